@@ -1,0 +1,64 @@
+"""How the project compares numbers: one metric, one assertion, seeded inputs. Needs no test runner."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+__all__ = ["assert_close", "random_tensors", "relative_rms"]
+
+TOLERANCE = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-5, torch.complex64: 1e-5}
+
+
+def relative_rms(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative root-mean-square error ‖actual − expected‖ / ‖expected‖, in float64.
+
+    Two tensors without entries, or two zero tensors, differ by 0; a NaN or infinity on either side gives NaN. A zero
+    `expected` with a non-zero `actual` gives infinity.
+
+    Args:
+        actual: any shape.
+        expected: the same shape; nothing is broadcast.
+
+    Returns:
+        The error, a Python float without unit.
+
+    Raises:
+        AssertionError: the shapes differ.
+    """
+    if actual.shape != expected.shape:
+        raise AssertionError(f"shape: got {tuple(actual.shape)}, expected {tuple(expected.shape)}")
+    wide = torch.complex128 if actual.is_complex() or expected.is_complex() else torch.float64
+    actual, expected = actual.detach().to("cpu", wide), expected.detach().to("cpu", wide)
+    if not (torch.isfinite(actual).all() and torch.isfinite(expected).all()):
+        return math.nan
+    error, scale = torch.linalg.vector_norm(actual - expected).item(), torch.linalg.vector_norm(expected).item()
+    if error == 0:
+        return 0.0
+    return error / scale if scale else math.inf
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float | None = None) -> None:
+    """Assert that shapes are equal and the relative RMS error is within a tolerance; NaN fails.
+
+    Args:
+        actual: the result; its dtype sets the default tolerance (float64 1e-12, float32 1e-5).
+        expected: the oracle's result, of any floating dtype.
+        tolerance: replaces the default; required for half precision.
+
+    Raises:
+        AssertionError: naming shape, or error and tolerance.
+    """
+    tolerance = TOLERANCE[actual.dtype] if tolerance is None else tolerance
+    error = relative_rms(actual, expected)
+    if not error <= tolerance:
+        raise AssertionError(f"relative RMS error {error:.2e} exceeds {tolerance:.0e} for shape {tuple(actual.shape)}")
+
+
+def random_tensors(
+    shapes: Iterable[tuple[int, ...]], seed: int = 0, dtype: torch.dtype = torch.float64, grad: bool = False
+) -> list[torch.Tensor]:
+    """Standard normal tensors of the given shapes, the same on every machine for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    return [tensor.requires_grad_(grad) for tensor in drawn]
