@@ -1,0 +1,53 @@
+"""Real text that every Python carries, and features that need no training."""
+
+import codecs
+import contextlib
+import io
+
+import torch
+
+__all__ = ["ngram_features", "zen_of_python"]
+
+
+def zen_of_python() -> str:
+    """The Zen of Python by Tim Peters, as the standard library's `this` holds it: title, empty line, 19 aphorisms.
+
+    It repeats itself, which makes it a good first text for attention: "is better than" stands in it seven times.
+
+    Returns:
+        The text, lines separated by newlines.
+
+    Source:
+        PEP 20, in the public domain.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):  # the module prints its text when it is first imported
+        import this
+    return codecs.decode(this.s, "rot13")
+
+
+def ngram_features(tokens: list[str], order: int) -> torch.Tensor:
+    """Features whose dot products count matching words: X_t = the one-hot codes of tokens t, t-1, …, t-order+1.
+
+    X_t · X_s = #{i < order : tokens[t-i] = tokens[s-i]}, so a repeated n-gram of length `order` scores `order`.
+
+    Args:
+        tokens: T words; compared exactly, so lower-case them first.
+        order: n ≥ 1, the number of words a feature looks back on, its own included.
+
+    Returns:
+        (T, order·vocabulary) tensor of zeros and ones in torch's default dtype; places before the first token are 0.
+
+    Raises:
+        ValueError: order is below 1.
+
+    Cost:
+        T·order·vocabulary entries.
+    """
+    if order < 1:
+        raise ValueError(f"ngram_features: order must be at least 1, got {order}")
+    vocabulary = {word: index for index, word in enumerate(dict.fromkeys(tokens))}
+    codes = torch.tensor([vocabulary[word] for word in tokens], dtype=torch.long)
+    one_hot = torch.nn.functional.one_hot(codes, max(len(vocabulary), 1)).to(torch.get_default_dtype())
+    padded = torch.cat([one_hot.new_zeros(order - 1, one_hot.shape[1]), one_hot])
+    length = len(tokens)
+    return torch.cat([padded[order - 1 - back : order - 1 - back + length] for back in range(order)], dim=-1)

@@ -1,0 +1,105 @@
+"""The contract of a structured mask, and the two checks that all masks share."""
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from smalearn._checks import ShapeError
+
+__all__ = ["Mask", "check_length", "dense_mask"]
+
+
+class Mask(ABC):
+    """A (T, S) matrix over time with a product that is faster than its T·S entries.
+
+    A subclass states its `shape`, its entries (`dense`) and its fast products. `dense` is the definition; that the
+    products agree with it is tested for every mask.
+    """
+
+    shape: tuple[int, ...]
+
+    @abstractmethod
+    def dense(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:
+        """The matrix itself.
+
+        Args:
+            dtype: of the result; torch's default dtype if None.
+            device: of the result.
+
+        Returns:
+            (..., T, S) tensor. Cost: T·S entries.
+        """
+
+    @abstractmethod
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        """L x for x of shape (..., S, D), already checked."""
+
+    @abstractmethod
+    def _transpose_product(self, y: torch.Tensor) -> torch.Tensor:
+        """L^T y for y of shape (..., T, D), already checked."""
+
+    @abstractmethod
+    def cost(self, columns: int = 1) -> int:
+        """Additions and multiplications of `matmul` on an operand with that many columns."""
+
+    def matmul(self, x: torch.Tensor) -> torch.Tensor:
+        """L x, without forming L.
+
+        Args:
+            x: (..., S, D), any number of columns D.
+
+        Returns:
+            (..., T, D), dtype and device of x. Cost: `cost(D)` operations for each leading index.
+
+        Raises:
+            ShapeError: x has fewer than two axes, or its axis -2 is not S.
+        """
+        self._check("matmul", x, axis="S", size=self.shape[-1])
+        return self._product(x)
+
+    def transpose_matmul(self, y: torch.Tensor) -> torch.Tensor:
+        """L^T y, without forming L.
+
+        Args:
+            y: (..., T, D), any number of columns D.
+
+        Returns:
+            (..., S, D), dtype and device of y.
+
+        Raises:
+            ShapeError: y has fewer than two axes, or its axis -2 is not T.
+        """
+        self._check("transpose_matmul", y, axis="T", size=self.shape[-2])
+        return self._transpose_product(y)
+
+    def _check(self, method: str, x: torch.Tensor, axis: str, size: int) -> None:
+        where = f"{type(self).__name__}.{method}"
+        if x.ndim < 2:
+            raise ShapeError(f"{where}: operand needs axes (..., {axis}, D), got shape {tuple(x.shape)}")
+        if x.shape[-2] != size:
+            raise ShapeError(f"{where}: axis {axis} is {size} in the mask but {x.shape[-2]} in the operand")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{tuple(self.shape)}"
+
+
+def check_length(mask: str, argument: str, value: int, least: int = 0) -> int:
+    """An integer size of at least `least`, or a ValueError that names mask and argument."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{mask}: {argument} must be an integer ≥ {least}, got {value!r}")
+    return value
+
+
+def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
+    """The mask as a tensor with the dtype and device of `like`; a tensor is passed through, booleans become 0 and 1.
+
+    Args:
+        L: (..., T, S) mask or tensor.
+        like: tensor whose dtype and device the result takes.
+
+    Returns:
+        (..., T, S) tensor.
+    """
+    if isinstance(L, Mask):
+        return L.dense(like.dtype, like.device)
+    return L.to(like.dtype) if L.dtype == torch.bool else L

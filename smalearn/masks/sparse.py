@@ -1,0 +1,127 @@
+"""Sparse masks of zeros and ones: banded, dilated, block-diagonal (Mamba-2 paper, section 4.1.4).
+
+None of them is causal by itself: causality is composed with `CausalMask`, never implied.
+"""
+
+from abc import abstractmethod
+
+import torch
+
+from smalearn.masks.base import Mask, check_length
+
+__all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "SparseMask"]
+
+
+class SparseMask(Mask):
+    """A mask of zeros and ones with few ones in a row; a subclass says where they are.
+
+    The product adds, for every row, the source rows under its ones: nnz(L) additions a column.
+    """
+
+    @abstractmethod
+    def nonzeros(self, device: torch.device | str | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the ones are.
+
+        Args:
+            device: of the result.
+
+        Returns:
+            (rows, columns), two int64 tensors of length nnz(L), sorted by row, then by column.
+            Cost: O(T + S + nnz(L)).
+        """
+
+    def dense(self, dtype=None, device=None):
+        """The matrix of zeros and ones, (T, S)."""
+        L = torch.zeros(self.shape, dtype=dtype, device=device)
+        L[self.nonzeros(device)] = 1
+        return L
+
+    def _product(self, x):
+        rows, columns = self.nonzeros(x.device)
+        return _gather_add(x, columns, rows, self.shape[0])
+
+    def _transpose_product(self, y):
+        rows, columns = self.nonzeros(y.device)
+        return _gather_add(y, rows, columns, self.shape[1])
+
+    def cost(self, columns: int = 1) -> int:
+        """One addition for each one of the mask and each column: nnz(L)·columns."""
+        return len(self.nonzeros()[0]) * columns
+
+
+class DilatedMask(SparseMask):
+    """L[t, s] = 1 if |t - s| ≤ window·dilation and dilation divides t - s.
+
+    Args:
+        target: length T ≥ 0.
+        source: length S ≥ 0.
+        window: number of neighbours on either side, ≥ 0; a row has at most 2·window + 1 ones.
+        dilation: distance between neighbours, ≥ 1; 1 gives the banded mask.
+
+    Raises:
+        ValueError: an argument is no integer of that range.
+    """
+
+    def __init__(self, target: int, source: int, window: int, dilation: int):
+        name = type(self).__name__
+        self.shape = (check_length(name, "target", target), check_length(name, "source", source))
+        self.window, self.dilation = check_length(name, "window", window), check_length(name, "dilation", dilation, 1)
+
+    def nonzeros(self, device=None):
+        """The (row, column) pairs on the 2·window + 1 diagonals."""
+        target, source = self.shape
+        offsets = torch.arange(-self.window, self.window + 1, device=device) * self.dilation
+        columns = torch.arange(target, device=device)[:, None] + offsets
+        inside = (columns >= 0) & (columns < source)
+        return inside.nonzero()[:, 0], columns[inside]
+
+
+class BandedMask(DilatedMask):
+    """L[t, s] = 1 if |t - s| ≤ window: the sliding window.
+
+    Args:
+        target: length T ≥ 0.
+        source: length S ≥ 0.
+        window: number of neighbours on either side, ≥ 0; a row has at most 2·window + 1 ones.
+
+    Raises:
+        ValueError: an argument is no integer ≥ 0.
+    """
+
+    def __init__(self, target: int, source: int, window: int):
+        super().__init__(target, source, window, dilation=1)
+
+
+class BlockDiagonalMask(SparseMask):
+    """L[t, s] = 1 if t and s lie in the same of `blocks` equal blocks: (t·blocks) // T == (s·blocks) // S.
+
+    Args:
+        target: length T, a multiple of blocks.
+        source: length S, a multiple of blocks.
+        blocks: number of blocks on the diagonal, ≥ 1, each (T / blocks, S / blocks).
+
+    Raises:
+        ValueError: an argument is no integer of that range, or blocks does not divide a length.
+    """
+
+    def __init__(self, target: int, source: int, blocks: int):
+        name = "BlockDiagonalMask"
+        self.shape = (check_length(name, "target", target), check_length(name, "source", source))
+        self.blocks = check_length(name, "blocks", blocks, 1)
+        for argument, length in (("target", target), ("source", source)):
+            if length % blocks:
+                raise ValueError(f"{name}: {argument} must be a multiple of blocks = {blocks}, got {length}")
+
+    def nonzeros(self, device=None):
+        """The (row, column) pairs of every block."""
+        target, source = (length // self.blocks for length in self.shape)
+        block, row, column = torch.meshgrid(
+            *(torch.arange(size, device=device) for size in (self.blocks, target, source)), indexing="ij"
+        )
+        return (block * target + row).ravel(), (block * source + column).ravel()
+
+
+def _gather_add(x: torch.Tensor, take: torch.Tensor, put: torch.Tensor, length: int) -> torch.Tensor:
+    """Y of the given length with y[put] += x[take] along axis -2."""
+    y = x.new_zeros(*x.shape[:-2], length, x.shape[-1])
+    return y.index_add(-2, put, x.index_select(-2, take))

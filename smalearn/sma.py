@@ -1,0 +1,111 @@
+"""Structured masked attention: one contraction of four tensors, and algorithms that compute it.
+
+Y = contract(TN, SN, SP, TS -> TP)(Q, K, V, L) is a function (Mamba-2 paper, equation 12). An order of its pairwise
+contractions is an algorithm.
+"""
+
+import torch
+
+from smalearn._checks import check_dtypes, check_shapes
+from smalearn.contractions import Orders, contract, orders
+from smalearn.masks import Mask, SparseMask, dense_mask
+
+__all__ = ["LINEAR", "QUADRATIC", "SMA", "sma_orders", "sma_quadratic", "sma_sparse"]
+
+SMA = "TN, SN, SP, TS -> TP"
+QUADRATIC = "((QK)L)V"
+"""Name of the order (13): scores, mask, values."""
+LINEAR = "((KV)L)Q"
+"""Name of the order (15): outer products, mask, queries."""
+
+
+def sma_quadratic(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> torch.Tensor:
+    """Quadratic mode of structured masked attention, equations (13a-c).
+
+    G = Q K^T, M = G ∘ L, Y = M V.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., S, N) keys.
+        V: (..., S, P) values.
+        L: (..., T, S) mask, a tensor or a structured mask; it multiplies the scores.
+
+    Returns:
+        (..., T, P), dtype of Q.
+
+    Raises:
+        ShapeError: an axis has two sizes, naming it and both operands.
+        ValueError: the dtypes or devices differ.
+
+    Cost:
+        T·S·(N + P + 1) multiply-adds; the largest intermediate has T·S entries.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 4.1.4.
+    """
+    check_sma("sma_quadratic", Q, K, V, L)
+    G = contract("TN, SN -> TS", Q, K)
+    M = G * dense_mask(L, like=Q)
+    return contract("TS, SP -> TP", M, V)
+
+
+def sma_sparse(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: SparseMask) -> torch.Tensor:
+    """Masked attention that computes only the scores under the mask's ones.
+
+    Y_t = Σ_{s : L[t,s] = 1} (Q_t · K_s) V_s, the same function as `sma_quadratic`.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., S, N) keys.
+        V: (..., S, P) values.
+        L: (T, S) sparse mask.
+
+    Returns:
+        (..., T, P), dtype of Q.
+
+    Raises:
+        ShapeError: an axis has two sizes, naming it and both operands.
+        TypeError: L is no sparse mask.
+        ValueError: the dtypes or devices differ.
+
+    Cost:
+        nnz(L)·(N + P) multiply-adds, linear in T at fixed window or block size; nnz(L)·max(N, P) entries.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 4.1.4.
+    """
+    if not isinstance(L, SparseMask):
+        raise TypeError(f"sma_sparse: L must be a SparseMask, got {type(L).__name__}; use sma_quadratic")
+    check_sma("sma_sparse", Q, K, V, L)
+    rows, columns = L.nonzeros(Q.device)
+    scores = contract("EN, EN -> E", Q[..., rows, :], K[..., columns, :])
+    weighted = scores[..., None] * V[..., columns, :]
+    Y = weighted.new_zeros(*weighted.shape[:-2], Q.shape[-2], V.shape[-1])
+    return Y.index_add(-2, rows, weighted)
+
+
+def sma_orders(target: int, source: int, features: int, head_dim: int, scan: bool = False) -> Orders:
+    """All 15 pairwise contraction orders of masked attention with their costs.
+
+    Args:
+        target: length T.
+        source: length S.
+        features: size N of the contracted axis.
+        head_dim: size P.
+        scan: count a product by L as a running sum, one addition per entry, instead of a dense product.
+
+    Returns:
+        `Orders`, cheapest first; `QUADRATIC` and `LINEAR` are the names of (13) and (15).
+
+    Cost:
+        Constant: no tensor is made.
+    """
+    sizes = {"T": target, "S": source, "N": features, "P": head_dim}
+    return orders(SMA, sizes, names=("Q", "K", "V", "L"), structured=("L",) if scan else ())
+
+
+def check_sma(function: str, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> None:
+    """Shapes (T, N), (S, N), (S, P), (T, S) with one dtype and device; a boolean tensor may be a mask."""
+    check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp"), "L": (L, "ts")})
+    weights = {"L": L} if isinstance(L, torch.Tensor) and L.dtype != torch.bool else {}
+    check_dtypes(function, {"Q": Q, "K": K, "V": V} | weights)

@@ -1,0 +1,33 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from smalearn.data import ngram_features, zen_of_python
+
+
+def test_zen_is_the_real_text_and_importing_it_prints_nothing():
+    code = "from smalearn.data import zen_of_python; print(len(zen_of_python().split()))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["144"]
+    assert zen_of_python().count("is better than") == 7
+    assert zen_of_python().startswith("The Zen of Python, by Tim Peters\n\nBeautiful")
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_dot_products_count_matching_words(order):
+    tokens = ["a", "b", "a", "b", "c", "a", "b", "a", "b", "a"]
+    X = ngram_features(tokens, order)
+    assert X.shape == (len(tokens), order * 3)
+    for t in range(len(tokens)):
+        for s in range(len(tokens)):
+            matches = sum(t >= i and s >= i and tokens[t - i] == tokens[s - i] for i in range(order))
+            assert X[t] @ X[s] == matches
+
+
+def test_edges():
+    assert ngram_features([], 2).shape == (0, 2)
+    assert torch.equal(ngram_features(["a"], 3), torch.tensor([[1.0, 0, 0]]))
+    with pytest.raises(ValueError, match="ngram_features: order must be at least 1, got 0"):
+        ngram_features(["a"], 0)

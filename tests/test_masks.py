@@ -1,0 +1,126 @@
+import math
+
+import pytest
+import torch
+from registry_masks import MASKS
+
+from smalearn import ShapeError, masks
+from smalearn.masks import BandedMask, BlockDiagonalMask, CausalMask, DilatedMask, Mask, SparseMask, dense_mask
+from smalearn.testing import assert_close, random_tensors
+
+IDS = [f"{mask!r}-{index}" for index, (mask, _) in enumerate(MASKS)]
+every_mask = pytest.mark.parametrize(("mask", "entry"), MASKS, ids=IDS)
+
+
+def oracle(mask, entry):
+    target, source = mask.shape
+    rows = [[float(entry(t, s)) for s in range(source)] for t in range(target)]
+    return torch.tensor(rows, dtype=torch.float64).reshape(target, source)
+
+
+def test_registry_has_every_mask():
+    public = {getattr(masks, name) for name in masks.__all__}
+    concrete = {c for c in public if isinstance(c, type) and not c.__abstractmethods__}
+    assert {type(mask) for mask, _ in MASKS} == concrete
+
+
+@every_mask
+def test_dense_is_the_definition(mask, entry):
+    L = mask.dense(torch.float64)
+    assert L.dtype == torch.float64
+    assert torch.equal(L, oracle(mask, entry))
+    assert mask.dense().dtype == torch.get_default_dtype()
+    assert mask.dense(device="meta").device.type == "meta" if not isinstance(mask, SparseMask) else True
+
+
+@every_mask
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
+def test_products_are_the_dense_products(mask, entry, leading):
+    target, source = mask.shape
+    L = oracle(mask, entry)
+    x, y = random_tensors([(*leading, source, 3), (*leading, target, 3)])
+    assert_close(mask.matmul(x), L @ x)
+    assert_close(mask.transpose_matmul(y), L.mT @ y)
+    assert_close(mask.matmul(x.float()), L @ x)
+
+
+@every_mask
+def test_gradients(mask, entry):
+    x, y = random_tensors([(mask.shape[1], 2), (mask.shape[0], 2)], grad=True)
+    assert torch.autograd.gradcheck(mask.matmul, x)
+    assert torch.autograd.gradcheck(mask.transpose_matmul, y)
+
+
+@every_mask
+def test_cost_counts_what_the_product_adds(mask, entry):
+    if isinstance(mask, SparseMask):
+        assert mask.cost(5) == 5 * int(oracle(mask, entry).sum())
+    else:
+        assert mask.cost(5) == 5 * min(mask.shape)
+
+
+@every_mask
+def test_length_errors(mask, entry):
+    target, source = mask.shape
+    name = type(mask).__name__
+    with pytest.raises(ShapeError, match=rf"{name}.matmul: axis S is {source} in the mask but {source + 1}"):
+        mask.matmul(torch.zeros(source + 1, 2))
+    with pytest.raises(ShapeError, match=rf"{name}.transpose_matmul: axis T is {target} in the mask but {target + 1}"):
+        mask.transpose_matmul(torch.zeros(target + 1, 2))
+    with pytest.raises(ShapeError, match=rf"{name}.matmul: operand needs axes \(..., S, D\), got shape \({source},\)"):
+        mask.matmul(torch.zeros(source))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+@pytest.mark.parametrize("build", [CausalMask, lambda T, S: BandedMask(T, S, 1), lambda T, S: DilatedMask(T, S, 1, 2)])
+def test_empty_lengths(build, shape):
+    mask = build(*shape)
+    assert mask.dense().shape == shape
+    assert torch.equal(mask.matmul(torch.ones(shape[1], 2)), torch.zeros(shape[0], 2))
+    assert torch.equal(mask.transpose_matmul(torch.ones(shape[0], 2)), torch.zeros(shape[1], 2))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: CausalMask(-1), "CausalMask: target must be an integer ≥ 0, got -1"),
+        (lambda: CausalMask(3, 2.0), r"CausalMask: source must be an integer ≥ 0, got 2\.0"),
+        (lambda: BandedMask(3, 3, -1), "BandedMask: window must be an integer ≥ 0, got -1"),
+        (lambda: BandedMask(3, 3, True), "BandedMask: window must be an integer ≥ 0, got True"),
+        (lambda: DilatedMask(3, 3, 1, 0), "DilatedMask: dilation must be an integer ≥ 1, got 0"),
+        (lambda: BlockDiagonalMask(4, 4, 0), "BlockDiagonalMask: blocks must be an integer ≥ 1, got 0"),
+        (lambda: BlockDiagonalMask(4, 6, 4), "BlockDiagonalMask: source must be a multiple of blocks = 4, got 6"),
+    ],
+)
+def test_bad_arguments(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_nonzeros_are_sorted_and_linear_in_length():
+    rows, columns = BandedMask(100, 100, 3).nonzeros()
+    flat = rows * 100 + columns
+    assert torch.equal(flat, flat.sort().values)
+    counts = [len(BandedMask(T, T, 3).nonzeros()[0]) for T in (1000, 2000, 4000)]
+    slope = math.log2(counts[2] / counts[1])
+    assert abs(slope - 1) < 0.01
+
+
+def test_float32_running_sum_and_band_do_not_cancel():
+    x = torch.full((4096, 1), 1e4)
+    x[0] = 1e8
+    band = BandedMask(4096, 4096, 1).matmul(x)
+    assert band[-1].item() == 2e4  # a difference of running sums would have lost it
+
+
+def test_dense_mask_passes_tensors_and_converts_booleans():
+    like = torch.zeros(1, dtype=torch.float64)
+    L = torch.rand(3, 3)
+    assert dense_mask(L, like) is L
+    assert dense_mask(L > 2, like).dtype == torch.float64
+    assert torch.equal(dense_mask(CausalMask(3), like), torch.ones(3, 3, dtype=torch.float64).tril())
+
+
+def test_repr_is_the_shape():
+    assert repr(CausalMask(3, 4)) == "CausalMask(3, 4)"
+    assert isinstance(CausalMask(3), Mask)
