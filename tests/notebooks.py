@@ -8,7 +8,6 @@ their pixels differ between machines; the arrays behind them are tested).
 import argparse
 import copy
 import difflib
-import json
 import os
 import sys
 from pathlib import Path
@@ -80,7 +79,7 @@ def without_pictures(notebook: nbformat.NotebookNode) -> str:
 
 def read(path: Path) -> nbformat.NotebookNode:
     """A validated notebook."""
-    notebook = nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     nbformat.validate(notebook)
     return notebook
 

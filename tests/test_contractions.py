@@ -311,6 +311,7 @@ def test_a_dense_mask_hardly_ever_favours_the_linear_order(T, N, P):
         ("TS, TS -> TS", "A", (21, 21)),  # elementwise
         ("TS, SP -> TSP", "A", (42, 42)),  # nothing is summed
         ("TS, SP -> P", "A", (42, 84)),  # both of its axes are summed
+        ("TS, TSP -> P", "A", (42, 84)),
         ("TS, TSP -> TP", "A", (42, 84)),  # the partner has both axes: another matrix for each t
         ("TS, P -> TP", "A", (42, 84)),  # the partner lacks the summed axis
     ],
@@ -428,9 +429,17 @@ def test_names_put_the_deeper_tree_first_then_the_earlier_operand():
         *("((KV)Q)L", "((KV)L)Q", "((KL)Q)V", "((KL)V)Q", "((VL)Q)K", "((VL)K)Q"),
         *("(QK)(VL)", "(QV)(KL)", "(QL)(KV)"),
     }
+    chain = orders("AB, BC, CD, DE, EF -> AF", dict.fromkeys("ABCDEF", 2), names="vwxyz")
+    assert {"((xy)z)(vw)", "((vw)x)(yz)", "((vw)(xy))z", "(((xy)z)w)v"} <= {order.name for order in chain}
     assert "((TN·SN)·TS)·SP" in {order.name for order in orders(MASKED, SIZES)}
+    assert "((Q·K)·mask)·V" in {order.name for order in orders(MASKED, SIZES, names=["Q", "K", "V", "mask"])}
     assert {order.name for order in orders("T, T, , ->", {"T": 2})} >= {"((T1·T2)·13)·14", "(T1·T2)·(13·14)"}
     assert orders("S, -> S", {"S": 2})[0].name == "S1"
+
+
+def test_steps_follow_the_name():
+    steps = orders(MASKED, SIZES, names="QKVL").named("(QK)(VL)").steps
+    assert [step.result for step in steps] == ["(QK)", "(VL)", "(QK)(VL)"]
 
 
 def test_axes_of_intermediates_are_the_papers():

@@ -121,6 +121,9 @@ def test_dense_mask_passes_tensors_and_converts_booleans():
     assert torch.equal(dense_mask(CausalMask(3), like), torch.ones(3, 3, dtype=torch.float64).tril())
 
 
-def test_repr_is_the_shape():
+def test_repr_names_the_parameters():
     assert repr(CausalMask(3, 4)) == "CausalMask(3, 4)"
+    assert repr(BandedMask(3, 4, 1)) == "BandedMask(3, 4, window=1)"
+    assert repr(DilatedMask(3, 4, 1, 2)) == "DilatedMask(3, 4, window=1, dilation=2)"
+    assert repr(BlockDiagonalMask(2, 4, 2)) == "BlockDiagonalMask(2, 4, blocks=2)"
     assert isinstance(CausalMask(3), Mask)

@@ -17,6 +17,8 @@ class Mask(ABC):
     """
 
     shape: tuple[int, ...]
+    shown: tuple[str, ...] = ()
+    """Names of the attributes, beside the shape, that `repr` shows."""
 
     @abstractmethod
     def dense(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:
@@ -80,7 +82,8 @@ class Mask(ABC):
             raise ShapeError(f"{where}: axis {axis} is {size} in the mask but {x.shape[-2]} in the operand")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{tuple(self.shape)}"
+        details = [f"{name}={getattr(self, name)}" for name in self.shown]
+        return f"{type(self).__name__}({', '.join([*map(str, self.shape), *details])})"
 
 
 def check_length(mask: str, argument: str, value: int, least: int = 0) -> int:

@@ -62,6 +62,8 @@ class DilatedMask(SparseMask):
         ValueError: an argument is no integer of that range.
     """
 
+    shown = ("window", "dilation")
+
     def __init__(self, target: int, source: int, window: int, dilation: int):
         name = type(self).__name__
         self.shape = (check_length(name, "target", target), check_length(name, "source", source))
@@ -88,6 +90,8 @@ class BandedMask(DilatedMask):
         ValueError: an argument is no integer ≥ 0.
     """
 
+    shown = ("window",)
+
     def __init__(self, target: int, source: int, window: int):
         super().__init__(target, source, window, dilation=1)
 
@@ -103,6 +107,8 @@ class BlockDiagonalMask(SparseMask):
     Raises:
         ValueError: an argument is no integer of that range, or blocks does not divide a length.
     """
+
+    shown = ("blocks",)
 
     def __init__(self, target: int, source: int, blocks: int):
         name = "BlockDiagonalMask"
