@@ -17,7 +17,7 @@ import torch
 
 from smalearn._checks import check_dtypes, check_shapes
 
-__all__ = ["Order", "Orders", "Step", "contract", "orders"]
+__all__ = ["Order", "Orders", "Step", "contract", "orders", "parse_spec"]
 
 MAX_OPERANDS = 7  # 10,395 trees; the next number has 135,135
 
@@ -49,7 +49,7 @@ def contract(spec: str, *tensors: torch.Tensor) -> torch.Tensor:
         tensor([[3., 3., 3., 3.],
                 [3., 3., 3., 3.]])
     """
-    terms, output = _parse("contract", spec)
+    terms, output = parse_spec("contract", spec)
     _check_operands("contract", terms, tensors)
     return torch.einsum(",".join(f"...{term}" for term in terms) + f"->...{output}", *tensors)
 
@@ -154,7 +154,7 @@ class Order(_Table):
 
         Cost: `flops` and `peak_elements` for the sizes given to `orders`, times the number of leading entries.
         """
-        _check_operands("Order.run", _parse("Order.run", self.spec)[0], tensors)
+        _check_operands("Order.run", parse_spec("Order.run", self.spec)[0], tensors)
         values = dict(zip(self.operands, tensors, strict=True))
         for step in self.steps:
             # pop: an intermediate is freed as soon as it has been used (without gradients)
@@ -236,7 +236,7 @@ def orders(
         (AB)x  TS, SU -> TU; TU, UP -> TP        80    160             16
         (Ax)B  TS, UP -> TPSU; TPSU, SU -> TP   128    192             64
     """
-    terms, output = _parse("orders", spec)
+    terms, output = parse_spec("orders", spec)
     if not 2 <= len(terms) <= MAX_OPERANDS:
         raise ValueError(f"orders: spec {spec!r}, expected 2 to {MAX_OPERANDS} operands, got {len(terms)}")
     _check_sizes(terms, sizes)
@@ -320,8 +320,19 @@ def _splits(operands: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[
             yield (first, *chosen), tuple(i for i in rest if i not in chosen)
 
 
-def _parse(function: str, spec: str) -> tuple[tuple[str, ...], str]:
-    """The axes of the operands and of the output of a well-formed spec."""
+def parse_spec(function: str, spec: str) -> tuple[tuple[str, ...], str]:
+    """The axes of a well-formed spec, such as (("TN", "SN"), "TS") for "TN, SN -> TS".
+
+    Args:
+        function: name that opens the message of an error.
+        spec: the contraction, as in `contract`.
+
+    Returns:
+        The operands' axes and the output's.
+
+    Raises:
+        ValueError: no arrow, a character that is no letter, an axis twice in a term, an output axis without operand.
+    """
     inputs, arrow, output = "".join(spec.split()).partition("->")
     start = f"{function}: spec {spec!r}"
     if not arrow:

@@ -1,0 +1,144 @@
+"""What every chapter must be, checked without running it; nbval compares a real run with the stored outputs."""
+
+import ast
+import base64
+import inspect
+import re
+
+import notebooks
+import pytest
+
+from smalearn import exercises
+
+CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def cells(path, kind=None):
+    return [cell for cell in notebooks.read(path).cells if kind in (None, cell.cell_type)]
+
+
+def exercise_cells(path):
+    """Exercise id -> its two code cells, the stub and the check."""
+    found = {}
+    for cell in cells(path, "code"):
+        if "exercise" in cell.metadata:
+            found.setdefault(cell.metadata.exercise, []).append(cell)
+    return found
+
+
+def test_there_are_chapters_in_order():
+    assert [path.name[:2] for path in CHAPTERS] == [f"{number:02}" for number in range(len(CHAPTERS))]
+    assert len(CHAPTERS) >= 2
+
+
+@every_chapter
+def test_normal_form_and_a_complete_run(path):
+    notebook = notebooks.read(path)
+    assert path.read_text(encoding="utf-8") == notebooks.dumps(notebooks.normalise(notebook))
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1)), "run python tests/notebooks.py"
+    assert not [o for cell in cells(path, "code") for o in cell.outputs if o.output_type == "error"]
+
+
+@every_chapter
+def test_cells_are_short_and_few_outputs_are_ignored(path):
+    for cell in cells(path, "code"):
+        assert len(cell.source.splitlines()) <= (20 if "setup" in cell.metadata.get("tags", []) else 15), cell.id
+    ignored = [
+        c.id for c in cells(path, "code") if {"nbval-ignore-output", "nbval-skip"} & set(c.metadata.get("tags", []))
+    ]
+    assert len(ignored) <= 3
+    assert not [cell.id for cell in cells(path, "code") if "nbval-skip" in cell.metadata.get("tags", [])]
+
+
+@every_chapter
+def test_opens_and_closes_as_promised(path):
+    prose = [cell.source for cell in cells(path, "markdown")]
+    for part in ("What you will be able to do", "What you need", "Time:"):
+        assert part in prose[0]
+    closing = prose[-1]
+    assert "To remember" in closing
+    assert "Further reading" in closing
+    assert len(re.findall(r"(?m)^- ", closing)) <= 6
+    assert any("setup" in cell.metadata.get("tags", []) for cell in cells(path, "code"))
+
+
+@every_chapter
+def test_pictures_are_small_and_described(path):
+    for cell in cells(path, "code"):
+        for output in cell.outputs:
+            image = output.get("data", {}).get("image/png")
+            if image:
+                assert len(base64.b64decode(image)) < 100_000, cell.id
+                alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+                assert len(alt) > 30, f"{cell.id} has a picture without alt text"
+
+
+@every_chapter
+def test_outputs_tell_nothing_of_the_machine(path):
+    for cell in cells(path, "code"):
+        for output in cell.outputs:
+            text = output.get("text", "") + str(output.get("data", {}).get("text/plain", ""))
+            assert not re.search(r"0x[0-9a-f]{6,}|/home/|/work/|/tmp/|site-packages|[A-Z]:\\", text), cell.id
+
+
+def test_every_exercise_stands_in_exactly_one_chapter():
+    placed = [exercise for path in CHAPTERS for exercise in exercise_cells(path)]
+    assert sorted(placed) == sorted(exercises.registry())
+
+
+@every_chapter
+def test_exercises_are_set_as_registered(path):
+    prose = "\n".join(cell.source for cell in cells(path, "markdown"))
+    for name, pair in exercise_cells(path).items():
+        exercise = exercises.registry()[name]
+        stub, check = pair
+        assert name.split(".")[0] == str(int(path.name[:2]))
+        assert f"**Exercise {name} · {exercise.title}** ({exercise.label})" in prose
+        function = ast.parse(stub.source).body[-1]
+        assert isinstance(function, ast.FunctionDef)
+        assert function.name == exercise.solution.__name__
+        arguments = [argument.arg for argument in function.args.args]
+        assert arguments == list(inspect.signature(exercise.solution).parameters)
+        assert ast.get_docstring(function)
+        assert isinstance(function.body[-1], ast.Raise)
+        assert check.source.splitlines() == [
+            f'{function.name} = check("{name}", {function.name})',
+            f'# hint("{name}")',
+            f'# solution("{name}")',
+        ]
+
+
+@every_chapter
+@pytest.mark.parametrize("solved", [False, True], ids=["untouched", "solved"])
+def test_exercises_need_only_the_setup_cells(path, solved, capsys):
+    namespace = {"__name__": "__main__"}
+    for cell in cells(path, "code"):
+        if "setup" in cell.metadata.get("tags", []):
+            exec(cell.source, namespace)
+    for name, (stub, check) in exercise_cells(path).items():
+        exec(stub.source, namespace)
+        if solved:
+            solution = exercises.registry()[name].solution
+            namespace[solution.__name__] = solution
+        capsys.readouterr()
+        exec(check.source, namespace)
+        assert capsys.readouterr().out.startswith(f"✓ {name}" if solved else f"○ {name}")
+
+
+def test_the_tool_finds_a_changed_output(tmp_path, capsys):
+    import nbformat
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(1 + 1)", id="sum")])
+    path = tmp_path / "07_test.ipynb"
+    nbformat.write(notebook, path)
+    assert notebooks.main([str(path)]) == 0
+    assert cells(path, "code")[0].outputs[0].text == "2\n"
+    assert notebooks.main(["--check", str(path)]) == 0
+    path.write_text(path.read_text(encoding="utf-8").replace('"2\\n"', '"3\\n"'), encoding="utf-8")
+    assert notebooks.main(["--check", str(path)]) == 1
+    assert "a fresh run differs" in capsys.readouterr().out
+    path.write_text(path.read_text(encoding="utf-8").replace('"3\\n"', '"2\\n"') + "\n", encoding="utf-8")
+    assert notebooks.main(["--check", str(path)]) == 1
+    assert "not in normal form" in capsys.readouterr().out

@@ -1,0 +1,353 @@
+"""Every claim of the sources has a test or is planned; `--break-claims` finds tests that say nothing."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+import torch
+from claims_plugin import broken, perturbed, resolve
+
+from smalearn.contractions import Order, Orders, Step, orders
+
+TESTS = Path(__file__).parent
+CLAIMS = tomllib.loads((TESTS / "claims.toml").read_text(encoding="utf-8"))["claim"]
+COUNTS = {"00": 6, "01": 22, "02": 13, "03": 29, "04": 20, "05": 28, "06": 40, "07": 54, "08": 24, "09": 5}
+KINDS = {"definition", "equation", "theorem", "remark", "algorithm", "system", "cost", "table", "figure", "experiment"}
+REQUIRED = {"id", "kind", "source", "statement", "check", "chapter"}
+
+
+class Mark(NamedTuple):
+    """A claim marker on a test function."""
+
+    file: str
+    test: str
+    claim: str
+    function: str
+
+
+def claim_marks(folder):
+    """All claim markers in the tests of a folder, read from their source: no choice of tests hides one."""
+    marks = []
+    for path in sorted(folder.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        on_tests = [(test.name, node) for test in tests for node in test.decorator_list if is_mark(node)]
+        marks += [Mark(path.name, name, *map(ast.literal_eval, node.args)) for name, node in on_tests]
+        if len(on_tests) < sum(map(is_mark, ast.walk(tree))):
+            raise ValueError(f"{path.name}: a claim marker belongs on a test function of the module, and nowhere else")
+    return marks
+
+
+def is_mark(node):
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.claim")
+
+
+def claim_problems(claims):
+    """What is wrong with the list of claims itself."""
+    for id, count in Counter(claim["id"] for claim in claims).items():
+        if count > 1:
+            yield f"{id}: listed {count} times"
+    for claim in claims:
+        missing, extra = REQUIRED - claim.keys(), claim.keys() - REQUIRED - {"erratum", "planned"}
+        if missing or extra:
+            yield f"{claim['id']}: fields missing {sorted(missing)}, unknown {sorted(extra)}"
+            continue
+        if claim.get("planned", True) is not True:
+            yield f"{claim['id']}: planned is true or absent"
+        if not all(isinstance(text, str) and text.strip() for field, text in claim.items() if field != "planned"):
+            yield f"{claim['id']}: an empty field"
+        if not re.fullmatch(r"00[0-4]:[\w.-]+", claim["id"]) or claim["id"][:3] != claim["source"][:3]:
+            yield f"{claim['id']}: the id begins with its source"
+        if claim["kind"] not in KINDS:
+            yield f"{claim['id']}: unknown kind {claim['kind']}"
+        if claim["chapter"] not in COUNTS:
+            yield f"{claim['id']}: unknown chapter {claim['chapter']}"
+
+
+def mark_problems(claims, marks):
+    """Where claims and markers do not fit together."""
+    listed, marked = {claim["id"]: claim for claim in claims}, {mark.claim for mark in marks}
+    for id, claim in listed.items():
+        if id not in marked and not claim.get("planned"):
+            yield f"{id}: no test"
+        if id in marked and claim.get("planned"):
+            yield f"{id}: has a test, remove planned"
+    for mark in marks:
+        if mark.claim not in listed:
+            yield f"{mark.test}: claim {mark.claim} is not listed"
+        elif mark.file != (home := f"test_ch{listed[mark.claim]['chapter']}.py"):
+            yield f"{mark.test}: claim {mark.claim} belongs to {home}, not to {mark.file}"
+        try:
+            resolve(mark.function)
+        except (ImportError, AttributeError, ValueError) as error:
+            yield f"{mark.test}: {error}"
+    for mark, count in Counter(marks).items():
+        if count > 1:
+            yield f"{mark.test}: claim {mark.claim} on {mark.function} is marked {count} times"
+
+
+def test_the_list_is_well_formed():
+    assert list(claim_problems(CLAIMS)) == []
+
+
+def test_no_claim_is_lost():
+    assert Counter(claim["chapter"] for claim in CLAIMS) == COUNTS
+    assert sum(COUNTS.values()) == 241
+
+
+def test_every_claim_has_a_test_or_is_planned():
+    assert list(mark_problems(CLAIMS, claim_marks(TESTS))) == []
+
+
+GOOD = {"id": "000:a", "kind": "remark", "source": "000, Eq. 1", "statement": "s", "check": "c", "chapter": "00"}
+
+
+@pytest.mark.parametrize(
+    ("claims", "problem"),
+    [
+        ([GOOD, GOOD], "listed 2 times"),
+        ([GOOD | {"id": "001:a"}], "begins with its source"),
+        ([GOOD | {"id": "000:a b"}], "begins with its source"),
+        ([GOOD | {"kind": "hope"}], "unknown kind hope"),
+        ([GOOD | {"chapter": "10"}], "unknown chapter 10"),
+        ([GOOD | {"check": " "}], "an empty field"),
+        ([GOOD | {"planned": False}], "planned is true or absent"),
+        ([{"id": "000:a", "eratum": "e"}], r"missing \['chapter', .*unknown \['eratum'\]"),
+    ],
+)
+def test_faults_of_the_list_are_found(claims, problem):
+    assert not list(claim_problems([GOOD, GOOD | {"id": "000:b", "planned": True, "erratum": "e"}]))
+    (found,) = claim_problems(claims)
+    assert re.search(problem, found)
+
+
+MARK = Mark("test_ch00.py", "test_a", "000:a", "smalearn.contractions.contract")
+
+
+@pytest.mark.parametrize(
+    ("claim", "marks", "problem"),
+    [
+        (GOOD, [], "000:a: no test"),
+        (GOOD | {"planned": True}, [MARK], "remove planned"),
+        (GOOD, [MARK, MARK._replace(claim="000:z")], "000:z is not listed"),
+        (GOOD, [MARK._replace(file="test_ch01.py")], "belongs to test_ch00.py, not to test_ch01.py"),
+        (GOOD, [MARK._replace(file="test_sma.py")], "belongs to test_ch00.py"),
+        (GOOD, [MARK, MARK], "marked 2 times"),
+        (GOOD, [MARK._replace(function="smalearn.nothing.contract")], "no attribute 'nothing'"),
+        (GOOD, [MARK._replace(function="smalearn.contractions.none")], "expected a function or method, got NoneType"),
+        (GOOD, [MARK._replace(function="smalearn.contractions.Order")], "expected a function or method, got type"),
+        (GOOD, [MARK._replace(function="smalearn.contractions.Order.macs")], "got property"),
+        (GOOD, [MARK._replace(function="smalearn.sma.contract")], "is defined, smalearn.contractions.contract"),
+    ],
+)
+def test_claims_and_markers_that_do_not_fit_are_found(claim, marks, problem):
+    assert not list(mark_problems([GOOD, GOOD | {"id": "000:b", "planned": True}], [MARK]))
+    assert not list(mark_problems([GOOD], [MARK._replace(function="smalearn.contractions.Order.run")]))
+    problems = list(mark_problems([claim], marks))
+    assert any(re.search(problem, found) for found in problems), problems
+
+
+def test_markers_are_read_from_the_source(tmp_path):
+    (tmp_path / "claims").mkdir()
+    file = tmp_path / "claims/test_ch00.py"
+    file.write_text(
+        "@pytest.mark.claim('000:a', 'm.f')\n@pytest.mark.claim('000:b', 'm.f')\ndef test_a(): pass\n", encoding="utf-8"
+    )
+    assert claim_marks(tmp_path) == [Mark(file.name, "test_a", claim, "m.f") for claim in ("000:a", "000:b")]
+    for stray in ("def helper(): pass", "class Box: pass", "class TestBox:\n    def test_a(self): pass"):
+        file.write_text(f"@pytest.mark.claim('000:a', 'm.f')\n{stray}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"test_ch00.py: a claim marker belongs on a test function"):
+            claim_marks(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.complex128])
+def test_perturbed_tensors(dtype):
+    x = torch.tensor([[1.0, -1.0, 0.0], [2.0, -2.0, 1.0]], dtype=dtype, requires_grad=True)
+    y = perturbed(x)
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+    change = (y - x).abs()
+    assert (change > 1e-5).all()
+    assert (change < 4e-3).all()
+    assert len(set((y / x)[x != 0].tolist())) == 5  # no common factor
+    assert torch.equal(perturbed(x), y)
+    y.sum().abs().backward()
+    assert ((x.grad.abs() - 1).abs() < 2e-3).all()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_perturbed_zeros_move_and_infinities_stay(shape):
+    assert (perturbed(torch.zeros(shape)) != 0).all()
+    assert (perturbed(torch.full(shape, -torch.inf)) == -torch.inf).all()
+    assert perturbed(torch.zeros(0, 3)).shape == (0, 3)
+
+
+@dataclass(frozen=True)
+class Cost:
+    name: str
+    macs: int
+
+
+class Pair(NamedTuple):
+    Y: float
+    state: object
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        (True, False),
+        (0, 1),
+        (7, 8),
+        (-540_672, -540_131),
+        (2.0, 2.002),
+        (0.0, 1e-3),
+        ("((QK)L)V", "((QK)L)V?"),
+        (None, None),
+        ((1, "label"), (2, "label")),
+        ([1, [2]], [2, [3]]),
+        ({"a": 1, "b": "label"}, {"a": 2, "b": "label"}),
+        (Cost("scan", 5000), Cost("scan", 5005)),
+        (Pair(4.0, None), Pair(4.004, None)),
+    ],
+    ids=repr,
+)
+def test_perturbed_values(value, wrong):
+    assert perturbed(value) == (pytest.approx(wrong) if isinstance(value, float) else wrong)
+    assert type(perturbed(value)) is type(value)
+
+
+def test_perturbed_integer_and_boolean_tensors():
+    assert perturbed(torch.tensor([0, -3, 9000])).tolist() == [1, -2, 9009]
+    assert perturbed(torch.tensor([True, False])).tolist() == [False, True]
+
+
+def test_perturbed_tables_of_orders():
+    table = orders("TN, SN -> TS", {"T": 5, "S": 7, "N": 3})
+    wrong = perturbed(table)
+    assert (type(wrong), type(wrong[0]), type(wrong[0].steps[0])) == (Orders, Order, Step)
+    assert (wrong[0].name, wrong[0].spec, wrong[0].macs) == (table[0].name, table[0].spec, 106)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A module with a function and a class, and a second one that took the function's name from it."""
+    first, second = ModuleType("toy"), ModuleType("toy_user")
+    monkeypatch.setitem(sys.modules, "toy", first)
+    monkeypatch.setitem(sys.modules, "toy_user", second)
+    code = "def three(): return 3\ndef six(): return 2 * three()\nclass Box:\n    def size(self): return 3\n"
+    exec(code, first.__dict__)
+    second.alias = first.three
+    return first, second
+
+
+def test_a_broken_function_is_broken_for_all_and_mended(toy, monkeypatch):
+    first, second = toy
+    three = first.three
+    with broken("toy.three"):
+        assert (first.three(), second.alias(), first.six()) == (4, 4, 8)
+        late = ModuleType("toy_late")
+        monkeypatch.setitem(sys.modules, "toy_late", late)
+        exec("from toy import three", late.__dict__)
+        monkeypatch.setitem(sys.modules, "toy_none", None)
+    assert first.three is second.alias is late.three is three
+    assert (three(), first.six()) == (3, 6)
+
+
+def test_a_broken_method_is_mended_after_an_exception(toy):
+    first, _ = toy
+    box, size = first.Box(), first.Box.size
+
+    def fail():
+        with broken("toy.Box.size"):
+            assert box.size() == 4
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert box.size() == 3
+    assert first.Box.size is size
+
+
+TOY = """
+import warnings
+import pytest
+from toy import double
+
+claim = pytest.mark.claim("000:eq1", "toy.double")
+
+@claim
+def test_values():
+    assert double(3) == 6
+
+@claim
+@pytest.mark.parametrize("x", [1, 2])
+def test_one_case_notices(x):
+    assert x == 1 or double(x) == 4
+
+@pytest.fixture
+def doubled():
+    return double(3)
+
+@claim
+@pytest.mark.claim("000:eq2", "toy.half")
+def test_fixture(doubled):
+    assert doubled == 6
+
+@claim
+@pytest.mark.filterwarnings("ignore")
+def test_type_alone():
+    warnings.warn("not to be taken for a failed claim")
+    assert isinstance(double(3), int)
+
+@claim
+def test_device():
+    pytest.skip("needs a GPU")
+
+@claim
+def test_left_out():
+    pass
+
+def test_unmarked():
+    pass
+"""
+
+
+def test_break_claims_reports_survivors(tmp_path):
+    files = {
+        "toy.py": "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n",
+        "test_toy.py": TOY,
+        "pytest.ini": "[pytest]\nfilterwarnings = error\nmarkers = claim(id, function): of the toy\n",
+    }
+    for name, text in files.items():
+        tmp_path.joinpath(name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "claims_plugin", "--break-claims", "-rA", "-k", "not left_out"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS)]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "",
+        "PYTHONUTF8": "1",
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    where = "test_toy.py::test_"
+    assert [line for line in lines if line.startswith(("PASSED", "FAILED"))] == [
+        f"PASSED {where}values[000:eq1 toy.double]",
+        f"PASSED {where}one_case_notices[000:eq1 toy.double]",
+        f"PASSED {where}fixture[000:eq1 toy.double]",
+        f"FAILED {where}fixture[000:eq2 toy.half] - Failed: claim 000:eq2 survives a broken toy.half",
+        f"FAILED {where}type_alone[000:eq1 toy.double] - Failed: claim 000:eq1 survives a broken toy.double",
+    ]
+    assert [line.endswith(": needs a GPU") for line in lines if line.startswith("SKIPPED")] == [True]
+    assert "test_one_case_notices[2] failed: test_toy.py:15: AssertionError" in lines
+    assert "2 failed, 3 passed, 1 skipped, 2 deselected" in lines[-1]
