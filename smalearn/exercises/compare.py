@@ -1,0 +1,155 @@
+"""Compare an answer with its target, and say in one sentence how they differ."""
+
+import cmath
+import numbers
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from smalearn.testing import relative_rms
+
+__all__ = ["KINDS", "Difference", "difference", "elements", "freeze", "kind", "same"]
+
+KINDS = {
+    "a tensor": torch.Tensor,
+    "a bool": bool | np.bool_,
+    "a number": numbers.Number,
+    "a string": str,
+    "a tuple": tuple | list,
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Why an answer is not right: a sentence, and where it helps the two values to show, or the lines of an error."""
+
+    sentence: str
+    target: object = None
+    answer: object = None
+    in_form: bool = False  # type, shape and dtype are right and all is finite: only the values differ
+    lines: tuple[str, ...] = ()
+
+
+def kind(value: object) -> str:
+    """What a learner calls the value: "a tensor", "a number", "None"."""
+    for name, types in KINDS.items():
+        if isinstance(value, types):
+            return name
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def freeze(value: object) -> object:
+    """A copy that later edits cannot reach: tensors plain, detached, dense and on the CPU; lists become tuples."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
+    if isinstance(value, tuple | list):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def elements(value: object) -> int:
+    """The number of tensor entries inside an argument: a tensor, a container, or an object that holds tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, tuple | list):
+        return sum(map(elements, value))
+    if isinstance(value, dict):
+        return elements(list(value.values()))
+    return elements(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else 0
+
+
+def same(before: object, after: object) -> bool:
+    """Whether an argument still holds exactly the values it held; what an object caches beside them may be new."""
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, torch.Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        return bool(((before == after) | ((before != before) & (after != after))).all())
+    if isinstance(before, tuple | list):
+        return len(before) == len(after) and all(map(same, before, after))
+    if isinstance(before, dict):
+        return list(before) == list(after) and all(map(same, before.values(), after.values()))
+    if hasattr(before, "__dict__") and not isinstance(before, type):
+        return all(same(value, vars(after).get(name)) for name, value in vars(before).items())
+    return kind(before) not in KINDS or before is after or before == after
+
+
+def difference(answer: object, target: object, tolerance: float) -> Difference | None:
+    """The first way in which a frozen answer differs from the target; None where it is right.
+
+    Types come first, then shapes, dtypes, entries that are not finite, and values: floating tensors by relative RMS,
+    numbers by relative error, both absolute where the target is zero; integers, bools and strings must be equal.
+    """
+    if answer is None and target is not None:
+        return Difference("The answer is None: did you forget `return`?")
+    return _difference(answer, target, tolerance)
+
+
+def _difference(answer: object, target: object, tolerance: float) -> Difference | None:
+    wanted, got = kind(target), kind(answer)
+    if wanted != got:
+        single = wanted == "a number" and got == "a tensor" and answer.numel() == 1
+        remedy = ": `.item()` makes a number of it" if single else ""
+        return Difference(f"Wrong type: expected {wanted}, got {got}{remedy}")
+    if wanted == "a tuple":
+        return _items(answer, target, tolerance)
+    if wanted == "a tensor":
+        return _tensors(answer, target, tolerance)
+    if wanted == "a number":
+        return _numbers(answer, target, tolerance)
+    return None if answer == target else Difference("Wrong answer", target, answer, in_form=True)
+
+
+def _items(answer: tuple, target: tuple, tolerance: float) -> Difference | None:
+    if len(answer) != len(target):
+        return Difference(f"Wrong length: expected a tuple of {len(target)}, got {len(answer)}")
+    for index, pair in enumerate(zip(answer, target, strict=True)):
+        found = _difference(*pair, tolerance)
+        if found:
+            sentence = f"In item {index} of the answer: {found.sentence[0].lower()}{found.sentence[1:]}"
+            return replace(found, sentence=sentence)
+    return None
+
+
+def _numbers(answer: complex, target: complex, tolerance: float) -> Difference | None:
+    near = cmath.isclose(answer, target, rel_tol=tolerance, abs_tol=0 if target else tolerance)
+    if answer == target or (near and not isinstance(target, numbers.Integral)):
+        return None
+    if not cmath.isfinite(answer):
+        return Difference(f"Not finite: the answer is {answer}", target, answer)
+    return Difference("Wrong answer", target, answer, in_form=True)
+
+
+def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Difference | None:
+    swapped = target.ndim >= 2 and answer.ndim >= 2 and answer.mT.shape == target.shape
+    if answer.shape != target.shape:
+        hint = ": that is the transpose" if swapped else ""
+        return Difference(f"Wrong shape: expected {tuple(target.shape)}, got {tuple(answer.shape)}{hint}")
+    if answer.dtype != target.dtype:
+        floating = answer.is_floating_point() and target.is_floating_point()
+        hint = ": does a tensor that you make lack `dtype=`?" if floating else ""
+        return Difference(f"Wrong dtype: expected {target.dtype}, got {answer.dtype}{hint}")
+    wild = ~torch.isfinite(answer) & (answer != target)  # a target may hold -inf; NaN equals nothing
+    if wild.any():
+        first = wild.nonzero()[0].tolist()
+        count = f"{wild.sum().item()} of {answer.numel()} entries are"
+        value = answer[tuple(first)].item()
+        return Difference(f"Not finite: {count} NaN or infinite, the first is {value} at {first}", target, answer)
+    if _close(answer, target, tolerance):
+        return None
+    hint = ": they are right after a transpose" if swapped and _close(answer.mT, target, tolerance) else ""
+    return Difference(f"Wrong values{hint}", target, answer, in_form=True)
+
+
+def _close(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> bool:
+    if not (target.is_floating_point() or target.is_complex()):
+        return torch.equal(answer, target)
+    finite = torch.isfinite(target)
+    if not torch.equal(answer[~finite], target[~finite]):
+        return False
+    answer, target = answer[finite], target[finite]
+    if not target.any():
+        return bool((answer.abs() <= tolerance).all())
+    return relative_rms(answer, target) <= tolerance

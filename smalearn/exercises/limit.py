@@ -1,0 +1,116 @@
+"""A time limit that works on every system, notebooks included, for code on the main thread.
+
+A watching thread asks the interpreter to run the SIGINT handler (`_thread.interrupt_main`), ours for that while, which
+raises in the watched code. A call into a library that does not return is cut only when it returns.
+"""
+
+import _thread
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TextIO
+
+__all__ = ["Expired", "within"]
+
+PAUSE = 0.5  # seconds between two interrupts
+STRIKES = 5  # interrupts before the learner is told that they do not help
+STUCK = """The time limit has passed, but this code does not stop: it is inside one long library call, or it catches
+every exception. Interrupt or restart the kernel."""
+
+
+class Expired(BaseException):
+    """Raised inside the watched code; no Exception, so that `except Exception` lets it through."""
+
+
+class _Watch:
+    """The thread that watches the clock, and the signal handler that it rings."""
+
+    def __init__(self, seconds: float, out: TextIO):
+        self.seconds, self.out = seconds, out
+        self.running = False  # the watched code is under way
+        self.rung = False  # the next signal is ours, not the learner's Ctrl-C
+        self.struck = False
+        self.done = threading.Event()
+        self.trace = sys.gettrace()
+        self.previous = signal.signal(signal.SIGINT, self.handle)
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def watch(self) -> None:
+        """Ring when the time is over, and on and on for code that swallows the interrupt; say so at the fifth time."""
+        wait, strikes = self.seconds, 0
+        while not self.done.wait(wait):
+            wait, strikes = PAUSE, strikes + 1
+            self.rung = True
+            _thread.interrupt_main()
+            if strikes == STRIKES:
+                print(STUCK, file=self.out, flush=True)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Raise in the watched code. In `within` itself nothing is raised, so that it can always clean up."""
+        if not self.rung:
+            if callable(self.previous):
+                self.previous(number, frame)
+            return
+        self.rung = False
+        if self.running and frame.f_code is not within.__code__:
+            if self.struck:
+                _insist(frame)
+            self.struck = True
+            raise Expired
+
+    def close(self) -> None:
+        """Silence the handler, then put the previous one back; an interrupt that came too late finds it silent."""
+        self.done.set()
+        self.thread.join()
+        signal.signal(signal.SIGINT, self.previous)  # runs the handler of a pending signal first: still ours
+        if self.struck:
+            sys.settrace(self.trace)
+
+
+def _insist(frame: FrameType) -> None:
+    """Arm the frames that swallow interrupts: the next is raised again in their `except:`, and so leaves the loop."""
+
+    def trace(frame, event, argument):  # pragma: no cover - a trace function is not traced itself
+        if isinstance(sys.exc_info()[1], Expired):
+            raise Expired
+        return trace
+
+    sys.settrace(lambda *_: None)
+    while frame.f_code is not within.__code__:
+        frame.f_trace = trace
+        frame = frame.f_back
+
+
+def within(seconds: float, steps: Iterator, out: TextIO) -> list:
+    """Collect what an iterator yields, for at most so many seconds.
+
+    A KeyboardInterrupt from the keyboard (or the notebook's stop button) passes through. Away from the main thread
+    (or where a program around Python keeps SIGINT to itself) there is no limit, since nothing can be interrupted.
+
+    Args:
+        seconds: for all steps together.
+        steps: what is watched.
+        out: where code that cannot be stopped is reported.
+
+    Returns:
+        What was yielded in time.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or signal.getsignal(signal.SIGINT) is None:
+        return list(steps)
+    watch, collected = _Watch(seconds, out), []
+    try:
+        watch.running = True
+        for item in steps:
+            if watch.struck:
+                break
+            collected.append(item)
+    except Expired:
+        pass
+    finally:
+        watch.running = False
+        watch.close()
+    return collected

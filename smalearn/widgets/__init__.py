@@ -1,0 +1,9 @@
+"""Interactive pictures: each is computed in the browser at every move, and its state is shared with Python.
+
+Show one by ending a cell with it; read and set its traits from other cells. Without a kernel, as on GitHub, there is a
+still picture of the state that was last displayed.
+"""
+
+from smalearn.widgets.contraction_map import ContractionMap
+
+__all__ = ["ContractionMap"]

@@ -1,0 +1,266 @@
+// What all explorers share. Python puts this file in front of an explorer's own script (base.py, module): there is
+// nothing to build, and nothing is loaded from another host.
+
+/**
+ * An anywidget module: `traits` are the names of the state, `build(view)` makes the parts of one view of it.
+ * Several views may show one model; each is redrawn when the state changes, wherever it was changed.
+ */
+export function explorer(traits, build) {
+  return {
+    render({ model, el }) {
+      const view = new View(model, el, traits);
+      build(view);
+      view.keepKeys();
+      view.draw();
+      return () => view.remove();
+    },
+  };
+}
+
+class View {
+  constructor(model, el, traits) {
+    this.model = model;
+    this.root = make(el, "div", { class: "smalearn" });
+    this.parts = [];
+    this.leaving = new AbortController();
+    const again = () => this.schedule();
+    for (const trait of traits) this.follow(model, `change:${trait}`, again);
+    this.listen(window, "resize", again); // zooming changes the device-pixel ratio
+    this.listen(window.matchMedia("(prefers-color-scheme: dark)"), "change", again);
+    this.watch(new ResizeObserver(again), this.root);
+    const theme = new MutationObserver(again);
+    for (const node of [document.documentElement, document.body]) {
+      this.watch(theme, node, { attributeFilter: ["data-jp-theme-light", "data-theme", "class"] });
+    }
+  }
+
+  follow(model, event, callback) {
+    model.on(event, callback);
+    this.leaving.signal.addEventListener("abort", () => model.off(event, callback));
+  }
+
+  listen(target, event, callback, options = {}) {
+    target.addEventListener(event, callback, { ...options, signal: this.leaving.signal });
+  }
+
+  watch(observer, ...what) {
+    observer.observe(...what);
+    this.leaving.signal.addEventListener("abort", () => observer.disconnect());
+  }
+
+  /** Keys pressed here are not JupyterLab's, where "d" twice deletes a cell; it asks the focused element itself. */
+  keepKeys() {
+    for (const part of this.root.querySelectorAll("input, button, [tabindex]")) {
+      part.setAttribute("data-lm-suppress-shortcuts", "true");
+    }
+  }
+
+  remove() {
+    this.leaving.abort();
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.pause);
+    this.root.remove();
+  }
+
+  get(trait) {
+    return this.model.get(trait);
+  }
+
+  /** Change the state here and in Python. */
+  set(state) {
+    for (const [trait, value] of Object.entries(state)) this.model.set(trait, value);
+    this.model.save_changes();
+  }
+
+  /** Draw once in the next frame, however much changes before it. */
+  schedule() {
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    this.frame = undefined;
+    this.root.toggleAttribute("data-dark", isDark());
+    const style = getComputedStyle(this.root);
+    this.colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    this.font = (size, weight = "normal") => `${weight} ${size}px ${style.fontFamily}`;
+    for (const part of this.parts) part();
+  }
+
+  /** A slider over a list of values; `get` may also give a value between them. */
+  slider(parent, { symbol, text, values, get, set, enabled = () => true }) {
+    const label = make(parent, "label", { class: "slider" });
+    const name = make(label, "span", { class: "name" });
+    make(name, "b", {}, symbol);
+    name.append(` ${text}`);
+    const input = make(label, "input", { type: "range", max: values.length - 1, "aria-label": `${symbol}, ${text}` });
+    const shown = make(label, "span", { class: "value" });
+    this.listen(input, "input", () => set(values[input.value]));
+    this.parts.push(() => {
+      input.value = nearest(values, get());
+      input.disabled = !enabled();
+      shown.textContent = number(get());
+      input.setAttribute("aria-valuetext", number(get()));
+    });
+  }
+
+  checkbox(parent, { text, get, set }) {
+    const label = make(parent, "label");
+    const input = make(label, "input", { type: "checkbox" });
+    label.append(text);
+    this.listen(input, "change", () => set(input.checked));
+    this.parts.push(() => (input.checked = get()));
+  }
+
+  /** A canvas as wide as its parent, `height(width)` high; `paint(pen, width, height)` works in CSS pixels. */
+  canvas(parent, { label, height, paint }) {
+    const canvas = make(parent, "canvas", { tabindex: 0, role: "application", "aria-label": label });
+    const pen = canvas.getContext("2d");
+    let width = 0;
+    this.parts.push(() => {
+      width = canvas.clientWidth || width; // hidden for a moment, as while JupyterLab changes its theme: drawn anyway
+      if (!width) return; // not shown yet: drawn when it gets a size
+      const [ratio, high] = [window.devicePixelRatio, Math.round(height(width))];
+      const size = [Math.round(width * ratio), Math.round(high * ratio)];
+      if (canvas.width !== size[0] || canvas.height !== size[1]) [canvas.width, canvas.height] = size;
+      canvas.style.height = `${high}px`;
+      pen.setTransform(size[0] / width, 0, 0, size[1] / high, 0, 0);
+      pen.clearRect(0, 0, width, high);
+      paint(pen, width, high);
+    });
+    return canvas;
+  }
+
+  /** Drag something on a canvas: `move(x, y)` in CSS pixels. A finger drags where `near(x, y)`, else it scrolls. */
+  drag(canvas, { near, move }) {
+    const at = (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    this.listen(canvas, "touchstart", (event) => near(...at(event.touches[0])) && event.preventDefault(), {
+      passive: false,
+    });
+    this.listen(canvas, "pointerdown", (event) => {
+      if (event.pointerType === "touch" && !near(...at(event))) return;
+      canvas.setPointerCapture(event.pointerId);
+      move(...at(event));
+    });
+    this.listen(canvas, "pointermove", (event) => {
+      if (canvas.hasPointerCapture(event.pointerId)) move(...at(event));
+    });
+    this.listen(canvas, "click", (event) => move(...at(event))); // a finger's tap
+  }
+
+  /** Arrow keys on an element: `step(dx, dy)` with the signs of the arrow. */
+  arrows(element, step) {
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+    this.listen(element, "keydown", (event) => {
+      if (!(event.key in steps)) return;
+      event.preventDefault();
+      step(...steps[event.key]);
+    });
+  }
+
+  /** Say in words what is seen; screen readers hear it when the state has rested for a moment. */
+  describe(parent, words) {
+    const paragraph = make(parent, "p", { role: "status", "aria-live": "polite" });
+    const say = () => {
+      const text = words();
+      if (paragraph.textContent !== text) paragraph.textContent = text;
+    };
+    this.parts.push(() => {
+      clearTimeout(this.pause);
+      if (paragraph.textContent) this.pause = setTimeout(say, 300);
+      else say();
+    });
+  }
+}
+
+/** A new element with attributes, at the end of its parent. */
+export function make(parent, tag, attributes = {}, text = "") {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
+  parent.append(element);
+  return element;
+}
+
+/** Digits in groups of three, the same in every country. */
+export function number(value) {
+  return value.toLocaleString("en-US", { maximumFractionDigits: 6 });
+}
+
+/** How many times as much: three digits, and more where it is hardly more than once. */
+export function times(ratio) {
+  return number(ratio < 100 ? Number(ratio.toPrecision(ratio < 1.005 ? 6 : 3)) : Math.round(ratio));
+}
+
+export function clamp(value, low, high) {
+  return Math.min(Math.max(value, low), high);
+}
+
+/** A line through points; broken where a coordinate is NaN. */
+export function trace(pen, points) {
+  let down = false;
+  pen.beginPath();
+  for (const [x, y] of points) {
+    if (down) pen.lineTo(x, y);
+    else pen.moveTo(x, y);
+    down = !Number.isNaN(x + y);
+  }
+  pen.stroke();
+}
+
+/** Centred text that can be read on any ground. */
+export function write(pen, text, [x, y], { ink, halo }) {
+  Object.assign(pen, { textAlign: "center", textBaseline: "middle", lineJoin: "round", lineWidth: 4 });
+  Object.assign(pen, { strokeStyle: halo, fillStyle: ink });
+  pen.strokeText(text, x, y);
+  pen.fillText(text, x, y);
+}
+
+/** A logarithmic axis of sizes from 1 to `limit`, from `low` to `high` pixels, with `rim` octaves more at both ends. */
+export function logAxis(limit, low, high, rim) {
+  const [top, scale] = [Math.log2(limit), (high - low) / (Math.log2(limit) + 2 * rim)];
+  return {
+    limit,
+    low,
+    high,
+    place: (size) => low + (Math.log2(size) + rim) * scale,
+    size: (place) => 2 ** clamp((place - low) / scale - rim, 0, top),
+  };
+}
+
+/** The powers of two up to a limit, as many as have room. */
+export function ticks(limit, pixels, room) {
+  const count = Math.log2(limit);
+  const every = [1, 2, 4].find((every) => (pixels * every) / count >= room) ?? 8;
+  return Array.from({ length: Math.floor(count / every) + 1 }, (_, i) => 2 ** (i * every));
+}
+
+/** 1, 2, 3, ... up to `limit`, four in every octave: 8, 10, 12, 14, 16, 20, ... */
+export function octaves(limit) {
+  const values = [1, 2, 3];
+  for (let unit = 1; 4 * unit < limit; unit *= 2) values.push(4 * unit, 5 * unit, 6 * unit, 7 * unit);
+  return [...values, limit].filter((value) => value <= limit);
+}
+
+/** Index of the value that is nearest in proportion. */
+function nearest(values, wanted) {
+  const far = values.map((value) => Math.abs(Math.log(value / wanted)));
+  return far.indexOf(Math.min(...far));
+}
+
+/** The value nearest to the wanted one, or one so many places further. */
+export function snap(values, wanted, further = 0) {
+  return values[clamp(nearest(values, wanted) + further, 0, values.length - 1)];
+}
+
+/** What the page says of itself (JupyterLab, VS Code, Sphinx themes), or else what the reader prefers. */
+function isDark() {
+  const { body, documentElement: html } = document;
+  if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
+  if (body.classList.contains("vscode-dark")) return true;
+  const theme = body.dataset.theme ?? html.dataset.theme;
+  if (theme === "dark" || theme === "light") return theme === "dark";
+  return window.matchMedia("(prefers-color-scheme: dark)").matches;
+}

@@ -1,0 +1,42 @@
+"""What holds for all tests: under CI a test may be skipped for few reasons, so that nothing goes unnoticed."""
+
+import os
+import sys
+
+import pytest
+
+pytest_plugins = ["claims_plugin"]
+
+ALLOWED_SKIPS = ["needs a GPU", "needs Chromium", "needs a peer"]
+if sys.platform != "linux":
+    ALLOWED_SKIPS.append("needs Triton")
+
+
+def fail_unlisted_skip(report):
+    """Under CI, turn a skip whose reason does not begin like one of the list into a failure."""
+    if not (os.environ.get("CI") and report.skipped and isinstance(report.longrepr, tuple)):
+        return  # an expected failure (xfail) is "skipped" too, with a traceback
+    path, line, reason = report.longrepr
+    reason = reason.removeprefix("Skipped: ")
+    if not reason.startswith(tuple(ALLOWED_SKIPS)):
+        report.outcome = "failed"
+        report.longrepr = f"{path}:{line}: skipped, but '{reason}' begins with none of {ALLOWED_SKIPS}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    report = yield
+    fail_unlisted_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    report = yield
+    fail_unlisted_skip(report)
+    return report
+
+
+def pytest_collection_modifyitems(config):
+    # nbval would read this option and trace the chapters too, which slows them down; pytest-cov has read it by now.
+    config.option.cov_source = None

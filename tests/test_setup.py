@@ -1,0 +1,178 @@
+"""The files that set the course up agree with each other, and the programs that read them understand them."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import nbformat
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+
+
+def lines(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [line.split("  #")[0] for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def pins():
+    return {canonicalize_name(pin.name): pin for pin in map(Requirement, lines("constraints.txt"))}
+
+
+def start():
+    spec = importlib.util.spec_from_file_location("start", ROOT / "start.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Dependencies
+
+
+def test_environment_yml_names_the_dependencies_of_the_package_and_its_lab():
+    wanted = [Requirement(text) for text in PROJECT["dependencies"] + EXTRAS["lab"]]
+    wanted = {CONDA_NAMES.get(requirement.name, requirement.name): str(requirement.specifier) for requirement in wanted}
+    listed = [line[4:].partition(" ") for line in lines("environment.yml") if line.startswith("  - ")]
+    listed = {name: bounds for name, _, bounds in listed if name not in ("conda-forge", "pip", "pip:")}
+    assert listed == wanted | {"python": PROJECT["requires-python"]}
+    assert "      - -e .[lab]" in lines("environment.yml")
+
+
+def test_constraints_pin_one_version_each_for_every_system():
+    assert len(pins()) == len(lines("constraints.txt"))
+    for pin in pins().values():
+        (version,) = pin.specifier
+        assert version.operator == "==", pin
+        assert "+" not in version.version, f"{pin}: a local version exists on one index only"
+        assert not pin.url
+    assert str(pins()["triton"].marker) == 'sys_platform == "linux"'
+
+
+def test_constraints_pin_every_direct_dependency_within_its_range():
+    for requirement in map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"])):
+        (version,) = pins()[canonicalize_name(requirement.name)].specifier
+        assert requirement.specifier.contains(version.version), requirement
+
+
+# JupyterLab
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings"),
+    json.loads((ROOT / ".jupyter/labconfig/default_setting_overrides.json").read_text(encoding="utf-8")).items(),
+)
+def test_settings_of_jupyterlab_exist_there(plugin, settings):
+    package, _, name = plugin.partition(":")
+    share = Path(sys.prefix) / "share/jupyter"
+    roots = [share / "lab/schemas", *share.glob("labextensions/*/*/schemas")]
+    (schema,) = [path for root in roots if (path := root / package / f"{name}.json").exists()]
+    properties = json.loads(schema.read_text(encoding="utf-8"))["properties"]
+    for key, value in settings.items():
+        jsonschema.validate(value, properties[key])
+
+
+def test_jupyterlab_opens_work_at_the_first_chapter(monkeypatch, tmp_path):
+    from jupyter_server.serverapp import ServerApp
+    from jupyterlab.labapp import LabApp
+
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = json.loads((ROOT / ".jupyter/jupyter_server_config.json").read_text(encoding="utf-8"))
+    server = ServerApp(**config.pop("ServerApp"))
+    assert Path(server.root_dir).samefile(tmp_path / "work")
+    assert LabApp.class_traits()["default_url"].metadata["config"]
+    assert config == {"LabApp": {"default_url": "/lab/tree/00_start_here.ipynb"}}
+
+
+# Tests
+
+
+def run_pytest(folder, *arguments, **environment):
+    """The closing line of pytest, and all that it printed, in a folder with this conftest.py."""
+    shutil.copy(ROOT / "tests/conftest.py", folder)
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | environment
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
+    return process.stdout.strip().splitlines()[-1], process.stdout + process.stderr
+
+
+SKIPS = """
+import pytest
+
+def test_unlisted():
+    pytest.skip("no idea why")
+
+@pytest.mark.skip(reason="some other time")
+def test_unlisted_mark(): ...
+
+def test_listed():
+    pytest.skip("needs a GPU with 8 GB")
+
+@pytest.mark.skipif(True, reason="needs Chromium")
+def test_listed_mark(): ...
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected_failure():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "closing"),
+    [({}, "4 skipped, 1 xfailed"), ({"CI": "true"}, "1 failed, 2 skipped, 1 xfailed, 1 error")],
+)
+def test_under_ci_an_unlisted_skip_fails(tmp_path, environment, closing):
+    (tmp_path / "test_skips.py").write_text(SKIPS, encoding="utf-8")
+    line, output = run_pytest(tmp_path, **environment)
+    assert line.startswith(closing), output
+    assert ("'no idea why' begins with none of" in output) == bool(environment)
+
+
+def test_under_ci_an_unlisted_skip_of_a_module_fails(tmp_path):
+    (tmp_path / "test_module.py").write_text("import pytest; pytest.importorskip('no_such_thing')", encoding="utf-8")
+    (tmp_path / "test_peer.py").write_text(
+        "import pytest; pytest.importorskip('no_such_thing', reason='needs a peer: no_such_thing')", encoding="utf-8"
+    )
+    line, output = run_pytest(tmp_path, CI="true")
+    assert line.startswith("1 skipped, 1 error"), output
+
+
+def test_chapters_are_compared_but_for_addresses_and_not_traced(tmp_path):
+    cells = [
+        ("print(object())", "<object object at 0x123456789abc>\n"),
+        ("import sys\nprint('coverage' in sys.modules)", "False\n"),
+        ("print(1 + 1)", "3\n"),
+    ]
+    notebook = nbformat.v4.new_notebook()
+    for count, (source, text) in enumerate(cells, 1):
+        output = nbformat.v4.new_output("stream", text=text)
+        notebook.cells.append(nbformat.v4.new_code_cell(source, execution_count=count, outputs=[output]))
+    nbformat.write(notebook, tmp_path / "chapter.ipynb")
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests/sanitize.cfg", tmp_path / "tests")
+    line, output = run_pytest(tmp_path, *start().NBVAL, "--cov", "--cov-report=")
+    assert line.startswith("1 failed, 2 passed"), output
+    assert "FAILED chapter.ipynb::Cell 2" in output
+
+
+def test_the_workflow_tests_the_oldest_python_and_a_newer_one_on_three_systems():
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert re.search(rf'python: \["{re.escape(oldest)}", "3\.\d+"\]', workflow)
+    assert "[ubuntu-latest, macos-latest, windows-latest]" in workflow
+
+
+def test_ci_can_be_run():
+    assert os.name == "nt" or os.access(ROOT / ".ci/run", os.X_OK)

@@ -1,0 +1,163 @@
+"""The Python half of the explorers: what a script is told, what a reader without a kernel sees, and the state."""
+
+import base64
+import random
+import re
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from smalearn.sma import LINEAR, QUADRATIC, sma_orders
+from smalearn.widgets import ContractionMap, base
+from smalearn.widgets.contraction_map import FILLS, OTHERS, formulas
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+EXPLORERS = [ContractionMap]
+
+
+def grid(count=150):
+    """Sizes T, S, N, P: the corners, S = T, and a seeded choice between."""
+    chance = random.Random(0)
+    corners = [(1, 1, 1, 1), (65536, 65536, 512, 512), (1, 65536, 1, 512), (65536, 1, 512, 1), (7, 7, 3, 5)]
+    return corners + [tuple(round(2 ** chance.uniform(0, top)) for top in (16, 16, 9, 9)) for _ in range(count)]
+
+
+def evaluated(products, T, S, N, P):
+    sizes = {"T": T, "S": S, "N": N, "P": P}
+    return max(np.prod([sizes[axis] for axis in axes], dtype=object) for axes in products)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_formulas_give_the_costs_of_every_order(scan):
+    for sizes in grid():
+        table = {order.name: (order.macs, order.peak_elements) for order in sma_orders(*sizes, scan=scan)}
+        computed = {
+            entry["name"]: (
+                sum(evaluated(step, *sizes) for step in entry["scan" if scan else "dense"]),
+                evaluated(entry["peak"], *sizes),
+            )
+            for entry in formulas()
+        }
+        assert computed == table
+
+
+def test_formulas_begin_with_the_two_modes():
+    assert [entry["name"] for entry in formulas()[:2]] == [QUADRATIC, LINEAR]
+    assert [entry["mode"] for entry in formulas()[:3]] == ["quadratic (13)", "linear (15)", ""]
+    assert formulas()[1]["scan"] == [["SPN"], ["SPN", "TPN"], ["TPN"]]
+
+
+def test_costs_are_exact_in_a_browser():
+    """JavaScript's numbers are exact up to 2**53."""
+    assert max(order.macs for order in sma_orders(65536, 65536, 512, 512)) < 2**53
+
+
+def test_orders_are_those_of_the_state():
+    explorer = ContractionMap(target=5, features=3, head_dim=2)
+    assert explorer.orders == sma_orders(5, 5, 3, 2)
+    explorer.source, explorer.scan = 7, True
+    assert explorer.orders == sma_orders(5, 7, 3, 2, scan=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"target": 0}, "ContractionMap: target, expected an int from 1 to 65536, got 0"),
+        ({"source": 65537}, "ContractionMap: source, expected an int from 1 to 65536, got 65537"),
+        ({"features": 2.0}, "ContractionMap: features, expected an int from 1 to 512, got 2.0"),
+        ({"head_dim": True}, "ContractionMap: head_dim, expected an int from 1 to 512, got True"),
+        ({"target": None}, "ContractionMap: target, expected an int from 1 to 65536, got None"),
+    ],
+)
+def test_a_size_that_is_none_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ContractionMap(**state)
+
+
+def test_text_is_the_state_alone():
+    first, second = ContractionMap(source=9), ContractionMap(source=9)
+    assert repr(first) == repr(second) == "ContractionMap(features=64, head_dim=64, scan=False, source=9, target=1024)"
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_display_has_the_live_picture_and_a_small_still_one(explorer):
+    shown = explorer()
+    data, _ = shown._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(shown)
+    assert data[WIDGET]["model_id"] == shown.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_still_picture_leaves_matplotlib_alone(explorer):
+    before, figures = dict(matplotlib.rcParams), plt.get_fignums()
+    explorer().png()
+    assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == figures
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure
+
+
+def test_still_picture_draws_the_line_between_the_modes_where_they_cost_the_same():
+    """3TNP = T²(N + P + 1) under a running sum and S = T."""
+    (axes,) = drawn(ContractionMap(scan=True, head_dim=16)).axes
+    (line,) = (part for part in axes.collections if not part.get_facecolor().size)
+    T, N = np.concatenate([path.vertices for path in line.get_paths()]).T
+    assert len(T) > 50
+    np.testing.assert_allclose(T, 3 * N * 16 / (N + 16 + 1), rtol=0.02)
+
+
+def test_still_picture_names_what_it_shows():
+    figure = drawn(ContractionMap(source=100, head_dim=1, target=300))
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert axes.get_title() == (
+        "T = 300, S = 100, N = 64, P = 1, L as a dense matrix\n"
+        "quadratic (13): 1,980,000 MACs, linear (15): 1,945,600 MACs"
+    )
+    assert axes.lines[-1].get_xydata().tolist() == [[300, 64]]
+    names = {text.get_text() for text in legend.get_texts()}
+    assert names == {"((QK)L)V quadratic (13)", "((KV)L)Q linear (15)", "((KV)Q)L", "((VL)K)Q"}
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_still_picture_changes_with_the_state(scan):
+    pictures = {
+        ContractionMap(scan=scan, **state).png() for state in ({}, {"head_dim": 2}, {"source": 50, "target": 9})
+    }
+    assert len(pictures) == 3
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in ContractionMap._css for colour in [*FILLS.values(), *OTHERS])
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_scripts_are_one_module_that_loads_nothing(explorer):
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", explorer._esm, flags=re.MULTILINE)
+    assert not re.findall(r"@import|url\(", explorer._css)
+    assert explorer._esm.count("export default") == 1
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_text_on_the_canvas_is_at_least_nine_points(explorer):
+    assert min(map(int, re.findall(r"font\((\d+)", explorer._esm))) >= 12
+
+
+def test_a_script_imports_from_the_base_once(tmp_path, monkeypatch):
+    (tmp_path / "base.js").write_text("export const one = 1;\n", encoding="utf-8")
+    (tmp_path / "good.js").write_text('import {\n  one,\n} from "./base.js";\nexport default one;\n', encoding="utf-8")
+    (tmp_path / "bad.js").write_text('import one from "./base.js";\n', encoding="utf-8")
+    monkeypatch.setattr(base, "FOLDER", Path(tmp_path))
+    assert base.module("good.js") == "export const one = 1;\n\nexport default one;\n"
+    with pytest.raises(ValueError, match=r'^module: bad\.js, expected one import of names from "\./base\.js", got 0$'):
+        base.module("bad.js")
