@@ -27,7 +27,7 @@ NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "--nbval-
 EVERYTHING = ["-n", "2", "--dist", "loadscope", "--cov"]  # which folders, and how much coverage: pyproject.toml
 NO_BUILD = "No matching distribution found for torch"
 REMEDIES = {
-    r"No space left|not enough space|Errno 28\b|WinError 112": "The disk is full: this needs 2 GB, with CUDA 7 GB.",
+    r"No space left|not enough space|Errno 28\b|WinError 112": "The disk is full: this needs 3 GB, and more with CUDA.",
     r"Retrying \(|NewConnectionError|Max retries|[Tt]imed out|name resolution|getaddrinfo|ProxyError|SSLError": (
         "The package index cannot be reached: check the network (behind a proxy, HTTPS_PROXY), then start again."
     ),

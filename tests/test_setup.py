@@ -103,7 +103,8 @@ def run_pytest(folder, *arguments, **environment):
     """The closing line of pytest, and all that it printed, in a folder with this conftest.py."""
     shutil.copy(ROOT / "tests/conftest.py", folder)
     command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name != "CI"} | environment
+    inherited = {name: value for name, value in os.environ.items() if name != "CI"}
+    environment = inherited | {"PYTHONPATH": str(ROOT / "tests")} | environment  # for the plugins of conftest.py
     process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
     return process.stdout.strip().splitlines()[-1], process.stdout + process.stderr
 

@@ -1,6 +1,7 @@
 """The exercise of chapter 00: how check, hint and solution work."""
 
 import torch
+
 from smalearn.exercises.core import Exercise, Mutant, register
 
 

@@ -1,8 +1,8 @@
 """The exercises of chapter 01 on attention itself: the mask, the normaliser, a window."""
 
 import torch
-from smalearn.exercises.core import Exercise, Mutant, register
 
+from smalearn.exercises.core import Exercise, Mutant, register
 from smalearn.kernel_attention import softmax_weights
 from smalearn.masks import BandedMask, CausalMask, Mask
 from smalearn.sma import sma_quadratic

@@ -3,8 +3,8 @@
 import math
 
 import torch
-from smalearn.exercises.core import Exercise, Mutant, register
 
+from smalearn.exercises.core import Exercise, Mutant, register
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
 
 # ---------------------------------------------------------------------------------------- 1.3 which axes survive
