@@ -1,0 +1,110 @@
+"""Chapter 01 as a learner meets it: JupyterLab on a copy of the chapters, real keys, real clicks."""
+
+import pytest
+from playwright.sync_api import expect
+
+CHAPTER = "01_attention_is_a_contraction.ipynb"
+RIGHT = """def crossover(features, head_dim):
+    return 3 * features * head_dim // (features + head_dim + 1) + 1"""
+WRONG = """def crossover(features, head_dim):
+    return 2 * features * head_dim // (features + head_dim) + 1"""
+NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
+RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
+RUN = "window.jupyterapp.commands.execute('notebook:run-cell')"
+PICTURE = "(canvas) => canvas.toDataURL()"
+
+
+@pytest.fixture(scope="module")
+def chapter(lab, browser):
+    """The chapter, open and run from top to bottom, for all tests of this file."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.foreign, page.errors = [], []
+    page.on("request", lambda request: page.foreign.append(request.url))
+    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    lab.open(page, CHAPTER)
+    page.finished = page.evaluate(RUN_ALL)
+    yield page
+    context.close()
+
+
+def show(page, cell_id):
+    """Scroll to a cell, make it the active one, and return it."""
+    page.evaluate(
+        f"""async (id) => {{
+            const notebook = {NOTEBOOK};
+            notebook.activeCellIndex = notebook.widgets.findIndex((cell) => cell.model.id === id);
+            await notebook.scrollToItem(notebook.activeCellIndex, "center");
+        }}""",
+        cell_id,
+    )
+    cell = page.locator(".jp-Notebook .jp-Cell.jp-mod-active")
+    expect(cell).to_have_count(1)
+    return cell
+
+
+def answer(page, cell_id, text):
+    """Type over a cell's source with the keyboard and run it."""
+    cell = show(page, cell_id)
+    cell.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(text)
+    page.evaluate(RUN)
+    page.keyboard.press("Escape")
+
+
+def check(page, uncommented="nothing"):
+    """Run the check of exercise 1.5, with a line uncommented, and return the cell."""
+    lines = ['crossover = check("1.5", crossover)', '# hint("1.5")', '# solution("1.5")']
+    answer(page, "ex-1-5-check", "\n".join(line.removeprefix("# ") if uncommented in line else line for line in lines))
+    return show(page, "ex-1-5-check").locator(".jp-OutputArea").first
+
+
+def test_run_all_reaches_the_end_without_an_error(chapter):
+    assert chapter.finished is not False
+    counts = chapter.evaluate(f"{NOTEBOOK}.widgets.map((cell) => cell.model.executionCount).filter((n) => n != null)")
+    assert counts == list(range(1, len(counts) + 1))
+    assert len(counts) > 30
+    kinds = chapter.evaluate(
+        f"{NOTEBOOK}.widgets.flatMap((cell) => cell.model.sharedModel.outputs ?? []).map((o) => o.output_type)"
+    )
+    assert "error" not in kinds
+
+
+def test_a_slider_changes_the_picture(chapter):
+    live = show(chapter, "map-explorer").locator(".smalearn")
+    canvas, slider = live.locator("canvas"), live.get_by_role("slider", name="P, head dimension")
+    before, said = canvas.evaluate(PICTURE), slider.get_attribute("aria-valuetext")
+    box = slider.bounding_box()
+    chapter.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + box["height"] / 2)
+    chapter.mouse.down()
+    chapter.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + box["height"] / 2, steps=6)
+    chapter.mouse.up()
+    expect(slider).not_to_have_attribute("aria-valuetext", said)
+    assert canvas.evaluate(PICTURE) != before
+
+
+def test_a_wrong_answer_hears_its_misconception_and_a_right_one_a_tick(chapter):
+    expect(show(chapter, "ex-1-5-check").locator(".jp-OutputArea").first).to_contain_text("○ 1.5 not started")
+    answer(chapter, "ex-1-5-stub", WRONG)
+    said = check(chapter)
+    expect(said).to_contain_text("✗ 1.5 When does the linear order win?")
+    expect(said).to_contain_text("attention WITHOUT a mask")
+    answer(chapter, "ex-1-5-stub", RIGHT)
+    expect(check(chapter)).to_contain_text("✓ 1.5 When does the linear order win?: 6 cases passed")
+
+
+def test_hint_and_solution(chapter):
+    said = check(chapter, uncommented="hint")
+    expect(said).to_contain_text("Order (15) with a running sum takes T·N·P")
+    said = check(chapter, uncommented="solution")
+    expect(said).to_contain_text("def crossover(features, head_dim):")
+    assert said.locator(".highlight span").count() > 5  # coloured, not plain
+
+
+def test_nothing_left_the_machine_and_no_error_was_logged(chapter):
+    hosts = {url.split("/")[2].rsplit(":", 1)[0] for url in chapter.foreign if url.startswith(("http", "ws"))}
+    assert hosts <= {"127.0.0.1", "localhost"}
+    assert not chapter.errors, chapter.errors
