@@ -18,6 +18,7 @@ from nbclient import NotebookClient
 CHAPTERS = Path(__file__).parents[1] / "chapters"
 KEPT_METADATA = {"tags", "jupyter", "mystnb", "jp-MarkdownHeadingCollapsed", "exercise"}
 IMAGES = {"image/png", "image/jpeg"}
+WIDGET = "application/vnd.jupyter.widget-view+json"  # names a model that ended with its kernel; the still picture stays
 
 
 def execute(notebook: nbformat.NotebookNode, folder: Path = CHAPTERS) -> nbformat.NotebookNode:
@@ -44,6 +45,7 @@ def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             cell.outputs = merge_streams(cell.outputs)
             for output in cell.outputs:
+                output.get("data", {}).pop(WIDGET, None)
                 if "metadata" in output:
                     output.metadata = nbformat.from_dict({})
                 if output.output_type == "execute_result":

@@ -102,6 +102,15 @@ def test_still_picture_leaves_matplotlib_alone(explorer):
     assert plt.get_fignums() == figures
 
 
+def test_still_picture_has_the_look_of_all_pictures(monkeypatch):
+    spines = []
+    monkeypatch.setattr(
+        ContractionMap, "draw", lambda self, figure: spines.append(matplotlib.rcParams["axes.spines.top"])
+    )
+    ContractionMap().png()
+    assert spines == [False]
+
+
 def drawn(explorer):
     figure = Figure()
     explorer.draw(figure)

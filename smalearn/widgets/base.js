@@ -25,7 +25,7 @@ class View {
     this.leaving = new AbortController();
     const again = () => this.schedule();
     for (const trait of traits) this.follow(model, `change:${trait}`, again);
-    this.listen(window, "resize", again); // zooming changes the device-pixel ratio
+    this.listen(window, "resize", again); // a zoom changes the device-pixel ratio
     this.listen(window.matchMedia("(prefers-color-scheme: dark)"), "change", again);
     this.watch(new ResizeObserver(again), this.root);
     const theme = new MutationObserver(again);

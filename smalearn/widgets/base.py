@@ -49,10 +49,7 @@ def module(script: str) -> str:
 
 
 class Size(traitlets.Int):
-    """A trait that holds the size of an axis, from 1 to `max`.
-
-    Source of the message: the same form as everywhere in the package, instead of traitlets' own exception.
-    """
+    """A trait that holds the size of an axis, from 1 to `max`; refuses others as the rest of the package does."""
 
     def __init__(self, default: int | None, max: int, **options: bool) -> None:
         super().__init__(default, min=1, max=max, **options)

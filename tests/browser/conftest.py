@@ -78,7 +78,7 @@ def browser():
     with sync_playwright() as playwright:
         path = chromium(playwright)
         if path is None:
-            pytest.skip("Chromium is not installed; run: python -m playwright install chromium")
+            pytest.skip("needs Chromium; run: python -m playwright install chromium")
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
