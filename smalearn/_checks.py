@@ -1,8 +1,9 @@
-"""Input checks shared by every public function: one error class and one form of message."""
+"""Input checks shared by every public function: one error class and one form of message.
+
+torch is imported when a check needs it, so that `import smalearn` and `smalearn doctor` work where it is missing.
+"""
 
 from collections.abc import Mapping
-
-import torch
 
 __all__ = ["ShapeError", "check_dtypes", "check_shapes"]
 
@@ -25,6 +26,8 @@ def check_shapes(function: str, operands: Mapping[str, tuple[object, str]]) -> d
     Raises:
         ShapeError: naming function, argument, axis, expected and got.
     """
+    import torch
+
     sizes: dict[str, int] = {}
     first: dict[str, str] = {}
     leading: tuple[int, ...] = ()
@@ -47,13 +50,15 @@ def check_shapes(function: str, operands: Mapping[str, tuple[object, str]]) -> d
     return sizes
 
 
-def check_dtypes(function: str, tensors: Mapping[str, torch.Tensor]) -> None:
+def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
     """Check that tensors share one floating (or complex) dtype and one device.
 
     Raises:
         TypeError: an argument is no tensor.
         ValueError: naming function, argument, expected and got.
     """
+    import torch
+
     first, reference = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):

@@ -4,49 +4,35 @@ A sub-command is a function of its parsed arguments that returns an exit status,
 """
 
 import argparse
-import filecmp
+import functools
 import os
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["copy_chapters", "lab", "main"]
+from smalearn import workbook
+
+__all__ = ["doctor", "lab", "main", "progress", "reset"]
+
+CHAPTERS, WORK = Path("chapters"), Path("work")  # below the current folder, which is the course's
 
 
-def copy_chapters(chapters: Path, work: Path) -> list[str]:
-    """Copy to `work` the chapters that are missing there; a file that exists is never touched.
+def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A sub-command that works in the course's folder alone, and says so elsewhere."""
 
-    `work/.originals` keeps each chapter as it was copied, which tells a newer chapter from a learner's own changes.
+    @functools.wraps(command)
+    def run(args: argparse.Namespace) -> int:
+        if any(CHAPTERS.glob("*.ipynb")):
+            return command(args)
+        where = f"no chapters/*.ipynb in {Path.cwd()}; run it in the course's folder, the one with start.py"
+        return _fail(f"{command.__name__}: {where}")
 
-    Args:
-        chapters: folder of the course's notebooks.
-        work: folder of the learner's copies, created where missing.
-
-    Returns:
-        Names of the chapters that have changed since the learner's copy was made.
-
-    Example:
-        >>> copy_chapters(Path("chapters"), Path("work"))  # doctest: +SKIP
-        ['03_linear_attention.ipynb']
-    """
-    originals = work / ".originals"
-    originals.mkdir(parents=True, exist_ok=True)
-    newer = []
-    for chapter in sorted(chapters.glob("*.ipynb")):
-        mine, original = work / chapter.name, originals / chapter.name
-        if not mine.exists():
-            shutil.copyfile(chapter, original)
-            unfinished = original.with_suffix(".part")
-            shutil.copyfile(chapter, unfinished)
-            unfinished.replace(mine)  # whole or not at all: half a copy would count as the learner's own
-        elif original.exists() and not filecmp.cmp(chapter, original, shallow=False):
-            newer.append(chapter.name)
-    return newer
+    return run
 
 
+@_in_course
 def lab(args: argparse.Namespace) -> int:
-    """Copy missing chapters to `work/` and open that folder in JupyterLab, with the course's settings.
+    """Bring `work/` up to date with the chapters and open it in JupyterLab, with the course's settings.
 
     Args:
         args: `passed_on`, the arguments for JupyterLab.
@@ -54,18 +40,65 @@ def lab(args: argparse.Namespace) -> int:
     Returns:
         Exit status.
     """
-    root = Path.cwd()
-    if not any(root.glob("chapters/*.ipynb")):
-        return _fail(f"lab: no chapters/*.ipynb in {root}; run it in the course's folder, the one with start.py")
     try:
         from jupyterlab.labapp import main as jupyterlab
     except ImportError:
         return _fail('lab: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
-    for name in copy_chapters(root / "chapters", root / "work"):
-        print(f"There is a newer {name}. Yours is kept; to get the new one, rename work/{name} and start again.")
-    paths = [str(root / ".jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    try:
+        lines = workbook.sync(CHAPTERS, WORK)
+    except OSError as error:
+        return _fail(f"lab: the chapters cannot be copied to work/: {error}")
+    print(*lines, sep="\n", end="\n" if lines else "")
+    paths = [str(Path(".jupyter").absolute()), os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
     return jupyterlab(args.passed_on) or 0
+
+
+@_in_course
+def progress(args: argparse.Namespace) -> int:
+    """Print how far the learner is in each chapter, by the notebooks saved in `work/`.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.exercises import registry
+
+    for name in workbook.unreadable(WORK):
+        print(f"work/{name} cannot be read as a notebook: it does not count.")
+    print(workbook.table(workbook.progress(WORK, registry())))
+    return 0
+
+
+@_in_course
+def reset(args: argparse.Namespace) -> int:
+    """Put a chapter, or one exercise in it, back to what is published, after a backup.
+
+    Args:
+        args: `chapter`, its number or file name, and `exercise`, an id or None.
+
+    Returns:
+        Exit status.
+    """
+    try:
+        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise))
+    except ValueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"reset: {error}")
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Print what is installed and what is missing, as one block for a bug report.
+
+    Returns:
+        Exit status: 0 if a learner can work.
+    """
+    from smalearn import doctor
+
+    findings = doctor.report()
+    print(doctor.render(findings))
+    return 0 if doctor.can_work(findings) else 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,6 +129,14 @@ def _parser() -> argparse.ArgumentParser:
         "lab", help="open the course in JupyterLab", usage="smalearn lab [JupyterLab options]"
     )
     command.set_defaults(run=lab, passed_on=[])
+    command = commands.add_parser("progress", help="show how far you are")
+    command.set_defaults(run=progress)
+    command = commands.add_parser("reset", help="put a chapter or an exercise back, after a backup")
+    command.add_argument("chapter", help="its number, or the name of its file in work/")
+    command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")
+    command.set_defaults(run=reset)
+    command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
+    command.set_defaults(run=doctor)
     return parser
 
 

@@ -17,7 +17,7 @@ LEVELS = [
     {"fast", "attention"},
     {"models", "tasks", "data"},
     {"train", "bench", "plots"},
-    {"widgets", "exercises", "experiments"},
+    {"widgets", "exercises", "experiments", "workbook", "doctor"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -1,4 +1,4 @@
-"""The command `smalearn`: chapters are copied and never overwritten, and JupyterLab gets the course's settings."""
+"""The command `smalearn`: what each sub-command prints and returns; what it does is tested with its module."""
 
 import io
 import os
@@ -7,9 +7,12 @@ import sys
 import types
 from pathlib import Path
 
+import nbformat
 import pytest
 
-from smalearn import cli
+from smalearn import cli, doctor, exercises, workbook
+
+STUB = "def running_mean(V):\n    raise NotImplementedError"
 
 
 @pytest.fixture
@@ -17,11 +20,17 @@ def course(tmp_path, monkeypatch):
     """A course of two chapters, in a folder with a space and an umlaut; the working directory."""
     folder = tmp_path / "mein kürs"
     (folder / "chapters").mkdir(parents=True)
-    for name in ("00_start_here", "01_next"):
-        (folder / "chapters" / f"{name}.ipynb").write_text(f"{name} as published", encoding="utf-8")
+    publish(folder / "chapters/00_start_here.ipynb", "Start here", {"exercise": "0.1"})
+    publish(folder / "chapters/01_next.ipynb", "Next", {})
     monkeypatch.chdir(folder)
     monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
     return folder
+
+
+def publish(path, title, metadata):
+    """A chapter with a heading and a cell."""
+    cells = [nbformat.v4.new_markdown_cell(f"# {title}"), nbformat.v4.new_code_cell(STUB, metadata=metadata)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
 
 
 @pytest.fixture
@@ -36,74 +45,6 @@ def jupyterlab(monkeypatch):
     labapp.main = main
     monkeypatch.setitem(sys.modules, "jupyterlab.labapp", labapp)
     return calls
-
-
-def copy(course):
-    return cli.copy_chapters(course / "chapters", course / "work")
-
-
-def read(course, name):
-    return (course / "work" / name).read_text(encoding="utf-8")
-
-
-def test_missing_chapters_are_copied(course):
-    assert copy(course) == []
-    assert sorted(path.name for path in (course / "work").glob("*.*")) == [
-        ".originals",
-        "00_start_here.ipynb",
-        "01_next.ipynb",
-    ]
-    assert read(course, "01_next.ipynb") == "01_next as published"
-
-
-def test_a_learners_file_is_never_overwritten(course):
-    copy(course)
-    (course / "work/00_start_here.ipynb").write_text("my answers", encoding="utf-8")
-    (course / "chapters/00_start_here.ipynb").write_text("second edition", encoding="utf-8")
-    assert copy(course) == ["00_start_here.ipynb"]
-    assert copy(course) == ["00_start_here.ipynb"], "as long as it is so"
-    assert read(course, "00_start_here.ipynb") == "my answers"
-
-
-def test_a_learners_own_changes_make_no_chapter_newer(course):
-    copy(course)
-    (course / "work/00_start_here.ipynb").write_text("my answers", encoding="utf-8")
-    assert copy(course) == []
-
-
-def test_after_renaming_ones_own_the_newer_chapter_comes(course):
-    copy(course)
-    (course / "chapters/00_start_here.ipynb").write_text("second edition", encoding="utf-8")
-    (course / "work/00_start_here.ipynb").rename(course / "work/mine.ipynb")
-    assert copy(course) == []
-    assert read(course, "00_start_here.ipynb") == "second edition"
-    assert read(course, "mine.ipynb") == "00_start_here as published"
-
-
-def test_a_file_that_was_there_before_is_left_alone(course):
-    (course / "work").mkdir()
-    (course / "work/01_next.ipynb").write_text("from elsewhere", encoding="utf-8")
-    assert copy(course) == []
-    assert read(course, "01_next.ipynb") == "from elsewhere"
-
-
-@pytest.mark.parametrize("last", range(4))
-def test_an_interrupted_copy_leaves_no_half_a_chapter(course, monkeypatch, last):
-    def copy_until_the_disk_is_full(source, target):
-        if next(copies) == last:
-            Path(target).write_text("half", encoding="utf-8")
-            raise OSError(28, "No space left on device")
-        copyfile(source, target)
-
-    copies, copyfile = iter(range(5)), cli.shutil.copyfile
-    with monkeypatch.context() as patch:
-        patch.setattr(cli.shutil, "copyfile", copy_until_the_disk_is_full)
-        with pytest.raises(OSError, match="No space left"):
-            copy(course)
-    for _ in range(2):
-        assert {read(course, path.name)[-12:] for path in (course / "work").glob("*.ipynb")} <= {"as published"}
-        assert copy(course) == []
-    assert len(list((course / "work").glob("*.ipynb"))) == 2
 
 
 def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, capsys):
@@ -121,19 +62,28 @@ def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab,
 
 def test_lab_announces_newer_chapters(course, jupyterlab, capsys):
     cli.main(["lab"])
-    (course / "chapters/01_next.ipynb").write_text("second edition", encoding="utf-8")
+    publish(course / "chapters/01_next.ipynb", "Second edition", {})
     cli.main(["lab"])
     out = capsys.readouterr().out
-    assert out.startswith("There is a newer 01_next.ipynb. Yours is kept")
-    assert out.count("\n") == 1
+    assert out == "There is a newer 01_next.ipynb: it is beside yours, as work/01_next.new.ipynb.\n"
+    assert len(jupyterlab) == 2
 
 
-def test_lab_without_chapters_says_where_to_go(tmp_path, monkeypatch, jupyterlab, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_lab_opens_nothing_where_the_chapters_cannot_be_copied(course, jupyterlab, capsys):
+    (course / "work").touch()
     assert cli.main(["lab"]) == 1
-    assert "smalearn lab: no chapters/*.ipynb in " in capsys.readouterr().err
+    assert "smalearn lab: the chapters cannot be copied to work/: " in capsys.readouterr().err
     assert jupyterlab == []
-    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("command", ["lab", "progress", "reset 1"])
+def test_elsewhere_a_command_says_where_to_go(tmp_path, monkeypatch, jupyterlab, command, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command.split()) == 1
+    where = f"no chapters/*.ipynb in {Path.cwd()}; run it in the course's folder, the one with start.py\n"
+    assert capsys.readouterr().err == f"smalearn {command.split()[0]}: {where}"
+    assert jupyterlab == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_lab_without_jupyterlab_says_what_to_install(course, monkeypatch, capsys):
@@ -142,7 +92,61 @@ def test_lab_without_jupyterlab_says_what_to_install(course, monkeypatch, capsys
     assert '".[lab]"' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["--port", "9999"]])
+def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
+    cli.main(["lab"])
+    (course / "work/01_next.ipynb").write_text("cut sho", encoding="utf-8")
+    assert cli.main(["progress"]) == 0
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first == "work/01_next.ipynb cannot be read as a notebook: it does not count."
+    assert table == workbook.table(workbook.progress(course / "work", exercises.registry())).splitlines()
+    assert table[0].startswith("Start here")
+
+
+def test_progress_without_copies_shows_what_is_to_be_done(course, capsys):
+    assert cli.main(["progress"]) == 0
+    assert "next: 0.1" in capsys.readouterr().out
+    assert not (course / "work").exists()
+
+
+@pytest.mark.parametrize("arguments", [["0"], ["0", "0.1"]])
+def test_reset_puts_back_and_says_where_the_backup_is(course, jupyterlab, arguments, capsys):
+    cli.main(["lab"])
+    mine = course / "work/00_start_here.ipynb"
+    publish(mine, "Mine", {"exercise": "0.1"})
+    assert cli.main(["reset", *arguments]) == 0
+    (backup,) = (course / "work/backups").iterdir()
+    assert f" Yours is kept as work/backups/{backup.name}.\n" in capsys.readouterr().out
+    assert nbformat.read(backup, 4).cells[0].source == "# Mine"
+    assert nbformat.read(mine, 4).cells[0].source == ("# Start here" if len(arguments) == 1 else "# Mine")
+
+
+def test_reset_of_what_there_is_not_is_one_line(course, capsys):
+    assert cli.main(["reset", "7"]) == 1
+    assert capsys.readouterr().err == "smalearn reset: no chapter '7'; there are 00_start_here, 01_next\n"
+
+
+def test_reset_where_nothing_can_be_written_is_one_line(course, capsys):
+    (course / "work").touch()
+    assert cli.main(["reset", "1"]) == 1
+    assert capsys.readouterr().err.startswith("smalearn reset: ")
+
+
+@pytest.mark.parametrize(("status", "exit_status"), [("ok", 0), ("warning", 0), ("missing", 1)])
+def test_doctor_prints_its_block_and_returns_whether_one_can_work(monkeypatch, status, exit_status, capsys):
+    findings = [doctor.Finding("torch", status, "2.13.0", needed=True)]
+    monkeypatch.setattr(doctor, "report", lambda: findings)
+    assert cli.main(["doctor"]) == exit_status
+    assert capsys.readouterr().out == doctor.render(findings) + "\n"
+
+
+def test_doctor_starts_without_torch():
+    code = "import sys; sys.modules['torch'] = None; from smalearn.cli import main; sys.exit(main(['doctor']))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
+    assert (process.returncode, process.stderr) == (1, "")
+    assert process.stdout.endswith("You cannot work yet: torch.\n```\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["--port", "9999"], ["reset"], ["reset", "1", "1.1", "1.2"]])
 def test_a_wrong_command_ends_with_usage(arguments, capsys):
     with pytest.raises(SystemExit) as failure:
         cli.main(arguments)

@@ -1,0 +1,127 @@
+"""Notebook files of the learner and of the course: found, read, written; the exercises and the answers in them.
+
+An exercise is the code cells with `{"exercise": "1.2"}` in their metadata: in a chapter first the stub, then the check.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+__all__ = [
+    "Notebook",
+    "answers",
+    "dump",
+    "exercises",
+    "files",
+    "free",
+    "notebooks",
+    "original",
+    "originals",
+    "outcomes",
+    "read",
+    "unreadable",
+    "write",
+]
+
+Notebook = dict  # what JSON makes of the file, with each cell's source as one string
+
+
+def files(folder: Path) -> list[Path]:
+    """The notebook files of a folder by name, without those that a system hides there."""
+    return sorted(path for path in folder.glob("*.ipynb") if not path.name.startswith("."))
+
+
+def notebooks(work: Path) -> dict[Path, Notebook]:
+    """The learner's notebooks that can be read, the one saved last first."""
+    readable = {path: notebook for path in files(work) if (notebook := read(path))}
+    return dict(sorted(readable.items(), key=lambda item: -item[0].stat().st_mtime_ns))
+
+
+def unreadable(work: Path) -> list[str]:
+    """Names of the files in `work` that should be notebooks and are none: cut short, half merged, empty."""
+    return [path.name for path in files(work) if read(path) is None]
+
+
+def original(work: Path, path: Path, chapter: Notebook) -> Path:
+    """Where a version of a chapter is kept. A version is what the cells say, without outputs."""
+    text = json.dumps([(cell["cell_type"], cell["source"]) for cell in chapter["cells"]])
+    return work / ".originals" / f"{path.stem}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.ipynb"
+
+
+def originals(work: Path, stem: str = "*") -> list[Path]:
+    """The versions of a chapter, or of all chapters, that the learner was given."""
+    return sorted((work / ".originals").glob(f"{stem}.*.ipynb"))
+
+
+def free(folder: Path, stem: str) -> Path:
+    """`stem.ipynb`, or else the first of `stem.2.ipynb`, `stem.3.ipynb`, … that does not exist."""
+    names = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(2)))
+    return next(path for name in names if not (path := folder / f"{name}.ipynb").exists())
+
+
+def read(path: Path) -> Notebook | None:
+    """The notebook in a file, or None where there is none."""
+    try:
+        notebook = json.loads(path.read_bytes())
+        cells = [cell | {"source": "".join(cell["source"])} for cell in notebook["cells"]]
+        for cell in cells:
+            dicts = [cell["metadata"], *cell.get("outputs", [])]
+            if not cell["cell_type"] or not all(isinstance(part, dict) for part in dicts):
+                return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return notebook | {"cells": cells}
+
+
+def dump(notebook: Notebook) -> bytes:
+    """The bytes of a notebook, in the form in which Jupyter saves it."""
+    cells = [cell | {"source": cell["source"].splitlines(True)} for cell in notebook["cells"]]
+    text = json.dumps(notebook | {"cells": cells}, indent=1, sort_keys=True, ensure_ascii=False)
+    return (text + "\n").encode("utf-8", "replace")  # JSON can hold half a character (a lone surrogate), UTF-8 cannot
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: half a notebook would count as the learner's own."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+def exercises(notebook: Notebook) -> dict[str, list[dict]]:
+    """Exercise id -> its code cells, in the order of the notebook."""
+    found = {}
+    for cell in notebook["cells"]:
+        id = cell["metadata"].get("exercise")
+        if isinstance(id, str) and cell["cell_type"] == "code":
+            found.setdefault(id, []).append(cell)
+    return found
+
+
+def answers(copies: Iterable[Notebook], known: Iterable[Notebook]) -> dict[str, str]:
+    """Exercise id -> source, from the first of the copies in which it is there and differs from every known stub."""
+    stubs = {(id, _without_check(cells)) for notebook in known for id, cells in exercises(notebook).items()}
+    found = {}
+    for notebook in copies:
+        for id, cells in exercises(notebook).items():
+            answer = _without_check(cells)
+            if answer and (id, answer) not in stubs:
+                found.setdefault(id, answer)
+    return found
+
+
+def _without_check(cells: list[dict]) -> str:
+    """The source of an exercise's cells but for the check: who splits a cell in JupyterLab has the answer in two."""
+    sources = (cell["source"].strip() for cell in cells)
+    return "\n\n\n".join(source for source in sources if source and not re.match(r"(\w+ *= *)?check\(", source))
+
+
+def outcomes(notebook: Notebook) -> Iterator[tuple[str, str]]:
+    """Exercise id and outcome of every check whose output is saved."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            match output:
+                case {"data": {"application/vnd.smalearn.check+json": {"exercise": str(id), "outcome": str(outcome)}}}:
+                    yield id, outcome
