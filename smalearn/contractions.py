@@ -70,14 +70,14 @@ class _Table:
 
     def _repr_html_(self) -> str:
         header, *body = self._rows()
-        lines = ["<table>", "<thead>", _html_row(header, "th"), "</thead>", "<tbody>"]
-        return "\n".join([*lines, *(_html_row(row, "td") for row in body), "</tbody>", "</table>"])
+        lines = ['<div style="overflow-x: auto">', "<table>", "<thead>", _html_row(header, "th"), "</thead>", "<tbody>"]
+        return "\n".join([*lines, *(_html_row(row, "td") for row in body), "</tbody>", "</table>", "</div>"])
 
 
 def _html_row(row: Iterable[str], tag: str) -> str:
     """One row of a table, words to the left and numbers to the right."""
     cells = (
-        f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
+        f'<{tag} style="text-align: {side}; white-space: nowrap">{html.escape(cell)}</{tag}>'
         for cell, side in zip(row, ("left", "left", "right", "right", "right"), strict=True)
     )
     return f"<tr>{''.join(cells)}</tr>"

@@ -476,8 +476,9 @@ def test_text_table():
 
 def test_html_table_has_no_colours():
     found = orders("TN, SN -> TS", {"T": 1000, "S": 2, "N": 3}, names="QK")
-    left, right = 'style="text-align: left"', 'style="text-align: right"'
+    left, right = (f'style="text-align: {side}; white-space: nowrap"' for side in ("left", "right"))
     assert found._repr_html_().split("\n") == [
+        '<div style="overflow-x: auto">',
         "<table>",
         "<thead>",
         f"<tr><th {left}>order</th><th {left}>steps</th><th {right}>MACs</th><th {right}>flops</th>"
@@ -488,6 +489,7 @@ def test_html_table_has_no_colours():
         f"<td {right}>0</td></tr>",
         "</tbody>",
         "</table>",
+        "</div>",
     ]
     assert f"<td {left}>QK</td><td {left}>TN, SN -&gt; TS</td><td {right}>6,000</td>" in found[0]._repr_html_()
 

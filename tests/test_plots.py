@@ -573,3 +573,10 @@ def test_cost_errors():
     with pytest.raises(ValueError, match=r"order_costs: highlight, expected some of \(\(QK\)L\)V, .*, got 'QK'"):
         plots.order_costs(ALL_ORDERS, highlight=["QK"])
     assert not plt.get_fignums()
+
+
+def test_a_colour_bar_of_counts_has_whole_ticks():
+    ax = plots.heatmap([[1, 0], [3, 2]])
+    ax.figure.draw_without_rendering()
+    (bar,) = ax.child_axes
+    assert all(tick == round(tick) for tick in bar.get_yticks())

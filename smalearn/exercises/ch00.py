@@ -49,6 +49,11 @@ register(
                 lambda V: V.cumsum(0) / len(V),
                 "every row is divided by the length T: row t has only t + 1 rows behind it",
             ),
+            Mutant(
+                "future",
+                lambda V: torch.stack([V[t:].mean(0) for t in range(len(V))]),
+                "this is the mean of rows t and later: look back, at rows 0 to t",
+            ),
             Mutant("past only", _past_only, "row t itself is left out: the mean runs over rows 0 to t, t included"),
         ),
         claim="000:causal-mask",

@@ -5,7 +5,6 @@ import math
 import torch
 
 from smalearn.exercises.core import Exercise, Mutant, register
-from smalearn.sma import LINEAR, QUADRATIC, sma_orders
 
 # ---------------------------------------------------------------------------------------- 1.3 which axes survive
 
@@ -23,6 +22,7 @@ def _axes_cases(generator):
     yield "TS", "SPN", ["TN"], "TP"
     yield "TN", "TPN", [], "TP"
     yield "AB", "BC", ["CD"], "AD"
+    yield "AB", "BC", [], "C"
 
 
 def _sorted_axes(axes):
@@ -48,8 +48,15 @@ register(
             Mutant(
                 "sum what is shared",
                 lambda left, right, others, output: _sorted_axes({*left} ^ {*right}),
-                "you summed every axis that both operands share. Q and K share only N, but with the mask L (T, S) and "
-                "Q·(…) share T: a shared axis stays while the output or a waiting operand has it",
+                "you summed every axis that both operands share. K and V share S, but L still asks for S: a shared "
+                "axis stays while the output or a waiting operand has it",
+            ),
+            Mutant(
+                "keep what is not shared",
+                lambda left, right, others, output: _sorted_axes(
+                    ({*left} ^ {*right}) | ({*left} & {*right} & set(output).union(*others))
+                ),
+                "you kept an axis that only one operand has, though nobody will ask for it again: it can be summed too",
             ),
             Mutant(
                 "sum nothing",
@@ -147,6 +154,27 @@ register(
                 "you counted the entries of the results: each of them is a sum, and its terms cost too",
             ),
             Mutant(
+                "flops",
+                _macs_with(
+                    lambda left, right, output, sizes: (
+                        _entries({*left, *right}, sizes) * (2 if {*left, *right} - {*output} else 1)
+                    )
+                ),
+                "these are flops: a multiplication and an addition together are ONE multiply-accumulate",
+            ),
+            Mutant(
+                "first step only",
+                _macs_with(lambda left, right, output, sizes: _entries({*left, *right}, sizes), combine=lambda c: c[0]),
+                "this is the first step alone: is there a return inside your loop?",
+            ),
+            Mutant(
+                "last step only",
+                _macs_with(
+                    lambda left, right, output, sizes: _entries({*left, *right}, sizes), combine=lambda c: c[-1]
+                ),
+                "this is the last step alone: does your loop start the total anew each time?",
+            ),
+            Mutant(
                 "dearest step only",
                 _macs_with(lambda left, right, output, sizes: _entries({*left, *right}, sizes), combine=max),
                 "this is the dearest step alone: the steps run one after the other, so their costs add",
@@ -169,15 +197,13 @@ def crossover(features, head_dim):
 
 def _crossover_loop(features, head_dim):
     length = 1
-    while True:
-        table = sma_orders(length, length, features, head_dim, scan=True)
-        if table.named(LINEAR).macs < table.named(QUADRATIC).macs:
-            return length
+    while 3 * length * features * head_dim >= length**2 * (features + head_dim + 1):
         length += 1
+    return length
 
 
 def _crossover_cases(generator):
-    yield from [(1, 1), (2, 2), (7, 7), (16, 16), (16, 64), (64, 64)]
+    yield from [(1, 1), (2, 2), (2, 3), (3, 5), (7, 7), (16, 16), (16, 64), (64, 64)]
 
 
 register(

@@ -141,11 +141,14 @@ def _ticks(axis: Axis, labels: Sequence[str] | None, rotation: int = 0) -> None:
 def _key(ax: Axes, image: AxesImage, values: np.ndarray) -> None:
     """A colour bar, and below it what the greys mean; a single value needs no bar."""
     from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
     present, entries, top = image.get_array().compressed(), [], 1.0
     if present.size and present.min() < present.max():
         # An inset is as tall as the picture, in a grid of pictures too.
-        ax.figure.colorbar(image, cax=ax.inset_axes([1.04, 0.25, 0.05, 0.75]))
+        counts = image.norm.vmin <= 0 and (present == present.round()).all()
+        ticks = MaxNLocator("auto", integer=True) if counts else None
+        ax.figure.colorbar(image, cax=ax.inset_axes([1.04, 0.25, 0.05, 0.75]), ticks=ticks)
         top = 0.19
     elif present.size:
         entries.append(Patch(facecolor=image.cmap(image.norm(present[0])), label=f"{present[0]:g}"))

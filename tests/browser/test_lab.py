@@ -93,7 +93,7 @@ def test_a_wrong_answer_hears_its_misconception_and_a_right_one_a_tick(chapter):
     expect(said).to_contain_text("✗ 1.5 When does the linear order win?")
     expect(said).to_contain_text("attention WITHOUT a mask")
     answer(chapter, "ex-1-5-stub", RIGHT)
-    expect(check(chapter)).to_contain_text("✓ 1.5 When does the linear order win?: 6 cases passed")
+    expect(check(chapter)).to_contain_text("✓ 1.5 When does the linear order win?: 8 cases passed")
 
 
 def test_hint_and_solution(chapter):
