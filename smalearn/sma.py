@@ -10,7 +10,7 @@ from smalearn._checks import check_dtypes, check_shapes
 from smalearn.contractions import Orders, contract, orders
 from smalearn.masks import Mask, SparseMask, dense_mask
 
-__all__ = ["LINEAR", "QUADRATIC", "SMA", "sma_orders", "sma_quadratic", "sma_sparse"]
+__all__ = ["LINEAR", "QUADRATIC", "SMA", "sma_linear", "sma_orders", "sma_quadratic", "sma_sparse"]
 
 SMA = "TN, SN, SP, TS -> TP"
 QUADRATIC = "((QK)L)V"
@@ -47,6 +47,42 @@ def sma_quadratic(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | t
     G = contract("TN, SN -> TS", Q, K)
     M = G * dense_mask(L, like=Q)
     return contract("TS, SP -> TP", M, V)
+
+
+def sma_linear(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> torch.Tensor:
+    """Linear mode of structured masked attention, equations (15a-c): the same function as `sma_quadratic`.
+
+    Z[s, p, n] = V[s, p] K[s, n], H = L Z with (P, N) as columns, Y[t, p] = Σ_n Q[t, n] H[t, p, n].
+
+    It is linear in T where the product by L is: a running sum for the causal mask. With a tensor as mask it costs more
+    than the quadratic mode.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., S, N) keys.
+        V: (..., S, P) values.
+        L: (..., T, S) mask, a structured mask or a tensor.
+
+    Returns:
+        (..., T, P), dtype of Q.
+
+    Raises:
+        ShapeError: an axis has two sizes, naming it and both operands.
+        ValueError: the dtypes or devices differ.
+
+    Cost:
+        (S + T)·N·P multiply-adds and `L.cost(N·P)`; S·P·N and T·P·N entries, all kept for the gradient.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 4.2.1.
+    """
+    check_sma("sma_linear", Q, K, V, L)
+    Z = contract("SP, SN -> SPN", V, K)
+    if isinstance(L, Mask):
+        H = L.matmul(Z.flatten(-2)).unflatten(-1, Z.shape[-2:])
+    else:
+        H = contract("TS, SPN -> TPN", dense_mask(L, like=Q), Z)
+    return contract("TN, TPN -> TP", Q, H)
 
 
 def sma_sparse(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: SparseMask) -> torch.Tensor:

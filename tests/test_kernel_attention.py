@@ -3,9 +3,29 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from registry_features import INPUTS, MAPS
+from torch.utils.flop_counter import FlopCounterMode
 
 from smalearn import ShapeError
-from smalearn.kernel_attention import softmax_attention, softmax_weights
+from smalearn.features import (
+    CosFormer,
+    EluPlusOne,
+    HyperbolicRandom,
+    LinearRandomized,
+    PositiveRandom,
+    PowerSeries,
+    RandomFourier,
+    gaussian_directions,
+    segment_means,
+)
+from smalearn.kernel_attention import (
+    iterated_pinv,
+    kernel_attention,
+    linformer,
+    nystrom,
+    softmax_attention,
+    softmax_weights,
+)
 from smalearn.masks import BandedMask, CausalMask
 from smalearn.testing import assert_close, random_tensors
 
@@ -102,3 +122,205 @@ def test_errors():
         softmax_attention(Q, K, V, -MASKS["ones"])
     with pytest.raises(ValueError, match=r"softmax_attention: K is torch.float32 but Q is torch.float64"):
         softmax_attention(Q, K.float(), V)
+
+
+# ---------------------------------------------------------------------------------------------- kernel attention
+
+
+def kernel_loop(Q, K, V, kernel, L):
+    """One target at a time, with the kernel's definition in plain Python."""
+    Y = torch.zeros(Q.shape[0], V.shape[1], dtype=torch.float64)
+    for t, q in enumerate(Q.tolist()):
+        weights = [L[t, s].item() * kernel(q, k, t, s) for s, k in enumerate(K.tolist())]
+        for s, weight in enumerate(weights):
+            Y[t] += weight / (sum(weights) or 1) * V[s]
+    return Y
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", MAPS)
+def test_kernel_attention_is_the_loop(name, mask):
+    phi, kernel = MAPS[name]
+    Q, K, V = random_tensors([(5, INPUTS), (7, INPUTS), (7, 2)])
+    L = MASKS[mask]
+    dense = L if isinstance(L, torch.Tensor) else L.dense(torch.float64)
+    Y = kernel_attention(Q, K, V, phi, L)
+    assert_close(Y, kernel_loop(Q, K, V, kernel, dense), 1e-11)
+    if mask == "ones":
+        assert_close(kernel_attention(Q, K, V, phi), Y, 1e-11)
+    if isinstance(phi, RandomFourier | PositiveRandom) and not isinstance(phi, LinearRandomized):
+        assert_close(kernel_attention(Q, K, V, phi.fit(Q, K), L), Y, 1e-11)
+
+
+@pytest.mark.parametrize("L", [None, CausalMask(6), torch.ones(6, 6).tril().bool()], ids=["none", "causal", "boolean"])
+def test_kernel_attention_broadcasts_leading_axes(L):
+    Q, K, V = random_tensors([(2, 4, 6, 3), (2, 1, 6, 3), (4, 6, 5)])
+    W = gaussian_directions(7, 3, 0, torch.float64)
+    phi = HyperbolicRandom(torch.stack([W, 2 * W]).unsqueeze(1))  # other directions for each entry of the batch
+    Y = kernel_attention(Q, K, V, phi.fit(Q, K), L)
+    assert_close(Y[1, 3], kernel_attention(Q[1, 3], K[1, 0], V[3], HyperbolicRandom(2 * W), L))
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "decay with zeros", "empty rows"])
+@pytest.mark.parametrize("name", ["elu + 1", "Taylor", "positive", "linear randomized"])
+def test_kernel_attention_gradients(name, mask):
+    Q, K, V = random_tensors([(5, INPUTS), (7, INPUTS), (7, 2)], grad=True)
+    L = MASKS[mask] if mask else None
+    phi = MAPS[name][0]
+
+    def fitted(Q, K, V):
+        return kernel_attention(Q, K, V, phi.fit(Q, K), L)
+
+    assert torch.autograd.gradcheck(fitted, (Q, K, V))
+
+
+def test_polynomial_attention_tends_to_softmax_attention():
+    Q, K, V = random_tensors([(5, 3), (7, 3), (7, 2)])
+    expected = softmax_attention(Q / 2, K, V)
+    assert_close(kernel_attention(Q / 2, K, V, PowerSeries.exp(3, 24)), expected)
+
+
+@pytest.mark.parametrize("build", [PositiveRandom, HyperbolicRandom, RandomFourier, LinearRandomized])
+def test_fitted_attention_is_finite_for_large_norms(build):
+    Q, K, V = (x.float() for x in random_tensors([(20, 16), (30, 16), (30, 4)]))
+    Q, K = (1000**0.5 * F.normalize(x, dim=-1) for x in (Q, K))
+    phi = build(gaussian_directions(16, 16, 0))
+    for L in (None, CausalMask(20, 30)):
+        assert kernel_attention(Q, K, V, phi.fit(Q, K), L).isfinite().all()
+    one = kernel_attention(Q[:1], K[:1], V[:1], type(phi)(phi.W[:1]).fit(Q[:1], K[:1]))
+    assert_close(one, V[:1], 1e-4)
+
+
+def test_rows_without_weight_are_zero_and_pass_no_nan_back():
+    Q = torch.tensor([[-1.0, -2.0], [1.0, 2.0]], requires_grad=True)
+    K, V = (x.float().requires_grad_() for x in random_tensors([(4, 2), (4, 3)]))
+    Y = kernel_attention(Q, K.abs(), V, CosFormer(2, horizon=4))
+    assert torch.equal(Y[0], torch.zeros(3))
+    assert (Y[1] != 0).all()
+    Y.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (Q, K, V))
+
+
+@pytest.mark.parametrize(("target", "source"), [(0, 0), (0, 3), (3, 0), (1, 1)])
+def test_kernel_attention_on_short_sequences(target, source):
+    Q, K, V = random_tensors([(target, INPUTS), (source, INPUTS), (source, 2)])
+    for L in (None, CausalMask(target, source)):
+        phi, kernel = MAPS["elu + 1"]
+        Y = kernel_attention(Q, K, V, phi, L)
+        assert_close(Y, kernel_loop(Q, K, V, kernel, torch.ones(target, source)))
+
+
+def test_kernel_attention_is_linear_in_the_length_unless_the_mask_is_a_tensor():
+    def flops(length, mask):
+        Q, K, V = random_tensors([(length, 3), (length, 3), (length, 4)])
+        with FlopCounterMode(display=False) as counter:
+            kernel_attention(Q, K, V, EluPlusOne(3), mask and mask(length))
+        return counter.get_total_flops()
+
+    assert flops(50, None) == 2 * (50 + 50) * 3 * (4 + 1)
+    growth = [flops(100, mask) / flops(50, mask) for mask in (None, CausalMask, lambda T: CausalMask(T).dense().bool())]
+    assert growth == [2, 2, 4]
+
+
+def test_kernel_attention_errors():
+    Q, K, V = random_tensors([(5, 3), (7, 3), (7, 2)])
+    phi = EluPlusOne(3)
+    with pytest.raises(ShapeError, match="kernel_attention: axis 's' is 7 in K but 6 in V"):
+        kernel_attention(Q, K, V[:6], phi)
+    with pytest.raises(ShapeError, match="kernel_attention: axis 't' is 5 in Q but 7 in L"):
+        kernel_attention(Q, K, V, phi, CausalMask(7))
+    with pytest.raises(ShapeError, match=r"EluPlusOne.query: axis 'n' is 3 in Q but 4 in the map"):
+        kernel_attention(Q, K, V, EluPlusOne(4))
+    with pytest.raises(ValueError, match=r"kernel_attention: V is torch.float32 but Q is torch.float64"):
+        kernel_attention(Q, K, V.float(), phi)
+
+
+# ------------------------------------------------------------------------------------------- low-rank attention
+
+
+def test_linformer_is_softmax_over_mixtures():
+    Q, K, V, E, P = random_tensors([(2, 5, 3), (2, 7, 3), (2, 7, 2), (4, 7), (4, 7)])
+    Y = linformer(Q, K, V, E, P)
+    for b in range(2):
+        for t in range(5):
+            scores = [sum(E[r, s] * (Q[b, t] @ K[b, s]) for s in range(7)) for r in range(4)]
+            weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
+            assert_close(Y[b, t], sum(weights[r] * P[r, s] * V[b, s] for r in range(4) for s in range(7)))
+    eye = torch.eye(7, dtype=torch.float64)
+    M = linformer(Q[0], K[0], eye, E, P)
+    assert_close(M @ V[0], Y[0])
+    assert torch.linalg.matrix_rank(M) == 4
+    for E in (eye, eye[torch.randperm(7, generator=torch.Generator().manual_seed(0))]):
+        assert_close(linformer(Q, K, V, E, E), softmax_attention(Q, K, V))
+    assert torch.autograd.gradcheck(linformer, [x.requires_grad_() for x in (Q, K, V, 0.3 * P, P)])
+
+
+def test_linformer_errors():
+    Q, K, V, E = random_tensors([(5, 3), (7, 3), (7, 2), (4, 7)])
+    with pytest.raises(ShapeError, match="linformer: axis 's' is 7 in K but 5 in E"):
+        linformer(Q, K, V, E[:, :5], E)
+    with pytest.raises(ShapeError, match="linformer: axis 'r' is 4 in E but 3 in F"):
+        linformer(Q, K, V, E, E[:3])
+    with pytest.raises(ValueError, match=r"linformer: F is torch.float32 but Q is torch.float64"):
+        linformer(Q, K, V, E, E.float())
+
+
+@pytest.mark.parametrize(("landmarks", "leading"), [(1, ()), (3, (2,)), (4, (2, 3))])
+def test_nystrom_is_three_softmax_matrices(landmarks, leading):
+    Q, K, V = random_tensors([(*leading, 6, 3), (*leading, 9, 3), (*leading, 9, 2)])
+    Q_means, K_means = segment_means(Q, landmarks), segment_means(K, landmarks)
+    left, A, right = ((q @ k.mT).softmax(-1) for q, k in [(Q, K_means), (Q_means, K_means), (Q_means, K)])
+    exact = left @ torch.linalg.pinv(A) @ right @ V
+    assert_close(nystrom(Q, K, V, landmarks, iterations=40), exact, 1e-9)
+    Z = A.mT / (A.sum(-2).amax(-1) * A.sum(-1).amax(-1))[..., None, None]
+    eye = torch.eye(landmarks, dtype=torch.float64)
+    for _ in range(6):
+        Z = 0.25 * Z @ (13 * eye - A @ Z @ (15 * eye - A @ Z @ (7 * eye - A @ Z)))
+    assert_close(nystrom(Q, K, V, landmarks), left @ Z @ right @ V, 1e-11)
+
+
+@pytest.mark.parametrize("length", [1, 2, 16])
+def test_nystrom_with_every_token_a_landmark_is_softmax_attention(length):
+    Q, K, V = random_tensors([(length, 8), (length, 8), (length, 2)])
+    assert_close(nystrom(Q, K, V, length, iterations=40), softmax_attention(Q, K, V), 1e-10)
+
+
+def test_nystrom_gradients():
+    Q, K, V = random_tensors([(6, 3), (9, 3), (9, 2)], grad=True)
+    assert torch.autograd.gradcheck(lambda *qkv: nystrom(*qkv, 3), (Q, K, V))
+
+
+def test_iterated_pinv_follows_its_scalar_recursion():
+    """Each singular value z of A Z: z ← 1 - (1 - z)³ (1 - z/4), which grows by 13/4 while it is small."""
+    (A,) = random_tensors([(5, 5)])
+    norms = A.abs().sum(0).max() * A.abs().sum(1).max()
+    z = torch.linalg.svdvals(A).square() / norms
+    for iterations in range(12):
+        assert_close(torch.linalg.svdvals(A @ iterated_pinv(A, iterations)).sort().values, z.sort().values, 1e-9)
+        z = 1 - (1 - z) ** 3 * (1 - z / 4)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 7), (7, 4), (1, 1)])
+def test_iterated_pinv_is_the_pseudo_inverse(shape):
+    (A,) = random_tensors([(3, *shape)])
+    A = A * torch.tensor([1, 1e-6, 1e6], dtype=torch.float64)[:, None, None]  # each with a scale of its own
+    Z = iterated_pinv(A, 40)
+    for i in range(3):
+        assert_close(Z[i], torch.linalg.pinv(A[i]), 1e-9)
+    rank_one = A[:, :, :1] * A[:, :1, :]
+    for i in range(3):
+        assert_close(iterated_pinv(rank_one, 12)[i], torch.linalg.pinv(rank_one[i]), 1e-9)
+
+
+def test_low_rank_errors():
+    Q, K, V = random_tensors([(5, 3), (7, 3), (7, 2)])
+    with pytest.raises(ShapeError, match="nystrom: axis 'n' is 3 in Q but 2 in K"):
+        nystrom(Q, K[:, :2], V, 2)
+    with pytest.raises(ValueError, match="segment_means: segments must be at most the length 5, got 6"):
+        nystrom(Q, K, V, 6)
+    with pytest.raises(ValueError, match="iterated_pinv: iterations must be an integer ≥ 0, got -1"):
+        nystrom(Q, K, V, 2, iterations=-1)
+    with pytest.raises(ShapeError, match=r"iterated_pinv: A needs trailing axes \(T, S\), got shape \(3,\)"):
+        iterated_pinv(Q[0], 3)
+    with pytest.raises(ValueError, match=r"iterated_pinv: A must have a floating dtype, got torch.int64"):
+        iterated_pinv(Q.long(), 3)

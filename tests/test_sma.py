@@ -4,7 +4,7 @@ from registry_masks import MASKS
 
 from smalearn import ShapeError
 from smalearn.masks import BandedMask, CausalMask, SparseMask
-from smalearn.sma import LINEAR, QUADRATIC, sma_orders, sma_quadratic, sma_sparse
+from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic, sma_sparse
 from smalearn.testing import assert_close, random_tensors
 
 IDS = [f"{mask!r}-{index}" for index, (mask, _) in enumerate(MASKS)]
@@ -32,6 +32,28 @@ def test_quadratic_mode_is_the_loop_for_every_mask(mask, entry):
     assert_close(sma_quadratic(Q.float(), K.float(), V.float(), mask), expected)
 
 
+@pytest.mark.parametrize(("mask", "entry"), MASKS, ids=IDS)
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
+def test_linear_mode_is_the_quadratic_mode_for_every_mask(mask, entry, leading):
+    target, source = mask.shape
+    Q, K, V = random_tensors([(*leading, target, 3), (*leading, source, 3), (source, 2)])
+    expected = sma_quadratic(Q, K, V, mask)
+    assert_close(sma_linear(Q, K, V, mask), expected)
+    assert_close(sma_linear(Q, K, V, mask.dense(torch.float64)), expected)
+    assert_close(sma_linear(Q, K, V, mask.dense(torch.bool)), expected)
+    assert_close(sma_linear(Q.float(), K.float(), V.float(), mask), expected)
+
+
+def test_linear_mode_multiplies_by_a_structured_mask_once_and_never_forms_it(monkeypatch):
+    columns = []
+    product = CausalMask.matmul
+    monkeypatch.setattr(CausalMask, "matmul", lambda self, x: columns.append(tuple(x.shape)) or product(self, x))
+    monkeypatch.setattr(CausalMask, "dense", None)
+    Q, K, V = random_tensors([(5, 3), (7, 3), (7, 2)])
+    assert sma_linear(Q, K, V, CausalMask(5, 7)).shape == (5, 2)
+    assert columns == [(7, 6)]
+
+
 @pytest.mark.parametrize(("mask", "entry"), SPARSE, ids=[f"{mask!r}" for mask, _ in SPARSE])
 @pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
 def test_sparse_form_is_the_quadratic_form(mask, entry, leading):
@@ -44,12 +66,13 @@ def test_leading_axes_and_a_mask_for_each_head():
     Q, K, V, L = random_tensors([(2, 1, 5, 3), (4, 7, 3), (7, 2), (2, 4, 5, 7)])
     Y = sma_quadratic(Q, K, V, L)
     assert Y.shape == (2, 4, 5, 2)
+    assert_close(sma_linear(Q, K, V, L), Y)
     for b in range(2):
         for h in range(4):
             assert_close(Y[b, h], loop(Q[b, 0], K[h], V, L[b, h]))
 
 
-@pytest.mark.parametrize("function", [sma_quadratic, sma_sparse])
+@pytest.mark.parametrize("function", [sma_quadratic, sma_linear, sma_sparse])
 def test_gradients(function):
     mask = BandedMask(5, 6, 1)
     operands = random_tensors([(5, 3), (6, 3), (6, 2)], grad=True)
@@ -61,6 +84,7 @@ def test_short_sequences(length):
     Q, K, V = random_tensors([(length, 3), (length, 3), (length, 2)])
     for mask in (CausalMask(length), BandedMask(length, length, 1)):
         assert_close(sma_quadratic(Q, K, V, mask), loop(Q, K, V, torch.ones(length, length)))
+        assert_close(sma_linear(Q, K, V, mask), loop(Q, K, V, torch.ones(length, length)))
     assert_close(sma_sparse(Q, K, V, mask), loop(Q, K, V, torch.ones(length, length)))
 
 
@@ -70,7 +94,7 @@ def test_boolean_mask():
     assert_close(sma_quadratic(Q, K, V, L), sma_quadratic(Q, K, V, CausalMask(5)))
 
 
-@pytest.mark.parametrize("function", [sma_quadratic, sma_sparse])
+@pytest.mark.parametrize("function", [sma_quadratic, sma_linear, sma_sparse])
 @pytest.mark.parametrize(
     ("shapes", "mask", "message"),
     [
@@ -88,10 +112,12 @@ def test_shape_errors(function, shapes, mask, message):
 
 def test_other_errors():
     Q, K, V = random_tensors([(5, 3), (5, 3), (5, 2)])
-    with pytest.raises(ValueError, match=r"sma_quadratic: V is torch.float32 but Q is torch.float64"):
-        sma_quadratic(Q, K, V.float(), CausalMask(5))
-    with pytest.raises(ValueError, match=r"sma_quadratic: L is torch.float32 but Q is torch.float64"):
-        sma_quadratic(Q, K, V, torch.ones(5, 5))
+    for function in (sma_quadratic, sma_linear):
+        name = function.__name__
+        with pytest.raises(ValueError, match=rf"{name}: V is torch.float32 but Q is torch.float64"):
+            function(Q, K, V.float(), CausalMask(5))
+        with pytest.raises(ValueError, match=rf"{name}: L is torch.float32 but Q is torch.float64"):
+            function(Q, K, V, torch.ones(5, 5))
     with pytest.raises(TypeError, match="sma_sparse: L must be a SparseMask, got CausalMask; use sma_quadratic"):
         sma_sparse(Q, K, V, CausalMask(5))
 

@@ -1,0 +1,28 @@
+"""Linear attention and its gates: one function, computed in parallel, step by step, or chunk by chunk.
+
+    S_t = G_t ∘ S_(t-1) + v_t k_t^T,    y_t = S_t q_t
+
+with a gate G_t = exp(log_a_t) in [0, 1]: none, one decay per token, one per key feature, or one per entry of the state.
+Each file holds one algorithm; that they agree is tested. `catalogue` shows known models as choices of the gate.
+"""
+
+from smalearn.linear_attention.catalogue import MODELS, OTHER_MODELS, Gates, RecurrentModel
+from smalearn.linear_attention.chunked import linear_attention_chunked
+from smalearn.linear_attention.parallel import linear_attention_parallel
+from smalearn.linear_attention.recompute import linear_attention_recomputed
+from smalearn.linear_attention.recurrent import linear_attention_recurrent, linear_attention_step
+from smalearn.linear_attention.slots import gated_slot_attention, slot_weights
+
+__all__ = [
+    "MODELS",
+    "OTHER_MODELS",
+    "Gates",
+    "RecurrentModel",
+    "gated_slot_attention",
+    "linear_attention_chunked",
+    "linear_attention_parallel",
+    "linear_attention_recomputed",
+    "linear_attention_recurrent",
+    "linear_attention_step",
+    "slot_weights",
+]

@@ -1,0 +1,220 @@
+"""Recurrent models with a matrix state as choices of one gate.
+
+    S_t = G_t ∘ S_(t-1) + v_t k_t^T,    y_t = S_t q_t
+
+Every model here is this recurrence, with its own queries, keys, values and gate. A model's `gates` makes these four
+from what the model's linear layers put out; the layers themselves, convolutions, norms and output gates around the
+recurrence are left out, and so is any scale: scale Q or K. S is (P, N), so a gate G is exp of
+
+    a scalar (...)      per key feature (..., N), the same for all rows      or full (..., P, N)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from smalearn.linear_attention.recurrent import linear_attention_recurrent
+
+__all__ = ["MODELS", "OTHER_MODELS", "Gates", "RecurrentModel"]
+
+Tensor = torch.Tensor
+
+
+class Gates(NamedTuple):
+    """What a model gives to linear attention, and what it makes of the result.
+
+    Attributes:
+        Q: (..., T, N) queries.
+        K: (..., T, N) keys.
+        V: (..., T, P) values, with a column of ones where the model normalises.
+        log_a: log of the gate, or None.
+        read: the model's output (..., T, P) from that of linear attention.
+    """
+
+    Q: Tensor
+    K: Tensor
+    V: Tensor
+    log_a: Tensor | None
+    read: Callable[[Tensor], Tensor] = lambda Y: Y
+
+
+@dataclass(frozen=True)
+class RecurrentModel:
+    """A named gate.
+
+    Attributes:
+        name: of the model.
+        gate: "none", "scalar" (one per token), "key" (one per key feature) or "full".
+        formula: the gate, and what else differs from v_t k_t^T and S_t q_t.
+        source: where it was published.
+        gates: the model's inputs to `Gates`; its docstring names them.
+    """
+
+    name: str
+    gate: str
+    formula: str
+    source: str
+    gates: Callable[..., Gates]
+
+    def run(self, *inputs: Tensor, form: Callable = linear_attention_recurrent) -> tuple[Tensor, Tensor]:
+        """The model's output and the state after the last token, by any form of linear attention.
+
+        Args:
+            *inputs: as `gates` takes them.
+            form: linear_attention_recurrent, or linear_attention_chunked unless the gate is full.
+
+        Returns:
+            Y (..., T, P) and the state (..., P, N), with one more row for the normaliser where there is one.
+        """
+        *operands, read = self.gates(*inputs)
+        Y, state = form(*operands)
+        return read(Y), state
+
+
+MODELS: dict[str, RecurrentModel] = {}
+"""The models of this form, by name."""
+
+OTHER_MODELS = {
+    "DeltaNet": "S_t = S_(t-1) (I − β_t k_t k_t^T) + β_t v_t k_t^T: a matrix product in the place of the gate",
+    "Gated DeltaNet": "S_t = α_t S_(t-1) (I − β_t k_t k_t^T) + β_t v_t k_t^T: the same with a decay",
+    "RWKV-7": "S_t = S_(t-1) (Diag(w_t) − κ_t (a_t ∘ κ_t)^T) + v_t k_t^T: diagonal plus rank one",
+    "sLSTM": "gates that depend on the previous output: no linear recurrence",
+}
+"""Models that are no choice of an elementwise gate, and why."""
+
+
+def _model(name: str, gate: str, formula: str, source: str):
+    """Register the decorated function as the `gates` of a model."""
+
+    def register(gates):
+        MODELS[name] = RecurrentModel(name, gate, formula, source, gates)
+        return gates
+
+    return register
+
+
+@_model("linear attention", "none", "G_t = 1; y_t = S_t q_t / (z_t·q_t), z_t = Σ k", "Katharopoulos et al. 2020")
+def linear_attention(Q, K, V):
+    """Q and K after the feature map; every row of weights is divided by its sum."""
+    return Gates(Q, K, _with_ones(V), None, _divided)
+
+
+@_model("RetNet", "scalar", "G_t = γ; q_t and k_t turned by the angles t θ", "Sun et al. 2023")
+def retnet(Q, K, V, gamma, theta):
+    """Decay gamma (...), angles theta (..., N/2): features n and n + N/2 make a complex number. No norm, no xPos."""
+    phase = torch.arange(Q.shape[-2], dtype=Q.dtype, device=Q.device)[:, None] * theta[..., None, :]
+    log_a = gamma.log()[..., None] + torch.zeros_like(K[..., 0])  # as many axes as a gate per token has
+    return Gates(_turned(Q, phase), _turned(K, phase), V, log_a)
+
+
+@_model("gated RetNet", "scalar", "G_t = σ(z_t)^(1/τ), τ = 16", "Sun et al. 2024 (YOCO)")
+def gated_retnet(Q, K, V, z):
+    """Logits z (..., T). Without rotation."""
+    return Gates(Q, K, V, F.logsigmoid(z) / 16)
+
+
+@_model("gated RFA", "scalar", "G_t = σ(z_t); k_t times 1 − σ(z_t); normalised", "Peng et al. 2021")
+def gated_rfa(Q, K, V, z):
+    """Q and K after the random features, z (..., T)."""
+    return Gates(Q, torch.sigmoid(-z)[..., None] * K, _with_ones(V), F.logsigmoid(z), _divided)
+
+
+@_model("Mamba-2", "scalar", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t); v_t times Δ_t", "Dao and Gu 2024")
+def mamba2(Q, K, V, z, a):
+    """Q = C, K = B, V = X, z (..., T) with its bias, a (...) per head. Without convolution, D and output gate."""
+    dt = F.softplus(z)
+    return Gates(Q, K, dt[..., None] * V, -dt * a.exp()[..., None])
+
+
+@_model(
+    "mLSTM", "scalar", "G_t = σ(f_t); k_t times exp(i_t); y_t = S_t q_t / max(|n_t·q_t|, 1)", "Beck et al. 2024 (xLSTM)"
+)
+def mlstm(Q, K, V, i, f):
+    """i, f (..., T). Without output gate; the paper also allows exp(f).
+
+    exp(i) would overflow, so the state is kept divided by exp(m_t), with m_t = max(log σ(f_t) + m_(t-1), i_t). The gate
+    log σ(f_t) + m_(t-1) − m_t is ≤ 0 by this very choice of m.
+    """
+    log_f = F.logsigmoid(f)
+    m = [i.new_zeros(*i.shape[:-1], 1)]
+    for t in range(i.shape[-1]):
+        m.append(torch.maximum(log_f[..., t, None] + m[-1], i[..., t, None]))
+    m = torch.cat(m, -1)
+    before, m = m[..., :-1], m[..., 1:]
+
+    def read(Y):
+        return Y[..., :-1] / torch.maximum(Y[..., -1:].abs(), torch.exp(-m)[..., None])
+
+    return Gates(Q, torch.exp(i - m)[..., None] * K, _with_ones(V), log_f + before - m, read)
+
+
+@_model("GLA", "key", "G_t = 1 α_t^T, α_t = σ(z_t)^(1/τ), τ = 16", "Yang et al. 2023")
+def gla(Q, K, V, z):
+    """Logits z (..., T, N). Without output gate."""
+    return Gates(Q, K, V, F.logsigmoid(z) / 16)
+
+
+@_model("HGRN2", "key", "G_t = 1 f_t^T, f_t = b + (1 − b) σ(z_t); k_t = 1 − f_t", "Qin et al. 2024")
+def hgrn2(Q, V, z, b):
+    """Q the output gate, V the input, z (..., T, N), b (..., 1, N) the layer's lower bound in [0, 1)."""
+    f = b + (1 - b) * torch.sigmoid(z)
+    return Gates(Q, (1 - b) * torch.sigmoid(-z), V, f.log())
+
+
+@_model(
+    "RWKV-6", "key", "G_t = 1 w_t^T, w_t = exp(−exp(z_t)); y_t = (S_(t-1) + v_t (u ∘ k_t)^T) q_t", "Peng et al. 2024"
+)
+def rwkv6(Q, K, V, z, u):
+    """Q = R, z (..., T, N), u (..., 1, N) the bonus of the present token. Without token shift, norm and output gate.
+
+    A token is read before it is written and decayed, so keys, values and gates come one step late, and `read` adds the
+    bonus. The state after the last token therefore lacks that token.
+    """
+
+    def read(Y):
+        return Y + (Q * u * K).sum(-1, keepdim=True) * V
+
+    return Gates(Q, _late(K), _late(V), _late(-z.exp()), read)
+
+
+@_model("GateLoop", "key", "G_t = 1 a_t^T, a_t = σ(z_t) exp(i φ_t); y_t the real part", "Katsch 2023")
+def gateloop(Q, K, V, z, phi):
+    """z, phi (..., T, N), Q and K real.
+
+    The real part of q k exp(i(φ_(s+1) + … + φ_t)) is the product of q and k turned by the angles summed up to t and to
+    s: 2N real features with the decays σ(z).
+    """
+    phase = phi.cumsum(-2)
+    Q, K = (_turned(torch.cat([x, torch.zeros_like(x)], -1), phase) for x in (Q, K))
+    return Gates(Q, K, V, F.logsigmoid(torch.cat([z, z], -1)))
+
+
+@_model("Mamba", "full", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t) per row; v_t times Δ_t", "Gu and Dao 2023")
+def mamba(Q, K, V, z, a):
+    """Q = C, K = B, V = X, z (..., T, P) with its bias, a (..., P, N). Without convolution, D and output gate."""
+    dt = F.softplus(z)
+    return Gates(Q, K, dt * V, -dt[..., None] * a.exp().unsqueeze(-3))
+
+
+def _with_ones(V):
+    """V and a column of ones, whose output is the sum of the weights."""
+    return torch.cat([V, torch.ones_like(V[..., :1])], -1)
+
+
+def _divided(Y):
+    """Weighted means: all columns divided by the last."""
+    return Y[..., :-1] / Y[..., -1:]
+
+
+def _turned(X, phase):
+    """X (..., T, 2D) as D complex numbers, real parts first, times exp(i phase); phase (..., T, D)."""
+    x, y = X.chunk(2, -1)
+    return torch.cat([x * phase.cos() - y * phase.sin(), x * phase.sin() + y * phase.cos()], -1)
+
+
+def _late(X):
+    """X (..., T, D) one step later, zeros first."""
+    return torch.cat([torch.zeros_like(X[..., :1, :]), X[..., :-1, :]], -2)

@@ -1,0 +1,104 @@
+"""The chunked form: quadratic inside chunks of constant length, a state handed from chunk to chunk."""
+
+import torch
+import torch.nn.functional as F
+
+from smalearn.contractions import contract
+from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
+from smalearn.linear_attention.parallel import decayed_scores, since_start, until_end
+from smalearn.masks.base import check_length
+
+__all__ = ["join_chunks", "linear_attention_chunked", "pass_states", "split_chunks"]
+
+
+def linear_attention_chunked(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    log_a: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+    chunk_len: int = 64,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Causal linear attention in chunks: almost all work is matrix products, and linear in T.
+
+    In a chunk that the state S enters, with the decays e_t since its beginning and f_s until its end,
+
+        Y_t = Σ_{s ≤ t} scores[t, s] V_s + S (e_t ∘ Q_t)          the parallel form, and what the past says
+        S'  = e_last ∘ S + Σ_s V_s (f_s ∘ K_s)^T                  the state for the next chunk
+
+    chunk_len = 1 is the recurrent form, chunk_len ≥ T the parallel form. For the normaliser append a column of ones to
+    V. Keys and queries shared by a group of heads have an axis of size 1 for these heads.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., T, N) keys.
+        V: (..., T, P) values.
+        log_a: log decay ≤ 0, −inf for a reset: (..., T), one per token, or (..., T, N), one per key feature. May be
+            float32 whatever the others are. It counts as a gate per key feature if it has as many axes as K.
+        initial_state: (..., P, N) state before the first token, dtype of Q or float32; zeros if None. log_a[0] decays
+            it.
+        chunk_len: length ≥ 1 of a chunk; the last one may be shorter. Powers of two waste nothing.
+
+    Returns:
+        Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
+
+    Raises:
+        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ValueError: a dtype or device differs, log_a is a full gate or (on a CPU) positive, chunk_len is no integer ≥ 1.
+
+    Cost:
+        T·chunk_len·(N + P) + 2·T·N·P multiply-adds; T·chunk_len + T·N·P / chunk_len entries. The only loop runs over
+        T / chunk_len states. A gate per key feature adds T·N·log2(chunk_len) exponentials.
+
+    Source:
+        Hua et al. 2022; Yang et al. 2023 (GLA), chunkwise form; Dao and Gu 2024 (Mamba-2), section 6.
+    """
+    check_inputs("linear_attention_chunked", Q, K, V, log_a, initial_state)
+    check_length("linear_attention_chunked", "chunk_len", chunk_len, least=1)
+    q, k, v, gate, state = widen(Q, Q, K, V, key_gate(log_a, K), initial_state)
+    q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))
+    read, write = since_start(gate).exp(), until_end(gate).exp()
+    states, final = pass_states(read[..., -1:, :], contract("TP, TN -> PN", v, k * write), state)
+    Y = contract("TS, SP -> TP", decayed_scores(q, k, gate), v) + contract("TN, PN -> TP", q * read, states)
+    return join_chunks(Y, Q.shape[-2]).to(Q.dtype), final
+
+
+def pass_states(
+    decays: torch.Tensor, updates: torch.Tensor, state: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run state = decays[c] ∘ state + updates[c] over the chunks c.
+
+    Args:
+        decays: (..., C, 1, 1) or (..., C, 1, N) decay across each chunk.
+        updates: (..., C, P, N) what each chunk adds.
+        state: (..., P, N) before the first chunk; zeros if None.
+
+    Returns:
+        The states (..., C, P, N) that enter the chunks, and the last state (..., P, N).
+
+    Cost:
+        2·C·N·P operations. (As a matrix over chunks it would cost C²·N·P.)
+    """
+    state = torch.zeros_like(updates[..., 0, :, :]) if state is None else state
+    state = state.expand(*torch.broadcast_shapes(updates.shape[:-3], state.shape[:-2]), *state.shape[-2:])
+    entering = []
+    # unbind, not indexing: the gradient of x[c] would fill a tensor of the size of x for every chunk.
+    for decay, update in zip(decays.unbind(-3), updates.unbind(-3), strict=True):
+        entering.append(state)
+        state = decay * state + update
+    return torch.stack(entering, -3), state
+
+
+def split_chunks(x: torch.Tensor, chunk_len: int) -> torch.Tensor:
+    """(..., T, D) as (..., C, chunk_len, D), zeros after the last token; at least one chunk, none longer than T."""
+    length = x.shape[-2]
+    chunk_len = max(1, min(chunk_len, length))
+    chunks = max(1, -(-length // chunk_len))
+    missing = chunks * chunk_len - length
+    x = F.pad(x, (0, 0, 0, missing)) if missing else x
+    return x.unflatten(-2, (chunks, chunk_len))
+
+
+def join_chunks(x: torch.Tensor, length: int) -> torch.Tensor:
+    """Inverse of `split_chunks`: (..., C, chunk_len, D) as (..., T, D)."""
+    return x.flatten(-3, -2)[..., :length, :]

@@ -1,0 +1,102 @@
+"""Gated slot attention: two linear attentions with a gate per slot, and a softmax over the slots between them."""
+
+import torch
+
+from smalearn._checks import check_dtypes, check_shapes
+from smalearn.linear_attention._inputs import check_log_a
+from smalearn.linear_attention.chunked import linear_attention_chunked
+
+__all__ = ["gated_slot_attention", "slot_weights"]
+
+
+def gated_slot_attention(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    log_a: torch.Tensor,
+    initial_state: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """Softmax attention over M slots that are written with a gate.
+
+    With α_t = exp(log_a_t), each slot m keeps a key and a value,
+
+        key_m ← α_t[m] key_m + (1 − α_t[m]) K_t,    value_m ← α_t[m] value_m + (1 − α_t[m]) V_t,
+
+    and Y_t = Σ_m w_t[m] value_m with w_t = softmax_m(key_m · Q_t). No hidden scale: scale Q.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., T, N) keys.
+        V: (..., T, P) values.
+        log_a: (..., T, M) log decay ≤ 0 of each slot, −inf to overwrite it.
+        initial_state: the slots before the first token, keys (..., M, N) and values (..., P, M); zeros if None.
+
+    Returns:
+        Y (..., T, P), dtype of Q, and the slots after the last token, keys (..., M, N) and values (..., P, M).
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+
+    Cost:
+        2·T·M·(N + P) multiply-adds between chunks; a state of M·(N + P) entries, whatever T is.
+
+    Source:
+        Zhang et al. 2024 (Gated Slot Attention), section 3.
+    """
+    keys, values = (None, None) if initial_state is None else initial_state
+    _check(
+        "gated_slot_attention", Q, K, log_a, {"initial_state[0]": (keys, "mn"), "initial_state[1]": (values, "pm")}, V
+    )
+    weights, keys = slot_weights(Q, K, log_a, keys)
+    Y, values = linear_attention_chunked(weights, _written(log_a, weights), V, log_a, values)
+    return Y, (keys, values)
+
+
+def slot_weights(
+    Q: torch.Tensor, K: torch.Tensor, log_a: torch.Tensor, initial_state: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How much each token attends to each slot of `gated_slot_attention`: the first of its two linear attentions.
+
+    w_t = softmax_m(key_m · Q_t). Here the gate belongs to the value axis, that of the slots: a head for each slot, with
+    one value and one decay per token, all heads sharing Q and K.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., T, N) keys.
+        log_a: (..., T, M) log decay ≤ 0 of each slot.
+        initial_state: (..., M, N) keys in the slots before the first token; zeros if None.
+
+    Returns:
+        Weights (..., T, M), dtype of Q, rows that sum to 1, and the keys in the slots after the last token (..., M, N).
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+
+    Cost:
+        T·M·N multiply-adds between chunks and T·M entries for each token of a chunk inside.
+
+    Source:
+        Zhang et al. 2024 (Gated Slot Attention), section 3.
+    """
+    _check("slot_weights", Q, K, log_a, {"initial_state": (initial_state, "mn")})
+    heads = [x.unsqueeze(-3) for x in (Q, K)]
+    state = None if initial_state is None else initial_state.unsqueeze(-2)
+    scores, keys = linear_attention_chunked(*heads, _written(log_a, Q).mT.unsqueeze(-1), log_a.mT, state)
+    return scores.squeeze(-1).mT.softmax(-1), keys.squeeze(-2)
+
+
+def _check(function, Q, K, log_a, states, V=None):
+    """Shapes with one axis of slots, dtypes, and the sign of log_a."""
+    values = {} if V is None else {"V": (V, "tp")}
+    states = {name: pair for name, pair in states.items() if pair[0] is not None}
+    check_dtypes(function, {"Q": Q, "K": K} | {name: x for name, (x, _) in values.items()})
+    check_dtypes(function, {"log_a": log_a})
+    check_shapes(function, {"Q": (Q, "tn"), "K": (K, "tn"), **values, "log_a": (log_a, "tm"), **states})
+    check_log_a(function, log_a, "Q", Q)
+
+
+def _written(log_a, like):
+    """1 − α, without cancellation for α near 1."""
+    return -torch.expm1(log_a).to(like.dtype)

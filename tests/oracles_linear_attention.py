@@ -1,0 +1,177 @@
+"""Linear attention in its slowest obvious form, and each model of the catalogue as its own recurrence.
+
+Nothing here uses the package: plain loops over tokens, in the dtype of the arguments, differentiable by autograd.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def linear_attention(Q, K, V, log_a=None, state=None):
+    """(Y, state after the last token) for any gate, token by token; leading axes broadcast."""
+    gate_axes = 1 if log_a is None else log_a.ndim - K.ndim + 2
+    log_a = V.new_zeros(V.shape[-2]) if log_a is None else log_a
+    state = V.new_zeros(V.shape[-1], K.shape[-1]) if state is None else state
+    operands = [(K, 2), (V, 2), (log_a, gate_axes), (state, 2)]
+    written = torch.broadcast_shapes(*(x.shape[: x.ndim - axes] for x, axes in operands))
+    read = torch.broadcast_shapes(written, Q.shape[:-2])
+    Y, _ = _heads(read, (Q, 2), *operands)
+    _, state = _heads(written, (K, 2), *operands)  # no matter what is read: queries may have more heads
+    return Y, state
+
+
+def _heads(leading, *operands):
+    """Every operand is given with the number of its axes behind the leading ones."""
+    Q, K, V, log_a, state = (x.expand(*leading, *x.shape[x.ndim - axes :]) for x, axes in operands)
+    if 0 in leading:
+        return V, state
+    flat = (x.reshape(-1, *x.shape[len(leading) :]) for x in (Q, K, V, log_a, state))
+    Y, S = map(torch.stack, zip(*(_one_head(*head) for head in zip(*flat, strict=True)), strict=True))
+    return Y.reshape(V.shape), S.reshape(state.shape)
+
+
+def _one_head(Q, K, V, log_a, S):
+    outputs = []
+    for t in range(Q.shape[0]):
+        S = log_a[t].exp() * S + torch.outer(V[t], K[t])
+        outputs.append(S @ Q[t])
+    return torch.stack(outputs) if outputs else V, S
+
+
+def sum_of_products(Q, K, V, log_a):
+    """The unrolled sum with every decay multiplied out, (T, N), (T, N), (T, P) and log_a (T, P, N)."""
+    Y = torch.zeros_like(V)
+    for t in range(len(Q)):
+        for s in range(t + 1):
+            for p in range(V.shape[1]):
+                for n in range(Q.shape[1]):
+                    decay = 1.0
+                    for k in range(s + 1, t + 1):
+                        decay = decay * log_a[k, p, n].exp()
+                    Y[t, p] += Q[t, n] * decay * K[s, n] * V[s, p]
+    return Y
+
+
+# One function for each model, on one head, in the model's own words: a state per equation, one token after the other.
+
+
+def katharopoulos(Q, K, V):
+    S, z, Y = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype), torch.zeros(K.shape[1], dtype=V.dtype), []
+    for q, k, v in zip(Q, K, V, strict=True):
+        S, z = S + torch.outer(k, v), z + k
+        Y.append((q @ S) / (q @ z))
+    return torch.stack(Y)
+
+
+def retnet(Q, K, V, gamma, theta):
+    half = Q.shape[1] // 2
+    Q, K = (torch.complex(x[:, :half], x[:, half:]) for x in (Q, K))
+    S, Y = torch.zeros(V.shape[1], half, dtype=Q.dtype), []
+    for t in range(len(Q)):
+        turn = torch.polar(torch.ones_like(theta), t * theta)
+        S = gamma * S + torch.outer(V[t].to(Q.dtype), (K[t] * turn).conj())
+        Y.append((S @ (Q[t] * turn)).real)
+    return torch.stack(Y)
+
+
+def gated_retnet(Q, K, V, z):
+    S, Y = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype), []
+    for t in range(len(Q)):
+        S = (1 / (1 + torch.exp(-z[t]))) ** (1 / 16) * S + torch.outer(K[t], V[t])
+        Y.append(Q[t] @ S)
+    return torch.stack(Y)
+
+
+def gated_rfa(Q, K, V, z):
+    S, norm, Y = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype), torch.zeros(K.shape[1], dtype=V.dtype), []
+    for t in range(len(Q)):
+        g = 1 / (1 + torch.exp(-z[t]))
+        S = g * S + (1 - g) * torch.outer(K[t], V[t])
+        norm = g * norm + (1 - g) * K[t]
+        Y.append((Q[t] @ S) / (Q[t] @ norm))
+    return torch.stack(Y)
+
+
+def mamba2(C, B, X, z, a):
+    h, Y = torch.zeros(X.shape[1], B.shape[1], dtype=X.dtype), []
+    for t in range(len(X)):
+        dt = torch.log(1 + torch.exp(z[t]))
+        h = torch.exp(dt * -torch.exp(a)) * h + torch.outer(X[t], dt * B[t])
+        Y.append(h @ C[t])
+    return torch.stack(Y)
+
+
+def mlstm(Q, K, V, i, f):
+    """Without stabiliser, as the paper defines it."""
+    C, n, Y = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), torch.zeros(K.shape[1], dtype=V.dtype), []
+    for t in range(len(Q)):
+        keep, take = 1 / (1 + torch.exp(-f[t])), torch.exp(i[t])
+        C = keep * C + take * torch.outer(V[t], K[t])
+        n = keep * n + take * K[t]
+        Y.append(C @ Q[t] / max(abs(n @ Q[t]), torch.tensor(1.0, dtype=V.dtype)))
+    return torch.stack(Y)
+
+
+def gla(Q, K, V, z):
+    S, Y = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype), []
+    for t in range(len(Q)):
+        alpha = (1 / (1 + torch.exp(-z[t]))) ** (1 / 16)
+        S = torch.diag(alpha) @ S + torch.outer(K[t], V[t])
+        Y.append(Q[t] @ S)
+    return torch.stack(Y)
+
+
+def hgrn2(o, i, z, b):
+    S, Y = torch.zeros(z.shape[1], i.shape[1], dtype=i.dtype), []
+    for t in range(len(i)):
+        f = b[0] + (1 - b[0]) / (1 + torch.exp(-z[t]))
+        S = torch.diag(f) @ S + torch.outer(1 - f, i[t])
+        Y.append(o[t] @ S)
+    return torch.stack(Y)
+
+
+def rwkv6(R, K, V, z, u):
+    S, Y = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype), []
+    for t in range(len(R)):
+        kv = torch.outer(K[t], V[t])
+        Y.append(R[t] @ (S + torch.diag(u[0]) @ kv))
+        S = torch.diag(torch.exp(-torch.exp(z[t]))) @ S + kv
+    return torch.stack(Y)
+
+
+def gateloop(Q, K, V, z, phi):
+    h, Y = torch.zeros(K.shape[1], V.shape[1], dtype=torch.complex128), []
+    for t in range(len(Q)):
+        a = torch.polar(1 / (1 + torch.exp(-z[t])), phi[t])
+        h = a[:, None] * h + torch.outer(K[t], V[t])
+        Y.append(Q[t] @ h.real)
+    return torch.stack(Y)
+
+
+def mamba(C, B, X, z, a):
+    h, Y = torch.zeros(X.shape[1], B.shape[1], dtype=X.dtype), []
+    for t in range(len(X)):
+        h, y = h.clone(), torch.zeros(X.shape[1], dtype=X.dtype)
+        for p in range(X.shape[1]):
+            dt = torch.log(1 + torch.exp(z[t, p]))
+            h[p] = torch.exp(dt * -torch.exp(a[p])) * h[p] + dt * B[t] * X[t, p]
+            y[p] = h[p] @ C[t]
+        Y.append(y)
+    return torch.stack(Y)
+
+
+def gated_slots(Q, K, V, log_a, keys=None, values=None):
+    """Gated slot attention with its two memories (M, N) and (M, P); also the weights of the slots."""
+    slots = log_a.shape[1]
+    keys = torch.zeros(slots, K.shape[1], dtype=V.dtype) if keys is None else keys
+    values = torch.zeros(slots, V.shape[1], dtype=V.dtype) if values is None else values
+    Y, weights = [], []
+    for t in range(len(Q)):
+        for m in range(slots):
+            alpha = torch.exp(log_a[t, m])
+            keys, values = keys.clone(), values.clone()
+            keys[m] = alpha * keys[m] + (1 - alpha) * K[t]
+            values[m] = alpha * values[m] + (1 - alpha) * V[t]
+        weights.append(F.softmax(keys @ Q[t], 0))
+        Y.append(weights[-1] @ values)
+    return torch.stack(Y), torch.stack(weights), keys, values

@@ -1,0 +1,232 @@
+"""Every model of the catalogue against its own recurrence, written in the model's own words."""
+
+import math
+
+import oracles_linear_attention as oracles
+import pytest
+import torch
+
+from smalearn import ShapeError
+from smalearn.linear_attention import (
+    MODELS,
+    OTHER_MODELS,
+    gated_slot_attention,
+    linear_attention_chunked,
+    linear_attention_recurrent,
+    slot_weights,
+)
+from smalearn.testing import assert_close, random_tensors
+
+N, P, M = 4, 3, 5
+
+KEYS, VALUES = (lambda T: (T, N)), (lambda T: (T, P))
+
+
+def per_token(T):
+    return (T,)
+
+
+def positive(x):
+    return x.abs() + 0.1
+
+
+def unchanged(x):
+    return x
+
+
+def decay(x):
+    return torch.sigmoid(x)
+
+
+# name -> (oracle, [(shape for a length, map from random numbers)] of the inputs, rows of the state)
+QKV = [(KEYS, unchanged), (KEYS, unchanged), (VALUES, unchanged)]
+POSITIVE = [(KEYS, positive), (KEYS, positive), (VALUES, unchanged)]
+CASES = {
+    "linear attention": (oracles.katharopoulos, POSITIVE, P + 1),
+    "RetNet": (oracles.retnet, [*QKV, (lambda T: (), decay), (lambda T: (N // 2,), unchanged)], P),
+    "gated RetNet": (oracles.gated_retnet, [*QKV, (per_token, unchanged)], P),
+    "gated RFA": (oracles.gated_rfa, [*POSITIVE, (per_token, unchanged)], P + 1),
+    "Mamba-2": (oracles.mamba2, [*QKV, (per_token, unchanged), (lambda T: (), unchanged)], P),
+    "mLSTM": (oracles.mlstm, [*QKV, (per_token, unchanged), (per_token, unchanged)], P + 1),
+    "GLA": (oracles.gla, [*QKV, (KEYS, unchanged)], P),
+    "HGRN2": (oracles.hgrn2, [QKV[0], QKV[2], (KEYS, unchanged), (lambda T: (1, N), decay)], P),
+    "RWKV-6": (oracles.rwkv6, [*QKV, (KEYS, unchanged), (lambda T: (1, N), unchanged)], P),
+    "GateLoop": (oracles.gateloop, [*QKV, (KEYS, unchanged), (KEYS, unchanged)], P),
+    "Mamba": (oracles.mamba, [*QKV, (VALUES, unchanged), (lambda T: (P, N), unchanged)], P),
+}
+EXTRA_AXES = {"scalar": -1, "key": 0, "full": 1}
+
+
+def inputs(name, length, leading=(), seed=0):
+    _, makers, _ = CASES[name]
+    drawn = random_tensors([(*leading, *shape(length)) for shape, _ in makers], seed=seed)
+    return [make(x) for x, (_, make) in zip(drawn, makers, strict=True)]
+
+
+def test_every_model_has_a_case():
+    assert list(CASES) == list(MODELS)
+    assert {model.gate for model in MODELS.values()} == {"none", "scalar", "key", "full"}
+    assert not set(OTHER_MODELS) & set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("length", [1, 2, 17])
+def test_model_is_its_own_recurrence(name, length):
+    for seed in range(3):
+        operands = inputs(name, length, seed=seed)
+        expected = CASES[name][0](*operands)
+        Y, state = MODELS[name].run(*operands)
+        assert_close(Y, expected)
+        assert state.shape == (CASES[name][2], 2 * N if name == "GateLoop" else N)
+        if MODELS[name].gate != "full":
+            for actual, again in zip(
+                MODELS[name].run(*operands, form=linear_attention_chunked), (Y, state), strict=True
+            ):
+                assert_close(actual, again)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_are_independent(name):
+    operands = inputs(name, 9, leading=(2, 3))
+    Y, state = MODELS[name].run(*operands)
+    assert Y.shape == (2, 3, 9, P)
+    assert state.shape[:-2] == (2, 3)
+    for b in range(2):
+        for h in range(3):
+            assert_close(Y[b, h], CASES[name][0](*(x[b, h] for x in operands)))
+
+
+def test_parameters_shared_by_a_batch():
+    operands = inputs("RetNet", 9, leading=(2, 3))
+    operands[3:] = operands[3][0], operands[4][0, 0]
+    Y, _ = MODELS["RetNet"].run(*operands)
+    gamma, theta = operands[3:]
+    assert_close(Y[1, 2], oracles.retnet(*(x[1, 2] for x in operands[:3]), gamma[2], theta))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_tokens(name):
+    assert MODELS[name].run(*inputs(name, 0))[0].shape == (0, P)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gate_is_what_the_table_says(name):
+    model, operands = MODELS[name], inputs(name, 7)
+    gates = model.gates(*operands)
+    if model.gate == "none":
+        assert gates.log_a is None
+    else:
+        assert gates.log_a.ndim - gates.K.ndim == EXTRA_AXES[model.gate]
+        assert (gates.log_a <= 0).all()
+    assert model.name == name
+    assert model.formula.startswith("G_t = ")
+    assert model.source
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients(name):
+    operands = [x.requires_grad_() for x in inputs(name, 4)]
+    assert torch.autograd.gradcheck(lambda *x: MODELS[name].run(*x)[0], operands)
+
+
+def test_mlstm_survives_huge_input_gates():
+    Q, K, V, i, f = inputs("mLSTM", 12)
+    i = 60 * i  # exp(i) leaves the range of float32
+    expected = oracles.mlstm(Q, K, V, i, f)
+    assert torch.isinf(i.float().exp()).any()
+    assert_close(MODELS["mLSTM"].run(*(x.float() for x in (Q, K, V, i, f)))[0], expected)
+    Y, _ = MODELS["mLSTM"].run(Q, K, V, i + 900, f)
+    assert torch.isfinite(Y).all()
+
+
+def test_models_that_coincide():
+    """A gate of ones is linear attention; one gate for all features is the scalar gate."""
+    Q, K, V, z = inputs("gated RetNet", 9)
+    same, _ = MODELS["GLA"].run(Q, K, V, z[:, None].expand(9, N))
+    assert_close(same, MODELS["gated RetNet"].run(Q, K, V, z)[0])
+    dt, a = inputs("Mamba-2", 9)[3:]
+    full, _ = MODELS["Mamba"].run(Q, K, V, dt[:, None].expand(9, P), a.expand(P, N))
+    assert_close(full, MODELS["Mamba-2"].run(Q, K, V, dt, a)[0])
+    still = MODELS["GateLoop"].run(Q, K, V, z[:, None].expand(9, N), torch.zeros(9, N, dtype=torch.float64))[0]
+    assert_close(still, linear_attention_recurrent(Q, K, V, torch.nn.functional.logsigmoid(z))[0])
+
+
+def slot_inputs(length, leading=(), seed=0):
+    Q, K, V, log_a = random_tensors([(*leading, length, n) for n in (N, N, P, M)], seed=seed)
+    return Q, K, V, -log_a.abs()
+
+
+@pytest.mark.parametrize("length", [1, 2, 70])
+@pytest.mark.parametrize("reset", [0.0, -1e-9, -1e4, -math.inf])
+def test_gated_slots_are_the_loop(length, reset):
+    Q, K, V, log_a = slot_inputs(length)
+    log_a[length // 2, 1] = reset
+    Y, (keys, values) = gated_slot_attention(Q, K, V, log_a)
+    expected, weights, expected_keys, expected_values = oracles.gated_slots(Q, K, V, log_a)
+    assert_close(Y, expected)
+    assert_close(keys, expected_keys)
+    assert_close(values, expected_values.mT)
+    found, _ = slot_weights(Q, K, log_a)
+    assert_close(found, weights)
+    assert_close(found.sum(-1), torch.ones(length, dtype=torch.float64))
+
+
+def test_gated_slots_in_two_parts_and_for_every_head():
+    operands = slot_inputs(11, leading=(2, 3))
+    whole, last = gated_slot_attention(*operands)
+    first, state = gated_slot_attention(*(x[..., :4, :] for x in operands))
+    second, state = gated_slot_attention(*(x[..., 4:, :] for x in operands), state)
+    assert_close(torch.cat([first, second], -2), whole)
+    for actual, expected in zip(state, last, strict=True):
+        assert_close(actual, expected)
+    assert_close(whole[1, 2], oracles.gated_slots(*(x[1, 2] for x in operands))[0])
+    assert [x.shape for x in last] == [(2, 3, M, N), (2, 3, P, M)]
+    nothing, state = gated_slot_attention(*(x[..., :0, :] for x in operands), last)
+    assert nothing.shape == (2, 3, 0, P)
+    assert all(map(torch.equal, state, last))
+
+
+def test_gated_slots_have_gradients():
+    operands = [x.requires_grad_() for x in slot_inputs(3)]
+    assert torch.autograd.gradcheck(lambda *x: gated_slot_attention(*x)[0], operands)
+    Q, K, V, log_a = (x.detach() for x in operands)
+    log_a[1, 1] = -math.inf
+    log_a.requires_grad_()
+    gated_slot_attention(Q, K, V, log_a)[0].sum().backward()
+    assert torch.isfinite(log_a.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gated_slots_in_half_precision(dtype):
+    Q, K, V, log_a = slot_inputs(20)
+    Q, K, V = (x.to(dtype) for x in (Q, K, V))
+    Y, state = gated_slot_attention(Q, K, V, log_a.float())
+    assert (Y.dtype, *(x.dtype for x in state)) == (dtype, torch.float32, torch.float32)
+    expected, *_ = oracles.gated_slots(Q.double(), K.double(), V.double(), log_a.float().double())
+    assert_close(Y, expected, 4 * torch.finfo(dtype).eps)
+
+
+def test_errors():
+    Q, K, V, log_a = slot_inputs(6)
+    with pytest.raises(ShapeError, match="gated_slot_attention: axis 't' is 6 in Q but 5 in V"):
+        gated_slot_attention(Q, K, V[:5], log_a)
+    with pytest.raises(ShapeError, match=r"gated_slot_attention: axis 'm' is 5 in log_a but 4 in initial_state\[0\]"):
+        gated_slot_attention(Q, K, V, log_a, (torch.zeros(4, N), torch.zeros(P, M)))
+    with pytest.raises(ShapeError, match=r"gated_slot_attention: axis 'p' is 3 in V but 2 in initial_state\[1\]"):
+        gated_slot_attention(Q, K, V, log_a, (torch.zeros(M, N), torch.zeros(2, M)))
+    with pytest.raises(ShapeError, match="slot_weights: axis 'n' is 4 in Q but 3 in K"):
+        slot_weights(Q, K[:, :3], log_a)
+    with pytest.raises(ShapeError, match="slot_weights: axis 'm' is 5 in log_a but 4 in initial_state"):
+        slot_weights(Q, K, log_a, torch.zeros(4, N))
+    for function, operands in ((gated_slot_attention, (Q, K, V)), (slot_weights, (Q, K))):
+        name = function.__name__
+        with pytest.raises(ValueError, match=f"{name}: log_a must be ≤ 0, the log of a decay"):
+            function(*operands, log_a.abs())
+        with pytest.raises(
+            ValueError, match=f"{name}: log_a is torch.float16, expected torch.float64 or torch.float32"
+        ):
+            function(*operands, log_a.half())
+        with pytest.raises(ValueError, match=f"{name}: K is torch.float32 but Q is torch.float64"):
+            function(Q, K.float(), *operands[2:], log_a)
+        with pytest.raises(TypeError, match=f"{name}: log_a must be a torch.Tensor, got float"):
+            function(*operands, -0.5)
