@@ -52,6 +52,18 @@ def test_other_forms_save_more():
     assert saved_elements(lambda: linear_attention_chunked(*parts)) > length * (2 * N + P)
 
 
+def test_gradients_of_many_chunks():
+    """More chunks than are worked on at once, a number of them left over."""
+    parts = operands(150)
+    cotangents = random_tensors([(150, P), (P, N)], seed=8)
+    found, expected = (
+        torch.autograd.grad(form(*parts, chunk_len=4), parts, cotangents)
+        for form in (linear_attention_recomputed, linear_attention_chunked)
+    )
+    for actual, wanted in zip(found, expected, strict=True):
+        assert_close(actual, wanted)
+
+
 @pytest.mark.parametrize("gate", [False, True])
 def test_gradients_are_linear_attentions(gate):
     Q, K, V, log_a, _ = operands(30, gate, False)

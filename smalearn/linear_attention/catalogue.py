@@ -165,7 +165,10 @@ def hgrn2(Q, V, z, b):
 
 
 @_model(
-    "RWKV-6", "key", "G_t = 1 w_t^T, w_t = exp(−exp(z_t)); y_t = (S_(t-1) + v_t (u ∘ k_t)^T) q_t", "Peng et al. 2024"
+    "RWKV-6",
+    "key",
+    "G_t = 1 w_t^T, w_t = exp(−exp(z_t)); y_t = (S_(t-1) + v_t (u ∘ k_t)^T) q_t",
+    "Peng et al. 2024 (Finch)",
 )
 def rwkv6(Q, K, V, z, u):
     """Q = R, z (..., T, N), u (..., 1, N) the bonus of the present token. Without token shift, norm and output gate.

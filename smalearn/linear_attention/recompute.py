@@ -11,7 +11,7 @@ from smalearn.masks.base import check_length
 
 __all__ = ["linear_attention_recomputed"]
 
-TOGETHER = 8
+TOGETHER = 16
 """Chunks whose gradients are computed at once: enough for large matrix products, few enough to need little memory."""
 
 
