@@ -5,7 +5,7 @@ torch is imported when a check needs it, so that `import smalearn` and `smalearn
 
 from collections.abc import Mapping
 
-__all__ = ["ShapeError", "check_dtypes", "check_shapes"]
+__all__ = ["ShapeError", "check_count", "check_dtypes", "check_shapes"]
 
 
 class ShapeError(ValueError):
@@ -69,3 +69,17 @@ def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
             raise ValueError(f"{function}: {name} is {tensor.dtype} but {first} is {reference.dtype}")
         if tensor.device != reference.device:
             raise ValueError(f"{function}: {name} is on {tensor.device} but {first} is on {reference.device}")
+
+
+def check_count(function: str, argument: str, value: int, least: int = 1) -> int:
+    """Check that an argument is an integer of at least `least`.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: naming function, argument, expected and got.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {value!r}")
+    return value

@@ -2,10 +2,9 @@
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
+from smalearn._checks import check_count, check_dtypes, check_shapes
 from smalearn.contractions import contract
 from smalearn.features import FeatureMap, segment_means
-from smalearn.features.base import check_count
 from smalearn.masks import Mask, dense_mask
 from smalearn.sma import check_sma, sma_linear, sma_quadratic
 

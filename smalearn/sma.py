@@ -71,7 +71,8 @@ def sma_linear(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torc
         ValueError: the dtypes or devices differ.
 
     Cost:
-        (S + T)·N·P multiply-adds and `L.cost(N·P)`; S·P·N and T·P·N entries, all kept for the gradient.
+        (S + T)·N·P multiply-adds and `L.cost(N·P)`; S·P·N and T·P·N entries, the latter kept for the
+        gradient.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 4.2.1.

@@ -7,7 +7,7 @@ import torch
 
 from smalearn._checks import ShapeError, check_dtypes, check_shapes
 
-__all__ = ["FeatureMap", "check_count"]
+__all__ = ["FeatureMap"]
 
 
 class FeatureMap(ABC):
@@ -92,10 +92,3 @@ class FeatureMap(ABC):
         check_shapes(where, {name: (x, "tn")})
         if x.shape[-1] != self.inputs:
             raise ShapeError(f"{where}: axis 'n' is {x.shape[-1]} in {name} but {self.inputs} in the map")
-
-
-def check_count(function: str, argument: str, value: int, least: int = 1) -> int:
-    """An integer of at least `least`, or a ValueError that names function and argument."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {value!r}")
-    return value

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn.features.base import check_count
+from smalearn._checks import check_count
 
 __all__ = ["gaussian_directions", "orthogonal_directions"]
 

@@ -5,8 +5,7 @@ from copy import copy
 
 import torch
 
-from smalearn._checks import check_shapes
-from smalearn.features.base import check_count
+from smalearn._checks import check_count, check_shapes
 from smalearn.features.random import PositiveRandom
 
 __all__ = ["LinearRandomized", "segment_means"]

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from smalearn.features.base import FeatureMap, check_count
+from smalearn._checks import check_count
+from smalearn.features.base import FeatureMap
 
 __all__ = ["CosFormer", "EluPlusOne"]
 

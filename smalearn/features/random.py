@@ -14,8 +14,8 @@ from copy import copy
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
-from smalearn.features.base import FeatureMap, check_count
+from smalearn._checks import check_count, check_dtypes, check_shapes
+from smalearn.features.base import FeatureMap
 
 __all__ = ["HyperbolicRandom", "PositiveRandom", "RandomFourier"]
 

@@ -7,7 +7,8 @@ from typing import Self
 
 import torch
 
-from smalearn.features.base import FeatureMap, check_count
+from smalearn._checks import check_count
+from smalearn.features.base import FeatureMap
 
 __all__ = ["PowerSeries"]
 

@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
+from smalearn._checks import check_count
 from smalearn.contractions import contract
 from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
 from smalearn.linear_attention.parallel import decayed_scores, since_start, until_end
-from smalearn.masks.base import check_length
 
 __all__ = ["join_chunks", "linear_attention_chunked", "pass_states", "split_chunks"]
 
@@ -54,7 +54,7 @@ def linear_attention_chunked(
         Hua et al. 2022; Yang et al. 2023 (GLA), chunkwise form; Dao and Gu 2024 (Mamba-2), section 6.
     """
     check_inputs("linear_attention_chunked", Q, K, V, log_a, initial_state)
-    check_length("linear_attention_chunked", "chunk_len", chunk_len, least=1)
+    check_count("linear_attention_chunked", "chunk_len", chunk_len)
     q, k, v, gate, state = widen(Q, Q, K, V, key_gate(log_a, K), initial_state)
     q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))
     read, write = since_start(gate).exp(), until_end(gate).exp()

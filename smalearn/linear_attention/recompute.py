@@ -3,11 +3,11 @@
 import torch
 from torch.autograd.function import once_differentiable
 
+from smalearn._checks import check_count
 from smalearn.contractions import contract
 from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
 from smalearn.linear_attention.chunked import join_chunks, linear_attention_chunked, pass_states, split_chunks
 from smalearn.linear_attention.parallel import decay_matrix, since_start, until_end
-from smalearn.masks.base import check_length
 
 __all__ = ["linear_attention_recomputed"]
 
@@ -57,7 +57,7 @@ def linear_attention_recomputed(
         Katharopoulos et al. 2020, section 3.3.1 and equations (13) to (15), without decay.
     """
     check_inputs("linear_attention_recomputed", Q, K, V, log_a, initial_state, gates=("t",))
-    check_length("linear_attention_recomputed", "chunk_len", chunk_len, least=1)
+    check_count("linear_attention_recomputed", "chunk_len", chunk_len)
     return _Recomputed.apply(Q, K, V, log_a, initial_state, chunk_len)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from smalearn._checks import ShapeError
 
-__all__ = ["Mask", "check_length", "dense_mask"]
+__all__ = ["Mask", "dense_mask"]
 
 
 class Mask(ABC):
@@ -34,11 +34,11 @@ class Mask(ABC):
 
     @abstractmethod
     def _product(self, x: torch.Tensor) -> torch.Tensor:
-        """L x for x of shape (..., S, D), already checked."""
+        """L x for x of shape (..., S, columns), already checked."""
 
     @abstractmethod
     def _transpose_product(self, y: torch.Tensor) -> torch.Tensor:
-        """L^T y for y of shape (..., T, D), already checked."""
+        """L^T y for y of shape (..., T, columns), already checked."""
 
     @abstractmethod
     def cost(self, columns: int = 1) -> int:
@@ -48,10 +48,10 @@ class Mask(ABC):
         """L x, without forming L.
 
         Args:
-            x: (..., S, D), any number of columns D.
+            x: (..., S, columns), any number of columns.
 
         Returns:
-            (..., T, D), dtype and device of x. Cost: `cost(D)` operations for each leading index.
+            (..., T, columns), dtype and device of x. Cost: `cost(columns)` operations for each leading index.
 
         Raises:
             ShapeError: x has fewer than two axes, or its axis -2 is not S.
@@ -63,10 +63,10 @@ class Mask(ABC):
         """L^T y, without forming L.
 
         Args:
-            y: (..., T, D), any number of columns D.
+            y: (..., T, columns), any number of columns.
 
         Returns:
-            (..., S, D), dtype and device of y.
+            (..., S, columns), dtype and device of y.
 
         Raises:
             ShapeError: y has fewer than two axes, or its axis -2 is not T.
@@ -77,20 +77,13 @@ class Mask(ABC):
     def _check(self, method: str, x: torch.Tensor, axis: str, size: int) -> None:
         where = f"{type(self).__name__}.{method}"
         if x.ndim < 2:
-            raise ShapeError(f"{where}: operand needs axes (..., {axis}, D), got shape {tuple(x.shape)}")
+            raise ShapeError(f"{where}: operand needs axes (..., {axis}, columns), got shape {tuple(x.shape)}")
         if x.shape[-2] != size:
             raise ShapeError(f"{where}: axis {axis} is {size} in the mask but {x.shape[-2]} in the operand")
 
     def __repr__(self) -> str:
         details = [f"{name}={getattr(self, name)}" for name in self.shown]
         return f"{type(self).__name__}({', '.join([*map(str, self.shape), *details])})"
-
-
-def check_length(mask: str, argument: str, value: int, least: int = 0) -> int:
-    """An integer size of at least `least`, or a ValueError that names mask and argument."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{mask}: {argument} must be an integer ≥ {least}, got {value!r}")
-    return value
 
 
 def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:

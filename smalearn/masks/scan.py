@@ -2,7 +2,8 @@
 
 import torch
 
-from smalearn.masks.base import Mask, check_length
+from smalearn._checks import check_count
+from smalearn.masks.base import Mask
 
 __all__ = ["CausalMask"]
 
@@ -27,7 +28,7 @@ class CausalMask(Mask):
 
     def __init__(self, target: int, source: int | None = None):
         source = target if source is None else source
-        self.shape = (check_length("CausalMask", "target", target), check_length("CausalMask", "source", source))
+        self.shape = (check_count("CausalMask", "target", target, 0), check_count("CausalMask", "source", source, 0))
 
     def dense(self, dtype=None, device=None):
         """The lower triangular matrix of ones, (T, S)."""

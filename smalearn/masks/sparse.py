@@ -7,7 +7,8 @@ from abc import abstractmethod
 
 import torch
 
-from smalearn.masks.base import Mask, check_length
+from smalearn._checks import check_count
+from smalearn.masks.base import Mask
 
 __all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "SparseMask"]
 
@@ -66,8 +67,8 @@ class DilatedMask(SparseMask):
 
     def __init__(self, target: int, source: int, window: int, dilation: int):
         name = type(self).__name__
-        self.shape = (check_length(name, "target", target), check_length(name, "source", source))
-        self.window, self.dilation = check_length(name, "window", window), check_length(name, "dilation", dilation, 1)
+        self.shape = (check_count(name, "target", target, 0), check_count(name, "source", source, 0))
+        self.window, self.dilation = check_count(name, "window", window, 0), check_count(name, "dilation", dilation)
 
     def nonzeros(self, device=None):
         """The (row, column) pairs on the 2·window + 1 diagonals."""
@@ -112,8 +113,8 @@ class BlockDiagonalMask(SparseMask):
 
     def __init__(self, target: int, source: int, blocks: int):
         name = "BlockDiagonalMask"
-        self.shape = (check_length(name, "target", target), check_length(name, "source", source))
-        self.blocks = check_length(name, "blocks", blocks, 1)
+        self.shape = (check_count(name, "target", target, 0), check_count(name, "source", source, 0))
+        self.blocks = check_count(name, "blocks", blocks)
         for argument, length in (("target", target), ("source", source)):
             if length % blocks:
                 raise ValueError(f"{name}: {argument} must be a multiple of blocks = {blocks}, got {length}")
