@@ -70,10 +70,10 @@ def render(findings: Iterable[Finding]) -> str:
     """One block to paste into a bug report: plain ASCII, the home folder as ~, and no user's name.
 
     Example:
-        >>> print(render([Finding("Triton", "missing", "not installed", "the tile machine is used", "nothing")]))
+        >>> print(render([Finding("Triton", "missing", "not installed", "nothing so far", "nothing")]))
         ```text
         missing  Triton: not installed
-                 so: the tile machine is used
+                 so: nothing so far
                  do: nothing
         You can work: everything that the course needs is here.
         ```

@@ -28,7 +28,7 @@ INTEL_MAC = (
 )
 PYTHON = "https://www.python.org/downloads"
 VISUAL_C = "install https://aka.ms/vs/17/release/vc_redist.x64.exe (Microsoft's Visual C++ runtime), then try again"
-NO_GPU = "chapter 09 shows recorded times instead of yours; everything else is the same"
+NO_GPU = "nothing: no chapter so far uses a GPU"
 GET_GPU = "use a Linux machine with an NVIDIA GPU, if you want times of your own"
 GB = 1e9
 
@@ -236,7 +236,7 @@ def _nvidia_smi() -> str:
 
 @probe("Triton")
 def _triton() -> tuple:
-    cost = "chapter 09 runs the same programs on its own tile machine, more slowly; everything else is the same"
+    cost = "nothing: no chapter so far uses it"
     if version := _version("triton"):
         return "ok", version
     if sys.platform != "linux":
