@@ -4,27 +4,37 @@ A sub-command is a function of its parsed arguments that returns an exit status,
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from smalearn import workbook
+from smalearn import __version__, workbook
 
 __all__ = ["doctor", "lab", "main", "progress", "reset"]
 
-CHAPTERS, WORK = Path("chapters"), Path("work")  # below the current folder, which is the course's
+CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
+
+
+def _course() -> Path | None:
+    """The course's folder: the current one, or the nearest above it, that has start.py and the chapters."""
+    here = Path.cwd()
+    folders = (folder for folder in (here, *here.parents) if (folder / "start.py").is_file())
+    return next((folder for folder in folders if any((folder / CHAPTERS).glob("*.ipynb"))), None)
 
 
 def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """A sub-command that works in the course's folder alone, and says so elsewhere."""
+    """A sub-command that works in the course's folder, wherever in it it is called, and says so elsewhere."""
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> int:
-        if any(CHAPTERS.glob("*.ipynb")):
-            return command(args)
-        where = f"no chapters/*.ipynb in {Path.cwd()}; run it in the course's folder, the one with start.py"
+        course = _course()
+        if course:
+            with contextlib.chdir(course):
+                return command(args)
+        where = f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters"
         return _fail(f"{command.__name__}: {where}")
 
     return run
@@ -96,7 +106,8 @@ def doctor(args: argparse.Namespace) -> int:
     """
     from smalearn import doctor
 
-    findings = doctor.report()
+    with contextlib.chdir(_course() or "."):
+        findings = doctor.report()
     print(doctor.render(findings))
     return 0 if doctor.can_work(findings) else 1
 
@@ -124,7 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     """The sub-commands; one with `passed_on` takes arguments that it hands to another program."""
     parser = argparse.ArgumentParser(prog="smalearn", description="The tools of the course smalearn.")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    parser.add_argument("--version", action="version", version=f"smalearn {__version__}")
+    parser.set_defaults(run=lambda args: parser.print_help(sys.stderr) or 2)
+    commands = parser.add_subparsers(metavar="command")
     command = commands.add_parser(
         "lab", help="open the course in JupyterLab", usage="smalearn lab [JupyterLab options]"
     )

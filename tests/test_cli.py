@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from smalearn import cli, doctor, exercises, workbook
+from smalearn import __version__, cli, doctor, exercises, workbook
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
 
@@ -22,6 +22,7 @@ def course(tmp_path, monkeypatch):
     (folder / "chapters").mkdir(parents=True)
     publish(folder / "chapters/00_start_here.ipynb", "Start here", {"exercise": "0.1"})
     publish(folder / "chapters/01_next.ipynb", "Next", {})
+    (folder / "start.py").touch()
     monkeypatch.chdir(folder)
     monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
     return folder
@@ -80,10 +81,32 @@ def test_lab_opens_nothing_where_the_chapters_cannot_be_copied(course, jupyterla
 def test_elsewhere_a_command_says_where_to_go(tmp_path, monkeypatch, jupyterlab, command, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(command.split()) == 1
-    where = f"no chapters/*.ipynb in {Path.cwd()}; run it in the course's folder, the one with start.py\n"
+    where = f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters\n"
     assert capsys.readouterr().err == f"smalearn {command.split()[0]}: {where}"
     assert jupyterlab == []
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["start.py", "chapters"])
+def test_a_folder_with_half_of_it_is_no_course(course, missing, capsys):
+    (course / missing).rename(course / "elsewhere")
+    assert cli.main(["progress"]) == 1
+    assert "smalearn progress: no course in " in capsys.readouterr().err
+
+
+def test_a_command_finds_the_course_from_a_folder_in_it(course, jupyterlab, monkeypatch, capsys):
+    (course / "work/backups").mkdir(parents=True)
+    monkeypatch.chdir(course / "work/backups")
+    assert cli.main(["lab"]) == 0
+    assert jupyterlab == [([], [str(course / ".jupyter")])]
+    assert (course / "work/00_start_here.ipynb").exists()
+    assert cli.main(["progress"]) == 0
+    assert "next: 0.1" in capsys.readouterr().out
+    assert Path.cwd() == course / "work/backups"
+    seen = []
+    monkeypatch.setattr(doctor, "report", lambda: seen.append(Path.cwd()) or [])
+    cli.main(["doctor"])
+    assert seen == [course]
 
 
 def test_lab_without_jupyterlab_says_what_to_install(course, monkeypatch, capsys):
@@ -146,7 +169,21 @@ def test_doctor_starts_without_torch():
     assert process.stdout.endswith("You cannot work yet: torch.\n```\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["--port", "9999"], ["reset"], ["reset", "1", "1.1", "1.2"]])
+def test_no_command_prints_the_help(capsys):
+    assert cli.main([]) == 2
+    shown = capsys.readouterr().err
+    assert "usage: smalearn" in shown
+    assert "open the course in JupyterLab" in shown
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"smalearn {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["dance"], ["--port", "9999"], ["reset"], ["reset", "1", "1.1", "1.2"]])
 def test_a_wrong_command_ends_with_usage(arguments, capsys):
     with pytest.raises(SystemExit) as failure:
         cli.main(arguments)

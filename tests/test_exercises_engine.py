@@ -5,6 +5,7 @@ import dataclasses
 import doctest
 import functools
 import importlib
+import inspect
 import io
 import json
 import math
@@ -111,12 +112,12 @@ PLAIN = dataclasses.replace(
     CAUSAL,
     id="demo.2",
     title="plain values",
-    oracle=lambda spec, sizes, shift, flag: [
+    oracle=lambda spec, sizes, shift, flag: (
         len(spec),
         "".join(sorted(spec)),
         functools.reduce(lambda product, letter: product * sizes[letter], spec, 1) * shift,
         not flag,
-    ],
+    ),
     cases=_describe_cases,
     solution=describe,
     mutants=(
@@ -325,13 +326,17 @@ def test_misconception_text():
     assert said(CAUSAL, lambda Q, K, V: Q @ K.mT @ V) == textwrap.dedent(
         """\
         ✗ demo.1 causal attention: 1 of 4 cases passed (seed 0)
-          Smallest failing case: 2 of 4, Q (2, 2), K (2, 2), V (2, 3)
+          Smallest failing case: 2 of 4
+            Q = torch.tensor([[0.838026, -0.719258], [-0.403344, -0.596635]], dtype=torch.float64)
+            K = torch.tensor([[0.182036, -0.856675], [1.1006, -1.07119]], dtype=torch.float64)
+            V = torch.tensor([[0.122701, -0.566317, 0.373115], [-0.891995, -1.50911, 0.370394]],
+              dtype=torch.float64)
           Wrong values
-            target                    | your answer
+            expected                  | your answer
              0.0943  -0.4353   0.2868 | -1.4156  -2.9900   0.9138
             -0.1204  -0.5424   0.2356 | -0.1204  -0.5424   0.2356
-            |Δ|max 2.55 at [0, 1], shape (2, 3), torch.float64
-          → no mask: the causal mask is missing: this is the unmasked product Q(KᵀV)
+            largest difference 2.55 at [0, 1], shape (2, 3), torch.float64
+          → The causal mask is missing: this is the unmasked product Q(KᵀV)
           Later cells use the reference solution."""
     )
 
@@ -346,22 +351,46 @@ def test_every_mutant_is_recognised_and_a_new_mistake_is_not():
     assert "→" not in report.render(other)
 
 
-def test_misconception_must_hold_in_all_cases_where_the_mutant_is_wrong():
+def test_misconception_must_hold_in_all_cases():
     def sometimes(Q, K, V):
         return Q @ K.mT @ V if len(Q) == 4 else 2 * causal_product(Q, K, V)
 
     assert evaluate(CAUSAL, sometimes).misconception is None
 
-    def otherwise_wrong(Q, K, V):  # also wrong where the mutant is right: it still has that misconception
+    def otherwise_wrong(Q, K, V):  # also where the mutant is right: it comes from something else
         return Q @ K.mT @ V if len(Q) > 1 else 0 * V
 
-    assert evaluate(CAUSAL, otherwise_wrong).misconception is CAUSAL.mutants[0]
+    assert evaluate(CAUSAL, otherwise_wrong).misconception is None
+
+    def partly(Q, K, V):
+        return Q @ K.mT @ V if len(Q) < 9 else Q[99]
+
+    assert evaluate(CAUSAL, partly).outcome == "failed"
+    assert evaluate(CAUSAL, partly).misconception is None
 
 
-def test_of_two_misconceptions_the_more_frequent_is_named():
+def test_a_mutant_that_agrees_with_the_attempt_in_one_case_alone_is_not_named():
     only_long = Mutant("long", lambda Q, K, V: Q @ K.mT @ V if len(Q) == 9 else causal_product(Q, K, V), "only long")
     both = dataclasses.replace(CAUSAL, mutants=(only_long, *CAUSAL.mutants))
     assert evaluate(both, CAUSAL.mutants[0].function).misconception is CAUSAL.mutants[0]
+    assert evaluate(both, only_long.function).misconception is only_long
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("this is", "This is"),
+        ("a row", "A row"),
+        ("exp(0) = 1", "exp(0) = 1"),
+        ("q·k is", "q·k is"),
+        ("t ≤ s", "t ≤ s"),
+        ("a_j is", "a_j is"),
+        ("K is", "K is"),
+        ("√N is", "√N is"),
+    ],
+)
+def test_a_misconception_begins_with_a_capital_unless_with_a_name(message, shown):
+    assert report._sentence_case(message) == shown
 
 
 def test_broken_mutants_match_nothing():
@@ -385,13 +414,38 @@ SENTENCES = {
     "none": (CAUSAL, lambda Y: None, "The answer is None: did you forget `return`?"),
     "number": (CAUSAL, lambda Y: 3, "Wrong type: expected a tensor, got a number"),
     "bool": (CAUSAL, lambda Y: True, "Wrong type: expected a tensor, got a bool"),
-    "list": (CAUSAL, list, "Wrong type: expected a tensor, got a tuple"),
+    "list": (CAUSAL, list, "Wrong type: expected a tensor, got a list: `torch.stack(...)` makes a tensor of it"),
+    "tuple": (CAUSAL, tuple, "Wrong type: expected a tensor, got a tuple: `torch.stack(...)` makes a tensor of it"),
+    "numbers": (
+        CAUSAL,
+        lambda Y: Y.tolist(),
+        "Wrong type: expected a tensor, got a list: `torch.tensor(...)` makes a tensor of it",
+    ),
+    "empty list": (CAUSAL, lambda Y: [], "Wrong type: expected a tensor, got a list\n"),
+    "array": (
+        CAUSAL,
+        lambda Y: Y.numpy(),
+        "Wrong type: expected a tensor, got a NumPy array: `torch.from_numpy(...)` makes a tensor of it",
+    ),
+    "set": (CAUSAL, lambda Y: {1, 2}, "Wrong type: expected a tensor, got a set\n"),
+    "dict": (CAUSAL, lambda Y: {1: 2}, "Wrong type: expected a tensor, got a dict\n"),
     "object": (CAUSAL, lambda Y: (row for row in Y), "Wrong type: expected a tensor, got an object of type generator"),
     "dtype": (
         CAUSAL,
         lambda Y: Y.float(),
+        "The values are right, but in float32: make your tensors with `dtype=Q.dtype`\n",
+    ),
+    "half": (
+        CAUSAL,
+        lambda Y: Y.half(),
+        "The values are right, but in float16: make your tensors with `dtype=Q.dtype`",
+    ),
+    "dtype and values": (
+        CAUSAL,
+        lambda Y: Y.float() * 1.001,
         "Wrong dtype: expected torch.float64, got torch.float32: does a tensor that you make lack `dtype=`?",
     ),
+    "complex": (CAUSAL, lambda Y: Y + 0j, "The values are right, but in complex128: make your tensors with `dtype=Q."),
     "integers": (CAUSAL, lambda Y: Y.long(), "Wrong dtype: expected torch.float64, got torch.int64\n"),
     "shape": (CAUSAL, lambda Y: Y[:, :2], "Wrong shape: expected (1, 3), got (1, 2)\n"),
     "broadcast": (CAUSAL, lambda Y: Y[0], "Wrong shape: expected (1, 3), got (3,)\n"),
@@ -419,6 +473,11 @@ SENTENCES = {
         lambda a: (torch.ones(2), *a[1:]),
         "In item 0 of the answer: wrong type: expected a number, got a tensor\n",
     ),
+    "list of letters": (
+        PLAIN,
+        lambda a: (a[0], list(a[1]), *a[2:]),
+        'In item 1 of the answer: wrong type: expected a string, got a list: `"".join(...)` makes a string\n',
+    ),
     "letters": (PLAIN, lambda a: (a[0], "x", *a[2:]), "In item 1 of the answer: wrong answer"),
     "volume": (PLAIN, lambda a: (*a[:2], a[2] * 1.001, a[3]), "In item 2 of the answer: wrong answer"),
     "zero": (PLAIN, lambda a: (*a[:2], a[2] or 1e-6, a[3]), "In item 2 of the answer: wrong answer"),
@@ -426,6 +485,11 @@ SENTENCES = {
     "inf number": (PLAIN, lambda a: (*a[:2], math.inf, a[3]), "In item 2 of the answer: not finite: the answer is inf"),
     "flag": (PLAIN, lambda a: (*a[:3], not a[3]), "In item 3 of the answer: wrong answer"),
     "flag as number": (PLAIN, lambda a: (*a[:3], int(a[3])), "In item 3 of the answer: wrong type: expected a bool"),
+    "dtype of an item": (
+        STATE,
+        lambda a: (*a[:2], a[2].float()),
+        "In item 2 of the answer: the values are right, but in float32: make your tensors with\n    `dtype=log.dtype`",
+    ),
     "state": (STATE, lambda a: (*a[:2], 2 * a[2]), "In item 2 of the answer: wrong values"),
     "lost -inf": (STATE, lambda a: (a[0], a[1].clamp(min=-1e9), a[2]), "In item 1 of the answer: wrong values"),
     "moved -inf": (STATE, lambda a: (a[0], a[1].mT, a[2]), "In item 1 of the answer: not finite: 3 of 9 entries"),
@@ -461,6 +525,7 @@ def test_right_in_another_dress(exercise, change):
 def test_frozen_answers_hold_no_graph():
     answer = (torch.ones(2, requires_grad=True) * 2, "a")
     frozen = compare.freeze([answer])
+    assert isinstance(frozen, list)
     assert not frozen[0][0].requires_grad
     assert frozen[0][1] == "a"
 
@@ -551,7 +616,10 @@ def test_exception_text():
     assert said(CAUSAL, attention) == textwrap.dedent(
         """\
         ✗ demo.1 causal attention: 0 of 4 cases passed (seed 0)
-          Smallest failing case: 1 of 4, Q (1, 2), K (1, 2), V (1, 3)
+          Smallest failing case: 1 of 4
+            Q = torch.tensor([[1.541, -0.293429]], dtype=torch.float64)
+            K = torch.tensor([[-2.17879, 0.568431]], dtype=torch.float64)
+            V = torch.tensor([[-1.08452, -1.3986, 0.403347]], dtype=torch.float64)
           Your code raised an exception
             line 3 of attention: return torch.stack(scores) @ helper(V)
             line 3 of helper: raise KeyError(f"no column in {object()!r}")
@@ -606,17 +674,43 @@ def test_smallest_failing_case_is_shown():
     assert list(result.arguments) == ["Q", "K", "V"]
     held = evaluate(STATE, by(STATE, lambda a: (*a[:2], a[2] + 1)))
     assert held.case == 1
-    assert "mask = Steps" not in report.render(held)
-    assert "mask Steps (1, 1), log (1, 2), initial_state (2,)" in report.render(held)
+    arguments = report.render(held).split("\n")[2:5]
+    assert [line.split(" = ")[0] for line in arguments] == ["    mask", "    log", "    initial_state"]
+    assert arguments[0] == "    mask = Steps of shape (1, 1)"
+    assert arguments[2] == "    initial_state = torch.tensor([0, 0], dtype=torch.float64)"
 
 
 def test_arguments_are_described():
-    text = said(PLAIN, by(PLAIN, lambda a: a[:1]))
-    assert "Smallest failing case: 1 of 3, spec = 't', sizes = {t: 1}, shift = 1.5, flag = True" in text
-    assert report._argument("K", torch.ones(2, dtype=torch.int64)) == "K (2,) torch.int64"
-    assert report._argument("both", [torch.ones(2).double(), (1, None)]) == "both = [(2,), [1, None]]"
+    lines = said(PLAIN, by(PLAIN, lambda a: a[:1])).split("\n")
+    assert lines[1:4] == ["  Smallest failing case: 1 of 3", "    spec = 't'", "    sizes = {'t': 1}"]
+    assert lines[4:6] == ["    shift = 1.5", "    flag = True"]
+    assert report._argument("V", torch.ones(13, 1).double()) == "V of shape (13, 1)"
+    assert report._argument("V", torch.ones(0, 3).double()) == "V of shape (0, 3)"
+    assert report._argument("V", torch.ones(13)) == "V of shape (13,), torch.float32"
+    assert report._argument("K", torch.ones(2, dtype=torch.int64)) == "K = torch.tensor([1, 1])"
+    both = [torch.ones(13).double(), (1, None), (2,)]
+    assert report._argument("both", both) == "both = [Tensor of shape (13,), (1, None), (2,)]"
     assert report._argument("how", object()) == "how = object"
+    assert report._argument("how", {1}) == "how = set"
     assert report._argument("spec", "word " * 40) == "spec = " + "'" + "word " * 11 + "…"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([[1.5, -math.inf], [0.0, 1e-30]], dtype=torch.float64),
+        torch.tensor([1.0, 2.0]),
+        torch.tensor(3),
+        torch.tensor([[True], [False]]),
+        torch.tensor([1 - 2j, 0.5j]),
+        torch.arange(12.0).half().reshape(3, 1, 4),
+        [torch.ones(1), {"t": (2, "a")}],
+    ],
+)
+def test_small_arguments_can_be_pasted(value):
+    namespace = {"torch": torch}
+    exec(report._argument("value", value), namespace)
+    assert compare.same(value, namespace["value"])
 
 
 def test_changed_inputs_are_named():
@@ -687,25 +781,25 @@ def panel(target, answer):
 
 def test_small_differences_get_the_digits_that_show_them():
     assert panel(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.5]])) == [
-        "target         | your answer",
+        "expected       | your answer",
         "1.0000  2.0000 | 1.0000  2.5000",
-        "|Δ|max 0.5 at [0, 1], shape (1, 2), torch.float32",
+        "largest difference 0.5 at [0, 1], shape (1, 2), torch.float32",
     ]
     one = torch.ones(1, dtype=torch.float64)
     assert panel(one, one + 2e-8)[1] == "1.000000000 | 1.000000020"
     assert panel(one, one + 2e-13)[1] == "1.00000000000000e+00 | 1.00000000000020e+00"
     assert panel(2e30 * one, 2.0001e30 * one)[1] == "2.000000e+30 | 2.000100e+30"
     small = panel(2e-30 * one[0], -3e-30 * one[0])
-    assert small[1:] == [" 2.0000e-30 | -3.0000e-30", "|Δ|max 5e-30 at [], shape (), torch.float64"]
+    assert small[1:] == [" 2.0000e-30 | -3.0000e-30", "largest difference 5e-30 at [], shape (), torch.float64"]
 
 
 def test_rounding_never_shows_a_negative_zero():
-    assert panel(torch.tensor([-1e-9]), torch.tensor([1.0]))[1] == "0.0000 | 1.0000"
+    assert panel(torch.tensor([-1e-9]), torch.tensor([1.0]))[1] == "  0.0000 | 1.0000"
 
 
 def test_integers_bools_and_complex_numbers():
     assert panel(torch.tensor([[1, -20]]), torch.tensor([[1, 3]]))[1] == "  1  -20 |   1    3"
-    assert panel(torch.tensor([True]), torch.tensor([False]))[1] == "  True | False"
+    assert panel(torch.tensor([True]), torch.tensor([False]))[1] == "    True | False"
     assert panel(torch.tensor([1j]), torch.tensor([0j]))[1] == "0.0000+1.0000j | 0.0000+0.0000j"
 
 
@@ -714,14 +808,14 @@ def test_not_finite_entries_are_shown():
     lines = panel(torch.tensor([-inf, 1.0, 2.0]), torch.tensor([-inf, math.nan, 2.0]))
     assert lines[1:] == ["  -inf  1.0000  2.0000 |   -inf     nan  2.0000", "shape (3,), torch.float32"]
     both = panel(torch.tensor([-inf, 1.0]), torch.tensor([-inf, 3.0]))
-    assert both[-1] == "|Δ|max 2 at [1], shape (2,), torch.float32"
-    assert panel(torch.tensor([inf]), torch.tensor([inf]) - inf)[1] == "   inf | nan"
+    assert both[-1] == "largest difference 2 at [1], shape (2,), torch.float32"
+    assert panel(torch.tensor([inf]), torch.tensor([inf]) - inf)[1] == "     inf | nan"
 
 
 def test_big_arrays_are_cut_to_the_corner_or_to_the_difference():
     target = torch.arange(400.0).reshape(20, 20)
     corner = panel(target, target + torch.eye(20))
-    assert corner[-1] == "|Δ|max 1 at [0, 0], shape (20, 20), torch.float32, shown: [0:6, 0:4]"
+    assert corner[-1] == "largest difference 1 at [0, 0], shape (20, 20), torch.float32, shown: [0:6, 0:4]"
     assert len(corner) == 8
     far = target.clone()
     far[15, 19] += 100
@@ -738,19 +832,19 @@ def test_leading_axes_are_named():
     answer = target.clone()
     answer[1, 2, 0, 1] = 1
     assert panel(target, answer) == [
-        "target         | your answer",
+        "expected       | your answer",
         "0.0000  0.0000 | 0.0000  1.0000",
         "0.0000  0.0000 | 0.0000  0.0000",
-        "|Δ|max 1 at [1, 2, 0, 1], shape (2, 3, 2, 2), torch.float32, shown: [1, 2, 0:2, 0:2]",
+        "largest difference 1 at [1, 2, 0, 1], shape (2, 3, 2, 2), torch.float32, shown: [1, 2, 0:2, 0:2]",
     ]
 
 
 def test_plain_values_side_by_side():
-    assert report.side_by_side(12, 13) == ["target       12", "your answer  13"]
-    assert report.side_by_side(0.1, 1 / 3) == ["target       0.1", "your answer  0.3333333333"]
-    assert report.side_by_side(1.0, 1 + 1e-14) == ["target       1.0", "your answer  1.00000000000001"]
-    assert report.side_by_side("ts->t", "ts->s") == ["target       'ts->t'", "your answer  'ts->s'"]
-    assert report.side_by_side("a" * 300, "b")[0] == "target       '" + "a" * 78 + "…"
+    assert report.side_by_side(12, 13) == ["expected     12", "your answer  13"]
+    assert report.side_by_side(0.1, 1 / 3) == ["expected     0.1", "your answer  0.3333333333"]
+    assert report.side_by_side(1.0, 1 + 1e-14) == ["expected     1.0", "your answer  1.00000000000001"]
+    assert report.side_by_side("ts->t", "ts->s") == ["expected     'ts->t'", "your answer  'ts->s'"]
+    assert report.side_by_side("a" * 300, "b")[0] == "expected     '" + "a" * 78 + "…"
 
 
 # ------------------------------------------------------------------------------------- the attempt disturbs nobody
@@ -882,7 +976,11 @@ def test_endless_loop_is_stopped():
     assert time.monotonic() - began < 5
     assert text.startswith(
         "✗ demo.1 causal attention: 1 of 4 cases passed (seed 0)\n"
-        "  In case 2 of 4, Q (2, 2), K (2, 2), V (2, 3)\n"
+        "  In case 2 of 4\n"
+        "    Q = torch.tensor([[0.838026, -0.719258], [-0.403344, -0.596635]], dtype=torch.float64)\n"
+        "    K = torch.tensor([[0.182036, -0.856675], [1.1006, -1.07119]], dtype=torch.float64)\n"
+        "    V = torch.tensor([[0.122701, -0.566317, 0.373115], [-0.891995, -1.50911, 0.370394]],\n"
+        "      dtype=torch.float64)\n"
         "  Stopped after 0.2 s: is there a loop that never ends?\n"
         "  Later cells use the reference solution.\n"
         "  Your code printed:\n"
@@ -1060,15 +1158,108 @@ def test_no_limit_where_the_host_program_owns_the_signal(monkeypatch):
 # ---------------------------------------------------------------------------------------------------- the commands
 
 
+@pytest.fixture(autouse=True)
+def fresh_kernel(monkeypatch):
+    """No attempt and no hint is remembered."""
+    monkeypatch.setattr(commands, "_latest", {})
+    monkeypatch.setattr(commands, "_given", {})
+
+
+def is_copy(function):
+    """Whether it is a copy of the reference, not the reference itself."""
+    return function is not causal_product and inspect.unwrap(function) is causal_product
+
+
 def test_check_returns_attempt_or_reference(capsys):
     def mine(Q, K, V):
         return causal_product(Q, K, V)
 
     assert check(CAUSAL, mine) is mine
     assert capsys.readouterr().out == "✓ demo.1 causal attention: 4 cases passed (seed 0)\n"
-    assert check(CAUSAL, CAUSAL.mutants[0].function, seed=2) is causal_product
+    returned = check(CAUSAL, CAUSAL.mutants[0].function, seed=2)
     assert "(seed 2)" in capsys.readouterr().out
-    assert check(CAUSAL, None) is causal_product
+    assert is_copy(returned)
+    assert returned.__name__ == "causal_product"
+    Q, K, V = CAUSAL.draw()[-1]
+    assert torch.equal(returned(Q, K=K, V=V), causal_product(Q, K, V))
+    assert is_copy(check(CAUSAL, None))
+    assert check(CAUSAL, causal_product) is causal_product
+
+
+def stub(Q, K, V):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("attempt", [stub, CAUSAL.mutants[0].function, None], ids=["stub", "wrong", "none"])
+def test_check_twice_says_the_same_twice(attempt, capsys):
+    attention = check(CAUSAL, attempt)
+    first = capsys.readouterr().out
+    for _ in range(2):
+        attention = check(CAUSAL, attention)
+        assert is_copy(attention)
+        assert capsys.readouterr().out == first
+    assert "✓" not in first
+
+
+def test_a_handed_back_solution_is_ours_in_every_dress(capsys):
+    attention = check(CAUSAL, stub)
+    check(CAUSAL, torch.no_grad()(attention))
+    assert "✓" not in capsys.readouterr().out
+    assert evaluate(CAUSAL, attention).outcome == "passed"
+    other = dataclasses.replace(CAUSAL, id="demo.9", title="other")
+    assert check(other, attention) is attention  # for another exercise it is an answer like any other
+    assert "✓ demo.9" in capsys.readouterr().out
+
+
+def test_another_attempt_after_a_handed_back_solution_counts(capsys):
+    def mine(Q, K, V):
+        return causal_product(Q, K, V)
+
+    attention = check(CAUSAL, stub)
+    assert check(CAUSAL, mine) is mine
+    assert check(CAUSAL, attention) is mine
+    assert capsys.readouterr().out.count("✓") == 2
+
+
+def test_an_attempt_that_calls_itself_never_calls_ours(capsys):
+    namespace = {}
+    exec("def attention(Q, K, V):\n    return attention(Q, K, V)", namespace)
+    for _ in range(2):
+        namespace["attention"] = check(CAUSAL, namespace["attention"])
+        assert "RecursionError" in capsys.readouterr().out
+
+
+def test_another_seed_or_a_changed_exercise_is_judged_anew(capsys):
+    attention = check(CAUSAL, CAUSAL.mutants[0].function)
+    attention = check(CAUSAL, attention, seed=3)
+    assert capsys.readouterr().out.count("4 cases passed (seed 3)") == 1
+    changed = dataclasses.replace(CAUSAL, oracle=CAUSAL.mutants[0].function)
+    assert check(changed, attention) is CAUSAL.mutants[0].function
+    assert "✓ demo.1" in capsys.readouterr().out
+
+
+def test_our_solution_without_an_attempt_is_not_started(monkeypatch, capsys):
+    attention = check(CAUSAL, stub)
+    commands._latest.clear()
+    capsys.readouterr()
+    assert is_copy(check(CAUSAL, attention))
+    out = capsys.readouterr().out
+    assert (
+        "○ demo.1: this is our solution, which an earlier check handed back; run the cell with your function\n  first\n"
+        in out
+    )
+    assert commands._latest == {}
+    record = report.record(commands._judge(CAUSAL, attention, 0)[1])
+    assert record == {"exercise": "demo.1", "outcome": "not started", "seed": 0, "cases": 4, "passed": 0}
+    monkeypatch.setenv("SMALEARN_STRICT", "1")
+    with pytest.raises(CheckFailed, match="this is our solution"):
+        check(CAUSAL, attention)
+
+
+def test_check_without_an_attempt_says_what_to_write():
+    message = r'check: attempt is missing; write causal_product = check\("demo.1", causal_product\)$'
+    with pytest.raises(ValueError, match=message):
+        check(CAUSAL)
 
 
 def test_check_finds_registered_exercises(empty_registry, capsys):
@@ -1078,33 +1269,26 @@ def test_check_finds_registered_exercises(empty_registry, capsys):
 
 
 def test_strict_mode_raises_after_printing(monkeypatch, capsys):
-    def stub(Q, K, V):
-        raise NotImplementedError
-
     monkeypatch.setenv("SMALEARN_STRICT", "1")
     assert check(CAUSAL, causal_product) is causal_product
     with pytest.raises(CheckFailed, match=r"demo\.1 not started"):
         check(CAUSAL, stub)
     assert capsys.readouterr().out.endswith("○ demo.1 not started; later cells use the reference solution\n")
-    with pytest.raises(CheckFailed, match="the causal mask is missing"):
+    with pytest.raises(CheckFailed, match="The causal mask is missing"):
         check(CAUSAL, CAUSAL.mutants[0].function)
     monkeypatch.setenv("SMALEARN_STRICT", "0")
-    assert check(CAUSAL, stub) is causal_product
+    assert is_copy(check(CAUSAL, stub))
 
 
-def test_hints_come_one_by_one(monkeypatch, capsys):
-    monkeypatch.setattr(commands, "_given", {})
+def test_hints_come_one_by_one_and_stay(capsys):
     outputs = []
     for _ in range(4):
         assert hint(CAUSAL) is None
         outputs.append(capsys.readouterr().out)
     more = 'demo.1 has no more hints: solution("demo.1") shows one way to write it.\n'
-    assert outputs == [
-        "Hint 1 of 2: Which scores may row t see?\n",
-        "Hint 2 of 2: `tril` zeroes what lies above the diagonal.\n",
-        more,
-        more,
-    ]
+    first, second = CAUSAL.hints
+    first, second = f"Hint 1 of 2: {first}\n", f"Hint 2 of 2: {second}\n"
+    assert outputs == [first, first + second, first + second + more, first + second + more]
     hint(PLAIN)
     assert capsys.readouterr().out.startswith("Hint 1 of 2")
 
@@ -1112,6 +1296,7 @@ def test_hints_come_one_by_one(monkeypatch, capsys):
 def test_solution_shows_its_source(capsys):
     assert solution(CAUSAL) is None
     assert capsys.readouterr().out == (
+        "Our solution:\n"
         'def causal_product(Q, K, V):\n    """Masked attention without softmax."""\n    return (Q @ K.mT).tril() @ V\n'
     )
 
@@ -1134,8 +1319,10 @@ def test_consoles_without_a_tick_survive(monkeypatch):
 
 
 def test_record():
+    assert "misconception" not in report.record(evaluate(CAUSAL, by(CAUSAL, torch.neg)))
     record = report.record(evaluate(CAUSAL, CAUSAL.mutants[0].function, seed=4))
-    assert record == {"exercise": "demo.1", "outcome": "failed", "seed": 4, "cases": 4, "passed": 1}
+    counts = {"seed": 4, "cases": 4, "passed": 1}
+    assert record == {"exercise": "demo.1", "outcome": "failed", **counts, "misconception": "no mask"}
     assert json.loads(json.dumps(record)) == record
 
 
@@ -1162,8 +1349,7 @@ def displayed(shell, cell):
     return [output["data"] for output in shell.display_pub.outputs]
 
 
-def test_displays_inside_ipython(shell, monkeypatch, capsys):
-    monkeypatch.setattr(commands, "_given", {})
+def test_displays_inside_ipython(shell, capsys):
     stub = "def attention(Q, K, V):\n    raise NotImplementedError\nattention = check(CAUSAL, attention);"
     assert displayed(shell, stub) == [
         {
@@ -1171,7 +1357,7 @@ def test_displays_inside_ipython(shell, monkeypatch, capsys):
             report.MIME: {"exercise": "demo.1", "outcome": "not started", "seed": 0, "cases": 4, "passed": 0},
         }
     ]
-    assert shell.user_ns["attention"] is causal_product
+    assert is_copy(shell.user_ns["attention"])
     mistake = (
         "def attention(Q, K, V):\n    size = len(Q)\n    return Q @ V[size]\nattention = check(CAUSAL, attention);"
     )
@@ -1179,7 +1365,8 @@ def test_displays_inside_ipython(shell, monkeypatch, capsys):
     assert "    line 3 of attention: return Q @ V[size]\n    IndexError: index 1 is out of bounds" in data["text/plain"]
     assert data[report.MIME]["outcome"] == "error"
     assert displayed(shell, "hint(CAUSAL)") == [{"text/plain": "Hint 1 of 2: Which scores may row t see?"}]
-    (data,) = displayed(shell, "solution(CAUSAL)")
+    heading, data = displayed(shell, "solution(CAUSAL)")
+    assert heading == {"text/plain": "Our solution:"}
     assert data["text/plain"].startswith("def causal_product(Q, K, V):")
     assert "highlight" in data["text/html"]
     assert capsys.readouterr().out == ""

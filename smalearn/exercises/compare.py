@@ -16,8 +16,11 @@ KINDS = {
     "a bool": bool | np.bool_,
     "a number": numbers.Number,
     "a string": str,
-    "a tuple": tuple | list,
+    "a tuple": tuple,
+    "a list": list,
 }
+OTHERS = {"a NumPy array": np.ndarray, "a set": set | frozenset, "a dict": dict}  # no answers, but they have a name
+ROUNDING = 32  # units in the last place that an answer of another dtype may differ by
 
 
 @dataclass(frozen=True)
@@ -28,23 +31,24 @@ class Difference:
     target: object = None
     answer: object = None
     in_form: bool = False  # type, shape and dtype are right and all is finite: only the values differ
+    dtype: torch.dtype | None = None  # the one that is expected, where nothing else is wrong
     lines: tuple[str, ...] = ()
 
 
 def kind(value: object) -> str:
     """What a learner calls the value: "a tensor", "a number", "None"."""
-    for name, types in KINDS.items():
+    for name, types in (KINDS | OTHERS).items():
         if isinstance(value, types):
             return name
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def freeze(value: object) -> object:
-    """A copy that later edits cannot reach: tensors plain, detached, dense and on the CPU; lists become tuples."""
+    """A copy that later edits cannot reach: tensors plain, detached, dense and on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
     if isinstance(value, tuple | list):
-        return tuple(freeze(item) for item in value)
+        return (list if isinstance(value, list) else tuple)(freeze(item) for item in value)
     return value
 
 
@@ -88,13 +92,11 @@ def difference(answer: object, target: object, tolerance: float) -> Difference |
 
 
 def _difference(answer: object, target: object, tolerance: float) -> Difference | None:
+    if isinstance(target, tuple | list) and isinstance(answer, tuple | list):
+        return _items(answer, target, tolerance)
     wanted, got = kind(target), kind(answer)
     if wanted != got:
-        single = wanted == "a number" and got == "a tensor" and answer.numel() == 1
-        remedy = ": `.item()` makes a number of it" if single else ""
-        return Difference(f"Wrong type: expected {wanted}, got {got}{remedy}")
-    if wanted == "a tuple":
-        return _items(answer, target, tolerance)
+        return Difference(f"Wrong type: expected {wanted}, got {got}{_remedy(wanted, answer)}")
     if wanted == "a tensor":
         return _tensors(answer, target, tolerance)
     if wanted == "a number":
@@ -102,7 +104,21 @@ def _difference(answer: object, target: object, tolerance: float) -> Difference 
     return None if answer == target else Difference("Wrong answer", target, answer, in_form=True)
 
 
-def _items(answer: tuple, target: tuple, tolerance: float) -> Difference | None:
+def _remedy(wanted: str, answer: object) -> str:
+    """What makes the wanted kind of an answer of another kind, where one call does."""
+    listed = isinstance(answer, list | tuple) and len(answer) > 0
+    tensors = listed and all(isinstance(item, torch.Tensor) for item in answer)
+    remedies = {
+        "torch.stack(...)": wanted == "a tensor" and tensors,
+        "torch.tensor(...)": wanted == "a tensor" and listed and not tensors,
+        "torch.from_numpy(...)": wanted == "a tensor" and isinstance(answer, np.ndarray),
+        '"".join(...)': wanted == "a string" and listed,
+        ".item()": wanted == "a number" and isinstance(answer, torch.Tensor) and answer.numel() == 1,
+    }
+    return "".join(f": `{call}` makes {wanted} of it" for call, helps in remedies.items() if helps)
+
+
+def _items(answer: tuple | list, target: tuple | list, tolerance: float) -> Difference | None:
     if len(answer) != len(target):
         return Difference(f"Wrong length: expected a tuple of {len(target)}, got {len(answer)}")
     for index, pair in enumerate(zip(answer, target, strict=True)):
@@ -128,6 +144,9 @@ def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Di
         hint = ": that is the transpose" if swapped else ""
         return Difference(f"Wrong shape: expected {tuple(target.shape)}, got {tuple(answer.shape)}{hint}")
     if answer.dtype != target.dtype:
+        if _close_but_for_rounding(answer, target, tolerance):
+            name = str(answer.dtype).removeprefix("torch.")
+            return Difference(f"The values are right, but in {name}", dtype=target.dtype)
         floating = answer.is_floating_point() and target.is_floating_point()
         hint = ": does a tensor that you make lack `dtype=`?" if floating else ""
         return Difference(f"Wrong dtype: expected {target.dtype}, got {answer.dtype}{hint}")
@@ -141,6 +160,14 @@ def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Di
         return None
     hint = ": they are right after a transpose" if swapped and _close(answer.mT, target, tolerance) else ""
     return Difference(f"Wrong values{hint}", target, answer, in_form=True)
+
+
+def _close_but_for_rounding(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> bool:
+    """Whether an answer of another dtype has the right values, as well as its dtype can hold them."""
+    wide = torch.promote_types(answer.dtype, target.dtype)
+    exact = not (answer.is_floating_point() or answer.is_complex())
+    rounding = 0.0 if exact else ROUNDING * torch.finfo(answer.dtype).eps
+    return _close(answer.to(wide), target.to(wide), max(tolerance, rounding))
 
 
 def _close(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> bool:

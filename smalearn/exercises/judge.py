@@ -30,7 +30,7 @@ class Result:
         problem: what is wrong with the attempt as a whole, or in the smallest failing case.
         case: number of that case, from 1.
         arguments: its arguments by name.
-        misconception: the known wrong answer that this is.
+        misconception: the mutant that answers as the attempt does in every case, those where both are right included.
     """
 
     exercise: Exercise
@@ -84,7 +84,7 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
         problem=verdicts[worst],
         case=worst + 1,
         arguments=exercise.bind(cases[worst]),
-        misconception=_recognise(exercise, ran.calls, _known(exercise, cases, seed), targets),
+        misconception=_recognise(exercise, ran.calls, _known(exercise, cases, seed)) if outcome == "failed" else None,
     )
 
 
@@ -118,35 +118,40 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     """What is wrong with one call; None where it is right."""
     if call.error:
         return Difference("Your code raised an exception", lines=call.error)
-    names = [list(exercise.bind(case))[index] for index in call.modified]
+    given = exercise.bind(case)
+    names = [list(given)[index] for index in call.modified]
     changed = f"Your code changes its input {' and '.join(names)} in place: work on a copy" if names else ""
     found = difference(call.answer, target, exercise.tolerance)
+    if found and found.dtype:
+        like = (f"{n}.dtype" for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == found.dtype)
+        remedy = f"make your tensors with `dtype={next(like, found.dtype)}`"
+        found = replace(found, sentence=f"{found.sentence}: {remedy}")
     if found:
         return replace(found, lines=(changed,) if changed else ())
     return Difference(changed) if changed else None
 
 
-def _known(exercise: Exercise, cases: list[tuple], seed: int) -> list[list[Call]]:
+def _known(exercise: Exercise, cases: list[tuple], seed: int) -> Iterator[list[Call]]:
     """What each mutant answers."""
-    return [run(mutant.function, cases, seed, LIMIT).calls for mutant in exercise.mutants]
+    return (run(mutant.function, cases, seed, LIMIT).calls for mutant in exercise.mutants)
 
 
-def _recognise(exercise: Exercise, calls: list[Call], known: list[list[Call]], targets: list) -> Mutant | None:
-    """The mutant that the attempt agrees with wherever that is wrong; of several the one that is wrong most often."""
-    shared = [_shared(calls, wrong, targets, exercise.tolerance) for wrong in known]
-    return exercise.mutants[shared.index(max(shared))] if any(shared) else None
+def _recognise(exercise: Exercise, calls: list[Call], known: Iterable[list[Call]]) -> Mutant | None:
+    """The mutant that answers as the attempt does in every case; none where the attempt raised.
+
+    To agree where the mutant is wrong would be too little: two wrong answers often meet in one small case.
+    """
+    if any(call.error for call in calls):
+        return None
+    for mutant, wrong in zip(exercise.mutants, known, strict=True):
+        pairs = zip(calls, wrong, strict=False)
+        if len(wrong) == len(calls) and all(_agree(call, other, exercise.tolerance) for call, other in pairs):
+            return mutant
+    return None
 
 
-def _shared(calls: list[Call], known: list[Call], targets: list, tolerance: float) -> int:
-    """In how many cases a known answer is wrong; 0 if the attempt disagrees with it in one of them."""
-
-    def agree(call: Call, value: object) -> bool:
-        return not call.error and difference(call.answer, value, tolerance) is None
-
-    if min(len(calls), len(known)) < len(targets) or any(call.error for call in known):
-        return 0
-    wrong = [i for i, call in enumerate(known) if not agree(call, targets[i])]
-    return len(wrong) if all(agree(calls[i], known[i].answer) for i in wrong) else 0
+def _agree(call: Call, known: Call, tolerance: float) -> bool:
+    return not known.error and difference(call.answer, known.answer, tolerance) is None
 
 
 def verify(exercise: Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
@@ -184,10 +189,10 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         yield f"the solution has the outcome {result.outcome!r}: {result.problem and result.problem.sentence}"
     if evaluate(exercise, stub, seed).outcome != "not started":
         yield "an empty stub is not 'not started'"
-    known = _known(exercise, cases, seed)
+    known = list(_known(exercise, cases, seed))
     for mutant, calls in zip(exercise.mutants, known, strict=True):
         verdicts = [_verdict(exercise, *trio) for trio in zip(calls, cases, targets, strict=False)]
-        recognised = _recognise(exercise, calls, known, targets)
+        recognised = _recognise(exercise, calls, known)
         for problem in _mutant_problems(mutant, verdicts, recognised, len(cases)):
             yield f"mutant {mutant.name!r} {problem}"
 
@@ -210,7 +215,7 @@ def _mutant_problems(
 
 def _comparable(target: object) -> bool:
     """Whether `difference` knows what to do with a target."""
-    if isinstance(target, tuple):
+    if isinstance(target, tuple | list):
         return all(map(_comparable, target))
     if isinstance(target, torch.Tensor):
         return not target.isnan().any()

@@ -1,13 +1,14 @@
 """Say a result in text: the same on every machine, at most a page wide, in a notebook or on any console."""
 
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
 
 import torch
 
-from smalearn.exercises.compare import kind
+from smalearn.exercises.compare import KINDS, kind
 from smalearn.exercises.judge import Result
 
 __all__ = ["MIME", "record", "render", "show", "show_code", "side_by_side"]
@@ -16,6 +17,7 @@ MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
 PANEL = 46  # two of them, and what stands between them, make a page
 ROWS, COLUMNS = 6, 6
+WRITTEN_OUT = 12  # entries of an argument that is shown in full
 
 
 def render(result: Result) -> str:
@@ -29,12 +31,14 @@ def render(result: Result) -> str:
     """
     exercise, seed = result.exercise, result.seed
     head = f"{exercise.id} {exercise.title}"
-    if result.outcome == "not started":
+    if result.outcome == "not started" and result.problem:
+        lines = _wrap(f"○ {exercise.id}: {result.problem.sentence}")
+    elif result.outcome == "not started":
         lines = [f"○ {exercise.id} not started; later cells use the reference solution"]
     elif result.outcome == "passed":
         lines = [f"✓ {head}: {result.cases} cases passed (seed {seed})"]
     elif result.case is None:
-        lines = [*_wrap(f"✗ {head}: {result.problem.sentence}")]
+        lines = _wrap(f"✗ {head}: {result.problem.sentence}")
     else:
         lines = [f"✗ {head}: {result.passed} of {result.cases} cases passed (seed {seed})", *_failure(result)]
     if result.outcome in ("failed", "error", "timeout"):
@@ -51,35 +55,54 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 def _failure(result: Result) -> list[str]:
     """The smallest failing case: its arguments, what is wrong, the two values, the misconception."""
     problem = result.problem
-    arguments = ", ".join(_argument(name, value) for name, value in result.arguments.items())
     which = "In case" if result.outcome == "timeout" else "Smallest failing case:"
-    lines = _wrap(f"{which} {result.case} of {result.cases}, {arguments}", "  ")
+    lines = [f"  {which} {result.case} of {result.cases}"]
+    for name, value in result.arguments.items():
+        lines += _wrap(_argument(name, value), "    ")
     lines += _wrap(problem.sentence, "  ")
     if problem.target is not None:
         lines += [f"    {line}" for line in side_by_side(problem.target, problem.answer)]
     lines += [part for line in problem.lines for part in _wrap(line, "    ")]
     if result.misconception:
-        lines += _wrap(f"→ {result.misconception.name}: {result.misconception.message}", "  ")
+        lines += _wrap(f"→ {_sentence_case(result.misconception.message)}", "  ")
     return lines
 
 
+def _sentence_case(text: str) -> str:
+    """A capital at the beginning, unless that is a name or a formula: "q·k", "a_j", "exp(x)"."""
+    return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
+
+
 def _argument(name: str, value: object) -> str:
-    joined = " " if hasattr(value, "shape") else " = "
-    return f"{name}{joined}{_describe(value)}"
+    """An argument as a line that can be pasted; where that would be long, what it is."""
+    text = _describe(value)
+    return f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
 
 
 def _describe(value: object) -> str:
-    """An argument in a few characters: a shape for what has one, else the value."""
-    if isinstance(value, torch.Tensor):
-        return f"{tuple(value.shape)}" + ("" if value.dtype == torch.float64 else f" {value.dtype}")
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_describe, value))}]"
+    """A value as Python would write it; a big tensor, or an object, by its type and shape."""
+    if isinstance(value, torch.Tensor) and 0 < value.numel() <= WRITTEN_OUT:
+        dtype = "" if value.dtype in (torch.int64, torch.bool) else f", dtype={value.dtype}"
+        return f"torch.tensor({_entries(value.tolist())}{dtype})"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_describe(item)}" for key, item in value.items()) + "}"
-    if value is None or kind(value) != f"an object of type {type(value).__name__}":
+        return "{" + ", ".join(f"{key!r}: {_describe(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        inside = ", ".join(map(_describe, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    if value is None or (kind(value) in KINDS and not isinstance(value, torch.Tensor)):
         return textwrap.shorten(repr(value), 60, placeholder=" …")
-    shape = f" {tuple(value.shape)}" if hasattr(value, "shape") else ""
-    return f"{type(value).__name__}{shape}"
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    unusual = isinstance(value, torch.Tensor) and value.dtype != torch.float64
+    return f"{type(value).__name__}{shape}" + (f", {value.dtype}" if unusual else "")
+
+
+def _entries(value: object) -> str:
+    """The entries of a tensor in nested brackets, with six digits each: what is computed from them agrees to four."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_entries, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return f"{value:.6g}" if isinstance(value, float | complex) else repr(value)
 
 
 def side_by_side(target: object, answer: object) -> list[str]:
@@ -99,7 +122,7 @@ def side_by_side(target: object, answer: object) -> list[str]:
         texts = [_plain(target), _plain(answer)]
         if texts[0] == texts[1]:
             texts = [repr(target), repr(answer)]
-        return [f"target       {texts[0]}", f"your answer  {texts[1]}"]
+        return [f"expected     {texts[0]}", f"your answer  {texts[1]}"]
     delta = _distance(target, answer)
     index = [int(axis) for axis in torch.unravel_index(delta.argmax(), delta.shape)]
     gap = delta.max().item()
@@ -111,7 +134,7 @@ def side_by_side(target: object, answer: object) -> list[str]:
     width = max(len(cell) for matrix in pair for line in _cells(matrix[down, across], spec) for cell in line)
     across = _span(column, columns, min(COLUMNS, max(1, (PANEL + 2) // (width + 2))))
     lines = _panels([_cells(matrix[down, across], spec) for matrix in pair], width)
-    facts = [f"|Δ|max {gap:.3g} at {index}"] if math.isfinite(gap) else []
+    facts = [f"largest difference {gap:.3g} at {index}"] if math.isfinite(gap) else []
     facts.append(f"shape {tuple(target.shape)}, {target.dtype}")
     if lines and pair[0][down, across].numel() < target.numel():
         spans = [f"{span.start}:{span.stop}" for span in (down, across)][-min(target.ndim, 2) :]
@@ -155,14 +178,15 @@ def _cells(matrix: torch.Tensor, spec: str) -> list[list[str]]:
 def _panels(pair: list[list[list[str]]], width: int) -> list[str]:
     """Two tables under their headings, a bar between them."""
     target, answer = ([" ".join(cell.rjust(width + 1) for cell in row)[1:] for row in table] for table in pair)
-    left = max(len("target"), *map(len, target))
-    return [f"{'target':{left}} | your answer", *(f"{a:>{left}} | {b}" for a, b in zip(target, answer, strict=True))]
+    left = max(len("expected"), *map(len, target))
+    return [f"{'expected':{left}} | your answer", *(f"{a:>{left}} | {b}" for a, b in zip(target, answer, strict=True))]
 
 
 def record(result: Result) -> dict[str, object]:
     """The outcome as the small JSON output from which progress is read."""
     counts = {name: getattr(result, name) for name in ("outcome", "seed", "cases", "passed")}
-    return {"exercise": result.exercise.id, **counts}
+    named = {"misconception": result.misconception.name} if result.misconception else {}
+    return {"exercise": result.exercise.id, **counts, **named}
 
 
 def _in_ipython() -> bool:

@@ -7,6 +7,7 @@ const TEXTS = { T: "target length", S: "source length", N: "features", P: "head 
 const [QUADRATIC, LINEAR] = [0, 1]; // Python puts the modes first
 const FACTORS = [10, 100, 1000];
 const SHOWN = 6; // orders in the short table
+const POINT = 10; // radius of the point, in pixels
 const RIM = 0.3; // octaves by which the map goes on beyond its smallest and largest sizes
 
 // ---- costs --------------------------------------------------------------------------------------------------------
@@ -115,8 +116,10 @@ function regions(columns, up) {
   return centred.sort((a, b) => b.area - a.area);
 }
 
-/** Where in its region a box of this size fits, nearest to the centre; undefined where it does not. */
-function roomFor({ order, x, y }, columns, width, height, up) {
+/** Where in its region a box of this size fits, off the point if possible, nearest to the centre; or undefined. */
+function roomFor({ order, x, y }, { columns, across, up, sizes }, width, height) {
+  const point = { x: across.place(sizes.T), y: up.place(sizes.N) };
+  const [aside, apart] = [width / 2 + POINT, height / 2 + POINT];
   const span = (i) => columns[i]?.spans.find((span) => span.order === order) ?? { bottom: -Infinity, top: Infinity };
   const places = [];
   for (let i = 0; i + width < columns.length; i += 4) {
@@ -124,10 +127,14 @@ function roomFor({ order, x, y }, columns, width, height, up) {
     const top = Math.max(up.high, ...among.map((span) => span.top));
     const bottom = Math.min(up.low, ...among.map((span) => span.bottom));
     if (bottom - top < height) continue;
-    const place = { x: columns[0].x + i + width / 2, y: clamp(y, top + height / 2, bottom - height / 2) };
-    places.push({ ...place, far: Math.hypot(place.x - x, place.y - y) });
+    const middle = columns[0].x + i + width / 2;
+    for (const wanted of [y, point.y - apart, point.y + apart]) {
+      const place = { x: middle, y: clamp(wanted, top + height / 2, bottom - height / 2) };
+      const covered = Math.abs(place.x - point.x) < aside && Math.abs(place.y - point.y) < apart;
+      places.push({ ...place, covered, far: Math.hypot(place.x - x, place.y - y) });
+    }
   }
-  return places.sort((a, b) => a.far - b.far)[0];
+  return places.sort((a, b) => a.covered - b.covered || a.far - b.far)[0];
 }
 
 /** The N of each column at which the dear mode costs `factor` times the cheap one, as points; none on the rim. */
@@ -138,15 +145,13 @@ function contour(columns, dear, cheap, factor, up) {
   });
 }
 
-/** Where the cheapest order changes from one mode to the other: points, and the sides of the rim below N = 1. */
-function crossover(columns, up) {
+/** Where the cheapest order changes from one mode to the other, as points; none on the rim. */
+function crossover(columns) {
   const modes = (a, b) => a && b && a.order !== b.order && Math.max(a.order, b.order) <= LINEAR;
-  const along = columns.map(({ x, spans }) => {
+  return columns.map(({ x, rim, spans }) => {
     const change = spans.find((span, i) => modes(span, spans[i + 1]));
-    return [x + 0.5, change ? change.top : NaN];
+    return [x + 0.5, change && !rim ? change.top : NaN];
   });
-  const sides = columns.filter(({ spans }, i) => modes(spans[0], columns[i - 1]?.spans[0]));
-  return [along, ...sides.map(({ x }) => [[x, up.low], [x, up.place(1)]])];
 }
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
@@ -182,19 +187,20 @@ function paintContours(pen, { columns, across, up }, { colour, font }) {
   pen.setLineDash([]);
   for (const [width, ink] of [[6, style.halo], [3, style.ink]]) {
     Object.assign(pen, { strokeStyle: ink, lineWidth: width });
-    for (const line of crossover(columns, up)) trace(pen, line);
+    trace(pen, crossover(columns));
   }
   pen.font = font(12);
   for (const [text, [x, y]] of labels) write(pen, text, [Math.max(x, across.low + 18), y], style);
 }
 
-function paintNames(pen, { orders, areas, columns, up }, { colour, font }) {
+function paintNames(pen, map, { colour, font }) {
+  const { orders, areas } = map;
   pen.font = font(13, "bold");
   for (const region of areas) {
     const { name, mode } = orders[region.order];
     const lines = mode ? [name, mode] : [name];
     const width = Math.max(...lines.map((text) => pen.measureText(text).width)) + 12;
-    const place = roomFor(region, columns, width, 17 * lines.length + 8, up);
+    const place = roomFor(region, map, width, 17 * lines.length + 8);
     if (!place) continue;
     const style = { ink: colour("ink"), halo: colour(fillOf(region.order)) };
     lines.forEach((text, i) => write(pen, text, [place.x, place.y + 17 * (i - (lines.length - 1) / 2)], style));
@@ -222,7 +228,7 @@ function paintPoint(pen, { across, up, sizes }, { colour }) {
   Object.assign(pen, { strokeStyle: colour("ink"), lineWidth: 1, globalAlpha: 0.5 });
   trace(pen, [[x, up.low], [x, y], [across.low, y]]);
   pen.globalAlpha = 1;
-  for (const [radius, fill] of [[10, "paper"], [8, "ink"], [4, "paper"]]) {
+  for (const [radius, fill] of [[POINT, "paper"], [8, "ink"], [4, "paper"]]) {
     pen.beginPath();
     pen.arc(x, y, radius, 0, 2 * Math.PI);
     pen.fillStyle = colour(fill);

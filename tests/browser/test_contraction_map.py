@@ -1,7 +1,7 @@
 """The contraction map on a bare page: no kernel, no JupyterLab."""
 
 import random
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -204,6 +204,60 @@ def test_point_is_where_it_was_put(mount):
         page.locator("canvas").click(position={"x": x, "y": y})
         (_, _, pixel), *_ = drawn(page).evaluate(PROBE, [(x, y)])
         assert pixel not in fills
+
+
+SPY = """() => {
+  const pen = CanvasRenderingContext2D.prototype, { fillText, moveTo, lineTo, arc } = pen;
+  Object.assign(window, { texts: [], lines: [], points: [] });
+  const thick = (pen, ...place) => pen.lineWidth === 3 && !place.some(isNaN) && lines.push(place);
+  pen.fillText = function (text, x, y) {
+    texts.push([String(text), x, y, this.measureText(text).width]);
+    fillText.call(this, text, x, y);
+  };
+  pen.moveTo = function (x, y) { thick(this, x, y); moveTo.call(this, x, y); };
+  pen.lineTo = function (x, y) { thick(this, x, y); lineTo.call(this, x, y); };
+  pen.arc = function (x, y, ...rest) { points.push([x, y]); arc.call(this, x, y, ...rest); };
+}"""
+
+
+def watched(mount, new):
+    """The texts, the thick line and the point, as they are drawn in one frame."""
+    page = mount(ContractionMap(**new))
+    page.evaluate(SPY)
+    drawn(page).evaluate("texts.length = lines.length = points.length = 0; model.set('scan', !model.get('scan'))")
+    drawn(page).evaluate("texts.length = lines.length = points.length = 0; model.set('scan', !model.get('scan'))")
+    return drawn(page).evaluate("[texts, lines, points[0]]")
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"features": 16, "scan": True},  # as the chapter opens it
+        {"target": 3000, "features": 11, "scan": True},
+        {"features": 16},
+        {"source": 100, "head_dim": 1, "target": 8, "features": 3},
+    ],
+    ids=str,
+)
+def test_point_covers_no_name(mount, new):
+    texts, _, (x, y) = watched(mount, new)
+    names = {word for entry in formulas() for word in (entry["name"], entry["mode"]) if word}
+    shown = [entry for entry in texts if entry[0] in names]
+    assert shown
+    for name, across, up, width in shown:
+        assert abs(x - across) > width / 2 + 10 or abs(y - up) > 6 + 10, name
+
+
+@pytest.mark.parametrize("new", [{"head_dim": 2}, {"features": 16, "scan": True}], ids=str)
+def test_thick_line_stays_where_there_are_sizes(mount, new):
+    texts, line, _ = watched(mount, new)
+    left, right = (min(x for text, x, y, _ in texts if text == size and x > 40) for size in ("1", "65536"))
+    bottom = next(y for text, x, y, _ in texts if text == "1" and x < 40)
+    assert len(line) > 20
+    for x, y in line:
+        assert left - 1 <= x <= right + 1
+        assert y <= bottom + 0.5
+    assert all(x != further for (x, _), (further, _) in pairwise(line))
 
 
 def test_point_is_dragged(mount):
