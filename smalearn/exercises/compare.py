@@ -113,7 +113,7 @@ def _remedy(wanted: str, answer: object) -> str:
         "torch.tensor(...)": wanted == "a tensor" and listed and not tensors,
         "torch.from_numpy(...)": wanted == "a tensor" and isinstance(answer, np.ndarray),
         '"".join(...)': wanted == "a string" and listed,
-        ".item()": wanted == "a number" and isinstance(answer, torch.Tensor) and answer.numel() == 1,
+        ".item()": wanted in ("a number", "a bool") and isinstance(answer, torch.Tensor) and answer.numel() == 1,
     }
     return "".join(f": `{call}` makes {wanted} of it" for call, helps in remedies.items() if helps)
 
