@@ -67,7 +67,7 @@ def test_length_errors(mask, entry):
         mask.matmul(torch.zeros(source + 1, 2))
     with pytest.raises(ShapeError, match=rf"{name}.transpose_matmul: axis T is {target} in the mask but {target + 1}"):
         mask.transpose_matmul(torch.zeros(target + 1, 2))
-    with pytest.raises(ShapeError, match=rf"{name}.matmul: operand needs axes \(..., S, columns\), got \S+ \({source},\)"):
+    with pytest.raises(ShapeError, match=rf"{name}.matmul: operand needs axes \(..., S, columns\), got shape"):
         mask.matmul(torch.zeros(source))
 
 

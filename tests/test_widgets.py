@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from smalearn._checks import ShapeError
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
-from smalearn.widgets import ContractionMap, base
+from smalearn.widgets import ContractionMap, StateExplorer, base
 from smalearn.widgets.contraction_map import FILLS, OTHERS, formulas
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-EXPLORERS = [ContractionMap]
+EXPLORERS = [ContractionMap, StateExplorer]
 
 
 def grid(count=150):
@@ -170,3 +171,101 @@ def test_a_script_imports_from_the_base_once(tmp_path, monkeypatch):
     assert base.module("good.js") == "export const one = 1;\n\nexport default one;\n"
     with pytest.raises(ValueError, match=r'^module: bad\.js, expected one import of names from "\./base\.js", got 0$'):
         base.module("bad.js")
+
+
+def random_state(seed, time=None):
+    """An explorer of random keys, values and gates, some of them 0 and 1, and its arrays."""
+    chance = np.random.default_rng(seed)
+    T, N, P = chance.integers(1, (13, 9, 9))
+    K, V = chance.normal(size=(T, N)), chance.normal(size=(T, P))
+    gates = chance.choice([0, 1, *chance.random(3)], T)
+    text = " ".join(chance.choice(list("abc"), T))
+    time = int(chance.integers(T + 1)) if time is None else time
+    return StateExplorer(text, K, V, gates, str(chance.choice(text.split())), time), K, V, gates
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_state_is_the_recurrence_and_weights_its_unrolling(seed):
+    explorer, K, V, gates = random_state(seed)
+    q = K[explorer._words.index(explorer.query)]
+    state, weights = np.zeros((V.shape[1], K.shape[1])), np.zeros(explorer.time)
+    for t in range(explorer.time):
+        state = gates[t] * state + np.outer(V[t], K[t])
+        weights[t] = gates[t + 1 : explorer.time].prod() * (q @ K[t])
+    np.testing.assert_allclose(explorer.state, state, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(explorer.weights, weights, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(explorer.readout, state @ q, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(weights @ V[: explorer.time], state @ q, rtol=1e-10, atol=1e-12)
+
+
+def test_state_of_words_is_a_table_of_what_followed():
+    explorer = StateExplorer("to be or not to be", query="to")
+    assert explorer._rows == explorer._columns == ["to", "be", "or", "not"]
+    assert explorer.state.tolist() == [[0, 0, 0, 1], [2, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    assert explorer.readout.tolist() == [0, 2, 0, 0]
+    explorer.gates = [1, 1, 1, 0, 1, 0.5]
+    assert explorer.readout.tolist() == [0, 0.5, 0, 0]
+    explorer.gates, explorer.time = np.float32(0.5), 5
+    assert explorer.gates == [0.5] * 6
+    assert explorer.weights.tolist() == pytest.approx([0.0625, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({"text": " "}, ValueError, "text, expected 1 to 12 words, got 0"),
+        ({"text": "a " * 13}, ValueError, "text, expected 1 to 12 words, got 13"),
+        ({"text": "a b c d e f g h i"}, ValueError, "text, expected at most 8 different words, got 9"),
+        ({"text": "a b", "keys": [[1], [1], [1]]}, ShapeError, "keys, expected shape (2, 1 to 8), got (3, 1)"),
+        ({"text": "a", "values": [[1] * 9]}, ShapeError, "values, expected shape (1, 1 to 8), got (1, 9)"),
+        ({"text": "a", "keys": [1.0]}, ShapeError, "keys, expected shape (1, 1 to 8), got (1,)"),
+        ({"text": "a b", "keys": [[1], [1, 2]]}, ValueError, "keys, expected an array of numbers, got [[1], [1, 2]]"),
+        ({"text": "a", "values": [[np.inf]]}, ValueError, "values, expected finite numbers, got [[inf]]"),
+        ({"gates": [1, 1]}, ShapeError, "gates, expected one or 10, got shape (2,)"),
+        ({"gates": 1.5}, ValueError, "gates, expected numbers from 0 to 1, got 1.5"),
+        ({"gates": "none"}, ValueError, "gates, expected an array of numbers, got 'none'"),
+        ({"query": "never"}, ValueError, "query, expected a word of the text, got 'never'"),
+        ({"time": 11}, ValueError, "time, expected an int from 0 to 10, got 11"),
+        ({"time": True}, ValueError, "time, expected an int from 0 to 10, got True"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, error, message):
+    with pytest.raises(error, match=f"^{re.escape('StateExplorer: ' + message)}$"):
+        StateExplorer(**state)
+
+
+def test_a_refused_gate_changes_nothing():
+    explorer = StateExplorer(gates=0.5)
+    with pytest.raises(ValueError, match="gates, expected numbers from 0 to 1"):
+        explorer.gates = [-1] * 10
+    assert explorer.gates == [0.5] * 10
+
+
+def test_keys_given_alone_keep_the_words_as_values():
+    explorer = StateExplorer("a b a", keys=[[1, 2], [0, 1], [1, 2]])
+    assert (explorer._columns, explorer._rows) == (["n = 0", "n = 1"], ["a", "b"])
+    assert explorer.state.tolist() == [[0, 1], [1, 2]]
+
+
+def test_text_of_a_state_is_one_short_line():
+    assert repr(StateExplorer(gates=0.1, time=3)) == "StateExplorer(10 words, query='simple', time=3)"
+
+
+@pytest.mark.parametrize("time", [0, 1, None])
+def test_still_picture_of_a_state_shows_gates_weights_and_state(time):
+    explorer = StateExplorer(gates=0.5, query="better", time=time)
+    above, below, right = drawn(explorer).axes[:3]
+    assert [bar.get_height() for bar in above.patches] == [0.5] * 10
+    assert [bar.get_height() for bar in below.patches] == explorer.weights.tolist()
+    np.testing.assert_array_equal(right.images[0].get_array().filled(0), explorer.state)
+    assert [label.get_text() for label in right.get_xticklabels()] == explorer._columns
+    read = "than 0.26" if time is None else "nothing"
+    assert above.figure.get_suptitle() == f"“better” reads {read}"
+    assert all(line.get_xdata()[0] == explorer.time - 0.5 for axes in (above, below) for line in axes.lines)
+
+
+def test_still_and_live_state_have_the_same_colours():
+    from smalearn.widgets import state_explorer
+
+    assert all(f": {colour};" in StateExplorer._css for colour in state_explorer.FILLS.values())

@@ -5,5 +5,6 @@ still picture of the state that was last displayed.
 """
 
 from smalearn.widgets.contraction_map import ContractionMap
+from smalearn.widgets.state_explorer import StateExplorer
 
-__all__ = ["ContractionMap"]
+__all__ = ["ContractionMap", "StateExplorer"]

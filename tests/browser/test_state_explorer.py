@@ -1,0 +1,193 @@
+"""The state explorer on a bare page: no kernel, no JupyterLab."""
+
+import re
+
+import pytest
+import torch
+
+from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
+from smalearn.widgets import StateExplorer
+
+FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
+PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
+FORMULAS = """(cases) => cases.map(({ K, V, gates, q }) => K.map((_, s) => {
+  const H = script.stateAfter(s + 1, { K, V, gates }), row = script.attentionRow(s + 1, { K, gates }, q);
+  return { H, row, y: script.readOut(H, q), sum: script.attend(row, V) };
+}))"""
+
+
+def drawn(page):
+    """The page, when everything that has changed is drawn."""
+    page.evaluate(FRAMES)
+    return page
+
+
+def change(page, **new):
+    """Set the state as Python would."""
+    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
+    return drawn(page)
+
+
+def words(page):
+    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
+
+
+def random_cases(count):
+    """Keys, values, gates, some of them 0 and 1, and a query."""
+    seed = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        T, N, P = (int(torch.randint(1, limit + 1, (), generator=seed)) for limit in (12, 8, 8))
+        K, V, q = (torch.randn(shape, generator=seed, dtype=torch.float64) for shape in ((T, N), (T, P), (N,)))
+        gates = (1.4 * torch.rand(T, generator=seed, dtype=torch.float64) - 0.2).clamp(0, 1)
+        yield {"K": K, "V": V, "gates": gates, "q": q}
+
+
+def close(found, expected):
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_script_computes_the_two_forms_of_python(mount):
+    cases, page = list(random_cases(60)), mount(StateExplorer())
+    assert any((case["gates"] == 0).any() for case in cases)
+    found = page.evaluate(FORMULAS, [{name: x.tolist() for name, x in case.items()} for case in cases])
+    for case, steps in zip(cases, found, strict=True):
+        K, V, log_a = case["K"], case["V"], case["gates"].log()
+        Q = case["q"].expand_as(K)
+        Y, _ = linear_attention_recurrent(Q, K, V, log_a)
+        M = linear_attention_parallel(Q, K, torch.eye(len(K), dtype=K.dtype), log_a)
+        close([step["y"] for step in steps], Y)
+        close([step["row"] for step in steps], M)
+        close([step["sum"] for step in steps], linear_attention_parallel(Q, K, V, log_a))
+        for t, step in enumerate(steps, 1):
+            close(step["H"], linear_attention_recurrent(Q[:t], K[:t], V[:t], log_a[:t])[1])
+
+
+def test_nothing_read_is_a_state_of_zeros(mount):
+    page = mount(StateExplorer("a b", keys=[[1], [2]], values=[[3, 4], [5, 6]], time=0))
+    none = "script.stateAfter(0, { K: [[1], [2]], V: [[3, 4], [5, 6]], gates: [1, 1] })"
+    assert page.evaluate(none) == [[0], [0]]
+    assert words(page).startswith("After 0 of 2 words, the query “a” reads from the state: nothing.")
+
+
+def test_description_says_that_both_forms_agree(mount):
+    page = mount(StateExplorer(gates=0.5, query="than", time=9))
+    assert words(page) == (
+        "After 9 of 10 words, the query “than” reads from the state: “complex.” 0.03, “complicated.” 1. "
+        "Attention weighs: word 4 “than” 0.03, word 9 “than” 1. The sum of its weighted values is the same. "
+        "The gate of word 1, “simple”, is 0.5."
+    )
+    change(page, query="is")
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('“is”')")
+    assert "“better”\u00a00.26" in page.locator("[aria-live]").inner_text()
+
+
+def test_arrow_keys_choose_a_word_and_change_its_gate(mount):
+    page = mount(StateExplorer(gates=0.5))
+    page.locator("canvas").first.focus()
+    for key, places in [("ArrowLeft", []), ("ArrowRight", []), ("ArrowUp", [(1, 0.55)]), ("ArrowDown", [(1, 0.5)])]:
+        page.keyboard.press(key)
+        gates = [0.5] * 10
+        for place, gate in places:
+            gates[place] = gate
+        assert page.evaluate("model.get('gates')") == gates
+    for _ in range(12):
+        page.keyboard.press("ArrowDown")
+    assert page.evaluate("saved.gates") == [0.5, 0, *[0.5] * 8]
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.endsWith('word 2, “is”, is 0.')")
+
+
+def test_arrow_keys_on_the_table_change_time_and_query(mount):
+    page = mount(StateExplorer(time=9))
+    page.locator("canvas").nth(1).focus()
+    for key, state in [("Right", [10, "simple"]), ("Right", [10, "simple"]), ("Left", [9, "simple"])]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("[saved.time, saved.query]") == state
+    for key, query in [("Down", "is"), ("Up", "simple"), ("Up", "simple")]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("[saved.time, saved.query]") == [9, query]
+
+
+def test_gates_are_dragged_and_words_clicked(mount):
+    page = mount(StateExplorer())
+    canvas = drawn(page).locator("canvas").first
+    box = canvas.bounding_box()
+    width = (box["width"] - 8) / 10
+
+    def at(word, y):
+        return box["x"] + 4 + (word + 0.5) * width, box["y"] + y
+
+    page.mouse.move(*at(3, 40))
+    page.mouse.down()
+    gate = page.evaluate("saved.gates[3]")
+    assert 0.6 < gate < 0.8
+    page.mouse.move(*at(4, 150))  # below the gates: 0, and the words are not clicked
+    page.mouse.up()
+    assert page.evaluate("[saved.gates, saved.time]") == [[1, 1, 1, gate, 0, 1, 1, 1, 1, 1], 10]
+    canvas.click(position={"x": at(6, 0)[0] - box["x"], "y": 130})
+    assert page.evaluate("[saved.gates, saved.time]") == [[1, 1, 1, gate, 0, 1, 1, 1, 1, 1], 7]
+
+
+def test_a_finger_drags_a_gate_and_scrolls_elsewhere(mount):
+    page = mount(StateExplorer())
+    touch = """(y) => {
+      const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+      const at = { clientX: box.left + 30, clientY: box.top + y, identifier: 1, target: canvas };
+      const event = new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true, bubbles: true });
+      return !canvas.dispatchEvent(event);
+    }"""
+    drawn(page)
+    assert [page.evaluate(touch, y) for y in (25, 80, 150)] == [True, False, False]
+    change(page, gates=[0] * 10)  # its bar ends where the words begin
+    assert [page.evaluate(touch, y) for y in (25, 90, 112)] == [False, True, False]
+
+
+def test_sliders_and_list_tell_python(mount):
+    page = mount(StateExplorer(gates=[0.25, *[0.75] * 9]))
+    decay = page.get_by_role("slider", name="a, for all words")
+    assert decay.get_attribute("aria-valuetext") == "mixed"
+    decay.focus()
+    page.keyboard.press("Home")
+    assert page.evaluate("saved.gates") == [0] * 10
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("saved.gates") == [0.05] * 10
+    assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == "0.05"
+    page.get_by_role("slider", name="t, words read").fill("4")
+    page.get_by_role("combobox", name="q, query").select_option("better")
+    assert page.evaluate("[saved.time, saved.query]") == [4, "better"]
+    change(page, query="than", time=6)
+    assert page.get_by_role("combobox", name="q, query").input_value() == "than"
+    assert page.get_by_role("slider", name="t, words read").get_attribute("aria-valuetext") == "6 of 10"
+
+
+def test_pictures_follow_every_trait_and_the_theme(mount):
+    page = mount(StateExplorer())
+    pictures = [drawn(page).evaluate(PICTURES)]
+    for new in [{"query": "than"}, {"time": 6}, {"gates": [0.5] * 10}]:
+        pictures.append(change(page, **new).evaluate(PICTURES))
+    page.emulate_media(color_scheme="dark")
+    pictures.append(drawn(page).evaluate(PICTURES))
+    for canvas in zip(*pictures, strict=True):
+        assert len(set(canvas)) == len(pictures)
+
+
+SIGNED = {"keys": [[(-1) ** (s + n) / (n + 1) for n in range(8)] for s in range(12)], "text": "a b c d e f g h i j k l"}
+
+
+@pytest.mark.parametrize("new", [{}, SIGNED | {"values": SIGNED["keys"], "gates": 0.9}, {"text": "a"}], ids=len)
+@pytest.mark.parametrize("width", [360, 1000])
+def test_page_is_readable_at_every_width(mount, width, new):
+    page = mount(StateExplorer(**new))
+    page.set_viewport_size({"width": width, "height": 700})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    for canvas in page.locator("canvas").all():
+        box = canvas.bounding_box()
+        assert box["width"] > (0.9 if width == 360 else 0.4) * width
+        assert box["height"] > 90
+    assert "is the same." in words(page)
+    assert not re.search("NaN|undefined", page.locator(".smalearn").inner_text())
+
+
+def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
+    controls = mount(StateExplorer()).locator("input, select, canvas")
+    assert controls.count() == 5
+    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
