@@ -1,6 +1,7 @@
 """Every model of the catalogue against its own recurrence, written in the model's own words."""
 
 import math
+import re
 
 import oracles_linear_attention as oracles
 import pytest
@@ -121,6 +122,12 @@ def test_the_gate_is_what_the_table_says(name):
     assert model.name == name
     assert model.formula.startswith("G_t = ")
     assert model.source
+
+
+def test_the_state_is_H_and_tokens_are_rows_of_Q_K_V():
+    written = " ".join([*(model.formula for model in MODELS.values()), *OTHER_MODELS.values()])
+    assert re.search(r"\bH_t\b", written)
+    assert not re.findall(r"\b[Sqkvy]_(?:t|\()", written)
 
 
 @pytest.mark.parametrize("name", MODELS)

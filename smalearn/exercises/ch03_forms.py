@@ -84,6 +84,26 @@ register(
                 lambda Q, K, V: _read(Q, _outer(K, V).flip(0).cumsum(0).flip(0)),
                 "your sum runs from the end: token t reads tokens t and later",
             ),
+            Mutant(
+                "read, then summed",
+                lambda Q, K, V: ((Q * K).sum(-1, keepdim=True) * V).cumsum(0),
+                "you sum after reading: each value was weighed by its own query, (Q_s · K_s) V_s. Sum first; then "
+                "query t reads the sum",
+            ),
+            *(
+                Mutant(
+                    f"summed along axis {axis}",
+                    lambda Q, K, V, axis=axis: _read(Q, _outer(K, V).cumsum(axis)),
+                    f"your running sum goes along axis {axis} of the (T, P, N) outer products: time is axis 0",
+                )
+                for axis in (1, 2)
+            ),
+            Mutant(
+                "keys and values summed apart",
+                lambda Q, K, V: _read(Q, _outer(K.cumsum(0), V.cumsum(0))),
+                "you sum keys and values separately: then every key meets every value. Take the outer products first, "
+                "so that each value stays with its own key",
+            ),
         ),
         claim="000:eq14",
         difficulty=1,
@@ -162,6 +182,12 @@ register(
                 _divided(lambda Q, K: K.cumsum(0).sum(-1)),
                 "you divide by the sum of the keys: the query must read that row of the state too",
             ),
+            Mutant(
+                "no accumulation",
+                lambda Q, K, V: V.clone(),
+                "each token overwrites the state, so that you read its own value back: add the outer product to the "
+                "state instead",
+            ),
         ),
         claim="002:rnn-form",
         difficulty=1,
@@ -188,6 +214,13 @@ def _chunk_cases(generator):
         yield *_qkv(generator, length, features, head_dim), chunk_len
     Q, _, V = _qkv(generator, 4, 2, 3)
     yield Q, _turned(Q), V, 1
+
+
+def _last_lost(Q, K, V, chunk_len):
+    """Whole chunks only; zeros for the tokens that are left over."""
+    Y = _double_loop(Q, K, V)
+    Y[len(Q) // chunk_len * chunk_len :] = 0
+    return Y
 
 
 def _with_pairs(count):
@@ -236,6 +269,11 @@ register(
                 "only the chunk before",
                 _with_pairs(lambda same, between, causal: causal & (between <= 1)),
                 "the state holds only the last chunk: add to it, do not replace it",
+            ),
+            Mutant(
+                "the rest left out",
+                _last_lost,
+                "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left",
             ),
         ),
         claim="002:chunkwise",

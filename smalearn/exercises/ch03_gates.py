@@ -8,17 +8,20 @@ from smalearn.exercises.core import Exercise, Mutant, register
 
 
 def final_state(K, V, log_a):
-    """The state after the last token under a gate per key feature, by one matrix product."""
+    """The state after the last token under a gate per key feature, by one matrix product.
+
+    Only sums, no total minus running sum: after a reset the difference −∞ − (−∞) is no number.
+    """
     later = torch.cat([log_a[1:], torch.zeros_like(log_a[:1])])
     until = later.flip(0).cumsum(0).flip(0)  # Σ of log_a over the tokens after s
     return V.mT @ (K * until.exp())
 
 
 def _recurrence(K, V, log_a):
-    S = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype)
+    H = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype)
     for k, v, gate in zip(K, V, log_a, strict=True):
-        S = S @ torch.diag(gate.exp()) + torch.outer(v, k)
-    return S
+        H = H @ torch.diag(gate.exp()) + torch.outer(v, k)
+    return H
 
 
 def _gate_cases(generator):
@@ -51,7 +54,7 @@ register(
     Exercise(
         id="3.5",
         title="What is left at the end",
-        statement="Return the state after the last token, S = Σ_s V_s (f_s ∘ K_s)ᵀ, without a loop over time.",
+        statement="Return the state after the last token, H = Σ_s V_s (f_s ∘ K_s)ᵀ, without a loop over time.",
         oracle=_recurrence,
         cases=_gate_cases,
         solution=final_state,
@@ -68,6 +71,11 @@ register(
                 _with_exponents(_from),
                 "your decay includes the token's own gate: a gate acts on the state BEFORE its token is written, so "
                 "the sum runs over k > s",
+            ),
+            Mutant(
+                "shifted in a circle",
+                _with_exponents(lambda log_a: _from(log_a.roll(-1, 0))),
+                "`roll` shifts in a circle: gate 0 came round to the end, and now acts on every token. Put zeros there",
             ),
             Mutant(
                 "from the beginning",

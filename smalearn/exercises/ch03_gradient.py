@@ -64,6 +64,17 @@ register(
                 lambda Q, V, dY: (dY @ V.mT).triu() @ Q,
                 "V and dY have changed places: the value belongs to the key's token s, dY and Q to token t",
             ),
+            Mutant(
+                "dQ with Q for K",
+                lambda Q, V, dY: (dY @ V.mT).tril() @ Q,
+                "this is dQ's formula with Q in the place of K: row t of (dY Vᵀ) collects over s ≤ t, but dK_s "
+                "collects over t ≥ s. Transpose it",
+            ),
+            Mutant(
+                "not turned back",
+                lambda Q, V, dY: torch.einsum("spn,sp->sn", (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0), V),
+                "you turned time round for the running sum and did not turn it back: a second `.flip(0)` is missing",
+            ),
         ),
         claim="002:memory",
         difficulty=3,

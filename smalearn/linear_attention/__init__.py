@@ -1,6 +1,6 @@
 """Linear attention and its gates: one function, computed in parallel, step by step, or chunk by chunk.
 
-    S_t = G_t ∘ S_(t-1) + v_t k_t^T,    y_t = S_t q_t
+    H_t = G_t ∘ H_(t-1) + v_t k_t^T,    y_t = H_t q_t
 
 with a gate G_t = exp(log_a_t) in [0, 1]: none, one decay per token, one per key feature, or one per entry of the state.
 Each file holds one algorithm; that they agree is tested. `catalogue` shows known models as choices of the gate.

@@ -1,10 +1,10 @@
 """Recurrent models with a matrix state as choices of one gate.
 
-    S_t = G_t ∘ S_(t-1) + v_t k_t^T,    y_t = S_t q_t
+    H_t = G_t ∘ H_(t-1) + V_t K_t^T,    Y_t = H_t Q_t
 
 Every model here is this recurrence, with its own queries, keys, values and gate. A model's `gates` makes these four
 from what the model's linear layers put out; the layers themselves, convolutions, norms and output gates around the
-recurrence are left out, and so is any scale: scale Q or K. S is (P, N), so a gate G is exp of
+recurrence are left out, and so is any scale: scale Q or K. H is (P, N), so a gate G is exp of
 
     a scalar (...)      per key feature (..., N), the same for all rows      or full (..., P, N)
 """
@@ -48,7 +48,7 @@ class RecurrentModel:
     Attributes:
         name: of the model.
         gate: "none", "scalar" (one per token), "key" (one per key feature) or "full".
-        formula: the gate, and what else differs from v_t k_t^T and S_t q_t.
+        formula: the gate, and what else differs from V_t K_t^T and H_t Q_t.
         source: where it was published.
         gates: the model's inputs to `Gates`; its docstring names them.
     """
@@ -78,9 +78,9 @@ MODELS: dict[str, RecurrentModel] = {}
 """The models of this form, by name."""
 
 OTHER_MODELS = {
-    "DeltaNet": "S_t = S_(t-1) (I − β_t k_t k_t^T) + β_t v_t k_t^T: a matrix product in the place of the gate",
-    "Gated DeltaNet": "S_t = α_t S_(t-1) (I − β_t k_t k_t^T) + β_t v_t k_t^T: the same with a decay",
-    "RWKV-7": "S_t = S_(t-1) (Diag(w_t) − κ_t (a_t ∘ κ_t)^T) + v_t k_t^T: diagonal plus rank one",
+    "DeltaNet": "H_t = H_(t-1) (I − β_t K_t K_t^T) + β_t V_t K_t^T: a matrix product in the place of the gate",
+    "Gated DeltaNet": "H_t = α_t H_(t-1) (I − β_t K_t K_t^T) + β_t V_t K_t^T: the same with a decay",
+    "RWKV-7": "H_t = H_(t-1) (Diag(w_t) − κ_t (a_t ∘ κ_t)^T) + V_t K_t^T: diagonal plus rank one",
     "sLSTM": "gates that depend on the previous output: no linear recurrence",
 }
 """Models that are no choice of an elementwise gate, and why."""
@@ -96,13 +96,13 @@ def _model(name: str, gate: str, formula: str, source: str):
     return register
 
 
-@_model("linear attention", "none", "G_t = 1; y_t = S_t q_t / (z_t·q_t), z_t = Σ k", "Katharopoulos et al. 2020")
+@_model("linear attention", "none", "G_t = 1; Y_t = H_t Q_t / (z_t·Q_t), z_t = Σ K_s", "Katharopoulos et al. 2020")
 def linear_attention(Q, K, V):
     """Q and K after the feature map; every row of weights is divided by its sum."""
     return Gates(Q, K, _with_ones(V), None, _divided)
 
 
-@_model("RetNet", "scalar", "G_t = γ; q_t and k_t turned by the angles t θ", "Sun et al. 2023")
+@_model("RetNet", "scalar", "G_t = γ; Q_t and K_t turned by the angles t θ", "Sun et al. 2023")
 def retnet(Q, K, V, gamma, theta):
     """Decay gamma (...), angles theta (..., N/2): features n and n + N/2 make a complex number. No norm, no xPos."""
     phase = torch.arange(Q.shape[-2], dtype=Q.dtype, device=Q.device)[:, None] * theta[..., None, :]
@@ -116,13 +116,13 @@ def gated_retnet(Q, K, V, z):
     return Gates(Q, K, V, F.logsigmoid(z) / 16)
 
 
-@_model("gated RFA", "scalar", "G_t = σ(z_t); k_t times 1 − σ(z_t); normalised", "Peng et al. 2021")
+@_model("gated RFA", "scalar", "G_t = σ(z_t); K_t times 1 − σ(z_t); normalised", "Peng et al. 2021")
 def gated_rfa(Q, K, V, z):
     """Q and K after the random features, z (..., T)."""
     return Gates(Q, torch.sigmoid(-z)[..., None] * K, _with_ones(V), F.logsigmoid(z), _divided)
 
 
-@_model("Mamba-2", "scalar", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t); v_t times Δ_t", "Dao and Gu 2024")
+@_model("Mamba-2", "scalar", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t); V_t times Δ_t", "Dao and Gu 2024")
 def mamba2(Q, K, V, z, a):
     """Q = C, K = B, V = X, z (..., T) with its bias, a (...) per head. Without convolution, D and output gate."""
     dt = F.softplus(z)
@@ -130,7 +130,7 @@ def mamba2(Q, K, V, z, a):
 
 
 @_model(
-    "mLSTM", "scalar", "G_t = σ(f_t); k_t times exp(i_t); y_t = S_t q_t / max(|n_t·q_t|, 1)", "Beck et al. 2024 (xLSTM)"
+    "mLSTM", "scalar", "G_t = σ(f_t); K_t times exp(i_t); Y_t = H_t Q_t / max(|n_t·Q_t|, 1)", "Beck et al. 2024 (xLSTM)"
 )
 def mlstm(Q, K, V, i, f):
     """i, f (..., T). Without output gate; the paper also allows exp(f).
@@ -157,7 +157,7 @@ def gla(Q, K, V, z):
     return Gates(Q, K, V, F.logsigmoid(z) / 16)
 
 
-@_model("HGRN2", "key", "G_t = 1 f_t^T, f_t = b + (1 − b) σ(z_t); k_t = 1 − f_t", "Qin et al. 2024")
+@_model("HGRN2", "key", "G_t = 1 f_t^T, f_t = b + (1 − b) σ(z_t); K_t = 1 − f_t", "Qin et al. 2024")
 def hgrn2(Q, V, z, b):
     """Q the output gate, V the input, z (..., T, N), b (..., 1, N) the layer's lower bound in [0, 1)."""
     f = b + (1 - b) * torch.sigmoid(z)
@@ -167,7 +167,7 @@ def hgrn2(Q, V, z, b):
 @_model(
     "RWKV-6",
     "key",
-    "G_t = 1 w_t^T, w_t = exp(−exp(z_t)); y_t = (S_(t-1) + v_t (u ∘ k_t)^T) q_t",
+    "G_t = 1 w_t^T, w_t = exp(−exp(z_t)); Y_t = (H_(t-1) + V_t (u ∘ K_t)^T) Q_t",
     "Peng et al. 2024 (Finch)",
 )
 def rwkv6(Q, K, V, z, u):
@@ -183,7 +183,7 @@ def rwkv6(Q, K, V, z, u):
     return Gates(Q, _late(K), _late(V), _late(-z.exp()), read)
 
 
-@_model("GateLoop", "key", "G_t = 1 a_t^T, a_t = σ(z_t) exp(i φ_t); y_t the real part", "Katsch 2023")
+@_model("GateLoop", "key", "G_t = 1 a_t^T, a_t = σ(z_t) exp(i φ_t); Y_t the real part", "Katsch 2023")
 def gateloop(Q, K, V, z, phi):
     """z, phi (..., T, N), Q and K real.
 
@@ -195,7 +195,7 @@ def gateloop(Q, K, V, z, phi):
     return Gates(Q, K, V, F.logsigmoid(torch.cat([z, z], -1)))
 
 
-@_model("Mamba", "full", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t) per row; v_t times Δ_t", "Gu and Dao 2023")
+@_model("Mamba", "full", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t) per row; V_t times Δ_t", "Gu and Dao 2023")
 def mamba(Q, K, V, z, a):
     """Q = C, K = B, V = X, z (..., T, P) with its bias, a (..., P, N). Without convolution, D and output gate."""
     dt = F.softplus(z)

@@ -27,7 +27,7 @@ def linear_attention_recomputed(
 
     The gradients are linear attentions themselves. With the gradient dY of Y, and L the decays between two tokens,
 
-        dQ = (L ∘ dY V^T) K      reads the states S_t = Σ_{s ≤ t} L[t, s] V_s K_s^T     forwards in time
+        dQ = (L ∘ dY V^T) K      reads the states H_t = Σ_{s ≤ t} L[t, s] V_s K_s^T     forwards in time
         dK = (L ∘ dY V^T)^T Q    reads the states R_s = Σ_{t ≥ s} L[t, s] dY_t Q_t^T    backwards in time
         dV = (L ∘ Q K^T)^T dY    the same
         dlog_a_t = Σ_{s < t ≤ i} L[i, s] (Q_i · K_s)(dY_i · V_s): all that flows across t, from before it to t or later

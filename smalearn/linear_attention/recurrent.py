@@ -17,7 +17,7 @@ def linear_attention_recurrent(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal linear attention as a recurrence (Proposition 4.1), with any elementwise gate.
 
-    S_t = exp(log_a_t) ∘ S_(t-1) + V_t K_t^T, Y_t = S_t Q_t. For the normaliser append a column of ones to V.
+    H_t = exp(log_a_t) ∘ H_(t-1) + V_t K_t^T, Y_t = H_t Q_t. For the normaliser append a column of ones to V.
 
     Args:
         Q: (..., T, N) queries.
