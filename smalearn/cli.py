@@ -6,6 +6,7 @@ A sub-command is a function of its parsed arguments that returns an exit status,
 import argparse
 import contextlib
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from smalearn import __version__, workbook
 
-__all__ = ["doctor", "lab", "main", "progress", "reset"]
+__all__ = ["bench", "doctor", "lab", "main", "progress", "reset"]
 
 CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
 
@@ -112,6 +113,28 @@ def doctor(args: argparse.Namespace) -> int:
     return 0 if doctor.can_work(findings) else 1
 
 
+def bench(args: argparse.Namespace) -> int:
+    """Measure against peers and print the result, which takes minutes.
+
+    Args:
+        args: `name` of the benchmark, and `output`, a file for the result with all samples as JSON, or None.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.bench import BENCHMARKS, table
+
+    if args.name not in BENCHMARKS:
+        return _fail(f"bench: there is no benchmark {args.name!r}, only {', '.join(BENCHMARKS)}")
+    if args.output and not args.output.parent.is_dir():
+        return _fail(f"bench: there is no folder {args.output.parent} for the result")
+    result = BENCHMARKS[args.name]()
+    if args.output:
+        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(table(result))
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command.
 
@@ -150,6 +173,10 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=reset)
     command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
     command.set_defaults(run=doctor)
+    command = commands.add_parser("bench", help="time this package beside others; takes minutes")
+    command.add_argument("name", help="what to time: linear-attention")
+    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
+    command.set_defaults(run=bench)
     return parser
 
 

@@ -1,6 +1,7 @@
 """The command `smalearn`: what each sub-command prints and returns; what it does is tested with its module."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from smalearn import __version__, cli, doctor, exercises, workbook
+from smalearn import __version__, bench, cli, doctor, exercises, workbook
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
 
@@ -174,6 +175,23 @@ def test_no_command_prints_the_help(capsys):
     shown = capsys.readouterr().err
     assert "usage: smalearn" in shown
     assert "open the course in JupyterLab" in shown
+
+
+def test_bench_prints_the_result_and_keeps_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda: {"steps": [1, 2]}})
+    monkeypatch.setattr(bench, "table", lambda result: f"steps: {result['steps']}")
+    file = tmp_path / "result.json"
+    assert cli.main(["bench", "dance", "-o", str(file)]) == 0
+    assert json.loads(file.read_text(encoding="utf-8")) == {"steps": [1, 2]}
+    assert cli.main(["bench", "dance"]) == 0
+    assert capsys.readouterr().out == 2 * "steps: [1, 2]\n"
+
+
+def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
+    assert cli.main(["bench", "dance"]) == 1
+    assert "smalearn bench: there is no benchmark 'dance', only linear-attention" in capsys.readouterr().err
+    assert cli.main(["bench", "linear-attention", "-o", str(tmp_path / "nowhere/result.json")]) == 1
+    assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
 
 
 def test_version(capsys):
