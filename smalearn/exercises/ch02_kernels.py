@@ -149,8 +149,13 @@ register(
             Mutant(
                 "zero not allowed",
                 _minors_are_positive,
-                "you ask for eigenvalues above zero: six points in three dimensions have a G with three zeros, and it "
-                "is X Xᵀ",
+                "you leave no room for zero: six points in three dimensions have a G = X Xᵀ with three zero "
+                "eigenvalues, and rounding puts some of them at -1e-16",
+            ),
+            Mutant(
+                "always True",
+                lambda G: True,
+                "your answer is always True: singular values are never negative, eigenvalues can be",
             ),
         ),
         claim="004:feature-map-any-f",
@@ -164,7 +169,7 @@ register(
 
 
 def cosformer_features(x, horizon):
-    """Features (T, 2N) of x (T, N) with dot products relu(q_i)·relu(k_j)·cos(π (i - j) / 2M), where M = horizon."""
+    """Features (T, 2N) of x (T, N) with dot products relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon))."""
     angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=x.dtype)[:, None]
     return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)
 
@@ -178,11 +183,18 @@ def _cosformer_oracle(x, horizon):
 
 
 def _cosformer_cases(generator):
-    yield torch.zeros(1, 1, dtype=torch.float64), 3
-    yield torch.ones(3, 2, dtype=torch.float64), 3
+    """Every horizon is a power of two: whatever the order of the operations, float32 angles come out the same."""
+    yield torch.zeros(1, 1, dtype=torch.float64), 4
+    yield torch.ones(3, 2, dtype=torch.float64), 4
     yield _randn(generator, 4, 2).abs(), 4
     yield _randn(generator, 1, 4), 2
-    yield _randn(generator, 6, 3), 10
+    yield _randn(generator, 6, 3), 16
+
+
+def _single_precision(x, horizon):
+    """The angles in torch's default dtype."""
+    angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=torch.float32)[:, None]
+    return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)
 
 
 def _literal_cosformer(x, horizon):
@@ -194,7 +206,8 @@ register(
     Exercise(
         id="2.6",
         title="Positions in the features",
-        statement="Return the 2N features relu(x_t) cos θ_t, relu(x_t) sin θ_t, with θ_t = π t / 2M and t from 0.",
+        statement="Return the 2N features relu(x_t) cos θ_t, relu(x_t) sin θ_t, with θ_t = π t / (2 · horizon) and t "
+        "from 0.",
         oracle=_cosformer_oracle,
         cases=_cosformer_cases,
         solution=cosformer_features,
@@ -207,7 +220,7 @@ register(
             Mutant(
                 "bare sine",
                 _literal_cosformer,
-                "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_i - θ_j), "
+                "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_t - θ_s), "
                 "times q·k. (The Mamba-2 paper prints it without the x)",
             ),
             Mutant(
@@ -221,9 +234,15 @@ register(
                 "the angle runs to π instead of π/2: the cosine of a large distance becomes negative",
             ),
             Mutant(
+                "single precision",
+                _single_precision,
+                "the features are right to seven digits: the angles are float32, because `torch.arange` holds integers "
+                "and these times a float are float32; give it `dtype=x.dtype`",
+            ),
+            Mutant(
                 "positions from 1",
                 lambda x, horizon: cosformer_features(torch.cat([torch.zeros_like(x[:1]), x]), horizon)[1:],
-                "the positions start at 1, they should start at 0. (The weights are the same: only i - j counts)",
+                "the positions start at 1, they should start at 0. (The weights are the same: only t - s counts)",
             ),
         ),
         claim="000:cosformer",

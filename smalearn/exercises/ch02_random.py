@@ -68,6 +68,17 @@ register(
                 "the factor e^(|x|²/2) is missing: these features estimate the Gaussian kernel exp(-|q - k|²/2)",
             ),
             Mutant(
+                "as printed",
+                _by_entries(lambda p, half, m, sign: _wave(p, sign)),
+                "this is the map as the Mamba-2 paper prints it: e^(|x|²/2) and 1/√m are missing, and attention with "
+                "it tends to softmax(q·k - |k|²/2)",
+            ),
+            Mutant(
+                "no half",
+                _by_entries(lambda p, half, m, sign: math.exp(2 * half) * _wave(p, sign) / math.sqrt(m)),
+                "your factor is e^(|x|²): the Gaussian is e^(-|q - k|²/2), with a half",
+            ),
+            Mutant(
                 "factor upside down",
                 _by_entries(lambda p, half, m, sign: math.exp(-half) * _wave(p, sign) / math.sqrt(m)),
                 "the factor is e^(+|x|²/2) here, because the Gaussian has too little of it; with the minus sign the "
@@ -110,11 +121,16 @@ register(
         cases=_feature_cases,
         solution=positive_features,
         hints=(
-            "The form is that of exercise 2.3 with other waves and another factor: how many features are averaged now?",
+            "The form is that of exercise 2.3 with other waves and another factor. Now 2m are averaged, not m.",
             "`(x @ W.mT).exp()` are the first m features, `(-x @ W.mT).exp()` the last m.",
             "Multiply row by row with `(-x.square().sum(dim=1, keepdim=True) / 2).exp() / math.sqrt(2 * len(W))`.",
         ),
         mutants=(
+            Mutant(
+                "plus sign",
+                _by_entries(lambda p, half, m, sign: math.exp(sign * p + half) / math.sqrt(2 * m)),
+                "this is the factor e^(+|x|²/2) of the Fourier features; here the norms must be taken away",
+            ),
             Mutant(
                 "as printed",
                 _by_entries(lambda p, half, m, sign: math.exp(sign * p) / math.sqrt(2)),
@@ -161,7 +177,7 @@ def _gram_schmidt(A):
 def _rotation_cases(generator):
     yield (torch.tensor([[2.0]], dtype=torch.float64),)
     yield (torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=torch.float64),)
-    for size in (2, 3, 5):
+    for size in (3, 4, 5):
         yield (_randn(generator, size, size),)
 
 
@@ -191,6 +207,11 @@ register(
                 "the signs multiply the ROWS of Q: then Q R is no longer A",
             ),
             Mutant(
+                "diagonal of Q",
+                lambda A: torch.linalg.qr(A).Q * torch.linalg.qr(A).Q.diagonal().sign(),
+                "you make the diagonal of Q positive; it is the diagonal of R that must be",
+            ),
+            Mutant(
                 "columns made 1 long",
                 lambda A: A / A.norm(dim=0),
                 "these are the columns of A at length 1: they are not orthogonal",
@@ -207,7 +228,7 @@ register(
 
 
 def nystrom_weights(Q, K, Q_means, K_means):
-    """The (T, S) weights through m landmarks: softmax(Q K̃ᵀ) · pinv(softmax(Q̃ K̃ᵀ)) · softmax(Q̃ Kᵀ)."""
+    """The (T, S) weights through r landmarks: softmax(Q K̃ᵀ) · pinv(softmax(Q̃ K̃ᵀ)) · softmax(Q̃ Kᵀ)."""
     middle = torch.linalg.pinv(softmax_weights(Q_means, K_means))
     return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K)
 
@@ -231,6 +252,12 @@ def _nystrom_cases(generator):
     yield Q, K, Q, K
 
 
+def _swapped_landmarks(Q, K, Q_means, K_means):
+    """The middle factor from landmark keys on landmark queries."""
+    middle = torch.linalg.pinv(softmax_weights(K_means, Q_means))
+    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K)
+
+
 def _softmax_of_the_product(Q, K, Q_means, K_means):
     scores = (Q @ K_means.mT) @ torch.linalg.pinv(Q_means @ K_means.mT) @ (Q_means @ K.mT)
     return scores.softmax(-1)
@@ -240,14 +267,14 @@ register(
     Exercise(
         id="2.7",
         title="Through the landmarks",
-        statement="Return softmax(Q K̃ᵀ) · A⁺ · softmax(Q̃ Kᵀ) with A = softmax(Q̃ K̃ᵀ), where Q̃ and K̃ are m landmarks.",
+        statement="Return softmax(Q K̃ᵀ) · A⁺ · softmax(Q̃ Kᵀ) with A = softmax(Q̃ K̃ᵀ), where Q̃ and K̃ are r landmarks.",
         oracle=_around(lambda A: torch.linalg.solve(A, torch.eye(len(A), dtype=A.dtype))),
         cases=_nystrom_cases,
         solution=nystrom_weights,
         hints=(
             "Three softmaxes: all queries on the landmark keys, landmarks on landmarks, landmark queries on all keys.",
-            "`softmax_weights(Q, K_means)` is the first, (T, m). The pseudo-inverse is `torch.linalg.pinv`.",
-            "Multiply the three factors in the order (T, m), (m, m), (m, S); only the middle one is inverted.",
+            "`softmax_weights(Q, K_means)` is the first, (T, r). The pseudo-inverse is `torch.linalg.pinv`.",
+            "Multiply the three factors in the order (T, r), (r, r), (r, S); only the middle one is inverted.",
         ),
         mutants=(
             Mutant(
@@ -264,6 +291,11 @@ register(
                 "transposed",
                 _around(lambda A: torch.linalg.pinv(A).mT),
                 "the pseudo-inverse is transposed: A has landmark QUERIES in its rows, its inverse landmark KEYS",
+            ),
+            Mutant(
+                "landmarks swapped",
+                _swapped_landmarks,
+                "your A is softmax(K̃ Q̃ᵀ): the landmark QUERIES come first, A = softmax(Q̃ K̃ᵀ)",
             ),
             Mutant(
                 "softmax last",
