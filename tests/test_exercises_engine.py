@@ -1110,6 +1110,19 @@ def test_interrupt_during_the_watch_itself_raises_nothing():
     assert not watch.struck
 
 
+def test_a_tracer_is_never_interrupted_for_it_may_hold_a_lock():
+    space = {"__name__": "coverage.collector", "time": time, "finished": []}
+    exec("def trace():\n    time.sleep(0.3)\n    finished.append(True)", space)
+
+    def endless(Q, K, V):
+        space["trace"]()
+        while True:
+            pass
+
+    assert evaluate(CAUSAL, endless, limit=0.1).outcome == "timeout"
+    assert space["finished"] == [True]
+
+
 def test_the_learners_own_interrupt_passes_through(capsys):
     def stopped(Q, K, V):
         signal.raise_signal(signal.SIGINT)
@@ -1160,9 +1173,12 @@ def test_no_limit_where_the_host_program_owns_the_signal(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def fresh_kernel(monkeypatch):
-    """No attempt and no hint is remembered."""
+    """No attempt and no hint is remembered; Ctrl-C interrupts, also where pytest runs in the background."""
     monkeypatch.setattr(commands, "_latest", {})
     monkeypatch.setattr(commands, "_given", {})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def is_copy(function):

@@ -55,7 +55,7 @@ class _Watch:
                 self.previous(number, frame)
             return
         self.rung = False
-        if self.running and frame.f_code is not within.__code__:
+        if self.running and frame.f_code is not within.__code__ and not _traced(frame):
             if self.struck:
                 _insist(frame)
             self.struck = True
@@ -68,6 +68,15 @@ class _Watch:
         signal.signal(signal.SIGINT, self.previous)  # runs the handler of a pending signal first: still ours
         if self.struck:
             sys.settrace(self.trace)
+
+
+def _traced(frame: FrameType) -> bool:
+    """Whether coverage is at work on top of the watched code: an exception there would leave its lock locked."""
+    while frame.f_code is not within.__code__:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "coverage":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _insist(frame: FrameType) -> None:
