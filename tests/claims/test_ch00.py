@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import smalearn
-from smalearn.contractions import orders
+from smalearn import ShapeError
+from smalearn.contractions import contract, orders
 from smalearn.sma import QUADRATIC, sma_orders, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
 
@@ -159,3 +160,33 @@ def test_the_same_tensors_under_two_names():
         h = a[t] * h + torch.outer(X[t], B[t])
         expected.append(h @ C[t])
     assert_close(sma_quadratic(C, B, X, one_semiseparable(a)), torch.stack(expected))
+
+
+@pytest.mark.claim("003:notation", "smalearn.contractions.contract")
+def test_block_tensor_trains_in_the_letters_of_the_table():
+    a, b, c, d, s = 2, 3, 4, 2, 5
+    L, R = random_tensors([(b, a, c, s), (c, d, b, s)])
+    M = contract("bacs, cdbs -> abcd", L, R).reshape(a * b, c * d)  # m = ab rows, n = cd columns
+    expected = torch.zeros(a * b, c * d, dtype=torch.float64)
+    for row in range(a * b):
+        for column in range(c * d):
+            (i, j), (k, o) = divmod(row, b), divmod(column, d)
+            expected[row, column] = sum(L[j, i, k, t] * R[k, o, j, t] for t in range(s))
+    assert_close(M, expected)
+    with pytest.raises(ShapeError, match=r"axis 'b' is 3 in .* but 2 in"):
+        contract("bacs, cdbs -> abcd", L, R[:, :, :2])
+
+
+@pytest.mark.claim("003:notation", "smalearn.contractions.contract")
+def test_heads_of_dimension_r_fill_the_embedding():
+    H, r, batch, length = 2, 3, 2, 4
+    D = H * r
+    X, W_Q, W_K = random_tensors([(batch, length, D), (H, D, r), (H, D, r)])
+    scores = contract("BTD, HDr, HEr, BSE -> BHTS", X, W_Q, W_K, X)
+    assert scores.shape == (batch, H, length, length)
+    for h in range(H):
+        assert_close(scores[:, h], (X @ W_Q[h]) @ (X @ W_K[h]).mT)
+    table = [row["course"] for row in notation_table()]
+    levels = next(row for row in table if "p_l" in row)
+    assert not levels & {"L", "R"}  # the number of a level is never a factor
+    assert any({"L", "R"} <= row and "p_l" not in row for row in table)
