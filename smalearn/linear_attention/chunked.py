@@ -21,10 +21,10 @@ def linear_attention_chunked(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal linear attention in chunks: almost all work is matrix products, and linear in T.
 
-    In a chunk that the state S enters, with the decays e_t since its beginning and f_s until its end,
+    In a chunk that the state H enters, with the decays e_t since its beginning and f_s until its end,
 
-        Y_t = Σ_{s ≤ t} scores[t, s] V_s + S (e_t ∘ Q_t)          the parallel form, and what the past says
-        S'  = e_last ∘ S + Σ_s V_s (f_s ∘ K_s)^T                  the state for the next chunk
+        Y_t = Σ_{s ≤ t} scores[t, s] V_s + H (e_t ∘ Q_t)          the parallel form, and what the past says
+        H'  = e_last ∘ H + Σ_s V_s (f_s ∘ K_s)^T                  the state for the next chunk
 
     chunk_len = 1 is the recurrent form, chunk_len ≥ T the parallel form. For the normaliser append a column of ones to
     V. Keys and queries shared by a group of heads have an axis of size 1 for these heads.
