@@ -5,7 +5,7 @@ torch is imported when a check needs it, so that `import smalearn` and `smalearn
 
 from collections.abc import Mapping
 
-__all__ = ["ShapeError", "check_count", "check_dtypes", "check_shapes"]
+__all__ = ["ShapeError", "check_companion", "check_count", "check_dtypes", "check_log_a", "check_shapes", "check_ssd"]
 
 
 class ShapeError(ValueError):
@@ -83,3 +83,61 @@ def check_count(function: str, argument: str, value: int, least: int = 1) -> int
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {value!r}")
     return value
+
+
+def check_companion(function: str, name: str, tensor: object, first: str, reference: object) -> None:
+    """Check a decay or a state: it has the dtype of the tensor `reference`, called `first`, or float32; and its device.
+
+    Raises:
+        ValueError: naming function, argument, expected and got.
+    """
+    import torch
+
+    if tensor.dtype not in (reference.dtype, torch.float32):
+        allowed = " or ".join(dict.fromkeys([str(reference.dtype), "torch.float32"]))
+        raise ValueError(f"{function}: {name} is {tensor.dtype}, expected {allowed}")
+    if tensor.device != reference.device:
+        raise ValueError(f"{function}: {name} is on {tensor.device} but {first} is on {reference.device}")
+
+
+def check_log_a(function: str, log_a: object, first: str, reference: object) -> None:
+    """Check dtype and device of log_a against those of `reference`, called `first`, and its sign where it is on a CPU.
+
+    Raises:
+        ValueError: naming function, argument, expected and got.
+    """
+    check_companion(function, "log_a", log_a, first, reference)
+    if log_a.device.type == "cpu" and not (log_a <= 0).all():
+        raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {log_a.max().item():.3g}")
+
+
+def check_ssd(function: str, X: object, log_a: object, B: object, C: object, state: object, time: str = "t") -> None:
+    """Check the operands of state space duality: X (..., T, P), log_a (..., T), B and C (..., T, N), state (..., P, N).
+
+    Args:
+        function: name of the public function, which opens every message.
+        X: inputs.
+        log_a: log decay, one per token, or None.
+        B: input maps.
+        C: output maps.
+        state: before the first token, or None.
+        time: letter of the time axis; empty for a single step, whose x, log_a and state have no time.
+
+    Raises:
+        ShapeError: an axis has two sizes, or leading axes do not broadcast.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive or NaN.
+    """
+    first, state_name = ("X", "initial_state") if time else ("x", "state")
+    check_dtypes(function, {first: X, "B": B, "C": C})
+    operands = {first: (X, time + "p"), "B": (B, time + "n"), "C": (C, time + "n")}
+    if log_a is not None:
+        check_dtypes(function, {"log_a": log_a})
+        operands["log_a"] = (log_a, time)
+    if state is not None:
+        check_dtypes(function, {state_name: state})
+        operands[state_name] = (state, "pn")
+    check_shapes(function, operands)
+    if state is not None:
+        check_companion(function, state_name, state, first, X)
+    if log_a is not None:
+        check_log_a(function, log_a, first, X)

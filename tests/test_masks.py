@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from registry_masks import MASKS
+from registry_masks import FAMILIES, MASKS
 
 from smalearn import ShapeError, masks
 from smalearn.masks import BandedMask, BlockDiagonalMask, CausalMask, DilatedMask, Mask, SparseMask, dense_mask
@@ -21,7 +21,8 @@ def oracle(mask, entry):
 def test_registry_has_every_mask():
     public = {getattr(masks, name) for name in masks.__all__}
     concrete = {c for c in public if isinstance(c, type) and not c.__abstractmethods__}
-    assert {type(mask) for mask, _ in MASKS} == concrete
+    families = [family.build(3, 3, *family.draw((), 3, 3)) for family in FAMILIES]
+    assert {type(mask) for mask in [*(mask for mask, _ in MASKS), *families]} == concrete
 
 
 @every_mask

@@ -2,9 +2,9 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_companion, check_dtypes, check_log_a, check_shapes
 
-__all__ = ["check_inputs", "check_log_a", "key_gate", "widen"]
+__all__ = ["check_inputs", "key_gate", "widen"]
 
 REMEDY = {"tn": "linear_attention_chunked", "tpn": "linear_attention_recurrent"}
 
@@ -42,20 +42,9 @@ def check_inputs(
         operands["log_a"] = (log_a, _gate_axes(function, log_a, K, gates))
     check_shapes(function, {name: pair for name, pair in operands.items() if pair[0] is not None})
     if state is not None:
-        _check_companion(function, names[3], state, names[0], Q)
+        check_companion(function, names[3], state, names[0], Q)
     if log_a is not None:
         check_log_a(function, log_a, names[0], Q)
-
-
-def check_log_a(function: str, log_a: torch.Tensor, name: str, Q: torch.Tensor) -> None:
-    """Check dtype and device of log_a against those of Q, called `name`, and its sign where it is on a CPU.
-
-    Raises:
-        ValueError: naming function, argument, expected and got.
-    """
-    _check_companion(function, "log_a", log_a, name, Q)
-    if log_a.device.type == "cpu" and not (log_a <= 0).all():
-        raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {log_a.max().item():.3g}")
 
 
 def _gate_axes(function, log_a, K, gates):
@@ -74,15 +63,6 @@ def _gate_axes(function, log_a, K, gates):
 def _shown(axes):
     """The axes as docstrings write them."""
     return f"({', '.join(['...', *axes.upper()])})"
-
-
-def _check_companion(function, name, tensor, first, Q):
-    """log_a and states have the dtype of Q, or float32, and its device."""
-    if tensor.dtype not in (Q.dtype, torch.float32):
-        allowed = " or ".join(dict.fromkeys([str(Q.dtype), "torch.float32"]))
-        raise ValueError(f"{function}: {name} is {tensor.dtype}, expected {allowed}")
-    if tensor.device != Q.device:
-        raise ValueError(f"{function}: {name} is on {tensor.device} but {first} is on {Q.device}")
 
 
 def widen(like: torch.Tensor, *tensors: torch.Tensor | None) -> list[torch.Tensor | None]:

@@ -1,14 +1,14 @@
 """The chunked form: quadratic inside chunks of constant length, a state handed from chunk to chunk."""
 
 import torch
-import torch.nn.functional as F
 
 from smalearn._checks import check_count
 from smalearn.contractions import contract
 from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
-from smalearn.linear_attention.parallel import decayed_scores, since_start, until_end
+from smalearn.linear_attention.parallel import decayed_scores
+from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 
-__all__ = ["join_chunks", "linear_attention_chunked", "pass_states", "split_chunks"]
+__all__ = ["linear_attention_chunked", "pass_states"]
 
 
 def linear_attention_chunked(
@@ -87,18 +87,3 @@ def pass_states(
         entering.append(state)
         state = decay * state + update
     return torch.stack(entering, -3), state
-
-
-def split_chunks(x: torch.Tensor, chunk_len: int) -> torch.Tensor:
-    """(..., T, D) as (..., C, chunk_len, D), zeros after the last token; at least one chunk, none longer than T."""
-    length = x.shape[-2]
-    chunk_len = max(1, min(chunk_len, length))
-    chunks = max(1, -(-length // chunk_len))
-    missing = chunks * chunk_len - length
-    x = F.pad(x, (0, 0, 0, missing)) if missing else x
-    return x.unflatten(-2, (chunks, chunk_len))
-
-
-def join_chunks(x: torch.Tensor, length: int) -> torch.Tensor:
-    """Inverse of `split_chunks`: (..., C, chunk_len, D) as (..., T, D)."""
-    return x.flatten(-3, -2)[..., :length, :]

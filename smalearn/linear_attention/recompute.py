@@ -6,8 +6,8 @@ from torch.autograd.function import once_differentiable
 from smalearn._checks import check_count
 from smalearn.contractions import contract
 from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
-from smalearn.linear_attention.chunked import join_chunks, linear_attention_chunked, pass_states, split_chunks
-from smalearn.linear_attention.parallel import decay_matrix, since_start, until_end
+from smalearn.linear_attention.chunked import linear_attention_chunked, pass_states
+from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks, until_end
 
 __all__ = ["linear_attention_recomputed"]
 
@@ -100,7 +100,7 @@ def _gradients(Q, K, V, gate, dY, state, dstate):
 
 def _gradients_inside(Q, K, V, gate, dY, S, R):
     """Gradients of Q, K, V and gate in chunks between which S and R are known."""
-    L, read, write = decay_matrix(gate), since_start(gate).exp(), until_end(gate).exp()
+    L, read, write = decay_matrix(gate[..., 0]), since_start(gate).exp(), until_end(gate).exp()
     A, W = contract("TN, SN -> TS", Q, K), L * contract("TP, SP -> TS", dY, V)
     from_past, from_future = read * contract("TP, PN -> TN", dY, S), write * contract("TP, PN -> TN", V, R)
     dQ = contract("TS, SN -> TN", W, K) + from_past

@@ -2,8 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
-from smalearn.linear_attention._inputs import check_log_a
+from smalearn._checks import check_dtypes, check_log_a, check_shapes
 from smalearn.linear_attention.chunked import linear_attention_chunked
 
 __all__ = ["gated_slot_attention", "slot_weights"]

@@ -5,7 +5,45 @@ nothing of queries, keys and values, and are no `nn.Module`.
 """
 
 from smalearn.masks.base import Mask, dense_mask
-from smalearn.masks.scan import CausalMask
-from smalearn.masks.sparse import BandedMask, BlockDiagonalMask, DilatedMask, SparseMask
+from smalearn.masks.decay import decay_matrix, segsum
+from smalearn.masks.fourier import FourierMask, ToeplitzMask
+from smalearn.masks.hadamard import hadamard
+from smalearn.masks.lowrank import HadamardMask, LowRankMask
+from smalearn.masks.presets import alibi_mask, alibi_slopes, retnet_decays, retnet_mask, rotary_decay_mask
+from smalearn.masks.scan import (
+    CausalMask,
+    DecayMask,
+    SemiseparableMask,
+    scan_associative,
+    scan_chunked,
+    scan_recurrent,
+)
+from smalearn.masks.sparse import BandedMask, BlockDiagonalMask, DilatedMask, IntersectionMask, SparseMask
 
-__all__ = ["BandedMask", "BlockDiagonalMask", "CausalMask", "DilatedMask", "Mask", "SparseMask", "dense_mask"]
+__all__ = [
+    "BandedMask",
+    "BlockDiagonalMask",
+    "CausalMask",
+    "DecayMask",
+    "DilatedMask",
+    "FourierMask",
+    "HadamardMask",
+    "IntersectionMask",
+    "LowRankMask",
+    "Mask",
+    "SemiseparableMask",
+    "SparseMask",
+    "ToeplitzMask",
+    "alibi_mask",
+    "alibi_slopes",
+    "decay_matrix",
+    "dense_mask",
+    "hadamard",
+    "retnet_decays",
+    "retnet_mask",
+    "rotary_decay_mask",
+    "scan_associative",
+    "scan_chunked",
+    "scan_recurrent",
+    "segsum",
+]

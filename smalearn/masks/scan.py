@@ -1,11 +1,27 @@
-"""Masks whose product is a scan over time. The causal mask is the first: its product is a running sum."""
+"""Masks whose product is a scan over time: causal, decay, 1-semiseparable.
+
+All are y_t = a_t y_(t-1) + x_t, with a_t = 1, a_t = γ, or any a_t. The scan has three algorithms: step by step, in
+chunks, and in log2(T) rounds that all tokens pass at once.
+"""
 
 import torch
 
-from smalearn._checks import check_count
-from smalearn.masks.base import Mask
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn.masks.base import Mask, widened
+from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks
 
-__all__ = ["CausalMask"]
+__all__ = [
+    "CausalMask",
+    "DecayMask",
+    "SemiseparableMask",
+    "check_decay",
+    "scan_associative",
+    "scan_chunked",
+    "scan_recurrent",
+]
+
+CHUNK_LEN = 16  # larger chunks have more decays to compute, smaller ones more levels
+SUM_LEN = 64  # of running sums, which need no decays
 
 
 class CausalMask(Mask):
@@ -36,16 +52,265 @@ class CausalMask(Mask):
 
     def _product(self, x):
         target, source = self.shape
-        return _resize(x[..., :target, :].cumsum(-2), target, repeat_last=target > source)
+        return _resize(_running_sum(x[..., :target, :]), target, repeat_last=target > source)
 
     def _transpose_product(self, y):
         # Column s of L holds ones from row s on: a running sum from the end, in which the rows t ≥ S-1 that see
         # every source act as one.
-        return _resize(y.flip(-2).cumsum(-2).flip(-2)[..., : self.shape[1], :], self.shape[1])
+        return _resize(_running_sum(y.flip(-2)).flip(-2)[..., : self.shape[1], :], self.shape[1])
 
     def cost(self, columns: int = 1) -> int:
         """One addition per entry of the running sum: min(T, S)·columns."""
         return min(self.shape) * columns
+
+
+class DecayMask(Mask):
+    """L[t, s] = γ^(t-s) if s ≤ t else 0: the mask of RetNet (Mamba-2 paper, section 4.3).
+
+    Its product is y_t = γ y_(t-1) + x_t. γ = 1 gives the causal mask, γ = 0 the identity, because 0^0 = 1.
+
+    Args:
+        length: T ≥ 0.
+        gamma: decay γ in [0, 1], a number or a tensor (...) with one for each head.
+
+    Raises:
+        ValueError: length is no integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
+
+    Example:
+        >>> DecayMask(3, 0.5).dense()
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 1.0000, 0.0000],
+                [0.2500, 0.5000, 1.0000]])
+    """
+
+    parameters = ("gamma",)
+
+    def __init__(self, length: int, gamma: float | torch.Tensor):
+        gamma = check_decay("DecayMask", length, gamma)
+        self.gamma, self.shape = gamma, (*gamma.shape, length, length)
+
+    def dense(self, dtype=None, device=None):
+        """The lower triangular matrix of powers, (..., T, T)."""
+        powers = _powers(widened(self.gamma.to(device)), self.shape[-1])
+        return _triangle(powers).to(self._dense_dtype(dtype))
+
+    def _product(self, x):
+        return _scan_constant(x, _beside(self.gamma, x))
+
+    def _transpose_product(self, y):
+        return self._product(y.flip(-2)).flip(-2)
+
+    def cost(self, columns: int = 1) -> int:
+        """One multiplication and one addition for each step of the recurrence: 2·(T - 1)·columns."""
+        return 2 * max(self.shape[-1] - 1, 0) * columns
+
+
+class SemiseparableMask(Mask):
+    """L[t, s] = a_t a_(t-1) ... a_(s+1) if s ≤ t else 0: the 1-semiseparable mask of SSD, a decay that depends on time.
+
+    Its product is y_t = a_t y_(t-1) + x_t. Constant a gives the decay mask. Nothing precedes the first token, so a_0
+    does not occur. A complex log_a turns as it decays: π i in it makes a negative a.
+
+    Args:
+        log_a: (..., T) log of a, real part ≤ 0; −inf for a = 0, a reset: nothing before it is seen from there on.
+
+    Raises:
+        ShapeError: log_a has no axis.
+        ValueError: log_a is no floating tensor, or (on a CPU) its real part is positive or NaN.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 3.2.2, definition 3.3.
+
+    Example:
+        >>> SemiseparableMask(torch.tensor([1.0, 0.5, 0.0, 0.25]).log()).dense()
+        tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+                [0.5000, 1.0000, 0.0000, 0.0000],
+                [0.0000, 0.0000, 1.0000, 0.0000],
+                [0.0000, 0.0000, 0.2500, 1.0000]])
+    """
+
+    parameters = ("log_a",)
+
+    def __init__(self, log_a: torch.Tensor):
+        check_dtypes("SemiseparableMask", {"log_a": log_a})
+        if log_a.ndim < 1:
+            raise ShapeError("SemiseparableMask: log_a needs axes (..., T), got shape ()")
+        decay = log_a.real if log_a.is_complex() else log_a
+        if decay.device.type == "cpu" and not (decay <= 0).all():
+            raise ValueError(f"SemiseparableMask: log_a must be ≤ 0, the log of a decay, got {decay.max().item():.3g}")
+        self.log_a, self.shape = log_a, (*log_a.shape, log_a.shape[-1])
+
+    def dense(self, dtype=None, device=None):
+        """The lower triangular matrix of products of decays, (..., T, T)."""
+        return decay_matrix(widened(self.log_a.to(device))).to(self._dense_dtype(dtype))
+
+    def _product(self, x):
+        return scan_chunked(x, _beside(self.log_a, x))
+
+    def _transpose_product(self, y):
+        # Back in time, what reaches s from s+1 is decayed by a_(s+1).
+        log_a = _beside(self.log_a, y)
+        return scan_chunked(y.flip(-2), log_a.roll(-1, -1).flip(-1)).flip(-2)
+
+    def cost(self, columns: int = 1) -> int:
+        """One multiplication and one addition for each step of the recurrence: 2·(T - 1)·columns."""
+        return 2 * max(self.shape[-1] - 1, 0) * columns
+
+
+def scan_recurrent(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
+    """y_t = exp(log_a[t]) y_(t-1) + x_t, one step after the other.
+
+    Args:
+        x: (..., T, columns).
+        log_a: (..., T) log decays; the first acts on nothing.
+
+    Returns:
+        (..., T, columns), dtype of x.
+
+    Raises:
+        ShapeError: an operand has too few axes, T differs, or leading axes do not broadcast.
+
+    Cost:
+        2·T·columns operations in T steps.
+    """
+    check_shapes("scan_recurrent", {"x": (x, "tp"), "log_a": (log_a, "t")})
+    leading = torch.broadcast_shapes(x.shape[:-2], log_a.shape[:-1])
+    y, found = x.new_zeros(*leading, x.shape[-1]), []
+    for decay, now in zip(log_a.exp().to(x.dtype).unbind(-1), x.unbind(-2), strict=True):
+        y = decay[..., None] * y + now
+        found.append(y)
+    return torch.stack(found, -2) if found else x.expand(*leading, *x.shape[-2:])
+
+
+def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LEN) -> torch.Tensor:
+    """`scan_recurrent` in chunks: a dense product inside each, and a scan over what leaves them.
+
+    The rows are found as if each chunk were alone. What leaves the chunks follows from their last rows by a scan over
+    chunks, whose decays are those across a whole chunk: this function, one level up. What enters a chunk then reaches
+    its rows decayed.
+
+    Args:
+        x: (..., T, columns).
+        log_a: (..., T) log decays; the first acts on nothing.
+        chunk_len: length ≥ 2 of a chunk.
+
+    Returns:
+        (..., T, columns), dtype of x.
+
+    Raises:
+        ShapeError: an operand has too few axes, T differs, or leading axes do not broadcast.
+        ValueError: chunk_len is no integer ≥ 2.
+
+    Cost:
+        About T·(chunk_len + 2)·columns multiply-adds in matrix products, T·chunk_len decays, log(T) / log(chunk_len)
+        levels.
+    """
+    check_shapes("scan_chunked", {"x": (x, "tp"), "log_a": (log_a, "t")})
+    check_count("scan_chunked", "chunk_len", chunk_len, 2)
+    length = x.shape[-2]
+    if length <= chunk_len:
+        return decay_matrix(log_a).to(x.dtype) @ x
+    gates = split_chunks(log_a[..., None], chunk_len)
+    inside = decay_matrix(gates[..., 0]).to(x.dtype) @ split_chunks(x, chunk_len)
+    reach = since_start(gates)
+    leaving = scan_chunked(inside[..., -1, :], reach[..., -1, 0], chunk_len)
+    return _hand_on(inside, reach.exp().to(x.dtype), leaving, length)
+
+
+def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
+    """`scan_recurrent` in log2(T) rounds, each of which all tokens pass at once.
+
+    Pairs (log a, x) compose: first (a, x), then (b, y) is (a + b, exp(b) x + y), whatever the brackets. After round r
+    every token holds the composition of the 2^r tokens up to it; next it takes over that of the token 2^r before.
+
+    Args:
+        x: (..., T, columns).
+        log_a: (..., T) log decays; the first acts on nothing.
+
+    Returns:
+        (..., T, columns), dtype of x.
+
+    Raises:
+        ShapeError: an operand has too few axes, T differs, or leading axes do not broadcast.
+
+    Cost:
+        2·T·log2(T)·columns operations in log2(T) rounds.
+
+    Source:
+        Hillis and Steele 1986, "Data parallel algorithms".
+    """
+    check_shapes("scan_associative", {"x": (x, "tp"), "log_a": (log_a, "t")})
+    x = x.expand(*torch.broadcast_shapes(x.shape[:-2], log_a.shape[:-1]), *x.shape[-2:])
+    step, length = 1, x.shape[-2]
+    while step < length:
+        taken = log_a[..., step:, None].exp().to(x.dtype) * x[..., :-step, :]
+        x = torch.cat([x[..., :step, :], x[..., step:, :] + taken], -2)
+        log_a = torch.cat([log_a[..., :step], log_a[..., step:] + log_a[..., :-step]], -1)
+        step *= 2
+    return x
+
+
+def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torch.Tensor:
+    """Check length and gamma of a mask with constant decay.
+
+    Returns:
+        gamma as a tensor, float64 if it was a number.
+
+    Raises:
+        ValueError: length is no integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
+    """
+    check_count(function, "length", length, 0)
+    gamma = gamma if isinstance(gamma, torch.Tensor) else torch.tensor(gamma, dtype=torch.float64)
+    if not gamma.is_floating_point():
+        raise ValueError(f"{function}: gamma must be real and floating, got {gamma.dtype}")
+    if gamma.device.type == "cpu" and not ((gamma >= 0) & (gamma <= 1)).all():
+        worst = gamma.ravel()[(gamma - 0.5).abs().argmax()].item()  # argmax prefers NaN
+        raise ValueError(f"{function}: gamma must be in [0, 1], got {worst:.3g}")
+    return gamma
+
+
+def _scan_constant(x, gamma, stride=1):
+    """`scan_chunked` for the constant decay γ^stride, without a logarithm: γ = 0 is exact, and so is its gradient."""
+    length = x.shape[-2]
+    chunk_len = min(CHUNK_LEN, length)
+    powers = _powers(gamma, chunk_len + 1, stride).to(x.dtype)
+    block = _triangle(powers[..., :chunk_len])
+    if length == chunk_len:
+        return block @ x
+    inside = block[..., None, :, :] @ split_chunks(x, chunk_len)
+    leaving = _scan_constant(inside[..., -1, :], gamma, stride * chunk_len)
+    return _hand_on(inside, powers[..., None, 1:, None], leaving, length)
+
+
+def _running_sum(x):
+    """`x.cumsum(-2)`, in chunks that fit into the fastest cache; a column has its entries far apart."""
+    length = x.shape[-2]
+    if length <= SUM_LEN:
+        return x.cumsum(-2)
+    inside = split_chunks(x, SUM_LEN).cumsum(-2)
+    return _hand_on(inside, x.new_ones(()), _running_sum(inside[..., -1, :]), length)
+
+
+def _hand_on(inside, reach, leaving, length):
+    """Rows of chunks that were alone, plus what leaves the chunk before, decayed by `reach` until each row."""
+    entering = torch.cat([torch.zeros_like(leaving[..., :1, :]), leaving[..., :-1, :]], -2)
+    return join_chunks(torch.addcmul(inside, reach, entering[..., None, :]), length)
+
+
+def _powers(gamma, count, stride=1):
+    """γ^0, γ^stride, γ^(2·stride), ...: (..., count)."""
+    return gamma[..., None] ** (stride * torch.arange(count, device=gamma.device))
+
+
+def _triangle(column):
+    """The lower triangular Toeplitz matrix with this first column: (..., T) as (..., T, T)."""
+    steps = torch.arange(column.shape[-1], device=column.device)
+    return column[..., (steps[:, None] - steps).clamp(min=0)].tril()
+
+
+def _beside(parameter, x):
+    """A parameter on the operand's device, at least as precise as the operand."""
+    return parameter.to(x.device, torch.promote_types(parameter.dtype, x.dtype.to_real()))
 
 
 def _resize(x: torch.Tensor, length: int, repeat_last: bool = False) -> torch.Tensor:

@@ -7,10 +7,10 @@ from abc import abstractmethod
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, check_shapes
 from smalearn.masks.base import Mask
 
-__all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "SparseMask"]
+__all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "IntersectionMask", "SparseMask"]
 
 
 class SparseMask(Mask):
@@ -126,6 +126,37 @@ class BlockDiagonalMask(SparseMask):
             *(torch.arange(size, device=device) for size in (self.blocks, target, source)), indexing="ij"
         )
         return (block * target + row).ravel(), (block * source + column).ravel()
+
+
+class IntersectionMask(SparseMask):
+    """The ones of a sparse mask that another mask of zeros and ones has too, such as a causal sliding window.
+
+    Made by `BandedMask(T, T, window) * CausalMask(T)`.
+
+    Args:
+        sparse: (T, S) mask whose ones are listed.
+        other: (T, S) sparse mask, or the causal mask.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+
+    def __init__(self, sparse: SparseMask, other: Mask):
+        check_shapes("IntersectionMask", {"sparse": (sparse, "ts"), "other": (other, "ts")})
+        self.sparse, self.other, self.shape = sparse, other, sparse.shape
+
+    def nonzeros(self, device=None):
+        """The (row, column) pairs of both."""
+        rows, columns = self.sparse.nonzeros(device)
+        if isinstance(self.other, SparseMask):
+            other_rows, other_columns = self.other.nonzeros(device)
+            kept = torch.isin(rows * self.shape[1] + columns, other_rows * self.shape[1] + other_columns)
+        else:
+            kept = columns <= rows
+        return rows[kept], columns[kept]
+
+    def __repr__(self) -> str:
+        return f"{self.sparse!r} * {self.other!r}"
 
 
 def _gather_add(x: torch.Tensor, take: torch.Tensor, put: torch.Tensor, length: int) -> torch.Tensor:

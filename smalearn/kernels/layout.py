@@ -1,0 +1,70 @@
+"""From any leading axes to (batch, groups, heads of a group), which all kernels work on, and back."""
+
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["grouped"]
+
+
+def grouped(
+    X: torch.Tensor,
+    log_a: torch.Tensor | None,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None,
+) -> tuple[tuple[torch.Tensor | None, ...], Callable]:
+    """The operands of SSD with three leading axes (b, g, r), without a copy where their strides allow it.
+
+    Heads r of a group are those leading axes along which both B and C have size 1 or none; the last axis of the others
+    is g, what is before it b.
+
+    Args:
+        X: (..., T, P).
+        log_a: (..., T), or None.
+        B: (..., T, N).
+        C: (..., T, N).
+        initial_state: (..., P, N), or None.
+
+    Returns:
+        X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N); and a function
+        that takes Y (b, g, r, T, P) and the last state (b, g, r, P, N) back to the leading axes of the arguments. The
+        state has the axes of those that write it, which C does not.
+    """
+    operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2)]
+    leading = [() if x is None else x.shape[: x.ndim - axes] for x, axes in operands]
+    everything, written = torch.broadcast_shapes(*leading), torch.broadcast_shapes(*leading[:3], leading[4])
+    maps = torch.broadcast_shapes(leading[2], leading[3])
+    maps = (1,) * (len(everything) - len(maps)) + tuple(maps)
+    shared = [axis for axis, size in enumerate(maps) if size == 1]
+    own = [axis for axis, size in enumerate(maps) if size != 1]
+    order, split = [*own, *shared], max(len(own) - 1, 1)
+    sizes = [everything[axis] for axis in order]
+
+    def group(x, axes, lead):
+        if x is None:
+            return None
+        x = x.expand(*lead, *x.shape[x.ndim - axes :])
+        x = x.permute(*order, *range(len(lead), x.ndim))
+        rest = x.shape[len(lead) :]
+        kept = [*x.shape[: len(own)], 1, 1][: max(len(own), 2)]
+        heads = torch.Size(x.shape[len(own) : len(lead)]).numel()
+        return x.reshape(torch.Size(kept[:split]).numel(), kept[split], heads, *rest)
+
+    def ungroup(x):
+        return x.reshape(*sizes, *x.shape[3:]).permute(*_inverse(order), len(order), len(order) + 1)
+
+    def restore(Y, state):
+        state = ungroup(state)
+        missing = len(everything) - len(written)
+        for axis, size in enumerate((1,) * missing + tuple(written)):
+            state = state.narrow(axis, 0, size)  # equal along an axis that only C has
+        return ungroup(Y), state.reshape(*written, *state.shape[-2:])
+
+    leads = [everything, everything, maps, maps, everything]
+    return tuple(group(x, axes, lead) for (x, axes), lead in zip(operands, leads, strict=True)), restore
+
+
+def _inverse(order):
+    """The permutation that undoes `order`."""
+    return [order.index(axis) for axis in range(len(order))]

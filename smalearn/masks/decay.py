@@ -1,0 +1,135 @@
+"""Products of decays: the 1-semiseparable matrix, its logarithm, and the chunks in which long sequences are cut.
+
+A decay a_k in [0, 1] is given as log_a[k] ≤ 0, −inf for a reset. From token s to token t everything decays by the
+exponential of a sum of log_a's own entries. Nothing here subtracts two sums or divides two products: a strong decay
+would drown what follows it, and a reset would leave inf − inf.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from smalearn._checks import check_shapes
+
+__all__ = ["decay_matrix", "join_chunks", "join_neighbours", "segsum", "since_start", "split_chunks", "until_end"]
+
+
+def segsum(log_a: torch.Tensor) -> torch.Tensor:
+    """Segment sums, the logarithm of the 1-semiseparable matrix: Σ_{s < k ≤ t} log_a[k] for s ≤ t, else −inf.
+
+    Args:
+        log_a: (..., T) log decays, real or complex; −inf for a reset. The first is in no segment.
+
+    Returns:
+        (..., T, T), dtype of log_a. Its gradient is free of NaN if it comes through an exponential, resets included.
+
+    Raises:
+        ShapeError: log_a has no axis.
+
+    Cost:
+        T² additions.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), listing 1.
+
+    Example:
+        >>> segsum(torch.tensor([-5.0, -1.0, -2.0]))
+        tensor([[ 0., -inf, -inf],
+                [-1.,  0., -inf],
+                [-3., -2.,  0.]])
+    """
+    check_shapes("segsum", {"log_a": (log_a, "t")})
+
+    def across(earlier, later):
+        return since_start(*later) + until_end(*earlier).mT
+
+    return join_neighbours(torch.zeros_like(log_a), [log_a[..., None]], across, above=-torch.inf)
+
+
+def decay_matrix(log_a: torch.Tensor) -> torch.Tensor:
+    """The 1-semiseparable matrix L[t, s] = exp(Σ_{s < k ≤ t} log_a[k]) for s ≤ t, else 0: `segsum(log_a).exp()`.
+
+    Args:
+        log_a: (..., T) log decays, real or complex; −inf for a reset.
+
+    Returns:
+        (..., T, T), dtype of log_a.
+
+    Raises:
+        ShapeError: log_a has no axis.
+
+    Cost:
+        T² multiplications, T·log2(T) exponentials.
+    """
+    check_shapes("decay_matrix", {"log_a": (log_a, "t")})
+
+    def across(earlier, later):
+        return since_start(*later).exp() * until_end(*earlier).exp().mT
+
+    return join_neighbours(torch.ones_like(log_a), [log_a[..., None]], across)
+
+
+def join_neighbours(
+    diagonal: torch.Tensor,
+    rows: Sequence[torch.Tensor],
+    across: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], torch.Tensor],
+    above: float = 0.0,
+) -> torch.Tensor:
+    """A lower triangular matrix from blocks of one token, joined in pairs until one block is left.
+
+    Where two blocks meet there is a border between every s of the first and t of the second, so the decay from s to t
+    is that until the border times that since the border. Both exponents are sums of log_a's own entries, hence ≤ 0:
+    there is no quotient to overflow, and no difference of sums in which a reset would drown what follows it.
+
+    Args:
+        diagonal: (..., T) entries on the diagonal.
+        rows: tensors (..., T, ·) of which `across` sees the rows of two neighbours.
+        across: from the rows of the earlier and of the later block, each a sequence like `rows`, the entries
+            (..., block, block) of the later block's targets and the earlier block's sources.
+        above: every entry above the diagonal.
+
+    Returns:
+        (..., T, T).
+    """
+    length = diagonal.shape[-1]
+    blocks = _pad_to_power_of_two(diagonal[..., None])[..., None]
+    rows = [_pad_to_power_of_two(x) for x in rows]
+    while (size := blocks.shape[-1]) < length:
+        earlier, later = zip(*(x.unflatten(-2, (-1, 2, size)).unbind(-3) for x in rows), strict=True)
+        first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
+        top = torch.cat([first, torch.full_like(first, above)], -1)
+        blocks = torch.cat([top, torch.cat([across(earlier, later), second], -1)], -2)
+    return blocks[..., 0, :length, :length]
+
+
+def since_start(log_a: torch.Tensor) -> torch.Tensor:
+    """Σ_{k ≤ t} log_a[k] along axis -2: the log decay from before the first token to t."""
+    return log_a.cumsum(-2)
+
+
+def until_end(log_a: torch.Tensor) -> torch.Tensor:
+    """Σ_{k > s} log_a[k] along axis -2: the log decay from s to the last token."""
+    after = torch.cat([log_a[..., 1:, :], torch.zeros_like(log_a[..., :1, :])], -2)
+    return after.flip(-2).cumsum(-2).flip(-2)
+
+
+def split_chunks(x: torch.Tensor, chunk_len: int) -> torch.Tensor:
+    """(..., T, D) as (..., C, chunk_len, D), zeros after the last token; at least one chunk, none longer than T."""
+    length = x.shape[-2]
+    chunk_len = max(1, min(chunk_len, length))
+    chunks = max(1, -(-length // chunk_len))
+    missing = chunks * chunk_len - length
+    x = F.pad(x, (0, 0, 0, missing)) if missing else x
+    return x.unflatten(-2, (chunks, chunk_len))
+
+
+def join_chunks(x: torch.Tensor, length: int) -> torch.Tensor:
+    """Inverse of `split_chunks`: (..., C, chunk_len, D) as (..., T, D)."""
+    return x.flatten(-3, -2)[..., :length, :]
+
+
+def _pad_to_power_of_two(x):
+    """Append rows of zeros along axis -2: tokens that decay nothing and say nothing."""
+    missing = (1 << max(x.shape[-2] - 1, 0).bit_length()) - x.shape[-2]
+    return F.pad(x, (0, 0, 0, missing)) if missing else x

@@ -1,0 +1,113 @@
+"""Masks that models are known by: the slopes of ALiBi, the decays of RetNet, and a decay that turns."""
+
+import torch
+
+from smalearn._checks import check_count
+from smalearn.masks.scan import DecayMask, SemiseparableMask, check_decay
+
+__all__ = ["alibi_mask", "alibi_slopes", "retnet_decays", "retnet_mask", "rotary_decay_mask"]
+
+
+def alibi_slopes(heads: int) -> torch.Tensor:
+    """Slopes m_h = 2^(-8 (h+1) / heads) of ALiBi.
+
+    Args:
+        heads: their number ≥ 1.
+
+    Returns:
+        (heads,), float64.
+
+    Raises:
+        ValueError: heads is no integer ≥ 1.
+
+    Source:
+        Press, Smith and Lewis 2022 (ALiBi), section 3; for powers of two.
+    """
+    check_count("alibi_slopes", "heads", heads)
+    return 2.0 ** (-8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads)
+
+
+def alibi_mask(length: int, heads: int) -> DecayMask:
+    """ALiBi as a mask that multiplies: γ_h = exp(-m_h).
+
+    ALiBi adds -m (t-s) to the scores of softmax attention. Under the exponential that is a factor exp(-m)^(t-s):
+    `softmax_attention(Q, K, V, alibi_mask(T, heads))`.
+
+    Args:
+        length: T ≥ 0.
+        heads: their number ≥ 1.
+
+    Returns:
+        Mask of shape (heads, T, T).
+
+    Raises:
+        ValueError: an argument is no integer of that range.
+
+    Source:
+        Press, Smith and Lewis 2022 (ALiBi); Dao and Gu 2024 (Mamba-2), section 4.3.
+    """
+    return DecayMask(length, torch.exp(-alibi_slopes(heads)))
+
+
+def retnet_decays(heads: int) -> torch.Tensor:
+    """Decays γ_h = 1 - 2^(-5-h) of RetNet.
+
+    Args:
+        heads: their number ≥ 1.
+
+    Returns:
+        (heads,), float64.
+
+    Raises:
+        ValueError: heads is no integer ≥ 1.
+
+    Source:
+        Sun et al. 2023 (RetNet), section 2.2.
+    """
+    check_count("retnet_decays", "heads", heads)
+    return 1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))
+
+
+def retnet_mask(length: int, heads: int) -> DecayMask:
+    """The decay masks of RetNet's heads, without its norms.
+
+    Args:
+        length: T ≥ 0.
+        heads: their number ≥ 1.
+
+    Returns:
+        Mask of shape (heads, T, T).
+
+    Raises:
+        ValueError: an argument is no integer of that range.
+
+    Source:
+        Sun et al. 2023 (RetNet), section 2.2.
+    """
+    return DecayMask(length, retnet_decays(heads))
+
+
+def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | torch.Tensor) -> SemiseparableMask:
+    """The complex mask L[t, s] = (γ e^(iθ))^(t-s) for s ≤ t: rotation of queries and keys, and decay, in one.
+
+    Turn the complex numbers q_t by t θ and k_s by s θ: then q_t conj(k_s) γ^(t-s) becomes q_t conj(k_s) L[t, s], whose
+    real part is the score. Rotary positions are a mask.
+
+    Args:
+        length: T ≥ 0.
+        gamma: decay in [0, 1], a number or a tensor (...).
+        theta: angle per step in radians, a number or a tensor (...), such as one for each frequency.
+
+    Returns:
+        Complex mask of shape (..., T, T).
+
+    Raises:
+        ValueError: length is no integer ≥ 0, or γ (on a CPU) is outside [0, 1].
+
+    Source:
+        Sun et al. 2023 (RetNet), equation (3); Su et al. 2021 (RoPE).
+    """
+    gamma = check_decay("rotary_decay_mask", length, gamma)
+    theta = torch.as_tensor(theta, dtype=gamma.dtype, device=gamma.device)
+    log_a = torch.complex(*torch.broadcast_tensors(gamma.log(), theta))
+    return SemiseparableMask(log_a[..., None].expand(*log_a.shape, length))

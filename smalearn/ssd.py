@@ -1,0 +1,295 @@
+"""State space duality: a structured state space model and a masked attention are one function of (X, log_a, B, C).
+
+    M[t, s] = C_t^T A_t ... A_(s+1) B_s = L[t, s] · (C_t · B_s)    where A_t = a_t·I
+
+Every function here is a name for one that another module has, with (C, B, X) for (Q, K, V): the recurrent form is the
+scalar state space model, the quadratic form is attention with a 1-semiseparable mask, the chunked form is chunked
+linear attention. `smalearn.fast.ssd` is the one to use where only the result matters.
+"""
+
+import torch
+
+from smalearn._checks import ShapeError, check_dtypes, check_shapes, check_ssd
+from smalearn.linear_attention import linear_attention_chunked, linear_attention_step
+from smalearn.linear_attention._inputs import widen
+from smalearn.masks import SemiseparableMask
+from smalearn.masks.decay import since_start, until_end
+from smalearn.sma import sma_quadratic
+from smalearn.ssm import ssm_recurrent
+
+__all__ = [
+    "diagonal_ssm_as_attentions",
+    "scalar_ssm_as_attention",
+    "ssd_chunked",
+    "ssd_quadratic",
+    "ssd_recurrent",
+    "ssd_step",
+    "ssd_step_",
+]
+
+
+def ssd_recurrent(
+    X: torch.Tensor,
+    log_a: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """State space duality, linear form: the scalar state space model, one token after the other.
+
+    H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t.
+
+    Args:
+        X: (..., T, P) inputs.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; log_a[0] decays the initial state.
+        B: (..., T, N). Heads that share B and C have an axis of size 1, or none, there.
+        C: (..., T, N).
+        initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
+
+    Returns:
+        Y (..., T, P), dtype of X, and the state after the last token (..., P, N), float32 if X is half precision.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+
+    Cost:
+        3·T·N·P multiply-adds in T steps that follow one another; a state of N·P numbers.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), sections 2 and 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssm).
+    """
+    check_ssd("ssd_recurrent", X, log_a, B, C, initial_state)
+    log_a, B, C = _aligned(log_a, B, C)
+    return ssm_recurrent(X, log_a.exp(), B, C, initial_state)
+
+
+def ssd_quadratic(
+    X: torch.Tensor,
+    log_a: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """State space duality, quadratic form: attention with a 1-semiseparable mask, Y = (L ∘ C B^T) X.
+
+    An initial state adds exp(Σ_{k ≤ t} log_a_k) H C_t to Y_t. Arguments, results and errors are those of
+    `ssd_recurrent`.
+
+    Args:
+        X: (..., T, P) inputs: the values.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset.
+        B: (..., T, N): the keys.
+        C: (..., T, N): the queries.
+        initial_state: (..., P, N); zeros if None.
+
+    Returns:
+        Y (..., T, P) and the state after the last token (..., P, N).
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+
+    Cost:
+        T²·(N + P + 1) multiply-adds, T² entries.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssd-attention).
+    """
+    check_ssd("ssd_quadratic", X, log_a, B, C, initial_state)
+    x, log_a, b, c, state = widen(X, X, log_a, B, C, initial_state)
+    Y = sma_quadratic(c, b, x, SemiseparableMask(log_a))
+    final = (x * until_end(log_a[..., None]).exp()).mT @ b
+    if state is not None:
+        decay = since_start(log_a[..., None]).exp()
+        Y = Y + decay * (c @ state.mT)
+        final = final + (decay[..., -1:, :] if X.shape[-2] else 1) * state
+    return Y.to(X.dtype), final
+
+
+def ssd_chunked(
+    X: torch.Tensor,
+    log_a: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    chunk_len: int = 64,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """State space duality, chunked: attention inside the chunks, the state space model between them.
+
+    It is `linear_attention_chunked` under (C, B, X) for (Q, K, V). Arguments, results and errors are those of
+    `ssd_recurrent`.
+
+    Args:
+        X: (..., T, P) inputs: the values.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset.
+        B: (..., T, N): the keys.
+        C: (..., T, N): the queries.
+        initial_state: (..., P, N); zeros if None.
+        chunk_len: length ≥ 1 of a chunk; the last one may be shorter.
+
+    Returns:
+        Y (..., T, P) and the state after the last token (..., P, N).
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs, log_a (on a CPU) is positive, chunk_len is no integer ≥ 1.
+
+    Cost:
+        T·chunk_len·(N + P) + 2·T·N·P multiply-adds, almost all in matrix products; linear in T.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 6 and listing 1.
+    """
+    check_ssd("ssd_chunked", X, log_a, B, C, initial_state)
+    log_a, B, C = _aligned(log_a, B, C)
+    return linear_attention_chunked(C, B, X, log_a, initial_state, chunk_len)
+
+
+def ssd_step(
+    x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of `ssd_recurrent`, for decoding: H = exp(log_a) state + x B^T, y = H C.
+
+    Args:
+        x: (..., P) input.
+        log_a: (...) log decay ≤ 0.
+        B: (..., N). Heads that share B and C have an axis of size 1, or none, there.
+        C: (..., N).
+        state: (..., P, N) before this token, dtype of x or float32.
+
+    Returns:
+        y (..., P), dtype of x, and the new state (..., P, N), float32 if x is half precision.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+
+    Cost:
+        3·N·P multiply-adds, whatever came before.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 2.
+    """
+    check_ssd("ssd_step", x, log_a, B, C, state, time="")
+    log_a, B, C = _aligned(log_a, B, C)
+    return linear_attention_step(C, B, x, log_a, state)
+
+
+@torch.no_grad()
+def ssd_step_(
+    x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor
+) -> torch.Tensor:
+    """`ssd_step` that overwrites the state, for decoding without new memory; no gradient flows through it.
+
+    The heads that share B and C are rows of one matrix, so that a step is a rank-1 update and one product.
+
+    Args:
+        x: (..., P) input.
+        log_a: (...) log decay ≤ 0.
+        B: (..., N).
+        C: (..., N).
+        state: (..., P, N), contiguous, with all leading axes; dtype of x or float32. It is overwritten.
+
+    Returns:
+        y (..., P), dtype of x.
+
+    Raises:
+        ShapeError: an axis has two sizes, or the state has not all leading axes.
+        ValueError: a dtype or device differs, log_a (on a CPU) is positive, or the state is not contiguous.
+
+    Cost:
+        3·N·P multiply-adds; it reads and writes the state twice.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 2.
+    """
+    check_ssd("ssd_step_", x, log_a, B, C, state, time="")
+    *leading, head_dim, features = state.shape
+    everything = torch.broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
+    if everything != tuple(leading):
+        raise ShapeError(f"ssd_step_: leading axes of state are {tuple(leading)}, expected {tuple(everything)}")
+    if not state.is_contiguous():
+        raise ValueError("ssd_step_: state must be contiguous, got strides " + str(state.stride()))
+    own = list(torch.broadcast_shapes(B.shape[:-1], C.shape[:-1]))
+    own = [1] * (len(leading) - len(own)) + own
+    while own and own[-1] == 1:  # the last axes along which B and C do not vary: more rows of the same product
+        own.pop()
+    groups = torch.Size(leading[: len(own)]).numel()
+    rows = torch.Size(leading[len(own) :]).numel() * head_dim
+    state.mul_(log_a.exp()[..., None, None])
+    H = state.view(groups, rows, features)
+    shared = [*leading[: len(own)], *[1] * (len(leading) - len(own)), features]
+    b, c = (z.to(state.dtype).expand(shared).reshape(groups, 1, features) for z in (B, C))
+    H.baddbmm_(x.to(state.dtype).expand(*leading, head_dim).reshape(groups, rows, 1), b)
+    return torch.bmm(H, c.mT).view(*leading, head_dim).to(x.dtype)
+
+
+def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+    """A state space model with A_t = exp(log_a_t)·I is one masked attention: Y = (L ∘ C B^T) X.
+
+    Scalars commute with everything, so the decays leave C_t^T A_t ... A_(s+1) B_s as the 1-semiseparable mask L.
+
+    Args:
+        X: (..., T, P) input: the values.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset.
+        B: (..., T, N) input vectors: the keys.
+        C: (..., T, N) output vectors: the queries.
+
+    Returns:
+        Y (..., T, P), dtype of X.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: the dtypes or devices differ, or log_a (on a CPU) is positive.
+
+    Cost:
+        T²·(N + P + 1) multiply-adds, quadratic in T where the recurrence has 3·T·N·P.
+
+    Source:
+        "State Space Duality (Mamba-2) Part 1", Eq. (ssd-attention); "Structured Masked Attention", last section.
+    """
+    _check("scalar_ssm_as_attention", X, log_a, B, C, axes="t")
+    return sma_quadratic(C, B, X, SemiseparableMask(log_a))
+
+
+def diagonal_ssm_as_attentions(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+    """A state space model with A_t = diag(exp(log_a_t)) is a sum of N masked attentions.
+
+    Y = Σ_n (L_n ∘ c_n b_n^T) X: every state component is a head with one feature and a 1-semiseparable mask of its own.
+
+    Args:
+        X: (..., T, P) input: the values of all heads.
+        log_a: (..., T, N) log decays ≤ 0, −inf for a reset.
+        B: (..., T, N): column n has the keys of head n.
+        C: (..., T, N): column n has the queries of head n.
+
+    Returns:
+        Y (..., T, P), dtype of X.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: the dtypes or devices differ, or log_a (on a CPU) is positive.
+
+    Cost:
+        N·T²·(P + 2) multiply-adds and N·T² entries, N masks where the scalar model has one.
+
+    Source:
+        "Structured Masked Attention", last display.
+    """
+    _check("diagonal_ssm_as_attentions", X, log_a, B, C, axes="tn")
+    masks = SemiseparableMask(log_a.mT)
+    return sma_quadratic(C.mT[..., None], B.mT[..., None], X[..., None, :, :], masks).sum(-3)
+
+
+def _check(function, X, log_a, B, C, axes):
+    """Shapes (T, P), log_a with these axes, (T, N), (T, N), one dtype and device but for the dtype of log_a."""
+    check_dtypes(function, {"X": X, "B": B, "C": C})
+    check_dtypes(function, {"log_a": log_a})
+    check_shapes(function, {"X": (X, "tp"), "log_a": (log_a, axes), "B": (B, "tn"), "C": (C, "tn")})
+
+
+def _aligned(log_a, B, C):
+    """The three with as many leading axes, by axes of size 1 in front: the functions below tell gates by their axes."""
+    axes = max(log_a.ndim + 1, B.ndim, C.ndim)
+    return tuple(x[(None,) * (axes - less - x.ndim)] for x, less in ((log_a, 1), (B, 0), (C, 0)))

@@ -1,0 +1,100 @@
+"""From the differential equation h' = A h + B x, sampled in steps of length dt, to the recurrence."""
+
+import torch
+
+from smalearn._checks import check_dtypes, check_shapes
+from smalearn.semiseparable.recurrence import check_generators
+
+__all__ = ["discretise_mamba", "discretise_zero_order_hold"]
+
+SERIES = 0.1  # below this size of z, (e^z - 1)/z and its derivative come from the Taylor series
+TERMS = 12  # 0.1^12 / 13! is 1e-22
+
+
+def discretise_zero_order_hold(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The exact step of h' = A h + B x for an input that is constant while the step lasts.
+
+    A_bar = exp(dt A), B_bar = ∫ exp(s A) ds B over 0 ≤ s ≤ dt, which is A^-1 (exp(dt A) - I) B where A is invertible
+    and dt·B where A = 0. The structure of A is told by its number of axes; a constant A is passed as `A.expand(T, N)`.
+
+    Args:
+        dt: (..., T) lengths of the steps, in the unit of time in which A is a rate.
+        A: (..., T), (..., T, N) or (..., T, N, N) rates; any matrix, singular ones included.
+        B: (..., T, N).
+
+    Returns:
+        A_bar, as many trailing axes as A, and B_bar (..., T, N), in their dtype.
+
+    Raises:
+        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ValueError: a dtype or device differs.
+
+    Cost:
+        Two functions of dt·A per step, elementwise for a scalar or diagonal A; the exponential of an (N + 1) × (N + 1)
+        matrix per step for a general one, of order N³.
+
+    Source:
+        Gu and Dao 2023 (Mamba), Eq. (4); Van Loan 1978 for the exponential of the matrix with a column appended.
+    """
+    _check("discretise_zero_order_hold", dt, A, B)
+    rates, dt_b = _rates(dt, A, B), dt[..., None]
+    if A.ndim <= B.ndim:
+        z = rates if A.ndim == B.ndim else rates[..., None]
+        return rates.exp(), _phi(z) * dt_b * B
+    # exp of [[dt A, dt B], [0, 0]] is [[A_bar, B_bar], [0, 1]]: no inverse of A is needed.
+    inputs = dt_b * B
+    leading = torch.broadcast_shapes(rates.shape[:-2], inputs.shape[:-1])
+    columns = torch.cat([rates.expand(*leading, *rates.shape[-2:]), inputs.expand(*leading, -1)[..., None]], -1)
+    held = torch.linalg.matrix_exp(torch.nn.functional.pad(columns, (0, 0, 0, 1)))
+    return held[..., :-1, :-1], held[..., :-1, -1]
+
+
+def discretise_mamba(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mamba's step: A_bar = exp(dt A) is exact, B_bar = dt B takes the input as a single kick at the end of the step.
+
+    The zero-order hold has B_bar = dt·(I + dt A/2 + ...) B, so the two differ by dt²·A B/2 per step to first order.
+
+    Args:
+        dt: (..., T) lengths of the steps, in the unit of time in which A is a rate.
+        A: (..., T), (..., T, N) or (..., T, N, N) rates.
+        B: (..., T, N).
+
+    Returns:
+        A_bar, as many trailing axes as A, and B_bar (..., T, N), in their dtype.
+
+    Raises:
+        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ValueError: a dtype or device differs.
+
+    Cost:
+        One exponential per entry of A, or a matrix exponential of order N³ per step; T·N products.
+
+    Source:
+        Gu and Dao 2023 (Mamba), whose text gives the zero-order hold and whose code does this.
+    """
+    _check("discretise_mamba", dt, A, B)
+    rates = _rates(dt, A, B)
+    return torch.linalg.matrix_exp(rates) if A.ndim > B.ndim else rates.exp(), dt[..., None] * B
+
+
+def _check(function, dt, A, B):
+    """Steps (..., T), A with its structure and B (..., T, N), of one dtype and device."""
+    check_dtypes(function, {"B": B, "A": A, "dt": dt})
+    check_generators(function, A, B)
+    check_shapes(function, {"B": (B, "tn"), "dt": (dt, "t")})
+
+
+def _rates(dt, A, B):
+    """dt·A, with time where the structure of A has it."""
+    return dt[(..., *(None,) * (A.ndim - B.ndim + 1))] * A
+
+
+def _phi(z: torch.Tensor) -> torch.Tensor:
+    """(e^z - 1)/z, 1 at z = 0, with a derivative that is accurate near 0 too."""
+    small = z.abs() < SERIES
+    near = torch.where(small, z, 0)
+    series = torch.ones_like(z)
+    for k in range(TERMS, 0, -1):
+        series = 1 + near * series / (k + 1)
+    far = torch.where(small, 1, z)
+    return torch.where(small, series, torch.expm1(far) / far)

@@ -1,0 +1,172 @@
+"""The associative scan: all states of a recurrence in a number of rounds that grows with log T."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+
+from smalearn._checks import check_count
+from smalearn.contractions import contract
+from smalearn.semiseparable.recurrence import start, transitions, widen
+from smalearn.ssm.recurrent import check_ssm
+
+__all__ = ["ScanCost", "scan_by_doubling", "scan_by_pairs", "scan_cost", "ssm_scan"]
+
+Elements = tuple[torch.Tensor, ...]
+Combine = Callable[[Elements, Elements], Elements]
+
+
+class ScanCost(NamedTuple):
+    """What a scan does: how many pairs it combines, and in how many rounds, each of which is one call of `combine`."""
+
+    combines: int
+    depth: int
+
+
+def ssm_scan(
+    X: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A state space model by an associative scan, the same function as `ssm_recurrent`.
+
+    A step is the pair (A_t, B_t x_t). Two steps after one another are a step again, (a, b) then (a', b') being
+    (a' a, a' b + b'), and this operation is associative: pairs of neighbours can be combined at the same time.
+
+    Args:
+        X: (..., T, P) input.
+        A: (..., T), (..., T, N) or (..., T, N, N), dtype of X or float32. A_0 acts on the initial state.
+        B: (..., T, N).
+        C: (..., T, N).
+        initial_state: (..., P, N) state before the first step, dtype of X or float32; zeros if None.
+
+    Returns:
+        Y (..., T, P), dtype of X, and the state after the last step (..., P, N), float32 if X is half precision.
+
+    Raises:
+        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ValueError: a dtype or device differs.
+
+    Cost:
+        `scan_cost(T)`: fewer than 2·T combinations in at most 2·log2 T rounds. One costs P·N multiply-adds and the
+        product of two transitions: 1, N or N³. All states are kept, T·P·N entries.
+
+    Source:
+        Blelloch 1990, "Prefix sums and their applications"; Smith et al. 2023 (S5), section 2.2.
+    """
+    check_ssm("ssm_scan", X, A, B, C, initial_state)
+    A, B, C, U, initial_state = widen(X, A, B, C, X, initial_state)
+    state = start(A, B, U, initial_state)
+    if not X.shape[-2]:
+        leading = torch.broadcast_shapes(state.shape[:-2], C.shape[:-2])
+        return X.new_zeros(*leading, *X.shape[-2:]), state
+    inputs = contract("TP, TN -> TPN", U, B)
+    inputs = inputs.expand(*torch.broadcast_shapes(inputs.shape[:-3], state.shape[:-2]), *inputs.shape[-3:])
+    A, act, compose = transitions(A, B)
+    # The state before the first step is an input of the first step.
+    first = inputs[..., :1, :, :] + act(A[..., :1, :, :], state[..., None, :, :])
+    inputs = torch.cat([first, inputs[..., 1:, :, :]], -3)
+
+    def combine(earlier, later):
+        (a, b), (a_later, b_later) = earlier, later
+        return compose(a_later, a), act(a_later, b) + b_later
+
+    _, H = scan_by_pairs(combine, (A, inputs))
+    return contract("TPN, TN -> TP", H, C).to(X.dtype), H[..., -1, :, :]
+
+
+def scan_by_pairs(combine: Combine, elements: Elements) -> Elements:
+    """All prefixes e_0, e_0 e_1, e_0 e_1 e_2, ... with little work.
+
+    Combine neighbours, scan the pairs, and fill in the places between them.
+
+    Args:
+        combine: associative; takes two tuples like `elements` and combines them along the time axis, earlier one first.
+        elements: tensors with time as axis -3, of one length T.
+
+    Returns:
+        Tensors of the same shapes: the combination of elements 0..t at time t.
+
+    Cost:
+        `scan_cost(T, "pairs")`: fewer than 2·T combinations, in at most 2·log2 T rounds.
+
+    Source:
+        Ladner and Fischer 1980; Blelloch 1990.
+    """
+    length = elements[0].shape[-3]
+    if length < 2:
+        return elements
+    earlier = tuple(x[..., 0 : length - 1 : 2, :, :] for x in elements)
+    later = tuple(x[..., 1::2, :, :] for x in elements)
+    odd = scan_by_pairs(combine, combine(earlier, later))
+    first = tuple(x[..., :1, :, :] for x in elements)
+    if length == 2:
+        return tuple(torch.cat(pair, -3) for pair in zip(first, odd, strict=True))
+    before = tuple(x[..., : (length - 1) // 2, :, :] for x in odd)
+    even = combine(before, tuple(x[..., 2::2, :, :] for x in elements))
+    return tuple(_interleave(torch.cat([x, y], -3), z) for x, y, z in zip(first, even, odd, strict=True))
+
+
+def scan_by_doubling(combine: Combine, elements: Elements) -> Elements:
+    """All prefixes in the fewest rounds: combine each with the one 1, 2, 4, ... places before it.
+
+    Args:
+        combine: associative; takes two tuples like `elements` and combines them along the time axis, earlier one first.
+        elements: tensors with time as axis -3, of one length T.
+
+    Returns:
+        Tensors of the same shapes: the combination of elements 0..t at time t.
+
+    Cost:
+        `scan_cost(T, "doubling")`: at most T·log2 T combinations, in ⌈log2 T⌉ rounds.
+
+    Source:
+        Hillis and Steele 1986, "Data parallel algorithms".
+    """
+    length, distance = elements[0].shape[-3], 1
+    while distance < length:
+        earlier = tuple(x[..., : length - distance, :, :] for x in elements)
+        combined = combine(earlier, tuple(x[..., distance:, :, :] for x in elements))
+        done = (x[..., :distance, :, :] for x in elements)
+        elements = tuple(torch.cat(pair, -3) for pair in zip(done, combined, strict=True))
+        distance *= 2
+    return elements
+
+
+def scan_cost(length: int, method: Literal["pairs", "doubling"] = "pairs") -> ScanCost:
+    """Work and depth of a scan over a sequence, counted in combinations of two elements.
+
+    A loop needs T - 1 combinations in T - 1 rounds.
+
+    Args:
+        length: T ≥ 0.
+        method: "pairs" for `scan_by_pairs`, "doubling" for `scan_by_doubling`.
+
+    Returns:
+        How many combinations, and in how many rounds; those of one round can all be done at the same time.
+
+    Raises:
+        ValueError: length is no integer ≥ 0, or there is no such method.
+
+    Example:
+        >>> scan_cost(1024), scan_cost(1024, "doubling")
+        (ScanCost(combines=2036, depth=19), ScanCost(combines=9217, depth=10))
+    """
+    check_count("scan_cost", "length", length, 0)
+    if method == "doubling":
+        rounds = max(0, length - 1).bit_length()
+        return ScanCost(sum(length - 2**k for k in range(rounds)), rounds)
+    if method != "pairs":
+        raise ValueError(f"scan_cost: method must be 'pairs' or 'doubling', got {method!r}")
+    if length < 2:
+        return ScanCost(0, 0)
+    pairs = scan_cost(length // 2)
+    return ScanCost(length // 2 + pairs.combines + (length - 1) // 2, pairs.depth + (2 if length > 2 else 1))
+
+
+def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
+    """The entries of both along axis -3 in turn, beginning with an even one; even may have one more."""
+    mixed = torch.stack([even[..., : odd.shape[-3], :, :], odd], -3).flatten(-4, -3)
+    return torch.cat([mixed, even[..., odd.shape[-3] :, :, :]], -3)

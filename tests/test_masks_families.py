@@ -1,0 +1,298 @@
+"""Masks with parameters: every family against its definition, in both modes of attention, with all gradients."""
+
+import pytest
+import torch
+from registry_masks import FAMILIES
+
+from smalearn import ShapeError
+from smalearn.masks import DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask
+from smalearn.sma import sma_linear, sma_quadratic
+from smalearn.testing import assert_close, random_tensors
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
+LENGTHS = [(1, 1), (7, 13), (13, 7), (33, 33)]
+LEADING = [((), ()), ((), (2, 4)), ((4,), ()), ((4,), (2, 1)), ((2, 4), (2, 4))]
+
+
+def cases(family):
+    return [(T, S) for T, S in LENGTHS if T == S or not family.square] + [(31, 31)]
+
+
+def operands(family, shapes, seed=5, dtype=None):
+    real, imaginary = random_tensors(shapes, seed), random_tensors(shapes, seed + 1)
+    pairs = zip(real, imaginary, strict=True)
+    return [(torch.complex(a, b) if family.dtype.is_complex else a).to(dtype or family.dtype) for a, b in pairs]
+
+
+def gradients(run, tensors, weight):
+    """Of Re(weight · run(*tensors))."""
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    out = run(*leaves)
+    # The gradient of what has no effect, such as the first decay where there is no second, is zero.
+    return torch.autograd.grad((weight.expand_as(out) * out).real.sum(), leaves, materialize_grads=True)
+
+
+@every_family
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
+def test_dense_is_the_definition(family, leading):
+    for T, S in cases(family):
+        parameters = family.draw(leading, T, S)
+        mask = family.build(T, S, *parameters)
+        L = mask.dense(family.dtype)
+        assert L.dtype == family.dtype
+        assert tuple(L.shape) == mask.shape
+        assert_close(L, family.oracle(T, S, parameters))
+        default = torch.get_default_dtype()
+        assert mask.dense().dtype == (default.to_complex() if family.dtype.is_complex else default)
+        assert mask.dense(device="meta").device.type == "meta"
+
+
+@every_family
+@pytest.mark.parametrize(("ours", "theirs"), LEADING)
+def test_products_are_the_dense_products(family, ours, theirs):
+    for T, S in cases(family):
+        parameters = family.draw(ours, T, S)
+        mask, L = family.build(T, S, *parameters), family.oracle(T, S, parameters)
+        x, y = operands(family, [(*theirs, S, 3), (*theirs, T, 3)])
+        assert_close(mask.matmul(x), L @ x)
+        assert_close(mask.transpose_matmul(y), L.mT @ y)
+        narrow = torch.complex64 if family.dtype.is_complex else torch.float32
+        assert mask.matmul(x.to(narrow)).dtype == narrow
+        assert_close(mask.matmul(x.to(narrow)), L @ x)
+        assert_close(mask.transpose_matmul(y.to(narrow)), L.mT @ y)
+
+
+@every_family
+def test_products_over_many_chunks(family):
+    T = 16 * 16 + 15  # three levels of chunks, the last of each cut off
+    parameters = family.draw((), T, T)
+    mask = family.build(T, T, *parameters)
+    x, y = operands(family, [(T, 2), (T, 2)])
+    L = mask.dense(family.dtype)
+    assert_close(mask.matmul(x), L @ x)
+    assert_close(mask.transpose_matmul(y), L.mT @ y)
+    weight = operands(family, [(T, 2)], seed=9)[0]
+    found = gradients(lambda x, *p: family.build(T, T, *p).matmul(x), [x, *parameters], weight)
+    expected = gradients(lambda x, *p: family.build(T, T, *p).dense(family.dtype) @ x, [x, *parameters], weight)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs)
+
+
+@every_family
+def test_gradients_of_products(family):
+    T, S = (5, 5) if family.square else (5, 3)
+    parameters = family.draw((2,), T, S)
+    x, y = operands(family, [(S, 2), (T, 2)])
+    if any(not torch.isfinite(p).all() for p in parameters):  # differences say nothing of a reset
+        weight = operands(family, [(T, 2)], seed=9)[0]
+        found = gradients(lambda x, *p: family.build(T, S, *p).matmul(x), [x, *parameters], weight)
+        expected = gradients(lambda x, *p: family.oracle(T, S, p) @ x, [x, *parameters], weight)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs)
+        return
+    leaves = [p.requires_grad_() for p in parameters]
+    assert torch.autograd.gradcheck(lambda x, *p: family.build(T, S, *p).matmul(x), [x.requires_grad_(), *leaves])
+    assert torch.autograd.gradcheck(
+        lambda y, *p: family.build(T, S, *p).transpose_matmul(y), [y.requires_grad_(), *leaves]
+    )
+
+
+@every_family
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
+def test_both_modes_of_attention_agree_with_all_gradients(family, leading):
+    for T, S in cases(family):
+        parameters = family.draw(leading, T, S)
+        Q, K, V, dY = operands(family, [(*leading, T, 3), (*leading, S, 3), (S, 2), (T, 2)])
+
+        def run(mode, Q, K, V, *p, T=T, S=S):
+            return mode(Q, K, V, family.build(T, S, *p))
+
+        def definition(Q, K, V, *p, T=T, S=S):
+            return (Q @ K.mT * family.oracle(T, S, p)) @ V
+
+        expected = definition(Q, K, V, *parameters)
+        expected_gradients = gradients(definition, [Q, K, V, *parameters], dY)
+        for mode in (sma_quadratic, sma_linear):
+            assert_close(run(mode, Q, K, V, *parameters), expected)
+            found = gradients(lambda *x, mode=mode: run(mode, *x), [Q, K, V, *parameters], dY)
+            for ours, theirs in zip(found, expected_gradients, strict=True):
+                assert_close(ours, theirs)
+
+
+@every_family
+def test_half_precision_is_computed_in_float32(family):
+    if family.dtype.is_complex:
+        x = operands(family, [(33, 2)], dtype=torch.complex64)[0]
+        assert family.build(33, 33, *family.draw((), 33, 33)).matmul(x).dtype == torch.complex64
+        return
+    parameters = family.draw((), 33, 33)
+    mask, L = family.build(33, 33, *parameters), family.oracle(33, 33, parameters)
+    (x,) = operands(family, [(33, 2)], dtype=torch.bfloat16)
+    assert mask.matmul(x).dtype == torch.bfloat16
+    assert_close(mask.matmul(x), L @ x.double(), tolerance=2**-8)
+
+
+@every_family
+def test_sequences_of_length_zero(family):
+    mask = family.build(0, 0, *family.draw((2,), 0, 0))
+    x = operands(family, [(0, 3)])[0]
+    leading = mask.shape[:-2]
+    assert mask.dense(family.dtype).shape == (*leading, 0, 0)
+    assert mask.matmul(x).shape == mask.transpose_matmul(x).shape == (*leading, 0, 3)
+    assert mask.cost(3) == 0
+    assert sma_linear(x, x, x, mask).shape == (*leading, 0, 3)
+
+
+@pytest.mark.parametrize(("target", "source"), [(0, 4), (4, 0)])
+def test_one_empty_length(target, source):
+    column, row, U, V = random_tensors([(2, target), (source,), (2, target, 3), (source, 3)])
+    for mask in (ToeplitzMask(column, row), LowRankMask(U, V)):
+        assert mask.dense().shape == (2, target, source)
+        assert torch.equal(mask.matmul(torch.ones(source, 5)), torch.zeros(2, target, 5))
+        assert torch.equal(mask.transpose_matmul(torch.ones(target, 5)), torch.zeros(2, source, 5))
+        assert mask.cost(5) == 0
+
+
+# Costs, tables
+
+
+@pytest.mark.parametrize(
+    ("mask", "stored", "cost"),
+    [
+        (DecayMask(33, 0.5), 1, 2 * 32 * 5),
+        (DecayMask(33, torch.full((4,), 0.5)), 4, 2 * 32 * 5),
+        (SemiseparableMask(torch.zeros(2, 33)), 66, 2 * 32 * 5),
+        (LowRankMask(torch.zeros(7, 3), torch.zeros(13, 3)), 60, (3 * 25 + 7 * 5) * 5),
+        (ToeplitzMask(torch.zeros(8)), 8, 11 * 160 + 3 * 16 * 5),
+        (ToeplitzMask(torch.zeros(3), torch.zeros(6)), 8, 11 * 60 + 3 * 8 * 5),
+        (FourierMask(8), 0, 5 * 8 * 3 * 5),
+        (FourierMask(1), 0, 0),
+        (LowRankMask(torch.zeros(9, 3), torch.zeros(9, 3)) * DecayMask(9, 0.5), 55, 16 * 15 + (3 * 18 + 2 * 9) * 5),
+    ],
+    ids=repr,
+)
+def test_numbers_stored_and_operations(mask, stored, cost):
+    assert mask.stored == stored
+    assert mask.cost(5) == cost
+
+
+def test_scans_are_linear_and_transforms_nearly():
+    for build in (lambda T: DecayMask(T, 0.5), lambda T: SemiseparableMask(torch.zeros(T))):
+        assert build(8193).cost() == 2 * build(4097).cost()
+    for build in (FourierMask, lambda T: ToeplitzMask(torch.zeros(T))):
+        assert 2 < build(8192).cost() / build(4096).cost() < 2.2
+
+
+def test_repr_shows_scalars_and_the_shapes_of_the_rest():
+    U, V = torch.zeros(3, 2), torch.zeros(4, 2)
+    assert repr(DecayMask(3, 0.5)) == "DecayMask(3, 3, gamma=0.5)"
+    assert repr(DecayMask(3, torch.tensor([0.5, 1.0]))) == "DecayMask(2, 3, 3, gamma: (2,))"
+    assert repr(SemiseparableMask(torch.zeros(2, 3))) == "SemiseparableMask(2, 3, 3, log_a: (2, 3))"
+    assert repr(ToeplitzMask(torch.zeros(3))) == "ToeplitzMask(3, 3, column: (3,))"
+    assert repr(ToeplitzMask(torch.zeros(3), torch.zeros(4))) == "ToeplitzMask(3, 4, column: (3,), row: (4,))"
+    assert repr(FourierMask(3)) == "FourierMask(3, 3)"
+    assert repr(LowRankMask(U, V)) == "LowRankMask(3, 4, U: (3, 2), V: (4, 2))"
+    assert repr(LowRankMask(V, V) * FourierMask(4)) == "LowRankMask(4, 4, U: (4, 2), V: (4, 2)) * FourierMask(4, 4)"
+
+
+def test_html_table_compares_with_the_dense_matrix():
+    table = DecayMask(100, torch.full((4,), 0.5))._repr_html_()
+    for cell in ("DecayMask", "4 × 100 × 100", "gamma: (4,)", "4 (dense: 40,000)", "792 (dense: 79,600)"):
+        assert f">{cell}</td>" in table
+    assert ">none</td>" in FourierMask(3)._repr_html_()
+    assert ">gamma = 0.25</td>" in DecayMask(3, 0.25)._repr_html_()
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: DecayMask(-1, 0.5), ValueError, "DecayMask: length must be an integer ≥ 0, got -1"),
+        (lambda: DecayMask(3, 1.5), ValueError, r"DecayMask: gamma must be in \[0, 1\], got 1\.5"),
+        (lambda: DecayMask(3, torch.tensor([0.5, -0.25])), ValueError, r"gamma must be in \[0, 1\], got -0\.25"),
+        (lambda: DecayMask(3, torch.nan), ValueError, r"DecayMask: gamma must be in \[0, 1\], got nan"),
+        (
+            lambda: DecayMask(3, torch.tensor(1)),
+            ValueError,
+            "DecayMask: gamma must be real and floating, got torch",
+        ),
+        (
+            lambda: DecayMask(3, torch.tensor(1j)),
+            ValueError,
+            "gamma must be real and floating, got torch.complex64",
+        ),
+        (lambda: SemiseparableMask([0.0]), TypeError, "SemiseparableMask: log_a must be a torch.Tensor, got list"),
+        (lambda: SemiseparableMask(torch.zeros(3).int()), ValueError, "SemiseparableMask: log_a must have a floating"),
+        (lambda: SemiseparableMask(torch.zeros(())), ShapeError, r"log_a needs axes \(\.\.\., T\), got shape \(\)"),
+        (lambda: SemiseparableMask(torch.tensor([-1, 0.5])), ValueError, "log_a must be ≤ 0, the log of a.*, got 0.5"),
+        (lambda: SemiseparableMask(torch.tensor([0.5 + 1j])), ValueError, "log_a must be ≤ 0, the log of a.*, got 0.5"),
+        (lambda: SemiseparableMask(torch.tensor([torch.nan])), ValueError, "log_a must be ≤ 0, .*, got nan"),
+        (lambda: ToeplitzMask([1.0]), TypeError, "ToeplitzMask: column must be a torch.Tensor, got list"),
+        (lambda: ToeplitzMask(torch.ones(())), ShapeError, r"ToeplitzMask: column needs axes \(\.\.\., T\), got shape"),
+        (lambda: ToeplitzMask(torch.ones(3), torch.ones(())), ShapeError, r"row needs axes \(\.\.\., S\), got shape"),
+        (lambda: ToeplitzMask(torch.ones(3), torch.ones(3).double()), ValueError, "row is torch.float64 but column is"),
+        (
+            lambda: ToeplitzMask(torch.ones(2, 3), torch.ones(3, 3)),
+            ShapeError,
+            r"ToeplitzMask: leading axes \(3,\) of row do not broadcast with \(2,\) of column",
+        ),
+        (lambda: FourierMask(2.0), ValueError, r"FourierMask: length must be an integer ≥ 0, got 2\.0"),
+        (lambda: LowRankMask(torch.ones(3, 2), torch.ones(3, 1)), ShapeError, "LowRankMask: axis 'r' is 2 in U but 1"),
+        (
+            lambda: LowRankMask(torch.ones(3), torch.ones(3, 1)),
+            ShapeError,
+            r"U needs trailing axes \(T, R\), got",
+        ),
+        (
+            lambda: LowRankMask(torch.ones(3, 2), torch.ones(3, 2).double()),
+            ValueError,
+            "LowRankMask: V is torch.float64 but U is torch.float32",
+        ),
+    ],
+)
+def test_bad_arguments(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+@every_family
+def test_bad_operands(family):
+    mask = family.build(5, 5, *family.draw((2,), 5, 5))
+    name = type(mask).__name__
+    (x,) = operands(family, [(6, 2)])
+    with pytest.raises(ShapeError, match=rf"{name}.matmul: axis S is 5 in the mask but 6 in the operand"):
+        mask.matmul(x)
+    with pytest.raises(ShapeError, match=rf"{name}.transpose_matmul: axis T is 5 in the mask but 6 in the operand"):
+        mask.transpose_matmul(x)
+    if mask.shape[:-2]:
+        with pytest.raises(ShapeError, match=r"leading axes \(2,\) of the mask do not broadcast with \(3,\) of the op"):
+            mask.matmul(x[:5].expand(3, 5, 2))
+
+
+@pytest.mark.parametrize("family", [one for one in FAMILIES if one.dtype.is_complex], ids=repr)
+def test_a_complex_mask_wants_complex_operands(family):
+    mask = family.build(5, 5, *family.draw((), 5, 5))
+    name, x = type(mask).__name__, torch.zeros(5, 2)
+    with pytest.raises(ValueError, match=rf"{name}.matmul: the mask is complex but the operand is torch.float32; make"):
+        mask.matmul(x)
+    with pytest.raises(ValueError, match=rf"{name}.transpose_matmul: the mask is complex but the operand is torch.fl"):
+        mask.transpose_matmul(x)
+    with pytest.raises(ValueError, match=rf"{name}.dense: the mask is complex but the dtype is torch.float64; make Q"):
+        mask.dense(torch.float64)
+    with pytest.raises(ValueError, match="make Q, K and V complex"):
+        sma_quadratic(x, x, x, mask)
+    with pytest.raises(ValueError, match="the mask is complex"):
+        sma_linear(x, x, x, mask)
+
+
+def test_a_real_mask_takes_complex_operands():
+    for family in FAMILIES:
+        if not family.dtype.is_complex:
+            parameters = family.draw((), 33, 33)
+            mask = family.build(33, 33, *parameters)
+            x, y = random_tensors([(33, 2), (33, 2)])
+            z = torch.complex(x, y)
+            assert_close(mask.matmul(z), torch.complex(mask.matmul(x), mask.matmul(y)))
+            assert mask.dense(torch.complex128).dtype == torch.complex128

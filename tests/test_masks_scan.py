@@ -1,0 +1,250 @@
+"""Scans: three algorithms of one recurrence, exact at γ = 0 and 1, at resets, and after strong decays."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smalearn import ShapeError
+from smalearn.masks import (
+    CausalMask,
+    DecayMask,
+    SemiseparableMask,
+    decay_matrix,
+    scan_associative,
+    scan_chunked,
+    scan_recurrent,
+    segsum,
+)
+from smalearn.testing import assert_close, random_tensors
+
+SCANS = [scan_recurrent, scan_chunked, scan_associative]
+LENGTHS = [0, 1, 2, 15, 16, 17, 31, 256, 257, 331]
+
+
+def mixed(*shape, dtype=torch.float64, seed=4):
+    """Mild decays with a reset and a decay by exp(-1e4) among them."""
+    log_a = -random_tensors([shape], seed)[0].abs() / 8
+    log_a[..., 3::13], log_a[..., 7::17] = -torch.inf, -1e4
+    return log_a.to(dtype)
+
+
+def loop(x, log_a):
+    """y_t = a_t y_(t-1) + x_t in Python numbers, 2-D."""
+    y, found = [0.0] * x.shape[1], []
+    for row, decay in zip(x.tolist(), log_a.exp().tolist(), strict=True):
+        y = [decay * before + now for before, now in zip(y, row, strict=True)]
+        found.append(y)
+    return torch.tensor(found, dtype=torch.float64).reshape(x.shape)
+
+
+def entries(log_a):
+    """exp of the segment sums, each summed on its own."""
+    T = len(log_a)
+    rows = [[math.fsum(log_a[s + 1 : t + 1].tolist()) if s <= t else -math.inf for s in range(T)] for t in range(T)]
+    return torch.tensor(rows, dtype=torch.float64).reshape(T, T)
+
+
+@pytest.mark.parametrize("scan", SCANS)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_scans_are_the_loop(scan, length):
+    (x,), log_a = random_tensors([(length, 3)]), mixed(length)
+    assert_close(scan(x, log_a), loop(x, log_a))
+    assert_close(scan(x.float(), log_a.float()), loop(x.float(), log_a.float()))
+
+
+@pytest.mark.parametrize("scan", SCANS)
+@pytest.mark.parametrize(("ours", "theirs"), [((4,), ()), ((), (2, 4)), ((2, 1), (4,)), ((2, 4), (2, 4))])
+def test_leading_axes_of_decays_and_operand_broadcast(scan, ours, theirs):
+    (x,), log_a = random_tensors([(*theirs, 37, 3)]), mixed(*ours, 37)
+    leading = torch.broadcast_shapes(ours, theirs)
+    y = scan(x, log_a)
+    assert y.shape == (*leading, 37, 3)
+    x, log_a = x.expand(*leading, 37, 3).reshape(-1, 37, 3), log_a.expand(*leading, 37).reshape(-1, 37)
+    for index, one in enumerate(y.reshape(-1, 37, 3)):
+        assert_close(one, loop(x[index], log_a[index]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_scans_agree_for_any_decays_and_chunks(data):
+    length = data.draw(st.integers(0, 70))
+    decay = st.one_of(st.floats(-3, 0), st.sampled_from([0.0, -1e4, -math.inf]))
+    log_a = torch.tensor(data.draw(st.lists(decay, min_size=length, max_size=length)), dtype=torch.float64)
+    (x,) = random_tensors([(length, 2)])
+    expected = loop(x, log_a)
+    assert_close(scan_chunked(x, log_a, data.draw(st.integers(2, 80))), expected)
+    assert_close(scan_associative(x, log_a), expected)
+    assert_close(decay_matrix(log_a) @ x, expected)
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_gradients_of_scans(scan):
+    x, dY = random_tensors([(37, 2), (37, 2)])
+    found, expected = [], []
+    for run, results in ((scan, found), (lambda x, log_a: dense(log_a) @ x, expected)):
+        leaves = [x.clone().requires_grad_(), mixed(37).requires_grad_()]
+        results += torch.autograd.grad(run(*leaves), leaves, dY)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs)
+    log_a = -random_tensors([(9,)])[0].abs()
+    assert torch.autograd.gradcheck(scan, [x[:9].requires_grad_(), log_a.requires_grad_()])
+
+
+def dense(log_a):
+    """The matrix by explicit products of exp(log_a), differentiable."""
+    a, T = log_a.exp(), len(log_a)
+    rows = [[a[s + 1 : t + 1].prod() if s <= t else a.new_zeros(()) for s in range(T)] for t in range(T)]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_float32_keeps_its_digits_after_strong_decays(scan):
+    """A difference of running sums would leave nothing of the decays after -1e4."""
+    length = 600
+    log_a = -random_tensors([(length,)])[0].abs().float() / 100
+    log_a[20], log_a[45], log_a[300] = -1e4, -torch.inf, -1e4
+    x = random_tensors([(length, 4)])[0].float()
+    expected = loop(x.double(), log_a.double())
+    y = scan(x, log_a)
+    for after in (0, 21, 46, 301, 599):
+        assert_close(y[after:], expected[after:])
+    assert_close(decay_matrix(log_a)[302:, 301:], entries(log_a.double()).exp()[302:, 301:])
+
+
+def test_a_token_before_a_reset_leaves_nothing():
+    x, log_a = torch.ones(40, 1), torch.zeros(40)
+    log_a[20] = -torch.inf
+    x[5] = torch.finfo(torch.float32).max
+    for scan in SCANS:
+        assert torch.equal(scan(x, log_a)[20:, 0], torch.arange(1.0, 21.0))
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_shapes_of_scans_are_checked(scan):
+    name = scan.__name__
+    with pytest.raises(ShapeError, match=rf"{name}: axis 't' is 5 in x but 4 in log_a"):
+        scan(torch.zeros(5, 2), torch.zeros(4))
+    with pytest.raises(ShapeError, match=rf"{name}: x needs trailing axes \(T, P\), got shape \(5,\)"):
+        scan(torch.zeros(5), torch.zeros(5))
+    with pytest.raises(ShapeError, match=rf"{name}: leading axes \(3,\) of log_a do not broadcast with \(2,\)"):
+        scan(torch.zeros(2, 5, 2), torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("matrix", [segsum, decay_matrix])
+def test_matrices_need_a_time_axis(matrix):
+    with pytest.raises(ShapeError, match=rf"{matrix.__name__}: log_a needs trailing axes \(T\), got shape \(\)"):
+        matrix(torch.tensor(0.0))
+
+
+def test_parameters_in_half_precision_are_computed_in_float32():
+    gamma, log_a = torch.tensor(0.99).bfloat16(), mixed(300).bfloat16()
+    for narrow, wide in (
+        (DecayMask(300, gamma), DecayMask(300, gamma.double())),
+        (SemiseparableMask(log_a), SemiseparableMask(log_a.double())),
+    ):
+        assert_close(narrow.dense(torch.float32), wide.dense(torch.float64))
+        (x,) = random_tensors([(300, 2)])
+        assert_close(narrow.matmul(x), wide.matmul(x))
+
+
+def test_chunks_have_at_least_two_tokens():
+    with pytest.raises(ValueError, match="scan_chunked: chunk_len must be an integer ≥ 2, got 1"):
+        scan_chunked(torch.ones(3, 1), torch.zeros(3), 1)
+
+
+def test_negative_and_turning_decays_are_complex_logs():
+    a = torch.tensor([0.9, -0.5, 0.0, -1.0, 0.25], dtype=torch.float64)
+    log_a = torch.complex(a.abs().log(), torch.pi * (a < 0).double())
+    x = random_tensors([(5, 2)])[0]
+    y, expected = torch.zeros(2, dtype=torch.float64), []
+    for t in range(5):
+        y = a[t] * y + x[t]
+        expected.append(y)
+    for scan in SCANS:
+        assert_close(scan(x.to(torch.complex128), log_a), torch.stack(expected).to(torch.complex128))
+    assert_close(SemiseparableMask(log_a).matmul(x + 0j).real, torch.stack(expected))
+
+
+# The logarithm
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 33])
+def test_segment_sums_are_summed_on_their_own(length):
+    log_a = mixed(length)
+    S = segsum(log_a)
+    assert S.shape == (length, length)
+    expected = entries(log_a)
+    assert torch.equal(S.isinf(), expected.isinf())
+    assert_close(S.masked_fill(S.isinf(), 0), expected.masked_fill(expected.isinf(), 0))
+    assert_close(S.exp(), expected.exp())
+    assert_close(decay_matrix(log_a), expected.exp())
+    assert_close(SemiseparableMask(log_a).dense(torch.float64), expected.exp())
+
+
+def test_segment_sums_have_leading_axes_and_both_dtypes():
+    log_a = mixed(2, 4, 11)
+    assert segsum(log_a.float()).dtype == torch.float32
+    assert_close(segsum(log_a)[1, 2].exp(), entries(log_a[1, 2]).exp())
+
+
+@pytest.mark.parametrize("matrix", [decay_matrix, lambda log_a: segsum(log_a).exp()])
+def test_gradient_through_resets_is_that_of_the_products(matrix):
+    log_a = mixed(23).requires_grad_()
+    (weight,) = random_tensors([(23, 23)])
+    (found,) = torch.autograd.grad(matrix(log_a), log_a, weight)
+    (expected,) = torch.autograd.grad(dense(log_a), log_a, weight)
+    assert (found[3] == 0).all()
+    assert_close(found, expected)
+    assert torch.autograd.gradcheck(matrix, -random_tensors([(7,)])[0].abs().requires_grad_())
+
+
+# The constant decay
+
+
+@pytest.mark.parametrize("length", [1, 2, 16, 17, 300])
+def test_decay_one_is_causal_and_decay_zero_the_identity(length):
+    (x,) = random_tensors([(length, 3)])
+    assert torch.equal(DecayMask(length, 1.0).dense(), CausalMask(length).dense())
+    assert_close(DecayMask(length, 1.0).matmul(x), CausalMask(length).matmul(x))
+    assert torch.equal(DecayMask(length, 0.0).dense(), torch.eye(length))
+    assert torch.equal(DecayMask(length, 0.0).matmul(x), x)
+    assert torch.equal(DecayMask(length, 0.0).transpose_matmul(x), x)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("length", [2, 17, 300])
+def test_gradient_of_gamma_is_that_of_its_powers(value, length):
+    """dL[t, s]/dγ = (t-s) γ^(t-s-1); at γ = 0 that is the first diagonal below."""
+    x, dY = random_tensors([(length, 3), (length, 3)])
+    steps = torch.arange(length, dtype=torch.float64)
+    offsets = steps[:, None] - steps
+    slope = torch.where(offsets > 0, offsets * value ** (offsets - 1).clamp(min=0), 0)
+    expected = (dY * (slope @ x)).sum()
+    for run in (DecayMask.matmul, lambda mask, x: mask.dense(torch.float64) @ x):
+        gamma = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        (found,) = torch.autograd.grad(run(DecayMask(length, gamma), x), gamma, dY)
+        assert_close(found, expected)
+
+
+def test_constant_log_decays_give_the_decay_mask():
+    (x,) = random_tensors([(300, 2)])
+    constant = SemiseparableMask(torch.full((300,), 0.9, dtype=torch.float64).log())
+    assert_close(constant.dense(torch.float64), DecayMask(300, 0.9).dense(torch.float64))
+    assert_close(constant.matmul(x), DecayMask(300, 0.9).matmul(x))
+
+
+def test_the_first_decay_does_not_occur():
+    log_a = mixed(20)
+    other = log_a.clone()
+    other[0] = -torch.inf
+    assert torch.equal(SemiseparableMask(log_a).dense(), SemiseparableMask(other).dense())
+
+
+def test_long_float32_products_keep_their_digits():
+    (x,) = random_tensors([(5000, 2)])
+    gamma, log_a = torch.tensor(0.9999), mixed(5000).float() / 100
+    assert_close(DecayMask(5000, gamma).matmul(x.float()), DecayMask(5000, gamma.double()).matmul(x))
+    assert_close(SemiseparableMask(log_a).matmul(x.float()), loop(x, log_a.double()))

@@ -1,0 +1,564 @@
+import doctest
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn import ShapeError
+from smalearn.semiseparable import Semiseparable, block_factors
+from smalearn.ssm import (
+    ScanCost,
+    discretise_mamba,
+    discretise_zero_order_hold,
+    scan,
+    scan_by_doubling,
+    scan_by_pairs,
+    scan_cost,
+    ssm_matrix,
+    ssm_recurrent,
+    ssm_scan,
+    ssm_states,
+)
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+FORMS = {"recurrent": ssm_recurrent, "scan": ssm_scan}
+SHAPES = {"scalar": (), "diagonal": (3,), "general": (3, 3)}
+each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+each_structure = pytest.mark.parametrize("structure", SHAPES)
+
+
+def as_matrix(a, state=3):
+    return a if a.ndim == 2 else torch.diag(a.expand(state))
+
+
+def loop(X, A, B, C, initial_state=None):
+    """One channel, one step and one product at a time: the definition. Returns Y, the last state and all states."""
+    if X.ndim > 2:
+        operands = [(X, 2), (A, A.ndim - B.ndim + 2), (B, 2), (C, 2), (initial_state, 2)]
+        flat = [[None] * X.shape[:-2].numel() if x is None else x.flatten(0, -n - 1) for x, n in operands]
+        parts = [loop(*one) for one in zip(*flat, strict=True)]
+        return tuple(torch.stack(part).unflatten(0, X.shape[:-2]) for part in zip(*parts, strict=True))
+    length, channels = X.shape
+    start = B.new_zeros(channels, B.shape[-1]) if initial_state is None else initial_state
+    outputs, states, last = [], [], []
+    for p in range(channels):
+        h, history = start[p], []
+        for t in range(length):
+            h = as_matrix(A[t], B.shape[-1]) @ h + B[t] * X[t, p]
+            history.append(h)
+        outputs.append(torch.stack([C[t] @ history[t] for t in range(length)]) if length else X[:, p])
+        states.append(torch.stack(history) if length else B[:0])
+        last.append(h)
+    return torch.stack(outputs, -1), torch.stack(last), torch.stack(states, 1)
+
+
+def inputs(length, structure, kind="mild", leading=(), seed=0):
+    """X, A, B, C and an initial state; A of size about 1/2, with exact zeros, or with singular matrices."""
+    X, B, C, state = random_tensors([(*leading, *s) for s in [(length, 2), (length, 3), (length, 3), (2, 3)]], seed)
+    shape = (*leading, length, *SHAPES[structure])
+    A, where = random_tensors([shape, (*leading, length)], seed + 3)
+    A = 0.5 * A
+    if kind == "resets":
+        A = torch.where(where.reshape(*where.shape, *(1,) * len(SHAPES[structure])) > 0.5, 0.0, A)
+    elif kind == "singular":
+        A = A[..., :1, :] * A[..., :1]
+    return X, A, B, C, state
+
+
+CASES = [(s, kind) for s in SHAPES for kind in ("mild", "resets")] + [("general", "singular")]
+each_case = pytest.mark.parametrize(("structure", "kind"), CASES)
+
+
+@each_form
+@each_case
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 33])
+def test_values_are_those_of_the_loop(form, structure, kind, length):
+    X, A, B, C, state = inputs(length, structure, kind)
+    for initial in (None, state):
+        Y, last, states = loop(X, A, B, C, initial)
+        found = form(X, A, B, C, initial)
+        assert_close(found[0], Y)
+        assert_close(found[1], last)
+        assert_close(ssm_states(X, A, B, initial), states)
+
+
+@each_form
+@each_case
+def test_gradients(form, structure, kind):
+    leaves = [x.requires_grad_() for x in inputs(6, structure, kind)]
+    assert torch.autograd.gradcheck(form, leaves)
+    X, A, B, _, state = leaves
+    assert torch.autograd.gradcheck(ssm_states, (X, A, B, state))
+
+
+@each_form
+@each_structure
+@pytest.mark.parametrize("leading", [(2,), (2, 4)])
+def test_leading_axes(form, structure, leading):
+    operands = inputs(5, structure, "resets", leading)
+    for found, expected in zip(form(*operands), loop(*operands), strict=False):
+        assert_close(found, expected)
+    X, A, B, _, state = operands
+    assert_close(ssm_states(X, A, B, state), loop(*operands)[2])
+
+
+@each_form
+@each_structure
+@pytest.mark.parametrize("length", [0, 5])
+def test_empty_batch(form, structure, length):
+    Y, state = form(*inputs(length, structure, leading=(2, 0)))
+    assert Y.shape == (2, 0, length, 2)
+    assert state.shape == (2, 0, 2, 3)
+
+
+@each_form
+@each_structure
+@pytest.mark.parametrize("length", [0, 5])
+@pytest.mark.parametrize(
+    ("of_input", "of_transition", "of_parameters", "of_state"),
+    [
+        ((2, 3), (1, 1), (2, 1), (1, 1)),
+        ((2, 1), (1, 3), (1, 1), (2, 3)),
+        ((1, 1), (2, 3), (1, 1), (1, 1)),
+        ((2, 3), (), (), ()),
+        ((), (), (), (2, 3)),
+    ],
+)
+def test_leading_axes_broadcast(form, structure, length, of_input, of_transition, of_parameters, of_state):
+    X, A, B, C, state = inputs(length, structure)
+    scale = random_tensors([of_input, of_transition, of_parameters, of_parameters, of_state], seed=4)
+    operands = [s.reshape(*s.shape, *(1,) * x.ndim) * x for s, x in zip(scale, (X, A, B, C, state), strict=True)]
+    full = [x.expand(2, 3, *y.shape) for x, y in zip(operands, (X, A, B, C, state), strict=True)]
+    Y, last, states = loop(*full)
+    found = form(*operands)
+    assert_close(found[0].expand(Y.shape), Y)
+    assert_close(found[1].expand(last.shape), last)
+    assert_close(ssm_states(operands[0], *operands[1:3], operands[4]).expand(states.shape), states)
+
+
+@each_form
+@each_case
+def test_float32(form, structure, kind):
+    operands = [x.float() for x in inputs(33, structure, kind)]
+    Y, last, _ = loop(*(x.double() for x in operands))
+    found = form(*operands)
+    assert found[0].dtype == found[1].dtype == torch.float32
+    assert_close(found[0], Y)
+    assert_close(found[1], last)
+
+
+@each_form
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(form, dtype):
+    """Arithmetic and state are in single precision; only Y is rounded."""
+    X, A, B, C, state = inputs(33, "diagonal")
+    operands = [X.to(dtype), A.float(), B.to(dtype), C.to(dtype), state.float()]
+    expected, last, _ = loop(*(x.double() for x in operands))
+    Y, final = form(*operands)
+    assert (Y.dtype, final.dtype) == (dtype, torch.float32)
+    assert relative_rms(Y, expected) <= 1.01 * relative_rms(expected.to(dtype), expected)
+    assert_close(final, last)
+    assert ssm_states(*operands[:3]).dtype == torch.float32
+
+
+@each_form
+@each_case
+@pytest.mark.parametrize("split", [0, 1, 7, 20])
+def test_a_sequence_in_two_parts(form, structure, kind, split):
+    X, A, B, C, state = operands = inputs(20, structure, kind)
+    parts, last = [], state
+    for part in (slice(0, split), slice(split, None)):
+        Y, last = form(X[part], A[part], B[part], C[part], last)
+        parts.append(Y)
+    expected = loop(*operands)
+    assert_close(torch.cat(parts), expected[0])
+    assert_close(last, expected[1])
+
+
+@each_form
+@each_structure
+def test_causality_is_exact(form, structure):
+    operands, other = inputs(30, structure), inputs(30, structure, seed=1)
+    mixed = [torch.cat([x[:17], y[17:]]) for x, y in zip(operands[:4], other[:4], strict=True)]
+    Y, Y_mixed = form(*operands[:4])[0], form(*mixed)[0]
+    assert torch.equal(Y[:17], Y_mixed[:17])
+    assert not torch.equal(Y[17:], Y_mixed[17:])
+
+
+@each_form
+@each_structure
+def test_a_reset_forgets_exactly(form, structure):
+    operands, other = inputs(30, structure), inputs(30, structure, seed=1)
+    mixed = [torch.cat([y[:17], x[17:]]) for x, y in zip(operands[:4], other[:4], strict=True)]
+    operands[1][17] = mixed[1][17] = 0
+    Y, Y_mixed = form(*operands)[0], form(*mixed, other[4])[0]
+    assert_close(Y_mixed[17:], Y[17:])
+    assert relative_rms(Y_mixed[:17], Y[:17]) > 0.1
+
+
+@each_case
+def test_the_matrix_is_the_model(structure, kind):
+    X, A, B, C, _ = inputs(33, structure, kind)
+    M = ssm_matrix(A, B, C)
+    assert isinstance(M, Semiseparable)
+    assert_close(M.dense() @ X, loop(X, A, B, C)[0])
+    small = ssm_matrix(A[:6], B[:6], C[:6])
+    left, bidiagonal, right = block_factors(small)
+    states = torch.linalg.solve_triangular(bidiagonal, right @ X[:6], upper=False)
+    assert_close(states.unflatten(0, (6, 3)).mT, ssm_states(X[:6], A[:6], B[:6]))
+    assert_close(left @ states, loop(X[:6], A[:6], B[:6], C[:6])[0])
+
+
+def test_constant_parameters_are_a_convolution():
+    X, A, B, C, _ = inputs(33, "general")
+    A, B, C = A[0].expand(33, 3, 3), B[0].expand(33, 3), C[0].expand(33, 3)
+    kernel = torch.stack([C[0] @ torch.linalg.matrix_power(A[0], k) @ B[0] for k in range(33)])
+    Y = torch.stack([sum(kernel[t - s] * X[s] for s in range(t + 1)) for t in range(33)])
+    assert_close(ssm_recurrent(X, A, B, C)[0], Y)
+
+
+def test_the_model_is_linear_in_its_input():
+    X, A, B, C, state = inputs(33, "general")
+    other, other_state = random_tensors([(33, 2), (2, 3)], seed=9)
+    Y, last = ssm_recurrent(X + 2 * other, A, B, C, state + 2 * other_state)
+    ours, theirs = ssm_recurrent(X, A, B, C, state), ssm_recurrent(other, A, B, C, other_state)
+    assert_close(Y, ours[0] + 2 * theirs[0])
+    assert_close(last, ours[1] + 2 * theirs[1])
+
+
+@each_structure
+@pytest.mark.parametrize("length", [10, 1000])
+def test_the_state_does_not_grow_with_the_sequence(structure, length):
+    assert ssm_recurrent(*inputs(length, structure)[:4])[1].shape == (2, 3)
+
+
+# ---------------------------------------------------------------- scans
+
+SCANS = {"pairs": scan_by_pairs, "doubling": scan_by_doubling}
+
+
+class Counter:
+    """Composes affine maps, counts pairs and rounds; each element knows how many combinations it had to wait for."""
+
+    combines, rounds = 0, 0
+
+    def __call__(self, earlier, later):
+        (a, b, waits), (a_later, b_later, waits_later) = earlier, later
+        self.combines, self.rounds = self.combines + a.shape[-3], self.rounds + 1
+        return a_later @ a, b @ a_later.mT + b_later, torch.maximum(waits, waits_later) + 1
+
+
+@pytest.mark.parametrize("method", SCANS)
+@pytest.mark.parametrize("length", range(34))
+def test_scans_of_every_length(method, length):
+    A, b = random_tensors([(length, 2, 2), (length, 3, 2)])
+    combine = Counter()
+    products, sums, waits = SCANS[method](combine, (A, b, torch.zeros(length, 1, 1)))
+    a, h = torch.eye(2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+    for t in range(length):
+        a, h = A[t] @ a, h @ A[t].mT + b[t]
+        assert_close(products[t], a)
+        assert_close(sums[t], h)
+    assert scan_cost(length, method) == (combine.combines, combine.rounds)
+    if length > 1:
+        assert math.ceil(math.log2(length)) <= waits.max() <= combine.rounds
+
+
+def test_what_a_scan_costs():
+    for length in [*range(1, 200), 1023, 1024, 1025, 10**6]:
+        pairs, doubling = scan_cost(length), scan_cost(length, "doubling")
+        log = math.ceil(math.log2(length))
+        assert doubling.depth == log
+        assert doubling.combines <= length * log
+        assert pairs.combines <= 2 * length
+        assert pairs.depth <= max(0, 2 * math.log2(length))
+        assert length - 1 <= min(pairs.combines, doubling.combines)
+    assert scan_cost(0) == scan_cost(0, "doubling") == ScanCost(0, 0)
+
+
+@pytest.mark.parametrize("method", SCANS)
+def test_scans_need_no_commutativity_only_associativity(method):
+    """Words: the combination is putting them one after another."""
+    letters = torch.arange(1, 8, dtype=torch.float64).reshape(7, 1, 1)
+    digits = torch.ones(7, 1, 1, dtype=torch.float64)
+
+    def join(earlier, later):
+        return earlier[0] * 10 ** later[1] + later[0], earlier[1] + later[1]
+
+    words, lengths = SCANS[method](join, (letters, digits))
+    assert words.flatten().tolist() == [1, 12, 123, 1234, 12345, 123456, 1234567]
+    assert lengths.flatten().tolist() == list(range(1, 8))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    length=st.integers(1, 70),
+    case=st.sampled_from(CASES),
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    seed=st.integers(0, 99),
+)
+def test_scan_for_every_length(length, case, sizes, seed):
+    X, A, B, C, state = inputs(length, *case, seed=seed)
+    columns, states = sizes
+    for axis in range(len(SHAPES[case[0]])):
+        A = A.narrow(-1 - axis, 0, states)
+    operands = X[:, :1].expand(length, columns), A, B[:, :states], C[:, :states], state[:1, :states].expand(columns, -1)
+    for found, expected in zip(ssm_scan(*operands), loop(*operands), strict=False):
+        assert_close(found, expected)
+
+
+# ---------------------------------------------------------------- discretisation
+
+
+def rates(structure, length=7, seed=0):
+    """dt, A and B: decays between 0 and about 3, or any matrix."""
+    dt, A, B = random_tensors([(length,), (length, *SHAPES[structure]), (length, 3)], seed=seed)
+    return dt.abs(), A if structure == "general" else -A.abs(), B
+
+
+def integrated(dt, A, B, terms=60):
+    """Powers of dt A, one by one: exp(dt A) and the integral of exp(s A) B over a step."""
+    power = torch.eye(B.shape[-1], dtype=torch.float64)
+    held, inputs = torch.zeros_like(power), torch.zeros_like(B)
+    for k in range(1, terms):
+        held, inputs = held + power, inputs + dt * power @ B / k
+        power = dt * A @ power / k
+    return held, inputs
+
+
+@each_structure
+def test_zero_order_hold_is_the_power_series(structure):
+    dt, A, B = rates(structure)
+    A_bar, B_bar = discretise_zero_order_hold(dt, A, B)
+    assert A_bar.shape == A.shape
+    for t in range(7):
+        held, held_input = integrated(dt[t], as_matrix(A[t]), B[t])
+        assert_close(as_matrix(A_bar[t]), held)
+        assert_close(B_bar[t], held_input)
+
+
+@each_structure
+def test_zero_order_hold_is_the_formula_with_the_inverse(structure):
+    dt, A, B = rates(structure)
+    A_bar, B_bar = discretise_zero_order_hold(dt, A, B)
+    for t in range(7):
+        formula = torch.linalg.solve(as_matrix(A[t]), (as_matrix(A_bar[t]) - torch.eye(3)) @ B[t])
+        assert_close(B_bar[t], formula)
+
+
+@each_structure
+def test_two_half_steps_of_a_constant_input_are_one_step(structure):
+    dt, A, B = rates(structure)
+    A_half, B_half = discretise_zero_order_hold(dt / 2, A, B)
+    A_bar, B_bar = discretise_zero_order_hold(dt, A, B)
+    for t in range(7):
+        half = as_matrix(A_half[t])
+        assert_close(as_matrix(A_bar[t]), half @ half)
+        assert_close(B_bar[t], half @ B_half[t] + B_half[t])
+
+
+@pytest.mark.parametrize("discretise", [discretise_zero_order_hold, discretise_mamba])
+@each_structure
+def test_steps_without_time_and_rates_of_zero(discretise, structure):
+    dt, A, B = rates(structure)
+    A_bar, B_bar = discretise(0 * dt, A, B)
+    for t in range(7):
+        assert torch.equal(as_matrix(A_bar[t]), torch.eye(3, dtype=torch.float64))
+        assert torch.equal(B_bar[t], torch.zeros(3))
+    A_bar, B_bar = discretise(dt, 0 * A, B)
+    assert_close(B_bar, dt[:, None] * B)
+
+
+def test_a_singular_matrix_has_no_inverse_but_a_step():
+    """Position and speed: after dt, a constant force moves the position by dt²/2."""
+    A = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    dt = torch.tensor([0.3], dtype=torch.float64)
+    A_bar, B_bar = discretise_zero_order_hold(dt, A[None], torch.tensor([[0.0, 1.0]], dtype=torch.float64))
+    assert_close(A_bar[0], torch.tensor([[1.0, 0.3], [0.0, 1.0]], dtype=torch.float64))
+    assert_close(B_bar[0], torch.tensor([0.045, 0.3], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_and_derivatives_near_zero(dtype):
+    """(e^z - 1)/z and its derivative against series with 60 terms, for z of every size and sign."""
+    sizes = torch.logspace(-20, 0, 81, dtype=torch.float64)
+    z = torch.cat([-30 * sizes, torch.zeros(1), sizes, torch.tensor([-0.1, 0.1, -1e4])]).to(dtype).requires_grad_()
+    one = torch.ones(len(z), 1, dtype=dtype)
+    _, B_bar = discretise_zero_order_hold(one[:, 0], z, one)
+    (slope,) = torch.autograd.grad(B_bar.sum(), z)
+    for at, value, derivative in zip(z.tolist(), B_bar.tolist(), slope.tolist(), strict=True):
+        if at < -20:
+            exact, exact_slope = -1 / at, 1 / at**2
+        elif abs(at) > 1:
+            exact, exact_slope = math.expm1(at) / at, (at * math.exp(at) - math.expm1(at)) / at**2
+        else:
+            exact = sum(at**k / math.factorial(k + 1) for k in range(30))
+            exact_slope = sum((k + 1) * at**k / math.factorial(k + 2) for k in range(30))
+        tolerance = 50 * torch.finfo(dtype).eps
+        assert value[0] == pytest.approx(exact, rel=tolerance)
+        assert derivative == pytest.approx(exact_slope, rel=tolerance)
+
+
+def test_minus_infinity_is_a_reset():
+    dt = torch.tensor([0.0, 0.5], dtype=torch.float64)[1:]
+    A_bar, B_bar = discretise_zero_order_hold(dt, torch.tensor([-math.inf]).double(), torch.ones(1, 2).double())
+    assert torch.equal(A_bar, torch.zeros(1).double())
+    assert torch.equal(B_bar, torch.zeros(1, 2).double())
+
+
+@each_structure
+def test_mamba_keeps_the_transition_and_simplifies_the_input(structure):
+    dt, A, B = rates(structure)
+    A_bar, B_bar = discretise_mamba(dt, A, B)
+    assert_close(A_bar, discretise_zero_order_hold(dt, A, B)[0])
+    assert_close(B_bar, dt[:, None] * B)
+
+
+@each_structure
+def test_the_simplification_is_of_second_order_in_the_step(structure):
+    dt, A, B = rates(structure)
+    gaps = []
+    for step in (1e-2, 1e-3):
+        held, kicked = (f(step * dt, A, B)[1] for f in (discretise_zero_order_hold, discretise_mamba))
+        gaps.append((kicked - held).norm() / step**2)
+        first = torch.stack([dt[t] ** 2 * as_matrix(A[t]) @ B[t] for t in range(7)]) / 2
+        assert relative_rms((held - kicked) / step**2, first) < 10 * step
+    assert abs(math.log10(gaps[0] / gaps[1])) < 0.05
+
+
+def test_a_whole_model_against_its_solution():
+    """h' = -h + x with x = 1: both steps reach 1 - e^-t, the hold exactly, the kick with an error of order dt."""
+    errors = {}
+    for steps in (10, 100):
+        dt = torch.full((steps,), 1 / steps, dtype=torch.float64)
+        A, one = -torch.ones(steps, dtype=torch.float64), torch.ones(steps, 1, dtype=torch.float64)
+        for discretise in (discretise_zero_order_hold, discretise_mamba):
+            _, state = ssm_recurrent(one, *discretise(dt, A, one), one)
+            errors[discretise, steps] = abs(state.item() - (1 - math.exp(-1)))
+    assert errors[discretise_zero_order_hold, 10] < 1e-14
+    assert errors[discretise_mamba, 10] / errors[discretise_mamba, 100] == pytest.approx(10, rel=0.1)
+
+
+@each_structure
+@pytest.mark.parametrize("leading", [(2,), (2, 4)])
+def test_discretisation_of_a_batch(structure, leading):
+    dt, A, B = rates(structure, 3)
+    scale = random_tensors([leading], seed=5)[0].abs()
+    dt_all = scale[..., None] * dt
+    # A and B are shared: leading axes of size 1.
+    ones = (1,) * len(leading)
+    for discretise in (discretise_zero_order_hold, discretise_mamba):
+        A_bar, B_bar = discretise(dt_all, A.reshape(*ones, *A.shape), B.reshape(*ones, *B.shape))
+        assert A_bar.shape == (*leading, *A.shape)
+        assert B_bar.shape == (*leading, 3, 3)
+        index = tuple(size - 1 for size in leading)
+        last = discretise(dt_all[index], A, B)
+        assert_close(A_bar[index], last[0])
+        assert_close(B_bar[index], last[1])
+
+
+@pytest.mark.parametrize("discretise", [discretise_zero_order_hold, discretise_mamba])
+@each_structure
+def test_gradients_of_discretisation(discretise, structure):
+    leaves = [x.requires_grad_() for x in rates(structure, 3)]
+    assert torch.autograd.gradcheck(discretise, leaves)
+    assert [x.shape for x in discretise(*(x[:0] for x in leaves))] == [(0, *SHAPES[structure]), (0, 3)]
+
+
+# ---------------------------------------------------------------- costs and errors
+
+
+class Multiplications(TorchDispatchMode):
+    """Counts the multiplications of elementwise and matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        if func.overloadpacket is torch.ops.aten.mul:
+            self.count += found.numel()
+        elif func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
+            self.count += found.numel() * args[0].shape[-1]
+        return found
+
+
+@each_structure
+def test_the_recurrence_costs_what_the_matrix_says(structure):
+    X, A, B, C, _ = inputs(33, structure)
+    with Multiplications() as counter:
+        ssm_recurrent(X, A, B, C)
+    assert counter.count == ssm_matrix(A, B, C).cost(2)
+
+
+def zeros(*shape, dtype=torch.float64):
+    return torch.zeros(shape, dtype=dtype)
+
+
+def states_only(X, A, B, C, state=None):
+    return ssm_states(X, A, B, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("ssm_recurrent", ssm_recurrent), ("ssm_scan", ssm_scan), ("ssm_states", states_only)]
+)
+def test_errors(name, form):
+    X, A, B, C = zeros(4, 2), zeros(4), zeros(4, 3), zeros(4, 3)
+    with pytest.raises(ShapeError, match=rf"{name}: A has 4 axes, expected 1 for \(..., T\), 2 for"):
+        form(X, zeros(1, 4, 3, 3), B, C)
+    with pytest.raises(ShapeError, match=f"{name}: axis 't' is 4 in B but 5 in X"):
+        form(zeros(5, 2), A, B, C)
+    with pytest.raises(ShapeError, match=f"{name}: axis 'p' is 2 in X but 3 in initial_state"):
+        form(X, A, B, C, zeros(3, 3))
+    with pytest.raises(ShapeError, match=f"{name}: axis 'n' is 3 in B but 2 in initial_state"):
+        form(X, A, B, C, zeros(2, 2))
+    with pytest.raises(ValueError, match=f"{name}: X is torch.float32 but B is torch.float64"):
+        form(X.float(), A, B, C)
+    with pytest.raises(ValueError, match=f"{name}: A is torch.float16, expected torch.float64 or torch.float32"):
+        form(X, A.half(), B, C)
+    with pytest.raises(
+        ValueError, match=f"{name}: initial_state is torch.float16, expected torch.float64 or torch.float32"
+    ):
+        form(X, A, B, C, zeros(2, 3, dtype=torch.float16))
+    with pytest.raises(ValueError, match=f"{name}: initial_state is on meta but B is on cpu"):
+        form(X, A, B, C, zeros(2, 3).to("meta"))
+    with pytest.raises(ShapeError, match=rf"{name}: leading axes \(3,\) of X do not broadcast with \(2,\)"):
+        form(zeros(3, 4, 2), zeros(2, 4), zeros(2, 4, 3), zeros(2, 4, 3))
+
+
+@each_form
+def test_errors_of_the_output(form):
+    with pytest.raises(ShapeError, match="axis 'n' is 3 in B but 2 in C"):
+        form(zeros(4, 2), zeros(4), zeros(4, 3), zeros(4, 2))
+
+
+def test_matrix_errors():
+    with pytest.raises(ShapeError, match="Semiseparable: axis 't' is 4 in B but 3 in C"):
+        ssm_matrix(zeros(4), zeros(4, 3), zeros(3, 3))
+
+
+@pytest.mark.parametrize("discretise", [discretise_zero_order_hold, discretise_mamba])
+def test_discretisation_errors(discretise):
+    name = discretise.__name__
+    dt, A, B = zeros(4), zeros(4, 3), zeros(4, 3)
+    with pytest.raises(ShapeError, match=f"{name}: axis 't' is 4 in B but 5 in dt"):
+        discretise(zeros(5), A, B)
+    with pytest.raises(ShapeError, match=rf"{name}: A has 0 axes, expected 1 for"):
+        discretise(dt, zeros(), B)
+    with pytest.raises(ValueError, match=f"{name}: dt is torch.float32 but B is torch.float64"):
+        discretise(dt.float(), A, B)
+    with pytest.raises(ValueError, match=f"{name}: A is torch.float32 but B is torch.float64"):
+        discretise(dt, A.float(), B)
+
+
+def test_the_example():
+    assert doctest.testmod(scan) == (0, 1)
+
+
+def test_scan_cost_errors():
+    with pytest.raises(ValueError, match="scan_cost: length must be an integer ≥ 0, got -1"):
+        scan_cost(-1)
+    with pytest.raises(ValueError, match="scan_cost: method must be 'pairs' or 'doubling', got 'loop'"):
+        scan_cost(4, "loop")
