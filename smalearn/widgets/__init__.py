@@ -5,6 +5,8 @@ still picture of the state that was last displayed.
 """
 
 from smalearn.widgets.contraction_map import ContractionMap
+from smalearn.widgets.feature_explorer import FeatureExplorer
+from smalearn.widgets.mask_explorer import MaskExplorer
 from smalearn.widgets.state_explorer import StateExplorer
 
-__all__ = ["ContractionMap", "StateExplorer"]
+__all__ = ["ContractionMap", "FeatureExplorer", "MaskExplorer", "StateExplorer"]

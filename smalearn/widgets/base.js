@@ -103,6 +103,35 @@ class View {
     });
   }
 
+  /** A slider over whole numbers; `says` is its value in words. It is hidden while it is not `shown`. */
+  range(parent, { symbol, text, min = 0, max, get, set, says = () => number(get()), shown = () => true }) {
+    const box = make(parent, "label", { class: "slider" });
+    const name = make(box, "span", { class: "name" });
+    make(name, "b", {}, symbol);
+    name.append(` ${text}`);
+    const input = make(box, "input", { type: "range", min, max, "aria-label": `${symbol}, ${text}` });
+    const value = make(box, "span", { class: "value" });
+    this.listen(input, "input", () => set(Number(input.value)));
+    this.parts.push(() => {
+      box.hidden = !shown();
+      input.value = get();
+      value.textContent = says();
+      input.setAttribute("aria-valuetext", says());
+    });
+  }
+
+  /** A list of texts, one of which is chosen. */
+  choice(parent, { symbol, text, values, get, set }) {
+    const box = make(parent, "label", { class: "slider" });
+    const name = make(box, "span", { class: "name" });
+    make(name, "b", {}, symbol);
+    name.append(` ${text}`);
+    const select = make(box, "select", { tabindex: 0, "aria-label": `${symbol}, ${text}` });
+    for (const value of values) make(select, "option", { value }, value);
+    this.listen(select, "change", () => set(select.value));
+    this.parts.push(() => (select.value = get()));
+  }
+
   checkbox(parent, { text, get, set }) {
     const label = make(parent, "label");
     const input = make(label, "input", { type: "checkbox" });

@@ -1,0 +1,207 @@
+// Attention weights of softmax beside those through random features, over the number of features and the norm.
+
+import { clamp, explorer, make, number, trace } from "./base.js";
+
+const TRAITS = ["map", "features", "norm", "seed", "row"];
+const SIZES = Array.from({ length: 8 }, (_, i) => 2 ** (i + 2));
+const NORMS = Array.from({ length: 16 }, (_, i) => (i + 1) / 4);
+const [TITLE, GAP, BARS, SCALE] = [20, 16, 120, 30]; // pixels: a line of text, between pictures, bars, their scale
+
+// ---- weights ------------------------------------------------------------------------------------------------------
+
+function dot(a, b) {
+  return a.reduce((sum, value, i) => sum + value * b[i], 0);
+}
+
+/** The first `count` directions of a draw: rows of float32 numbers in base64. */
+function directions(packed, count, inputs) {
+  const data = new DataView(Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0)).buffer);
+  const entry = (i, n) => data.getFloat32(4 * (i * inputs + n), true);
+  return Array.from({ length: count }, (_, i) => Array.from({ length: inputs }, (_, n) => entry(i, n)));
+}
+
+/** For each map, phi(x) from x and its angles ω_i · x, without factors such as m^(-1/2), which cancel in the weights. */
+const MAPS = {
+  positive: (x, angles) => angles.map((angle) => Math.exp(angle - dot(x, x) / 2)),
+  hyperbolic: (x, angles) => MAPS.positive(x, [...angles, ...angles.map((angle) => -angle)]),
+  Fourier: (x, angles) => angles.flatMap((a) => [Math.cos(a), Math.sin(a)].map((y) => y * Math.exp(dot(x, x) / 2))),
+  "1 + elu": (x) => x.map((value) => (value > 0 ? value + 1 : Math.exp(value))),
+};
+
+/** Weights (T, T) over the words before each word, from any scores; a row that sums to 0 stays as it is. */
+function normalised(X, score) {
+  return X.map((_, t) => {
+    const row = X.map((_, s) => (s < t ? score(t, s) : 0));
+    const sum = row.reduce((a, b) => a + b) || 1;
+    return row.map((value) => value / sum);
+  });
+}
+
+function softmax(X) {
+  return normalised(X, (t, s) => Math.exp(dot(X[t], X[s])));
+}
+
+/** Attention through features. At norms up to 4 nothing overflows, so the constants of Python's `fit` are not needed. */
+function estimate(map, X, W) {
+  const phi = X.map((x) => MAPS[map](x, W.map((w) => dot(w, x))));
+  return normalised(X, (t, s) => dot(phi[t], phi[s]));
+}
+
+/** ‖A - M‖ / ‖M‖. */
+function relativeError(A, M) {
+  const square = (entry) => M.reduce((sum, row, t) => sum + row.reduce((sum, _, s) => sum + entry(t, s) ** 2, 0), 0);
+  return Math.sqrt(square((t, s) => A[t][s] - M[t][s]) / square((t, s) => M[t][s]));
+}
+
+/** The state of the model, and all that follows from it. */
+export function read(view) {
+  const [words, map, features, norm, seed, row] = ["_words", ...TRAITS].map((name) => view.get(name));
+  const X = view.get("_X").map((x) => x.map((value) => norm * value));
+  const [name, draw = "gaussian"] = map.split(", ");
+  const count = { positive: features, "1 + elu": 0 }[name] ?? features / 2;
+  const W = directions(view.get("_draws")[draw][seed], count, X[0].length);
+  const [exact, through, equal] = [softmax(X), estimate(name, X, W), normalised(X, () => 1)];
+  const errors = [through, equal].map((A) => relativeError(A, exact));
+  return { words, map, features, norm, row, exact, through, errors, random: name !== "1 + elu" };
+}
+
+/** Two decimals, or two digits of an error; no minus before a zero. */
+const short = (value) => number(Math.round(100 * value) / 100 + 0).replace("-", "\u2212");
+const digits = (value) => number(Number(value.toPrecision(2)));
+
+/** What a screen reader hears, and everyone can read. */
+function describe({ words, map, features, norm, row, exact, through, errors, random }) {
+  const best = (weights) => {
+    const order = [...weights.slice(0, row).keys()].sort((a, b) => weights[b] - weights[a] || a - b).slice(0, 3);
+    return order.map((s) => `“${words[s]}”\u00a0(${s})\u00a0${short(weights[s])}`).join(", ") || "nothing";
+  };
+  return [
+    `${random ? `${features} features, ` : ""}${map}, norm ${number(norm)}: error ${digits(errors[0])}. `,
+    `“${words[row]}”, word ${row}, attends most to: ${best(exact[row])} (softmax); `,
+    `${best(through[row])} (features).`,
+  ].join("");
+}
+
+// ---- drawing ------------------------------------------------------------------------------------------------------
+
+/** Text at a place, no wider than `room`; upwards where there is none. */
+function label(pen, text, [x, y], { align = "left", room, upwards = false } = {}) {
+  pen.save();
+  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
+  pen.translate(x, y);
+  if (upwards) pen.rotate(-Math.PI / 2);
+  pen.fillText(text, 0, 0, room);
+  pen.restore();
+}
+
+/** Pixels of a cell, and those that the longest word takes, about. */
+const cellSize = ({ words }, width) => clamp(Math.floor((width - GAP) / 2 / words.length), 6, 18);
+const extent = (words) => clamp(7.5 * Math.max(...words.map((word) => word.length)), 30, 120);
+
+/** Both matrices, the fuller a cell the larger its weight, struck through if negative, with the chosen row framed. */
+function paintMaps(pen, width, { words, exact, through, row, map }, cell, { colour, font }) {
+  const half = (width + GAP) / 2;
+  for (const [side, [name, M, fill]] of [["softmax", exact, "first"], [map, through, "second"]].entries()) {
+    Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
+    label(pen, name, [side * half + 1, 8], { room: half - GAP });
+    for (const [t, weights] of M.entries()) {
+      for (const [s, weight] of weights.entries()) {
+        const [x, y, size] = [side * half + 1 + s * cell, TITLE + t * cell, cell - 1];
+        Object.assign(pen, { globalAlpha: 1, fillStyle: colour("raised"), strokeStyle: colour("ink"), lineWidth: 1 });
+        pen.fillRect(x, y, size, size);
+        pen.fillStyle = colour(`${fill}-strong`);
+        pen.globalAlpha = Math.sqrt(Math.min(1, Math.abs(weight)));
+        pen.fillRect(x, y, size, size);
+        pen.globalAlpha = 1;
+        if (weight < 0) trace(pen, [[x, y + size], [x + size, y]]);
+      }
+    }
+    Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 2 });
+    pen.strokeRect(side * half + 1, TITLE + row * cell - 1, words.length * cell - 1, cell + 1);
+  }
+}
+
+/** One row of both matrices as bars, softmax to the left; what leaves the scale has its number. */
+function paintBars(pen, width, { words, exact, through, row, map }, { colour, font }) {
+  const limit = [0.1, 0.2, 0.5].find((limit) => limit >= 1.2 * Math.max(...exact[row])) ?? 1;
+  const column = (width - SCALE) / words.length;
+  const [zero, unit] = map === "Fourier" ? [TITLE + BARS / 2, BARS / 2] : [TITLE + BARS, BARS];
+  Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
+  label(pen, `weights of “${words[row]}”, word ${row}`, [1, 8], { room: width });
+  Object.assign(pen, { font: font(12), strokeStyle: colour("line"), lineWidth: 1 });
+  for (const value of map === "Fourier" ? [limit, 0, -limit] : [limit, 0]) {
+    const y = zero - (value / limit) * unit;
+    label(pen, short(value), [SCALE - 4, clamp(y, TITLE + 7, TITLE + BARS - 5)], { align: "right", room: SCALE - 4 });
+    pen.strokeRect(SCALE, y, width - SCALE, 0);
+  }
+  for (const [s, word] of words.entries()) {
+    const [left, thick] = [SCALE + s * column, 0.4 * column];
+    for (const [side, [weight, fill]] of [[exact[row][s], "first"], [through[row][s], "second"]].entries()) {
+      const tall = clamp(weight / limit, -1, 1) * unit;
+      const box = [left + column / 2 + (side - 1) * thick, zero, thick, -tall];
+      Object.assign(pen, { fillStyle: colour(fill), strokeStyle: colour("dim") });
+      pen.fillRect(...box);
+      if (s < row) pen.strokeRect(...box);
+      pen.fillStyle = colour("ink");
+      const middle = [box[0] + thick / 2, zero - tall / 2];
+      if (Math.abs(weight) > limit) label(pen, short(weight), middle, { align: "center", upwards: true });
+    }
+    Object.assign(pen, { font: font(12, s === row ? "bold" : "normal"), fillStyle: colour(s > row ? "dim" : "ink") });
+    label(pen, word, [left + column / 2, TITLE + BARS + 6], { align: "right", room: extent(words), upwards: true });
+  }
+}
+
+// ---- the parts of a view ------------------------------------------------------------------------------------------
+
+function controls(view, parent, now) {
+  const sliders = make(parent, "div", { class: "sliders" });
+  const change = (trait) => ({ get: () => view.get(trait), set: (value) => view.set({ [trait]: value }) });
+  const enabled = () => now().random;
+  view.slider(sliders, { symbol: "F", text: "features", values: SIZES, enabled, ...change("features") });
+  view.slider(sliders, { symbol: "|q| = |k|", text: "norm", values: NORMS, ...change("norm") });
+  view.choice(sliders, { symbol: "φ", text: "map", values: view.get("_maps"), ...change("map") });
+  const button = make(make(sliders, "div"), "button", { type: "button" });
+  view.listen(button, "click", () => view.set({ seed: (view.get("seed") + 1) % view.get("_draws").gaussian.length }));
+  view.parts.push(() => {
+    button.hidden = !enabled();
+    button.textContent = `Draw other directions (seed ${view.get("seed")})`;
+  });
+}
+
+export default explorer(TRAITS, (view) => {
+  let shown;
+  view.parts.push(() => (shown = read(view)));
+  controls(view, view.root, () => shown);
+  const line = make(view.root, "p");
+  const [error, equal] = [make(line, "b"), make(line, "span", { class: "dim" })];
+  view.parts.push(() => {
+    error.textContent = `Error of the weights: ${digits(shown.errors[0])}`;
+    equal.textContent = `for comparison, of equal weights: ${digits(shown.errors[1])}`;
+  });
+  const parts = make(view.root, "div", { class: "parts" });
+  const keys = "arrow keys choose the word";
+  const last = view.get("_words").length - 1;
+  const choose = (row) => view.set({ row: clamp(Math.floor(row), 0, last) });
+  const maps = view.canvas(make(parts, "div"), {
+    label: `Weights of softmax and through features, a row for each word; ${keys}`,
+    height: (width) => TITLE + cellSize(shown, width) * shown.words.length + 2,
+    paint: (pen, width) => paintMaps(pen, width, shown, cellSize(shown, width), view),
+  });
+  const bars = view.canvas(make(parts, "div"), {
+    label: `Weights of one word; ${keys}`,
+    height: () => TITLE + BARS + 8 + extent(shown.words),
+    paint: (pen, width) => paintBars(pen, width, shown, view),
+  });
+  const [near, step] = [() => false, (dx, dy) => choose(shown.row + dx - dy)];
+  view.drag(maps, { near, move: (x, y) => choose((y - TITLE) / cellSize(shown, maps.clientWidth)) });
+  view.drag(bars, { near, move: (x) => choose(((x - SCALE) / (bars.clientWidth - SCALE)) * shown.words.length) });
+  for (const canvas of [maps, bars]) view.arrows(canvas, step);
+  const key = make(view.root, "ul", { class: "key" });
+  for (const [fill, text] of [["first", "softmax"], ["second", "features"]]) {
+    const item = make(key, "li");
+    make(item, "i", { class: fill });
+    item.append(text);
+  }
+  make(key, "li", { class: "dim" }, "Click a word or a row. A cell that is struck through is negative.");
+  view.describe(view.root, () => describe(shown));
+});

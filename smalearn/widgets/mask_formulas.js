@@ -1,0 +1,191 @@
+// What the mask explorer computes: masks, scores, ranks of blocks, costs. Python puts it before mask_explorer.js.
+
+const TOLERANCE = 1e-10; // of a rank: a share of the largest singular value
+const NGRAM = 3; // words that a score compares
+
+// ---- masks --------------------------------------------------------------------------------------------------------
+
+/** Operations of a transform of so many numbers, 2.5 for each and each level if they are real, else 5. */
+function fft(length, each) {
+  return Math.ceil(each * length * Math.log2(length));
+}
+
+/** A product with one column by a circular convolution: three transforms, and a product of spectra. */
+function convolution(T) {
+  const size = 2 ** Math.ceil(Math.log2(2 * T - 1));
+  return 3 * fft(size, 2.5) + 3 * size;
+}
+
+/** How many entries are 1. */
+function ones(entry, p) {
+  return table(p.T, (t, s) => entry(t, s, p)).reduce((count, one) => count + one, 0);
+}
+
+const near = (t, s, { window, dilation }) => +(Math.abs(t - s) <= window * dilation && (t - s) % dilation === 0);
+const beside = (t, s, { window }) => near(t, s, { window, dilation: 1 });
+const together = (t, s, { T, blocks }) => +(Math.floor((t * blocks) / T) === Math.floor((s * blocks) / T));
+const angle = (t, s, T) => (2 * Math.PI * ((t * s) % T)) / T;
+
+/** Of every family the entry (t, s), the cost of a product with one column, and what to say of it. */
+export const FAMILIES = {
+  causal: {
+    entry: (t, s) => +(s <= t),
+    cost: ({ T }) => T,
+    by: "a running sum",
+    says: "L is 1 where s ≤ t: linear attention",
+  },
+  decay: {
+    entry: (t, s, { gamma }) => (s <= t ? gamma ** (t - s) : 0),
+    cost: ({ T }) => 2 * (T - 1),
+    by: "a scan",
+    says: "L is γ^(t−s) where s ≤ t: RetNet",
+  },
+  "1-semiseparable": {
+    entry: (t, s, { decays }) => (s <= t ? decays.slice(s + 1, t + 1).reduce((product, a) => product * a, 1) : 0),
+    cost: ({ T }) => 2 * (T - 1),
+    by: "a scan",
+    says: "L is the product of the decays a after s up to t where s ≤ t: SSD, the heart of Mamba-2",
+  },
+  Toeplitz: {
+    entry: (t, s, { T, alpha }) => alpha[t - s + T - 1],
+    cost: ({ T }) => convolution(T),
+    by: "fast Fourier transforms",
+    says: "L is α at the distance t − s: relative positions that multiply",
+  },
+  Fourier: {
+    entry: (t, s, { T }) => Math.cos(angle(t, s, T)),
+    imaginary: (t, s, { T }) => Math.sin(angle(t, s, T)),
+    cost: ({ T }) => fft(T, 5),
+    by: "a fast Fourier transform",
+    says: "L is exp(2πi·ts/T), complex and not causal. The pictures show real parts; ranks are those of the complex L",
+  },
+  "low rank": {
+    entry: (t, s, { U, V, rank }) => U[t].slice(0, rank).reduce((sum, u, r) => sum + u * V[s][r], 0),
+    cost: ({ T, rank }) => rank * (2 * T - 1) + T * (2 * rank - 1),
+    by: "two thin products",
+    says: "L is UVᵀ with R columns each, and not causal",
+  },
+  banded: {
+    entry: beside,
+    cost: (p) => ones(beside, p),
+    by: "adding what lies under the ones",
+    says: "L is 1 where |t − s| is at most the window: sliding-window attention, both ways",
+  },
+  dilated: {
+    entry: near,
+    cost: (p) => ones(near, p),
+    by: "adding what lies under the ones",
+    says: "L is 1 at multiples of the dilation, as many either way as the window says",
+  },
+  "block diagonal": {
+    entry: together,
+    cost: (p) => ones(together, p),
+    by: "adding what lies under the ones",
+    says: "L is 1 where t and s lie in the same block: attention within chunks",
+  },
+};
+
+/** Multiplications and additions of a dense product with one column: a complex product takes 6 of them, a sum 2. */
+export function denseCost({ T, imaginary }) {
+  return imaginary ? T * (8 * T - 2) : T * (2 * T - 1);
+}
+
+/** A (T, T) matrix in one array, row by row, from its entries. */
+function table(T, entry) {
+  return Float64Array.from({ length: T * T }, (_, i) => entry(Math.floor(i / T), i % T));
+}
+
+/** A mask: its size T, its real part, its imaginary part if it has one, and its cost. */
+export function makeMask(family, p) {
+  const { entry, imaginary, cost } = FAMILIES[family];
+  const [real, T] = [table(p.T, (t, s) => entry(t, s, p)), p.T];
+  return { T, real, imaginary: imaginary && table(T, (t, s) => imaginary(t, s, p)), cost: cost(p) };
+}
+
+/** G = QK^T: how many of the last words are equal, or the products of random queries and keys. */
+export function makeScores(kind, { words, Q, K }) {
+  const dot = (t, s) => Q[t].reduce((sum, q, n) => sum + q * K[s][n], 0);
+  const lags = Array.from({ length: NGRAM }, (_, i) => i);
+  const equal = (t, s) => lags.filter((i) => i <= Math.min(t, s) && words[t - i] === words[s - i]).length;
+  return table(words.length, kind === "random" ? dot : equal);
+}
+
+// ---- ranks --------------------------------------------------------------------------------------------------------
+
+/** Mirror a line of a flat matrix onto its first entry, which is returned, and the lines beside it along with it. */
+function mirror(A, start, step, count, across, others) {
+  let square = 0;
+  for (let i = 0; i < count; i++) square += A[start + i * step] ** 2;
+  const norm = Math.sqrt(square);
+  if (norm < 1e-100) return 0;
+  const entry = A[start] > 0 ? -norm : norm;
+  const half = norm * (norm + Math.abs(A[start]));
+  A[start] -= entry;
+  for (let line = start + across; line <= start + others * across; line += across) {
+    let dot = 0;
+    for (let i = 0; i < count; i++) dot += A[start + i * step] * A[line + i * step];
+    for (let i = 0; i < count; i++) A[line + i * step] -= (dot / half) * A[start + i * step];
+  }
+  return entry;
+}
+
+/**
+ * How many singular values of a flat (m, n) matrix, m ≥ n, are above TOLERANCE times the largest; destroys it.
+ * Householder reflections leave two diagonals; a Sturm sequence counts singular values of these above any number.
+ */
+export function rank(A, m, n) {
+  const band = [];
+  for (let k = 0; k < n; k++) {
+    band.push(mirror(A, k * n + k, n, m - k, 1, n - k - 1));
+    if (k < n - 1) band.push(mirror(A, k * n + k + 1, 1, n - k - 1, n, m - k - 1));
+  }
+  const above = (x) => {
+    let [q, count] = [-x, 0];
+    for (const b of band) {
+      q = -x - (b * b) / (q || 1e-300);
+      count += q > 0;
+    }
+    return count;
+  };
+  let [low, high] = [0, Math.hypot(...band)];
+  for (let i = 0; i < 40; i++) {
+    const middle = (low + high) / 2;
+    if (above(middle)) low = middle;
+    else high = middle;
+  }
+  return high ? above(TOLERANCE * high) : 0;
+}
+
+/** The rank of the block L[k:, :k], the targets from k on and the sources before it. */
+export function blockRank({ T, real, imaginary }, k) {
+  const [copies, short, long] = [imaginary ? 2 : 1, Math.min(k, T - k), Math.max(k, T - k)];
+  const [A, n] = [new Float64Array(copies ** 2 * short * long), copies * short];
+  const put = (x, i, j) => (A[k <= T - k ? i * n + j : j * n + i] = x);
+  let limit = 0;
+  for (let i = 0; i < T - k; i++) {
+    for (let j = 0; j < k; j++) {
+      const [x, y] = [real[(k + i) * T + j], imaginary?.[(k + i) * T + j] ?? 0];
+      limit = Math.max(limit, Math.abs(x), Math.abs(y));
+      put(x, i, j);
+      if (!imaginary) continue;
+      put(x, i + T - k, j + k); // x + iy as the real matrix ((x, -y), (y, x)), which has every singular value twice
+      put(-y, i, j + k);
+      put(y, i + T - k, j);
+    }
+  }
+  if (!limit) return 0;
+  return rank(A.map((x) => x / limit), copies * long, n) / copies;
+}
+
+export function blockRanks(L) {
+  return Array.from({ length: L.T - 1 }, (_, i) => blockRank(L, i + 1));
+}
+
+// ---- drawing by hand ----------------------------------------------------------------------------------------------
+
+/** Numbers drawn by a stroke of the pointer from one place to another: a straight line between them. */
+export function stroke(values, [i, x], [j, y]) {
+  const [first, last] = [Math.min(i, j), Math.max(i, j)];
+  const at = (place) => (i === j ? y : x + ((place - i) / (j - i)) * (y - x));
+  return values.map((value, place) => (place < first || place > last ? value : at(place)));
+}

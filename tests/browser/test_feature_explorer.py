@@ -1,0 +1,159 @@
+"""The feature explorer on a bare page: no kernel, no JupyterLab."""
+
+import itertools
+import re
+
+import pytest
+import torch
+
+from smalearn.testing import relative_rms
+from smalearn.widgets import FeatureExplorer
+from smalearn.widgets.feature_explorer import MAPS
+
+FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
+PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
+STATES = """(states) => states.map((state) => {
+  Object.entries(state).forEach((entry) => model.set(...entry));
+  const { exact, through, errors } = script.read(model);
+  return { exact, through, errors };
+})"""
+TEXTS = ["a a", "to be or not to be", "beautiful is better than ugly. explicit is better than implicit."]
+
+
+def drawn(page):
+    """The page, when everything that has changed is drawn."""
+    page.evaluate(FRAMES)
+    return page
+
+
+def change(page, **new):
+    """Set the state as Python would."""
+    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
+    return drawn(page)
+
+
+def words(page):
+    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: len(text.split()))
+def test_script_computes_the_weights_of_python(mount, text):
+    explorer = FeatureExplorer(text)
+    page = mount(explorer)
+    settings = itertools.product(MAPS, [(4, 3), (32, 0), (512, 1)], [0.25, 1.3, 4])
+    states = [{"map": name, "features": size[0], "seed": size[1], "norm": norm} for name, size, norm in settings]
+    for state, found in zip(states, page.evaluate(STATES, states), strict=True):
+        for name, value in state.items():
+            setattr(explorer, name, value)
+        assert relative_rms(torch.tensor(found["exact"], dtype=torch.float64), explorer.weights) < 1e-12
+        assert relative_rms(torch.tensor(found["through"], dtype=torch.float64), explorer.estimate) < 1e-9, state
+        assert found["errors"][0] == pytest.approx(explorer.error, rel=1e-8, abs=1e-12)
+
+
+def test_script_compares_with_equal_weights(mount):
+    explorer = FeatureExplorer("a b a", norm=2)
+    (found,) = mount(explorer).evaluate(STATES, [{}])
+    equal = torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]], dtype=torch.float64)
+    assert found["errors"][1] == pytest.approx(relative_rms(equal, explorer.weights))
+
+
+def test_error_is_shown_and_described(mount):
+    explorer = FeatureExplorer(features=512, norm=2)
+    page = mount(explorer)
+    assert page.locator("b", has_text="Error").inner_text() == f"Error of the weights: {explorer.error:.2g}"
+    assert page.get_by_text("of equal weights").inner_text() == "for comparison, of equal weights: 0.64"
+    assert words(page).startswith(
+        f"512 features, hyperbolic, norm 2: error {explorer.error:.2g}. “than”, word 13, attends most to: "
+        "“than” (3) 0.45, “than” (8) 0.45, "
+    )
+    change(page, map="1 + elu", row=0)
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('word 0')")
+    assert words(page).startswith("1 + elu, norm 2: error ")
+    assert words(page).endswith("attends most to: nothing (softmax); nothing (features).")
+
+
+def test_sliders_list_and_button_tell_python(mount):
+    page = mount(FeatureExplorer())
+    page.get_by_role("slider", name="F, features").focus()
+    for key, features in [("ArrowRight", 128), ("ArrowLeft", 64), ("Home", 4), ("End", 512)]:
+        page.keyboard.press(key)
+        assert page.evaluate("saved.features") == features
+    page.get_by_role("slider", name="|q| = |k|, norm").focus()
+    for key, norm in [("ArrowRight", 1.75), ("Home", 0.25), ("End", 4)]:
+        page.keyboard.press(key)
+        assert page.evaluate("saved.norm") == norm
+    assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == "4"
+    for seed in (1, 2, 3, 0):
+        page.get_by_role("button").click()
+        assert page.evaluate("saved.seed") == seed
+        assert drawn(page).get_by_role("button").inner_text() == f"Draw other directions (seed {seed})"
+    page.get_by_role("combobox", name="φ, map").select_option("1 + elu")
+    assert page.evaluate("saved.map") == "1 + elu"
+    assert drawn(page).get_by_role("slider", name="F, features").is_disabled()
+    assert page.get_by_role("button").count() == 0  # there are no directions
+    change(page, map="Fourier", features=16, norm=0.5)
+    assert page.get_by_role("combobox", name="φ, map").input_value() == "Fourier"
+    assert page.get_by_role("slider", name="F, features").get_attribute("aria-valuetext") == "16"
+
+
+def test_a_word_is_chosen_by_arrow_keys_and_by_clicks(mount):
+    page = mount(FeatureExplorer(row=1))
+    maps, bars = drawn(page).locator("canvas").all()
+    for canvas in (maps, bars):
+        change(page, row=1)
+        canvas.focus()
+        for key, row in [("Right", 2), ("Up", 1), ("Left", 0), ("Left", 0), ("Down", 1)]:
+            page.keyboard.press(f"Arrow{key}")
+            assert drawn(page).evaluate("saved.row") == row
+    change(page, row=14)
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("saved.row") == 14
+    cell = (maps.bounding_box()["height"] - 22) / 15
+    for row in (0, 7, 14):
+        maps.click(position={"x": 40, "y": 20 + (row + 0.5) * cell})
+        assert page.evaluate("saved.row") == row
+        bars.click(position={"x": 30 + (14 - row + 0.5) * (bars.bounding_box()["width"] - 30) / 15, "y": 150})
+        assert page.evaluate("saved.row") == 14 - row
+
+
+def test_a_finger_scrolls_over_the_pictures(mount):
+    kept = drawn(mount(FeatureExplorer())).evaluate(
+        """[...document.querySelectorAll("canvas")].map((target) => {
+          const { left, top } = target.getBoundingClientRect();
+          const touch = new Touch({ clientX: left + 9, clientY: top + 50, identifier: 1, target });
+          return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [touch], cancelable: true }));
+        })"""
+    )
+    assert kept == [False, False]
+
+
+def test_pictures_follow_every_trait_and_the_theme(mount):
+    page = mount(FeatureExplorer())
+    pictures = [drawn(page).evaluate(PICTURES)]
+    for new in [{"map": "Fourier"}, {"features": 32}, {"norm": 2.5}, {"seed": 3}, {"row": 5}]:
+        pictures.append(change(page, **new).evaluate(PICTURES))
+    page.emulate_media(color_scheme="dark")
+    pictures.append(drawn(page).evaluate(PICTURES))
+    for canvas in zip(*pictures, strict=True):
+        assert len(set(canvas)) == len(pictures)
+
+
+LONG = {"text": "a b c d incomprehensibilities f g h i j k l m n o p", "norm": 4, "features": 4}
+
+
+@pytest.mark.parametrize("new", [{}, LONG | {"map": "Fourier"}, {"text": "a b", "map": "1 + elu"}], ids=len)
+@pytest.mark.parametrize("width", [360, 1000])
+def test_page_is_readable_at_every_width(mount, width, new):
+    page = mount(FeatureExplorer(**new))
+    page.set_viewport_size({"width": width, "height": 700})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    for canvas in page.locator("canvas").all():
+        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
+    assert page.locator("canvas").nth(1).bounding_box()["height"] > 150
+    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
+
+
+def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
+    controls = mount(FeatureExplorer()).locator("input, select, button, canvas")
+    assert controls.count() == 6
+    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())

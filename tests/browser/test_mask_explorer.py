@@ -1,0 +1,398 @@
+"""The mask explorer on a bare page, where there is no kernel, and in JupyterLab."""
+
+import random
+import re
+
+import pytest
+import torch
+from playwright.sync_api import expect
+
+from smalearn.widgets import MaskExplorer
+from smalearn.widgets.mask_explorer import FAMILIES
+
+FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
+PICTURES = """[...document.querySelectorAll('#first canvas')].filter((canvas) => canvas.clientWidth)
+  .map((canvas) => canvas.toDataURL())"""
+FORMULAS = """(cases) => cases.map((p) => {
+  const L = script.makeMask(p.family, p);
+  const imaginary = L.imaginary && [...L.imaginary];
+  const [G, H] = ["words", "random"].map((kind) => [...script.makeScores(kind, p)]);
+  return { real: [...L.real], imaginary, cost: L.cost, dense: script.denseCost(L), ranks: script.blockRanks(L), G, H };
+})"""
+RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A), m, n))"""
+STATE = ["gamma", "decays", "alpha", "rank", "window", "dilation", "blocks"]
+TEXT = "a b c d e. f g h a b c! d"
+T = 12
+
+
+def drawn(page):
+    """The page, when everything that has changed is drawn."""
+    page.evaluate(FRAMES)
+    return page
+
+
+def change(page, **new):
+    """Set the state as Python would."""
+    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
+    return drawn(page)
+
+
+def words(page):
+    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
+
+
+def slider(page, name):
+    return page.get_by_role("slider", name=name)
+
+
+def canvas(page, name):
+    return page.get_by_role("application", name=name)
+
+
+def random_explorers(family, lengths):
+    """Explorers of random parameters; some decays are 0 and 1."""
+    chance = random.Random(family)
+    for length in lengths:
+        explorer = MaskExplorer(" ".join(chance.choices("abc", k=length)), seed=length, family=family)
+        explorer.gamma = chance.choice([0, 1, chance.random()])
+        explorer.decays = [chance.choice([0, 1, *[chance.random()] * 3]) for _ in range(length)]
+        explorer.alpha = [chance.uniform(-1, 1) for _ in range(chance.choice([length, 2 * length - 1]))]
+        explorer.rank = chance.randint(1, min(8, length))
+        explorer.window, explorer.dilation = chance.randrange(length), chance.randrange(1, length)
+        explorer.blocks = chance.choice([blocks for blocks in range(1, length + 1) if length % blocks == 0])
+        yield explorer
+
+
+def close(found, expected):
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected.ravel(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_script_computes_the_masks_scores_ranks_and_costs_of_python(mount, family):
+    explorers = list(random_explorers(family, [*range(2, 20), 31, 33, 48, 64]))
+    cases = [
+        {name: getattr(explorer, name) for name in ["family", *STATE]}
+        | {name[1:]: getattr(explorer, name) for name in ("_Q", "_K", "_U", "_V", "_words")}
+        | {"T": len(explorer._words)}
+        for explorer in explorers
+    ]
+    found = mount(MaskExplorer()).evaluate(FORMULAS, cases)
+    for explorer, script in zip(explorers, found, strict=True):
+        L = explorer.L
+        close(script["real"], L.real)
+        if L.is_complex():
+            close(script["imaginary"], L.imag)
+        else:
+            assert script["imaginary"] is None
+        assert script["ranks"] == explorer.ranks
+        assert (script["cost"], script["dense"]) == (explorer.cost, explorer.dense_cost)
+        for scores, G in (("words", script["G"]), ("random", script["H"])):
+            explorer.scores = scores
+            close(G, explorer.G)
+
+
+@pytest.mark.parametrize("last", [1e-6, 1e-9, 3e-10, 3e-11, 1e-13, 0])
+def test_rank_counts_singular_values_above_the_tolerance(mount, last):
+    """Random matrices whose singular values are known, from easy ones to those close to the tolerance of 1e-10."""
+    seed = torch.Generator().manual_seed(0)
+    cases, expected = [], []
+    for m, n in [(1, 1), (2, 1), (5, 5), (9, 4), (32, 32), (40, 17)]:
+        left, right = (torch.linalg.qr(torch.randn(size, n, generator=seed, dtype=torch.float64))[0] for size in (m, n))
+        values = torch.logspace(0, -3, n, dtype=torch.float64)
+        values[n - n // 2 :] = last
+        cases.append([(1e-5 * left * values @ right.mT).ravel().tolist(), m, n])
+        expected.append(int((values > 1e-10).sum()))
+    zero = [[0.0] * 12, 4, 3]
+    assert mount(MaskExplorer()).evaluate(RANKS, [*cases, zero]) == [*expected, 0]
+
+
+def test_tiny_numbers_have_a_rank(mount):
+    page = mount(MaskExplorer(TEXT, family="decay", gamma=1e-200))
+    assert "The block L[6:, :6] has rank 1" in words(page)
+
+
+def test_a_stroke_is_a_straight_line(mount):
+    page = mount(MaskExplorer())
+    stroke = "([from, to]) => script.stroke([9, 9, 9, 9, 9], from, to)"
+    assert page.evaluate(stroke, [[1, 0], [3, 1]]) == [9, 0, 0.5, 1, 9]
+    assert page.evaluate(stroke, [[3, 1], [1, 0]]) == [9, 0, 0.5, 1, 9]
+    assert page.evaluate(stroke, [[2, 1], [2, 0.5]]) == [9, 9, 0.5, 9, 9]
+    assert page.evaluate(stroke, [[0, 0], [4, 1]]) == [0, 0.25, 0.5, 0.75, 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_chosen_and_says_what_python_says(mount, family):
+    page = mount(MaskExplorer(TEXT, family="causal" if family != "causal" else "decay"))
+    page.get_by_role("combobox", name="L, family").select_option(family)
+    assert page.evaluate("saved.family") == family
+    explorer = MaskExplorer(TEXT, family=family)
+    says = f"has rank {explorer.ranks[5]}; over all k, the largest rank is {max(explorer.ranks)}. "
+    says += f"One column costs {explorer.cost:,} operations"
+    page.wait_for_function("(says) => document.querySelector('[aria-live]').textContent.includes(says)", arg=says)
+    assert f"{explorer.dense_cost:,} by a dense product. Row 11 of M, “d”, weighs word" in words(page)
+    cells = page.locator("#first td").all_inner_texts()
+    assert [cells[0], cells[2]] == [f"{explorer.cost:,}", f"{explorer.dense_cost:,}"]
+    dearer = max(explorer.cost, explorer.dense_cost) / min(explorer.cost, explorer.dense_cost)
+    assert max(float(cells[i].removesuffix(" ×")) for i in (1, 3)) == pytest.approx(dearer, rel=5e-3)
+    assert page.get_by_text("The pictures show real parts").is_visible() == (family == "Fourier")
+
+
+CONTROLS = {
+    "causal": [],
+    "decay": ["γ, decay"],
+    "1-semiseparable": ["a, all decays", "Decays"],
+    "Toeplitz": ["α"],
+    "Fourier": [],
+    "low rank": ["R, rank"],
+    "banded": ["w, window"],
+    "dilated": ["w, window", "d, dilation"],
+    "block diagonal": ["p, blocks"],
+}
+ALWAYS = ["t, row", "k, split", "L, G and M", "Row t", "Ranks"]
+
+
+def test_every_family_shows_its_own_controls(mount):
+    page = mount(MaskExplorer(TEXT))
+    parts = page.locator("#first input[type=range], #first canvas")
+    for family, own in CONTROLS.items():
+        change(page, family=family)
+        names = [part.get_attribute("aria-label") for part in parts.all() if part.is_visible()]
+        assert len(names) == len(own + ALWAYS), (family, names)
+        assert all(any(name.startswith(start) for name in names) for start in own + ALWAYS), (family, names)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value", "trait", "expected", "says"),
+    [
+        ("decay", "γ, decay", "35", "gamma", 0.35, "0.35"),
+        ("1-semiseparable", "a, all decays", "7", "decays", [0.07] * T, "0.07"),
+        ("low rank", "R, rank", "5", "rank", 5, "5"),
+        ("banded", "w, window", "0", "window", 0, "0"),
+        ("dilated", "w, window", "11", "window", 11, "11"),
+        ("dilated", "d, dilation", "3", "dilation", 3, "3"),
+        ("block diagonal", "p, blocks", "2", "blocks", 3, "3"),
+        ("causal", "t, row", "0", "target", 0, "0"),
+        ("causal", "k, split", "11", "split", 11, "11"),
+    ],
+)
+def test_sliders_tell_python(mount, family, name, value, trait, expected, says):
+    page = mount(MaskExplorer(TEXT, family=family))
+    slider(page, name).fill(value)
+    assert page.evaluate(f"saved.{trait}") == expected
+    assert drawn(page).evaluate(PICTURES)
+    assert slider(page, name).get_attribute("aria-valuetext") == says
+    MaskExplorer(TEXT, family=family, **{trait: page.evaluate(f"saved.{trait}")})  # Python takes what is sent
+
+
+def test_sliders_follow_python(mount):
+    page = mount(MaskExplorer(TEXT, family="block diagonal"))
+    assert slider(page, "p, blocks").get_attribute("aria-valuetext") == "6"
+    change(page, blocks=12, target=2, split=3)
+    assert [slider(page, name).input_value() for name in ("p, blocks", "t, row", "k, split")] == ["5", "2", "3"]
+    change(page, family="1-semiseparable", scale="log", scores="random")
+    assert slider(page, "a, all decays").get_attribute("aria-valuetext") == "mixed"
+    assert page.get_by_role("checkbox", name="logarithmic colours").is_checked()
+    assert page.get_by_role("combobox", name="G, scores").input_value() == "random"
+
+
+def test_scores_and_scale_tell_python(mount):
+    page = mount(MaskExplorer(TEXT))
+    page.get_by_role("combobox", name="G, scores").select_option("random")
+    page.get_by_role("checkbox", name="logarithmic colours").check()
+    assert page.evaluate("[saved.scores, saved.scale]") == ["random", "log"]
+    page.get_by_role("checkbox", name="logarithmic colours").uncheck()
+    assert page.evaluate("saved.scale") == "linear"
+
+
+def drag(page, picture, *places):
+    """Drag from the first place on a canvas to the others."""
+    box = picture.bounding_box()
+    for number, (x, y) in enumerate(places):
+        page.mouse.move(box["x"] + x, box["y"] + y)
+        if not number:
+            page.mouse.down()
+    page.mouse.up()
+
+
+def test_decays_are_drawn(mount):
+    page = drawn(mount(MaskExplorer(TEXT, decays=1)))
+    strip = canvas(page, re.compile("^Decays"))
+    column = (strip.bounding_box()["width"] - 8) / T
+    drag(page, strip, (4 + 2.5 * column, 20), (4 + 6.5 * column, 104))
+    assert page.evaluate("saved.decays") == [1, 1, 1, 0.75, 0.5, 0.25, 0, 1, 1, 1, 1, 1]
+    drag(page, strip, (4 + 9.5 * column, 62))  # a new stroke is not joined to the last one
+    assert page.evaluate("saved.decays") == [1, 1, 1, 0.75, 0.5, 0.25, 0, 1, 1, 0.5, 1, 1]
+
+
+def test_toeplitz_coefficients_are_drawn(mount):
+    page = drawn(mount(MaskExplorer(TEXT, family="Toeplitz", alpha=[0] * T)))
+    strip = canvas(page, re.compile("^α"))
+    column = (strip.bounding_box()["width"] - 8) / (2 * T - 1)
+    drag(page, strip, (4 + 9.5 * column, 20), (4 + 13.5 * column, 104))
+    alpha = page.evaluate("saved.alpha")
+    assert alpha == [0] * 9 + [1, 0.5, 0, -0.5, -1] + [0] * 9
+    assert MaskExplorer(TEXT, family="Toeplitz", alpha=alpha).alpha == alpha
+
+
+@pytest.mark.parametrize(
+    ("family", "trait", "first", "low"), [("1-semiseparable", "decays", 1, 0), ("Toeplitz", "alpha", T - 1, -1)]
+)
+def test_arrow_keys_draw_too(mount, family, trait, first, low):
+    page = drawn(mount(MaskExplorer(TEXT, family=family, decays=0.5, alpha=[0.5] * (2 * T - 1))))
+    canvas(page, re.compile("^Decays|^α")).focus()
+    for key, place, value in [("Up", first, 0.55), ("Down", first, 0.5), ("Down", first, 0.45)]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate(f"saved.{trait}")[place] == value
+    page.keyboard.press("ArrowRight")
+    for _ in range(32):
+        page.keyboard.press("ArrowDown")
+    drawn_values = page.evaluate(f"saved.{trait}")
+    assert drawn_values[first : first + 3] == [0.45, low, 0.5]
+
+
+def test_a_row_is_looked_at_by_pointing_and_chosen_by_a_click(mount):
+    page = drawn(mount(MaskExplorer(TEXT)))
+    picture = canvas(page, re.compile("^L, G and M"))
+    box = picture.bounding_box()
+    side = (box["width"] - 2 * 26) / 3
+    pictures = page.evaluate(PICTURES)
+    page.mouse.move(box["x"] + 30, box["y"] + 20 + 3.5 * side / T)
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('Row 3 of M, “d”, weighs')")
+    assert page.evaluate("model.get('target')") == 11  # Python is not told of a look
+    assert page.evaluate(PICTURES)[2] != pictures[2]
+    page.mouse.move(box["x"] + side + 13, box["y"] + 60)  # between two matrices
+    assert drawn(page).evaluate(PICTURES) == pictures
+    page.mouse.move(box["x"] + 30, box["y"] + 20 + 3.5 * side / T)
+    page.mouse.move(box["x"] + 30, box["y"] - 5)
+    assert drawn(page).evaluate(PICTURES) == pictures
+    picture.click(position={"x": box["width"] - 30, "y": 20 + 7.5 * side / T})
+    assert page.evaluate("saved.target") == 7
+    picture.click(position={"x": 5, "y": 5})  # on a title
+    assert page.evaluate("saved.target") == 7
+
+
+def test_a_finger_drags_the_row_and_scrolls_elsewhere(mount):
+    page = drawn(mount(MaskExplorer(TEXT, target=6)))
+    touch = """(y) => {
+      const canvas = document.querySelectorAll("canvas")[2], box = canvas.getBoundingClientRect();
+      const at = { clientX: box.left + 30, clientY: box.top + y, identifier: 1, target: canvas };
+      return !canvas.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
+    }"""
+    side = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3
+    assert [page.evaluate(touch, 20 + side * share) for share in (0.1, 0.5, 0.9)] == [False, True, False]
+
+
+def test_arrow_keys_on_the_matrices_change_row_and_split(mount):
+    page = drawn(mount(MaskExplorer(TEXT)))
+    canvas(page, re.compile("^L, G and M")).focus()
+    for key, state in [("Down", [11, 6]), ("Up", [10, 6]), ("Left", [10, 5]), ("Right", [10, 6])]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("[saved.target, saved.split]") == state
+    canvas(page, re.compile("^Row t")).focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("[saved.target, saved.split]") == [9, 6]
+
+
+def test_the_split_is_chosen_on_the_curve_of_ranks(mount):
+    page = drawn(mount(MaskExplorer(TEXT)))
+    curve = canvas(page, re.compile("^Ranks"))
+    column = (curve.bounding_box()["width"] - 28) / (T - 1)
+    drag(page, curve, (24 + 0.5 * column, 60), (24 + 8.5 * column, 60))
+    assert page.evaluate("saved.split") == 9
+    for x, split in [(0, 1), (24 + 11 * column, 11), (24 + 3.5 * column, 4)]:
+        curve.click(position={"x": x, "y": 60})
+        assert page.evaluate("saved.split") == split
+    curve.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("saved.split") == 5
+
+
+def test_pictures_follow_every_trait_and_the_theme(mount):
+    page = mount(MaskExplorer(TEXT, scores="random"))
+    matrices, row, ranks = 1, 2, 3  # after the strip of decays
+    before = drawn(page).evaluate(PICTURES)
+    assert len(before) == 4
+    for new, changed in [
+        ({"target": 6}, [matrices, row]),
+        ({"split": 3}, [matrices, ranks]),
+        ({"scale": "log"}, [matrices, row]),
+        ({"scores": "words"}, [matrices, row]),
+        ({"decays": [0.5, 0] * 6}, [0, matrices, row, ranks]),
+    ]:
+        after = change(page, **new).evaluate(PICTURES)
+        assert [i for i in range(4) if after[i] != before[i]] == changed, new
+        before = after
+    page.emulate_media(color_scheme="dark")
+    dark = drawn(page).evaluate(PICTURES)
+    assert all(light != other for light, other in zip(before, dark, strict=True))
+
+
+def test_zero_is_grey_and_the_largest_entry_strong(mount):
+    page = drawn(mount(MaskExplorer(TEXT, family="block diagonal", target=0)))
+    pixels = """(places) => {
+      const canvas = document.querySelectorAll("canvas")[2], pen = canvas.getContext("2d"), ratio = devicePixelRatio;
+      const hex = (bytes) => "#" + [...bytes].map((x) => x.toString(16).padStart(2, "0")).join("");
+      return places.map(([x, y]) => hex(pen.getImageData(x * ratio, y * ratio, 1, 1).data.slice(0, 3)));
+    }"""
+    cell = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3 / T
+    places = [((s + 0.5) * cell, 20 + (t + 0.5) * cell) for t, s in [(2, 3), (11, 10), (2, 4), (10, 2)]]
+    assert page.evaluate(pixels, places) == ["#0072b2", "#0072b2", "#d8d8d8", "#d8d8d8"]
+
+
+@pytest.mark.parametrize("new", [{}, {"text": "a a"}], ids=len)
+@pytest.mark.parametrize("family", ["1-semiseparable", "Toeplitz", "Fourier"])
+@pytest.mark.parametrize("width", [360, 1000])
+def test_page_is_readable_at_every_width(mount, width, family, new):
+    page = mount(MaskExplorer(**new, family=family, scale="log", scores="random"))
+    page.set_viewport_size({"width": width, "height": 700})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    shown = [part for part in page.locator("canvas").all() if part.is_visible()]
+    assert len(shown) == 3 + (family in ("1-semiseparable", "Toeplitz"))
+    for part in shown:
+        box = part.bounding_box()
+        assert box["width"] > (0.9 if width == 360 else 0.4) * width
+        assert box["height"] > 90
+    assert "weighs word" in words(page)
+    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
+
+
+def test_two_views_show_one_state(mount):
+    page = mount(MaskExplorer(TEXT))
+    page.evaluate("window.removeSecond = show('second'); null")
+    page.locator("#second").get_by_role("slider", name="t, row").fill("4")
+    assert drawn(page).locator("#first").get_by_role("slider", name="t, row").input_value() == "4"
+    own = [f"change:{name}" for name in MaskExplorer.class_own_traits(sync=True) if not name.startswith("_")]
+    assert sorted(page.evaluate("callbacks.map((entry) => entry[0])")) == sorted(2 * own)
+    page.evaluate("remove()")
+    assert page.locator("canvas").count() == 5
+    page.evaluate("removeSecond()")
+    assert page.evaluate("callbacks") == []
+
+
+def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
+    controls = mount(MaskExplorer(TEXT)).locator("input, select, canvas")
+    assert controls.count() == 16
+    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
+
+
+def test_in_jupyterlab_python_reads_what_is_drawn_and_shows_what_it_sets(lab, page):
+    lab.write(
+        "masks_for_the_test.ipynb",
+        f"from smalearn.widgets import MaskExplorer\nexplorer = MaskExplorer({TEXT!r}, decays=1)\nexplorer",
+        "explorer.decays",
+        "explorer.family, explorer.blocks = 'block diagonal', 3",
+    )
+    lab.open(page, "masks_for_the_test.ipynb")
+    page.evaluate("window.jupyterapp.commands.execute('notebook:run-cell')")
+    strip = canvas(page.locator(".smalearn"), re.compile("^Decays"))
+    strip.scroll_into_view_if_needed()
+    drag(page, strip, *[(4 + (place + 0.5) * (strip.bounding_box()["width"] - 8) / T, 107) for place in (2, 4)])
+    for _ in range(20):  # the last of the moves may still be on its way to the kernel
+        said = lab.run_cell(page, 1)
+        if said.count("0.0") == 3:
+            break
+    assert said == str([1.0, 1.0, 0.0, 0.0, 0.0, *[1.0] * 7])
+    page.evaluate("window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2")
+    page.evaluate("window.jupyterapp.commands.execute('notebook:run-cell')")
+    expect(strip).to_be_hidden()
+    expect(slider(page, "p, blocks")).to_have_attribute("aria-valuetext", "3")
