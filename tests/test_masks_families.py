@@ -5,7 +5,7 @@ import torch
 from registry_masks import FAMILIES
 
 from smalearn import ShapeError
-from smalearn.masks import DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask
+from smalearn.masks import DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask, fourier
 from smalearn.sma import sma_linear, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
 
@@ -76,6 +76,27 @@ def test_products_over_many_chunks(family):
     expected = gradients(lambda x, *p: family.build(T, T, *p).dense(family.dtype) @ x, [x, *parameters], weight)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close(ours, theirs)
+
+
+@every_family
+def test_operands_without_columns_and_empty_batches(family):
+    mask = family.build(5, 5, *family.draw((2,), 5, 5))
+    heads = mask.shape[:-2]
+    x, y = operands(family, [(5, 0), (0, 1, 5, 3)])
+    assert mask.matmul(x).shape == mask.transpose_matmul(x).shape == (*heads, 5, 0)
+    assert mask.matmul(y).shape == mask.transpose_matmul(y).shape == (0, *(heads or (1,)), 5, 3)
+    headless = family.build(5, 5, *family.draw((0,), 5, 5))
+    (z,) = operands(family, [(5, 3)])
+    assert headless.matmul(z).shape == headless.transpose_matmul(z).shape == (*headless.shape[:-2], 5, 3)
+
+
+@pytest.mark.parametrize("together", [1, 40, 64])
+def test_a_convolution_takes_few_columns_at_a_time(together, monkeypatch):
+    column, row, x = random_tensors([(2, 7), (13,), (13, 5)])
+    L = ToeplitzMask(column, row)
+    monkeypatch.setattr(fourier, "TOGETHER", together)
+    assert_close(L.matmul(x), L.dense(torch.float64) @ x)
+    assert_close(L.matmul(x + 1j * x.flip(0)), L.dense(torch.complex128) @ (x + 1j * x.flip(0)))
 
 
 @every_family

@@ -168,6 +168,22 @@ def test_negative_and_turning_decays_are_complex_logs():
     assert_close(SemiseparableMask(log_a).matmul(x + 0j).real, torch.stack(expected))
 
 
+@pytest.mark.parametrize(("target", "source"), [(65, 65), (300, 100), (100, 300), (4200, 4200)])
+def test_running_sums_over_many_chunks(target, source):
+    x, y = random_tensors([(2, source, 3), (2, target, 3)])
+    L = torch.ones(target, source, dtype=torch.float64).tril()
+    assert_close(CausalMask(target, source).matmul(x), L @ x)
+    assert_close(CausalMask(target, source).transpose_matmul(y), L.mT @ y)
+    assert_close(CausalMask(target, source).matmul(x.float()), L @ x)
+
+
+def test_running_sums_of_integers_count():
+    for dtype in (torch.int64, torch.int32):
+        counts = CausalMask(200).matmul(torch.ones(200, 1, dtype=dtype))
+        assert counts.dtype == dtype
+        assert torch.equal(counts[:, 0], torch.arange(1, 201, dtype=dtype))
+
+
 # The logarithm
 
 

@@ -3,10 +3,19 @@
 A contest runs every contestant in a process of its own, on one thread, in interleaved rounds, and keeps all samples.
 """
 
+from collections.abc import Mapping
+
+from smalearn.bench import linear_attention, masks
 from smalearn.bench.contestants import CONTESTANTS, Contestant
-from smalearn.bench.linear_attention import benchmark, table
+from smalearn.bench.linear_attention import benchmark
 from smalearn.bench.problem import Problem
 
 __all__ = ["BENCHMARKS", "CONTESTANTS", "Contestant", "Problem", "benchmark", "table"]
 
-BENCHMARKS = {"linear-attention": benchmark}
+BENCHMARKS = {"linear-attention": benchmark, "masks": masks.benchmark}
+_TABLES = {"linear-attention": linear_attention.table, "masks": masks.table}
+
+
+def table(result: Mapping) -> str:
+    """A result of any benchmark for a terminal."""
+    return _TABLES[result["command"].split()[-1]](result)

@@ -90,9 +90,9 @@ class ToeplitzMask(Mask):
     def _convolved(self, x, length, circle):
         """The first `length` rows of the circular convolution of x with a circle long enough not to wrap around."""
         target, source = self.shape[-2:]
-        if not target * source:
-            leading = torch.broadcast_shapes(self.shape[:-2], x.shape[:-2])
-            return x.new_zeros(*leading, length, x.shape[-1])
+        shape = (*torch.broadcast_shapes(self.shape[:-2], x.shape[:-2]), length, x.shape[-1])
+        if 0 in (*shape, target, source):  # no library transforms nothing
+            return x.new_zeros(shape)
         size = _period(target, source)
         alpha = circle(size, x.device)
         alpha = alpha.to(torch.promote_types(alpha.dtype, x.dtype.to_real()))
@@ -150,7 +150,7 @@ class FourierMask(Mask):
         return torch.polar(torch.ones_like(angle), angle).to(dtype)
 
     def _product(self, x):
-        return torch.fft.ifft(x, dim=-2, norm="forward") if x.shape[-2] else x
+        return torch.fft.ifft(x, dim=-2, norm="forward") if x.numel() else x
 
     def _transpose_product(self, y):
         return self._product(y)  # t·s = s·t

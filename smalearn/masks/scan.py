@@ -288,7 +288,7 @@ def _running_sum(x):
     if length <= SUM_LEN:
         return x.cumsum(-2)
     inside = split_chunks(x, SUM_LEN).cumsum(-2)
-    return _hand_on(inside, x.new_ones(()), _running_sum(inside[..., -1, :]), length)
+    return _hand_on(inside, inside.new_ones(()), _running_sum(inside[..., -1, :]), length)
 
 
 def _hand_on(inside, reach, leaving, length):
