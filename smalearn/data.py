@@ -1,12 +1,17 @@
-"""Real text that every Python carries, and features that need no training."""
+"""Real text that every Python carries, features that need no training, and the results that were recorded."""
 
 import codecs
 import contextlib
 import io
+import json
+from pathlib import Path
 
 import torch
 
-__all__ = ["ngram_features", "zen_of_python"]
+__all__ = ["ngram_features", "recorded", "zen_of_python"]
+
+# A wheel carries the assets inside the package, a checkout beside it.
+RESULTS = [Path(__file__).parents[up] / "assets" / "results" for up in (0, 1)]
 
 
 def zen_of_python() -> str:
@@ -51,3 +56,23 @@ def ngram_features(tokens: list[str], order: int) -> torch.Tensor:
     padded = torch.cat([one_hot.new_zeros(order - 1, one_hot.shape[1]), one_hot])
     length = len(tokens)
     return torch.cat([padded[order - 1 - back : order - 1 - back + length] for back in range(order)], dim=-1)
+
+
+def recorded(name: str) -> dict:
+    """A result that was measured once and is kept with the course: what it says of the machine and date stands in it.
+
+    Args:
+        name: of the benchmark or experiment, such as "masks".
+
+    Returns:
+        The content of `assets/results/<name>.json`.
+
+    Raises:
+        ValueError: there is none of that name; it lists those that there are.
+    """
+    folder = next(path for path in RESULTS if path.is_dir())
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        names = ", ".join(sorted(other.stem for other in folder.glob("*.json")))
+        raise ValueError(f"recorded: name must be one of {names}, got {name!r}")
+    return json.loads(path.read_text(encoding="utf-8"))

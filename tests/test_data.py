@@ -31,3 +31,13 @@ def test_edges():
     assert torch.equal(ngram_features(["a"], 3), torch.tensor([[1.0, 0, 0]]))
     with pytest.raises(ValueError, match="ngram_features: order must be at least 1, got 0"):
         ngram_features(["a"], 0)
+
+
+def test_recorded_results_say_how_they_were_made():
+    from smalearn.data import recorded
+
+    found = recorded("masks")
+    assert found["command"] == "smalearn bench masks"
+    assert found["machine"]["date"]
+    with pytest.raises(ValueError, match=r"recorded: name must be one of linear_attention, masks.*, got 'mask'"):
+        recorded("mask")

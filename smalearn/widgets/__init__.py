@@ -4,9 +4,11 @@ Show one by ending a cell with it; read and set its traits from other cells. Wit
 still picture of the state that was last displayed.
 """
 
+from smalearn.widgets.block_explorer import BlockExplorer
+from smalearn.widgets.chunk_explorer import ChunkExplorer
 from smalearn.widgets.contraction_map import ContractionMap
 from smalearn.widgets.feature_explorer import FeatureExplorer
 from smalearn.widgets.mask_explorer import MaskExplorer
 from smalearn.widgets.state_explorer import StateExplorer
 
-__all__ = ["ContractionMap", "FeatureExplorer", "MaskExplorer", "StateExplorer"]
+__all__ = ["BlockExplorer", "ChunkExplorer", "ContractionMap", "FeatureExplorer", "MaskExplorer", "StateExplorer"]

@@ -1,0 +1,296 @@
+// The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
+
+import { clamp, explorer, make, number, trace, write } from "./base.js";
+
+const TRAITS = ["kind", "state", "length", "seed", "block"];
+const KINDS = ["scalar", "diagonal", "general", "softmax"];
+const [MAX_LENGTH, MAX_STATE, SEEDS] = [32, 6, 4];
+const [TITLE, BARS, SCALE, CELL, HANDLE] = [20, 230, 46, 28, 10]; // pixels: text, bars, their scale, a cell, a corner
+const [LOW, HIGH] = [-18, 3]; // powers of ten on the axis of singular values
+
+// ---- the matrix ---------------------------------------------------------------------------------------------------
+
+function dot(a, b) {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  return sum;
+}
+
+/** What A_t makes of a state, for each kind. */
+const ACT = {
+  scalar: ([a], h) => h.map((x) => a * x),
+  diagonal: (a, h) => h.map((x, n) => a[n] * x),
+  general: (rows, h) => rows.map((row) => dot(row, h)),
+};
+
+/** A, B and C from the numbers of a seed: for each step B, C, a scalar, a diagonal and a full A, float32 in base64. */
+function generators(packed, { kind, N, T }) {
+  const data = new DataView(Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0)).buffer);
+  const [wide, own] = [3 * MAX_STATE + 1 + MAX_STATE ** 2, 2 * MAX_STATE];
+  const steps = (read) => Array.from({ length: T }, (_, t) => read(t * wide));
+  const part = (from, count = N) => Array.from({ length: count }, (_, i) => data.getFloat32(4 * (from + i), true));
+  const rows = (from) => Array.from({ length: N }, (_, n) => part(from + n * MAX_STATE));
+  const [scalar, diagonal] = [(t) => part(t + own, 1), (t) => part(t + own + 1)];
+  const A = { scalar, diagonal, general: (t) => rows(t + own + 1 + MAX_STATE), softmax: scalar }[kind];
+  return { A: steps(A), B: steps((t) => part(t)), C: steps((t) => part(t + MAX_STATE)), act: ACT[kind] };
+}
+
+/** M[t][s] = C_t · A_t ... A_(s+1) B_s, column by column; 0 above the diagonal. */
+function semiseparable({ A, B, C, act }) {
+  const M = C.map(() => B.map(() => 0));
+  for (let s = 0; s < B.length; s++) {
+    for (let t = s, h = B[s]; t < C.length; t++) {
+      if (t > s) h = act(A[t], h);
+      M[t][s] = dot(C[t], h);
+    }
+  }
+  return M;
+}
+
+/** Causal softmax attention of queries C and keys B, numbers so small that no exponential overflows. */
+function softmax({ B, C }) {
+  const rows = C.map((c, t) => B.map((b, s) => (s <= t ? Math.exp(dot(c, b)) : 0)));
+  return rows.map((row) => row.map((value) => value / row.reduce((a, b) => a + b)));
+}
+
+/** Turn two vectors in their plane until they are orthogonal; returns whether they had to be turned. */
+function orthogonalise(x, y) {
+  const [a, b, c] = [dot(x, x), dot(y, y), dot(x, y)];
+  if (c === 0 || Math.abs(c) <= 1e-15 * Math.sqrt(a * b)) return false;
+  const ratio = (b - a) / (2 * c);
+  const tangent = (ratio < 0 ? -1 : 1) / (Math.abs(ratio) + Math.hypot(1, ratio));
+  const [cosine, sine] = [1 / Math.hypot(1, tangent), tangent / Math.hypot(1, tangent)];
+  for (let i = 0; i < x.length; i++) [x[i], y[i]] = [cosine * x[i] - sine * y[i], sine * x[i] + cosine * y[i]];
+  return true;
+}
+
+/** Singular values, the largest first, by one-sided Jacobi: lengths of the columns, once these are orthogonal. */
+export function singularValues(M) {
+  const across = M[0].length;
+  const wide = across > M.length; // as many vectors as there are singular values
+  const vectors = wide ? M.map((row) => [...row]) : Array.from({ length: across }, (_, s) => M.map((row) => row[s]));
+  for (let sweep = 0, turned = true; turned && sweep < 40; sweep++) {
+    turned = false;
+    for (let i = 0; i < vectors.length; i++) {
+      for (let j = i + 1; j < vectors.length; j++) turned = orthogonalise(vectors[i], vectors[j]) || turned;
+    }
+  }
+  return vectors.map((x) => Math.hypot(...x)).sort((a, b) => b - a);
+}
+
+/** An interval moved, and shrunk where it must be, until it lies from 0 to T. */
+function fitted(from, to, T) {
+  const size = clamp(to - from, 1, T);
+  const start = clamp(from, 0, T - size);
+  return [start, start + size];
+}
+
+/** A block moved, and shrunk, until it is a block of M. */
+function within([top, bottom, left, right], T) {
+  return [...fitted(top, bottom, T), ...fitted(left, right, T)];
+}
+
+/** The state of the model, and all that follows from it. */
+export function read(view) {
+  const [kind, N, T, seed] = TRAITS.map((name) => view.get(name));
+  const [top, bottom, left, right] = within(view.get("block"), T);
+  const made = generators(view.get("_draws")[seed], { kind, N, T });
+  const M = kind === "softmax" ? softmax(made) : semiseparable(made);
+  const values = singularValues(M.slice(top, bottom).map((row) => row.slice(left, right)));
+  const cut = view.get("_cut") * Math.sqrt(M.reduce((sum, row) => sum + dot(row, row), 0));
+  const rank = values.filter((value) => value > cut).length;
+  const [first, end] = [Math.max(top, left), Math.min(right, bottom)]; // rows before and columns after them are 0
+  const [beyond, full] = [Math.max(end - first - 1, 0), Math.max(Math.min(bottom - first, end - left), 0)];
+  const bounded = kind !== "softmax" && !beyond;
+  const bound = kind === "softmax" ? full : Math.min(full, N + beyond);
+  return { kind, N, T, block: [top, bottom, left, right], M, values, cut, rank, beyond, bounded, bound };
+}
+
+const named = ([top, bottom, left, right]) => `M[${top}:${bottom}, ${left}:${right}]`;
+
+/** What a screen reader hears, and everyone can read. */
+function describe({ kind, N, block, rank, bounded, beyond, bound }) {
+  const below = `What passes from its inputs to its outputs passes through N = ${N} numbers`;
+  const above = "It lies above the diagonal, where M is 0 by convention: no output hears a later input";
+  const across = `It reaches above the diagonal, where M is 0 by convention, so its rank may exceed N = ${N} by ${beyond}`;
+  const softmax = `Softmax attention has no state in between: its N = ${N} features are no bound`;
+  return [
+    `The block ${named(block)} has rank ${rank} of at most ${bound}. `,
+    `${bound === 0 ? above : kind === "softmax" ? softmax : bounded ? below : across}.`,
+  ].join("");
+}
+
+// ---- drawing ------------------------------------------------------------------------------------------------------
+
+const cellSize = (T, width) => Math.min(CELL, Math.floor((width - 2 * HANDLE) / T));
+const raised = (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)];
+
+function label(pen, text, [x, y], { align = "left", room } = {}) {
+  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
+  pen.fillText(text, x, y, room);
+}
+
+/** An interval of rows and one of columns in pixels: left, top, width, height. */
+function frame([top, bottom, left, right], cell) {
+  return [HANDLE + left * cell, TITLE + HANDLE + top * cell, (right - left) * cell, (bottom - top) * cell];
+}
+
+/** The four corners of a frame, each with the edges that it moves: places in (top, bottom, left, right). */
+function corners([x, y, width, height]) {
+  const at = (edges) => [x + (edges[1] - 2) * width, y + edges[0] * height];
+  return [[0, 2], [0, 3], [1, 2], [1, 3]].map((edges) => ({ edges, at: at(edges) }));
+}
+
+/** The fuller a cell the larger its entry; the block framed, with its corners. */
+function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, { colour, font }) {
+  const cell = cellSize(T, width);
+  const most = Math.max(...M.flat().map(Math.abs)) || 1;
+  Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
+  label(pen, kind === "softmax" ? "M: softmax attention" : `M: ${kind} A, N = ${N}`, [HANDLE, 8]);
+  for (const [t, row] of M.entries()) {
+    for (const [s, value] of row.entries()) {
+      const box = frame([t, t + 1 - 1 / cell, s, s + 1 - 1 / cell], cell);
+      Object.assign(pen, { globalAlpha: 1, fillStyle: colour(s > t ? "raised" : "paper") });
+      pen.fillRect(...box);
+      pen.globalAlpha = Math.sqrt(Math.abs(value) / most);
+      pen.fillStyle = colour(value < 0 ? "second-strong" : "first-strong");
+      pen.fillRect(...box);
+    }
+  }
+  Object.assign(pen, { globalAlpha: 1, strokeStyle: colour("dim"), lineWidth: 1 });
+  const stairs = M.flatMap((_, t) => [[t, t], [t + 1, t]]).concat([[T, T]]);
+  trace(pen, stairs.map(([s, t]) => [HANDLE + s * cell - 0.5, TITLE + HANDLE + t * cell - 0.5]));
+  const box = frame(block, cell);
+  for (const [line, thick] of [["paper", 6], [bounded ? "ink" : "second-strong", 3]]) {
+    Object.assign(pen, { strokeStyle: colour(line), lineWidth: thick });
+    pen.strokeRect(...box);
+  }
+  pen.fillStyle = pen.strokeStyle;
+  for (const { at: [x, y] } of corners(box)) pen.fillRect(x - 5, y - 5, 10, 10);
+}
+
+/** Singular values as bars on a logarithmic axis, the tolerance, and N as a line behind the bar N. */
+function paintValues(pen, { values, cut, N, rank, bounded, block }, width, { colour, font }) {
+  const y = (value) => TITLE + 8 + BARS * (1 - clamp((Math.log10(value) - LOW) / (HIGH - LOW), 0, 1));
+  const column = (width - SCALE - 4) / Math.max(values.length, 12);
+  Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
+  label(pen, `Singular values of ${named(block)}`, [2, 8], { room: width });
+  Object.assign(pen, { font: font(12), fillStyle: colour("dim"), strokeStyle: colour("line"), lineWidth: 1 });
+  for (let exponent = HIGH; exponent >= LOW; exponent -= 3) {
+    const high = y(10 ** exponent);
+    label(pen, `10${String(exponent).replace(/./g, raised)}`, [SCALE - 8, high], { align: "right" });
+    trace(pen, [[SCALE, high], [width, high]]);
+  }
+  for (const [i, value] of values.entries()) {
+    pen.fillStyle = colour(i < rank ? "first-strong" : "dim");
+    pen.fillRect(SCALE + (i + 0.1) * column, y(value), 0.8 * column, y(0) - y(value));
+  }
+  const wall = SCALE + N * column;
+  for (const [line, dash, ends] of [
+    [bounded ? "ink" : "dim", bounded ? [] : [2, 4], [[wall, TITLE + 8], [wall, y(0)]]],
+    ["second-strong", [6, 4], [[SCALE, y(cut)], [width, y(cut)]]],
+  ]) {
+    Object.assign(pen, { strokeStyle: colour(line), lineWidth: 2 });
+    pen.setLineDash(dash);
+    trace(pen, ends);
+  }
+  pen.setLineDash([]);
+  pen.fillStyle = colour("ink");
+  label(pen, bounded ? `N = ${N}` : `N = ${N}, no bound here`, [wall + 5, TITLE + 16]);
+  write(pen, "tolerance", [width - 32, y(cut) + 10], { ink: colour("ink"), halo: colour("paper") });
+  for (let i = 0; i < values.length; i += values.length > 16 ? 4 : 1) {
+    label(pen, number(i + 1), [SCALE + (i + 0.5) * column, y(0) + 10], { align: "center" });
+  }
+}
+
+// ---- the parts of a view ------------------------------------------------------------------------------------------
+
+function controls(view, parent) {
+  const sliders = make(parent, "div", { class: "sliders" });
+  const change = (trait) => ({ get: () => view.get(trait), set: (value) => view.set({ [trait]: value }) });
+  view.choice(sliders, { symbol: "M", text: "kind of A", values: KINDS, ...change("kind") });
+  view.range(sliders, { symbol: "N", text: "state size", min: 1, max: MAX_STATE, ...change("state") });
+  view.range(sliders, {
+    symbol: "T",
+    text: "length",
+    min: 1,
+    max: MAX_LENGTH,
+    get: () => view.get("length"),
+    set: (length) => view.set({ length, block: within(view.get("block"), length) }),
+  });
+  const boxes = make(sliders, "div", { class: "boxes" });
+  const [seed, largest] = [0, 1].map(() => make(boxes, "button", { type: "button" }));
+  const widest = (top = view.get("block")[0]) => [top, view.get("length"), 0, top + 1];
+  view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % SEEDS }));
+  view.listen(largest, "click", () => view.set({ block: widest() }));
+  view.parts.push(() => {
+    seed.textContent = `Draw other numbers (seed ${view.get("seed")})`;
+    largest.textContent = `Take ${named(widest())}`;
+  });
+}
+
+/** M with the block: dragged inside, resized at its corners, called by a click elsewhere. */
+function matrixPart(view, parent, now) {
+  let [grip, shift] = [undefined, false];
+  const canvas = view.canvas(parent, {
+    label: "M with a block; arrow keys move the block, Shift and arrow keys move its lower right corner",
+    height: (width) => TITLE + 2 * HANDLE + cellSize(now().T, width) * now().T,
+    paint: (pen, width) => paintMatrix(pen, now(), width, view),
+  });
+  const cell = () => cellSize(now().T, canvas.clientWidth);
+  const place = (block) => view.set({ block: within(block, now().T) });
+  /** What a pointer takes hold of: a corner, or the block at a distance from its first cell. */
+  const take = (x, y) => {
+    const [{ block }, box] = [now(), frame(now().block, cell())];
+    const near = corners(box).find(({ at }) => Math.hypot(x - at[0], y - at[1]) < 1.2 * HANDLE);
+    const held = clamp(x, box[0], box[0] + box[2]) === x && clamp(y, box[1], box[1] + box[3]) === y;
+    const small = held && Math.min(box[2], box[3]) < 4 * HANDLE; // it could not be held but at corners
+    if (near && !small) return { edges: near.edges, offset: [0, 0], block, held: true };
+    return { offset: held ? [x - box[0], y - box[1]] : [box[2] / 2, box[3] / 2], held };
+  };
+  view.listen(canvas, "pointerdown", ({ offsetX, offsetY }) => (grip = take(offsetX, offsetY)));
+  view.drag(canvas, {
+    near: (x, y) => take(x, y).held,
+    move(x, y) {
+      grip ??= take(x, y); // a click of a screen reader comes alone
+      const [dx, dy] = grip.offset;
+      const [t, s] = [y - dy - TITLE - HANDLE, x - dx - HANDLE].map((place) => Math.round(place / cell()));
+      const [top, bottom, left, right] = view.get("block");
+      place(grip.edges ? resized(grip, [t, s], now().T) : [t, t + bottom - top, s, s + right - left]);
+    },
+  });
+  view.listen(canvas, "keydown", (event) => (shift = event.shiftKey));
+  view.arrows(canvas, (dx, dy) => {
+    const [{ T }, [top, bottom, left, right]] = [now(), view.get("block")];
+    if (shift) place([top, clamp(bottom - dy, top + 1, T), left, clamp(right + dx, left + 1, T)]);
+    else place([top - dy, bottom - dy, left + dx, right + dx]);
+  });
+  make(parent, "span", { class: "dim" }, "Drag the block, or a corner of it. Blue: positive. Orange: negative.");
+}
+
+/** The block with one corner put to a place, in cells; it may pass the opposite one. */
+function resized({ edges, block }, place, T) {
+  return [0, 1].flatMap((axis) => {
+    const [edge, other] = [edges[axis], 4 * axis + 1 - edges[axis]];
+    const [still, free] = [block[other], clamp(place[axis], 0, T)];
+    const next = free === still ? still + Math.sign(edge - other) : free;
+    return [Math.min(still, next), Math.max(still, next)];
+  });
+}
+
+export default explorer(TRAITS, (view) => {
+  let shown;
+  view.parts.push(() => (shown = read(view)));
+  controls(view, view.root);
+  const line = make(make(view.root, "p"), "b");
+  view.parts.push(() => (line.textContent = `Rank ${shown.rank}, at most ${shown.bound}`));
+  const parts = make(view.root, "div", { class: "parts" });
+  matrixPart(view, make(parts, "div"), () => shown);
+  const values = view.canvas(make(parts, "div"), {
+    label: "Singular values of the block; left and right arrow keys change N",
+    height: () => TITLE + 8 + BARS + 22,
+    paint: (pen, width) => paintValues(pen, shown, width, view),
+  });
+  view.arrows(values, (dx, dy) => view.set({ state: clamp(view.get("state") + dx + dy, 1, MAX_STATE) }));
+  view.describe(view.root, () => describe(shown));
+});
