@@ -13,11 +13,19 @@ from matplotlib.figure import Figure
 
 from smalearn._checks import ShapeError
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
-from smalearn.widgets import ContractionMap, FeatureExplorer, MaskExplorer, StateExplorer, base
+from smalearn.widgets import (
+    BlockExplorer,
+    ChunkExplorer,
+    ContractionMap,
+    FeatureExplorer,
+    MaskExplorer,
+    StateExplorer,
+    base,
+)
 from smalearn.widgets.contraction_map import FILLS, OTHERS, formulas
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-EXPLORERS = [ContractionMap, FeatureExplorer, MaskExplorer, StateExplorer]
+EXPLORERS = [BlockExplorer, ChunkExplorer, ContractionMap, FeatureExplorer, MaskExplorer, StateExplorer]
 
 
 def grid(count=150):

@@ -136,6 +136,13 @@ def test_a_shorter_matrix_keeps_its_block_as_far_as_it_can():
     assert explorer.block == [0, 2, 0, 2]
 
 
+def test_the_browser_may_change_length_and_block_together():
+    explorer = BlockExplorer(length=24, block=(16, 24, 2, 5))
+    for state in [{"length": 10, "block": [2, 10, 2, 5]}, {"block": [0, 30, 4, 31], "length": 32}]:
+        explorer.set_state(state)
+        assert {"length": explorer.length, "block": explorer.block} == state
+
+
 @pytest.mark.parametrize("length", range(1, MAX_LENGTH + 1))
 def test_own_block_is_on_or_below_the_diagonal(length):
     top, bottom, left, right = BlockExplorer(length=length).block

@@ -1,0 +1,299 @@
+// M = L ∘ C Bᵀ cut into chunks: the four steps of the chunked algorithm, what each computes, and what it costs.
+
+import { clamp, explorer, logAxis, make, number, octaves, snap, ticks, times, trace, write } from "./base.js";
+
+const TRAITS = ["chunk_len", "length", "state", "head_dim", "decay", "seed", "part"];
+const [SHOWN, SHOWN_STATE] = [24, 4]; // steps and features that are drawn
+const LIMITS = { chunk_len: 2 ** 17, length: 2 ** 17, state: 512, head_dim: 512 };
+const LENGTHS = [...Array.from({ length: 32 }, (_, i) => i + 1), ...Array.from({ length: 12 }, (_, i) => 2 ** (i + 6))];
+const DECAYS = Array.from({ length: 100 }, (_, i) => (i + 1) / 100);
+const [GAP, CELL, LEFT, HIGH, OFF] = [8, 17, 48, 230, 4]; // pixels: between strips, a cell, an axis, the curves; a part
+const FILLS = ["first", "other-0", "other-3", "second"]; // of the steps, in the table
+const SHADES = ["first-strong", "other-0", "other-3", "second-strong", "dim"]; // of entries, by part
+const SUMS = ["Y = (L ∘ C Bᵀ) X", "TP, TN → PN", "H ← a H + update", "TN, PN → TP"];
+const LETTERS = ["TQ(N + P)", "TNP", "(T/Q) NP", "TNP"];
+const WORDS = [
+  "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length Q",
+  "Step 2, the right factor: every chunk sums up its inputs in a state, as if nothing had been before it",
+  "Step 3, the centre: the states are handed from chunk to chunk; this alone runs in sequence",
+  "Step 4, the left factor: every output reads from the state that enters its chunk",
+  "A block off the diagonal is a product of three factors, steps 4, 3 and 2. It is never formed",
+];
+const CURVES = [
+  { name: "1", parts: [0], line: "first-strong", at: 0.4 },
+  { name: "2 + 4", parts: [1, 3], line: "second-strong", at: 0.9 },
+  { name: "3", parts: [2], line: "dim", at: 0.15 },
+  { name: "all", parts: [0, 1, 2, 3], line: "ink", at: 0.75 },
+];
+
+// ---- numbers ------------------------------------------------------------------------------------------------------
+
+/** Multiply-adds of the four steps. */
+export function costs({ T, Q, N, P }) {
+  const size = Math.min(Q, T);
+  return [T * size * (N + P), T * N * P, (T / size) * N * P, T * N * P];
+}
+
+const total = (sizes) => costs(sizes).reduce((a, b) => a + b);
+
+/** The length of a chunk that costs least. */
+export function best(sizes) {
+  const root = Math.floor(Math.sqrt(Math.floor((sizes.N * sizes.P) / (sizes.N + sizes.P))));
+  const [Q, next] = [root, root + 1].map((Q) => clamp(Q, 1, sizes.T));
+  return total({ ...sizes, Q: next }) < total({ ...sizes, Q }) ? next : Q;
+}
+
+const product = (decays) => decays.reduce((a, b) => a * b, 1);
+
+/** The state of the model, and all that follows from it. */
+export function read(view) {
+  const [Q, T, N, P, decay, seed, part] = TRAITS.map((name) => view.get(name));
+  const [S, features, draw] = [Math.min(T, SHOWN), Math.min(N, SHOWN_STATE), view.get("_draws")[seed]];
+  const [B, C] = [draw.B, draw.C].map((rows) => rows.slice(0, S).map((row) => row.slice(0, features)));
+  const a = draw.u.slice(0, S).map((u) => decay ** u);
+  const chunks = Array.from({ length: Math.ceil(S / Q) }, (_, c) => [c * Q, Math.min((c + 1) * Q, S)]);
+  const chunkOf = (t) => Math.floor(t / Q);
+  const scaled = (rows, by) => rows.map((row, t) => row.map((value) => by(t) * value));
+  const score = (t, s) => C[t].reduce((sum, value, n) => sum + value * B[s][n], 0);
+  const entry = (t, s) => (s <= t ? product(a.slice(s + 1, t + 1)) * score(t, s) : 0);
+  const between = (_, i) => chunks.map((_, j) => (j < i ? product(a.slice((j + 1) * Q, i * Q)) : 0));
+  return {
+    ...{ T, Q, N, P, decay, part: view.get("_parts").indexOf(part), S, features, chunks, chunkOf },
+    M: B.map((_, t) => B.map((_, s) => entry(t, s))),
+    left: scaled(C, (t) => product(a.slice(chunkOf(t) * Q, t + 1))),
+    centre: chunks.map(between),
+    right: scaled(B, (s) => product(a.slice(s + 1, (chunkOf(s) + 1) * Q))),
+  };
+}
+
+/** What a screen reader hears, and everyone can read. */
+function describe(shown) {
+  const { T, Q, part } = shown;
+  const [fewest, all] = [best(shown), Math.round(total(shown))];
+  const ratio = all / Math.round(total({ ...shown, Q: fewest }));
+  const share = part === OFF ? "" : `, ${Math.round((100 * costs(shown)[part]) / all)}\u00a0% of the cost`;
+  const kind = Q >= T ? ", one chunk, the quadratic form," : Q === 1 ? ", the recurrent form," : "";
+  const but = ratio > 1 ? `${times(ratio)} times as many as at Q\u00a0=\u00a0${fewest}` : "the fewest";
+  return `${WORDS[part]}${share}. At Q\u00a0=\u00a0${number(Q)}${kind} all take ${number(all)} multiply-adds, ${but}.`;
+}
+
+// ---- drawing ------------------------------------------------------------------------------------------------------
+
+/** The size of a cell, and the boxes of the parts: factors as strips above M and to its left, the centre between. */
+function layOut({ S, features }, width) {
+  const cell = Math.min(CELL, Math.floor((width - GAP - 4) / (S + features)));
+  const [thick, side, start] = [features * cell, S * cell, features * cell + GAP];
+  const [corner, above] = [[0, 0, thick, thick], [start, 0, side, thick]];
+  return { cell, start, boxes: [[start, start, side, side], above, corner, [0, start, thick, side]] };
+}
+
+/** The boxes to be framed: a part, or a block off the diagonal and the factors that it is made of. */
+function framed({ chunks, part, pair: [i, j] }, { cell, start, boxes }) {
+  const [span, place] = [([from, to]) => (to - from) * cell, ([from]) => start + from * cell];
+  const block = (i, j) => [place(chunks[j]), place(chunks[i]), span(chunks[j]), span(chunks[i])];
+  const above = (j) => [place(chunks[j]), 0, span(chunks[j]), boxes[1][3]];
+  const aside = (i) => [0, place(chunks[i]), boxes[3][2], span(chunks[i])];
+  if (part === OFF) return j < i ? [block(i, j), above(j), boxes[2], aside(i)] : [];
+  return part === 2 ? [boxes[2]] : chunks.map((_, k) => [block(k, k), above(k), boxes[2], aside(k)][part]);
+}
+
+/** Entries in the colour of their part, the fuller the larger. */
+function paintEntries(pen, M, part, [x, y, wide, high], { colour }) {
+  const most = Math.max(...M.flat().map(Math.abs)) || 1;
+  for (const [t, row] of M.entries()) {
+    for (const [s, value] of row.entries()) {
+      pen.globalAlpha = Math.sqrt(Math.abs(value) / most);
+      pen.fillStyle = colour(SHADES[part(t, s)]);
+      pen.fillRect(x + s * wide, y + t * high, wide + 0.3, high + 0.3);
+    }
+  }
+  pen.globalAlpha = 1;
+}
+
+/** M and the factors of its blocks, the lines between chunks, the chosen part framed, and the numbers of the steps. */
+function paintBlocks(pen, shown, width, view) {
+  const { M, left, centre, right, chunks, chunkOf } = shown;
+  const [place, { colour, font }] = [layOut(shown, width), view];
+  const { cell, start, boxes } = place;
+  const [thick, end] = [boxes[1][3], start + boxes[0][3]];
+  pen.fillStyle = colour("raised");
+  for (const box of boxes) pen.fillRect(...box);
+  const columns = right[0].map((_, n) => right.map((row) => row[n]));
+  paintEntries(pen, M, (t, s) => (chunkOf(t) === chunkOf(s) ? 0 : OFF), [start, start, cell, cell], view);
+  paintEntries(pen, columns, () => 1, [start, 0, cell, cell], view);
+  paintEntries(pen, centre, () => 2, [0, 0, thick / chunks.length, thick / chunks.length], view);
+  paintEntries(pen, left, () => 3, [0, start, cell, cell], view);
+  Object.assign(pen, { strokeStyle: colour("dim"), lineWidth: 1 });
+  for (const chunk of chunks) {
+    const [low, high] = chunk.map((t) => start + t * cell);
+    pen.strokeRect(low, low, high - low, high - low);
+    for (const line of [[[low, 0], [low, thick]], [[0, low], [thick, low]]]) trace(pen, line);
+    for (const line of [[[start, high], [low, high]], [[high, high], [high, end]]]) trace(pen, line);
+  }
+  Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 3, font: font(15, "bold") });
+  for (const [x, y, wide, high] of framed(shown, place)) pen.strokeRect(x + 1, y + 1, wide - 2, high - 2);
+  const first = [start, start, chunks[0][1] * cell, chunks[0][1] * cell]; // chunk
+  for (const [step, [x, y, wide, high]] of [first, ...boxes.slice(1)].entries()) {
+    write(pen, `${step + 1}`, [x + wide / 2, y + high / 2], { ink: colour("ink"), halo: colour("paper") });
+  }
+}
+
+/** Which part is at a place, and off the diagonal which pair of steps. */
+function partAt(shown, [x, y], width) {
+  const { cell, start, boxes } = layOut(shown, width);
+  if (Math.max(x, y) >= start + boxes[0][3]) return undefined;
+  if (Math.min(x, y) < start) return { part: x >= start ? 1 : y < start ? 2 : 3 };
+  const steps = [y, x].map((place) => Math.floor((place - start) / cell));
+  const [i, j] = steps.map(shown.chunkOf);
+  return i === j ? { part: 0 } : i > j ? { part: OFF, steps } : undefined;
+}
+
+/** The axes of the curves: Q from 1 to T, and multiply-adds from a hundredth of the fewest. */
+function layOutCurves(shown, width) {
+  const across = logAxis(Math.max(shown.T, 2), LEFT, width - 12, 0.2);
+  const low = total({ ...shown, Q: best(shown) }) / 100;
+  const high = 2 * Math.max(...[1, shown.T].map((Q) => total({ ...shown, Q })));
+  const up = (value) => 8 + HIGH * (1 - clamp(Math.log(value / low) / Math.log(high / low), 0, 1));
+  return { across, up, low, high };
+}
+
+function paintAxes(pen, { across, up, low, high }, width, { colour, font }) {
+  Object.assign(pen, { font: font(12), fillStyle: colour("dim"), strokeStyle: colour("line"), lineWidth: 1 });
+  Object.assign(pen, { textBaseline: "middle", textAlign: "right" });
+  const every = Math.ceil(Math.log10(high / low) / 6);
+  for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power += every) {
+    pen.fillText(`1e${power}`, LEFT - 6, up(10 ** power));
+    trace(pen, [[LEFT, up(10 ** power)], [width, up(10 ** power)]]);
+  }
+  pen.textAlign = "center";
+  for (const Q of ticks(across.limit, width - LEFT, 46)) {
+    pen.fillText(Q < 1024 ? Q : `${Q / 1024}k`, across.place(Q), HIGH + 20);
+  }
+}
+
+/** The cost of the steps over the length of a chunk, with a dot at the fewest and a ring at the current one. */
+function paintCurves(pen, shown, width, view) {
+  const [place, { colour }] = [layOutCurves(shown, width), view];
+  const { across, up, low } = place;
+  paintAxes(pen, place, width, view);
+  const lengths = Array.from({ length: 120 }, (_, i) => across.limit ** (i / 119));
+  for (const { name, parts, line, at } of CURVES) {
+    const cost = (Q) => parts.reduce((sum, part) => sum + costs({ ...shown, Q })[part], 0);
+    Object.assign(pen, { strokeStyle: colour(line), lineWidth: name === "all" ? 3 : 1.5 });
+    trace(pen, lengths.map((Q) => (cost(Q) < low ? [NaN, NaN] : [across.place(Q), up(cost(Q))])));
+    const Q = across.limit ** at;
+    const point = [across.place(Q), up(cost(Q))];
+    if (cost(Q) > low) write(pen, name, point, { ink: colour("ink"), halo: colour("paper") });
+  }
+  for (const [Q, radius, line] of [[best(shown), 2.5, "ink"], [Math.min(shown.Q, shown.T), 9, "focus"]]) {
+    Object.assign(pen, { strokeStyle: colour(line), lineWidth: 4 });
+    pen.beginPath();
+    pen.arc(across.place(Q), up(total({ ...shown, Q })), radius, 0, 2 * Math.PI);
+    pen.stroke();
+  }
+}
+
+// ---- the parts of a view ------------------------------------------------------------------------------------------
+
+function controls(view, parent) {
+  const sliders = make(parent, "div", { class: "sliders" });
+  const change = (trait) => ({ get: () => view.get(trait), set: (value) => view.set({ [trait]: value }) });
+  view.slider(sliders, { symbol: "Q", text: "chunk length", values: LENGTHS, ...change("chunk_len") });
+  const sizes = [["T", "length", "length"], ["N", "state", "state size"], ["P", "head_dim", "head dimension"]];
+  for (const [symbol, trait, text] of sizes) {
+    view.slider(sliders, { symbol, text, values: octaves(LIMITS[trait]), ...change(trait) });
+  }
+  view.slider(sliders, { symbol: "a", text: "decay", values: DECAYS, ...change("decay") });
+  view.choice(sliders, { symbol: "M", text: "part", values: view.get("_parts"), ...change("part") });
+  const seed = make(make(sliders, "div"), "button", { type: "button" });
+  view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % view.get("_draws").length }));
+  view.parts.push(() => (seed.textContent = `Draw other numbers (seed ${view.get("seed")})`));
+}
+
+/** The four steps with their contractions and their costs. */
+function tablePart(view, parent, now) {
+  const table = make(make(parent, "div", { class: "scroll" }), "table");
+  make(table, "caption", {}, "Multiply-adds of the four steps");
+  const body = make(table, "tbody");
+  view.parts.push(() => {
+    const [each, all] = [costs(now()), total(now())];
+    body.replaceChildren();
+    for (const [part, sum] of SUMS.entries()) {
+      const chosen = part === now().part || (part > 0 && now().part === OFF);
+      const line = make(body, "tr", chosen ? { class: "mode" } : {});
+      const name = make(line, "th", { scope: "row" });
+      make(name, "i", { class: FILLS[part] });
+      name.append(`${part + 1} ${view.get("_parts")[part]}`);
+      make(name, "span", { class: "dim" }, sum);
+      make(make(line, "td", {}, number(Math.round(each[part]))), "span", { class: "dim" }, LETTERS[part]);
+      make(line, "td", {}, `${Math.round((100 * each[part]) / all)}\u00a0%`);
+    }
+  });
+}
+
+/** M and its factors: a part is looked at by pointing at it, chosen by a click. */
+function blocksPart(view, parent, now) {
+  const canvas = view.canvas(parent, {
+    label: "M in chunks, and factors of its blocks; left and right arrow keys choose a part, up and down keys change Q",
+    height: (width) => (({ start, boxes }) => start + boxes[0][3] + 4)(layOut(now(), width)),
+    paint: (pen, width) => paintBlocks(pen, now(), width, view),
+  });
+  const at = (x, y) => partAt(now(), [x, y], canvas.clientWidth);
+  const look = (hover) => view.schedule((view.hover = hover));
+  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(e.offsetX, e.offsetY)));
+  view.listen(canvas, "pointerleave", () => look());
+  view.drag(canvas, {
+    near: () => false,
+    move(x, y) {
+      const { part, steps } = at(x, y) ?? now();
+      view.steps = steps ?? view.steps;
+      view.set({ part: view.get("_parts")[part] });
+    },
+  });
+  view.arrows(canvas, (dx, dy) => {
+    look();
+    const parts = view.get("_parts");
+    const next = clamp(parts.indexOf(view.get("part")) + dx, 0, OFF);
+    view.set(dx ? { part: parts[next] } : { chunk_len: snap(LENGTHS, view.get("chunk_len"), dy) });
+  });
+  make(parent, "span", { class: "dim" }, "Blue: inside chunks. Grey: products of the factors 4, 3 and 2.");
+  const note = make(parent, "span", { class: "dim" });
+  const drawn = ({ S, features }) => `Drawn: ${S} of T steps, ${features} of N features. Point at a part.`;
+  view.parts.push(() => (note.textContent = drawn(now())));
+}
+
+/** The cost over the length of a chunk, which is dragged. */
+function curvesPart(view, parent, now) {
+  const canvas = view.canvas(parent, {
+    label: "Multiply-adds over the chunk length Q; left and right arrow keys change Q, up and down keys change T",
+    height: () => HIGH + 30,
+    paint: (pen, width) => paintCurves(pen, now(), width, view),
+  });
+  const place = () => layOutCurves(now(), canvas.clientWidth);
+  view.drag(canvas, {
+    near: (x) => Math.abs(x - place().across.place(Math.min(now().Q, now().T))) < 24,
+    move: (x) => view.set({ chunk_len: Math.min(snap(LENGTHS, place().across.size(x)), now().T) }),
+  });
+  view.arrows(canvas, (dx, dy) => {
+    if (dx) view.set({ chunk_len: snap(LENGTHS, view.get("chunk_len"), dx) });
+    else view.set({ length: snap(octaves(LIMITS.length), view.get("length"), dy) });
+  });
+  make(parent, "span", { class: "dim" }, "Q from recurrent to quadratic. Dot: the fewest. Ring: yours, drag it.");
+}
+
+export default explorer(TRAITS, (view) => {
+  let shown;
+  view.parts.push(() => {
+    const state = read(view);
+    const steps = view.hover?.steps ?? view.steps ?? [state.S - 1, 0];
+    const [i, j] = steps.map((step) => state.chunkOf(Math.min(step, state.S - 1)));
+    shown = { ...state, part: view.hover?.part ?? state.part, pair: i > j ? [i, j] : [state.chunks.length - 1, 0] };
+  });
+  controls(view, view.root);
+  const parts = make(view.root, "div", { class: "parts" });
+  const [left, right] = [0, 1].map(() => make(parts, "div"));
+  blocksPart(view, left, () => shown);
+  tablePart(view, right, () => shown);
+  curvesPart(view, right, () => shown);
+  view.describe(view.root, () => describe(shown));
+});

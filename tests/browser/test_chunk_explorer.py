@@ -1,0 +1,308 @@
+"""The chunk explorer on a bare page: no kernel, no JupyterLab."""
+
+import itertools
+import random
+import re
+
+import pytest
+import torch
+
+from smalearn.testing import assert_close
+from smalearn.widgets import ChunkExplorer
+from smalearn.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
+
+FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
+PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
+STATES = """(states) => states.map((state) => {
+  Object.entries(state).forEach((entry) => model.set(...entry));
+  const { M, left, centre, right, S, features, chunks } = script.read(model);
+  return { M, left, centre, right, S, features, chunks };
+})"""
+
+
+def drawn(page):
+    """The page, when everything that has changed is drawn."""
+    page.evaluate(FRAMES)
+    return page
+
+
+def change(page, **new):
+    """Set the state as Python would."""
+    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
+    return drawn(page)
+
+
+def words(page):
+    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
+
+
+def chosen(page):
+    """The steps whose rows are marked."""
+    return [row.inner_text().split()[0] for row in page.locator("tr.mode th").all()]
+
+
+def test_script_computes_the_matrix_and_the_factors_of_python(mount):
+    explorer = ChunkExplorer()
+    page = mount(explorer)
+    settings = itertools.product([(1, 1), (9, 4), (24, 5), (99, 24), (4096, 64)], [0, 0.3, 0.97, 1], [(1, 0), (64, 3)])
+    states = [
+        {"length": size[0], "chunk_len": size[1], "decay": decay, "state": draw[0], "seed": draw[1]}
+        for size, decay, draw in settings
+    ]
+    for state, found in zip(states, page.evaluate(STATES, states), strict=True):
+        for name, value in state.items():
+            setattr(explorer, name, value)
+        expected = [explorer.matrix, *explorer.factors]
+        for name, M in zip(["M", "left", "centre", "right"], expected, strict=True):
+            assert_close(torch.tensor(found[name], dtype=torch.float64), M)
+        assert (found["S"], found["features"]) == tuple(explorer.factors[0].shape)
+        assert found["chunks"][-1][1] == found["S"]
+
+
+def test_script_computes_the_costs_and_the_best_chunk_of_python(mount):
+    chance = random.Random(0)
+    sizes = [[round(2 ** chance.uniform(0, top)) for top in (17, 17, 9, 9)] for _ in range(200)]
+    sizes += [[1, 1, 1, 1], [2**17, 2**17, 512, 512], [2**17, 1, 512, 512], [3, 9, 512, 512], [4096, 6, 64, 64]]
+    found = mount(ChunkExplorer()).evaluate(
+        "(all) => all.map(([T, Q, N, P]) => [script.costs({ T, Q, N, P }), script.best({ T, N, P })])", sizes
+    )
+    for (T, Q, N, P), (costs, best) in zip(sizes, found, strict=True):
+        assert costs == pytest.approx(chunked_macs(T, Q, N, P), rel=1e-14)
+        assert best == best_chunk_len(T, N, P)
+
+
+def test_table_shows_the_costs(mount):
+    page = mount(ChunkExplorer(length=4096, chunk_len=64, state=16, head_dim=32))
+    costs = chunked_macs(4096, 64, 16, 32)
+    rows = page.evaluate(
+        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    assert [row[0].split("\n")[0] for row in rows] == [f"{i + 1} {part}" for i, part in enumerate(PARTS[:4])]
+    assert [row[1].split("\n") for row in rows] == [
+        [f"{cost:,.0f}", letters] for cost, letters in zip(costs, ["TQ(N + P)", "TNP", "(T/Q) NP", "TNP"], strict=True)
+    ]
+    assert [row[2] for row in rows] == [f"{100 * cost / sum(costs):.0f}\u00a0%" for cost in costs]
+
+
+def test_description_says_which_step_computes_a_part(mount):
+    page = mount(ChunkExplorer(chunk_len=5))
+    assert words(page) == (
+        "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length Q, 7 % of the cost. "
+        "At Q = 5 all take 39,531,315 multiply-adds, 1.00088 times as many as at Q = 6."
+    )
+    for new, text in [
+        ({"part": PARTS[1]}, "Step 2, the right factor: "),
+        ({"part": PARTS[2]}, "this alone runs in sequence, 8 % of the cost."),
+        ({"part": PARTS[3]}, "Step 4, the left factor: "),
+        ({"part": PARTS[4]}, "a product of three factors, steps 4, 3 and 2. It is never formed. At Q = 5"),
+        ({"chunk_len": 6}, "At Q = 6 all take 39,496,363 multiply-adds, the fewest."),
+        ({"chunk_len": 4096}, "At Q = 4,096, one chunk, the quadratic form, all take 2,181,042,176 multiply-adds, "),
+        ({"chunk_len": 1}, "At Q = 1, the recurrent form, all take "),
+    ]:
+        change(page, **new)
+        seen = "(text) => document.querySelector('[aria-live]').textContent.replaceAll('\\u00a0', ' ').includes(text)"
+        page.wait_for_function(seen, arg=text)
+
+
+def test_controls_tell_python(mount):
+    page = mount(ChunkExplorer(length=64))
+    for name, trait, value in [
+        ("Q, chunk length", "chunk_len", [7, 1, 2**17]),
+        ("T, length", "length", [80, 1, 2**17]),
+        ("N, state size", "state", [80, 1, 512]),
+        ("P, head dimension", "head_dim", [80, 1, 512]),
+        ("a, decay", "decay", [0.91, 0.01, 1]),
+    ]:
+        slider = page.get_by_role("slider", name=name)
+        slider.focus()
+        for key, expected in zip(["ArrowRight", "Home", "End"], value, strict=True):
+            page.keyboard.press(key)
+            assert page.evaluate(f"saved.{trait}") == expected
+        assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == f"{value[-1]:,}"
+    for number, part in reversed(list(enumerate(PARTS))):
+        page.get_by_role("combobox", name="M, part").select_option(part)
+        assert page.evaluate("saved.part") == part
+        assert chosen(drawn(page)) == (["2", "3", "4"] if number == 4 else [str(number + 1)])
+    for seed in (1, 2, 3, 0):
+        page.get_by_role("button").click()
+        assert page.evaluate("saved.seed") == seed
+        assert drawn(page).get_by_role("button").inner_text() == f"Draw other numbers (seed {seed})"
+    change(page, chunk_len=40, length=1000, decay=0, part=PARTS[3])
+    assert page.get_by_role("slider", name="Q, chunk length").get_attribute("aria-valuetext") == "40"
+    assert page.get_by_role("slider", name="a, decay").get_attribute("aria-valuetext") == "0"
+    assert page.get_by_role("combobox", name="M, part").input_value() == PARTS[3]
+
+
+def places(page, width):
+    """Some place in every part, in pixels of the canvas, and one in none; the picture is of 24 steps, 4 features."""
+    cell = min(17, (width - 12) // 28)
+    start = 4 * cell + 8
+    assert page.locator("canvas").first.bounding_box()["height"] == start + 24 * cell + 4
+    at = [(start + 1.5 * cell, start + 2.5 * cell), (start + 9 * cell, cell), (cell, cell), (cell, start + 9 * cell)]
+    return [*at, (start + 2.5 * cell, start + 20.5 * cell)], (start + 20 * cell, start + 2 * cell)
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_parts_are_looked_at_by_pointing_and_chosen_by_a_click(mount, width):
+    page = mount(ChunkExplorer(part=PARTS[2]))
+    page.set_viewport_size({"width": width, "height": 800})
+    canvas = drawn(page).locator("canvas").first
+    inside, outside = places(page, canvas.bounding_box()["width"])
+    marks = [["1"], ["2"], ["3"], ["4"], ["2", "3", "4"]]
+    for (x, y), steps in zip(inside, marks, strict=True):
+        canvas.hover(position={"x": x, "y": y})
+        assert chosen(drawn(page)) == steps
+        assert page.evaluate("model.get('part')") == PARTS[2]  # not chosen yet
+    canvas.hover(position={"x": outside[0], "y": outside[1]})
+    assert chosen(drawn(page)) == ["3"]
+    for (x, y), steps, part in zip(inside, marks, PARTS, strict=True):
+        canvas.click(position={"x": x, "y": y})
+        assert page.evaluate("saved.part") == part
+        page.get_by_role("button").hover()
+        assert chosen(drawn(page)) == steps
+    canvas.click(position={"x": outside[0], "y": outside[1]})
+    assert page.evaluate("saved.part") == PARTS[4]
+
+
+def test_every_block_has_its_own_factors_framed(mount):
+    page = mount(ChunkExplorer(part=PARTS[4]))
+    canvas = drawn(page).locator("canvas").first
+    (*_, (x, y)), _ = places(page, canvas.bounding_box()["width"])
+    pictures = [page.evaluate(PICTURES)[0]]
+    for place in [(x, y), (x, y - 100), (x + 100, y)]:
+        canvas.click(position=dict(zip("xy", place, strict=True)))
+        page.get_by_role("button").hover()
+        pictures.append(drawn(page).evaluate(PICTURES)[0])
+    assert pictures[0] == pictures[1]  # what is framed at first is the block in the lower left corner
+    assert len(set(pictures)) == 3
+    change(page, chunk_len=64)  # a single chunk has no such block
+    assert not re.search("NaN|undefined", words(page))
+
+
+def test_keys_choose_the_part_and_the_sizes(mount):
+    page = mount(ChunkExplorer(chunk_len=5, length=64))
+    blocks, curves = page.locator("canvas").all()
+    blocks.focus()
+    for key, part in [("Right", 1), ("Right", 2), ("Left", 1), ("Left", 0), ("Left", 0)]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("saved.part") == PARTS[part]
+    for key, Q in [("Up", 6), ("Down", 5), ("Down", 4)]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("saved.chunk_len") == Q
+    for _ in range(9):
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("saved.part") == PARTS[4]
+    curves.focus()
+    for key, sizes in [("Right", [5, 64]), ("Up", [5, 80]), ("Left", [4, 80]), ("Down", [4, 64])]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("[saved.chunk_len, saved.length]") == sizes
+
+
+def test_keys_leave_other_sizes_alone(mount):
+    page = mount(ChunkExplorer(chunk_len=40, length=1000))
+    blocks, curves = page.locator("canvas").all()
+    blocks.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("[saved.chunk_len, saved.length]") == [40, 1000]
+    curves.focus()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("[saved.chunk_len, saved.length]") == [40, 1024 * 5 // 4]
+
+
+def test_chunk_length_is_dragged_along_the_curve(mount):
+    page = mount(ChunkExplorer(length=100))
+    box = page.locator("canvas").nth(1).bounding_box()
+    page.mouse.move(box["x"] + 60, box["y"] + 100)
+    page.mouse.down()
+    visited = []
+    for step in range(1, 9):
+        page.mouse.move(box["x"] + 60 + 40 * step, box["y"] + 100)
+        visited.append(page.evaluate("saved.chunk_len"))
+    page.mouse.move(box["x"] + 2000, box["y"] + 100)
+    page.mouse.up()
+    assert visited == sorted(visited)
+    assert visited[0] <= 3
+    assert len(set(visited)) >= 7
+    assert page.evaluate("saved.chunk_len") == 100  # not beyond T, though a slider has no such step
+    page.mouse.move(box["x"] + 60, box["y"] + 100)
+    assert page.evaluate("saved.chunk_len") == 100
+
+
+def test_a_finger_drags_the_ring_and_scrolls_elsewhere(mount):
+    page = drawn(mount(ChunkExplorer(length=4096, chunk_len=64)))
+    touch = """([number, x, y]) => {
+      const target = document.querySelectorAll("canvas")[number], box = target.getBoundingClientRect();
+      const at = { clientX: box.left + x, clientY: box.top + y, identifier: 1, target };
+      return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
+    }"""
+    middle = 48 + (page.locator("canvas").nth(1).bounding_box()["width"] - 60) / 2
+    assert page.evaluate(touch, [1, middle, 100]) is True
+    assert page.evaluate(touch, [1, middle + 60, 100]) is False
+    assert page.evaluate(touch, [0, 100, 100]) is False
+
+
+def test_pictures_follow_every_trait_and_the_theme(mount):
+    page = mount(ChunkExplorer(length=16))
+    first, second = [[picture] for picture in drawn(page).evaluate(PICTURES)]
+    for new, seen in [
+        ({"chunk_len": 4}, (1, 1)),
+        ({"length": 20}, (1, 1)),
+        ({"length": 4000}, (1, 1)),
+        ({"state": 3}, (1, 1)),
+        ({"head_dim": 100}, (0, 1)),
+        ({"decay": 0.5}, (1, 0)),
+        ({"seed": 2}, (1, 0)),
+        ({"part": PARTS[2]}, (1, 0)),
+    ]:
+        for pictures, picture, moves in zip((first, second), change(page, **new).evaluate(PICTURES), seen, strict=True):
+            assert (picture != pictures[-1]) == bool(moves), new
+            pictures.append(picture)
+    page.emulate_media(color_scheme="dark")
+    for pictures, picture in zip((first, second), drawn(page).evaluate(PICTURES), strict=True):
+        assert picture not in pictures
+
+
+@pytest.mark.parametrize(
+    "new",
+    [{}, {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}, {"length": 1, "state": 1}],
+    ids=len,
+)
+@pytest.mark.parametrize("width", [360, 1000])
+def test_page_is_readable_at_every_width(mount, width, new):
+    page = mount(ChunkExplorer(**new))
+    page.set_viewport_size({"width": width, "height": 700})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    for canvas in page.locator("canvas").all():
+        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
+    table = page.locator(".scroll")
+    assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
+
+
+def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
+    controls = mount(ChunkExplorer()).locator("input, select, button, canvas")
+    assert controls.count() == 9
+    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
+
+
+def test_drawing_keeps_up_with_a_drag(mount):
+    """The fastest of 30 frames, which a busy machine disturbs least."""
+    page = mount(ChunkExplorer())
+    times = page.evaluate(
+        """async () => {
+          const frame = window.requestAnimationFrame.bind(window), times = [];
+          window.requestAnimationFrame = (draw) => frame((now) => {
+            const began = performance.now();
+            draw(now);
+            document.body.offsetHeight;
+            times.push(performance.now() - began);
+          });
+          for (let Q = 1; Q <= 30; Q++) {
+            model.set("chunk_len", Q);
+            await new Promise((done) => frame(() => frame(done)));
+          }
+          return times;
+        }"""
+    )
+    assert len(times) >= 30
+    assert min(times) <= 16
