@@ -5,7 +5,16 @@ torch is imported when a check needs it, so that `import smalearn` and `smalearn
 
 from collections.abc import Mapping
 
-__all__ = ["ShapeError", "check_companion", "check_count", "check_dtypes", "check_log_a", "check_shapes", "check_ssd"]
+__all__ = [
+    "ShapeError",
+    "check_companion",
+    "check_count",
+    "check_dtypes",
+    "check_log_a",
+    "check_shapes",
+    "check_signs",
+    "check_ssd",
+]
 
 
 class ShapeError(ValueError):
@@ -107,8 +116,19 @@ def check_log_a(function: str, log_a: object, first: str, reference: object) -> 
         ValueError: naming function, argument, expected and got.
     """
     check_companion(function, "log_a", log_a, first, reference)
-    if log_a.device.type == "cpu" and not (log_a <= 0).all():
-        raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {log_a.max().item():.3g}")
+    if log_a.device.type == "cpu":
+        check_signs(function, log_a)
+
+
+def check_signs(function: str, log_a: object) -> None:
+    """Check that no log decay is positive or NaN; on a GPU this would wait for all that runs there.
+
+    Raises:
+        ValueError: naming function, argument, expected and got.
+    """
+    largest = log_a.max().item() if log_a.numel() else 0.0
+    if not largest <= 0:
+        raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {largest:.3g}")
 
 
 def check_ssd(function: str, X: object, log_a: object, B: object, C: object, state: object, time: str = "t") -> None:

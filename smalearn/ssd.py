@@ -9,7 +9,7 @@ linear attention. `smalearn.fast.ssd` is the one to use where only the result ma
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_shapes, check_ssd
+from smalearn._checks import ShapeError, check_dtypes, check_shapes, check_signs, check_ssd
 from smalearn.linear_attention import linear_attention_chunked, linear_attention_step
 from smalearn.linear_attention._inputs import widen
 from smalearn.masks import SemiseparableMask
@@ -176,7 +176,6 @@ def ssd_step(
     return linear_attention_step(C, B, x, log_a, state)
 
 
-@torch.no_grad()
 def ssd_step_(
     x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor
 ) -> torch.Tensor:
@@ -204,25 +203,50 @@ def ssd_step_(
     Source:
         Dao and Gu 2024 (Mamba-2), section 2.
     """
+    try:
+        seen = tuple([(z.shape, z.dtype, z.device) for z in (x, log_a, B, C, state)])
+    except AttributeError:
+        seen = None  # no tensor: the check says which
+    if seen not in _PLANS:
+        _PLANS[seen] = _plan(x, log_a, B, C, state)
+    outer, shared, groups, rows, dtype = _PLANS[seen]
+    if log_a.is_cpu:
+        check_signs("ssd_step_", log_a)
+    if not state.is_contiguous():
+        raise ValueError(f"ssd_step_: state must be contiguous, got strides {state.stride()}")
+    with torch.no_grad():
+        state.mul_(log_a.exp()[..., None, None])
+        H = state.view(groups, rows, -1)
+        if outer:
+            x, B, C = (z.to(state.dtype).expand(shape) for z, shape in ((x, outer), (B, shared), (C, shared)))
+        y = torch.bmm(H.baddbmm_(x.reshape(groups, rows, 1), B.reshape(groups, 1, -1)), C.reshape(groups, -1, 1))
+        return y.view(state.shape[:-1]).to(dtype)
+
+
+_PLANS: dict[tuple, tuple] = {}
+"""What `_plan` found, for each combination of shapes, dtypes and devices: the checks take longer than a small step."""
+
+
+def _plan(x, log_a, B, C, state):
+    """Check a step in place, and say how its state lies as matrices.
+
+    Returns:
+        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; dtype of x.
+    """
     check_ssd("ssd_step_", x, log_a, B, C, state, time="")
     *leading, head_dim, features = state.shape
     everything = torch.broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
     if everything != tuple(leading):
         raise ShapeError(f"ssd_step_: leading axes of state are {tuple(leading)}, expected {tuple(everything)}")
-    if not state.is_contiguous():
-        raise ValueError("ssd_step_: state must be contiguous, got strides " + str(state.stride()))
     own = list(torch.broadcast_shapes(B.shape[:-1], C.shape[:-1]))
     own = [1] * (len(leading) - len(own)) + own
     while own and own[-1] == 1:  # the last axes along which B and C do not vary: more rows of the same product
         own.pop()
-    groups = torch.Size(leading[: len(own)]).numel()
-    rows = torch.Size(leading[len(own) :]).numel() * head_dim
-    state.mul_(log_a.exp()[..., None, None])
-    H = state.view(groups, rows, features)
-    shared = [*leading[: len(own)], *[1] * (len(leading) - len(own)), features]
-    b, c = (z.to(state.dtype).expand(shared).reshape(groups, 1, features) for z in (B, C))
-    H.baddbmm_(x.to(state.dtype).expand(*leading, head_dim).reshape(groups, rows, 1), b)
-    return torch.bmm(H, c.mT).view(*leading, head_dim).to(x.dtype)
+    groups, heads = (torch.Size(part).numel() for part in (leading[: len(own)], leading[len(own) :]))
+    shared = (*leading[: len(own)], *[1] * (len(leading) - len(own)), features)
+    outer = (*leading, head_dim)
+    complete = (x.shape, B.shape, C.shape) == (outer, shared, shared) and x.dtype == state.dtype
+    return None if complete else outer, shared, groups, heads * head_dim, x.dtype
 
 
 def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:

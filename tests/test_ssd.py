@@ -120,6 +120,20 @@ def test_a_state_that_cannot_be_overwritten(state, error, message):
         ssd_step_(torch.ones(4, 2), torch.zeros(4), torch.ones(3), torch.ones(3), state)
 
 
+def test_a_step_in_place_checks_every_time():
+    """Shapes are checked once for each combination; values, and what is no tensor, at every step."""
+    x, log_a, B, C, state = torch.ones(4, 2), torch.zeros(4), torch.ones(3), torch.ones(3), torch.zeros(4, 2, 3)
+    for _ in range(2):
+        ssd_step_(x, log_a, B, C, state)
+        with pytest.raises(ValueError, match="ssd_step_: log_a must be ≤ 0"):
+            ssd_step_(x, log_a + 1, B, C, state)
+        with pytest.raises(TypeError, match=r"ssd_step_: B must be a torch\.Tensor, got list"):
+            ssd_step_(x, log_a, [1.0, 1.0, 1.0], C, state)
+        with pytest.raises(ValueError, match="ssd_step_: B is torch.float64 but x is torch.float32"):
+            ssd_step_(x, log_a, B.double(), C, state)
+    assert_close(state, torch.full((4, 2, 3), 2.0))
+
+
 @pytest.mark.parametrize("name", ["ssd_recurrent", "ssd_quadratic", "ssd_chunked", "ssd"])
 def test_errors_name_the_function(name):
     form = {"ssd": fast.ssd, **{f.__name__: f for f in (ssd_recurrent, ssd_quadratic, ssd_chunked)}}[name]
