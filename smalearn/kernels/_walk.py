@@ -189,6 +189,8 @@ class Walk:
     def _by_token(self, name, X, factor):
         """factor ∘ X by token; the scaling is the copy that transposes."""
         rows = X.transpose(-2, -3)
+        if factor is None and self.r == 1 and rows.dtype == self.scratch.dtype:
+            return rows  # columns of their own already
         out = self.scratch(name, *rows.shape)
         return out.copy_(rows) if factor is None else torch.mul(rows, factor, out=out)
 
