@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,13 +14,13 @@ import pytest
 import torch
 
 from smalearn import bench
-from smalearn.bench import linear_attention, problem, timing
-from smalearn.bench.contestants import CONTESTANTS, Contestant, textbook
+from smalearn.bench import linear_attention, parts, problem, timing
+from smalearn.bench.contestants import BACKWARDS, CONTESTANTS, Contestant, textbook
 from smalearn.linear_attention import linear_attention_parallel
 from smalearn.testing import assert_close
 
 TINY = bench.Problem(length=128, heads=2, features=4, head_dim=3)
-NAMES = {contestant.name: contestant for contestant in CONTESTANTS}
+NAMES = {contestant.name: contestant for contestant in (*CONTESTANTS, *BACKWARDS)}
 
 
 @pytest.fixture(autouse=True)
@@ -62,33 +63,41 @@ def missing():
 @pytest.mark.parametrize("decay", [False, True])
 def test_the_oracle_is_the_masked_product(decay):
     task = replace(TINY, decay=decay, backward=True)
-    Q, K, V, dY, *gate = (x.double() for x in task.inputs())
-    leaves = [x.requires_grad_() for x in (Q, K, V, *gate)]
+    arguments, dY = task.inputs()
+    leaves = [x.double().requires_grad_() for x in arguments if x is not None]
+    Q, K, V, *gate = leaves
     exponents = gate[0].cumsum(-1) if gate else Q.new_zeros(Q.shape[:-1])
     L = (exponents[..., :, None] - exponents[..., None, :]).tril().exp().tril()
     Y = (L * (Q @ K.mT)) @ V
-    expected = [Y, *torch.autograd.grad(Y, leaves, dY)]
-    found = problem.oracle(task)
+    expected = [Y, *torch.autograd.grad(Y, leaves, dY.double())]
+    found = task.oracle()
     assert len(found) == len(expected)
     for actual, wanted in zip(found, expected, strict=True):
         assert actual.dtype == torch.float64
         assert_close(actual, wanted.detach())
+    (forward,) = replace(task, backward=False).oracle()
+    assert torch.equal(forward, found[0])
 
 
 def test_inputs_are_float32_and_decay():
-    Q, _K, V, dY, log_a = TINY.inputs()
+    (Q, K, V, log_a), dY = TINY.inputs()
     assert (Q.shape, V.shape, dY.shape, log_a.shape) == ((1, 2, 128, 4), (1, 2, 128, 3), (1, 2, 128, 3), (1, 2, 128))
-    assert {x.dtype for x in TINY.inputs()} == {torch.float32}
+    assert {x.dtype for x in (Q, K, V, log_a, dY)} == {torch.float32}
     assert (log_a < 0).all()
+    assert replace(TINY, decay=False).inputs()[0][3] is None
     assert str(TINY) == "forward, one decay per token"
     assert str(replace(TINY, decay=False, backward=True)) == "forward + backward, no decay"
 
 
+DECAYED = {decay: replace(TINY, decay=decay) for decay in (False, True)}
+ENTRIES = [(one.name, decay) for one in CONTESTANTS for decay, task in DECAYED.items() if one.enters(task)]
+
+
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("name", "decay"), [(one.name, decay) for one in CONTESTANTS for decay in one.decays])
+@pytest.mark.parametrize(("name", "decay"), ENTRIES)
 def test_every_contestant_is_right(name, decay, backward):
     if name.startswith("fla"):
-        pytest.importorskip("fla", reason="a peer of benchmarks")
+        pytest.importorskip("fla", reason="needs a peer: fla-core")
     task = replace(TINY, decay=decay, backward=backward)
     found = compete(task, [NAMES[name]])[name]
     assert found["tolerated"], found
@@ -96,8 +105,8 @@ def test_every_contestant_is_right(name, decay, backward):
 
 
 def test_the_textbook_agrees_where_chunks_matter():
-    Q, K, V, _, log_a = (x.double() for x in TINY.inputs())
-    assert_close(textbook(Q, K, V, log_a), linear_attention_parallel(Q, K, V, log_a))
+    inputs = [x.double() for x in TINY.inputs()[0]]
+    assert_close(textbook(*inputs), linear_attention_parallel(*inputs))
 
 
 def test_a_layout_with_time_first_is_given_and_read_back():
@@ -135,7 +144,7 @@ def test_a_missing_peer_is_absent_with_its_reason():
 
 
 def test_a_contestant_stays_out_of_contests_it_cannot_enter():
-    assert compete(TINY, [Contestant("undecayed", ours, decays=(False,))]) == {}
+    assert compete(TINY, [Contestant("undecayed", ours, kinds=("no decay",))]) == {}
 
 
 def test_the_error_is_the_largest_and_nan_counts_as_largest():
@@ -190,27 +199,73 @@ def test_saved_bytes_counts_each_storage_once():
 
 def test_growth_reports_both_clocks(monkeypatch):
     spent = iter(range(1, 1000))
-    monkeypatch.setattr(linear_attention, "seconds", lambda run: run() is not None and float(next(spent)))
-    found = linear_attention.growth(TINY, [64, 128, 256], rounds=3)
+    monkeypatch.setattr(parts, "seconds", lambda run: run() is not None and float(next(spent)))
+    found = parts.growth(CONTESTANTS[0], [replace(TINY, length=length) for length in (64, 128, 256)], rounds=3)
     assert found["lengths"] == [64, 128, 256]
+    assert list(found["seconds"]) == ["fast.linear_attention", "clone"]
     assert all(len(one) == 3 for times in found["seconds"].values() for one in times)
     assert set(found["exponents"]) == {"against T", "clone against T", "against clone"}
 
 
+def test_a_slow_turn_takes_part_in_few_rounds():
+    calls = []
+    turns = {name: lambda name=name: calls.append(name) or 0.0 for name in ("quick", "slow")}
+    samples = timing.interleaved(turns, 7, {"slow": 3})
+    assert {name: len(one) for name, one in samples.items()} == {"quick": 7, "slow": 3}
+    assert calls.count("slow") == 3
+
+
+@pytest.mark.parametrize(("patience", "samples"), [(math.inf, 9), (1e-12, 3)])
+def test_patience_ends_with_three_samples(monkeypatch, patience, samples):
+    monkeypatch.setattr(timing, "PATIENCE", patience)
+    found = compete(TINY, [Contestant("right", ours)], rounds=9)
+    assert len(found["right"]["seconds"]) == samples
+
+
 def test_recomputing_saves_less_than_every_state():
     task = replace(TINY, length=512, heads=1, features=16, head_dim=16)
-    ours, naive = (linear_attention.memory_of(f"linear_attention_{name}", task) for name in ("recomputed", "recurrent"))
-    assert naive["saved"] >= 4 * 512 * 16 * 16
-    assert ours["saved"] == 4 * 512 * (3 * 16 + 1)
+    saved = {one.name: parts.memory_of(one, task)["saved"] for one in BACKWARDS}
+    assert saved["linear_attention_recurrent"] >= 4 * 512 * 16 * 16
+    assert saved["linear_attention_recomputed"] == 4 * 512 * (3 * 16 + 1)
+    blocks = saved["fast.linear_attention"] - saved["linear_attention_recomputed"]  # one state each
+    assert 0 < blocks <= 4 * 4 * 16 * 16
+    assert blocks % (4 * 16 * 16) == 0
+
+
+def test_the_peak_counts_what_is_freed_within_the_run_and_not_before():
+    def small():
+        return [torch.ones(2**13) for _ in range(512)]  # 16 MiB in blocks that the C library keeps when they are freed
+
+    torch.ones(2**25)  # 128 MiB, freed before
+    last = small()[-1]
+    large, many = timing.grown_bytes(lambda: torch.ones(2**24) + 1), timing.grown_bytes(small)
+    if sys.platform == "linux":
+        assert abs(large - 2**27) < 2**22  # two tensors of 64 MiB; Linux counts pages lazily
+        assert abs(many - 2**24) < 2**22, last.shape
+    else:
+        assert large is many is None
 
 
 def test_peak_is_unknown_where_the_system_does_not_say(monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda self: False)
     monkeypatch.delattr(os, "getloadavg", raising=False)
-    assert timing.peak_bytes() is None
-    assert linear_attention.memory_of("linear_attention_chunked", TINY)["peak"] is None
+    monkeypatch.setattr(Path, "write_text", missing_file)
+    assert timing.grown_bytes(lambda: None) is None
+    assert parts.memory_of(CONTESTANTS[0], TINY)["peak"] is None
     assert timing.machine()["cpu"]
     assert timing.machine()["load"] is None
+
+
+def missing_file(*_, **__):
+    raise FileNotFoundError
+
+
+def test_memory_leaves_out_who_is_absent(monkeypatch):
+    monkeypatch.setattr(parts, "process", lambda: ThreadPoolExecutor(1))
+    found = parts.memory(TINY, [Contestant("peer", missing), Contestant("right", ours)])
+    assert (found["length"], found["unit"]) == (128, 4 * 128 * 2 * 3)
+    assert list(found["bytes"]) == ["right"]
+    assert found["bytes"]["right"]["saved"] > 0
 
 
 # The whole
@@ -218,7 +273,7 @@ def test_peak_is_unknown_where_the_system_does_not_say(monkeypatch):
 
 def test_a_race_runs_in_processes_of_their_own():
     contestants = [NAMES["linear_attention_recomputed"], NAMES["textbook"]]
-    (found,) = linear_attention.race([replace(TINY, backward=True)], contestants, 3)
+    (found,) = parts.race([replace(TINY, backward=True)], contestants, 3)
     assert found["problem"] == "forward + backward, one decay per token"
     assert [len(entry["seconds"]) for entry in found["contestants"].values()] == [3, 3]
     assert list(found["speedups"]) == ["linear_attention_recomputed"]
@@ -233,30 +288,34 @@ def test_speedups_are_ratios_of_medians():
         "wrong": {"tolerated": False},
         "gone": {"absent": "why"},
     }
-    assert linear_attention.speedups(entries, ["ours", "wrong"]) == {"ours": {"peer": 2.5}}
+    assert parts.speedups(entries, ["ours", "wrong"]) == {"ours": {"peer": 2.5}}
 
 
-def test_a_target_is_met_by_the_fastest_of_ours_against_its_fastest_peer():
+def test_a_target_is_met_by_the_fast_one_against_its_fastest_peer():
     def part(backward, **speedups):
         return {"problem": "p", "sizes": {"backward": backward}, "speedups": speedups}
 
+    fast, names = "fast.linear_attention", [one.name for one in BACKWARDS]
     found = linear_attention.targets(
         {
             "contests": [
-                part(False, a={"x": 1.7, "y": 9.0}, b={"x": 1.9, "y": 1.85}),
-                part(True, a={"x": 1.9}),
-                part(False, a={}),
+                part(False, **{fast: {"x": 1.9, "y": 1.85}, "linear_attention_chunked": {"x": 1.7}}),
+                part(True, **{fast: {"x": 1.9}, "linear_attention_chunked": {"x": 9.0}}),
+                part(False, **{fast: {}}),
+                part(False),
             ],
             "growth": {"exponents": {"against T": 1.2, "against clone": 1.05}},
-            "memory": {"fractions": {"saved": 0.2}},
+            "memory": {"bytes": {name: {"saved": saved} for name, saved in zip(names, [10, 20, 50, 100], strict=True)}},
         }
     )
     assert [(row["target"], row["measured"], row["met"]) for row in found] == [
         (1.8, 1.85, True),
         (2.0, 1.9, False),
         (1.8, None, False),
+        (1.8, None, False),
         (1.1, 1.2, False),
         (1.1, 1.05, True),
+        (0.125, 0.1, True),
         (0.125, 0.2, False),
     ]
 
@@ -264,7 +323,7 @@ def test_a_target_is_met_by_the_fastest_of_ours_against_its_fastest_peer():
 @pytest.fixture
 def result(monkeypatch):
     """The whole benchmark at a tiny size, in threads."""
-    monkeypatch.setattr(linear_attention, "process", lambda: ThreadPoolExecutor(1))
+    monkeypatch.setattr(parts, "process", lambda: ThreadPoolExecutor(1))
     peers = (Contestant("wrong", slightly_wrong), Contestant("peer", missing))
     monkeypatch.setattr(linear_attention, "CONTESTANTS", (*CONTESTANTS[:3], *peers))
     return bench.benchmark(TINY, rounds=3)
@@ -281,8 +340,8 @@ def test_the_result_can_be_stored_and_says_where_it_was_measured(result):
     ]
     assert result["growth"]["lengths"] == [256, 512, 1024, 2048]
     assert result["memory"]["length"] == 512
-    assert result["memory"]["fractions"]["saved"] < 1
-    assert len(result["targets"]) == 7
+    assert list(result["memory"]["bytes"]) == [one.name for one in BACKWARDS]
+    assert len(result["targets"]) == 8
 
 
 def test_the_table_shows_times_errors_and_who_is_missing(result):
@@ -292,13 +351,13 @@ def test_the_table_shows_times_errors_and_who_is_missing(result):
         "tolerated": True,
         "seconds": [0.003, 0.002, 0.1],
     }
-    result["contests"][0]["speedups"] = {"linear_attention_chunked": {"textbook": 1.5}}
+    result["contests"][0]["speedups"] = {name: {"textbook": 1.5} for name in ("fast.linear_attention", "b")}
     lines = bench.table(result).splitlines()
     assert f"torch: {torch.__version__}" in lines
     first = lines[lines.index("forward, no decay") + 1 :]
-    assert first[2] == "  textbook                           3.00 ms   error 1e-07   ours are faster by 1.50"
-    assert first[3] == "  wrong                          not reported: error 1e-03"
-    assert first[4] == "  peer                           absent: ModuleNotFoundError: No module named 'elsewhere'"
+    assert first[2] == "  textbook                            3.00 ms   error 1e-07   ours are faster by 1.50, 1.50"
+    assert first[3] == "  wrong                           not reported: error 1e-03"
+    assert first[4] == "  peer                            absent: ModuleNotFoundError: No module named 'elsewhere'"
     assert any(line.startswith("Exponent of the forward's time, T = [256, 512, 1024, 2048]: ") for line in lines)
     assert any("linear_attention_chunked" in line and line.endswith("peak unknown") for line in lines)
     result["targets"] = [
@@ -310,14 +369,14 @@ def test_the_table_shows_times_errors_and_who_is_missing(result):
 
 
 def test_the_recorded_result_is_one_of_this_benchmark():
-    stored = json.loads(
-        (Path(__file__).parents[1] / "assets/results/linear_attention.json").read_text(encoding="utf-8")
-    )
+    path = Path(__file__).parents[1] / "assets/results/linear_attention.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
     for part in stored["contests"]:
         assert bench.Problem(**part["sizes"]) == replace(
             bench.Problem(), decay=part["sizes"]["decay"], backward=part["sizes"]["backward"]
         )
         assert all(entry["tolerated"] and len(entry["seconds"]) >= 21 for entry in part["contestants"].values())
         ours = [one.name for one in CONTESTANTS if one.ours]
-        assert part["speedups"] == linear_attention.speedups(part["contestants"], ours)
+        assert list(part["speedups"]) == ours
+        assert part["speedups"] == parts.speedups(part["contestants"], ours)
     assert stored["targets"] == linear_attention.targets(stored)

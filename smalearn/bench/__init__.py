@@ -5,15 +5,20 @@ A contest runs every contestant in a process of its own, on one thread, in inter
 
 from collections.abc import Mapping
 
-from smalearn.bench import linear_attention, masks
+from smalearn.bench import linear_attention, masks, ssd, weights
 from smalearn.bench.contestants import CONTESTANTS, Contestant
 from smalearn.bench.linear_attention import benchmark
-from smalearn.bench.problem import Problem
+from smalearn.bench.problem import Problem, SSDProblem
 
-__all__ = ["BENCHMARKS", "CONTESTANTS", "Contestant", "Problem", "benchmark", "table"]
+__all__ = ["BENCHMARKS", "CONTESTANTS", "Contestant", "Problem", "SSDProblem", "benchmark", "table"]
 
-BENCHMARKS = {"linear-attention": benchmark, "masks": masks.benchmark}
-_TABLES = {"linear-attention": linear_attention.table, "masks": masks.table}
+BENCHMARKS = {
+    "linear-attention": benchmark,
+    "masks": masks.benchmark,
+    "ssd": ssd.benchmark,
+    "weights": weights.benchmark,
+}
+_TABLES = {"linear-attention": linear_attention.table, "masks": masks.table, "ssd": ssd.table, "weights": weights.table}
 
 
 def table(result: Mapping) -> str:

@@ -1,6 +1,7 @@
 """How times and memory are taken: one process and one thread for each contestant, interleaved rounds, medians."""
 
 import contextlib
+import ctypes
 import datetime
 import math
 import multiprocessing
@@ -17,10 +18,22 @@ from pathlib import Path
 import torch
 
 from smalearn.bench.contestants import Contestant
-from smalearn.bench.problem import Problem, job, judge, native, oracle
+from smalearn.bench.problem import Problem, SSDProblem, judge
 
-__all__ = ["contest", "interleaved", "machine", "one_thread", "process", "saved_bytes", "seconds", "slope"]
+__all__ = [
+    "answers_of",
+    "contest",
+    "grown_bytes",
+    "interleaved",
+    "machine",
+    "one_thread",
+    "process",
+    "saved_bytes",
+    "seconds",
+    "slope",
+]
 
+PATIENCE = 120.0  # seconds for all runs of one contestant in one contest, if three runs take no longer
 CLOCK = time.perf_counter if sys.platform == "win32" else time.process_time
 
 _JOBS: dict[str, Callable[[], object]] = {}  # in the process of a contestant: what it is timed at
@@ -32,47 +45,52 @@ def process() -> Executor:
 
 
 def contest(
-    problem: Problem, contestants: Sequence[Contestant], processes: Mapping[str, Executor], rounds: int
+    problem: Problem | SSDProblem, contestants: Sequence[Contestant], processes: Mapping[str, Executor], rounds: int
 ) -> dict[str, dict]:
     """Let all contestants that can solve a problem compete: first for the right answer, then in time.
 
     Args:
         problem: what is to be computed.
-        contestants: those that do not handle its decay are passed over.
+        contestants: those that cannot solve it are passed over.
         processes: for each contestant's name, where it runs.
-        rounds: in each, every contestant runs once, in an order drawn anew.
+        rounds: in each, every contestant runs once, in an order drawn anew; one that is too slow for so many takes
+            part in every second, third, ... round only.
 
     Returns:
         For each name either `{"absent": why}`, or its `error` and `tolerated`, and, where it is, its `seconds`.
     """
-    expected, found = oracle(problem), {}
-    for contestant in (one for one in contestants if problem.decay in one.decays):
-        answers = processes[contestant.name].submit(prepare, contestant, problem).result()
+    expected, found, turns, every = problem.oracle(), {}, {}, {}
+    for contestant in (one for one in contestants if one.enters(problem)):
+        name = contestant.name
+        answers = answers_of(contestant, problem, processes[name])
         if isinstance(answers, str):
-            found[contestant.name] = {"absent": answers}
+            found[name] = {"absent": answers}
             continue
-        error, passed = judge([torch.from_numpy(x) for x in answers], expected)
-        found[contestant.name] = {"error": error, "tolerated": passed}
-    turns = {
-        name: lambda name=name: processes[name].submit(run_prepared, name).result()
-        for name, entry in found.items()
-        if entry.get("tolerated")
-    }
-    for name, samples in interleaved(turns, rounds).items():
+        error, passed = judge(answers, expected)
+        found[name] = {"error": error, "tolerated": passed}
+        if passed:
+            turns[name] = lambda name=name: processes[name].submit(run_prepared, name).result()
+            every[name] = min(1 + int(rounds * turns[name]() / PATIENCE), 1 + rounds // 3)
+    for name, samples in interleaved(turns, rounds, every).items():
         found[name]["seconds"] = samples
     return found
 
 
-def prepare(contestant: Contestant, problem: Problem) -> list | str:
+def answers_of(contestant: Contestant, problem: Problem | SSDProblem, where: Executor) -> list[torch.Tensor] | str:
+    """Y, and for a backward the gradients, or why the contestant is absent; it is ready to be timed then."""
+    answers = where.submit(prepare, contestant, problem).result()
+    return answers if isinstance(answers, str) else [torch.from_numpy(x) for x in answers]
+
+
+def prepare(contestant: Contestant, problem: Problem | SSDProblem) -> list | str:
     """In the contestant's process: its answers as arrays in our layout, or why it cannot be loaded."""
     torch.set_num_threads(1)
     try:
-        run = contestant.load()
+        compute = contestant.job(problem)
     except ImportError as error:
         return f"{type(error).__name__}: {error}"
-    compute = job(run, [native(contestant, x) for x in problem.inputs()])
     _JOBS[contestant.name] = lambda: compute(problem.backward)
-    return [native(contestant, x).numpy() for x in compute(problem.backward)]
+    return [x.numpy() for x in contestant.returned(compute(problem.backward), problem)]
 
 
 def run_prepared(name: str) -> float:
@@ -87,13 +105,22 @@ def seconds(run: Callable[[], object]) -> float:
     return CLOCK() - began
 
 
-def interleaved(turns: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """The samples of each turn, all turns once in each round, so that what slows the machine slows all of them."""
+def interleaved(
+    turns: Mapping[str, Callable[[], float]], rounds: int, every: Mapping[str, int] | None = None
+) -> dict[str, list[float]]:
+    """The samples of each turn, all turns once in each round, so that what slows the machine slows all of them.
+
+    Args:
+        turns: name -> what returns a sample.
+        rounds: how many.
+        every: name -> k, for a turn that takes part in each k-th round only.
+    """
     order, draw, samples = list(turns), random.Random(0), {name: [] for name in turns}
-    for _ in range(rounds):
+    for number in range(rounds):
         draw.shuffle(order)
         for name in order:
-            samples[name].append(turns[name]())
+            if number % (every or {}).get(name, 1) == 0:
+                samples[name].append(turns[name]())
     return samples
 
 
@@ -115,13 +142,25 @@ def saved_bytes(run: Callable[[], object]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def peak_bytes() -> int | None:
-    """The most memory this process ever held, None where the system does not say; getrusage counts the parent's too."""
-    status = Path("/proc/self/status")
-    if not status.exists():
+def grown_bytes(run: Callable[[], object]) -> int | None:
+    """By how much a run makes the memory of this process grow at most; None where the system does not say.
+
+    Linux counts the peak; what was freed before is given back first, so that the run cannot use it for nothing.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is what is held now
+    except (AttributeError, OSError, TypeError):  # no such function, no such file, no library without a name
         return None
-    lines = status.read_text(encoding="utf-8").splitlines()
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), None)
+    before = _kibibytes("VmRSS")
+    run()
+    return 1024 * (_kibibytes("VmHWM") - before)
+
+
+def _kibibytes(name):
+    """A line of what Linux says of this process."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 @contextlib.contextmanager
