@@ -1,0 +1,234 @@
+"""The contract of a structured weight matrix, the checks that all families share, and the table that shows one."""
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from smalearn._checks import ShapeError, check_dtypes, check_shapes
+
+__all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
+
+
+class Weight(nn.Module, ABC):
+    """An (m, n) matrix over features, held by fewer numbers than its m·n entries.
+
+    A subclass takes its factors, states its entries (`dense`) and its fast product. `dense` is the definition; that
+    product and definition agree is tested for every family. Factors given as plain tensors become parameters, so a
+    weight is trained like an `nn.Linear` without a bias.
+
+    Attributes:
+        shape: (m, n), the sizes of what comes out and of what goes in.
+    """
+
+    shape: tuple[int, int]
+    shown: tuple[str, ...] = ()
+    """Names of the attributes, beside the shape, that `repr` shows."""
+
+    @abstractmethod
+    def dense(self) -> torch.Tensor:
+        """The matrix itself.
+
+        Returns:
+            (m, n) tensor, dtype and device of the factors, with gradients for them.
+        """
+
+    @abstractmethod
+    def _product(self, X: torch.Tensor) -> torch.Tensor:
+        """M X for X of shape (n, columns), already checked; any strides in, any strides out."""
+
+    @property
+    @abstractmethod
+    def macs(self) -> int:
+        """Multiply-adds of `forward` for one vector."""
+
+    @property
+    @abstractmethod
+    def rank_bound(self) -> int:
+        """No factors of these sizes give a larger rank; where blocks are equal, almost all give this one."""
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the factors hold, in place of m·n."""
+        return sum(factor.numel() for factor in self.parameters())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """M x for every vector x, without forming M.
+
+        Args:
+            x: (..., n), dtype and device of the factors.
+
+        Returns:
+            (..., m), contiguous, dtype and device of x. Cost: `macs` multiply-adds for each vector.
+
+        Raises:
+            ShapeError: the last axis of x is not n.
+            ValueError: x has another dtype or device than the factors.
+        """
+        self._check("forward", "x", x, 1)
+        return self._apply_to(x)
+
+    def bilinear(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """x^T M y for every pair of vectors, without forming M.
+
+        Nothing is conjugated where the numbers are complex. For all pairs of two lists use `X @ weight(Y).mT`.
+
+        Args:
+            x: (..., m), dtype and device of the factors.
+            y: (..., n), likewise; leading axes broadcast with those of x.
+
+        Returns:
+            (...), dtype and device of x. Cost: `macs` + m multiply-adds for each pair.
+
+        Raises:
+            ShapeError: a last axis has the wrong size, or leading axes do not broadcast.
+            ValueError: an argument has another dtype or device than the factors.
+        """
+        self._check("bilinear", "x", x, 0)
+        self._check("bilinear", "y", y, 1)
+        try:
+            torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+        except RuntimeError:
+            name, ours, theirs = type(self).__name__, tuple(x.shape[:-1]), tuple(y.shape[:-1])
+            message = f"{name}.bilinear: leading axes {theirs} of y do not broadcast with {ours} of x"
+            raise ShapeError(message) from None
+        return torch.linalg.vecdot(x.conj(), self._apply_to(y))
+
+    def _apply_to(self, x):
+        """The product with all vectors as columns: what the formulas say, and what needs the fewest copies."""
+        Y = self._product(x.reshape(-1, x.shape[-1]).mT)
+        rows = Y.mT if Y.mT.is_contiguous() else _Rows.apply(Y)
+        return rows.view(*x.shape[:-1], self.shape[0])
+
+    def _check(self, method: str, name: str, x: torch.Tensor, axis: int) -> None:
+        where, letter, size = f"{type(self).__name__}.{method}", "mn"[axis], self.shape[axis]
+        first = next(self.named_parameters(), None)
+        check_dtypes(where, {first[0]: first[1], name: x} if first else {name: x})
+        if x.ndim < 1 or x.shape[-1] != size:
+            raise ShapeError(f"{where}: {name} needs axes (..., {letter}) with {letter} = {size}, got {tuple(x.shape)}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join([*map(str, self.shape), *self._given('=')])})"
+
+    def _repr_html_(self) -> str:
+        """A table: family, shape, factors; numbers stored, multiply-adds and rank beside those of a dense matrix."""
+        m, n = self.shape
+        rows = {
+            "family": type(self).__name__,
+            "shape": f"{m} × {n}",
+            "factors": ", ".join(self._given(" = ")) or "none",
+            "numbers stored": f"{self.num_parameters:,} (dense: {m * n:,})",
+            "multiply-adds for one vector": f"{self.macs:,} (dense: {m * n:,})",
+            "rank, at most": f"{self.rank_bound:,} (dense: {min(m, n):,})",
+        }
+        cells = (
+            f'<tr><th style="text-align: left">{html.escape(key)}</th>'
+            f'<td style="text-align: left">{html.escape(value)}</td></tr>'
+            for key, value in rows.items()
+        )
+        return "\n".join(["<table>", "<tbody>", *cells, "</tbody>", "</table>"])
+
+    def _given(self, equals: str) -> list[str]:
+        """What is shown beside the shape: settings with their values, factors with their shapes."""
+        settings = [f"{name}{equals}{getattr(self, name)}" for name in self.shown]
+        return settings + [f"{name}: {tuple(factor.shape)}" for name, factor in self.named_parameters()]
+
+
+class _Rows(torch.autograd.Function):
+    """Y^T laid out row by row; its gradient is laid out as Y, so that the products behind it can read it as it is."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(Y):
+        return Y.mT.contiguous()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, dY):
+        return dY.mT.contiguous()
+
+
+def check_factors(function: str, factors: Mapping[str, tuple[torch.Tensor, str]]) -> dict[str, int]:
+    """Check that factors share dtype and device, have just the named axes, and agree on their sizes.
+
+    Args:
+        function: name of the class, which opens every message.
+        factors: for each argument's name, the tensor and its axes, one letter each.
+
+    Returns:
+        The size of each axis letter.
+
+    Raises:
+        ShapeError: a factor has not that many axes, or two disagree about a size.
+        TypeError: a factor is no tensor.
+        ValueError: a factor has no floating dtype, or another dtype or device than the first.
+    """
+    check_dtypes(function, {name: factor for name, (factor, _) in factors.items()})
+    for name, (factor, axes) in factors.items():
+        if factor.ndim != len(axes):
+            raise ShapeError(f"{function}: {name} needs axes ({', '.join(axes)}), got shape {tuple(factor.shape)}")
+    return check_shapes(function, factors)
+
+
+def normal(shape: tuple[int, ...], fan_in: int, generator: torch.Generator, dtype: torch.dtype | None) -> torch.Tensor:
+    """A seeded draw from N(0, 1 / fan_in), rounded from float64, so that all precisions start from the same point."""
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64) / max(fan_in, 1) ** 0.5
+    return drawn.to(dtype or torch.get_default_dtype())
+
+
+def parameter(factor: torch.Tensor) -> nn.Parameter:
+    """A factor to be trained, laid out in the order of its axes."""
+    return nn.Parameter(factor.detach().contiguous())
+
+
+def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
+    """The matrix that a weight is fitted to, checked, without gradients.
+
+    Raises:
+        ShapeError: M has not two axes.
+        TypeError: M is no tensor.
+        ValueError: M has no floating dtype.
+    """
+    check_dtypes(function, {"M": M})
+    if M.ndim != 2:
+        raise ShapeError(f"{function}: M needs axes (m, n), got shape {tuple(M.shape)}")
+    return M.detach()
+
+
+def split(function: str, argument: str, count: int, **sizes: int) -> None:
+    """Check that a count divides every named size.
+
+    Raises:
+        ValueError: naming function, argument, and all counts that would fit.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1 or any(n % count for n in sizes.values()):
+        fitting = [k for k in range(1, min(sizes.values()) + 1) if not any(n % k for n in sizes.values())]
+        wanted = " and ".join(f"{name} = {size}" for name, size in sizes.items())
+        choices = ", ".join(map(str, fitting)) or "nothing"
+        raise ValueError(f"{function}: {argument} must divide {wanted}, got {count!r}; what fits: {choices}")
+
+
+def truncated(M: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors of the nearest matrix of rank at most `rank` to each of M (Eckart, Young): M ≈ L R^T.
+
+    Both get the square root of each singular value; columns of zeros fill up where `rank` exceeds that of any such
+    matrix. Computed in float64, then rounded.
+
+    Args:
+        M: (..., m, n).
+        rank: r ≥ 0.
+
+    Returns:
+        L of shape (..., m, r) and R of shape (..., n, r).
+    """
+    U, S, Vh = torch.linalg.svd(M.to(torch.promote_types(M.dtype, torch.float64)), full_matrices=False)
+    kept = min(rank, S.shape[-1])
+    root = S[..., None, :kept].sqrt()
+    L, R = U[..., :kept] * root, Vh.mT[..., :kept] * root
+    return tuple(nn.functional.pad(factor, (0, rank - kept)).to(M.dtype) for factor in (L, R))

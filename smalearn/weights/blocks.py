@@ -1,0 +1,53 @@
+"""Direct sums: a tall factor F (size, r) cut into p blocks F_k of rows, standing for ⊕_k F_k or its transpose."""
+
+from collections.abc import Sequence
+
+import torch
+
+__all__ = ["direct_sum", "expand", "project"]
+
+
+def project(F: torch.Tensor, sizes: Sequence[int], X: torch.Tensor) -> torch.Tensor:
+    """(⊕_k F_k^T) X: every block of X is met by its own block of F.
+
+    Args:
+        F: (size, r), the blocks F_k below each other.
+        sizes: rows of each of the p blocks.
+        X: (size, columns).
+
+    Returns:
+        (p, r, columns). Cost: size·r·columns multiply-adds.
+    """
+    if len(set(sizes)) == 1:
+        p = len(sizes)
+        return torch.bmm(F.unflatten(0, (p, -1)).mT, X.unflatten(0, (p, -1)))
+    return torch.stack([F_k.mT @ X_k for F_k, X_k in zip(F.split(sizes), X.split(sizes), strict=True)])
+
+
+def expand(F: torch.Tensor, sizes: Sequence[int], Z: torch.Tensor) -> torch.Tensor:
+    """(⊕_k F_k) Z: the transpose of `project`.
+
+    Args:
+        F: (size, r), the blocks F_k below each other.
+        sizes: rows of each of the p blocks.
+        Z: (p, r, columns).
+
+    Returns:
+        (size, columns). Cost: size·r·columns multiply-adds.
+    """
+    if len(set(sizes)) == 1:
+        return torch.bmm(F.unflatten(0, (len(sizes), -1)), Z).flatten(0, 1)
+    return torch.cat([F_k @ Z_k for F_k, Z_k in zip(F.split(sizes), Z, strict=True)])
+
+
+def direct_sum(F: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """⊕_k F_k itself.
+
+    Args:
+        F: (size, r), the blocks F_k below each other.
+        sizes: rows of each of the p blocks.
+
+    Returns:
+        (size, p·r): block k has rows and columns k, zeros elsewhere.
+    """
+    return torch.block_diag(*F.split(sizes))

@@ -1,0 +1,267 @@
+"""What all structured weights promise, over the registry."""
+
+import functools
+
+import pytest
+import torch
+from registry_weights import CASES
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn import ShapeError, weights
+from smalearn.testing import assert_close, random_tensors
+from smalearn.weights import LowRank, Weight, as_mlbtc
+
+every_case = pytest.mark.parametrize("case", CASES, ids=repr)
+
+
+def factors(weight):
+    return [x.detach() for x in weight.parameters()]
+
+
+def drawn(case):
+    """A random instance and its matrix by definition."""
+    return case.random(1, torch.float64), definition(case)
+
+
+@functools.cache
+def definition(case):
+    return case.oracle(factors(case.random(1, torch.float64)))
+
+
+def complex_factors(case):
+    return [torch.complex(x, y) for x, y in zip(*(factors(case.random(s, torch.float64)) for s in (1, 2)), strict=True)]
+
+
+def test_registry_has_every_weight():
+    public = {getattr(weights, name) for name in weights.__all__}
+    families = {c for c in public if isinstance(c, type) and issubclass(c, Weight) and c is not Weight}
+    assert {type(case.random(0, None)) for case in CASES} == families
+
+
+@every_case
+def test_dense_is_the_definition(case):
+    weight, M = drawn(case)
+    assert weight.shape == case.shape
+    assert_close(weight.dense(), M)
+
+
+@every_case
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4), (0,), (3, 0)])
+def test_forward_is_the_dense_product(case, leading):
+    weight, M = drawn(case)
+    (x,) = random_tensors([(*leading, case.shape[1])])
+    y = weight(x)
+    assert_close(y, x @ M.mT)
+    assert y.is_contiguous()
+
+
+@every_case
+def test_float32_stays_near_float64(case):
+    weight, M = drawn(case)
+    m, n = case.shape
+    x, y = random_tensors([(33, m), (33, n)])
+    weight = weight.float()
+    assert weight(y.float()).dtype == weight.bilinear(x.float(), y.float()).dtype == torch.float32
+    assert_close(weight(y.float()), y @ M.mT)
+    assert_close(weight.bilinear(x.float(), y.float()), (x @ M * y).sum(-1))
+
+
+@every_case
+def test_any_strides_come_in_and_rows_come_out(case):
+    weight, M = drawn(case)
+    (x,) = random_tensors([(case.shape[1], 5, 3)])
+    x = x.permute(2, 1, 0)
+    assert_close(weight(x), x @ M.mT)
+    y = weight(x[:1, :1])
+    y += 1  # the result is nobody's view
+    assert_close(y, x[:1, :1] @ M.mT + 1)
+
+
+@every_case
+@pytest.mark.parametrize("leading", [((), ()), ((2,), ()), ((), (2, 4)), ((2, 1), (4,))])
+def test_bilinear_is_the_dense_form(case, leading):
+    weight, M = drawn(case)
+    m, n = case.shape
+    x, y = random_tensors([(*leading[0], m), (*leading[1], n)])
+    expected = (x[..., None, :] @ M @ y[..., None])[..., 0, 0]
+    assert_close(weight.bilinear(x, y), expected)
+
+
+@every_case
+def test_gradients(case):
+    """Of the fast product, by differences, twice; and of all three methods against the definition."""
+    weight = case.random(1, torch.float64)
+    m, n = case.shape
+    leaves = [x.requires_grad_() for x in factors(weight)]
+    x, y, G = random_tensors([(2, n), (2, m), (m, n)])
+
+    def run(x, *values):
+        return torch.func.functional_call(weight, dict(zip(names, values, strict=True)), (x,))
+
+    names = [name for name, _ in weight.named_parameters()]
+    if sum(leaf.numel() for leaf in leaves) < 100:
+        assert torch.autograd.gradcheck(run, [x.requires_grad_(), *leaves])
+        assert torch.autograd.gradgradcheck(run, [x, *leaves])
+    M = case.oracle(leaves)
+    for ours, theirs in (
+        ((weight(x) * y).sum(), (x @ M.mT * y).sum()),
+        ((weight.dense() * G).sum(), (M * G).sum()),
+        (weight.bilinear(y, x).sum(), (y @ M * x).sum()),
+    ):
+        found = torch.autograd.grad(ours, list(weight.parameters()), materialize_grads=True)
+        expected = torch.autograd.grad(theirs, leaves, retain_graph=True, materialize_grads=True)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+
+
+@every_case
+def test_complex_factors(case):
+    values = complex_factors(case)
+    weight, M = case.build(*values), case.oracle(values)
+    m, n = case.shape
+    x, y, u, v = random_tensors([(3, n), (3, n), (3, m), (3, m)])
+    x, y = torch.complex(x, y), torch.complex(u, v)
+    assert_close(weight.dense(), M)
+    assert_close(weight(x), x @ M.mT)
+    assert_close(weight.bilinear(y, x), torch.einsum("zm,mn,zn->z", y, M, x))
+
+
+# Counts
+
+
+class Multiplications(TorchDispatchMode):
+    """Counts the multiply-adds of every product of matrices; arithmetic of any other kind on numbers is recorded."""
+
+    PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")
+    FREE = ("view", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select")
+    FREE += ("split", "split_with_sizes", "clone", "cat", "stack", "as_strided", "index", "unbind", "detach", "alias")
+    FREE += ("_reshape_alias", "empty", "resize_", "unflatten")
+    ADDITIONS = ("add", "sum")
+
+    def __init__(self):
+        super().__init__()
+        self.macs, self.other = 0, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        name = func.overloadpacket.__name__
+        if name in self.PRODUCTS:
+            self.macs += out.numel() * args[1 if name.startswith(("addm", "badd")) else 0].shape[-1]
+        elif name not in (*self.FREE, *self.ADDITIONS):
+            self.other.add(name)
+        return out
+
+
+@every_case
+def test_parameters_and_multiply_adds(case):
+    weight = case.random(1, torch.float64)
+    assert weight.num_parameters == sum(x.numel() for x in weight.parameters()) == case.numbers
+    for count in (1, 5):
+        (x,) = random_tensors([(count, case.shape[1])])
+        with Multiplications() as counted, torch.no_grad():
+            weight(x)
+        scaled = {"mul"} if any(alpha != 1 for alpha in getattr(weight, "alpha", [])) else set()
+        assert counted.macs == count * weight.macs == count * case.macs
+        assert counted.other <= scaled
+
+
+@every_case
+def test_a_random_matrix_has_the_rank_of_the_bound(case):
+    weight, M = drawn(case)
+    assert weight.rank_bound == torch.linalg.matrix_rank(M).item() == case.rank
+
+
+# Making and showing
+
+
+@every_case
+def test_random_is_seeded_and_rounds_one_draw(case):
+    first, again, other = (case.random(seed, torch.float64) for seed in (3, 3, 4))
+    for x, y, z in zip(factors(first), factors(again), factors(other), strict=True):
+        assert torch.equal(x, y)
+        assert not torch.equal(x, z)
+    for x, y in zip(factors(first), factors(case.random(3, torch.float32)), strict=True):
+        assert torch.equal(x.float(), y)
+    assert {x.dtype for x in case.random(3, None).parameters()} == {torch.get_default_dtype()}
+
+
+@every_case
+def test_a_weight_is_a_module(case):
+    weight = case.random(1, torch.float64)
+    other = case.random(2, torch.float64)
+    other.load_state_dict(weight.state_dict())
+    assert torch.equal(other.dense(), weight.dense())
+    assert all(isinstance(x, torch.nn.Parameter) and x.requires_grad for x in weight.parameters())
+    transposed = case.build(*(x.mT.contiguous().mT for x in factors(weight)))
+    assert all(x.is_contiguous() for x in transposed.parameters())
+    assert_close(transposed.dense(), weight.dense())
+
+
+@every_case
+def test_a_weight_moves_to_another_device(case):
+    """There is no second device in a test; the one without numbers knows where each tensor should be."""
+    weight = case.random(1, torch.float64).to("meta")
+    m, n = case.shape
+    x, y = torch.ones(2, n, dtype=torch.float64, device="meta"), torch.ones(2, m, dtype=torch.float64, device="meta")
+    for one in (weight, as_mlbtc(weight)):
+        assert {t.device.type for t in (*one.parameters(), *one.buffers())} == {"meta"}
+        assert [t.device.type for t in (one.dense(), one(x), one.bilinear(y, x))] == ["meta"] * 3
+        assert one(x).shape == (2, m)
+    with pytest.raises(ValueError, match=rf"{type(weight).__name__}.forward: x is on cpu but .* is on meta"):
+        weight(torch.ones(2, n, dtype=torch.float64))
+
+
+@every_case
+def test_tables(case):
+    weight = case.random(1, None)
+    m, n = case.shape
+    assert repr(weight).startswith(f"{type(weight).__name__}({m}, {n}, ")
+    table = weight._repr_html_()
+    rows = (
+        type(weight).__name__,
+        f"{m} × {n}",
+        f"{case.numbers:,} (dense: {m * n:,})",
+        f"{case.macs:,} (dense: {m * n:,})",
+        f"{case.rank} (dense: {min(m, n)})",
+    )
+    for cell in rows:
+        assert f">{cell}</td>" in table
+    assert all(f"{name}: {tuple(x.shape)}" in table for name, x in weight.named_parameters())
+
+
+def test_works_under_the_transforms_of_torch():
+    weight = LowRank.random(3, 5, 2, 0, torch.float64)
+    train = weights.Monarch.random((2, 3, 4, 2), 0, torch.float64)
+    for one in (weight, train):
+        (x,) = random_tensors([(7, one.shape[1])])
+        assert_close(torch.func.vmap(one)(x), one(x))
+        assert_close(torch.func.jacrev(one)(x[0]), one.dense())
+
+
+# Errors
+
+
+@every_case
+def test_bad_operands(case):
+    weight = case.random(1, torch.float64)
+    name, (m, n) = type(weight).__name__, case.shape
+    first = next(iter(dict(weight.named_parameters())))
+    wrong = rf"needs axes \(\.\.\., n\) with n = {n}, got"
+    wrong_x = rf"x needs axes \(\.\.\., m\) with m = {m}, got"
+    x, y = torch.ones(2, m).double(), torch.ones(2, n).double()
+    with pytest.raises(ShapeError, match=rf"{name}.forward: x {wrong} \(2, {n + 1}\)"):
+        weight(torch.ones(2, n + 1).double())
+    with pytest.raises(ShapeError, match=rf"{name}.forward: x {wrong} \(\)"):
+        weight(torch.tensor(1.0).double())
+    with pytest.raises(ShapeError, match=rf"{name}.bilinear: {wrong_x} \({m + 1},\)"):
+        weight.bilinear(torch.ones(m + 1).double(), y)
+    with pytest.raises(ShapeError, match=rf"{name}.bilinear: y {wrong} \({n + 1},\)"):
+        weight.bilinear(x, torch.ones(n + 1).double())
+    with pytest.raises(ShapeError, match=rf"{name}.bilinear: leading axes \(3,\) of y do not broadcast with \(2,\)"):
+        weight.bilinear(x, y[:1].repeat(3, 1))
+    with pytest.raises(ValueError, match=rf"{name}.forward: x is torch.float32 but {first} is torch.float64"):
+        weight(y.float())
+    with pytest.raises(ValueError, match=rf"{name}.bilinear: y is torch.float32 but {first} is torch.float64"):
+        weight.bilinear(x, y.float())
+    with pytest.raises(TypeError, match=rf"{name}.forward: x must be a torch.Tensor, got list"):
+        weight([1.0])
