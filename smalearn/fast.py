@@ -3,7 +3,7 @@
 import torch
 
 from smalearn._checks import check_ssd
-from smalearn.kernels import ssd_cpu
+from smalearn.kernels import ssd_cpu, ssd_triton, triton_handles
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.linear_attention._inputs import check_inputs
 from smalearn.ssd import ssd_chunked
@@ -18,7 +18,9 @@ def ssd(
     C: torch.Tensor,
     initial_state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`smalearn.ssd.ssd_chunked` by its fastest implementation: on a CPU `kernels.ssd_cpu`.
+    """`smalearn.ssd.ssd_chunked` by its fastest implementation.
+
+    On a CPU `kernels.ssd_cpu`; on a GPU `kernels.ssd_triton`, where Triton is there and takes dtype and sizes.
 
     H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t.
 
@@ -35,10 +37,10 @@ def ssd(
     Raises:
         ShapeError: an axis has two sizes.
         ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
-        RuntimeError: the gradient is differentiated a second time, on a CPU.
+        RuntimeError: the gradient is differentiated a second time, where a kernel is used.
 
     Cost:
-        See `kernels.ssd_cpu` and `smalearn.ssd.ssd_chunked`.
+        See `kernels.ssd_cpu`, `kernels.ssd_triton` and `smalearn.ssd.ssd_chunked`.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 6.
@@ -49,7 +51,7 @@ def ssd(
         tensor([1.0000, 1.5000, 1.7500])
     """
     check_ssd("ssd", X, log_a, B, C, initial_state)
-    form = ssd_cpu if X.device.type == "cpu" else ssd_chunked
+    form = _kernel(X, B) or ssd_chunked
     return form(X, log_a, B, C, initial_state)
 
 
@@ -62,7 +64,7 @@ def linear_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`linear_attention_chunked` by its fastest implementation.
 
-    On a CPU with at most one decay per token: `kernels.ssd_cpu`, with a backward of its own. Otherwise
+    With at most one decay per token the kernel that `ssd` takes, with a backward of its own. Otherwise
     `linear_attention_chunked`.
 
     Args:
@@ -79,15 +81,23 @@ def linear_attention(
     Raises:
         ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
         ValueError: a dtype or device differs, log_a is a full gate or (on a CPU) positive.
-        RuntimeError: the gradient is differentiated a second time, on a CPU without a gate per key feature.
+        RuntimeError: the gradient is differentiated a second time, where a kernel is used.
 
     Cost:
-        See `kernels.ssd_cpu` and `linear_attention_chunked`.
+        See `kernels.ssd_cpu`, `kernels.ssd_triton` and `linear_attention_chunked`.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 6.
     """
     check_inputs("linear_attention", Q, K, V, log_a, initial_state)
-    if V.device.type == "cpu" and (log_a is None or log_a.ndim < K.ndim):
-        return ssd_cpu(V, log_a, K, Q, initial_state)
+    kernel = _kernel(V, K) if log_a is None or log_a.ndim < K.ndim else None
+    if kernel:
+        return kernel(V, log_a, K, Q, initial_state)
     return linear_attention_chunked(Q, K, V, log_a, initial_state)
+
+
+def _kernel(X, B):
+    """The kernel for tensors like X and B, or None."""
+    if X.device.type == "cpu":
+        return ssd_cpu
+    return ssd_triton if triton_handles(X, B) else None

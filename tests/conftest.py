@@ -4,6 +4,10 @@ import os
 import sys
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which parts of torch do unasked
 
 pytest_plugins = ["claims_plugin"]
 

@@ -71,7 +71,9 @@ def test_the_chunked_form_is_chunked_linear_attention():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("leading", "shared"), [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))])
+@pytest.mark.parametrize(
+    ("leading", "shared"), [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]
+)
 def test_decoding_is_training(kind, leading, shared):
     X, log_a, B, C, H = inputs(9, kind, leading, shared)
     wanted, last = expected(X, log_a, B, C, H)
@@ -129,7 +131,7 @@ def test_a_step_in_place_checks_every_time():
             ssd_step_(x, log_a + 1, B, C, state)
         with pytest.raises(TypeError, match=r"ssd_step_: B must be a torch\.Tensor, got list"):
             ssd_step_(x, log_a, [1.0, 1.0, 1.0], C, state)
-        with pytest.raises(ValueError, match="ssd_step_: B is torch.float64 but x is torch.float32"):
+        with pytest.raises(ValueError, match=r"ssd_step_: B is torch\.float64 but x is torch\.float32"):
             ssd_step_(x, log_a, B.double(), C, state)
     assert_close(state, torch.full((4, 2, 3), 2.0))
 
@@ -146,7 +148,7 @@ def test_errors_name_the_function(name):
         form(X, -log_a, B, C, H)
     with pytest.raises(ValueError, match=rf"^{name}: initial_state is torch.float16"):
         form(X, log_a, B, C, H.half())
-    with pytest.raises(ValueError, match="ssd_chunked: chunk_len must be|linear_attention_chunked: chunk_len must be"):
+    with pytest.raises(ValueError, match="linear_attention_chunked: chunk_len must be"):
         ssd_chunked(X, log_a, B, C, H, 0)
 
 

@@ -139,7 +139,7 @@ class Walk:
         return X, B, C, self._decays(start, len(X))
 
     def _decays(self, start, chunks):
-        """e and f as factors by token, a factor of the state for each chunk, and L (K, b, g, r, Q, Q)."""
+        """Decays: e and f as factors by token, a factor of the state for each chunk, and L (K, b, g, r, Q, Q)."""
         if self.log_a is None:
             return None, None, [None] * chunks, None
         log_a, dtype = self._chunks(self.log_a[..., None], start)[..., 0], self.scratch.dtype
@@ -187,7 +187,7 @@ class Walk:
         return x if x.is_contiguous() and x.dtype == self.scratch.dtype else self.scratch(name, *x.shape).copy_(x)
 
     def _by_token(self, name, X, factor):
-        """factor ∘ X by token; the scaling is the copy that transposes."""
+        """Scale X by a factor, or not, by token; the scaling is the copy that transposes."""
         rows = X.transpose(-2, -3)
         if factor is None and self.r == 1 and rows.dtype == self.scratch.dtype:
             return rows  # columns of their own already
@@ -195,7 +195,7 @@ class Walk:
         return out.copy_(rows) if factor is None else torch.mul(rows, factor, out=out)
 
     def _products(self, name, x, y):
-        """x y for all matrices at once, contiguous or transposed ones: `@` would copy the transposed."""
+        """Multiply all matrices at once, contiguous or transposed ones: `@` would copy the transposed."""
         out = self.scratch(name, *y.shape[:-2], x.shape[-2], y.shape[-1])
         x = x.expand(*y.shape[:-2], *x.shape[-2:])  # without decay all heads of a group share their scores
         torch.bmm(x.flatten(0, -3), y.flatten(0, -3), out=out.flatten(0, -3))
@@ -224,7 +224,7 @@ def _weigh(scores, L):
 
 
 def _flow(inside, past, future, through):
-    """Gradient of log_a, (K, b, g, r, Q): for every t of a chunk, the sum of all that flows from before t to t or later.
+    """Gradient of log_a, (K, b, g, r, Q): for every t the sum of all that flows from before t to t or later.
 
     Only terms that cross t are added and nothing is subtracted, so that small gradients between strong decays keep
     their digits.

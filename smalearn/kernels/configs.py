@@ -1,0 +1,67 @@
+"""How large the tiles of the GPU programs are: a table, and a rule for what it lacks. Nothing is tuned at run time."""
+
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["LARGE", "LARGEST", "TABLE", "Config", "config", "padded"]
+
+LARGEST = 256
+"""Of P and N: a state of N rows must fit a program's registers."""
+
+
+LARGE = {"sm80", "sm90", "sm100", "sm103"}
+"""Architectures whose programs may have more shared memory than 99 KiB."""
+
+
+class Config(NamedTuple):
+    """Sizes of one launch.
+
+    Attributes:
+        chunk_len: tokens of a chunk, a power of two from 16 to 128.
+        tile: columns of P that a program holds, a power of two from 16.
+        num_warps: warps of a program, of 32 threads each.
+        num_stages: chunks whose loads are under way at once.
+    """
+
+    chunk_len: int
+    tile: int
+    num_warps: int
+    num_stages: int
+
+
+TABLE: dict[tuple[str, int, int, torch.dtype], tuple[Config, Config]] = {}
+"""(architecture, padded P, padded N, dtype) → (walks, chunks): what was measured to be better than the rule."""
+
+
+def padded(size: int) -> int:
+    """The smallest power of two that holds `size` and that a matrix product of a GPU can have, at least 16."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config]:
+    """Sizes for the walks over time, and for the backward of the chunks.
+
+    Args:
+        architecture: of the GPU, such as "sm90"; "cpu" where there is none.
+        head_dim: P.
+        state: N.
+        dtype: of X.
+
+    Returns:
+        Two configurations of the same chunk_len.
+    """
+    head_dim, state = padded(head_dim), padded(state)
+    if found := TABLE.get((architecture, head_dim, state, dtype)):
+        return found
+    if architecture == "cpu":  # interpreted: the fewer operations the better
+        both = Config(64, min(head_dim, 64), 4, 1)
+        return both, both
+    if dtype == torch.float32:  # without tensor cores: tiles that fit the registers
+        chunk_len = 32 if architecture in LARGE or state <= 128 else 16
+        return Config(chunk_len, 16, 8 if state > 128 else 4, 1), Config(chunk_len, 16, 8, 1)
+    narrow = min(head_dim, 32)
+    if architecture not in LARGE:
+        return Config(32, narrow, 8 if state > 128 else 4, 1), Config(32, narrow, 8, 1)
+    tile = min(head_dim, 64 if state <= 128 else 32)
+    return Config(64, tile, 8 if state * tile > 4096 else 4, 2), Config(64, narrow, 8, 1)
