@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from smalearn.exercises import evaluate, registry
-from smalearn.exercises.ch04_invent import Judge, Operations
+from smalearn.exercises.ch04_invent import Judge, Operations, _mask
 from smalearn.masks import CausalMask, DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask
 from smalearn.testing import random_tensors
 
@@ -91,3 +91,61 @@ def test_an_attempt_that_answers_without_the_judge_is_told_what_is_expected():
     result = evaluate(registry()["4.6"], lambda judge: judge)
     assert result.outcome == "failed"
     assert "expected a string" in result.problem.sentence
+
+
+def test_an_attempt_that_returns_its_functions_gets_no_remedy_for_letters():
+    result = evaluate(registry()["4.6"], lambda judge: (triangle, torch.clone))
+    assert result.problem.sentence == "Wrong type: expected a string, got a tuple"
+
+
+@pytest.mark.parametrize("dense", [triangle, lambda T: triangle(T).bool(), lambda T: triangle(T).long()])
+def test_a_product_may_overwrite_its_input_and_a_mask_hold_true_and_false(dense):
+    assert ALL(dense, lambda x: x.cumsum_(0)) == "structured"
+
+
+def test_a_loop_over_the_whole_past_is_recognised_as_dense():
+    def matmul(x):
+        return torch.stack([sum(0.5 ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
+
+    result = evaluate(registry()["4.6"], lambda judge: judge(_mask, matmul))
+    assert result.misconception.name == "a dense product"
+
+
+def differences(log_a, lowest=-torch.inf):
+    sums = log_a.clamp(min=lowest).cumsum(0)
+    return (sums[:, None] - sums).exp()
+
+
+def complex_product(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    spectra = torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)
+    return torch.fft.ifft(spectra, dim=0)[: len(x)]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "misconception"),
+    [
+        (lambda log_a: differences(log_a).nan_to_num(0).tril(), "NaN made 0"),
+        (lambda log_a: differences(log_a, -1e4).tril(), "a large number for −∞"),
+        (lambda log_a: differences(log_a, -1e6).tril(), "a large number for −∞"),
+    ],
+)
+def test_short_cuts_to_the_semiseparable_matrix_are_recognised(attempt, misconception):
+    result = evaluate(registry()["4.2"], attempt)
+    assert result.outcome == "failed"
+    assert result.misconception.name == misconception
+
+
+def test_positive_entries_are_not_all_entries():
+    def positive(L):
+        right = registry()["4.5"].solution(L)
+        return (int((L > 0).sum(1).max()), *right[1:])
+
+    result = evaluate(registry()["4.5"], positive)
+    assert result.outcome == "failed"
+    assert result.arguments["L"].shape == (2, 2)
+
+
+def test_a_complex_answer_to_a_real_question_is_told_to_take_the_real_part():
+    result = evaluate(registry()["4.3"], complex_product)
+    assert result.problem.sentence == "The values are right, but in complex128: take `.real`, or use `irfft`"

@@ -445,7 +445,7 @@ SENTENCES = {
         lambda Y: Y.float() * 1.001,
         "Wrong dtype: expected torch.float64, got torch.float32: does a tensor that you make lack `dtype=`?",
     ),
-    "complex": (CAUSAL, lambda Y: Y + 0j, "The values are right, but in complex128: make your tensors with `dtype=Q."),
+    "complex": (CAUSAL, lambda Y: Y + 0j, "The values are right, but in complex128: take `.real`, or use `irfft`"),
     "integers": (CAUSAL, lambda Y: Y.long(), "Wrong dtype: expected torch.float64, got torch.int64\n"),
     "shape": (CAUSAL, lambda Y: Y[:, :2], "Wrong shape: expected (1, 3), got (1, 2)\n"),
     "broadcast": (CAUSAL, lambda Y: Y[0], "Wrong shape: expected (1, 3), got (3,)\n"),

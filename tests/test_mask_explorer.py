@@ -153,11 +153,18 @@ MORE = "family, expected one of " + ", ".join(map(repr, FAMILIES))
         ({"gamma": float("nan")}, ValueError, "gamma, expected numbers from 0 to 1, got nan"),
         ({"gamma": [0.5, 0.5]}, ShapeError, "gamma, expected one number, got shape (2,)"),
         ({"gamma": "much"}, ValueError, "gamma, expected an array of numbers, got 'much'"),
+        ({"gamma": True}, ValueError, "gamma, expected an array of numbers, got True"),
         ({"decays": [1.0] * 11}, ShapeError, "decays, expected one or 12, got shape (11,)"),
         ({"decays": -0.5}, ValueError, "decays, expected numbers from 0 to 1, got -0.5"),
         ({"alpha": [1.0] * 13}, ShapeError, "alpha, expected 12 or 23 numbers, got shape (13,)"),
         ({"alpha": 1.0}, ShapeError, "alpha, expected 12 or 23 numbers, got shape ()"),
         ({"alpha": -2}, ValueError, "alpha, expected numbers from -1 to 1, got -2.0"),
+        ({"alpha": [0.5] * 11 + [2]}, ValueError, "alpha, expected numbers from -1 to 1, got 2.0"),
+        (
+            {"alpha": ["a"] * 12},
+            ValueError,
+            "alpha, expected an array of numbers, got ['a', 'a', 'a', 'a', 'a', 'a', ...]",
+        ),
         ({"rank": 9}, ValueError, "rank, expected an int from 1 to 8, got 9"),
         ({"text": "a b", "rank": 3}, ValueError, "rank, expected an int from 1 to 2, got 3"),
         ({"window": -1}, ValueError, "window, expected an int from 0 to 11, got -1"),
@@ -180,6 +187,17 @@ def test_what_is_no_state_is_refused(state, error, message):
         with pytest.raises(error, match=f"^{re.escape('MaskExplorer: ' + message)}$"):
             explorer.set_trait(*next(iter(state.items())))
         assert explorer.get_state() == before
+
+
+@pytest.mark.parametrize("seed", ["x", 1.0, True, None])
+def test_a_seed_is_an_int(seed):
+    with pytest.raises(ValueError, match=rf"^MaskExplorer: seed, expected an int, got {re.escape(repr(seed))}$"):
+        MaskExplorer(TEXT, seed=seed)
+
+
+def test_a_text_is_a_string():
+    with pytest.raises(ValueError, match=r"^MaskExplorer: text, expected a string, got 3$"):
+        MaskExplorer(3)
 
 
 def test_an_unknown_name_is_refused():

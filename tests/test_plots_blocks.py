@@ -7,7 +7,7 @@ import torch
 from matplotlib import pyplot as plt
 
 from smalearn import ShapeError, plots
-from smalearn.plots.blocks import FLOOR, blocks, decades, spectra
+from smalearn.plots.blocks import FLOOR, decades, outlined, spectra
 from smalearn.testing import random_tensors
 
 matplotlib.use("Agg")
@@ -24,7 +24,7 @@ def style():
 
 def test_outlines_lie_on_their_blocks():
     (M,) = random_tensors([(6, 6)])
-    ax = blocks(M, OUTLINES, title="M")
+    ax = outlined(M, OUTLINES, title="M")
     assert ax.get_title(loc="left") == "M"
     future, diagonal = ax.patches
     assert future.get_bbox().extents.tolist() == [-0.5, 2.5, 2.5, 5.5]
@@ -65,7 +65,7 @@ def test_exponential_growth_is_straight_and_ends_where_it_is_not_finite():
 def test_colours_agree_and_text_is_inside():
     (M,) = random_tensors([(6, 6)])
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    assert blocks(M, OUTLINES, left) is left
+    assert outlined(M, OUTLINES, left) is left
     assert spectra({name: M[slice(*rows), slice(*columns)] for name, (rows, columns) in OUTLINES.items()}, right)
     for patch, line in zip(left.patches, right.lines, strict=False):
         assert matplotlib.colors.same_color(patch.get_edgecolor(), line.get_color())
@@ -79,17 +79,17 @@ def test_colours_agree_and_text_is_inside():
 
 @pytest.mark.parametrize("spans", [((0, 7), (0, 3)), ((2, 2), (0, 3)), ((0, 3), (-1, 3))])
 def test_blocks_must_lie_within(spans):
-    with pytest.raises(ValueError, match=r"blocks: block 'b' must be a part of \(6, 6\), not empty, got"):
-        blocks(torch.ones(6, 6), {"b": spans})
+    with pytest.raises(ValueError, match=r"outlined: block 'b' must be a part of \(6, 6\), not empty, got"):
+        outlined(torch.ones(6, 6), {"b": spans})
 
 
 def test_errors():
-    with pytest.raises(ShapeError, match=r"blocks: M needs axes \(T, S\)"):
-        blocks(torch.ones(3), {})
+    with pytest.raises(ShapeError, match=r"outlined: M needs axes \(T, S\)"):
+        outlined(torch.ones(3), {})
     with pytest.raises(ShapeError, match=r"spectra: M needs axes \(T, S\)"):
         spectra({"a": torch.ones(3)})
-    with pytest.raises(ValueError, match="blocks: M must be real"):
-        blocks(torch.ones(3, 3, dtype=torch.complex64), {})
+    with pytest.raises(ValueError, match="outlined: M must be real"):
+        outlined(torch.ones(3, 3, dtype=torch.complex64), {})
     with pytest.raises(ValueError, match="spectra: M must be real"):
         spectra({"a": torch.ones(3, 3, dtype=torch.complex64)})
     with pytest.raises(ShapeError, match=r"decades: curve 'a' needs one y for each x, got shapes \(2,\) and \(3,\)"):

@@ -18,6 +18,7 @@ from smalearn.widgets import (
     ChunkExplorer,
     ContractionMap,
     FeatureExplorer,
+    KernelTracer,
     MaskExplorer,
     StateExplorer,
     base,
@@ -25,7 +26,7 @@ from smalearn.widgets import (
 from smalearn.widgets.contraction_map import FILLS, OTHERS, formulas
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-EXPLORERS = [BlockExplorer, ChunkExplorer, ContractionMap, FeatureExplorer, MaskExplorer, StateExplorer]
+EXPLORERS = [BlockExplorer, ChunkExplorer, ContractionMap, FeatureExplorer, KernelTracer, MaskExplorer, StateExplorer]
 
 
 def grid(count=150):
@@ -248,6 +249,15 @@ def test_a_refused_gate_changes_nothing():
     with pytest.raises(ValueError, match="gates, expected numbers from 0 to 1"):
         explorer.gates = [-1] * 10
     assert explorer.gates == [0.5] * 10
+
+
+@pytest.mark.parametrize("name", ["gates", "query", "time"])
+def test_nothing_is_no_state(name):
+    explorer = StateExplorer()
+    before = explorer.get_state()
+    with pytest.raises(ValueError, match=f"^StateExplorer: {name}, expected .*, got None$"):
+        explorer.set_trait(name, None)
+    assert explorer.get_state() == before
 
 
 def test_keys_given_alone_keep_the_words_as_values():

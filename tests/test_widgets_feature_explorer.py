@@ -132,6 +132,13 @@ def test_what_is_no_state_is_refused(state, message):
         FeatureExplorer(**state)
 
 
+@pytest.mark.parametrize("name", ["map", "features", "norm", "seed", "row"])
+def test_nothing_is_no_state(name):
+    explorer = FeatureExplorer()
+    with pytest.raises(ValueError, match=f"^FeatureExplorer: {name}, expected .*, got None$"):
+        explorer.set_trait(name, None)
+
+
 def test_a_refused_state_changes_nothing():
     explorer = FeatureExplorer(features=SIZES[-1], norm=4)
     with pytest.raises(ValueError, match="norm, expected a number"):

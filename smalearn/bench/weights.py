@@ -142,7 +142,8 @@ def race(name: str, dim: int, batch: int, rounds: int) -> dict[str, object]:
             runs[key] = run
     with torch.no_grad():
         found["seconds"] = interleaved({key: _turn(run, x) for key, run in runs.items()}, rounds)
-    trained = {key: _turn(_backward(run), x) for key, run in runs.items() if key != COLA}
+    layers = {key: dense if key == "dense" else weight for key in runs if key != COLA}
+    trained = {key: _turn(_backward(runs[key], layer), x) for key, layer in layers.items()}
     found["seconds_trained"] = interleaved(trained, rounds)
     return found | _ratios(found)
 
@@ -152,13 +153,13 @@ def _turn(run, x):
     return lambda: (run(x), seconds(lambda: run(x)))[1]
 
 
-def _backward(run):
-    """A run and its backward, for factors and input."""
+def _backward(run, layer):
+    """A run and its backward, for the input and the factors of a layer."""
 
     def both(x):
         x = x.detach().requires_grad_()
         y = run(x)
-        y.backward(y.detach())
+        return torch.autograd.grad(y, [x, *layer.parameters()], y.detach())
 
     return both
 

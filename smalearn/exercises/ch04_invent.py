@@ -87,9 +87,10 @@ class Judge:
         L = dense(length)
         if not isinstance(L, torch.Tensor) or L.shape != (length, length):
             return "dense(T) is no (T, T) tensor", 0
+        L = L if L.is_floating_point() or L.is_complex() else L.double()  # True and 1 are ones
         x = random_tensors([(length, COLUMNS)], seed=length)[0].to(L.dtype)
         with Operations() as operations:
-            y = matmul(x)
+            y = matmul(x.clone())  # which it may overwrite
         if not isinstance(y, torch.Tensor) or y.shape != x.shape:
             return "matmul(x) has not the shape of x", 0
         if not relative_rms(y, L @ x) <= 1e-5:
@@ -142,7 +143,8 @@ register(
             Mutant(
                 "a dense product",
                 lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
-                "your product is right, and it costs T²: it forms the matrix. Find one that never does",
+                "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
+                "token. What can it keep from one token to the next?",
             ),
             Mutant(
                 "another matrix",

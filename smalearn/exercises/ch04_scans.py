@@ -86,6 +86,12 @@ register(
                 "diagonal",
             ),
             Mutant(
+                "an average that starts with x_0",
+                _weighted(lambda gamma, t, s: gamma ** (t - s) * (1 - gamma if s else 1) if s <= t else 0),
+                "you begin with y_0 = x_0 and then multiply each new token by 1 − γ: that is an exponential moving "
+                "average. The mask has ones on its diagonal",
+            ),
+            Mutant(
                 "the age counts from the start",
                 _weighted(lambda gamma, t, s: gamma**s if s <= t else 0),
                 "your weight is γ^s, the place in the text: it must be γ^(t-s), the distance",
@@ -126,7 +132,7 @@ def _decays_cases(generator):
     yield (torch.zeros(3, dtype=torch.float64),)  # the causal mask
     yield (torch.full((4,), -0.5, dtype=torch.float64),)  # the decay mask
     yield (-_randn(generator, 5).abs(),)
-    strong = -_randn(generator, 6).abs()
+    strong = -_randn(generator, 6).abs().float()  # where a difference of sums shows that it has lost its digits
     strong[2] = -1e4
     yield (strong,)
     reset = -_randn(generator, 7).abs()
@@ -145,10 +151,21 @@ def _between(first, last):
     return matrix
 
 
-def _differences(log_a):
-    """Running sums, subtracted: a reset is made finite, and drowns what follows it."""
-    sums = log_a.clamp(min=-1e30).cumsum(0)
-    return (sums[:, None] - sums).tril().exp().tril()
+def _differences(lowest, nan=None):
+    """Running sums, subtracted: a reset, made finite, drowns what follows it; or gives NaN, which becomes `nan`."""
+
+    def matrix(log_a):
+        sums = log_a.clamp(min=lowest).cumsum(0)
+        L = (sums[:, None] - sums).exp()
+        return (L if nan is None else L.nan_to_num(nan)).tril()
+
+    return matrix
+
+
+def _quotients(log_a):
+    """Running products, divided, 0 where that is NaN."""
+    b = log_a.exp().cumprod(0)
+    return (b[:, None] / b).nan_to_num(0).tril()
 
 
 register(
@@ -163,8 +180,8 @@ register(
             "L[t, s] is the exponential of Σ log_a[k] over s < k ≤ t. In column s, which entries of log_a take part, "
             "and from which row on?",
             "Put log_a[k] into row k of every column, and a zero wherever k ≤ s: "
-            "`log_a[:, None].expand(T, T).tril(-1)`. "
-            "A running sum down each column then adds exactly the right entries.",
+            "`log_a[:, None].expand(T, T).tril(-1)`, "
+            "not `* mask`: 0 · (−∞) is NaN. A running sum down each column then adds exactly the right entries.",
             "`steps.cumsum(0).exp().tril()`; the last `tril` clears what stands above the diagonal.",
         ),
         mutants=(
@@ -181,9 +198,27 @@ register(
             ),
             Mutant(
                 "a difference of running sums",
-                _differences,
+                _differences(-1e30),
                 "behind a reset everything is 1: you subtract running sums. Once the sum holds a huge number, all that "
                 "is added later is lost; for −∞ it would be −∞ − (−∞). Sum each segment for itself",
+            ),
+            Mutant(
+                "a large number for −∞",
+                _differences(-1e4),
+                "you subtract running sums, with −∞ cut off at a large number. The sum that holds this number has few "
+                "digits left for what is added later, as float32 shows. Sum each segment for itself",
+            ),
+            Mutant(
+                "NaN made 0",
+                _differences(-torch.inf, nan=0),
+                "you subtract running sums and put 0 where −∞ − (−∞) gives NaN: but tokens after a reset do see "
+                "each other. Sum each segment for itself, and there is no NaN",
+            ),
+            Mutant(
+                "a quotient, NaN made 0",
+                _quotients,
+                "you divide running products and put 0 where 0 / 0 gives NaN: but tokens after a reset do see "
+                "each other. Build each segment for itself, and there is no NaN",
             ),
             Mutant(
                 "the last gate, to a power",
@@ -209,5 +244,6 @@ register(
         difficulty=2,
         minutes=12,
         lines=3,
+        tolerance=1e-6,  # one case is in float32
     )
 )

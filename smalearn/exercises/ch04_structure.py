@@ -94,6 +94,16 @@ register(
                 lambda column, row, x: _toeplitz(torch.cat([column[:1], row[1:]]), column) @ x,
                 "row and column are exchanged: this is the product with the transpose",
             ),
+            Mutant(
+                "row and column exchanged",
+                lambda column, row, x: _toeplitz(row, column) @ x,
+                "row and column are exchanged, the corner too: the column holds the offsets 0, 1, ..., T−1, the past",
+            ),
+            Mutant(
+                "the corner of the row",
+                lambda column, row, x: _toeplitz(torch.cat([row[:1], column[1:]]), row) @ x,
+                "your diagonal is row[0]: that entry is not used, offset 0 is column[0]",
+            ),
         ),
         claim="000:mask-toeplitz",
         difficulty=2,
@@ -247,6 +257,9 @@ def _fingerprint_cases(generator):
     yield (arrow,)
     yield (_toeplitz(_integers(generator, 6), _integers(generator, 6)),)
     yield (_integers(generator, 7, 7),)
+    yield (torch.tensor([[1.0, 0.0], [-3.0, 2.0]], dtype=torch.float64),)
+    u, v = (torch.complex(_integers(generator, *shape), -_integers(generator, *shape)) for shape in [(5, 1), (1, 5)])
+    yield (u @ v,)
 
 
 def _prints(entries=None, below=None, moved=None):
@@ -300,6 +313,11 @@ register(
                 "the middle block",
                 _prints(below=lambda L: _rank(L[(len(L) + 1) // 2 :, : (len(L) + 1) // 2])),
                 "you look at the block in the middle alone: a state has to be large enough for every k",
+            ),
+            Mutant(
+                "the last block left out",
+                _prints(below=_blocks(lambda L, k: L[k:, :k] if k < len(L) - 1 else L[:0, :0])),
+                "you leave out the last block, k = T − 1: `range(1, T)` stops there already",
             ),
             Mutant(
                 "blocks above",

@@ -84,10 +84,10 @@ register(
         cases=_matrix_cases,
         solution=matrix_of,
         hints=(
-            "Column s is the answer to one kick: 1 at time s, 0 at all others. What is the state at time s, and what "
+            "Column s is the answer to one push: 1 at time s, 0 at all others. What is the state at time s, and what "
             "happens to it at time s + 1?",
             "Begin with `h = B[s]`. At each later t the state becomes `A[t] @ h`; what one sees of it is `C[t] @ h`.",
-            "`A[s]` is never used for column s: it acts on what was there before the kick.",
+            "`A[s]` is never used for column s: it acts on what was there before the push.",
         ),
         mutants=(
             Mutant(
@@ -121,6 +121,16 @@ register(
                 "transposed",
                 lambda A, B, C: _entries(lambda A, s, t: _later_first(A, s + 1, t))(A, B, C).mT,
                 "this is the transpose: rows are outputs t, columns are inputs s",
+            ),
+            Mutant(
+                "transitions transposed",
+                _entries(lambda A, s, t: _earlier_first(A, s + 1, t).mT),
+                "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`",
+            ),
+            Mutant(
+                "B and C exchanged",
+                lambda A, B, C: _entries(lambda A, s, t: _later_first(A, s + 1, t))(A, C, B),
+                "B and C are exchanged: input s is written by B_s, output t is read by C_t",
             ),
             Mutant(
                 "one step only",
@@ -262,14 +272,16 @@ def _pair(query, key, product=lambda A, t: _later_first(A, 1, t)):
 def _pair_cases(generator):
     for length, state in [(1, 1), (3, 1), (3, 2), (5, 3)]:
         yield _generators(generator, length, state)
-    yield _still(generator, 4, 2)
+    A, B, _ = _still(generator, 4, 2)
+    yield A, B, B.clone()  # U = V = B
 
 
 register(
     Exercise(
         id="5.3",
         title="Queries and keys of a recurrence",
-        statement="Return U and V with M = tril(U V^T) for a general, invertible A, cut at time 0.",
+        statement="Return U_t = (A_t ... A_1)^T C_t and V_s = (A_s ... A_1)^-1 B_s, so that M = tril(U V^T), for a "
+        "general, invertible A.",
         oracle=_pair(lambda P: P.mT, torch.linalg.inv),
         cases=_pair_cases,
         solution=queries_and_keys,
@@ -300,6 +312,11 @@ register(
                 "prod in the wrong order",
                 _pair(lambda P: P.mT, torch.linalg.inv, lambda A, t: _earlier_first(A, 1, t)),
                 "your product is A_1 A_2 ... A_t, as in the post's listing: each step must multiply on the left",
+            ),
+            Mutant(
+                "U and V exchanged",
+                lambda A, B, C: queries_and_keys(A, B, C)[::-1],
+                "U and V are exchanged: U holds a row for each output, made of C; V one for each input, made of B",
             ),
             Mutant(
                 "not inverted",

@@ -25,14 +25,14 @@ def find_input(A, B, C, y):
     return x
 
 
-def _substitution(seen=lambda A, h: A @ h, kept=lambda A, h: A @ h, divided=True, written=True):
-    """Forward substitution with a fault: what the output shows of the past, what is kept of it, what is added."""
+def _substitution(seen=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divided=True, written=True):
+    """Forward substitution with a fault: what the output shows of the past, how the state goes on, what is added."""
 
     def solve(A, B, C, y):
         h, x = torch.zeros(B.shape[1], dtype=B.dtype), torch.zeros_like(y)
         for t in range(len(y)):
             x[t] = (y[t] - C[t] @ seen(A[t], h)) / (C[t] @ B[t] if divided else 1)
-            h = kept(A[t], h) + B[t] * (x[t] if written else y[t])
+            h = step(A[t], h, B[t] * (x[t] if written else y[t]))
         return x
 
     return solve
@@ -95,13 +95,23 @@ register(
             ),
             Mutant(
                 "old state not moved",
-                _substitution(kept=lambda A, h: h),
+                _substitution(step=lambda A, h, new: h + new),
                 "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t",
             ),
             Mutant(
                 "state replaced",
-                _substitution(kept=lambda A, h: 0 * h),
+                _substitution(step=lambda A, h, new: new),
                 "your state holds only the last input: add B_t x_t to A_t h_(t-1)",
+            ),
+            Mutant(
+                "written before it moves",
+                _substitution(step=lambda A, h, new: A @ (h + new)),
+                "your state is A_t (h_(t-1) + B_t x_t): A_t moves what was there before, and then B_t x_t is added",
+            ),
+            Mutant(
+                "transitions transposed",
+                _substitution(lambda A, h: h @ A, lambda A, h, new: h @ A + new),
+                "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`",
             ),
         ),
         claim="001:forward-substitution",

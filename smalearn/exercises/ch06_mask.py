@@ -62,6 +62,18 @@ def _difference(log_a, least=-INF):
     return (sums[..., :, None] - sums[..., None, :]).tril().exp().tril().nan_to_num(0.0)
 
 
+def _quotient(log_a):
+    """The quotient of two running products; what is no number is 0."""
+    products = log_a.exp().cumprod(-1)
+    return (products[..., :, None] / products[..., None, :]).tril().nan_to_num(0.0)
+
+
+def _along_rows(log_a):
+    """The right entries, added up along the wrong axis."""
+    later = torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=torch.bool).tril(-1)
+    return torch.where(later, log_a[..., :, None], 0.0).cumsum(-1).exp().tril()
+
+
 def _all_pairs(log_a):
     """Without the mask: 1 above the diagonal."""
     return _mask_loop(log_a) + torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=log_a.dtype).triu(1)
@@ -103,6 +115,17 @@ register(
                 "not masked",
                 _all_pairs,
                 "above the diagonal stands exp(0) = 1: the future is not masked",
+            ),
+            Mutant(
+                "along the rows",
+                _along_rows,
+                "you add up along the rows: what belongs to one sum stands in one column, row under row, axis -2",
+            ),
+            Mutant(
+                "a quotient, its holes filled",
+                _quotient,
+                "you divide running products and fill the holes with 0: after a decay of 0 that is 0 / 0, no number, "
+                "and what follows it is lost. Sum each segment on its own",
             ),
             Mutant(
                 "a difference, its holes filled",

@@ -30,6 +30,19 @@ def _written_loop(X, log_a, B):
     return torch.stack(states)
 
 
+def _true_states(X, log_a, B):
+    """The recurrence, not from zero in every chunk but through all of them."""
+    zero = torch.zeros(X.shape[-1], B.shape[-1], dtype=X.dtype)
+    entering, final = hand_over(log_a.sum(-1).exp(), _written_loop(X, log_a, B), zero)
+    return torch.cat([entering[1:], final[None]])
+
+
+def _difference(log_a):
+    """The decays until the end as a difference of running sums; what is no number is 0."""
+    sums = log_a.cumsum(-1)
+    return (sums[..., -1:] - sums).exp().nan_to_num(0.0)
+
+
 def _chunk_cases(generator):
     """X, log_a and B in chunks; the decays in turn all 1, mild, and with resets."""
     for chunks, length, head_dim, features, kind in [
@@ -54,7 +67,7 @@ register(
         hints=(
             "Token s writes X_s B_sᵀ. Which decays does that meet on its way to the end of the chunk?",
             "All a_k with k > s, not its own. You have these products already: look at the last row of `decay_mask`.",
-            "`left = decay_mask(log_a)[..., -1, :]` is (chunks, l). Scale the rows of X by it; the sum over s is then "
+            "`left = decay_mask(log_a)[..., -1, :]` is (chunks, Q). Scale the rows of X by it; the sum over s is then "
             "one product, `(left[..., None] * X).mT @ B`.",
         ),
         mutants=(
@@ -78,6 +91,18 @@ register(
                 "the whole chunk",
                 _written(lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)),
                 "every token gets the decay of the whole chunk: only what was there before the chunk meets all of it",
+            ),
+            Mutant(
+                "a difference, its holes filled",
+                _written(_difference),
+                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), no number, and "
+                "what is written after it is lost. Sum what comes after a token on its own",
+            ),
+            Mutant(
+                "the true states",
+                _true_states,
+                "these are the true states, with all that came before the chunk: passing them on is the next step. "
+                "Here every chunk starts from zero",
             ),
             Mutant(
                 "one chunk on top of the other",
@@ -127,6 +152,12 @@ def _after(decay, updates, state):
     return torch.cat([entering[1:], final[None]]), final
 
 
+def _decayed_at_the_door(decay, updates, state):
+    """The states that enter the chunks, decayed by the chunks they enter."""
+    entering, final = _handed_over(decay, updates, state)
+    return decay[:, None, None] * entering, final
+
+
 def _undecayed_start(decay, updates, state):
     """The first state is added everywhere as it is."""
     entering, final = _handed_over(decay, updates, torch.zeros_like(state))
@@ -174,6 +205,12 @@ register(
                 "the states only add up: the old state meets the decay of every chunk that it passes",
             ),
             Mutant(
+                "decayed as it enters",
+                _decayed_at_the_door,
+                "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
+                "How it fades inside is the next exercise",
+            ),
+            Mutant(
                 "the decay of the chunk before",
                 lambda decay, updates, state: _handed_over(
                     torch.cat([torch.ones_like(decay[:1]), decay[:-1]]), updates, state
@@ -202,7 +239,7 @@ register(
 
 
 def read_states(C, log_a, entering):
-    """What the past says to every token: (chunks, l, P)."""
+    """What the past says to every token: (chunks, Q, P)."""
     since = log_a.cumsum(-1).exp()
     return since[..., None] * (C @ entering.mT)
 
@@ -240,7 +277,7 @@ register(
         hints=(
             "The state entered before the chunk's first token. Which decays has it met when token t reads it?",
             "All of the chunk so far, a_t included: a token first decays the state. A running sum of `log_a`.",
-            "`C @ entering.mT` is (chunks, l, P): all tokens read in one product. Scale its rows by "
+            "`C @ entering.mT` is (chunks, Q, P): all tokens read in one product. Scale its rows by "
             "`log_a.cumsum(-1).exp()`.",
         ),
         mutants=(
@@ -255,6 +292,12 @@ register(
                     lambda log_a: torch.cat([0 * log_a[..., :1].clamp(min=-1), log_a[..., :-1]], -1).cumsum(-1).exp()
                 ),
                 "your decay leaves out a_t: a token decays the state before it reads",
+            ),
+            Mutant(
+                "only the token's own",
+                _read(torch.exp),
+                "every token sees its own decay alone: the state has met all decays since the chunk's start, a running "
+                "sum of `log_a`",
             ),
             Mutant(
                 "from the first token",

@@ -94,7 +94,7 @@ register(
         hints=(
             "Four lines, one for each step, with your functions of 6.1 to 6.4; before them a line that cuts, after "
             "them a line that joins.",
-            "`split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, l, D), with zeros after the last token: "
+            "`split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, Q, D), with zeros after the last token: "
             "they say nothing and decay nothing. For `log_a`, append an axis, and take it away again.",
             "The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.",
         ),
@@ -169,6 +169,12 @@ def _stepped(update, read=lambda old, new: new):
     return step
 
 
+def _read_too_early(x, log_a, B, C, state):
+    """The old state is decayed, read, and only then written to."""
+    left = log_a.exp()[:, None, None] * state
+    return left @ C, left + x[:, :, None] * B
+
+
 def _step_cases(generator):
     for heads, head_dim, features, kind in [(1, 1, 1, 0), (1, 2, 2, 1), (2, 2, 2, 1), (3, 2, 4, 1)]:
         x, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
@@ -198,6 +204,12 @@ register(
                 _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
                 "you read the state before the token was written: in training a token sees itself (the diagonal of L "
                 "is 1)",
+            ),
+            Mutant(
+                "decayed, read, then written",
+                _read_too_early,
+                "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
+                "lets through in training",
             ),
             Mutant(
                 "written, then decayed",
@@ -257,10 +269,16 @@ def _chunk_macs(c, q, n, p):
     return c * q * q * n + c * q * q * p + c * q * n * p + c * q * n * p + c * n * p
 
 
+def _largest(length, state, head_dim):
+    """The same, but the largest of several that are equally cheap."""
+    costs = [_chunk_macs(-(-length // q), q, state, head_dim) for q in range(length, 0, -1)]
+    return length - costs.index(min(costs))
+
+
 def _length_cases(generator):
     yield 1, 4, 4
     yield 2, 1, 1
-    yield from [(100, 16, 16), (500, 64, 64), (500, 128, 64), (300, 256, 64)]
+    yield from [(100, 16, 16), (500, 64, 64), (500, 128, 64), (300, 256, 64), (400, 16, 256)]
 
 
 register(
@@ -272,11 +290,11 @@ register(
         cases=_length_cases,
         solution=best_chunk_len,
         hints=(
-            "Count for one chunk of l tokens, then multiply by the number of chunks, ⌈T / l⌉: the last one is padded. "
-            "How many multiply-adds has a product of (l, N) with (N, l)?",
-            "Inside: l²·N for the scores and l²·P for the values. Each state: l·N·P to write, N·P to hand over, l·N·P "
-            "to read. (The mask's l² products and the scalings are not counted.)",
-            "`min(range(1, length + 1), key=macs)` gives the first of the smallest; `-(-length // l)` rounds up.",
+            "Count for one chunk of Q tokens, then multiply by the number of chunks, ⌈T / Q⌉: the last one is padded. "
+            "How many multiply-adds has a product of (Q, N) with (N, Q)?",
+            "Inside: Q²·N for the scores and Q²·P for the values. Each state: Q·N·P to write, N·P to hand over, Q·N·P "
+            "to read. (The mask's Q² products and the scalings are not counted.)",
+            "`min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.",
         ),
         mutants=(
             Mutant(
@@ -299,15 +317,26 @@ register(
             Mutant(
                 "only the scores",
                 _cheapest(lambda c, q, n, p: c * (q * q * n + 2 * q * n * p + n * p)),
-                "inside a chunk the scores (l·l·N) are only half of it: they are then multiplied with X, l·l·P",
+                "inside a chunk the scores (Q·Q·N) are only half of it: they are then multiplied with X, Q·Q·P",
             ),
             Mutant(
                 "the formula",
                 lambda length, state, head_dim: min(
                     length, max(1, round((state * head_dim / (state + head_dim)) ** 0.5))
                 ),
-                "this is √(N·P / (N + P)), rounded: near the least, but the number of chunks is rounded UP. Count for "
-                "every length",
+                "this is the length next to √(N·P / (N + P)), the least if T / Q chunks need not be a whole number. "
+                "There are ⌈T / Q⌉, and the last one, padded, costs as much as a full one",
+            ),
+            Mutant(
+                "half a block",
+                _cheapest(lambda c, q, n, p: c * (q * (q + 1) / 2 * (n + p) + 2 * q * n * p + n * p)),
+                "inside a chunk you count only the pairs that the mask keeps: a matrix product computes the whole "
+                "Q × Q block, and the mask throws half of it away",
+            ),
+            Mutant(
+                "the largest of equals",
+                _largest,
+                "several lengths cost the same: the smallest of them is asked for",
             ),
             Mutant(
                 "two halves",

@@ -108,11 +108,12 @@ def _remedy(wanted: str, answer: object) -> str:
     """What makes the wanted kind of an answer of another kind, where one call does."""
     listed = isinstance(answer, list | tuple) and len(answer) > 0
     tensors = listed and all(isinstance(item, torch.Tensor) for item in answer)
+    strings = listed and all(isinstance(item, str) for item in answer)
     remedies = {
         "torch.stack(...)": wanted == "a tensor" and tensors,
         "torch.tensor(...)": wanted == "a tensor" and listed and not tensors,
         "torch.from_numpy(...)": wanted == "a tensor" and isinstance(answer, np.ndarray),
-        '"".join(...)': wanted == "a string" and listed,
+        '"".join(...)': wanted == "a string" and strings,
         ".item()": wanted in ("a number", "a bool") and isinstance(answer, torch.Tensor) and answer.numel() == 1,
     }
     return "".join(f": `{call}` makes {wanted} of it" for call, helps in remedies.items() if helps)
@@ -146,6 +147,8 @@ def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Di
     if answer.dtype != target.dtype:
         if _close_but_for_rounding(answer, target, tolerance):
             name = str(answer.dtype).removeprefix("torch.")
+            if answer.is_complex() and not target.is_complex():
+                return Difference(f"The values are right, but in {name}: take `.real`, or use `irfft`")
             return Difference(f"The values are right, but in {name}", dtype=target.dtype)
         floating = answer.is_floating_point() and target.is_floating_point()
         hint = ": does a tensor that you make lack `dtype=`?" if floating else ""

@@ -1,23 +1,32 @@
 """Static pictures: arrays, masks or contraction orders in, matplotlib axes out. Nothing is shown; a notebook does that.
 
-Every picture takes `ax`, the axes to draw in (a new figure if None), and returns the axes. Call `use_style()` once
-first.
+Every picture takes `ax`, the axes to draw in (a new figure if None), and returns the axes; one of several panels takes
+and returns an array of them. Call `use_style()` once first.
 """
 
+from smalearn.plots.blocks import decades, outlined, spectra
 from smalearn.plots.curves import costs, order_costs
+from smalearn.plots.duality import chunk_map, venn
 from smalearn.plots.matrices import heatmap, mask
 from smalearn.plots.networks import contraction, order_tree
 from smalearn.plots.passages import attends, words
+from smalearn.plots.structures import structured_attention
 from smalearn.plots.style import use_style
 
 __all__ = [
     "attends",
+    "chunk_map",
     "contraction",
     "costs",
+    "decades",
     "heatmap",
     "mask",
     "order_costs",
     "order_tree",
+    "outlined",
+    "spectra",
+    "structured_attention",
     "use_style",
+    "venn",
     "words",
 ]

@@ -15,13 +15,13 @@ from smalearn.plots.style import GREY, own_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["blocks", "decades", "spectra"]
+__all__ = ["decades", "outlined", "spectra"]
 
 Span = tuple[int, int]
 FLOOR = 1e-17  # smaller singular values are drawn here, zero among them
 
 
-def blocks(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
+def outlined(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
     """Picture of a matrix, as `heatmap` draws it, with some of its blocks outlined and named.
 
     Args:
@@ -38,14 +38,14 @@ def blocks(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | None
         ValueError: M is complex, or a block is empty or not within M.
 
     Example:
-        >>> blocks(torch.eye(4), {"past to future": ((2, 4), (0, 2))})
+        >>> outlined(torch.eye(4), {"past to future": ((2, 4), (0, 2))})
     """
     from matplotlib.patches import Rectangle
 
-    shape = real_matrix("blocks", M).shape
+    shape = real_matrix("outlined", M).shape
     for name, spans in outlines.items():
         if not all(0 <= first < end <= size for (first, end), size in zip(spans, shape, strict=True)):
-            raise ValueError(f"blocks: block {name!r} must be a part of {shape}, not empty, got {spans}")
+            raise ValueError(f"outlined: block {name!r} must be a part of {shape}, not empty, got {spans}")
     ax = heatmap(M, ax, title=title)
     for number, (name, ((top, bottom), (left, right))) in enumerate(outlines.items()):
         corner, width, height = (left - 0.5, top - 0.5), right - left, bottom - top

@@ -227,6 +227,13 @@ export function clamp(value, low, high) {
   return Math.min(Math.max(value, low), high);
 }
 
+/** The dot product of two lists of numbers. */
+export function dot(a, b) {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  return sum;
+}
+
 /** A line through points; broken where a coordinate is NaN. */
 export function trace(pen, points) {
   let down = false;
@@ -237,6 +244,16 @@ export function trace(pen, points) {
     down = !Number.isNaN(x + y);
   }
   pen.stroke();
+}
+
+/** Text at a place, no wider than `room`; upwards where there is none. */
+export function label(pen, text, [x, y], { align = "left", room, upwards = false } = {}) {
+  pen.save();
+  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
+  pen.translate(x, y);
+  if (upwards) pen.rotate(-Math.PI / 2);
+  pen.fillText(text, 0, 0, room);
+  pen.restore();
 }
 
 /** Centred text that can be read on any ground. */

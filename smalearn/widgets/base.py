@@ -17,7 +17,7 @@ from smalearn.plots import use_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Explorer", "Size", "module"]
+__all__ = ["Checked", "Choice", "Explorer", "Size", "module"]
 
 FOLDER = Path(__file__).parent
 
@@ -60,6 +60,27 @@ class Size(traitlets.Int):
             return value
         owner = f"{type(obj).__name__}: {self.name}"
         raise ValueError(f"{owner}, expected an int from {self.min} to {self.max}, got {value!r}")
+
+
+class Checked(traitlets.Any):
+    """A trait for which a validator speaks; traitlets would let None pass."""
+
+    allow_none = False
+
+
+class Choice(traitlets.TraitType):
+    """A trait that holds one of some values of one type; refuses others as the rest of the package does."""
+
+    def __init__(self, values: list) -> None:
+        super().__init__(values[0])
+        self.values = values
+
+    def validate(self, obj: traitlets.HasTraits, value: object) -> object:
+        """The value; a ValueError where it is none of them."""
+        if type(value) is type(self.values[0]) and value in self.values:
+            return value
+        owner, choices = f"{type(obj).__name__}: {self.name}", ", ".join(map(repr, self.values))
+        raise ValueError(f"{owner}, expected one of {choices}, got {value!r}")
 
 
 class Explorer(anywidget.AnyWidget):

@@ -1,6 +1,6 @@
 // The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
 
-import { clamp, explorer, make, number, trace, write } from "./base.js";
+import { clamp, dot, explorer, label, make, number, trace, write } from "./base.js";
 
 const TRAITS = ["kind", "state", "length", "seed", "block"];
 const KINDS = ["scalar", "diagonal", "general", "softmax"];
@@ -9,12 +9,6 @@ const [TITLE, BARS, SCALE, CELL, HANDLE] = [20, 230, 46, 28, 10]; // pixels: tex
 const [LOW, HIGH] = [-18, 3]; // powers of ten on the axis of singular values
 
 // ---- the matrix ---------------------------------------------------------------------------------------------------
-
-function dot(a, b) {
-  let sum = 0;
-  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
-  return sum;
-}
 
 /** What A_t makes of a state, for each kind. */
 const ACT = {
@@ -124,11 +118,6 @@ function describe({ kind, N, block, rank, bounded, beyond, bound }) {
 
 const cellSize = (T, width) => Math.min(CELL, Math.floor((width - 2 * HANDLE) / T));
 const raised = (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)];
-
-function label(pen, text, [x, y], { align = "left", room } = {}) {
-  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
-  pen.fillText(text, x, y, room);
-}
 
 /** An interval of rows and one of columns in pixels: left, top, width, height. */
 function frame([top, bottom, left, right], cell) {

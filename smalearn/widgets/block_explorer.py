@@ -12,12 +12,12 @@ from smalearn import plots
 from smalearn.kernel_attention import softmax_weights
 from smalearn.semiseparable import Semiseparable
 from smalearn.testing import TOLERANCE, random_tensors
-from smalearn.widgets.base import Explorer, Size, module
+from smalearn.widgets.base import Choice, Explorer, Size, module
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BlockExplorer", "Choice"]
+__all__ = ["BlockExplorer"]
 
 KINDS = ["scalar", "diagonal", "general", "softmax"]
 MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
@@ -25,21 +25,6 @@ FLOOR = 1e-18  # of the axis of singular values; what is smaller has no bar
 CUT = TOLERANCE[torch.float64]
 FILLS = {"counted": "#0072b2", "not counted": "#d8d8d8", "free": "#b34e00"}  # as in base.css
 INK = "#222222"
-
-
-class Choice(traitlets.TraitType):
-    """A trait that holds one of some values of one type; refuses others as the rest of the package does."""
-
-    def __init__(self, values: list) -> None:
-        super().__init__(values[0])
-        self.values = values
-
-    def validate(self, obj: traitlets.HasTraits, value: object) -> object:
-        """The value; a ValueError where it is none of them."""
-        if type(value) is type(self.values[0]) and value in self.values:
-            return value
-        owner, choices = f"{type(obj).__name__}: {self.name}", ", ".join(map(repr, self.values))
-        raise ValueError(f"{owner}, expected one of {choices}, got {value!r}")
 
 
 class BlockExplorer(Explorer):

@@ -12,8 +12,7 @@ import traitlets
 from smalearn.masks import SemiseparableMask
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 from smalearn.testing import random_tensors
-from smalearn.widgets.base import Explorer, Size, module
-from smalearn.widgets.block_explorer import Choice
+from smalearn.widgets.base import Choice, Explorer, Size, module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,6 +1,6 @@
 // Attention weights of softmax beside those through random features, over the number of features and the norm.
 
-import { clamp, explorer, make, number, trace } from "./base.js";
+import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
 
 const TRAITS = ["map", "features", "norm", "seed", "row"];
 const SIZES = Array.from({ length: 8 }, (_, i) => 2 ** (i + 2));
@@ -8,10 +8,6 @@ const NORMS = Array.from({ length: 16 }, (_, i) => (i + 1) / 4);
 const [TITLE, GAP, BARS, SCALE] = [20, 16, 120, 30]; // pixels: a line of text, between pictures, bars, their scale
 
 // ---- weights ------------------------------------------------------------------------------------------------------
-
-function dot(a, b) {
-  return a.reduce((sum, value, i) => sum + value * b[i], 0);
-}
 
 /** The first `count` directions of a draw: rows of float32 numbers in base64. */
 function directions(packed, count, inputs) {
@@ -83,16 +79,6 @@ function describe({ words, map, features, norm, row, exact, through, errors, ran
 }
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
-
-/** Text at a place, no wider than `room`; upwards where there is none. */
-function label(pen, text, [x, y], { align = "left", room, upwards = false } = {}) {
-  pen.save();
-  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
-  pen.translate(x, y);
-  if (upwards) pen.rotate(-Math.PI / 2);
-  pen.fillText(text, 0, 0, room);
-  pen.restore();
-}
 
 /** Pixels of a cell, and those that the longest word takes, about. */
 const cellSize = ({ words }, width) => clamp(Math.floor((width - GAP) / 2 / words.length), 6, 18);

@@ -20,7 +20,7 @@ from smalearn.features import (
 )
 from smalearn.kernel_attention import kernel_attention, softmax_weights
 from smalearn.testing import relative_rms
-from smalearn.widgets.base import Explorer, module
+from smalearn.widgets.base import Checked, Choice, Explorer, module
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,11 +77,11 @@ class FeatureExplorer(Explorer):
     _X = traitlets.List().tag(sync=True)
     _draws = traitlets.Dict().tag(sync=True)
     _maps = traitlets.List(list(MAPS)).tag(sync=True)
-    map = traitlets.Any().tag(sync=True)
-    features = traitlets.Any().tag(sync=True)
-    norm = traitlets.Any().tag(sync=True)
-    seed = traitlets.Any().tag(sync=True)
-    row = traitlets.Any().tag(sync=True)
+    map = Choice(list(MAPS)).tag(sync=True)
+    features = Choice(SIZES).tag(sync=True)
+    norm = Checked().tag(sync=True)
+    seed = Choice(list(range(SEEDS))).tag(sync=True)
+    row = Checked().tag(sync=True)
 
     def __init__(
         self,
@@ -106,18 +106,6 @@ class FeatureExplorer(Explorer):
             seed=seed,
             row=len(words) - 2 if row is None else row,
         )
-
-    @traitlets.validate("map")
-    def _valid_map(self, proposal: dict) -> str:
-        return _one_of("map", proposal["value"], list(MAPS))
-
-    @traitlets.validate("features")
-    def _valid_features(self, proposal: dict) -> int:
-        return _one_of("features", proposal["value"], SIZES)
-
-    @traitlets.validate("seed")
-    def _valid_seed(self, proposal: dict) -> int:
-        return _one_of("seed", proposal["value"], list(range(SEEDS)))
 
     @traitlets.validate("row")
     def _valid_row(self, proposal: dict) -> int:
@@ -214,10 +202,3 @@ def _earlier(length: int) -> torch.Tensor:
 def _is_number(value: object, kind: type) -> bool:
     """Whether a value is of a kind of numbers, to which booleans do not belong."""
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _one_of(name: str, value: object, choices: list) -> object:
-    """The value, or a ValueError where it is none of the choices."""
-    if type(value) is type(choices[0]) and value in choices:
-        return value
-    raise ValueError(f"FeatureExplorer: {name}, expected one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -1,6 +1,6 @@
 // A structured mask L over the tokens of a text: L, the scores G, M = L ∘ G and one row of it, block ranks and costs.
 
-import { clamp, explorer, make, number, times } from "./base.js";
+import { clamp, explorer, label, make, number, times } from "./base.js";
 import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from "./mask_formulas.js";
 
 const CHOICES = ["family", "gamma", "decays", "alpha", "rank", "window", "dilation", "blocks"];
@@ -91,11 +91,6 @@ function paintCells(pen, values, columns, [x, y, width, height], ink) {
   cells.getContext("2d").putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(cells, x, y, width, height);
-}
-
-function label(pen, text, [x, y], { align = "left", room } = {}) {
-  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
-  pen.fillText(text, x, y, room);
 }
 
 const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ import traitlets
 from smalearn import masks, plots
 from smalearn._checks import ShapeError
 from smalearn.data import ngram_features, zen_of_python
-from smalearn.widgets.base import FOLDER, Explorer, module
+from smalearn.widgets.base import FOLDER, Checked, Explorer, module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,12 +53,6 @@ def script() -> str:
     return formulas.join(found)
 
 
-class Checked(traitlets.Any):
-    """A trait for which a validator speaks; traitlets would let None pass."""
-
-    allow_none = False
-
-
 class MaskExplorer(Explorer):
     """A mask L of a structured family, the scores G = Q K^T of a text, and M = L ∘ G (Mamba-2 paper, section 4.3).
 
@@ -86,7 +81,7 @@ class MaskExplorer(Explorer):
 
     Raises:
         ShapeError: decays or alpha have another length.
-        ValueError: the text has too few or too many words, or a value is none of the above.
+        ValueError: the text has too few or too many words, or an argument is none of the above.
         TypeError: a name that is none of the above.
 
     Source: Dao and Gu 2024, "Transformers are SSMs", section 4.3 and Figure 3.
@@ -117,6 +112,10 @@ class MaskExplorer(Explorer):
     scale = Checked().tag(sync=True)
 
     def __init__(self, text: str | None = None, seed: int = 0, **state: object) -> None:
+        if not isinstance(text, str | None):
+            raise ValueError(f"MaskExplorer: text, expected a string, got {text!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"MaskExplorer: seed, expected an int, got {seed!r}")
         words = zen_of_python().lower().split()[7 : 7 + MAX_WORDS] if text is None else text.split()
         if not 2 <= len(words) <= MAX_WORDS:
             raise ValueError(f"MaskExplorer: text, expected 2 to {MAX_WORDS} words, got {len(words)}")
@@ -337,9 +336,10 @@ def _apart(sizes: list[float], first: int, distance: int) -> list[int]:
 def _numbers(name: str, value: object, low: float) -> torch.Tensor:
     """A float64 tensor of numbers from `low` to 1, or a ValueError that names the argument."""
     try:
-        tensor = torch.as_tensor(value, dtype=torch.float64)
+        tensor = torch.as_tensor(None if isinstance(value, bool) else value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"MaskExplorer: {name}, expected an array of numbers, got {value!r}") from error
-    if not ((tensor >= low) & (tensor <= 1)).all():
-        raise ValueError(f"MaskExplorer: {name}, expected numbers from {low} to 1, got {tensor.tolist()}")
+        raise ValueError(f"MaskExplorer: {name}, expected an array of numbers, got {reprlib.repr(value)}") from error
+    wrong = tensor[~((tensor >= low) & (tensor <= 1))]
+    if len(wrong):
+        raise ValueError(f"MaskExplorer: {name}, expected numbers from {low} to 1, got {wrong[0].item()}")
     return tensor

@@ -1,16 +1,12 @@
 // The state of linear attention with a forget gate, word by word, beside the row of attention that reads the same.
 
-import { clamp, explorer, make, number, trace } from "./base.js";
+import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
 
 const TRAITS = ["gates", "query", "time"];
 const STEPS = 20; // of a gate, from 0 to 1
 const [BARS, WEIGHTS, TITLE, LEFT] = [76, 60, 20, 4]; // pixels: bars of a gate and of a weight, a line of text, a rim
 
 // ---- the two forms ------------------------------------------------------------------------------------------------
-
-function dot(a, b) {
-  return a.reduce((sum, value, i) => sum + value * b[i], 0);
-}
 
 /** H_t = a_t H_(t-1) + v_t k_t^T (P, N), after t words. */
 export function stateAfter(t, { K, V, gates }) {
@@ -91,16 +87,6 @@ function bar(pen, [x, y, width, height], fill, { colour }) {
   pen.strokeRect(x, y, width, height);
 }
 
-/** Text at a place, no wider than `room`; upwards where there is none. */
-function label(pen, text, [x, y], { align = "center", room, upwards = false } = {}) {
-  pen.save();
-  Object.assign(pen, { textAlign: align, textBaseline: "middle" });
-  pen.translate(x, y);
-  if (upwards) pen.rotate(-Math.PI / 2);
-  pen.fillText(text, 0, 0, room);
-  pen.restore();
-}
-
 /** Pixels that the longest of some names takes, about. */
 function extent(names) {
   return clamp(7 * Math.max(...names.map((name) => name.length)), 20, 80);
@@ -121,6 +107,7 @@ function paintStrip(pen, shown, chosen, place, view) {
   const { column, upwards, floor, under, height } = place;
   const { colour, font } = view;
   const centre = (s) => LEFT + (s + 0.5) * column;
+  const [align, room] = ["center", column - 2];
   const [thick, base] = [column * 0.62, height - 2 - (signed ? (WEIGHTS - 16) / 2 : 0)];
   const tall = (WEIGHTS - 16) / (signed ? 2 : 1) / limits.weight;
   Object.assign(pen, { font: font(12), fillStyle: colour("dim") });
@@ -135,11 +122,11 @@ function paintStrip(pen, shown, chosen, place, view) {
     if (s < time) bar(pen, [x, base - high, thick, high], "second", view);
     pen.font = font(12, s === time - 1 ? "bold" : "normal");
     pen.fillStyle = colour(s < time ? "ink" : "dim");
-    label(pen, word, [centre(s), (floor + under) / 2], { room: upwards ? under - floor - 6 : column - 2, upwards });
+    const long = upwards ? under - floor - 6 : room;
+    label(pen, word, [centre(s), (floor + under) / 2], { align, room: long, upwards });
     Object.assign(pen, { font: font(12), fillStyle: colour("ink") });
-    const room = column - 2;
-    if (weights[s]) label(pen, short(weights[s]), [centre(s), base - Math.max(high, 0) - 9], { room });
-    label(pen, short(gates[s]), [centre(s), Math.min(floor - BARS * gates[s] + 9, floor - 8)], { room });
+    if (weights[s]) label(pen, short(weights[s]), [centre(s), base - Math.max(high, 0) - 9], { align, room });
+    label(pen, short(gates[s]), [centre(s), Math.min(floor - BARS * gates[s] + 9, floor - 8)], { align, room });
   }
   Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 2 });
   pen.strokeRect(centre(chosen) - thick / 2 - 3, TITLE - 3, thick + 6, BARS + 6);
@@ -167,7 +154,7 @@ function paintCell(pen, value, limit, [x, y, width, height], { colour }) {
   }
   Object.assign(pen, { globalAlpha: 1, strokeStyle: colour("line"), lineWidth: 1, fillStyle: colour("ink") });
   pen.strokeRect(x, y, width, height);
-  if (value) label(pen, short(value), [x + width / 2, y + height / 2], { room: width - 2 });
+  if (value) label(pen, short(value), [x + width / 2, y + height / 2], { align: "center", room: width - 2 });
 }
 
 /** Query and state as a table, and what they give, H q, beside what attention gives. */
@@ -207,26 +194,10 @@ function paintTable(pen, shown, place, view) {
 
 // ---- the parts of a view ------------------------------------------------------------------------------------------
 
-/** A slider over whole numbers from 0; `says` is its value in words. */
-function range(view, parent, { symbol, text, max, get, set, says }) {
-  const box = make(parent, "label", { class: "slider" });
-  const name = make(box, "span", { class: "name" });
-  make(name, "b", {}, symbol);
-  name.append(` ${text}`);
-  const input = make(box, "input", { type: "range", min: 0, max, "aria-label": `${symbol}, ${text}` });
-  const value = make(box, "span", { class: "value" });
-  view.listen(input, "input", () => set(Number(input.value)));
-  view.parts.push(() => {
-    input.value = get();
-    value.textContent = says();
-    input.setAttribute("aria-valuetext", says());
-  });
-}
-
 function controls(view, parent) {
   const [sliders, names] = [make(parent, "div", { class: "sliders" }), view.get("_words")];
   const gates = () => view.get("gates");
-  range(view, sliders, {
+  view.range(sliders, {
     symbol: "t",
     text: "words read",
     max: names.length,
@@ -234,7 +205,7 @@ function controls(view, parent) {
     set: (time) => view.set({ time }),
     says: () => `${view.get("time")} of ${names.length}`,
   });
-  range(view, sliders, {
+  view.range(sliders, {
     symbol: "a",
     text: "for all words",
     max: STEPS,

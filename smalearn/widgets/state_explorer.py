@@ -10,7 +10,7 @@ import traitlets
 from smalearn import plots
 from smalearn._checks import ShapeError
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
-from smalearn.widgets.base import Explorer, module
+from smalearn.widgets.base import Checked, Explorer, module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,9 +57,9 @@ class StateExplorer(Explorer):
     _V = traitlets.List().tag(sync=True)
     _rows = traitlets.List().tag(sync=True)
     _columns = traitlets.List().tag(sync=True)
-    gates = traitlets.Any().tag(sync=True)
-    query = traitlets.Any().tag(sync=True)
-    time = traitlets.Any().tag(sync=True)
+    gates = Checked().tag(sync=True)
+    query = Checked().tag(sync=True)
+    time = Checked().tag(sync=True)
 
     def __init__(
         self,

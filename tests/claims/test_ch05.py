@@ -380,12 +380,12 @@ def test_the_gallery_of_mixers_has_the_named_structures():
     mixers = {name: layer(torch.eye(16, dtype=torch.float64)) for name, layer in cells["LAYERS"].items()}
     for name, layer in cells["LAYERS"].items():
         assert_close(layer(X), mixers[name] @ X)
-    convolution, hyena = mixers["convolution (S4)"], mixers["Hyena"]
+    convolution, hyena = mixers["convolution (long)"], mixers["Hyena"]
     assert_close(convolution, ToeplitzMask(convolution[:, 0]).dense(torch.float64).tril())
     assert_close(hyena / cells["z"][:, :1] / cells["w"][:, 0], convolution)
     ranks = {name: block_ranks(M, diagonal=-1).max().item() for name, M in mixers.items()}
     assert ranks["selective SSM"] == 2
-    assert ranks["softmax attention"] == ranks["convolution (S4)"] == ranks["Hyena"] == 8
+    assert ranks["softmax attention"] == ranks["convolution (long)"] == ranks["Hyena"] == 8
     A, B, C = (cells[name][:16] for name in "ABC")
     steady = ssm_recurrent(torch.eye(16, dtype=torch.float64), A[:1].expand(16, 2, 2), B, C)[0]
     assert block_ranks(steady).max() == 2  # S4's kernel: Toeplitz and semiseparable

@@ -2,7 +2,6 @@
 
 import math
 import re
-import time
 from pathlib import Path
 
 import nbformat
@@ -11,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import fast
+from smalearn.bench.timing import one_thread, seconds
 from smalearn.exercises.ch06_mask import decay_mask
 from smalearn.exercises.ch06_pieces import chunk_states, hand_over, read_states
 from smalearn.exercises.ch06_whole import best_chunk_len, ssd_in_chunks, step
@@ -127,14 +127,10 @@ def slope(cost, low, high):
     return math.log(cost(high) / cost(low)) / math.log(high / low)
 
 
-def seconds(function, *args, repeats=30):
-    """Least wall time of a call."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function(*args)
-        times.append(time.perf_counter() - start)
-    return min(times)
+def quickest(function, *args, repeats=30):
+    """Least time of a call, on one thread."""
+    with one_thread():
+        return min(seconds(lambda: function(*args)) for _ in range(repeats))
 
 
 def gradients(form, leaves, dY):
@@ -384,13 +380,13 @@ def test_the_time_of_a_step_is_flat_and_that_of_attention_grows():
     for t in range(64):
         _, state = ssd_step(X[:, t], -z[:, t].abs(), B[:, t], C[:, t], state)
     late = *early[:-1], state
-    assert seconds(ssd_step, *late) < 4 * seconds(ssd_step, *early)
+    assert quickest(ssd_step, *late) < 4 * quickest(ssd_step, *early)
 
     def attend(q, K, V):
         return (q @ K.mT).softmax(-1) @ V
 
     caches = [random_tensors([(4, 1, 64), (4, length, 64), (4, length, 64)]) for length in (64, 16384)]
-    short, long = (seconds(attend, *cache) for cache in caches)
+    short, long = (quickest(attend, *cache) for cache in caches)
     assert long > 10 * short
 
 
@@ -446,7 +442,7 @@ def test_the_loop_is_slow_in_training():
     X, B, C, z = random_tensors([(256, 64), (256, 64), (256, 64), (256,)])
     inputs = X, -z.abs(), B, C
     assert_close(ssd_recurrent(*inputs)[0], ssd_quadratic(*inputs)[0])
-    assert seconds(ssd_quadratic, *inputs, repeats=5) < seconds(ssd_recurrent, *inputs, repeats=5)
+    assert quickest(ssd_quadratic, *inputs, repeats=5) < quickest(ssd_recurrent, *inputs, repeats=5)
 
 
 @pytest.mark.claim("004:factor-out", "smalearn.semiseparable.matrix.Semiseparable.dense")
@@ -746,6 +742,8 @@ def test_the_cheapest_chunk_length():
         costs = [whole(length, q, state, head_dim, 1) for q in range(1, length + 1)]
         assert costs.index(min(costs)) + 1 == found
     assert best_chunk_len(2520, 64, 64) == 6
+    assert 1.6 < whole(2048, 64, 64, 64, 1) / whole(2048, 6, 64, 64, 1) < 1.8  # a flat valley
+    assert 1.01 < whole(2048, 128, 64, 64, 2) / whole(2048, 128, 64, 64, 1) < 1.03  # both ways cost the same from here
     costs = [whole(2048, q, 64, 64, 2) for q in range(1, 2049)]
     assert costs.index(min(costs)) + 1 == 51 == round((2 * 2048 * 64 * 64 / 128) ** (1 / 3))
 
