@@ -1,0 +1,191 @@
+"""The Mamba-2 block: all operands of SSD from one projection, a short convolution, SSD, a gate, a norm."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from smalearn import fast
+from smalearn._checks import check_count
+from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, Mixer, divide
+from smalearn.ssd import ssd_step
+
+__all__ = ["Mamba2", "Mamba2Cache", "initial_dt_bias"]
+
+
+class Mamba2Cache(NamedTuple):
+    """What a Mamba-2 block remembers: the last inputs (..., K - 1, channels) of its convolution, its state of SSD."""
+
+    window: torch.Tensor
+    state: torch.Tensor
+
+
+class Mamba2(Mixer):
+    """The Mamba-2 block, in training and in decoding.
+
+        [z, xBC, dt] = x W_in                     one projection, so no operand waits for another
+        [X, B, C]    = SiLU(conv(xBC))            a causal convolution of a few tokens
+        dt           = softplus(dt + dt_bias)     one step size per head, kept within `dt_limits`
+        Y            = SSD(dt X, -exp(A_log) dt, B, C) + D X
+        y            = norm(Y · SiLU(z)) W_out
+
+    The heads of a group share B and C, by an axis of size 1. `dt_limits` is (0, ∞), and `norm.groups` is `groups`; set
+    the attribute for something else.
+
+    Args:
+        dim: D, size of a token.
+        state: N, size of the state for each channel.
+        head_dim: P, channels of a head.
+        expand: the block works on expand·D channels.
+        groups: how many pairs of B and C there are.
+        conv_len: K, tokens that the convolution sees.
+
+    Raises:
+        ValueError: head_dim does not divide expand·dim, or groups the number of heads.
+
+    Cost:
+        Per token D·(3·expand·D + 2·groups·N + heads) multiply-adds for the projections, and those of `fast.ssd`. The
+        cache has expand·D·N entries, and K - 1 tokens of the convolution, however long the text.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 7 and figure 6; the initial values are those of the official code.
+    """
+
+    Cache = Mamba2Cache
+
+    def __init__(
+        self,
+        dim: int,
+        state: int = 128,
+        head_dim: int = 64,
+        expand: int = 2,
+        groups: int = 1,
+        conv_len: int = 4,
+    ):
+        super().__init__()
+        inner = check_count("Mamba2", "expand", expand) * check_count("Mamba2", "dim", dim)
+        heads = divide("Mamba2", "expand·dim", inner, "head_dim", head_dim)
+        self.dim, self.inner, self.state, self.head_dim = dim, inner, check_count("Mamba2", "state", state), head_dim
+        self.groups, self.heads_per_group = groups, divide("Mamba2", "number of heads", heads, "groups", groups)
+        self.widths = [inner, inner + 2 * groups * state, heads]
+        self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
+        self.conv = CausalConvolution(self.widths[1], conv_len)
+        self.dt_bias = nn.Parameter(initial_dt_bias(heads))
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(heads))
+        self.norm = GatedRMSNorm(inner, groups)
+        self.out_proj = nn.Linear(inner, dim, bias=False)
+        self.dt_limits = (0.0, math.inf)
+
+    def cache_shapes(self):
+        """A window of the convolution, and a state for every head."""
+        channels, _, length = self.conv.weight.shape
+        state = (self.groups, self.heads_per_group, self.head_dim, self.state)
+        return {"window": (length - 1, channels), "state": state}
+
+    def prefill(self, x: torch.Tensor, cache: Mamba2Cache) -> tuple[torch.Tensor, Mamba2Cache]:
+        """All tokens at once, by `fast.ssd`.
+
+        Args:
+            x: (..., T, D), which follows the tokens of the cache.
+            cache: from `start`, `prefill` or `step`.
+
+        Returns:
+            y (..., T, D), and the cache after x.
+
+        Raises:
+            ShapeError: x or the cache does not fit the block.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("prefill", x, cache)
+        z, xBC, dt, window = self._project(x, self.conv.prefill, cache.window)
+        X, *operands = self._operands(xBC, dt)
+        Y, state = fast.ssd(*_time_last(*operands), cache.state)
+        return self._output(Y.movedim(-2, -4), X, z), Mamba2Cache(window, state)
+
+    def step(self, x: torch.Tensor, cache: Mamba2Cache) -> tuple[torch.Tensor, Mamba2Cache]:
+        """One token, by `ssd_step`: the same work whatever came before.
+
+        Args:
+            x: (..., D).
+            cache: from `start`, `prefill` or `step`.
+
+        Returns:
+            y (..., D), and the cache after x.
+
+        Raises:
+            ShapeError: x or the cache does not fit the block.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("step", x, cache, time="")
+        z, xBC, dt, window = self._project(x, self.conv.step, cache.window)
+        X, *operands = self._operands(xBC, dt)
+        y, state = ssd_step(*operands, cache.state)
+        return self._output(y, X, z), Mamba2Cache(window, state)
+
+    def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the block gives to SSD for a text: every form of `smalearn.ssd` takes them, to look inside.
+
+        Args:
+            x: (..., T, D), nothing before it.
+
+        Returns:
+            dt X (..., groups, heads of a group, T, P), log_a (..., groups, heads of a group, T), B and C
+            (..., groups, 1, T, N).
+
+        Raises:
+            ShapeError: x does not fit the block.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("operands", x)
+        _, xBC, dt, _ = self._project(x, self.conv.prefill, self.start(*x.shape[:-2]).window)
+        return _time_last(*self._operands(xBC, dt)[1:])
+
+    def _project(self, x, convolve, window):
+        """z, xBC after the convolution, dt, and the next window; `convolve` is for all tokens or for one."""
+        z, xBC, dt = self.in_proj(x).split(self.widths, -1)
+        xBC, window = convolve(xBC, window)
+        return z, xBC, dt, window
+
+    def _operands(self, xBC, dt):
+        """X, and dt X, log_a, B, C, with or without an axis of time before the groups."""
+        shared = self.groups * self.state
+        X, B, C = functional.silu(xBC).split([self.inner, shared, shared], -1)
+        X = X.unflatten(-1, (self.groups, self.heads_per_group, self.head_dim))
+        B, C = (y.unflatten(-1, (self.groups, 1, self.state)) for y in (B, C))
+        dt = functional.softplus(dt + self.dt_bias).clamp(*self.dt_limits)
+        log_a = -self.A_log.exp() * dt
+        dt, log_a = (y.unflatten(-1, (self.groups, self.heads_per_group)) for y in (dt, log_a))
+        return X, dt[..., None] * X, log_a, B, C
+
+    def _output(self, Y, X, z):
+        """The skip D X, the gated norm and the last projection."""
+        Y = Y + self.D.view(self.groups, self.heads_per_group, 1) * X
+        return self.out_proj(self.norm(Y.flatten(-3), z))
+
+
+def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) -> torch.Tensor:
+    """Biases b such that the steps softplus(b) are log-uniform between two lengths.
+
+    A state that decays by exp(-dt) remembers about 1/dt tokens: 10 to 1000 of them; by exp(-A dt), A times fewer.
+
+    Args:
+        count: how many.
+        shortest: of the steps, above 0.
+        longest: of the steps.
+
+    Returns:
+        (count,) drawn with torch's global generator.
+
+    Source:
+        Gu et al. 2020 (HiPPO) for the range; b = dt + log(1 - e^(-dt)) inverts the softplus without overflow.
+    """
+    dt = torch.empty(count).uniform_(math.log(shortest), math.log(longest)).exp()
+    return dt + torch.log(-torch.expm1(-dt))
+
+
+def _time_last(X, log_a, B, C):
+    """From (..., T, groups, heads, ·) to the layout of SSD, (..., groups, heads, T, ·), as views."""
+    return X.movedim(-4, -2), log_a.movedim(-3, -1), B.movedim(-4, -2), C.movedim(-4, -2)

@@ -1,0 +1,137 @@
+"""Small models: an embedding, blocks with residual connections, a head. Any mixer goes into any block."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from smalearn._checks import ShapeError, check_count
+from smalearn.models.mixer import Mixer
+
+__all__ = ["Block", "ModelCache", "SequenceModel"]
+
+
+class Block(nn.Module):
+    """A pre-norm residual block: x + mixer(norm(x)), and then, in a Transformer, x + MLP(norm(x)).
+
+    Args:
+        mixer: over time.
+        mlp: width of the hidden layer over features; none if 0, as in Mamba, whose mixer has its own nonlinearities.
+
+    Raises:
+        ValueError: mlp is no integer ≥ 0.
+
+    Source:
+        Xiong et al. 2020 for the place of the norm; Gu and Dao 2023 (Mamba) for a block without MLP.
+    """
+
+    def __init__(self, mixer: Mixer, mlp: int = 0):
+        super().__init__()
+        self.norm, self.mixer, self.mlp = nn.RMSNorm(mixer.dim, eps=1e-5), mixer, None
+        if check_count("Block", "mlp", mlp, 0):
+            hidden = nn.Linear(mixer.dim, mlp), nn.GELU(), nn.Linear(mlp, mixer.dim)
+            self.mlp = nn.Sequential(nn.RMSNorm(mixer.dim, eps=1e-5), *hidden)
+
+    def prefill(self, x: torch.Tensor, cache: tuple) -> tuple[torch.Tensor, tuple]:
+        """All tokens of x (..., T, D) at once, after those of the mixer's cache, and the cache after them."""
+        return self._residual(x, *self.mixer.prefill(self.norm(x), cache))
+
+    def step(self, x: torch.Tensor, cache: tuple) -> tuple[torch.Tensor, tuple]:
+        """One token x (..., D)."""
+        return self._residual(x, *self.mixer.step(self.norm(x), cache))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """All tokens of x (..., T, D), nothing before them."""
+        return self._residual(x, self.mixer(self.norm(x)), None)[0]
+
+    def _residual(self, x, y, cache):
+        """The two residual connections."""
+        x = x + y
+        return x if self.mlp is None else x + self.mlp(x), cache
+
+
+class ModelCache(NamedTuple):
+    """What a model remembers: how many tokens it has read, and the cache of every block."""
+
+    length: int
+    blocks: tuple[tuple, ...]
+
+
+class SequenceModel(nn.Module):
+    """Tokens in, logits of the next token (or of whatever is asked) out.
+
+    Args:
+        vocabulary: number of different tokens.
+        blocks: at least one, all of one dim.
+        positions: the longest text, whose positions have learned vectors; 0 for none, where the mixers tell order
+            themselves.
+
+    Raises:
+        ValueError: there is no block, two have different dim, or a size is no integer in its range.
+    """
+
+    def __init__(self, vocabulary: int, blocks: Iterable[Block], positions: int = 0):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        dims = {block.mixer.dim for block in self.blocks}
+        if len(dims) != 1:
+            raise ValueError(f"SequenceModel: blocks need one dim, got {sorted(dims)}")
+        (dim,) = dims
+        self.embedding = nn.Embedding(check_count("SequenceModel", "vocabulary", vocabulary), dim)
+        self.positions = None
+        if check_count("SequenceModel", "positions", positions, 0):
+            self.positions = nn.Embedding(positions, dim)
+        self.norm = nn.RMSNorm(dim, eps=1e-5)
+        self.head = nn.Linear(dim, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits (..., T, vocabulary) for tokens (..., T), integers.
+
+        Raises:
+            ShapeError: there is no axis of time, or more tokens than positions.
+        """
+        self._check("forward", tokens, 0)
+        x = self._embed(tokens, torch.arange(tokens.shape[-1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+    def start(self, *leading: int) -> ModelCache:
+        """The cache before the first token, for the given leading axes, such as the batch."""
+        return ModelCache(0, tuple(block.mixer.start(*leading) for block in self.blocks))
+
+    def prefill(self, tokens: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
+        """Logits for tokens (..., T) that follow those of the cache, and the cache after them."""
+        self._check("prefill", tokens, cache.length)
+        length = cache.length + tokens.shape[-1]
+        x = self._embed(tokens, torch.arange(cache.length, length, device=tokens.device))
+        return self._read([block.prefill for block in self.blocks], x, cache.blocks, length)
+
+    def step(self, token: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
+        """Logits (..., vocabulary) after one more token (...), and the cache after it."""
+        self._check("step", token[..., None], cache.length)
+        x = self._embed(token, torch.tensor(cache.length, device=token.device))
+        return self._read([block.step for block in self.blocks], x, cache.blocks, cache.length + 1)
+
+    def _read(self, readers, x, caches, length):
+        """Logits, and the cache after each block has read x."""
+        after = []
+        for read, cache in zip(readers, caches, strict=True):
+            x, cache = read(x, cache)
+            after.append(cache)
+        return self.head(self.norm(x)), ModelCache(length, tuple(after))
+
+    def _embed(self, tokens, positions):
+        """The vectors of tokens, and of positions if the model has any."""
+        x = self.embedding(tokens)
+        return x if self.positions is None else x + self.positions(positions)
+
+    def _check(self, function, tokens, past):
+        """An axis of time, and not more tokens than positions."""
+        if not tokens.ndim:
+            raise ShapeError(f"SequenceModel.{function}: tokens need a trailing axis (T), got shape ()")
+        length = past + tokens.shape[-1]
+        if self.positions is not None and length > self.positions.num_embeddings:
+            most = self.positions.num_embeddings
+            raise ShapeError(f"SequenceModel.{function}: {length} tokens, expected at most {most} positions")

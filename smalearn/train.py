@@ -1,0 +1,272 @@
+"""One training loop for every small model of the course: it can be watched, interrupted and resumed.
+
+A task is a function from the number of a step to a batch. What a step sees is thus known from its number alone, and a
+run that was resumed is the run that was never interrupted, to the last bit.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from smalearn._checks import check_count
+
+__all__ = ["Plan", "Record", "accuracy", "train", "write_atomically"]
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+REDRAW = 0.2  # seconds from one drawing of the bar to the next
+WIDTH = 30  # of the bar, in characters
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train: AdamW, a learning rate that rises linearly and falls as a cosine, clipped gradients.
+
+    Args:
+        steps: ≥ 1, batches to train on.
+        lr: the highest learning rate.
+        warmup: part of the steps in which it rises, in [0, 1).
+        weight_decay: of AdamW; not for norms, biases and other parameters with fewer than two axes.
+        clip: the largest norm of the gradient.
+        every: steps from one test, and one checkpoint, to the next.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    steps: int
+    lr: float = 3e-3
+    warmup: float = 0.1
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    every: int = 100
+
+    def __post_init__(self):
+        check_count("Plan", "steps", self.steps)
+        check_count("Plan", "every", self.every)
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"Plan: warmup must be in [0, 1), got {self.warmup}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"Plan: {name} must be positive, got {getattr(self, name)}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"Plan: weight_decay must be ≥ 0, got {self.weight_decay}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, from 0 to steps - 1."""
+        rising = math.ceil(self.warmup * self.steps)
+        if step < rising:
+            return self.lr * (step + 1) / rising
+        return self.lr * (1 + math.cos(math.pi * (step - rising) / (self.steps - rising))) / 2
+
+
+@dataclass
+class Record:
+    """What a run leaves: the loss of every step done, the accuracy at some of them, and whether it was interrupted."""
+
+    losses: list[float] = field(default_factory=list)
+    accuracies: dict[int, float] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def accuracy(self) -> float:
+        """The last accuracy, NaN if there was no test."""
+        return next(reversed(self.accuracies.values()), math.nan)
+
+
+def train(
+    model: nn.Module,
+    task: Callable[[int], Batch],
+    plan: Plan,
+    test: Batch | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+) -> tuple[nn.Module, Record]:
+    """Train a model in place to predict a task's targets; where nothing is asked, the target is -100.
+
+    Interrupt it (the stop button, Ctrl+C) when you have seen enough: it returns what it has. With a checkpoint, the
+    same call goes on where the file was last written, at most `plan.every` steps back; a finished run comes back at
+    once.
+
+    Args:
+        model: tokens (..., T) in, logits (..., T, V) out.
+        task: from a step's number to its inputs and targets (..., T); the same number gives the same batch.
+        plan: how to train.
+        test: inputs and targets that no step sees, for the accuracy every `plan.every` steps and after the last one.
+        checkpoint: a file to go on from, if it exists, and to write to. It is replaced as a whole or not at all.
+        progress: show a bar, below the cell or in the terminal.
+
+    Returns:
+        The model, in evaluation mode, and the record.
+
+    Raises:
+        ValueError: the checkpoint is of another plan, task or model, or is no checkpoint. It is left as it was.
+
+    Example:
+        >>> model, record = train(model, lambda step: mqar(64, 64, 8, 64, seed=step), Plan(steps=1000))
+    """
+    run = _Run(model, plan)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"train: there is no folder {path.parent} for the checkpoint")
+    fingerprint = None if path is None else _fingerprint(task(0))
+    if path is not None and path.exists():
+        run.load(path, fingerprint)
+    start = len(run.record.losses)
+    show = _bar(plan.steps, start) if progress and start < plan.steps else None
+    try:
+        for done in range(start + 1, plan.steps + 1):
+            run.step(*task(done - 1))
+            if done % plan.every == 0 or done == plan.steps:
+                if test is not None:
+                    run.record.accuracies[done] = accuracy(model, *test)
+                if path is not None:
+                    run.save(path, fingerprint)
+            if show is not None:
+                show(done, run.record.losses[-1])
+    except KeyboardInterrupt:
+        run.record.interrupted = True
+    return model.eval(), run.record
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batch: int = 256) -> float:
+    """How often the largest logit is the target, where one is asked for.
+
+    Args:
+        model: tokens (B, T) in, logits (B, T, V) out.
+        inputs: (B, T).
+        targets: (B, T), -100 where nothing is asked.
+        batch: examples at a time.
+
+    Returns:
+        Right answers / questions, NaN if there is no question.
+    """
+    training, right, asked = model.training, 0, 0
+    model.eval()
+    for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
+        question = y != -100
+        right += (model(x).argmax(-1) == y)[question].sum().item()
+        asked += question.sum().item()
+    model.train(training)
+    return right / asked if asked else math.nan
+
+
+class _Run:
+    """A model, its optimiser and its record, which are saved and loaded together."""
+
+    def __init__(self, model, plan):
+        decayed = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self.model, self.plan, self.record = model, plan, Record()
+        self.optimizer = torch.optim.AdamW(groups, lr=plan.lr)
+
+    def step(self, inputs, targets):
+        """One step, on the mean loss over the questions."""
+        self.model.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.rate(len(self.record.losses))
+        asked = targets != -100
+        loss = functional.cross_entropy(self.model(inputs)[asked], targets[asked])
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+        self.optimizer.step()
+        self.record.losses.append(loss.item())
+
+    def save(self, path, fingerprint):
+        """Write everything that the next step depends on."""
+        state = {
+            "plan": asdict(self.plan),
+            "task": fingerprint,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "losses": self.record.losses,
+            "accuracies": self.record.accuracies,
+        }
+        write_atomically(path, lambda file: torch.save(state, file))
+
+    def load(self, path, fingerprint):
+        """Go on from a file, if it is one of this run."""
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            held = {"plan": state["plan"], "task": state["task"]}
+        except Exception as error:
+            raise ValueError(f"train: {path} is no checkpoint ({type(error).__name__}); give another file") from error
+        for name, wanted in (("plan", asdict(self.plan)), ("task", fingerprint)):
+            if held[name] != wanted:
+                raise ValueError(f"train: {path} is of another {name}; give another file, or remove it")
+        shapes = {key: value.shape for key, value in self.model.state_dict().items()}
+        if {key: value.shape for key, value in state["model"].items()} != shapes:
+            raise ValueError(f"train: {path} is of another model; give another file, or remove it")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.record = Record(state["losses"], state["accuracies"])
+
+
+def write_atomically(path: Path, write: Callable[[object], None]) -> None:
+    """Write a file so that at any moment its name has the old contents or the new ones, and nothing in between.
+
+    Args:
+        path: of the file.
+        write: takes a binary file and writes to it.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _fingerprint(batch):
+    """Of the first batch: enough to tell one task, or one seed, from another."""
+    return [zlib.crc32(part.cpu().contiguous().numpy().tobytes()) for part in batch]
+
+
+def _bar(total, start):
+    """A function of the steps done and the loss that draws a bar; None where there is nobody to see it."""
+    write = _place()
+    if write is None:
+        return None
+    began, drawn = time.monotonic(), -math.inf
+
+    def show(done, loss):
+        nonlocal drawn
+        now = time.monotonic()
+        if now - drawn < REDRAW and done < total:
+            return
+        drawn = now
+        left = round((now - began) / (done - start) * (total - done))
+        full = WIDTH * done // total
+        line = f"[{'#' * full}{'.' * (WIDTH - full)}] {done}/{total}  loss {loss:.3f}  {left // 60}:{left % 60:02} left"
+        write(line if done < total else line + "\n")
+
+    return show
+
+
+def _place():
+    """Where a line can be written again and again: below a notebook's cell, or in a terminal; None elsewhere."""
+    with contextlib.suppress(ImportError):
+        from IPython import display, get_ipython
+
+        if hasattr(get_ipython(), "kernel"):
+            handle = display.display({"text/plain": ""}, raw=True, display_id=True)
+            return lambda line: handle.update({"text/plain": line}, raw=True)
+    if sys.stderr.isatty():
+        return lambda line: print(f"\r{line:79}", end="", file=sys.stderr, flush=True)
+    return None
