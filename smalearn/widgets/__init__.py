@@ -8,7 +8,16 @@ from smalearn.widgets.block_explorer import BlockExplorer
 from smalearn.widgets.chunk_explorer import ChunkExplorer
 from smalearn.widgets.contraction_map import ContractionMap
 from smalearn.widgets.feature_explorer import FeatureExplorer
+from smalearn.widgets.kernel_tracer import KernelTracer
 from smalearn.widgets.mask_explorer import MaskExplorer
 from smalearn.widgets.state_explorer import StateExplorer
 
-__all__ = ["BlockExplorer", "ChunkExplorer", "ContractionMap", "FeatureExplorer", "MaskExplorer", "StateExplorer"]
+__all__ = [
+    "BlockExplorer",
+    "ChunkExplorer",
+    "ContractionMap",
+    "FeatureExplorer",
+    "KernelTracer",
+    "MaskExplorer",
+    "StateExplorer",
+]

@@ -1,0 +1,296 @@
+"""The kernel tracer on a bare page: no kernel, no JupyterLab."""
+
+import re
+
+import numpy as np
+import pytest
+
+from smalearn.kernels import tile as tl
+from smalearn.widgets import KernelTracer
+from smalearn.widgets.kernel_designs import DESIGNS, operands, run
+
+FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
+PICTURE = "document.querySelector('#first canvas').toDataURL()"
+SAID = "(text) => document.querySelector('[aria-live]').textContent.includes(text)"
+
+
+def drawn(page):
+    """The page, when everything that has changed is drawn."""
+    page.evaluate(FRAMES)
+    return page
+
+
+def change(page, **new):
+    """Set the state as Python would."""
+    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
+    return drawn(page)
+
+
+def words(page):
+    return page.locator("#first [aria-live=polite]").inner_text()
+
+
+def table(page):
+    rows = page.evaluate(
+        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    return {row[0]: row[1:] for row in rows}
+
+
+def row(totals):
+    loaded, stored, macs = totals["loaded"], totals["stored"], totals["macs"]
+    ratio = f"{macs / max(loaded + stored, 1):.2f}".rstrip("0").rstrip(".")
+    return [f"{loaded:,}", f"{stored:,}", f"{macs:,}", ratio]
+
+
+def test_table_has_the_totals_of_python(mount):
+    explorer = KernelTracer(step=0)
+    page = drawn(mount(explorer))
+    for design in DESIGNS:
+        for step in (0, 1, 19, 57, 112):
+            explorer.set_trait("design", design)
+            explorer.step = step
+            found = table(change(page, design=design, step=step))
+            assert found.pop("so far") == row(explorer.totals)
+            assert found == {name: row(totals) for name, totals in explorer.costs.items()}
+            assert page.locator("tr.mode th").all_inner_texts() == [design]
+
+
+def test_strays_are_where_memory_is_touched(mount):
+    """Every lane of a walk without masks, against the offsets that the tile machine recorded."""
+    sizes = (33, 16, 5, 17, 2)
+    page, made = drawn(mount(KernelTracer(*sizes, design="one walk without masks"))), operands(*sizes)
+    events, _ = run(*DESIGNS["one walk without masks"], made, 16)
+    counted = 0
+    for step, event in enumerate(events, 1):
+        page.evaluate("(step) => model.set('step', step)", step)
+        found = page.evaluate("script.read(model).stray")
+        if event.kind == "dot":
+            assert found == []
+            continue
+        panels, rows, columns = made[event.operand][1]
+        offsets = event.offsets.reshape(len(event.offsets), -1)
+        (panel, row), column = divmod(int(offsets[0, 0]) // columns, rows), int(offsets[0, 0]) % columns
+        lanes = [(row + i, column + j, int(offset)) for (i, j), offset in np.ndenumerate(offsets)]
+        expected = [lane for lane in lanes if lane[0] >= rows or lane[1] >= columns]
+        assert [(lane["r"], lane["c"]) for lane in found] == [lane[:2] for lane in expected]
+        lands = [np.dot(lane["lands"], [rows * columns, columns, 1]) for lane in found]
+        assert lands == [lane[2] for lane in expected]
+        assert 0 <= panel < panels
+        counted += len(found)
+    assert counted > 1000
+
+
+def test_masked_lanes_are_no_strays(mount):
+    page = mount(KernelTracer(33, 16, 5, 17, 2))
+    all_steps = "[...Array(90).keys()].flatMap((step) => (model.set('step', step), script.read(model).stray)).length"
+    assert page.evaluate(all_steps) == 0
+
+
+def test_description_says_who_touches_what(mount):
+    page = drawn(mount(KernelTracer(step=0)))
+    assert words(page) == "Nothing has happened yet: 112 steps of “one walk” follow."
+    for new, text in [
+        (
+            {"step": 2},
+            "program (0, 0, 0) loads rows 0 to 15, columns 0 to 7 of B: 512 bytes. A mask switches off 128 ",
+        ),
+        (
+            {"step": 5},
+            "multiplies on the chip, C Bᵀ: (16 × 16) (16 × 16), 4,096 multiply-adds. On the chip: H, sums of",
+        ),
+        ({"step": 28}, "stores rows 0 to 7, columns 0 to 15 of last H [0]: 512 bytes."),
+        ({"step": 57}, "Step 57 of 112: program (1, 0, 0) loads rows 0 to 15, column 0 of log a [0]: 64 bytes."),
+        ({"design": "four steps", "step": 200}, "Step 200 of 256: launch 4 of 4, program (0, 0, 2) "),
+        ({"design": "one walk without masks", "step": 28}, "It writes 128 entries outside, for want of a mask. On the"),
+        ({"step": 56}, "for want of a mask, 128 of them behind the end of the tensor. "),
+    ]:
+        change(page, **new)
+        page.wait_for_function(SAID, arg=text)
+    assert re.search(r"So far [\d.]+ multiply-adds for each byte\.$", words(page))
+
+
+def test_controls_tell_python(mount):
+    page = drawn(mount(KernelTracer(step=3)))
+    slider = page.get_by_role("slider", name="Steps, done")
+    slider.focus()
+    for key, step in [("ArrowRight", 4), ("ArrowLeft", 3), ("End", 112), ("Home", 0)]:
+        page.keyboard.press(key)
+        assert page.evaluate("saved.step") == step
+        assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == str(step)
+    for button, step in [("Forward", 1), ("Forward", 2), ("Back", 1), ("Back", 0), ("Back", 0)]:
+        page.get_by_role("button", name=button).click()
+        assert page.evaluate("saved.step") == step
+        drawn(page)
+    assert page.evaluate("document.activeElement.textContent") == "Back"  # keys would be the notebook's elsewhere
+    for design, count in [("four steps", 256), ("one walk without masks", 112), ("one walk", 112)]:
+        page.get_by_role("combobox", name="Design, of the run").select_option(design)
+        assert page.evaluate("saved.design") == design
+        drawn(page)
+        slider.fill(str(count))
+        page.get_by_role("button", name="Forward").click()
+        assert page.evaluate("saved.step") == count
+    change(page, design="four steps", step=256)
+    page.get_by_role("combobox", name="Design, of the run").select_option("one walk")
+    assert page.evaluate("[saved.design, saved.step]") == ["one walk", 112]
+    assert change(page, step=40).get_by_role("slider").input_value() == "40"
+
+
+def test_two_clicks_within_a_frame_are_two_steps(mount):
+    page = drawn(mount(KernelTracer(step=3)))
+    page.evaluate("{ const [, , on] = document.querySelectorAll('button'); on.click(); on.click(); }")
+    assert page.evaluate("saved.step") == 5
+
+
+def test_playing_goes_to_the_end_and_begins_again(mount):
+    page = drawn(mount(KernelTracer(step=109)))
+    play = page.locator("button").nth(1)
+    assert play.inner_text() == "Play"
+    play.click()
+    assert drawn(page).locator("button").nth(1).inner_text() == "Pause"
+    page.wait_for_function("model.get('step') === 112")
+    assert drawn(page).locator("button").nth(1).inner_text() == "Play"
+    play.click()
+    page.wait_for_function("model.get('step') === 2")
+    play.click()
+    paused = page.evaluate("model.get('step')")
+    assert drawn(page).locator("button").nth(1).inner_text() == "Play"
+    page.wait_for_timeout(800)
+    assert page.evaluate("model.get('step')") == paused
+
+
+@pytest.mark.parametrize("end", ["remove()", "document.querySelectorAll('button')[2].click()"])
+def test_playing_ends_with_the_view_and_with_a_step(mount, end):
+    page = drawn(mount(KernelTracer(step=10)))
+    page.locator("button").nth(1).click()
+    page.wait_for_function("model.get('step') === 11")
+    page.evaluate(end)
+    step = page.evaluate("model.get('step')")
+    page.wait_for_timeout(800)
+    assert page.evaluate("model.get('step')") == step
+    assert page.evaluate("callbacks.length") == (0 if end == "remove()" else 4)
+
+
+def test_keys_go_through_steps_and_programs(mount):
+    page = drawn(mount(KernelTracer(step=3)))
+    page.locator("canvas").focus()
+    for key, step in [("Right", 4), ("Left", 3), ("Up", 29), ("Up", 57), ("Right", 58), ("Down", 57), ("Down", 29)]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("saved.step") == step
+    for key, step in [("Down", 1), ("Down", 0), ("Left", 0), ("Up", 1)]:
+        page.keyboard.press(f"Arrow{key}")
+        assert page.evaluate("saved.step") == step
+    change(page, step=90)
+    for step in (112, 112):
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate("saved.step") == step
+
+
+def pixels(page, colour):
+    """How many pixels of the canvas have a colour of the palette."""
+    return page.evaluate(
+        """(name) => {
+          const canvas = document.querySelector("canvas"), pen = canvas.getContext("2d");
+          const probe = document.createElement("canvas").getContext("2d");
+          probe.fillStyle = getComputedStyle(document.querySelector(".smalearn")).getPropertyValue(`--${name}`);
+          probe.fillRect(0, 0, 1, 1);
+          const [red, green, blue] = probe.getImageData(0, 0, 1, 1).data;
+          const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
+          let count = 0;
+          for (let i = 0; i < data.length; i += 4) {
+            count += data[i] === red && data[i + 1] === green && data[i + 2] === blue && data[i + 3] === 255;
+          }
+          return count;
+        }""",
+        colour,
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_warning_colour_is_for_what_is_not_masked(mount, page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    drawn(mount(KernelTracer(step=28)))
+    assert pixels(page, "second-strong") == 0
+    assert pixels(change(page, design="one walk without masks"), "second-strong") > 1000
+
+
+def test_picture_follows_every_trait_and_the_theme(mount):
+    page = drawn(mount(KernelTracer(step=3)))
+    pictures = [page.evaluate(PICTURE)]
+    states = [{"step": step} for step in (0, 4, 5, 6, 9, 10, 28, 29, 112)]
+    for new in [*states, {"design": "one walk without masks"}, {"design": "four steps"}]:
+        pictures.append(change(page, **new).evaluate(PICTURE))
+    page.emulate_media(color_scheme="dark")
+    pictures.append(drawn(page).evaluate(PICTURE))
+    assert len(set(pictures)) == len(pictures)
+
+
+def test_another_recording_is_shown(mount):
+    with tl.recording() as events:
+        tl.launch(lambda x: tl.load(x + tl.arange(0, 4)), (2,), np.zeros((2, 4)))
+    page = drawn(mount(KernelTracer.of(events, {"x": (2, 4)}, step=2)))
+    assert words(page) == (
+        "Step 2 of 2: program (1, 0, 0) loads row 0, columns 0 to 3 of X: 32 bytes. So far 0 multiply-adds for each "
+        "byte."
+    )
+    assert list(table(page)) == ["so far", "recording"]
+
+
+@pytest.mark.parametrize(
+    "new",
+    [{}, {"length": 64, "state": 32, "head_dim": 32, "heads": 4, "design": "four steps"}, {"length": 1, "heads": 1}],
+    ids=len,
+)
+@pytest.mark.parametrize("width", [360, 1000])
+def test_page_is_readable_at_every_width(mount, width, new):
+    page = mount(KernelTracer(**new))
+    page.set_viewport_size({"width": width, "height": 700})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("canvas").bounding_box()["width"] > 0.9 * width
+    assert page.locator(".scroll").evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
+
+
+def test_nothing_is_drawn_beyond_the_canvas(mount):
+    """The tallest chip and the last line of tensors leave the last pixel row empty."""
+    for new in [{}, {"length": 64, "chunk_len": 64, "state": 32, "heads": 4, "design": "four steps"}]:
+        page = mount(KernelTracer(**new))
+        page.set_viewport_size({"width": 360, "height": 700})
+        drawn(page)
+        edges = """() => {
+          const canvas = document.querySelector("canvas"), { width, height } = canvas;
+          const pen = canvas.getContext("2d");
+          const parts = [pen.getImageData(0, height - 1, width, 1), pen.getImageData(width - 1, 0, 1, height)];
+          return parts.some(({ data }) => data.some(Boolean));
+        }"""
+        for step in range(0, 90, 6):
+            assert change(page, step=step).evaluate(edges) is False
+
+
+def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
+    controls = mount(KernelTracer()).locator("input, select, button, canvas")
+    assert controls.count() == 6
+    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
+
+
+def test_drawing_keeps_up_with_a_drag(mount):
+    """The fastest of 30 frames, which a busy machine disturbs least."""
+    page = mount(KernelTracer(64, 16, 32, 32, 4, design="four steps"))
+    times = page.evaluate(
+        """async () => {
+          const frame = window.requestAnimationFrame.bind(window), times = [];
+          window.requestAnimationFrame = (draw) => frame((now) => {
+            const began = performance.now();
+            draw(now);
+            document.body.offsetHeight;
+            times.push(performance.now() - began);
+          });
+          for (let step = 1; step <= 30; step++) {
+            model.set("step", 20 * step);
+            await new Promise((done) => frame(() => frame(done)));
+          }
+          return times;
+        }"""
+    )
+    assert len(times) >= 30
+    assert min(times) <= 16
