@@ -28,8 +28,9 @@ def exercise_cells(path):
 
 
 def test_there_are_chapters_in_order():
-    assert [path.name[:2] for path in CHAPTERS] == [f"{number:02}" for number in range(len(CHAPTERS))]
-    assert len(CHAPTERS) >= 2
+    numbers = [int(path.name[:2]) for path in CHAPTERS]
+    assert numbers == sorted(set(numbers))
+    assert numbers[:2] == [0, 1]
 
 
 @every_chapter

@@ -1,0 +1,105 @@
+"""The exercise of chapter 09 on bytes: what a walk moves, and what the tile machine has recorded of it."""
+
+import torch
+
+from smalearn.exercises.core import Exercise, Mutant, register
+from smalearn.kernels import launch, programs, tile
+from smalearn.kernels._door import strided
+from smalearn.kernels.configs import padded
+
+CHUNK = 16  # of the recorded walks; what they move does not depend on it
+
+# ------------------------------------------------------------------------------------------- 9.1 the bytes of a walk
+
+
+def walk_bytes(length, heads, head_dim, state, tile):
+    """Bytes that a walk moves, in float32."""
+    tiles = -(-head_dim // tile)
+    tokens = length * (2 * head_dim + tiles * (2 * state + 1))
+    return 4 * heads * (tokens + head_dim * state)
+
+
+def recorded_walk(length, heads, head_dim, state, tile_width):
+    """The events of the library's forward program on zeros, one group of heads."""
+    x, y = torch.zeros(2, 1, 1, heads, length, head_dim)
+    log_a, (b, c) = torch.zeros(1, 1, heads, length, 1), torch.zeros(2, 1, 1, 1, length, state)
+    final = torch.zeros(1, 1, heads, state, head_dim)
+    operands = map(strided, (x, log_a, b, c, y, None, final, None))
+    sizes = head_dim, state, CHUNK, tile_width, padded(state)
+    grid = (-(-head_dim // tile_width), heads, 1)
+    constants = {"sizes": sizes, "precision": "ieee", "num_warps": 1, "num_stages": 1}
+    with tile.recording() as events:
+        launch.on_tiles(programs.ssd_forward, grid, *operands, length, heads, 1, **constants)
+    return events
+
+
+def _recorded_bytes(length, heads, head_dim, state, tile):
+    return sum(event.bytes for event in recorded_walk(length, heads, head_dim, state, tile))
+
+
+def _bytes_cases(generator):
+    yield 1, 1, 16, 16, 16
+    yield 16, 1, 16, 16, 16
+    yield 33, 1, 16, 16, 16
+    yield 16, 1, 32, 16, 16
+    yield 16, 3, 16, 5, 16
+    yield 40, 2, 40, 20, 16
+
+
+def _counted(length, heads, head_dim, state, tile, *, tiles=None, shared=False, rounded=False, states=False):
+    """The count with one misconception."""
+    tiles = -(-head_dim // tile) if tiles is None else tiles
+    chunks = -(-length // CHUNK)
+    length = chunks * CHUNK if rounded else length
+    read = tiles * 2 * state * (1 if shared else heads)
+    numbers = length * (heads * (2 * head_dim + tiles) + read) + heads * head_dim * state
+    return 4 * (numbers + states * 2 * (chunks - 1) * heads * head_dim * state)
+
+
+register(
+    Exercise(
+        id="9.1",
+        title="The bytes of a walk",
+        statement="Count the bytes that one launch of walks moves between the programs and memory, in float32.",
+        oracle=_recorded_bytes,
+        cases=_bytes_cases,
+        solution=walk_bytes,
+        hints=(
+            "There is one program for each head and each tile of P columns. Which operands does it read, and which "
+            "parts of them? What does it write, and when?",
+            "x and y: each entry once, whoever has that tile. log_a, B and C: whole, once for each tile of each head. "
+            "The state: written once, at the end.",
+            "`-(-head_dim // tile)` tiles; `length · (2 · head_dim + tiles · (2 · state + 1)) + head_dim · state` "
+            "numbers for each head, four bytes each. What is masked is not moved.",
+        ),
+        mutants=(
+            Mutant(
+                "tiles share",
+                lambda *sizes: _counted(*sizes, tiles=1),
+                "B, C and the decays are counted once for a head, but every tile of P is a program of its own and "
+                "reads them again",
+            ),
+            Mutant(
+                "heads share",
+                lambda *sizes: _counted(*sizes, shared=True),
+                "B and C are counted once for all heads: they are shared in memory, but every program fetches them "
+                "for itself",
+            ),
+            Mutant(
+                "whole chunks",
+                lambda *sizes: _counted(*sizes, rounded=True),
+                "you count the rows after the last token too: they are masked, and what is masked is not moved",
+            ),
+            Mutant(
+                "states in memory",
+                lambda *sizes: _counted(*sizes, states=True),
+                "you write the state after every chunk and read it back: it stays on the chip, and is written once, "
+                "at the end",
+            ),
+        ),
+        claim="004:kernel-traffic",
+        difficulty=2,
+        minutes=10,
+        lines=3,
+    )
+)
