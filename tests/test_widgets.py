@@ -21,12 +21,22 @@ from smalearn.widgets import (
     KernelTracer,
     MaskExplorer,
     StateExplorer,
+    WeightExplorer,
     base,
 )
 from smalearn.widgets.contraction_map import FILLS, OTHERS, formulas
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-EXPLORERS = [BlockExplorer, ChunkExplorer, ContractionMap, FeatureExplorer, KernelTracer, MaskExplorer, StateExplorer]
+EXPLORERS = [
+    BlockExplorer,
+    ChunkExplorer,
+    ContractionMap,
+    FeatureExplorer,
+    KernelTracer,
+    MaskExplorer,
+    StateExplorer,
+    WeightExplorer,
+]
 
 
 def grid(count=150):

@@ -11,6 +11,7 @@ from smalearn.widgets.feature_explorer import FeatureExplorer
 from smalearn.widgets.kernel_tracer import KernelTracer
 from smalearn.widgets.mask_explorer import MaskExplorer
 from smalearn.widgets.state_explorer import StateExplorer
+from smalearn.widgets.weight_explorer import WeightExplorer
 
 __all__ = [
     "BlockExplorer",
@@ -20,4 +21,5 @@ __all__ = [
     "KernelTracer",
     "MaskExplorer",
     "StateExplorer",
+    "WeightExplorer",
 ]
