@@ -51,6 +51,15 @@ def test_one_program_for_each_entry_and_programs_call_programs():
     assert (copy.__name__, copy.__wrapped__.__name__) == ("copy", "copy")
 
 
+def test_a_program_that_returns_is_told_to_store():
+    @program("y")
+    def back(y):
+        return y
+
+    with pytest.raises(TypeError, match="back: a program returns nothing, it stores; got Pointer"):
+        back(torch.ones(2))
+
+
 def judged(id, attempt):
     exercise = registry()[id]
     return evaluate(exercise, attempt)
@@ -82,6 +91,17 @@ def test_the_tile_machine_reports_what_is_not_masked(forgotten, says):
     result = judged("9.5", walk)
     assert result.outcome == "error"
     assert any(f"walk, program (0, 0, 0): {says}" in line for line in result.problem.lines)
+
+
+def test_rows_of_the_state_are_not_its_columns():
+    @program("y", "final")
+    def walk(x, log2_a, b, c, y, initial, final, length, sizes):
+        n, p = tl.arange(0, sizes[1]), tl.arange(0, sizes[2])
+        tl.store(final + p[:, None] * sizes[1] + n[None, :], tl.load(initial + n[:, None] * sizes[2] + p[None, :]))
+
+    result = judged("9.5", walk)
+    assert result.outcome == "error"
+    assert any("broadcast" in line for line in result.problem.lines)
 
 
 def test_a_forgotten_store_leaves_holes():

@@ -38,6 +38,7 @@ def _recorded_bytes(length, heads, head_dim, state, tile):
 
 
 def _bytes_cases(generator):
+    yield 0, 1, 16, 16, 16
     yield 1, 1, 16, 16, 16
     yield 16, 1, 16, 16, 16
     yield 33, 1, 16, 16, 16
@@ -46,14 +47,21 @@ def _bytes_cases(generator):
     yield 40, 2, 40, 20, 16
 
 
-def _counted(length, heads, head_dim, state, tile, *, tiles=None, shared=False, rounded=False, states=False):
-    """The count with one misconception."""
-    tiles = -(-head_dim // tile) if tiles is None else tiles
-    chunks = -(-length // CHUNK)
-    length = chunks * CHUNK if rounded else length
-    read = tiles * 2 * state * (1 if shared else heads)
-    numbers = length * (heads * (2 * head_dim + tiles) + read) + heads * head_dim * state
-    return 4 * (numbers + states * 2 * (chunks - 1) * heads * head_dim * state)
+def _counted(name):
+    """The count with the misconception of this name."""
+
+    def count(length, heads, head_dim, state, tile):
+        tiles, chunks = -(-head_dim // tile), -(-length // CHUNK)
+        rows = chunks * CHUNK if name == "whole chunks" else length
+        columns = {"all of x": tiles * head_dim, "whole tiles": tiles * tile}.get(name, head_dim)
+        readers = heads * (1 if name == "tiles share" else tiles)
+        decays = 0 if name == "no decays" else readers
+        maps = 2 * state * (tiles if name == "heads share" else readers)
+        kept = heads * state * (tiles * tile if name == "whole tiles" else head_dim)
+        times = 1 + 2 * max(chunks - 1, 0) * (name == "states in memory")
+        return 4 * (rows * (2 * heads * columns + decays + maps) + times * kept)
+
+    return count
 
 
 register(
@@ -75,24 +83,40 @@ register(
         mutants=(
             Mutant(
                 "tiles share",
-                lambda *sizes: _counted(*sizes, tiles=1),
+                _counted("tiles share"),
                 "B, C and the decays are counted once for a head, but every tile of P is a program of its own and "
                 "reads them again",
             ),
             Mutant(
                 "heads share",
-                lambda *sizes: _counted(*sizes, shared=True),
+                _counted("heads share"),
                 "B and C are counted once for all heads: they are shared in memory, but every program fetches them "
                 "for itself",
             ),
             Mutant(
+                "all of x",
+                _counted("all of x"),
+                "every tile of a head reads and writes all columns of x and y: it has columns of its own, and leaves "
+                "the others alone",
+            ),
+            Mutant(
+                "no decays",
+                _counted("no decays"),
+                "the decays are missing: one number a token, which every program reads",
+            ),
+            Mutant(
+                "whole tiles",
+                _counted("whole tiles"),
+                "you count the columns after the last one of P too: they are masked, and what is masked is not moved",
+            ),
+            Mutant(
                 "whole chunks",
-                lambda *sizes: _counted(*sizes, rounded=True),
+                _counted("whole chunks"),
                 "you count the rows after the last token too: they are masked, and what is masked is not moved",
             ),
             Mutant(
                 "states in memory",
-                lambda *sizes: _counted(*sizes, states=True),
+                _counted("states in memory"),
                 "you write the state after every chunk and read it back: it stays on the chip, and is written once, "
                 "at the end",
             ),

@@ -50,6 +50,9 @@ def program(*outputs: str, grid: str | None = None) -> Callable:
     Returns:
         A decorator. The decorated program, called without a tensor, as by another program, is what it was.
 
+    Raises:
+        TypeError: (of the decorated program) it returns something: a program stores.
+
     Example:
         >>> @program("y", grid="y")
         ... def ones(y):
@@ -62,18 +65,28 @@ def program(*outputs: str, grid: str | None = None) -> Callable:
         names = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
+        def silent(*arguments, **constants):
+            result = function(*arguments, **constants)
+            if result is not None:
+                kind = type(result).__name__
+                raise TypeError(f"{function.__name__}: a program returns nothing, it stores; got {kind}")
+
+        @functools.wraps(function)
         def call(*arguments):
             if not any(isinstance(x, torch.Tensor) for x in arguments):
                 return function(*arguments)
             copies = [x.detach().numpy().copy() if isinstance(x, torch.Tensor) else x for x in arguments]
             given = dict(zip(names, copies, strict=True))
-            tl.launch(function, (1 if grid is None else len(given[grid]),), *copies)
+            tl.launch(silent, (1 if grid is None else len(given[grid]),), *copies)
             stored = tuple(torch.from_numpy(given[name]) for name in outputs)
             return stored if len(stored) > 1 else stored[0]
 
         return call
 
     return decorate
+
+
+LN2 = float(np.log(2))
 
 
 def randn(generator, *shape):
@@ -116,8 +129,11 @@ def summary(x, log2_a, added, total, length, chunk_len):
     tl.store(total + chunk, last)
 
 
-def _summaries(x, log2_a, added, total, length, chunk_len, *, x_until=0, a_until=0, other=0.0):
-    """In each chunk one token after the other; x and log2_a end so many tokens after `length`."""
+def _summaries(x, log2_a, added, total, length, chunk_len, *, x_until=0, a_until=0, other=0.0, until=None):
+    """In each chunk one token after the other; x and log2_a end so many tokens after `length`.
+
+    With `until`, a token decays by 2^until(s, a) instead, s being the running sums of a.
+    """
     x, a = x.double().clone(), log2_a.double().clone()
     x[length + x_until :], a[length + a_until :] = 0, other
     sums = []
@@ -125,7 +141,7 @@ def _summaries(x, log2_a, added, total, length, chunk_len, *, x_until=0, a_until
         h = torch.zeros((), dtype=torch.float64)
         for t in range(chunk_len):
             h = log[t].exp2() * h + X[t]
-        sums.append(h)
+        sums.append(h if until is None else (X * until(log.cumsum(0), log).exp2()).sum())
     return torch.stack(sums).float(), a.unflatten(0, (-1, chunk_len)).sum(-1).float()
 
 
@@ -133,6 +149,8 @@ def _summary_cases(generator):
     for length, chunk_len in [(1, 1), (3, 4), (8, 4), (9, 4), (13, 8), (21, 16)]:
         chunks = -(-length // chunk_len)
         x, log2_a = randn(generator, chunks * chunk_len), decays(generator, chunks * chunk_len)
+        if length == 1:
+            log2_a = torch.zeros_like(log2_a)
         yield x, log2_a, holes(chunks), holes(chunks), length, chunk_len
 
 
@@ -183,6 +201,17 @@ register(
                 _with(other=1.0),
                 "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0",
             ),
+            Mutant(
+                "the wrong end",
+                _with(until=lambda s, a: s),
+                "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
+                "`last - s`",
+            ),
+            Mutant(
+                "its own decay",
+                _with(until=lambda s, a: s[-1] - s + a),
+                "your tokens meet their own decay: a token is added after it, so only the decays behind it count",
+            ),
         ),
         claim="004:listing-kernel",
         difficulty=2,
@@ -220,7 +249,8 @@ def _carried(on_state, on_tokens):
 
 
 def _carry_cases(generator):
-    for number, (chunk_len, state, head_dim) in enumerate([(16, 16, 16), (16, 16, 16), (32, 16, 16), (16, 32, 64)]):
+    # No two sizes alike: what is transposed, or scaled along the wrong axis, does not fit.
+    for number, (chunk_len, state, head_dim) in enumerate([(16, 32, 64), (16, 32, 64), (32, 16, 64), (64, 16, 32)]):
         H, X, B = (randn(generator, *shape) for shape in [(state, head_dim), (chunk_len, head_dim), (chunk_len, state)])
         yield H, X, B, decays(generator, chunk_len) * (number != 1)
 
@@ -267,6 +297,16 @@ register(
                 "always the whole",
                 _carried(lambda s, a: s[-1], lambda s, a: s[-1].expand(len(s))),
                 "every token decays by the whole chunk: only the state does, a token by what follows it, `last - s`",
+            ),
+            Mutant(
+                "decays twice",
+                _carried(lambda s, a: s[-1], lambda s, a: 2 * s[-1] - s),
+                "the new tokens decay with the state once more: first the state decays, then they are added",
+            ),
+            Mutant(
+                "to base e",
+                _carried(lambda s, a: s[-1] / LN2, lambda s, a: (s[-1] - s) / LN2),
+                "you take powers of e: these logarithms are to base 2, `tl.exp2`",
             ),
         ),
         claim="004:listing-kernel",

@@ -22,7 +22,7 @@ def _read_loop(H, X, B, C, log2_a):
     return walked(H, X, log2_a, B, C)[0].float()
 
 
-def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True):
+def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True, late=False, swapped=False):
     """What a chunk reads, with one misconception."""
 
     def read(H, X, B, C, log2_a):
@@ -30,14 +30,16 @@ def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True
         s = a.cumsum(0)
         L = (segments * (s[:, None] - s)).tril().exp2()
         ones = torch.ones_like(L)
-        M = C @ B.mT * (L * ones.tril(mask) + future * ones.triu(1))
+        scores = B @ C.mT if swapped else C @ B.mT
+        M = scores * (L * ones.tril(mask) + future * ones.triu(1))
+        H = walked(H, X, a, B)[1] if late else H
         return (reads * state(s, a).exp2()[:, None] * (C @ H) + M @ X).float()
 
     return read
 
 
 def _read_cases(generator):
-    sizes = [(16, 16, 16), (16, 16, 16), (16, 16, 16), (32, 16, 32), (16, 32, 64)]
+    sizes = [(16, 32, 64), (16, 32, 64), (16, 32, 64), (32, 16, 64), (16, 32, 64)]
     for number, (chunk_len, state, head_dim) in enumerate(sizes):
         shapes = [(state, head_dim), (chunk_len, head_dim), (chunk_len, state), (chunk_len, state)]
         H, X, B, C = (randn(generator, *shape) for shape in shapes)
@@ -90,6 +92,21 @@ register(
                 "no decay inside",
                 _read(segments=False),
                 "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones",
+            ),
+            Mutant(
+                "the state after",
+                _read(late=True),
+                "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it",
+            ),
+            Mutant(
+                "the wrong end",
+                _read(state=lambda s, a: s[-1] - s),
+                "the state decays by what follows token i: it has come from before the chunk, so `tl.exp2(s)`",
+            ),
+            Mutant(
+                "B and C exchanged",
+                _read(swapped=True),
+                "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B",
             ),
         ),
         claim="004:listing-kernel",
@@ -163,13 +180,13 @@ def _whole_chunks(x, log2_a, b, c, y, initial, final, length, sizes):
 def _walk_cases(generator):
     lengths = [(1, 16), (16, 16), (32, 16), (40, 16), (37, 32)]
     for number, (length, chunk_len) in enumerate(lengths):
-        x, b, c = (randn(generator, length, 16) for _ in range(3))
-        log2_a, initial = decays(generator, length), randn(generator, 16, 16)
+        x, b, c = (randn(generator, length, width) for width in (32, 16, 16))
+        log2_a, initial = decays(generator, length), randn(generator, 16, 32)
         if number == 0:
-            x, log2_a = 0 * x, 0 * log2_a
+            x, log2_a = torch.zeros_like(x), torch.zeros_like(log2_a)
         if number == 1:
-            initial = 0 * initial
-        yield x, log2_a, b, c, holes(length, 16), initial, holes(16, 16), length, (chunk_len, 16, 16)
+            initial = torch.zeros_like(initial)
+        yield x, log2_a, b, c, holes(length, 32), initial, holes(16, 32), length, (chunk_len, 16, 32)
 
 
 register(
@@ -198,6 +215,11 @@ register(
                 "the first state for all",
                 _first_for_all,
                 "every chunk starts from the first state: H is not carried from chunk to chunk",
+            ),
+            Mutant(
+                "never carried",
+                _walked(leave=lambda H, first, after: H),
+                "H stays what it was at the start: after a chunk has read it, `carry` makes the next chunk's H",
             ),
             Mutant(
                 "too late",
@@ -258,10 +280,10 @@ def _packed_cases(generator):
     cases = [([0, 3], 1), ([0, 16, 32], 0), ([0, 5, 24], 1), ([0, 20, 20, 37, 40], 1)]
     for borders, given in cases:
         count, length = len(borders) - 1, borders[-1]
-        x, b, c = (randn(generator, length, 16) for _ in range(3))
-        initial, final = given * randn(generator, count, 16, 16), holes(count, 16, 16)
+        x, b, c = (randn(generator, length, width) for width in (32, 16, 16))
+        initial, final = given * randn(generator, count, 16, 32), holes(count, 16, 32)
         places = torch.tensor(borders)
-        yield x, decays(generator, length), b, c, holes(length, 16), initial, final, places, (16, 16, 16)
+        yield x, decays(generator, length), b, c, holes(length, 32), initial, final, places, (16, 16, 32)
 
 
 register(
