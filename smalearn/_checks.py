@@ -126,7 +126,7 @@ def check_signs(function: str, log_a: object) -> None:
     Raises:
         ValueError: naming function, argument, expected and got.
     """
-    largest = log_a.max().item() if log_a.numel() else 0.0
+    largest = log_a.detach().max().item() if log_a.numel() else 0.0  # detached: nothing to save for a backward
     if not largest <= 0:
         raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {largest:.3g}")
 

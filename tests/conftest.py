@@ -27,6 +27,18 @@ def fail_unlisted_skip(report):
         report.longrepr = f"{path}:{line}: skipped, but '{reason}' begins with none of {ALLOWED_SKIPS}"
 
 
+@pytest.fixture(autouse=True)
+def _own_settings_of_matplotlib():
+    """What a test changes of matplotlib's look ends with it; the next one in this process would see it else."""
+    if "matplotlib" not in sys.modules:
+        yield
+        if "matplotlib" in sys.modules:
+            sys.modules["matplotlib"].rcdefaults()
+        return
+    with sys.modules["matplotlib"].rc_context():
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     report = yield
