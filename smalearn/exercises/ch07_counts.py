@@ -59,6 +59,16 @@ register(
                 "this is Σ r_l p_l, as Table 1 has it: a bound that may lie above the size of the matrix",
             ),
             Mutant(
+                "level by level",
+                lambda m, n, ranks, blocks: sum(p * min(r, m // p, n // p) for r, p in zip(ranks, blocks, strict=True)),
+                "you cut each block to its size, but not the sum of the levels to that of the matrix",
+            ),
+            Mutant(
+                "always full",
+                lambda m, n, ranks, blocks: min(m, n),
+                "this is full rank: the levels may have too little for that, Σ r_l p_l in all",
+            ),
+            Mutant(
                 "as many as columns",
                 lambda m, n, ranks, blocks: min(m, n, sum(ranks)),
                 "this is Σ r_l, the columns of L: a level has p_l blocks, and each adds its own r_l",
@@ -128,6 +138,7 @@ def _cheap_cases(generator):
         (64, 64, 2),
         (24, 6, 1),
         (8, 18, 2),
+        (9, 4, 1),
         (7, 7, 1),
     ]
 
@@ -160,6 +171,21 @@ register(
                 lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c >= min(m, n)),
                 "you ask for b·c ≥ min(m, n): there are b·c·s numbers between the factors, so that a larger s allows a "
                 "smaller b·c",
+            ),
+            Mutant(
+                "just enough",
+                lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c * s == min(m, n)),
+                "you ask for b·c·s = min(m, n): with more than that a train may be cheaper",
+            ),
+            Mutant(
+                "the larger size",
+                lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c * s >= max(m, n)),
+                "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)",
+            ),
+            Mutant(
+                "the largest b",
+                lambda m, n, rank: _search(m, n, rank, cost=lambda a, b, c, d, s: (s * (a * b * c + c * d * b), -b)),
+                "where several sizes cost the same, yours is not the one with the least b",
             ),
             Mutant(
                 "the wrong side",

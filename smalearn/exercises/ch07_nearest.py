@@ -45,6 +45,21 @@ def _strided(M, sizes, rank):
     return _slice_loop(M, sizes, rank, columns=lambda k: [j * c + k for j in range(d)])
 
 
+def _cut_all(slices, rank):
+    """Each of the slices (..., rows, columns) cut to rank s."""
+    U, S, Vh = torch.linalg.svd(slices, full_matrices=False)
+    return (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]
+
+
+def _not_back(M, sizes, rank):
+    return _cut_all(M.reshape(sizes).permute(1, 2, 0, 3), rank).reshape(M.shape)
+
+
+def _neighbours(M, sizes, rank):
+    """The b × d tiles of M, a and c in front."""
+    return _cut_all(M.reshape(sizes).transpose(1, 2), rank).transpose(1, 2).reshape(M.shape)
+
+
 def _unweighted(M, sizes, rank):
     a, b, c, d = sizes
     U, _, Vh = torch.linalg.svd(M.reshape(a, b, c, d).permute(1, 2, 0, 3), full_matrices=False)
@@ -99,6 +114,16 @@ register(
                 _strided,
                 "the columns of your slices are c apart: columns are numbered (c d), so that those of a slice stand "
                 "side by side",
+            ),
+            Mutant(
+                "a and c in front",
+                _neighbours,
+                "you cut the b × d tiles of M, one for each a and c: a slice has one b and one c, and is a × d",
+            ),
+            Mutant(
+                "not put back",
+                _not_back,
+                "your slices are right, but still in the order (b, c, a, d): put the axes back before you reshape",
             ),
             Mutant(
                 "the last singular values",

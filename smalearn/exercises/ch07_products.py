@@ -90,9 +90,27 @@ register(
                 "your blocks hold every p-th feature: a block is D/p_l features side by side",
             ),
             Mutant(
+                "blocks of p",
+                lambda *given: _levels_loop(*given, joined=lambda i, j, p, dim: i // p == j // p),
+                "your blocks have p_l features: p_l is how many blocks there are, each of D/p_l features",
+            ),
+            Mutant(
                 "always the first columns",
                 lambda *given: _levels_loop(*given, start_of=lambda ranks, level: 0),
                 "every level takes the first columns of L and R: level l has its own, after those of the levels before",
+            ),
+            Mutant(
+                "columns by the number of the level",
+                lambda *given: _levels_loop(*given, start_of=lambda ranks, level: level),
+                "your columns start at the number of the level: they start after all r of the levels before, at their "
+                "sum",
+            ),
+            Mutant(
+                "the last level alone",
+                lambda L, R, ranks, blocks, x: _levels_loop(
+                    L[:, -ranks[-1] :], R[:, -ranks[-1] :], ranks[-1:], blocks[-1:], x
+                ),
+                "only the last level is left, each overwrites the one before: add them up",
             ),
             Mutant(
                 "one level after the other",
@@ -149,6 +167,20 @@ def _unmoved(L, R, x):
     return (L.flatten(2) @ Z)[..., 0].mT.flatten()
 
 
+def _neither(L, R, x):
+    """Both factors, no permutation."""
+    b, _, c, s = L.shape
+    Z = (R.flatten(2).mT @ x.view(c, -1, 1)).reshape(b, c * s, 1)
+    return (L.flatten(2) @ Z).flatten()
+
+
+def _reversed(L, R, x):
+    """P_R turns all three axes around: (c, b, s) to (s, b, c)."""
+    b, _, c, s = L.shape
+    Z = (R.flatten(2).mT @ x.view(c, -1, 1)).view(c, b, s).transpose(0, 2).reshape(b, c * s, 1)
+    return (L.flatten(2) @ Z)[..., 0].mT.flatten()
+
+
 def _crossed_ranks(L, R, x):
     """P_R moves b to the front, but leaves s before c."""
     b, _, c, s = L.shape
@@ -192,6 +224,17 @@ register(
                 "(c, b, s). A view moves nothing",
             ),
             Mutant(
+                "no permutation",
+                _neither,
+                "P_R and P_L are both missing: bring the (c, b, s) numbers between the factors into the order "
+                "(b, c, s), and the (b, a) numbers at the end into (a, b)",
+            ),
+            Mutant(
+                "axes reversed",
+                _reversed,
+                "you turn (c, b, s) around to (s, b, c): P_R makes (b, c, s) of it, and exchanges c and b alone",
+            ),
+            Mutant(
                 "c and s crossed",
                 _crossed_ranks,
                 "the blocks of L have their columns in the order (c, s), yours meet them as (s, c): P_R exchanges c "
@@ -224,23 +267,23 @@ def kronecker_as_train(A, B):
     return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
 
 
-def _kronecker_loop(A, B, share=lambda j: 1.0):
-    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h]."""
+def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
+    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h], each block times a number."""
     (a, c), (b, d) = A.shape, B.shape
     L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
     for j in range(b):
         for k in range(c):
             for i in range(a):
-                L[j, i, k, 0] = share(j) * A[i, k]
+                L[j, i, k, 0] = left(j) * A[i, k]
             for h in range(d):
-                R[k, h, j, 0] = B[j, h]
+                R[k, h, j, 0] = right(k) * B[j, h]
     return L, R
 
 
 def _kronecker_cases(generator):
-    """Square factors: a transposed one then has the right shape, and can be told apart."""
-    for a, b in [(1, 1), (1, 3), (3, 1), (2, 2), (3, 2), (2, 4)]:
-        yield randn(generator, a, a), randn(generator, b, b)
+    """No two sizes alike in the last case: who takes one for another, or transposes too little, gets another shape."""
+    for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
+        yield randn(generator, a, c), randn(generator, b, d)
 
 
 register(
@@ -259,20 +302,20 @@ register(
         ),
         mutants=(
             Mutant(
-                "A transposed",
-                lambda A, B: _kronecker_loop(A.mT, B),
-                "your L holds Aᵀ: a block of L is (a, c), as A is",
-            ),
-            Mutant(
-                "B not transposed",
-                lambda A, B: _kronecker_loop(A, B.mT),
-                "your R holds B with its axes exchanged: a block of R is (d, b), but B is (b, d), because R enters the "
-                "product transposed",
+                "B reshaped",
+                lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
+                "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
+                "R enters the product transposed, so transpose B",
             ),
             Mutant(
                 "one block only",
                 lambda A, B: _kronecker_loop(A, B, lambda j: float(j == 0)),
                 "only the first block of L holds A: every b has an A of its own, and all are equal",
+            ),
+            Mutant(
+                "one block of B only",
+                lambda A, B: _kronecker_loop(A, B, right=lambda k: float(k == 0)),
+                "only the first block of R holds B: every c has a B of its own, and all are equal",
             ),
             Mutant(
                 "A shared out",

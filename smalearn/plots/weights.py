@@ -19,7 +19,7 @@ __all__ = ["fits", "gallery", "inclusion", "wires"]
 
 
 def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None):
-    """Matrices side by side, one panel each: red, white and blue about zero, exact zeros grey.
+    """Matrices side by side, one panel each: negative red, positive blue, exact zeros grey.
 
     Args:
         matrices: title -> (m, n) tensor or array of real numbers, or anything with `dense()`, such as a weight.

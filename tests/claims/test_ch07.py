@@ -498,6 +498,25 @@ def test_structure_pays_where_the_matrix_has_it():
     assert errors[0] == pytest.approx(errors[1], rel=0.02)
     assert_close(BlockTensorTrain.from_dense(I, sizes, 1).dense(), I)
     assert relative_rms(LowRank.from_dense(I, 8).dense(), I) == pytest.approx(math.sqrt(56 / 64), abs=1e-9)
+    number = torch.arange(64)
+    waves = torch.cos(math.tau / 64 * (number[:, None] * number).double())[:, number.view(8, 8).mT.flatten()]
+    assert_close(BlockTensorTrain.from_dense(waves, sizes, 2).dense(), waves)
+    assert rank(waves) == 33
+    assert LowRank.from_dense(waves, 33).num_parameters > waves.numel()
+    distance = 1 / (1 + (number[:, None] - number).abs().double())
+    corner = distance[:8, :8]
+    assert all(torch.equal(distance[k : k + 8, k : k + 8], corner) for k in range(0, 64, 8))
+    assert relative_rms(Kronecker.from_dense(distance, sizes).dense(), distance) == pytest.approx(0.30, abs=0.005)
+    assert relative_rms(torch.kron(torch.eye(8, dtype=F64), corner), distance) == pytest.approx(0.43, abs=0.005)
+
+
+@pytest.mark.claim("003:btt-special-cases", "smalearn.weights.butterfly.Butterfly.dense")
+def test_a_butterfly_and_its_train_hold_as_many_numbers_at_16_alone():
+    for dim, numbers, as_train in ((16, 128, 128), (64, 768, 1024)):
+        weight = Butterfly.random(dim, 0, F64)
+        train = as_btt(weight)
+        assert (weight.num_parameters, train.num_parameters) == (numbers, as_train)
+        assert_close(entries(*factors(train)), weight.dense())
 
 
 # ------------------------------------------------------------------------------------------------ structured scores
