@@ -209,19 +209,34 @@ def ssd_step_(
         seen = None  # no tensor: the check says which
     if seen not in _PLANS:
         _PLANS[seen] = _plan(x, log_a, B, C, state)
-    outer, shared, groups, rows, dtype = _PLANS[seen]
+    outer, shared, groups, rows, together, shape, dtype = _PLANS[seen]
     if log_a.is_cpu:
         check_signs("ssd_step_", log_a)
     if not state.is_contiguous():
         raise ValueError(f"ssd_step_: state must be contiguous, got strides {state.stride()}")
     with torch.no_grad():
-        state.mul_(log_a.exp()[..., None, None])
-        H = state.view(groups, rows, -1)
         if outer:
-            x, B, C = (z.to(state.dtype).expand(shape) for z, shape in ((x, outer), (B, shared), (C, shared)))
-        y = torch.bmm(H.baddbmm_(x.reshape(groups, rows, 1), B.reshape(groups, 1, -1)), C.reshape(groups, -1, 1))
-        return y.view(state.shape[:-1]).to(dtype)
+            log_a, x = log_a.expand(outer[:-1]), x.to(state.dtype).expand(outer)
+            B, C = B.to(state.dtype).expand(shared), C.to(state.dtype).expand(shared)
+        decays, H = log_a.exp()[..., None, None], state
+        x, B, C = x.reshape(groups, rows, 1), B.reshape(groups, 1, -1), C.reshape(groups, -1, 1)
+        if groups <= together:
+            y = _turn(H, decays, x, B, C)
+        else:
+            H, decays = state.view(groups, -1, *state.shape[-2:]), decays.reshape(groups, -1, 1, 1)
+            y = torch.cat(
+                [_turn(*part) for part in zip(*(z.split(together) for z in (H, decays, x, B, C)), strict=True)]
+            )
+        return y.view(shape).to(dtype)
 
+
+def _turn(H, decays, x, B, C):
+    """One step of states that lie as (groups, rows, N), in place."""
+    return torch.bmm(H.mul_(decays).view(len(x), x.shape[1], -1).baddbmm_(x, B), C)
+
+
+CACHE = 1 << 18
+"""Numbers of the states that `ssd_step_` changes and reads at a time, 1 MiB in float32: they are still in the cache."""
 
 _PLANS: dict[tuple, tuple] = {}
 """What `_plan` found, for each combination of shapes, dtypes and devices: the checks take longer than a small step."""
@@ -231,7 +246,8 @@ def _plan(x, log_a, B, C, state):
     """Check a step in place, and say how its state lies as matrices.
 
     Returns:
-        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; dtype of x.
+        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; groups at a
+        time; shape and dtype of y.
     """
     check_ssd("ssd_step_", x, log_a, B, C, state, time="")
     *leading, head_dim, features = state.shape
@@ -245,8 +261,14 @@ def _plan(x, log_a, B, C, state):
     groups, heads = (torch.Size(part).numel() for part in (leading[: len(own)], leading[len(own) :]))
     shared = (*leading[: len(own)], *[1] * (len(leading) - len(own)), features)
     outer = (*leading, head_dim)
-    complete = (x.shape, B.shape, C.shape) == (outer, shared, shared) and x.dtype == state.dtype
-    return None if complete else outer, shared, groups, heads * head_dim, x.dtype
+    complete = (x.shape, log_a.shape, B.shape, C.shape) == (
+        outer,
+        outer[:-1],
+        shared,
+        shared,
+    ) and x.dtype == state.dtype
+    together = max(1, CACHE // max(1, heads * head_dim * features))
+    return None if complete else outer, shared, groups, heads * head_dim, together, outer, x.dtype
 
 
 def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_kernels_cpu import DECAYS, check, decays, expected, gradients, inputs
 
-from smalearn import ShapeError, fast
+from smalearn import ShapeError, fast, ssd
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step, ssd_step_
 from smalearn.testing import assert_close, random_tensors
@@ -74,7 +74,10 @@ def test_the_chunked_form_is_chunked_linear_attention():
 @pytest.mark.parametrize(
     ("leading", "shared"), [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]
 )
-def test_decoding_is_training(kind, leading, shared):
+@pytest.mark.parametrize("cache", [1, 1 << 18])
+def test_decoding_is_training(kind, leading, shared, cache, monkeypatch):
+    monkeypatch.setattr(ssd, "CACHE", cache)
+    ssd._PLANS.clear()
     X, log_a, B, C, H = inputs(9, kind, leading, shared)
     wanted, last = expected(X, log_a, B, C, H)
     state, inplace = H, H.clone()
