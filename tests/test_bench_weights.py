@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -215,3 +217,18 @@ def test_ours_copies_only_what_comes_out():
     factors = weight.R.numel()
     assert copies(weight, x) == factors + 2 * x.numel()
     assert copies(weights.RIVALS["BTT"]["bmm with copies"](weight), x) >= 3 * x.numel()
+
+
+def test_the_recorded_result_is_one_of_this_benchmark():
+    stored = json.loads((Path(__file__).parents[1] / "assets/results/weights.json").read_text(encoding="utf-8"))
+    assert [(contest["family"], contest["dim"]) for contest in stored["contests"]] == [
+        (name, dim) for dim in (1024, 4096) for name in weights.FAMILIES
+    ]
+    assert (stored["batch"], stored["command"]) == (512, "smalearn bench weights")
+    for contest in stored["contests"]:
+        assert contest["seconds"].keys() == contest["errors"].keys() >= {"structured", "dense", "einsum"}
+        assert all(len(times) >= 21 for part in ("seconds", "seconds_trained") for times in contest[part].values())
+        medians = {name: statistics.median(times) for name, times in contest["seconds"].items()}
+        assert contest["speedups"]["dense"] == medians["dense"] / medians["structured"]
+        assert contest["reached"] == contest["speedups"]["dense"] / contest["saving"]
+    assert stored["targets"] == weights.targets(stored)
