@@ -28,7 +28,7 @@ INTEL_MAC = (
 )
 PYTHON = "https://www.python.org/downloads"
 VISUAL_C = "install https://aka.ms/vs/17/release/vc_redist.x64.exe (Microsoft's Visual C++ runtime), then try again"
-NO_GPU = "nothing: no chapter so far uses a GPU"
+NO_GPU = "the times of chapter 09; its programs run and are checked in the tile machine"
 GET_GPU = "use a Linux machine with an NVIDIA GPU, if you want times of your own"
 GB = 1e9
 
@@ -236,7 +236,7 @@ def _nvidia_smi() -> str:
 
 @probe("Triton")
 def _triton() -> tuple:
-    cost = "nothing: no chapter so far uses it"
+    cost = "little: chapter 09 runs the same programs in the tile machine"
     if version := _version("triton"):
         return "ok", version
     if sys.platform != "linux":
