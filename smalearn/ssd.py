@@ -98,7 +98,7 @@ def ssd_quadratic(
     """
     check_ssd("ssd_quadratic", X, log_a, B, C, initial_state)
     x, log_a, b, c, state = widen(X, X, log_a, B, C, initial_state)
-    Y = sma_quadratic(c, b, x, SemiseparableMask(log_a))
+    Y = scalar_ssm_as_attention(x, log_a, b, c)
     final = (x * until_end(log_a[..., None]).exp()).mT @ b
     if state is not None:
         decay = since_start(log_a[..., None]).exp()
@@ -198,7 +198,7 @@ def ssd_step_(
         ValueError: a dtype or device differs, log_a (on a CPU) is positive, or the state is not contiguous.
 
     Cost:
-        3·N·P multiply-adds; it reads and writes the state twice.
+        3·N·P multiply-adds; it passes over the state three times, part by part, so that memory sees one of them.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 2.

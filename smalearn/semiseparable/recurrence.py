@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_companion, check_dtypes, check_shapes
 
 __all__ = ["check_generators", "full_transitions", "recur", "start", "states", "transitions", "widen"]
 
@@ -31,20 +31,11 @@ def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: 
         raise ShapeError(f"{function}: A has {A.ndim} axes, expected {wanted}")
     axes = {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
     check_shapes(function, {"B": (B, "tn"), "A": (A, axes)} | others)
-    _check_like(function, "A", A, B)
+    check_companion(function, "A", A, "B", B)
     for name, (x, axes) in others.items():
         if "t" not in axes:
             check_dtypes(function, {name: x})
-            _check_like(function, name, x, B)
-
-
-def _check_like(function: str, name: str, tensor: torch.Tensor, B: torch.Tensor) -> None:
-    """Check that a tensor has the dtype of B, or float32, and its device; ValueError if not."""
-    if tensor.dtype not in (B.dtype, torch.float32):
-        allowed = " or ".join(dict.fromkeys([str(B.dtype), "torch.float32"]))
-        raise ValueError(f"{function}: {name} is {tensor.dtype}, expected {allowed}")
-    if tensor.device != B.device:
-        raise ValueError(f"{function}: {name} is on {tensor.device} but B is on {B.device}")
+            check_companion(function, name, x, "B", B)
 
 
 def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:
