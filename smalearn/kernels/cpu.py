@@ -59,7 +59,7 @@ def ssd_cpu(
         RuntimeError: the gradient is differentiated a second time.
 
     Cost:
-        T·32·(N + P) + 2·T·N·P multiply-adds for each head, the first N shared by a group; the backward 2.4 times that.
+        T·32·(N + P) + 2·T·N·P multiply-adds for each head, the first N shared by a group; the backward 2.9 times that.
         A few MiB of scratch memory; for the backward the inputs and one state for each block.
 
     Source:
