@@ -24,6 +24,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_ssd
+from smalearn.kernels._memory import empty_like
 from smalearn.kernels._walk import Walk, batch_parts
 from smalearn.kernels.layout import grouped
 
@@ -90,7 +91,7 @@ class _SSD(torch.autograd.Function):
         kept = list(ctx.saved_tensors[5:])
         X = inputs[0]
         dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-        grads = [None if x is None else torch.empty_like(x) for x in inputs]
+        grads = [None if x is None else empty_like(x) for x in inputs]
         dinitial = []
         for part in reversed(batch_parts(X, inputs[2])):
             walk = Walk(*_slice(inputs, part))
@@ -102,7 +103,7 @@ class _SSD(torch.autograd.Function):
 
 def _run(X, log_a, B, C, initial_state, kept=None):
     """Y and the last state; the states before every block are appended to `kept`, if it is a list."""
-    Y, states = torch.empty_like(X), []
+    Y, states = empty_like(X), []
     for part in batch_parts(X, B):
         H = None if initial_state is None else initial_state[part]
         states.append(Walk(*_slice((X, log_a, B, C), part)).forward(H, Y[part], kept))
