@@ -86,11 +86,11 @@ class Setting:
 FULL = {
     "8 pairs": Setting(
         pairs=8,
-        states={"attention": (0,), "linear attention": (4,), "Mamba-1": (4, 8), "Mamba-2": (2, 4, 8)},
+        states={"attention": (0,), "linear attention": (4,), "Mamba-1": (4, 8), "Mamba-2": (2, 4, 8, 16)},
     ),
     "16 pairs": Setting(
         pairs=16,
-        states={"attention": (0,), "linear attention": (1, 2, 4), "Mamba-1": (16,), "Mamba-2": (2, 4, 8, 16)},
+        states={"attention": (0,), "linear attention": (1, 2, 4), "Mamba-1": (16,), "Mamba-2": (4, 8, 16, 32)},
     ),
 }
 """The recorded experiment: the larger the state, the more pairs it recalls after the same training."""
