@@ -148,7 +148,7 @@ def run(*arguments):
 def start(arguments):
     """Install what the command needs and run it; the exit status."""
     command = arguments[0] if arguments[:1] in (["test"], ["install"]) else "lab"
-    install({"lab"} if command == "lab" else {"lab", "dev", "bench"})
+    install({"lab"} if command == "lab" else {"lab", "dev", "bench", "site"})
     if command == "install":
         return 0
     if command == "test":

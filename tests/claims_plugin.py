@@ -8,25 +8,77 @@ that still passes says nothing about the function and is reported as a failure.
 A parametrised test counts as one: it must fail for at least one of its parameters, because a single case (a mask of
 ones, one source) may well be blind to a fault that the others see. Which case failed, and where, stands in the report
 of passed tests (`-rP`). A test that skips every case with the function broken is skipped.
+
+`pytest tests/claims --record-claims assets/results/claims.json` runs the marked tests as they are and keeps, for every
+claim, the largest relative error that `smalearn.testing.assert_close` met: what the site's concordance shows.
 """
 
 import dataclasses
 import functools
 import inspect
+import json
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 from _pytest.runner import runtestprotocol
+
+from smalearn import testing
 
 EPSILON = 1e-3
 
 
 def pytest_addoption(parser):
     parser.addoption("--break-claims", action="store_true", help="run claim tests with the claimed function broken")
+    parser.addoption("--record-claims", metavar="FILE", help="keep the largest error that each claim's tests met")
+
+
+def pytest_configure(config):
+    """Listen to what is compared, if errors are to be kept."""
+    if file := config.getoption("record_claims"):
+        config.pluginmanager.register(Recorder(Path(file)))
+
+
+class Recorder:
+    """Claim -> the largest error that its tests met, written when all have passed."""
+
+    def __init__(self, file):
+        self.file, self.residuals, self.met = file, {}, []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        """Run one test and keep the errors for its claims."""
+        self.met, compare = [], testing.assert_close
+
+        @functools.wraps(compare)
+        def heard(actual, expected, tolerance=None):
+            self.met.append(testing.relative_rms(actual, expected))
+            return compare(actual, expected, tolerance)
+
+        _swap(testing, "assert_close", compare, heard)
+        try:
+            return (yield)
+        finally:
+            _swap(testing, "assert_close", heard, compare)
+            for marker in item.iter_markers("claim") if self.met else ():
+                self.residuals[marker.args[0]] = max(*self.met, self.residuals.get(marker.args[0], 0.0))
+
+    def pytest_sessionfinish(self, session):
+        """Write the file, unless a test has failed."""
+        from smalearn.bench.timing import machine
+
+        if not session.testsfailed:
+            residuals = {claim: float(f"{error:.1e}") for claim, error in sorted(self.residuals.items())}
+            found = {
+                "command": "pytest tests/claims --record-claims FILE",
+                "machine": machine(),
+                "residuals": residuals,
+            }
+            self.file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,10 +18,11 @@ LEVELS = [
     {"models", "tasks", "data"},
     {"train", "bench", "plots"},
     {"widgets", "exercises", "experiments", "workbook", "doctor"},
+    {"grading", "site"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-LAZY = {"triton", "ipywidgets", "anywidget", "matplotlib", "IPython", "nbformat"}
+LAZY = {"triton", "ipywidgets", "anywidget", "matplotlib", "IPython", "nbformat", "sphinx"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 
 

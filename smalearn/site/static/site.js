@@ -1,0 +1,67 @@
+// Formulas are set, and explorers brought to life, when the page is there. Nothing is loaded from elsewhere.
+"use strict";
+
+/** The state of an explorer as its script expects it from Jupyter; here nobody else listens. */
+class Model {
+  constructor(state) {
+    this.state = state;
+    this.callbacks = new Map();
+  }
+
+  get(name) {
+    return this.state[name];
+  }
+
+  set(name, value) {
+    this.state[name] = value;
+    for (const callback of this.callbacks.get(`change:${name}`) ?? []) callback();
+  }
+
+  on(event, callback) {
+    this.callbacks.set(event, [...(this.callbacks.get(event) ?? []), callback]);
+  }
+
+  off(event, callback) {
+    this.callbacks.set(event, (this.callbacks.get(event) ?? []).filter((one) => one !== callback));
+  }
+
+  save_changes() {}
+}
+
+async function enliven(place) {
+  const { module, style } = window.explorers[place.dataset.explorer];
+  const url = URL.createObjectURL(new Blob([module], { type: "text/javascript" }));
+  const { default: explorer } = await import(url);
+  const state = JSON.parse(place.nextElementSibling.textContent);
+  if (!document.getElementById("explorer-style")) {
+    const sheet = document.head.appendChild(document.createElement("style"));
+    sheet.id = "explorer-style";
+    sheet.textContent = style;
+  }
+  place.replaceChildren();
+  explorer.render({ model: new Model(state), el: place });
+  place.dataset.live = "";
+}
+
+/** A full stop behind a formula does not begin a line. */
+function keepTogether(place) {
+  const mark = /^[.,;:!?)”’]+/.exec(place.nextSibling?.nodeValue ?? "");
+  if (!mark) return;
+  place.nextSibling.nodeValue = place.nextSibling.nodeValue.slice(mark[0].length);
+  const whole = document.createElement("span");
+  whole.className = "together";
+  place.replaceWith(whole);
+  whole.append(place, mark[0]);
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  for (const place of document.querySelectorAll(".formula")) {
+    const displayMode = place.tagName === "DIV";
+    katex.render(place.textContent, place, { displayMode, throwOnError: false });
+    if (!displayMode) keepTogether(place);
+  }
+  for (const place of document.querySelectorAll(".explorer")) enliven(place);
+  for (const box of document.querySelectorAll("pre, .formula, .table-wrapper")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; // the arrow keys reach what does not fit
+  }
+});

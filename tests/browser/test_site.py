@@ -1,0 +1,127 @@
+"""The site as a reader has it: a folder of files, opened without a server and without a network."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from smalearn.site import build
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
+PAGES = ["index", *CHAPTERS, "claims", "reference"]
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole course, built once."""
+    folder = tmp_path_factory.mktemp("site") / "the site"
+    build(ROOT, folder, repository="owner/name")
+    return folder
+
+
+@pytest.fixture
+def reader(page, site):
+    """`reader("claims")`: the page of that name, when formulas are set and explorers live."""
+
+    def read(name):
+        page.goto((site / f"{name}.html").as_uri())
+        page.wait_for_function("[...document.querySelectorAll('.explorer')].every((e) => 'live' in e.dataset)")
+        page.wait_for_function("[...document.querySelectorAll('.formula')].every((e) => e.querySelector('.katex'))")
+        return page
+
+    return read
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_whole(reader, name):
+    page = reader(name)  # which asks no other host for anything, and writes no error
+    assert page.locator(".katex-error").count() == 0
+    assert page.locator("img:not([alt]), img[alt='']").count() == 0
+    assert page.locator(".output.stderr, .output.traceback").count() == 0
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_every_page_fits_a_telephone(reader, page, name):
+    page.set_viewport_size({"width": 360, "height": 700})
+    reader(name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", CHAPTERS[0], CHAPTERS[4]])
+def test_nothing_stands_in_the_way_of_a_screen_reader(reader, page, name, scheme):
+    page.emulate_media(color_scheme=scheme)
+    found = Axe().run(reader(name), options={"resultTypes": ["violations"], "preload": False}).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert not [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+
+
+def test_a_chapter_weighs_less_than_two_megabytes(page, site):
+    loaded = []
+    page.on("response", lambda response: loaded.append(response.url))
+    for name in CHAPTERS:
+        loaded.clear()
+        page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
+        for image in page.locator("img[loading=lazy]").all():
+            image.scroll_into_view_if_needed()
+        files = {url.split("?")[0] for url in loaded if url.startswith("file:")}
+        images = page.evaluate("[...document.images].map((image) => image.src.split('?')[0])")
+        paths = [Path(page.evaluate("decodeURI", url).removeprefix("file://")) for url in files | set(images)]
+        assert sum(path.stat().st_size for path in paths if path.is_file()) < 2 * MEGABYTE, name
+
+
+def test_an_explorer_answers_without_a_kernel(reader):
+    page = reader(next(name for name in CHAPTERS if name.startswith("04")))
+    before = page.locator(".explorer [aria-live=polite]").inner_text()
+    page.locator(".explorer select").first.select_option("Toeplitz")
+    expect(page.locator(".explorer [aria-live=polite]")).not_to_have_text(before)
+
+
+def test_help_is_folded(reader):
+    page = reader(CHAPTERS[1])
+    solution = page.locator("details", has_text="Solution").first
+    code = solution.locator("pre")
+    assert not code.is_visible()
+    solution.locator("summary").click()
+    assert code.is_visible()
+    assert page.locator("details").count() >= 3 * page.get_by_text("Solution", exact=True).count()
+
+
+def test_pages_are_found_and_lead_on(reader, page):
+    reader(CHAPTERS[0])
+    page.get_by_placeholder("Search").fill("semiseparable")
+    page.keyboard.press("Enter")
+    expect(page.locator("#search-results li").first).to_contain_text("State space models")
+    reader(CHAPTERS[0])
+    page.locator(".related-pages .next-page").click()
+    expect(page.locator("h1")).to_contain_text("01")
+    page.locator(".related-pages .prev-page").click()
+    expect(page.locator("h1")).to_contain_text("00")
+
+
+def test_dark_and_light(reader, page):
+    page.emulate_media(color_scheme="dark")
+    reader(CHAPTERS[4])
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(colour) != dark
+
+
+def test_a_chapter_can_be_taken_away(reader, site):
+    page = reader(CHAPTERS[2])
+    links = {link.inner_text(): link.get_attribute("href") for link in page.locator(".buttons a").all()}
+    name = f"{CHAPTERS[2]}.ipynb"
+    assert (site / links["Download this notebook"]).read_bytes() == (ROOT / "chapters" / name).read_bytes()
+    assert links["Open in Colab"].endswith(f"/github/owner/name/blob/main/chapters/{name}")
+    assert links["Open in Binder"].endswith(f"/gh/owner/name/main?urlpath=lab/tree/chapters/{name}")
+
+
+def test_it_can_be_moved(page, site, tmp_path):
+    shutil.copytree(site, tmp_path / "später")
+    page.goto((tmp_path / "später" / f"{CHAPTERS[4]}.html").as_uri())
+    page.wait_for_selector(".explorer[data-live]")

@@ -1,0 +1,154 @@
+"""The pages of the site, and the table of claims, as far as they can be judged without a browser."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from smalearn import cli, site
+from smalearn.exercises import registry
+from smalearn.site import explorers, pages, reference
+from smalearn.workbook import notebook
+
+ROOT = Path(__file__).parents[1]
+CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+
+
+def course(folder, chapter=CHAPTERS[3]):
+    """A course of one chapter, which names no other."""
+    for name in ("chapters", "tests", "assets"):
+        (folder / name).mkdir()
+    shutil.copy(chapter, folder / "chapters")
+    for name in ("tests/claims.toml", "start.py"):
+        shutil.copy(ROOT / name, folder / name)
+    link = f"[one](chapters/{chapter.name})"
+    (folder / "README.md").write_text(f"# A course\n\n{link}\n\n## While you work\n\nnot here", encoding="utf-8")
+    for picture in (ROOT / "assets").glob("*.*"):
+        shutil.copy(picture, folder / "assets")
+    return folder
+
+
+# Pages
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_help_follows_the_check_of_every_exercise(path):
+    chapter, _ = pages.chapter(path)
+    cells = [(cell.get("id"), "".join(cell["source"])) for cell in chapter["cells"]]
+    for id, own in notebook.exercises(notebook.read(path)).items():
+        place = [name for name, _ in cells].index(own[-1]["id"])
+        exercise, text = registry()[id], cells[place + 1][1]
+        assert text.count("<summary>Hint") == len(exercise.hints)
+        assert f"def {exercise.solution.__name__}(" in text.partition("<summary>Solution")[2]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_explorers_are_made_from_the_setup_and_their_cell(path):
+    chapter, names = pages.chapter(path)
+    source = notebook.read(path)
+    assert names == {name for cell in source["cells"] if (name := explorers.shown(cell))}
+    shown = [
+        cell for cell in chapter["cells"] if explorers.shown(cell) is None and "explorer" in str(cell.get("outputs"))
+    ]
+    for cell in shown:
+        (output,) = [output for output in cell["outputs"] if "text/html" in output.get("data", {})]
+        state = output["data"]["text/html"].partition('<script type="application/json">')[2].partition("</script>")[0]
+        assert json.loads(state.replace("<\\/", "</"))
+        assert 'alt=""' not in output["data"]["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1", r"must end in the explorer, got 'x = 1'"),
+        ("unknown(3)", r"more than the setup: NameError: name 'unkn"),
+    ],
+)
+def test_an_explorer_cell_that_says_too_little(source, message):
+    with pytest.raises(ValueError, match=message):
+        explorers.made([], source)
+
+
+def test_a_script_cannot_end_its_element():
+    assert "</" not in explorers.script("MaskExplorer")
+
+
+def test_no_buttons_to_elsewhere_without_a_repository():
+    chapter, _ = pages.chapter(CHAPTERS[0])
+    assert "colab" not in chapter["cells"][1]["source"]
+
+
+def test_reference_names_every_public_function():
+    text = reference.page()
+    for name in ("ssd_chunked", "sma_quadratic", "ToeplitzMask", "MultiLevelLowRank"):
+        assert f"\n### {name}\n" in text
+
+
+# Building
+
+
+def test_it_builds_from_the_command_line_and_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "course").mkdir()
+    monkeypatch.chdir(course(tmp_path / "course"))
+    for _ in range(2):
+        assert cli.main(["site", "-o", str(tmp_path / "out")]) == 0
+    assert "pages; open" in capsys.readouterr().out
+    assert (tmp_path / "out" / f"{CHAPTERS[3].stem}.html").exists()
+
+
+def test_nothing_of_the_readers_own_is_replaced(tmp_path):
+    (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"site: .* has files that are no site"):
+        site.build(ROOT, tmp_path)
+    assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_folder_without_chapters(tmp_path):
+    with pytest.raises(ValueError, match=r"site: there are no chapters in"):
+        site.build(tmp_path, tmp_path / "out")
+
+
+def test_a_faulty_page_is_named(tmp_path):
+    folder = course(tmp_path)
+    (path,) = (folder / "chapters").glob("*.ipynb")
+    chapter = notebook.read(path)
+    chapter["cells"][0]["source"] += "\n\n[nowhere](nothing.ipynb)"
+    notebook.write(path, notebook.dump(chapter))
+    with pytest.raises(ValueError, match=r"(?s)site: .*03_linear_attention.*nothing\.ipynb"):
+        site.build(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_notebook(tmp_path):
+    (tmp_path / "broken.ipynb").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"site: .*broken\.ipynb is no notebook"):
+        pages.chapter(tmp_path / "broken.ipynb")
+
+
+# Claims
+
+
+def test_claims_know_their_chapter_their_tests_and_their_error():
+    found = {claim.id: claim for claim in site.claims(ROOT)}
+    one = found["000:softmax-attention"]
+    assert one.chapter == "01"
+    assert one.functions == ("smalearn.kernel_attention.softmax_weights",)
+    assert one.tests == ("test_softmax_is_exp_then_normalisation_over_the_sources",)
+    assert one.section
+    assert one.erratum.startswith("Incomplete")
+
+
+def test_claims_on_the_command_line(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["claims", "EQ15B-cost"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("000:eq15b-cost")
+    assert out.count("\n  chapter ") == 1
+    assert cli.main(["claims", "phlogiston"]) == 0
+    assert capsys.readouterr().out == "no claim has 'phlogiston' in it\n"
+
+
+def test_claims_need_the_course(tmp_path):
+    with pytest.raises(ValueError, match=r"claims: there is no file .*claims\.toml"):
+        site.claims(tmp_path)
