@@ -2,9 +2,12 @@
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
+from packaging.requirements import Requirement
 
 from smalearn import cli, site
 from smalearn.exercises import registry
@@ -77,6 +80,28 @@ def test_a_script_cannot_end_its_element():
 def test_no_buttons_to_elsewhere_without_a_repository():
     chapter, _ = pages.chapter(CHAPTERS[0])
     assert "colab" not in chapter["cells"][1]["source"]
+
+
+def test_colab_keeps_its_pytorch():
+    chapter = pages.colab(CHAPTERS[1], "owner/name")
+    first, *others = chapter["cells"]
+    assert others == notebook.read(CHAPTERS[1])["cells"]
+    assert "--no-deps git+https://github.com/owner/name" in first["source"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {Requirement(text).name for text in project["dependencies"] + project["optional-dependencies"]["lab"]}
+    there = {"torch", "numpy", "matplotlib", "ipywidgets", "jupyterlab"}  # JupyterLab is not there, and not needed
+    assert needed - there == set(pages.COLAB_LACKS)
+    nbformat.validate(nbformat.from_dict(chapter | {"nbformat": 4, "nbformat_minor": 5}))
+
+
+def test_binder_and_devcontainer_are_understood():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
+    assert container["postCreateCommand"] == "python start.py install"
+    assert not (ROOT / ".binder").exists()  # Binder would read that in place of environment.yml
+    assert not (ROOT / "binder").exists()
+    environment = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    assert "name: smalearn\n" in environment
+    assert "dependencies:\n" in environment
 
 
 def test_reference_names_every_public_function():

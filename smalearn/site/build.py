@@ -10,7 +10,7 @@ from pathlib import Path
 from smalearn import __version__
 from smalearn.site import explorers
 from smalearn.site.claims import page as concordance
-from smalearn.site.pages import chapter
+from smalearn.site.pages import COLAB, chapter, colab
 from smalearn.site.reference import page as reference
 from smalearn.workbook import notebook
 
@@ -25,8 +25,8 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
     Args:
         course: the folder with `chapters/`, `tests/claims.toml` and `README.md`.
         output: where to; what an earlier build left there is replaced.
-        repository: "owner/name" on GitHub, for the buttons that open a chapter in Colab or Binder; no such buttons if
-            None.
+        repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
+            chapter in Colab or Binder; no such buttons if None.
 
     Returns:
         How many pages there are.
@@ -68,13 +68,16 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
 def _sources(course, chapters, source, repository):
     """Write what Sphinx reads: a notebook for each chapter, the other pages, scripts of the explorers, downloads."""
     shutil.copytree(STATIC, source / "static")
-    (source / "extra" / "notebooks").mkdir(parents=True)
+    for name in ("notebooks", COLAB):
+        (source / "extra" / name).mkdir(parents=True)
     used = set()
     for path in chapters:
         shown, names = chapter(path, repository)
         used |= names
         notebook.write(source / path.name, notebook.dump(shown))
         shutil.copy(path, source / "extra" / "notebooks")
+        if repository:
+            notebook.write(source / "extra" / COLAB / path.name, notebook.dump(colab(path, repository)))
     for name in used:
         (source / "static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
     pages = {"claims.md": concordance(course), "reference.md": reference(), "index.md": _index(course, chapters)}

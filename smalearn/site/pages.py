@@ -10,7 +10,12 @@ from smalearn.exercises import Exercise, registry
 from smalearn.site import explorers
 from smalearn.workbook import notebook
 
-__all__ = ["chapter"]
+__all__ = ["chapter", "colab"]
+
+COLAB = "colab"
+"""The folder of the site, on its branch gh-pages, with the notebooks that Colab opens."""
+COLAB_LACKS = ("einops", "anywidget", "pooch")
+"""Of what the package and its extra `lab` need, that which Colab has not."""
 
 
 def chapter(path: Path, repository: str | None = None) -> tuple[notebook.Notebook, set[str]]:
@@ -46,6 +51,28 @@ def chapter(path: Path, repository: str | None = None) -> tuple[notebook.Noteboo
     return source | {"cells": cells, "metadata": kept}, used
 
 
+def colab(path: Path, repository: str) -> notebook.Notebook:
+    """A chapter that first installs the course on Colab, whose own PyTorch stays.
+
+    Args:
+        path: the chapter.
+        repository: "owner/name" on GitHub.
+
+    Returns:
+        The notebook with one more cell in front.
+    """
+    others = " ".join(COLAB_LACKS)
+    lines = [
+        "# On Colab only: the course, and what it needs besides the PyTorch, NumPy and Matplotlib that are there.",
+        f"%pip install --quiet --no-deps git+https://github.com/{repository}",
+        f"%pip install --quiet {others}",
+    ]
+    cell = {"cell_type": "code", "id": "colab", "metadata": {}, "source": "\n".join(lines)}
+    cell |= {"execution_count": None, "outputs": []}
+    source = notebook.read(path)
+    return source | {"cells": [cell, *source["cells"]]}
+
+
 def _markdown(id, text):
     """A new cell."""
     return {"cell_type": "markdown", "id": id, "metadata": {}, "source": text}
@@ -66,7 +93,7 @@ def _buttons(name, repository):
     """Links to the notebook, and to where it runs."""
     links = {f"notebooks/{name}": "Download this notebook"}
     if repository:
-        links[f"https://colab.research.google.com/github/{repository}/blob/main/chapters/{name}"] = "Open in Colab"
+        links[f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{COLAB}/{name}"] = "Open in Colab"
         links[f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/chapters/{name}"] = "Open in Binder"
     return '<p class="buttons">' + "".join(f'<a href="{link}">{text}</a>' for link, text in links.items()) + "</p>"
 

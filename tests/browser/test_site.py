@@ -117,7 +117,9 @@ def test_a_chapter_can_be_taken_away(reader, site):
     links = {link.inner_text(): link.get_attribute("href") for link in page.locator(".buttons a").all()}
     name = f"{CHAPTERS[2]}.ipynb"
     assert (site / links["Download this notebook"]).read_bytes() == (ROOT / "chapters" / name).read_bytes()
-    assert links["Open in Colab"].endswith(f"/github/owner/name/blob/main/chapters/{name}")
+    branch, _, colab = links["Open in Colab"].partition("/github/owner/name/blob/")[2].partition("/")
+    assert branch == "gh-pages"
+    assert '"colab"' in (site / colab).read_text(encoding="utf-8")
     assert links["Open in Binder"].endswith(f"/gh/owner/name/main?urlpath=lab/tree/chapters/{name}")
 
 
