@@ -16,13 +16,16 @@ from smalearn.models.attention import (
 from smalearn.models.mamba1 import Mamba1, Mamba1Cache
 from smalearn.models.mamba2 import Mamba2, Mamba2Cache, initial_dt_bias
 from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, Mixer
+from smalearn.models.multilevel import FullAttention, GroupedAttention, MultiLevelAttention, WindowAttention
 from smalearn.models.stack import Block, ModelCache, SequenceModel
 
 __all__ = [
     "Block",
     "CausalConvolution",
     "ConvolutionCache",
+    "FullAttention",
     "GatedRMSNorm",
+    "GroupedAttention",
     "KeyValueCache",
     "LinearAttention",
     "LinearAttentionCache",
@@ -32,8 +35,10 @@ __all__ = [
     "Mamba2Cache",
     "Mixer",
     "ModelCache",
+    "MultiLevelAttention",
     "SequenceModel",
     "ShortConvolution",
     "SoftmaxAttention",
+    "WindowAttention",
     "initial_dt_bias",
 ]

@@ -1,0 +1,266 @@
+"""Levels of blocks: how an allocation r_1|r_2|... is written and checked, who shares a block, and what it costs."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from smalearn._checks import ShapeError, check_count
+
+__all__ = [
+    "Blocks",
+    "check_levels",
+    "check_ranks",
+    "halving_blocks",
+    "key_numbers",
+    "level_counts",
+    "live_key_numbers",
+    "parse_ranks",
+    "same_blocks",
+    "score_macs",
+]
+
+Blocks = int | torch.Tensor
+"""One level: the length of its blocks, or for each token the number of its block."""
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """The ranks of an allocation in the paper's notation r_1|r_2|...|r_L, coarsest level first.
+
+    Args:
+        text: such as "32|8|6|4|4|4|4|2".
+
+    Returns:
+        (r_1, ..., r_L).
+
+    Raises:
+        ValueError: a part is no integer ≥ 0.
+
+    Source:
+        Kuang et al. 2025, section 3.4.
+    """
+    parts = [part.strip() for part in text.split("|")]
+    for part in parts:
+        if not (part.isascii() and part.isdigit()):
+            raise ValueError(f"parse_ranks: expected integers ≥ 0 separated by '|', got {part!r} in {text!r}")
+    return tuple(map(int, parts))
+
+
+def halving_blocks(context: int, levels: int) -> tuple[int, ...]:
+    """Block lengths of p_l = 2^(l-1) equal blocks: each half the one before, the coarsest long enough for `context`.
+
+    The finest blocks have ⌈context / 2^(levels - 1)⌉ tokens; where that is rounded up, the last blocks are not full.
+
+    Args:
+        context: the longest sequence there will be, at least 2^(levels - 1) tokens.
+        levels: L ≥ 1.
+
+    Returns:
+        (b_1, ..., b_L), b_1 ≥ context.
+
+    Raises:
+        ValueError: an argument is no integer ≥ 1, or there are more blocks than tokens.
+
+    Source:
+        Kuang et al. 2025, section 3.4.
+    """
+    check_count("halving_blocks", "context", context)
+    check_count("halving_blocks", "levels", levels)
+    finest = 2 ** (levels - 1)
+    if context < finest:
+        raise ValueError(f"halving_blocks: {levels} levels need context ≥ {finest}, a token a block, got {context}")
+    return tuple(-(-context // finest) * finest // 2**level for level in range(levels))
+
+
+def check_levels(
+    function: str,
+    ranks: Sequence[int],
+    block_lens: Sequence[int],
+    features: int | None = None,
+    length: int | None = None,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Check an allocation: a rank and a block length for every level, each length a multiple of the next.
+
+    Args:
+        function: name of the public function, which opens every message.
+        ranks: r_l ≥ 0, coarsest level first.
+        block_lens: b_l ≥ 1.
+        features: N, the sum of the ranks, if known.
+        length: T, at most block_lens[0], if known.
+
+    Returns:
+        Both as tuples.
+
+    Raises:
+        ShapeError: the ranks do not sum to N.
+        ValueError: a level lacks a rank or a length, one is no integer, blocks do not nest, or the first is too short.
+    """
+    check_ranks(function, ranks, block_lens, features)
+    for level, size in enumerate(block_lens):
+        check_count(function, f"block_lens[{level}]", size)
+    _check_divisors(function, block_lens)
+    if length is not None and block_lens[0] < length:
+        raise ValueError(f"{function}: block_lens[0] must be ≥ T = {length}, one block of all, got {block_lens[0]}")
+    return tuple(ranks), tuple(block_lens)
+
+
+def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> list[torch.Tensor]:
+    """For each level the (T, T) matrix of who shares a block with whom.
+
+    Args:
+        function: name of the public function, which opens every message.
+        length: T.
+        block_lens: of every level the block length, or a (T,) tensor with the number of each token's block.
+
+    Returns:
+        One boolean matrix for each level, none of which joins what the one before does not.
+
+    Raises:
+        ShapeError: a tensor is not (T,).
+        ValueError: it holds no integers, blocks do not nest, or the first level has more than one block.
+    """
+    if not block_lens:
+        raise ValueError(f"{function}: block_lens must have at least one level, got none")
+    numbers = [_block_numbers(function, level, length, blocks) for level, blocks in enumerate(block_lens)]
+    _check_divisors(function, block_lens)
+    matrices = [blocks[:, None] == blocks for blocks in numbers]
+    if not matrices[0].all():
+        wanted = f"block_lens[0] must hold all T = {length} tokens in one block"
+        raise ValueError(f"{function}: {wanted}, got {len(numbers[0].unique())} blocks")
+    for level, (coarse, fine) in enumerate(pairwise(matrices), start=1):
+        if (fine & ~coarse).any():
+            wanted = f"block_lens[{level}] must nest in block_lens[{level - 1}]"
+            raise ValueError(f"{function}: {wanted}, got a block that reaches over a border")
+    return matrices
+
+
+def level_counts(length: int, block_lens: Sequence[Blocks]) -> torch.Tensor:
+    """d(i, j) of equation (9): the number of nested blocks that hold both tokens, 1 to L.
+
+    With block lengths, level l holds both where i // b_l = j // b_l.
+
+    Args:
+        length: T.
+        block_lens: of every level the block length, or a (T,) tensor with the number of each token's block.
+
+    Returns:
+        (T, T), int64. No three tokens have d(i, k) < min(d(i, j), d(j, k)): d measures distance in the tree of blocks.
+
+    Raises:
+        ShapeError: a tensor is not (T,).
+        ValueError: the length is no integer ≥ 0, blocks do not nest, or the first level has more than one block.
+
+    Source:
+        Kuang et al. 2025, section 3.4 and footnote 1.
+
+    Example:
+        >>> level_counts(4, (4, 2, 1))
+        tensor([[3, 2, 1, 1],
+                [2, 3, 1, 1],
+                [1, 1, 3, 2],
+                [1, 1, 2, 3]])
+    """
+    check_count("level_counts", "length", length, least=0)
+    return torch.stack(same_blocks("level_counts", length, block_lens)).sum(0)
+
+
+def score_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], causal: bool = True) -> int:
+    """Multiply-adds of the scores of one head, exactly: Σ_l r_l · (pairs of tokens that share a block of level l).
+
+    All pairs of p_l = 2^(l-1) equal blocks make the paper's T² Σ_l r_l / 2^(l-1).
+
+    Args:
+        length: T.
+        ranks: r_l of every level.
+        block_lens: b_l of every level.
+        causal: count the pairs j ≤ i, or all.
+
+    Returns:
+        The count.
+
+    Raises:
+        ValueError: the length is no integer ≥ 0, or ranks and block lengths are no allocation for it.
+
+    Source:
+        Kuang et al. 2025, section 3.4.
+    """
+    check_count("score_macs", "length", length, least=0)
+    check_levels("score_macs", ranks, block_lens, length=length)
+
+    def pairs(size):
+        return size * (size + 1) // 2 if causal else size**2
+
+    levels = zip(ranks, block_lens, strict=True)
+    return sum(rank * (length // size * pairs(size) + pairs(length % size)) for rank, size in levels)
+
+
+def key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int]) -> int:
+    """Numbers in a key cache for T tokens and one head, Σ_l r_l · min(T, b_l): each level keeps one block.
+
+    Args:
+        length: T.
+        ranks: r_l of every level.
+        block_lens: b_l of every level.
+
+    Returns:
+        The count; with p_l = 2^(l-1) equal blocks the paper's T Σ_l r_l / 2^(l-1), where standard attention has T·r.
+
+    Raises:
+        ValueError: the length is no integer ≥ 0, or ranks and block lengths are no allocation for it.
+
+    Source:
+        Kuang et al. 2025, section 3.4.
+    """
+    check_count("key_numbers", "length", length, least=0)
+    check_levels("key_numbers", ranks, block_lens, length=length)
+    return sum(rank * min(length, size) for rank, size in zip(ranks, block_lens, strict=True))
+
+
+def live_key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int]) -> int:
+    """The `key_numbers` that the last of T tokens meets, Σ_l r_l · ((T - 1) mod b_l + 1): a full block is dropped.
+
+    Args:
+        length: T.
+        ranks: r_l of every level.
+        block_lens: b_l of every level.
+
+    Returns:
+        The count.
+
+    Raises:
+        ValueError: the length is no integer ≥ 1, or ranks and block lengths are no allocation for it.
+    """
+    check_count("live_key_numbers", "length", length)
+    check_levels("live_key_numbers", ranks, block_lens, length=length)
+    return sum(rank * ((length - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))
+
+
+def check_ranks(function, ranks, block_lens, features):
+    """Check one rank for every level, and N in all; see `check_levels`."""
+    if len(ranks) != len(block_lens) or not len(ranks):
+        got = f"{len(ranks)} ranks, {len(block_lens)} block lengths"
+        raise ValueError(f"{function}: every level has a rank and a block length, got {got}")
+    for level, rank in enumerate(ranks):
+        check_count(function, f"ranks[{level}]", rank, least=0)
+    if features is not None and sum(ranks) != features:
+        raise ShapeError(f"{function}: axis 'n' of Q and K must be the sum of ranks = {sum(ranks)}, got {features}")
+
+
+def _check_divisors(function, block_lens):
+    """Blocks of lengths nest whatever T is: each length is a multiple of the next."""
+    for level, (coarse, fine) in enumerate(pairwise(block_lens), start=1):
+        if isinstance(coarse, int) and isinstance(fine, int) and coarse % fine:
+            wanted = f"block_lens[{level}] must divide block_lens[{level - 1}] = {coarse}, so that blocks nest"
+            raise ValueError(f"{function}: {wanted}, got {fine}")
+
+
+def _block_numbers(function, level, length, blocks):
+    """The number of each token's block."""
+    if not isinstance(blocks, torch.Tensor):
+        return torch.arange(length) // check_count(function, f"block_lens[{level}]", blocks)
+    if blocks.shape != (length,):
+        wanted = f"block_lens[{level}] must have shape ({length},), a block for each token"
+        raise ShapeError(f"{function}: {wanted}, got {tuple(blocks.shape)}")
+    if blocks.is_floating_point() or blocks.is_complex():
+        raise ValueError(f"{function}: block_lens[{level}] must hold integers, got {blocks.dtype}")
+    return blocks.cpu()

@@ -1,0 +1,158 @@
+"""Which squares of the (T, T) scores are computed, with how many columns: the plan of the fast multi-level attention.
+
+Blocks nest, so the levels that two tokens share are the first d, and their score is the product of the first
+r_1 + ... + r_d columns. All is cut along one chain of sizes, each a multiple of the one before: small squares on the
+diagonal, the only ones with several d; then for each step of the chain, from size n to period p, the pairs that share
+a block of p and none of n. For all of them d is the same.
+
+Sequences are laid out in slots, more than tokens: every block is padded to what can be halved down to a square.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Plan", "Square"]
+
+DIAGONAL = 64
+"""Least size of the squares on the diagonal, where T is as large: one product takes many levels of tiny blocks."""
+ROWS, KEYS = 256, 512
+"""Sizes of a tile: its scores stay in a cache between the product, the exponential and the next product."""
+SCORES = 2**18
+"""Scores that exist at once, of all heads together."""
+
+
+class Square(NamedTuple):
+    """Tiles that meet the same keys. Sequences are cut into pieces of `period` slots; `batch` says which of them.
+
+    `keys` and each of `rows` are the first slot and the last but one inside a piece; `columns` is a prefix.
+    """
+
+    columns: int
+    period: int
+    batch: slice
+    keys: tuple[int, int]
+    rows: list[tuple[int, int]]
+
+    def tiles(self) -> Iterator["Square"]:
+        """One for each of its rows."""
+        return (self._replace(rows=[rows]) for rows in self.rows)
+
+
+class Plan:
+    """The squares of all heads.
+
+    Args:
+        length: T ≥ 1.
+        ranks: r_l of every level.
+        block_lens: b_l of every level, nested, the first at least T.
+        causal: whether only the keys j ≤ i count.
+        heads: sequences of keys.
+        members: queries for each key.
+
+    Attributes:
+        slots: length of a sequence that is laid out.
+        where: the slots of its tokens.
+        masked: whether tokens could meet keys that are no tokens.
+        extra: columns in front of the features: a constant of each query, and a mask if there is one.
+        features: N.
+        size: of a square on the diagonal.
+        local: for the levels with smaller blocks than that, their columns, and how many blocks a square holds.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        ranks: Sequence[int],
+        block_lens: Sequence[int],
+        causal: bool,
+        heads: int = 1,
+        members: int = 1,
+    ):
+        self.causal, self.heads, self.members = causal, heads, members
+        coarse = [size for size in block_lens if DIAGONAL <= size < length]
+        fine = [size for size in block_lens if size < min(DIAGONAL, length)]
+        # The finest of the coarse blocks is padded to squares, each of which holds whole fine blocks.
+        block, unit = coarse[-1] if coarse else length, fine[0] if fine else 1
+        halvings = max(0, (block // DIAGONAL).bit_length() - 1)
+        self.size = -(-block // (unit << halvings)) * unit
+        padded = self.size << halvings
+        tokens = torch.arange(length)
+        tokens = tokens // block * padded + tokens % block
+        last = int(tokens[-1])
+        self._coarse = [size // block * padded for size in coarse]
+        self._chain = _chain(self.size, [*self._coarse[::-1], padded], last)
+        # The end is padded to a larger piece, if that costs little: its small squares are then computed together.
+        pieces = [size for size in self._chain[1:] if size <= ROWS and 8 * (-(last + 1) % size) <= length]
+        self._piece = max(pieces, default=self.size)
+        self.slots = (last // self._piece + 1) * self._piece
+        apart = last != length - 1
+        self.where = tokens if apart else slice(0, length)
+        self.masked = self.slots != length and (apart or not causal)  # no token sees what follows it
+        self.extra = 1 + self.masked
+        self.features = sum(ranks)
+        self._ends = list(accumulate(ranks, initial=0))
+        self._outer = len(ranks) - len(coarse) - len(fine)
+        local = range(len(ranks) - len(fine), len(ranks))
+        self.local = [(slice(*self._ends[level : level + 2]), self.size // block_lens[level]) for level in local]
+
+    def diagonal(self) -> Iterator[Square]:
+        """The squares on the diagonal, with the columns of the levels that are one block there."""
+        span, columns = (0, self.size), self._columns(self.size)
+        step = max(1, SCORES // (self.size**2 * self.members))
+        for first in range(0, self.heads * self.slots // self.size, step):
+            yield Square(columns, self.size, slice(first, first + step), span, [span])
+
+    def squares(self) -> Iterator[Square]:
+        """All others, from the diagonal outwards."""
+        for size, period in pairwise(self._chain):
+            piece = period if self._piece % period == 0 else self.slots  # small periods: many pieces in one call
+            for start in range(0, piece, period):
+                stop = min(start + period, piece)
+                for child in range(start, stop, size):
+                    rows = child, min(child + size, stop)
+                    for keys in [(start, child)] if self.causal else [(start, child), (rows[1], stop)]:
+                        yield from self._cut(self._columns(period), piece, keys, rows)
+
+    def scratch(self) -> int:
+        """The most scores in one product."""
+        return max(SCORES, self.members * max(self.size**2, ROWS * KEYS))
+
+    def macs(self) -> int:
+        """Multiply-adds of the scores of one head, with padding, the columns in front and whole diagonal squares."""
+        on = self.slots * self.size * (self.extra + self._columns(self.size))
+        on += sum(self.slots * self.size // blocks * (columns.stop - columns.start) for columns, blocks in self.local)
+        off = 0
+        for columns, period, pieces, keys, rows in self.squares():
+            count = len(range(self.slots // period)[pieces])
+            off += count * (self.extra + columns) * (keys[1] - keys[0]) * sum(last - first for first, last in rows)
+        return on + off
+
+    def _columns(self, period):
+        """How many columns the levels have whose blocks hold `period` slots."""
+        return self._ends[self._outer + sum(size >= period for size in self._coarse)]
+
+    def _cut(self, columns, piece, keys, rows):
+        """Tiles of a rectangle, in as many pieces at once as scores are allowed to exist."""
+        height = min(ROWS, rows[1] - rows[0])
+        tiles = [(row, min(row + height, rows[1])) for row in range(*rows, height)]
+        for key in range(*keys, KEYS):
+            last = min(key + KEYS, keys[1])
+            step = max(1, SCORES // (height * (last - key) * self.members))
+            for first in range(0, self.heads * self.slots // piece, step):
+                yield Square(columns, piece, slice(first, first + step), (key, last), tiles)
+
+
+def _chain(size, targets, last):
+    """Sizes from `size` through all targets until slot `last` is inside, twice the one before where that divides."""
+    chain = [size]
+    for target in sorted(targets):
+        while target % (2 * chain[-1]) == 0:
+            chain.append(2 * chain[-1])
+        if chain[-1] != target:
+            chain.append(target)
+    while chain[-1] <= last:
+        chain.append(2 * chain[-1])
+    return chain

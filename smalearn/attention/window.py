@@ -1,0 +1,105 @@
+"""Sliding window attention: the score of tokens more than w apart is -∞, so nothing computes it."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch.nn import functional
+
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn.contractions import contract
+
+__all__ = ["receptive_field", "window_attention"]
+
+BLOCK = 64  # queries that are computed together see this many keys more than one query alone
+
+
+def window_attention(
+    Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, window: int, causal: bool = False
+) -> torch.Tensor:
+    """Softmax attention to the keys at most `window` tokens away.
+
+        Y_i = Σ_j p_ij V_j,   p_ij ∝ exp(Q_i · K_j) where |i - j| ≤ window, and j ≤ i if causal; 0 elsewhere
+
+    An inner row has 2·window + 1 keys, a causal one window + 1. No hidden scale: for the usual 1/√N pass Q / √N. The
+    window alone looks both ways: causality is composed with it, never implied.
+
+    Args:
+        Q: (..., S, N) queries of the last S ≤ T tokens: all of them in training, one in decoding.
+        K: (..., T, N) keys.
+        V: (..., T, P) values.
+        window: w ≥ 0; from T - 1 on, this is full attention.
+        causal: whether a token sees only itself and those before it.
+
+    Returns:
+        (..., S, P), dtype of Q. Leading axes broadcast, and keys shared by a group of heads (an axis of size 1) are
+        not copied for them.
+
+    Raises:
+        ShapeError: an axis has two sizes, naming it and both operands, or there are more queries than keys.
+        ValueError: the dtypes or devices differ, or window is no integer ≥ 0.
+
+    Cost:
+        S·(2·w + c)·(N + P) multiply-adds, S·(w + c)·(N + P) if causal, with c = min(w, S, 64) for queries that share
+        their keys' block; as many scores. No T×T.
+
+    Source:
+        Child et al. 2019 (Sparse Transformer); Kuang et al. 2025, section 2.3. The published code of the latter counts
+        2·w keys a row, future ones included, for a causal window of w + 1.
+    """
+    check_dtypes("window_attention", {"Q": Q, "K": K, "V": V})
+    sizes = check_shapes("window_attention", {"Q": (Q, "sn"), "K": (K, "tn"), "V": (V, "tp")})
+    window, (queries, keys) = check_count("window_attention", "window", window, 0), (sizes["s"], sizes["t"])
+    if queries > keys:
+        raise ShapeError(f"window_attention: axis 's' is {queries} in Q, expected at most the {keys} tokens of K")
+    if not queries:
+        return contract("SN, TN -> ST", Q, K) @ V
+    before, after = min(window, keys), 0 if causal else min(window, keys)
+    block = max(1, min(window, queries, BLOCK))
+    blocks = -(-queries // block)
+    spare = blocks * block - queries
+    Q = functional.pad(Q, (0, 0, 0, spare)).unflatten(-2, (blocks, block))
+    # Block k holds the queries from keys - queries + k·block on, and the keys from `before` earlier to `after` later.
+    past = keys - queries
+    K, V = (
+        functional.pad(x, (0, 0, before - past, after + spare)).unfold(-2, before + block + after, block).mT
+        for x in (K, V)
+    )
+    seen = _seen(torch.arange(blocks, device=Q.device)[:, None, None] * block + past, block, before, after, keys)
+    scores = contract("KLN, KSN -> KLS", Q, K).masked_fill(~seen, -math.inf)
+    return contract("KLS, KSP -> KLP", scores.softmax(-1), V).flatten(-3, -2)[..., :queries, :]
+
+
+def receptive_field(windows: Iterable[int | None], length: int) -> int:
+    """How many tokens, itself included, can reach the last of `length` tokens through a stack of causal layers.
+
+    A window layer adds w tokens to what the layers below it bring; a global layer brings all.
+
+    Args:
+        windows: w ≥ 0 of each layer, None for a global one; the order does not matter.
+        length: T ≥ 1.
+
+    Returns:
+        min(T, 1 + Σ w), or T where a layer is global.
+
+    Raises:
+        ValueError: a window or the length is no integer in its range.
+
+    Example:
+        >>> receptive_field([4, 4, 4], 100)
+        13
+        >>> receptive_field([None, 4, 4], 100)
+        100
+    """
+    check_count("receptive_field", "length", length)
+    reach = [length if w is None else check_count("receptive_field", "window", w, 0) for w in windows]
+    return min(length, 1 + sum(reach))
+
+
+def _seen(first, block, before, after, keys):
+    """Which keys each query sees, (blocks, block, keys of a block), from the position of the first query of each."""
+    query = torch.arange(block, device=first.device)[:, None]
+    key = torch.arange(before + block + after, device=first.device) - before
+    near = (key >= query - before) & (key <= query + after)
+    inside = (first + key >= 0) & (first + key < keys)
+    return near & inside  # no row is empty, spare ones included: there are fewer of them than keys before

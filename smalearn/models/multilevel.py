@@ -1,0 +1,240 @@
+"""Softmax attention with less to compute, or to keep, for far tokens: by levels or by a window, heads in groups, RoPE.
+
+The attention itself and its caches are those of `smalearn.attention`; here they become mixers.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from smalearn._checks import ShapeError, check_count
+from smalearn.attention._levels import check_levels, halving_blocks
+from smalearn.attention.cache import KeyCache, WindowCache
+from smalearn.attention.multilevel import multilevel_attention
+from smalearn.attention.rope import check_pairs, rope_levels
+from smalearn.attention.window import window_attention
+from smalearn.models.mixer import Mixer, divide
+
+__all__ = ["FullAttention", "GroupedAttention", "MultiLevelAttention", "WindowAttention"]
+
+
+class GroupedAttention(Mixer):
+    """Causal softmax attention whose heads share keys and values in groups: what the mixers of this module have alike.
+
+        [Q, K, V] = x W_in                      heads of Q, but groups of K and V only
+        Q, K      = rope(Q), rope(K)            each level alone, if `rope`
+        Y         = attention(scales·Q, K, V)   each head, with the K and V of its group
+        y         = Y W_out
+
+    A subclass gives `attend`, all tokens at once, and `start`, a cache of `smalearn.attention`. `scales` are factors of
+    the levels' scores, 1/√(head_dim) for each: so one level is standard attention, and a split of it differs in nothing
+    but the scores it leaves out. Set the attribute for something else: the published code has 1/r_l.
+
+    Args:
+        dim: D, size of a token.
+        heads: how many heads of queries.
+        ranks: features of each level of a head; their sum is D / heads, as the subclass checks.
+        groups: how many heads of keys and values; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions; then every rank is even.
+        context: the longest text; None for no limit.
+
+    Raises:
+        ValueError: heads does not divide dim, groups does not divide heads, or the ranks do not fit.
+
+    Source:
+        Ainslie et al. 2023 (GQA); Su et al. 2021 (RoPE); Kuang et al. 2025, section 3.4, for both with levels.
+    """
+
+    def __init__(self, dim: int, heads: int, ranks: Sequence[int], groups: int | None, rope: bool, context: int | None):
+        super().__init__()
+        name = type(self).__name__
+        self.dim, self.heads, self.rope, self.context = dim, heads, rope, context
+        self.head_dim = divide(name, "dim", dim, "heads", heads)
+        self.groups = heads if groups is None else groups
+        divide(name, "heads", heads, "groups", self.groups)
+        if rope:
+            check_pairs(name, ranks)
+        self.ranks, self.scales = ranks, (self.head_dim**-0.5,) * len(ranks)
+        self.widths = [dim, *[self.groups * self.head_dim] * 2]
+        self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
+        self.out_proj = nn.Linear(dim, dim, bias=False)
+
+    def attend(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+        """Attention of all tokens at once.
+
+        Args:
+            Q: (..., groups, heads of a group, T, N) queries, scaled.
+            K: (..., groups, 1, T, N) keys.
+            V: (..., groups, 1, T, P) values.
+
+        Returns:
+            (..., groups, heads of a group, T, P).
+        """
+        raise NotImplementedError
+
+    def operands(self, x: torch.Tensor, past: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Q, K and V as `attend` takes them, to look inside.
+
+        Args:
+            x: (..., T, D).
+            past: how many tokens come before.
+
+        Returns:
+            Q (..., groups, heads of a group, T, N), scaled and rotated; K and V (..., groups, 1, T, N), K rotated.
+
+        Raises:
+            ShapeError: x does not fit the block.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("operands", x)
+        parts = self.in_proj(x).split(self.widths, -1)
+        Q, K, V = (part.unflatten(-1, (self.groups, -1, self.head_dim)).movedim(-4, -2) for part in parts)
+        Q = torch.cat([scale * q for scale, q in zip(self.scales, Q.split(self.ranks, -1), strict=True)], -1)
+        if self.rope:
+            positions = torch.arange(past, past + x.shape[-2], device=x.device)
+            Q, K = (rope_levels(part, self.ranks, positions) for part in (Q, K))
+        return Q, K, V
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Outputs (..., T, D) for x (..., T, D), nothing before it; no cache is made.
+
+        Raises:
+            ShapeError: x does not fit the block, or has more tokens than its context.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("forward", x)
+        return self._output(self.attend(*self.operands(x)))
+
+    def prefill(self, x: torch.Tensor, cache: KeyCache | WindowCache):
+        """All tokens: at once where they are the first, else by the cache; the contract is that of `Mamba2.prefill`."""
+        self.check("prefill", x, cache)
+        Q, K, V = self.operands(x, cache.length)
+        if cache.length:
+            Y, cache = cache.read(Q, K, V)
+        else:
+            Y, cache = self.attend(Q, K, V), cache.append(K, V)
+        return self._output(Y), cache
+
+    def check(self, function: str, x: torch.Tensor, cache: KeyCache | WindowCache | None = None, time: str = "t"):
+        """As `Mixer.check`, and the limit of the context.
+
+        Raises:
+            ShapeError: naming function, argument, expected and got.
+            ValueError: dtype or device differ.
+        """
+        super().check(function, x, None, time)
+        function = f"{type(self).__name__}.{function}"
+        leading = x.shape[: x.ndim - len(time) - 1]
+        wanted = (*leading, self.groups, 1)
+        if cache is not None and cache.leading != wanted:
+            raise ShapeError(f"{function}: cache has leading axes {cache.leading}, expected {wanted}")
+        length = (0 if cache is None else cache.length) + (x.shape[-2] if time else 1)
+        if self.context is not None and length > self.context:
+            raise ShapeError(f"{function}: {length} tokens, expected at most {self.context}, the context")
+
+    def _output(self, Y):
+        """All heads beside each other, and the last projection."""
+        return self.out_proj(Y.movedim(-2, -4).flatten(-3))
+
+
+class MultiLevelAttention(GroupedAttention):
+    """Multi-level attention as a mixer: tokens in blocks of their own have scores of more features than far ones.
+
+    Args:
+        dim: D, size of a token.
+        heads: how many heads of queries.
+        ranks: features of each level of a head, such as (8, 4, 4); their sum is D / heads.
+        context: the longest text, which the levels halve; or the block lengths of all levels themselves.
+        groups: how many heads of keys and values; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions, each level alone; then every rank is even.
+
+    Raises:
+        ValueError: heads does not divide dim, groups does not divide heads, or ranks or block lengths do not fit.
+
+    Cost:
+        2·D²·(1 + groups / heads) multiply-adds per token for the projections, and those of `multilevel_attention`. The
+        cache is a `KeyCache` for each group.
+
+    Source:
+        Kuang et al. 2025, section 3.4.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        ranks: Sequence[int],
+        context: int | Sequence[int],
+        groups: int | None = None,
+        rope: bool = False,
+    ):
+        name = type(self).__name__
+        features = divide(name, "dim", dim, "heads", heads)
+        block_lens = halving_blocks(context, len(ranks)) if isinstance(context, int) else context
+        ranks, block_lens = check_levels(name, ranks, block_lens, features)
+        super().__init__(dim, heads, ranks, groups, rope, context if isinstance(context, int) else block_lens[0])
+        self.block_lens = block_lens
+
+    def attend(self, Q, K, V):
+        """`multilevel_attention` of all tokens; operands as in `GroupedAttention.attend`."""
+        return multilevel_attention(Q, K, V, self.ranks, self.block_lens)
+
+    def start(self, *leading: int) -> KeyCache:
+        """The cache before the first token, in the dtype of the weights."""
+        shape, like = (*leading, self.groups, 1), self.in_proj.weight
+        return KeyCache(shape, self.ranks, self.block_lens, self.head_dim, self.context, like)
+
+
+class FullAttention(MultiLevelAttention):
+    """Standard attention with RoPE, groups and a cache with a limit: multi-level attention with one level.
+
+    Args:
+        dim: D, size of a token.
+        heads: how many heads of queries.
+        context: the longest text.
+        groups: how many heads of keys and values; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions.
+
+    Raises:
+        ValueError: heads does not divide dim, groups does not divide heads, or D / heads is odd and there is RoPE.
+    """
+
+    def __init__(self, dim: int, heads: int, context: int, groups: int | None = None, rope: bool = False):
+        super().__init__(dim, heads, (divide("FullAttention", "dim", dim, "heads", heads),), context, groups, rope)
+
+
+class WindowAttention(GroupedAttention):
+    """Sliding window attention as a mixer: a token sees itself and the `window` tokens before it.
+
+    Args:
+        dim: D, size of a token.
+        heads: how many heads of queries.
+        window: w ≥ 0.
+        groups: how many heads of keys and values; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions.
+
+    Raises:
+        ValueError: heads does not divide dim, groups does not divide heads, or D / heads is odd and there is RoPE.
+
+    Cost:
+        2·D²·(1 + groups / heads) multiply-adds per token for the projections, and those of `window_attention`. The
+        cache is a `WindowCache`, 2·groups·w·D / heads numbers, however long the text.
+
+    Source:
+        Child et al. 2019 (Sparse Transformer).
+    """
+
+    def __init__(self, dim: int, heads: int, window: int, groups: int | None = None, rope: bool = False):
+        features = divide("WindowAttention", "dim", dim, "heads", heads)
+        super().__init__(dim, heads, (features,), groups, rope, None)
+        self.window = check_count("WindowAttention", "window", window, 0)
+
+    def attend(self, Q, K, V):
+        """`window_attention` of all tokens; operands as in `GroupedAttention.attend`."""
+        return window_attention(Q, K, V, self.window, causal=True)
+
+    def start(self, *leading: int) -> WindowCache:
+        """The cache before the first token, in the dtype of the weights."""
+        shape, like = (*leading, self.groups, 1), self.in_proj.weight
+        return WindowCache(shape, self.head_dim, self.window, self.head_dim, like)
