@@ -21,11 +21,25 @@ from torch.nn import functional
 
 from smalearn._checks import check_count
 
-__all__ = ["Plan", "Record", "accuracy", "train", "write_atomically"]
+__all__ = ["LOSSES", "Plan", "Record", "accuracy", "mean_loss", "train", "write_atomically"]
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 REDRAW = 0.2  # seconds from one drawing of the bar to the next
 WIDTH = 30  # of the bar, in characters
+
+
+def _cross_entropy(outputs, targets):
+    """Mean over the questions; outputs are logits, a target of -100 asks nothing."""
+    asked = targets != -100
+    return functional.cross_entropy(outputs[asked], targets[asked])
+
+
+LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "cross-entropy": _cross_entropy,
+    "absolute error": functional.l1_loss,
+    "squared error": functional.mse_loss,
+}
+"""What a step makes smaller, from outputs and targets: of tokens the first, of numbers the others."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,7 @@ class Plan:
         weight_decay: of AdamW; not for norms, biases and other parameters with fewer than two axes.
         clip: the largest norm of the gradient.
         every: steps from one test, and one checkpoint, to the next.
+        loss: a name of `LOSSES`.
 
     Raises:
         ValueError: a value is out of its range.
@@ -50,6 +65,7 @@ class Plan:
     weight_decay: float = 0.1
     clip: float = 1.0
     every: int = 100
+    loss: str = "cross-entropy"
 
     def __post_init__(self):
         check_count("Plan", "steps", self.steps)
@@ -61,6 +77,8 @@ class Plan:
                 raise ValueError(f"Plan: {name} must be positive, got {getattr(self, name)}")
         if not self.weight_decay >= 0:
             raise ValueError(f"Plan: weight_decay must be ≥ 0, got {self.weight_decay}")
+        if self.loss not in LOSSES:
+            raise ValueError(f"Plan: loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, from 0 to steps - 1."""
@@ -72,11 +90,15 @@ class Plan:
 
 @dataclass
 class Record:
-    """What a run leaves: the loss of every step done, the accuracy at some of them, and whether it was interrupted."""
+    """What a run leaves: the loss of every step, that of the test and its accuracy at some, whether it was interrupted.
+
+    Only tokens have an accuracy; where the targets are numbers, the loss of the test says it all.
+    """
 
     losses: list[float] = field(default_factory=list)
     accuracies: dict[int, float] = field(default_factory=dict)
     interrupted: bool = False
+    test_losses: dict[int, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -92,17 +114,18 @@ def train(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> tuple[nn.Module, Record]:
-    """Train a model in place to predict a task's targets; where nothing is asked, the target is -100.
+    """Train a model in place to predict a task's targets: tokens, -100 where nothing is asked; or numbers.
 
     Interrupt it (the stop button, Ctrl+C) when you have seen enough: it returns what it has. With a checkpoint, the
     same call goes on where the file was last written, at most `plan.every` steps back; a finished run comes back at
     once.
 
     Args:
-        model: tokens (..., T) in, logits (..., T, V) out.
+        model: tokens (..., T) in, logits (..., T, V) out; or anything in, numbers of the targets' shape out. A
+            parameter that has an attribute `lr_scale` learns at that multiple of the plan's rate.
         task: from a step's number to its inputs and targets (..., T); the same number gives the same batch.
-        plan: how to train.
-        test: inputs and targets that no step sees, for the accuracy every `plan.every` steps and after the last one.
+        plan: how to train, and by which loss.
+        test: inputs and targets that no step sees, to be measured every `plan.every` steps and after the last one.
         checkpoint: a file to go on from, if it exists, and to write to. It is replaced as a whole or not at all.
         progress: show a bar, below the cell or in the terminal.
 
@@ -129,7 +152,7 @@ def train(
             run.step(*task(done - 1))
             if done % plan.every == 0 or done == plan.steps:
                 if test is not None:
-                    run.record.accuracies[done] = accuracy(model, *test)
+                    run.test(done, *test)
                 if path is not None:
                     run.save(path, fingerprint)
             if show is not None:
@@ -137,6 +160,33 @@ def train(
     except KeyboardInterrupt:
         run.record.interrupted = True
     return model.eval(), run.record
+
+
+@torch.no_grad()
+def mean_loss(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: str = "cross-entropy", batch: int = 256
+) -> float:
+    """The loss over many examples, every question with the same weight.
+
+    Args:
+        model: of inputs (B, ...), as in `train`.
+        inputs: (B, ...).
+        targets: (B, ...), -100 where nothing is asked of a model of tokens.
+        loss: a name of `LOSSES`.
+        batch: examples at a time.
+
+    Returns:
+        Sum of losses / questions, NaN if there is no question.
+    """
+    training, total, asked = model.training, 0.0, 0
+    model.eval()
+    for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
+        questions = y.numel() if y.is_floating_point() else int((y != -100).sum())
+        if questions:
+            total += LOSSES[loss](model(x), y).item() * questions
+        asked += questions
+    model.train(training)
+    return total / asked if asked else math.nan
 
 
 @torch.no_grad()
@@ -166,24 +216,30 @@ class _Run:
     """A model, its optimiser and its record, which are saved and loaded together."""
 
     def __init__(self, model, plan):
-        decayed = [p for p in model.parameters() if p.ndim > 1]
-        others = [p for p in model.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        groups: dict[tuple[float, float], list] = {}
+        for p in model.parameters():
+            groups.setdefault((plan.weight_decay if p.ndim > 1 else 0.0, getattr(p, "lr_scale", 1.0)), []).append(p)
+        options = [{"params": part, "weight_decay": decay, "scale": scale} for (decay, scale), part in groups.items()]
         self.model, self.plan, self.record = model, plan, Record()
-        self.optimizer = torch.optim.AdamW(groups, lr=plan.lr)
+        self.optimizer = torch.optim.AdamW(options, lr=plan.lr)
 
     def step(self, inputs, targets):
         """One step, on the mean loss over the questions."""
         self.model.train()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.rate(len(self.record.losses))
-        asked = targets != -100
-        loss = functional.cross_entropy(self.model(inputs)[asked], targets[asked])
+            group["lr"] = self.plan.rate(len(self.record.losses)) * group["scale"]
+        loss = LOSSES[self.plan.loss](self.model(inputs), targets)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
         self.optimizer.step()
         self.record.losses.append(loss.item())
+
+    def test(self, done, inputs, targets):
+        """What the record keeps of the test."""
+        self.record.test_losses[done] = mean_loss(self.model, inputs, targets, self.plan.loss)
+        if not targets.is_floating_point():
+            self.record.accuracies[done] = accuracy(self.model, inputs, targets)
 
     def save(self, path, fingerprint):
         """Write everything that the next step depends on."""
@@ -194,6 +250,7 @@ class _Run:
             "optimizer": self.optimizer.state_dict(),
             "losses": self.record.losses,
             "accuracies": self.record.accuracies,
+            "test_losses": self.record.test_losses,
         }
         write_atomically(path, lambda file: torch.save(state, file))
 
@@ -212,7 +269,7 @@ class _Run:
             raise ValueError(f"train: {path} is of another model; give another file, or remove it")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.record = Record(state["losses"], state["accuracies"])
+        self.record = Record(state["losses"], state["accuracies"], test_losses=state["test_losses"])
 
 
 def write_atomically(path: Path, write: Callable[[object], None]) -> None:

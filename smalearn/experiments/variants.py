@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from smalearn.models import CausalConvolution, GatedRMSNorm, Mamba1, Mamba2
 
-__all__ = ["Gate", "NormedMamba1", "SequentialMamba2", "undecayed", "unnormed"]
+__all__ = ["ConstantDecay", "Gate", "NormedMamba1", "SequentialMamba2", "undecayed", "unnormed"]
 
 
 class Gate(nn.Module):
@@ -29,6 +29,15 @@ def undecayed(dim: int, state: int, **sizes: int) -> Mamba2:
     block = Mamba2(dim, state, **sizes)
     block.A_log = nn.Parameter(torch.full_like(block.A_log, -torch.inf), requires_grad=False)
     return block
+
+
+class ConstantDecay(Mamba2):
+    """Mamba-2 that forgets alike at every token; how strongly it writes a token still depends on the token."""
+
+    def _operands(self, xBC, dt):
+        X, inputs, log_a, B, C = super()._operands(xBC, dt)
+        constant = -self.A_log.exp() * functional.softplus(self.dt_bias)
+        return X, inputs, constant.view(self.groups, self.heads_per_group).expand_as(log_a), B, C
 
 
 class NormedMamba1(Mamba1):

@@ -118,8 +118,8 @@ def test_a_block_cut_by_heads():
 
 
 @pytest.mark.parametrize(("length", "pairs", "vocabulary"), [(4, 1, 4), (16, 3, 12), (64, 16, 64)])
-@pytest.mark.claim("004:mqar-task", "smalearn.tasks.mqar_lookup")
-@pytest.mark.claim("004:mqar-task", "smalearn.tasks.mqar")
+@pytest.mark.claim("004:mqar-task", "smalearn.tasks.recall.mqar_lookup")
+@pytest.mark.claim("004:mqar-task", "smalearn.tasks.recall.mqar")
 def test_every_query_has_its_pair_before_it(length, pairs, vocabulary):
     inputs, targets = mqar(50, length, pairs, vocabulary, seed=1)
     assert inputs.shape == targets.shape == (50, length)
@@ -134,7 +134,7 @@ def test_every_query_has_its_pair_before_it(length, pairs, vocabulary):
     assert torch.equal(mqar_lookup(inputs, pairs), targets)
 
 
-@pytest.mark.claim("004:mqar-task", "smalearn.tasks.mqar")
+@pytest.mark.claim("004:mqar-task", "smalearn.tasks.recall.mqar")
 def test_seeds_and_chance():
     examples, pairs = 2000, 8
     inputs, targets = mqar(examples, 64, pairs, 64, seed=2)

@@ -1,4 +1,4 @@
-"""Synthetic tasks, drawn anew for every seed: what a model must remember is known, so its memory can be measured."""
+"""Associative recall: what a model must remember is known, so its memory can be measured."""
 
 import torch
 

@@ -1,0 +1,126 @@
+"""Where a public file comes from and how it gets here: a folder of yours, the cache or the network, always checked."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["FOLDER", "PublicFile", "Source", "UnreachableError", "fetch"]
+
+FOLDER = "SMALEARN_DATA"
+"""The environment variable that names a folder with the files, for a machine without network."""
+
+
+TIMEOUT = 20
+"""Seconds that a server may be silent."""
+
+
+class UnreachableError(Exception):
+    """There is no way to the file from here; its text says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What data are, for whoever shows results that were made with them.
+
+    Args:
+        name: short, as the loaders take it; another than the one asked for where that could not be had.
+        sentence: where they come from, and, where they stand in for others, why.
+        licence: under which they may be used.
+        sha256: of the bytes, or of what stands in for them.
+    """
+
+    name: str
+    sentence: str
+    licence: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """A file of a public repository, known to the last bit.
+
+    Args:
+        source: what it is.
+        file: its name in the folder `SMALEARN_DATA` and in the cache.
+        url: where it is published.
+        size: in bytes.
+    """
+
+    source: Source
+    file: str
+    url: str
+    size: int
+
+
+def fetch(function: str, wanted: PublicFile) -> bytes:
+    """The bytes of a public file: from the folder `SMALEARN_DATA` if that is set, else from the cache or the network.
+
+    Only what cannot be reached is left to the caller to replace. A file that is there and is another one is an error:
+    it would give other results under the same name.
+
+    Args:
+        function: name of the public function, which opens every message.
+        wanted: the file.
+
+    Returns:
+        Its contents, of the known checksum.
+
+    Raises:
+        UnreachableError: there is no network, or the server does not have or give the file.
+        ValueError: `SMALEARN_DATA` has no such file, or another one; the download broke off, or is another file.
+        ImportError: pooch is missing, which downloads and keeps files.
+
+    Cost:
+        One download; later calls read the cache, `pooch.os_cache("smalearn")`.
+    """
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return _download(function, wanted)
+    path = Path(folder) / wanted.file
+    if not path.is_file():
+        raise ValueError(f"{function}: {FOLDER} must have the file {wanted.file}, got none in {folder}")
+    return _checked(function, wanted, path.read_bytes(), path)
+
+
+def _download(function, wanted):
+    """From the cache, or from the network into the cache; what is there and is another file is fetched anew."""
+    try:
+        import pooch
+        import requests
+    except ImportError as error:
+        message = f'{function}: {wanted.file} needs pooch, got none; pip install "smalearn[lab]", or set {FOLDER}'
+        raise ImportError(message) from error
+    logger, level = pooch.get_logger(), pooch.get_logger().level
+    logger.setLevel("WARNING")  # "Downloading data from …" would stand in a chapter, the first time only
+    try:
+        path = pooch.retrieve(
+            wanted.url,
+            known_hash=f"sha256:{wanted.source.sha256}",
+            fname=wanted.file,
+            path=pooch.os_cache("smalearn"),
+            downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
+        )
+    except requests.exceptions.ChunkedEncodingError as error:
+        expected = f"{wanted.file}, expected {wanted.size} bytes"
+        raise ValueError(f"{function}: the download of {expected}, broke off: {error}; try again") from error
+    except requests.exceptions.HTTPError as error:
+        raise UnreachableError(f"the server answered {error.response.status_code}") from error
+    except requests.exceptions.RequestException as error:
+        raise UnreachableError("there is no connection") from error
+    except ValueError as error:  # another checksum
+        found = str(error).partition(". ")[0]
+        raise ValueError(f"{function}: {wanted.url} is not {wanted.file} as it should be; {found}") from error
+    finally:
+        logger.setLevel(level)
+    return Path(path).read_bytes()
+
+
+def _checked(function, wanted, content, path):
+    """The content, if it is what it should be."""
+    if len(content) != wanted.size:
+        raise ValueError(f"{function}: {path} must have {wanted.size} bytes, got {len(content)}")
+    found = hashlib.sha256(content).hexdigest()
+    if found != wanted.source.sha256:
+        raise ValueError(f"{function}: {path} must have the sha256 {wanted.source.sha256}, got {found}")
+    return content

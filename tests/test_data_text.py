@@ -1,0 +1,70 @@
+"""A text becomes numbers and back; what is validated on is never trained on; a seed gives the same pieces."""
+
+import pytest
+import torch
+
+from smalearn.data import Vocabulary, excerpts, load_text, split_text
+
+
+def test_the_text_of_every_python_is_long_enough():
+    text = load_text("python topics").text
+    assert len(text) > 300_000
+    assert "Assignment statements are used to (re)bind names to values" in text.replace("\n", " ")
+    assert len(Vocabulary(text)) < 200
+
+
+@pytest.mark.parametrize("text", ["a", "hello", "ä\nß…\x00z", "Grüße, 世界"])
+def test_decoding_undoes_encoding(text):
+    vocabulary = Vocabulary(text)
+    codes = vocabulary.encode(text)
+    assert codes.dtype == torch.int64
+    assert codes.shape == (len(text),)
+    assert vocabulary.decode(codes) == text
+    assert sorted(set(codes.tolist())) == list(range(len(vocabulary)))
+    assert list(vocabulary.characters) == sorted(set(text))
+
+
+def test_a_vocabulary_refuses_what_it_does_not_know():
+    assert Vocabulary("ab").encode("").shape == (0,)
+    with pytest.raises(ValueError, match=r"Vocabulary\.encode: 'c' is none of the 2 characters"):
+        Vocabulary("ab").encode("abc")
+    with pytest.raises(ValueError, match="Vocabulary: text must have at least one character, got none"):
+        Vocabulary("")
+
+
+@pytest.mark.parametrize(("length", "part", "end"), [(10, 0.1, 1), (1000, 0.25, 250), (7, 0.5, 3), (5, 0.1, 0)])
+def test_the_parts_are_the_text(length, part, end):
+    codes = torch.arange(length)
+    known, unseen = split_text(codes, part)
+    assert torch.equal(torch.cat([known, unseen]), codes)
+    assert len(unseen) == end
+
+
+@pytest.mark.parametrize("part", [0, 1, -0.1, 1.5, float("nan")])
+def test_a_part_is_a_part(part):
+    with pytest.raises(ValueError, match=r"split_text: part must be in \(0, 1\), got "):
+        split_text(torch.arange(10), part)
+
+
+def test_targets_are_the_next_characters():
+    inputs, targets = excerpts(torch.arange(50) * 3, examples=400, length=7, seed=2)
+    assert inputs.shape == targets.shape == (400, 7)
+    assert torch.equal(targets, inputs + 3)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert set((inputs[:, 0] // 3).tolist()) == set(range(43))  # from the first place to the last that has a target
+
+
+def test_a_seed_gives_the_same_pieces():
+    codes = torch.arange(1000)
+    first, again, other = (excerpts(codes, 5, 7, seed)[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_pieces_that_do_not_fit_are_refused():
+    assert excerpts(torch.arange(8), 2, 7, 0)[0].tolist() == [list(range(7))] * 2
+    with pytest.raises(ValueError, match="excerpts: length must be at most 7, got 8"):
+        excerpts(torch.arange(8), 2, 8, 0)
+    for name, sizes in (("examples", (0, 3)), ("length", (2, 0))):
+        with pytest.raises(ValueError, match=f"excerpts: {name} must be an integer ≥ 1, got 0"):
+            excerpts(torch.arange(8), *sizes, seed=0)
