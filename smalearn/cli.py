@@ -14,7 +14,7 @@ from pathlib import Path
 
 from smalearn import __version__, workbook
 
-__all__ = ["bench", "doctor", "lab", "main", "progress", "reset"]
+__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site"]
 
 CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
 
@@ -117,21 +117,119 @@ def bench(args: argparse.Namespace) -> int:
     """Measure against peers and print the result, which takes minutes.
 
     Args:
-        args: `name` of the benchmark, and `output`, a file for the result with all samples as JSON, or None.
+        args: `name` of the benchmark; `output`, a file for the result with all samples as JSON, or None; of `ssd` also
+            `device`, where our GPU programs run, or None for the CPU's form, and `tune`, whether to look for better
+            configurations of them.
 
     Returns:
         Exit status.
     """
-    from smalearn.bench import BENCHMARKS, table
+    from smalearn.bench import BENCHMARKS, device, table
 
     if args.name not in BENCHMARKS:
         return _fail(f"bench: there is no benchmark {args.name!r}, only {', '.join(BENCHMARKS)}")
     if args.output and not args.output.parent.is_dir():
         return _fail(f"bench: there is no folder {args.output.parent} for the result")
-    result = BENCHMARKS[args.name]()
+    if args.device or args.tune:
+        if args.name != "ssd" or not args.device:
+            return _fail("bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]")
+        if reason := device.can_run(args.device):
+            return _fail(f"bench: {reason}")
+        result = device.benchmark(args.device, tuning=args.tune)
+    else:
+        result = BENCHMARKS[args.name]()
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(table(result))
+    return 0
+
+
+@_in_course
+def site(args: argparse.Namespace) -> int:
+    """Write the course as pages that can be read without a server, a network or a kernel.
+
+    Args:
+        args: `output`, the folder, and `repository` on GitHub for the buttons to Colab and Binder, or None.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn import site
+
+    try:
+        pages = site.build(Path.cwd(), args.output, args.repository)
+    except (ImportError, OSError, ValueError) as error:
+        return _fail(str(error))
+    print(f"{pages} pages; open {args.output / 'index.html'}")
+    return 0
+
+
+@_in_course
+def claims(args: argparse.Namespace) -> int:
+    """Print what the sources claim, where the course derives it, and which test holds it.
+
+    Args:
+        args: `pattern`, in the id, the statement, a function or a test; all claims without it.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn import site
+
+    print(site.table(site.claims(Path.cwd()), args.pattern))
+    return 0
+
+
+def grade(args: argparse.Namespace) -> int:
+    """Grade notebooks, each in a process of its own, and write a table of the points.
+
+    Args:
+        args: `files`, names of notebooks and folders; `output`, the table; `jobs`, notebooks at a time, or None;
+            `exercises` and `weights`, files of the teacher's own, or None; `seconds` and `memory` in GiB, for each
+            notebook.
+
+    Returns:
+        Exit status: 0 if every notebook could be read, set up and graded to its end; 1 if one could not (its row says
+        why), or if there is no table.
+    """
+    from smalearn import grading
+
+    try:
+        if args.exercises:
+            grading.load(args.exercises)
+        submissions = grading.read(grading.files(args.files))
+        weights = grading.weigh(submissions, args.weights)
+        args.output.open("a").close()  # what cannot be written is known before it takes minutes
+        limits = grading.Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
+        rows = grading.grade(submissions, grading.exercises(weights), limits, args.jobs)
+        grading.write(rows, weights, args.output)
+    except ValueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"grade: {error}")
+    print(grading.summary(rows, weights), f"The table: {args.output}", sep="\n")
+    return int(any("" in row.notes for row in rows))
+
+
+@_in_course
+def export(args: argparse.Namespace) -> int:
+    """Write chapters as assignments for another grader.
+
+    Args:
+        args: `chapters`, numbers or names of files, and `output`, the folder.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn import grading
+
+    try:
+        written = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
+    except ValueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"export: {error}")
+    print(*written, sep="\n")
     return 0
 
 
@@ -176,8 +274,50 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
     command.add_argument("name", help="what to time: linear-attention, masks, ssd, weights")
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
+    command.add_argument(
+        "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"
+    )
+    command.add_argument("--tune", action="store_true", help="of ssd: look for better configurations of them first")
     command.set_defaults(run=bench)
+    command = commands.add_parser("site", help="write the course as pages for a browser")
+    command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help="where to (site)")
+    command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub, for buttons to Colab and Binder")
+    command.set_defaults(run=site)
+    command = commands.add_parser("claims", help="show what the sources claim, and which test holds it")
+    command.add_argument("pattern", nargs="?", default="", help="in an id such as 000:eq10, a statement, a function")
+    command.set_defaults(run=claims)
+    _add_teaching(commands)
     return parser
+
+
+def _add_teaching(commands: argparse._SubParsersAction) -> None:
+    """The sub-commands for teachers."""
+    command = commands.add_parser("grade", help="grade notebooks into a table; for teachers")
+    command.add_argument("files", nargs="+", help="notebooks, or folders of notebooks")
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE", help="the table, as CSV")
+    command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (up to 4)")
+    command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
+    command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
+    command.add_argument("--seconds", type=_count, default=120, help="for each notebook (120)")
+    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="for each notebook, on Linux (2)")
+    command.set_defaults(run=grade)
+    command = commands.add_parser("export", help="write chapters for another grader; for teachers")
+    command.add_argument("form", choices=["nbgrader"], help="whose form")
+    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, or the name of its file")
+    command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="the course's folder")
+    command.set_defaults(run=export)
+
+
+def _count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def _anywhere(path: str) -> Path:
+    """A path as it is meant where the command is typed, whatever folder the command works in."""
+    return Path(path).absolute()
 
 
 def _fail(message: str) -> int:

@@ -1494,3 +1494,19 @@ def test_verify_finds_faulty_mutants(monkeypatch):
 @pytest.mark.parametrize("module", [core, commands, judge, report])
 def test_docstring_examples(module):
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("target", [1.5, 3, 1 + 2j])
+def test_a_whole_number_that_no_float_holds_is_a_wrong_answer(target):
+    found = compare.difference(10**400, target, 1e-9)
+    assert (found.sentence, found.in_form) == ("Wrong answer", True)
+    assert compare.difference(10**400, 10**400, 1e-9) is None
+
+
+def test_an_answer_key_judges_what_was_run_elsewhere():
+    key = judge.AnswerKey(CAUSAL, 3)
+    for function in (causal_product, CAUSAL.mutants[0].function, lambda Q, K, V: None):
+        here, there = evaluate(CAUSAL, function, 3), key.judge(run(function, key.cases, 3, 5.0))
+        assert (there.outcome, there.seed, there.passed) == (here.outcome, 3, here.passed)
+        assert there.misconception is here.misconception
+    assert key.judge(run(causal_product, key.cases[:2], 3, 5.0), 5.0).outcome == "timeout"

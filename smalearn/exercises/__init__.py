@@ -6,9 +6,10 @@ Teachers write their own with the same object: `check(Exercise(...), attempt)` w
 
 from smalearn.exercises.commands import CheckFailed, check, hint, solution
 from smalearn.exercises.core import Exercise, Mutant, register, registry
-from smalearn.exercises.judge import Result, evaluate, verify
+from smalearn.exercises.judge import AnswerKey, Result, evaluate, verify
 
 __all__ = [
+    "AnswerKey",
     "CheckFailed",
     "Exercise",
     "Mutant",

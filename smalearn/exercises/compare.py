@@ -131,10 +131,14 @@ def _items(answer: tuple | list, target: tuple | list, tolerance: float) -> Diff
 
 
 def _numbers(answer: complex, target: complex, tolerance: float) -> Difference | None:
-    near = cmath.isclose(answer, target, rel_tol=tolerance, abs_tol=0 if target else tolerance)
+    try:
+        near = cmath.isclose(answer, target, rel_tol=tolerance, abs_tol=0 if target else tolerance)
+        finite = cmath.isfinite(answer)
+    except OverflowError:  # a whole number that no float holds
+        near, finite = False, True
     if answer == target or (near and not isinstance(target, numbers.Integral)):
         return None
-    if not cmath.isfinite(answer):
+    if not finite:
         return Difference(f"Not finite: the answer is {answer}", target, answer)
     return Difference("Wrong answer", target, answer, in_form=True)
 

@@ -4,14 +4,15 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 
 from smalearn.exercises.compare import KINDS, Difference, difference, elements, freeze, kind, same
 from smalearn.exercises.core import Exercise, Mutant
-from smalearn.exercises.run import Call, run
+from smalearn.exercises.run import Call, Run, run
 
-__all__ = ["Result", "evaluate", "verify"]
+__all__ = ["AnswerKey", "Result", "evaluate", "verify"]
 
 LIMIT = 10.0  # seconds that an attempt may take for all its cases
 
@@ -60,36 +61,87 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     Raises:
         KeyboardInterrupt: the learner stopped the check.
     """
-    cases = exercise.draw(seed)
-    unusable = _unusable(exercise, attempt, cases)
+    key = AnswerKey(exercise, seed)
+    unusable = _unusable(exercise, attempt, key.cases)
     if unusable:
-        return Result(exercise, "error", seed, len(cases), problem=Difference(unusable))
-    targets = _targets(exercise, cases)
-    ran = run(attempt, cases, seed, limit)
-    if ran.calls and all(call.stub for call in ran.calls):
-        return Result(exercise, "not started", seed, len(cases), printed=ran.printed)
-    verdicts = [_verdict(exercise, *trio) for trio in zip(ran.calls, cases, targets, strict=False)]
-    result = Result(exercise, "passed", seed, len(cases), verdicts.count(None), ran.printed)
-    if result.passed == result.cases:
-        return result
-    if len(ran.calls) < len(cases):
-        outcome, worst = "timeout", len(ran.calls)
-        verdicts.append(Difference(f"Stopped after {limit:g} s: is there a loop that never ends?"))
-    else:
-        worst = min((i for i, verdict in enumerate(verdicts) if verdict), key=lambda i: elements(cases[i]))
-        outcome = "error" if ran.calls[worst].error else "failed"
-    return replace(
-        result,
-        outcome=outcome,
-        problem=verdicts[worst],
-        case=worst + 1,
-        arguments=exercise.bind(cases[worst]),
-        misconception=_recognise(exercise, ran.calls, _known(exercise, cases, seed)) if outcome == "failed" else None,
-    )
+        return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
+    return key.judge(run(attempt, key.cases, seed, limit), limit)
 
 
-def _targets(exercise: Exercise, cases: list[tuple]) -> list:
-    return [freeze(exercise.oracle(*copy.deepcopy(case))) for case in cases]
+@dataclass(frozen=True)
+class AnswerKey:
+    """What an attempt is held against: the cases of an exercise, the right answers, and the known wrong ones.
+
+    It calls no attempt. Who has run one elsewhere, in another process, lets the key judge what came back.
+
+    Args:
+        exercise: what is attempted.
+        seed: of the cases' random data.
+    """
+
+    exercise: Exercise
+    seed: int = 0
+
+    @cached_property
+    def cases(self) -> list[tuple]:
+        """The argument tuples."""
+        return self.exercise.draw(self.seed)
+
+    @cached_property
+    def targets(self) -> list:
+        """What the oracle answers in each case."""
+        return [freeze(self.exercise.oracle(*copy.deepcopy(case))) for case in self.cases]
+
+    @cached_property
+    def known(self) -> list[list[Call]]:
+        """What each mutant answers."""
+        return [run(mutant.function, self.cases, self.seed, LIMIT).calls for mutant in self.exercise.mutants]
+
+    def judge(self, ran: Run, limit: float = LIMIT) -> Result:
+        """What came of an attempt, by its answers.
+
+        Args:
+            ran: the calls of the attempt, in the order of the cases; fewer where time ran out.
+            limit: seconds that it had, for the message.
+        """
+        exercise, cases = self.exercise, self.cases
+        if ran.calls and all(call.stub for call in ran.calls):
+            return Result(exercise, "not started", self.seed, len(cases), printed=ran.printed)
+        verdicts = self.verdicts(ran.calls)
+        result = Result(exercise, "passed", self.seed, len(cases), verdicts.count(None), ran.printed)
+        if result.passed == result.cases:
+            return result
+        if len(ran.calls) < len(cases):
+            outcome, worst = "timeout", len(ran.calls)
+            verdicts.append(Difference(f"Stopped after {limit:g} s: is there a loop that never ends?"))
+        else:
+            worst = min((i for i, verdict in enumerate(verdicts) if verdict), key=lambda i: elements(cases[i]))
+            outcome = "error" if ran.calls[worst].error else "failed"
+        return replace(
+            result,
+            outcome=outcome,
+            problem=verdicts[worst],
+            case=worst + 1,
+            arguments=exercise.bind(cases[worst]),
+            misconception=self.recognise(ran.calls) if outcome == "failed" else None,
+        )
+
+    def verdicts(self, calls: list[Call]) -> list[Difference | None]:
+        """What is wrong with each call; None where it is right."""
+        return [_verdict(self.exercise, *trio) for trio in zip(calls, self.cases, self.targets, strict=False)]
+
+    def recognise(self, calls: list[Call]) -> Mutant | None:
+        """The mutant that answers as the attempt does in every case; none where the attempt raised.
+
+        To agree where the mutant is wrong would be too little: two wrong answers often meet in one small case.
+        """
+        if any(call.error for call in calls):
+            return None
+        for mutant, wrong in zip(self.exercise.mutants, self.known, strict=True):
+            pairs = zip(calls, wrong, strict=False)
+            if len(wrong) == len(calls) and all(_agree(call, other, self.exercise.tolerance) for call, other in pairs):
+                return mutant
+        return None
 
 
 def _parameters(function: Callable) -> str:
@@ -131,25 +183,6 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     return Difference(changed) if changed else None
 
 
-def _known(exercise: Exercise, cases: list[tuple], seed: int) -> Iterator[list[Call]]:
-    """What each mutant answers."""
-    return (run(mutant.function, cases, seed, LIMIT).calls for mutant in exercise.mutants)
-
-
-def _recognise(exercise: Exercise, calls: list[Call], known: Iterable[list[Call]]) -> Mutant | None:
-    """The mutant that answers as the attempt does in every case; none where the attempt raised.
-
-    To agree where the mutant is wrong would be too little: two wrong answers often meet in one small case.
-    """
-    if any(call.error for call in calls):
-        return None
-    for mutant, wrong in zip(exercise.mutants, known, strict=True):
-        pairs = zip(calls, wrong, strict=False)
-        if len(wrong) == len(calls) and all(_agree(call, other, exercise.tolerance) for call, other in pairs):
-            return mutant
-    return None
-
-
 def _agree(call: Call, known: Call, tolerance: float) -> bool:
     return not known.error and difference(call.answer, known.answer, tolerance) is None
 
@@ -176,24 +209,21 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
     def stub(*arguments):
         raise NotImplementedError
 
-    cases = exercise.draw(seed)
-    if not same(cases, exercise.draw(seed)):
+    key = AnswerKey(exercise, seed)
+    if not same(key.cases, exercise.draw(seed)):
         yield "the cases differ from one drawing to the next: draw from the given generator alone"
-    if elements(cases[0]) > min(map(elements, cases)):
+    if elements(key.cases[0]) > min(map(elements, key.cases)):
         yield "the first case is not the smallest"
-    targets = _targets(exercise, cases)
-    if not all(map(_comparable, targets)):
+    if not all(map(_comparable, key.targets)):
         yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
     result = evaluate(exercise, exercise.solution, seed)
     if result.outcome != "passed":
         yield f"the solution has the outcome {result.outcome!r}: {result.problem and result.problem.sentence}"
     if evaluate(exercise, stub, seed).outcome != "not started":
         yield "an empty stub is not 'not started'"
-    known = list(_known(exercise, cases, seed))
-    for mutant, calls in zip(exercise.mutants, known, strict=True):
-        verdicts = [_verdict(exercise, *trio) for trio in zip(calls, cases, targets, strict=False)]
-        recognised = _recognise(exercise, calls, known)
-        for problem in _mutant_problems(mutant, verdicts, recognised, len(cases)):
+    for mutant, calls in zip(exercise.mutants, key.known, strict=True):
+        verdicts = key.verdicts(calls)
+        for problem in _mutant_problems(mutant, verdicts, key.recognise(calls), len(key.cases)):
             yield f"mutant {mutant.name!r} {problem}"
 
 
