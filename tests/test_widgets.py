@@ -20,6 +20,7 @@ from smalearn.widgets import (
     FeatureExplorer,
     KernelTracer,
     MaskExplorer,
+    ScoreExplorer,
     StateExplorer,
     WeightExplorer,
     base,
@@ -34,6 +35,7 @@ EXPLORERS = [
     FeatureExplorer,
     KernelTracer,
     MaskExplorer,
+    ScoreExplorer,
     StateExplorer,
     WeightExplorer,
 ]

@@ -10,6 +10,7 @@ from smalearn.widgets.contraction_map import ContractionMap
 from smalearn.widgets.feature_explorer import FeatureExplorer
 from smalearn.widgets.kernel_tracer import KernelTracer
 from smalearn.widgets.mask_explorer import MaskExplorer
+from smalearn.widgets.score_explorer import ScoreExplorer
 from smalearn.widgets.state_explorer import StateExplorer
 from smalearn.widgets.weight_explorer import WeightExplorer
 
@@ -20,6 +21,7 @@ __all__ = [
     "FeatureExplorer",
     "KernelTracer",
     "MaskExplorer",
+    "ScoreExplorer",
     "StateExplorer",
     "WeightExplorer",
 ]
