@@ -15,7 +15,7 @@ LEVELS = [
     {"sma", "linear_attention", "ssm"},
     {"ssd", "kernel_attention", "kernels"},
     {"fast", "attention"},
-    {"models", "tasks", "data"},
+    {"models", "tasks", "data", "distributed"},
     {"train", "bench", "plots"},
     {"widgets", "exercises", "experiments", "workbook", "doctor"},
     {"grading", "site"},

@@ -189,9 +189,37 @@ def test_bench_prints_the_result_and_keeps_it(tmp_path, monkeypatch, capsys):
 
 def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
     assert cli.main(["bench", "dance"]) == 1
-    assert "smalearn bench: there is no benchmark 'dance', only linear-attention" in capsys.readouterr().err
+    names = ", ".join(bench.BENCHMARKS)
+    assert capsys.readouterr().err == f"smalearn bench: there is no benchmark 'dance', only {names}\n"
     assert cli.main(["bench", "linear-attention", "-o", str(tmp_path / "nowhere/result.json")]) == 1
     assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tuning", [False, True])
+def test_bench_of_a_device(tuning, tmp_path, monkeypatch, capsys):
+    calls = []
+    result = {"command": "smalearn bench ssd --device cpu"}
+    monkeypatch.setattr(bench.device, "benchmark", lambda *args, **options: calls.append((args, options)) or result)
+    monkeypatch.setattr(bench, "table", lambda result: result["command"])
+    file = tmp_path / "result.json"
+    assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(file), *["--tune"] * tuning]) == 0
+    assert calls == [(("cpu",), {"tuning": tuning})]
+    assert json.loads(file.read_text(encoding="utf-8")) == result
+    assert capsys.readouterr().out == "smalearn bench ssd --device cpu\n"
+
+
+@pytest.mark.parametrize("arguments", [["masks", "--device", "cpu"], ["ssd", "--tune"], ["masks", "--tune"]])
+def test_only_ssd_runs_on_a_device(arguments, capsys):
+    assert cli.main(["bench", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert shown == "smalearn bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]\n"
+
+
+def test_bench_without_a_gpu_says_what_can_be_tried(monkeypatch, capsys):
+    monkeypatch.setattr(bench.device.torch.cuda, "is_available", lambda: False)
+    assert cli.main(["bench", "ssd", "--device", "cuda"]) == 1
+    wanted = "no GPU that Triton compiles for; --device cpu tries the harness at tiny sizes"
+    assert capsys.readouterr().err == f"smalearn bench: {wanted}\n"
 
 
 def test_version(capsys):

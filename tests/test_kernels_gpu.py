@@ -1,5 +1,7 @@
 """The GPU programs against the recurrence in float64: in the tile machine, in Triton's interpreter, on a GPU."""
 
+import contextlib
+import functools
 import itertools
 import os
 import subprocess
@@ -22,19 +24,23 @@ from smalearn.testing import assert_close, random_tensors
 needs_triton = pytest.mark.skipif(
     not launch.has_triton() or not launch.interprets(), reason="needs Triton, and that its interpreter is on"
 )
-needs_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available() or not launch.has_triton() or launch.interprets(),
-    reason="needs a GPU, and Triton that compiles for it",
-)
+
+
+def needs_gpu(test):
+    """Mark a test as one of `pytest -m gpu`; it is skipped where there is none."""
+    absent = not torch.cuda.is_available() or not launch.has_triton() or launch.interprets()
+    return pytest.mark.gpu(pytest.mark.skipif(absent, reason="needs a GPU, and Triton that compiles for it")(test))
+
+
 FORMS = [ssd_tiles, pytest.param(ssd_triton, marks=needs_triton)]
 NAN = float("nan")
 DTYPES = [torch.float32, torch.float16]
 FACTORS = {
-    "length": [0, 1, 5, 63, 64, 65, 200],
+    "length": [0, 1, 5, 63, 64, 65, 200, 1000],
     "kind": DECAYS,
     "groups": [1, 2, 4],
-    "state": [16, 32, 64],
-    "head_dim": [16, 32, 64],
+    "state": [16, 32, 64, 128],
+    "head_dim": [16, 32, 64, 128],
     "initial": [True, False],
     "seen": [False, True],
     "dtype": DTYPES,
@@ -99,26 +105,37 @@ def in_double(X, log_a, B, C, H):
     return ssd_cpu(*(None if x is None else x.double() for x in (X, log_a, B, C, H)))
 
 
-def check(form, operands, oracle=recurrence):
+def check(form, operands, oracle=recurrence, wanted=None):
     """Outputs and gradients; in half precision operands of products are rounded once, and results."""
     dtype = operands[0].dtype
     tolerance = 2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps
     found = gradients(form, operands)
-    wanted = gradients(oracle, [None if x is None else x.cpu() for x in operands])
+    wanted = wanted or gradients(oracle, [None if x is None else x.cpu() for x in operands])
     given = [x for x in operands if x is not None]
     assert [x.dtype for x in found] == [dtype, torch.float32, *(x.dtype for x in given)]
     for actual, exact in zip(found, wanted, strict=True):
         assert_close(actual, exact, tolerance)
 
 
+@functools.cache
+def right_answers(number):
+    """Of a case; computed once for all forms."""
+    return gradients(recurrence, build(**CASES[number]))
+
+
 @pytest.fixture(autouse=True)
 def not_a_number(monkeypatch):
     """Fresh memory holds NaN: what a program forgets to write is seen."""
+
+    def filled(allocate):
+        def fill(*args, **kwargs):
+            x = allocate(*args, **kwargs)
+            return x.fill_(NAN) if x.is_floating_point() else x
+
+        return fill
+
     for owner, name in ((torch, "empty_like"), (torch.Tensor, "new_empty")):
-        allocate = getattr(owner, name)
-        monkeypatch.setattr(
-            owner, name, lambda *args, allocate=allocate, **kwargs: allocate(*args, **kwargs).fill_(NAN)
-        )
+        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
 
 
 @pytest.fixture
@@ -137,19 +154,20 @@ def test_every_pair_of_factors_is_covered():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 @pytest.mark.parametrize("form", FORMS)
 def test_against_the_recurrence(form, case):
-    check(form, build(**case))
+    check(form, build(**case), wanted=right_answers(CASES.index(case)))
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
 @pytest.mark.parametrize("kind", DECAYS)
 @pytest.mark.parametrize("length", FACTORS["length"])
-def test_all_cases_on_a_gpu(length, kind, dtype):
-    """The whole product but for the sizes; against `ssd_cpu` in float64, for the recurrence would take an hour."""
-    rest = {name: FACTORS[name] for name in ("groups", "initial", "seen")}
+def test_the_whole_product_on_a_gpu(length, kind, dtype):
+    """All factors with each other; against `ssd_cpu` in float64, for the recurrence would take hours."""
+    fixed = {"length": length, "kind": kind, "dtype": dtype}
+    rest = {name: FACTORS[name] for name in FACTORS if name not in fixed}
     for values in itertools.product(*rest.values()):
-        case = dict(zip(rest, values, strict=True), length=length, kind=kind, dtype=dtype, state=32, head_dim=64)
-        check(ssd_triton, build(**case, device="cuda"), in_double)
+        operands = build(**fixed, **dict(zip(rest, values, strict=True)), device="cuda")
+        check(ssd_triton, operands, in_double)
 
 
 @needs_gpu
@@ -193,9 +211,9 @@ def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, short_chunks):
     check(ssd_triton, build(33, "resets", 2, 20, 40, True, True, dtype))
 
 
-@pytest.fixture(params=[2, 3, 5])
+@pytest.fixture(params=[2, 3, 6])
 def in_segments(request, short_chunks, monkeypatch):
-    """Walks cut into segments; of 6 chunks, 5 segments have two each, and the last two none."""
+    """Walks cut into segments, of 6 chunks or fewer."""
     monkeypatch.setattr(plan, "segments", lambda *_: request.param)
 
 
@@ -357,6 +375,28 @@ def test_nothing_is_copied_and_outputs_lie_in_memory_as_inputs():
     assert max(x.max() for x in offsets) == sum((n - 1) * s for n, s in zip(X.shape, X.stride(), strict=True))
 
 
+def test_programs_are_launched_on_the_device_of_the_first_tensor(monkeypatch):
+    """As it would be on the second of two GPUs while the first is the current one."""
+    calls, device = [], torch.device("cuda", 1)
+
+    @contextlib.contextmanager
+    def current(device):
+        calls.append(device)
+        yield
+        calls.append("left")
+
+    programs = {"program": {(2,): lambda *operands, **constants: calls.append((operands, constants))}}
+    monkeypatch.setattr(torch.cuda, "device", current)
+    monkeypatch.setattr(launch, "_for_triton", lambda: programs)
+    operand = SimpleNamespace(device=device), 1
+
+    def program():
+        raise AssertionError
+
+    launch.on_triton(program, (2,), operand, 5, sizes=(1,))
+    assert calls == [device, ((operand, 5), {"sizes": (1,)}), "left"]
+
+
 def test_every_entry_is_written_by_one_program_once(short_chunks):
     operands = build(40, "mild", 2, 20, 40, True, False, torch.float32)
     with tile.recording() as events:
@@ -391,7 +431,7 @@ COMPILE = """
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from smalearn.kernels import gpu, launch, plan, step
+from smalearn.kernels import gpu, launch, mamba2, plan, step
 
 class Absent:  # a GPU that compiles and is never run
     get_current_target = lambda self: GPUTarget("cuda", 90, 32)
@@ -404,15 +444,25 @@ def run(program, grid, *operands, **constants):
 
 assert not launch.interprets()
 driver.set_active(Absent())
-plan._architecture, plan._processors = lambda device: "sm90", lambda device: 9
+plan.architecture, plan._processors = lambda device: "sm90", lambda device: 9
 for length, state in ((1, True), (1100, False)):
     shapes = [(1, 4, length, 40), (1, 1, length, 24), (1, 1, length, 24), (1, 4, 40, 24)]
     X, B, C, H = (torch.zeros(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
     log_a = torch.zeros(1, 4, length, requires_grad=True) if state else None
-    Y, last = gpu._ssd("compile", run, X, log_a, B, C, H if state else None)
+    Y, last = gpu.ssd_of("compile", run, X, log_a, B, C, H if state else None)
     torch.autograd.backward([Y, last] if state else [Y], [Y, last] if state else [Y])
 one = torch.zeros(1, 4, 24, dtype=torch.bfloat16)
 step._step("compile", run, one[..., :16], torch.zeros(1, 4), one, one, torch.zeros(1, 4, 16, 24))
+
+x, z, B, C = (torch.zeros(1, 70, heads, size, dtype=torch.bfloat16) for heads, size in ((4, 40),) * 2 + ((1, 24),) * 2)
+dt, A, D, bias = torch.zeros(1, 70, 4), *torch.zeros(3, 4)
+tensors = [x.requires_grad_() for x in (x, dt.bfloat16(), A, B, C, D, z, bias, torch.zeros(1, 3, 4, 40, 24))]
+options = mamba2._Options(1, (True, 0.0, float("inf")), [0, 30, 30, 70])
+y, last = mamba2._in_one(run, options, mamba2._Tensors(*tensors))
+torch.autograd.backward([y, last], [y, last])
+options = options._replace(steps=(False, 0.1, 0.5), borders=None)
+with torch.no_grad():
+    mamba2._in_one(run, options, mamba2._Tensors(*tensors[:5], None, None, None, None))
 """
 
 
@@ -425,7 +475,8 @@ def test_tritons_compiler_takes_the_programs(tmp_path):
     lines = [line.split() for line in done.stdout.splitlines()]
     names = ["ssd_forward", "ssd_backward_states", "ssd_backward_chunks"]
     twice = ["ssd_forward"] * 2 + ["ssd_backward_states"] * 2 + ["ssd_backward_chunks"]  # 1100 tokens are two segments
-    assert [name for name, _ in lines] == [*names, *twice, "ssd_step"]
+    layer = ["ssd_forward", *names, "ssd_forward"]
+    assert [name for name, _ in lines] == [*names, *twice, "ssd_step", *layer]
     assert max(int(shared) for _, shared in lines) < 227 * 1024  # bytes that a program may have there
 
 

@@ -2,13 +2,16 @@
 
 import itertools
 import math
+import types
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
-from test_kernels_gpu import needs_gpu
+from test_kernels_gpu import needs_gpu, needs_triton
 
 from smalearn import ShapeError
-from smalearn.kernels import mamba2_ssd
+from smalearn.kernels import _door, configs, launch, mamba2, mamba2_ssd, plan, programs, tile
 from smalearn.testing import assert_close, random_tensors
 
 NAMES = ["x", "dt", "A", "B", "C", "D", "z", "dt_bias", "initial_state"]
@@ -138,11 +141,256 @@ def test_without_tokens():
     )
 
 
+# In one launch, as on a GPU
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks of 16 tokens and tiles of 16 columns."""
+    short = configs.Config(16, 16, 4, 1)
+    monkeypatch.setattr(plan, "config", lambda *_: (short, short))
+
+
+@pytest.fixture
+def on_tiles(monkeypatch, short_chunks):
+    """Programs compute tensors of the CPU too, in the tile machine."""
+    return arranged(monkeypatch, launch.on_tiles)
+
+
+@pytest.fixture
+def on_triton(monkeypatch, short_chunks):
+    """The same, in Triton's interpreter."""
+    return arranged(monkeypatch, launch.on_triton)
+
+
+def arranged(monkeypatch, run):
+    """The names of the programs that `mamba2_ssd` launches; fresh memory holds NaN."""
+    launched = []
+
+    def counted(program, *operands, **constants):
+        launched.append(program.__name__)
+        return run(program, *operands, **constants)
+
+    def filled(allocate):
+        def fill(*args, **kwargs):
+            x = allocate(*args, **kwargs)
+            return x.fill_(math.nan) if x.is_floating_point() else x
+
+        return fill
+
+    monkeypatch.setattr(mamba2, "_runner", lambda x, B: counted)
+    for owner, name in ((torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
+    return launched
+
+
+def exact(tensors, borders, **options):
+    """The layer in float64, which the loop has tested above, in steps that know no programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mamba2, "_runner", lambda x, B: None)
+        return results(ours, {name: x.double() for name, x in tensors.items()}, cu_seqlens=borders, **options)
+
+
+@pytest.mark.parametrize("softplus", [False, True])
+@pytest.mark.parametrize("limit", [(0, math.inf), (0.2, 0.9)])
+@pytest.mark.parametrize("without", [[], *([name] for name in OPTIONAL), OPTIONAL])
+def test_every_option_in_one_launch(without, limit, softplus, on_tiles):
+    tensors = {name: x for name, x in operands(dtype=torch.float32).items() if name not in without}
+    check(tensors, 2e-6, softplus=softplus, limit=limit)
+
+
+RAGGED = [[0, 40], [0, 16, 40], [0, 1, 9, 40], [0, 0, 17, 17, 33, 40, 40]]
+
+
+def check_sequences(launched, tensors, borders):
+    found = results(ours, tensors, softplus=True, cu_seqlens=borders)
+    assert launched == ["ssd_forward", "ssd_forward", "ssd_backward_states", "ssd_backward_chunks"]
+    dtype = tensors["x"].dtype
+    assert [x.dtype for x in found] == [dtype, torch.float32, *(x.dtype for x in tensors.values())]
+    tolerance = 2e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    for actual, wanted in zip(found, exact(tensors, borders, softplus=True), strict=True):
+        assert_close(actual, wanted, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("borders", RAGGED, ids=len)
+def test_sequences_in_one_launch(borders, dtype, on_tiles):
+    check_sequences(
+        on_tiles, operands(40, sequences=(len(borders) - 1,), dtype=dtype, companion=torch.float32), borders
+    )
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sequences_in_tritons_interpreter(dtype, on_triton):
+    tensors = operands(30, 2, 1, leading=(), sequences=(4,), dtype=dtype, companion=torch.float32)
+    check_sequences(on_triton, tensors, [0, 0, 17, 18, 30])
+
+
+@pytest.mark.parametrize("each", [2, 3, 9])
+@pytest.mark.parametrize("borders", [None, *RAGGED[:4]])
+def test_sequences_in_segments(borders, each, on_tiles, monkeypatch):
+    """Few programs: each sequence is cut, and walked twice; no state passes from one to the next."""
+    monkeypatch.setattr(plan, "segments", lambda *_: each)
+    sequences = () if borders is None else (len(borders) - 1,)
+    tensors = operands(40, sequences=sequences, dtype=torch.float32)
+    found = results(ours, tensors, softplus=True, cu_seqlens=borders)
+    assert len(on_tiles) in (4, 7)
+    for actual, wanted in zip(found, exact(tensors, borders, softplus=True), strict=True):
+        assert_close(actual, wanted, 2e-6)
+
+
+def test_the_layer_is_cut_where_it_is_long_enough(on_tiles, monkeypatch):
+    monkeypatch.setattr(plan, "segments", lambda *_: 2)
+    tensors = operands(40, dtype=torch.float32)
+    with torch.no_grad():
+        y, _ = mamba2_ssd(**tensors, dt_softplus=True)
+    assert on_tiles == ["ssd_forward"] * 2
+    assert_close(y, exact(tensors, None, softplus=True)[0], 2e-6)
+
+
+def test_without_gradients_only_arguments_and_outputs_move(on_tiles):
+    """x, dt and z are read once, y is written once; the layer adds only its numbers for each head."""
+    tensors = operands(32, groups=1, leading=(), dtype=torch.float32)
+    with torch.no_grad(), tile.recording() as events:
+        mamba2_ssd(**tensors, dt_softplus=True)
+    moved = dict.fromkeys((event.operand for event in events), 0)
+    for event in events:
+        moved[event.operand] += event.bytes
+    sizes = {name: x.nbytes for name, x in tensors.items()}
+    assert (moved["x"], moved["y"]) == (sizes["x"], sizes["x"])
+    chunks = 2 * 4 * 4 * 2  # chunks, heads, bytes, of bias and D
+    assert moved["layer"] == sizes["dt"] + sizes["z"] + chunks
+    assert moved["log_a"] == sizes["dt"]  # A, which the program sees once for every token
+
+
+def test_leading_axes_in_one_launch(on_tiles):
+    """B and C shared along the first axis, x too, and more gates than there are outputs."""
+    tensors, maps = operands(leading=(2, 3), dtype=torch.float32), operands(leading=(3,), dtype=torch.float32)
+    shared = tensors | {"B": maps["B"], "C": maps["C"]}
+    more = {name: x if x.ndim == 1 else x[:, :, None] for name, x in tensors.items()}
+    for now in (shared, shared | {"x": tensors["x"][:1]}, more | {"z": more["z"].repeat(1, 1, 2, 1, 1, 1)}):
+        found = results(ours, now, softplus=True)
+        for actual, wanted in zip(found, exact(now, None, softplus=True), strict=True):
+            assert_close(actual, wanted, 2e-6)
+
+
+def test_a_token_a_sequence(on_tiles):
+    tensors = operands(40, sequences=(40,), dtype=torch.float32)
+    found = results(ours, tensors, cu_seqlens=list(range(41)))
+    for actual, wanted in zip(found, exact(tensors, list(range(41))), strict=True):
+        assert_close(actual, wanted, 2e-6)
+
+
+def test_without_tokens_in_one_launch(on_tiles):
+    for sequences, borders in (((), None), ((3,), [0, 0, 0, 0])):
+        tensors = operands(0, sequences=sequences, dtype=torch.float32)
+        y, state = mamba2_ssd(**tensors, cu_seqlens=borders)
+        assert y.shape == tensors["x"].shape
+        assert torch.equal(state, tensors["initial_state"])
+
+
+def test_two_runs_in_one_launch_give_the_same_bits(on_tiles):
+    tensors = operands(40, sequences=(3,), dtype=torch.float32)
+    first, second = (results(ours, tensors, softplus=True, cu_seqlens=[0, 3, 30, 40]) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_a_single_gradient_and_a_second_derivative(on_tiles):
+    tensors = operands(20, dtype=torch.float32)
+    tensors["D"].requires_grad_()
+    y, state = mamba2_ssd(**tensors)
+    (found,) = torch.autograd.grad(y.sum(), tensors["D"], retain_graph=True)
+    gate = tensors["z"] * tensors["z"].sigmoid()
+    assert_close(found, (tensors["x"] * gate).sum((0, 1, 3)), 2e-6)
+    (found,) = torch.autograd.grad(state.sum(), tensors["D"])
+    assert not found.any()
+    tensors["dt"].requires_grad_()
+    (found,) = torch.autograd.grad(mamba2_ssd(**tensors)[0].square().sum(), tensors["dt"], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        found.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_step_sizes_keep_their_digits(dtype):
+    """Also where exp(v) is lost beside 1, and where it overflows."""
+    given, out = np.linspace(-30, 40, 64).astype(dtype), []
+    layer = ((given, 0, 0, 0, 1, 0), None, None, None)
+
+    def program(layer, steps):
+        out.append(programs.step_sizes(layer, (0, 0, 0), tile.arange(0, 64), 64, steps))
+
+    with np.errstate(all="raise", under="ignore"):
+        tile.launch(program, (1,), layer, (True, 0.0, math.inf))
+    wanted = np.logaddexp(0, given.astype(np.float64))
+    assert out[0].dtype == np.float32
+    assert np.abs(out[0] / wanted - 1).max() < 2e-6
+
+
+def test_step_sizes_and_gates_that_are_no_numbers_stay_so(on_tiles):
+    tensors = operands(20, dtype=torch.float32)
+    for name in ("dt", "z"):
+        changed = tensors[name].clone()
+        changed[0, 5] = math.nan
+        y, _ = mamba2_ssd(**tensors | {name: changed}, dt_softplus=True, dt_limit=(0.1, 0.9))
+        assert y[0, 5].isnan().all()
+        assert not y[1].isnan().any()
+
+
+def test_every_gradient_is_written_by_one_program_once(on_tiles):
+    tensors = operands(40, sequences=(3,), leading=(), dtype=torch.float32)
+    with tile.recording() as events:
+        results(ours, tensors, softplus=True, cu_seqlens=[0, 17, 17, 40])
+    written = Counter()
+    for event in events:
+        if event.kind == "store" and event.operand.startswith("d"):
+            written.update((event.operand, offset) for offset in event.offsets.ravel() if offset >= 0)
+    assert set(written.values()) == {1}
+    sizes = {name: x.numel() for name, x in tensors.items()}
+    steps, states = sizes["dt"], 4 * 4 * 5 * 3  # four chunks; the number of a fifth stays free
+    wanted = {"dx": sizes["x"], "db": sizes["B"], "dc": sizes["C"], "dinitial": sizes["initial_state"]}
+    wanted |= {"dstates": states, "dlog_a": steps, "ddt": steps, "dskip": steps}
+    assert Counter(operand for operand, _ in written) == wanted
+
+
+def test_what_runs_on_a_gpu(monkeypatch):
+    def like(size, dtype=torch.float32):
+        return types.SimpleNamespace(device=torch.device("cuda"), dtype=dtype, shape=(7, 4, size))
+
+    monkeypatch.setattr(mamba2, "check_triton", lambda function, x: None)
+    assert mamba2._runner(like(64), like(128)) is launch.on_triton
+    with pytest.raises(ValueError, match=r"mamba2_ssd: x is torch.float64, expected torch.float32, torch.float16 or"):
+        mamba2._runner(like(64, torch.float64), like(128))
+    with pytest.raises(ValueError, match="mamba2_ssd: axis 'n' is 300, expected 1 to 256"):
+        mamba2._runner(like(64), like(300))
+
+
+def test_more_sequences_than_a_grid_holds_are_refused(on_tiles, monkeypatch):
+    monkeypatch.setattr(_door, "MOST", 5)
+    tensors = operands(23, sequences=(3,), dtype=torch.float32)
+    with pytest.raises(ValueError, match="mamba2_ssd: sequences are 6 and heads are 4, expected at most 5: split the"):
+        mamba2_ssd(**tensors, cu_seqlens=[0, 1, 2, 23])
+
+
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_on_a_gpu(dtype):
-    tensors = {name: x.cuda() for name, x in operands(100, dtype=dtype, companion=torch.float32).items()}
-    check(tensors, 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps, softplus=True)
+@pytest.mark.parametrize("borders", [None, [0, 100], [0, 1, 1, 64, 100], [0, 3000, 3001, 9000]])
+def test_on_a_gpu(borders, dtype):
+    """The last one so long that sequences are cut."""
+    length, sequences = (100, ()) if borders is None else (borders[-1], (len(borders) - 1,))
+    tensors = operands(length, sequences=sequences, dtype=dtype, companion=torch.float32)
+    found = results(ours, {name: x.cuda() for name, x in tensors.items()}, softplus=True, cu_seqlens=borders)
+    again = results(ours, {name: x.cuda() for name, x in tensors.items()}, softplus=True, cu_seqlens=borders)
+    assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
+    for actual, wanted in zip(found, exact(tensors, borders, softplus=True), strict=True):
+        assert_close(actual, wanted, 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
+
+
+@needs_gpu
+def test_what_a_gpu_refuses():
+    tensors = {name: x.cuda() for name, x in operands().items()}
+    with pytest.raises(ValueError, match=r"mamba2_ssd: x is torch.float64, expected torch.float32, torch.float16 or"):
+        mamba2_ssd(**tensors)
 
 
 @pytest.mark.parametrize(

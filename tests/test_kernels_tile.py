@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from smalearn.kernels import tile as tl
+from smalearn.widgets import KernelTracer
+from smalearn.widgets.kernel_tracer import FILLS
 
 
 def run(program, *operands, grid=(1,), **constants):
@@ -114,3 +118,49 @@ def test_recordings_nest_and_end_with_an_error():
     assert len(outer) == len(inner) == 2
     tl.launch(double, (1,), np.zeros(4), np.zeros(4), size=4)
     assert len(outer) == 2
+
+
+def test_the_access_that_fails_is_recorded_too():
+    with pytest.raises(IndexError, match="load of x at offset 6"), tl.recording() as events:
+        tl.launch(double, (2,), np.zeros(6), np.zeros(8), size=7)
+    assert [(e.program, e.kind, e.operand) for e in events][2:] == [((1, 0, 0), "load", "x")]
+    assert events[-1].offsets.tolist() == [4, 5, 6, -1]
+
+
+def entry(x):
+    return x[2]
+
+
+def put(x):
+    x[2] = 0
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (entry, r"entry: pointer x has no entries; read with tl.load\(x \+ offsets\)"),
+        (put, r"put: pointer x has no entries; write with tl.store\(x \+ offsets, tile\)"),
+    ],
+)
+def test_a_pointer_says_how_to_reach_entries(program, message):
+    with pytest.raises(TypeError, match=message):
+        run(program, np.zeros(3))
+
+
+def test_the_tracer_shows_the_access_that_fails():
+    """Rows 2 and 3 of a tensor that has three: the tile hangs out of it at the bottom, in the colour of a warning."""
+
+    def copy(x, y):
+        rows = 2 * tl.program_id(0) + tl.arange(0, 2)
+        where = rows[:, None] * 4 + tl.arange(0, 4)[None, :]
+        tl.store(y + where, tl.load(x + where))
+
+    with pytest.raises(IndexError, match="load of x at offset 12, expected 0 to 11"), tl.recording() as events:
+        tl.launch(copy, (2,), np.zeros((3, 4)), np.zeros((4, 4)))
+    tracer = KernelTracer.of(events, {"x": (3, 4), "y": (4, 4)}, step=3)
+    figure = Figure()
+    tracer.draw(figure)
+    patches = [p for p in figure.axes[0].patches if to_hex(p.get_facecolor()) == FILLS["warning"]]
+    assert sum(p.get_width() * p.get_height() for p in patches) == 4
+    (x,) = (operand for operand in tracer._traces[0]["operands"] if operand["name"] == "X")
+    assert (x["rows"], x["height"]) == (3, 4)

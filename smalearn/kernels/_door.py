@@ -6,7 +6,7 @@ from smalearn._checks import check_ssd
 from smalearn.kernels import launch
 from smalearn.kernels.configs import LARGEST
 
-__all__ = ["DTYPES", "MOST", "check_grid", "check_operands", "check_triton", "strided"]
+__all__ = ["DTYPES", "MOST", "check_grid", "check_operands", "check_programs", "check_triton", "strided"]
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST = 65535
@@ -16,8 +16,12 @@ MOST = 65535
 def check_operands(function, X, log_a, B, C, state, time="t"):
     """What `check_ssd` checks, and that the programs take these dtypes and sizes."""
     check_ssd(function, X, log_a, B, C, state, time)
+    check_programs(function, "X" if time else "x", X, B)
+
+
+def check_programs(function, name, X, B):
+    """That the programs take the dtype of X, called `name`, and the sizes P of X and N of B."""
     if X.dtype not in DTYPES:
-        name = "X" if time else "x"
         raise ValueError(f"{function}: {name} is {X.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
     for letter, size in (("p", X.shape[-1]), ("n", B.shape[-1])):
         if not 1 <= size <= LARGEST:
@@ -41,11 +45,12 @@ def check_triton(function, X):
         raise ValueError(f"{function}: Triton's interpreter is wrong in bfloat16: use float32 or float16 there")
 
 
-def check_grid(function, X):
-    """That the leading axes of X (b, g, r, T, P) fit a grid."""
+def check_grid(function, X, sequences=1):
+    """That the leading axes of X (b, g, r, T, P), and so many sequences in T, fit a grid."""
     batch, groups, heads = X.shape[:3]
-    if max(batch, groups * heads) > MOST:
-        sizes = f"batch is {batch} and heads are {groups * heads}"
+    if max(batch * sequences, groups * heads) > MOST:
+        what = "batch is" if sequences == 1 else "sequences are"
+        sizes = f"{what} {batch * sequences} and heads are {groups * heads}"
         raise ValueError(f"{function}: {sizes}, expected at most {MOST}: split the batch")
 
 

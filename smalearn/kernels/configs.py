@@ -31,7 +31,10 @@ class Config(NamedTuple):
 
 
 TABLE: dict[tuple[str, int, int, torch.dtype], tuple[Config, Config]] = {}
-"""(architecture, padded P, padded N, dtype) → (walks, chunks): what was measured to be better than the rule."""
+"""(architecture, padded P, padded N, dtype) → (walks, chunks): what was measured to be better than the rule.
+
+`smalearn bench ssd --device cuda --tune` measures, and prints such lines.
+"""
 
 
 def padded(size: int) -> int:

@@ -1,10 +1,13 @@
 """SSD on a GPU: one program walks the chunks of a head with the state on the chip; `programs.py` says how.
 
 The forward is one launch. With gradients it also writes the state before every chunk; the backward is two launches,
-a walk back for the gradients of these states, and one program for each chunk and group of heads. Where heads are too
-few to fill the GPU, a walk becomes two, over segments: one for what each segment adds to the state, one from the states
-that follow.
+a walk back for the gradients of these states, and one program for each chunk and group of heads. Sequences that lie end
+to end are walks of their own in the same launches. Where walks are too few to fill the GPU, each becomes two, over
+segments: one for what each segment adds to the state, one from the states that follow.
 """
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -15,7 +18,7 @@ from smalearn.kernels.configs import LARGEST
 from smalearn.kernels.layout import grouped
 from smalearn.kernels.plan import Plan
 
-__all__ = ["ssd_tiles", "ssd_triton", "triton_handles"]
+__all__ = ["Layer", "backward", "forward", "ssd_of", "ssd_tiles", "ssd_triton", "triton_handles"]
 
 
 def ssd_triton(
@@ -58,7 +61,7 @@ def ssd_triton(
     """
     check_operands("ssd_triton", X, log_a, B, C, initial_state)
     check_triton("ssd_triton", X)
-    return _ssd("ssd_triton", launch.on_triton, X, log_a, B, C, initial_state)
+    return ssd_of("ssd_triton", launch.on_triton, X, log_a, B, C, initial_state)
 
 
 def ssd_tiles(
@@ -102,7 +105,7 @@ def ssd_tiles(
     check_operands("ssd_tiles", X, log_a, B, C, initial_state)
     if X.device.type != "cpu" or X.dtype == torch.bfloat16:
         raise ValueError(f"ssd_tiles: X is {X.dtype} on {X.device}, expected torch.float32 or torch.float16 on cpu")
-    return _ssd("ssd_tiles", launch.on_tiles, X, log_a, B, C, initial_state)
+    return ssd_of("ssd_tiles", launch.on_tiles, X, log_a, B, C, initial_state)
 
 
 def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
@@ -119,23 +122,65 @@ def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
     return X.device.type == "cuda" and X.dtype in DTYPES and sizes and launch.has_triton()
 
 
-def _ssd(function, run, X, log_a, B, C, initial_state):
-    """SSD where `run` runs programs."""
+class Layer(NamedTuple):
+    """What Mamba-2's layer adds to the programs; log_a is that of one unit of time then.
+
+    Attributes:
+        operands: step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None.
+        steps: whether step sizes go through softplus, the least and the greatest.
+        log_a: (b, g, r, T, 1) the log decays, of all step sizes.
+    """
+
+    operands: tuple[torch.Tensor | None, ...]
+    steps: tuple[bool, float, float]
+    log_a: torch.Tensor | None
+
+    def constants(self, dy: torch.Tensor | None = None) -> dict[str, object]:
+        """What the programs get, with a gradient of the outputs or without."""
+        return {"layer": tuple(map(strided, (*self.operands, dy))), "steps": self.steps}
+
+
+def ssd_of(
+    function: str,
+    run: Callable,
+    X: torch.Tensor,
+    log_a: torch.Tensor | None,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    borders: Sequence[int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """SSD where `run` runs programs, with gradients; the operands are those of `ssd_triton`, and checked.
+
+    Args:
+        function: name of the public function.
+        run: `launch.on_triton` or `launch.on_tiles`.
+        X: (..., T, P).
+        log_a: (..., T), or None.
+        B: (..., T, N).
+        C: (..., T, N).
+        initial_state: (..., sequences·P, N), or None.
+        borders: where sequences that lie end to end begin, and where the last ends; one sequence if None.
+
+    Returns:
+        Y (..., T, P), and the last states, like initial_state.
+    """
     inputs, restore = grouped(X, log_a, B, C, initial_state)
-    check_grid(function, inputs[0])
+    check_grid(function, inputs[0], 1 if borders is None else len(borders) - 1)
+    plan = Plan(inputs[0], inputs[2], borders)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
-        return restore(*_SSD.apply(run, *inputs))
-    Y, state, _ = _forward(run, *inputs, keep=False)
+        return restore(*_SSD.apply(run, plan, *inputs))
+    Y, state, _ = forward(run, plan, *inputs)
     return restore(Y, state)
 
 
 class _SSD(torch.autograd.Function):
-    """`_forward` with its gradients."""
+    """`forward` with its gradients."""
 
     @staticmethod
-    def forward(ctx, run, X, log_a, B, C, initial_state):
-        Y, state, states = _forward(run, X, log_a, B, C, initial_state, keep=True)
-        ctx.run = run
+    def forward(ctx, run, plan, X, log_a, B, C, initial_state):
+        Y, state, states = forward(run, plan, X, log_a, B, C, initial_state, keep=True)
+        ctx.run, ctx.plan = run, plan
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(X, log_a, B, C, initial_state, states)
         return Y, state
@@ -145,45 +190,58 @@ class _SSD(torch.autograd.Function):
     def backward(ctx, dY, dstate):
         X, log_a, B, C, initial_state, states = ctx.saved_tensors
         dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-        return None, *_backward(ctx.run, X, log_a, B, C, initial_state, states, dY, dstate)
+        return None, None, *backward(ctx.run, ctx.plan, X, log_a, B, C, initial_state, states, dY, dstate)
 
 
-def _forward(run, X, log_a, B, C, initial_state, keep):
-    """Y, the last state, and if `keep` the state before every chunk (b, g, r, chunks·N, P), else None."""
-    plan, log_a = Plan(X, B), _column(log_a, X)
+def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy=None):
+    """Y, the last states (b, g, r, sequences·P, N), and if `keep` the state before every chunk, else None.
+
+    With a layer Y is its output, or with dy, the gradient of that, the gradient of z.
+    """
+    log_a, initial_state = _column(log_a, X), plan.by_sequence(initial_state)
     Y, final = torch.empty_like(X), plan.new_states(X)
     states = X.new_empty(*X.shape[:3], plan.chunks * B.shape[-1], X.shape[-1]) if keep else None
+    extras = layer.constants(dy) if layer else {}
 
     def walk(Y, initial, states):
         operands = X, log_a, B, C, Y, _turned(initial), _turned(final), states
-        run(programs.ssd_forward, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk)
+        run(programs.ssd_forward, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk, **extras)
 
-    if plan.segments > 1:
+    if plan.cut:
         walk(None, None, None)
-        initial_state = plan.follow(final, log_a, initial_state)
+        initial_state = plan.follow(final, layer.log_a if layer else log_a, initial_state)
     walk(Y, initial_state, states)
-    return Y, plan.split(final)[:, -1], states
+    return Y, plan.joined(final), states
 
 
-def _backward(run, X, log_a, B, C, initial_state, states, dY, dstate):
-    """Gradients of X, log_a, B, C and the initial state."""
-    plan, column = Plan(X, B), _column(log_a, X)
+def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer=None):
+    """Gradients of X, log_a, B, C and the initial state; dY is that of the layer's outputs, if there is one.
+
+    With a layer dlog_a is that of the log decays of all step sizes, in float32, and two more follow, (b, g, r, T, 1) in
+    float32: those of the step sizes through their products with X, and of D by token.
+    """
+    column, dstate = _column(log_a, X), plan.by_sequence(dstate)
     dX, dB, dC, dstates = map(torch.empty_like, (X, B, C, states))
     dlog_a, dinitial = None if log_a is None else torch.empty_like(log_a), plan.new_states(X)
+    extras, more = {}, ()
+    if layer:
+        dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
+        dlog_a, extras = dlog_a[..., 0], layer.constants()
 
     def walk(dfinal, dstates):
         operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
-        run(programs.ssd_backward_states, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk)
+        run(programs.ssd_backward_states, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk, **extras)
 
-    if plan.segments > 1:
+    if plan.cut:
         walk(None, None)
-        dstate = plan.follow(dinitial, column, dstate, back=True)
+        dstate = plan.follow(dinitial, layer.log_a if layer else column, dstate, back=True)
     walk(dstate, dstates)
-    out = dX, None if log_a is None else dlog_a[..., None], dB, dC
+    out = dX, None if dlog_a is None else dlog_a[..., None], dB, dC
     operands = X, column, B, C, dY, states, dstates, *out
-    run(programs.ssd_backward_chunks, plan.pieces, *map(strided, operands), *plan.numbers[:2], **plan.piece)
-    dinitial = None if initial_state is None else plan.split(dinitial)[:, 0].to(initial_state.dtype)
-    return dX, dlog_a, dB, dC, dinitial
+    extras |= dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
+    run(programs.ssd_backward_chunks, plan.pieces, *map(strided, operands), *plan.numbers[:2], **plan.piece, **extras)
+    dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
+    return dX, dlog_a, dB, dC, dinitial, *more
 
 
 def _column(log_a, X):

@@ -10,7 +10,7 @@ from types import FunctionType
 
 import torch
 
-from smalearn.kernels import programs, tile
+from smalearn.kernels import pieces, programs, tile
 
 __all__ = ["has_triton", "interprets", "on_tiles", "on_triton"]
 
@@ -23,10 +23,10 @@ def on_tiles(program: Callable, grid: tuple[int, ...], *operands: object, **cons
         grid: number of programs on each axis; nothing runs if one is 0.
         operands: its first arguments: a tensor on the CPU, float32 or float16; a tuple of a tensor and numbers; a
             number or None.
-        constants: the others, by name; num_warps and num_stages are for GPUs and have no meaning here.
+        constants: the others, by name, tensors too; num_warps and num_stages are for GPUs and have no meaning here.
     """
     del constants["num_warps"], constants["num_stages"]
-    tile.launch(program, grid, *map(_array, operands), **constants)
+    tile.launch(program, grid, *map(_array, operands), **{name: _array(x) for name, x in constants.items()})
 
 
 def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
@@ -36,7 +36,7 @@ def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **con
         program: one of `programs.__all__`.
         grid: number of programs on each axis; nothing runs if one is 0.
         operands: its first arguments: a tensor, a tuple of a tensor and numbers, a number or None.
-        constants: the others, by name, with num_warps and num_stages.
+        constants: the others, by name, tensors too; with num_warps and num_stages.
     """
     if 0 in grid:
         return
@@ -64,11 +64,11 @@ def interprets() -> bool:
 
 @functools.cache
 def _for_triton():
-    """The functions of `programs` by name, with Triton's `tl` for ours; all in one namespace, so that calls find it."""
+    """Programs and their pieces by name, with Triton's `tl` for ours; all in one namespace, so that calls find it."""
     import triton.language as tl
 
-    functions = {name: x for name, x in vars(programs).items() if isinstance(x, FunctionType)}
-    space = {**vars(programs), "tl": tl}
+    space = {**vars(pieces), **vars(programs), "tl": tl}
+    functions = {name: x for name, x in space.items() if isinstance(x, FunctionType)}
     for name, function in functions.items():
         copy = FunctionType(function.__code__, space, name, function.__defaults__)
         copy.__annotations__, copy.__module__ = function.__annotations__, programs.__name__

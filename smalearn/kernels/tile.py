@@ -53,15 +53,24 @@ class Pointer:
     def __add__(self, offsets):
         return Pointer(self.name, self.memory, self.offsets + offsets)
 
+    def __getitem__(self, index):
+        raise TypeError(
+            f"{_current.name}: pointer {self.name} has no entries; read with tl.load({self.name} + offsets)"
+        )
+
+    def __setitem__(self, index, value):
+        what = f"pointer {self.name} has no entries; write with tl.store({self.name} + offsets, tile)"
+        raise TypeError(f"{_current.name}: {what}")
+
     def masked(self, kind: str, mask) -> tuple[np.ndarray, np.ndarray]:
         """Offsets and mask as tiles of one shape; raises where an offset that is not masked leaves the memory."""
         offsets, mask = np.broadcast_arrays(self.offsets, True if mask is None else mask)
+        _note(kind, self.name, np.where(mask, offsets, -1), int(mask.sum()) * self.memory.itemsize)
         outside = mask & ((offsets < 0) | (offsets >= self.memory.size))
         if outside.any():
             first, last = offsets[outside].flat[0], self.memory.size - 1
             where = f"{_current.name}, program {_current.program}"
             raise IndexError(f"{where}: {kind} of {self.name} at offset {first}, expected 0 to {last} or a mask")
-        _note(kind, self.name, np.where(mask, offsets, -1), int(mask.sum()) * self.memory.itemsize)
         return offsets, mask
 
 
@@ -97,6 +106,8 @@ def launch(program: Callable, grid: tuple[int, ...], *operands: object, **consta
 @contextlib.contextmanager
 def recording() -> Iterator[list[Event]]:
     """Collect the events of all launches of a `with` block, in order, in the list it gives.
+
+    An access that is an error is the last event, so that one can look at it.
 
     Example:
         >>> with recording() as events:
@@ -177,4 +188,4 @@ def sum(x, axis=None):
     return np.sum(x, axis, dtype=x.dtype)
 
 
-trans, where, exp2, floor, minimum = np.transpose, np.where, np.exp2, np.floor, np.minimum
+trans, where, exp2, log, floor = np.transpose, np.where, np.exp2, np.log, np.floor
