@@ -5,19 +5,17 @@
 The models differ in their scoring matrices alone: how many heads, and of which structure.
 """
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import torch
 
 from smalearn.bench.timing import CLOCK, interleaved
 from smalearn.experiments import icl_regression
-from smalearn.experiments.jobs import run_jobs
+from smalearn.experiments.command import Experiment, run_experiment
 from smalearn.experiments.one_layer import Model, Setting, batch, build, squared_error, title, training
 
 __all__ = ["FULL", "SMOKE", "Timing", "clock", "clock_transformers", "jobs", "main", "ratios", "run", "table", "work"]
@@ -236,6 +234,19 @@ def table(result: Mapping[str, Mapping]) -> str:
     return "\n".join(lines)
 
 
+EXPERIMENT = Experiment(
+    name="bottleneck",
+    purpose=__doc__.splitlines()[0],
+    variants={
+        "": ("", FULL),
+        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
+    },
+    jobs=jobs,
+    run=work,
+    table=table,
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command.
 
@@ -245,26 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status.
     """
-    name = "python -m smalearn.experiments.bottleneck"
-    parser = argparse.ArgumentParser(prog=name, description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="JSON; gone on with if it exists"
-    )
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one thread")
-    args = parser.parse_args(argv)
-    settings = SMOKE if args.smoke else FULL
-    described = {title: asdict(setting) for title, setting in settings.items()}
-    try:
-        result = run_jobs(args.output, name + " --smoke" * args.smoke, described, jobs(settings), work, args.workers)
-    except ValueError as error:
-        print(f"bottleneck: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"bottleneck: stopped; the same command goes on with {args.output}", file=sys.stderr)
-        return 130
-    print(table(result))
-    return 0
+    return run_experiment(EXPERIMENT, argv)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Setting:
     layers: int = 2
     mlp: int = 256
     steps: int = 500
-    seeds: int = 3
+    seeds: int = 2
     batch: int = 16
     lrs: tuple[float, ...] = (3e-3,)
     scheme: str = "standard"

@@ -14,25 +14,25 @@ __all__ = ["Experiment", "run_experiment"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment on real data, as a command needs it.
+    """An experiment, as a command needs it.
 
     Args:
         name: of its module.
         purpose: one line.
-        variants: for each option, "" for none, a line of help and the settings by title; each has a field `data`.
-        load: from a setting's `data` to the source of what is there.
+        variants: for each option, "" for none, a line of help and the settings by title.
         jobs: from settings to the arguments of each run.
         run: does one of them.
         table: from the result to what the terminal shows.
+        load: on real data, from the field `data` of a setting to the source of what is there.
     """
 
     name: str
     purpose: str
     variants: Mapping[str, tuple[str, Mapping[str, object]]]
-    load: Callable[[str], Source]
     jobs: Callable[[Mapping[str, object]], Mapping[str, Mapping[str, object]]]
     run: Callable[..., Mapping[str, object]]
     table: Callable[[Mapping[str, object]], str]
+    load: Callable[[str], Source] | None = None
 
 
 def run_experiment(experiment: Experiment, argv: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def run_experiment(experiment: Experiment, argv: Sequence[str] | None = None) ->
     command = f"python -m smalearn.experiments.{experiment.name} {option}".rstrip()
     try:
         settings, sources = _settings(experiment, option)
-        described = {"data": sources} | {title: asdict(setting) for title, setting in settings.items()}
+        described = sources | {title: asdict(setting) for title, setting in settings.items()}
         result = run_jobs(args.output, command, described, experiment.jobs(settings), experiment.run, args.workers)
     except (ImportError, ValueError) as error:
         print(f"{experiment.name}: {error}", file=sys.stderr)
@@ -81,7 +81,9 @@ def _arguments(experiment, argv):
 
 
 def _settings(experiment, option):
-    """The settings, each with the data that there are, and the sources of these by name."""
+    """The settings, on real data each with those that there are, and where these come from."""
+    if experiment.load is None:
+        return experiment.variants[option][1], {}
     settings, sources = {}, {}
     for title, setting in experiment.variants[option][1].items():
         source = experiment.load(setting.data)
@@ -89,4 +91,4 @@ def _settings(experiment, option):
             print(f"{experiment.name}: data: {source.sentence}", file=sys.stderr)
         sources[source.name] = asdict(source)
         settings[title] = replace(setting, data=source.name)
-    return settings, sources
+    return settings, {"data": sources}

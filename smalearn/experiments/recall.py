@@ -6,17 +6,15 @@ Every model has two blocks of the same dim and is trained by the same plan on th
 all keys and values; the others have a state of channels·N entries, whatever the length of the text.
 """
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
-from smalearn.experiments.jobs import run_jobs
+from smalearn.experiments.command import Experiment, run_experiment
 from smalearn.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
 from smalearn.models import (
     Block,
@@ -208,6 +206,20 @@ def table(result: Mapping[str, Mapping]) -> str:
     return "\n".join(lines)
 
 
+EXPERIMENT = Experiment(
+    name="recall",
+    purpose=__doc__.splitlines()[0],
+    variants={
+        "": ("", FULL),
+        "--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS),
+        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
+    },
+    jobs=jobs,
+    run=run,
+    table=table,
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command.
 
@@ -217,28 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status.
     """
-    parser = argparse.ArgumentParser(prog="python -m smalearn.experiments.recall", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="JSON; gone on with if it exists"
-    )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--parts", action="store_true", help="Mamba and Mamba-2 with one part exchanged")
-    which.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one thread")
-    args = parser.parse_args(argv)
-    settings = SMOKE if args.smoke else PARTS if args.parts else FULL
-    command = "python -m smalearn.experiments.recall" + " --smoke" * args.smoke + " --parts" * args.parts
-    described = {title: asdict(setting) for title, setting in settings.items()}
-    try:
-        result = run_jobs(args.output, command, described, jobs(settings), run, args.workers)
-    except ValueError as error:
-        print(f"recall: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"recall: stopped; the same command goes on with {args.output}", file=sys.stderr)
-        return 130
-    print(table(result))
-    return 0
+    return run_experiment(EXPERIMENT, argv)
 
 
 if __name__ == "__main__":

@@ -6,37 +6,20 @@ import re
 
 import pytest
 import torch
+from views import PICTURES, change, drawn, words
 
 from smalearn.testing import random_tensors, relative_rms
 from smalearn.widgets import BlockExplorer
 from smalearn.widgets.block_explorer import KINDS
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
-PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));
   return script.read(model);
 })"""
 
 
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
 def block(page):
     return page.evaluate("model.get('block')")
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text()
 
 
 def close(found, expected):

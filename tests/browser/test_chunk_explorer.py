@@ -6,34 +6,17 @@ import re
 
 import pytest
 import torch
+from views import PICTURES, change, drawn, words
 
 from smalearn.testing import assert_close
 from smalearn.widgets import ChunkExplorer
 from smalearn.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
-PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));
   const { M, left, centre, right, S, features, chunks } = script.read(model);
   return { M, left, centre, right, S, features, chunks };
 })"""
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
 def chosen(page):

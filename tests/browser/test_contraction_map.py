@@ -4,6 +4,7 @@ import random
 from itertools import pairwise, product
 
 import pytest
+from views import change, drawn, words
 
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
 from smalearn.widgets import ContractionMap
@@ -12,7 +13,6 @@ from smalearn.widgets.contraction_map import formulas
 TRAITS = ["target", "source", "features", "head_dim", "scan"]
 PICTURE = "document.querySelector('#first canvas').toDataURL()"
 FILLS = ["first", "second", "other-0", "other-1", "other-2", "other-3"]
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PROBE = """(places) => {
   const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
   const ratio = canvas.width / canvas.clientWidth, pen = canvas.getContext("2d");
@@ -30,24 +30,8 @@ ROWS = """() => [...document.querySelectorAll("#first tbody tr")].map(
   (row) => [...row.cells].map((cell) => cell.firstChild.textContent))"""
 
 
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
 def state(page, *names):
     return [page.evaluate("(name) => model.get(name)", name) for name in names]
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
 def orders(page):

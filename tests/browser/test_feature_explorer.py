@@ -5,35 +5,18 @@ import re
 
 import pytest
 import torch
+from views import PICTURES, change, drawn, words
 
 from smalearn.testing import relative_rms
 from smalearn.widgets import FeatureExplorer
 from smalearn.widgets.feature_explorer import MAPS
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
-PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));
   const { exact, through, errors } = script.read(model);
   return { exact, through, errors };
 })"""
 TEXTS = ["a a", "to be or not to be", "beautiful is better than ugly. explicit is better than implicit."]
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: len(text.split()))

@@ -4,30 +4,14 @@ import re
 
 import numpy as np
 import pytest
+from views import change, drawn, words
 
 from smalearn.kernels import tile as tl
 from smalearn.widgets import KernelTracer
 from smalearn.widgets.kernel_designs import DESIGNS, operands, run
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PICTURE = "document.querySelector('#first canvas').toDataURL()"
 SAID = "(text) => document.querySelector('[aria-live]').textContent.includes(text)"
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text()
 
 
 def table(page):

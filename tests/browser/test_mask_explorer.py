@@ -6,11 +6,11 @@ import re
 import pytest
 import torch
 from playwright.sync_api import expect
+from views import change, drawn, words
 
 from smalearn.widgets import MaskExplorer
 from smalearn.widgets.mask_explorer import FAMILIES
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PICTURES = """[...document.querySelectorAll('#first canvas')].filter((canvas) => canvas.clientWidth)
   .map((canvas) => canvas.toDataURL())"""
 FORMULAS = """(cases) => cases.map((p) => {
@@ -23,22 +23,6 @@ RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A),
 STATE = ["gamma", "decays", "alpha", "rank", "window", "dilation", "blocks"]
 TEXT = "a b c d e. f g h a b c! d"
 T = 12
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
 def slider(page, name):

@@ -6,35 +6,18 @@ from itertools import pairwise
 
 import pytest
 import torch
+from views import PICTURES, change, drawn, words
 
 from smalearn.testing import assert_close
 from smalearn.widgets import ScoreExplorer
 from smalearn.widgets.score_explorer import PRESETS, block_lengths
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
-PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 CELLS = "[...document.querySelectorAll('tbody tr:not([hidden])')].map((row) => [...row.cells].map((c) => c.innerText))"
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));
   const found = script.read({ get: model.get });
   return { ...found, weights: found.scores.map((row) => row.map((_, j) => script.weight(row, j))) };
 })"""
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
 def title(page):

@@ -4,32 +4,15 @@ import re
 
 import pytest
 import torch
+from views import PICTURES, change, drawn, words
 
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
 from smalearn.widgets import StateExplorer
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
-PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 FORMULAS = """(cases) => cases.map(({ K, V, gates, q }) => K.map((_, s) => {
   const H = script.stateAfter(s + 1, { K, V, gates }), row = script.attentionRow(s + 1, { K, gates }, q);
   return { H, row, y: script.readOut(H, q), sum: script.attend(row, V) };
 }))"""
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
-
-
-def words(page):
-    return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
 
 
 def random_cases(count):

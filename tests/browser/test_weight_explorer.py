@@ -4,12 +4,11 @@ import itertools
 
 import pytest
 import torch
+from views import PICTURES, change, drawn
 
 from smalearn.testing import relative_rms
 from smalearn.widgets.weight_explorer import FAMILIES, WeightExplorer
 
-FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
-PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));
   return script.read(model);
@@ -18,18 +17,6 @@ PRODUCTS = """({factors, joiner}) => factors.map((pair) => pair[1]).reduce((A, B
   ? A.map((row, i) => row.map((value, j) => value + B[i][j]))
   : joiner === "·" ? A.map((row) => B[0].map((_, j) => row.reduce((sum, value, k) => sum + value * B[k][j], 0)))
   : A.flatMap((row) => B.map((other) => row.flatMap((value) => other.map((entry) => value * entry)))))"""
-
-
-def drawn(page):
-    """The page, when everything that has changed is drawn."""
-    page.evaluate(FRAMES)
-    return page
-
-
-def change(page, **new):
-    """Set the state as Python would."""
-    page.evaluate("(state) => Object.entries(state).forEach((entry) => model.set(...entry))", new)
-    return drawn(page)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
