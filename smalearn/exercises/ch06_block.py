@@ -27,6 +27,12 @@ def _convolve_loop(x, weight, window):
     return y, seen[len(seen) - taps + 1 :]
 
 
+def _window_after(x, weight, window):
+    """The text, then the window."""
+    length, seen = len(x), torch.cat([x, window])
+    return sum(tap * seen[k : k + length] for k, tap in enumerate(weight)), seen[length:]
+
+
 def _with_zeros(x, count):
     """The last `count` tokens of x alone, after zeros where there are fewer."""
     return torch.cat([x.new_zeros(count, x.shape[1]), x])[len(x) :]
@@ -41,7 +47,7 @@ def _mixed(x, weight, window):
 def _convolve_cases(generator):
     """Length, channels, taps, and whether there was a text before."""
     for length, dim, taps, past in [(2, 1, 1, 0), (3, 1, 2, 0), (1, 2, 3, 1), (4, 2, 3, 1), (5, 3, 4, 0), (2, 3, 4, 1)]:
-        yield randn(generator, length, dim), randn(generator, taps, dim), past * randn(generator, taps - 1, dim)
+        yield randn(generator, length, dim), randn(generator, taps, dim), past * randn(generator, taps - 1, dim) + 0.0
 
 
 register(
@@ -82,6 +88,11 @@ register(
                 ),
                 "you put zeros before the text where the window belongs: a text in two parts must give what it gives "
                 "in one",
+            ),
+            Mutant(
+                "the window after the text",
+                _window_after,
+                "you put the window after the text: its tokens came before",
             ),
             Mutant(
                 "the window of this text alone",
@@ -148,13 +159,20 @@ def _read_too_early(X, dt, A_log, B, C, D, state):
     return state @ C + D[:, None] * X, _block_loop(X, dt, A_log, B, C, D, state)[1]
 
 
+def _token_decays_too(X, dt, A_log, B, C, D, state):
+    """The decay takes of the new token as well."""
+    decay = (-dt * A_log.exp()).exp()[:, None]
+    y, state = step(decay * dt[:, None] * X, -dt * A_log.exp(), B, C, state)
+    return y + D[:, None] * X, state
+
+
 def _block_cases(generator):
     """Heads, P, N; first an empty state and no input, then a token of length 0, then ordinary ones."""
     for heads, head_dim, features, kind in [(1, 1, 1, 0), (2, 1, 2, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 2, 2)]:
         X, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
         dt, A_log, D = -decays(generator, heads), -decays(generator, heads), randn(generator, heads)
         B, C = randn(generator, 2, features)
-        yield X * (kind > 0), dt * (kind != 1), A_log, B, C, D, state * (kind > 0)
+        yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
 
 
 register(
@@ -192,6 +210,23 @@ register(
                 "the same decay for every token",
                 _stepped(log_decay=lambda dt, A_log: -A_log.exp()),
                 "your decay does not depend on dt: every token forgets alike, and nothing is selected",
+            ),
+            Mutant(
+                "softplus twice",
+                lambda X, dt, A_log, B, C, D, state: _block_loop(
+                    X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
+                ),
+                "you take a softplus of dt: it has been through one, and a token of length 0 may occur",
+            ),
+            Mutant(
+                "the token decays too",
+                _token_decays_too,
+                "your new token has decayed already: the decay acts on the old state, then the token is written whole",
+            ),
+            Mutant(
+                "B and C exchanged",
+                lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
+                "you write with C and read with B: B is the key under which X is written, C asks",
             ),
             Mutant(
                 "a scaled skip",

@@ -1,0 +1,211 @@
+"""The claims of chapter 06 on what a state remembers and what it costs: recorded experiments, and small ones live."""
+
+import math
+import statistics
+from dataclasses import asdict
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from smalearn.bench.timing import one_thread, slope
+from smalearn.bench.training import quartiles
+from smalearn.data import recorded
+from smalearn.experiments.recall import FULL, PARTS, Setting, build, run
+from smalearn.experiments.variants import ConstantDecay
+from smalearn.linear_attention import linear_attention_parallel
+from smalearn.models import Block, Mamba1, Mamba2, SequenceModel
+from smalearn.ssd import ssd_recurrent
+from smalearn.ssm import ssm_recurrent
+from smalearn.testing import assert_close, random_tensors
+
+CHAPTER = Path(__file__).parents[2] / "chapters/06_state_space_duality.ipynb"
+
+
+def accuracies(name, settings):
+    """For (pairs, mixer, N) the accuracies of all seeds in a recorded experiment, after a look at every run."""
+    result, found = recorded(name), {}
+    assert result["settings"] == {title: asdict(setting) | _lists(setting) for title, setting in settings.items()}
+    for one in result["runs"].values():
+        right = one["accuracy"] * settings[f"{one['pairs']} pairs"].tests * one["pairs"]
+        assert right == pytest.approx(round(right), abs=1e-6)  # of so many questions, a number of right answers
+        assert one["accuracy"] == one["accuracies"]["1200"] <= 1
+        found.setdefault((one["pairs"], one["mixer"], one["state"]), []).append(one["accuracy"])
+    for title, setting in settings.items():
+        for mixer, states in setting.states.items():
+            for state in states:
+                assert len(found[setting.pairs, mixer, state]) == setting.seeds >= 3, (title, mixer, state)
+    return found
+
+
+def _lists(setting):
+    """The states of a setting as JSON holds them."""
+    return {"states": {mixer: list(states) for mixer, states in setting.states.items()}}
+
+
+def cells():
+    return {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
+
+
+# -------------------------------------------------------------------------------------------------- 004:larger-states
+
+
+@pytest.mark.claim("004:larger-states", "smalearn.models.mamba1.Mamba1.cache_shapes")
+@pytest.mark.claim("004:larger-states", "smalearn.models.mamba2.Mamba2.cache_shapes")
+def test_sixteen_times_the_state():
+    small, large = Mamba1(64).cache_shapes()["state"], Mamba2(64, state=256).cache_shapes()["state"]
+    assert small == (128, 16)  # the usual N of Mamba, for 2·64 channels
+    assert large == (1, 2, 64, 256)
+    assert math.prod(large) == 16 * math.prod(small)
+
+
+@pytest.mark.claim("004:larger-states", "smalearn.data.included.recorded")
+def test_ssd_pays_less_for_a_larger_state_than_the_scan():
+    part = recorded("training")["growth"]
+    assert (part["states"][0], part["states"][-1]) == (16, 256)
+    for name, samples in part["seconds"].items():
+        found = [slope([16, 32, 64, 128, 256], one) for one in zip(*samples, strict=True)]
+        assert part["slopes"][name] == pytest.approx(found, rel=1e-9)
+    (_, _, ssd), (scan, middle, _) = (quartiles(part["slopes"][name]) for name in ("SSD", "selective scan"))
+    assert ssd < 0.75
+    assert middle > 0.9
+    assert scan > ssd + 0.25
+
+
+# --------------------------------------------------------------------------------------------------------- 004:filler
+
+
+@pytest.mark.claim("004:filler", "smalearn.experiments.variants.ConstantDecay._operands")
+def test_the_rival_writes_alike_and_forgets_blindly():
+    torch.manual_seed(0)
+    blind = ConstantDecay(8, state=3, head_dim=4, groups=2).double().requires_grad_(False)
+    free = Mamba2(8, state=3, head_dim=4, groups=2).double()
+    free.load_state_dict(blind.state_dict())
+    (x,) = random_tensors([(2, 11, 8)])
+    (X, log_a, B, C), (other_X, other, other_B, other_C) = blind.operands(x), free.operands(x)
+    for found, same in ((X, other_X), (B, other_B), (C, other_C)):
+        assert_close(found, same.detach())
+    rates = -blind.A_log.exp() * softplus(blind.dt_bias)
+    assert_close(log_a, rates.view(2, 2, 1).expand(2, 2, 2, 11))
+    assert other.std(-1).min() > 0.01
+
+
+@pytest.mark.claim("004:filler", "smalearn.models.mamba2.Mamba2.operands")
+def test_silence_is_skipped_by_decays_that_depend_on_the_token():
+    space = {"torch": torch, "one_thread": one_thread, "softplus": softplus}
+    space |= {"Block": Block, "Mamba2": Mamba2, "SequenceModel": SequenceModel}
+    for name in ("filler-task", "filler-train", "filler-dial"):
+        exec(cells()[name], space)
+    text, target = space["silences"](3, 5)
+    for row, wanted in zip(text.tolist(), target.tolist(), strict=True):
+        last = None
+        for word, answer in zip(row, wanted, strict=True):
+            last = word or last
+            assert answer == (-100 if word else last)
+    assert space["scores"]["Mamba2"] > 0.99
+    assert space["scores"]["ConstantDecay"] < 0.8
+    block = space["talker"].blocks[0]
+    seen = block.norm(space["talker"].embedding(torch.arange(5))) @ block.mixer.in_proj.weight.T
+    lengths = softplus(seen[:, -block.mixer.widths[2] :] + block.mixer.dt_bias).T.detach()
+    assert_close(space["lengths"], lengths)  # the convolution has one tap, and dt does not go through it
+    assert lengths[:, 1:].mean() > 10 * lengths[:, 0].mean()
+    assert ((space["kept"][:, 0] > 0.9) & (space["kept"][:, 1:] < 0.1).all(-1)).any()
+
+
+# --------------------------------------------------------------------------------------------------- 004:expressivity
+
+
+@pytest.mark.claim("004:expressivity", "smalearn.ssm.recurrent.ssm_recurrent")
+@pytest.mark.claim("004:expressivity", "smalearn.linear_attention.parallel.linear_attention_parallel")
+@pytest.mark.claim("004:expressivity", "smalearn.ssd.ssd_recurrent")
+def test_free_queries_and_keys_absorb_any_decay():
+    X, z, B, C = random_tensors([(12, 2), (12, 3), (12, 3), (12, 3)])
+    A = z.sigmoid()
+    Y, _ = ssm_recurrent(X, A, B, C)
+    grown = A.cumprod(0)
+    assert_close(linear_attention_parallel(C * grown, B / grown, X), Y, 1e-14)
+    log_a = -0.3 * torch.ones(12, dtype=X.dtype)  # and so does any one decay, with what is left absorbed
+    left = grown / log_a.cumsum(0).exp()[:, None]
+    assert_close(ssd_recurrent(X, log_a, B / left, C * left)[0], Y, 1e-13)
+    long = A.repeat(200, 1).cumprod(0)
+    assert long[-1].max() == 0
+    assert not (1 / long).isfinite().all()
+
+
+@pytest.mark.claim("004:expressivity", "smalearn.ssd.ssd_recurrent")
+def test_constant_queries_and_keys_do_not():
+    """What one input makes of all later outputs: a sum of two exponentials, which one decay cannot have."""
+    steps = torch.arange(30, dtype=torch.float64)
+    wanted = 0.95**steps + 0.3**steps
+    X, one = torch.zeros(30, 1, dtype=torch.float64), torch.ones(30, 1, dtype=torch.float64)
+    X[0] = 1
+    rates = torch.cat(
+        [torch.linspace(0.01, 0.999, 990, dtype=torch.float64), torch.tensor([0.95, 0.3], dtype=torch.float64)]
+    )
+    heads = ssd_recurrent(X, rates.log()[:, None].expand(-1, 30), one, one)[0][..., 0]
+    assert_close(heads[-2] + heads[-1], wanted)
+    scale = (heads @ wanted) / heads.square().sum(-1)
+    missed = (scale[:, None] * heads - wanted).norm(dim=-1) / wanted.norm()
+    assert missed.min().item() == pytest.approx(0.215, abs=1e-3)
+
+
+@pytest.mark.claim("004:expressivity", "smalearn.data.included.recorded")
+def test_shared_decays_have_not_been_seen_to_hurt():
+    found = accuracies("recall", FULL)
+    for pairs, state in ((8, 4), (8, 8), (16, 16)):
+        assert min(found[pairs, "Mamba-2", state]) > max(found[pairs, "Mamba-1", state])
+
+
+# ------------------------------------------------------------------------------------------------------- 004:fig-mqar
+
+
+@pytest.mark.claim("004:fig-mqar", "smalearn.data.included.recorded")
+def test_the_median_rises_with_the_state():
+    found = accuracies("recall", FULL)
+    for pairs in (8, 16):
+        states = FULL[f"{pairs} pairs"].states
+        assert min(found[pairs, "attention", 0]) >= 0.98
+        assert max(found[pairs, "Mamba-2", states["Mamba-2"][0]]) < 0.9
+        assert min(found[pairs, "Mamba-2", 16]) >= 0.95
+        medians = [statistics.median(found[pairs, "Mamba-2", state]) for state in states["Mamba-2"]]
+        assert medians == sorted(medians)
+        for state in states["Mamba-1"]:
+            assert max(found[pairs, "Mamba-1", state]) < 0.3  # after these 1200 steps
+    least, middle, most = (found[16, "linear attention", state] for state in (1, 2, 4))
+    assert max(least) < 0.3 < min(middle)
+    assert max(middle) < 0.9 < min(most)
+
+
+@pytest.mark.claim("004:fig-mqar", "smalearn.experiments.recall.run")
+@pytest.mark.claim("004:fig-mqar", "smalearn.tasks.recall.mqar")
+def test_a_small_recall_live():
+    setting = Setting(pairs=4, states={}, length=16, vocabulary=16, steps=300, dim=32, lr=1e-2, tests=256)
+    with one_thread():
+        found = {state: run("Mamba-2", state, asdict(setting), 1) for state in (1, 16)}
+    assert {state: one["entries"] for state, one in found.items()} == {1: 64, 16: 1024}
+    assert found[1]["accuracy"] < 0.6
+    assert 0.85 < found[16]["accuracy"] <= 1
+
+
+# ------------------------------------------------------------------------------------------------ 004:mqar-controlled
+
+
+@pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba1.Mamba1.cache_shapes")
+@pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba2.Mamba2.cache_shapes")
+def test_the_states_are_equally_large():
+    for name, setting in (*FULL.items(), *PARTS.items()):
+        for mixer, states in setting.states.items():
+            if mixer == "attention":
+                continue
+            for state in states:
+                shapes = [block.mixer.cache_shapes()["state"] for block in build(mixer, state, setting, 0).blocks]
+                assert [math.prod(shape) for shape in shapes] == [64 * state] * 2, (name, mixer)
+
+
+@pytest.mark.claim("004:mqar-controlled", "smalearn.data.included.recorded")
+def test_one_part_after_the_other_at_equal_state():
+    found = {mixer: seeds for (_, mixer, _), seeds in accuracies("recall_parts", PARTS).items()}
+    assert {one["entries"] for one in recorded("recall_parts")["runs"].values()} == {2 * 64 * 4}
+    assert min(found["Mamba-2"]) > max(found["Mamba-1"])

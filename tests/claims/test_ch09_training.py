@@ -1,0 +1,82 @@
+"""The claims of chapter 09 on the time of training: what was recorded, and that what was timed is the same function."""
+
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+
+from smalearn.bench.problem import SSDProblem
+from smalearn.bench.timing import slope
+from smalearn.bench.training import MODELS, ROUTES, quartiles
+from smalearn.data import recorded
+from smalearn.models import SequenceModel
+from smalearn.testing import assert_close
+
+# -------------------------------------------------------------------------------------------------- 004:mamba1-slower
+
+
+@pytest.mark.claim("004:mamba1-slower", "smalearn.data.included.recorded")
+def test_mamba_trains_slower_than_a_transformer_of_its_size():
+    models = recorded("training")["steps"]["models"]
+    dim = recorded("training")["steps"]["dim"]
+    for name, one in models.items():
+        built = 2 * sum(parameter.numel() for block in MODELS[name](dim) for parameter in block.parameters())
+        assert one["parameters"] == built
+        assert one["tolerated"]
+    sizes = [one["parameters"] for one in models.values()]
+    assert max(sizes) < 1.01 * min(sizes)
+    (_, _, transformer), (_, _, mamba2) = (quartiles(models[name]["seconds"]) for name in ("Transformer", "Mamba-2"))
+    for name in ("Mamba-1, scan", "Mamba-1, loop"):
+        fastest = quartiles(models[name]["seconds"])[0]
+        assert fastest > 2 * transformer
+        assert fastest > 1.5 * mamba2
+
+
+@pytest.mark.claim("004:mamba1-slower", "smalearn.bench.training.FusedAttention.forward")
+@pytest.mark.claim("004:mamba1-slower", "smalearn.bench.training.ScannedMamba1.forward")
+@pytest.mark.claim("004:mamba1-slower", "smalearn.models.mamba2.Mamba2.prefill")
+@pytest.mark.claim("004:mamba1-slower", "smalearn.models.mamba1.Mamba1.prefill")
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_timed_is_the_model_that_decodes(name):
+    torch.manual_seed(0)
+    model = SequenceModel(8, MODELS[name](16), positions=9).double().requires_grad_(False)
+    tokens = torch.arange(18).view(2, 9) % 8
+    cache, rows = model.start(2), []
+    for token in tokens.unbind(-1):
+        row, cache = model.step(token, cache)
+        rows.append(row)
+    assert_close(model(tokens), torch.stack(rows, -2))
+
+
+# ------------------------------------------------------------------------------------------------ 004:faster-training
+
+
+@pytest.mark.claim("004:faster-training", "smalearn.data.included.recorded")
+def test_ssd_trains_faster_with_a_state_sixteen_times_as_large():
+    part = recorded("training")["growth"]
+    assert (part["states"][0], part["states"][-1]) == (16, 256)
+    ssd = quartiles(part["seconds"]["SSD"][-1])
+    for name in ("selective scan", "selective loop"):
+        assert quartiles(part["seconds"][name][0])[0] > 2 * ssd[2]  # their least state against its largest
+        for ours, theirs in zip(part["seconds"]["SSD"], part["seconds"][name], strict=True):
+            assert statistics.median(theirs) > 5 * statistics.median(ours)
+    for name, samples in part["seconds"].items():
+        assert part["slopes"][name] == pytest.approx(
+            [slope(part["states"], one) for one in zip(*samples, strict=True)], rel=1e-9
+        )
+
+
+@pytest.mark.claim("004:faster-training", "smalearn.kernels.cpu.ssd_cpu")
+@pytest.mark.claim("004:faster-training", "smalearn.ssm.scan.ssm_scan")
+@pytest.mark.claim("004:faster-training", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
+@pytest.mark.parametrize("name", ROUTES)
+def test_all_three_are_one_function_with_one_gradient(name):
+    problem = SSDProblem(length=37, heads=2, head_dim=3, backward=True)
+    for state in (2, 5):
+        arguments, dY = (one := replace(problem, state=state)).inputs()
+        leaves = [x.double().requires_grad_() for x in arguments]
+        Y = ROUTES[name](*leaves)
+        found = [Y, *torch.autograd.grad(Y, leaves, dY.double())]
+        for ours, expected in zip(found, one.oracle(), strict=True):
+            assert_close(ours, expected)
