@@ -272,7 +272,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
-    command.add_argument("name", help="what to time: linear-attention, masks, ssd, weights")
+    command.add_argument("name", help="what to time; a wrong name lists all of them")
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
     command.add_argument(
         "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"

@@ -1,0 +1,68 @@
+"""The README says what was measured, and names what exists: `python tests/test_readme.py` prints its table."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ROWS = [
+    ("ssd", r"^T = 2048,.*: forward:", "SSD, T = 2048, 24 heads, forward, beside the fastest peer", "{:.1f} × as fast"),
+    ("ssd", r"^T = 2048,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
+    ("ssd", r"^T = 16384,.*: forward:", "SSD, T = 16384, 8 heads, forward", "{:.1f} × as fast"),
+    ("ssd", r"^T = 16384,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
+    ("ssd", r"^largest error", "its largest relative error under any decay, gradients included", "{:.0e}"),
+    ("ssd", r"^peak.*T = 2048", "its peak memory, forward and backward, over the bytes of X", "{:.1f}"),
+    ("masks", r"^causal.*dense", "causal mask by running sums, T = 4096, beside the dense product", "{:.0f} × as fast"),
+    ("weights", r"^BTT, D = 4096.*nn", "block tensor train of D = 4096 beside `nn.Linear`", "{:.0f} × as fast"),
+    (
+        "multilevel",
+        r"^T = 4096, forward: time of 8",
+        "8 levels of attention of 8 columns, T = 4096, beside PyTorch's",
+        "{:.2f} of its time",
+    ),
+    ("multilevel", r"^a step", "decoding with its cache at T = 16384", "{:.2f} of its time"),
+]
+
+
+def result(name):
+    return json.loads((ROOT / "assets" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table():
+    """The lines of the README's table, from the recorded results."""
+    machine = result("ssd")["machine"]
+    yield f"On one core ({machine['cpu']}, {machine['instructions']}), float32, torch {machine['torch'].split('+')[0]}:"
+    yield ""
+    yield "| | measured | when, by |"
+    yield "|---|---|---|"
+    for name, pattern, words, form in ROWS:
+        found = result(name)
+        (target,) = [target for target in found["targets"] if re.search(pattern, target["what"])]
+        yield f"| {words} | {form.format(target['measured'])} | {found['machine']['date'][:10]}, `{found['command']}` |"
+
+
+def test_its_table_is_what_was_recorded():
+    for line in table():
+        assert f"\n{line}\n" in README
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_its_links_lead_somewhere(link):
+    assert (ROOT / link).exists()
+
+
+def test_it_lists_every_chapter():
+    assert re.findall(r"chapters/(\w+)\.ipynb", README) == sorted(path.stem for path in ROOT.glob("chapters/*.ipynb"))
+
+
+def test_moving_pictures_are_light():
+    pictures = [ROOT / name for name in re.findall(r"\((assets/\w+\.gif)\)", README)]
+    assert len(pictures) == 3
+    assert all(picture.stat().st_size < 1_500_000 for picture in pictures)
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))
