@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 
 from smalearn import plots
 from smalearn.kernels.tile import Event
-from smalearn.plots.kernels import KINDS, Design, Level, hierarchy, roofline, touches
+from smalearn.plots.kernels import KINDS, Design, Level, Span, hierarchy, roofline, timeline, touches
 
 matplotlib.use("Agg")
 LEVELS = [Level("registers", 256 * 1024, None), Level("cache", 50 * 2**20, 5.5e12), Level("memory", 80 * 2**30, 3e12)]
@@ -18,6 +18,11 @@ EVENTS = [
     Event((1, 0, 0), "load", "x", np.arange(4), 16, 0),
     Event((1, 0, 0), "store", "y", np.arange(4), 16, 0),
 ]
+ROWS = {
+    "a": [Span("read", 0, 2), Span("write", 2, 5)],
+    "b": [Span("read", 1, 2), Span("write", 4, 4.5)],
+    "c": [],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +94,26 @@ def test_events_stand_in_order_in_the_row_of_their_operand():
     assert [line.get_xdata()[0] for line in ax.lines] == [pytest.approx(1.93)]
 
 
+def test_who_waits_is_what_lies_between_the_work():
+    ax = timeline(ROWS, title="two of three")
+    assert ax.get_title(loc="left") == "two of three"
+    bars = [(round(bar.get_y() + bar.get_height() / 2), bar.get_x(), bar.get_width()) for bar in ax.patches]
+    assert bars == [(0, 0, 2), (0, 2, 3), (1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 4, 0.5)]
+    assert [bars.get_label() for bars in ax.containers] == ["read", "write", "waits", "read", "waits", "write"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["read", "write", "waits"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
+    colours = [bar.get_facecolor() for bar in ax.patches]
+    assert colours[0] == colours[3] != colours[1] == colours[5]
+    assert colours[2] == colours[4] not in (colours[0], colours[1])
+    assert ax.get_ylim() == (2.5, -0.5)
+
+
 def test_axes_can_be_given():
     for draw in (
         lambda ax: hierarchy(LEVELS, ax),
         lambda ax: roofline({"a": Design(1, 1, "matrix")}, 1.0, ROOFS, ax),
         lambda ax: touches(EVENTS, ax),
+        lambda ax: timeline(ROWS, ax),
     ):
         ax = plt.subplots()[1]
         assert draw(ax) is ax
@@ -123,3 +143,18 @@ def test_what_a_roofline_refuses(designs, message):
 def test_a_recording_must_be_readable(count):
     with pytest.raises(ValueError, match=f"touches: events, expected 1 to 400, got {count}"):
         touches(EVENTS[:1] * count)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, "timeline: rows, expected at least one piece of work, got none"),
+        ({"a": []}, "timeline: rows, expected at least one piece of work, got none"),
+        ({"a": [Span("x", -1, 2)]}, r"timeline: 'x' of 'a', expected 0 ≤ begin ≤ end, got \(-1, 2\)"),
+        ({"a": [Span("x", 0, 2), Span("y", 1, 3)]}, r"timeline: 'y' of 'a', expected 2 ≤ begin ≤ end, got \(1, 3\)"),
+        ({"a": [Span("x", 2, 1)]}, r"timeline: 'x' of 'a', expected 0 ≤ begin ≤ end, got \(2, 1\)"),
+    ],
+)
+def test_what_a_timeline_refuses(rows, message):
+    with pytest.raises(ValueError, match=message):
+        timeline(rows)

@@ -1,4 +1,4 @@
-"""Pictures of a kernel: where its data lives, what limits its speed, and which program touches what when."""
+"""Pictures of a kernel: where its data lives, what limits its speed, who touches what when, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from smalearn.plots.style import GREY, INK, own_axes
+from smalearn.plots.style import GREY, INK, PALE, own_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from smalearn.kernels.tile import Event
 
-__all__ = ["Design", "Level", "hierarchy", "roofline", "touches"]
+__all__ = ["Design", "Level", "Span", "hierarchy", "roofline", "timeline", "touches"]
 
 KINDS = ("load", "dot", "store")
 MARKERS = "osD^vPX"
@@ -36,6 +36,14 @@ class Design(NamedTuple):
     bytes: float
     roof: str
     published: float | None = None
+
+
+class Span(NamedTuple):
+    """A piece of work: what it is, when it begins and when it ends."""
+
+    work: str
+    begin: float
+    end: float
 
 
 def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "") -> Axes:
@@ -167,6 +175,55 @@ def touches(events: Sequence[Event], ax: Axes | None = None, *, title: str = "")
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(axis="y", length=0)
     return ax
+
+
+def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Who works when, and who waits: a row for each worker, a bar for each piece of work, pale where it waits for one.
+
+    Args:
+        rows: worker -> its work in order.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+
+    Returns:
+        The axes; `ax.patches` are the bars, row by row and in order of time, those of waiting among them.
+
+    Raises:
+        ValueError: nobody works, or a piece of work begins before 0, before the last one ends, or after its own end.
+
+    Example:
+        >>> timeline({"first": [Span("slice", 0, 1)], "second": [Span("slice", 1, 2)]})
+    """
+    colours = {span.work: f"C{k}" for k, span in enumerate(_first_of_each(rows))}
+    ax = own_axes(ax, 7.5, 1.2 + 0.32 * len(rows))
+    for row, spans in enumerate(rows.values()):
+        now = 0.0
+        for work, begin, end in spans:
+            if begin > now:
+                ax.barh(row, begin - now, left=now, height=0.2, color=PALE, label="waits")
+            ax.barh(row, end - begin, left=begin, height=0.7, color=colours[work], label=work)
+            now = end
+    handles = {patch.get_label(): patch for patch in ax.containers}
+    ax.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1, 1))
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, None), title=title)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def _first_of_each(rows):
+    """The first span of each kind of work; ValueError where rows are no order of work."""
+    first = {}
+    for name, spans in rows.items():
+        now = 0.0
+        for span in spans:
+            if not now <= span.begin <= span.end:
+                raise ValueError(f"timeline: {span.work!r} of {name!r}, expected {now:g} ≤ begin ≤ end, got {span[1:]}")
+            first.setdefault(span.work, span)
+            now = span.end
+    if not first:
+        raise ValueError("timeline: rows, expected at least one piece of work, got none")
+    return first.values()
 
 
 def _check_roofline(designs, bandwidth, roofs):
