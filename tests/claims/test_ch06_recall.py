@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import nbformat
@@ -12,7 +12,8 @@ from torch.nn.functional import softplus
 
 from smalearn.bench.timing import one_thread, slope
 from smalearn.bench.training import quartiles
-from smalearn.data import recorded
+from smalearn.data import Vocabulary, load_text, recorded
+from smalearn.experiments import charlm
 from smalearn.experiments.recall import FULL, PARTS, Setting, build, run
 from smalearn.experiments.variants import ConstantDecay
 from smalearn.linear_attention import linear_attention_parallel
@@ -209,3 +210,27 @@ def test_one_part_after_the_other_at_equal_state():
     found = {mixer: seeds for (_, mixer, _), seeds in accuracies("recall_parts", PARTS).items()}
     assert {one["entries"] for one in recorded("recall_parts")["runs"].values()} == {2 * 64 * 4}
     assert min(found["Mamba-2"]) > max(found["Mamba-1"])
+
+
+# ------------------------------------------------------------------------------------------------------ 004:fig-pile
+
+
+@pytest.mark.claim("004:fig-pile", "smalearn.experiments.charlm.run")
+def test_a_small_character_model_of_either_kind():
+    result, setting = recorded("charlm"), charlm.FULL["equal parameters"]
+    assert result["settings"]["equal parameters"] == asdict(setting) | {
+        "mixers": list(setting.mixers),
+        "lrs": list(setting.lrs),
+    }
+    runs = [one for name, one in result["runs"].items() if name.startswith("equal parameters")]
+    ends = {mixer: [one["loss"] for one in runs if one["mixer"] == mixer] for mixer in setting.mixers}
+    assert all(len(found) == setting.seeds >= 2 for found in ends.values())
+    assert max(ends["Mamba-2"]) < min(ends["full"])
+    sizes = {one["mixer"]: one["parameters"] for one in runs}
+    assert sizes["Mamba-2"] == pytest.approx(sizes["full"], rel=0.01)
+    toy = replace(setting, data="python topics", length=16, dim=16, heads=2, mlp=32, steps=20, batch=4, tests=4)
+    vocabulary = len(Vocabulary(load_text(toy.data).text))
+    for mixer in toy.mixers:
+        one = charlm.run(mixer, 1e-2, asdict(toy), seed=0)
+        assert one["parameters"] == sum(p.numel() for p in charlm.build(mixer, toy, vocabulary, 0).parameters())
+        assert one["losses"][-1] < one["losses"][0] < math.log(vocabulary) + 1
