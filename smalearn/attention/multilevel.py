@@ -5,11 +5,14 @@ A level counts in the score of two tokens if one of its blocks holds both.
 """
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_companion, check_count, check_dtypes, check_shapes
+from smalearn.attention._layout import Layout
 from smalearn.attention._levels import (
     Blocks,
     check_levels,
@@ -23,8 +26,9 @@ from smalearn.attention._levels import (
     score_macs,
 )
 from smalearn.attention._plan import Plan
-from smalearn.attention._squares import Attention
+from smalearn.attention._squares import LOG2E, Attention, _laid
 from smalearn.contractions import contract
+from smalearn.kernels.multilevel import multilevel_forward, multilevel_handles
 
 __all__ = [
     "batched_scores",
@@ -143,7 +147,8 @@ def multilevel_attention(
         bias: (..., T, T) added to the scores, dtype of Q or float32; either T may be 1. -inf removes a pair.
 
     Returns:
-        (..., T, P), dtype of Q; half precision is computed in float32. A row whose bias leaves it no key is zero.
+        (..., T, P), dtype of Q; half precision is computed in float32, or multiplied as it is and summed in float32 on
+        a GPU. A row whose bias leaves it no key is zero.
 
     Raises:
         ShapeError: an axis has two sizes, or the ranks do not sum to N. Queries and keys of two lengths have no levels.
@@ -152,7 +157,8 @@ def multilevel_attention(
 
     Cost:
         The scores need `executed_macs`, little more than `score_macs`; the values T²·P, half of it if causal. Memory is
-        O(T·(N + P)) and a few MiB for a tile; gradients of a bias are as large as it is.
+        O(T·(N + P)) and a few MiB for a tile; gradients of a bias are as large as it is. On a GPU with Triton the
+        forward without bias is one program, if causal: see `kernels.multilevel`.
 
     Source:
         Kuang et al. 2025, section 3.4, whose code builds (T, T) scores for every level.
@@ -166,9 +172,13 @@ def multilevel_attention(
         bias = _whole_bias(name, bias, Q)
         check_shapes(name, operands | {"bias": (bias, "tt")})
     ranks, block_lens = check_levels(name, ranks, block_lens, Q.shape[-1], length)
+    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
+    empty = 0 in (length, *leading)
+    if causal and bias is None and not empty and multilevel_handles(Q, V):
+        return _OnGPU.apply(Q, K, V, ranks, block_lens)
     wide = torch.promote_types(Q.dtype, torch.float32)
     operands = [None if x is None else x.to(wide) for x in (Q, K, V, bias)]
-    if 0 in (length, *torch.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))):
+    if empty:
         S = batched_scores(*operands[:2], ranks, block_lens)  # nothing to do, but gradients have shapes
         return ((S if bias is None else S + operands[3]) @ operands[2]).to(Q.dtype)
     return Attention.apply(*operands, ranks, block_lens, causal).to(Q.dtype)
@@ -195,6 +205,31 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
     check_count("executed_macs", "length", length, least=0)
     check_levels("executed_macs", ranks, block_lens, length=length)
     return Plan(length, ranks, block_lens, causal).macs() if length else 0
+
+
+class _OnGPU(torch.autograd.Function):
+    """Y by the program of a GPU; the backward is that of the squares, from the program's log Σ exp S."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, ranks, block_lens):
+        Y, log_sum = multilevel_forward(Q, K, V, ranks, block_lens)
+        ctx.levels = ranks, block_lens
+        ctx.save_for_backward(Q, K, V, Y, log_sum)
+        return Y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dY):
+        *operands, Y, log_sum = ctx.saved_tensors
+        operands = [x.float() for x in operands]
+        layout = Layout(*operands, None)
+        plan = Plan(Y.shape[-2], *ctx.levels, True, layout.heads, layout.members)
+        anchors = layout.lay(log_sum[..., None] * LOG2E, plan)
+        saved = *_laid(layout, plan, *operands), Y.float(), None, torch.stack([anchors, torch.ones_like(anchors)])
+        squares = SimpleNamespace(
+            layout=layout, plan=plan, saved_tensors=saved, needs_input_grad=(True, True, True, False)
+        )
+        return *Attention.backward(squares, dY.float())[:3], None, None
 
 
 def _check_pair(function, Q, K):

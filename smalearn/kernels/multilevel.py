@@ -99,14 +99,15 @@ def on_diagonal(
     blocks: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Scores of the rows of a tile with themselves: all columns that they share, and those that some of them do."""
+    levels: tl.constexpr = sizes[4]
     whole: tl.constexpr = sizes[5]
     c = tl.arange(0, widths[whole])
     K = read(k, group, rows, c, length, ends[whole])
     S = tl.dot(read(q, head, rows, c, length, ends[whole]), tl.trans(K), input_precision=precision)
-    for level in tl.static_range(whole, sizes[4]):
+    for level in tl.static_range(whole, levels):
         own = ends[level] + tl.arange(0, owns[level])
-        Q_own, K_own = read(q, head, rows, own, length, ends[level + 1]), read(k, group, rows, own, length, ends[level + 1])
-        S_own = tl.dot(Q_own, tl.trans(K_own), input_precision=precision)
+        K = read(k, group, rows, own, length, ends[level + 1])
+        S_own = tl.dot(read(q, head, rows, own, length, ends[level + 1]), tl.trans(K), input_precision=precision)
         block = rows // blocks[level]
         S += tl.where(block[:, None] == block[None, :], S_own, 0.0)
     return S
@@ -146,8 +147,8 @@ def multilevel_forward(
 
     Cost:
         For a segment of keys that share d levels, as many multiply-adds for each pair as r_1 + ... + r_d padded to a
-        power of two, at least 16; and P. Reads Q for each segment, K and V once for each tile of rows (of 128; 32 in
-        float32), and writes Y.
+        power of two, at least 16; and P. Reads Q for each segment, K and V once for each tile of rows (of 128 at
+        most; 32 in float32), and writes Y.
 
     Source:
         Kuang et al. 2025, section 3.4.
@@ -231,7 +232,8 @@ def _tile(architecture, widest, dtype):
     if architecture == "cpu":  # interpreted: the fewer operations the better
         return 64, 4, 1
     if dtype == torch.float32:  # without tensor cores: tiles that fit the registers
-        return (32 if widest <= 128 else 16), 4, 1
-    if architecture in LARGE and widest <= 64:
-        return 128, 8, 2
-    return (64 if widest <= 128 else 32), 4, 2
+        return (32 if widest <= 64 else 16), 8, 1
+    large = architecture in LARGE
+    if widest <= 64:
+        return (128, 8, 2) if large else (64, 4, 2)
+    return (64, 4, 2 if large else 1) if widest <= 128 else (32, 4, 2)
