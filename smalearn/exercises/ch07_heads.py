@@ -26,10 +26,10 @@ def _rows(S, seen=lambda t: t + 1):
 
 
 def _mask_cases(generator):
-    """The third pair: scores far below zero, where no finite number is a mask."""
+    """The third case: scores far below zero, and of each row the last is the largest, by more than any -1e9."""
     yield (randn(generator, 1, 1),)
     yield (torch.zeros(2, 2, dtype=torch.float64),)
-    yield (randn(generator, 3, 3) - 1e6,)
+    yield (randn(generator, 3, 3) + 1e12 * torch.tensor([-4.0, -3.0, -2.0]),)
     yield (3 * randn(generator, 4, 4),)
     yield (randn(generator, 2, 5, 5),)
 
@@ -44,7 +44,9 @@ register(
         solution=causal_weights,
         hints=(
             "The exponential of which number is 0?",
-            "Put −∞ in the place of the scores above the diagonal, then take the softmax.",
+            "Put −∞ in the place of the scores above the diagonal, then take the softmax. (Above, not on it: a row of "
+            "−∞ alone has no softmax. And to take the softmax first and rescale what is left fails where nothing is "
+            "left.)",
             "`S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)`",
         ),
         mutants=(
@@ -66,9 +68,25 @@ register(
                 "you put a large negative number where −∞ belongs: scores may lie below it, and then the future wins",
             ),
             Mutant(
+                "a large number added",
+                lambda S: (S - 1e9 * torch.ones_like(S).triu(1)).softmax(-1),
+                "you take a large number off the later scores: they may be larger by more, and only −∞ is enough",
+            ),
+            Mutant(
                 "not itself",
                 lambda S: _rows(S, lambda t: max(t, 1)),
                 "a token does not see itself: only what lies above the diagonal is later",
+            ),
+            Mutant(
+                "the other triangle",
+                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).tril(-1), -torch.inf).softmax(-1),
+                "you mask what came before: row t is the token that asks, and the sources after it lie above the "
+                "diagonal",
+            ),
+            Mutant(
+                "down the columns",
+                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -torch.inf).softmax(-2),
+                "your columns sum to 1: the softmax runs over the sources, the last axis",
             ),
             Mutant(
                 "no mask",
@@ -142,6 +160,16 @@ register(
                 "you divide by √d: here β alone says how sharp the choice is",
             ),
             Mutant(
+                "twice the score",
+                lambda x, X, beta: _nearest_loop(x, X, 2 * beta),
+                "your head has M = 2β I: -|x - y|² is 2 x^T y and a constant, so take half of it",
+            ),
+            Mutant(
+                "a distance for a form",
+                lambda x, X, beta: _nearest_loop(x, X, beta, lambda x, point: -(x - point).norm()),
+                "this is nearest first too, but |x - y| is no bilinear form: no M gives such a score, β x^T y does",
+            ),
+            Mutant(
                 "a hard choice",
                 lambda x, X, beta: X[(X @ x).argmax()],
                 "this is the nearest point itself, the limit β → ∞: the head has a softmax, and gives a mean",
@@ -190,7 +218,7 @@ def _measured_rank(heads, rank, dim):
 
 
 def _error_cases(generator):
-    yield from [(1, 0, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 8, 6, 1)]
+    yield from [(1, 0, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
 
 
 register(
@@ -218,6 +246,11 @@ register(
                 "beyond d",
                 lambda heads, rank, dim, points: 1 - heads * rank / dim * points / (points + dim + 1),
                 "a (d, d) matrix has no more than d directions: min(H r, d)",
+            ),
+            Mutant(
+                "γ forgotten",
+                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) * points * (points + dim + 1) / dim**3,
+                "M is to be near γ I, not I: what a direction wins is N(N + d + 1)/d³ times γ²",
             ),
             Mutant(
                 "no noise",

@@ -40,12 +40,24 @@ def _recut(X, rows, columns):
     return X.view(-1, rows, columns).mT.flatten(1)
 
 
-def _unregrouped(X, L, R):
+def _unregrouped(X, L, R, Y=None):
     """Queries in the order (b, c, s), keys in the order (c, b, s)."""
+    Y = X if Y is None else Y
     b, a, c, _ = L.shape
     Q = (X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)).transpose(0, 1)
-    K = (X.view(len(X), c, -1).transpose(0, 1) @ R.flatten(2)).transpose(0, 1)
+    K = (Y.view(len(Y), c, -1).transpose(0, 1) @ R.flatten(2)).transpose(0, 1)
     return Q.flatten(1) @ K.flatten(1).mT
+
+
+def _neither(X, L, R):
+    """No permutation at all: the blocks of L read neighbouring features, and the two orders of features meet."""
+    return _unregrouped(_recut(X, *L.shape[:2]), L, R, X)
+
+
+def _wires_inside(X, L, R):
+    """The b·s numbers of a block of R cut as s times b."""
+    b, s = R.shape[2:]
+    return _pairs(X, _train_entries(L, R.flatten(2).unflatten(-1, (s, b)).mT))
 
 
 def _train_cases(generator):
@@ -92,6 +104,17 @@ register(
                 _unregrouped,
                 "P_R is missing: your queries have their features in the order (b, c, s), your keys in the order "
                 "(c, b, s)",
+            ),
+            Mutant(
+                "no permutation",
+                _neither,
+                "both permutations are missing: rows are numbered (a b), so block j of L meets every b-th feature; and "
+                "queries in the order (b, c, s) do not fit keys in the order (c, b, s)",
+            ),
+            Mutant(
+                "wires cut as (s, b)",
+                _wires_inside,
+                "you cut the b·s numbers of a block of R into (s, b): R is (c, d, b, s), so s is the last axis",
             ),
             Mutant(
                 "the other side",
@@ -145,9 +168,29 @@ def _levels(L, R, ranks, blocks):
         start += rank
 
 
-def _first_columns(L, R, ranks, blocks):
-    """Every level with the first r_l columns."""
-    return sum(next(_levels(L, R, [rank], [p])) for rank, p in zip(ranks, blocks, strict=True))
+def _columns_from(L, R, ranks, blocks, start=lambda level, rank: 0):
+    """Every level with the r_l columns that begin at some other place; by default with the first."""
+    parts = []
+    for level, (rank, p) in enumerate(zip(ranks, blocks, strict=True)):
+        columns = slice(start(level, rank), None)
+        parts += [next(_levels(L[:, columns], R[:, columns], [rank], [p]))]
+    return sum(parts)
+
+
+def _far_groups(X, L, R, ranks, blocks):
+    """Group k of a level is every p-th feature, from k on."""
+    levels = zip(_levels(L, R, ranks, blocks), blocks, strict=True)
+    return sum(_pairs(_recut(X, X.shape[-1] // p, p), level) for level, p in levels)
+
+
+def _tokens_mixed(X, L, R, ranks, blocks):
+    """(p, T, r_l) flattened as if it were (T, p, r_l)."""
+    S, start = 0, 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        tokens, own = X.unflatten(-1, (p, -1)).transpose(0, 1), slice(start, start + rank)
+        Q, K = ((tokens @ F[:, own].unflatten(0, (p, -1))).reshape(len(X), -1) for F in (L, R))
+        S, start = S + Q @ K.mT, start + rank
+    return S
 
 
 def _level_cases(generator):
@@ -199,8 +242,26 @@ register(
             ),
             Mutant(
                 "the same columns",
-                lambda X, L, R, ranks, blocks: _pairs(X, _first_columns(L, R, ranks, blocks)),
+                lambda X, L, R, ranks, blocks: _pairs(X, _columns_from(L, R, ranks, blocks)),
                 "every level reads the first columns of L and R: level l begins after r_1 + … + r_(l-1) of them",
+            ),
+            Mutant(
+                "columns from l·r_l",
+                lambda X, L, R, ranks, blocks: _pairs(
+                    X, _columns_from(L, R, ranks, blocks, lambda level, rank: level * rank)
+                ),
+                "a level begins where those before it end, at the sum of their ranks: l·r_l is that only if all ranks "
+                "are equal",
+            ),
+            Mutant(
+                "groups far apart",
+                _far_groups,
+                "your groups are every p-th feature: a block takes in D/p neighbours, (p, D/p) and not (D/p, p)",
+            ),
+            Mutant(
+                "tokens mixed up",
+                _tokens_mixed,
+                "you flatten (p, T, r_l) as it stands, which mixes the tokens: first transpose to (T, p, r_l)",
             ),
             Mutant(
                 "the other side",

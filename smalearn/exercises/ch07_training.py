@@ -39,6 +39,18 @@ def _by_width(length, dim, ranks, width):
     return ("both", through + length**2 * width) if width < dim else ("keys", through + length**2 * dim)
 
 
+def _all_features(length, dim, ranks):
+    """Every block reads all D features."""
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs + 2 * length * dim * sum(rank * (2**level - 1) for level, rank in enumerate(ranks))
+
+
+def _ties_to_both(length, dim, ranks):
+    """The other answer where both cost the same."""
+    both, keys = _counted(length, dim, ranks)
+    return ("both", both) if both <= keys else ("keys", keys)
+
+
 def _level_by_level(length, dim, ranks):
     """Keys first, with a T × T product for each level."""
     name, macs = _cheaper(length, dim, ranks)
@@ -98,6 +110,17 @@ register(
                 "your levels have 1, 2, 3, … blocks: they double",
             ),
             Mutant(
+                "every block reads all",
+                _all_features,
+                "your blocks take in all D features each: a block takes in D/p_l, so that a side of a level costs "
+                "T·D·r_l, whatever p_l is",
+            ),
+            Mutant(
+                "ties",
+                _ties_to_both,
+                'where both orders cost the same the answer is "keys": it needs no longer keys than tokens',
+            ),
+            Mutant(
                 "one product a level",
                 _level_by_level,
                 "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
@@ -134,9 +157,24 @@ def _by_shapes(sizes, rank, heads, lr, base_dim, std=None, rate=None):
     return std(L), rate(L), std(R), rate(R)
 
 
-def _printed_rate(sizes, rank, heads, lr, base_dim):
+def _no_minimum(W):
+    return W.shape[1] ** -0.5
+
+
+def _printed_rate(sizes, rank, heads, lr, base_dim, std=None):
     """R's rate with a for d, as equation 38 has it."""
-    return (*_by_shapes(sizes, rank, heads, lr, base_dim)[:3], lr * base_dim / sizes[0])
+    return (*_by_shapes(sizes, rank, heads, lr, base_dim, std)[:3], lr * base_dim / sizes[0])
+
+
+def _right_first(*given):
+    left, right = _by_shapes(*given)[:2], _by_shapes(*given)[2:]
+    return right + left
+
+
+def _heads_of_left(sizes, rank, heads, lr, base_dim):
+    """L as if its blocks gave out a numbers for every head."""
+    a, _, c, _ = sizes
+    return (min(heads * a, c * rank) ** 0.5 / (c * rank), *_by_shapes(sizes, rank, heads, lr, base_dim)[1:])
 
 
 def _rule_cases(generator):
@@ -173,8 +211,30 @@ register(
             ),
             Mutant(
                 "no minimum",
-                lambda *given: _by_shapes(*given, std=lambda W: W.shape[1] ** -0.5),
+                lambda *given: _by_shapes(*given, std=_no_minimum),
                 "your σ is 1/√in: a factor that gives out less than it takes in needs a smaller one, by √(out/in)",
+            ),
+            Mutant(
+                "as printed",
+                lambda *given: _printed_rate(*given, std=_no_minimum),
+                "this is what the paper prints, with two slips: the rate of R has a where d belongs, and σ lacks the "
+                "minimum",
+            ),
+            Mutant(
+                "R first",
+                _right_first,
+                "these are the right numbers with those of R first: the answer is (σ of L, rate of L, σ of R, rate of "
+                "R)",
+            ),
+            Mutant(
+                "s forgotten",
+                lambda sizes, rank, heads, lr, base_dim: _by_shapes(sizes, 1, heads, lr, base_dim),
+                "s is missing: s numbers pass along each connection, so R gives out H·b·s and L takes in c·s",
+            ),
+            Mutant(
+                "L for all heads",
+                _heads_of_left,
+                "L gives out a numbers: every head has blocks of its own, which read that head's numbers alone",
             ),
             Mutant(
                 "heads forgotten",
