@@ -1,0 +1,314 @@
+"""The claims of chapter 08 on what levels do to learning: recorded experiments, and a small part live."""
+
+import json
+import math
+import statistics
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from smalearn.attention import halving_blocks, multilevel_attention, parse_ranks, score_macs
+from smalearn.bench.timing import one_thread
+from smalearn.data import load_series, recorded, seasonal_series, series_windows, split_series
+from smalearn.data.series import ETTH1
+from smalearn.data.text import SHAKESPEARE
+from smalearn.experiments import charlm, forecast
+from smalearn.experiments.encoders import RelativeBias, Repeat, buckets
+from smalearn.experiments.spread import interval, relative_change, slope_interval
+from smalearn.models import Block, FullAttention, SequenceModel, WindowAttention
+from smalearn.testing import assert_close, random_tensors
+from smalearn.train import Plan, train
+
+SPLITS = {"8|4|2|2": 0.671875, "2|2|4|8": 0.3125}
+"""Splits of 16 columns, and their share of the keys."""
+
+
+def runs(name, settings):
+    """By title and model, the recorded runs of all seeds and learning rates, made with these settings."""
+    result, found = recorded(name), {}
+    stored = {title: setting for title, setting in result["settings"].items() if title != "data"}
+    assert stored == json.loads(json.dumps({title: asdict(setting) for title, setting in settings.items()}))
+    for key, one in result["runs"].items():
+        model = one.get("mixer") or one["ranks"]
+        found.setdefault((key.partition(f", {model}, ")[0], model), []).append(one)
+    return found
+
+
+def losses(found, title, model):
+    seeds = found[title, model]
+    assert [one["seed"] for one in seeds] == list(range(len(seeds)))
+    assert len(seeds) >= 2
+    return [one["loss"] for one in seeds]
+
+
+# ------------------------------------------------------------------------------------------------ 003:local-global
+
+
+def copies(seed, examples=64, length=12):
+    """The first token is asked for at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, 8, (examples, length), generator=generator)
+    tokens[:, -1] = 0
+    target = torch.full_like(tokens, -100)
+    target[:, -1] = tokens[:, 0]
+    return tokens, target
+
+
+@pytest.mark.claim("003:local-global", "smalearn.models.stack.SequenceModel.forward")
+def test_a_copy_from_beyond_the_windows_needs_a_global_layer():
+    found = []
+    for first in (WindowAttention(16, 2, 3), FullAttention(16, 2, context=12)):
+        torch.manual_seed(0)
+        model = SequenceModel(8, [Block(first, 32), Block(WindowAttention(16, 2, 3), 32)], 12)
+        tokens = copies(7)[0]
+        other = tokens.clone()
+        other[:, 0] = other[:, 0] % 7 + 1
+        with one_thread():
+            _, record = train(model, copies, Plan(steps=80, lr=1e-2), copies(-1, 512), progress=False)
+        with torch.no_grad():
+            found.append((record.accuracy, torch.equal(model(tokens)[:, -1], model(other)[:, -1])))
+    (near, blind), (far, seeing) = found
+    assert near < 0.25  # one in seven by chance
+    assert blind
+    assert far > 0.95
+    assert not seeing
+
+
+# ---------------------------------------------------------------------------------------------------- 003:lm-setup
+
+
+@pytest.mark.claim("003:lm-setup", "smalearn.attention._levels.parse_ranks")
+def test_the_sizes_of_the_paper_are_ready():
+    assert [setting.dim for setting in charlm.PAPER.values()] == [256, 384, 512, 768]
+    for setting in charlm.PAPER.values():
+        assert (setting.layers, setting.length, setting.dim // setting.heads) == (6, 1024, 64)
+        assert setting.mixers == ("full", "32|8|6|4|4|4|4|2", "window 128", "full + window 128 + window 128")
+        assert sum(parse_ranks(setting.mixers[1])) == 64
+        assert halving_blocks(1024, len(parse_ranks(setting.mixers[1])))[-1] == 8
+
+
+@pytest.mark.claim("003:lm-setup", "smalearn.data.included.recorded")
+def test_what_was_recorded_is_the_same_in_small():
+    found = runs("charlm", charlm.FULL)
+    for setting in charlm.FULL.values():
+        assert (setting.length, setting.dim, setting.layers, setting.dim // setting.heads) == (128, 64, 2, 16)
+        assert setting.data == SHAKESPEARE.source.name
+    assert recorded("charlm")["settings"]["data"] == {"tinyshakespeare": asdict(SHAKESPEARE.source)}
+    wanted = {(title, model) for title, setting in charlm.FULL.items() for model in setting.mixers}
+    assert found.keys() == wanted
+    for (title, _), seeds in found.items():
+        assert len(seeds) == charlm.FULL[title].seeds >= 2
+
+
+# ------------------------------------------------------------------------------------------------ 003:fig4a, fig4b
+
+
+@pytest.mark.claim("003:fig4a", "smalearn.experiments.charlm.run")
+@pytest.mark.claim("003:fig4a", "smalearn.attention._levels.score_macs")
+def test_costs_are_counted():
+    toy = replace(charlm.SMOKE["toy"], steps=2, positions="learned")
+    for mixer, ranks in (("full", (4,)), ("2|2", (2, 2))):
+        one = charlm.run(mixer, 1e-3, asdict(toy), seed=0)
+        blocks = halving_blocks(12, len(ranks))
+        pairs = [sum(i // size == j // size for i in range(12) for j in range(i + 1)) for size in blocks]
+        macs = sum(rank * count for rank, count in zip(ranks, pairs, strict=True))
+        assert one["score_macs"] == 2 * 2 * macs  # layers, heads
+        assert score_macs(12, ranks, blocks) == macs
+        assert one["key_bytes"] == 4 * 2 * 2 * sum(r * size for r, size in zip(ranks, blocks, strict=True))
+        assert one["loss"] == one["test_losses"]["2"]
+
+
+@pytest.mark.claim("003:fig4a", "smalearn.data.included.recorded")
+def test_the_gain_in_loss_is_positional():
+    found = runs("charlm", charlm.FULL)
+    standard, turned = (losses(found, title, "full") for title in ("learned positions", "RoPE"))
+    for split, share in SPLITS.items():
+        learned, rotated = (losses(found, title, split) for title in ("learned positions", "RoPE"))
+        gain = statistics.fmean(standard) - statistics.fmean(learned)
+        assert max(learned) < min(standard) - 0.1
+        assert max(rotated) < min(learned)
+        assert abs(statistics.fmean(rotated) - statistics.fmean(turned)) < gain / 4
+        one, whole = found["RoPE", split][0], found["RoPE", "full"][0]
+        assert one["key_bytes"] / whole["key_bytes"] == share
+        assert 0.3 < one["score_macs"] / whole["score_macs"] < 0.7
+        assert one["parameters"] == whole["parameters"]
+    same, fewer = (losses(found, "RoPE", split) for split in SPLITS)
+    assert min(same) < max(turned)
+    assert min(turned) < max(same)  # seeds cannot tell them apart
+    assert 0.01 < statistics.fmean(fewer) - statistics.fmean(turned) < 0.05
+
+
+@pytest.mark.claim("003:fig4b", "smalearn.data.included.recorded")
+def test_a_short_window_is_no_worse_here():
+    found = runs("charlm", charlm.FULL)
+    for title in ("learned positions", "RoPE"):
+        window = losses(found, title, "window 16")
+        assert statistics.fmean(window) < statistics.fmean(losses(found, title, "full"))
+        assert found[title, "window 16"][0]["key_bytes"] < found[title, "2|2|4|8"][0]["key_bytes"]
+    for split in SPLITS:
+        assert statistics.fmean(losses(found, "RoPE", "window 16")) < statistics.fmean(losses(found, "RoPE", split))
+
+
+# ------------------------------------------------------------------------------------------------------- 003:fig5
+
+
+@pytest.mark.claim("003:fig5", "smalearn.data.included.recorded")
+def test_one_rate_for_all_widths():
+    found, moved, good = runs("charlm_rates", charlm.RATES), {}, {}
+    for scheme in charlm.SCHEMES:
+        good[scheme] = []
+        for mixer in ("full", "8|4|2|2"):
+            places = []
+            for dim in (32, 64, 128):
+                title = f"D = {dim}, {scheme}"
+                losses = {one["lr"]: one["loss"] for one in found[title, mixer]}
+                assert list(losses) == list(charlm.RATES[title].lrs)
+                least = min(losses.values())
+                places.append(list(losses.values()).index(least))
+                good[scheme].append({lr for lr, loss in losses.items() if loss < least + 0.03})
+            moved[scheme, mixer] = max(places) - min(places)
+    assert set.intersection(*good["width-stable"]) == {2**-6}
+    assert not set.intersection(*good["standard"])
+    for mixer in ("full", "8|4|2|2"):
+        assert moved["width-stable", mixer] < moved["standard", mixer] >= 2
+    assert moved["width-stable", "full"] == 1
+
+
+# ------------------------------------------------------------------------------------------------- 003:ett-setup
+
+
+@pytest.mark.claim("003:ett-setup", "smalearn.data.included.recorded")
+def test_the_series_that_was_recorded():
+    found = runs("forecast", forecast.FULL)
+    assert recorded("forecast")["settings"]["data"]["ETTh1"] == asdict(ETTH1.source)
+    assert ETTH1.source.sha256 == "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"
+    for horizon in (96, 192, 336):
+        setting = forecast.FULL[f"{horizon} hours"]
+        assert (setting.data, setting.horizon, setting.layers) == ("ETTh1", horizon, 2)
+        for model in (*setting.ranks, *forecast.REPEATS):  # forecasts that learn nothing stand beside the models
+            seeds = found[f"{horizon} hours", model]
+            assert len(seeds) == (1 if model in forecast.REPEATS else setting.seeds)
+            assert all((one["rows"], one["columns"]) == (17420, 7) for one in seeds)
+        trained = [one for split in setting.ranks for one in found[f"{horizon} hours", split]]
+        last, day = (found[f"{horizon} hours", name][0] for name in ("last value", "day before"))
+        assert last["error"] < min(one["error"] for one in trained)  # of the oil temperature alone
+        assert min(last["loss"], day["loss"]) > max(one["loss"] for one in trained)  # of all columns
+
+
+@pytest.mark.claim("003:ett-setup", "smalearn.data.series.load_series")
+def test_what_stands_in_for_it_has_its_form():
+    series = load_series("seasonal")
+    assert series.values.shape == (17420, 7)
+    assert len(series.columns) == 7
+    assert_close(series.values, seasonal_series(17420, 7, seed=0), 1e-6)
+    known, _, unseen = split_series(series.values, 96)
+    assert known.mean(0).abs().max() < 1e-6  # in units of the training months
+    assert_close(known.std(0), torch.ones(7), 1e-3)
+    x, y = series_windows(unseen, torch.tensor([0, 5]), 96, 24)
+    assert torch.equal(x[1, -1], unseen[100])
+    assert torch.equal(y[1], unseen[101:125])
+    assert_close(Repeat(24, 30)(x)[0], torch.cat([x[0, 72:], x[0, 72:78]]))
+
+
+@pytest.mark.claim("003:ett-setup", "smalearn.experiments.spread.relative_change")
+def test_negative_is_better():
+    assert relative_change([0.9, 1.1], [1.0, 1.0]) == pytest.approx([-0.1, 0.1])
+    with pytest.raises(ValueError, match="errors of the standard must be positive"):
+        relative_change([1.0], [0.0])
+
+
+# ----------------------------------------------------------------------------------------------------- 003:fig14
+
+
+@pytest.mark.claim("003:fig14", "smalearn.experiments.spread.interval")
+@pytest.mark.claim("003:fig14", "smalearn.experiments.spread.slope_interval")
+def test_intervals_by_hand():
+    values = [0.01, 0.03, 0.05]
+    half = 4.303 * math.sqrt(((0.02**2) * 2 / 2) / 3)
+    assert interval(values) == pytest.approx((0.03 - half, 0.03 + half))
+    low, high = slope_interval([0, 1, 2, 0, 1, 2], [0, 1, 2, 0.2, 1.2, 2.2])
+    half = 2.776 * math.sqrt(6 * 0.01 / 4 / 4)
+    assert (low, high) == pytest.approx((1 - half, 1 + half))
+
+
+def by_hand(values):
+    """The interval of three seeds, by Student's t."""
+    half = 4.303 * statistics.stdev(values) / math.sqrt(3)
+    return statistics.fmean(values) - half, statistics.fmean(values) + half
+
+
+@pytest.mark.claim("003:fig14", "smalearn.data.included.recorded")
+@pytest.mark.claim("003:fig14", "smalearn.experiments.forecast.changes")
+def test_forecasts_are_no_worse_with_fewer_multiply_adds():
+    found, result = runs("forecast", forecast.FULL), recorded("forecast")
+    changes = forecast.changes(result, "error")
+    for horizon in (96, 192, 336):
+        title = f"{horizon} hours"
+        standard = found[title, "16"]
+        assert len(standard) >= 3
+        for split, share in (("12|4", 0.875), ("10|4|1|1", 0.773)):
+            seeds = found[title, split]
+            assert seeds[0]["score_macs"] / standard[0]["score_macs"] == pytest.approx(share, abs=1e-3)
+            values = [
+                (one["error"] - other["error"]) / other["error"] for one, other in zip(seeds, standard, strict=True)
+            ]
+            assert changes[title, split] == pytest.approx(values, rel=1e-12)
+            low, high = interval(values)
+            assert low < 0 < high < 0.05  # no worse, as far as these seeds can tell, and no better
+            everything = [one["loss"] / other["loss"] - 1 for one, other in zip(seeds, standard, strict=True)]
+            assert -0.01 < min(everything) <= max(everything) < 0
+            assert interval(values) == pytest.approx(by_hand(values))
+    for low, high in forecast.slopes(result).values():
+        assert low < 0 < high
+
+
+# ----------------------------------------------------------------------------------------------------- 003:fig15
+
+
+@pytest.mark.claim("003:fig15", "smalearn.attention.multilevel.multilevel_attention")
+@pytest.mark.claim("003:fig15", "smalearn.experiments.encoders.buckets")
+def test_both_ways_with_a_relative_bias():
+    T, ranks, blocks = 19, (3, 2, 1), (20, 10, 5)
+    Q, K, V = random_tensors([(2, T, 6), (2, T, 6), (2, T, 3)])
+    bias = RelativeBias(2, causal=False, count=8, reach=16).double()
+    (values,) = random_tensors([(2, 8)], seed=1)
+    bias.values.data = values
+    expected = torch.zeros(2, T, 3, dtype=torch.float64)
+    for h in range(2):
+        for i in range(T):
+            S = torch.zeros(T, dtype=torch.float64)
+            for j in range(T):
+                start = 0
+                for rank, size in zip(ranks, blocks, strict=True):
+                    if i // size == j // size:
+                        S[j] += Q[h, i, start : start + rank] @ K[h, j, start : start + rank]
+                    start += rank
+                S[j] += values[h, bucket(i - j)]
+            expected[h, i] = S.softmax(0) @ V[h]
+    added = bias(T)[:, 0].detach()
+    assert_close(multilevel_attention(Q, K, V, ranks, blocks, causal=False, bias=added), expected)
+    assert buckets(T, 8, 16, False).tolist() == [[bucket(i - j) for j in range(T)] for i in range(T)]
+
+
+def bucket(distance, exact=2, half=4, reach=16):
+    """T5's: distances 0 and 1 have one each, then two for the rest up to 16; keys after a query have the other half."""
+    size = abs(distance)
+    far = exact + int((half - exact) * math.log(max(size, 1) / exact) / math.log(reach / exact) + 1e-9)
+    return (size if size < exact else min(far, half - 1)) + (half if distance < 0 else 0)
+
+
+@pytest.mark.claim("003:fig15", "smalearn.data.included.recorded")
+@pytest.mark.claim("003:fig15", "smalearn.attention._levels.score_macs")
+def test_the_same_loss_with_fewer_multiply_adds():
+    found = runs("forecast", forecast.FULL)
+    ranks = parse_ranks("32|10|8|8|4|2")
+    assert sum(ranks) == 64
+    share = score_macs(1024, ranks, halving_blocks(1024, 6), causal=False) / (64 * 1024**2)
+    assert share == pytest.approx(0.630, abs=5e-4)
+    for dim in (32, 64, 96):
+        title = f"bins, D = {dim}"
+        standard, split = (losses(found, title, model) for model in ("32", "16|5|4|4|2|1"))
+        assert max(split) < min(standard)
+        macs = [found[title, model][0]["score_macs"] for model in ("32", "16|5|4|4|2|1")]
+        assert macs[1] / macs[0] == pytest.approx(0.630, abs=5e-3)
