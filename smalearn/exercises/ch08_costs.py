@@ -28,13 +28,13 @@ def _brute(length, ranks, block_lens, meets=lambda i, j: j <= i, joined=lambda i
 
 def _mac_cases(generator):
     yield 0, [2], [1]
-    yield 1, [3], [1]
+    yield 1, [2], [1]
     yield 4, [2, 1], [4, 2]
     yield 16, [4, 2, 1, 1], [16, 8, 4, 2]
-    yield 11, [2, 1, 1], [12, 6, 3]
-    yield 9, [0, 3], [12, 4]
+    yield 11, [2, 2, 4], [12, 6, 3]
+    yield 9, [0, 2], [12, 4]
     yield 6, [2, 3], [6, 1]
-    yield 7, [5], [7]
+    yield 7, [4], [7]
 
 
 register(
@@ -83,6 +83,30 @@ register(
                 "you count the last block as if it were full: it ends with token T - 1",
             ),
             Mutant(
+                "T / b blocks",
+                lambda length, ranks, block_lens: sum(r * length * (b + 1) // 2 for r, b in _levels(ranks, block_lens)),
+                "this is r·T(b + 1)/2, right where b divides T: else the last block is shorter, and its tokens meet "
+                "fewer keys",
+            ),
+            Mutant(
+                "half of all",
+                lambda length, ranks, block_lens: sum(r * length * b // 2 for r, b in _levels(ranks, block_lens)),
+                "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and the last "
+                "block may be shorter",
+            ),
+            Mutant(
+                "one block",
+                lambda length, ranks, block_lens: sum(
+                    r * min(length, b) * (min(length, b) + 1) // 2 for r, b in _levels(ranks, block_lens)
+                ),
+                "you count one block of each level: level l has ⌈T / b_l⌉ of them",
+            ),
+            Mutant(
+                "two operations",
+                lambda *given: 2 * _brute(*given),
+                "this is twice as much: a multiply-add counts once",
+            ),
+            Mutant(
                 "windows",
                 lambda *given: _brute(*given, joined=lambda i, j, size: abs(i - j) < size),
                 "these are windows, pairs less than b apart: a level counts where one block holds both",
@@ -113,6 +137,7 @@ def _needed(tokens, ranks, block_lens, joined=lambda i, j, size: i // size == j 
 def _kept_cases(generator):
     yield 1, [1], [1]
     yield 4, [2], [8]
+    yield 6, [0], [4]
     yield 5, [2, 1], [8, 4]
     yield 8, [2, 1], [8, 4]
     yield 12, [4, 2, 1, 1], [16, 8, 4, 2]
@@ -146,6 +171,22 @@ register(
                 lambda tokens, ranks, block_lens: sum(r * min(tokens, b) for r, b in _levels(ranks, block_lens)),
                 "this is the room that a cache needs, a full block of each level: at a border a level starts anew, and "
                 "holds less",
+            ),
+            Mutant(
+                "full room",
+                lambda tokens, ranks, block_lens: sum(r * b for r, b in _levels(ranks, block_lens)),
+                "this is the room that a cache needs, whatever it holds: at this step a level holds what has been read "
+                "of its block",
+            ),
+            Mutant(
+                "one too far",
+                lambda tokens, ranks, block_lens: sum(r * (tokens % b + 1) for r, b in _levels(ranks, block_lens)),
+                "you are one token ahead: the newest of t tokens is number t - 1",
+            ),
+            Mutant(
+                "without itself",
+                lambda tokens, ranks, block_lens: sum(r * ((tokens - 1) % b) for r, b in _levels(ranks, block_lens)),
+                "the newest token's own key is missing: its query meets it, too",
             ),
             Mutant(
                 "everything",

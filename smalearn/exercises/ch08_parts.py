@@ -50,12 +50,20 @@ def _merge_cases(generator):
     yield Y, lse, Y.clone(), lse + 1
     two = torch.full((3,), 2.0, dtype=torch.float64).log()
     yield Y, two, randn(generator, 3, 2), two.clone()
+    yield Y, torch.zeros_like(lse), randn(generator, 3, 2), torch.zeros_like(lse)
 
 
 def _weighted(Y_1, z_1, Y_2, z_2):
     """Parts with weights that need not sum to one; zero where both are."""
     total = z_1 + z_2
     return ((z_1 / total)[:, None] * Y_1 + (z_2 / total)[:, None] * Y_2).nan_to_num(0.0)
+
+
+def _over_the_larger(Y_1, lse_1, Y_2, lse_2):
+    """Numerator and denominator, both over the larger of the denominators of the parts."""
+    top = torch.maximum(lse_1, lse_2)
+    z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
+    return z_1[:, None] * Y_1 + z_2[:, None] * Y_2, z_1 + z_2
 
 
 def _finite(x):
@@ -79,8 +87,8 @@ register(
         cases=_merge_cases,
         solution=merge,
         hints=(
-            "Each output is a quotient O/z with z = exp(lse). What are the numerator and the denominator of the whole?",
-            "O = z_1 Y_1 + z_2 Y_2 and z = z_1 + z_2, so Y is a mean of Y_1 and Y_2 with weights z_1/z and z_2/z. But "
+            "Each output is a quotient u/z with z = exp(lse). What are the numerator and the denominator of the whole?",
+            "u = z_1 Y_1 + z_2 Y_2 and z = z_1 + z_2, so Y is a mean of Y_1 and Y_2 with weights z_1/z and z_2/z. But "
             "z may be too large for a float: work with its logarithm alone.",
             "`lse = torch.logaddexp(lse_1, lse_2)`, and the weight of Y_1 is `(lse_1 - lse).exp()[:, None]`: never "
             "above 1.",
@@ -103,6 +111,16 @@ register(
                     torch.logaddexp(lse_1, lse_2),
                 ),
                 "your weights are the log-sum-exps: the weights are the denominators, their exponentials",
+            ),
+            Mutant(
+                "not divided",
+                lambda *given: (_over_the_larger(*given)[0], _merge_loop(*given)[1]),
+                "your Y is a numerator: divide it by z_1 + z_2, over the same anchor",
+            ),
+            Mutant(
+                "anchor forgotten",
+                lambda *given: (_merge_loop(*given)[0], _over_the_larger(*given)[1].log()),
+                "your log-sum-exp lacks its anchor: lse = m + log z, where m is what you have subtracted",
             ),
             Mutant(
                 "the larger part",
@@ -211,6 +229,14 @@ register(
                 "with the fastest",
             ),
             Mutant(
+                "r of the head",
+                lambda x, ranks, positions: _rotate(
+                    x, ranks, positions, turn=lambda i, k, rank: i * 10000.0 ** (-2 * k / sum(ranks))
+                ),
+                "your exponent has the columns of the head below the line: pair k of a level turns by "
+                "position · 10000^(-2k/r_l), with the level's own",
+            ),
+            Mutant(
                 "backwards",
                 lambda x, ranks, positions: _rotate(x, ranks, -positions),
                 "you turn the other way: (a, b) becomes (a cos θ - b sin θ, a sin θ + b cos θ)",
@@ -229,6 +255,23 @@ register(
                 "half the exponent",
                 lambda *given: _rotate(*given, turn=lambda i, k, rank: i * 10000.0 ** (-k / rank)),
                 "your exponent is -k/r with k the number of the pair: it is -2k/r",
+            ),
+            Mutant(
+                "twice the exponent",
+                lambda *given: _rotate(*given, turn=lambda i, k, rank: i * 10000.0 ** (-4 * k / rank)),
+                "your exponent is -4k/r with k the number of the pair: features 2k and 2k + 1 turn by -2k/r",
+            ),
+            Mutant(
+                "faster and faster",
+                lambda *given: _rotate(*given, turn=lambda i, k, rank: i * 10000.0 ** (2 * k / rank)),
+                "your exponent is +2k/r: it is -2k/r, later pairs turn more slowly",
+            ),
+            Mutant(
+                "put back apart",
+                lambda x, ranks, positions: torch.cat(
+                    [torch.cat([y[:, 0::2], y[:, 1::2]], 1) for y in _rotate(x, ranks, positions).split(ranks, 1)], 1
+                ),
+                "the pairs are turned, but not put back side by side: the result's features 2k and 2k + 1 are a pair",
             ),
             Mutant(
                 "by rows",

@@ -77,6 +77,19 @@ register(
                 "your blocks have b_1/b tokens: that is how many blocks there are; each has b tokens",
             ),
             Mutant(
+                "counted from 1",
+                lambda length, block_lens: _count(
+                    length, block_lens, lambda i, j, size, n: (i + 1) // size == (j + 1) // size
+                ),
+                "your tokens are counted from 1, so that the first block is one short: the first token is number 0",
+            ),
+            Mutant(
+                "always halves",
+                lambda length, block_lens: _count(length, [max(1, length // 2**n) for n in range(len(block_lens))]),
+                "your blocks halve from level to level: their lengths are given in block_lens, and a first block may "
+                "be longer than the text",
+            ),
+            Mutant(
                 "all or one",
                 lambda length, block_lens: torch.where(_count(length, block_lens[-1:]) > 0, len(block_lens), 1),
                 "you ask only whether the finest block is shared: a pair may share some levels and not the others",
@@ -174,6 +187,23 @@ register(
                 "every level takes the first columns of Q and K: its own begin after those of the levels before",
             ),
             Mutant(
+                "columns again",
+                lambda Q, K, ranks, block_lens: _pairs(
+                    Q, K, ranks, block_lens, weight=lambda shared, ranks, n: len(shared) - n
+                ),
+                "coarse columns count several times: each level adds its own columns alone, not those before it again",
+            ),
+            Mutant(
+                "causal",
+                lambda *given: _pairs(*given).tril(),
+                "you leave out the keys after a query: the mask comes with the softmax, equation (9) is for all pairs",
+            ),
+            Mutant(
+                "1/√r",
+                lambda Q, K, *given: _pairs(Q, K, *given) / Q.shape[-1] ** 0.5,
+                "your scores are divided by √r: equation (9) has no such factor, who wants it puts it into Q",
+            ),
+            Mutant(
                 "1/d",
                 lambda *given: _pairs(*given, weight=lambda shared, ranks, n: 1 / len(shared)),
                 "your scores are divided by d(i, j), as in the published code: equation (9) has no such factor",
@@ -254,6 +284,23 @@ register(
                 "every so many tokens",
                 lambda Q, K, size: _block_loop(Q, K, -(-len(Q) // size), lambda i, j, p: i % p == j % p),
                 "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)",
+            ),
+            Mutant(
+                "equal parts",
+                lambda Q, K, size: torch.block_diag(
+                    *(q @ k.mT for q, k in zip(*(x.tensor_split(-(-len(Q) // size)) for x in (Q, K)), strict=True))
+                ),
+                "your blocks share the tokens evenly: all have b tokens but the last, which has what is left",
+            ),
+            Mutant(
+                "near enough",
+                lambda Q, K, size: _block_loop(Q, K, size, lambda i, j, b: abs(i - j) < b),
+                "this is a window, tokens less than b apart: a block joins tokens with the same i // b",
+            ),
+            Mutant(
+                "causal",
+                lambda Q, K, size: _block_loop(Q, K, size).tril(),
+                "you leave out the keys after a query: the mask comes with the softmax, a block holds all its pairs",
             ),
             Mutant(
                 "keys and queries changed",
