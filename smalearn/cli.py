@@ -158,8 +158,10 @@ def site(args: argparse.Namespace) -> int:
 
     try:
         pages = site.build(Path.cwd(), args.output, args.repository)
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, ValueError) as error:
         return _fail(str(error))
+    except OSError as error:
+        return _fail(f"site: {error}")
     print(f"{pages} pages; open {args.output / 'index.html'}")
     return 0
 
@@ -250,7 +252,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.passed_on = rest
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return args.run(args)
+    try:
+        status = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -272,7 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
-    command.add_argument("name", help="what to time; a wrong name lists all of them")
+    command.add_argument("name", help="bilinear, linear-attention, masks, multilevel, ssd, training or weights")
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
     command.add_argument(
         "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"
@@ -280,11 +288,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tune", action="store_true", help="of ssd: look for better configurations of them first")
     command.set_defaults(run=bench)
     command = commands.add_parser("site", help="write the course as pages for a browser")
-    command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help="where to (site)")
+    where = "a new folder, or one with an older site (site)"
+    command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=where)
     command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub, for buttons to Colab and Binder")
     command.set_defaults(run=site)
     command = commands.add_parser("claims", help="show what the sources claim, and which test holds it")
-    command.add_argument("pattern", nargs="?", default="", help="in an id such as 000:eq10, a statement, a function")
+    where = "in an id such as 000:eq10, a statement, a function, a test; every claim without it"
+    command.add_argument("pattern", nargs="?", default="", help=where)
     command.set_defaults(run=claims)
     _add_teaching(commands)
     return parser
@@ -298,13 +308,13 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (up to 4)")
     command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
     command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
-    command.add_argument("--seconds", type=_count, default=120, help="for each notebook (120)")
-    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="for each notebook, on Linux (2)")
+    command.add_argument("--seconds", type=_count, default=120, help="limit of each notebook (120)")
+    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="limit of each, on Linux (2)")
     command.set_defaults(run=grade)
     command = commands.add_parser("export", help="write chapters for another grader; for teachers")
     command.add_argument("form", choices=["nbgrader"], help="whose form")
     command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, or the name of its file")
-    command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="the course's folder")
+    command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="for the class")
     command.set_defaults(run=export)
 
 

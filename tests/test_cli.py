@@ -256,6 +256,31 @@ def test_a_console_without_the_character_prints_it_all_the_same(course, jupyterl
     assert console.buffer.getvalue() == "✓ ?".encode() + os.linesep.encode()
 
 
+def test_a_pipe_that_closes_early_is_no_error(tmp_path, monkeypatch):
+    class Pipe(io.FileIO):
+        closed_by_reader = False
+
+        def write(self, data):
+            if not self.closed_by_reader:
+                self.closed_by_reader = True
+                raise BrokenPipeError(32, "Broken pipe")
+            return super().write(data)
+
+    with io.TextIOWrapper(io.BufferedWriter(Pipe(tmp_path / "pipe", "w"))) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(doctor, "report", list)
+        assert cli.main(["doctor"]) == 1
+    assert (tmp_path / "pipe").read_bytes() == b""  # what was left went nowhere
+
+
+def test_the_help_names_every_benchmark(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    *names, last = bench.BENCHMARKS
+    assert f"{', '.join(names)} or {last}" in shown
+
+
 def test_the_module_is_the_command():
     process = subprocess.run([sys.executable, "-m", "smalearn.cli", "--help"], capture_output=True, encoding="utf-8")
     assert process.returncode == 0

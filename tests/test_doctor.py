@@ -20,7 +20,7 @@ from smalearn.doctor.findings import PROBES, Finding
 NAMES = [
     *("system", "Python", "torch", "numpy", "einops", "matplotlib", "jupyterlab", "ipywidgets", "anywidget"),
     *("widgets in JupyterLab", "kernel python3", "folder work", "disk", "memory", "data", "GPU", "Triton"),
-    *("test tools", "Chromium"),
+    *("test tools", "site tools", "Chromium"),
 ]
 DLL = OSError(22, r"The specified module could not be found. Error loading C:\x\fbgemm.dll")
 
@@ -371,8 +371,12 @@ def test_memory(monkeypatch, pages, status, windows):
     assert ask("memory").found == f"{4096e-9 * pages:.1f} GB, {os.cpu_count()} processors"
 
 
-def test_data(monkeypatch, here):
-    assert ask("data").status == "ok"
+def test_data(monkeypatch, here, installed):
+    installed["pooch"] = "1.9.0"
+    assert (ask("data").status, ask("data").found) == ("ok", "pooch 1.9.0 downloads them when they are asked for")
+    installed["pooch"] = None
+    assert (ask("data").status, ask("data").found) == ("missing", "no pooch, which downloads them")
+    assert ask("data").remedy == probes.INSTALL_LAB
     monkeypatch.setenv("SMALEARN_DATA", str(here / "private name"))
     assert ask("data").status == "warning"
     (here / "private name").mkdir()
@@ -433,6 +437,14 @@ def test_test_tools(installed):
     assert ask("test tools").status == "ok"
     installed.update(nbval=None, hypothesis=None)
     assert (ask("test tools").status, ask("test tools").found) == ("missing", "no nbval, hypothesis")
+
+
+def test_site_tools(installed):
+    installed.update({"sphinx": "9.0", "myst-nb": "1.4", "furo": "2025.12"})
+    assert (ask("site tools").status, ask("site tools").found) == ("ok", "sphinx 9.0, myst-nb 1.4, furo 2025.12")
+    installed.update({"sphinx": None, "furo": None})
+    assert (ask("site tools").status, ask("site tools").found) == ("missing", "no sphinx, furo")
+    assert ask("site tools").remedy.endswith('".[site]"')
 
 
 @pytest.mark.parametrize("cache", [".cache", "Library/Caches", "AppData/Local", None])

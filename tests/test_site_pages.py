@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from smalearn import cli, site
 from smalearn.exercises import registry
 from smalearn.site import explorers, pages, reference
+from smalearn.site.build import concordance
 from smalearn.workbook import notebook
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +111,33 @@ def test_reference_names_every_public_function():
         assert f"\n### {name}\n" in text
 
 
+def one(first, second: "str | None" = None, *rest: int, many: tuple[int, int] = (1, 2), read=lambda x: x) -> "str":
+    """A function of every kind of parameter."""
+
+
+def test_a_signature_can_be_read():
+    kinds = """(
+    first,
+    second: str | None = None,
+    *rest: int,
+    many: tuple[int, int] = (1, 2),
+    read=...
+) -> str"""
+    assert reference._signature(one) == kinds
+    assert reference._signature(pages.colab) == "(path: Path, repository: str) -> dict"
+    text = reference.page()
+    assert "0x" not in text.replace("0x1.", "")  # no address of an object
+    assert "collections.abc" not in text
+    assert "(self" not in text
+
+
+def test_reference_has_the_members_of_a_class():
+    text = reference.page()
+    assert "\n**LowRank.random**\n\n```python\nrandom(\n    m: int,\n" in text  # of the class
+    assert "\n**Order.macs**\n\nMulti" in text  # a property has no parameters
+    assert "\n**Weight.bilinear**\n\n```python\nbilinear(" in text
+
+
 # Building
 
 
@@ -127,6 +155,29 @@ def test_nothing_of_the_readers_own_is_replaced(tmp_path):
     with pytest.raises(ValueError, match=r"site: .* has files that are no site"):
         site.build(ROOT, tmp_path)
     assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_the_output_is_a_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["site", "-o", str(tmp_path / "letter.txt")]) == 1
+    assert capsys.readouterr().err.endswith("letter.txt is a file; give a new or empty folder\n")
+
+
+@pytest.mark.parametrize("repository", ["", "smalearn", "https://github.com/owner/name", "owner/na me"])
+def test_a_repository_without_owner_or_name(tmp_path, repository):
+    with pytest.raises(ValueError, match=r"site: repository must be owner/name, got '"):
+        site.build(ROOT, tmp_path / "out", repository)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    def build(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(site, "build", build)
+    assert cli.main(["site", "-o", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "smalearn site: [Errno 13] Permission denied\n"
 
 
 def test_a_folder_without_chapters(tmp_path):
@@ -172,6 +223,33 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
     assert out.count("\n  chapter ") == 1
     assert cli.main(["claims", "phlogiston"]) == 0
     assert capsys.readouterr().out == "no claim has 'phlogiston' in it\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "residual", "held"),
+    [((), None, "not yet tested"), (("t",), None, "tested"), (("t",), 0.0, "exact"), (("t",), 2.1e-15, "error 2e-15")],
+)
+def test_a_claim_is_exact_only_where_that_was_recorded(tests, residual, held):
+    claim = site.Claim("000:x", "Eq. 1", "x = x", "01", "", "", tests, tests, residual)
+    assert f"\n  chapter 01; {held}" in site.table([claim])
+
+
+def test_what_was_recorded_is_shown(tmp_path):
+    found = site.claims(course(tmp_path))
+    assert {claim.residual for claim in found} == {None}
+    assert "largest relative error" not in concordance(tmp_path)
+    (tmp_path / "assets/results").mkdir(exist_ok=True)
+    recorded = tmp_path / "assets/results/claims.json"
+    recorded.write_text(json.dumps({"residuals": {"000:eq10": 3.2e-16}}), encoding="utf-8")
+    found = {claim.id: claim.residual for claim in site.claims(tmp_path)}
+    assert found.pop("000:eq10") == 3.2e-16
+    assert set(found.values()) == {None}
+    assert "largest relative error" in concordance(tmp_path)
+
+
+def test_the_readme_counts_the_corrections():
+    wrong = sum(bool(claim.erratum) for claim in site.claims(ROOT))
+    assert f"{wrong} corrections" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def test_claims_need_the_course(tmp_path):

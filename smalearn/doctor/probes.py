@@ -197,10 +197,12 @@ def _memory() -> tuple:
 @probe("data")
 def _data() -> tuple:
     folder = os.environ.get("SMALEARN_DATA")
+    cost = "a cell of chapter 08 fails, and experiments with real data"
     if not folder:
-        return "ok", "SMALEARN_DATA is not set"
+        if _version("pooch") is None:
+            return "missing", "no pooch, which downloads them", cost, INSTALL_LAB
+        return "ok", f"pooch {_version('pooch')} downloads them when they are asked for"
     if not Path(folder).is_dir():
-        cost = "chapters take the small texts that come with them"
         return "warning", "SMALEARN_DATA names no folder", cost, "set SMALEARN_DATA to the folder, or to nothing"
     return "ok", f"SMALEARN_DATA has {len(os.listdir(folder))} entries"
 
@@ -250,6 +252,15 @@ def _tests() -> tuple:
     if lacking:
         return "missing", f"no {', '.join(lacking)}", "the tests do not run; the course needs none", INSTALL_TESTS
     return "ok", f"pytest {_version('pytest')}, nbval {_version('nbval')}"
+
+
+@probe("site tools")
+def _site() -> tuple:
+    lacking = [name for name in ("sphinx", "myst-nb", "furo") if _version(name) is None]
+    if lacking:
+        cost = "smalearn site writes no pages; the course needs none"
+        return "missing", f"no {', '.join(lacking)}", cost, 'python -m pip install -e ".[site]"'
+    return "ok", f"sphinx {_version('sphinx')}, myst-nb {_version('myst-nb')}, furo {_version('furo')}"
 
 
 @probe("Chromium")

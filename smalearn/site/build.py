@@ -33,8 +33,8 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
 
     Raises:
         ImportError: Sphinx, myst-nb or furo is not installed; it names the extra.
-        ValueError: the folder has no chapters, the output is a folder that no build has made, or a page is faulty:
-            it says which.
+        ValueError: the folder has no chapters, the repository has no owner, the output is a file or a folder that no
+            build has made, or a page is faulty: it says which.
     """
     try:
         from sphinx.application import Sphinx
@@ -45,6 +45,10 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
     chapters = notebook.files(course / "chapters")
     if not chapters:
         raise ValueError(f"site: there are no chapters in {course / 'chapters'}")
+    if repository is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise ValueError(f"site: repository must be owner/name, got {repository!r}")
+    if output.is_file():
+        raise ValueError(f"site: {output} is a file; give a new or empty folder")
     if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
         raise ValueError(f"site: {output} has files that are no site; give a new or empty folder")
     with tempfile.TemporaryDirectory() as temporary:
@@ -108,6 +112,8 @@ def _configuration(source):
         "html_theme": "furo",
         "html_show_search_summary": False,  # it would fetch pages, which a folder's page may not
         "html_show_sourcelink": False,
+        "html_show_copyright": False,
+        "html_use_index": False,
         "html_copy_source": False,
         "html_static_path": [str(source / "static")],
         "html_extra_path": [str(source / "extra")],

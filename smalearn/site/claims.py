@@ -34,8 +34,8 @@ class Claim:
         erratum: what is wrong or missing in the source; "" if nothing is.
         tests: names of the tests that pin it; none while it is planned.
         functions: what these tests are about, by dotted name.
-        residual: the largest relative error that the tests met when last recorded; 0 or None if they compare exactly,
-            or have not been recorded.
+        residual: the largest relative error that the tests met when last recorded; None if that has not been
+            recorded, or if they measure none.
     """
 
     id: str
@@ -122,12 +122,20 @@ def table(found: Sequence[Claim], pattern: str = "") -> str:
     for claim in found:
         text = " ".join([claim.id, claim.statement, *claim.functions, *claim.tests])
         if pattern.lower() in text.lower():
-            exact = f"error {claim.residual:.0e}" if claim.residual else "exact" if claim.tests else "not yet tested"
             lines += [f"{claim.id}  ({claim.source})", f"  {claim.statement}"]
-            lines += [f"  chapter {claim.chapter}{f', {claim.section}' * bool(claim.section)}; {exact}"]
+            lines += [f"  chapter {claim.chapter}{f', {claim.section}' * bool(claim.section)}; {_held(claim)}"]
             lines += [f"  {function}: {', '.join(claim.tests)}" for function in claim.functions[:1]]
             lines += [f"  source corrected: {claim.erratum}"] * bool(claim.erratum)
     return "\n".join(lines) or f"no claim has {pattern!r} in it"
+
+
+def _held(claim):
+    """How exactly its tests hold a claim."""
+    if not claim.tests:
+        return "not yet tested"
+    if claim.residual is None:
+        return "tested"
+    return f"error {claim.residual:.0e}" if claim.residual else "exact"
 
 
 def page(course: Path) -> str:
@@ -146,12 +154,14 @@ def page(course: Path) -> str:
 def _introduction(found):
     """How many there are, and what an entry says."""
     pinned, wrong = sum(bool(claim.tests) for claim in found), sum(bool(claim.erratum) for claim in found)
+    error = (
+        " The error is the largest relative error that the tests of a claim met when it was last recorded; where there "
+        "is none, they count, compare structures or hold a bound."
+    )
     return (
         f"What the five sources claim, and what the course makes of it: {len(found)} claims, {pinned} of them pinned "
-        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections. The error is the "
-        "largest relative error that the tests of a claim met when it was last recorded; where there is none, they "
-        "compare exactly, counts for instance."
-    )
+        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections."
+    ) + error * any(claim.residual is not None for claim in found)
 
 
 def _entry(claim, files) -> Iterator[str]:
@@ -162,8 +172,8 @@ def _entry(claim, files) -> Iterator[str]:
         yield f"> **Correction.** {_prose(claim.erratum)}"
     place = f"[Chapter {claim.chapter}]({files[claim.chapter]})" if claim.chapter in files else "Not yet in a chapter"
     parts = [place + (f", {_prose(claim.section)}" if claim.section else "")]
-    parts += [", ".join(f"`{name}`" for name in claim.functions + claim.tests) or "not yet tested"]
-    yield " · ".join(parts + [f"error {claim.residual or 0:.0e}"] * bool(claim.residual))
+    parts += [", ".join(f"`{name}`" for name in claim.functions + claim.tests)] * bool(claim.tests)
+    yield " · ".join([*parts, _held(claim)] if _held(claim) != "tested" else parts)
 
 
 def _prose(text) -> str:

@@ -5,13 +5,24 @@ import inspect
 import pkgutil
 import re
 import textwrap
+import types
 from collections.abc import Iterator
 
 import smalearn
 
 __all__ = ["page"]
 
+MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 SECTIONS = ("Args", "Returns", "Raises", "Cost", "Source", "Example")
+SHORTER = (  # of a signature as Python prints it
+    (r"(: |-> )'([^']*)'", r"\1\2"),  # an annotation that was not evaluated
+    (r"<class '([\w.]+)'>", r"\1"),
+    (r"<function (?:[\w.]*\.)?(\w+|<lambda>) at 0x\w+>", r"\1"),
+    (r"<lambda>|<factory>", "..."),
+    (r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", ""),  # the modules in front of a class
+    (r"^\(self(?:, )?", "("),
+    (r" -> None$", ""),
+)
 LEFT_OUT = {"bench", "cli", "doctor", "experiments", "site", "workbook", "widgets", "exercises", "grading"}
 
 
@@ -37,26 +48,41 @@ def _modules() -> Iterator:
 
 
 def _entry(name, value) -> Iterator[str]:
-    """Name, signature, docstring; of a class, its own public methods too."""
+    """Name, signature, docstring; of a class, its own public members too."""
     yield f"### {name}"
     yield f"```python\n{name}{_signature(value)}\n```"
     yield from _docstring(inspect.getdoc(value) or "")
     if inspect.isclass(value):
-        for method, function in vars(value).items():
-            if inspect.isfunction(function) and not method.startswith("_"):
-                yield f"**{name}.{method}**"
-                yield f"```python\n{method}{_signature(function)}\n```"
-                yield from _docstring(inspect.getdoc(function) or "")
+        for member, found in vars(value).items():
+            if isinstance(found, MEMBERS) and not member.startswith("_"):
+                yield f"**{name}.{member}**"
+                if not isinstance(found, property):
+                    yield f"```python\n{member}{_signature(getattr(value, member))}\n```"
+                yield from _docstring(inspect.getdoc(found) or "")
 
 
 def _signature(value):
     """Parameters and what they are, one line each where they are many."""
     try:
-        signature = inspect.signature(value)
+        text = str(inspect.signature(value))
     except (TypeError, ValueError):
         return "(...)"
-    text = re.sub(r"<(?:class|function) '?([\w.]+)'?[^>]*>", r"\1", str(signature)).replace("torch.Tensor", "Tensor")
-    return text if len(text) < 90 else text.replace("(", "(\n    ", 1).replace(", ", ",\n    ")
+    for pattern, shorter in SHORTER:
+        text = re.sub(pattern, shorter, text)
+    return text if len(text) < 75 else _broken(text)
+
+
+def _broken(text):
+    """A signature with each parameter in a line of its own; commas in inner brackets end none."""
+    lines, depth = [""], 0
+    for place, sign in enumerate(text[1:], 1):
+        depth += (sign in "([{") - (sign in ")]}")
+        if depth < 0:
+            return "(\n    " + ",\n    ".join(map(str.strip, lines)) + "\n" + text[place:]
+        if sign == "," and depth == 0:
+            lines.append("")
+        else:
+            lines[-1] += sign
 
 
 def _docstring(text) -> Iterator[str]:
