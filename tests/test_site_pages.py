@@ -212,7 +212,9 @@ def test_claims_know_their_chapter_their_tests_and_their_error():
     assert one.functions == ("smalearn.kernel_attention.softmax_weights",)
     assert one.tests == ("test_softmax_is_exp_then_normalisation_over_the_sources",)
     assert one.section
+    assert one.residual < 1e-12
     assert one.erratum.startswith("Incomplete")
+    assert all(claim.tests for claim in found.values())
 
 
 def test_claims_on_the_command_line(monkeypatch, capsys):

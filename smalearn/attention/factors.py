@@ -62,8 +62,9 @@ def score_factors(X: torch.Tensor, weights: Weights, order: str = "keys") -> tup
         order: one of `orders_of(weight)`.
 
     Returns:
-        Q (..., H, T, W) and K (..., H, T, W), dtype of X, without the axis H for a single weight. H is 1 in Q where all
-        heads ask the same, and the number of groups in K where heads share R. Features stand in an order of their own.
+        Q and K (..., H, T, N), N the W of the table, dtype of X, without the axis H for a single weight. H is 1 in Q
+        where all heads ask the same, and the number of groups in K where heads share R. Features stand in an order of
+        their own.
 
     Raises:
         ShapeError: X has no axis of time, a weight is not (D, D), or weights have several structures.

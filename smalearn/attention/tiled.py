@@ -22,8 +22,8 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
     have it, would still weigh exp(0) = 1.
 
     Args:
-        Q: (..., H, T, W) queries; H may be 1 where all heads ask the same.
-        K: (..., H, S, W) keys, of any strides; their H may be a divisor of that of Q, for groups of heads.
+        Q: (..., H, T, N) queries; H may be 1 where all heads ask the same.
+        K: (..., H, S, N) keys, of any strides; their H may be a divisor of that of Q, for groups of heads.
         V: (..., H, S, P) values, likewise.
         causal: whether token t sees tokens up to t only; then S = T.
 
@@ -35,7 +35,7 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
         ValueError: dtypes or devices differ.
 
     Cost:
-        T·S·(W + P) multiply-adds for each head, half of it under a causal mask; twice as much for a backward, for
+        T·S·(N + P) multiply-adds for each head, half of it under a causal mask; twice as much for a backward, for
         which T·S weights, or half, are kept. A second derivative is not defined, and raises.
     """
     check_dtypes("tiled_attention", {"Q": Q, "K": K, "V": V})
@@ -65,7 +65,7 @@ def _check(Q, K, V, causal):
 
 
 class _Tiles(torch.autograd.Function):
-    """Q (B, H or 1, T, W), K (B, H, S, W), V (B, H, S, P) to Y (B, H, T, P); a tile of 0: no mask, all in one."""
+    """Q (B, H or 1, T, N), K (B, H, S, N), V (B, H, S, P) to Y (B, H, T, P); a tile of 0: no mask, all in one."""
 
     @staticmethod
     def forward(ctx, Q, K, V, tile):
@@ -114,7 +114,7 @@ def _tiles(target, source, tile):
 
 
 def _sum_over_heads(dS, K, dQ):
-    """Write dS K to dQ (B, H or 1, T, W), summed over heads where they share their queries."""
+    """Write dS K to dQ (B, H or 1, T, N), summed over heads where they share their queries."""
     if dQ.shape[:2] == (1, 1):
         torch.addbmm(dQ[0, 0], dS, K, beta=0, out=dQ[0, 0])  # no head's gradient is stored
     else:
