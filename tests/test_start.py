@@ -121,7 +121,7 @@ def test_lab_installs_and_passes_its_arguments_on(start):
 
 def test_test_runs_everything_with_coverage(start):
     assert start.main(["test"]) == 0
-    assert start.calls[-2][2] == ".[bench,dev,lab]"
+    assert start.calls[-2][2] == ".[bench,dev,lab,site]"
     assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadscope", "--cov"]
 
 

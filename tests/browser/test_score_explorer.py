@@ -203,7 +203,7 @@ def test_columns_of_a_level_are_typed_and_stay_within_sixteen(mount):
     fields.nth(1).focus()
     page.keyboard.press("ArrowUp")
     assert page.evaluate("saved.ranks") == [0, 1, 1]
-    assert fields.nth(2).get_attribute("max") == "15"
+    assert drawn(page).get_by_role("spinbutton").nth(2).get_attribute("max") == "15"
     assert fields.nth(1).get_attribute("aria-label") == "columns of level 2"
 
 
