@@ -2,8 +2,10 @@
 
 import ast
 import base64
+import builtins
 import inspect
 import re
+import textwrap
 
 import notebooks
 import pytest
@@ -126,6 +128,33 @@ def test_exercises_need_only_the_setup_cells(path, solved, capsys):
         capsys.readouterr()
         exec(check.source, namespace)
         assert capsys.readouterr().out.startswith(f"✓ {name}" if solved else f"○ {name}")
+
+
+def bound(tree):
+    """The names that a cell gives to things: by import, assignment, definition, or in a loop."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name.asname or name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+@every_chapter
+def test_a_solution_that_is_copied_runs_where_it_stands(path):
+    known = set(dir(builtins))
+    for cell in notebooks.read(path).cells:
+        if cell.cell_type != "code":
+            continue
+        id = cell.metadata.get("exercise")
+        if id and not cell.source.lstrip().startswith("#") and "NotImplementedError" in cell.source:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(exercises.registry()[id].solution)))
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+            assert used <= known | set(bound(tree)), id
+        known |= set(bound(ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", cell.source))))
 
 
 def test_the_tool_finds_a_changed_output(tmp_path, capsys):

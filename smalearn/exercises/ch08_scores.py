@@ -1,7 +1,6 @@
 """The exercises of chapter 08 on scores in levels: who shares a block, equation (9), and one level block by block."""
 
 import torch
-import torch.nn.functional as F
 
 from smalearn.exercises.core import Exercise, Mutant, register
 
@@ -227,7 +226,7 @@ register(
 def block_level(Q, K, size):
     """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r)."""
     length = len(Q)
-    Q, K = (F.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))
+    Q, K = (torch.nn.functional.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))
     return torch.block_diag(*(Q @ K.mT))[:length, :length]
 
 
