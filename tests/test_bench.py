@@ -380,3 +380,12 @@ def test_the_recorded_result_is_one_of_this_benchmark():
         assert list(part["speedups"]) == ours
         assert part["speedups"] == parts.speedups(part["contestants"], ours)
     assert stored["targets"] == linear_attention.targets(stored)
+
+
+@pytest.mark.parametrize(("took", "runs"), [(0.01, 2), (3.0, 1)])
+def test_a_short_run_counts_the_second_time(monkeypatch, took, runs):
+    clock, done = iter([0.0, took, 10.0, 10.0 + took / 2]), []
+    monkeypatch.setattr(timing, "CLOCK", lambda: next(clock))
+    monkeypatch.setitem(timing._JOBS, "one", lambda: done.append(1))
+    assert timing.run_prepared("one") == pytest.approx(took / 2 if runs == 2 else took)
+    assert len(done) == runs

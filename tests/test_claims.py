@@ -1,6 +1,7 @@
 """Every claim of the sources has a test or is planned; `--break-claims` finds tests that say nothing."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -351,3 +352,24 @@ def test_break_claims_reports_survivors(tmp_path):
     assert [line.endswith(": needs a GPU") for line in lines if line.startswith("SKIPPED")] == [True]
     assert "test_one_case_notices[2] failed: test_toy.py:15: AssertionError" in lines
     assert "2 failed, 3 passed, 1 skipped, 2 deselected" in lines[-1]
+
+
+def test_record_claims_keeps_the_largest_error_of_each(tmp_path):
+    toy = """import pytest, torch
+from smalearn.testing import assert_close
+@pytest.mark.claim("000:eq1", "toy.double")
+@pytest.mark.parametrize("error", [1e-14, 1e-13, 0])
+def test_close(error):
+    assert_close(torch.ones(1).double() * (1 + error), torch.ones(1).double())
+@pytest.mark.claim("000:eq2", "toy.half")
+def test_counts():
+    assert 1 + 1 == 2
+"""
+    (tmp_path / "test_toy.py").write_text(toy, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = claim(id, function): of the toy\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "claims_plugin", "--record-claims", "found.json"]
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["residuals"] == {"000:eq1": pytest.approx(1e-13, rel=0.1)}
+    assert found["machine"]["date"]

@@ -11,6 +11,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROWS = [
     ("ssd", r"^T = 2048,.*: forward:", "SSD, T = 2048, 24 heads, forward, beside the fastest peer", "{:.1f} × as fast"),
     ("ssd", r"^T = 2048,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
+    ("ssd", r"^T = 3008,.*: forward:", "SSD, T = 3008, 8 heads of P = 32, N = 64, forward", "{:.1f} × as fast"),
+    ("ssd", r"^T = 3008,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
     ("ssd", r"^T = 16384,.*: forward:", "SSD, T = 16384, 8 heads, forward", "{:.1f} × as fast"),
     ("ssd", r"^T = 16384,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
     ("ssd", r"^largest error", "its largest relative error under any decay, gradients included", "{:.0e}"),

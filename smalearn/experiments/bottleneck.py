@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 
@@ -246,17 +247,8 @@ EXPERIMENT = Experiment(
     table=table,
 )
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command.
-
-    Args:
-        argv: the arguments; those of the process where None.
-
-    Returns:
-        Exit status.
-    """
-    return run_experiment(EXPERIMENT, argv)
+main = partial(run_experiment, EXPERIMENT)
+"""The command: from its arguments, those of the process where None are given, to its exit status."""
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ because the blocks of a split tell positions too.
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import cycle, islice
 
 import torch
@@ -334,17 +335,8 @@ EXPERIMENT = Experiment(
     table=table,
 )
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command.
-
-    Args:
-        argv: the arguments; those of the process where None.
-
-    Returns:
-        Exit status.
-    """
-    return run_experiment(EXPERIMENT, argv)
+main = partial(run_experiment, EXPERIMENT)
+"""The command: from its arguments, those of the process where None are given, to its exit status."""
 
 
 if __name__ == "__main__":

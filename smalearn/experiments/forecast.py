@@ -9,8 +9,9 @@ bins, as tokens, by an encoder-decoder with relative biases, as Chronos has them
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
@@ -304,17 +305,8 @@ EXPERIMENT = Experiment(
     table=table,
 )
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command.
-
-    Args:
-        argv: the arguments; those of the process where None.
-
-    Returns:
-        Exit status.
-    """
-    return run_experiment(EXPERIMENT, argv)
+main = partial(run_experiment, EXPERIMENT)
+"""The command: from its arguments, those of the process where None are given, to its exit status."""
 
 
 if __name__ == "__main__":
