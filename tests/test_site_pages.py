@@ -13,6 +13,7 @@ from smalearn import cli, site
 from smalearn.exercises import registry
 from smalearn.site import explorers, pages, reference
 from smalearn.site.build import concordance
+from smalearn.widgets import StateExplorer
 from smalearn.workbook import notebook
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +77,14 @@ def test_an_explorer_cell_that_says_too_little(source, message):
 
 def test_a_script_cannot_end_its_element():
     assert "</" not in explorers.script("MaskExplorer")
+
+
+def test_a_state_cannot_end_its_element():
+    explorer = StateExplorer("one </script> two </script> one", query="one")
+    text = explorers.html(explorer, "", 'a "picture"')
+    state = text.partition('<script type="application/json">')[2].partition("</script>")[0]
+    assert "</script>" in json.loads(state)["_words"]
+    assert 'alt="a &quot;picture&quot;"' in text
 
 
 def test_no_buttons_to_elsewhere_without_a_repository():
