@@ -153,7 +153,7 @@ def start(arguments):
         return 0
     if command == "test":
         return run("-m", "pytest", *NBVAL, *(arguments[1:] or EVERYTHING))
-    return run("-m", "smalearn.cli", "lab", *arguments)
+    return run("-m", "smalearn.course.cli", "lab", *arguments)
 
 
 def main(arguments):

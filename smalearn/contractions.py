@@ -4,7 +4,6 @@ A contraction says which numbers are multiplied and which axes are summed; it do
 contraction give the same result at very different prices.
 """
 
-import html
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from smalearn._checks import check_dtypes, check_shapes
+from smalearn._structured import html_cell
 
 __all__ = ["Order", "Orders", "Step", "contract", "orders", "parse_spec"]
 
@@ -76,10 +76,8 @@ class _Table:
 
 def _html_row(row: Iterable[str], tag: str) -> str:
     """One row of a table, words to the left and numbers to the right."""
-    cells = (
-        f'<{tag} style="text-align: {side}; white-space: nowrap">{html.escape(cell)}</{tag}>'
-        for cell, side in zip(row, ("left", "left", "right", "right", "right"), strict=True)
-    )
+    sides = ("left", "left", "right", "right", "right")
+    cells = (html_cell(tag, cell, side, "; white-space: nowrap") for cell, side in zip(row, sides, strict=True))
     return f"<tr>{''.join(cells)}</tr>"
 
 

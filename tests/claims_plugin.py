@@ -69,7 +69,7 @@ class Recorder:
 
     def pytest_sessionfinish(self, session):
         """Write the file, unless a test has failed."""
-        from smalearn.bench.timing import machine
+        from smalearn.lab.bench.timing import machine
 
         if not session.testsfailed:
             residuals = {claim: float(f"{error:.1e}") for claim, error in sorted(self.residuals.items())}

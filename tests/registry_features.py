@@ -4,7 +4,7 @@ import math
 
 from torch import float64
 
-from smalearn.features import (
+from smalearn.kernel_attention import (
     CosFormer,
     EluPlusOne,
     HyperbolicRandom,

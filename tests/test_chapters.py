@@ -10,7 +10,7 @@ import textwrap
 import notebooks
 import pytest
 
-from smalearn import exercises
+from smalearn.course import exercises
 
 CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

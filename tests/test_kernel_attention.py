@@ -7,7 +7,7 @@ from registry_features import INPUTS, MAPS
 from torch.utils.flop_counter import FlopCounterMode
 
 from smalearn import ShapeError
-from smalearn.features import (
+from smalearn.kernel_attention import (
     CosFormer,
     EluPlusOne,
     HyperbolicRandom,
@@ -16,13 +16,11 @@ from smalearn.features import (
     PowerSeries,
     RandomFourier,
     gaussian_directions,
-    segment_means,
-)
-from smalearn.kernel_attention import (
     iterated_pinv,
     kernel_attention,
     linformer,
     nystrom,
+    segment_means,
     softmax_attention,
     softmax_weights,
 )

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from test_kernels_cpu import DECAYS, check, decays, expected, gradients, inputs
+from test_fast_cpu import DECAYS, check, decays, expected, gradients, inputs
 
 from smalearn import ShapeError, fast, ssd
+from smalearn.fast import ssd_step_
 from smalearn.linear_attention import linear_attention_chunked
-from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step, ssd_step_
+from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step
 from smalearn.testing import assert_close, random_tensors
 
 INF = float("inf")

@@ -4,10 +4,18 @@ import torch
 from smalearn import ShapeError
 from smalearn.linear_attention import linear_attention_chunked, linear_attention_parallel
 from smalearn.masks import SemiseparableMask, decay_matrix, scan_associative
-from smalearn.semiseparable import Semiseparable, bidiagonal_inverse, block_factors, tril_factors
 from smalearn.sma import sma_linear, sma_quadratic
 from smalearn.ssd import diagonal_ssm_as_attentions, scalar_ssm_as_attention
-from smalearn.ssm import ssm_matrix, ssm_recurrent, ssm_scan, ssm_states
+from smalearn.ssm import (
+    Semiseparable,
+    bidiagonal_inverse,
+    block_factors,
+    ssm_matrix,
+    ssm_recurrent,
+    ssm_scan,
+    ssm_states,
+    tril_factors,
+)
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 INF = float("inf")

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
-from smalearn.semiseparable import Semiseparable, block_factors
 from smalearn.ssm import (
     ScanCost,
+    Semiseparable,
+    block_factors,
     discretise_mamba,
     discretise_zero_order_hold,
     scan,

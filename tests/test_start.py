@@ -115,7 +115,7 @@ def test_lab_installs_and_passes_its_arguments_on(start):
         ["venv"],
         ["pip", "--no-deps", torch],
         ["pip", "--editable", ".[lab]", "--constraint", str(start.PINS)],
-        ["-m", "smalearn.cli", "lab", "--allow-root", "--port", "9999"],
+        ["-m", "smalearn.course.cli", "lab", "--allow-root", "--port", "9999"],
     ]
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from smalearn import train as module
+from smalearn.data import mqar
 from smalearn.models import Block, Mamba2, SequenceModel, ShortConvolution, SoftmaxAttention
-from smalearn.tasks import mqar
 from smalearn.train import Plan, Record, accuracy, train, write_atomically
 
 PLAN = Plan(steps=12, every=4)

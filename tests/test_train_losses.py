@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from smalearn.tasks import mqar
+from smalearn.data import mqar
 from smalearn.train import LOSSES, Plan, mean_loss, train
 
 

@@ -3,8 +3,9 @@
 import torch
 
 from smalearn._checks import check_count
+from smalearn._structured import widen
 from smalearn.contractions import contract
-from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
+from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.linear_attention.parallel import decayed_scores
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 

@@ -2,8 +2,9 @@
 
 import torch
 
+from smalearn._structured import widen
 from smalearn.contractions import contract
-from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
+from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.masks.decay import decay_matrix, join_neighbours, since_start, until_end
 
 __all__ = ["decayed_scores", "linear_attention_parallel"]

@@ -4,9 +4,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_count
+from smalearn._structured import widen
 from smalearn.contractions import contract
-from smalearn.linear_attention._inputs import check_inputs, key_gate, widen
 from smalearn.linear_attention.chunked import linear_attention_chunked, pass_states
+from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks, until_end
 
 __all__ = ["linear_attention_recomputed"]

@@ -2,8 +2,9 @@
 
 import torch
 
+from smalearn._structured import widen
 from smalearn.contractions import contract
-from smalearn.linear_attention._inputs import check_inputs, widen
+from smalearn.linear_attention.inputs import check_inputs
 
 __all__ = ["linear_attention_recurrent", "linear_attention_step"]
 

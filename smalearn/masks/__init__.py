@@ -4,10 +4,9 @@ Every mask has `shape`, `dense(dtype, device)`, `matmul(x)`, `transpose_matmul(x
 nothing of queries, keys and values, and are no `nn.Module`.
 """
 
-from smalearn.masks.base import Mask, dense_mask
+from smalearn.masks.base import Mask, dense_mask, hadamard
 from smalearn.masks.decay import decay_matrix, segsum
 from smalearn.masks.fourier import FourierMask, ToeplitzMask
-from smalearn.masks.hadamard import hadamard
 from smalearn.masks.lowrank import HadamardMask, LowRankMask
 from smalearn.masks.presets import alibi_mask, alibi_slopes, retnet_decays, retnet_mask, rotary_decay_mask
 from smalearn.masks.scan import (

@@ -1,14 +1,23 @@
-"""The contract of a structured mask, the checks that all masks share, and the table that shows one."""
+"""The contract of a structured mask, the table that shows one, and the rules of entrywise products.
 
-import html
+A family's file adds its own `RULES`, and in `PROMOTIONS` what else can be written as a member of it.
+"""
+
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 
-from smalearn._checks import ShapeError
+from smalearn._checks import check_shapes
+from smalearn._structured import check_operand, html_table, widen
 
-__all__ = ["Mask", "dense_mask", "widened"]
+__all__ = ["PROMOTIONS", "RULES", "Mask", "dense_mask", "hadamard"]
+
+RULES: list[tuple[type["Mask"], type["Mask"], Callable]] = []
+"""Entrywise products that are fast again: two families, and what makes the product of a member of each."""
+PROMOTIONS: dict[tuple[type["Mask"], type["Mask"]], Callable] = {}
+"""(family, another) -> a function that takes a mask of the one to the same mask as one of the other, or to None."""
 
 
 class Mask(ABC):
@@ -79,7 +88,7 @@ class Mask(ABC):
             ValueError: the mask is complex and x is not.
         """
         self._check("matmul", x, axis="S", size=self.shape[-1])
-        return self._product(widened(x)).to(x.dtype)
+        return self._product(*widen(x, x)).to(x.dtype)
 
     def transpose_matmul(self, y: torch.Tensor) -> torch.Tensor:
         """L^T y, without forming L.
@@ -95,25 +104,17 @@ class Mask(ABC):
             ValueError: the mask is complex and y is not.
         """
         self._check("transpose_matmul", y, axis="T", size=self.shape[-2])
-        return self._transpose_product(widened(y)).to(y.dtype)
+        return self._transpose_product(*widen(y, y)).to(y.dtype)
 
     def __mul__(self, other: "Mask") -> "Mask":
         """The entrywise product L1 ∘ L2; see `hadamard`."""
         if not isinstance(other, Mask):
             return NotImplemented
-        from smalearn.masks.hadamard import hadamard
-
         return hadamard(self, other)
 
     def _check(self, method: str, x: torch.Tensor, axis: str, size: int) -> None:
         where = f"{type(self).__name__}.{method}"
-        if x.ndim < 2:
-            raise ShapeError(f"{where}: operand needs axes (..., {axis}, columns), got shape {tuple(x.shape)}")
-        if x.shape[-2] != size:
-            raise ShapeError(f"{where}: axis {axis} is {size} in the mask but {x.shape[-2]} in the operand")
-        ours, theirs = self.shape[:-2], tuple(x.shape[:-2])
-        if any(a != b and 1 not in (a, b) for a, b in zip(reversed(ours), reversed(theirs), strict=False)):
-            raise ShapeError(f"{where}: leading axes {ours} of the mask do not broadcast with {theirs} of the operand")
+        check_operand(where, "the mask", self.shape, x, axis, size)
         if self.is_complex and not x.is_complex():
             raise ValueError(f"{where}: the mask is complex but the operand is {x.dtype}; make it complex")
 
@@ -144,17 +145,51 @@ class Mask(ABC):
             "numbers stored": f"{self.stored:,} (dense: {heads * target * source:,})",
             "operations for one column": f"{heads * self.cost():,} (dense: {heads * target * (2 * source - 1):,})",
         }
-        cells = (
-            f'<tr><th style="text-align: left">{html.escape(key)}</th>'
-            f'<td style="text-align: left">{html.escape(value)}</td></tr>'
-            for key, value in rows.items()
-        )
-        return "\n".join(["<table>", "<tbody>", *cells, "</tbody>", "</table>"])
+        return html_table(rows)
 
 
-def widened(x: torch.Tensor) -> torch.Tensor:
-    """An operand in the dtype of all arithmetic: float32 for half precision, else its own."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+def hadamard(L1: Mask, L2: Mask) -> Mask:
+    """The entrywise product L1 ∘ L2, as a mask with a fast product; also written L1 * L2.
+
+    | families | product |
+    |---|---|
+    | low rank, any | R products with the other mask |
+    | decay, decay | decay γ1·γ2 |
+    | 1-semiseparable, 1-semiseparable or decay | 1-semiseparable, the log_a add |
+    | Toeplitz, Toeplitz or decay | Toeplitz, the α multiply |
+    | sparse, sparse or causal | sparse |
+
+    A causal mask with as many targets as sources is a decay of γ = 1. A decay γ = 0 has no gradient once it is a log_a.
+
+    Args:
+        L1: (..., T, S) mask.
+        L2: (..., T, S) mask; leading axes broadcast.
+
+    Returns:
+        (..., T, S) mask.
+
+    Raises:
+        ShapeError: the shapes differ.
+        TypeError: no rule makes the product fast.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 4.3, for the families.
+    """
+    check_shapes("hadamard", {"L1": (L1, "ts"), "L2": (L2, "ts")})
+    for one, other, product in RULES:
+        for first, second in ((L1, L2), (L2, L1)):
+            if (left := _as(first, one)) and (right := _as(second, other)):
+                return product(left, right)
+    names = f"{type(L1).__name__} ∘ {type(L2).__name__}"
+    raise TypeError(f"hadamard: no fast product is known for {names}; multiply L1.dense() * L2.dense()")
+
+
+def _as(mask: Mask, family: type[Mask]) -> Mask | None:
+    """The mask as a member of a family to which it belongs, else None."""
+    if isinstance(mask, family):
+        return mask
+    promote = PROMOTIONS.get((type(mask), family))
+    return promote(mask) if promote else None
 
 
 def _brief(name: str, parameter: torch.Tensor, equals: str) -> str:

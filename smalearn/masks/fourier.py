@@ -5,7 +5,8 @@ import math
 import torch
 
 from smalearn._checks import ShapeError, check_count, check_dtypes
-from smalearn.masks.base import Mask
+from smalearn.masks.base import PROMOTIONS, RULES, Mask
+from smalearn.masks.scan import CausalMask, DecayMask
 
 __all__ = ["FourierMask", "ToeplitzMask"]
 
@@ -164,3 +165,21 @@ class FourierMask(Mask):
 def _period(target: int, source: int) -> int:
     """The least power of two that holds all T + S - 1 offsets."""
     return 1 << (target + source - 2).bit_length()
+
+
+def _product(one, other):
+    rows = [mask.row for mask in (one, other)]
+    return ToeplitzMask(one.column * other.column, None if None in rows else rows[0] * rows[1])
+
+
+def _causal_as_toeplitz(mask):
+    target, source = mask.shape
+    return ToeplitzMask(torch.ones(target), torch.arange(source).eq(0).float())
+
+
+def _decay_as_toeplitz(mask):
+    return ToeplitzMask(mask.gamma[..., None] ** torch.arange(mask.shape[-1], device=mask.gamma.device))
+
+
+RULES.append((ToeplitzMask, ToeplitzMask, _product))
+PROMOTIONS |= {(CausalMask, ToeplitzMask): _causal_as_toeplitz, (DecayMask, ToeplitzMask): _decay_as_toeplitz}

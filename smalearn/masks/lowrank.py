@@ -3,7 +3,7 @@
 import torch
 
 from smalearn._checks import check_dtypes, check_shapes
-from smalearn.masks.base import Mask
+from smalearn.masks.base import RULES, Mask
 
 __all__ = ["HadamardMask", "LowRankMask"]
 
@@ -109,3 +109,6 @@ class HadamardMask(Mask):
 
     def __repr__(self) -> str:
         return f"{self.factor!r} * {self.mask!r}"
+
+
+RULES.append((LowRankMask, Mask, HadamardMask))

@@ -7,7 +7,8 @@ chunks, and in log2(T) rounds that all tokens pass at once.
 import torch
 
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
-from smalearn.masks.base import Mask, widened
+from smalearn._structured import widen
+from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks
 
 __all__ = [
@@ -91,7 +92,7 @@ class DecayMask(Mask):
 
     def dense(self, dtype=None, device=None):
         """The lower triangular matrix of powers, (..., T, T)."""
-        powers = _powers(widened(self.gamma.to(device)), self.shape[-1])
+        powers = _powers(*widen(self.gamma, self.gamma.to(device)), self.shape[-1])
         return _triangle(powers).to(self._dense_dtype(dtype))
 
     def _product(self, x):
@@ -142,7 +143,7 @@ class SemiseparableMask(Mask):
 
     def dense(self, dtype=None, device=None):
         """The lower triangular matrix of products of decays, (..., T, T)."""
-        return decay_matrix(widened(self.log_a.to(device))).to(self._dense_dtype(dtype))
+        return decay_matrix(*widen(self.log_a, self.log_a.to(device))).to(self._dense_dtype(dtype))
 
     def _product(self, x):
         return scan_chunked(x, _beside(self.log_a, x))
@@ -323,3 +324,29 @@ def _resize(x: torch.Tensor, length: int, repeat_last: bool = False) -> torch.Te
     else:
         tail = x.new_zeros(*x.shape[:-2], missing, x.shape[-1])
     return torch.cat([x, tail], dim=-2)
+
+
+def _causal_as_decay(mask):
+    target, source = mask.shape
+    return DecayMask(target, 1.0) if target == source else None
+
+
+def _decay_as_semiseparable(mask):
+    return SemiseparableMask(mask.gamma.log()[..., None].expand(mask.shape[:-1]))
+
+
+def _causal_as_semiseparable(mask):
+    decay = _causal_as_decay(mask)
+    return decay and _decay_as_semiseparable(decay)
+
+
+RULES += [
+    (CausalMask, CausalMask, lambda one, other: one),
+    (DecayMask, DecayMask, lambda one, other: DecayMask(one.shape[-1], one.gamma * other.gamma)),
+    (SemiseparableMask, SemiseparableMask, lambda one, other: SemiseparableMask(one.log_a + other.log_a)),
+]
+PROMOTIONS |= {
+    (CausalMask, DecayMask): _causal_as_decay,
+    (CausalMask, SemiseparableMask): _causal_as_semiseparable,
+    (DecayMask, SemiseparableMask): _decay_as_semiseparable,
+}

@@ -8,7 +8,8 @@ from abc import abstractmethod
 import torch
 
 from smalearn._checks import check_count, check_shapes
-from smalearn.masks.base import Mask
+from smalearn.masks.base import RULES, Mask
+from smalearn.masks.scan import CausalMask
 
 __all__ = ["BandedMask", "BlockDiagonalMask", "DilatedMask", "IntersectionMask", "SparseMask"]
 
@@ -163,3 +164,6 @@ def _gather_add(x: torch.Tensor, take: torch.Tensor, put: torch.Tensor, length: 
     """Y of the given length with y[put] += x[take] along axis -2."""
     y = x.new_zeros(*x.shape[:-2], length, x.shape[-1])
     return y.index_add(-2, put, x.index_select(-2, take))
+
+
+RULES += [(SparseMask, SparseMask, IntersectionMask), (SparseMask, CausalMask, IntersectionMask)]

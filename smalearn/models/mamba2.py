@@ -12,7 +12,7 @@ from smalearn._checks import check_count
 from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, Mixer, divide
 from smalearn.ssd import ssd_step
 
-__all__ = ["Mamba2", "Mamba2Cache", "initial_dt_bias"]
+__all__ = ["Mamba2", "Mamba2Cache", "initial_dt_bias", "time_last"]
 
 
 class Mamba2Cache(NamedTuple):
@@ -102,7 +102,7 @@ class Mamba2(Mixer):
         self.check("prefill", x, cache)
         z, xBC, dt, window = self._project(x, self.conv.prefill, cache.window)
         X, *operands = self._operands(xBC, dt)
-        Y, state = fast.ssd(*_time_last(*operands), cache.state)
+        Y, state = fast.ssd(*time_last(*operands), cache.state)
         return self._output(Y.movedim(-2, -4), X, z), Mamba2Cache(window, state)
 
     def step(self, x: torch.Tensor, cache: Mamba2Cache) -> tuple[torch.Tensor, Mamba2Cache]:
@@ -141,7 +141,7 @@ class Mamba2(Mixer):
         """
         self.check("operands", x)
         _, xBC, dt, _ = self._project(x, self.conv.prefill, self.start(*x.shape[:-2]).window)
-        return _time_last(*self._operands(xBC, dt)[1:])
+        return time_last(*self._operands(xBC, dt)[1:])
 
     def _project(self, x, convolve, window):
         """z, xBC after the convolution, dt, and the next window; `convolve` is for all tokens or for one."""
@@ -186,6 +186,6 @@ def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) ->
     return dt + torch.log(-torch.expm1(-dt))
 
 
-def _time_last(X, log_a, B, C):
+def time_last(X, log_a, B, C):
     """From (..., T, groups, heads, ·) to the layout of SSD, (..., groups, heads, T, ·), as views."""
     return X.movedim(-4, -2), log_a.movedim(-3, -1), B.movedim(-4, -2), C.movedim(-4, -2)

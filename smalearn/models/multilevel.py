@@ -1,6 +1,6 @@
 """Softmax attention with less to compute, or to keep, for far tokens: by levels or by a window, heads in groups, RoPE.
 
-The attention itself and its caches are those of `smalearn.attention`; here they become mixers.
+The attention itself and its caches are those of `smalearn.fast` and `smalearn.multilevel`; here they become mixers.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from smalearn._checks import ShapeError, check_count
-from smalearn.attention._levels import check_levels, halving_blocks
-from smalearn.attention.cache import KeyCache, WindowCache
-from smalearn.attention.multilevel import multilevel_attention
-from smalearn.attention.rope import check_pairs, rope_levels
-from smalearn.attention.window import window_attention
+from smalearn.fast import multilevel_attention
 from smalearn.models.mixer import Mixer, divide
+from smalearn.multilevel.cache import KeyCache, WindowCache
+from smalearn.multilevel.levels import check_levels, halving_blocks
+from smalearn.multilevel.rope import check_pairs, rope_levels
+from smalearn.multilevel.window import window_attention
 
 __all__ = ["FullAttention", "GroupedAttention", "MultiLevelAttention", "WindowAttention"]
 
@@ -27,9 +27,9 @@ class GroupedAttention(Mixer):
         Y         = attention(scales·Q, K, V)   each head, with the K and V of its group
         y         = Y W_out
 
-    A subclass gives `attend`, all tokens at once, and `start`, a cache of `smalearn.attention`. `scales` are factors of
-    the levels' scores, 1/√(head_dim) for each: so one level is standard attention, and a split of it differs in nothing
-    but the scores it leaves out. Set the attribute for something else: the published code has 1/r_l.
+    A subclass gives `attend`, all tokens at once, and `start`, a cache of `smalearn.multilevel`. `scales` are factors
+    of the levels' scores, 1/√(head_dim) for each: so one level is standard attention, and a split of it differs in
+    nothing but the scores it leaves out. Set the attribute for something else: the published code has 1/r_l.
 
     Args:
         dim: D, size of a token.

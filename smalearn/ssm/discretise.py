@@ -3,7 +3,7 @@
 import torch
 
 from smalearn._checks import check_dtypes, check_shapes
-from smalearn.semiseparable.recurrence import check_generators
+from smalearn.ssm.transitions import check_generators
 
 __all__ = ["discretise_mamba", "discretise_zero_order_hold"]
 

@@ -2,8 +2,9 @@
 
 import torch
 
-from smalearn.semiseparable import Semiseparable
-from smalearn.semiseparable.recurrence import check_generators, recur, start, states, widen
+from smalearn._structured import widen
+from smalearn.ssm.semiseparable import Semiseparable
+from smalearn.ssm.transitions import check_generators, recur, start, states
 
 __all__ = ["check_ssm", "ssm_matrix", "ssm_recurrent", "ssm_states"]
 
@@ -68,7 +69,7 @@ def ssm_states(
 
     Source:
         "Structured Masked Attention", the display of the hidden states: forward substitution on the block-bidiagonal
-        system of `smalearn.semiseparable.block_factors`.
+        system of `smalearn.ssm.block_factors`.
     """
     check_ssm("ssm_states", X, A, B, None, initial_state)
     A, B, X, initial_state = widen(X, A, B, X, initial_state)

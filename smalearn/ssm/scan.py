@@ -6,9 +6,10 @@ from typing import Literal, NamedTuple
 import torch
 
 from smalearn._checks import check_count
+from smalearn._structured import widen
 from smalearn.contractions import contract
-from smalearn.semiseparable.recurrence import start, transitions, widen
 from smalearn.ssm.recurrent import check_ssm
+from smalearn.ssm.transitions import start, transitions
 
 __all__ = ["ScanCost", "scan_by_doubling", "scan_by_pairs", "scan_cost", "ssm_scan"]
 

@@ -1,6 +1,5 @@
 """The contract of a structured weight matrix, the checks that all families share, and the table that shows one."""
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
@@ -8,6 +7,7 @@ import torch
 from torch import nn
 
 from smalearn._checks import ShapeError, check_dtypes, check_shapes
+from smalearn._structured import html_table
 
 __all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
 
@@ -123,12 +123,7 @@ class Weight(nn.Module, ABC):
             "multiply-adds for one vector": f"{self.macs:,} (dense: {m * n:,})",
             "rank, at most": f"{self.rank_bound:,} (dense: {min(m, n):,})",
         }
-        cells = (
-            f'<tr><th style="text-align: left">{html.escape(key)}</th>'
-            f'<td style="text-align: left">{html.escape(value)}</td></tr>'
-            for key, value in rows.items()
-        )
-        return "\n".join(["<table>", "<tbody>", *cells, "</tbody>", "</table>"])
+        return html_table(rows)
 
     def _given(self, equals: str) -> list[str]:
         """What is shown beside the shape: settings with their values, factors with their shapes."""

@@ -8,9 +8,9 @@ import pytest
 import torch
 from views import PICTURES, change, drawn, words
 
+from smalearn.course.widgets import BlockExplorer
+from smalearn.course.widgets.block_explorer import KINDS
 from smalearn.testing import random_tensors, relative_rms
-from smalearn.widgets import BlockExplorer
-from smalearn.widgets.block_explorer import KINDS
 
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));

@@ -8,9 +8,9 @@ import pytest
 import torch
 from views import PICTURES, change, drawn, words
 
+from smalearn.course.widgets import ChunkExplorer
+from smalearn.course.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
 from smalearn.testing import assert_close
-from smalearn.widgets import ChunkExplorer
-from smalearn.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
 
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));

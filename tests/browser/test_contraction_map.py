@@ -6,9 +6,9 @@ from itertools import pairwise, product
 import pytest
 from views import change, drawn, words
 
+from smalearn.course.widgets import ContractionMap
+from smalearn.course.widgets.contraction_map import formulas
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
-from smalearn.widgets import ContractionMap
-from smalearn.widgets.contraction_map import formulas
 
 TRAITS = ["target", "source", "features", "head_dim", "scan"]
 PICTURE = "document.querySelector('#first canvas').toDataURL()"

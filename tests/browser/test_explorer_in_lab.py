@@ -22,7 +22,7 @@ def notebook(lab, page):
     """A notebook that shows an explorer twice, executed."""
     lab.write(
         NOTEBOOK,
-        "from smalearn.widgets import ContractionMap\nexplorer = ContractionMap(scan=True)\nexplorer",
+        "from smalearn.course.widgets import ContractionMap\nexplorer = ContractionMap(scan=True)\nexplorer",
         "explorer.head_dim, explorer.target",
         "explorer.head_dim = 7",
         "explorer",

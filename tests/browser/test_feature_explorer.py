@@ -7,9 +7,9 @@ import pytest
 import torch
 from views import PICTURES, change, drawn, words
 
+from smalearn.course.widgets import FeatureExplorer
+from smalearn.course.widgets.feature_explorer import MAPS
 from smalearn.testing import relative_rms
-from smalearn.widgets import FeatureExplorer
-from smalearn.widgets.feature_explorer import MAPS
 
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));

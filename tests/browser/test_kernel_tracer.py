@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from views import change, drawn, words
 
-from smalearn.kernels import tile as tl
-from smalearn.widgets import KernelTracer
-from smalearn.widgets.kernel_designs import DESIGNS, operands, run
+from smalearn.course.widgets import KernelTracer
+from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
+from smalearn.fast import tile as tl
 
 PICTURE = "document.querySelector('#first canvas').toDataURL()"
 SAID = "(text) => document.querySelector('[aria-live]').textContent.includes(text)"

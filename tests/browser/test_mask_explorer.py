@@ -8,8 +8,8 @@ import torch
 from playwright.sync_api import expect
 from views import change, drawn, words
 
-from smalearn.widgets import MaskExplorer
-from smalearn.widgets.mask_explorer import FAMILIES
+from smalearn.course.widgets import MaskExplorer
+from smalearn.course.widgets.mask_explorer import FAMILIES
 
 PICTURES = """[...document.querySelectorAll('#first canvas')].filter((canvas) => canvas.clientWidth)
   .map((canvas) => canvas.toDataURL())"""
@@ -362,7 +362,7 @@ def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
 def test_in_jupyterlab_python_reads_what_is_drawn_and_shows_what_it_sets(lab, page):
     lab.write(
         "masks_for_the_test.ipynb",
-        f"from smalearn.widgets import MaskExplorer\nexplorer = MaskExplorer({TEXT!r}, decays=1)\nexplorer",
+        f"from smalearn.course.widgets import MaskExplorer\nexplorer = MaskExplorer({TEXT!r}, decays=1)\nexplorer",
         "explorer.decays",
         "explorer.family, explorer.blocks = 'block diagonal', 3",
     )

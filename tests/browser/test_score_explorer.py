@@ -8,9 +8,9 @@ import pytest
 import torch
 from views import PICTURES, change, drawn, words
 
+from smalearn.course.widgets import ScoreExplorer
+from smalearn.course.widgets.score_explorer import PRESETS, block_lengths
 from smalearn.testing import assert_close
-from smalearn.widgets import ScoreExplorer
-from smalearn.widgets.score_explorer import PRESETS, block_lengths
 
 CELLS = "[...document.querySelectorAll('tbody tr:not([hidden])')].map((row) => [...row.cells].map((c) => c.innerText))"
 STATES = """(states) => states.map((state) => {

@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from smalearn.site import build
+from smalearn.course.site import build
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))

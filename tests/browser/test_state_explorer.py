@@ -6,8 +6,8 @@ import pytest
 import torch
 from views import PICTURES, change, drawn, words
 
+from smalearn.course.widgets import StateExplorer
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
-from smalearn.widgets import StateExplorer
 
 FORMULAS = """(cases) => cases.map(({ K, V, gates, q }) => K.map((_, s) => {
   const H = script.stateAfter(s + 1, { K, V, gates }), row = script.attentionRow(s + 1, { K, gates }, q);

@@ -6,8 +6,8 @@ import pytest
 import torch
 from views import PICTURES, change, drawn
 
+from smalearn.course.widgets.weight_explorer import FAMILIES, WeightExplorer
 from smalearn.testing import relative_rms
-from smalearn.widgets.weight_explorer import FAMILIES, WeightExplorer
 
 STATES = """(states) => states.map((state) => {
   Object.entries(state).forEach((entry) => model.set(...entry));

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from registry_features import INPUTS, MAPS
 
-from smalearn.features import (
+from smalearn.kernel_attention import (
     CosFormer,
     EluPlusOne,
     HyperbolicRandom,
@@ -16,13 +16,11 @@ from smalearn.features import (
     PowerSeries,
     RandomFourier,
     gaussian_directions,
-    orthogonal_directions,
-)
-from smalearn.kernel_attention import (
     iterated_pinv,
     kernel_attention,
     linformer,
     nystrom,
+    orthogonal_directions,
     softmax_attention,
     softmax_weights,
 )
@@ -69,7 +67,7 @@ def within(samples, target, standard_errors=4):
     return ((samples.mean(0) - target).abs() < standard_errors * samples.std(0) / math.sqrt(len(samples))).all()
 
 
-@pytest.mark.claim("000:exp-feature-map", "smalearn.features.series.PowerSeries._key")
+@pytest.mark.claim("000:exp-feature-map", "smalearn.kernel_attention.series.PowerSeries._key")
 def test_exp_has_a_feature_map_without_end():
     Q, K = (0.26 * x for x in random_tensors([(40, 3), (40, 3)]))
     x = Q @ K.mT
@@ -97,7 +95,7 @@ def test_a_kernel_takes_the_place_of_the_activation(name):
     assert_close(kernel_attention(Q, K, V, phi), expected[:, :2] / expected[:, 2:], 1e-11)
 
 
-@pytest.mark.claim("000:linattn-elu", "smalearn.features.pointwise.EluPlusOne._query")
+@pytest.mark.claim("000:linattn-elu", "smalearn.kernel_attention.pointwise.EluPlusOne._query")
 def test_elu_plus_one_is_a_kernel_of_its_own():
     phi = EluPlusOne(8)
     Q, K, V = reference_setting()
@@ -116,7 +114,7 @@ def test_elu_plus_one_is_a_kernel_of_its_own():
     assert relative_rms(kernel_attention(Q, K, V, RandomFourier(W)), target) < 0.1
 
 
-@pytest.mark.claim("000:rfa", "smalearn.features.random.RandomFourier._wave")
+@pytest.mark.claim("000:rfa", "smalearn.kernel_attention.random.RandomFourier._wave")
 def test_random_fourier_features():
     Q, K, V = reference_setting()
     W = gaussian_directions(4096, 8, 0, torch.float64)
@@ -140,7 +138,7 @@ def test_random_fourier_features():
     assert_close(bare / bare.sum(-1, keepdim=True) @ V, kernel_attention(Q, same, V, phi))
 
 
-@pytest.mark.claim("000:performer-prf", "smalearn.features.random.PositiveRandom._exponent")
+@pytest.mark.claim("000:performer-prf", "smalearn.kernel_attention.random.PositiveRandom._exponent")
 def test_positive_random_features():
     Q, K, V = reference_setting()
     W = gaussian_directions(65_536, 8, 0, torch.float64)
@@ -165,7 +163,7 @@ def test_positive_random_features():
     assert relative_rms(kernel_attention(Q, K, V, HyperbolicRandom(W)), target) < 0.05
 
 
-@pytest.mark.claim("000:performer-orthogonal", "smalearn.features.directions.orthogonal_directions")
+@pytest.mark.claim("000:performer-orthogonal", "smalearn.kernel_attention.directions.orthogonal_directions")
 def test_orthogonal_directions():
     W = orthogonal_directions(48, 16, 0, torch.float64)
     for block in W.split(16):
@@ -192,7 +190,7 @@ def test_orthogonal_directions():
     assert min(means) < 1.5 < 1.8 < max(means)
 
 
-@pytest.mark.claim("000:cosformer", "smalearn.features.pointwise.CosFormer._query")
+@pytest.mark.claim("000:cosformer", "smalearn.kernel_attention.pointwise.CosFormer._query")
 def test_cosformer_is_relu_features_under_a_mask_of_rank_2():
     Q, K = random_tensors([(12, 3), (12, 3)])
     t = torch.arange(12, dtype=torch.float64)
@@ -210,8 +208,8 @@ def test_cosformer_is_relu_features_under_a_mask_of_rank_2():
     assert relative_rms(literal_Q @ literal_K.mT, (Q.relu() @ K.relu().mT) * L) > 0.5
 
 
-@pytest.mark.claim("000:lara", "smalearn.features.random.PositiveRandom._exponent")
-@pytest.mark.claim("000:lara", "smalearn.features.landmarks.LinearRandomized._query_exponent")
+@pytest.mark.claim("000:lara", "smalearn.kernel_attention.random.PositiveRandom._exponent")
+@pytest.mark.claim("000:lara", "smalearn.kernel_attention.landmarks.LinearRandomized._query_exponent")
 def test_linear_randomized_attention():
     Q, K, V = reference_setting()
     target = softmax_attention(Q, K, V)
@@ -323,7 +321,7 @@ def test_sparse_plus_low_rank_beats_either_alone():
     assert errors[2] < 0.005
 
 
-@pytest.mark.claim("004:feature-map-any-f", "smalearn.features.series.PowerSeries._query")
+@pytest.mark.claim("004:feature-map-any-f", "smalearn.kernel_attention.series.PowerSeries._query")
 def test_one_map_on_both_sides_needs_a_positive_definite_kernel():
     (X,) = random_tensors([(200, 3)])
     G = X @ X.mT
@@ -344,7 +342,7 @@ def test_one_map_on_both_sides_needs_a_positive_definite_kernel():
         assert torch.equal(phi.query(X), phi.key(X)) == (min(coefficients) >= 0)
 
 
-@pytest.mark.claim("004:softmax-infinite-n", "smalearn.features.series.PowerSeries._key")
+@pytest.mark.claim("004:softmax-infinite-n", "smalearn.kernel_attention.series.PowerSeries._key")
 @pytest.mark.claim("004:softmax-infinite-n", "smalearn.kernel_attention.softmax_weights")
 def test_the_rank_of_exp_grows_with_the_points():
     for n in (5, 10, 20, 40):

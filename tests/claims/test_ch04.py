@@ -9,7 +9,9 @@ import pytest
 import torch
 from registry_masks import FAMILIES, MASKS
 
-from smalearn.exercises.ch04_structure import Operator, masked_product
+from smalearn.course.exercises.ch04_structure import Operator, masked_product
+from smalearn.course.plots.structures import _matrices
+from smalearn.course.widgets import mask_explorer
 from smalearn.kernel_attention import softmax_attention
 from smalearn.linear_attention import linear_attention_recurrent
 from smalearn.masks import (
@@ -27,10 +29,8 @@ from smalearn.masks import (
     scan_recurrent,
     segsum,
 )
-from smalearn.plots.structures import _matrices
 from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
-from smalearn.widgets import mask_explorer
 
 CHAPTER = Path(__file__).parents[2] / "chapters/04_structured_masks.ipynb"
 T, N, P = 7, 3, 2
@@ -314,7 +314,7 @@ ENTRIES = {
 }
 
 
-@pytest.mark.claim("000:fig3", "smalearn.plots.structures._matrices")
+@pytest.mark.claim("000:fig3", "smalearn.course.plots.structures._matrices")
 @pytest.mark.parametrize("name", FIGURE)
 def test_figure_3(name):
     Q, K, V = qkv(12, 12)
@@ -409,7 +409,7 @@ class Counted(Operator):
         return super().matmul(x)
 
 
-@pytest.mark.claim("001:id-lowrank-mask", "smalearn.exercises.ch04_structure.masked_product")
+@pytest.mark.claim("001:id-lowrank-mask", "smalearn.course.exercises.ch04_structure.masked_product")
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_a_low_rank_mask_is_as_many_products(rank):
     U, V, B, x = random_tensors([(T, rank), (T, rank), (T, T), (T, 1)])
@@ -429,7 +429,7 @@ def test_a_low_rank_mask_on_another_mask(rank):
     assert mask.cost() == rank * decay.cost() + 2 * rank * T + (rank - 1) * T  # products, 2 p n scalings, the sum
 
 
-@pytest.mark.claim("001:listing-lowrank", "smalearn.exercises.ch04_structure.masked_product")
+@pytest.mark.claim("001:listing-lowrank", "smalearn.course.exercises.ch04_structure.masked_product")
 def test_listing_of_low_rank_masks():
     n, p = 10, 2
     U, V, x = random_tensors([(n, p), (n, p), (n,)])
@@ -507,7 +507,7 @@ def test_the_recurrence_as_the_chapter_prints_it():
     assert SemiseparableMask(a.log()).cost() == 2 * steps == 2 * (4 - 1)
 
 
-@pytest.mark.claim("004:fig-structured-list", "smalearn.plots.structures._matrices")
+@pytest.mark.claim("004:fig-structured-list", "smalearn.course.plots.structures._matrices")
 def test_gallery_of_masks():
     announced = ["causal", "decay", "1-semiseparable", "Toeplitz", "Fourier", "low rank"]
     assert mask_explorer.FAMILIES[:6] == announced

@@ -9,23 +9,20 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from smalearn.exercises.ch05_matrix import through_the_state
-from smalearn.exercises.ch05_steps import combine
+from smalearn.course.exercises.ch05_matrix import through_the_state
+from smalearn.course.exercises.ch05_steps import combine
 from smalearn.kernel_attention import softmax_attention
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.masks import SemiseparableMask, ToeplitzMask
-from smalearn.semiseparable import (
+from smalearn.sma import sma_quadratic
+from smalearn.ssd import diagonal_ssm_as_attentions, scalar_ssm_as_attention
+from smalearn.ssm import (
     Semiseparable,
     bidiagonal_inverse,
     block_factors,
     block_ranks,
     from_dense,
     product_generators,
-    tril_factors,
-)
-from smalearn.sma import sma_quadratic
-from smalearn.ssd import diagonal_ssm_as_attentions, scalar_ssm_as_attention
-from smalearn.ssm import (
     scan_by_doubling,
     scan_by_pairs,
     scan_cost,
@@ -33,6 +30,7 @@ from smalearn.ssm import (
     ssm_recurrent,
     ssm_scan,
     ssm_states,
+    tril_factors,
 )
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
@@ -104,7 +102,7 @@ def shown(*cells):
     return namespace
 
 
-@pytest.mark.claim("001:tril-lowrank", "smalearn.semiseparable.matrix.Semiseparable.matmul")
+@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.semiseparable.Semiseparable.matmul")
 @pytest.mark.parametrize("p", [1, 3])
 def test_a_triangle_of_a_low_rank_matrix_is_a_running_sum(p):
     U, V, x = random_tensors([(12, p), (12, p), (12, 2)])
@@ -118,13 +116,13 @@ def test_a_triangle_of_a_low_rank_matrix_is_a_running_sum(p):
     assert_close(M.matmul(x) + M.transpose_matmul(x) - diagonal * x, dense @ x)
 
 
-@pytest.mark.claim("001:tril-lowrank", "smalearn.semiseparable.ranks.block_ranks")
+@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.ranks.block_ranks")
 def test_its_blocks_have_low_rank():
     U, V = random_tensors([(12, 3), (12, 3)])
     assert block_ranks((U @ V.mT).tril()).tolist() == [1, 2, *[3] * 8, 2, 1]
 
 
-@pytest.mark.claim("001:tril-lowrank", "smalearn.semiseparable.matrix.Semiseparable.cost")
+@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.semiseparable.Semiseparable.cost")
 def test_its_product_is_linear_in_length_and_rank():
     def cost(length, p):
         one = torch.ones(length, p)
@@ -150,7 +148,7 @@ def test_the_recurrence_is_the_unrolled_sum(structure, started):
     assert_close(last, state)
 
 
-@pytest.mark.claim("001:bidiagonal", "smalearn.semiseparable.factors.block_factors")
+@pytest.mark.claim("001:bidiagonal", "smalearn.ssm.factors.block_factors")
 @each_structure
 def test_the_states_solve_a_bidiagonal_system(structure):
     A, B, C = model(structure)
@@ -202,7 +200,7 @@ def counted(structure, length, state=N):
     return counter.count, ssm_matrix(A, B, B).cost()
 
 
-@pytest.mark.claim("001:forward-substitution", "smalearn.semiseparable.matrix.Semiseparable.cost")
+@pytest.mark.claim("001:forward-substitution", "smalearn.ssm.semiseparable.Semiseparable.cost")
 @each_structure
 def test_substitution_is_linear_in_length(structure):
     for length in (5, 20):
@@ -210,7 +208,7 @@ def test_substitution_is_linear_in_length(structure):
         assert made == said == length * ((N * N if structure == "general" else N) + 2 * N)
 
 
-@pytest.mark.claim("001:id-inverse", "smalearn.semiseparable.factors.bidiagonal_inverse")
+@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.bidiagonal_inverse")
 @each_structure
 def test_the_inverse_holds_the_products(structure):
     A, B, C = model(structure)
@@ -226,7 +224,7 @@ def test_the_inverse_holds_the_products(structure):
     assert_close(bidiagonal_inverse(Semiseparable(A, B, C)), torch.linalg.inv(block_factors(Semiseparable(A, B, C))[1]))
 
 
-@pytest.mark.claim("001:id-inverse", "smalearn.semiseparable.factors.product_generators")
+@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.product_generators")
 @pytest.mark.parametrize("kind", ["general", "symmetric", "diagonal"])
 def test_the_generators_need_the_transpose(kind):
     A, B, C = model("diagonal" if kind == "diagonal" else "general")
@@ -240,14 +238,14 @@ def test_the_generators_need_the_transpose(kind):
     assert kind == "diagonal" or relative_rms(untransposed, inverse) > 0.1
 
 
-@pytest.mark.claim("001:id-inverse", "smalearn.semiseparable.factors.tril_factors")
+@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.tril_factors")
 def test_queries_and_keys_of_a_recurrence():
     A, B, C = model()
     U, V = tril_factors(Semiseparable(A, B, C))
     assert_close((U @ V.mT).tril(), entries(A, B, C))
 
 
-@pytest.mark.claim("001:generator-overflow", "smalearn.semiseparable.factors.product_generators")
+@pytest.mark.claim("001:generator-overflow", "smalearn.ssm.factors.product_generators")
 @pytest.mark.parametrize(
     ("a", "dtype", "step"),
     [(0.5, torch.float64, 1024), (0.9, torch.float64, 6737), (0.5, torch.float32, 128), (0.9, torch.float32, 843)],
@@ -269,7 +267,7 @@ def test_the_generators_overflow(a, dtype, step):
     assert_close(M.matmul(x), expected)
 
 
-@pytest.mark.claim("001:inverse-cost", "smalearn.semiseparable.factors.bidiagonal_inverse")
+@pytest.mark.claim("001:inverse-cost", "smalearn.ssm.factors.bidiagonal_inverse")
 def test_the_inverse_as_a_matrix_is_quadratic():
     def blocks(length):
         inverse = bidiagonal_inverse(Semiseparable(*model(length=length)))
@@ -279,7 +277,7 @@ def test_the_inverse_as_a_matrix_is_quadratic():
         assert blocks(length) == length * (length + 1) // 2
 
 
-@pytest.mark.claim("001:inverse-cost", "smalearn.semiseparable.factors.product_generators")
+@pytest.mark.claim("001:inverse-cost", "smalearn.ssm.factors.product_generators")
 def test_its_generators_are_linear():
     for length in (4, 9):
         M = Semiseparable(*model(length=length))
@@ -292,7 +290,7 @@ def test_its_generators_are_linear():
 
 
 @pytest.mark.claim("001:states", "smalearn.ssm.recurrent.ssm_states")
-@pytest.mark.claim("001:states", "smalearn.semiseparable.factors.product_generators")
+@pytest.mark.claim("001:states", "smalearn.ssm.factors.product_generators")
 @each_structure
 def test_all_states_at_once(structure):
     A, B, C = model(structure)
@@ -305,7 +303,7 @@ def test_all_states_at_once(structure):
     assert_close(ssm_states(x[:, None], A, B)[:, 0], expected)
 
 
-@pytest.mark.claim("001:outputs", "smalearn.semiseparable.factors.block_factors")
+@pytest.mark.claim("001:outputs", "smalearn.ssm.factors.block_factors")
 @each_structure
 def test_outputs_from_blocks(structure):
     A, B, C = model(structure)
@@ -317,7 +315,7 @@ def test_outputs_from_blocks(structure):
     assert_close(M @ x, loop(x, A, B, C)[0])
 
 
-@pytest.mark.claim("001:listing-ssm", "smalearn.semiseparable.factors.block_factors")
+@pytest.mark.claim("001:listing-ssm", "smalearn.ssm.factors.block_factors")
 @pytest.mark.parametrize("kind", ["multiples of the identity", "general"])
 def test_the_second_listing(kind):
     length, n = 10, 6
@@ -359,7 +357,7 @@ def test_a_diagonal_model_is_a_sum_of_attentions():
     assert_close(diagonal_ssm_as_attentions(X, equal, B, C), collapsed)
 
 
-@pytest.mark.claim("001:diagonal-sum", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("001:diagonal-sum", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_no_single_mask_fits():
     A, B, C = model("diagonal")
     B, C = B.exp(), C.exp()
@@ -372,7 +370,7 @@ def test_no_single_mask_fits():
     assert defect(A[:, 0]) < 1e-12
 
 
-@pytest.mark.claim("003:matrix-mixers", "smalearn.semiseparable.ranks.block_ranks")
+@pytest.mark.claim("003:matrix-mixers", "smalearn.ssm.ranks.block_ranks")
 @pytest.mark.claim("003:matrix-mixers", "smalearn.ssm.recurrent.ssm_recurrent")
 def test_the_gallery_of_mixers_has_the_named_structures():
     cells = shown("recurrence-loop", "gallery-layers")
@@ -435,7 +433,7 @@ def test_structures_of_a_are_special_cases(structure):
     assert full(A).numel() == T * N * N
 
 
-@pytest.mark.claim("004:structure-of-a", "smalearn.semiseparable.matrix.Semiseparable.cost")
+@pytest.mark.claim("004:structure-of-a", "smalearn.ssm.semiseparable.Semiseparable.cost")
 def test_a_step_is_linear_in_the_state_for_structured_a():
     for structure, power in (("general", 2), ("diagonal", 1), ("scalar", 1)):
         for state in (2, 8):
@@ -487,7 +485,7 @@ def test_the_state_does_not_grow(length):
     assert_close(state, recent[:, None].expand(P, N))
 
 
-@pytest.mark.claim("004:constant-state", "smalearn.semiseparable.matrix.Semiseparable.cost")
+@pytest.mark.claim("004:constant-state", "smalearn.ssm.semiseparable.Semiseparable.cost")
 @each_structure
 def test_the_recurrence_is_linear_in_length(structure):
     assert counted(structure, 40)[0] == counted(structure, 40)[1]
@@ -495,7 +493,7 @@ def test_the_recurrence_is_linear_in_length(structure):
 
 
 @pytest.mark.claim("004:matrix-transformation", "smalearn.kernel_attention.softmax_attention")
-@pytest.mark.claim("004:matrix-transformation", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:matrix-transformation", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_examples_of_matrix_transformations():
     cells = shown("recurrence-loop", "gallery-layers")
     eye = torch.eye(16, dtype=torch.float64)
@@ -540,7 +538,7 @@ def test_what_is_linear_once_its_parameters_are_fixed():
     assert_close(causal @ first[:, :1], y)
 
 
-@pytest.mark.claim("004:eq-semiseparable", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:eq-semiseparable", "smalearn.ssm.semiseparable.Semiseparable.dense")
 @each_structure
 def test_the_entries_of_the_matrix(structure):
     A, B, C = model(structure)
@@ -552,7 +550,7 @@ def test_the_entries_of_the_matrix(structure):
         assert_close(M[:, s], loop(unit, A, B, C)[0])
 
 
-@pytest.mark.claim("004:fig-matrix", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:fig-matrix", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_the_matrix_as_displayed():
     A, B, C = model(length=4)
     panel = Semiseparable(A, B, C).dense()
@@ -572,7 +570,7 @@ def test_the_matrix_as_displayed():
             assert_close(panel[t, s], torch.as_tensor(value, dtype=torch.float64))
 
 
-@pytest.mark.claim("004:semiseparable-rank", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_the_fifth_singular_value():
     z, B, C, noise = random_tensors([(32, 4, 4), (32, 4), (32, 4), (32, 32)])
     M = Semiseparable(0.95 * torch.linalg.qr(z)[0], B, C).dense()
@@ -583,7 +581,7 @@ def test_the_fifth_singular_value():
     assert block_ranks(noise.tril()).tolist() == [min(32 - k, k + 1) for k in range(32)]
 
 
-@pytest.mark.claim("004:semiseparable-rank", "smalearn.exercises.ch05_matrix.through_the_state")
+@pytest.mark.claim("004:semiseparable-rank", "smalearn.course.exercises.ch05_matrix.through_the_state")
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_a_block_factors_at_the_state(k):
     A, B, C = model()
@@ -597,7 +595,7 @@ def test_a_block_factors_at_the_state(k):
     assert_close(right @ x, loop(x, A[:k], B[:k], C[:k])[1][-1])
 
 
-@pytest.mark.claim("004:semiseparable-rank", "smalearn.semiseparable.ranks.from_dense")
+@pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.ranks.from_dense")
 def test_low_ranks_promise_a_model():
     M = entries(*model(length=12))
     found = from_dense(M)
@@ -624,7 +622,7 @@ def test_all_algorithms_multiply_by_one_matrix():
         assert_close(Y, expected)
 
 
-@pytest.mark.claim("004:all-algorithms", "smalearn.semiseparable.factors.block_factors")
+@pytest.mark.claim("004:all-algorithms", "smalearn.ssm.factors.block_factors")
 def test_the_factorisation_behind_each_algorithm():
     A, B, C = model("scalar")
     M = Semiseparable(A, B, C)
@@ -659,7 +657,7 @@ def scalar_mask(a):
     return entries(a[:, None, None], one, one)
 
 
-@pytest.mark.claim("004:asymptotics", "smalearn.semiseparable.matrix.Semiseparable.cost")
+@pytest.mark.claim("004:asymptotics", "smalearn.ssm.semiseparable.Semiseparable.cost")
 def test_the_product_is_linear_in_length_and_order():
     for length, state in ((10, 4), (20, 4), (10, 8)):
         made, said = counted("diagonal", length, state)
@@ -669,7 +667,7 @@ def test_the_product_is_linear_in_length_and_order():
     assert counted("general", 10, 8) == (10 * (64 + 16),) * 2
 
 
-@pytest.mark.claim("004:bidirectional", "smalearn.semiseparable.matrix.Semiseparable.matmul")
+@pytest.mark.claim("004:bidirectional", "smalearn.ssm.semiseparable.Semiseparable.matmul")
 def test_both_directions_are_quasiseparable():
     forward, backward = (Semiseparable(*model(length=12, seed=seed)) for seed in (0, 1))
     diagonal, X = random_tensors([(12, 1), (12, P)], seed=2)
@@ -683,7 +681,7 @@ def test_both_directions_are_quasiseparable():
     assert block_ranks(dense).max() > N  # with the diagonal it is not semiseparable of order N
 
 
-@pytest.mark.claim("004:interpretability", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:interpretability", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_a_trained_model_looks_at_the_matching_value():
     cells = shown("recall-task", "recall-train")
     tokens, answer, place = cells["recall"](300, cells["generator"])
@@ -702,7 +700,7 @@ def steps(length, seed=0):
     return tuple(random_tensors([(length, N, N), (length, N, P)], seed))
 
 
-@pytest.mark.claim("004:associative-scan", "smalearn.exercises.ch05_steps.combine")
+@pytest.mark.claim("004:associative-scan", "smalearn.course.exercises.ch05_steps.combine")
 @pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_by_pairs")
 @pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_by_doubling")
 @pytest.mark.parametrize("length", range(1, 34))
@@ -718,7 +716,7 @@ def test_scans_give_all_states(length):
         assert_close(products[-1], product(A, -1, length - 1))
 
 
-@pytest.mark.claim("004:associative-scan", "smalearn.exercises.ch05_steps.combine")
+@pytest.mark.claim("004:associative-scan", "smalearn.course.exercises.ch05_steps.combine")
 def test_the_operation_is_associative():
     first, second, third = (steps(5, seed) for seed in range(3))
     left = combine(combine(first, second), third)

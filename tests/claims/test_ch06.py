@@ -10,15 +10,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import fast
-from smalearn.bench.timing import one_thread, seconds
-from smalearn.exercises.ch06_mask import decay_mask
-from smalearn.exercises.ch06_pieces import chunk_states, hand_over, read_states
-from smalearn.exercises.ch06_whole import best_chunk_len, ssd_in_chunks, step
+from smalearn.course.exercises.ch06_mask import decay_mask
+from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
+from smalearn.course.exercises.ch06_whole import best_chunk_len, ssd_in_chunks, step
+from smalearn.lab.bench.timing import one_thread, seconds
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
 from smalearn.linear_attention.chunked import pass_states
 from smalearn.masks import BandedMask, CausalMask, SemiseparableMask, decay_matrix, segsum
 from smalearn.masks.decay import split_chunks
-from smalearn.semiseparable import Semiseparable, bidiagonal_inverse, block_factors, block_ranks, tril_factors
 from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic
 from smalearn.ssd import (
     diagonal_ssm_as_attentions,
@@ -28,7 +27,17 @@ from smalearn.ssd import (
     ssd_recurrent,
     ssd_step,
 )
-from smalearn.ssm import ssm_matrix, ssm_recurrent, ssm_scan, ssm_states
+from smalearn.ssm import (
+    Semiseparable,
+    bidiagonal_inverse,
+    block_factors,
+    block_ranks,
+    ssm_matrix,
+    ssm_recurrent,
+    ssm_scan,
+    ssm_states,
+    tril_factors,
+)
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 CHAPTER = Path(__file__).parents[2] / "chapters/06_state_space_duality.ipynb"
@@ -141,7 +150,7 @@ def gradients(form, leaves, dY):
 @pytest.mark.claim("000:same-duality", "smalearn.sma.sma_quadratic")
 @pytest.mark.claim("000:same-duality", "smalearn.sma.sma_linear")
 @pytest.mark.claim("000:same-duality", "smalearn.ssm.recurrent.ssm_recurrent")
-@pytest.mark.claim("000:same-duality", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("000:same-duality", "smalearn.ssm.semiseparable.Semiseparable.dense")
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_computations_are_one(kind):
     X, log_a, B, C, _ = inputs(kind=kind)
@@ -175,7 +184,7 @@ def bidiagonal(a):
     return torch.eye(len(a), dtype=a.dtype) - torch.diag(a[1:], -1)
 
 
-@pytest.mark.claim("001:kronecker", "smalearn.semiseparable.factors.block_factors")
+@pytest.mark.claim("001:kronecker", "smalearn.ssm.factors.block_factors")
 def test_the_shuffle_exchanges_the_orders():
     _, log_a, B, C, _ = inputs()
     a, eye = log_a.exp(), torch.eye(N, dtype=torch.float64)
@@ -191,7 +200,7 @@ def test_the_shuffle_exchanges_the_orders():
 
 @pytest.mark.claim("001:kron-inverse", "smalearn.masks.decay.decay_matrix")
 @pytest.mark.claim("001:kron-inverse", "smalearn.masks.decay.segsum")
-@pytest.mark.claim("001:kron-inverse", "smalearn.semiseparable.factors.bidiagonal_inverse")
+@pytest.mark.claim("001:kron-inverse", "smalearn.ssm.factors.bidiagonal_inverse")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_inverse_is_the_mask(kind):
     _, log_a, B, C, _ = inputs(kind=kind)
@@ -207,7 +216,7 @@ def test_the_inverse_is_the_mask(kind):
         assert_close(torch.outer(u, 1 / u).tril(), L)
 
 
-@pytest.mark.claim("001:kron-inverse", "smalearn.semiseparable.factors.tril_factors")
+@pytest.mark.claim("001:kron-inverse", "smalearn.ssm.factors.tril_factors")
 def test_the_outer_product_needs_decays_that_are_not_zero_and_few_tokens():
     one = torch.ones(T, 1, dtype=torch.float64)
     a = torch.full((T,), 0.5, dtype=torch.float64)
@@ -222,7 +231,7 @@ def test_the_outer_product_needs_decays_that_are_not_zero_and_few_tokens():
     assert decay_matrix(half.log()).isfinite().all()
 
 
-@pytest.mark.claim("001:id-hadamard", "smalearn.semiseparable.factors.block_factors")
+@pytest.mark.claim("001:id-hadamard", "smalearn.ssm.factors.block_factors")
 @pytest.mark.parametrize("kind", KINDS)
 def test_diagonals_around_the_mask(kind):
     _, log_a, B, C, _ = inputs(kind=kind)
@@ -249,7 +258,7 @@ def test_the_scalar_model_is_masked_attention(kind):
     assert_close(walk(X, log_a, B, C)[0], expected @ X)
 
 
-@pytest.mark.claim("001:listing-sma", "smalearn.semiseparable.matrix.Semiseparable.matmul")
+@pytest.mark.claim("001:listing-sma", "smalearn.ssm.semiseparable.Semiseparable.matmul")
 def test_the_third_listing_of_001():
     length, state = 10, 6
     decays, b, c, x = random_tensors([(length - 1,), (state, length), (state, length), (length,)])
@@ -417,7 +426,7 @@ def test_complex_decays_are_the_same_mask():
     assert_close(decay_matrix(torch.complex(0 * log_a, theta)).abs(), torch.ones(T, T).double().tril())
 
 
-@pytest.mark.claim("004:hybrid", "smalearn.exercises.ch06_whole.step")
+@pytest.mark.claim("004:hybrid", "smalearn.course.exercises.ch06_whole.step")
 @pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_step")
 @pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_quadratic")
 @pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_chunked")
@@ -445,7 +454,7 @@ def test_the_loop_is_slow_in_training():
     assert quickest(ssd_quadratic, *inputs, repeats=5) < quickest(ssd_recurrent, *inputs, repeats=5)
 
 
-@pytest.mark.claim("004:factor-out", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:factor-out", "smalearn.ssm.semiseparable.Semiseparable.dense")
 @pytest.mark.parametrize("kind", KINDS)
 def test_scalars_leave_the_product(kind):
     _, log_a, B, C, _ = inputs(kind=kind)
@@ -462,9 +471,9 @@ def test_scalars_leave_the_product(kind):
     assert relative_rms(twice.tril(), once.tril()) > 0.1  # no mask: the quotient depends on the keys
 
 
-@pytest.mark.claim("004:block-decomposition", "smalearn.exercises.ch06_whole.ssd_in_chunks")
-@pytest.mark.claim("004:block-decomposition", "smalearn.exercises.ch06_mask.decay_mask")
-@pytest.mark.claim("004:block-decomposition", "smalearn.semiseparable.ranks.block_ranks")
+@pytest.mark.claim("004:block-decomposition", "smalearn.course.exercises.ch06_whole.ssd_in_chunks")
+@pytest.mark.claim("004:block-decomposition", "smalearn.course.exercises.ch06_mask.decay_mask")
+@pytest.mark.claim("004:block-decomposition", "smalearn.ssm.ranks.block_ranks")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_len", [1, 2, 3, 4, 5, 7, 12, 20])
 def test_blocks_and_their_factors_are_the_matrix(kind, chunk_len):
@@ -533,8 +542,8 @@ def families():
     return recurrent, masked
 
 
-@pytest.mark.claim("004:venn", "smalearn.semiseparable.ranks.block_ranks")
-@pytest.mark.claim("004:venn", "smalearn.semiseparable.matrix.Semiseparable.dense")
+@pytest.mark.claim("004:venn", "smalearn.ssm.ranks.block_ranks")
+@pytest.mark.claim("004:venn", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_two_families_and_their_intersection():
     recurrent, masked = families()
     assert recurrent - masked == {"S4D", "S6", "any A"}
@@ -542,7 +551,7 @@ def test_two_families_and_their_intersection():
     assert masked - recurrent == {"Toeplitz", "softmax", "window", "random"}
 
 
-@pytest.mark.claim("004:summary-table", "smalearn.semiseparable.matrix.Semiseparable.matmul")
+@pytest.mark.claim("004:summary-table", "smalearn.ssm.semiseparable.Semiseparable.matmul")
 @pytest.mark.claim("004:summary-table", "smalearn.sma.sma_linear")
 @pytest.mark.claim("004:summary-table", "smalearn.sma.sma_quadratic")
 def test_every_entry_of_the_summary_is_shown_by_a_test():
@@ -571,7 +580,7 @@ def products(log_a):
 
 
 @pytest.mark.claim("004:listing-segsum", "smalearn.masks.decay.segsum")
-@pytest.mark.claim("004:listing-segsum", "smalearn.exercises.ch06_mask.decay_mask")
+@pytest.mark.claim("004:listing-segsum", "smalearn.course.exercises.ch06_mask.decay_mask")
 @pytest.mark.parametrize("kind", KINDS)
 def test_segment_sums(kind):
     log_a = inputs(33, kind)[1]
@@ -623,7 +632,7 @@ def in_chunks(chunk_len, kind="mild"):
     return (X, log_a, B, C), chunked, walk(X, log_a, B, C)[1]
 
 
-@pytest.mark.claim("004:listing-step1", "smalearn.exercises.ch06_mask.decay_mask")
+@pytest.mark.claim("004:listing-step1", "smalearn.course.exercises.ch06_mask.decay_mask")
 @pytest.mark.claim("004:listing-step1", "smalearn.masks.decay.decay_matrix")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_len", [1, 3, 4, 12])
@@ -637,7 +646,7 @@ def test_step_1_is_the_block_diagonal(kind, chunk_len):
         assert counter.products == T * chunk_len * (N + P)
 
 
-@pytest.mark.claim("004:listing-step2", "smalearn.exercises.ch06_pieces.chunk_states")
+@pytest.mark.claim("004:listing-step2", "smalearn.course.exercises.ch06_pieces.chunk_states")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_len", [1, 3, 4, 12])
 def test_step_2_is_what_each_chunk_leaves(kind, chunk_len):
@@ -648,7 +657,7 @@ def test_step_2_is_what_each_chunk_leaves(kind, chunk_len):
     assert counter.products == T * N * P
 
 
-@pytest.mark.claim("004:listing-step3", "smalearn.exercises.ch06_pieces.hand_over")
+@pytest.mark.claim("004:listing-step3", "smalearn.course.exercises.ch06_pieces.hand_over")
 @pytest.mark.claim("004:listing-step3", "smalearn.linear_attention.chunked.pass_states")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_len", [1, 3, 4, 12])
@@ -669,7 +678,7 @@ def test_step_3_gives_the_true_states(kind, chunk_len):
     assert counter.products == (chunks + 1) ** 2 * N * P
 
 
-@pytest.mark.claim("004:listing-step4", "smalearn.exercises.ch06_pieces.read_states")
+@pytest.mark.claim("004:listing-step4", "smalearn.course.exercises.ch06_pieces.read_states")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_len", [1, 3, 4, 12])
 def test_step_4_is_everything_below_the_blocks(kind, chunk_len):
@@ -688,7 +697,7 @@ def products_of_chunks(log_a):
 
 
 @pytest.mark.claim("004:listing-states", "smalearn.ssd.ssd_chunked")
-@pytest.mark.claim("004:listing-states", "smalearn.kernels.cpu.ssd_cpu")
+@pytest.mark.claim("004:listing-states", "smalearn.fast.cpu.ssd.ssd_cpu")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cut", [1, 5, 8])
 def test_a_sequence_in_pieces(kind, cut):
@@ -729,7 +738,7 @@ def test_any_length():
         listing(*(x[None, :100, None] for x in (X, log_a, B, C)))
 
 
-@pytest.mark.claim("004:listing-cost", "smalearn.exercises.ch06_whole.best_chunk_len")
+@pytest.mark.claim("004:listing-cost", "smalearn.course.exercises.ch06_whole.best_chunk_len")
 def test_the_cheapest_chunk_length():
     def whole(length, q, state, head_dim, power):
         """Multiply-adds without rounding the number of chunks; power 2: states passed on by a matrix."""

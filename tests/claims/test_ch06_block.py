@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from smalearn.exercises import registry
+from smalearn.course.exercises import registry
+from smalearn.data import IGNORE, MQAR_BLANK, mqar, mqar_lookup
 from smalearn.kernel_attention import softmax_attention
 from smalearn.models import Mamba1, Mamba2, SoftmaxAttention
 from smalearn.ssd import ssd_recurrent
-from smalearn.tasks import IGNORE, MQAR_BLANK, mqar, mqar_lookup
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 DIM, STATE, HEAD_DIM, LENGTH = 8, 3, 4, 11
@@ -118,8 +118,8 @@ def test_a_block_cut_by_heads():
 
 
 @pytest.mark.parametrize(("length", "pairs", "vocabulary"), [(4, 1, 4), (16, 3, 12), (64, 16, 64)])
-@pytest.mark.claim("004:mqar-task", "smalearn.tasks.recall.mqar_lookup")
-@pytest.mark.claim("004:mqar-task", "smalearn.tasks.recall.mqar")
+@pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar_lookup")
+@pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar")
 def test_every_query_has_its_pair_before_it(length, pairs, vocabulary):
     inputs, targets = mqar(50, length, pairs, vocabulary, seed=1)
     assert inputs.shape == targets.shape == (50, length)
@@ -134,7 +134,7 @@ def test_every_query_has_its_pair_before_it(length, pairs, vocabulary):
     assert torch.equal(mqar_lookup(inputs, pairs), targets)
 
 
-@pytest.mark.claim("004:mqar-task", "smalearn.tasks.recall.mqar")
+@pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar")
 def test_seeds_and_chance():
     examples, pairs = 2000, 8
     inputs, targets = mqar(examples, 64, pairs, 64, seed=2)

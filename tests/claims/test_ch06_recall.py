@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from smalearn.bench.timing import one_thread, slope
-from smalearn.bench.training import quartiles
 from smalearn.data import Vocabulary, load_text, recorded
-from smalearn.experiments import charlm
-from smalearn.experiments.recall import FULL, PARTS, Setting, build, run
-from smalearn.experiments.variants import ConstantDecay
+from smalearn.lab.bench.timing import one_thread, slope
+from smalearn.lab.bench.training import quartiles
+from smalearn.lab.experiments import charlm
+from smalearn.lab.experiments.recall import FULL, PARTS, Setting, build, run
+from smalearn.lab.experiments.variants import ConstantDecay
 from smalearn.linear_attention import linear_attention_parallel
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel
 from smalearn.ssd import ssd_recurrent
@@ -78,7 +78,7 @@ def test_ssd_pays_less_for_a_larger_state_than_the_scan():
 # --------------------------------------------------------------------------------------------------------- 004:filler
 
 
-@pytest.mark.claim("004:filler", "smalearn.experiments.variants.ConstantDecay._operands")
+@pytest.mark.claim("004:filler", "smalearn.lab.experiments.variants.ConstantDecay._operands")
 def test_the_rival_writes_alike_and_forgets_blindly():
     torch.manual_seed(0)
     blind = ConstantDecay(8, state=3, head_dim=4, groups=2).double().requires_grad_(False)
@@ -179,8 +179,8 @@ def test_the_median_rises_with_the_state():
     assert max(middle) < 0.9 < min(most)
 
 
-@pytest.mark.claim("004:fig-mqar", "smalearn.experiments.recall.run")
-@pytest.mark.claim("004:fig-mqar", "smalearn.tasks.recall.mqar")
+@pytest.mark.claim("004:fig-mqar", "smalearn.lab.experiments.recall.run")
+@pytest.mark.claim("004:fig-mqar", "smalearn.data.recall.mqar")
 def test_a_small_recall_live():
     setting = Setting(pairs=4, states={}, length=16, vocabulary=16, steps=300, dim=32, lr=1e-2, tests=256)
     with one_thread():
@@ -219,7 +219,7 @@ def test_one_part_after_the_other_at_equal_state():
 # ------------------------------------------------------------------------------------------------------ 004:fig-pile
 
 
-@pytest.mark.claim("004:fig-pile", "smalearn.experiments.charlm.run")
+@pytest.mark.claim("004:fig-pile", "smalearn.lab.experiments.charlm.run")
 def test_a_small_character_model_of_either_kind():
     result, setting = recorded("charlm"), charlm.FULL["equal parameters"]
     assert result["settings"]["equal parameters"] == asdict(setting) | {

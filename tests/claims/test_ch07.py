@@ -13,9 +13,9 @@ from torch.linalg import matrix_rank
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
-from smalearn.exercises.ch07_counts import cheapest_train, generic_rank
-from smalearn.exercises.ch07_nearest import nearest_train
-from smalearn.exercises.ch07_products import kronecker_as_train, levels_product, train_product
+from smalearn.course.exercises.ch07_counts import cheapest_train, generic_rank
+from smalearn.course.exercises.ch07_nearest import nearest_train
+from smalearn.course.exercises.ch07_products import kronecker_as_train, levels_product, train_product
 from smalearn.testing import assert_close, random_tensors, relative_rms
 from smalearn.weights import (
     BlockDiagonal,
@@ -271,7 +271,7 @@ def test_blocks_reach_from_low_rank_to_a_diagonal(p):
 @pytest.mark.claim("003:eq4", "smalearn.weights.mlr.MultiLevelLowRank.dense")
 @pytest.mark.claim("003:eq4", "smalearn.weights.mlr.MultiLevelLowRank.level")
 @pytest.mark.claim("003:eq4", "smalearn.weights.base.Weight.forward")
-@pytest.mark.claim("003:eq4", "smalearn.exercises.ch07_products.levels_product")
+@pytest.mark.claim("003:eq4", "smalearn.course.exercises.ch07_products.levels_product")
 @pytest.mark.parametrize(("dim", "ranks", "blocks"), [(1, [1], [1]), (12, [2, 1], [1, 3]), (16, [1, 1, 2], [1, 2, 4])])
 def test_levels_are_a_sum_of_blocks(dim, ranks, blocks):
     weight = MultiLevelLowRank.random((dim, dim), ranks, blocks, 0, F64)
@@ -297,7 +297,7 @@ def test_table_1_dense_and_low_rank(dim, r):
 
 
 @pytest.mark.claim("003:table1-row3", "smalearn.weights.mlr.MultiLevelLowRank.dense")
-@pytest.mark.claim("003:table1-row3", "smalearn.exercises.ch07_counts.generic_rank")
+@pytest.mark.claim("003:table1-row3", "smalearn.course.exercises.ch07_counts.generic_rank")
 @pytest.mark.parametrize(
     ("ranks", "blocks", "expected", "table"),
     [
@@ -342,7 +342,7 @@ def test_table_1_trains(sizes, ranks):
         assert rank(entries(L.index_fill(0, torch.tensor([0]), 0.0), R)) < expected or b == 1
 
 
-@pytest.mark.claim("003:table1-row4", "smalearn.exercises.ch07_counts.cheapest_train")
+@pytest.mark.claim("003:table1-row4", "smalearn.course.exercises.ch07_counts.cheapest_train")
 def test_the_cheapest_train_of_full_rank():
     """Of squares the balanced one; 8 × 32 for D = 256 costs 1.25 times as much."""
 
@@ -393,7 +393,7 @@ TRAINS = [(1, 1, 1, 1, 1), (4, 4, 4, 4, 1), (3, 4, 2, 6, 2), (8, 2, 2, 8, 2), (2
 
 @pytest.mark.claim("003:eq5", "smalearn.weights.btt.BlockTensorTrain.dense")
 @pytest.mark.claim("003:eq5", "smalearn.weights.base.Weight.forward")
-@pytest.mark.claim("003:eq5", "smalearn.exercises.ch07_products.train_product")
+@pytest.mark.claim("003:eq5", "smalearn.course.exercises.ch07_products.train_product")
 @pytest.mark.parametrize(("a", "b", "c", "d", "s"), TRAINS)
 def test_a_train_is_two_direct_sums_and_two_permutations(a, b, c, d, s):
     weight = BlockTensorTrain.random((a, b, c, d), s, 0, F64)
@@ -408,7 +408,7 @@ def test_a_train_is_two_direct_sums_and_two_permutations(a, b, c, d, s):
 
 
 @pytest.mark.claim("003:btt-universal", "smalearn.weights.base.truncated")
-@pytest.mark.claim("003:btt-universal", "smalearn.exercises.ch07_nearest.nearest_train")
+@pytest.mark.claim("003:btt-universal", "smalearn.course.exercises.ch07_nearest.nearest_train")
 @pytest.mark.parametrize("sizes", [(4, 4, 4, 4), (3, 4, 2, 6), (8, 2, 2, 8)])
 def test_every_matrix_is_a_train(sizes):
     a, b, c, d = sizes
@@ -425,7 +425,7 @@ def test_every_matrix_is_a_train(sizes):
 
 
 @pytest.mark.claim("003:btt-special-cases", "smalearn.weights.kronecker.Kronecker.dense")
-@pytest.mark.claim("003:btt-special-cases", "smalearn.exercises.ch07_products.kronecker_as_train")
+@pytest.mark.claim("003:btt-special-cases", "smalearn.course.exercises.ch07_products.kronecker_as_train")
 @pytest.mark.parametrize(("a", "b", "c", "d"), [(4, 4, 4, 4), (3, 4, 2, 5), (1, 5, 3, 2)])
 def test_a_kronecker_product_is_a_train(a, b, c, d):
     weight = Kronecker.random((a, b, c, d), 0, F64)

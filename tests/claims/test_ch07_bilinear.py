@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from smalearn.attention.bilinear import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights
-from smalearn.attention.factors import normed_factors, orders_of, score_factors
-from smalearn.attention.mup import (
+from smalearn.contractions import orders
+from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights
+from smalearn.scores.factors import normed_factors, orders_of, score_factors
+from smalearn.scores.mup import (
     RMSClamp,
     clamp,
     coordinate_check,
@@ -20,8 +21,7 @@ from smalearn.attention.mup import (
     learning_rates,
     rms_clamp,
 )
-from smalearn.attention.orders import cheapest, level_costs, low_rank_costs, score_costs, train_costs
-from smalearn.contractions import orders
+from smalearn.scores.orders import cheapest, level_costs, low_rank_costs, score_costs, train_costs
 from smalearn.testing import assert_close, random_tensors
 from smalearn.weights import (
     BlockTensorTrain,
@@ -127,8 +127,8 @@ def counted(weight, length, order):
 # ------------------------------------------------------------------------------------------- Eqs. (1) to (3), and (B)
 
 
-@pytest.mark.claim("003:eq1", "smalearn.attention.bilinear.BilinearAttention.forward")
-@pytest.mark.claim("003:eq1", "smalearn.attention.tiled.tiled_attention")
+@pytest.mark.claim("003:eq1", "smalearn.scores.bilinear.BilinearAttention.forward")
+@pytest.mark.claim("003:eq1", "smalearn.scores.tiled.tiled_attention")
 @pytest.mark.parametrize(("dim", "heads", "causal"), [(12, 3, False), (8, 2, True), (5, 1, False)])
 def test_heads_add_up(dim, heads, causal):
     """Erratum: the formula has neither scale nor mask."""
@@ -144,8 +144,8 @@ def test_heads_add_up(dim, heads, causal):
     assert_close(found, torch.cat(every, 1) @ torch.cat([W_O.mT for _, W_O in values_and_out(layer)]))
 
 
-@pytest.mark.claim("003:eq3", "smalearn.attention.bilinear.BilinearAttention.forward")
-@pytest.mark.claim("003:eq3", "smalearn.attention.bilinear.bilinear_attention")
+@pytest.mark.claim("003:eq3", "smalearn.scores.bilinear.BilinearAttention.forward")
+@pytest.mark.claim("003:eq3", "smalearn.scores.bilinear.bilinear_attention")
 @pytest.mark.parametrize("form", FORMS)
 def test_only_the_score_is_replaced(form):
     layer = BilinearAttention(
@@ -160,7 +160,7 @@ def test_only_the_score_is_replaced(form):
         assert_close(Y, softmax_rows(0.3 * X @ weight.dense().detach() @ X.mT, True) @ X @ W_V)
 
 
-@pytest.mark.claim("003:gqa-bilinear", "smalearn.attention.factors.score_factors")
+@pytest.mark.claim("003:gqa-bilinear", "smalearn.scores.factors.score_factors")
 @pytest.mark.parametrize(
     ("weights", "width"), [(multi_levels(4), 2 + 2 * 1 + 4 * 3), (trains(4, (2, 8, 4, 4), 3), 3 * 8 * 4)]
 )
@@ -184,7 +184,7 @@ def test_scores_are_longer_queries_and_keys_that_groups_may_share(weights, width
         assert_close(Q[:, i] @ K[:, i // 2].mT, X @ weight.dense() @ X.mT)
 
 
-@pytest.mark.claim("003:eq12-13", "smalearn.attention.factors.score_factors")
+@pytest.mark.claim("003:eq12-13", "smalearn.scores.factors.score_factors")
 @pytest.mark.parametrize(("ranks", "blocks"), [((4,), (1,)), ((2, 1, 3), (1, 2, 4)), ((1, 2), (4, 16))])
 def test_projections_of_levels(ranks, blocks):
     weights = multi_levels(3, 16, ranks, blocks)
@@ -198,7 +198,7 @@ def test_projections_of_levels(ranks, blocks):
             assert_close(K_l[:, i].mT, right.mT @ X.mT)
 
 
-@pytest.mark.claim("003:eq14", "smalearn.attention.bilinear.bilinear_weights")
+@pytest.mark.claim("003:eq14", "smalearn.scores.bilinear.bilinear_weights")
 @pytest.mark.parametrize("blocks", [(1, 2, 4), (2, 8, 16)])
 def test_weights_of_levels_are_causal_by_minus_infinity(blocks):
     """Erratum: a 0/1 mask inside the softmax lets the future in; and (T, T) weights are no output yet."""
@@ -218,7 +218,7 @@ def test_weights_of_levels_are_causal_by_minus_infinity(blocks):
     assert found.triu(1).eq(0).all()
 
 
-@pytest.mark.claim("003:eq15-16", "smalearn.attention.factors.score_factors")
+@pytest.mark.claim("003:eq15-16", "smalearn.scores.factors.score_factors")
 @pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((2, 8, 4, 4), 2), ((8, 2, 2, 8), 3)])
 def test_projections_of_trains(sizes, s):
     """Erratum: P_L comes before the blocks W_Q. Columns are (s, b, c), on both sides."""
@@ -238,7 +238,7 @@ def test_projections_of_trains(sizes, s):
         assert Q.shape[-1] / r == s * heads
 
 
-@pytest.mark.claim("003:eq17", "smalearn.attention.bilinear.bilinear_weights")
+@pytest.mark.claim("003:eq17", "smalearn.scores.bilinear.bilinear_weights")
 @pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3)])
 def test_weights_of_trains_are_causal_by_minus_infinity(sizes, s):
     """Errata: as for Eq. (14)."""
@@ -256,7 +256,7 @@ def test_weights_of_trains_are_causal_by_minus_infinity(sizes, s):
 # ------------------------------------------------------------------------------------------- appendix E, Tables 2 and 3
 
 
-@pytest.mark.claim("003:eq27-31", "smalearn.attention.bilinear.bilinear_scores")
+@pytest.mark.claim("003:eq27-31", "smalearn.scores.bilinear.bilinear_scores")
 @pytest.mark.parametrize(("ranks", "blocks"), [((4,), (1,)), ((2, 1, 3), (1, 2, 4)), ((1, 1), (16, 1))])
 def test_five_ways_to_bracket(ranks, blocks):
     weight = multi_levels(1, 16, ranks, blocks)[0]
@@ -275,8 +275,8 @@ def test_five_ways_to_bracket(ranks, blocks):
         assert_close(bilinear_scores(X, weight, order), S)
 
 
-@pytest.mark.claim("003:eq32", "smalearn.attention.orders.level_costs")
-@pytest.mark.claim("003:eq32", "smalearn.attention.bilinear.bilinear_scores")
+@pytest.mark.claim("003:eq32", "smalearn.scores.orders.level_costs")
+@pytest.mark.claim("003:eq32", "smalearn.scores.bilinear.bilinear_scores")
 def test_both_sides_projected_is_minimal_only_below_full_rank():
     """Erratum: minimal only if Σ p_l r_l < D; with the paper's eight levels at D = 512 it is not."""
     weight = multi_levels(1, 32, (3, 2, 1), (1, 2, 4))[0]
@@ -315,7 +315,7 @@ def table_2_case(length, dim, ranks):
     return multi_levels(1, dim, ranks, blocks)[0], blocks, length * length * dim
 
 
-@pytest.mark.claim("003:table2-row1", "smalearn.attention.orders.low_rank_costs")
+@pytest.mark.claim("003:table2-row1", "smalearn.scores.orders.low_rank_costs")
 @pytest.mark.parametrize(("T", "D", "r"), [(1, 1, 1), (7, 12, 3), (20, 8, 8)])
 def test_table_2_low_rank(T, D, r):
     """Erratum: all counts are multiply-adds over the full square."""
@@ -324,7 +324,7 @@ def test_table_2_low_rank(T, D, r):
     assert expected == recomputed("TM, MR, NR, SN -> TS", {"T": T, "S": T, "M": D, "N": D, "R": r}, "both")
 
 
-@pytest.mark.claim("003:table2-row2", "smalearn.attention.orders.level_costs")
+@pytest.mark.claim("003:table2-row2", "smalearn.scores.orders.level_costs")
 @TABLE_2
 def test_table_2_the_sum_of_levels_formed(length, dim, ranks):
     """Erratum: the additions are twice those of the table, D² Σ_(l>1) 1/2^(l-1)."""
@@ -338,7 +338,7 @@ def test_table_2_the_sum_of_levels_formed(length, dim, ranks):
         assert cost.macs == level_orders(length, dim, ranks, blocks, "dense")[0]
 
 
-@pytest.mark.claim("003:table2-row3", "smalearn.attention.orders.level_costs")
+@pytest.mark.claim("003:table2-row3", "smalearn.scores.orders.level_costs")
 @TABLE_2
 def test_table_2_every_level_formed(length, dim, ranks):
     """Erratum: the sum covers both terms."""
@@ -349,7 +349,7 @@ def test_table_2_every_level_formed(length, dim, ranks):
     assert cost.macs == sum(level_orders(length, dim, ranks, blocks, "dense"))
 
 
-@pytest.mark.claim("003:table2-row4", "smalearn.attention.orders.level_costs")
+@pytest.mark.claim("003:table2-row4", "smalearn.scores.orders.level_costs")
 @TABLE_2
 def test_table_2_both_sides_projected(length, dim, ranks):
     weight, blocks, _ = table_2_case(length, dim, ranks)
@@ -360,7 +360,7 @@ def test_table_2_both_sides_projected(length, dim, ranks):
     assert (costs["both"].macs < costs["keys"].macs) == (width < dim)
 
 
-@pytest.mark.claim("003:table2-row5", "smalearn.attention.orders.level_costs")
+@pytest.mark.claim("003:table2-row5", "smalearn.scores.orders.level_costs")
 @TABLE_2
 def test_table_2_keys_first_level_by_level(length, dim, ranks):
     weight, blocks, square = table_2_case(length, dim, ranks)
@@ -371,7 +371,7 @@ def test_table_2_keys_first_level_by_level(length, dim, ranks):
     assert costs["keys by level"].macs >= costs["keys"].macs
 
 
-@pytest.mark.claim("003:table2-row6", "smalearn.attention.orders.level_costs")
+@pytest.mark.claim("003:table2-row6", "smalearn.scores.orders.level_costs")
 @TABLE_2
 def test_table_2_keys_first_and_summed(length, dim, ranks):
     weight, blocks, square = table_2_case(length, dim, ranks)
@@ -382,8 +382,8 @@ def test_table_2_keys_first_and_summed(length, dim, ranks):
         assert costs["keys"].macs == min(cost.macs for cost in costs.values())
 
 
-@pytest.mark.claim("003:eq33-35", "smalearn.attention.bilinear.bilinear_scores")
-@pytest.mark.claim("003:eq33-35", "smalearn.attention.orders.train_costs")
+@pytest.mark.claim("003:eq33-35", "smalearn.scores.bilinear.bilinear_scores")
+@pytest.mark.claim("003:eq33-35", "smalearn.scores.orders.train_costs")
 @pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((4, 4, 4, 4), 2), ((2, 8, 4, 4), 1), ((8, 2, 2, 8), 3)])
 def test_two_ways_to_bracket_a_train(sizes, s):
     weight, (a, b, c, d), T = trains(1, sizes, s)[0], sizes, 5
@@ -400,7 +400,7 @@ def test_two_ways_to_bracket_a_train(sizes, s):
         assert cheapest(weight, T) == "keys"
 
 
-@pytest.mark.claim("003:table3", "smalearn.attention.orders.train_costs")
+@pytest.mark.claim("003:table3", "smalearn.scores.orders.train_costs")
 @pytest.mark.parametrize(("root", "s", "T"), [(4, 1, 7), (4, 2, 5), (8, 1, 33), (2, 3, 1)])
 def test_table_3(root, s, T):
     """Erratum: the table is garbled, so recomputed; at s = 1 both orders cost the same."""
@@ -451,8 +451,8 @@ def changes(form, rule):
     return list(coordinate_check(build, WIDTHS).values())
 
 
-@pytest.mark.claim("003:mup-rule", "smalearn.attention.mup.init_std")
-@pytest.mark.claim("003:mup-rule", "smalearn.attention.mup.learning_rates")
+@pytest.mark.claim("003:mup-rule", "smalearn.scores.mup.init_std")
+@pytest.mark.claim("003:mup-rule", "smalearn.scores.mup.learning_rates")
 def test_spectral_norms_stay_and_one_step_does_too():
     """Erratum: the norm meant is the spectral norm."""
     for width, (up, down) in itertools.product(WIDTHS, [(1, 1), (4, 1), (1, 4)]):
@@ -470,8 +470,8 @@ def test_spectral_norms_stay_and_one_step_does_too():
     assert grown[-1] > 4 * grown[1]
 
 
-@pytest.mark.claim("003:eq36", "smalearn.attention.mup.fans")
-@pytest.mark.claim("003:eq36", "smalearn.attention.mup.learning_rates")
+@pytest.mark.claim("003:eq36", "smalearn.scores.mup.fans")
+@pytest.mark.claim("003:eq36", "smalearn.scores.mup.learning_rates")
 def test_levels_by_their_fan_in():
     """Erratum: where a level gives out less than it takes in, the variance must be smaller than p_l / D."""
     dim, ranks, blocks = 256, (8, 4, 2), (1, 2, 64)
@@ -494,8 +494,8 @@ def test_levels_by_their_fan_in():
     assert (printed > 4.5, printed * init_std(fans(LowRank.random(1024, 1024, 64, 0))["L"]) * 32 < 1.4) == (True, True)
 
 
-@pytest.mark.claim("003:eq37-38", "smalearn.attention.mup.fans")
-@pytest.mark.claim("003:eq37-38", "smalearn.attention.mup.learning_rates")
+@pytest.mark.claim("003:eq37-38", "smalearn.scores.mup.fans")
+@pytest.mark.claim("003:eq37-38", "smalearn.scores.mup.learning_rates")
 def test_trains_by_their_fan_in():
     """Erratum: W_K takes in d numbers, so the rate is D_1 / d, not D_1 / a."""
     a, b, c, d, s = 8, 32, 16, 16, 2
@@ -514,7 +514,7 @@ def test_trains_by_their_fan_in():
     assert grown[-1] > 3 * grown[0]
 
 
-@pytest.mark.claim("003:rms-clamp", "smalearn.attention.mup.rms_clamp")
+@pytest.mark.claim("003:rms-clamp", "smalearn.scores.mup.rms_clamp")
 def test_factors_are_clamped():
     """Erratum: the published code clamps levels too."""
     (W,) = random_tensors([(24, 6)], grad=True)
@@ -539,7 +539,7 @@ def layer_norm(F):
     return (F - F.mean(-1, keepdim=True)) / F.var(-1, keepdim=True, correction=0).sqrt()
 
 
-@pytest.mark.claim("003:eq39", "smalearn.attention.factors.normed_factors")
+@pytest.mark.claim("003:eq39", "smalearn.scores.factors.normed_factors")
 @pytest.mark.parametrize(("ranks", "blocks"), [((4,), (1,)), ((2, 1, 3), (1, 2, 4))])
 def test_layer_norm_of_levels(ranks, blocks):
     weights, C = multi_levels(2, 16, ranks, blocks), 3.0
@@ -554,7 +554,7 @@ def test_layer_norm_of_levels(ranks, blocks):
     assert_close(again[0] @ again[1].mT, Q @ K.mT)
 
 
-@pytest.mark.claim("003:eq40", "smalearn.attention.factors.normed_factors")
+@pytest.mark.claim("003:eq40", "smalearn.scores.factors.normed_factors")
 @pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3)])
 def test_layer_norm_of_trains(sizes, s):
     weights, C = trains(2, sizes, s), 3.0
@@ -567,8 +567,8 @@ def test_layer_norm_of_trains(sizes, s):
         assert S.abs().max() <= C * (1 + 1e-12)
 
 
-@pytest.mark.claim("003:logit-scale", "smalearn.attention.bilinear.bilinear_weights")
-@pytest.mark.claim("003:logit-scale", "smalearn.attention.orders.score_width")
+@pytest.mark.claim("003:logit-scale", "smalearn.scores.bilinear.bilinear_weights")
+@pytest.mark.claim("003:logit-scale", "smalearn.scores.orders.score_width")
 def test_logits_keep_their_size_at_every_width():
     """Erratum: the published scripts use the roots; here they are the default, and C / W comes with the layer norm."""
     spread = {"aligned": [], "independent": []}
@@ -589,7 +589,7 @@ def test_logits_keep_their_size_at_every_width():
         assert_close(bilinear_weights(X, weight, Logits(1 / width)), softmax_rows(S / width, True))
 
 
-@pytest.mark.claim("003:value-form", "smalearn.attention.bilinear.BilinearAttention.forward")
+@pytest.mark.claim("003:value-form", "smalearn.scores.bilinear.BilinearAttention.forward")
 def test_values_may_be_structured_and_heads_may_differ():
     scoring = [*low_ranks(1, 16, 4), *trains(1), *multi_levels(1), Kronecker.random((4, 4, 4, 4), 5, F64)]
     value = [Butterfly.random(16, 1, F64), *trains(1, (2, 8, 8, 2)), *low_ranks(2, 16, 4)]

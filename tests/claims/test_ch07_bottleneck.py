@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from smalearn.data import recorded
-from smalearn.experiments import icl_regression
-from smalearn.experiments.bottleneck import FULL, Timing, clock, ratios, run
-from smalearn.experiments.one_layer import batch, build, linear_error, title
-from smalearn.tasks import full_rank_head, least_squares, nearest_neighbour, regression, regression_prompt
+from smalearn.data import full_rank_head, least_squares, nearest_neighbour, recorded, regression, regression_prompt
+from smalearn.lab.experiments import icl_regression
+from smalearn.lab.experiments.bottleneck import FULL, Timing, clock, ratios, run
+from smalearn.lab.experiments.one_layer import batch, build, linear_error, title
 from smalearn.testing import assert_close, random_tensors
 
 SPHERE, LINEAR = FULL["nearest, d = 16"], FULL["regression, linear"]
@@ -52,7 +51,7 @@ def by_hand(layer, query, X, V):
     return torch.stack(answers)
 
 
-@pytest.mark.claim("003:full-rank-head", "smalearn.experiments.one_layer.OneLayer.forward")
+@pytest.mark.claim("003:full-rank-head", "smalearn.lab.experiments.one_layer.OneLayer.forward")
 def test_one_head_of_full_rank_beats_many_narrow_ones():
     assert max(errors("nearest, d = 16", WIDE)) < 0.1
     assert min(errors("nearest, d = 16", NARROW)) > 0.5
@@ -67,7 +66,7 @@ def test_one_head_of_full_rank_beats_many_narrow_ones():
     assert full < 0.15 < 0.4 < narrow
 
 
-@pytest.mark.claim("003:full-rank-head", "smalearn.experiments.one_layer.linear_error")
+@pytest.mark.claim("003:full-rank-head", "smalearn.lab.experiments.one_layer.linear_error")
 def test_without_softmax_heads_add_up():
     for model in LINEAR.models:
         rank = model[1] * model[2][0]
@@ -89,8 +88,8 @@ def against_rank(dim):
 
 
 @pytest.mark.parametrize("dim", [8, 16, 32])
-@pytest.mark.claim("003:nearest-neighbour", "smalearn.tasks.nearest.nearest_neighbour")
-@pytest.mark.claim("003:nearest-neighbour", "smalearn.tasks.nearest.full_rank_head")
+@pytest.mark.claim("003:nearest-neighbour", "smalearn.data.nearest.nearest_neighbour")
+@pytest.mark.claim("003:nearest-neighbour", "smalearn.data.nearest.full_rank_head")
 def test_the_nearest_point_needs_all_directions(dim):
     for curve in against_rank(dim):
         assert min(curve[:4]) > 5 * curve[4]
@@ -111,7 +110,7 @@ def test_the_nearest_point_needs_all_directions(dim):
 # --------------------------------------------------------------------------------------------------- 003:fig2
 
 
-@pytest.mark.claim("003:fig2", "smalearn.experiments.bottleneck.run")
+@pytest.mark.claim("003:fig2", "smalearn.lab.experiments.bottleneck.run")
 def test_the_error_falls_where_the_rank_is_that_of_the_points():
     curves = against_rank(16)
     assert len(curves) >= 3
@@ -131,7 +130,7 @@ def test_the_error_falls_where_the_rank_is_that_of_the_points():
 # ----------------------------------------------------------------------------------------------- 003:icl-task
 
 
-@pytest.mark.claim("003:icl-task", "smalearn.tasks.regression.regression")
+@pytest.mark.claim("003:icl-task", "smalearn.data.regression.regression")
 def test_prompts_have_the_moments_of_the_paper():
     dim = 8
     X, y = regression(25000, dim, 8, seed=1, dtype=torch.float64)
@@ -146,7 +145,7 @@ def test_prompts_have_the_moments_of_the_paper():
     assert w.std() > 0.8
 
 
-@pytest.mark.claim("003:icl-task", "smalearn.tasks.regression.least_squares")
+@pytest.mark.claim("003:icl-task", "smalearn.data.regression.least_squares")
 def test_what_can_be_known_of_a_prompt():
     dim, examples = 4, 6000
     X, y = regression(examples, dim, 2 * dim, seed=3, dtype=torch.float64)
@@ -157,8 +156,8 @@ def test_what_can_be_known_of_a_prompt():
     assert_close(found[:, dim:], y[:, dim:], 1e-7)
 
 
-@pytest.mark.claim("003:icl-task", "smalearn.tasks.regression.regression_prompt")
-@pytest.mark.claim("003:icl-task", "smalearn.experiments.icl_regression.Regressor.forward")
+@pytest.mark.claim("003:icl-task", "smalearn.data.regression.regression_prompt")
+@pytest.mark.claim("003:icl-task", "smalearn.lab.experiments.icl_regression.Regressor.forward")
 def test_predictions_start_at_zero_and_see_the_pairs_before_them():
     X, y = regression(4, 5, 10, seed=3, dtype=torch.float64)
     prompt = regression_prompt(X, y)
@@ -181,7 +180,7 @@ def test_predictions_start_at_zero_and_see_the_pairs_before_them():
 # -------------------------------------------------------------------------------------------------- 003:fig3a
 
 
-@pytest.mark.claim("003:fig3a", "smalearn.experiments.bottleneck.run")
+@pytest.mark.claim("003:fig3a", "smalearn.lab.experiments.bottleneck.run")
 def test_eight_heads_of_trains_do_what_eight_narrow_heads_do_not():
     for dim in (8, 16, 32):
         task = f"nearest, d = {dim}"
@@ -205,7 +204,7 @@ def curve(one, cost):
     return np.log(spent), np.array(list(one["errors"].values()))
 
 
-@pytest.mark.claim("003:fig3b", "smalearn.experiments.one_layer.OneLayer.count")
+@pytest.mark.claim("003:fig3b", "smalearn.lab.experiments.one_layer.OneLayer.count")
 def test_structured_scores_win_at_equal_compute():
     costs = {}
     for model in SPHERE.models:
@@ -230,7 +229,7 @@ def test_structured_scores_win_at_equal_compute():
 # -------------------------------------------------------------------------------------------------- 003:fig12
 
 
-@pytest.mark.claim("003:fig12", "smalearn.experiments.bottleneck.ratios")
+@pytest.mark.claim("003:fig12", "smalearn.lab.experiments.bottleneck.ratios")
 def test_a_step_of_trains_takes_longer_and_is_worth_it():
     result = recorded("bottleneck")["runs"]
     times = result["time, nearest, d = 16"]["milliseconds"]

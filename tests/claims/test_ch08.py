@@ -14,16 +14,21 @@ from torch.linalg import matrix_rank
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
-from smalearn.attention import (
+from smalearn.course.exercises.ch08_costs import causal_macs, kept_keys
+from smalearn.course.exercises.ch08_parts import merge, rotate_levels
+from smalearn.course.exercises.ch08_scores import block_level, level_scores, shared_levels
+from smalearn.course.plots.weights import gallery
+from smalearn.data import zen_of_python
+from smalearn.fast import executed_macs, multilevel_attention
+from smalearn.lab.bench.timing import slope
+from smalearn.multilevel import (
     FullCache,
     KeyCache,
     batched_scores,
-    executed_macs,
     halving_blocks,
     key_numbers,
     level_counts,
     live_key_numbers,
-    multilevel_attention,
     multilevel_scores,
     parse_ranks,
     receptive_field,
@@ -32,12 +37,6 @@ from smalearn.attention import (
     score_macs,
     window_attention,
 )
-from smalearn.bench.timing import slope
-from smalearn.data import zen_of_python
-from smalearn.exercises.ch08_costs import causal_macs, kept_keys
-from smalearn.exercises.ch08_parts import merge, rotate_levels
-from smalearn.exercises.ch08_scores import block_level, level_scores, shared_levels
-from smalearn.plots.weights import gallery
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 matplotlib.use("Agg")
@@ -117,7 +116,7 @@ def counted(function, *args):
 # ------------------------------------------------------------------------------------------------ before levels
 
 
-@pytest.mark.claim("003:order-agnostic", "smalearn.attention.multilevel.multilevel_attention")
+@pytest.mark.claim("003:order-agnostic", "smalearn.fast.multilevel.multilevel_attention")
 def test_attention_knows_no_order_until_something_tells_it():
     X, places, W_Q, W_K, W_V = normal((12, 6), (12, 6), (6, 4), (6, 4), (6, 3))
     order = torch.tensor([3, 0, 7, 1, 11, 5, 2, 9, 6, 4, 10, 8])
@@ -132,7 +131,7 @@ def test_attention_knows_no_order_until_something_tells_it():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.claim("003:swa", "smalearn.attention.window.window_attention")
+@pytest.mark.claim("003:swa", "smalearn.multilevel.window.window_attention")
 def test_a_window_has_so_many_keys_and_no_more(causal):
     T, w = 23, 4
     Q, K, V = normal((T, 5), (T, 5), (T, 3))
@@ -145,7 +144,7 @@ def test_a_window_has_so_many_keys_and_no_more(causal):
     assert (weights[w : T - w] != 0).sum(1).tolist() == [w + 1 if causal else 2 * w + 1] * (T - 2 * w)
 
 
-@pytest.mark.claim("003:swa", "smalearn.attention.window.window_attention")
+@pytest.mark.claim("003:swa", "smalearn.multilevel.window.window_attention")
 def test_a_window_costs_a_multiple_of_the_length():
     def macs(length, window):
         with Counter() as counter, torch.no_grad():
@@ -158,7 +157,7 @@ def test_a_window_costs_a_multiple_of_the_length():
 
 
 @pytest.mark.parametrize("stack", [[3], [3, 3, 3], [2, 5], [None, 3, 3], [3, None], [0, 0]])
-@pytest.mark.claim("003:local-global", "smalearn.attention.window.receptive_field")
+@pytest.mark.claim("003:local-global", "smalearn.multilevel.window.receptive_field")
 def test_windows_add_up_and_one_global_layer_sees_all(stack):
     (x,) = normal((16, 4))
     y = x.requires_grad_()
@@ -177,21 +176,21 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.claim("003:local-global", "smalearn.attention.multilevel.multilevel_attention")
+@pytest.mark.claim("003:local-global", "smalearn.fast.multilevel.multilevel_attention")
 def test_sparse_patterns_against_their_dense_masks(name):
     allowed, (Q, K, V) = PATTERNS[name], normal((17, 4), (17, 4), (17, 3))
     mask = torch.tensor([[0.0 if allowed(i, j) else -math.inf for j in range(17)] for i in range(17)], dtype=F64)
     assert_close(multilevel_attention(Q, K, V, (4,), (17,), causal=False, bias=mask), rows(Q @ K.mT, V, allowed))
 
 
-@pytest.mark.claim("003:local-global", "smalearn.attention.window.window_attention")
+@pytest.mark.claim("003:local-global", "smalearn.multilevel.window.window_attention")
 def test_a_stride_is_a_window_over_every_third_token():
     allowed, (Q, K, V) = PATTERNS["strided"], normal((18, 4), (18, 4), (18, 3))
     parts = [window_attention(Q[k::3], K[k::3], V[k::3], 2) for k in range(3)]
     assert_close(torch.stack(parts, 1).flatten(0, 1), rows(Q @ K.mT, V, allowed))
 
 
-@pytest.mark.claim("003:hierarchical", "smalearn.attention._levels.score_macs")
+@pytest.mark.claim("003:hierarchical", "smalearn.multilevel.levels.score_macs")
 def test_levels_are_quadratic_and_pooling_is_not():
     space = {"math": math, "score_macs": score_macs, "halving_blocks": halving_blocks}
     exec(cells()["pooled"], space)
@@ -204,7 +203,7 @@ def test_levels_are_quadratic_and_pooling_is_not():
     assert slope(lengths, [space["pooled_macs"](T, 64) for T in lengths]) == pytest.approx(1.5, abs=1e-12)
 
 
-@pytest.mark.claim("003:hierarchical", "smalearn.attention.multilevel.multilevel_scores")
+@pytest.mark.claim("003:hierarchical", "smalearn.multilevel.multilevel_scores")
 def test_pooling_compares_other_things():
     Q, K = normal((16, 6), (16, 6))
     assert_close(multilevel_scores(Q, K, (6, 0, 0), (16, 8, 4)), Q @ K.mT)
@@ -220,8 +219,8 @@ def test_pooling_compares_other_things():
 # --------------------------------------------------------------------------------------------------- the scores
 
 
-@pytest.mark.claim("003:two-level", "smalearn.attention.multilevel.multilevel_scores")
-@pytest.mark.claim("003:two-level", "smalearn.exercises.ch08_scores.shared_levels")
+@pytest.mark.claim("003:two-level", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:two-level", "smalearn.course.exercises.ch08_scores.shared_levels")
 def test_two_levels_are_two_forms():
     D, r_1, r_2 = 9, 2, 3
     X, L_1, R_1, L_2, R_2 = normal((14, D), (D, r_1), (D, r_1), (D, r_2), (D, r_2))
@@ -235,8 +234,8 @@ def test_two_levels_are_two_forms():
 
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
-@pytest.mark.claim("003:eq9", "smalearn.attention.multilevel.multilevel_scores")
-@pytest.mark.claim("003:eq9", "smalearn.exercises.ch08_scores.level_scores")
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:eq9", "smalearn.course.exercises.ch08_scores.level_scores")
 def test_equation_9_pair_by_pair(name):
     ranks, block_lens = ALLOCATIONS[name]
     X, L, R = normal((13, 7), (7, sum(ranks)), (7, sum(ranks)))
@@ -250,8 +249,8 @@ def test_equation_9_pair_by_pair(name):
 
 
 @pytest.mark.parametrize(("length", "block_lens"), [(16, (16, 8, 4, 2)), (11, (12, 6, 3)), (10, (30, 10, 5, 1))])
-@pytest.mark.claim("003:eq9", "smalearn.attention._levels.level_counts")
-@pytest.mark.claim("003:eq9", "smalearn.exercises.ch08_scores.shared_levels")
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
+@pytest.mark.claim("003:eq9", "smalearn.course.exercises.ch08_scores.shared_levels")
 def test_d_is_a_distance_in_a_tree(length, block_lens):
     d = level_counts(length, block_lens)
     assert torch.equal(d, shared_levels(length, block_lens))
@@ -260,13 +259,13 @@ def test_d_is_a_distance_in_a_tree(length, block_lens):
         assert all(d[i, k] >= min(d[i, j], d[j, k]) for k in range(length))
 
 
-@pytest.mark.claim("003:eq9", "smalearn.attention._levels.level_counts")
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
 def test_neighbours_may_be_far():
     d = level_counts(16, halving_blocks(16, 4))
     assert (d[0, 1], d[7, 8]) == (4, 1)
 
 
-@pytest.mark.claim("003:batched-score", "smalearn.attention.multilevel.batched_scores")
+@pytest.mark.claim("003:batched-score", "smalearn.fast.multilevel.batched_scores")
 def test_batched_products_are_equation_9_with_its_gradients():
     T, D, ranks, block_lens = 16, 12, (2, 2, 2, 2), (16, 8, 4, 2)
     X, L, R, dS = normal((T, D), (D, 8), (D, 8), (T, T))
@@ -281,7 +280,7 @@ def test_batched_products_are_equation_9_with_its_gradients():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.claim("003:batched-score", "smalearn.attention.multilevel.multilevel_attention")
+@pytest.mark.claim("003:batched-score", "smalearn.fast.multilevel.multilevel_attention")
 def test_attention_in_levels_without_all_scores(causal):
     ranks, block_lens = (2, 1, 2), (48, 24, 12)
     Q, K, V = normal((41, 5), (41, 5), (41, 3))
@@ -289,7 +288,7 @@ def test_attention_in_levels_without_all_scores(causal):
     assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), expected)
 
 
-@pytest.mark.claim("003:batched-score", "smalearn.exercises.ch08_parts.merge")
+@pytest.mark.claim("003:batched-score", "smalearn.course.exercises.ch08_parts.merge")
 def test_the_recursion_of_the_chapter():
     space = {"torch": torch, "math": math, "merge": merge}
     exec(cells()["recursion-run"], space)
@@ -301,8 +300,8 @@ def test_the_recursion_of_the_chapter():
     assert_close(lse, torch.stack([S[i, : i + 1].exp().sum().log() for i in range(32)]))
 
 
-@pytest.mark.claim("003:constraints", "smalearn.attention._levels.parse_ranks")
-@pytest.mark.claim("003:constraints", "smalearn.attention._levels.halving_blocks")
+@pytest.mark.claim("003:constraints", "smalearn.multilevel.levels.parse_ranks")
+@pytest.mark.claim("003:constraints", "smalearn.multilevel.levels.halving_blocks")
 def test_allocations_have_rules():
     ranks = parse_ranks("32|8|6|4|4|4|4|2")
     assert ranks == PAPER
@@ -323,7 +322,7 @@ def test_allocations_have_rules():
             wrong()
 
 
-@pytest.mark.claim("003:constraints", "smalearn.attention.multilevel.multilevel_attention")
+@pytest.mark.claim("003:constraints", "smalearn.fast.multilevel.multilevel_attention")
 def test_one_level_is_standard_and_any_length_will_do():
     Q, K, V = normal((19, 6), (19, 6), (19, 4))
     standard = rows(Q @ K.mT, V, past)
@@ -335,8 +334,8 @@ def test_one_level_is_standard_and_any_length_will_do():
         assert_close(multilevel_attention(q, k, v, (3, 3), (20, 10)), expected)
 
 
-@pytest.mark.claim("003:dynamic-blocks", "smalearn.attention.multilevel.multilevel_scores")
-@pytest.mark.claim("003:dynamic-blocks", "smalearn.attention._levels.level_counts")
+@pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.levels.level_counts")
 def test_blocks_may_follow_the_text():
     space = {"torch": torch, "zen_of_python": zen_of_python, "level_counts": level_counts}
     exec(cells()["dynamic-blocks"], space | {"random_tensors": random_tensors, "multilevel_scores": multilevel_scores})
@@ -371,8 +370,8 @@ SHARES = {
 
 
 @pytest.mark.parametrize("name", SHARES)
-@pytest.mark.claim("003:mlr-flops", "smalearn.attention._levels.score_macs")
-@pytest.mark.claim("003:mlr-flops", "smalearn.exercises.ch08_costs.causal_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.multilevel.levels.score_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.course.exercises.ch08_costs.causal_macs")
 def test_what_scores_cost(name):
     ranks = parse_ranks(name)
     blocks, share = halving_blocks(1024, len(ranks)), sum(rank / 2**level for level, rank in enumerate(ranks))
@@ -389,8 +388,8 @@ def test_what_scores_cost(name):
     assert slope(lengths, costs) == pytest.approx(2, abs=1e-12)
 
 
-@pytest.mark.claim("003:mlr-flops", "smalearn.attention._levels.score_macs")
-@pytest.mark.claim("003:mlr-flops", "smalearn.attention.multilevel.executed_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.multilevel.levels.score_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.fast.multilevel.executed_macs")
 def test_multiply_adds_that_are_really_executed():
     T, V = 256, normal((256, 0))[0]
     for ranks in ((4, 3, 2, 2), (2,) * 4):
@@ -409,8 +408,8 @@ def test_multiply_adds_that_are_really_executed():
 @pytest.mark.parametrize(
     ("ranks", "block_lens", "T"), [((4, 2, 1, 1), (32, 16, 8, 4), 29), ((3, 0, 2), (30, 15, 5), 30)]
 )
-@pytest.mark.claim("003:key-cache", "smalearn.attention.cache.KeyCache.read")
-@pytest.mark.claim("003:key-cache", "smalearn.exercises.ch08_costs.kept_keys")
+@pytest.mark.claim("003:key-cache", "smalearn.multilevel.cache.KeyCache.read")
+@pytest.mark.claim("003:key-cache", "smalearn.course.exercises.ch08_costs.kept_keys")
 def test_decoding_forgets_keys_and_changes_no_score(ranks, block_lens, T):
     features = sum(ranks)
     Q, K, V = normal((T, features), (T, features), (T, 3))
@@ -423,8 +422,8 @@ def test_decoding_forgets_keys_and_changes_no_score(ranks, block_lens, T):
         assert cache.key_numbers == kept_keys(t + 1, ranks, block_lens) == needed
 
 
-@pytest.mark.claim("003:key-cache", "smalearn.attention._levels.key_numbers")
-@pytest.mark.claim("003:key-cache", "smalearn.attention._levels.live_key_numbers")
+@pytest.mark.claim("003:key-cache", "smalearn.multilevel.levels.key_numbers")
+@pytest.mark.claim("003:key-cache", "smalearn.multilevel.levels.live_key_numbers")
 def test_how_large_the_cache_becomes():
     T, blocks = 1024, halving_blocks(1024, 8)
     for ranks, numbers, both in ((PAPER, 39_376, 0.80), (EQUAL, 16_320, 0.62)):
@@ -440,8 +439,8 @@ def test_how_large_the_cache_becomes():
     assert f"{65_536 / key_numbers(T, EQUAL, blocks):.3f}" == "4.016"
 
 
-@pytest.mark.claim("003:gqa-mlr", "smalearn.attention.multilevel.multilevel_attention")
-@pytest.mark.claim("003:gqa-mlr", "smalearn.attention.cache.KeyCache.read")
+@pytest.mark.claim("003:gqa-mlr", "smalearn.fast.multilevel.multilevel_attention")
+@pytest.mark.claim("003:gqa-mlr", "smalearn.multilevel.cache.KeyCache.read")
 def test_grouped_queries_and_levels_save_together():
     heads, groups, T, ranks, block_lens = 6, 2, 16, (4, 2, 1, 1), (16, 8, 4, 2)
     Q, K, V = normal((groups, 3, T, 8), (groups, 1, T, 8), (groups, 1, T, 3))
@@ -460,7 +459,7 @@ def test_grouped_queries_and_levels_save_together():
 # ------------------------------------------------------------------------------------------------------- positions
 
 
-@pytest.mark.claim("003:rope", "smalearn.attention.rope.rope")
+@pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope")
 def test_rotated_scores_depend_on_the_difference_of_positions():
     q, k = normal((1, 6), (1, 6))
     for i, j, shift in ((0, 0, 3.0), (5, 2, 11.0), (2, 9, 1000.0)):
@@ -482,8 +481,8 @@ def defect(rotated, ranks):
     return space["defect"](rotated, ranks)
 
 
-@pytest.mark.claim("003:rope", "smalearn.attention.rope.rope_levels")
-@pytest.mark.claim("003:rope", "smalearn.exercises.ch08_parts.rotate_levels")
+@pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope_levels")
+@pytest.mark.claim("003:rope", "smalearn.course.exercises.ch08_parts.rotate_levels")
 def test_levels_and_rotations_are_compatible_where_no_pair_is_cut():
     (x,) = normal((16, 8))
     for ranks in ((4, 2, 2), (2, 0, 6), (8,)):
@@ -512,9 +511,9 @@ def nested(rng, length, levels):
 
 
 @pytest.mark.parametrize("levels", range(1, 6))
-@pytest.mark.claim("003:lemmaD1", "smalearn.attention.multilevel.batched_scores")
-@pytest.mark.claim("003:lemmaD1", "smalearn.attention.multilevel.multilevel_scores")
-@pytest.mark.claim("003:lemmaD1", "smalearn.exercises.ch08_scores.block_level")
+@pytest.mark.claim("003:lemmaD1", "smalearn.fast.multilevel.batched_scores")
+@pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:lemmaD1", "smalearn.course.exercises.ch08_scores.block_level")
 def test_lemma_D1_for_any_number_of_levels(levels):
     rng, length, D = random.Random(levels), 17, 6
     ranks = tuple(rng.choice((1, 2, 3)) for _ in range(levels))
@@ -537,9 +536,9 @@ def test_lemma_D1_for_any_number_of_levels(levels):
     assert_close(multilevel_scores(Q, K, ranks, blocks), sums)
 
 
-@pytest.mark.claim("003:eq18-25", "smalearn.attention.multilevel.batched_scores")
-@pytest.mark.claim("003:eq26", "smalearn.attention.multilevel.batched_scores")
-@pytest.mark.claim("003:eq26", "smalearn.attention.multilevel.multilevel_scores")
+@pytest.mark.claim("003:eq18-25", "smalearn.fast.multilevel.batched_scores")
+@pytest.mark.claim("003:eq26", "smalearn.fast.multilevel.batched_scores")
+@pytest.mark.claim("003:eq26", "smalearn.multilevel.multilevel_scores")
 def test_the_proof_for_two_levels_line_by_line():
     X, L_1, L_2, R_1, R_2 = normal((10, 7), (7, 3), (7, 2), (7, 3), (7, 2))
     X_1, X_2 = X[:5], X[5:]
@@ -559,8 +558,8 @@ def test_the_proof_for_two_levels_line_by_line():
     assert_close(S[1, 8], X[1] @ (L_1 @ R_1.mT) @ X[8])
 
 
-@pytest.mark.claim("003:fig1b", "smalearn.exercises.ch08_scores.block_level")
-@pytest.mark.claim("003:fig1b", "smalearn.attention._levels.level_counts")
+@pytest.mark.claim("003:fig1b", "smalearn.course.exercises.ch08_scores.block_level")
+@pytest.mark.claim("003:fig1b", "smalearn.multilevel.levels.level_counts")
 def test_the_panels_of_the_figure_sum_to_the_scores(capsys):
     space = {"torch": torch, "random_tensors": random_tensors, "relative_rms": relative_rms, "gallery": gallery}
     space |= {"block_level": block_level, "level_scores": level_scores, "matrix_rank": matrix_rank}

@@ -8,15 +8,16 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from smalearn.attention import halving_blocks, multilevel_attention, parse_ranks, score_macs
-from smalearn.bench.timing import one_thread
 from smalearn.data import load_series, recorded, seasonal_series, series_windows, split_series
 from smalearn.data.series import ETTH1
 from smalearn.data.text import SHAKESPEARE
-from smalearn.experiments import charlm, forecast
-from smalearn.experiments.encoders import RelativeBias, Repeat, buckets
-from smalearn.experiments.spread import interval, relative_change, slope_interval
+from smalearn.fast import multilevel_attention
+from smalearn.lab.bench.timing import one_thread
+from smalearn.lab.experiments import charlm, forecast
+from smalearn.lab.experiments.encoders import RelativeBias, Repeat, buckets
+from smalearn.lab.experiments.spread import interval, relative_change, slope_interval
 from smalearn.models import Block, FullAttention, SequenceModel, WindowAttention
+from smalearn.multilevel import halving_blocks, parse_ranks, score_macs
 from smalearn.testing import assert_close, random_tensors
 from smalearn.train import Plan, train
 
@@ -78,7 +79,7 @@ def test_a_copy_from_beyond_the_windows_needs_a_global_layer():
 # ---------------------------------------------------------------------------------------------------- 003:lm-setup
 
 
-@pytest.mark.claim("003:lm-setup", "smalearn.attention._levels.parse_ranks")
+@pytest.mark.claim("003:lm-setup", "smalearn.multilevel.levels.parse_ranks")
 def test_the_sizes_of_the_paper_are_ready():
     assert [setting.dim for setting in charlm.PAPER.values()] == [256, 384, 512, 768]
     for setting in charlm.PAPER.values():
@@ -104,8 +105,8 @@ def test_what_was_recorded_is_the_same_in_small():
 # ------------------------------------------------------------------------------------------------ 003:fig4a, fig4b
 
 
-@pytest.mark.claim("003:fig4a", "smalearn.experiments.charlm.run")
-@pytest.mark.claim("003:fig4a", "smalearn.attention._levels.score_macs")
+@pytest.mark.claim("003:fig4a", "smalearn.lab.experiments.charlm.run")
+@pytest.mark.claim("003:fig4a", "smalearn.multilevel.levels.score_macs")
 def test_costs_are_counted():
     toy = replace(charlm.SMOKE["toy"], steps=2, positions="learned")
     for mixer, ranks in (("full", (4,)), ("2|2", (2, 2))):
@@ -211,7 +212,7 @@ def test_what_stands_in_for_it_has_its_form():
     assert_close(Repeat(24, 30)(x)[0], torch.cat([x[0, 72:], x[0, 72:78]]))
 
 
-@pytest.mark.claim("003:ett-setup", "smalearn.experiments.spread.relative_change")
+@pytest.mark.claim("003:ett-setup", "smalearn.lab.experiments.spread.relative_change")
 def test_negative_is_better():
     assert relative_change([0.9, 1.1], [1.0, 1.0]) == pytest.approx([-0.1, 0.1])
     with pytest.raises(ValueError, match="errors of the standard must be positive"):
@@ -221,8 +222,8 @@ def test_negative_is_better():
 # ----------------------------------------------------------------------------------------------------- 003:fig14
 
 
-@pytest.mark.claim("003:fig14", "smalearn.experiments.spread.interval")
-@pytest.mark.claim("003:fig14", "smalearn.experiments.spread.slope_interval")
+@pytest.mark.claim("003:fig14", "smalearn.lab.experiments.spread.interval")
+@pytest.mark.claim("003:fig14", "smalearn.lab.experiments.spread.slope_interval")
 def test_intervals_by_hand():
     values = [0.01, 0.03, 0.05]
     half = 4.303 * math.sqrt(((0.02**2) * 2 / 2) / 3)
@@ -239,7 +240,7 @@ def by_hand(values):
 
 
 @pytest.mark.claim("003:fig14", "smalearn.data.included.recorded")
-@pytest.mark.claim("003:fig14", "smalearn.experiments.forecast.changes")
+@pytest.mark.claim("003:fig14", "smalearn.lab.experiments.forecast.changes")
 def test_forecasts_are_no_worse_with_fewer_multiply_adds():
     found, result = runs("forecast", forecast.FULL), recorded("forecast")
     changes = forecast.changes(result, "error")
@@ -266,8 +267,8 @@ def test_forecasts_are_no_worse_with_fewer_multiply_adds():
 # ----------------------------------------------------------------------------------------------------- 003:fig15
 
 
-@pytest.mark.claim("003:fig15", "smalearn.attention.multilevel.multilevel_attention")
-@pytest.mark.claim("003:fig15", "smalearn.experiments.encoders.buckets")
+@pytest.mark.claim("003:fig15", "smalearn.fast.multilevel.multilevel_attention")
+@pytest.mark.claim("003:fig15", "smalearn.lab.experiments.encoders.buckets")
 def test_both_ways_with_a_relative_bias():
     T, ranks, blocks = 19, (3, 2, 1), (20, 10, 5)
     Q, K, V = random_tensors([(2, T, 6), (2, T, 6), (2, T, 3)])
@@ -299,7 +300,7 @@ def bucket(distance, exact=2, half=4, reach=16):
 
 
 @pytest.mark.claim("003:fig15", "smalearn.data.included.recorded")
-@pytest.mark.claim("003:fig15", "smalearn.attention._levels.score_macs")
+@pytest.mark.claim("003:fig15", "smalearn.multilevel.levels.score_macs")
 def test_the_same_loss_with_fewer_multiply_adds():
     found = runs("forecast", forecast.FULL)
     ranks = parse_ranks("32|10|8|8|4|2")

@@ -10,12 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import fast
-from smalearn.bench.timing import grown_bytes
-from smalearn.exercises.ch09_counts import recorded_walk, walk_bytes
-from smalearn.exercises.ch09_tiles import carry
-from smalearn.exercises.ch09_walk import packed, read_chunk, walk
-from smalearn.kernels import launch, mamba2_ssd, ssd_tiles, ssd_triton
-from smalearn.plots.kernels import Design
+from smalearn.course.exercises.ch09_counts import recorded_walk, walk_bytes
+from smalearn.course.exercises.ch09_tiles import carry
+from smalearn.course.exercises.ch09_walk import packed, read_chunk, walk
+from smalearn.course.plots.kernels import Design
+from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
+from smalearn.lab.bench.timing import grown_bytes
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
@@ -133,7 +133,7 @@ def test_fewer_operations_more_time():
     assert seconds(ssd_recurrent, *operands) > seconds(ssd_quadratic, *operands)
 
 
-@pytest.mark.claim("004:matmul-hardware", "smalearn.exercises.ch09_counts.walk_bytes")
+@pytest.mark.claim("004:matmul-hardware", "smalearn.course.exercises.ch09_counts.walk_bytes")
 def test_bytes_and_units_order_the_designs_and_operations_do_not():
     space = designs()
     every, heads, state, head_dim = space["designs"], 128, 128, 64
@@ -156,7 +156,7 @@ def test_bytes_and_units_order_the_designs_and_operations_do_not():
 # --------------------------------------------------------------------------------------- 004: the four steps, fused
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.kernels.gpu.ssd_tiles")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [1, 33, 64, 131])
 def test_the_walk_and_its_gradients_in_the_tile_machine(length, kind):
@@ -167,7 +167,7 @@ def test_the_walk_and_its_gradients_in_the_tile_machine(length, kind):
 
 
 @needs_triton
-@pytest.mark.claim("004:listing-kernel", "smalearn.kernels.gpu.ssd_triton")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_walk_and_its_gradients_in_triton(kind):
     operands = inputs(70, kind, (1, 2), (1, 1))
@@ -177,7 +177,7 @@ def test_the_walk_and_its_gradients_in_triton(kind):
 
 
 @needs_gpu
-@pytest.mark.claim("004:listing-kernel", "smalearn.kernels.gpu.ssd_triton")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [1, 131, 1000])
 def test_the_walk_and_its_gradients_on_a_gpu(length, kind):
@@ -187,7 +187,7 @@ def test_the_walk_and_its_gradients_on_a_gpu(length, kind):
         assert_close(found, exact, 2e-6)
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.kernels.gpu.ssd_tiles")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")
 @pytest.mark.parametrize("kind", ["mild", "strong"])
 def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
     operands = [x.half() for x in inputs(100, kind, (2,), (1,), sizes=(16, 16))[:4]]
@@ -197,9 +197,9 @@ def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
     assert relative_rms(ssd_tiles(*operands)[0], exact) <= 2 * plain
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.exercises.ch09_walk.walk")
-@pytest.mark.claim("004:listing-kernel", "smalearn.exercises.ch09_tiles.carry")
-@pytest.mark.claim("004:listing-kernel", "smalearn.exercises.ch09_walk.read_chunk")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_walk.walk")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_tiles.carry")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_walk.read_chunk")
 @pytest.mark.parametrize("length", [1, 16, 45])
 def test_the_two_lines_of_the_claim(length):
     X, log_a, B, C, H = inputs(length, sizes=(16, 32))
@@ -213,8 +213,8 @@ def test_the_two_lines_of_the_claim(length):
         assert_close(carry(H.mT.contiguous(), X, B, log_a / LOG2).mT, wanted[1])
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.exercises.ch09_walk.packed")
-@pytest.mark.claim("004:listing-kernel", "smalearn.kernels.mamba2.mamba2_ssd")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_walk.packed")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.mamba2.mamba2_ssd")
 def test_many_sequences_in_one_memory():
     borders = [0, 7, 7, 40, 61]
     X, log_a, B, C, _ = inputs(61, sizes=(16, 16))
@@ -241,8 +241,8 @@ def test_many_sequences_in_one_memory():
 # ------------------------------------------------------------------------------------------------ 004: the traffic
 
 
-@pytest.mark.claim("004:kernel-traffic", "smalearn.exercises.ch09_counts.walk_bytes")
-@pytest.mark.claim("004:kernel-traffic", "smalearn.exercises.ch09_counts.recorded_walk")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.course.exercises.ch09_counts.walk_bytes")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.course.exercises.ch09_counts.recorded_walk")
 @pytest.mark.parametrize("sizes", [(64, 1, 16, 16, 16), (50, 3, 40, 20, 16), (33, 2, 32, 16, 32)])
 def test_the_walk_reads_and_writes_everything_once(sizes):
     length, heads, head_dim, state, tile = sizes
@@ -257,7 +257,7 @@ def test_the_walk_reads_and_writes_everything_once(sizes):
     assert walk_bytes(*sizes) == sum(moved.values())
 
 
-@pytest.mark.claim("004:kernel-traffic", "smalearn.kernels.gpu.ssd_tiles")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.fast.triton.ssd.ssd_tiles")
 @pytest.mark.parametrize(("chunks", "Q", "N", "P"), [(3, 16, 8, 4), (4, 32, 16, 24)])
 def test_what_the_listing_moves(chunks, Q, N, P):
     operands, plain = listing_operands(chunks, Q, N, P)
@@ -271,7 +271,7 @@ def test_what_the_listing_moves(chunks, Q, N, P):
     assert_close(last, H.mT)
 
 
-@pytest.mark.claim("004:kernel-traffic", "smalearn.kernels.cpu.ssd_cpu")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.fast.cpu.ssd.ssd_cpu")
 def test_the_memory_that_both_need():
     operands, plain = listing_operands(256, 64, 64, 64)
     assert_close(fast.ssd(*plain)[0], listing(*operands)[0].flatten(0, 1))

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from smalearn.bench.problem import SSDProblem
-from smalearn.bench.timing import slope
-from smalearn.bench.training import MODELS, ROUTES, quartiles
 from smalearn.data import recorded
+from smalearn.lab.bench.problem import SSDProblem
+from smalearn.lab.bench.timing import slope
+from smalearn.lab.bench.training import MODELS, ROUTES, quartiles
 from smalearn.models import SequenceModel
 from smalearn.testing import assert_close
 
@@ -33,8 +33,8 @@ def test_mamba_trains_slower_than_a_transformer_of_its_size():
         assert fastest > 1.5 * mamba2
 
 
-@pytest.mark.claim("004:mamba1-slower", "smalearn.bench.training.FusedAttention.forward")
-@pytest.mark.claim("004:mamba1-slower", "smalearn.bench.training.ScannedMamba1.forward")
+@pytest.mark.claim("004:mamba1-slower", "smalearn.lab.bench.training.FusedAttention.forward")
+@pytest.mark.claim("004:mamba1-slower", "smalearn.lab.bench.training.ScannedMamba1.forward")
 @pytest.mark.claim("004:mamba1-slower", "smalearn.models.mamba2.Mamba2.prefill")
 @pytest.mark.claim("004:mamba1-slower", "smalearn.models.mamba1.Mamba1.prefill")
 @pytest.mark.parametrize("name", MODELS)
@@ -67,7 +67,7 @@ def test_ssd_trains_faster_with_a_state_sixteen_times_as_large():
         )
 
 
-@pytest.mark.claim("004:faster-training", "smalearn.kernels.cpu.ssd_cpu")
+@pytest.mark.claim("004:faster-training", "smalearn.fast.cpu.ssd.ssd_cpu")
 @pytest.mark.claim("004:faster-training", "smalearn.ssm.scan.ssm_scan")
 @pytest.mark.claim("004:faster-training", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
 @pytest.mark.parametrize("name", ROUTES)

@@ -1,0 +1,16 @@
+"""What runs the course: exercises, explorers, pictures, the learner's copies, grading, the site, the command line.
+
+A chapter's first line is `from smalearn.course import check, hint, solution`. They are fetched at first use, so that
+`smalearn doctor` works where torch is missing.
+"""
+
+from importlib import import_module
+
+__all__ = ["check", "hint", "solution"]
+
+
+def __getattr__(name: str) -> object:
+    """One of the commands of a chapter."""
+    if name in __all__:
+        return getattr(import_module("smalearn.course.exercises"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,341 @@
+"""The command `smalearn`: one sub-command for each thing a learner or a teacher does outside a notebook.
+
+A sub-command is a function of its parsed arguments that returns an exit status, and a few lines in `_parser`.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from smalearn import __version__
+from smalearn.course import workbook
+
+__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site"]
+
+CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
+
+
+def _course() -> Path | None:
+    """The course's folder: the current one, or the nearest above it, that has start.py and the chapters."""
+    here = Path.cwd()
+    folders = (folder for folder in (here, *here.parents) if (folder / "start.py").is_file())
+    return next((folder for folder in folders if any((folder / CHAPTERS).glob("*.ipynb"))), None)
+
+
+def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A sub-command that works in the course's folder, wherever in it it is called, and says so elsewhere."""
+
+    @functools.wraps(command)
+    def run(args: argparse.Namespace) -> int:
+        course = _course()
+        if course:
+            with contextlib.chdir(course):
+                return command(args)
+        where = f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters"
+        return _fail(f"{command.__name__}: {where}")
+
+    return run
+
+
+@_in_course
+def lab(args: argparse.Namespace) -> int:
+    """Bring `work/` up to date with the chapters and open it in JupyterLab, with the course's settings.
+
+    Args:
+        args: `passed_on`, the arguments for JupyterLab.
+
+    Returns:
+        Exit status.
+    """
+    try:
+        from jupyterlab.labapp import main as jupyterlab
+    except ImportError:
+        return _fail('lab: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
+    try:
+        lines = workbook.sync(CHAPTERS, WORK)
+    except OSError as error:
+        return _fail(f"lab: the chapters cannot be copied to work/: {error}")
+    print(*lines, sep="\n", end="\n" if lines else "")
+    paths = [str(Path(".jupyter").absolute()), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
+    return jupyterlab(args.passed_on) or 0
+
+
+@_in_course
+def progress(args: argparse.Namespace) -> int:
+    """Print how far the learner is in each chapter, by the notebooks saved in `work/`.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.course.exercises import registry
+
+    for name in workbook.unreadable(WORK):
+        print(f"work/{name} cannot be read as a notebook: it does not count.")
+    print(workbook.table(workbook.progress(WORK, registry())))
+    return 0
+
+
+@_in_course
+def reset(args: argparse.Namespace) -> int:
+    """Put a chapter, or one exercise in it, back to what is published, after a backup.
+
+    Args:
+        args: `chapter`, its number or file name, and `exercise`, an id or None.
+
+    Returns:
+        Exit status.
+    """
+    try:
+        print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise))
+    except ValueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"reset: {error}")
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Print what is installed and what is missing, as one block for a bug report.
+
+    Returns:
+        Exit status: 0 if a learner can work.
+    """
+    from smalearn.course import doctor
+
+    with contextlib.chdir(_course() or "."):
+        findings = doctor.report()
+    print(doctor.render(findings))
+    return 0 if doctor.can_work(findings) else 1
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Measure against peers and print the result, which takes minutes.
+
+    Args:
+        args: `name` of the benchmark; `output`, a file for the result with all samples as JSON, or None; of `ssd` also
+            `device`, where our GPU programs run, or None for the CPU's form, and `tune`, whether to look for better
+            configurations of them.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.lab.bench import BENCHMARKS, device, table
+
+    if args.name not in BENCHMARKS:
+        return _fail(f"bench: there is no benchmark {args.name!r}, only {', '.join(BENCHMARKS)}")
+    if args.output and not args.output.parent.is_dir():
+        return _fail(f"bench: there is no folder {args.output.parent} for the result")
+    if args.device or args.tune:
+        if args.name != "ssd" or not args.device:
+            return _fail("bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]")
+        if reason := device.can_run(args.device):
+            return _fail(f"bench: {reason}")
+        result = device.benchmark(args.device, tuning=args.tune)
+    else:
+        result = BENCHMARKS[args.name]()
+    if args.output:
+        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(table(result))
+    return 0
+
+
+@_in_course
+def site(args: argparse.Namespace) -> int:
+    """Write the course as pages that can be read without a server, a network or a kernel.
+
+    Args:
+        args: `output`, the folder, and `repository` on GitHub for the buttons to Colab and Binder, or None.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.course import site
+
+    try:
+        pages = site.build(Path.cwd(), args.output, args.repository)
+    except (ImportError, ValueError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"site: {error}")
+    print(f"{pages} pages; open {args.output / 'index.html'}")
+    return 0
+
+
+@_in_course
+def claims(args: argparse.Namespace) -> int:
+    """Print what the sources claim, where the course derives it, and which test holds it.
+
+    Args:
+        args: `pattern`, in the id, the statement, a function or a test; all claims without it.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.course import site
+
+    print(site.table(site.claims(Path.cwd()), args.pattern))
+    return 0
+
+
+def grade(args: argparse.Namespace) -> int:
+    """Grade notebooks, each in a process of its own, and write a table of the points.
+
+    Args:
+        args: `files`, names of notebooks and folders; `output`, the table; `jobs`, notebooks at a time, or None;
+            `exercises` and `weights`, files of the teacher's own, or None; `seconds` and `memory` in GiB, for each
+            notebook.
+
+    Returns:
+        Exit status: 0 if every notebook could be read, set up and graded to its end; 1 if one could not (its row says
+        why), or if there is no table.
+    """
+    from smalearn.course import grading
+
+    try:
+        if args.exercises:
+            grading.load(args.exercises)
+        submissions = grading.read(grading.files(args.files))
+        weights = grading.weigh(submissions, args.weights)
+        args.output.open("a").close()  # what cannot be written is known before it takes minutes
+        limits = grading.Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
+        rows = grading.grade(submissions, grading.exercises(weights), limits, args.jobs)
+        grading.write(rows, weights, args.output)
+    except ValueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"grade: {error}")
+    print(grading.summary(rows, weights), f"The table: {args.output}", sep="\n")
+    return int(any("" in row.notes for row in rows))
+
+
+@_in_course
+def export(args: argparse.Namespace) -> int:
+    """Write chapters as assignments for another grader.
+
+    Args:
+        args: `chapters`, numbers or names of files, and `output`, the folder.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.course import grading
+
+    try:
+        written = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
+    except ValueError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"export: {error}")
+    print(*written, sep="\n")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command.
+
+    Args:
+        argv: the arguments; those of the process where None.
+
+    Returns:
+        Exit status.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="replace")  # a Windows console of cp1252 has no ✓
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if "passed_on" in args:
+        args.passed_on = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        status = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The sub-commands; one with `passed_on` takes arguments that it hands to another program."""
+    parser = argparse.ArgumentParser(prog="smalearn", description="The tools of the course smalearn.")
+    parser.add_argument("--version", action="version", version=f"smalearn {__version__}")
+    parser.set_defaults(run=lambda args: parser.print_help(sys.stderr) or 2)
+    commands = parser.add_subparsers(metavar="command")
+    command = commands.add_parser(
+        "lab", help="open the course in JupyterLab", usage="smalearn lab [JupyterLab options]"
+    )
+    command.set_defaults(run=lab, passed_on=[])
+    command = commands.add_parser("progress", help="show how far you are")
+    command.set_defaults(run=progress)
+    command = commands.add_parser("reset", help="put a chapter or an exercise back, after a backup")
+    command.add_argument("chapter", help="its number, or the name of its file in work/")
+    command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")
+    command.set_defaults(run=reset)
+    command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
+    command.set_defaults(run=doctor)
+    command = commands.add_parser("bench", help="time this package beside others; takes minutes")
+    command.add_argument("name", help="bilinear, linear-attention, masks, multilevel, ssd, training or weights")
+    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
+    command.add_argument(
+        "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"
+    )
+    command.add_argument("--tune", action="store_true", help="of ssd: look for better configurations of them first")
+    command.set_defaults(run=bench)
+    command = commands.add_parser("site", help="write the course as pages for a browser")
+    where = "a new folder, or one with an older site (site)"
+    command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=where)
+    command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub, for buttons to Colab and Binder")
+    command.set_defaults(run=site)
+    command = commands.add_parser("claims", help="show what the sources claim, and which test holds it")
+    where = "in an id such as 000:eq10, a statement, a function, a test; every claim without it"
+    command.add_argument("pattern", nargs="?", default="", help=where)
+    command.set_defaults(run=claims)
+    _add_teaching(commands)
+    return parser
+
+
+def _add_teaching(commands: argparse._SubParsersAction) -> None:
+    """The sub-commands for teachers."""
+    command = commands.add_parser("grade", help="grade notebooks into a table; for teachers")
+    command.add_argument("files", nargs="+", help="notebooks, or folders of notebooks")
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE", help="the table, as CSV")
+    command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (up to 4)")
+    command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
+    command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
+    command.add_argument("--seconds", type=_count, default=120, help="limit of each notebook (120)")
+    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="limit of each, on Linux (2)")
+    command.set_defaults(run=grade)
+    command = commands.add_parser("export", help="write chapters for another grader; for teachers")
+    command.add_argument("form", choices=["nbgrader"], help="whose form")
+    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, or the name of its file")
+    command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="for the class")
+    command.set_defaults(run=export)
+
+
+def _count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def _anywhere(path: str) -> Path:
+    """A path as it is meant where the command is typed, whatever folder the command works in."""
+    return Path(path).absolute()
+
+
+def _fail(message: str) -> int:
+    """One line on stderr, and the exit status of a failure."""
+    print(f"smalearn {message}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

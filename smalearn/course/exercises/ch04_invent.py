@@ -1,0 +1,167 @@
+"""The last exercise of chapter 04: a structured mask of the learner's own, held to Definition 4.2."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.testing import random_tensors, relative_rms
+
+__all__ = ["Judge", "Operations"]
+
+COLUMNS = 3
+GROWTH = 3.0  # T log T gives 2.3 from 128 to 256, T² gives 4
+aten = torch.ops.aten
+FACTORS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1, aten.addmv: 1}  # place of the left matrix
+SPECTRA = {aten._fft_r2c, aten._fft_c2r, aten._fft_c2c}
+
+
+class Operations(TorchDispatchMode):
+    """Counts what torch is told to compute inside a `with`: `count`, a whole number.
+
+    A matrix product (m, k) (k, n) counts 2·m·k·n, a Fourier transform of n entries n·log2(n) for each column, a view
+    nothing, and everything else its largest operand or result. What Python computes on its own is not seen.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        schema = function._schema
+        view = any(one.alias_info for one in schema.returns) and not schema.is_mutable
+        self.count += 0 if view else self._cost(function.overloadpacket, args, out)
+        return out
+
+    @staticmethod
+    def _cost(name, args, out):
+        if name in FACTORS:
+            left, right = args[FACTORS[name] : FACTORS[name] + 2]
+            return 2 * left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
+        flat = [item for arg in (*args, out) for item in (arg if isinstance(arg, list | tuple) else [arg])]
+        tensors = [item for item in flat if isinstance(item, torch.Tensor)]
+        size = max((tensor.numel() for tensor in tensors), default=0)
+        if name in SPECTRA:
+            return math.ceil(size * math.log2(max(2, *(max(tensor.shape, default=1) for tensor in tensors))))
+        return size
+
+
+class Judge:
+    """Definition 4.2 as a test: `judge(dense, matmul)` says "structured", or what is missing.
+
+    For each of its lengths T: `dense(T)` is a (T, T) tensor with at least a quarter of its entries not zero, and
+    `matmul(x)` equals `dense(T) @ x` for random x (T, 3). From the last length but one to the last, twice as long, the
+    counted operations of `matmul` grow at most threefold.
+
+    Args:
+        lengths: to be tried, ascending; growth is judged if the last is twice the one before.
+    """
+
+    def __init__(self, *lengths: int):
+        self.lengths = lengths
+
+    def __call__(self, dense: Callable, matmul: Callable) -> str:
+        """The verdict.
+
+        Args:
+            dense: from a length T to the mask, a (T, T) tensor.
+            matmul: from x (T, columns) to the product of mask and x.
+        """
+        counts = []
+        for length in self.lengths:
+            verdict, count = self._one(dense, matmul, length)
+            counts.append(count)
+            if verdict:
+                return f"at T = {length}: {verdict}"
+        before, last = self.lengths[-2:] if len(counts) > 1 else (0, 1)
+        if last == 2 * before and counts[-1] > GROWTH * counts[-2]:
+            return f"from T = {before} to {last} the operations of matmul grow more than threefold"
+        return "structured"
+
+    @staticmethod
+    def _one(dense, matmul, length):
+        """What is missing at one length, if anything, and the operations of its product."""
+        L = dense(length)
+        if not isinstance(L, torch.Tensor) or L.shape != (length, length):
+            return "dense(T) is no (T, T) tensor", 0
+        L = L if L.is_floating_point() or L.is_complex() else L.double()  # True and 1 are ones
+        x = random_tensors([(length, COLUMNS)], seed=length)[0].to(L.dtype)
+        with Operations() as operations:
+            y = matmul(x.clone())  # which it may overwrite
+        if not isinstance(y, torch.Tensor) or y.shape != x.shape:
+            return "matmul(x) has not the shape of x", 0
+        if not relative_rms(y, L @ x) <= 1e-5:
+            return "matmul(x) and dense(T) @ x differ", 0
+        if 4 * (L != 0).sum() < length**2:
+            return "fewer than a quarter of the mask's entries are not zero", 0
+        return "", operations.count
+
+
+def invent(judge):
+    """Two memories in one mask, 0.5^(t-s) + 0.99^(t-s): a sum of structured masks is structured."""
+    rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
+
+    def dense(length):
+        time = torch.arange(length)
+        return sum(rate ** (time[:, None] - time).clamp(min=0) for rate in rates).tril()
+
+    def matmul(x):
+        memories, rows = x.new_zeros(2, x.shape[1]), []
+        for now in x:
+            memories = rates[:, None] * memories + now
+            rows.append(memories.sum(0))
+        return torch.stack(rows)
+
+    return judge(dense, matmul)
+
+
+def _mask(length):
+    time = torch.arange(length)
+    return (0.5 ** (time[:, None] - time).clamp(min=0).double()).tril()
+
+
+register(
+    Exercise(
+        id="4.6",
+        title="A mask of your own",
+        statement="Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge "
+        'says "structured" if the two agree and the operations of matmul grow less than threefold when T doubles.',
+        oracle=lambda judge: "structured",
+        cases=lambda generator: iter([(Judge(1),), (Judge(2, 7),), (Judge(128, 256),)]),
+        solution=invent,
+        hints=(
+            "New structured masks are made from old ones: a sum of two, a product of two (section 8), rows or columns "
+            "scaled, time reversed, blocks of one structure with another between them.",
+            "The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has "
+            "`dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.",
+            "`def matmul(x): return DecayMask(len(x), 0.5).matmul(x) + DecayMask(len(x), 0.99).matmul(x)`",
+        ),
+        mutants=(
+            Mutant(
+                "a dense product",
+                lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
+                "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
+                "token. What can it keep from one token to the next?",
+            ),
+            Mutant(
+                "another matrix",
+                lambda judge: judge(_mask, lambda x: _mask(len(x)).mT @ x),
+                "your two functions are not the same mask. Multiply a short identity matrix by `matmul` and compare it "
+                "with `dense`; is one the transpose of the other?",
+            ),
+            Mutant(
+                "almost no mask",
+                lambda judge: judge(lambda length: torch.eye(length, dtype=torch.float64), lambda x: 1 * x),
+                "a sparse mask is fast, but it sees next to nothing: here at least a quarter of the entries must not "
+                "be zero",
+            ),
+        ),
+        claim="000:def4.2",
+        difficulty=3,
+        minutes=20,
+        lines=10,
+    )
+)

@@ -1,0 +1,252 @@
+"""The exercises of chapter 06 on the Mamba-2 block: its short convolution, and a step with its step size."""
+
+import torch
+
+from smalearn.course.exercises.ch06_mask import decays, randn
+from smalearn.course.exercises.ch06_whole import step
+from smalearn.course.exercises.core import Exercise, Mutant, register
+
+# ------------------------------------------------------------------------------- 6.8 a convolution that can be resumed
+
+
+def convolve(x, weight, window):
+    """Every channel a weighted sum of its last K tokens: y (T, D), and the next window (K - 1, D)."""
+    length, x = len(x), torch.cat([window, x])
+    y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))
+    return y, x[length:]
+
+
+def _convolve_loop(x, weight, window):
+    """One number after the other, each with the tokens that it sees."""
+    taps, seen = len(weight), torch.cat([window, x])
+    y = torch.zeros_like(x)
+    for t in range(len(x)):
+        for d in range(x.shape[1]):
+            for k in range(taps):
+                y[t, d] += weight[k, d] * seen[t + k, d]
+    return y, seen[len(seen) - taps + 1 :]
+
+
+def _window_after(x, weight, window):
+    """The text, then the window."""
+    length, seen = len(x), torch.cat([x, window])
+    return sum(tap * seen[k : k + length] for k, tap in enumerate(weight)), seen[length:]
+
+
+def _with_zeros(x, count):
+    """The last `count` tokens of x alone, after zeros where there are fewer."""
+    return torch.cat([x.new_zeros(count, x.shape[1]), x])[len(x) :]
+
+
+def _mixed(x, weight, window):
+    """A full sum over the channels, the same for all."""
+    y, window = _convolve_loop(x, weight, window)
+    return y.sum(1, keepdim=True).expand_as(y).clone(), window
+
+
+def _convolve_cases(generator):
+    """Length, channels, taps, and whether there was a text before."""
+    for length, dim, taps, past in [(2, 1, 1, 0), (3, 1, 2, 0), (1, 2, 3, 1), (4, 2, 3, 1), (5, 3, 4, 0), (2, 3, 4, 1)]:
+        yield randn(generator, length, dim), randn(generator, taps, dim), past * randn(generator, taps - 1, dim) + 0.0
+
+
+register(
+    Exercise(
+        id="6.8",
+        title="A convolution that can be resumed",
+        statement="Write the causal convolution of every channel with its own taps, and return the next window.",
+        oracle=_convolve_loop,
+        cases=_convolve_cases,
+        solution=convolve,
+        hints=(
+            "Put the window before the text. Then every token has K - 1 tokens before it, and nothing is special.",
+            "With the window in front, tap k meets the tokens x[k], x[k + 1], …: T rows of the longer text, shifted "
+            "by k.",
+            "`sum(tap * x[k : k + length] for k, tap in enumerate(weight))`, and the next window is what stands at "
+            "the END of the longer text: its last K - 1 rows, `x[length:]` (for K = 1 there are none).",
+        ),
+        mutants=(
+            Mutant(
+                "taps reversed",
+                lambda x, weight, window: _convolve_loop(x, weight.flip(0), window),
+                "your taps run the wrong way: the LAST row of the weights belongs to the token itself, the first to "
+                "the one K - 1 back",
+            ),
+            Mutant(
+                "the future",
+                lambda x, weight, window: (
+                    _convolve_loop(x.flip(0), weight.flip(0), 0 * window)[0].flip(0),
+                    _convolve_loop(x, weight, window)[1],
+                ),
+                "token t sees the tokens after it: the convolution must look back, or the model reads the answer",
+            ),
+            Mutant(
+                "no past",
+                lambda x, weight, window: (
+                    _convolve_loop(x, weight, 0 * window)[0],
+                    _convolve_loop(x, weight, window)[1],
+                ),
+                "you put zeros before the text where the window belongs: a text in two parts must give what it gives "
+                "in one",
+            ),
+            Mutant(
+                "the window after the text",
+                _window_after,
+                "you put the window after the text: its tokens came before",
+            ),
+            Mutant(
+                "the window of this text alone",
+                lambda x, weight, window: (_convolve_loop(x, weight, window)[0], _with_zeros(x, len(window))),
+                "your next window forgets the old one: after a text shorter than K - 1, and after every decoded "
+                "token, some of the old window is still in sight",
+            ),
+            Mutant(
+                "the window stays",
+                lambda x, weight, window: (_convolve_loop(x, weight, window)[0], window),
+                "you return the window that came in: it must move on to the last K - 1 tokens",
+            ),
+            Mutant(
+                "the channels mixed",
+                _mixed,
+                "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before",
+            ),
+        ),
+        claim="004:fig-mamba2-block",
+        difficulty=2,
+        minutes=10,
+        lines=3,
+    )
+)
+
+# --------------------------------------------------------------------------------- 6.9 a step as long as the token says
+
+
+def block_step(X, dt, A_log, B, C, D, state):
+    """One token for all heads of the block: y (heads, P) and the new state (heads, P, N)."""
+    y, state = step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)
+    return y + D[:, None] * X, state
+
+
+def _block_loop(X, dt, A_log, B, C, D, state):
+    """One entry of the state after the other."""
+    heads, head_dim, features = state.shape
+    y, new = torch.zeros_like(X), torch.zeros_like(state)
+    for h in range(heads):
+        decay = torch.exp(-torch.exp(A_log[h]) * dt[h])
+        for p in range(head_dim):
+            y[h, p] = D[h] * X[h, p]
+            for n in range(features):
+                new[h, p, n] = decay * state[h, p, n] + dt[h] * X[h, p] * B[n]
+                y[h, p] += C[n] * new[h, p, n]
+    return y, new
+
+
+def _stepped(log_decay=None, write=None, skip=None):
+    """A step with another log decay(dt, A_log), another write(dt, X) or another skip(dt, X, D)."""
+    log_decay = log_decay or (lambda dt, A_log: -dt * A_log.exp())
+    write = write or (lambda dt, X: dt[:, None] * X)
+    skip = skip or (lambda dt, X, D: D[:, None] * X)
+
+    def mutant(X, dt, A_log, B, C, D, state):
+        y, state = step(write(dt, X), log_decay(dt, A_log), B, C, state)
+        return y + skip(dt, X, D), state
+
+    return mutant
+
+
+def _read_too_early(X, dt, A_log, B, C, D, state):
+    """The old state is read."""
+    return state @ C + D[:, None] * X, _block_loop(X, dt, A_log, B, C, D, state)[1]
+
+
+def _token_decays_too(X, dt, A_log, B, C, D, state):
+    """The decay takes of the new token as well."""
+    decay = (-dt * A_log.exp()).exp()[:, None]
+    y, state = step(decay * dt[:, None] * X, -dt * A_log.exp(), B, C, state)
+    return y + D[:, None] * X, state
+
+
+def _block_cases(generator):
+    """Heads, P, N; first an empty state and no input, then a token of length 0, then ordinary ones."""
+    for heads, head_dim, features, kind in [(1, 1, 1, 0), (2, 1, 2, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 2, 2)]:
+        X, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
+        dt, A_log, D = -decays(generator, heads), -decays(generator, heads), randn(generator, heads)
+        B, C = randn(generator, 2, features)
+        yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
+
+
+register(
+    Exercise(
+        id="6.9",
+        title="A step as long as the token says",
+        statement="Decode one token of the block: from step sizes to decays and inputs, the recurrence, and the skip.",
+        oracle=_block_loop,
+        cases=_block_cases,
+        solution=block_step,
+        hints=(
+            "It is your `step` of 6.7, with two of its arguments made from dt first. Which two depend on how long the "
+            "token lasts?",
+            "The log decay is A·dt with A = −exp(A_log), so it is at most 0 whatever the parameter is. What is "
+            "written is dt·X.",
+            "`step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)`; then add `D[:, None] * X`, with X itself.",
+        ),
+        mutants=(
+            Mutant(
+                "X as it is",
+                _stepped(write=lambda dt, X: X),
+                "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it",
+            ),
+            Mutant(
+                "the parameter as it is",
+                _stepped(log_decay=lambda dt, A_log: -dt * A_log),
+                "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 however it is trained",
+            ),
+            Mutant(
+                "growth",
+                _stepped(log_decay=lambda dt, A_log: dt * A_log.exp()),
+                "your state grows: A is −exp(A_log), and a log decay is at most 0",
+            ),
+            Mutant(
+                "the same decay for every token",
+                _stepped(log_decay=lambda dt, A_log: -A_log.exp()),
+                "your decay does not depend on dt: every token forgets alike, and nothing is selected",
+            ),
+            Mutant(
+                "softplus twice",
+                lambda X, dt, A_log, B, C, D, state: _block_loop(
+                    X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
+                ),
+                "you take a softplus of dt: it has been through one, and a token of length 0 may occur",
+            ),
+            Mutant(
+                "the token decays too",
+                _token_decays_too,
+                "your new token has decayed already: the decay acts on the old state, then the token is written whole",
+            ),
+            Mutant(
+                "B and C exchanged",
+                lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
+                "you write with C and read with B: B is the key under which X is written, C asks",
+            ),
+            Mutant(
+                "a scaled skip",
+                _stepped(skip=lambda dt, X, D: D[:, None] * dt[:, None] * X),
+                "your skip adds D·dt·X: it passes the state by, and takes X as it is",
+            ),
+            Mutant(
+                "no skip",
+                _stepped(skip=lambda dt, X, D: 0 * X),
+                "the skip D·X is missing",
+            ),
+            Mutant(
+                "read too early",
+                _read_too_early,
+                "you read the state before the token has changed it: decay, write, then read",
+            ),
+        ),
+        claim="004:fig-mamba2-block",
+        difficulty=2,
+        minutes=8,
+        lines=2,
+    )
+)

@@ -1,0 +1,352 @@
+"""The exercises of chapter 06 on the whole: the chunked algorithm, one step of decoding, the length of a chunk."""
+
+import torch
+
+from smalearn.course.exercises.ch06_mask import INF, decay_mask, decays, randn, with_a_reset
+from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
+from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.masks.decay import split_chunks
+
+# ------------------------------------------------------------------------------------------- 6.5 the whole algorithm
+
+
+def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
+    """The scalar state space model in chunks: Y (T, P) and the last state (P, N)."""
+    length = len(X)
+    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
+    log_a = log_a[..., 0]
+    inside = (decay_mask(log_a) * (C @ B.mT)) @ X
+    entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), state)
+    Y = inside + read_states(C, log_a, entering)
+    return Y.flatten(0, 1)[:length], final
+
+
+def _recurrence(X, log_a, B, C, state):
+    """One token after the other; also all the states, the first one included."""
+    states, rows = [state], []
+    for t in range(len(X)):
+        states.append(log_a[t].exp() * states[-1] + torch.outer(X[t], B[t]))
+        rows.append(states[-1] @ C[t])
+    return torch.stack(rows), states
+
+
+def _loop(X, log_a, B, C, state, chunk_len):
+    Y, states = _recurrence(X, log_a, B, C, state)
+    return Y, states[-1]
+
+
+def _with_states(entering):
+    """The chunked algorithm where each chunk reads the state `entering(right state, chunk, the chunk before)`."""
+
+    def ssd(X, log_a, B, C, state, chunk_len):
+        parts, (_, states) = [], _recurrence(X, log_a, B, C, state)
+        chunks = list(zip(*(x.split(chunk_len) for x in (X, log_a, B, C)), strict=True))
+        for number, chunk in enumerate(chunks):
+            before = chunks[number - 1] if number else None
+            parts.append(_recurrence(*chunk, entering(states[number * chunk_len], chunk, before))[0])
+        return torch.cat(parts), states[-1]
+
+    return ssd
+
+
+def _written(state, chunk):
+    """What a chunk leaves behind, from zero."""
+    return _recurrence(*chunk, torch.zeros_like(state))[1][-1]
+
+
+def _first_for_all(X, log_a, B, C, state, chunk_len):
+    """Every chunk reads the given state."""
+    return _with_states(lambda *_: state)(X, log_a, B, C, state, chunk_len)
+
+
+def _whole_chunks_only(X, log_a, B, C, state, chunk_len):
+    """Zeros for the tokens that are left over, which the state does not know either."""
+    Y, states = _recurrence(X, log_a, B, C, state)
+    whole = len(X) // chunk_len * chunk_len
+    Y[whole:] = 0
+    return Y, states[whole]
+
+
+def _from_zero(X, log_a, B, C, state, chunk_len):
+    """The first state is not used."""
+    Y, states = _recurrence(X, log_a, B, C, torch.zeros_like(state))
+    return Y, states[-1]
+
+
+def _ssd_cases(generator):
+    sizes = [(1, 1, 1, 1), (3, 2, 1, 1), (4, 2, 2, 2), (6, 2, 3, 2), (7, 2, 2, 3), (5, 2, 2, 8), (8, 2, 2, 2)]
+    for number, (length, head_dim, features, chunk_len) in enumerate(sizes):
+        X, B, C = (randn(generator, length, size) for size in (head_dim, features, features))
+        log_a, state = decays(generator, length), randn(generator, head_dim, features)
+        if number == 0:
+            B, state = 0 * B, 0 * state
+        yield X, with_a_reset(log_a) if number == 6 else log_a, B, C, state * (number % 3 != 2), chunk_len
+
+
+register(
+    Exercise(
+        id="6.5",
+        title="The chunked algorithm",
+        statement="Put the four steps together: any length, a first state, and the last state returned.",
+        oracle=_loop,
+        cases=_ssd_cases,
+        solution=ssd_in_chunks,
+        hints=(
+            "Four lines, one for each step, with your functions of 6.1 to 6.4; before them a line that cuts, after "
+            "them a line that joins.",
+            "`split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, Q, D), with zeros after the last token: "
+            "they say nothing and decay nothing. For `log_a`, append an axis, and take it away again.",
+            "The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.",
+        ),
+        mutants=(
+            Mutant(
+                "no states",
+                _with_states(lambda state, chunk, before: torch.zeros_like(state)),
+                "these are the diagonal blocks alone: step 4, what the states say, is never added",
+            ),
+            Mutant(
+                "own chunk twice",
+                _with_states(lambda state, chunk, before: state + _written(state, chunk)),
+                "each chunk also reads what it writes itself, which its diagonal block has counted: read the state "
+                "that ENTERS the chunk",
+            ),
+            Mutant(
+                "the first state for all",
+                _first_for_all,
+                "every chunk starts from the given state: only the first one does, the others from what came before",
+            ),
+            Mutant(
+                "only the chunk before",
+                _with_states(lambda state, chunk, before: _written(state, before) if before else state),
+                "each chunk knows only the chunk before it: the states must be handed on, decayed, through all chunks",
+            ),
+            Mutant(
+                "the rest left out",
+                _whole_chunks_only,
+                "the last, shorter chunk is lost: T need not be a multiple of the chunk length",
+            ),
+            Mutant(
+                "from zero",
+                _from_zero,
+                "the given state is ignored: it enters the first chunk",
+            ),
+        ),
+        claim="004:block-decomposition",
+        difficulty=3,
+        minutes=20,
+        lines=7,
+    )
+)
+
+# ------------------------------------------------------------------------------------------------ 6.7 a single token
+
+
+def step(x, log_a, B, C, state):
+    """One token for all heads: y (heads, P) and the new state (heads, P, N)."""
+    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
+    return state @ C, state
+
+
+def _step_loop(x, log_a, B, C, state):
+    """One entry of the state after the other."""
+    heads, head_dim, features = state.shape
+    y, new = torch.zeros_like(x), torch.zeros_like(state)
+    for h in range(heads):
+        for p in range(head_dim):
+            for n in range(features):
+                new[h, p, n] = log_a[h].exp() * state[h, p, n] + x[h, p] * B[n]
+                y[h, p] += C[n] * new[h, p, n]
+    return y, new
+
+
+def _stepped(update, read=lambda old, new: new):
+    """A step with `update(decay, state, what is written)` that reads `read(old state, new state)`."""
+
+    def step(x, log_a, B, C, state):
+        new = update(log_a.exp()[:, None, None], state, x[:, :, None] * B)
+        return read(state, new) @ C, new
+
+    return step
+
+
+def _read_too_early(x, log_a, B, C, state):
+    """The old state is decayed, read, and only then written to."""
+    left = log_a.exp()[:, None, None] * state
+    return left @ C, left + x[:, :, None] * B
+
+
+def _step_cases(generator):
+    for heads, head_dim, features, kind in [(1, 1, 1, 0), (1, 2, 2, 1), (2, 2, 2, 1), (3, 2, 4, 1)]:
+        x, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
+        log_a = decays(generator, heads) * (kind > 0)
+        yield x * (kind > 0), log_a, *randn(generator, 2, features), state
+    reset = torch.tensor([-INF, -0.5]).double()
+    for kept in (0, 1):  # an empty state, and one that a head forgets
+        yield randn(generator, 2, 3), reset, *randn(generator, 2, 2), kept * randn(generator, 2, 3, 2)
+
+
+register(
+    Exercise(
+        id="6.7",
+        title="One token more",
+        statement="Decode: one step for all heads of a group, which share B and C but not x and the decay.",
+        oracle=_step_loop,
+        cases=_step_cases,
+        solution=step,
+        hints=(
+            "The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?",
+            "`x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.",
+            "The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.",
+        ),
+        mutants=(
+            Mutant(
+                "read, then written",
+                _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
+                "you read the state before the token was written: in training a token sees itself (the diagonal of L "
+                "is 1)",
+            ),
+            Mutant(
+                "decayed, read, then written",
+                _read_too_early,
+                "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
+                "lets through in training",
+            ),
+            Mutant(
+                "written, then decayed",
+                _stepped(lambda decay, state, new: decay * (state + new)),
+                "the token meets its own decay: decay the old state first, then write",
+            ),
+            Mutant(
+                "no decay",
+                _stepped(lambda decay, state, new: state + new),
+                "the old state does not decay",
+            ),
+            Mutant(
+                "overwritten",
+                _stepped(lambda decay, state, new: new),
+                "the old state is lost: add to what is left of it",
+            ),
+            Mutant(
+                "the decay on what is new",
+                _stepped(lambda decay, state, new: state + decay * new),
+                "you decay the new token and keep the old state: it is the other way round",
+            ),
+        ),
+        claim="004:hybrid",
+        difficulty=1,
+        minutes=6,
+        lines=2,
+    )
+)
+
+# ---------------------------------------------------------------------------------------- 6.6 the length of a chunk
+
+
+def best_chunk_len(length, state, head_dim):
+    """The chunk length of the fewest multiply-adds, the smallest if there are several."""
+
+    def macs(chunk_len):
+        chunks = -(-length // chunk_len)
+        inside = chunk_len**2 * (state + head_dim)
+        through = 2 * chunk_len * state * head_dim + state * head_dim
+        return chunks * (inside + through)
+
+    return min(range(1, length + 1), key=macs)
+
+
+def _cheapest(cost):
+    """The chunk length with the least cost(chunks, chunk_len, state, head_dim), by trying them all."""
+
+    def best(length, state, head_dim):
+        costs = [cost(-(-length // q), q, state, head_dim) for q in range(1, length + 1)]
+        return costs.index(min(costs)) + 1
+
+    return best
+
+
+def _chunk_macs(c, q, n, p):
+    """Scores and their product with X, states written and read, states handed over, for all chunks."""
+    return c * q * q * n + c * q * q * p + c * q * n * p + c * q * n * p + c * n * p
+
+
+def _largest(length, state, head_dim):
+    """The same, but the largest of several that are equally cheap."""
+    costs = [_chunk_macs(-(-length // q), q, state, head_dim) for q in range(length, 0, -1)]
+    return length - costs.index(min(costs))
+
+
+def _length_cases(generator):
+    yield 1, 4, 4
+    yield 2, 1, 1
+    yield from [(100, 16, 16), (500, 64, 64), (500, 128, 64), (300, 256, 64), (400, 16, 256)]
+
+
+register(
+    Exercise(
+        id="6.6",
+        title="How long is a chunk?",
+        statement="Find the chunk length with the fewest multiply-adds by counting the four steps for every length.",
+        oracle=_cheapest(_chunk_macs),
+        cases=_length_cases,
+        solution=best_chunk_len,
+        hints=(
+            "Count for one chunk of Q tokens, then multiply by the number of chunks, ⌈T / Q⌉: the last one is padded. "
+            "How many multiply-adds has a product of (Q, N) with (N, Q)?",
+            "Inside: Q²·N for the scores and Q²·P for the values. Each state: Q·N·P to write, N·P to hand over, Q·N·P "
+            "to read. (The mask's Q² products and the scalings are not counted.)",
+            "`min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.",
+        ),
+        mutants=(
+            Mutant(
+                "nothing handed over",
+                _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p)),
+                "handing over is free in your count: N·P multiply-adds a chunk are missing, and without them a chunk "
+                "of one token is always best",
+            ),
+            Mutant(
+                "every pair of chunks",
+                _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p) + c * c * n * p),
+                "you hand over from every chunk to every later one, as the listing does with its matrix over chunks: a "
+                "loop needs N·P once a chunk",
+            ),
+            Mutant(
+                "memory",
+                _cheapest(lambda c, q, n, p: c * (q * q + n * p)),
+                "this is the length that STORES least, scores and states together: you were asked for multiply-adds",
+            ),
+            Mutant(
+                "only the scores",
+                _cheapest(lambda c, q, n, p: c * (q * q * n + 2 * q * n * p + n * p)),
+                "inside a chunk the scores (Q·Q·N) are only half of it: they are then multiplied with X, Q·Q·P",
+            ),
+            Mutant(
+                "the formula",
+                lambda length, state, head_dim: min(
+                    length, max(1, round((state * head_dim / (state + head_dim)) ** 0.5))
+                ),
+                "this is the length next to √(N·P / (N + P)), the least if T / Q chunks need not be a whole number. "
+                "There are ⌈T / Q⌉, and the last one, padded, costs as much as a full one",
+            ),
+            Mutant(
+                "half a block",
+                _cheapest(lambda c, q, n, p: c * (q * (q + 1) / 2 * (n + p) + 2 * q * n * p + n * p)),
+                "inside a chunk you count only the pairs that the mask keeps: a matrix product computes the whole "
+                "Q × Q block, and the mask throws half of it away",
+            ),
+            Mutant(
+                "the largest of equals",
+                _largest,
+                "several lengths cost the same: the smallest of them is asked for",
+            ),
+            Mutant(
+                "two halves",
+                lambda length, state, head_dim: min(length, round((state * head_dim) ** 0.5)),
+                "this is √(N·P), where the diagonal blocks cost as much as the states: a balance, not the least",
+            ),
+        ),
+        claim="004:listing-cost",
+        difficulty=2,
+        minutes=12,
+        lines=6,
+    )
+)

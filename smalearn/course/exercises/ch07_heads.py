@@ -1,0 +1,278 @@
+"""The exercises of chapter 07 on heads: no look ahead, the nearest point by hand, and heads that add up."""
+
+import torch
+
+from smalearn.course.exercises.ch07_products import randn
+from smalearn.course.exercises.core import Exercise, Mutant, register
+
+# -------------------------------------------------------------------------------------------------- 7.9 no look ahead
+
+
+def causal_weights(S):
+    """Softmax over the sources that a token may see: its own and all before it. S (..., T, T)."""
+    later = torch.ones_like(S, dtype=torch.bool).triu(1)
+    return S.masked_fill(later, -torch.inf).softmax(-1)
+
+
+def _rows(S, seen=lambda t: t + 1):
+    """Row by row, over the sources it sees and no others."""
+    if S.ndim > 2:
+        return torch.stack([_rows(one, seen) for one in S])
+    W = torch.zeros_like(S)
+    for t in range(len(S)):
+        e = (S[t, : seen(t)] - S[t, : seen(t)].max()).exp()
+        W[t, : seen(t)] = e / e.sum()
+    return W
+
+
+def _mask_cases(generator):
+    """The third case: scores far below zero, and of each row the last is the largest, by more than any -1e9."""
+    yield (randn(generator, 1, 1),)
+    yield (torch.zeros(2, 2, dtype=torch.float64),)
+    yield (randn(generator, 3, 3) + 1e12 * torch.tensor([-4.0, -3.0, -2.0]),)
+    yield (3 * randn(generator, 4, 4),)
+    yield (randn(generator, 2, 5, 5),)
+
+
+register(
+    Exercise(
+        id="7.9",
+        title="No look ahead",
+        statement="Turn scores into causal weights: row t is a softmax over the sources 0 to t, and 0 behind them.",
+        oracle=_rows,
+        cases=_mask_cases,
+        solution=causal_weights,
+        hints=(
+            "The exponential of which number is 0?",
+            "Put −∞ in the place of the scores above the diagonal, then take the softmax. (Above, not on it: a row of "
+            "−∞ alone has no softmax. And to take the softmax first and rescale what is left fails where nothing is "
+            "left.)",
+            "`S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)`",
+        ),
+        mutants=(
+            Mutant(
+                "multiplied inside",
+                lambda S: S.tril().softmax(-1),
+                "you multiply the scores by 0 and 1, as the paper's equation 14: exp(0) is 1, so that later tokens "
+                "still have weight",
+            ),
+            Mutant(
+                "multiplied outside",
+                lambda S: S.softmax(-1).tril(),
+                "you set weights to 0 after the softmax: the rows no longer sum to 1, and the later tokens still "
+                "decide how large the others are",
+            ),
+            Mutant(
+                "a large number",
+                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -1e4).softmax(-1),
+                "you put a large negative number where −∞ belongs: scores may lie below it, and then the future wins",
+            ),
+            Mutant(
+                "a large number added",
+                lambda S: (S - 1e9 * torch.ones_like(S).triu(1)).softmax(-1),
+                "you take a large number off the later scores: they may be larger by more, and only −∞ is enough",
+            ),
+            Mutant(
+                "not itself",
+                lambda S: _rows(S, lambda t: max(t, 1)),
+                "a token does not see itself: only what lies above the diagonal is later",
+            ),
+            Mutant(
+                "the other triangle",
+                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).tril(-1), -torch.inf).softmax(-1),
+                "you mask what came before: row t is the token that asks, and the sources after it lie above the "
+                "diagonal",
+            ),
+            Mutant(
+                "down the columns",
+                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -torch.inf).softmax(-2),
+                "your columns sum to 1: the softmax runs over the sources, the last axis",
+            ),
+            Mutant(
+                "no mask",
+                lambda S: S.softmax(-1),
+                "there is no mask: every token sees the whole text",
+            ),
+        ),
+        claim="003:eq14",
+        difficulty=1,
+        minutes=5,
+        lines=2,
+    )
+)
+
+# --------------------------------------------------------------------------------------- 7.10 the nearest point by hand
+
+
+def nearest_head(x, X, beta):
+    """The head with M = β I and the points as values: softmax(β X x) X."""
+    return (beta * X @ x).softmax(-1) @ X
+
+
+def _nearest_loop(x, X, beta, score=torch.dot):
+    """One point at a time."""
+    scores = torch.stack([beta * score(x, point) for point in X])
+    weights = (scores - scores.max()).exp()
+    return sum(w * point for w, point in zip(weights / weights.sum(), X, strict=True))
+
+
+def _sphere_cases(generator):
+    """Points on the sphere; in the first case the query is the only point there is."""
+    one = torch.nn.functional.normalize(randn(generator, 1, 3), dim=-1)
+    yield one[0], one, 1.0
+    for points, dim, beta in [(2, 2, 1.0), (3, 2, 5.0), (5, 4, 20.0), (8, 16, 1e6)]:
+        drawn = torch.nn.functional.normalize(randn(generator, points + 1, dim), dim=-1)
+        yield drawn[0], drawn[1:], beta
+
+
+register(
+    Exercise(
+        id="7.10",
+        title="The nearest point by hand",
+        statement="Build the attention head that answers a query on the sphere with the nearest point as β grows.",
+        oracle=_nearest_loop,
+        cases=_sphere_cases,
+        solution=nearest_head,
+        hints=(
+            "On the sphere |x - y|² = 2 - 2 x^T y. So which score is largest for the nearest point?",
+            "The score is β x^T y, its matrix β I. The values are the points themselves.",
+            "`(beta * X @ x).softmax(-1) @ X`",
+        ),
+        mutants=(
+            Mutant(
+                "the farthest",
+                lambda x, X, beta: _nearest_loop(x, X, -beta),
+                "your answer goes to the farthest point as β grows: a distance is small where a score must be large",
+            ),
+            Mutant(
+                "no softmax",
+                lambda x, X, beta: sum(beta * (x @ point) * point for point in X),
+                "without softmax this is a sum over all points: nothing is chosen",
+            ),
+            Mutant(
+                "no scale",
+                lambda x, X, beta: _nearest_loop(x, X, 1.0),
+                "β is missing: scores between -1 and 1 leave all points nearly equal weights",
+            ),
+            Mutant(
+                "scaled by √d",
+                lambda x, X, beta: _nearest_loop(x, X, beta / x.numel() ** 0.5),
+                "you divide by √d: here β alone says how sharp the choice is",
+            ),
+            Mutant(
+                "twice the score",
+                lambda x, X, beta: _nearest_loop(x, X, 2 * beta),
+                "your head has M = 2β I: -|x - y|² is 2 x^T y and a constant, so take half of it",
+            ),
+            Mutant(
+                "a distance for a form",
+                lambda x, X, beta: _nearest_loop(x, X, beta, lambda x, point: -(x - point).norm()),
+                "this is nearest first too, but |x - y| is no bilinear form: no M gives such a score, β x^T y does",
+            ),
+            Mutant(
+                "a hard choice",
+                lambda x, X, beta: X[(X @ x).argmax()],
+                "this is the nearest point itself, the limit β → ∞: the head has a softmax, and gives a mean",
+            ),
+        ),
+        claim="003:nearest-neighbour",
+        difficulty=1,
+        minutes=6,
+        lines=1,
+    )
+)
+
+# --------------------------------------------------------------------------------- 7.11 heads that add up, by formula
+
+
+def linear_error(heads, rank, dim, points):
+    """The least error of linear attention with H heads of rank r on in-context regression from N pairs."""
+    whole = min(heads * rank, dim)
+    return 1 - whole / dim * points / (points + dim + 1)
+
+
+def _least(dim, points, directions):
+    """The lowest point of E |I - γ A P|² / d, a parabola in γ, from the moments of Gaussian numbers.
+
+    A = Σ x_i x_i^T. Its mean is N/d. An entry of A² is Σ_(i, j, e) x_i[u] x_i[e] x_j[e] x_j[v], u = v on the diagonal:
+    x_i and x_j are independent, or one, and then the moment has three pairings.
+    """
+    mean, square = points / dim, 0.0
+    for i in range(points):
+        for j in range(points):
+            for e in range(dim):
+                pairs = float(e == 0) if i != j else 3.0 if e == 0 else 1.0
+                square += pairs / dim**2
+    gamma = mean / square
+    return 1 - 2 * gamma * mean * directions / dim + gamma**2 * square * directions / dim
+
+
+def _measured_rank(heads, rank, dim):
+    """Rank of a sum of random matrices."""
+    generator = torch.Generator().manual_seed(3)
+    M = torch.zeros(dim, dim, dtype=torch.float64)
+    for _ in range(heads):
+        L, R = torch.randn(2, dim, rank, generator=generator, dtype=torch.float64)
+        M += L @ R.mT
+    return torch.linalg.matrix_rank(M).item()
+
+
+def _error_cases(generator):
+    yield from [(1, 0, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
+
+
+register(
+    Exercise(
+        id="7.11",
+        title="Heads that add up",
+        statement="Say how small the error of linear attention with H heads of rank r can be on in-context regression.",
+        oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),
+        cases=_error_cases,
+        solution=linear_error,
+        hints=(
+            "Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a "
+            "(d, d) matrix, at most?",
+            "The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d "
+            "directions. Each direction kept wins N/(N + d + 1), divided by d.",
+            "`1 - min(heads * rank, dim) / dim * points / (points + dim + 1)`",
+        ),
+        mutants=(
+            Mutant(
+                "one head",
+                lambda heads, rank, dim, points: linear_error(1, rank, dim, points),
+                "this is the error of a single head: without softmax the ranks of heads add up",
+            ),
+            Mutant(
+                "beyond d",
+                lambda heads, rank, dim, points: 1 - heads * rank / dim * points / (points + dim + 1),
+                "a (d, d) matrix has no more than d directions: min(H r, d)",
+            ),
+            Mutant(
+                "γ forgotten",
+                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) * points * (points + dim + 1) / dim**3,
+                "M is to be near γ I, not I: what a direction wins is N(N + d + 1)/d³ times γ²",
+            ),
+            Mutant(
+                "no noise",
+                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) / dim,
+                "this is what infinitely many points would leave: A = Σ x x^T is not its mean, and E A² is larger than "
+                "(E A)² by the factor (N + d + 1)/N",
+            ),
+            Mutant(
+                "no fourth moment",
+                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) / dim * points / (points + dim),
+                "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has three pairings, not two",
+            ),
+            Mutant(
+                "enough points",
+                lambda heads, rank, dim, points: 1 - min(heads * rank, dim, points) / dim,
+                "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
+                "cannot invert A",
+            ),
+        ),
+        claim="003:full-rank-head",
+        difficulty=2,
+        minutes=12,
+        lines=2,
+    )
+)

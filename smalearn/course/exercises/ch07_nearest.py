@@ -1,0 +1,149 @@
+"""The exercise of chapter 07 on best approximation: the block tensor train nearest to a matrix."""
+
+import torch
+
+from smalearn.course.exercises.ch07_products import randn
+from smalearn.course.exercises.core import Exercise, Mutant, register
+
+
+def nearest_train(M, sizes, rank):
+    """The (a·b, c·d) matrix nearest to M that is a block tensor train of these sizes with s = rank."""
+    a, b, c, d = sizes
+    slices = M.view(a, b, c, d).permute(1, 2, 0, 3)  # (b, c, a, d)
+    U, S, Vh = torch.linalg.svd(slices, full_matrices=False)
+    near = (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]
+    return near.permute(2, 0, 1, 3).reshape(M.shape)
+
+
+def _cut(M, keep):
+    """M with only its singular values number `keep`."""
+    U, S, Vh = torch.linalg.svd(M, full_matrices=False)
+    return U[:, keep] @ torch.diag(S[keep]) @ Vh[keep]
+
+
+def _slice_loop(M, sizes, rank, keep=None, rows=None, columns=None):
+    """Every slice on its own: rows j, j + b, ..., columns k·d to (k + 1)·d, cut to rank s."""
+    a, b, c, d = sizes
+    keep = keep or (lambda s: slice(None, s))
+    rows = rows or (lambda j: [i * b + j for i in range(a)])
+    columns = columns or (lambda k: [k * d + j for j in range(d)])
+    near = torch.zeros_like(M)
+    for j in range(b):
+        for k in range(c):
+            where = torch.tensor(rows(j))[:, None], torch.tensor(columns(k))
+            near[where] = _cut(M[where], keep(rank))
+    return near
+
+
+def _tiles(M, sizes, rank):
+    a, *_ = sizes
+    return _slice_loop(M, sizes, rank, rows=lambda j: [j * a + i for i in range(a)])
+
+
+def _strided(M, sizes, rank):
+    _, _, c, d = sizes
+    return _slice_loop(M, sizes, rank, columns=lambda k: [j * c + k for j in range(d)])
+
+
+def _cut_all(slices, rank):
+    """Each of the slices (..., rows, columns) cut to rank s."""
+    U, S, Vh = torch.linalg.svd(slices, full_matrices=False)
+    return (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]
+
+
+def _not_back(M, sizes, rank):
+    return _cut_all(M.reshape(sizes).permute(1, 2, 0, 3), rank).reshape(M.shape)
+
+
+def _neighbours(M, sizes, rank):
+    """The b × d tiles of M, a and c in front."""
+    return _cut_all(M.reshape(sizes).transpose(1, 2), rank).transpose(1, 2).reshape(M.shape)
+
+
+def _unweighted(M, sizes, rank):
+    a, b, c, d = sizes
+    U, _, Vh = torch.linalg.svd(M.reshape(a, b, c, d).permute(1, 2, 0, 3), full_matrices=False)
+    return (U[..., :rank] @ Vh[..., :rank, :]).permute(2, 0, 1, 3).reshape(M.shape)
+
+
+def _nearest_cases(generator):
+    yield torch.ones(1, 1).double(), (1, 1, 1, 1), 1
+    for sizes, rank in [
+        ((3, 1, 1, 4), 2),
+        ((1, 4, 3, 1), 1),
+        ((2, 2, 2, 2), 1),
+        ((4, 2, 1, 4), 1),
+        ((3, 4, 2, 6), 2),
+        ((4, 3, 3, 4), 3),
+    ]:
+        a, b, c, d = sizes
+        yield randn(generator, a * b, c * d), sizes, rank
+
+
+register(
+    Exercise(
+        id="7.6",
+        title="The nearest train",
+        statement="Project a matrix on the block tensor trains of given sizes: cut each of its slices to rank s.",
+        oracle=_slice_loop,
+        cases=_nearest_cases,
+        solution=nearest_train,
+        hints=(
+            "For which rows and columns do b and c stay the same? That is a slice; the entries of different slices "
+            "share no factor.",
+            "View M as (a, b, c, d) and bring b and c to the front. `torch.linalg.svd` decomposes all slices at once; "
+            "keep the s largest singular values of each.",
+            "`M.view(a, b, c, d).permute(1, 2, 0, 3)`, its SVD with `full_matrices=False`, "
+            "`(U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]`, and back: `.permute(2, 0, 1, 3)`, then "
+            "`.reshape(M.shape)`.",
+        ),
+        mutants=(
+            Mutant(
+                "M as a whole",
+                lambda M, sizes, rank: _cut(M, slice(None, rank)),
+                "this is the nearest matrix of rank s: cut every slice on its own, M may then have a high rank",
+            ),
+            Mutant(
+                "tiles, not slices",
+                _tiles,
+                "you cut M into a × d tiles of neighbouring rows: rows are numbered (a b), so that the rows of a slice "
+                "are b apart",
+            ),
+            Mutant(
+                "columns apart",
+                _strided,
+                "the columns of your slices are c apart: columns are numbered (c d), so that those of a slice stand "
+                "side by side",
+            ),
+            Mutant(
+                "a and c in front",
+                _neighbours,
+                "you cut the b × d tiles of M, one for each a and c: a slice has one b and one c, and is a × d",
+            ),
+            Mutant(
+                "not put back",
+                _not_back,
+                "your slices are right, but still in the order (b, c, a, d): put the axes back before you reshape",
+            ),
+            Mutant(
+                "the last singular values",
+                lambda M, sizes, rank: _slice_loop(M, sizes, rank, keep=lambda s: slice(-s, None)),
+                "you keep the smallest singular values: the nearest matrix keeps the largest",
+            ),
+            Mutant(
+                "one too many",
+                lambda M, sizes, rank: _slice_loop(M, sizes, rank, keep=lambda s: slice(None, s + 1)),
+                "you keep s + 1 singular values of each slice",
+            ),
+            Mutant(
+                "no singular values",
+                _unweighted,
+                "U and V alone are directions: the singular values say how far to go in each",
+            ),
+        ),
+        claim="003:btt-universal",
+        difficulty=3,
+        minutes=15,
+        lines=5,
+    )
+)

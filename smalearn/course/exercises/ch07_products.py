@@ -1,0 +1,331 @@
+"""The exercises of chapter 07 on fast products: levels, block tensor trains, and a Kronecker product as one."""
+
+import torch
+
+from smalearn.course.exercises.core import Exercise, Mutant, register
+
+
+def randn(generator, *shape):
+    """Standard normal numbers in float64."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# ---------------------------------------------------------------------------------------------- 7.1 level by level
+
+
+def levels_product(L, R, ranks, blocks, x):
+    """M x for the multi-level low rank M with factors L and R (D, Σ r_l), level l in p_l equal blocks."""
+    y, start = torch.zeros_like(x), 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        L_l, R_l = (F[:, start : start + rank].unflatten(0, (p, -1)) for F in (L, R))
+        y = y + (L_l @ (R_l.mT @ x.view(p, -1, 1))).flatten()
+        start += rank
+    return y
+
+
+def _joined(i, j, p, dim):
+    """Do features i and j lie in the same of p blocks?"""
+    return i // (dim // p) == j // (dim // p)
+
+
+def _levels_loop(L, R, ranks, blocks, x, joined=_joined, start_of=lambda ranks, i: sum(ranks[:i])):
+    """M x, feature by feature: level l joins i and j where both lie in the same block."""
+    dim, y = len(x), torch.zeros_like(x)
+    for level, (rank, p) in enumerate(zip(ranks, blocks, strict=True)):
+        start = start_of(ranks, level)
+        for i in range(dim):
+            for j in range(dim):
+                if joined(i, j, p, dim):
+                    y[i] += L[i, start : start + rank] @ R[j, start : start + rank] * x[j]
+    return y
+
+
+def _cascade(L, R, ranks, blocks, x):
+    """The levels one after the other, each fed with what the one before has made."""
+    for level, (rank, p) in enumerate(zip(ranks, blocks, strict=True)):
+        start = sum(ranks[:level])
+        factors = (F[:, start : start + rank] for F in (L, R))
+        x = _levels_loop(*factors, [rank], [p], x)
+    return x
+
+
+def _level_cases(generator):
+    for dim, ranks, blocks in [
+        (1, [1], [1]),
+        (4, [2], [1]),
+        (4, [1], [2]),
+        (6, [1, 2], [1, 3]),
+        (8, [2, 1, 1], [1, 2, 4]),
+    ]:
+        L, R, x = randn(generator, dim, sum(ranks)), randn(generator, dim, sum(ranks)), randn(generator, dim)
+        yield L, R, ranks, blocks, x
+    yield randn(generator, 4, 2), randn(generator, 4, 2), [1, 1], [1, 1], randn(generator, 4)
+
+
+register(
+    Exercise(
+        id="7.1",
+        title="Level by level",
+        statement="Multiply a vector by a multi-level low rank matrix without forming the matrix.",
+        oracle=_levels_loop,
+        cases=_level_cases,
+        solution=levels_product,
+        hints=(
+            "One level first. Its p blocks of L are (p, D/p, r), those of R too, and x is p pieces of D/p features.",
+            "Each piece of x meets its own block of R and becomes r numbers; its own block of L makes D/p of them. "
+            "With the blocks as a leading axis that is two batched products. Then add up the levels.",
+            "For each level take its columns of L and R, `start` to `start + rank`, and `.unflatten(0, (p, -1))`; add "
+            "`(L_l @ (R_l.mT @ x.view(p, -1, 1))).flatten()` to y; move `start` on by `rank`.",
+        ),
+        mutants=(
+            Mutant(
+                "no blocks",
+                lambda L, R, ranks, blocks, x: L @ (R.mT @ x),
+                "this is L Rᵀ x, low rank: every level sees the whole of x. At level l a feature meets only its own "
+                "block of D/p_l features",
+            ),
+            Mutant(
+                "every p-th feature",
+                lambda *given: _levels_loop(*given, joined=lambda i, j, p, dim: i % p == j % p),
+                "your blocks hold every p-th feature: a block is D/p_l features side by side",
+            ),
+            Mutant(
+                "blocks of p",
+                lambda *given: _levels_loop(*given, joined=lambda i, j, p, dim: i // p == j // p),
+                "your blocks have p_l features: p_l is how many blocks there are, each of D/p_l features",
+            ),
+            Mutant(
+                "always the first columns",
+                lambda *given: _levels_loop(*given, start_of=lambda ranks, level: 0),
+                "every level takes the first columns of L and R: level l has its own, after those of the levels before",
+            ),
+            Mutant(
+                "columns by the number of the level",
+                lambda *given: _levels_loop(*given, start_of=lambda ranks, level: level),
+                "your columns start at the number of the level: they start after all r of the levels before, at their "
+                "sum",
+            ),
+            Mutant(
+                "the last level alone",
+                lambda L, R, ranks, blocks, x: _levels_loop(
+                    L[:, -ranks[-1] :], R[:, -ranks[-1] :], ranks[-1:], blocks[-1:], x
+                ),
+                "only the last level is left, each overwrites the one before: add them up",
+            ),
+            Mutant(
+                "one level after the other",
+                _cascade,
+                "you feed each level with what the one before has made, a product of the levels. They all see x, and "
+                "the results add up",
+            ),
+            Mutant(
+                "a mean of the levels",
+                lambda L, R, ranks, blocks, x: _levels_loop(L, R, ranks, blocks, x) / len(ranks),
+                "you take the mean of the levels: they are added, with no weights",
+            ),
+            Mutant(
+                "L and R exchanged",
+                lambda L, R, ranks, blocks, x: _levels_loop(R, L, ranks, blocks, x),
+                "L and R are exchanged, so this is Mᵀ x: R reads x, L writes y",
+            ),
+        ),
+        claim="003:eq4",
+        difficulty=2,
+        minutes=12,
+        lines=7,
+    )
+)
+
+# ------------------------------------------------------------------------------------ 7.3 two products and a regrouping
+
+
+def train_product(L, R, x):
+    """M x for a block tensor train with factors L (b, a, c, s) and R (c, d, b, s)."""
+    b, _, c, s = L.shape
+    Z = R.flatten(2).mT @ x.view(c, -1, 1)  # (c, b·s, 1)
+    Z = Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)  # P_R
+    Y = L.flatten(2) @ Z  # (b, a, 1)
+    return Y[..., 0].mT.flatten()  # P_L
+
+
+def _train_loop(L, R, x):
+    """M x by the formula of its entries."""
+    b, a, c, s = L.shape
+    d = R.shape[1]
+    y = torch.zeros(a * b, dtype=x.dtype)
+    for row in range(a * b):
+        for column in range(c * d):
+            (i, j), (k, h) = divmod(row, b), divmod(column, d)
+            y[row] += sum(L[j, i, k, q] * R[k, h, j, q] for q in range(s)) * x[column]
+    return y
+
+
+def _unmoved(L, R, x):
+    """What stands between the factors is read in the order (b, c, s) though it is written as (c, b, s)."""
+    b, _, c, s = L.shape
+    Z = (R.flatten(2).mT @ x.view(c, -1, 1)).reshape(b, c * s, 1)
+    return (L.flatten(2) @ Z)[..., 0].mT.flatten()
+
+
+def _neither(L, R, x):
+    """Both factors, no permutation."""
+    b, _, c, s = L.shape
+    Z = (R.flatten(2).mT @ x.view(c, -1, 1)).reshape(b, c * s, 1)
+    return (L.flatten(2) @ Z).flatten()
+
+
+def _reversed(L, R, x):
+    """P_R turns all three axes around: (c, b, s) to (s, b, c)."""
+    b, _, c, s = L.shape
+    Z = (R.flatten(2).mT @ x.view(c, -1, 1)).view(c, b, s).transpose(0, 2).reshape(b, c * s, 1)
+    return (L.flatten(2) @ Z)[..., 0].mT.flatten()
+
+
+def _crossed_ranks(L, R, x):
+    """P_R moves b to the front, but leaves s before c."""
+    b, _, c, s = L.shape
+    Z = (R.flatten(2).mT @ x.view(c, -1, 1)).view(c, b, s).permute(1, 2, 0).reshape(b, c * s, 1)
+    return (L.flatten(2) @ Z)[..., 0].mT.flatten()
+
+
+def _train_cases(generator):
+    for a, b, c, d, s in [(1, 1, 1, 1, 1), (2, 1, 1, 3, 2), (1, 3, 1, 2, 1), (3, 1, 2, 2, 1), (2, 2, 2, 2, 1)]:
+        yield randn(generator, b, a, c, s), randn(generator, c, d, b, s), randn(generator, c * d)
+    for a, b, c, d, s in [(2, 3, 2, 3, 2), (3, 4, 2, 6, 2)]:
+        yield randn(generator, b, a, c, s), randn(generator, c, d, b, s), randn(generator, c * d)
+
+
+register(
+    Exercise(
+        id="7.3",
+        title="Mix, regroup, mix, regroup",
+        statement="Multiply a vector by a block tensor train: two batched products, with a regrouping after each.",
+        oracle=_train_loop,
+        cases=_train_cases,
+        solution=train_product,
+        hints=(
+            "Start at the right: cut x into c pieces of d features. Each meets its own block of R, a (d, b·s) matrix, "
+            "transposed. What are the axes of the result?",
+            "The result is (c, b, s): c blocks have each made b·s numbers. Block j of L wants (c, s) numbers, those "
+            "with b = j. So bring b to the front; the order of c and s stays.",
+            "`Z = R.flatten(2).mT @ x.view(c, -1, 1)`; `Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)`; "
+            "`Y = L.flatten(2) @ Z` is (b, a, 1). Rows are numbered (a b): transpose once more, then flatten.",
+        ),
+        mutants=(
+            Mutant(
+                "no P_L",
+                lambda L, R, x: _train_loop(L, R, x).view(L.shape[1], L.shape[0]).mT.flatten(),
+                "the result is in the order (b a): P_L is missing. Row number i·b + j is entry i of block j",
+            ),
+            Mutant(
+                "no P_R",
+                _unmoved,
+                "P_R is missing: you read the numbers between the factors as (b, c, s), but they were written as "
+                "(c, b, s). A view moves nothing",
+            ),
+            Mutant(
+                "no permutation",
+                _neither,
+                "P_R and P_L are both missing: bring the (c, b, s) numbers between the factors into the order "
+                "(b, c, s), and the (b, a) numbers at the end into (a, b)",
+            ),
+            Mutant(
+                "axes reversed",
+                _reversed,
+                "you turn (c, b, s) around to (s, b, c): P_R makes (b, c, s) of it, and exchanges c and b alone",
+            ),
+            Mutant(
+                "c and s crossed",
+                _crossed_ranks,
+                "the blocks of L have their columns in the order (c, s), yours meet them as (s, c): P_R exchanges c "
+                "and b alone",
+            ),
+            Mutant(
+                "x cut the other way",
+                lambda L, R, x: _train_loop(L, R, x.view(R.shape[1], R.shape[0]).mT.flatten()),
+                "you cut x into every c-th feature: columns are numbered (c d), so a piece is d features side by side",
+            ),
+            Mutant(
+                "rank one",
+                lambda L, R, x: _train_loop(L[..., :1], R[..., :1], x),
+                "only the first of the s terms is there: sum over s too",
+            ),
+        ),
+        claim="003:eq5",
+        difficulty=2,
+        minutes=15,
+        lines=5,
+    )
+)
+
+# ----------------------------------------------------------------------------------- 7.5 a Kronecker product as a train
+
+
+def kronecker_as_train(A, B):
+    """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B."""
+    b, c = len(B), A.shape[1]
+    return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
+
+
+def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
+    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h], each block times a number."""
+    (a, c), (b, d) = A.shape, B.shape
+    L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
+    for j in range(b):
+        for k in range(c):
+            for i in range(a):
+                L[j, i, k, 0] = left(j) * A[i, k]
+            for h in range(d):
+                R[k, h, j, 0] = right(k) * B[j, h]
+    return L, R
+
+
+def _kronecker_cases(generator):
+    """No two sizes alike in the last case: who takes one for another, or transposes too little, gets another shape."""
+    for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
+        yield randn(generator, a, c), randn(generator, b, d)
+
+
+register(
+    Exercise(
+        id="7.5",
+        title="A Kronecker product is a train",
+        statement="Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.",
+        oracle=_kronecker_loop,
+        cases=_kronecker_cases,
+        solution=kronecker_as_train,
+        hints=(
+            "Compare the entries: A[a, c] B[b, d] is to be L[b, a, c, 0] R[c, d, b, 0]. On what does L depend, on what "
+            "not?",
+            "L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).",
+            "`A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.",
+        ),
+        mutants=(
+            Mutant(
+                "B reshaped",
+                lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
+                "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
+                "R enters the product transposed, so transpose B",
+            ),
+            Mutant(
+                "one block only",
+                lambda A, B: _kronecker_loop(A, B, lambda j: float(j == 0)),
+                "only the first block of L holds A: every b has an A of its own, and all are equal",
+            ),
+            Mutant(
+                "one block of B only",
+                lambda A, B: _kronecker_loop(A, B, right=lambda k: float(k == 0)),
+                "only the first block of R holds B: every c has a B of its own, and all are equal",
+            ),
+            Mutant(
+                "A shared out",
+                lambda A, B: _kronecker_loop(A, B, lambda j: 1 / len(B)),
+                "you share A out among the blocks: nothing sums over b, so that each block needs all of it",
+            ),
+        ),
+        claim="003:btt-special-cases",
+        difficulty=2,
+        minutes=8,
+        lines=2,
+    )
+)

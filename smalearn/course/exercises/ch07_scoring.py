@@ -1,0 +1,278 @@
+"""The exercises of chapter 07 on structured scores: those of a train, and those of levels."""
+
+import torch
+
+from smalearn.course.exercises.ch07_products import randn
+from smalearn.course.exercises.core import Exercise, Mutant, register
+
+# -------------------------------------------------------------------------------------------- 7.7 the scores of a train
+
+
+def train_scores(X, L, R):
+    """X M X^T for the train M with factors L (b, a, c, s) and R (c, d, b, s): projected queries, projected keys."""
+    b, a, c, s = L.shape
+    Q = X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)  # (b, T, c·s)
+    K = X.view(len(X), c, -1).transpose(0, 1) @ R.flatten(2)  # (c, T, b·s)
+    Q = Q.unflatten(-1, (c, s)).permute(1, 2, 0, 3)
+    K = K.unflatten(-1, (b, s)).transpose(0, 1)
+    return Q.flatten(1) @ K.flatten(1).mT
+
+
+def _train_entries(L, R):
+    """M entry by entry: from column (k, h) to row (i, j) through block k of R, wire j of it, block j of L."""
+    (b, a, c, _), d = L.shape, R.shape[1]
+    M = torch.zeros(a * b, c * d, dtype=L.dtype)
+    for row in range(a * b):
+        for column in range(c * d):
+            (i, j), (k, h) = divmod(row, b), divmod(column, d)
+            M[row, column] = L[j, i, k] @ R[k, h, j]
+    return M
+
+
+def _pairs(X, M, Y=None):
+    """x^T M y for every pair of tokens, one after the other."""
+    Y = X if Y is None else Y
+    return torch.stack([torch.stack([x @ M @ y for y in Y]) for x in X])
+
+
+def _recut(X, rows, columns):
+    """Tokens with the features of each in the order of the table's columns."""
+    return X.view(-1, rows, columns).mT.flatten(1)
+
+
+def _unregrouped(X, L, R, Y=None):
+    """Queries in the order (b, c, s), keys in the order (c, b, s)."""
+    Y = X if Y is None else Y
+    b, a, c, _ = L.shape
+    Q = (X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)).transpose(0, 1)
+    K = (Y.view(len(Y), c, -1).transpose(0, 1) @ R.flatten(2)).transpose(0, 1)
+    return Q.flatten(1) @ K.flatten(1).mT
+
+
+def _neither(X, L, R):
+    """No permutation at all: the blocks of L read neighbouring features, and the two orders of features meet."""
+    return _unregrouped(_recut(X, *L.shape[:2]), L, R, X)
+
+
+def _wires_inside(X, L, R):
+    """The b·s numbers of a block of R cut as s times b."""
+    b, s = R.shape[2:]
+    return _pairs(X, _train_entries(L, R.flatten(2).unflatten(-1, (s, b)).mT))
+
+
+def _train_cases(generator):
+    """Tokens, then a, b, c, d, s."""
+    for length, a, b, c, d, s in [
+        (1, 1, 1, 1, 1, 1),
+        (1, 2, 2, 2, 2, 1),
+        (3, 2, 2, 2, 2, 1),
+        (2, 1, 4, 4, 1, 2),
+        (4, 3, 2, 2, 3, 2),
+        (2, 2, 3, 6, 1, 1),
+        (3, 4, 2, 2, 4, 3),
+    ]:
+        yield randn(generator, length, a * b), randn(generator, b, a, c, s), randn(generator, c, d, b, s)
+
+
+register(
+    Exercise(
+        id="7.7",
+        title="The scores of a train",
+        statement="Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.",
+        oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
+        cases=_train_cases,
+        solution=train_scores,
+        hints=(
+            "An entry of M is Σ_s L[j, i, k, s] R[k, h, j, s]. Which letters are left when x has been summed over its "
+            "row (i, j), and y over its column (k, h)? These are the features of queries and keys.",
+            "L turns the a numbers of block j into c·s: Q is (b, T, c·s). R turns the d numbers of block k into b·s: K "
+            "is (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in "
+            "which order x holds its rows: i·b + j.",
+            "`X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)` and `X.view(T, c, d).transpose(0, 1) @ R.flatten(2)`; "
+            "unflatten the last axes to (c, s) and (b, s), bring both to (T, c, b, s), flatten from axis 1, and "
+            "multiply.",
+        ),
+        mutants=(
+            Mutant(
+                "no P_L",
+                lambda X, L, R: _pairs(_recut(X, L.shape[0], L.shape[1]), _train_entries(L, R), X),
+                "P_L is missing on the side of the queries, as in the paper's equation 15: rows are numbered (a b), so "
+                "block j meets every b-th feature, not neighbouring ones",
+            ),
+            Mutant(
+                "no P_R",
+                _unregrouped,
+                "P_R is missing: your queries have their features in the order (b, c, s), your keys in the order "
+                "(c, b, s)",
+            ),
+            Mutant(
+                "no permutation",
+                _neither,
+                "both permutations are missing: rows are numbered (a b), so block j of L meets every b-th feature; and "
+                "queries in the order (b, c, s) do not fit keys in the order (c, b, s)",
+            ),
+            Mutant(
+                "wires cut as (s, b)",
+                _wires_inside,
+                "you cut the b·s numbers of a block of R into (s, b): R is (c, d, b, s), so s is the last axis",
+            ),
+            Mutant(
+                "the other side",
+                lambda X, L, R: _pairs(X, _train_entries(L, R)).mT,
+                "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
+                "is asked",
+            ),
+            Mutant(
+                "rank one",
+                lambda X, L, R: _pairs(X, _train_entries(L[..., :1], R[..., :1])),
+                "only the first of the s terms is there: sum over s too",
+            ),
+            Mutant(
+                "keys cut the other way",
+                lambda X, L, R: _pairs(X, _train_entries(L, R), _recut(X, R.shape[1], R.shape[0])),
+                "for the keys you cut x into every c-th feature: columns are numbered (c d), so a piece is d features "
+                "side by side",
+            ),
+        ),
+        claim="003:eq15-16",
+        difficulty=3,
+        minutes=18,
+        lines=6,
+    )
+)
+
+# -------------------------------------------------------------------------------------------- 7.8 the scores of levels
+
+
+def level_scores(X, L, R, ranks, blocks):
+    """X M X^T for the multi-level low rank M: queries and keys of all levels side by side, and one product."""
+    Q, K, start = [], [], 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)  # (p, T, D/p)
+        for side, F in ((Q, L), (K, R)):
+            factor = F[:, start : start + rank].unflatten(0, (p, -1))  # (p, D/p, r_l)
+            side.append((tokens @ factor).transpose(0, 1).flatten(1))
+        start += rank
+    return torch.cat(Q, 1) @ torch.cat(K, 1).mT
+
+
+def _levels(L, R, ranks, blocks):
+    """Every level of M, in full."""
+    start = 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        level = torch.zeros(len(L), len(R), dtype=L.dtype)
+        for k in range(p):
+            group = slice(k * len(L) // p, (k + 1) * len(L) // p)
+            level[group, group] = L[group, start : start + rank] @ R[group, start : start + rank].mT
+        yield level
+        start += rank
+
+
+def _columns_from(L, R, ranks, blocks, start=lambda level, rank: 0):
+    """Every level with the r_l columns that begin at some other place; by default with the first."""
+    parts = []
+    for level, (rank, p) in enumerate(zip(ranks, blocks, strict=True)):
+        columns = slice(start(level, rank), None)
+        parts += [next(_levels(L[:, columns], R[:, columns], [rank], [p]))]
+    return sum(parts)
+
+
+def _far_groups(X, L, R, ranks, blocks):
+    """Group k of a level is every p-th feature, from k on."""
+    levels = zip(_levels(L, R, ranks, blocks), blocks, strict=True)
+    return sum(_pairs(_recut(X, X.shape[-1] // p, p), level) for level, p in levels)
+
+
+def _tokens_mixed(X, L, R, ranks, blocks):
+    """(p, T, r_l) flattened as if it were (T, p, r_l)."""
+    S, start = 0, 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        tokens, own = X.unflatten(-1, (p, -1)).transpose(0, 1), slice(start, start + rank)
+        Q, K = ((tokens @ F[:, own].unflatten(0, (p, -1))).reshape(len(X), -1) for F in (L, R))
+        S, start = S + Q @ K.mT, start + rank
+    return S
+
+
+def _level_cases(generator):
+    for length, dim, ranks, blocks in [
+        (1, 1, [1], [1]),
+        (1, 4, [1], [2]),
+        (3, 4, [2], [1]),
+        (2, 4, [1, 1], [1, 2]),
+        (3, 8, [1, 1, 2], [1, 2, 4]),
+        (4, 6, [2, 1], [3, 6]),
+    ]:
+        width = sum(ranks)
+        yield randn(generator, length, dim), randn(generator, dim, width), randn(generator, dim, width), ranks, blocks
+
+
+register(
+    Exercise(
+        id="7.8",
+        title="The scores of levels",
+        statement="Write all scores X M X^T of a multi-level low rank M as Q K^T, all levels side by side, without M.",
+        oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
+        cases=_level_cases,
+        solution=level_scores,
+        hints=(
+            "Within one level a block of a token's features meets its own block of L. How many numbers does that make "
+            "of one token, over all blocks?",
+            "p_l r_l numbers for each level: cut X into (p, T, D/p), multiply by the blocks (p, D/p, r_l), and put the "
+            "blocks side by side, (T, p·r_l). A sum over levels needs no sum: side by side, one product adds it up.",
+            "`tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)`, for each side "
+            "`(tokens @ F[:, start : start + rank].unflatten(0, (p, -1))).transpose(0, 1).flatten(1)`, then "
+            "`torch.cat(Q, 1) @ torch.cat(K, 1).mT`.",
+        ),
+        mutants=(
+            Mutant(
+                "blocks added up",
+                lambda X, L, R, ranks, blocks: _pairs(X, L @ R.mT),
+                "you add up the blocks of a level before the product: then every block meets every other, and this is "
+                "low rank. Keep them side by side, p·r_l numbers for each token",
+            ),
+            Mutant(
+                "the first level",
+                lambda X, L, R, ranks, blocks: _pairs(X, next(_levels(L, R, ranks, blocks))),
+                "only the first level is there",
+            ),
+            Mutant(
+                "the finest level",
+                lambda X, L, R, ranks, blocks: _pairs(X, list(_levels(L, R, ranks, blocks))[-1]),
+                "only the last level is there: is `start` moved on, and is each level kept?",
+            ),
+            Mutant(
+                "the same columns",
+                lambda X, L, R, ranks, blocks: _pairs(X, _columns_from(L, R, ranks, blocks)),
+                "every level reads the first columns of L and R: level l begins after r_1 + … + r_(l-1) of them",
+            ),
+            Mutant(
+                "columns from l·r_l",
+                lambda X, L, R, ranks, blocks: _pairs(
+                    X, _columns_from(L, R, ranks, blocks, lambda level, rank: level * rank)
+                ),
+                "a level begins where those before it end, at the sum of their ranks: l·r_l is that only if all ranks "
+                "are equal",
+            ),
+            Mutant(
+                "groups far apart",
+                _far_groups,
+                "your groups are every p-th feature: a block takes in D/p neighbours, (p, D/p) and not (D/p, p)",
+            ),
+            Mutant(
+                "tokens mixed up",
+                _tokens_mixed,
+                "you flatten (p, T, r_l) as it stands, which mixes the tokens: first transpose to (T, p, r_l)",
+            ),
+            Mutant(
+                "the other side",
+                lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))).mT,
+                "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
+                "is asked",
+            ),
+        ),
+        claim="003:eq12-13",
+        difficulty=2,
+        minutes=12,
+        lines=7,
+    )
+)

@@ -1,0 +1,318 @@
+"""The exercises of chapter 09 on pieces of a program, and how a learner's program is run: in the tile machine."""
+
+import functools
+import inspect
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.fast import tile as tl
+
+__all__ = ["program", "tiles"]
+
+
+def tiles(function: Callable) -> Callable:
+    """Let a function of tiles take tensors too: it sees arrays, and the array that it returns becomes a tensor.
+
+    Args:
+        function: takes and returns arrays, with the operations of `fast.tile`.
+
+    Returns:
+        The function; called without a tensor, as a program does, it is what it was.
+
+    Example:
+        >>> @tiles
+        ... def double(x):
+        ...     return 2 * x
+        >>> double(torch.ones(2))
+        tensor([2., 2.])
+    """
+
+    @functools.wraps(function)
+    def call(*arguments):
+        arrays = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in arguments]
+        result = function(*arrays)
+        tensors = any(isinstance(x, torch.Tensor) for x in arguments)
+        return torch.from_numpy(np.ascontiguousarray(result)) if tensors and isinstance(result, np.ndarray) else result
+
+    return call
+
+
+def program(*outputs: str, grid: str | None = None) -> Callable:
+    """Let a program be called with tensors: it runs in the tile machine, on copies, and what it stored is returned.
+
+    Args:
+        outputs: names of the parameters in which it stores.
+        grid: name of a parameter: there is one program for each entry of its first axis. One program if None.
+
+    Returns:
+        A decorator. The decorated program, called without a tensor, as by another program, is what it was.
+
+    Raises:
+        TypeError: (of the decorated program) it returns something: a program stores.
+
+    Example:
+        >>> @program("y", grid="y")
+        ... def ones(y):
+        ...     tl.store(y + tl.program_id(0), 1)
+        >>> ones(torch.zeros(3))
+        tensor([1., 1., 1.])
+    """
+
+    def decorate(function):
+        names = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def silent(*arguments, **constants):
+            result = function(*arguments, **constants)
+            if result is not None:
+                kind = type(result).__name__
+                raise TypeError(f"{function.__name__}: a program returns nothing, it stores; got {kind}")
+
+        @functools.wraps(function)
+        def call(*arguments):
+            if not any(isinstance(x, torch.Tensor) for x in arguments):
+                return function(*arguments)
+            copies = [x.detach().numpy().copy() if isinstance(x, torch.Tensor) else x for x in arguments]
+            given = dict(zip(names, copies, strict=True))
+            tl.launch(silent, (1 if grid is None else len(given[grid]),), *copies)
+            stored = tuple(torch.from_numpy(given[name]) for name in outputs)
+            return stored if len(stored) > 1 else stored[0]
+
+        return call
+
+    return decorate
+
+
+LN2 = float(np.log(2))
+
+
+def randn(generator, *shape):
+    """Standard normal numbers in float32, as the programs take them."""
+    return torch.randn(*shape, generator=generator)
+
+
+def decays(generator, *shape):
+    """Logarithms of decays to base 2, mild but never 0."""
+    return -0.1 - 0.3 * randn(generator, *shape).abs()
+
+
+def holes(*shape):
+    """Memory that nobody has written to."""
+    return torch.full(shape, torch.nan)
+
+
+def walked(H, X, log2_a, B, C=None):
+    """One token after the other in float64: Y (T, P), and the state (N, P) after the last."""
+    H, X, log2_a, B = (z.double() for z in (H, X, log2_a, B))
+    C, rows = torch.zeros_like(B) if C is None else C.double(), []
+    for t in range(len(X)):
+        H = log2_a[t].exp2() * H + torch.outer(B[t], X[t])
+        rows.append(C[t] @ H)
+    return torch.stack(rows) if rows else torch.zeros_like(X), H
+
+
+# ------------------------------------------------------------------------------------------- 9.2 the tail of a sequence
+
+
+@program("added", "total", grid="total")
+def summary(x, log2_a, added, total, length, chunk_len):
+    """Of each chunk, one program each: what it adds to a state of one number, and its total log decay."""
+    chunk = tl.program_id(0)
+    rows = chunk * chunk_len + tl.arange(0, chunk_len)
+    X = tl.load(x + rows, mask=rows < length, other=0.0)
+    a = tl.load(log2_a + rows, mask=rows < length, other=0.0)
+    s, last = tl.cumsum(a), tl.sum(a)
+    tl.store(added + chunk, tl.sum(X * tl.exp2(last - s)))
+    tl.store(total + chunk, last)
+
+
+def _summaries(x, log2_a, added, total, length, chunk_len, *, x_until=0, a_until=0, other=0.0, until=None):
+    """In each chunk one token after the other; x and log2_a end so many tokens after `length`.
+
+    With `until`, a token decays by 2^until(s, a) instead, s being the running sums of a.
+    """
+    x, a = x.double().clone(), log2_a.double().clone()
+    x[length + x_until :], a[length + a_until :] = 0, other
+    sums = []
+    for X, log in zip(x.split(chunk_len), a.split(chunk_len), strict=True):
+        h = torch.zeros((), dtype=torch.float64)
+        for t in range(chunk_len):
+            h = log[t].exp2() * h + X[t]
+        sums.append(h if until is None else (X * until(log.cumsum(0), log).exp2()).sum())
+    return torch.stack(sums).float(), a.unflatten(0, (-1, chunk_len)).sum(-1).float()
+
+
+def _summary_cases(generator):
+    for length, chunk_len in [(1, 1), (3, 4), (8, 4), (9, 4), (13, 8), (21, 16)]:
+        chunks = -(-length // chunk_len)
+        x, log2_a = randn(generator, chunks * chunk_len), decays(generator, chunks * chunk_len)
+        if length == 1:
+            log2_a = torch.zeros_like(log2_a)
+        yield x, log2_a, holes(chunks), holes(chunks), length, chunk_len
+
+
+def _with(**changes):
+    """`_summaries` with a misconception."""
+    return lambda *arguments: _summaries(*arguments, **changes)
+
+
+register(
+    Exercise(
+        id="9.2",
+        title="The tail",
+        statement="Write the program that sums up one chunk, for a length that is no multiple of the chunk's.",
+        oracle=_summaries,
+        cases=_summary_cases,
+        solution=summary,
+        hints=(
+            "Which rows has this program? `tl.program_id(0)` is the number of its chunk. Which of them lie before "
+            "`length`? The memory does not end there: after the last token the next sequence begins.",
+            "A row that is not there must add nothing and decay nothing. Nothing is x = 0; a decay of 1 is a logarithm "
+            "of 0. `tl.load(x + rows, mask=rows < length, other=0.0)`, and the same for the decays.",
+            "With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's "
+            "end. Store the sum at `added + chunk`, and `last` at `total + chunk`.",
+        ),
+        mutants=(
+            Mutant(
+                "unmasked",
+                _with(x_until=1000, a_until=1000),
+                "the tail is not masked: the program reads on into the next sequence. `mask=rows < length`",
+            ),
+            Mutant(
+                "decays unmasked",
+                _with(a_until=1000),
+                "x is masked, the decays are not: the state decays on after the last token",
+            ),
+            Mutant(
+                "x unmasked",
+                _with(x_until=1000),
+                "the decays are masked, x is not: the next sequence's tokens are added to this one's state",
+            ),
+            Mutant(
+                "one too many",
+                _with(x_until=1, a_until=1),
+                "one row too many: rows count from 0, so the last one is `length - 1`, and the mask is `rows < length`",
+            ),
+            Mutant(
+                "a decay of one",
+                _with(other=1.0),
+                "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0",
+            ),
+            Mutant(
+                "the wrong end",
+                _with(until=lambda s, a: s),
+                "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
+                "`last - s`",
+            ),
+            Mutant(
+                "its own decay",
+                _with(until=lambda s, a: s[-1] - s + a),
+                "your tokens meet their own decay: a token is added after it, so only the decays behind it count",
+            ),
+        ),
+        claim="004:listing-kernel",
+        difficulty=2,
+        minutes=12,
+        lines=7,
+        tolerance=1e-5,
+    )
+)
+
+
+# ----------------------------------------------------------------------------------------- 9.3 the state after a chunk
+
+
+@tiles
+def carry(H, X, B, log2_a):
+    """The state (N, P) after a chunk, from the one before it."""
+    s, last = tl.cumsum(log2_a), tl.sum(log2_a)
+    fX = X * tl.exp2(last - s)[:, None]
+    return H * tl.exp2(last) + tl.dot(tl.trans(B), fX)
+
+
+def _carry_loop(H, X, B, log2_a):
+    return walked(H, X, log2_a, B)[1].float()
+
+
+def _carried(on_state, on_tokens):
+    """What a chunk leaves where H has the log decay `on_state(s, a)` and its tokens have `on_tokens(s, a)`."""
+
+    def carried(H, X, B, log2_a):
+        H, X, B, a = (z.double() for z in (H, X, B, log2_a))
+        s = a.cumsum(0)
+        return (on_state(s, a).exp2() * H + B.mT @ (on_tokens(s, a).exp2()[:, None] * X)).float()
+
+    return carried
+
+
+def _carry_cases(generator):
+    # No two sizes alike: what is transposed, or scaled along the wrong axis, does not fit.
+    for number, (chunk_len, state, head_dim) in enumerate([(16, 32, 64), (16, 32, 64), (32, 16, 64), (64, 16, 32)]):
+        H, X, B = (randn(generator, *shape) for shape in [(state, head_dim), (chunk_len, head_dim), (chunk_len, state)])
+        yield H, X, B, decays(generator, chunk_len) * (number != 1)
+
+
+register(
+    Exercise(
+        id="9.3",
+        title="Carry the state",
+        statement="Compute the state after a chunk from the state before it and the chunk's tiles.",
+        oracle=_carry_loop,
+        cases=_carry_cases,
+        solution=carry,
+        hints=(
+            "Two things happen to the state: the whole chunk lets it decay, and every token is added to it, decayed "
+            "from then until the chunk's end.",
+            "`tl.sum(log2_a)` is the log decay of the whole chunk, `tl.cumsum(log2_a)` of its beginning up to each "
+            "token. What lies between token t and the end is their difference: a number ≤ 0, so nothing overflows.",
+            "The state is (N, P), so the product is `tl.dot(tl.trans(B), fX)` with `fX` (Q, P), each row scaled by "
+            "`tl.exp2(last - s)[:, None]`.",
+        ),
+        mutants=(
+            Mutant(
+                "no decay on the state",
+                _carried(lambda s, a: 0 * s[-1], lambda s, a: s[-1] - s),
+                "the state itself does not decay: `H * tl.exp2(last)`, with the decay of the whole chunk",
+            ),
+            Mutant(
+                "the wrong end",
+                _carried(lambda s, a: s[-1], lambda s, a: s),
+                "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
+                "`last - s`",
+            ),
+            Mutant(
+                "its own decay",
+                _carried(lambda s, a: s[-1], lambda s, a: s[-1] - s + a),
+                "your tokens meet their own decay: a token is written after it, so only the decays behind it count",
+            ),
+            Mutant(
+                "no decay on the tokens",
+                _carried(lambda s, a: s[-1], lambda s, a: 0 * s),
+                "the tokens do not decay: each of them decays from its own place to the end of the chunk",
+            ),
+            Mutant(
+                "always the whole",
+                _carried(lambda s, a: s[-1], lambda s, a: s[-1].expand(len(s))),
+                "every token decays by the whole chunk: only the state does, a token by what follows it, `last - s`",
+            ),
+            Mutant(
+                "decays twice",
+                _carried(lambda s, a: s[-1], lambda s, a: 2 * s[-1] - s),
+                "the new tokens decay with the state once more: first the state decays, then they are added",
+            ),
+            Mutant(
+                "to base e",
+                _carried(lambda s, a: s[-1] / LN2, lambda s, a: (s[-1] - s) / LN2),
+                "you take powers of e: these logarithms are to base 2, `tl.exp2`",
+            ),
+        ),
+        claim="004:listing-kernel",
+        difficulty=2,
+        minutes=10,
+        lines=3,
+        tolerance=1e-5,
+    )
+)

@@ -1,0 +1,115 @@
+"""The three commands of a chapter: check, hint, solution."""
+
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable
+
+from smalearn.course.exercises.compare import Difference
+from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.judge import Result, evaluate
+from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
+
+__all__ = ["CheckFailed", "check", "hint", "solution"]
+
+_given: dict[str, int] = {}  # hints shown so far, by exercise
+_latest: dict[str, tuple[Callable, Result]] = {}  # the learner's latest attempt and what came of it, by exercise
+OURS = "this is our solution, which an earlier check handed back; run the cell with your function first"
+
+
+class CheckFailed(AssertionError):  # noqa: N818 - it reports an attempt, not a fault of the program
+    """An attempt did not pass, and SMALEARN_STRICT=1 asked for an error."""
+
+
+def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> Callable:
+    """Check an attempt on random cases and say how it went.
+
+    Where the attempt is what an earlier check of the exercise handed back, as when its cell is run twice, the verdict
+    on the attempt of that earlier check is given again.
+
+    Args:
+        exercise: an id such as "1.2", or an Exercise of your own.
+        attempt: your function, not called.
+        seed: of the random data.
+
+    Returns:
+        The attempt if it passes, else a copy of the reference solution, so that later cells work for everybody.
+
+    Raises:
+        ValueError: the id is unknown, or no attempt is given.
+        CheckFailed: the attempt does not pass and SMALEARN_STRICT=1 is set in the environment.
+        KeyboardInterrupt: you stopped it.
+
+    Example:
+        >>> def running_mean(V):
+        ...     return V.cumsum(0)
+        >>> running_mean = check("0.1", running_mean)  # doctest: +ELLIPSIS
+        ✗ 0.1 Look back with equal weights: 1 of 4 cases passed (seed 0)...
+    """
+    exercise = find("check", exercise)
+    if attempt is ...:
+        name = exercise.solution.__name__
+        raise ValueError(f'check: attempt is missing; write {name} = check("{exercise.id}", {name})')
+    attempt, result = _judge(exercise, attempt, seed)
+    text = render(result)
+    show(text, record(result))
+    if result.outcome == "passed":
+        return attempt
+    if os.environ.get("SMALEARN_STRICT") == "1":
+        raise CheckFailed(text)
+    return _reference(exercise)
+
+
+def _judge(exercise: Exercise, attempt: Callable, seed: int) -> tuple[Callable, Result]:
+    """The attempt and what came of it; for a copy of the reference, the learner's latest attempt instead."""
+    if getattr(attempt, "__smalearn_reference__", None) == exercise.id:
+        if exercise.id not in _latest:
+            return attempt, Result(exercise, "not started", seed, len(exercise.draw(seed)), problem=Difference(OURS))
+        attempt, result = _latest[exercise.id]
+        if result.exercise is exercise and result.seed == seed:
+            return attempt, result  # not run again: if it calls itself by its name, that is our solution by now
+    _latest[exercise.id] = attempt, evaluate(exercise, attempt, seed)
+    return _latest[exercise.id]
+
+
+def _reference(exercise: Exercise) -> Callable:
+    """A copy of the reference solution that `check` can tell from what a learner wrote."""
+
+    @functools.wraps(exercise.solution)
+    def reference(*args, **kwargs):
+        return exercise.solution(*args, **kwargs)
+
+    reference.__smalearn_reference__ = exercise.id
+    return reference
+
+
+def hint(exercise: str | Exercise) -> None:
+    """Show the hints of an exercise, one more at each call.
+
+    Raises:
+        ValueError: the id is unknown.
+    """
+    exercise = find("hint", exercise)
+    total, wanted = len(exercise.hints), _given.get(exercise.id, 0) + 1
+    _given[exercise.id] = wanted
+    lines = [f"Hint {number} of {total}: {text}" for number, text in enumerate(exercise.hints[:wanted], start=1)]
+    if wanted > total:
+        lines.append(f'{exercise.id} has no more hints: solution("{exercise.id}") shows one way to write it.')
+    show("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines))
+
+
+def solution(exercise: str | Exercise) -> None:
+    """Show the source of the reference solution, the one that the tests run.
+
+    Raises:
+        ValueError: the id is unknown.
+    """
+    exercise = find("solution", exercise)
+    try:
+        source = inspect.getsource(exercise.solution)
+    except (OSError, TypeError):
+        show(f"The source of {exercise.id} cannot be read: its solution was not written in a file or a cell.")
+        return
+    show("Our solution:")
+    show_code(textwrap.dedent(source).rstrip())

@@ -1,0 +1,252 @@
+"""Judge an attempt: run it on every case, compare with the oracle, recognise known wrong answers."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+
+from smalearn.course.exercises.compare import KINDS, Difference, difference, elements, freeze, kind, same
+from smalearn.course.exercises.core import Exercise, Mutant
+from smalearn.course.exercises.run import Call, Run, run
+
+__all__ = ["AnswerKey", "Result", "evaluate", "verify"]
+
+LIMIT = 10.0  # seconds that an attempt may take for all its cases
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a check.
+
+    Args:
+        exercise: what was attempted.
+        outcome: "passed", "failed", "not started", "error" or "timeout".
+        seed: of the random data.
+        cases: how many there are.
+        passed: how many are right.
+        printed: the lines that the learner's code printed.
+        problem: what is wrong with the attempt as a whole, or in the smallest failing case.
+        case: number of that case, from 1.
+        arguments: its arguments by name.
+        misconception: the mutant that answers as the attempt does in every case, those where both are right included.
+    """
+
+    exercise: Exercise
+    outcome: str
+    seed: int
+    cases: int
+    passed: int = 0
+    printed: tuple[str, ...] = ()
+    problem: Difference | None = None
+    case: int | None = None
+    arguments: dict[str, object] = field(default_factory=dict)
+    misconception: Mutant | None = None
+
+
+def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = LIMIT) -> Result:
+    """Run an attempt on all cases of an exercise and say what is wrong with it; shows nothing.
+
+    Args:
+        exercise: what is attempted.
+        attempt: the learner's function; whatever it does, nothing is raised.
+        seed: of the cases' random data.
+        limit: seconds for all cases together.
+
+    Returns:
+        The outcome, and for the smallest failing case why it fails.
+
+    Raises:
+        KeyboardInterrupt: the learner stopped the check.
+    """
+    key = AnswerKey(exercise, seed)
+    unusable = _unusable(exercise, attempt, key.cases)
+    if unusable:
+        return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
+    return key.judge(run(attempt, key.cases, seed, limit), limit)
+
+
+@dataclass(frozen=True)
+class AnswerKey:
+    """What an attempt is held against: the cases of an exercise, the right answers, and the known wrong ones.
+
+    It calls no attempt. Who has run one elsewhere, in another process, lets the key judge what came back.
+
+    Args:
+        exercise: what is attempted.
+        seed: of the cases' random data.
+    """
+
+    exercise: Exercise
+    seed: int = 0
+
+    @cached_property
+    def cases(self) -> list[tuple]:
+        """The argument tuples."""
+        return self.exercise.draw(self.seed)
+
+    @cached_property
+    def targets(self) -> list:
+        """What the oracle answers in each case."""
+        return [freeze(self.exercise.oracle(*copy.deepcopy(case))) for case in self.cases]
+
+    @cached_property
+    def known(self) -> list[list[Call]]:
+        """What each mutant answers."""
+        return [run(mutant.function, self.cases, self.seed, LIMIT).calls for mutant in self.exercise.mutants]
+
+    def judge(self, ran: Run, limit: float = LIMIT) -> Result:
+        """What came of an attempt, by its answers.
+
+        Args:
+            ran: the calls of the attempt, in the order of the cases; fewer where time ran out.
+            limit: seconds that it had, for the message.
+        """
+        exercise, cases = self.exercise, self.cases
+        if ran.calls and all(call.stub for call in ran.calls):
+            return Result(exercise, "not started", self.seed, len(cases), printed=ran.printed)
+        verdicts = self.verdicts(ran.calls)
+        result = Result(exercise, "passed", self.seed, len(cases), verdicts.count(None), ran.printed)
+        if result.passed == result.cases:
+            return result
+        if len(ran.calls) < len(cases):
+            outcome, worst = "timeout", len(ran.calls)
+            verdicts.append(Difference(f"Stopped after {limit:g} s: is there a loop that never ends?"))
+        else:
+            worst = min((i for i, verdict in enumerate(verdicts) if verdict), key=lambda i: elements(cases[i]))
+            outcome = "error" if ran.calls[worst].error else "failed"
+        return replace(
+            result,
+            outcome=outcome,
+            problem=verdicts[worst],
+            case=worst + 1,
+            arguments=exercise.bind(cases[worst]),
+            misconception=self.recognise(ran.calls) if outcome == "failed" else None,
+        )
+
+    def verdicts(self, calls: list[Call]) -> list[Difference | None]:
+        """What is wrong with each call; None where it is right."""
+        return [_verdict(self.exercise, *trio) for trio in zip(calls, self.cases, self.targets, strict=False)]
+
+    def recognise(self, calls: list[Call]) -> Mutant | None:
+        """The mutant that answers as the attempt does in every case; none where the attempt raised.
+
+        To agree where the mutant is wrong would be too little: two wrong answers often meet in one small case.
+        """
+        if any(call.error for call in calls):
+            return None
+        for mutant, wrong in zip(self.exercise.mutants, self.known, strict=True):
+            pairs = zip(calls, wrong, strict=False)
+            if len(wrong) == len(calls) and all(_agree(call, other, self.exercise.tolerance) for call, other in pairs):
+                return mutant
+        return None
+
+
+def _parameters(function: Callable) -> str:
+    return f"({', '.join(inspect.signature(function).parameters)})"
+
+
+def _unusable(exercise: Exercise, attempt: object, cases: list[tuple]) -> str | None:
+    """Why the attempt cannot be called with the cases' arguments at all."""
+    name = exercise.solution.__name__
+    if not callable(attempt):
+        return f'check needs the function itself, got {kind(attempt)}: write check("{exercise.id}", {name})'
+    try:
+        signature = inspect.signature(attempt)
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        return None
+    try:
+        for case in cases:
+            signature.bind(*case)
+    except TypeError:
+        expected, got = _parameters(exercise.solution), _parameters(attempt)
+        return f"wrong parameters: expected {name}{expected}, got {got}"
+    return None
+
+
+def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Difference | None:
+    """What is wrong with one call; None where it is right."""
+    if call.error:
+        return Difference("Your code raised an exception", lines=call.error)
+    given = exercise.bind(case)
+    names = [list(given)[index] for index in call.modified]
+    changed = f"Your code changes its input {' and '.join(names)} in place: work on a copy" if names else ""
+    found = difference(call.answer, target, exercise.tolerance)
+    if found and found.dtype:
+        like = (f"{n}.dtype" for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == found.dtype)
+        remedy = f"make your tensors with `dtype={next(like, found.dtype)}`"
+        found = replace(found, sentence=f"{found.sentence}: {remedy}")
+    if found:
+        return replace(found, lines=(changed,) if changed else ())
+    return Difference(changed) if changed else None
+
+
+def _agree(call: Call, known: Call, tolerance: float) -> bool:
+    return not known.error and difference(call.answer, known.answer, tolerance) is None
+
+
+def verify(exercise: Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
+    """What is wrong with an exercise itself, for its author; an empty list where all is well.
+
+    The cases are reproducible and begin with the smallest; the oracle's answers can be compared; the solution passes;
+    an empty stub is not started; every mutant is finite, has the right form, is right at least once, and is recognised.
+
+    Example:
+        >>> from smalearn.course.exercises import registry, verify
+        >>> assert verify(registry()["0.1"]) == []
+    """
+    problems = [f"seed {seed}: {problem}" for seed in seeds for problem in _problems(exercise, seed)]
+    try:
+        inspect.getsource(exercise.solution)
+    except (OSError, TypeError):
+        problems.append("the solution's source cannot be read: write it in a file or a cell")
+    return problems
+
+
+def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
+    def stub(*arguments):
+        raise NotImplementedError
+
+    key = AnswerKey(exercise, seed)
+    if not same(key.cases, exercise.draw(seed)):
+        yield "the cases differ from one drawing to the next: draw from the given generator alone"
+    if elements(key.cases[0]) > min(map(elements, key.cases)):
+        yield "the first case is not the smallest"
+    if not all(map(_comparable, key.targets)):
+        yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
+    result = evaluate(exercise, exercise.solution, seed)
+    if result.outcome != "passed":
+        yield f"the solution has the outcome {result.outcome!r}: {result.problem and result.problem.sentence}"
+    if evaluate(exercise, stub, seed).outcome != "not started":
+        yield "an empty stub is not 'not started'"
+    for mutant, calls in zip(exercise.mutants, key.known, strict=True):
+        verdicts = key.verdicts(calls)
+        for problem in _mutant_problems(mutant, verdicts, key.recognise(calls), len(key.cases)):
+            yield f"mutant {mutant.name!r} {problem}"
+
+
+def _mutant_problems(
+    mutant: Mutant, verdicts: list[Difference | None], recognised: Mutant | None, cases: int
+) -> Iterator[str]:
+    for number, verdict in enumerate(verdicts, start=1):
+        if verdict and not verdict.in_form:
+            yield f"in case {number}: {' '.join([verdict.sentence, *verdict.lines])}"
+    if len(verdicts) < cases:
+        yield "does not return in time"
+    elif None not in verdicts:
+        yield "is right on no case"
+    elif verdicts.count(None) == cases:
+        yield "is right on every case"
+    elif recognised is not mutant:
+        yield f"is taken for {recognised.name!r}" if recognised else "is not recognised"
+
+
+def _comparable(target: object) -> bool:
+    """Whether `difference` knows what to do with a target."""
+    if isinstance(target, tuple | list):
+        return all(map(_comparable, target))
+    if isinstance(target, torch.Tensor):
+        return not target.isnan().any()
+    return kind(target) in KINDS and target == target

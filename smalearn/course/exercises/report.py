@@ -1,0 +1,221 @@
+"""Say a result in text: the same on every machine, at most a page wide, in a notebook or on any console."""
+
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Mapping
+
+import torch
+
+from smalearn.course.exercises.compare import KINDS, kind
+from smalearn.course.exercises.judge import Result
+
+__all__ = ["MIME", "record", "render", "show", "show_code", "side_by_side"]
+
+MIME = "application/vnd.smalearn.check+json"
+WIDTH = 100
+PANEL = 46  # two of them, and what stands between them, make a page
+ROWS, COLUMNS = 6, 6
+WRITTEN_OUT = 12  # entries of an argument that is shown in full
+
+
+def render(result: Result) -> str:
+    """The text of a check.
+
+    Example:
+        >>> from smalearn.course.exercises import evaluate, registry
+        >>> first = registry()["0.1"]
+        >>> print(render(evaluate(first, first.solution)))
+        ✓ 0.1 Look back with equal weights: 4 cases passed (seed 0)
+    """
+    exercise, seed = result.exercise, result.seed
+    head = f"{exercise.id} {exercise.title}"
+    if result.outcome == "not started" and result.problem:
+        lines = _wrap(f"○ {exercise.id}: {result.problem.sentence}")
+    elif result.outcome == "not started":
+        lines = [f"○ {exercise.id} not started; later cells use the reference solution"]
+    elif result.outcome == "passed":
+        lines = [f"✓ {head}: {result.cases} cases passed (seed {seed})"]
+    elif result.case is None:
+        lines = _wrap(f"✗ {head}: {result.problem.sentence}")
+    else:
+        lines = [f"✗ {head}: {result.passed} of {result.cases} cases passed (seed {seed})", *_failure(result)]
+    if result.outcome in ("failed", "error", "timeout"):
+        lines.append("  Later cells use the reference solution.")
+    if result.printed:
+        lines += ["  Your code printed:", *(f"  | {line}".rstrip() for line in result.printed)]
+    return "\n".join(lines)
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+
+
+def _failure(result: Result) -> list[str]:
+    """The smallest failing case: its arguments, what is wrong, the two values, the misconception."""
+    problem = result.problem
+    which = "In case" if result.outcome == "timeout" else "Smallest failing case:"
+    lines = [f"  {which} {result.case} of {result.cases}"]
+    for name, value in result.arguments.items():
+        lines += _wrap(_argument(name, value), "    ")
+    lines += _wrap(problem.sentence, "  ")
+    if problem.target is not None:
+        lines += [f"    {line}" for line in side_by_side(problem.target, problem.answer)]
+    lines += [part for line in problem.lines for part in _wrap(line, "    ")]
+    if result.misconception:
+        lines += _wrap(f"→ {_sentence_case(result.misconception.message)}", "  ")
+    return lines
+
+
+def _sentence_case(text: str) -> str:
+    """A capital at the beginning, unless that is a name or a formula: "q·k", "a_j", "exp(x)"."""
+    return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
+
+
+def _argument(name: str, value: object) -> str:
+    """An argument as a line that can be pasted; where that would be long, what it is."""
+    text = _describe(value)
+    return f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
+
+
+def _describe(value: object) -> str:
+    """A value as Python would write it; a big tensor, or an object, by its type and shape."""
+    if isinstance(value, torch.Tensor) and 0 < value.numel() <= WRITTEN_OUT:
+        dtype = "" if value.dtype in (torch.int64, torch.bool) else f", dtype={value.dtype}"
+        return f"torch.tensor({_entries(value.tolist())}{dtype})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_describe(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        inside = ", ".join(map(_describe, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    if value is None or (kind(value) in KINDS and not isinstance(value, torch.Tensor)):
+        return textwrap.shorten(repr(value), 60, placeholder=" …")
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    unusual = isinstance(value, torch.Tensor) and value.dtype != torch.float64
+    return f"{type(value).__name__}{shape}" + (f", {value.dtype}" if unusual else "")
+
+
+def _entries(value: object) -> str:
+    """The entries of a tensor in nested brackets, with six digits each: what is computed from them agrees to four."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_entries, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return f"{value:.6g}" if isinstance(value, float | complex) else repr(value)
+
+
+def side_by_side(target: object, answer: object) -> list[str]:
+    """Target and answer next to each other, with as many digits as it takes to see the difference.
+
+    Of a big array the leading corner is shown, or, where that does not reach the largest difference, the part that
+    ends there.
+
+    Args:
+        target: a tensor of any shape, or a number, bool or string.
+        answer: of the same shape and dtype, or type.
+
+    Returns:
+        Lines at most a page wide.
+    """
+    if not isinstance(target, torch.Tensor):
+        texts = [_plain(target), _plain(answer)]
+        if texts[0] == texts[1]:
+            texts = [repr(target), repr(answer)]
+        return [f"expected     {texts[0]}", f"your answer  {texts[1]}"]
+    delta = _distance(target, answer)
+    index = [int(axis) for axis in torch.unravel_index(delta.argmax(), delta.shape)]
+    gap = delta.max().item()
+    *_, rows, columns = (1, 1, *target.shape)
+    row, column = ([0, 0, *index])[-2:]
+    pair = [tensor[tuple(index[:-2])].reshape(rows, columns) for tensor in (target, answer)]
+    down, across = _span(row, rows, ROWS), _span(column, columns, COLUMNS)
+    spec = _digits([matrix[down, across] for matrix in pair], gap)
+    width = max(len(cell) for matrix in pair for line in _cells(matrix[down, across], spec) for cell in line)
+    across = _span(column, columns, min(COLUMNS, max(1, (PANEL + 2) // (width + 2))))
+    lines = _panels([_cells(matrix[down, across], spec) for matrix in pair], width)
+    facts = [f"largest difference {gap:.3g} at {index}"] if math.isfinite(gap) else []
+    facts.append(f"shape {tuple(target.shape)}, {target.dtype}")
+    if lines and pair[0][down, across].numel() < target.numel():
+        spans = [f"{span.start}:{span.stop}" for span in (down, across)][-min(target.ndim, 2) :]
+        facts.append(f"shown: [{', '.join([*map(str, index[:-2]), *spans])}]")
+    return [*lines, ", ".join(facts)]
+
+
+def _plain(value: object) -> str:
+    """A number with ten digits, any other value as Python writes it; never long."""
+    text = f"{value:.10g}" if isinstance(value, float | complex) else repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _distance(target: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """|target − answer| in float64: 0 where both are the same infinity, infinite where one is NaN."""
+    wide = torch.complex128 if target.is_complex() else torch.float64
+    delta = (target.to(wide) - answer.to(wide)).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    return delta.masked_fill(target == answer, 0.0)
+
+
+def _span(index: int, length: int, size: int) -> slice:
+    """At most `size` places that contain `index`: the first ones if possible."""
+    start = max(0, index - size + 1)
+    return slice(start, min(start + size, length))
+
+
+def _digits(matrices: list[torch.Tensor], gap: float) -> str:
+    """The format that shows a difference of `gap` between entries: four places, more if it takes more."""
+    entries = torch.cat([matrix.flatten() for matrix in matrices]).to(torch.complex128).abs()
+    entries = entries[torch.isfinite(entries) & (entries != 0)]
+    top = math.floor(math.log10(entries.max().item())) if len(entries) else 0
+    last = math.floor(math.log10(gap)) if 0 < gap < math.inf else 0
+    places = max(4, 1 - last)
+    return f"z.{places}f" if top < 6 and places <= 10 else f".{min(16, max(4, top - last + 1))}e"
+
+
+def _cells(matrix: torch.Tensor, spec: str) -> list[list[str]]:
+    return [[str(value) if isinstance(value, int) else format(value, spec) for value in row] for row in matrix.tolist()]
+
+
+def _panels(pair: list[list[list[str]]], width: int) -> list[str]:
+    """Two tables under their headings, a bar between them."""
+    target, answer = ([" ".join(cell.rjust(width + 1) for cell in row)[1:] for row in table] for table in pair)
+    left = max(len("expected"), *map(len, target))
+    return [f"{'expected':{left}} | your answer", *(f"{a:>{left}} | {b}" for a, b in zip(target, answer, strict=True))]
+
+
+def record(result: Result) -> dict[str, object]:
+    """The outcome as the small JSON output from which progress is read."""
+    counts = {name: getattr(result, name) for name in ("outcome", "seed", "cases", "passed")}
+    named = {"misconception": result.misconception.name} if result.misconception else {}
+    return {"exercise": result.exercise.id, **counts, **named}
+
+
+def _in_ipython() -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return get_ipython() is not None
+
+
+def show(text: str, record: Mapping[str, object] | None = None) -> None:
+    """Display a text, in a notebook together with a record; elsewhere print it, whatever the console can write."""
+    if _in_ipython():
+        from IPython.display import display
+
+        display({"text/plain": text, **({MIME: dict(record)} if record else {})}, raw=True)
+        return
+    try:
+        print(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding
+        print(text.encode(encoding, "replace").decode(encoding))
+
+
+def show_code(source: str) -> None:
+    """Display Python source, highlighted in a notebook."""
+    if not _in_ipython():
+        show(source)
+        return
+    from IPython.display import Code, display
+
+    display(Code(source, language="python"))

@@ -1,0 +1,160 @@
+"""Run a function on every case of an exercise, without letting it disturb anybody: captured, limited, explained."""
+
+import contextlib
+import copy
+import dis
+import inspect
+import io
+import linecache
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from smalearn.course.exercises.compare import freeze, same
+from smalearn.course.exercises.limit import Expired, within
+
+__all__ = ["Call", "Run", "run"]
+
+LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
+INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
+PRINTED_LINES = 20
+LINE_WIDTH = 90
+MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
+
+
+@dataclass(frozen=True)
+class Call:
+    """What came of one call: an answer, or the lines that explain an exception."""
+
+    answer: object = None
+    error: tuple[str, ...] = ()
+    stub: bool = False  # the function's own body raised NotImplementedError
+    modified: tuple[int, ...] = ()  # the arguments edited in place
+
+
+@dataclass(frozen=True)
+class Run:
+    """The calls that came back, fewer than the cases if time ran out, and what was printed."""
+
+    calls: list[Call]
+    printed: tuple[str, ...]
+
+
+def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
+    """Call the function on a copy of each case's arguments.
+
+    Random numbers, the default dtype and the gradient mode are the caller's again afterwards, and the same at the
+    start of each call, with torch seeded. Warnings are no errors. KeyboardInterrupt passes through.
+
+    Args:
+        function: the learner's attempt, or a known wrong answer.
+        cases: tuples of arguments.
+        seed: what torch is seeded with before each call.
+        limit: seconds for all calls together.
+    """
+    restore, printed = _snapshot(), _Printed()
+
+    def calls() -> Iterator[Call]:
+        for arguments in cases:
+            restore()
+            torch.default_generator.manual_seed(seed)
+            yield _call(function, arguments)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out = sys.stdout
+            with contextlib.redirect_stdout(printed):
+                collected = within(limit, calls(), out)
+    finally:
+        restore()
+    return Run(collected, printed.lines())
+
+
+def _call(function: Callable, arguments: tuple) -> Call:
+    given = copy.deepcopy(arguments)
+    try:
+        answer = freeze(function(*given))
+    except (Expired, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit too: an attempt that calls exit() must not end the notebook
+        own = _own_frames(error, function)
+        return Call(error=_explain(error, own), stub=_is_stub(error, own))
+    modified = tuple(i for i, pair in enumerate(zip(arguments, given, strict=True)) if not same(*pair))
+    return Call(answer, modified=modified)
+
+
+def _snapshot() -> Callable[[], None]:
+    """A function that puts torch's global settings back to what they are now."""
+    dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
+
+    def restore() -> None:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.set_rng_state(state)
+
+    return restore
+
+
+class _Printed(io.TextIOBase):
+    """Standard output for the learner's code: keeps the first lines, counts the rest."""
+
+    def __init__(self):
+        self.kept, self.count, self.open = [""], 0, False
+
+    def write(self, text: str) -> int:
+        for number, piece in enumerate(text.split("\n")):
+            if number:
+                self.count += 1
+                if self.count < PRINTED_LINES:
+                    self.kept.append("")
+            if self.count < PRINTED_LINES and len(self.kept[-1]) <= LINE_WIDTH:
+                self.kept[-1] += piece[: LINE_WIDTH + 1]
+            self.open = bool(piece) or (self.open and not number)
+        return len(text)
+
+    def lines(self) -> tuple[str, ...]:
+        """The first lines, each cut to the width of a page, and how many more there were."""
+        total = self.count + self.open
+        lines = [line if len(line) <= LINE_WIDTH else line[:LINE_WIDTH] + "…" for line in self.kept[:total]]
+        more = total - len(lines)
+        return (*lines, f"… ({more} more line{'s' if more > 1 else ''})") if more else tuple(lines)
+
+
+def _own_frames(error: BaseException, function: Callable) -> list[tuple]:
+    """The (frame, line number, last instruction) of the learner's own code, outermost first."""
+    home = getattr(inspect.unwrap(function), "__globals__", None)
+    found, step = [], error.__traceback__
+    while step:
+        frame = step.tb_frame
+        module = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if (frame.f_globals is home or module not in LIBRARIES) and frame.f_code.co_name not in INLINED:
+            found.append((frame, step.tb_lineno, step.tb_lasti))
+        step = step.tb_next
+    return found
+
+
+def _is_stub(error: BaseException, own: list[tuple]) -> bool:
+    """Whether the body of the called function itself says `raise NotImplementedError`; torch raises it too."""
+    if not isinstance(error, NotImplementedError) or len(own) != 1:
+        return False
+    frame, _, instruction = own[0]
+    return frame.f_code.co_code[instruction] == dis.opmap["RAISE_VARARGS"]
+
+
+def _explain(error: BaseException, own: list[tuple]) -> tuple[str, ...]:
+    """The learner's own lines, then type and message. No paths and no addresses: they differ from run to run."""
+    lines = []
+    for frame, number, _ in own:
+        code = frame.f_code
+        source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+        lines.append(f"line {number - code.co_firstlineno + 1} of {code.co_name}: {source}".rstrip(": "))
+    message = re.sub(r"0x[0-9a-fA-F]{4,}", "0x…", "".join(traceback.format_exception_only(error)).rstrip())
+    said = message[:MESSAGE_LENGTH].split("\n")[:MESSAGE_LINES]
+    cut = ["…"] if len("\n".join(said)) < len(message) else []
+    return (*dict.fromkeys(lines), *said, *cut)

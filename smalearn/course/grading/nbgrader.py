@@ -1,0 +1,155 @@
+"""Chapters as source notebooks for nbgrader, which makes the students' version of them and grades what comes back.
+
+nbgrader runs a submission and its tests in one process and believes what that says; `smalearn grade` does not.
+"""
+
+import ast
+import inspect
+import textwrap
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from smalearn.course.exercises import Exercise, registry
+from smalearn.course.workbook import notebook as notebooks
+
+__all__ = ["chapters", "export"]
+
+CHECK = """\
+attempt = {name}
+{name} = check("{id}", attempt)
+# hint("{id}")
+### BEGIN HIDDEN TESTS
+from smalearn.course.exercises import evaluate, registry
+
+assert evaluate(registry()["{id}"], attempt, seed=1).outcome == "passed"
+### END HIDDEN TESTS"""
+
+
+def chapters(names: Iterable[str], folder: Path) -> list[Path]:
+    """The chapters of a folder that are meant by numbers ("3", "03") or names ("03_linear_attention.ipynb").
+
+    Raises:
+        ValueError: there is no such chapter; with those that there are.
+    """
+    there = {path.stem: path for path in notebooks.files(folder)}
+    numbers = {int(stem[:2]): path for stem, path in there.items() if stem[:2].isdecimal()}
+    found = []
+    for name in names:
+        path = numbers.get(int(name)) if name.isdecimal() else there.get(Path(name).name.removesuffix(".ipynb"))
+        if path is None:
+            raise ValueError(f"export: no chapter {name!r}; there are {', '.join(there)}")
+        found.append(path)
+    return found
+
+
+def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | None = None) -> list[Path]:
+    """Write chapters as assignments of a course folder of nbgrader, `folder/source/NN_name/NN_name.ipynb`.
+
+    An exercise becomes a cell with our solution between `### BEGIN SOLUTION` and `### END SOLUTION`, which nbgrader
+    cuts out for the students, and a locked cell with `check`, worth its points. There `check` shows what it always
+    shows; a hidden test, with other random data, gives the points. The other cells stay, without outputs.
+
+    Args:
+        paths: chapters of the course.
+        folder: for the course of nbgrader, created where missing. Source notebooks in it are overwritten.
+        weights: exercise id -> points; one each where it names none.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: a file is no notebook, or has no exercise.
+    """
+    read = {path: notebooks.read(path) for path in paths}
+    for path, notebook in read.items():
+        if notebook is None:
+            raise ValueError(f"export: {path} cannot be read as a notebook")
+        if not notebooks.exercises(notebook).keys() & registry().keys():
+            raise ValueError(f"export: {path} has no exercise of the course")
+    written = []
+    for path, notebook in read.items():
+        target = folder / "source" / path.stem / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        notebooks.write(target, notebooks.dump(_assignment(notebook, weights or {})))
+        written.append(target)
+    return written
+
+
+def _assignment(notebook: notebooks.Notebook, weights: Mapping[str, float]) -> notebooks.Notebook:
+    """The notebook with the cells of its exercises in nbgrader's form."""
+    known, cells = registry(), []
+    exercises = {id: own for id, own in notebooks.exercises(notebook).items() if id in known}
+    setup = [cell for cell in notebook["cells"] if "setup" in cell["metadata"].get("tags", [])]
+    defined = set().union(*map(_names, setup), (known[id].solution.__name__ for id in exercises))
+    for cell in notebook["cells"]:
+        id = cell["metadata"].get("exercise")
+        if cell["cell_type"] == "code":
+            cell = cell | {"outputs": [], "execution_count": None}
+        if id in exercises:
+            first = cell["source"] == exercises[id][0]["source"]
+            cell = _stub(cell, known[id], defined) if first else _check(cell, known[id], weights.get(id, 1))
+        cells.append(cell)
+    return notebook | {"cells": cells}
+
+
+def _stub(cell: dict, exercise: Exercise, defined: set[str]) -> dict:
+    """The cell that a student fills in, solved."""
+    return _cell(cell, f"exercise-{exercise.id}", _solved(cell["source"], exercise, defined), solution=True)
+
+
+def _check(cell: dict, exercise: Exercise, points: float) -> dict:
+    """The cell that gives the points."""
+    source = CHECK.format(id=exercise.id, name=exercise.solution.__name__)
+    return _cell(cell, f"check-{exercise.id}", source, grade=True, locked=True, points=points)
+
+
+def _cell(cell: dict, name: str, source: str, **kind: float) -> dict:
+    """A cell with the metadata of nbgrader, version 3 of its schema."""
+    kind = {"grade": False, "locked": False, "solution": False, "task": False} | kind
+    details = kind | {"grade_id": name.replace(".", "-"), "schema_version": 3, "cell_type": "code"}
+    return cell | {"source": source, "metadata": cell["metadata"] | {"nbgrader": details}}
+
+
+def _names(cell: dict) -> set[str]:
+    """The names that a cell imports or assigns at its top level."""
+    found = set()
+    for node in ast.parse(cell["source"]).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
+    """The stub with our solution, marked, for a body; names that the notebook does not have are imported in it."""
+    function = ast.parse(stub).body[-1]
+    head = stub.splitlines()[: function.body[0].end_lineno]
+    source = textwrap.dedent(inspect.getsource(exercise.solution))
+    written = ast.parse(source).body[0]
+    first = written.body[0].end_lineno if ast.get_docstring(written) else written.body[0].lineno - 1
+    body = textwrap.dedent("\n".join(source.splitlines()[first : written.end_lineno]))
+    lines = ["### BEGIN SOLUTION", *_imports(exercise.solution, defined), *body.splitlines(), "### END SOLUTION"]
+    return "\n".join([*head, *(f"    {line}".rstrip() for line in lines)])
+
+
+def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
+    """The imports that a solution needs where only these names are defined."""
+    function = inspect.unwrap(solution)
+    lines = []
+    for name in _used(function.__code__):
+        value = function.__globals__.get(name)
+        if name in defined or name not in function.__globals__:
+            continue
+        if isinstance(value, types.ModuleType):
+            lines.append(f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
+        else:
+            lines.append(f"from {function.__module__} import {name}")
+    return lines
+
+
+def _used(code: types.CodeType) -> list[str]:
+    """The global names in a function, those in functions inside it included."""
+    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _used(constant)]
+    return list(dict.fromkeys([*code.co_names, *inner]))

@@ -1,0 +1,244 @@
+"""Grade submissions: ask each process for answers, judge them here, and put the outcomes into rows."""
+
+import contextlib
+import inspect
+import os
+import pickle
+import textwrap
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from smalearn.course.exercises import AnswerKey, Exercise, Result
+from smalearn.course.grading import wire
+from smalearn.course.grading.process import GRACE, Child, Lost
+from smalearn.course.grading.submission import Submission, borrows, fingerprint
+
+__all__ = ["Limits", "Row", "grade"]
+
+SEED = 1
+LONGEST = 300  # characters of a note
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one notebook may take.
+
+    Args:
+        exercise: seconds for the cells of an exercise, and again for its cases, as in `check`.
+        notebook: seconds for everything.
+        memory: bytes on top of what Python and torch take; enforced on Linux.
+    """
+
+    exercise: float = 10.0
+    notebook: float = 120.0
+    memory: int = 2 * 2**30
+
+
+@dataclass
+class Row:
+    """What came of one file.
+
+    Args:
+        student: who handed it in.
+        path: the file.
+        outcomes: exercise id -> "passed", "failed", "not started", "error" or "timeout", as in `check`; "missing" where
+            it is not in the notebook, "lost" where it ended the process, "not run" where there was no process any more.
+        notes: exercise id, or "" for the notebook as a whole -> why, in a few words.
+        marks: exercise id -> what a teacher should look at: with whose answer this one is the same.
+    """
+
+    student: str
+    path: Path
+    outcomes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+
+    def points(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Exercise id -> its weight if it is passed, else 0."""
+        return {id: weight if self.outcomes.get(id) == "passed" else 0 for id, weight in weights.items()}
+
+
+def grade(
+    submissions: Sequence[Submission],
+    exercises: Mapping[str, Exercise],
+    limits: Limits | None = None,
+    jobs: int | None = None,
+    seed: int = SEED,
+) -> list[Row]:
+    """Grade notebooks, each in a process of its own, and mark the answers that are the same.
+
+    Args:
+        submissions: what `read` found in the files.
+        exercises: id -> exercise, each after those whose functions it may call.
+        limits: of each notebook.
+        jobs: notebooks at a time; where None four, or as many as there are cores if these are fewer.
+        seed: of the cases' random data; `check` says that its own is 0.
+
+    Returns:
+        A row for each file, in their order. Whatever a submission does, it costs its own row alone.
+
+    Raises:
+        ValueError: the arguments of an exercise cannot be sent to another process, or its oracle fails.
+    """
+    limits = limits or Limits()
+    keys = {id: AnswerKey(exercise, seed) for id, exercise in exercises.items()}
+    parts = {id: _part(key) for id, key in keys.items()}
+    for key in keys.values():
+        _prepare(key)
+    with ThreadPoolExecutor(jobs or min(4, os.cpu_count() or 1)) as pool:
+        rows = list(pool.map(lambda one: _Grader(one, keys, parts, limits).grade(), submissions))
+    _mark(rows, submissions, keys)
+    return rows
+
+
+def _prepare(key: AnswerKey) -> None:
+    """Compute what answers are held against: once, and not in the threads, which only compare."""
+    try:
+        _ = key.targets, key.known
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"grade: the oracle of exercise {key.exercise.id} fails: {reason}") from error
+
+
+def _part(key: AnswerKey) -> dict:
+    """What a process gets to know of an exercise. A solution that is not the course's stays here."""
+    try:
+        cases = pickle.dumps(key.cases)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"grade: the arguments of exercise {key.exercise.id} must be tensors, numbers, strings, containers of "
+            f"these, or objects of an installed package: {error}"
+        ) from None
+    solution = key.exercise.solution
+    reference = pickle.dumps(solution) if solution.__module__.startswith("smalearn.") else None
+    return {"name": solution.__name__, "cases": cases, "seed": key.seed, "reference": reference}
+
+
+class _Grader:
+    """One notebook: its row, and the process that runs it, replaced where an exercise ends it."""
+
+    def __init__(self, one: Submission, keys: Mapping[str, AnswerKey], parts: Mapping[str, dict], limits: Limits):
+        self.one, self.keys, self.limits = one, keys, limits
+        self.row = Row(one.student, one.path, dict.fromkeys(keys, "not run"))
+        self.child, self.done = None, []
+        self.until = time.monotonic() + limits.notebook
+        cells = {id: part | {"sources": one.cells.get(id, [])} for id, part in parts.items()}
+        self.task = {"setup": one.setup, "exercises": cells, "limit": limits.exercise}
+        self.task |= {"memory": limits.memory, "seconds": 2 * int(limits.notebook) + 1}
+
+    def grade(self) -> Row:
+        """The row."""
+        if self.one.problem or not self.keys & self.one.cells.keys():
+            self.row.notes[""] = self.one.problem or "none of the exercises is in it"
+            return self.row
+        try:
+            for id in self.keys:
+                self._exercise(id)
+        except Lost as lost:
+            self.row.notes[""] = f"not graded to the end: {lost}"
+        except Exception as error:  # ours, but no reason to leave the others without a grade
+            self.row.notes[""] = f"not graded to the end: the grader failed with {type(error).__name__}: {error}"
+        finally:
+            self._close()
+        return self.row
+
+    def _close(self) -> None:
+        if self.child:
+            self.child.close()
+        self.child = None
+
+    def _exercise(self, id: str) -> None:
+        """The outcome of one exercise; a process that it ends is replaced when the next one needs it."""
+        self._ready()
+        try:
+            message, blob = self.child.ask(f"call {id}", self._seconds(2 * self.limits.exercise + GRACE))
+            outcome, note = self._judge(id, message, blob)
+        except (Lost, wire.WireError) as lost:
+            outcome, note = "lost", str(lost)
+            self._close()
+        self.row.outcomes[id] = outcome
+        self.done.append(id)
+        if note:
+            self.row.notes[id] = note[:LONGEST]
+        if self.child and outcome != "passed":
+            with contextlib.suppress(Lost):
+                self.child.ask(f"reference {id}", self._seconds(self.limits.exercise))
+                return
+            self._close()
+
+    def _judge(self, id: str, message: dict, blob: bytes) -> tuple[str, str]:
+        """Outcome and note of what a process answered."""
+        if "calls" in message:
+            key = self.keys[id]
+            return _say(key, key.judge(wire.decode(message, blob, key.cases), self.limits.exercise))
+        return ("error", str(message.get("error"))) if self.one.cells.get(id) else ("missing", "not in the notebook")
+
+    def _ready(self) -> None:
+        """A process in which the setup cells have run, and the exercises that are graded already.
+
+        Raises:
+            Lost: the time is over, or what has run before does not run again.
+        """
+        if self.child:
+            return
+        self._seconds(0)
+        self.child = Child(self.task)
+        message, _ = self.child.ask("setup", self._seconds(self.limits.exercise + GRACE))
+        if message.get("error"):
+            self.row.notes[""] = f"setup: {message['error']}"[:LONGEST]
+        for id in self.done:
+            word = "define" if self.row.outcomes[id] == "passed" else "reference"
+            self.child.ask(f"{word} {id}", self._seconds(self.limits.exercise + GRACE))
+
+    def _seconds(self, wanted: float) -> float:
+        """So many seconds, or those that the notebook has left."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise Lost(f"its {self.limits.notebook:g} s are over")
+        return min(wanted, left)
+
+
+def _say(key: AnswerKey, result: Result) -> tuple[str, str]:
+    """Outcome and note of a result: the misconception, or what is wrong in the smallest failing case."""
+    if result.outcome == "passed" and any(map(callable, key.cases[0])):
+        return "passed", "passes, and is to be read: the submission itself called the judge"
+    if result.outcome in ("passed", "not started"):
+        return result.outcome, ""
+    if result.misconception:
+        return result.outcome, result.misconception.name
+    lines = result.problem.lines if result.outcome == "error" else ()
+    return result.outcome, lines[-1] if lines else result.problem.sentence
+
+
+def _mark(rows: Sequence[Row], submissions: Sequence[Submission], keys: Mapping[str, AnswerKey]) -> None:
+    """Note in every row which answers say the same as others, or as our solution."""
+    for id, key in keys.items():
+        name, groups = key.exercise.solution.__name__, defaultdict(list)
+        ours = _ours(key)
+        for row, one in zip(rows, submissions, strict=True):
+            answer = one.answer(id)
+            if row.outcomes[id] in ("not started", "missing", "not run") or not answer.strip():
+                continue
+            if borrows(answer):
+                row.marks[id] = "names the course's solutions"
+            elif said := fingerprint(answer, name):
+                groups[said].append(row)
+        for said, group in groups.items():
+            for row in group:
+                names = ["our solution"] * (said == ours) + [other.student for other in group if other is not row]
+                more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+                if names:
+                    row.marks[id] = f"same as {', '.join(names[:2])}{more}"
+
+
+def _ours(key: AnswerKey) -> str | None:
+    """The fingerprint of our solution; None where its source cannot be read."""
+    solution = key.exercise.solution
+    try:
+        return fingerprint(textwrap.dedent(inspect.getsource(solution)), solution.__name__)
+    except (OSError, TypeError):
+        return None

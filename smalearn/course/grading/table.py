@@ -1,0 +1,166 @@
+"""Which files, which exercises and how many points; and the table that comes of it."""
+
+import csv
+import importlib.util
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from smalearn.course.exercises import Exercise, register, registry
+from smalearn.course.grading.rows import Row
+from smalearn.course.grading.submission import Submission
+
+__all__ = ["exercises", "files", "load", "remark", "summary", "weigh", "write"]
+
+NOTE = 120  # characters of a note in the table
+
+
+def files(names: Iterable[str]) -> list[Path]:
+    """The files that are meant: a folder stands for the notebooks in it and below, `*` for any characters.
+
+    Raises:
+        ValueError: there is no such file, or no notebook in a folder.
+    """
+    found = []
+    for name in names:
+        path = Path(name)
+        if path.is_file():
+            found.append(path)
+            continue
+        below = path.rglob("*.ipynb") if path.is_dir() else path.parent.glob(path.name)
+        matches = sorted(one for one in below if not any(part.startswith(".") for part in one.parts[-2:]))
+        if not matches:
+            raise ValueError(f"grade: there is no {'notebook in' if path.is_dir() else 'file'} {name}")
+        found += matches
+    return list(dict.fromkeys(found))
+
+
+def load(path: Path) -> None:
+    """Register the exercises of a teacher's own file: every `Exercise` among its names.
+
+    Raises:
+        ValueError: the file cannot be run, or has no exercise.
+    """
+    spec = importlib.util.spec_from_file_location("_exercises_of_a_teacher", path)
+    if spec is None:
+        raise ValueError(f"grade: {path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"grade: {path} cannot be run: {type(error).__name__}: {error}") from error
+    finally:
+        del sys.modules[spec.name]  # so that nothing of it is sent to a submission's process by its name
+    own = [value for value in vars(module).values() if isinstance(value, Exercise)]
+    if not own:
+        raise ValueError(f"grade: {path} has no Exercise")
+    for exercise in own:
+        register(exercise)
+
+
+def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:
+    """The points of each exercise that counts.
+
+    Args:
+        submissions: where no file is given, the exercises of one chapter count a point each: the chapter that most of
+            these are of. A cell of another chapter earns nothing.
+        path: a JSON file, `{"3.1": 1, "3.4": 2.5}`; exercises that it does not name do not count.
+
+    Raises:
+        ValueError: the file is no such file, or no submission has an exercise that we know.
+    """
+    known = registry()
+    if path is None:
+        of = [Counter(_chapter(id) for id in one.cells if id in known).most_common(1) for one in submissions]
+        chapters = Counter(chapter for ((chapter, _),) in filter(None, of))
+        if not chapters:
+            raise ValueError("grade: none of the exercises of the course is in these files")
+        most = chapters.most_common(1)[0][0]
+        return {id: 1 for id in known if _chapter(id) == most}
+    try:
+        weights = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"grade: {path} is no JSON") from None
+    if not isinstance(weights, dict) or not weights or not all(map(_is_weight, weights.values())):
+        raise ValueError(f'grade: {path} must name exercises and their points, {{"3.1": 1, "3.4": 2.5}}')
+    unknown = [id for id in weights if id not in known]
+    if unknown:
+        raise ValueError(f"grade: {path} has points for {', '.join(unknown)}, which no exercise is called")
+    return weights
+
+
+def exercises(weights: Mapping[str, float]) -> dict[str, Exercise]:
+    """All exercises of the chapters in which some count, in their order: one may call the function of another."""
+    chapters = set(map(_chapter, weights))
+    return {id: exercise for id, exercise in registry().items() if _chapter(id) in chapters}
+
+
+def _chapter(id: str) -> str:
+    return id.partition(".")[0]
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def write(rows: Sequence[Row], weights: Mapping[str, float], path: Path) -> None:
+    """Write the table as CSV: student, file, the points of each exercise, total, remark."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["student", "file", *weights, "total", "remark"])
+        for row in rows:
+            points = row.points(weights)
+            numbers = [_number(value) for value in (*points.values(), sum(points.values()))]
+            table.writerow([_text(row.student), _text(str(row.path)), *numbers, _text(remark(row, rows, weights))])
+
+
+def remark(row: Row, rows: Sequence[Row], ids: Iterable[str]) -> str:
+    """Why a row is as it is, on one line: of the notebook, then of each of these exercises, then what to look at."""
+    twice = [other.path for other in rows if other is not row and other.student == row.student]
+    parts = [f"also handed in as {twice[0]}"] if twice else []
+    parts += [row.notes[""]] if "" in row.notes else []
+    for id in ids:
+        plain = {"not started": "not started", "timeout": "took too long"}
+        why = plain.get(row.outcomes.get(id), row.notes.get(id))
+        parts += [f"{id}: {why}"] if why else []
+    return "; ".join([*map(_short, parts), *(f"{id} {row.marks[id]}" for id in ids if id in row.marks)])
+
+
+def _short(text: str) -> str:
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return text if len(text) <= NOTE else text[: NOTE - 1] + "…"
+
+
+def _text(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _number(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def summary(rows: Sequence[Row], weights: Mapping[str, float]) -> str:
+    """How many passed each exercise, the mean, and which notebooks could not be run.
+
+    Example:
+        >>> ada = Row("ada", Path("a.ipynb"), {"3.1": "passed"})
+        >>> bob = Row("bob", Path("b.ipynb"), {}, {"": "no notebook"})
+        >>> print(summary([ada, bob], {"3.1": 2}))
+        2 notebooks, on average 1 of 2 points
+          3.1  passed by 1
+        b.ipynb: no notebook
+    """
+    totals = [sum(row.points(weights).values()) for row in rows]
+    plural = "" if len(rows) == 1 else "s"
+    mean = f"{sum(totals) / len(rows):.2f}".rstrip("0").rstrip(".")
+    lines = [f"{len(rows)} notebook{plural}, on average {mean} of {_number(sum(weights.values()))} points"]
+    for id in weights:
+        lines.append(f"  {id}  passed by {sum(row.outcomes.get(id) == 'passed' for row in rows)}")
+    lines += [f"{row.path}: {_short(row.notes[''])}" for row in rows if "" in row.notes]
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""Static pictures: arrays, masks or contraction orders in, matplotlib axes out. Nothing is shown; a notebook does that.
+
+Every picture takes `ax`, the axes to draw in (a new figure if None), and returns the axes; one of several panels takes
+and returns an array of them. Call `use_style()` once first.
+"""
+
+from smalearn.course.plots.blocks import decades, outlined, spectra
+from smalearn.course.plots.curves import costs, order_costs
+from smalearn.course.plots.duality import chunk_map, venn
+from smalearn.course.plots.matrices import heatmap, mask
+from smalearn.course.plots.networks import contraction, order_tree
+from smalearn.course.plots.passages import attends, words
+from smalearn.course.plots.structures import structured_attention
+from smalearn.course.plots.style import use_style
+
+__all__ = [
+    "attends",
+    "chunk_map",
+    "contraction",
+    "costs",
+    "decades",
+    "heatmap",
+    "mask",
+    "order_costs",
+    "order_tree",
+    "outlined",
+    "spectra",
+    "structured_attention",
+    "use_style",
+    "venn",
+    "words",
+]

@@ -1,0 +1,248 @@
+"""Pictures of a kernel: where its data lives, what limits its speed, who touches what when, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from smalearn.course.plots.style import GREY, INK, PALE, own_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from smalearn.fast.tile import Event
+
+__all__ = ["Design", "Level", "Span", "hierarchy", "roofline", "timeline", "touches"]
+
+KINDS = ("load", "dot", "store")
+MARKERS = "osD^vPX"
+
+
+class Level(NamedTuple):
+    """One kind of memory: its name, its size in bytes, and bytes per second, None where nobody publishes them."""
+
+    name: str
+    size: float
+    bandwidth: float | None
+
+
+class Design(NamedTuple):
+    """One way to compute something: its work, its traffic, the roof it works under, and a published rate, if any."""
+
+    flops: float
+    bytes: float
+    roof: str
+    published: float | None = None
+
+
+class Span(NamedTuple):
+    """A piece of work: what it is, when it begins and when it ends."""
+
+    work: str
+    begin: float
+    end: float
+
+
+def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Kinds of memory as boxes, the nearest to the arithmetic on top; a box's area stands for nothing.
+
+    Args:
+        levels: from the nearest to the farthest.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+
+    Returns:
+        The axes; `ax.patches` are the boxes, and `ax.texts` name, size and bandwidth of each, in this order.
+
+    Raises:
+        ValueError: there is no level, or they do not grow.
+
+    Example:
+        >>> hierarchy([Level("cache", 2**20, 1e12), Level("memory", 2**34, 2e10)])
+    """
+    from matplotlib.patches import FancyBboxPatch
+
+    sizes = [level.size for level in levels]
+    if not sizes or sizes != sorted(sizes) or sizes[0] <= 0:
+        raise ValueError(f"hierarchy: levels, expected sizes above 0 that grow, got {sizes}")
+    ax = own_axes(ax, 6.5, 0.4 + 0.62 * len(levels))
+    for number, level in enumerate(levels):
+        width = 0.44 + 0.56 * number / max(len(levels) - 1, 1)
+        box = (-width / 2, -number - 0.38), width, 0.76
+        style = {"boxstyle": "round,pad=0,rounding_size=0.05", "alpha": 0.25, "edgecolor": "none"}
+        ax.add_patch(FancyBboxPatch(*box, facecolor=f"C{number}", **style))
+        ax.text(0, -number, level.name, ha="center", va="center", color=INK)
+        ax.text(-0.56, -number, _amount(level.size, 1024, "B"), ha="right", va="center", color=INK)
+        speed = "not published" if level.bandwidth is None else _amount(level.bandwidth, 1000, "B/s")
+        ax.text(0.56, -number, speed, ha="left", va="center", color=GREY if level.bandwidth is None else INK)
+    ax.set(xlim=(-0.85, 0.95), ylim=(-len(levels) + 0.5, 0.5), title=title)
+    ax.axis("off")
+    return ax
+
+
+def roofline(
+    designs: Mapping[str, Design],
+    bandwidth: float,
+    roofs: Mapping[str, float],
+    ax: Axes | None = None,
+    *,
+    title: str = "",
+) -> Axes:
+    """Rate against intensity: rate = min(roof, bandwidth · flops / bytes), the most that a machine allows.
+
+    A full marker is that bound for a design whose work and traffic were counted; a hollow one below it is a rate that
+    somebody has published.
+
+    Args:
+        designs: name -> what is known of it.
+        bandwidth: bytes a second.
+        roofs: name -> operations a second, for the kinds of arithmetic units.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+
+    Returns:
+        The axes: one line for each roof, then one for each design, and one after it where a rate is published.
+
+    Raises:
+        ValueError: there is no design, one has an unknown roof, or a number is not above 0.
+
+    Example:
+        >>> roofline({"copy": Design(1, 4, "vector")}, 1e12, {"vector": 1e13})
+    """
+    _check_roofline(designs, bandwidth, roofs)
+    ax = own_axes(ax, 7.5, 4.4)
+    places = {name: design.flops / design.bytes for name, design in designs.items()}
+    ends = min(places.values()) / 3, max(*places.values(), max(roofs.values()) / bandwidth) * 8
+    for name, roof in roofs.items():
+        x = np.array([ends[0], roof / bandwidth, ends[1]])
+        ax.plot(x, np.minimum(x * bandwidth, roof), color=GREY, linewidth=1, label=name, zorder=1)
+        ax.annotate(name, (ends[1], roof), (0, 4), textcoords="offset points", ha="right", fontsize=9, color=GREY)
+    for number, (name, design) in enumerate(designs.items()):
+        style = {"marker": MARKERS[number % len(MARKERS)], "color": f"C{number % 7}", "linestyle": "none"}
+        bound = min(places[name] * bandwidth, roofs[design.roof])
+        ax.plot([places[name]], [bound], label=name, markersize=8, **style)
+        if design.published is not None:
+            ax.plot([places[name]], [design.published], markerfacecolor="white", markersize=8, **style)
+    handles = ax.lines[len(roofs) :]
+    ax.legend(handles=[line for line in handles if not line.get_label().startswith("_")], loc="upper left")
+    ax.set(xscale="log", yscale="log", xlabel="flops for each byte moved", ylabel="flops per second", title=title)
+    ax.grid(True)
+    return ax
+
+
+def touches(events: Sequence[Event], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Every access of a recording from left to right, in the row of its operand; products have the row "dot".
+
+    Args:
+        events: of `fast.tile.recording`.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+
+    Returns:
+        The axes; `ax.patches` are the events in order, `ax.texts` the programs, each above its first event.
+
+    Raises:
+        ValueError: nothing was recorded, or more than 400 events.
+
+    Example:
+        >>> touches([Event((0, 0, 0), "load", "x", np.arange(4), 16, 0)])
+    """
+    if not 0 < len(events) <= 400:
+        raise ValueError(f"touches: events, expected 1 to 400, got {len(events)}")
+    from matplotlib.patches import Patch, Rectangle
+
+    names = [event.operand or "dot" for event in events]
+    rows = {name: row for row, name in enumerate(dict.fromkeys(names))}
+    ax = own_axes(ax, 7.5, 1.1 + 0.27 * len(rows))
+    for place, (event, name) in enumerate(zip(events, names, strict=True)):
+        corner = place, rows[name] - 0.42
+        ax.add_patch(Rectangle(corner, 0.86, 0.84, facecolor=f"C{KINDS.index(event.kind)}", edgecolor="none"))
+    place = 0
+    for program, group in groupby(events, key=lambda event: event.program):
+        if place:
+            ax.axvline(place - 0.07, color=GREY, linewidth=1)
+        ax.text(place, -0.62, f"program {program}", fontsize=8, color=INK, va="bottom")
+        place += sum(1 for _ in group)
+    ax.legend(
+        handles=[Patch(facecolor=f"C{number}", label=kind) for number, kind in enumerate(KINDS)],
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+    )
+    ax.set(xlim=(-0.5, len(events) + 0.4), ylim=(len(rows) - 0.4, -1.3), xlabel="events in order", title=title)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Who works when, and who waits: a row for each worker, a bar for each piece of work, pale where it waits for one.
+
+    Args:
+        rows: worker -> its work in order.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+
+    Returns:
+        The axes; `ax.patches` are the bars, row by row and in order of time, those of waiting among them.
+
+    Raises:
+        ValueError: nobody works, or a piece of work begins before 0, before the last one ends, or after its own end.
+
+    Example:
+        >>> timeline({"first": [Span("slice", 0, 1)], "second": [Span("slice", 1, 2)]})
+    """
+    colours = {span.work: f"C{k}" for k, span in enumerate(_first_of_each(rows))}
+    ax = own_axes(ax, 7.5, 1.2 + 0.32 * len(rows))
+    for row, spans in enumerate(rows.values()):
+        now = 0.0
+        for work, begin, end in spans:
+            if begin > now:
+                ax.barh(row, begin - now, left=now, height=0.2, color=PALE, label="waits")
+            ax.barh(row, end - begin, left=begin, height=0.7, color=colours[work], label=work)
+            now = end
+    handles = {patch.get_label(): patch for patch in ax.containers}
+    ax.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1, 1))
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, None), title=title)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def _first_of_each(rows):
+    """The first span of each kind of work; ValueError where rows are no order of work."""
+    first = {}
+    for name, spans in rows.items():
+        now = 0.0
+        for span in spans:
+            if not now <= span.begin <= span.end:
+                raise ValueError(f"timeline: {span.work!r} of {name!r}, expected {now:g} ≤ begin ≤ end, got {span[1:]}")
+            first.setdefault(span.work, span)
+            now = span.end
+    if not first:
+        raise ValueError("timeline: rows, expected at least one piece of work, got none")
+    return first.values()
+
+
+def _check_roofline(designs, bandwidth, roofs):
+    """That there is something to draw, and that logarithms of it exist."""
+    if not designs:
+        raise ValueError("roofline: designs, expected at least one, got none")
+    for name, design in designs.items():
+        if design.roof not in roofs:
+            raise ValueError(f"roofline: roof of {name!r}, expected one of {', '.join(roofs)}, got {design.roof!r}")
+    numbers = [bandwidth, *roofs.values()]
+    for design in designs.values():
+        numbers += [design.flops, design.bytes, 1 if design.published is None else design.published]
+    if not min(numbers) > 0:
+        raise ValueError(f"roofline: every number must be above 0, got {min(numbers)}")
+
+
+def _amount(number, step, unit):
+    """Three digits with a prefix: 33792·1024 in steps of 1024 is "33 MB"."""
+    prefix = 0
+    while number >= step and prefix < 4:
+        number, prefix = number / step, prefix + 1
+    return f"{number:.3g} {['', 'k', 'M', 'G', 'T'][prefix]}{unit}"

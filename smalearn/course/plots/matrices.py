@@ -1,0 +1,162 @@
+"""Matrices over time as pictures: masks, scores, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from smalearn._checks import ShapeError
+from smalearn.course.plots.style import GREY, PALE, own_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.colors import Normalize
+    from matplotlib.image import AxesImage
+
+__all__ = ["heatmap", "mask"]
+
+SEQUENTIAL, DIVERGING = "YlGnBu", "RdBu"
+
+
+def heatmap(
+    M: object,
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    row_labels: Sequence[str] | None = None,
+    column_labels: Sequence[str] | None = None,
+    scale: str = "linear",
+) -> Axes:
+    """Picture of a matrix: row t = 0 at the top, column s = 0 at the left.
+
+    Entries ≥ 0 run from light (small) to dark (large). A matrix with negative entries runs from red to blue with white
+    in the middle, the same limit on both sides. An entry that is exactly zero is grey, because it says something
+    about structure; one that is not finite is dark grey.
+
+    Args:
+        M: (T, S) tensor or array of real numbers or booleans.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+        row_labels: T labels instead of positions.
+        column_labels: S labels instead of positions.
+        scale: of the colours, "linear" or "log".
+
+    Returns:
+        The axes; `ax.images[0]` holds M with the zero and the non-finite entries masked.
+
+    Raises:
+        ShapeError: M is not a matrix, or the number of labels differs from its size.
+        ValueError: M is complex; the scale is unknown; a negative entry on a log scale.
+    """
+    from matplotlib.colors import ListedColormap
+
+    values = real_matrix("heatmap", M)
+    for axis, size, labels in zip("TS", values.shape, (row_labels, column_labels), strict=True):
+        if labels is not None and len(labels) != size:
+            raise ShapeError(f"heatmap: axis {axis} is {size} in M but there are {len(labels)} labels")
+    shown = np.ma.masked_where(~np.isfinite(values) | (values == 0), values)
+    norm = _norm(shown, scale)
+    ax = own_axes(ax, 4.6, 3.8)
+    ax.set_facecolor(PALE)
+    oblong = max(values.shape) > 3 * min(values.shape)
+    image = ax.imshow(shown, DIVERGING if norm.vmin < 0 else SEQUENTIAL, norm, aspect="auto" if oblong else "equal")
+    broken = np.ma.masked_where(np.isfinite(values), np.ones_like(values))
+    ax.imshow(broken, ListedColormap([GREY]), aspect=ax.get_aspect())
+    ax.spines[:].set_visible(False)
+    ax.set(xlabel="source s", ylabel="target t", title=title or "")
+    _ticks(ax.yaxis, row_labels)
+    _ticks(ax.xaxis, column_labels, rotation=90)
+    _key(ax, image, values)
+    return ax
+
+
+def mask(L: object, ax: Axes | None = None, *, title: str | None = None, scale: str = "linear") -> Axes:
+    """Picture of a structured matrix or of a dense one, as `heatmap` draws it.
+
+    Args:
+        L: anything with `dense()`, such as a mask, or a (T, S) tensor.
+        ax: where to draw; a new figure if None.
+        title: of the axes; the class of a structured L if None.
+        scale: of the colours, "linear" or "log".
+
+    Returns:
+        The axes.
+
+    Raises:
+        ShapeError: L is not a matrix, for instance because it has an axis of heads.
+        ValueError: L is complex; the scale is unknown; a negative entry on a log scale.
+
+    Example:
+        >>> from smalearn import masks, plots
+        >>> plots.mask(masks.CausalMask(16))
+    """
+    structured = hasattr(L, "dense")
+    M = real_matrix("mask", L.dense() if structured else L)
+    return heatmap(M, ax, title=type(L).__name__ if structured and title is None else title, scale=scale)
+
+
+def real_matrix(function: str, M: object) -> np.ndarray:
+    """A (T, S) float64 copy of M for matplotlib, or an error that names the function."""
+    if isinstance(M, torch.Tensor):
+        M = M.detach().to("cpu", torch.promote_types(M.dtype, torch.float64)).numpy()
+    values = np.asarray(M)
+    if values.ndim != 2 or not values.size:
+        raise ShapeError(f"{function}: M needs axes (T, S), both at least 1, got shape {values.shape}")
+    if np.iscomplexobj(values):
+        raise ValueError(f"{function}: M must be real, got complex numbers; pass M.real or abs(M)")
+    return values.astype(np.float64)
+
+
+def _norm(shown: np.ma.MaskedArray, scale: str) -> Normalize:
+    """Colour limits: symmetric about zero as soon as one entry is negative."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    if scale not in ("linear", "log"):
+        raise ValueError(f"heatmap: scale must be 'linear' or 'log', got {scale!r}")
+    low, high = (shown.min(), shown.max()) if shown.count() else (1.0, 1.0)
+    if scale == "log":
+        if low < 0:
+            raise ValueError(f"heatmap: scale='log' needs entries ≥ 0, got {low:.3g}; pass abs(M)")
+        # matplotlib's logarithmic colour bars fail close to the smallest floats.
+        low, high = max(low, 1e-300), max(high, 1e-280)
+        return LogNorm(low if low < high else high / 10, high)
+    limit = max(-low, high)
+    return Normalize(-limit if low < 0 else 0, limit)
+
+
+def _ticks(axis: Axis, labels: Sequence[str] | None, rotation: int = 0) -> None:
+    """Labels at every position, or whole numbers at some."""
+    from matplotlib.ticker import MaxNLocator
+
+    if labels is None:
+        axis.set_major_locator(MaxNLocator("auto", integer=True))
+    else:
+        axis.set_ticks(range(len(labels)), labels=[str(label) for label in labels], rotation=rotation)
+
+
+def _key(ax: Axes, image: AxesImage, values: np.ndarray) -> None:
+    """A colour bar, and below it what the greys mean; a single value needs no bar."""
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    present, entries, top = image.get_array().compressed(), [], 1.0
+    if present.size and present.min() < present.max():
+        # An inset is as tall as the picture, in a grid of pictures too.
+        counts = image.norm.vmin <= 0 and (present == present.round()).all()
+        ticks = MaxNLocator("auto", integer=True) if counts else None
+        ax.figure.colorbar(image, cax=ax.inset_axes([1.04, 0.25, 0.05, 0.75]), ticks=ticks)
+        top = 0.19
+    elif present.size:
+        entries.append(Patch(facecolor=image.cmap(image.norm(present[0])), label=f"{present[0]:g}"))
+    if (values == 0).any():
+        entries.append(Patch(facecolor=PALE, label="0"))
+    if not np.isfinite(values).all():
+        entries.append(Patch(facecolor=GREY, label="not finite"))
+    if entries:
+        ax.legend(
+            handles=entries, loc="upper left", bbox_to_anchor=(1.04, top), borderaxespad=0, borderpad=0, handlelength=1
+        )

@@ -1,0 +1,195 @@
+"""Contractions as pictures: the network of tensors and axes, and the tree of one order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smalearn.contractions import parse_spec
+from smalearn.course.plots.style import GREY, INK, own_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from smalearn.contractions import Order
+
+__all__ = ["contraction", "order_tree"]
+
+FILL, PEAK = "#e3eef7", "#fbe3d3"
+
+
+def contraction(
+    spec: str,
+    sizes: Mapping[str, int] | None = None,
+    ax: Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Picture of a contraction as a tensor network: a node for each operand, a wire for each axis.
+
+    A wire between two nodes is an axis that both have and that is summed. A loose end is an axis of the output. An axis
+    with any other number of ends, counting the output's, is drawn through a dot.
+
+    Args:
+        spec: the contraction, as in `contractions.contract`: "TN, SN, SP, TS -> TP".
+        sizes: the size of each axis letter, to be shown beside it.
+        ax: where to draw; a new figure if None.
+        names: the operands' names, such as "QKVL"; the spec's terms if None.
+        title: of the axes.
+
+    Returns:
+        The axes; every line in `ax.lines` carries its axis letter as label.
+
+    Raises:
+        ValueError: the spec is malformed, an axis has no size, or there is not one name for each operand.
+
+    Example:
+        >>> contraction("TN, SN, SP, TS -> TP", dict(T=128, S=128, N=16, P=16), names="QKVL")
+    """
+    terms, output = parse_spec("contraction", spec)
+    names = terms if names is None else names
+    if len(names) != len(terms):
+        raise ValueError(f"contraction: names, expected {len(terms)} ({', '.join(terms)}), got {len(names)}")
+    members = {axis: tuple(i for i, term in enumerate(terms) if axis in term) for axis in "".join(terms)}
+    missing = [axis for axis in members if sizes is not None and axis not in sizes]
+    if missing:
+        raise ValueError(f"contraction: sizes, expected a size for axis '{missing[0]}', got {', '.join(sizes)}")
+    ax = own_axes(ax, 4.6, 2.8)
+    nodes = _ring(len(terms))
+    for number, (axis, hub) in enumerate(_hubs(nodes, members).items()):
+        text = axis if sizes is None else f"{axis} = {sizes[axis]:,}"
+        _draw_axis(ax, [nodes[i] for i in members[axis]], hub, axis in output, text, label=axis, color=f"C{number}")
+    for (x, y), name in zip(nodes, names, strict=True):
+        ax.scatter(x, y, (26 + 5 * len(name)) ** 2, color=FILL, edgecolor=INK, linewidth=1.2, zorder=3)
+        ax.text(x, y, name, ha="center", va="center", fontsize=12, weight="bold", zorder=4)
+    # At least this wide and high, or a small network would be drawn with long wires.
+    (left, low), (right, high) = np.minimum(ax.dataLim.min, (-1.5, -0.8)), np.maximum(ax.dataLim.max, (1.5, 0.8))
+    ax.set(title=title or "", aspect="equal", xlim=(left - 0.35, right + 0.35), ylim=(low - 0.35, high + 0.35))
+    ax.axis("off")
+    return ax
+
+
+def _ring(count: int) -> np.ndarray:
+    """Places of the operands: clockwise on an ellipse from the upper left, one operand in the middle."""
+    angles = np.pi / 2 + np.pi / count - 2 * np.pi * np.arange(count) / count
+    return np.stack([1.5 * np.cos(angles), 1.1 * np.sin(angles)], axis=1) * (count > 1)
+
+
+def _hubs(nodes: np.ndarray, members: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """For each axis the middle of its operands, or a point beside its only one; axes of the same operands fan out."""
+    hubs = {}
+    for axis, group in members.items():
+        twins = [other for other in members if members[other] == group]
+        rank = twins.index(axis) - (len(twins) - 1) / 2
+        middle = nodes[list(group)].mean(axis=0)
+        if len(group) == 1:
+            x, y = _outward(middle)
+            turn = math.radians(60) * rank
+            hubs[axis] = middle + 0.95 * np.array(
+                [x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)]
+            )
+        else:
+            x, y = nodes[group[1]] - nodes[group[0]]
+            hubs[axis] = middle + 0.7 * rank * np.array([-y, x]) / math.hypot(x, y)
+    return hubs
+
+
+def _outward(point: np.ndarray) -> np.ndarray:
+    """The direction, left, right, up or down, that leads out of the picture."""
+    x, y = point
+    if abs(x) > 0.4:
+        return np.array([math.copysign(1, x), 0])
+    return np.array([0, 1 if y > 0.2 else -1])
+
+
+def _draw_axis(ax: Axes, ends: list[np.ndarray], hub: np.ndarray, is_open: bool, text: str, **line: str) -> None:
+    """The wires of one axis from its operands to their hub, its loose end, its dot and its text."""
+    if len(ends) == 2 and not is_open:
+        (a, b), t = ends, np.linspace(0, 1, 41)[:, None]
+        bow = (1 - t) ** 2 * a + 2 * t * (1 - t) * (2 * hub - (a + b) / 2) + t**2 * b
+        ax.plot(*bow.T, **line)
+        ax.text(*hub, text, ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})
+        return
+    if is_open and len(ends) > 1:
+        tip = hub + 0.75 * _outward(hub)
+        ends, towards = [*ends, tip], tip - hub
+    elif is_open:
+        tip, towards = hub, hub - ends[0]
+    else:
+        tip, towards = hub, _widest_gap([end - hub for end in ends])
+    for end in ends:
+        ax.plot(*np.stack([hub, end]).T, **line)
+    if len(ends) > 1 or not is_open:
+        ax.plot(*hub, "o", ms=7, **line)
+    _write_beside(ax, text, tip, towards)
+
+
+def _widest_gap(directions: list[np.ndarray]) -> np.ndarray:
+    """The direction furthest from all the given ones."""
+    angles = sorted(math.atan2(y, x) for x, y in directions)
+    gaps = [
+        (after - before) % math.tau or math.tau for before, after in zip(angles, angles[1:] + angles[:1], strict=True)
+    ]
+    best = max(range(len(gaps)), key=gaps.__getitem__)
+    middle = angles[best] + gaps[best] / 2
+    return np.array([math.cos(middle), math.sin(middle)])
+
+
+def _write_beside(ax: Axes, text: str, point: np.ndarray, towards: np.ndarray) -> None:
+    """Text a few points away from a place, on the side of the given direction."""
+    x, y = towards / np.hypot(*towards)
+    ha = "left" if x > 0.4 else "right" if x < -0.4 else "center"
+    va = "bottom" if y > 0.4 else "top" if y < -0.4 else "center"
+    ax.annotate(text, point, (6 * x, 6 * y), textcoords="offset points", ha=ha, va=va)
+
+
+def order_tree(order: Order, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+    """Picture of an order of contraction as a tree: operands on top, below them each step's result, axes and cost.
+
+    The largest intermediate, whose entries are the order's `peak_elements`, has another colour and a thick border.
+
+    Args:
+        order: one of `contractions.orders(...)`.
+        ax: where to draw; a new figure if None.
+        title: of the axes; name and cost of the order if None.
+
+    Returns:
+        The axes; `ax.texts` are the operands, then the results in the order of the steps.
+    """
+    terms, _ = parse_spec("order_tree", order.spec)
+    places, boxes = _tree_places(order), {}
+    for name, term in zip(order.operands, terms, strict=True):
+        boxes[name] = f"{name}\n{term or '1'}"
+    for step in order.steps:
+        axes = step.spec.partition("->")[2].strip()
+        boxes[step.result] = f"{axes or '1'}\n{step.output_elements:,} entries\n{step.macs:,} MACs"
+    ax = own_axes(ax, 3.4, 3.4)
+    for step in order.steps:
+        for name in step.operands:
+            ax.plot(*zip(places[name], places[step.result], strict=True), color=GREY, zorder=1)
+    peaks = [step.result for step in order.steps[:-1] if step.output_elements == order.peak_elements]
+    for name, text in boxes.items():
+        peak = name in peaks
+        box = {"boxstyle": "round,pad=0.35", "facecolor": PEAK if peak else FILL, "edgecolor": INK}
+        ax.text(*places[name], text, ha="center", va="center", bbox=box | {"linewidth": 2 if peak else 0.8}, fontsize=9)
+    ax.set_title(f"{order.name}: {order.macs:,} MACs" if title is None else title)
+    ax.margins(0.15)
+    ax.axis("off")
+    return ax
+
+
+def _tree_places(order: Order) -> dict[str, tuple[float, float]]:
+    """Where operands and results stand: operands side by side on top, a result below the middle of its factors."""
+    factors = {step.result: step.operands for step in order.steps}
+    leaves = [order.name]
+    while inner := [name for name in leaves if name in factors]:
+        spot = leaves.index(inner[0])
+        leaves[spot : spot + 1] = factors[inner[0]]
+    places = {name: (float(x), 0.0) for x, name in enumerate(leaves)}
+    for result, (a, b) in factors.items():
+        places[result] = ((places[a][0] + places[b][0]) / 2, min(places[a][1], places[b][1]) - 1)
+    return places

@@ -1,0 +1,102 @@
+"""Structured masked attention as a picture: what each mask does in quadratic and in linear mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from smalearn._checks import ShapeError
+from smalearn.course.plots.matrices import DIVERGING, real_matrix
+from smalearn.course.plots.style import PALE
+from smalearn.masks import Mask
+from smalearn.sma import check_sma
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["structured_attention"]
+
+ROWS = ("mask\nL", "quadratic mode\nM = L ∘ QKᵀ", "linear mode\nH = L Z")
+
+
+def structured_attention(
+    masks: Mapping[str, Mask],
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    axes: Sequence[Sequence[Axes]] | None = None,
+    *,
+    captions: Sequence[str] | None = None,
+) -> np.ndarray:
+    """A column for each mask: L, the M of the quadratic mode, the H of the linear mode (Mamba-2 paper, Figure 3).
+
+    M = L ∘ Q K^T is what (13b) forms, H = L Z with Z[s, (p, n)] = V[s, p] K[s, n] what (15b) forms, by the mask's own
+    fast product. Positive entries are blue, negative ones red, each panel on its own scale; an entry that is exactly
+    zero is grey. Of complex matrices the real part is drawn.
+
+    Args:
+        masks: label -> (T, S) mask.
+        Q: (T, N) queries.
+        K: (S, N) keys.
+        V: (S, P) values.
+        axes: three rows of axes, one in each for every mask; a new figure if None.
+        captions: a line under each column.
+
+    Returns:
+        (3, masks) array of the axes; `axes[row, column].images[0]` holds the matrix, its zeros masked.
+
+    Raises:
+        ShapeError: a mask or tensor does not fit, or the number of captions or of axes differs from that of the masks.
+        ValueError: there is no mask; dtypes or devices differ.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), Figure 3, which draws L and M.
+    """
+    count = len(masks)
+    if not count:
+        raise ValueError("structured_attention: masks, expected at least one, got none")
+    if captions is not None and len(captions) != count:
+        raise ShapeError(f"structured_attention: captions, expected {count}, one for each mask, got {len(captions)}")
+    for L in masks.values():
+        check_sma("structured_attention", Q, K, V, L)
+    grid = _grid(count) if axes is None else np.asarray(axes, dtype=object)
+    if grid.shape != (3, count):
+        raise ShapeError(f"structured_attention: axes, expected shape {(3, count)}, got {grid.shape}")
+    for column, (label, L) in zip(grid.T, masks.items(), strict=True):
+        for ax, matrix in zip(column, _matrices(L, Q, K, V), strict=True):
+            _panel(ax, matrix)
+        column[0].set_title(label, fontsize=10, loc="center")
+    for ax, name in zip(grid[:, 0], ROWS, strict=True):
+        ax.set_ylabel(name, fontsize=10)
+    for ax, caption in zip(grid[2], captions or [""] * count, strict=True):
+        ax.set_xlabel(caption, fontsize=9)
+    return grid
+
+
+def _grid(count):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(3, count, figsize=(1.3 + 1.6 * count, 5.6), squeeze=False, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04)
+    return axes
+
+
+def _matrices(L, Q, K, V):
+    """The real parts of L, M and H, the last with (P, N) as columns."""
+    dtype = Q.dtype.to_complex() if L.is_complex else Q.dtype
+    dense = L.dense(dtype, Q.device)
+    Z = (V[:, :, None] * K[:, None, :]).flatten(1).to(dtype)
+    return tuple(x.real if x.is_complex() else x for x in (dense, dense * (Q @ K.mT), L.matmul(Z)))
+
+
+def _panel(ax, matrix):
+    """One matrix without ticks: red, white, blue about zero; exact zeros show the grey behind."""
+    values = real_matrix("structured_attention", matrix)
+    limit = np.abs(values).max() or 1
+    ax.set_facecolor(PALE)
+    ax.imshow(np.ma.masked_equal(values, 0), DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)

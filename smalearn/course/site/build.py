@@ -1,0 +1,124 @@
+"""From the course's folder to a folder of pages, by Sphinx with myst-nb and furo."""
+
+import io
+import re
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+from smalearn import __version__
+from smalearn.course.site import explorers
+from smalearn.course.site.claims import page as concordance
+from smalearn.course.site.pages import COLAB, chapter, colab
+from smalearn.course.site.reference import page as reference
+from smalearn.course.workbook import notebook
+
+__all__ = ["build"]
+
+STATIC = Path(__file__).parent / "static"
+
+
+def build(course: Path, output: Path, repository: str | None = None) -> int:
+    """Write the site.
+
+    Args:
+        course: the folder with `chapters/`, `tests/claims.toml` and `README.md`.
+        output: where to; what an earlier build left there is replaced.
+        repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
+            chapter in Colab or Binder; no such buttons if None.
+
+    Returns:
+        How many pages there are.
+
+    Raises:
+        ImportError: Sphinx, myst-nb or furo is not installed; it names the extra.
+        ValueError: the folder has no chapters, the repository has no owner, the output is a file or a folder that no
+            build has made, or a page is faulty: it says which.
+    """
+    try:
+        from sphinx.application import Sphinx
+        from sphinx.errors import SphinxError
+        from sphinx.util.docutils import docutils_namespace
+    except ImportError as error:
+        raise ImportError(f'site: {error.name} is not installed; run: python -m pip install -e ".[site]"') from error
+    chapters = notebook.files(course / "chapters")
+    if not chapters:
+        raise ValueError(f"site: there are no chapters in {course / 'chapters'}")
+    if repository is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise ValueError(f"site: repository must be owner/name, got {repository!r}")
+    if output.is_file():
+        raise ValueError(f"site: {output} is a file; give a new or empty folder")
+    if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
+        raise ValueError(f"site: {output} has files that are no site; give a new or empty folder")
+    with tempfile.TemporaryDirectory() as temporary:
+        source, log = Path(temporary) / "source", io.StringIO()
+        _sources(course, chapters, source, repository)
+        places = source, None, Path(temporary) / "html", Path(temporary) / "doctrees"
+        try:
+            with docutils_namespace(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of one library's about another's
+                app = Sphinx(*places, "html", _configuration(source), io.StringIO(), log, warningiserror=True)
+                app.build()
+        except SphinxError as error:
+            raise ValueError(f"site: {error}") from error
+        if app.statuscode:
+            raise ValueError("site: " + re.sub(r"\x1b\[[\d;]*m", "", log.getvalue()).strip())
+        shutil.rmtree(output, ignore_errors=True)
+        shutil.copytree(places[2], output, ignore=shutil.ignore_patterns(".buildinfo", "_sources", "*.map"))
+    return len(list(output.rglob("*.html")))
+
+
+def _sources(course, chapters, source, repository):
+    """Write what Sphinx reads: a notebook for each chapter, the other pages, scripts of the explorers, downloads."""
+    shutil.copytree(STATIC, source / "static")
+    for name in ("notebooks", COLAB):
+        (source / "extra" / name).mkdir(parents=True)
+    used = set()
+    for path in chapters:
+        shown, names = chapter(path, repository)
+        used |= names
+        notebook.write(source / path.name, notebook.dump(shown))
+        shutil.copy(path, source / "extra" / "notebooks")
+        if repository:
+            notebook.write(source / "extra" / COLAB / path.name, notebook.dump(colab(path, repository)))
+    for name in used:
+        (source / "static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
+    pages = {"claims.md": concordance(course), "reference.md": reference(), "index.md": _index(course, chapters)}
+    for name, text in pages.items():
+        (source / name).write_text(text, encoding="utf-8")
+    shutil.copytree(course / "assets", source / "assets", ignore=shutil.ignore_patterns("*.json"))
+
+
+def _index(course, chapters):
+    """The README's beginning, with links to the pages in place of files, and the order of the pages."""
+    text = (course / "README.md").read_text(encoding="utf-8").split("\n## While you work")[0]
+    text = re.sub(r"\(chapters/(\w+)\.ipynb\)", r"(\1.ipynb)", text)
+    order = "\n".join([path.stem for path in chapters] + ["claims", "reference"])
+    return f"{text}\n\n```{{toctree}}\n:hidden:\n\n{order}\n```\n"
+
+
+def _configuration(source):
+    """What conf.py would say."""
+    return {
+        "project": "smalearn",
+        "release": __version__,
+        "html_title": "smalearn",
+        "extensions": ["myst_nb", "smalearn.course.site.formulas"],
+        "nb_execution_mode": "off",
+        "myst_enable_extensions": ["amsmath", "dollarmath"],
+        "myst_heading_anchors": 3,
+        "suppress_warnings": ["mystnb.unknown_mime_type"],
+        "html_theme": "furo",
+        "html_show_search_summary": False,  # it would fetch pages, which a folder's page may not
+        "html_show_sourcelink": False,
+        "html_show_copyright": False,
+        "html_use_index": False,
+        "html_copy_source": False,
+        "html_static_path": [str(source / "static")],
+        "html_extra_path": [str(source / "extra")],
+        "html_css_files": ["katex/katex.min.css", "site.css"],
+        "html_js_files": ["katex/katex.min.js", "site.js"],
+        "exclude_patterns": ["static", "extra"],
+        "pygments_style": "a11y-high-contrast-light",
+    }

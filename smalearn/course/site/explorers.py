@@ -1,0 +1,82 @@
+"""Explorers without a kernel: their state as JSON in the page, their script beside it, static/site.js between them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ipywidgets
+
+__all__ = ["html", "made", "script", "shown"]
+
+
+def shown(cell: dict) -> str | None:
+    """The name of the explorer that a code cell of a chapter shows, None if it shows none."""
+    from smalearn.course import widgets
+
+    for output in cell.get("outputs", []):
+        found = re.match(r"(\w+)(\.of)?\(", "".join(output.get("data", {}).get("text/plain", "")))
+        if found and found[1] in widgets.__all__:
+            return found[1]
+    return None
+
+
+def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
+    """The explorer that a cell ends in; the cell needs nothing but the chapter's cells tagged `setup`.
+
+    Args:
+        setup: sources of those cells.
+        source: of the cell.
+
+    Returns:
+        A widget.
+
+    Raises:
+        ValueError: the cell does not end in an expression, or needs more; it gives the reason.
+    """
+    *body, last = ast.parse(source).body
+    if not isinstance(last, ast.Expr):
+        raise ValueError(f"explorer cell must end in the explorer, got {ast.unparse(last)!r}")
+    names: dict = {}
+    try:
+        for part in setup:
+            exec(part, names)
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
+        return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+    except Exception as error:
+        raise ValueError(f"explorer cell needs more than the setup: {type(error).__name__}: {error}") from error
+
+
+def html(widget: ipywidgets.DOMWidget, picture: str, text: str) -> str:
+    """The place of an explorer: the still picture, which the script replaces, and the state.
+
+    Args:
+        widget: the explorer.
+        picture: its still picture, a PNG in base64.
+        text: what the picture shows.
+    """
+    import ipywidgets
+
+    own = {"_esm", "_css", "_anywidget_id", *ipywidgets.DOMWidget.class_traits()}
+    state = {name: value for name, value in widget.get_state().items() if name not in own}
+    data = json.dumps(state, separators=(",", ":")).replace("</", "<\\/")
+    still = f'<img alt="{escape(text)}" src="data:image/png;base64,{picture}">'
+    name = type(widget).__name__
+    return (
+        f'<div class="explorer" data-explorer="{name}">{still}</div>'
+        f'<script type="application/json">{data}</script><script src="_static/{name}.js"></script>'
+    )
+
+
+def script(name: str) -> str:
+    """A classic script that keeps an explorer's module as text, since a page from a folder may not load modules."""
+    from smalearn.course import widgets
+
+    explorer = getattr(widgets, name)
+    source, style = explorer._esm, explorer._css
+    texts = [json.dumps(str(text)).replace("</", "<\\/") for text in (source, style)]
+    return f'(window.explorers ??= {{}})["{name}"] = {{ module: {texts[0]}, style: {texts[1]} }};\n'

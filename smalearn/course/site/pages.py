@@ -1,0 +1,106 @@
+"""A chapter as a page: buttons on top, hints and solutions folded under each exercise, explorers that move."""
+
+import copy
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from smalearn.course.exercises import Exercise, registry
+from smalearn.course.site import explorers
+from smalearn.course.workbook import notebook
+
+__all__ = ["chapter", "colab"]
+
+COLAB = "colab"
+"""The folder of the site, on its branch gh-pages, with the notebooks that Colab opens."""
+COLAB_LACKS = ("einops", "anywidget", "pooch")
+"""Of what the package and its extra `lab` need, that which Colab has not."""
+
+
+def chapter(path: Path, repository: str | None = None) -> tuple[notebook.Notebook, set[str]]:
+    """What the page of a chapter is made from.
+
+    Args:
+        path: the chapter, with its outputs.
+        repository: "owner/name" on GitHub, for buttons that run the chapter elsewhere.
+
+    Returns:
+        A notebook for myst-nb, and the names of the explorers in it.
+
+    Raises:
+        ValueError: the file is no notebook, or a cell that shows an explorer needs more than the setup.
+    """
+    if (source := notebook.read(path)) is None:
+        raise ValueError(f"site: {path} is no notebook")
+    setup = [cell["source"] for cell in source["cells"] if "setup" in cell["metadata"].get("tags", [])]
+    checks = {cells[-1]["id"]: id for id, cells in notebook.exercises(source).items()}
+    cells, used = [], set()
+    for cell in source["cells"]:
+        name = explorers.shown(cell)
+        if name is not None:
+            used.add(name)
+            cell = _live(cell, setup)
+        cells.append(cell)
+        if len(cells) == 1:
+            cells.append(_markdown("buttons", _buttons(path.name, repository)))
+        if cell.get("id") in checks:
+            exercise = registry()[checks[cell["id"]]]
+            cells.append(_markdown(f"help-{cell['id']}", "\n\n".join(_help(exercise))))
+    kept = {"kernelspec": source["metadata"].get("kernelspec", {})}
+    return source | {"cells": cells, "metadata": kept}, used
+
+
+def colab(path: Path, repository: str) -> notebook.Notebook:
+    """A chapter that first installs the course on Colab, whose own PyTorch stays.
+
+    Args:
+        path: the chapter.
+        repository: "owner/name" on GitHub.
+
+    Returns:
+        The notebook with one more cell in front.
+    """
+    others = " ".join(COLAB_LACKS)
+    lines = [
+        "# On Colab only: the course, and what it needs besides the PyTorch, NumPy and Matplotlib that are there.",
+        f"%pip install --quiet --no-deps git+https://github.com/{repository}",
+        f"%pip install --quiet {others}",
+    ]
+    cell = {"cell_type": "code", "id": "colab", "metadata": {}, "source": "\n".join(lines)}
+    cell |= {"execution_count": None, "outputs": []}
+    source = notebook.read(path)
+    return source | {"cells": [cell, *source["cells"]]}
+
+
+def _markdown(id, text):
+    """A new cell."""
+    return {"cell_type": "markdown", "id": id, "metadata": {}, "source": text}
+
+
+def _live(cell, setup):
+    """The cell with its explorer in the place of the still picture."""
+    cell = copy.deepcopy(cell)
+    text = cell["metadata"].get("mystnb", {}).get("image", {}).get("alt", "")
+    for output in cell["outputs"]:
+        if picture := output.get("data", {}).get("image/png"):
+            widget = explorers.made(setup, cell["source"])
+            output["data"] = {"text/html": explorers.html(widget, "".join(picture).strip(), text)}
+    return cell
+
+
+def _buttons(name, repository):
+    """Links to the notebook, and to where it runs."""
+    links = {f"notebooks/{name}": "Download this notebook"}
+    if repository:
+        links[f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{COLAB}/{name}"] = "Open in Colab"
+        links[f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/chapters/{name}"] = "Open in Binder"
+    return '<p class="buttons">' + "".join(f'<a href="{link}">{text}</a>' for link, text in links.items()) + "</p>"
+
+
+def _help(exercise: Exercise) -> Iterator[str]:
+    """Each hint and the solution, folded."""
+    for number, hint in enumerate(exercise.hints, 1):
+        yield f"<details><summary>Hint {number}</summary>\n\n```text\n{textwrap.fill(hint, 100)}\n```\n\n</details>"
+    code = textwrap.dedent(inspect.getsource(exercise.solution)).strip()
+    yield f"<details><summary>Solution</summary>\n\n```python\n{code}\n```\n\n</details>"

@@ -1,0 +1,130 @@
+"""What all interactive pictures have in common: the Python half of base.js and base.css."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anywidget
+import ipywidgets
+import traitlets
+
+from smalearn.course.plots import use_style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Checked", "Choice", "Explorer", "Size", "module"]
+
+FOLDER = Path(__file__).parent
+
+
+def module(script: str) -> str:
+    """One ES module out of base.js and an explorer's own script: what a browser can import from a string.
+
+    The script stands beside base.js and imports from it by one statement; that statement is replaced by base.js itself,
+    so that both files stay plain modules and nothing has to be built.
+
+    Args:
+        script: file name of the explorer's script.
+
+    Returns:
+        The module's source.
+
+    Raises:
+        ValueError: the script has no such import, or more than one.
+
+    Example:
+        >>> module("contraction_map.js").count("export default")
+        1
+    """
+    own = (FOLDER / script).read_text(encoding="utf-8")
+    own, count = re.subn(r'^import \{[^}]*\} from "\./base\.js";\n', "", own, flags=re.MULTILINE)
+    if count != 1:
+        raise ValueError(f'module: {script}, expected one import of names from "./base.js", got {count}')
+    return (FOLDER / "base.js").read_text(encoding="utf-8") + "\n" + own
+
+
+class Size(traitlets.Int):
+    """A trait that holds the size of an axis, from 1 to `max`; refuses others as the rest of the package does."""
+
+    def __init__(self, default: int | None, max: int, **options: bool) -> None:
+        super().__init__(default, min=1, max=max, **options)
+
+    def validate(self, obj: traitlets.HasTraits, value: object) -> int:
+        """The value; a ValueError where it is none of the sizes."""
+        if isinstance(value, int) and not isinstance(value, bool) and self.min <= value <= self.max:
+            return value
+        owner = f"{type(obj).__name__}: {self.name}"
+        raise ValueError(f"{owner}, expected an int from {self.min} to {self.max}, got {value!r}")
+
+
+class Checked(traitlets.Any):
+    """A trait for which a validator speaks; traitlets would let None pass."""
+
+    allow_none = False
+
+
+class Choice(traitlets.TraitType):
+    """A trait that holds one of some values of one type; refuses others as the rest of the package does."""
+
+    def __init__(self, values: list) -> None:
+        super().__init__(values[0])
+        self.values = values
+
+    def validate(self, obj: traitlets.HasTraits, value: object) -> object:
+        """The value; a ValueError where it is none of them."""
+        if type(value) is type(self.values[0]) and value in self.values:
+            return value
+        owner, choices = f"{type(obj).__name__}: {self.name}", ", ".join(map(repr, self.values))
+        raise ValueError(f"{owner}, expected one of {choices}, got {value!r}")
+
+
+class Explorer(anywidget.AnyWidget):
+    """An interactive picture, drawn in the browser by a script of its own, with its state shared with Python.
+
+    A subclass sets `_esm = module("its_script.js")`, declares its state as traits tagged `sync=True`, and draws the
+    still picture in `draw`. Traits whose names begin with an underscore are constants for the script.
+    """
+
+    _css = (FOLDER / "base.css").read_text(encoding="utf-8")
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the current state, for readers who have no kernel.
+
+        Args:
+            figure: an empty figure.
+        """
+        raise NotImplementedError
+
+    def png(self) -> bytes:
+        """The still picture of the current state.
+
+        Returns:
+            A PNG file.
+
+        Cost: some tenths of a second; no pyplot figure is left open and no setting of matplotlib changed.
+        """
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        with matplotlib.rc_context():
+            use_style()
+            figure, file = Figure(), io.BytesIO()
+            self.draw(figure)
+            figure.savefig(file, format="png")
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        """The state, the same text on every machine."""
+        names = [name for name in self.traits(sync=True) if not name.startswith("_")]
+        state = [f"{name}={getattr(self, name)!r}" for name in names if name not in ipywidgets.DOMWidget.class_traits()]
+        return f"{type(self).__name__}({', '.join(state)})"
+
+    def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
+        """The live picture, and the still one for readers whose page cannot show it: the live one goes first."""
+        data, metadata = super()._repr_mimebundle_(**options)
+        return data | {"image/png": base64.b64encode(self.png()).decode("ascii")}, metadata

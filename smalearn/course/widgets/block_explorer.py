@@ -1,0 +1,213 @@
+"""A block of the matrix of a state space model, dragged about: its singular values, its rank, and the bound N."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import torch
+import traitlets
+
+from smalearn.course import plots
+from smalearn.course.widgets.base import Choice, Explorer, Size, module
+from smalearn.kernel_attention import softmax_weights
+from smalearn.ssm import Semiseparable
+from smalearn.testing import TOLERANCE, random_tensors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["BlockExplorer"]
+
+KINDS = ["scalar", "diagonal", "general", "softmax"]
+MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
+FLOOR = 1e-18  # of the axis of singular values; what is smaller has no bar
+CUT = TOLERANCE[torch.float64]
+FILLS = {"counted": "#0072b2", "not counted": "#d8d8d8", "free": "#b34e00"}  # as in base.css
+INK = "#222222"
+
+
+class BlockExplorer(Explorer):
+    """The matrix M[t, s] = C_t^T A_t ... A_(s+1) B_s of a state space model, and the rank of a block of it.
+
+    No block on or below the diagonal has a rank above N, however large it is: all that its inputs say to its outputs
+    passes through N numbers. Above the diagonal M is 0 by convention, and every step by which a block reaches there may
+    add one to its rank. Causal softmax attention with N features, for comparison, has blocks of full rank. The block is
+    dragged, or moved by arrow keys; it is resized by its corners, or by Shift and arrow keys.
+
+    Args:
+        kind: of A, "scalar", "diagonal" or "general", or "softmax" for softmax attention of queries C and keys B.
+        state: size N, from 1 to 6.
+        length: T, from 1 to 32.
+        seed: of A, B and C, from 0 to 3.
+        block: (top, bottom, left, right), for M[top:bottom, left:right]; one below the diagonal if None. It is moved,
+            and shrunk where it must be, if T becomes too small for it.
+
+    Raises:
+        ValueError: the block is not within M or is empty, or another argument is none of the above.
+
+    Cost: the numbers of all seeds go to the browser once, 38 kB. At every move there one singular value decomposition.
+
+    Source: Dao and Gu 2024, "Transformers are SSMs", Definition 3.1 and section 3.2.
+
+    Example:
+        >>> explorer = BlockExplorer(state=3, block=(10, 24, 0, 11))
+        >>> explorer.rank, explorer.bound
+        (3, 3)
+        >>> explorer.block = (10, 24, 0, 24)
+        >>> explorer.rank, explorer.bound
+        (14, 14)
+    """
+
+    _esm = module("block_explorer.js")
+    _draws = traitlets.List().tag(sync=True)
+    _cut = traitlets.Float(CUT).tag(sync=True)
+    kind = Choice(KINDS).tag(sync=True)
+    state = Size(3, MAX_STATE).tag(sync=True)
+    length = Size(24, MAX_LENGTH).tag(sync=True)
+    seed = Choice(list(range(SEEDS))).tag(sync=True)
+    block = traitlets.TraitType().tag(sync=True)
+
+    def __init__(
+        self,
+        kind: str = "diagonal",
+        state: int = 3,
+        length: int = 24,
+        seed: int = 0,
+        block: tuple[int, int, int, int] | None = None,
+    ) -> None:
+        sizes = {"kind": kind, "state": state, "length": length, "seed": seed}
+        super().__init__(_draws=[_packed(seed) for seed in range(SEEDS)], **sizes)
+        self.block = _own_block(length) if block is None else block
+
+    @traitlets.default("block")
+    def _some_block(self) -> list[int]:
+        return _own_block(self.length)
+
+    @traitlets.validate("block")
+    def _valid_block(self, proposal: dict) -> list[int]:
+        block = proposal["value"]
+        edges = list(block) if isinstance(block, list | tuple) else []
+        if len(edges) == 4 and all(type(edge) is int for edge in edges):
+            (top, bottom), (left, right) = edges[:2], edges[2:]
+            if 0 <= top < bottom <= self.length and 0 <= left < right <= self.length:
+                return edges
+        wanted = f"(top, bottom, left, right), each pair rising from 0 to {self.length}"
+        raise ValueError(f"BlockExplorer: block, expected {wanted}, got {block!r}")
+
+    @traitlets.observe("length")
+    def _fit_block(self, change: dict) -> None:
+        if max(self.block) > self.length:
+            self.block = [edge for pair in (self.block[:2], self.block[2:]) for edge in _fitted(pair, self.length)]
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        """M (T, T), float64."""
+        A, B, C = _generators(self.kind, self.state, self.length, self.seed)
+        if self.kind == "softmax":
+            return softmax_weights(C, B, torch.ones(len(C), len(C), dtype=C.dtype).tril())
+        return Semiseparable(A, B, C).dense()
+
+    @property
+    def singular_values(self) -> torch.Tensor:
+        """Those of the block, the largest first, (min(rows, columns),) float64."""
+        top, bottom, left, right = self.block
+        return torch.linalg.svdvals(self.matrix[top:bottom, left:right])
+
+    @property
+    def cut(self) -> float:
+        """The size at and below which singular values count as 0: 1e-12 ‖M‖ (Frobenius), as in `block_ranks`."""
+        return CUT * torch.linalg.matrix_norm(self.matrix).item()
+
+    @property
+    def rank(self) -> int:
+        """How many singular values of the block are above `cut`."""
+        return int((self.singular_values > self.cut).sum())
+
+    @property
+    def bound(self) -> int:
+        """The rank that the block can have.
+
+        It is at most the number of rows, and of columns, that are not 0 by convention; if a state makes the block, also
+        at most N and the number of steps by which the block reaches above the diagonal.
+        """
+        top, bottom, left, right = self.block
+        top, right = max(top, left), min(right, bottom)
+        sizes = [bottom - top, right - left]
+        if self.kind != "softmax":
+            sizes.append(self.state + max(0, right - top - 1))
+        return max(0, min(sizes))
+
+    def draw(self, figure: Figure) -> None:
+        """Draw M with the block, and its singular values with the tolerance and N.
+
+        Args:
+            figure: an empty figure.
+        """
+        from matplotlib.patches import Rectangle
+
+        figure.set_size_inches(8, 3.8)
+        left_axes, right_axes = figure.subplots(1, 2)
+        plots.heatmap(self.matrix, left_axes, title=self._title())
+        top, bottom, left, right = self.block
+        place = (left - 0.5, top - 0.5), right - left, bottom - top
+        left_axes.add_patch(Rectangle(*place, fill=False, edgecolor=INK, linewidth=2.5))
+        values = self.singular_values
+        fills = [FILLS["counted" if value > self.cut else "not counted"] for value in values]
+        right_axes.bar(
+            range(1, len(values) + 1), values.clamp(min=FLOOR).tolist(), color=fills, edgecolor=INK, linewidth=0.6
+        )
+        right_axes.axhline(self.cut, color=FILLS["free"], linestyle="--", label=f"tolerance {CUT:.0e} ‖M‖")
+        right_axes.axvline(self.state + 0.5, color=INK, linestyle=":", label=f"N = {self.state}")
+        right_axes.set(yscale="log", ylim=(FLOOR, 1e3), xlabel="number", title=f"singular values: rank {self.rank}")
+        right_axes.xaxis.get_major_locator().set_params(integer=True)
+        right_axes.legend()
+
+    def _title(self) -> str:
+        """The matrix and the block in words."""
+        top, bottom, left, right = self.block
+        name = "softmax attention" if self.kind == "softmax" else f"{self.kind} A"
+        return f"{name}, block M[{top}:{bottom}, {left}:{right}]"
+
+    def __repr__(self) -> str:
+        """The state without its arrays, the same text on every machine."""
+        names = ["kind", "state", "length", "seed", "block"]
+        return f"BlockExplorer({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+def _own_block(length: int) -> list[int]:
+    """A square below the diagonal, with room to be moved."""
+    side = max(1, length // 3)
+    return [length // 2, length // 2 + side, length // 8, length // 8 + side]
+
+
+def _fitted(pair: list[int], length: int) -> list[int]:
+    """The interval moved, and shrunk where it must be, until it ends at the length at the latest."""
+    size = min(pair[1] - pair[0], length)
+    start = min(pair[0], length - size)
+    return [start, start + size]
+
+
+def _draw(seed: int) -> torch.Tensor:
+    """All numbers of a seed, (T, 6 + 6 + 1 + 6 + 36): B, C, a scalar, a diagonal and a full A; float32 as float64.
+
+    Decays are from 0.8 to 1. A full A is 0.95 times a small rotation, so that no corner of it shrinks much more.
+    """
+    N = MAX_STATE
+    B, C, G = random_tensors([(MAX_LENGTH, N), (MAX_LENGTH, N), (MAX_LENGTH, N, N)], seed)
+    decays = 0.8 + 0.2 * torch.rand(MAX_LENGTH, N + 1, generator=torch.Generator().manual_seed(seed)).double()
+    rotation = 0.95 * torch.linalg.matrix_exp(0.15 * (G - G.mT))
+    return torch.cat([B, C, decays, rotation.flatten(1)], 1).float().double()
+
+
+def _packed(seed: int) -> str:
+    """The numbers as the browser gets them: float32, row by row, in base64."""
+    return base64.b64encode(_draw(seed).numpy().astype("<f4").tobytes()).decode("ascii")
+
+
+def _generators(kind: str, state: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A, B and C, float64: the first N states and T steps of a draw."""
+    N = MAX_STATE
+    B, C, a, diagonal, full = _draw(seed)[:length].split([N, N, 1, N, N * N], 1)
+    A = {"diagonal": diagonal[:, :state], "general": full.unflatten(1, (N, N))[:, :state, :state]}
+    return A.get(kind, a[:, 0]), B[:, :state], C[:, :state]

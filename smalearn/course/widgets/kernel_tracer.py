@@ -1,0 +1,377 @@
+"""A run of the SSD forward program, access by access: which program touches which tile of which tensor, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import traitlets
+
+from smalearn.course.widgets import kernel_designs
+from smalearn.course.widgets.base import Checked, Explorer, module
+from smalearn.course.widgets.kernel_designs import DESIGNS, Stage
+from smalearn.fast.tile import Event
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["CHUNK_LENS", "LIMITS", "KernelTracer"]
+
+LIMITS = {"length": 64, "state": 32, "head_dim": 32, "heads": 4}
+CHUNK_LENS = (16, 32, 64)
+MOST_STEPS = 4000  # of a recording, so that it is small enough to be sent
+KINDS = ["load", "store", "dot"]
+LETTERS = {"log_a": "log a", "b": "B", "c": "C", "x": "X", "y": "Y", "final": "last H", "added": "added H"}
+HELD = {"log_a": "sums of log a", "states": "H", "added": "added H"}  # what a tile is called on the chip
+FILLS = {"load": "#9ecae8", "store": "#a9dcca", "warning": "#b34e00"}  # as in base.css
+INK, LINE = "#222222", "#8c8c8c"
+ROWS, GAP = (160, 240, 320, 480), 7  # cells of a line of tensors, and between lines, in the still picture
+
+
+class KernelTracer(Explorer):
+    """The SSD forward program at work, recorded in our tile machine: step through its accesses to memory.
+
+    Every tensor is a grid of cells, one for each head. At each step one program loads a tile, stores one, or multiplies
+    two on the chip. Cells read so far are blue, the darker the more often; cells written are green. Lanes of a tile
+    that a mask switches off are dashed, mostly outside of the tensor's edge; lanes that are outside and not switched
+    off are orange, and so are the cells of other rows and heads that they hit. Below stand the tiles that are on the
+    chip, and running totals of bytes and multiply-adds.
+
+    Designs: "one walk", where one program goes through all chunks of a head with the state on the chip;
+    "four steps", the chunked algorithm as four launches that speak through memory; "one walk without masks", which is
+    broken. A program holds 16 columns of P. Multiply-adds are those of the matrix products, masked lanes included.
+
+    Args:
+        length: T, from 1 to 64.
+        chunk_len: Q, 16, 32 or 64.
+        state: N, from 1 to 32.
+        head_dim: P, from 1 to 32.
+        heads: from 1 to 4; they share B and C.
+        shown: `design`, at first "one walk", and `step`, the number of steps that are done, at first half of all. These
+            two can be read and set.
+
+    Raises:
+        ValueError: an argument is none of the above.
+
+    Cost: all designs run once, some hundredths of a second; the browser gets at most 200 kB.
+
+    Source: Dao and Gu 2024, "Transformers are SSMs", section 6.
+
+    Example:
+        >>> tracer = KernelTracer(length=64, state=16, head_dim=16, heads=1)
+        >>> tracer.costs["one walk"], tracer.costs["four steps"]
+        ({'loaded': 12544, 'stored': 5120, 'macs': 65536}, {'loaded': 37888, 'stored': 17408, 'macs': 65536})
+    """
+
+    _esm = module("kernel_tracer.js")
+    _traces = traitlets.List().tag(sync=True)
+    design = Checked().tag(sync=True)
+    step = Checked().tag(sync=True)
+
+    def __init__(
+        self,
+        length: int = 40,
+        chunk_len: int = 16,
+        state: int = 8,
+        head_dim: int = 20,
+        heads: int = 2,
+        **shown: object,
+    ) -> None:
+        sizes = {"length": length, "chunk_len": chunk_len, "state": state, "head_dim": head_dim, "heads": heads}
+        for name, size in sizes.items():
+            _check_size(name, size)
+        origin = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        self._start([_design(name, sizes) for name in DESIGNS], origin, **shown)
+
+    @classmethod
+    def of(cls, events: Sequence[Event], shapes: dict[str, tuple[int, ...]], **shown: object) -> KernelTracer:
+        """The tracer of another recording, of any program; what is on the chip is not drawn then.
+
+        Args:
+            events: what `smalearn.fast.tile.recording` collects.
+            shapes: by operand, the shape (..., rows, columns) of its memory, which is contiguous.
+            shown: `step`, the number of steps that are done.
+
+        Returns:
+            A tracer whose only design is called "recording".
+
+        Raises:
+            ValueError: nothing is recorded, or too much; an operand has no shape, or is too large to be drawn; a tile
+                is not one of neighbouring rows and columns of which a mask leaves the first.
+
+        Example:
+            >>> from smalearn.fast import tile
+            >>> with tile.recording() as events:
+            ...     tile.launch(lambda x: tile.load(x + tile.arange(0, 4)), (1,), np.zeros((2, 4)))
+            >>> KernelTracer.of(events, {"x": (2, 4)}, step=1).totals
+            {'loaded': 32, 'stored': 0, 'macs': 0}
+        """
+        if not 1 <= len(events) <= MOST_STEPS:
+            raise ValueError(f"KernelTracer.of: events, expected 1 to {MOST_STEPS}, got {len(events)}")
+        for name in dict.fromkeys(event.operand for event in events if event.operand):
+            _check_shape(name, shapes.get(name))
+        shapes = {name: (int(np.prod(shape[:-2])), *shape[-2:]) for name, shape in shapes.items()}
+        launches = [
+            (None, part, [1 + max(e.program[axis] for e in part) for axis in range(3)]) for part in _runs(events)
+        ]
+        tracer = cls.__new__(cls)
+        tracer._start([_trace("recording", launches, shapes)], f"{len(events)} events", **shown)
+        return tracer
+
+    def _start(self, traces: list[dict], origin: str, design: str | None = None, step: int | None = None) -> None:
+        self._origin = origin
+        trace = _chosen(traces, traces[0]["name"] if design is None else design)
+        step = _checked_step(trace, len(trace["steps"]) // 2 if step is None else step)
+        super().__init__(_traces=traces, design=trace["name"], step=step)
+
+    @traitlets.validate("design")
+    def _valid_design(self, proposal: dict) -> str:
+        return _chosen(self._traces, proposal["value"])["name"]
+
+    @traitlets.validate("step")
+    def _valid_step(self, proposal: dict) -> int:
+        return _checked_step(self._trace, proposal["value"])
+
+    @traitlets.observe("design")
+    def _fit_step(self, change: dict) -> None:
+        self.step = min(self.step, len(self._trace["steps"]))
+
+    @property
+    def _trace(self) -> dict:
+        """What is recorded of the design."""
+        return _chosen(self._traces, self.design)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes loaded, bytes stored, and multiply-adds, of the steps that are done."""
+        return _totals(self._trace["steps"][: self.step])
+
+    @property
+    def costs(self) -> dict[str, dict[str, int]]:
+        """By design, what `totals` is after its last step."""
+        return {trace["name"]: _totals(trace["steps"]) for trace in self._traces}
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the tensors with what has been read and written, and the tile of the last step.
+
+        Args:
+            figure: an empty figure.
+        """
+        trace, totals = self._trace, self.totals
+        flows = ((row, *_flow(trace["operands"], row)) for row in ROWS)
+        row, places, height = next(flow for flow in flows if flow[2] < 0.7 * flow[0] or flow[0] == ROWS[-1])
+        figure.set_size_inches(8.4, 0.9 + 8.0 * height / row)
+        axes = figure.add_subplot()
+        axes.set(xlim=(-1, row), ylim=(height, -GAP * row / 160), aspect="equal")
+        axes.set_axis_off()
+        steps = [step for step in trace["steps"][: self.step] if step[2] < 2]
+        for (number, panel), (x, y) in places.items():
+            operand = trace["operands"][number]
+            axes.text(x, y - 1.5, _panel_name(operand, panel), fontsize=8)
+            for step in steps:
+                if step[3:5] == [number, panel]:
+                    _shade(axes, step, (x, y), operand)
+            _box(axes, x, y, operand["columns"], operand["rows"], edgecolor=INK, linewidth=0.8)
+        if self.step and (last := trace["steps"][self.step - 1])[2] < 2 and (place := places.get(tuple(last[3:5]))):
+            x, y = place[0] + last[6], place[1] + last[5]
+            _box(axes, x, y, last[8], last[7], edgecolor=INK, linewidth=0.8, linestyle=":")
+            _box(axes, x, y, last[10], last[9], edgecolor=INK, linewidth=2.2)
+        moved = totals["loaded"] + totals["stored"]
+        axes.set_title(
+            f"{self.design}: {self.step} of {len(trace['steps'])} steps; {totals['loaded']:,} bytes loaded, "
+            f"{totals['stored']:,} stored,\n{totals['macs']:,} multiply-adds, "
+            f"{totals['macs'] / max(moved, 1):.2f} for each byte",
+            fontsize=9,
+        )
+
+    def __repr__(self) -> str:
+        """What is recorded, and the state, the same text on every machine."""
+        if self._origin.endswith("events"):
+            return f"KernelTracer.of({self._origin}, step={self.step})"
+        return f"KernelTracer({self._origin}, design={self.design!r}, step={self.step})"
+
+
+def _chosen(traces: list[dict], design: object) -> dict:
+    """The trace of that name; a ValueError where there is none."""
+    for trace in traces:
+        if trace["name"] == design:
+            return trace
+    names = ", ".join(repr(trace["name"]) for trace in traces)
+    raise ValueError(f"KernelTracer: design, expected one of {names}, got {design!r}")
+
+
+def _checked_step(trace: dict, step: object) -> int:
+    """The step; a ValueError where the trace has none such."""
+    count = len(trace["steps"])
+    if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= count:
+        return step
+    raise ValueError(f"KernelTracer: step, expected an int from 0 to {count}, got {step!r}")
+
+
+def _check_size(name: str, size: object) -> None:
+    """A ValueError where it is no size."""
+    whole = isinstance(size, int) and not isinstance(size, bool)
+    if name == "chunk_len":
+        if not whole or size not in CHUNK_LENS:
+            raise ValueError(f"KernelTracer: chunk_len, expected 16, 32 or 64, got {size!r}")
+    elif not whole or not 1 <= size <= LIMITS[name]:
+        raise ValueError(f"KernelTracer: {name}, expected an int from 1 to {LIMITS[name]}, got {size!r}")
+
+
+def _check_shape(name: str, shape: object) -> None:
+    """A ValueError where it is no shape of a tensor that can be drawn."""
+    axes = list(shape) if isinstance(shape, tuple | list) else []
+    if len(axes) < 2 or not all(isinstance(size, int) and size > 0 for size in axes) or _too_large(axes):
+        wanted = "(..., rows, columns), at most 16 matrices of at most 256 rows and columns"
+        raise ValueError(f"KernelTracer.of: shape of {name}, expected {wanted}, got {shape!r}")
+
+
+def _too_large(shape: list[int]) -> bool:
+    return int(np.prod(shape[:-2])) > 16 or max(shape[-2:]) > 256
+
+
+def _design(name: str, sizes: dict[str, int]) -> dict:
+    """The trace of a design."""
+    made = kernel_designs.operands(**sizes)
+    launches = [(stage, *kernel_designs.run(stage, made, sizes["chunk_len"])) for stage in DESIGNS[name]]
+    return _trace(name, launches, {operand: shape for operand, (_, shape) in made.items()})
+
+
+def _runs(events: Sequence[Event]) -> list[list[Event]]:
+    """The events of each launch: programs of one run in order."""
+    parts, last = [], None
+    for event in events:
+        if last is None or event.program < last:
+            parts.append([])
+        parts[-1].append(event)
+        last = event.program
+    return parts
+
+
+def _trace(name: str, launches: list[tuple], shapes: dict[str, tuple[int, int, int]]) -> dict:
+    """What the browser gets of a design: lists of small numbers.
+
+    A step is (launch, number of the program, kind, number of the operand, panel, row, column, rows and columns of its
+    tile, rows and columns of it that no mask switches off, bytes, multiply-adds, number of what is held on the chip);
+    that of a product has its sizes m, k, n in the place of panel, row and column.
+    """
+    used = {event.operand for _, events, _ in launches for event in events if event.operand}
+    names = [operand for operand in [*LETTERS, *shapes] if operand in used and operand in shapes]
+    names, products, held, steps = list(dict.fromkeys(names)), [], [], []
+    for launch, (stage, events, grid) in enumerate(launches):
+        for event, product, chip in zip(events, _products(stage, events), _chips(stage, events), strict=True):
+            if event.kind == "dot":
+                place, what = [*map(int, event.offsets), 0, 0, 0, 0], _number(products, product)
+            else:
+                place, what = _place(event, shapes[event.operand]), names.index(event.operand)
+            program = int(np.ravel_multi_index(event.program, grid))
+            kind = KINDS.index(event.kind)
+            steps.append([launch, program, kind, what, *place, event.bytes, event.flops // 2, _number(held, chip)])
+    operands = [_operand(number, operand, shapes[operand], steps) for number, operand in enumerate(names)]
+    grids = [list(grid) for _, _, grid in launches]
+    return {"name": name, "grids": grids, "operands": operands, "products": products, "held": held, "steps": steps}
+
+
+def _number(found: list, entry: object) -> int:
+    """The place of an entry in a list, at the end if it is new."""
+    if entry not in found:
+        found.append(entry)
+    return found.index(entry)
+
+
+def _operand(number: int, name: str, shape: tuple[int, int, int], steps: list[list[int]]) -> dict:
+    """A tensor: its panels (one for each head), their size, and how far tiles reach."""
+    tiles = [step for step in steps if step[2] < 2 and step[3] == number]
+    height, width = (max(shape[1 + i], *(step[5 + i] + step[7 + i] for step in tiles)) for i in (0, 1))
+    sizes = {"panels": shape[0], "rows": shape[1], "columns": shape[2], "height": height, "width": width}
+    return {"name": LETTERS.get(name, name), **sizes}
+
+
+def _place(event: Event, shape: tuple[int, int, int]) -> list[int]:
+    """Panel, row and column where a tile begins, its rows and columns, and those that are not masked."""
+    panels, rows, columns = shape
+    offsets = np.asarray(event.offsets)
+    offsets = offsets.reshape(*offsets.shape, *[1] * (2 - offsets.ndim))
+    for tile in (offsets, offsets.T):
+        height, width = ((tile >= 0).any(axis).sum() for axis in (1, 0))
+        down, across = np.arange(tile.shape[0])[:, None], np.arange(tile.shape[1])
+        expected = np.where((down < height) & (across < width), tile[0, 0] + down * columns + across, -1)
+        if np.array_equal(tile, expected):
+            row, column = divmod(max(int(tile[0, 0]), 0), columns)
+            panel = min(row // rows, panels - 1)  # what is behind the last panel hangs below it
+            return [panel, row - panel * rows, column, *tile.shape, int(height), int(width)]
+    wanted = "neighbouring rows and columns of which a mask leaves the first"
+    raise ValueError(f"KernelTracer.of: {event.kind} of {event.operand}, expected {wanted}")
+
+
+def _products(stage: Stage | None, events: list[Event]) -> Iterator[str]:
+    """For each event the name of the matrix product that it is; what is none has an empty one."""
+    count = 0
+    for event in events:
+        dot = event.kind == "dot"
+        yield "" if not dot else stage.products[count % len(stage.products)][0] if stage else "a product"
+        count += dot
+
+
+def _chips(stage: Stage | None, events: list[Event]) -> Iterator[list]:
+    """For each event the tiles (name, rows, columns) that the program holds after it: those of its chunk, and H."""
+    program, chip, count = None, {}, 0
+    state = next((e.offsets.shape for e in events if e.operand == "final"), None)
+    for event in events if stage else []:
+        if event.program != program or event.operand == "log_a":
+            chip = {"H": state} if stage.walks else {}
+        program = event.program
+        if event.kind == "load":
+            sums = event.operand == "log_a"
+            name = HELD.get(event.operand, LETTERS.get(event.operand))
+            chip = chip | {name: (len(event.offsets), 2) if sums else event.offsets.shape}
+        elif event.kind == "dot":
+            chip = chip | {stage.products[count % len(stage.products)][1]: (event.offsets[0], event.offsets[2])}
+            count += 1
+        yield [[name, *map(int, shape)] for name, shape in chip.items()]
+    if not stage:
+        yield from ([] for _ in events)
+
+
+def _totals(steps: list[list[int]]) -> dict[str, int]:
+    """Sums over steps."""
+    loaded, stored = (sum(step[11] for step in steps if step[2] == kind) for kind in (0, 1))
+    return {"loaded": loaded, "stored": stored, "macs": sum(step[12] for step in steps)}
+
+
+def _panel_name(operand: dict, panel: int) -> str:
+    """A tensor's letter, and which head."""
+    return operand["name"] if operand["panels"] == 1 else f"{operand['name']} [{panel}]"
+
+
+def _flow(operands: list[dict], row: int) -> tuple[dict, float]:
+    """Where each panel (operand, number) stands, line by line, in cells; and the height of all."""
+    places, x, y, tall = {}, 0, 0, 0
+    for number, operand in enumerate(operands):
+        for panel in range(operand["panels"]):
+            wide = max(operand["width"], row / 76 * len(_panel_name(operand, panel)))
+            if x and x + wide > row:
+                x, y, tall = 0, y + tall + GAP * row / 160, 0
+            places[number, panel] = x, y
+            x, tall = x + wide + GAP / 2, max(tall, operand["height"])
+    return places, y + tall + 1
+
+
+def _box(axes: Axes, x: float, y: float, width: float, height: float, **style: object) -> None:
+    """A rectangle, empty unless it has a colour."""
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x, y), width, height, **{"facecolor": "none", **style}))
+
+
+def _shade(axes: Axes, step: list[int], place: tuple[float, float], operand: dict) -> None:
+    """What a tile has touched; what of it is outside of the tensor is in the warning colour."""
+    (row, column), (height, width) = step[5:7], step[9:11]
+    x, y = place[0] + column, place[1] + row
+    right, below = max(min(operand["columns"] - column, width), 0), max(min(operand["rows"] - row, height), 0)
+    _box(axes, x, y, right, below, facecolor=FILLS[KINDS[step[2]]], alpha=0.5)
+    _box(axes, x, y, right, below, edgecolor=LINE, linewidth=0.5)
+    _box(axes, x + right, y, width - right, height, facecolor=FILLS["warning"], alpha=0.5)
+    _box(axes, x, y + below, right, height - below, facecolor=FILLS["warning"], alpha=0.5)

@@ -1,0 +1,346 @@
+"""Structured masks over the words of a text: L, the scores, their product, and what the structure is worth."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import TYPE_CHECKING
+
+import torch
+import traitlets
+
+from smalearn import masks
+from smalearn._checks import ShapeError
+from smalearn.course import plots
+from smalearn.course.widgets.base import FOLDER, Checked, Explorer, module
+from smalearn.data import ngram_features, zen_of_python
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FAMILIES", "MaskExplorer"]
+
+FAMILIES = [
+    "causal",
+    "decay",
+    "1-semiseparable",
+    "Toeplitz",
+    "Fourier",
+    "low rank",
+    "banded",
+    "dilated",
+    "block diagonal",
+]
+MAX_WORDS, MAX_RANK, FEATURES, NGRAM = 64, 8, 4, 3
+TOLERANCE, DECADES = 1e-10, 6
+INK, FILLS = "#222222", {"weight": "#0072b2", "negative": "#b34e00", "room": "#f2f4f6"}  # as in base.css
+
+
+def script() -> str:
+    """The ES module of base.js, mask_formulas.js and mask_explorer.js, as `module` makes one of the first and the last.
+
+    Returns:
+        The module's source.
+
+    Raises:
+        ValueError: mask_explorer.js does not import names from mask_formulas.js by one statement.
+    """
+    formulas = (FOLDER / "mask_formulas.js").read_text(encoding="utf-8")
+    wanted = r'^import \{[^}]*\} from "\./mask_formulas\.js";\n'
+    found = re.split(wanted, module("mask_explorer.js"), flags=re.MULTILINE)
+    if len(found) != 2:
+        raise ValueError(f'script: expected one import of names from "./mask_formulas.js", got {len(found) - 1}')
+    return formulas.join(found)
+
+
+class MaskExplorer(Explorer):
+    """A mask L of a structured family, the scores G = Q K^T of a text, and M = L ∘ G (Mamba-2 paper, section 4.3).
+
+    Beside them stand a row of M as weights over the words, the ranks of the blocks L[k:, :k], and what a product of L
+    with one column costs by the family's fast algorithm and as a dense matrix. Decays and α are drawn with the pointer,
+    other parameters have sliders. Everything that is chosen can be read and set from Python too.
+
+    Args:
+        text: 2 to 64 words; if None, 64 from the Zen of Python, without its title.
+        seed: of the random queries and keys, and of the random walks in the factors U and V.
+        state: any of these.
+            family: one of `FAMILIES`.
+            gamma: γ of "decay", from 0 to 1.
+            decays: a_t of "1-semiseparable", T numbers from 0 to 1, or one for all; a_0 is not used. By default 0.98
+                within a sentence and 0.6 at its first word.
+            alpha: of "Toeplitz", numbers from -1 to 1: T for the distances t - s = 0, 1, …, or 2T-1 for the distances
+                -(T-1), …, T-1, from future to past. By default 1 / (1 + distance), causal.
+            rank: R of "low rank", from 1 to 8 and to T.
+            window: of "banded" and "dilated", from 0 to T-1.
+            dilation: of "dilated", from 1 to T-1.
+            blocks: of "block diagonal", a divisor of T.
+            scores: "words", how many of the last three words are equal, or "random".
+            target: the row t, from 0 to T-1; if not given, the last one of those that repeat the most.
+            split: k, from 1 to T-1; T // 2 if not given.
+            scale: of the colours, "linear" or "log", the latter over six powers of ten.
+
+    Raises:
+        ShapeError: decays or alpha have another length.
+        ValueError: the text has too few or too many words, or an argument is none of the above.
+        TypeError: a name that is none of the above.
+
+    Source: Dao and Gu 2024, "Transformers are SSMs", section 4.3 and Figure 3.
+
+    Example:
+        >>> explorer = MaskExplorer(family="low rank", rank=3)
+        >>> max(explorer.ranks), explorer.mask.shape
+        (3, (64, 64))
+    """
+
+    _esm = script()
+    _words = traitlets.List().tag(sync=True)
+    _Q = traitlets.List().tag(sync=True)
+    _K = traitlets.List().tag(sync=True)
+    _U = traitlets.List().tag(sync=True)
+    _V = traitlets.List().tag(sync=True)
+    family = Checked().tag(sync=True)
+    gamma = Checked().tag(sync=True)
+    decays = Checked().tag(sync=True)
+    alpha = Checked().tag(sync=True)
+    rank = Checked().tag(sync=True)
+    window = Checked().tag(sync=True)
+    dilation = Checked().tag(sync=True)
+    blocks = Checked().tag(sync=True)
+    scores = Checked().tag(sync=True)
+    target = Checked().tag(sync=True)
+    split = Checked().tag(sync=True)
+    scale = Checked().tag(sync=True)
+
+    def __init__(self, text: str | None = None, seed: int = 0, **state: object) -> None:
+        if not isinstance(text, str | None):
+            raise ValueError(f"MaskExplorer: text, expected a string, got {text!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"MaskExplorer: seed, expected an int, got {seed!r}")
+        words = zen_of_python().lower().split()[7 : 7 + MAX_WORDS] if text is None else text.split()
+        if not 2 <= len(words) <= MAX_WORDS:
+            raise ValueError(f"MaskExplorer: text, expected 2 to {MAX_WORDS} words, got {len(words)}")
+        defaults = _defaults(words)
+        if unknown := sorted(state.keys() - defaults.keys()):
+            raise TypeError(f"MaskExplorer: expected some of {', '.join(defaults)}, got {', '.join(unknown)}")
+        super().__init__(_words=words, **_random(len(words), seed), **defaults | state)
+
+    @traitlets.validate("family", "scores", "scale")
+    def _valid_choice(self, proposal: dict) -> str:
+        name, value = proposal["trait"].name, proposal["value"]
+        values = {"family": FAMILIES, "scores": ["words", "random"], "scale": ["linear", "log"]}[name]
+        if value in values:
+            return value
+        raise ValueError(f"MaskExplorer: {name}, expected one of {', '.join(map(repr, values))}, got {value!r}")
+
+    @traitlets.validate("rank", "window", "dilation", "blocks", "target", "split")
+    def _valid_int(self, proposal: dict) -> int:
+        name, value, last = proposal["trait"].name, proposal["value"], len(self._words) - 1
+        limits = {"rank": (1, min(MAX_RANK, last + 1)), "blocks": (1, last + 1)}
+        low, high = limits.get(name, (int(name in ("dilation", "split")), last))
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"MaskExplorer: {name}, expected an int from {low} to {high}, got {value!r}")
+        if name == "blocks" and (last + 1) % value:
+            raise ValueError(f"MaskExplorer: blocks, expected a divisor of {last + 1} words, got {value}")
+        return value
+
+    @traitlets.validate("gamma")
+    def _valid_gamma(self, proposal: dict) -> float:
+        gamma = _numbers("gamma", proposal["value"], low=0)
+        if gamma.ndim:
+            raise ShapeError(f"MaskExplorer: gamma, expected one number, got shape {tuple(gamma.shape)}")
+        return gamma.item()
+
+    @traitlets.validate("decays")
+    def _valid_decays(self, proposal: dict) -> list[float]:
+        decays, length = _numbers("decays", proposal["value"], low=0), len(self._words)
+        if decays.shape not in [(), (length,)]:
+            raise ShapeError(f"MaskExplorer: decays, expected one or {length}, got shape {tuple(decays.shape)}")
+        return decays.expand(length).tolist()
+
+    @traitlets.validate("alpha")
+    def _valid_alpha(self, proposal: dict) -> list[float]:
+        alpha, length = _numbers("alpha", proposal["value"], low=-1), len(self._words)
+        if alpha.shape not in [(length,), (2 * length - 1,)]:
+            expected = f"{length} or {2 * length - 1}"
+            raise ShapeError(f"MaskExplorer: alpha, expected {expected} numbers, got shape {tuple(alpha.shape)}")
+        return [0.0] * (2 * length - 1 - len(alpha)) + alpha.tolist()
+
+    @property
+    def mask(self) -> masks.Mask:
+        """The mask that is shown, (T, T)."""
+        T = len(self._words)
+        U, V = (torch.tensor(x, dtype=torch.float64)[:, : self.rank] for x in (self._U, self._V))
+        alpha, decays = (torch.tensor(x, dtype=torch.float64) for x in (self.alpha, self.decays))
+        return {
+            "causal": lambda: masks.CausalMask(T),
+            "decay": lambda: masks.DecayMask(T, self.gamma),
+            "1-semiseparable": lambda: masks.SemiseparableMask(decays.log()),
+            "Toeplitz": lambda: masks.ToeplitzMask(alpha[T - 1 :], alpha[:T].flip(0)),
+            "Fourier": lambda: masks.FourierMask(T),
+            "low rank": lambda: masks.LowRankMask(U, V),
+            "banded": lambda: masks.BandedMask(T, T, self.window),
+            "dilated": lambda: masks.DilatedMask(T, T, self.window, self.dilation),
+            "block diagonal": lambda: masks.BlockDiagonalMask(T, T, self.blocks),
+        }[self.family]()
+
+    @property
+    def L(self) -> torch.Tensor:
+        """The mask as a (T, T) tensor, float64, or complex128 for "Fourier"."""
+        mask = self.mask
+        return mask.dense(torch.complex128 if mask.is_complex else torch.float64)
+
+    @property
+    def G(self) -> torch.Tensor:
+        """The scores Q K^T (T, T), float64."""
+        if self.scores == "words":
+            Q = K = ngram_features(self._words, NGRAM).double()
+        else:
+            Q, K = (torch.tensor(x, dtype=torch.float64) for x in (self._Q, self._K))
+        return Q @ K.mT
+
+    @property
+    def M(self) -> torch.Tensor:
+        """The masked scores L ∘ G (T, T), dtype of L."""
+        return self.L * self.G
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The row M_t (T): the weights of the words for the target."""
+        return self.M[self.target]
+
+    @property
+    def ranks(self) -> list[int]:
+        """For k = 1, …, T-1 the rank of L[k:, :k]: its singular values above 1e-10 times the largest."""
+        L = self.L
+        return [int(torch.linalg.matrix_rank(L[k:, :k], rtol=TOLERANCE)) for k in range(1, len(L))]
+
+    @property
+    def cost(self) -> int:
+        """Operations of the fast product of L with one column: what its mask says."""
+        return self.mask.cost(1)
+
+    @property
+    def dense_cost(self) -> int:
+        """Multiplications and additions of the dense product of L with one column: T(2T - 1), complex T(8T - 2)."""
+        T = len(self._words)
+        return T * (8 * T - 2) if self.mask.is_complex else T * (2 * T - 1)
+
+    def draw(self, figure: Figure) -> None:
+        """Draw L, G and M; a row of M over the words; and the ranks of the blocks.
+
+        Args:
+            figure: an empty figure.
+        """
+        figure.set_size_inches(9.2, 6)
+        above, below = figure.subfigures(2, 1, height_ratios=[1, 1])
+        names = ["L", "G", "M = L ∘ G"]
+        if self.L.is_complex():
+            names = ["Re L", "G", "Re M"]
+        for axes, name, matrix in zip(above.subplots(1, 3), names, (self.L.real, self.G, self.M.real), strict=True):
+            self._draw_matrix(axes, name, matrix)
+        left, right = below.subplots(1, 2, width_ratios=[1.5, 1])
+        self._draw_weights(left)
+        self._draw_ranks(right)
+        figure.suptitle(self._caption(), fontsize=10)
+
+    def _draw_matrix(self, axes: Axes, name: str, matrix: torch.Tensor) -> None:
+        """One matrix, with its row t; sizes alone on a log scale, where they have no sign."""
+        if self.scale == "log":
+            floor = matrix.abs().max() / 10**DECADES
+            matrix = torch.where(matrix == 0, 0, matrix.abs().clamp(min=floor))
+            name = f"|{name}|"
+        plots.heatmap(matrix, axes, title=name, scale=self.scale)
+        axes.axhline(self.target, color=INK, linewidth=0.8)
+
+    def _draw_weights(self, axes: Axes) -> None:
+        """Row t of M as bars; the words with the largest weights are named."""
+        weights = self.weights.real.tolist()
+        colours = [FILLS["negative" if weight < 0 else "weight"] for weight in weights]
+        axes.bar(range(len(weights)), weights, color=colours)
+        named = _apart([abs(weight) for weight in weights], first=self.target, distance=max(1, len(weights) // 24))
+        axes.set_xticks(named, [self._words[s] for s in named], rotation=90, fontsize=8)
+        axes.set_title(f"row {self.target} of M, “{self._words[self.target]}”", fontsize=10)
+
+    def _draw_ranks(self, axes: Axes) -> None:
+        """Ranks of the blocks, under the largest that they could be."""
+        places, ranks, T = range(1, len(self._words)), self.ranks, len(self._words)
+        axes.bar(places, [min(k, T - k) for k in places], color=FILLS["room"], width=1)
+        axes.bar(places, ranks, color=[FILLS["negative" if k == self.split else "weight"] for k in places])
+        axes.set(xlabel="k", ylabel="rank")
+        axes.set_title(f"rank of L[k:, :k]: {ranks[self.split - 1]} at k = {self.split}", fontsize=10)
+
+    def _caption(self) -> str:
+        """The family, its largest rank and its cost."""
+        ranks = f"largest rank {max(self.ranks)}"
+        return f"{self._named()}: {ranks}; one column costs {self.cost:,} operations, {self.dense_cost:,} if L is dense"
+
+    def _named(self) -> str:
+        """The family with its parameters that are single numbers."""
+        shown = {
+            "decay": ["gamma"],
+            "low rank": ["rank"],
+            "banded": ["window"],
+            "dilated": ["window", "dilation"],
+            "block diagonal": ["blocks"],
+        }
+        parameters = [f"{name}={getattr(self, name)}" for name in shown.get(self.family, [])]
+        return ", ".join([self.family, *parameters])
+
+    def __repr__(self) -> str:
+        """The state without its arrays, the same text on every machine."""
+        state = f"scores={self.scores!r}, target={self.target}, split={self.split}, scale={self.scale!r}"
+        return f"MaskExplorer({len(self._words)} words, {self._named()}, {state})"
+
+
+def _defaults(words: list[str]) -> dict[str, object]:
+    """The state at first."""
+    T = len(words)
+    X = ngram_features(words, NGRAM)
+    scores = X @ X.mT
+    opens = [i > 0 and words[i - 1][-1] in ".!?" for i in range(T)]
+    return {
+        "family": "1-semiseparable",
+        "gamma": 0.9,
+        "decays": [0.6 if first else 0.98 for first in opens],
+        "alpha": [1 / (1 + distance) for distance in range(T)],
+        "rank": min(2, T),
+        "window": min(4, T - 1),
+        "dilation": min(4, T - 1),
+        "blocks": max(blocks for blocks in range(1, min(8, T) + 1) if T % blocks == 0),
+        "scores": "words",
+        "target": max(range(T), key=lambda t: (scores[t, :t].sum(), t)),
+        "split": T // 2,
+        "scale": "linear",
+    }
+
+
+def _random(length: int, seed: int) -> dict[str, list]:
+    """Normal queries and keys, and random walks around 0 that go at most to -1 or 1."""
+    chance = torch.Generator().manual_seed(seed)
+    Q, K = torch.randn(2, length, FEATURES, generator=chance, dtype=torch.float64)
+    walks = torch.randn(2, length, min(MAX_RANK, length), generator=chance, dtype=torch.float64).cumsum(1)
+    walks = walks - walks.mean(1, keepdim=True)
+    U, V = walks / walks.abs().amax(1, keepdim=True)
+    return {name: x.round(decimals=3).tolist() for name, x in {"_Q": Q, "_K": K, "_U": U, "_V": V}.items()}
+
+
+def _apart(sizes: list[float], first: int, distance: int) -> list[int]:
+    """Places of large sizes, the first one among them, none nearer than a distance to another."""
+    chosen: list[int] = []
+    for place in sorted(range(len(sizes)), key=lambda place: (place != first, -sizes[place])):
+        if (sizes[place] or place == first) and all(abs(place - other) >= distance for other in chosen):
+            chosen.append(place)
+    return sorted(chosen)
+
+
+def _numbers(name: str, value: object, low: float) -> torch.Tensor:
+    """A float64 tensor of numbers from `low` to 1, or a ValueError that names the argument."""
+    try:
+        tensor = torch.as_tensor(None if isinstance(value, bool) else value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"MaskExplorer: {name}, expected an array of numbers, got {reprlib.repr(value)}") from error
+    wrong = tensor[~((tensor >= low) & (tensor <= 1))]
+    if len(wrong):
+        raise ValueError(f"MaskExplorer: {name}, expected numbers from {low} to 1, got {wrong[0].item()}")
+    return tensor

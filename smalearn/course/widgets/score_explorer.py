@@ -1,0 +1,293 @@
+"""Scores of multi-level attention: who is compared by how many columns, what that costs, and which keys are kept."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import traitlets
+
+from smalearn.course.widgets.base import Checked, Choice, Explorer, module
+from smalearn.data import zen_of_python
+from smalearn.multilevel import key_numbers, level_counts, live_key_numbers, multilevel_scores, parse_ranks, score_macs
+from smalearn.testing import random_tensors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PRESETS", "ScoreExplorer", "block_lengths"]
+
+PRESETS = ["16", "8|8", "8|0|0|8", "4|4|4|4", "8|4|2|2", "2|2|4|8", "6|2|2|2|2|2"]
+MAX_WORDS, MAX_LEVELS, MAX_RANK, MAX_LEAF, SEEDS = 64, 6, 16, 32, 4
+FILLS = {"pale": "#9ecae8", "full": "#0072b2", "negative": "#b34e00", "room": "#f2f4f6"}  # as in base.css
+INK = "#222222"
+
+
+def block_lengths(length: int, levels: int, leaf: int = 0) -> tuple[int, ...]:
+    """Block lengths that double from the finest level up, the first long enough for all tokens.
+
+    With leaf = 0 every level halves the blocks of the one before, as `halving_blocks` does. With another one the finest
+    blocks have `leaf` tokens, and there are as many blocks of level 2 as T needs.
+
+    Args:
+        length: T.
+        levels: L; one level has one block of T tokens, whatever the leaf.
+        leaf: b_L, or 0 for ⌈T / 2^(L-1)⌉.
+
+    Returns:
+        (b_1, ..., b_L), each a multiple of the next.
+
+    Example:
+        >>> block_lengths(64, 4), block_lengths(64, 4, leaf=4)
+        ((64, 32, 16, 8), (64, 16, 8, 4))
+    """
+    if levels == 1:
+        return (length,)
+    finest = leaf or -(-length // 2 ** (levels - 1))
+    finer = [finest * 2 ** (levels - level) for level in range(2, levels + 1)]
+    return (max(2, -(-length // finer[0])) * finer[0], *finer)
+
+
+class ScoreExplorer(Explorer):
+    """The levels d(i, j) and the causal scores of multi-level attention over the words of a text, and what they cost.
+
+    Level l cuts the text into blocks of b_l words, and two words are compared by the columns of all levels whose blocks
+    hold both. Query and key of a word are the same vector of normal numbers, so that equal words have a high score, the
+    surer the more columns compare them. A pair is chosen by a click or by arrow keys; pointing at it is enough to look.
+    The row of a pair is a step of decoding, too: what its query meets is what a key cache must hold.
+
+    Args:
+        ranks: r_l of each level in the paper's notation, as "8|4|2|2", or as integers: 1 to 6 of them, which sum to
+            r, from 1 to 16.
+        length: T, the first words of the text, from 1; all of them if None.
+        leaf: b_L, the words in a block of the finest level, from 1 to 32; 0 to halve the blocks from level to level.
+        seed: of the vectors, from 0 to 3.
+        pair: (i, j), the query and a key not after it; if None, the last word that has been before, and where it was
+            last. It is moved if T becomes too small for it.
+        text: 1 to 64 words; if None, 64 from the Zen of Python, without its title.
+
+    Raises:
+        ValueError: an argument is none of the above.
+
+    Source: Kuang et al. 2025, section 3.4 and equation (9).
+
+    Example:
+        >>> explorer = ScoreExplorer("4|4|4|4")
+        >>> explorer.block_lens, round(explorer.macs / explorer.standard_macs, 2)
+        ((64, 32, 16, 8), 0.48)
+    """
+
+    _esm = module("score_explorer.js")
+    _words = traitlets.List().tag(sync=True)
+    _draws = traitlets.List().tag(sync=True)
+    _presets = traitlets.List(PRESETS).tag(sync=True)
+    ranks = Checked().tag(sync=True)
+    length = Checked().tag(sync=True)
+    leaf = Checked().tag(sync=True)
+    seed = Choice(list(range(SEEDS))).tag(sync=True)
+    pair = Checked([0, 0]).tag(sync=True)
+
+    def __init__(
+        self,
+        ranks: str | list[int] = "8|4|2|2",
+        length: int | None = None,
+        leaf: int = 0,
+        seed: int = 0,
+        pair: tuple[int, int] | None = None,
+        text: str | None = None,
+    ) -> None:
+        if not isinstance(text, str | None):
+            raise ValueError(f"ScoreExplorer: text, expected a string, got {text!r}")
+        words = zen_of_python().lower().split()[7 : 7 + MAX_WORDS] if text is None else text.split()
+        if not 1 <= len(words) <= MAX_WORDS:
+            raise ValueError(f"ScoreExplorer: text, expected 1 to {MAX_WORDS} words, got {len(words)}")
+        length = len(words) if length is None else length
+        draws = [_draw(len(set(words)), seed) for seed in range(SEEDS)]
+        super().__init__(_words=words, _draws=draws, ranks=ranks, length=length, leaf=leaf, seed=seed)
+        self.pair = _own_pair(words[:length]) if pair is None else pair
+
+    @traitlets.validate("ranks")
+    def _valid_ranks(self, proposal: dict) -> list[int]:
+        value = proposal["value"]
+        try:
+            ranks = parse_ranks(value) if isinstance(value, str) else value
+        except ValueError:
+            ranks = ()
+        columns = list(ranks) if isinstance(ranks, list | tuple) else []
+        whole = all(type(rank) is int and rank >= 0 for rank in columns)
+        if whole and len(columns) <= MAX_LEVELS and 1 <= sum(columns) <= MAX_RANK:
+            return columns
+        wanted = f"1 to {MAX_LEVELS} integers ≥ 0 whose sum is 1 to {MAX_RANK}, as '8|4|2|2'"
+        raise ValueError(f"ScoreExplorer: ranks, expected {wanted}, got {value!r}")
+
+    @traitlets.validate("length", "leaf")
+    def _valid_int(self, proposal: dict) -> int:
+        name, value = proposal["trait"].name, proposal["value"]
+        low, high = {"length": (1, len(self._words)), "leaf": (0, MAX_LEAF)}[name]
+        if type(value) is int and low <= value <= high:
+            return value
+        raise ValueError(f"ScoreExplorer: {name}, expected an int from {low} to {high}, got {value!r}")
+
+    @traitlets.validate("pair")
+    def _valid_pair(self, proposal: dict) -> list[int]:
+        pair = proposal["value"]
+        tokens = list(pair) if isinstance(pair, list | tuple) else []
+        if [type(token) for token in tokens] == [int, int] and 0 <= tokens[1] <= tokens[0] < self.length:
+            return tokens
+        wanted = f"(i, j) with 0 ≤ j ≤ i ≤ {self.length - 1}"
+        raise ValueError(f"ScoreExplorer: pair, expected {wanted}, got {pair!r}")
+
+    @traitlets.observe("length")
+    def _fit_pair(self, change: dict) -> None:
+        if self.pair[0] >= self.length:
+            self.pair = [min(token, self.length - 1) for token in self.pair]
+
+    @property
+    def block_lens(self) -> tuple[int, ...]:
+        """The block length b_l of each level."""
+        return block_lengths(self.length, len(self.ranks), self.leaf)
+
+    @property
+    def vectors(self) -> torch.Tensor:
+        """Query and key of each word, (T, r), float64; equal words have equal ones."""
+        names = list(dict.fromkeys(self._words))
+        places = [names.index(word) for word in self._words[: self.length]]
+        return torch.tensor(self._draws[self.seed], dtype=torch.float64)[places, : sum(self.ranks)]
+
+    @property
+    def levels(self) -> torch.Tensor:
+        """How many levels a pair shares, d(i, j), (T, T) int64."""
+        return level_counts(self.length, self.block_lens)
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """The scores over √r, (T, T) float64; those above the diagonal are not used."""
+        X = self.vectors
+        return multilevel_scores(X / math.sqrt(sum(self.ranks)), X, self.ranks, self.block_lens)
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The causal softmax of the scores, (T, T) float64."""
+        future = torch.ones_like(self.scores, dtype=torch.bool).triu(1)
+        return self.scores.masked_fill(future, -math.inf).softmax(-1)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the causal scores: Σ_l r_l · (pairs in a common block of level l)."""
+        return sum(self.level_macs)
+
+    @property
+    def level_macs(self) -> list[int]:
+        """The multiply-adds of each level."""
+        alone = torch.diag(torch.tensor(self.ranks)).tolist()
+        return [score_macs(self.length, ranks, self.block_lens) for ranks in alone]
+
+    @property
+    def standard_macs(self) -> int:
+        """Those of standard attention with r columns, r·T(T + 1)/2."""
+        return score_macs(self.length, [sum(self.ranks)], [self.length])
+
+    @property
+    def kept(self) -> int:
+        """Numbers of keys that the query i meets, the last of t = i + 1 tokens: Σ_l r_l·((t - 1) mod b_l + 1)."""
+        return live_key_numbers(self.pair[0] + 1, self.ranks, self.block_lens)
+
+    @property
+    def room(self) -> int:
+        """Numbers that a key cache for T tokens has room for: Σ_l r_l·min(T, b_l)."""
+        return key_numbers(self.length, self.ranks, self.block_lens)
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the levels and the scores, the multiply-adds of each level, and the key cache over the steps.
+
+        Args:
+            figure: an empty figure.
+        """
+        figure.set_size_inches(8.4, 6.6)
+        parts = [self._draw_levels, self._draw_scores, self._draw_macs, self._draw_cache]
+        for draw, axes in zip(parts, figure.subplots(2, 2, height_ratios=[1.6, 1]).flat, strict=True):
+            draw(axes)
+
+    def _draw_levels(self, axes: Axes) -> None:
+        """d(i, j) in steps of blue, with the blocks of each level, and the pair."""
+        from matplotlib.colors import ListedColormap
+
+        (i, j), cmap = self.pair, ListedColormap(_shades(len(self.ranks)))
+        axes.imshow(_causal(self.levels), cmap=cmap, vmin=0.5, vmax=cmap.N + 0.5, interpolation="nearest")
+        for size in self.block_lens:
+            for start in range(0, self.length, size):
+                low, high = start - 0.5, min(start + size, self.length) - 0.5
+                axes.plot([low, low, high], [low, high, high], color=INK, lw=0.6)
+        axes.plot(j, i, "s", color=FILLS["negative"], mfc="none", markersize=7, mew=2)
+        axes.set_title(f"levels: d({i}, {j}) = {self.levels[i, j]}", fontsize=10)
+        axes.set(xlabel="key j", ylabel="query i")
+
+    def _draw_scores(self, axes: Axes) -> None:
+        """The causal scores: blue positive, orange negative, as full as the root of their size."""
+        from matplotlib.colors import LinearSegmentedColormap
+
+        i, j = self.pair
+        shown = self.scores.sign() * self.scores.abs().sqrt()
+        limit = shown.tril().abs().max().item() or 1
+        cmap = LinearSegmentedColormap.from_list("signs", [FILLS["negative"], "#ffffff", FILLS["full"]])
+        axes.imshow(_causal(shown), cmap=cmap, vmin=-limit, vmax=limit, interpolation="nearest")
+        axes.plot(j, i, "s", color=INK, mfc="none", markersize=7, mew=2)
+        axes.set_title(f"scores: “{self._words[i]}”, “{self._words[j]}” {self.scores[i, j]:.2f}", fontsize=10)
+        axes.set(xlabel="key j", ylabel="query i")
+
+    def _draw_macs(self, axes: Axes) -> None:
+        """Multiply-adds of each level in front of what its columns cost over all pairs."""
+        count, most = len(self.ranks), self.standard_macs / sum(self.ranks)
+        names = [f"{rank} over {size}" for rank, size in zip(self.ranks, self.block_lens, strict=True)]
+        axes.barh(names, [rank * most for rank in self.ranks], color=FILLS["room"], edgecolor=INK, lw=0.4)
+        axes.barh(names, self.level_macs, color=_shades(count), edgecolor=INK, lw=0.4)
+        axes.invert_yaxis()
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(f"{self.macs:,} of {self.standard_macs:,} multiply-adds", fontsize=10)
+        axes.set(xlabel="of a level; pale: over all pairs", ylabel="columns over blocks of")
+
+    def _draw_cache(self, axes: Axes) -> None:
+        """Numbers of keys that are kept after t tokens, of multi-level and of standard attention."""
+        steps, t, rank = range(1, self.length + 1), self.pair[0] + 1, sum(self.ranks)
+        axes.plot(steps, [t * rank for t in steps], "--", color=INK, lw=1, label="standard")
+        numbers = [live_key_numbers(t, self.ranks, self.block_lens) for t in steps]
+        axes.plot(steps, numbers, color=FILLS["full"], label="multi-level")
+        axes.axhline(self.room, color=FILLS["negative"], ls=":", label="room")
+        axes.plot(t, self.kept, "o", color=INK, mfc="white")
+        axes.set_title(f"keys after {t} tokens: {self.kept:,} of {t * rank:,} numbers", fontsize=10)
+        axes.set(xlabel="t, tokens so far", ylabel="numbers")
+        axes.legend(fontsize=8)
+
+    def __repr__(self) -> str:
+        """The state without its arrays, the same text on every machine."""
+        ranks = "|".join(map(str, self.ranks))
+        state = f"length={self.length}, leaf={self.leaf}, seed={self.seed}, pair={self.pair}"
+        return f"ScoreExplorer({ranks!r}, {state})"
+
+
+def _draw(words: int, seed: int) -> list[list[float]]:
+    """The vectors of a seed, one for each different word, (words, 16)."""
+    return random_tensors([(words, MAX_RANK)], seed)[0].round(decimals=3).tolist()
+
+
+def _own_pair(words: list[str]) -> list[int]:
+    """The last word that has been before, and where it was last; the last and the first word if there is none."""
+    repeats = ([i, j] for i in range(len(words)) for j in range(i) if words[i] == words[j])
+    return max(repeats, default=[len(words) - 1, 0])
+
+
+def _causal(M: torch.Tensor) -> np.ma.MaskedArray:
+    """A matrix without what is above the diagonal."""
+    return np.ma.masked_where(np.triu(np.ones(M.shape, dtype=bool), 1), M.numpy())
+
+
+def _shades(count: int) -> np.ndarray:
+    """Colours of levels, (count, 4), from pale to dark blue: the steps differ in lightness, which everyone can see."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+    white, pale, full, ink = (np.array(to_rgb(name)) for name in ("#ffffff", FILLS["pale"], FILLS["full"], "#1a1a1a"))
+    stops = [0.45 * white + 0.55 * pale, pale, full, 0.45 * full + 0.55 * ink]
+    return LinearSegmentedColormap.from_list("levels", stops)(np.linspace(0, 1, max(count, 2))[:count])

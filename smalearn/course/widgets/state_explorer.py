@@ -1,0 +1,201 @@
+"""The state of linear attention while it reads a sentence, with a forget gate for every word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import traitlets
+
+from smalearn._checks import ShapeError
+from smalearn.course import plots
+from smalearn.course.widgets.base import Checked, Explorer, module
+from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["StateExplorer"]
+
+TEXT = "simple is better than complex. complex is better than complicated."
+MAX_WORDS, MAX_FEATURES = 12, 8
+FILLS = {"gate": "#a9dcca", "weight": "#f8c491"}  # as in base.css
+INK = "#222222"
+
+
+class StateExplorer(Explorer):
+    """A state that absorbs a sentence word by word, H_t = a_t H_(t-1) + v_t k_t^T, and what a query reads from it.
+
+    Beside the read-out H_t q stands the row of attention that gives the same, the sum of M_ts v_s over the words read,
+    M_ts = (a_(s+1) · … · a_t) q·k_s. Gates are dragged, or changed by arrow keys; `gates`, `query` and `time` can be
+    read and set from Python too.
+
+    Args:
+        text: 1 to 12 words.
+        keys: (T, N), one key for each word, N ≤ 8; if None, one-hot by word.
+        values: (T, P), one value for each word, P ≤ 8; if None, one-hot for the word that follows, and 0 for the last:
+            with one-hot keys the state is then a table of what came after what.
+        gates: the T gates a_t, from 0 to 1, or one for all.
+        query: the word whose key is asked for; the first word if None. Of equal words the first one's key.
+        time: how many words have been read, from 0 to T; all of them if None.
+
+    Raises:
+        ShapeError: keys, values or gates do not have one row for each word, or N or P is none of 1 to 8.
+        ValueError: too many words; a number is not finite; a gate, the query or the time is none of the above.
+
+    Source: Yang et al. 2023 (GLA); Dao and Gu 2024, "Transformers are SSMs", Proposition 4.1.
+
+    Example:
+        >>> StateExplorer(gates=0.5, query="than", time=9).readout.tolist()
+        [0.0, 0.0, 0.0, 0.0, 0.03125, 0.0, 1.0]
+    """
+
+    _esm = module("state_explorer.js")
+    _words = traitlets.List().tag(sync=True)
+    _K = traitlets.List().tag(sync=True)
+    _V = traitlets.List().tag(sync=True)
+    _rows = traitlets.List().tag(sync=True)
+    _columns = traitlets.List().tag(sync=True)
+    gates = Checked().tag(sync=True)
+    query = Checked().tag(sync=True)
+    time = Checked().tag(sync=True)
+
+    def __init__(
+        self,
+        text: str = TEXT,
+        keys: object = None,
+        values: object = None,
+        gates: object = 1.0,
+        query: str | None = None,
+        time: int | None = None,
+    ) -> None:
+        words = text.split()
+        if not 1 <= len(words) <= MAX_WORDS:
+            raise ValueError(f"StateExplorer: text, expected 1 to {MAX_WORDS} words, got {len(words)}")
+        names = list(dict.fromkeys(words))
+        if (keys is None or values is None) and len(names) > MAX_FEATURES:
+            raise ValueError(f"StateExplorer: text, expected at most {MAX_FEATURES} different words, got {len(names)}")
+        codes = torch.eye(len(names))[[names.index(word) for word in words]]
+        K = codes if keys is None else _matrix("keys", keys, len(words))
+        V = codes.roll(-1, 0) if values is None else _matrix("values", values, len(words))
+        if values is None:
+            V[-1] = 0
+        super().__init__(
+            _words=words,
+            _K=K.tolist(),
+            _V=V.tolist(),
+            _columns=names if keys is None else [f"n = {n}" for n in range(K.shape[1])],
+            _rows=names if values is None else [f"p = {p}" for p in range(V.shape[1])],
+            gates=gates,
+            query=words[0] if query is None else query,
+            time=len(words) if time is None else time,
+        )
+
+    @traitlets.validate("gates")
+    def _valid_gates(self, proposal: dict) -> list[float]:
+        gates, length = _tensor("gates", proposal["value"]), len(self._words)
+        if gates.shape not in [(), (length,)]:
+            raise ShapeError(f"StateExplorer: gates, expected one or {length}, got shape {tuple(gates.shape)}")
+        if not ((gates >= 0) & (gates <= 1)).all():
+            raise ValueError(f"StateExplorer: gates, expected numbers from 0 to 1, got {gates.tolist()}")
+        return gates.expand(length).tolist()
+
+    @traitlets.validate("query")
+    def _valid_query(self, proposal: dict) -> str:
+        if proposal["value"] in self._words:
+            return proposal["value"]
+        raise ValueError(f"StateExplorer: query, expected a word of the text, got {proposal['value']!r}")
+
+    @traitlets.validate("time")
+    def _valid_time(self, proposal: dict) -> int:
+        time, length = proposal["value"], len(self._words)
+        if isinstance(time, int) and not isinstance(time, bool) and 0 <= time <= length:
+            return time
+        raise ValueError(f"StateExplorer: time, expected an int from 0 to {length}, got {time!r}")
+
+    @property
+    def state(self) -> torch.Tensor:
+        """The state H_t (P, N) after `time` words, float64."""
+        K, V, log_a = self._read()
+        return linear_attention_recurrent(K, K, V, log_a)[1]
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The row M_t (t) of attention weights of the query over the `time` words that have been read, float64."""
+        K, _, log_a = self._read()
+        Q, eye = self._q().expand_as(K), torch.eye(len(K), dtype=K.dtype)
+        return linear_attention_parallel(Q, K, eye, log_a)[-1:].reshape(-1)
+
+    @property
+    def readout(self) -> torch.Tensor:
+        """What the query reads, H_t q (P), float64."""
+        return self.state @ self._q()
+
+    def _read(self) -> list[torch.Tensor]:
+        """Keys (t, N), values (t, P) and log gates (t) of the words that have been read."""
+        K, V, gates = (torch.tensor(x, dtype=torch.float64)[: self.time] for x in (self._K, self._V, self.gates))
+        return [K, V, gates.log()]
+
+    def _q(self) -> torch.Tensor:
+        """The query (N)."""
+        return torch.tensor(self._K[self._words.index(self.query)], dtype=torch.float64)
+
+    def draw(self, figure: Figure) -> None:
+        """Draw gates and attention weights over the words, and the state with what the query reads from it.
+
+        Args:
+            figure: an empty figure.
+        """
+        figure.set_size_inches(9.2, 4.2)
+        grid = figure.add_gridspec(2, 2, width_ratios=[1, 1.1])
+        above, below, right = (figure.add_subplot(place) for place in (grid[0, 0], grid[1, 0], grid[:, 1]))
+        places = range(len(self._words))
+        _bars(above, self.gates, FILLS["gate"], "gates $a_t$")
+        above.set(xticks=places, xticklabels=[], ylim=(0, 1.05))
+        weights = self.weights.tolist()
+        _bars(below, weights, FILLS["weight"], f"attention weights of “{self.query}”")
+        below.set_ylim(1.05 * min([0, *weights]), 1.05 * max([1, *weights]))
+        below.set_xticks(places, self._words, rotation=90)
+        for axes in (above, below):
+            axes.set_xlim(-0.6, len(self._words) - 0.4)
+            axes.axvline(self.time - 0.5, color=INK, linewidth=1.5)
+        title = f"state after {self.time} words"
+        plots.heatmap(self.state, right, title=title, row_labels=self._rows, column_labels=self._columns)
+        right.set(xlabel="key", ylabel="value")
+        figure.suptitle(self._caption(), fontsize=10)
+
+    def _caption(self) -> str:
+        """What the query reads."""
+        read = [f"{name} {y:.2f}" for name, y in zip(self._rows, self.readout.tolist(), strict=True) if y]
+        return f"“{self.query}” reads {', '.join(read) or 'nothing'}"
+
+    def __repr__(self) -> str:
+        """The state without its arrays, the same text on every machine."""
+        return f"StateExplorer({len(self._words)} words, query={self.query!r}, time={self.time})"
+
+
+def _bars(axes: Axes, heights: list[float], colour: str, title: str) -> None:
+    """A bar for each word."""
+    axes.bar(range(len(heights)), heights, color=colour, edgecolor=INK, linewidth=0.6)
+    axes.set_title(title, fontsize=10)
+
+
+def _tensor(name: str, value: object) -> torch.Tensor:
+    """A float64 tensor of finite numbers, or a ValueError that names the argument."""
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"StateExplorer: {name}, expected an array of numbers, got {value!r}") from error
+    if not tensor.isfinite().all():
+        raise ValueError(f"StateExplorer: {name}, expected finite numbers, got {tensor.tolist()}")
+    return tensor
+
+
+def _matrix(name: str, value: object, length: int) -> torch.Tensor:
+    """Keys or values, one row for each word."""
+    tensor = _tensor(name, value)
+    if tensor.ndim != 2 or len(tensor) != length or not 1 <= tensor.shape[1] <= MAX_FEATURES:
+        got = tuple(tensor.shape)
+        raise ShapeError(f"StateExplorer: {name}, expected shape ({length}, 1 to {MAX_FEATURES}), got {got}")
+    return tensor

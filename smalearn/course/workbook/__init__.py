@@ -1,0 +1,11 @@
+"""The learner's copies of the chapters in `work/`: made, renewed, put back, counted. Nothing of theirs is overwritten.
+
+A copy is known by the exercises in it, whatever its name. `work/.originals` keeps every version of a chapter that the
+learner was given: it tells a newer chapter from one that was offered before, and an answer from an untouched stub.
+"""
+
+from smalearn.course.workbook.copies import reset, sync
+from smalearn.course.workbook.notebook import unreadable
+from smalearn.course.workbook.tally import ChapterProgress, progress, table
+
+__all__ = ["ChapterProgress", "progress", "reset", "sync", "table", "unreadable"]

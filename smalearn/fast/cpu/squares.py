@@ -1,0 +1,266 @@
+"""Multi-level attention without its (T, T) scores: forward and backward over the squares of a plan.
+
+Laid-out tensors have columns in front, which make the products do all that belongs to a row:
+
+    q = [-m | Q]   k = [1 | K]     p = exp(q k^T) = exp(Q K^T - m), m the anchor of a row, its largest score so far
+    g = [-δ | dY]  v = [1 | V]     p ∘ g v^T = p ∘ (dY V^T - δ), the gradient of the scores, with δ = Σ dY ∘ Y
+
+Where keys must be masked there is one column more, 1 for a token's query against -10^30 for a slot without token.
+The anchor is fixed after the squares on the diagonal, so that partial results just add; in the backward m is the log
+of the denominator. Should a score exceed its anchor by more than a float can hold (127 bits), everything is done again,
+carefully: each tile lifts the anchor, and it is subtracted from finished scores, where equal numbers leave exactly 0.
+Exponentials are in base 2, the faster ones on a CPU; scores hold that factor inside.
+"""
+
+import math
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from smalearn.fast.cpu.layout import Layout
+from smalearn.fast.cpu.plan import Plan
+
+__all__ = ["LOG2E", "Attention", "laid"]
+
+LOG2E = 1 / math.log(2)
+LOWEST = -1e30
+"""Far below any score, far above -inf, so that the difference of two is a number."""
+
+
+class Attention(torch.autograd.Function):
+    """Y (..., T, P) of Q, K (..., T, N), V (..., T, P) and a bias (..., T, T) or None, float32 or float64."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, bias, ranks, block_lens, causal):
+        """Y, head by head where there is a bias."""
+        layout = Layout(Q, K, V, bias)
+        heads = layout.heads if bias is None else 1
+        plan = Plan(Q.shape[-2], ranks, block_lens, causal, heads, layout.members)
+        q, k, v = laid(layout, plan, Q, K, V)
+        out, sums = q.new_zeros(*q.shape[:2], V.shape[-1]), q.new_empty(2, *q.shape[:2], 1)
+        for head in range(0, layout.heads, heads):
+            part = slice(head, head + heads)
+            some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
+            careful = Heads(plan, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
+        Y = layout.restore(out, plan)
+        ctx.layout, ctx.plan = layout, plan
+        ctx.save_for_backward(q, k, v, Y, bias, sums if careful else None)
+        return Y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dY):
+        """The gradients of Q, K, V and of the bias, from the log of each row's denominator."""
+        q, k, v, Y, bias, sums = ctx.saved_tensors
+        layout, plan = ctx.layout, ctx.plan
+        g = layout.lay(torch.cat([-(dY * Y).sum(-1, keepdim=True), dY], -1), plan)
+        dq, dk = (x.new_zeros(*x.shape[:2], plan.features) for x in (q, k))
+        dv = v.new_zeros(*v.shape[:2], Y.shape[-1])
+        dbias = torch.zeros_like(bias) if ctx.needs_input_grad[3] else None
+        for head in range(0, layout.heads, plan.heads):
+            part = slice(head, head + plan.heads)
+            some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
+            dsome = None if dbias is None else torch.zeros_like(some)
+            heads = Heads(plan, q[part], k[part], v[part], some, None if sums is None else sums[:, part])
+            heads.backward(g[part], (dq[part], dk[part], dv[part], dsome))
+            if dbias is not None:
+                place = layout.of_head(dbias, head)
+                place += layout.restore_bias(dsome, plan, place)
+        dQ, dK, dV = (layout.restore(x, plan, of_keys=x is not dq) for x in (dq, dk, dv))
+        return dQ, dK, dV, dbias, None, None, None
+
+
+def laid(layout, plan, Q, K, V):
+    """q, k and v with their columns in front; that of q for the anchor is zero."""
+    q = layout.lay(Q, plan, plan.extra)
+    k, v = layout.lay(K, plan, plan.extra, True), layout.lay(V, plan, 1, True)
+    k[..., 0] = v[..., 0] = 1
+    if plan.masked:
+        q[..., 1].view(*q.shape[:1], plan.slots, -1)[:, plan.where] = 1
+        k[..., 1] = LOWEST
+        k[:, plan.where, 1] = 0
+    return q, k, v
+
+
+class Heads:
+    """Laid-out heads that are worked on together.
+
+    Args:
+        plan: their squares.
+        q: (heads, slots·members, extra + N).
+        k: (heads, slots, extra + N).
+        v: (heads, slots, 1 + P).
+        bias: (members or 1, slots, slots) of one head, or None.
+        sums: (2, heads, slots·members, 1) for a careful backward: the anchors, and 1 over the denominators.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        bias: torch.Tensor | None,
+        sums: torch.Tensor | None = None,
+    ):
+        self.plan, self.q, self.k, self.v, self.bias, self.sums = plan, q, k, v, bias, sums
+        self._scratch = q.new_empty(plan.scratch())
+        self._future = None
+        if plan.causal:
+            future = q.new_full((plan.size, plan.size), -math.inf).triu(1)
+            self._future = future.repeat_interleave(plan.members, 0)
+
+    def forward(self, out: torch.Tensor, sums: torch.Tensor) -> bool:
+        """Write Y to `out`, which is zero, and what the backward needs to `sums` or to the front of q.
+
+        Y is 0 in a row whose every score is -inf.
+
+        Returns:
+            Whether it was done carefully, so that the backward needs the sums.
+        """
+        anchor, total = sums
+        careful = self.bias is not None or out.device.type != "cpu"  # on a GPU the question below would wait for it
+        self._run(out, total, anchor, careful)
+        if not careful and not math.isfinite(out.sum() + total.sum()):
+            careful, self.q[..., 0] = True, 0
+            self._run(out.zero_(), total, anchor, careful)
+        total.masked_fill_(total == 0, math.inf)
+        out.div_(total)
+        if careful:
+            total.reciprocal_()
+        else:
+            self.q[..., :1] = anchor.add_(total.log2_()).div_(-LOG2E)
+        return careful
+
+    def _run(self, out, total, anchor, careful):
+        """Fill in numerators, denominators and anchors."""
+        anchor.fill_(LOWEST), total.zero_()
+        for square in self.plan.diagonal():
+            self._add(square, self._diagonal(square), (out, total, anchor))
+        if not careful:
+            self.q[..., :1] = anchor / -LOG2E
+        for square in self.plan.squares():
+            for tile in square.tiles():
+                self._add(tile, self._scores(tile), (out, total, anchor if careful else None))
+
+    def _add(self, tile, s, sums):
+        """Add what a tile of scores contributes, after the anchor is lifted to its largest if there is one."""
+        out, total = (self._rows(x, tile) for x in sums[:2])
+        if sums[2] is not None:
+            anchor = self._rows(sums[2], tile)
+            lifted = torch.maximum(anchor, s.amax(-1, keepdim=True))
+            factor = torch.exp2(anchor - lifted)
+            anchor.copy_(lifted)
+            out.mul_(factor), total.mul_(factor), s.sub_(lifted)
+        total.add_(s.exp2_().sum(-1, keepdim=True))
+        out.add_(torch.bmm(s, self._keys(self.v, tile)[..., 1:]))
+
+    def backward(self, g: torch.Tensor, grads: tuple[torch.Tensor | None, ...]) -> None:
+        """Add to the gradients of Q, K, V and the bias."""
+        dq, dk, dv, dbias = grads
+        other = torch.empty_like(self._scratch)
+        for square in self.plan.diagonal():
+            p, ds = self._weights(square, self._diagonal(square), g, other)
+            self._keys(dv, square).add_(torch.bmm(p.mT, self._rows(g, square)[..., 1:]))
+            self._spread(square, ds, dq, dk)
+            self._spread_bias(square, ds, dbias)
+        for square in self.plan.squares():
+            self._backward_square(square, g, grads, other)
+
+    def _backward_square(self, square, g, grads, other):
+        """All tiles that meet the same keys, whose gradients are summed transposed: the fast shape for few columns."""
+        dq, dk, dv, dbias = grads
+        used = slice(0, square.columns)
+        k = self._bare(self._keys(self.k, square))[..., used]
+        into_k, into_v = self._keys(dk, square)[..., used], self._keys(dv, square)
+        sum_k, sum_v = (x.new_zeros(len(x), x.shape[2], x.shape[1]) for x in (into_k, into_v))
+        for tile in square.tiles():
+            p, ds = self._weights(tile, self._scores(tile), g, other)
+            sum_v.baddbmm_(self._rows(g, tile)[..., 1:].mT, p)
+            sum_k.baddbmm_(self._bare(self._rows(self.q, tile))[..., used].mT, ds)
+            self._rows(dq, tile)[..., used].add_(torch.bmm(k.mT, ds.mT).mT)
+            self._spread_bias(tile, ds, dbias)
+        into_k.add_(sum_k.mT)
+        into_v.add_(sum_v.mT)
+
+    def _weights(self, tile, s, g, other):
+        """Of a tile of scores the softmax weights p, in its place, and the gradient of the scores."""
+        if self.sums is not None:
+            s.sub_(self._rows(self.sums[0], tile))
+        p = s.exp2_()
+        if self.sums is not None:
+            p.mul_(self._rows(self.sums[1], tile))
+        return p, _product(other, self._rows(g, tile), self._keys(self.v, tile).mT, 1).mul_(p)
+
+    def _spread(self, square, ds, dq, dk):
+        """Gradients of Q and K from diagonal squares, level by level where blocks are smaller than the square."""
+        q, k = self._bare(self._rows(self.q, square)), self._bare(self._keys(self.k, square))
+        into_q, into_k = self._rows(dq, square), self._keys(dk, square)
+        for columns, blocks in [(slice(0, square.columns), 1), *self.plan.local]:
+            cells = _cells(ds, blocks).flatten(0, 1)
+            one_q, one_k = (_split(x[..., columns], blocks) for x in (q, k))
+            into_q[..., columns] += torch.bmm(cells, one_k).view_as(q[..., columns])
+            into_k[..., columns] += torch.bmm(cells.mT, one_q).view_as(k[..., columns])
+
+    def _spread_bias(self, tile, ds, dbias):
+        """Gradient of the bias from a tile."""
+        if dbias is not None:
+            part = self._part(dbias, tile)
+            part += ds.unflatten(1, (-1, self.plan.members)).transpose(1, 2).sum_to_size(part.shape)
+
+    def _scores(self, tile):
+        """Scores of a tile, in the scratch memory."""
+        q, k = (x[..., : self.plan.extra + tile.columns] for x in (self._rows(self.q, tile), self._keys(self.k, tile)))
+        s = _product(self._scratch, q, k.mT, LOG2E)
+        if self.bias is not None:
+            s.unflatten(1, (-1, self.plan.members)).transpose(1, 2).add_(self._part(self.bias, tile), alpha=LOG2E)
+        return s
+
+    def _diagonal(self, square):
+        """Scores of diagonal squares: the columns that all pairs share, and the cells of smaller blocks."""
+        s = self._scores(square)
+        q, k = self._bare(self._rows(self.q, square)), self._bare(self._keys(self.k, square))
+        for columns, blocks in self.plan.local:
+            more = torch.bmm(_split(q[..., columns], blocks), _split(k[..., columns], blocks).mT)
+            _cells(s, blocks).add_(more.unflatten(0, (-1, blocks)), alpha=LOG2E)
+        return s if self._future is None else s.add_(self._future)
+
+    def _bare(self, x):
+        """Without the columns in front."""
+        return x[..., self.plan.extra :]
+
+    def _rows(self, x, tile):
+        """The part of q, or of what is laid out like q, that belongs to a tile."""
+        return self._cut(x, tile, tile.rows[0], self.plan.members)
+
+    def _keys(self, x, tile):
+        """The part of k or v, or of what is laid out like them, that belongs to a tile."""
+        return self._cut(x, tile, tile.keys, 1)
+
+    def _cut(self, x, tile, span, unit):
+        """(pieces, span, width)."""
+        pieces = x.view(len(x) * self.plan.slots // tile.period, tile.period * unit, x.shape[-1])
+        return pieces[tile.batch, span[0] * unit : span[1] * unit]
+
+    def _part(self, bias, tile):
+        """The tile of a bias (members or 1, slots, slots): (pieces, members or 1, rows, keys), a view."""
+        count = bias.shape[-1] // tile.period
+        pieces = bias.view(len(bias), count, tile.period, count, tile.period).diagonal(dim1=1, dim2=3).movedim(-1, 0)
+        return pieces[tile.batch, :, slice(*tile.rows[0]), slice(*tile.keys)]
+
+
+def _product(scratch, a, b, alpha):
+    """alpha·a b in scratch memory."""
+    shape = *a.shape[:2], b.shape[2]
+    return scratch[: math.prod(shape)].view(shape).baddbmm_(a, b, beta=0, alpha=alpha)
+
+
+def _split(x, blocks):
+    """(pieces·blocks, rows/blocks, width)."""
+    return x.unflatten(1, (blocks, -1)).flatten(0, 1)
+
+
+def _cells(s, blocks):
+    """The cells on the diagonal of tiles (pieces, rows, keys): a view (pieces, blocks, rows/blocks, keys/blocks)."""
+    cells = s.unflatten(2, (blocks, -1)).unflatten(1, (blocks, -1))
+    return cells.diagonal(dim1=1, dim2=3).movedim(-1, 1)

@@ -1,0 +1,102 @@
+"""One step of SSD that overwrites its state: decoding without new memory."""
+
+import torch
+
+from smalearn._checks import ShapeError, check_signs, check_ssd
+
+__all__ = ["ssd_step_"]
+
+
+def ssd_step_(
+    x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor
+) -> torch.Tensor:
+    """`ssd_step` that overwrites the state, for decoding without new memory; no gradient flows through it.
+
+    The heads that share B and C are rows of one matrix, so that a step is a rank-1 update and one product.
+
+    Args:
+        x: (..., P) input.
+        log_a: (...) log decay ≤ 0.
+        B: (..., N).
+        C: (..., N).
+        state: (..., P, N), contiguous, with all leading axes; dtype of x or float32. It is overwritten.
+
+    Returns:
+        y (..., P), dtype of x.
+
+    Raises:
+        ShapeError: an axis has two sizes, or the state has not all leading axes.
+        ValueError: a dtype or device differs, log_a (on a CPU) is positive, or the state is not contiguous.
+
+    Cost:
+        3·N·P multiply-adds; it passes over the state three times, part by part, so that memory sees one of them.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 2.
+    """
+    try:
+        seen = tuple([(z.shape, z.dtype, z.device) for z in (x, log_a, B, C, state)])
+    except AttributeError:
+        seen = None  # no tensor: the check says which
+    if seen not in _PLANS:
+        _PLANS[seen] = _plan(x, log_a, B, C, state)
+    outer, shared, groups, rows, together, shape, dtype = _PLANS[seen]
+    if log_a.is_cpu:
+        check_signs("ssd_step_", log_a)
+    if not state.is_contiguous():
+        raise ValueError(f"ssd_step_: state must be contiguous, got strides {state.stride()}")
+    with torch.no_grad():
+        if outer:
+            log_a, x = log_a.expand(outer[:-1]), x.to(state.dtype).expand(outer)
+            B, C = B.to(state.dtype).expand(shared), C.to(state.dtype).expand(shared)
+        decays, H = log_a.exp()[..., None, None], state
+        x, B, C = x.reshape(groups, rows, 1), B.reshape(groups, 1, -1), C.reshape(groups, -1, 1)
+        if groups <= together:
+            y = _turn(H, decays, x, B, C)
+        else:
+            H, decays = state.view(groups, -1, *state.shape[-2:]), decays.reshape(groups, -1, 1, 1)
+            y = torch.cat(
+                [_turn(*part) for part in zip(*(z.split(together) for z in (H, decays, x, B, C)), strict=True)]
+            )
+        return y.view(shape).to(dtype)
+
+
+def _turn(H, decays, x, B, C):
+    """One step of states that lie as (groups, rows, N), in place."""
+    return torch.bmm(H.mul_(decays).view(len(x), x.shape[1], -1).baddbmm_(x, B), C)
+
+
+CACHE = 1 << 18
+"""Numbers of the states that `ssd_step_` changes and reads at a time, 1 MiB in float32: they are still in the cache."""
+
+_PLANS: dict[tuple, tuple] = {}
+"""What `_plan` found, for each combination of shapes, dtypes and devices: the checks take longer than a small step."""
+
+
+def _plan(x, log_a, B, C, state):
+    """Check a step in place, and say how its state lies as matrices.
+
+    Returns:
+        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; groups at a
+        time; shape and dtype of y.
+    """
+    check_ssd("ssd_step_", x, log_a, B, C, state, time="")
+    *leading, head_dim, features = state.shape
+    everything = torch.broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
+    if everything != tuple(leading):
+        raise ShapeError(f"ssd_step_: leading axes of state are {tuple(leading)}, expected {tuple(everything)}")
+    own = list(torch.broadcast_shapes(B.shape[:-1], C.shape[:-1]))
+    own = [1] * (len(leading) - len(own)) + own
+    while own and own[-1] == 1:  # the last axes along which B and C do not vary: more rows of the same product
+        own.pop()
+    groups, heads = (torch.Size(part).numel() for part in (leading[: len(own)], leading[len(own) :]))
+    shared = (*leading[: len(own)], *[1] * (len(leading) - len(own)), features)
+    outer = (*leading, head_dim)
+    complete = (x.shape, log_a.shape, B.shape, C.shape) == (
+        outer,
+        outer[:-1],
+        shared,
+        shared,
+    ) and x.dtype == state.dtype
+    together = max(1, CACHE // max(1, heads * head_dim * features))
+    return None if complete else outer, shared, groups, heads * head_dim, together, outer, x.dtype

@@ -1,0 +1,240 @@
+"""The walk of `fast.cpu.ssd` over time, block by block, forwards and backwards."""
+
+import torch
+import torch.nn.functional as F
+
+__all__ = ["Walk", "batch_parts"]
+
+CHUNK_LEN = 32
+CACHE = 3 << 18
+"""Numbers that the scratch memory of a block may hold, 3 MiB in float32: measured, and flat around the best."""
+FLOOR = -1000.0
+"""exp(FLOOR) is 0 in float64 too: a log_a below it means the same, and -inf - -inf is avoided."""
+
+
+def batch_parts(X: torch.Tensor, B: torch.Tensor) -> list[slice]:
+    """Slices of the batch so small that four chunks of one fit the cache; one slice of all if X is empty."""
+    together = max(1, CACHE // (4 * CHUNK_LEN * _numbers_per_token(X[:1], B)))
+    return [slice(start, start + together) for start in range(0, len(X), together)] if X.numel() else [slice(None)]
+
+
+def _numbers_per_token(X, B):
+    """Scratch memory of one token: X, B, C, and for each head a row of L, once in float32 and once in float64."""
+    batch, groups, heads, _, head_dim = X.shape
+    return max(1, batch * groups * (heads * (head_dim + 3 * CHUNK_LEN) + 2 * B.shape[-1]))
+
+
+class Scratch:
+    """Named buffers for all blocks: fresh memory has a page fault every 4 KiB, which costs more than filling it."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype, self.buffers = dtype, {}
+
+    def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Uninitialised memory of that shape; what had that name before is lost."""
+        size = torch.Size(shape).numel()
+        if name not in self.buffers or self.buffers[name].numel() < size:
+            self.buffers[name] = torch.empty(size, dtype=dtype or self.dtype)
+        return self.buffers[name][:size].view(shape)
+
+
+class Walk:
+    """SSD of one part of the batch.
+
+    Axes: K chunks of a block, b batch, g groups, r heads of a group, Q tokens of a chunk, P, N, and n = b·g.
+    By head means (K, b, g, r, Q, P). By token means (K, b, g, Q, r, P), where the heads of a group are columns of one
+    matrix, as they are in the state (n, N, r, P).
+
+    Args:
+        X: (b, g, r, T, P).
+        log_a: (b, g, r, T), or None.
+        B: (b, g, 1, T, N).
+        C: (b, g, 1, T, N).
+    """
+
+    def __init__(self, X, log_a, B, C):
+        self.X, self.log_a, self.B, self.C = X, log_a, B, C
+        self.b, self.g, self.r, self.length, self.head_dim = X.shape
+        self.state = B.shape[-1]
+        self.chunk_len = max(1, min(CHUNK_LEN, self.length))
+        self.block = max(1, CACHE // (self.chunk_len * _numbers_per_token(X, B))) * self.chunk_len
+        self.scratch = Scratch(torch.promote_types(X.dtype, torch.float32))
+
+    def forward(self, initial_state, Y, kept=None):
+        """Write Y and return the last state; append the state before every block to `kept`, if it is a list."""
+        H = self._columns(initial_state)
+        flat = H.flatten(2)
+        for start in range(0, self.length, self.block):
+            if kept is not None:
+                kept.append(H.clone())
+            X, B, C, (e, f, totals, L) = self._read(start)
+            inside = self._products("inside", _weigh(self._scores(B, C), L), self._copy("X", X))
+            x = self._by_token("x", X, f)
+            y = self.scratch("y", *x.shape)
+            for B_k, C_k, x_k, y_k, total in zip(B, C, _matrices(x), _matrices(y), totals, strict=True):
+                torch.bmm(C_k, flat, out=y_k)
+                if total is not None:
+                    H.mul_(total)
+                flat.baddbmm_(B_k.mT, x_k)
+            self._write(Y, start, inside, y, e)
+        return self._rows(H)
+
+    def backward(self, dY, dstate, kept, grads):
+        """Write the gradients of X, log_a, B and C; return that of the initial state. Takes its states from `kept`."""
+        dH = self._columns(dstate)
+        for start in reversed(range(0, self.length, self.block)):
+            self._backward_block(start, dY, kept.pop(), dH, *grads)
+        return self._rows(dH)
+
+    def _backward_block(self, start, dY, H, dH, dX, dlog_a, dB, dC):
+        """The formulas of `fast.cpu.ssd` for one block; dH becomes the gradient of the state before it."""
+        X, B, C, (e, f, totals, L) = self._read(start)
+        dY = self._chunks(dY, start)
+        x, dy = self._by_token("x", X, f), self._by_token("dy", dY, e)
+        X, dY = self._copy("X", X), self._copy("dY", dY)
+        scores, W = self._scores(B, C), self._products("W", dY, X.mT)
+        W = W.tril_() if L is None else W.mul_(L)
+        dM = W.sum(3).flatten(1, 2)
+        grad_B, grad_C = self._products("dB", dM.mT, C), self._products("dC", dM, B)
+        G = None if L is None else W.mul_(scores)
+        inside = self._products("X", _weigh(scores, L).mT, dY)  # X has done its service
+
+        dx, y, through = self._walk_back(B, C, x, dy, totals, self._states(H, B, x, totals), dH, grad_B, grad_C)
+        self._write(dX, start, inside, dx, f)
+        self._put(dB, start, grad_B.unflatten(1, (self.b, self.g, 1)))
+        self._put(dC, start, grad_C.unflatten(1, (self.b, self.g, 1)))
+        if L is not None:
+            past, future = (x.sum(-1).mT for x in (y.mul_(dy), dx.mul_(x)))
+            self._put(dlog_a[..., None], start, _flow(G, past, future, through)[..., None])
+
+    def _walk_back(self, B, C, x, dy, totals, states, dH, grad_B, grad_C):
+        """Add to grad_B and grad_C what crosses the borders of chunks; return C H, B dH, and ⟨H, dH⟩ for each chunk."""
+        dx, y, product = (self.scratch(*named) for named in (("dx", *x.shape), ("y", *x.shape), ("product", *dH.shape)))
+        through = self.scratch("through", len(x), *dH.shape[::2])
+        flat, pairs = dH.flatten(2), zip(states.flatten(3), states, totals, through, strict=True)
+        steps = list(zip(B, C, *map(_matrices, (x, dy, dx, y)), grad_B, grad_C, pairs, strict=True))
+        for B_k, C_k, x_k, dy_k, dx_k, y_k, dB_k, dC_k, (flat_k, H_k, total, through_k) in reversed(steps):
+            torch.bmm(B_k, flat, out=dx_k)
+            torch.bmm(C_k, flat_k, out=y_k)
+            dB_k.baddbmm_(x_k, flat.mT)
+            dC_k.baddbmm_(dy_k, flat_k.mT)
+            if total is not None:
+                torch.sum(torch.mul(dH.mul_(total), H_k, out=product), (1, 3), out=through_k)
+            flat.baddbmm_(C_k.mT, dy_k)
+        return dx, y, through.unflatten(1, (self.b, self.g))[..., None]
+
+    def _states(self, H, B, x, totals):
+        """The states (K, n, N, r, P) before the chunks of a block whose first one H enters."""
+        states = self.scratch("states", len(x), *H.shape)
+        states[0] = H
+        for before, after, B_k, x_k, total in zip(states, states[1:], B, _matrices(x), totals, strict=False):
+            torch.mul(before, 1 if total is None else total, out=after)
+            after.flatten(2).baddbmm_(B_k.mT, x_k)
+        return states
+
+    def _read(self, start):
+        """A block's X by head, B and C as contiguous (K, n, Q, N), and its decays."""
+        X, *maps = (self._chunks(x, start) for x in (self.X, self.B, self.C))
+        B, C = (self._copy(name, x).flatten(1, 3) for name, x in zip("BC", maps, strict=True))
+        return X, B, C, self._decays(start, len(X))
+
+    def _decays(self, start, chunks):
+        """Decays: e and f as factors by token, a factor of the state for each chunk, and L (K, b, g, r, Q, Q)."""
+        if self.log_a is None:
+            return None, None, [None] * chunks, None
+        log_a, dtype = self._chunks(self.log_a[..., None], start)[..., 0], self.scratch.dtype
+        s = log_a.double().clamp(min=FLOOR).cumsum(-1)  # no clamp_: for float64, .double() is the input itself
+        last = s[..., -1:]
+        differences = self.scratch("differences", *s.shape, s.shape[-1], dtype=torch.float64)
+        torch.sub(s[..., :, None], s[..., None, :], out=differences)
+        L = self.scratch("L", *differences.shape).copy_(differences).exp_().tril_()  # tril_ overwrites the infs
+        totals = last.exp().to(dtype).reshape(chunks, self.b * self.g, 1, self.r, 1)
+        e, f = (x.exp_().to(dtype).mT.contiguous()[..., None] for x in (s.clone(), last - s))
+        return e, f, totals, L
+
+    def _chunks(self, x, start):
+        """The block's tokens of x (b, g, r, T, D) by head: a view, or padded by zeros to whole chunks."""
+        x = x.narrow(3, start, min(self.block, self.length - start))
+        missing = -x.shape[3] % self.chunk_len
+        x = F.pad(x, (0, 0, 0, missing)) if missing else x
+        return x.unflatten(3, (-1, self.chunk_len)).movedim(3, 0)
+
+    def _put(self, out, start, x):
+        """Inverse of `_chunks`: write x by head into the block of out (b, g, r, T, D)."""
+        out = out.narrow(3, start, min(self.block, self.length - start))
+        if out.shape[3] % self.chunk_len:
+            out.copy_(x.movedim(0, 3).flatten(3, 4).narrow(3, 0, out.shape[3]))
+        else:
+            out.unflatten(3, (-1, self.chunk_len)).movedim(3, 0).copy_(x)
+
+    def _write(self, out, start, inside, outside, factor):
+        """Write inside (by head) + factor ∘ outside (by token) into the block of out (b, g, r, T, P)."""
+        whole = min(self.block, self.length - start) % self.chunk_len == 0
+        target = (self._chunks(out, start) if whole else inside).transpose(-2, -3)
+        if factor is None:
+            torch.add(inside.transpose(-2, -3), outside, out=target)
+        else:
+            torch.addcmul(inside.transpose(-2, -3), outside, factor, out=target)
+        if not whole:
+            self._put(out, start, inside)
+
+    def _scores(self, B, C):
+        """C B^T in every chunk, (K, b, g, 1, Q, Q)."""
+        return self._products("scores", C, B.mT).unflatten(1, (self.b, self.g, 1))
+
+    def _copy(self, name, x):
+        """The tensor itself if it is contiguous and of the dtype of all arithmetic, else its copy that is."""
+        return x if x.is_contiguous() and x.dtype == self.scratch.dtype else self.scratch(name, *x.shape).copy_(x)
+
+    def _by_token(self, name, X, factor):
+        """Scale X by a factor, or not, by token; the scaling is the copy that transposes."""
+        rows = X.transpose(-2, -3)
+        if factor is None and self.r == 1 and rows.dtype == self.scratch.dtype:
+            return rows  # columns of their own already
+        out = self.scratch(name, *rows.shape)
+        return out.copy_(rows) if factor is None else torch.mul(rows, factor, out=out)
+
+    def _products(self, name, x, y):
+        """Multiply all matrices at once, contiguous or transposed ones: `@` would copy the transposed."""
+        out = self.scratch(name, *y.shape[:-2], x.shape[-2], y.shape[-1])
+        x = x.expand(*y.shape[:-2], *x.shape[-2:])  # without decay all heads of a group share their scores
+        torch.bmm(x.flatten(0, -3), y.flatten(0, -3), out=out.flatten(0, -3))
+        return out
+
+    def _columns(self, state):
+        """A state (b, g, r, P, N), zeros if None, as a new tensor (n, N, r, P)."""
+        if state is None:
+            return torch.zeros(self.b * self.g, self.state, self.r, self.head_dim, dtype=self.scratch.dtype)
+        columns = state.flatten(0, 1).permute(0, 3, 1, 2).to(self.scratch.dtype)
+        return columns.clone(memory_format=torch.contiguous_format)
+
+    def _rows(self, H):
+        """Inverse of `_columns`."""
+        return H.permute(0, 2, 3, 1).unflatten(0, (self.b, self.g))
+
+
+def _matrices(x):
+    """All heads as columns: by token (K, b, g, Q, r, P) as (K, n, Q, r·P)."""
+    return x.flatten(4).flatten(1, 2)
+
+
+def _weigh(scores, L):
+    """L ∘ C B^T in the memory of L; without decay the causal scores, in their own."""
+    return scores.tril_() if L is None else L.mul_(scores)
+
+
+def _flow(inside, past, future, through):
+    """Gradient of log_a, (K, b, g, r, Q): for every t the sum of all that flows from before t to t or later.
+
+    Only terms that cross t are added and nothing is subtracted, so that small gradients between strong decays keep
+    their digits.
+
+    Args:
+        inside: (K, b, g, r, Q, Q), flow from s (column) to a later or the same t (row).
+        past: (K, b, g, r, Q), from before the chunk to t.
+        future: (K, b, g, r, Q), from s to after the chunk.
+        through: (K, b, g, r, 1), from before the chunk to after it.
+    """
+    ones = inside.new_ones(inside.shape[-1], inside.shape[-1])
+    before, until = ones.triu(1), ones.tril()  # [s < t], [i ≥ t]
+    return (inside @ before).tril_().sum(-2) + past @ until + future @ before + through

@@ -1,0 +1,139 @@
+"""Multi-level attention at its fastest: squares of scores on a CPU, one program on a GPU, never a (T, T) matrix."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from smalearn._checks import check_companion, check_count, check_dtypes, check_shapes
+from smalearn.fast.cpu.layout import Layout
+from smalearn.fast.cpu.plan import Plan
+from smalearn.fast.cpu.squares import LOG2E, Attention, laid
+from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handles
+from smalearn.multilevel.levels import check_levels
+from smalearn.multilevel.scores import batched_scores
+
+__all__ = ["executed_macs", "multilevel_attention"]
+
+
+def multilevel_attention(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    ranks: Sequence[int],
+    block_lens: Sequence[int],
+    causal: bool = True,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Multi-level attention Y = softmax(S + bias) V with S = `multilevel_scores`, and no (T, T) matrix.
+
+    Level l joins i and j where i // block_lens[l] = j // block_lens[l]: positions alone decide, so more tokens leave
+    earlier causal outputs as they are. One level is standard attention. No hidden scale: for 1/√N pass Q / √N.
+
+    A pair costs only the columns of the levels it shares. Squares of pairs with the same d are one product each; a row
+    keeps a running denominator and numerator, so that all squares may be summed in any order.
+
+    Args:
+        Q: (..., T, N) queries, N = Σ_l r_l, the columns of the coarsest level first; any floating dtype.
+        K: (..., T, N) keys.
+        V: (..., T, P) values. Where K and V both lack a leading axis or have size 1 there, a group of queries shares
+            them, and they are not copied for each.
+        ranks: r_l ≥ 0 of every level.
+        block_lens: b_l of every level, each a multiple of the next, the first at least T.
+        causal: query i meets the keys j ≤ i, or all.
+        bias: (..., T, T) added to the scores, dtype of Q or float32; either T may be 1. -inf removes a pair.
+
+    Returns:
+        (..., T, P), dtype of Q; half precision is computed in float32, or multiplied as it is and summed in float32 on
+        a GPU. A row whose bias leaves it no key is zero.
+
+    Raises:
+        ShapeError: an axis has two sizes, or the ranks do not sum to N. Queries and keys of two lengths have no levels.
+        ValueError: dtypes or devices differ, or ranks and block lengths are no allocation for T.
+        RuntimeError: the gradient is differentiated a second time.
+
+    Cost:
+        The scores need `executed_macs`, little more than `score_macs`; the values T²·P, half of it if causal. Memory is
+        O(T·(N + P)) and a few MiB for a tile; gradients of a bias are as large as it is. On a GPU with Triton the
+        forward without bias is one program, if causal: see `fast.triton.multilevel`.
+
+    Source:
+        Kuang et al. 2025, section 3.4, whose code builds (T, T) scores for every level.
+    """
+    name = "multilevel_attention"
+    check_dtypes(name, {"Q": Q, "K": K, "V": V})
+    operands = {"Q": (Q, "tn"), "K": (K, "tn"), "V": (V, "tp")}
+    check_shapes(name, operands)
+    length = Q.shape[-2]
+    if bias is not None:
+        bias = _whole_bias(name, bias, Q)
+        check_shapes(name, operands | {"bias": (bias, "tt")})
+    ranks, block_lens = check_levels(name, ranks, block_lens, Q.shape[-1], length)
+    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
+    empty = 0 in (length, *leading)
+    if causal and bias is None and not empty and multilevel_handles(Q, V):
+        return _OnGPU.apply(Q, K, V, ranks, block_lens)
+    wide = torch.promote_types(Q.dtype, torch.float32)
+    operands = [None if x is None else x.to(wide) for x in (Q, K, V, bias)]
+    if empty:
+        S = batched_scores(*operands[:2], ranks, block_lens)  # nothing to do, but gradients have shapes
+        return ((S if bias is None else S + operands[3]) @ operands[2]).to(Q.dtype)
+    return Attention.apply(*operands, ranks, block_lens, causal).to(Q.dtype)
+
+
+def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], causal: bool = True) -> int:
+    """Multiply-adds that `multilevel_attention` spends on the scores of one head, where `score_macs` are needed.
+
+    There are more by the padding of blocks, the upper halves of squares on the diagonal, and a column that holds a
+    constant of each query (two where padding must be masked).
+
+    Args:
+        length: T.
+        ranks: r_l of every level.
+        block_lens: b_l of every level.
+        causal: query i meets the keys j ≤ i, or all.
+
+    Returns:
+        The count.
+
+    Raises:
+        ValueError: the length is no integer ≥ 0, or ranks and block lengths are no allocation for it.
+    """
+    check_count("executed_macs", "length", length, least=0)
+    check_levels("executed_macs", ranks, block_lens, length=length)
+    return Plan(length, ranks, block_lens, causal).macs() if length else 0
+
+
+class _OnGPU(torch.autograd.Function):
+    """Y by the program of a GPU; the backward is that of the squares, from the program's log Σ exp S."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, ranks, block_lens):
+        Y, log_sum = multilevel_forward(Q, K, V, ranks, block_lens)
+        ctx.levels = ranks, block_lens
+        ctx.save_for_backward(Q, K, V, Y, log_sum)
+        return Y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dY):
+        *operands, Y, log_sum = ctx.saved_tensors
+        operands = [x.float() for x in operands]
+        layout = Layout(*operands, None)
+        plan = Plan(Y.shape[-2], *ctx.levels, True, layout.heads, layout.members)
+        anchors = layout.lay(log_sum[..., None] * LOG2E, plan)
+        saved = *laid(layout, plan, *operands), Y.float(), None, torch.stack([anchors, torch.ones_like(anchors)])
+        squares = SimpleNamespace(
+            layout=layout, plan=plan, saved_tensors=saved, needs_input_grad=(True, True, True, False)
+        )
+        return *Attention.backward(squares, dY.float())[:3], None, None
+
+
+def _whole_bias(function, bias, Q):
+    """The bias with an axis of size 1 for queries or keys expanded to T, a view."""
+    check_dtypes(function, {"bias": bias})
+    check_companion(function, "bias", bias, "Q", Q)
+    check_shapes(function, {"bias": (bias, "ts")})
+    sizes = (Q.shape[-2] if size == 1 else size for size in bias.shape[-2:])
+    return bias.expand(*bias.shape[:-2], *sizes)

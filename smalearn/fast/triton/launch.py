@@ -1,0 +1,86 @@
+"""Where the programs of `programs.py` run: in the tile machine, in Triton's interpreter, or on a GPU."""
+
+import contextlib
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from types import FunctionType
+
+import torch
+
+from smalearn.fast import tile
+from smalearn.fast.triton import pieces, programs
+
+__all__ = ["has_triton", "interprets", "on_tiles", "on_triton"]
+
+
+def on_tiles(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
+    """Run a program in the tile machine.
+
+    Args:
+        program: one of `programs.__all__`.
+        grid: number of programs on each axis; nothing runs if one is 0.
+        operands: its first arguments: a tensor on the CPU, float32 or float16; a tuple of a tensor and numbers; a
+            number or None.
+        constants: the others, by name, tensors too; num_warps and num_stages are for GPUs and have no meaning here.
+    """
+    del constants["num_warps"], constants["num_stages"]
+    tile.launch(program, grid, *map(_array, operands), **{name: _array(x) for name, x in constants.items()})
+
+
+def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
+    """Run a program on the GPU that holds the tensors, or in Triton's interpreter if they are on a CPU.
+
+    Args:
+        program: one of `programs.__all__`.
+        grid: number of programs on each axis; nothing runs if one is 0.
+        operands: its first arguments: a tensor, a tuple of a tensor and numbers, a number or None.
+        constants: the others, by name, tensors too; with num_warps and num_stages.
+    """
+    if 0 in grid:
+        return
+    device = operands[0][0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        _for_triton()[program.__name__][grid](*operands, **constants)
+
+
+def has_triton() -> bool:
+    """Whether Triton can be imported; it is made for Linux alone."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def interprets() -> bool:
+    """Whether Triton interprets programs instead of compiling them; it is decided when Triton is first imported.
+
+    The environment variable TRITON_INTERPRET says so. Where it is not set and there is no GPU to compile for, we do.
+    """
+    if "triton" not in sys.modules and not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # to stay: parts of Triton are imported later, and look again
+    import triton.language as tl
+
+    return type(tl.zeros).__name__ == "InterpretedFunction"
+
+
+@functools.cache
+def _for_triton():
+    """Programs and their pieces by name, with Triton's `tl` for ours; all in one namespace, so that calls find it."""
+    import triton.language as tl
+
+    space = {**vars(pieces), **vars(programs), "tl": tl}
+    functions = {name: x for name, x in space.items() if isinstance(x, FunctionType)}
+    for name, function in functions.items():
+        copy = FunctionType(function.__code__, space, name, function.__defaults__)
+        copy.__annotations__, copy.__module__ = function.__annotations__, programs.__name__
+        # The interpreter prepares all of `tl` for each call of a function that is its own: helpers are better plain.
+        plain = interprets() and name not in programs.__all__
+        space[name] = copy if plain else type(tl.zeros)(copy, do_not_specialize=["length", "heads", "segments"])
+    return space
+
+
+def _array(x):
+    """A tensor as the array that shares its memory."""
+    if isinstance(x, tuple):
+        return tuple(map(_array, x))
+    return x.detach().numpy() if isinstance(x, torch.Tensor) else x

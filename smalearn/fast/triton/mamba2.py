@@ -1,0 +1,284 @@
+"""Mamba-2's form of SSD: step sizes and a fixed decay rate in, skip connection and gate out, sequences end to end.
+
+On a GPU all of it is in the programs of SSD, which have the operands on the chip anyway: step sizes, decays,
+products with x, skip connection and gate. Between forward and backward only the arguments are kept.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from smalearn._checks import ShapeError, check_companion, check_dtypes, check_shapes
+from smalearn.fast.cpu.ssd import ssd_cpu
+from smalearn.fast.groups import grouped
+from smalearn.fast.triton import launch
+from smalearn.fast.triton.checks import check_grid, check_programs, check_triton
+from smalearn.fast.triton.plan import Plan
+from smalearn.fast.triton.ssd import Layer, backward, forward, ssd_of
+
+__all__ = ["mamba2_ssd"]
+
+FUNCTION = "mamba2_ssd"
+
+
+def mamba2_ssd(
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    initial_state: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | Sequence[int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The inner layer of Mamba-2: SSD of x·dt with the decays exp(A·dt), a skip connection and a gate.
+
+    dt' = clamp(softplus(dt + dt_bias)), H_t = exp(A dt'_t) H_{t-1} + dt'_t x_t B_t^T,
+    y_t = (H_t C_t + D x_t) ∘ silu(z_t).
+
+    Here time comes before the heads, as Mamba-2's projections give it. Heads of a group, which share B and C, follow
+    one another.
+
+    Args:
+        x: (..., T, heads, P) inputs; on a GPU float32, float16 or bfloat16, and P and N from 1 to 256.
+        dt: (..., T, heads) step sizes, dtype of x or float32.
+        A: (heads,) rates ≤ 0, dtype of x or float32; also D, z, dt_bias and initial_state.
+        B: (..., T, groups, N), dtype of x; groups divides heads.
+        C: (..., T, groups, N), dtype of x.
+        D: (heads,) weight of the skip connection; none if None.
+        z: (..., T, heads, P) gate before silu; none if None.
+        dt_bias: (heads,) added to dt.
+        dt_softplus: whether softplus makes the step sizes positive.
+        dt_limit: least and greatest step size.
+        initial_state: (..., heads, P, N) state before the first token, or with cu_seqlens one for each sequence,
+            (..., sequences, heads, P, N); zeros if None.
+        cu_seqlens: where sequences that lie end to end in T begin, and where the last ends, from 0 to T; a list, or a
+            tensor, which is waited for if it is on a GPU. One sequence if None.
+
+    Returns:
+        y (..., T, heads, P), dtype of x, and the last states, of the shape of initial_state, float32 if x is half
+        precision.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs or (on a GPU) is not supported, groups does not divide heads, A (on a CPU)
+            is positive, dt_limit is no interval of step sizes, or cu_seqlens does not go from 0 to T without a step
+            back.
+        RuntimeError: the tensors are on a GPU without Triton, or the gradient is differentiated a second time.
+
+    Cost:
+        On a GPU that of `ssd_triton`, forward in one launch for all sequences, or two where heads are few, and nothing
+        of the size of x is moved but x, z and y. The backward walks forward once more, for the states and the gradient
+        of z: it reads x, z and dy three times, and writes their gradients and two states for each chunk.
+        On a CPU that of `ssd_cpu` for each sequence, and seven passes over x.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 7.
+    """
+    given = {"dt": (dt, "th"), "A": (A, "h"), "D": (D, "h"), "z": (z, "thp"), "dt_bias": (dt_bias, "h")}
+    given["initial_state"] = initial_state, "hpn" if cu_seqlens is None else "shpn"
+    sizes = _check(x, B, C, given)
+    borders = None if cu_seqlens is None else _borders(cu_seqlens, sizes)
+    least, greatest = dt_limit
+    if not 0 <= least <= greatest:
+        raise ValueError(f"{FUNCTION}: dt_limit must be two numbers, 0 ≤ least ≤ greatest, got {dt_limit}")
+    options = _Options(sizes["g"], (bool(dt_softplus), float(least), float(greatest)), borders)
+    tensors = _Tensors(x, dt, A, B, C, D, z, dt_bias, initial_state)
+    run = _runner(x, B)
+    return _in_one(run, options, tensors) if run else _in_steps(_by_sequence, options, tensors)
+
+
+def _runner(x, B):
+    """What runs programs for tensors like these, None on a CPU."""
+    if x.device.type != "cuda":
+        return None
+    check_programs(FUNCTION, "x", x, B)
+    check_triton(FUNCTION, x)
+    return launch.on_triton
+
+
+class _Tensors(NamedTuple):
+    """The arguments that have gradients."""
+
+    x: torch.Tensor
+    dt: torch.Tensor
+    A: torch.Tensor
+    B: torch.Tensor
+    C: torch.Tensor
+    D: torch.Tensor | None
+    z: torch.Tensor | None
+    dt_bias: torch.Tensor | None
+    initial_state: torch.Tensor | None
+
+
+class _Options(NamedTuple):
+    """The others: number of groups; softplus, least and greatest step; borders of sequences, or None."""
+
+    groups: int
+    steps: tuple[bool, float, float]
+    borders: Sequence[int] | None
+
+
+def _in_steps(scan: Callable, options: _Options, tensors: _Tensors):
+    """The layer as it is written, around any form of SSD.
+
+    `scan` takes X, log_a, B, C (..., g, r, T, ·), a state (..., g, r, sequences·P, N) or None, and borders or None.
+    """
+    x, _, A, B, C, D, z, _, _ = tensors
+    wide = torch.promote_types(x.dtype, torch.float32)
+    dt = _step_sizes(tensors.dt.to(wide), tensors.dt_bias, options.steps)
+    operands = (x * dt[..., None]).to(x.dtype), (A * dt)[..., None], B, C
+    X, log_a, B, C = (_by_group(operand, options.groups) for operand in operands)
+    Y, H = scan(X, log_a[..., 0], B, C, _folded(options, tensors.initial_state), options.borders)
+    y = Y.flatten(-4, -3).transpose(-2, -3).to(wide)
+    y = y if D is None else y + D[..., None] * x
+    y = y if z is None else y * F.silu(z.to(wide))
+    return y.to(x.dtype), _unfolded(options, H)
+
+
+def _by_sequence(X, log_a, B, C, states, borders):
+    """`ssd_cpu` for one sequence after the other."""
+    borders = [0, X.shape[-2]] if borders is None else borders
+    states = [None] * (len(borders) - 1) if states is None else states.unflatten(-2, (len(borders) - 1, -1)).unbind(-3)
+    outputs, ends = [], []
+    for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
+        now = slice(start, end)
+        Y, H = ssd_cpu(X[..., now, :], log_a[..., now], B[..., now, :], C[..., now, :], H)
+        outputs.append(Y)
+        ends.append(H)
+    return (outputs[0], ends[0]) if len(ends) == 1 else (torch.cat(outputs, -2), torch.cat(ends, -2))
+
+
+def _in_one(run: Callable, options: _Options, tensors: _Tensors):
+    """The layer in one launch where `run` runs programs, with gradients."""
+    x, dt, A, B, C, D, z, dt_bias, initial_state = tensors
+    X, dt, B, C = (_by_group(tensor, options.groups) for tensor in (x, dt[..., None], B, C))
+    dt, H, Z = dt[..., 0], _folded(options, initial_state), None if z is None else _by_group(z, options.groups)
+    leading = [dt.shape[:-1], *(tensor.shape[:-2] for tensor in (X, B, C, H) if tensor is not None)]
+    everything = torch.broadcast_shapes(*leading)
+    if Z is not None and torch.broadcast_shapes(everything, Z.shape[:-2]) != everything:
+        return _in_steps(partial(ssd_of, FUNCTION, run), options, tensors)  # there are more gates than outputs
+
+    def by_head(values):
+        """One value for each head as (b, g, r, T, 1), without memory."""
+        values = None if values is None else values.unflatten(0, (options.groups, -1))[..., None]
+        return None if values is None else grouped(X, values.expand(*everything, X.shape[-2]), B, C, H)[0][1][..., None]
+
+    (first, dt, *others), restore = grouped(X, dt, B, C, H)
+    check_grid(FUNCTION, first, 1 if options.borders is None else len(options.borders) - 1)
+    gate = None if Z is None else grouped(Z.expand(*everything, *Z.shape[-2:]), None, B, C, H)[0][0]
+    given = first, *others, dt[..., None], by_head(A), by_head(dt_bias), by_head(D), gate
+    plan = Plan(first, others[0], options.borders)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
+        Y, H = _Layer.apply(run, plan, options.steps, *given)
+    else:
+        Y, H, _ = _launched(run, plan, options.steps, given)
+    Y, H = restore(Y, H)
+    return Y.flatten(-4, -3).transpose(-2, -3), _unfolded(options, H)
+
+
+def _launched(run, plan, steps, given, **options):
+    """`gpu.forward` of the layer."""
+    X, B, C, H, dt, A, bias, skip, gate = given
+    log_a = A * _step_sizes(dt, bias, steps) if plan.cut else None
+    return forward(run, plan, X, A[..., 0], B, C, H, layer=Layer((dt, bias, skip, gate), steps, log_a), **options)
+
+
+class _Layer(torch.autograd.Function):
+    """`_launched` with its gradients; the backward walks forward once more, for the states and the gradient of z."""
+
+    @staticmethod
+    def forward(ctx, run, plan, steps, *given):
+        ctx.fixed = run, plan, steps
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given)
+        return _launched(run, plan, steps, given)[:2]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dY, dstate):
+        run, plan, steps = ctx.fixed
+        X, B, C, H, dt, A, bias, skip, gate = given = ctx.saved_tensors
+        dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
+        dgate, _, states = _launched(run, plan, steps, given, keep=True, dy=None if gate is None else dY)
+        with torch.enable_grad():
+            leaves = [x if x is None else x.detach().requires_grad_() for x in (dt, A, bias)]
+            used = _step_sizes(leaves[0], leaves[2], steps)
+            log_a = leaves[1] * used
+        layer = Layer((dt, bias, skip, gate), steps, log_a.detach())
+        found = backward(run, plan, X, A[..., 0], B, C, H, states, dY, dstate, layer)
+        dX, dlog_a, dB, dC, dH, dused, dskip = found
+        there = [x for x in leaves if x is not None]
+        small = iter(torch.autograd.grad([log_a, used], there, [dlog_a[..., None].to(log_a), dused.to(used)]))
+        ddt, dA, dbias = (None if x is None else next(small) for x in leaves)
+        dskip, dgate = None if skip is None else dskip.to(skip.dtype), None if gate is None else dgate
+        return None, None, None, dX, dB, dC, dH, ddt, dA, dbias, dskip, dgate
+
+
+def _check(x, B, C, companions):
+    """Sizes of the axes, from shapes that fit; dtypes, devices, groups, and the sign of A if it is on a CPU."""
+    companions = {name: given for name, given in companions.items() if given[0] is not None}
+    check_dtypes(FUNCTION, {"x": x, "B": B, "C": C})
+    for name, (tensor, _) in companions.items():
+        check_dtypes(FUNCTION, {name: tensor})
+    sizes = check_shapes(FUNCTION, {"x": (x, "thp"), "B": (B, "tgn"), "C": (C, "tgn")} | companions)
+    for name, (tensor, axes) in companions.items():
+        check_companion(FUNCTION, name, tensor, "x", x)
+        if axes == "h" and tensor.ndim > 1:
+            raise ShapeError(f"{FUNCTION}: {name} must have one axis (H), got shape {tuple(tensor.shape)}")
+    if not sizes["g"] or sizes["h"] % sizes["g"]:
+        raise ShapeError(f"{FUNCTION}: axis 'g' of B is {sizes['g']}, which does not divide {sizes['h']} heads of x")
+    A = companions["A"][0]
+    if A.device.type == "cpu" and not (A <= 0).all():
+        raise ValueError(f"{FUNCTION}: A must be ≤ 0, got {A.max().item():.3g}")
+    return sizes
+
+
+def _borders(cu_seqlens, sizes):
+    """Where sequences begin and end, as integers."""
+    borders = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
+    whole = all(isinstance(border, int) for border in borders)
+    if not whole or len(borders) < 2 or borders[0] or borders[-1] != sizes["t"] or borders != sorted(borders):
+        raise ValueError(f"{FUNCTION}: cu_seqlens must be integers that go from 0 to {sizes['t']}, got {borders}")
+    if sizes.get("s", len(borders) - 1) != len(borders) - 1:
+        raise ShapeError(f"{FUNCTION}: axis 's' is {sizes['s']} in initial_state but {len(borders) - 1} in cu_seqlens")
+    return borders
+
+
+def _step_sizes(dt, bias, steps):
+    """The step sizes that are used, at least in float32, from those that are given."""
+    softplus, least, greatest = steps
+    dt = dt.to(torch.promote_types(dt.dtype, torch.float32))
+    dt = dt if bias is None else dt + bias
+    return (F.softplus(dt) if softplus else dt).clamp(least, greatest)
+
+
+def _by_group(x, groups):
+    """(..., T, heads, D) seen as (..., groups, heads of a group, T, D)."""
+    return x.transpose(-2, -3).unflatten(-3, (groups, -1))
+
+
+def _folded(options, states):
+    """States (..., heads, P, N) or (..., sequences, heads, P, N) as (..., g, r, sequences·P, N)."""
+    if states is None:
+        return None
+    states = states if options.borders is None else states.transpose(-4, -3).flatten(-3, -2)
+    return states.unflatten(-3, (options.groups, -1))
+
+
+def _unfolded(options, states):
+    """Inverse of `_folded`."""
+    states = states.flatten(-4, -3)
+    if options.borders is None:
+        return states
+    return states.unflatten(-2, (len(options.borders) - 1, -1)).transpose(-4, -3)

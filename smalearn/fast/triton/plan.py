@@ -1,0 +1,162 @@
+"""How SSD is cut into programs: their grids, their constants, and segments where sequences are many or heads few."""
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from smalearn.fast.triton.configs import config, padded
+from smalearn.masks.decay import decay_matrix
+
+__all__ = ["Plan", "architecture", "segments"]
+
+SHORTEST = 8
+"""Chunks of a segment: with fewer, what a second walk costs is more than what it gains."""
+
+
+class Plan:
+    """Grids and constants of the launches for one pair of X (b, g, r, T, P) and B (b, g, 1, T, N).
+
+    Every sequence is one segment, or several where programs are few.
+
+    Attributes:
+        sequences: that lie end to end in T.
+        segments: number of segments.
+        cut: whether there are more of them than sequences.
+        chunks: number of chunks, and of those numbers that stay free, one at each border at most.
+        walks: grid of the walks over time.
+        pieces: grid of the backward of chunks.
+        numbers: length, heads of a group, and segments.
+        walk: constants of the walks.
+        piece: constants of the backward of chunks.
+    """
+
+    def __init__(self, X: torch.Tensor, B: torch.Tensor, borders: Sequence[int] | None = None):
+        self.batch, groups, heads, length, head_dim = X.shape
+        walk, piece = config(architecture(X.device), head_dim, B.shape[-1], X.dtype)
+        tiles = -(-head_dim // walk.tile)
+        self.state, self.chunk_len, self.length = B.shape[-1], walk.chunk_len, length
+        self._cut(X.device, [0, length] if borders is None else borders, tiles * groups * heads * self.batch)
+        self.chunks = -(-length // walk.chunk_len) + self.segments - 1
+        self.walks = (tiles, groups * heads, self.batch * self.segments)
+        self.pieces = (self.chunks, groups, self.batch)
+        self.numbers = (length, heads, self.segments)
+        precision = "ieee" if X.dtype == torch.float32 else "tf32"
+        self.walk, self.piece = (
+            {
+                "sizes": (head_dim, self.state, which.chunk_len, which.tile, padded(self.state)),
+                "precision": precision,
+                "num_warps": which.num_warps,
+                "num_stages": which.num_stages,
+            }
+            for which in (walk, piece)
+        )
+        if self.segments > 1:
+            self.walk["borders"], self.piece["chunks"] = self.borders, self._chunks()
+
+    def _cut(self, device, borders, programs):
+        """Segments: where each begins, the first and the last of each sequence, and the tokens of the longest."""
+        self.sequences, chunks = len(borders) - 1, -(-self.length // self.chunk_len)
+        each = segments(programs * self.sequences, chunks // self.sequences, _processors(device))
+        self.span = max(1, -(-chunks // (each * self.sequences))) * self.chunk_len if each > 1 else self.length or 1
+        starts = [range(start, max(end, start + 1), self.span) for start, end in itertools.pairwise(borders)]
+        ends = list(itertools.accumulate(map(len, starts)))
+        self.segments, self.cut = ends[-1], ends[-1] > self.sequences
+        if self.segments > 1:
+            self.borders = _sent([*itertools.chain(*starts), self.length], torch.int32, device)
+        if self.cut:
+            self.firsts = _sent([0, *ends[:-1]], torch.int64, device)
+            self.lasts = _sent([end - 1 for end in ends], torch.int64, device)
+
+    def _chunks(self):
+        """The tokens where chunks begin and their segments end, (chunks, 2)."""
+        starts, ends = self.borders[:-1].contiguous(), self.borders[1:]
+        numbers = torch.arange(self.chunks, device=starts.device)
+        first = starts // self.chunk_len + torch.arange(self.segments, device=starts.device)
+        segment = torch.searchsorted(first, numbers, right=True) - 1
+        begins = starts[segment] + (numbers - first[segment]) * self.chunk_len
+        return torch.stack([begins.int(), ends[segment]], 1)
+
+    def new_states(self, X: torch.Tensor) -> torch.Tensor:
+        """Memory for a state of every segment, (b·segments, g, r, P, N) in float32."""
+        groups, heads, head_dim = X.shape[1], X.shape[2], X.shape[4]
+        return X.new_empty(self.batch * self.segments, groups, heads, head_dim, self.state, dtype=torch.float32)
+
+    def by_sequence(self, states: torch.Tensor | None) -> torch.Tensor | None:
+        """States of all sequences, (b, g, r, sequences·P, N), as programs take them, (b·sequences, g, r, P, N)."""
+        return None if states is None else states.unflatten(3, (self.sequences, -1)).movedim(3, 1).flatten(0, 1)
+
+    def joined(self, states: torch.Tensor, back: bool = False) -> torch.Tensor:
+        """Inverse of `by_sequence`, of the last segment of every sequence; with `back` of its first."""
+        states = states.unflatten(0, (self.batch, self.segments))
+        states = states.index_select(1, self.firsts if back else self.lasts) if self.cut else states
+        return states.movedim(1, 3).flatten(3, 4)
+
+    def follow(
+        self, added: torch.Tensor, log_a: torch.Tensor, outer: torch.Tensor | None, back: bool = False
+    ) -> torch.Tensor:
+        """The state before every segment, H_(s+1) = exp(Σ of log_a in s) H_s + added_s: the same recurrence once more.
+
+        Args:
+            added: (b·segments, g, r, P, N), what every segment adds.
+            log_a: (b, g, r, T, 1).
+            outer: (b·sequences, g, r, P, N), the state before the first segment of every sequence; zeros if None.
+            back: whether to go from the last segment to the first, as gradients do.
+
+        Returns:
+            Shape of added.
+        """
+        ends, step = (self.lasts, -1) if back else (self.firsts, 1)
+        totals, added = self._totals(log_a), self._split(added)
+        outer = torch.zeros_like(added.index_select(3, ends)) if outer is None else self._split(outer).float()
+        totals = totals.roll(step, 3).index_fill(3, ends, -torch.inf)  # no state passes from sequence to sequence
+        added = added.roll(step, 3).index_copy(3, ends, outer).flatten(4)
+        totals, added = (totals.flip(3), added.flip(3)) if back else (totals, added)
+        before = decay_matrix(totals) @ added
+        before = before.flip(3) if back else before
+        return before.movedim(3, 1).unflatten(4, (-1, self.state)).flatten(0, 1)
+
+    def _split(self, states):
+        """States (b·k, g, r, P, N) as (b, g, r, k, P, N)."""
+        return states.unflatten(0, (self.batch, -1)).movedim(1, 3)
+
+    def _totals(self, log_a):
+        """Sums of log_a (b, g, r, T, 1) over every segment, (b, g, r, segments)."""
+        tokens = self.borders[:-1, None] + torch.arange(self.span, device=log_a.device)
+        inside = tokens < self.borders[1:, None]
+        return torch.where(inside, log_a[..., tokens.clamp(max=self.length - 1), 0].float(), 0).sum(-1)
+
+
+def _sent(numbers, dtype, device):
+    """Numbers on a device, which nobody waits for."""
+    numbers = torch.tensor(numbers, dtype=dtype)
+    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers
+
+
+def segments(programs: int, chunks: int, processors: int) -> int:
+    """Into how many segments to cut a walk, so that there are two programs for each processor.
+
+    Args:
+        programs: number of programs without segments.
+        chunks: number of chunks of a walk.
+        processors: of the GPU; 0 where there is none.
+
+    Returns:
+        At least 1; no segment is shorter than 8 chunks.
+    """
+    return max(1, min(2 * processors // max(programs, 1), chunks // SHORTEST))
+
+
+@functools.cache
+def architecture(device: torch.device) -> str:
+    """Of a GPU, such as "sm90"; "cpu" where there is none."""
+    if device.type != "cuda":
+        return device.type
+    return "sm{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+@functools.cache
+def _processors(device):
+    """Number of multiprocessors, 0 where there is no GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0

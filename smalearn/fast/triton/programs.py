@@ -1,0 +1,242 @@
+"""The GPU programs of SSD, one source for three readers: Triton's compiler, its interpreter, and our tile machine.
+
+`tl` is the tile machine here; `launch` gives the same functions Triton's own `tl`. The mathematics is that of
+`fast.cpu`, and so are its letters: s the running sums of log a in a chunk, e = exp(s), f = exp(s_last - s), L, W, G.
+
+- An operand is a tuple: a pointer, and the strides of its axes (batch, group, head, row, column). Nothing is copied.
+- sizes is (P, N, Q, BP, BN): head dimension, state, chunk length, and the tiles that hold P (in steps) and N (whole).
+- A state is held as (N, P), in float32 and on the chip, so that no result of a product is ever transposed: compilers
+  have done that wrongly. What ends in T is computed transposed.
+- Exponents are masked to -inf before exp2, never after: exp of what is masked may be inf, and 0·inf is NaN.
+- A row past the end has log a = 0 and x = 0, so that the state after the last token is exact for every length.
+- The tokens of a batch may be cut into segments: sequences that lie end to end, or, where heads are too few to fill the
+  GPU, parts of them. Then every part is walked twice: for what it adds to the state, and from the state that follows.
+  Chunks begin anew with every segment; chunk start of segment k has the number start // Q + k, which no other has.
+- No atomics: every entry is written by one program, once, so that two runs give the same bits.
+"""
+
+from smalearn.fast import tile as tl
+from smalearn.fast.triton.pieces import (
+    at,
+    between,
+    decay_sums,
+    decays,
+    finished,
+    flow,
+    lower,
+    passed_back,
+    put,
+    read,
+    read_gradient,
+    read_pair,
+    scaled,
+    step_sizes,
+    write,
+    zeros,
+)
+
+__all__ = ["ssd_backward_chunks", "ssd_backward_states", "ssd_forward", "ssd_step"]
+
+
+def ssd_forward(
+    x, log_a, b, c, y, initial, final, states, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
+    borders=None, layer=None, steps: tl.constexpr = None,
+):  # fmt: skip
+    """Outputs and last state for BP columns of one segment of a head.
+
+    The grid is (tiles of P, groups·heads, batch·segments).
+
+    Args:
+        x: (batch, group, head, T, P) inputs.
+        log_a: (batch, group, head, T, 1) log decays; of one unit of time, if there are step sizes.
+        b: (batch, group, 1, T, N).
+        c: (batch, group, 1, T, N).
+        y: outputs, like x; None if only states are wanted.
+        initial: (batch·segments, group, head, N, P), the state before every segment; zeros if None.
+        final: the state after every segment, like initial.
+        states: (batch, group, head, (chunks + segments - 1)·N, P), before every chunk, for the backward; or None.
+        length: T.
+        heads: number of heads of a group.
+        segments: number of segments.
+        sizes: (P, N, Q, BP, BN).
+        precision: of products of float32.
+        borders: (segments + 1) tokens where segments begin, and where the last ends; None if there is one.
+        layer: (dt, bias, D, z, dy) of Mamba-2, the first three like log_a, the others like x, all but dt None where
+            absent; or None. With dy, the gradient of the outputs, y gets the gradient of z.
+        steps: (softplus, least, greatest) for the step sizes.
+    """
+    P: tl.constexpr = sizes[0]
+    N: tl.constexpr = sizes[1]
+    Q: tl.constexpr = sizes[2]
+    group = (tl.program_id(2) // segments, tl.program_id(1) // heads, 0)
+    head = (tl.program_id(2) // segments, tl.program_id(1) // heads, tl.program_id(1) % heads)
+    place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
+    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
+    p = tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    H = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
+    segment = tl.program_id(2) % segments
+    first, end = between(borders, segment, length)
+    if initial is not None:
+        H += read(initial, place, n, p, N, P)
+    for start in range(first, end, Q):
+        if states is not None:
+            chunk = (start // Q + segment) * N
+            write(states, head, chunk + n, p, chunk + N, P, H)
+        dt = None if layer is None else step_sizes(layer, head, start + i, end, steps)
+        rows = start + i
+        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, end, dt)
+        B, X = read(b, group, rows, n, end, N), read(x, head, rows, p, end, P)
+        given, X = X, scaled(X, dt)
+        if y is not None:
+            C = read(c, group, rows, n, end, N)
+            M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)
+            Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
+            Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
+            write(y, head, rows, p, end, P, finished(Y, given, layer, head, rows, p, end, P))
+        fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
+        H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
+    write(final, place, n, p, N, P, H)
+
+
+def ssd_backward_states(
+    dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
+    borders=None, layer=None, steps: tl.constexpr = None,
+):  # fmt: skip
+    """Gradients of the states for BP columns of one segment of a head, walking back; grid as in `ssd_forward`.
+
+    Args:
+        dy: (batch, group, head, T, P) gradient of the outputs.
+        log_a: (batch, group, head, T, 1).
+        c: (batch, group, 1, T, N).
+        dfinal: (batch·segments, group, head, N, P) gradient of the state after every segment; zeros if None.
+        dinitial: that of the state before every segment, or None.
+        dstates: (batch, group, head, (chunks + segments - 1)·N, P), that of the state after every chunk, or None.
+        length: T.
+        heads: number of heads of a group.
+        segments: number of segments.
+        sizes: (P, N, Q, BP, BN).
+        precision: of products of float32.
+        borders: of the segments, as in `ssd_forward`.
+        layer: as in `ssd_forward`; dy is the gradient of its outputs then.
+        steps: as in `ssd_forward`.
+    """
+    P: tl.constexpr = sizes[0]
+    N: tl.constexpr = sizes[1]
+    Q: tl.constexpr = sizes[2]
+    group = (tl.program_id(2) // segments, tl.program_id(1) // heads, 0)
+    head = (tl.program_id(2) // segments, tl.program_id(1) // heads, tl.program_id(1) % heads)
+    place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
+    n, p = tl.arange(0, sizes[4]), tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    dH = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
+    segment = tl.program_id(2) % segments
+    first, end = between(borders, segment, length)
+    if dfinal is not None:
+        dH += read(dfinal, place, n, p, N, P)
+    chunks = (end - first + Q - 1) // Q
+    for back in range(1, chunks + 1):
+        start = first + (chunks - back) * Q
+        if dstates is not None:
+            chunk = (start // Q + segment) * N
+            write(dstates, head, chunk + n, p, chunk + N, P, dH)
+        rows = start + tl.arange(0, Q)
+        dt = None if layer is None else step_sizes(layer, head, rows, end, steps)
+        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, end, dt)
+        C, dY = read(c, group, rows, n, end, N), read_gradient(dy, layer, head, rows, p, end, P)
+        edY = tl.cast(dY * tl.exp2(coarse + fine)[:, None], C.dtype)
+        dH = dH * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(C), edY, input_precision=precision)
+    if dinitial is not None:
+        write(dinitial, place, n, p, N, P, dH)
+
+
+def ssd_backward_chunks(
+    x, log_a, b, c, dy, states, dstates, dx, dlog_a, db, dc, length, heads, sizes: tl.constexpr,
+    precision: tl.constexpr, chunks=None, layer=None, steps: tl.constexpr = None, ddt=None, dskip=None,
+):  # fmt: skip
+    """Gradients for one chunk and all heads of one group; the grid is (chunks + segments - 1, groups, batch).
+
+    Args:
+        x: (batch, group, head, T, P).
+        log_a: (batch, group, head, T, 1).
+        b: (batch, group, 1, T, N).
+        c: (batch, group, 1, T, N).
+        dy: (batch, group, head, T, P) gradient of the outputs.
+        states: before every chunk, as `ssd_forward` writes them.
+        dstates: gradients of the states after every chunk.
+        dx: gradient, like x.
+        dlog_a: gradient, like log_a, or None.
+        db: gradient, like b.
+        dc: gradient, like c.
+        length: T.
+        heads: number of heads of a group.
+        sizes: (P, N, Q, BP, BN).
+        precision: of products of float32.
+        chunks: (chunks + segments - 1, 2) the tokens where chunks begin and their segments end, beginning there where
+            there is no chunk of that number; None if there is one segment.
+        layer: as in `ssd_forward`; dy is the gradient of its outputs then, and dlog_a that of dt·log_a.
+        steps: as in `ssd_forward`.
+        ddt: gradient of the step sizes through dt·x alone, like log_a.
+        dskip: gradient of D by token, like log_a.
+    """
+    P: tl.constexpr = sizes[0]
+    N: tl.constexpr = sizes[1]
+    Q: tl.constexpr = sizes[2]
+    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
+    chunk, border, group = tl.program_id(0), tl.program_id(0) * N, (tl.program_id(2), tl.program_id(1), 0)
+    start, end = (chunk * Q, length) if chunks is None else between(chunks, 2 * chunk, length)
+    rows, bottom = start + i, tl.where(start < end, border + N, 0)  # where there is no chunk, there are no states
+    B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
+    scoresT = tl.dot(B, tl.trans(C), input_precision=precision)
+    dB, dC, dM, dMT = zeros(Q, sizes[4]), zeros(Q, sizes[4]), zeros(Q, Q), zeros(Q, Q)
+    for r in range(0, heads):
+        head = (tl.program_id(2), tl.program_id(1), r)
+        dt = None if layer is None else step_sizes(layer, head, rows, end, steps)
+        e, f, L, LT, total = decays(log_a, head, rows, i, end, dt)
+        GT, through, past, future = zeros(Q, Q), zeros(sizes[4]), zeros(Q), zeros(Q)
+        stepped, skipped = zeros(Q), zeros(Q)
+        for first in range(0, P, sizes[3]):
+            p = first + tl.arange(0, sizes[3])
+            given, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
+            H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
+            WT = tl.dot(X, tl.trans(dY), input_precision=precision) * LT
+            HdY = tl.dot(dY, tl.trans(H), input_precision=precision) * e[:, None]
+            BdH = tl.dot(B, dH, input_precision=precision) * f[:, None]
+            dM += tl.dot(dY, tl.trans(X), input_precision=precision) * L
+            dMT, GT, dC = dMT + WT, GT + WT * scoresT, dC + HdY
+            dB += tl.dot(X, tl.trans(dH), input_precision=precision) * f[:, None]
+            past, future = past + tl.sum(HdY * C, 1), future + tl.sum(BdH * X, 1)
+            through += tl.sum(tl.cast(H, tl.float32) * dH, 1)
+            BdH += tl.dot(tl.cast(scoresT * LT, X.dtype), dY, input_precision=precision)
+            dX, stepped, skipped = passed_back(BdH, dY, given, dt, stepped, skipped, layer, head)
+            write(dx, head, rows, p, end, P, dX)
+        put(dlog_a, head, rows, end, flow(GT, past, future, i, precision) + total * tl.sum(through, 0))
+        put(ddt, head, rows, end, stepped)
+        put(dskip, head, rows, end, skipped)
+    write(dc, group, rows, n, end, N, dC + tl.dot(tl.cast(dM, B.dtype), B, input_precision=precision))
+    write(db, group, rows, n, end, N, dB + tl.dot(tl.cast(dMT, C.dtype), C, input_precision=precision))
+
+
+def ssd_step(x, log_a, b, c, y, state, heads, sizes: tl.constexpr):
+    """One token for BP columns of one head: H = exp(log_a) H + B x^T, y = C H; the grid is that of a walk.
+
+    Args:
+        x: (batch, group, head, 1, P) input.
+        log_a: (batch, group, head, 1, 1) log decay.
+        b: (batch, group, 1, 1, N).
+        c: (batch, group, 1, 1, N).
+        y: output, like x.
+        state: (batch, group, head, N, P), which is overwritten.
+        heads: number of heads of a group.
+        sizes: (P, N, BP, BN).
+    """
+    P: tl.constexpr = sizes[0]
+    N: tl.constexpr = sizes[1]
+    group = (tl.program_id(2), tl.program_id(1) // heads, 0)
+    head = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
+    n, p = tl.arange(0, sizes[3]), tl.program_id(0) * sizes[2] + tl.arange(0, sizes[2])
+    a = tl.exp2(tl.cast(tl.load(at(log_a, head, 0, 0)), tl.float32) * 1.4426950408889634)
+    X = tl.load(at(x, head, 0, p), mask=p < P, other=0.0)
+    B = tl.cast(tl.load(at(b, group, 0, n), mask=n < N, other=0.0), tl.float32)
+    C = tl.load(at(c, group, 0, n), mask=n < N, other=0.0)
+    H = read(state, head, n, p, N, P) * a + B[:, None] * X[None, :]
+    write(state, head, n, p, N, P, H)
+    tl.store(at(y, head, 0, p), tl.sum(H * C[:, None], 0), mask=p < P)

@@ -1,0 +1,254 @@
+"""SSD on a GPU: one program walks the chunks of a head with the state on the chip; `programs.py` says how.
+
+The forward is one launch. With gradients it also writes the state before every chunk; the backward is two launches,
+a walk back for the gradients of these states, and one program for each chunk and group of heads. Sequences that lie end
+to end are walks of their own in the same launches. Where walks are too few to fill the GPU, each becomes two, over
+segments: one for what each segment adds to the state, one from the states that follow.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from smalearn.fast.groups import grouped
+from smalearn.fast.triton import launch, programs
+from smalearn.fast.triton.checks import DTYPES, check_grid, check_operands, check_triton, strided
+from smalearn.fast.triton.configs import LARGEST
+from smalearn.fast.triton.plan import Plan
+
+__all__ = ["Layer", "backward", "forward", "ssd_of", "ssd_tiles", "ssd_triton", "triton_handles"]
+
+
+def ssd_triton(
+    X: torch.Tensor,
+    log_a: torch.Tensor | None,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scalar state space model by Triton: the same function as `smalearn.ssd.ssd_chunked`, for a GPU.
+
+    H_t = exp(log_a_t) H_{t-1} + X_t B_t^T, Y_t = H_t C_t. Two calls give the same bits. Tensors on a CPU go through
+    Triton's interpreter, which is for learning and tests.
+
+    Args:
+        X: (..., T, P) inputs, float32, float16 or, on a GPU, bfloat16; P from 1 to 256.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; None for no decay.
+        B: (..., T, N) input maps, dtype of X; N from 1 to 256. Heads that share B and C have an axis of size 1 there.
+        C: (..., T, N) output maps, dtype of X.
+        initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
+
+    Returns:
+        Y (..., T, P), dtype and, without broadcasting, memory layout of X, and the state after the last token
+        (..., P, N), float32.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs or is not supported, log_a (on a CPU) is positive, P or N is 0 or too
+            large.
+        RuntimeError: Triton is missing, or does not interpret though there is no GPU; the gradient is differentiated
+            a second time.
+
+    Cost:
+        T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64; 32 in float32) and P in
+        tiles (of 64; 16 in float32); the backward 3 times that. It reads X, and B and C once for each tile, and writes
+        Y; with gradients also T/Q states of N·P numbers, in the dtype of X.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 6.
+    """
+    check_operands("ssd_triton", X, log_a, B, C, initial_state)
+    check_triton("ssd_triton", X)
+    return ssd_of("ssd_triton", launch.on_triton, X, log_a, B, C, initial_state)
+
+
+def ssd_tiles(
+    X: torch.Tensor,
+    log_a: torch.Tensor | None,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ssd_triton` in our tile machine: the same programs, on every system, to look into; slow.
+
+    Args:
+        X: (..., T, P) inputs on the CPU, float32 or float16; P from 1 to 256.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; None for no decay.
+        B: (..., T, N) input maps, dtype of X; N from 1 to 256.
+        C: (..., T, N) output maps, dtype of X.
+        initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
+
+    Returns:
+        Y (..., T, P), dtype and, without broadcasting, memory layout of X, and the state after the last token
+        (..., P, N), float32.
+
+    Raises:
+        ShapeError: an axis has two sizes.
+        ValueError: a dtype or device differs or is not supported, log_a is positive, P or N is 0 or too large.
+        RuntimeError: the gradient is differentiated a second time.
+
+    Cost:
+        That of `ssd_triton`, one tile after the other in NumPy.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 6.
+
+    Example:
+        >>> from smalearn.fast import tile
+        >>> with tile.recording() as events:
+        ...     Y, state = ssd_tiles(torch.ones(64, 16), torch.zeros(64), torch.ones(64, 16), torch.ones(64, 16))
+        >>> sum(event.bytes for event in events if (event.kind, event.operand) == ("store", "y"))
+        4096
+    """
+    check_operands("ssd_tiles", X, log_a, B, C, initial_state)
+    if X.device.type != "cpu" or X.dtype == torch.bfloat16:
+        raise ValueError(f"ssd_tiles: X is {X.dtype} on {X.device}, expected torch.float32 or torch.float16 on cpu")
+    return ssd_of("ssd_tiles", launch.on_tiles, X, log_a, B, C, initial_state)
+
+
+def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
+    """Whether `ssd_triton` computes with tensors like these: on a GPU, of a dtype and sizes that it takes.
+
+    Args:
+        X: (..., T, P) inputs.
+        B: (..., T, N) input maps.
+
+    Returns:
+        True if Triton is there too; nothing is imported to find out.
+    """
+    sizes = 1 <= X.shape[-1] <= LARGEST and 1 <= B.shape[-1] <= LARGEST
+    return X.device.type == "cuda" and X.dtype in DTYPES and sizes and launch.has_triton()
+
+
+class Layer(NamedTuple):
+    """What Mamba-2's layer adds to the programs; log_a is that of one unit of time then.
+
+    Attributes:
+        operands: step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None.
+        steps: whether step sizes go through softplus, the least and the greatest.
+        log_a: (b, g, r, T, 1) the log decays, of all step sizes.
+    """
+
+    operands: tuple[torch.Tensor | None, ...]
+    steps: tuple[bool, float, float]
+    log_a: torch.Tensor | None
+
+    def constants(self, dy: torch.Tensor | None = None) -> dict[str, object]:
+        """What the programs get, with a gradient of the outputs or without."""
+        return {"layer": tuple(map(strided, (*self.operands, dy))), "steps": self.steps}
+
+
+def ssd_of(
+    function: str,
+    run: Callable,
+    X: torch.Tensor,
+    log_a: torch.Tensor | None,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    borders: Sequence[int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """SSD where `run` runs programs, with gradients; the operands are those of `ssd_triton`, and checked.
+
+    Args:
+        function: name of the public function.
+        run: `launch.on_triton` or `launch.on_tiles`.
+        X: (..., T, P).
+        log_a: (..., T), or None.
+        B: (..., T, N).
+        C: (..., T, N).
+        initial_state: (..., sequences·P, N), or None.
+        borders: where sequences that lie end to end begin, and where the last ends; one sequence if None.
+
+    Returns:
+        Y (..., T, P), and the last states, like initial_state.
+    """
+    inputs, restore = grouped(X, log_a, B, C, initial_state)
+    check_grid(function, inputs[0], 1 if borders is None else len(borders) - 1)
+    plan = Plan(inputs[0], inputs[2], borders)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+        return restore(*_SSD.apply(run, plan, *inputs))
+    Y, state, _ = forward(run, plan, *inputs)
+    return restore(Y, state)
+
+
+class _SSD(torch.autograd.Function):
+    """`forward` with its gradients."""
+
+    @staticmethod
+    def forward(ctx, run, plan, X, log_a, B, C, initial_state):
+        Y, state, states = forward(run, plan, X, log_a, B, C, initial_state, keep=True)
+        ctx.run, ctx.plan = run, plan
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(X, log_a, B, C, initial_state, states)
+        return Y, state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dY, dstate):
+        X, log_a, B, C, initial_state, states = ctx.saved_tensors
+        dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
+        return None, None, *backward(ctx.run, ctx.plan, X, log_a, B, C, initial_state, states, dY, dstate)
+
+
+def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy=None):
+    """Y, the last states (b, g, r, sequences·P, N), and if `keep` the state before every chunk, else None.
+
+    With a layer Y is its output, or with dy, the gradient of that, the gradient of z.
+    """
+    log_a, initial_state = _column(log_a, X), plan.by_sequence(initial_state)
+    Y, final = torch.empty_like(X), plan.new_states(X)
+    states = X.new_empty(*X.shape[:3], plan.chunks * B.shape[-1], X.shape[-1]) if keep else None
+    extras = layer.constants(dy) if layer else {}
+
+    def walk(Y, initial, states):
+        operands = X, log_a, B, C, Y, _turned(initial), _turned(final), states
+        run(programs.ssd_forward, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk, **extras)
+
+    if plan.cut:
+        walk(None, None, None)
+        initial_state = plan.follow(final, layer.log_a if layer else log_a, initial_state)
+    walk(Y, initial_state, states)
+    return Y, plan.joined(final), states
+
+
+def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer=None):
+    """Gradients of X, log_a, B, C and the initial state; dY is that of the layer's outputs, if there is one.
+
+    With a layer dlog_a is that of the log decays of all step sizes, in float32, and two more follow, (b, g, r, T, 1) in
+    float32: those of the step sizes through their products with X, and of D by token.
+    """
+    column, dstate = _column(log_a, X), plan.by_sequence(dstate)
+    dX, dB, dC, dstates = map(torch.empty_like, (X, B, C, states))
+    dlog_a, dinitial = None if log_a is None else torch.empty_like(log_a), plan.new_states(X)
+    extras, more = {}, ()
+    if layer:
+        dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
+        dlog_a, extras = dlog_a[..., 0], layer.constants()
+
+    def walk(dfinal, dstates):
+        operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
+        run(programs.ssd_backward_states, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk, **extras)
+
+    if plan.cut:
+        walk(None, None)
+        dstate = plan.follow(dinitial, layer.log_a if layer else column, dstate, back=True)
+    walk(dstate, dstates)
+    out = dX, None if dlog_a is None else dlog_a[..., None], dB, dC
+    operands = X, column, B, C, dY, states, dstates, *out
+    extras |= dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
+    run(programs.ssd_backward_chunks, plan.pieces, *map(strided, operands), *plan.numbers[:2], **plan.piece, **extras)
+    dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
+    return dX, dlog_a, dB, dC, dinitial, *more
+
+
+def _column(log_a, X):
+    """log_a (b, g, r, T, 1), zeros without memory if None."""
+    return X.new_zeros(()).expand(*X.shape[:4], 1) if log_a is None else log_a[..., None]
+
+
+def _turned(state):
+    """A state (b, g, r, P, N) seen as the programs hold it, (b, g, r, N, P)."""
+    return None if state is None else state.mT

@@ -1,0 +1,99 @@
+"""A search for better configurations of the GPU programs, which gives lines for `fast.triton.configs.TABLE`."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from smalearn.fast.triton import plan
+from smalearn.fast.triton.configs import TABLE, Config, config, padded
+from smalearn.lab.bench.device_problem import DeviceProblem
+from smalearn.testing import relative_rms
+
+__all__ = ["candidates", "tune"]
+
+
+def candidates(problem: DeviceProblem) -> Iterator[list[Config]]:
+    """Configurations of a launch, in lists of one chunk length each; few for a CPU, which only tries the search."""
+    tiny = problem.device == "cpu"
+    lengths, warps, stages = ((16, 32), (4,), (1,)) if tiny else ((32, 64, 128), (4, 8), (1, 2))
+    tiles = [tile for tile in (16, 32, 64) if tile <= padded(problem.head_dim)]
+    for chunk_len in lengths:
+        yield [Config(chunk_len, *rest) for rest in itertools.product(tiles, warps, stages)]
+
+
+def tune(
+    problems: Sequence[DeviceProblem], form: Callable, sample: Callable[[Callable], float], rounds: int
+) -> list[dict[str, object]]:
+    """For each P, N and dtype the best configurations at the first problem that has them; `TABLE` keeps them.
+
+    For each chunk length first the walks are chosen by the forward, then the backward of chunks by both together.
+    What does not compile, or gives another answer, is passed over.
+
+    Args:
+        problems: sizes.
+        form: what is tuned, with the arguments of `ssd_triton`.
+        sample: seconds of one call of a function.
+        rounds: samples of each time.
+
+    Returns:
+        For each the `problem`, the `line` for `TABLE`, and `seconds` of forward and backward `before` and `after`.
+    """
+    found = {}
+    for problem in problems:
+        sizes = padded(problem.head_dim), padded(problem.state), problem.dtype
+        key = plan.architecture(torch.empty(0, device=problem.device).device), *sizes
+        if key not in found:
+            found[key] = _tuned(key, problem, _Clock(key, problem, form, sample, rounds))
+    return list(found.values())
+
+
+class _Clock:
+    """Times of configurations at one problem, infinite where they fail."""
+
+    def __init__(self, key, problem, form, sample, rounds):
+        self.key, self.form, self.sample, self.rounds = key, form, sample, rounds
+        arguments, self.dY = problem.inputs()
+        self.leaves = [x.requires_grad_() for x in arguments]
+        self.right = form(*arguments)[0].detach()
+        self.tolerance = 4 * torch.finfo(problem.dtype).eps
+
+    def forward(self, pair):
+        """With configurations (walks, chunks)."""
+        return self._seconds(pair, self._forward)
+
+    def both(self, pair):
+        """Forward and backward."""
+        return self._seconds(pair, lambda: torch.autograd.grad(self.form(*self.leaves)[0], self.leaves, self.dY))
+
+    def _forward(self):
+        with torch.no_grad():
+            return self.form(*self.leaves)[0]
+
+    def _seconds(self, pair, run):
+        before = TABLE.get(self.key)
+        TABLE[self.key] = pair
+        try:
+            run()
+            if not relative_rms(self._forward(), self.right) <= self.tolerance:
+                return math.inf
+            return statistics.median(self.sample(run) for _ in range(self.rounds))
+        except Exception:  # a compiler has many ways to say that registers or shared memory do not suffice
+            return math.inf
+        finally:
+            TABLE.pop(self.key) if before is None else TABLE.update({self.key: before})
+
+
+def _tuned(key, problem, clock):
+    """What `tune` returns for one problem; the best is in `TABLE` then."""
+    first = config(key[0], problem.head_dim, problem.state, problem.dtype)
+    times = {first: clock.both(first)}
+    for group in candidates(problem):
+        walk = min(group, key=lambda walk, group=group: clock.forward((walk, group[0])))
+        times |= {(walk, chunk): clock.both((walk, chunk)) for chunk in group}
+    best = min(times, key=times.get)
+    TABLE[key] = best
+    line = f"({key[0]!r}, {key[1]}, {key[2]}, {key[3]}): {best},"
+    return {"problem": str(problem), "line": line, "seconds": {"before": times[first], "after": times[best]}}

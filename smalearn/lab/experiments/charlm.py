@@ -1,0 +1,343 @@
+"""Which tokens deserve compute? Small models of characters that differ in their attention alone.
+
+    python -m smalearn.lab.experiments.charlm -o assets/results/charlm.json
+
+Every model reads the same excerpts of one text and is validated on the end of it, which it never reads. Their positions
+are learned vectors or rotations (RoPE): what a split of the scores gains with the first it may lose with the second,
+because the blocks of a split tell positions too.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle, islice
+
+import torch
+from torch import nn
+
+from smalearn.data import Vocabulary, excerpts, load_text, split_text
+from smalearn.lab.experiments.command import Experiment, run_experiment
+from smalearn.models import (
+    Block,
+    FullAttention,
+    Mamba2,
+    Mixer,
+    MultiLevelAttention,
+    SequenceModel,
+    WindowAttention,
+)
+from smalearn.multilevel import parse_ranks, score_macs
+from smalearn.train import Plan, train
+
+__all__ = ["FULL", "PAPER", "RATES", "SMOKE", "Setting", "build", "jobs", "main", "run", "table"]
+
+SCHEMES = ("standard", "width-stable")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size, the models that have it, and how they are trained.
+
+    Args:
+        mixers: of all layers, "full", "window w", "Mamba-2", or ranks such as "8|4|2|2"; with " + " between them, the
+            layers take turns.
+        positions: "learned" or "RoPE"; Mamba-2 has none.
+        data: name of the text.
+        length: T of an excerpt.
+        dim: D.
+        heads: of each attention layer.
+        layers: how many; of Mamba-2, which has no MLPs, twice as many.
+        mlp: width of the hidden layers.
+        steps: of training.
+        seeds: how many runs of each model.
+        batch: excerpts of a step.
+        lrs: the highest learning rates to try.
+        scheme: how initial values and rates depend on the width: "standard" or "width-stable".
+        tests: excerpts of the validation.
+        device: where it runs.
+    """
+
+    mixers: tuple[str, ...]
+    positions: str = "RoPE"
+    data: str = "tinyshakespeare"
+    length: int = 128
+    dim: int = 64
+    heads: int = 4
+    layers: int = 2
+    mlp: int = 256
+    steps: int = 500
+    seeds: int = 2
+    batch: int = 16
+    lrs: tuple[float, ...] = (3e-3,)
+    scheme: str = "standard"
+    tests: int = 128
+    device: str = "cpu"
+
+
+SPLITS = "full", "8|4|2|2", "2|2|4|8", "window 16", "full + window 16"
+FULL = {
+    "learned positions": Setting(SPLITS, positions="learned"),
+    "RoPE": Setting(SPLITS),
+    "equal parameters": Setting(("full", "Mamba-2"), mlp=288),
+}
+"""The recorded experiment: loss against the multiply-adds of scores, and against what decoding must keep."""
+
+RATES = {
+    f"D = {dim}, {scheme}": Setting(
+        ("full", "8|4|2|2"),
+        length=64,
+        dim=dim,
+        heads=dim // 16,
+        mlp=4 * dim,
+        steps=200,
+        seeds=1,
+        lrs=tuple(2.0**k for k in range(-9, -2)),
+        scheme=scheme,
+    )
+    for scheme in SCHEMES
+    for dim in (32, 64, 128)
+}
+"""Does the best learning rate stay where it is when the model becomes wider?"""
+
+PAPER = {
+    f"D = {dim}": Setting(
+        ("full", "32|8|6|4|4|4|4|2", "window 128", "full + window 128 + window 128"),
+        positions="learned",
+        length=1024,
+        dim=dim,
+        heads=dim // 64,
+        layers=6,
+        mlp=4 * dim,
+        steps=3000,
+        seeds=2,
+        batch=32,
+        lrs=(1e-3,),
+        tests=100,
+        device="cuda",
+    )
+    for dim in (256, 384, 512, 768)
+}
+"""The sizes of the paper, for a device; its text is far longer (OpenWebText), and its training 33 times."""
+
+SMOKE = {
+    "toy": Setting(
+        ("full", "2|2", "window 3", "full + window 3", "Mamba-2"),
+        data="python topics",
+        length=12,
+        dim=8,
+        heads=2,
+        mlp=16,
+        steps=3,
+        seeds=2,
+        batch=4,
+        lrs=(1e-3, 2e-3),
+        tests=8,
+    )
+}
+"""The same in seconds, to see that it runs; its numbers say nothing."""
+
+
+def build(mixer: str, setting: Setting, vocabulary: int, seed: int) -> SequenceModel:
+    """A model as it is before its training, the same on every machine for the same seed.
+
+    Args:
+        mixer: as in `Setting.mixers`.
+        setting: its sizes.
+        vocabulary: number of characters.
+        seed: of the weights.
+
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        ValueError: there is no such mixer, or no such positions or scheme.
+    """
+    for name, value, known in (
+        ("positions", setting.positions, ("learned", "RoPE")),
+        ("scheme", setting.scheme, SCHEMES),
+    ):
+        if value not in known:
+            raise ValueError(f"build: {name} must be one of {', '.join(known)}, got {value!r}")
+    torch.manual_seed(seed)
+    recurrent = mixer == "Mamba-2"
+    kinds = islice(cycle(mixer.split(" + ")), setting.layers * (2 if recurrent else 1))
+    blocks = [Block(_mixer(kind, setting), 0 if recurrent else setting.mlp) for kind in kinds]
+    learned = setting.positions == "learned" and not recurrent
+    model = SequenceModel(vocabulary, blocks, setting.length if learned else 0)
+    if setting.scheme == "width-stable":
+        stabilise(model, setting.dim)
+    return model
+
+
+def _mixer(kind: str, setting: Setting) -> Mixer:
+    """One layer."""
+    size = {"dim": setting.dim, "heads": setting.heads, "rope": setting.positions == "RoPE"}
+    if kind == "full":
+        return FullAttention(context=setting.length, **size)
+    if kind == "Mamba-2":
+        return Mamba2(setting.dim, state=8, head_dim=setting.dim // setting.heads)
+    if kind.startswith("window "):
+        return WindowAttention(window=int(kind.removeprefix("window ")), **size)
+    return MultiLevelAttention(ranks=parse_ranks(kind), context=setting.length, **size)
+
+
+def stabilise(model: SequenceModel, dim: int, base: int = 64) -> None:
+    """Make one learning rate do for every width: matrices N(0, 1/fan-in), rates base/D, a head that begins at 0.
+
+    In AdamW the size of a step is the rate, whatever the gradient. Fan-in steps of one sign add up in an output, so
+    that the rate of a matrix is to fall as 1/fan-in; embeddings and norms, whose fan-in is 1, keep theirs. The scores'
+    1/√(D/heads) is as good as the rule's 1/(D/heads), because all widths here have heads of one size.
+
+    Args:
+        model: changed in place.
+        dim: D.
+        base: the D at which the rates are those of the plan.
+
+    Source:
+        Yang and Hu 2021 (μP); Kuang et al. 2025, appendix F, whose code has embeddings N(0, 0.02²): ours stay N(0, 1),
+        which at these rates learns faster, and depends on the width no more.
+    """
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            layer.weight.lr_scale = base / dim
+    nn.init.zeros_(model.head.weight)
+
+
+def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict[str, object]:
+    """Train and validate one model.
+
+    Args:
+        mixer: as in `Setting.mixers`.
+        lr: the highest learning rate.
+        setting: the fields of a `Setting`.
+        seed: of the weights and the excerpts; the validation is the same for all.
+
+    Returns:
+        `mixer`, `lr`, `positions`, `dim`, `scheme`, `seed`; `parameters`; of one text of `length` tokens the
+        `score_macs`, `value_macs`, `key_bytes` and `cache_bytes` of all layers; `losses`, means of ten steps;
+        `test_losses` by step in nats a character, and the last as `loss`; `seconds`.
+
+    Raises:
+        ValueError: the text or the device is not there, or a part of the setting is unknown.
+        KeyboardInterrupt: it was interrupted; there is no result.
+    """
+    setting = Setting(**setting)
+    if setting.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("run: device must be there, got cuda without a GPU that torch can use")
+    text = load_text(setting.data)
+    if text.source.name != setting.data:
+        raise ValueError(f"run: text must be {setting.data}, got {text.source.name}: {text.source.sentence}")
+    vocabulary = Vocabulary(text.text)
+    known, unseen = split_text(vocabulary.encode(text.text))
+    model = build(mixer, setting, len(vocabulary), seed).to(setting.device)
+    costs = _costs(model, setting)
+
+    def draw(codes, examples, seed):
+        return tuple(part.to(setting.device) for part in excerpts(codes, examples, setting.length, seed))
+
+    plan, test = Plan(steps=setting.steps, lr=lr), draw(unseen, setting.tests, 0)
+    began = time.perf_counter()
+    _, record = train(model, lambda step: draw(known, setting.batch, seed * 10**6 + step), plan, test, progress=False)
+    if record.interrupted:
+        raise KeyboardInterrupt
+    losses = [statistics.fmean(record.losses[k : k + 10]) for k in range(0, setting.steps, 10)]
+    found = {"mixer": mixer, "lr": lr, "positions": setting.positions, "dim": setting.dim, "scheme": setting.scheme}
+    return found | {
+        "seed": seed,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        **costs,
+        "losses": [round(loss, 4) for loss in losses],
+        "test_losses": {str(step): round(loss, 5) for step, loss in record.test_losses.items()},
+        "loss": round(record.test_losses[setting.steps], 5),
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+@torch.no_grad()
+def _costs(model, setting):
+    """Multiply-adds of one text, and bytes that decoding keeps of it, counted from the tensors of the caches."""
+    text = torch.zeros(1, setting.length, dtype=torch.long, device=setting.device)
+    _, cache = model.prefill(text, model.start(1))
+    macs = [_macs(block.mixer, setting) for block in model.blocks]
+    return {
+        "score_macs": sum(scores for scores, _ in macs),
+        "value_macs": sum(values for _, values in macs),
+        "key_bytes": sum(getattr(kept, "key_bytes", 0) for kept in cache.blocks),
+        "cache_bytes": sum(_bytes(kept) for kept in cache.blocks),
+    }
+
+
+def _macs(mixer, setting):
+    """Multiply-adds of the scores and of the values of one layer; none where there are no scores."""
+    length, width = setting.length, setting.dim // setting.heads
+    if isinstance(mixer, MultiLevelAttention):
+        scores = score_macs(length, mixer.ranks, mixer.block_lens)
+        return setting.heads * scores, setting.heads * score_macs(length, (width,), (length,))
+    if isinstance(mixer, WindowAttention):
+        pairs = sum(min(t, mixer.window) + 1 for t in range(length))
+        return setting.heads * pairs * width, setting.heads * pairs * width
+    return 0, 0
+
+
+def _bytes(cache):
+    """Of a cache of attention, or of a tuple of tensors."""
+    return cache.nbytes if hasattr(cache, "nbytes") else sum(part.numel() * part.element_size() for part in cache)
+
+
+def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:
+    """All runs by name, seed after seed, so that a file that is not finished has something of everything."""
+    return {
+        f"{title}, {mixer}, lr {lr:.2g}, seed {seed}": {
+            "mixer": mixer,
+            "lr": lr,
+            "setting": asdict(setting),
+            "seed": seed,
+        }
+        for seed in range(max(setting.seeds for setting in settings.values()))
+        for title, setting in settings.items()
+        if seed < setting.seeds
+        for mixer in setting.mixers
+        for lr in setting.lrs
+    }
+
+
+def table(result: Mapping[str, Mapping]) -> str:
+    """A result for a terminal: for each model the loss of every seed, its scores' cost, its caches, the mean time."""
+    groups: dict[str, list[Mapping]] = {}
+    for name, one in result["runs"].items():
+        groups.setdefault(name.rpartition(", seed")[0], []).append(one)
+    width = max(map(len, groups), default=0)
+    lines = []
+    for name, runs in groups.items():
+        shown = " ".join(f"{one['loss']:.3f}" for one in runs)
+        first, spent = runs[0], statistics.fmean(one["seconds"] for one in runs)
+        costs = f"{first['score_macs']:9} score MACs  {first['key_bytes']:6} B keys  {first['parameters']:6} parameters"
+        lines.append(f"{name:{width}}  {costs}  {shown}  {spent:.0f} s")
+    return "\n".join(lines)
+
+
+EXPERIMENT = Experiment(
+    name="charlm",
+    purpose=__doc__.splitlines()[0],
+    variants={
+        "": ("", FULL),
+        "--rates": ("learning rates at three widths", RATES),
+        "--paper": ("the sizes of the paper, for a GPU", PAPER),
+        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
+    },
+    load=lambda name: load_text(name).source,
+    jobs=jobs,
+    run=run,
+    table=table,
+)
+
+main = partial(run_experiment, EXPERIMENT)
+"""The command: from its arguments, those of the process where None are given, to its exit status."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

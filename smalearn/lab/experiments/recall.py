@@ -1,0 +1,228 @@
+"""How much does a state remember? Multi-query associative recall by models that differ in their mixer alone.
+
+    python -m smalearn.lab.experiments.recall -o assets/results/recall.json
+
+Every model has two blocks of the same dim and is trained by the same plan on the same batches. Softmax attention keeps
+all keys and values; the others have a state of channels·N entries, whatever the length of the text.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+
+from smalearn.data import mqar
+from smalearn.lab.experiments.command import Experiment, run_experiment
+from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
+from smalearn.models import (
+    Block,
+    LinearAttention,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    SequenceModel,
+    ShortConvolution,
+    SoftmaxAttention,
+)
+from smalearn.train import Plan, train
+
+__all__ = ["FULL", "MIXERS", "PARTS", "SMOKE", "Setting", "build", "jobs", "main", "run", "table"]
+
+MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
+    "attention": lambda dim, state: (ShortConvolution(dim), SoftmaxAttention(dim)),
+    "linear attention": lambda dim, state: _twice(LinearAttention, dim, state, head_dim=dim),
+    "Mamba-1": lambda dim, state: _twice(Mamba1, dim, state),
+    "Mamba-1, norm": lambda dim, state: _twice(NormedMamba1, dim, state),
+    "Mamba-2": lambda dim, state: _twice(Mamba2, dim, state, head_dim=dim // 2),
+    "Mamba-2, no norm": lambda dim, state: _twice(unnormed, dim, state, head_dim=dim // 2),
+    "Mamba-2, in sequence": lambda dim, state: _twice(SequentialMamba2, dim, state, head_dim=dim // 2),
+    "Mamba-2, no decay": lambda dim, state: _twice(undecayed, dim, state, head_dim=dim // 2),
+    "Mamba-2, P = 1": lambda dim, state: _twice(Mamba2, dim, state, head_dim=1),
+}
+"""The mixers of the two blocks, from dim and N. All have dim channels, so equal N is equal size of the state.
+
+Mamba-2 has two heads that share B and C. Linear attention has one: without decays, heads that share their keys are one.
+"""
+
+
+def _twice(mixer, dim, state, **sizes):
+    return tuple(mixer(dim, state, expand=1, **sizes) for _ in range(2))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One difficulty of the task, the models that face it, and how they are trained.
+
+    Args:
+        pairs: K, to remember.
+        states: for each mixer the N to try; (0,) where there is none.
+        length: T of the text.
+        vocabulary: V.
+        steps: of training.
+        seeds: how many runs of each model.
+        batch: examples of a step.
+        dim: D.
+        lr: the highest learning rate.
+        tests: examples of the test, which no step has seen.
+    """
+
+    pairs: int
+    states: dict[str, tuple[int, ...]]
+    length: int = 64
+    vocabulary: int = 64
+    steps: int = 1200
+    seeds: int = 3
+    batch: int = 32
+    dim: int = 64
+    lr: float = 8e-3
+    tests: int = 512
+
+
+FULL = {
+    "8 pairs": Setting(
+        pairs=8,
+        states={"attention": (0,), "linear attention": (4,), "Mamba-1": (4, 8), "Mamba-2": (2, 4, 8, 16)},
+    ),
+    "16 pairs": Setting(
+        pairs=16,
+        states={"attention": (0,), "linear attention": (1, 2, 4), "Mamba-1": (16,), "Mamba-2": (4, 8, 16, 32)},
+    ),
+}
+"""The recorded experiment: the larger the state, the more pairs it recalls after the same training."""
+
+PARTS = {
+    "8 pairs": Setting(
+        pairs=8,
+        states={name: (4,) for name in MIXERS if name.startswith("Mamba")},
+    )
+}
+"""Which part makes the difference at equal size of the state: Mamba and Mamba-2 with one part exchanged."""
+
+SMOKE = {
+    "2 pairs": Setting(
+        pairs=2,
+        length=10,
+        vocabulary=8,
+        states={"attention": (0,), "linear attention": (2,), "Mamba-1": (2,), "Mamba-2": (1, 2)},
+        steps=3,
+        seeds=2,
+        batch=4,
+        dim=8,
+        tests=8,
+    )
+}
+"""The same in seconds, to see that it runs; its numbers say nothing."""
+
+
+def build(mixer: str, state: int, setting: Setting, seed: int) -> SequenceModel:
+    """A model as it is before its training, the same on every machine for the same seed."""
+    torch.manual_seed(seed)
+    return SequenceModel(setting.vocabulary, [Block(part) for part in MIXERS[mixer](setting.dim, state)])
+
+
+def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dict[str, object]:
+    """Train and test one model.
+
+    Args:
+        mixer: a name of `MIXERS`.
+        state: N.
+        setting: the fields of a `Setting`.
+        seed: of the weights and the batches; the test is the same for all.
+
+    Returns:
+        `mixer`, `state`, `pairs`, `seed`; `entries` of the cache after the text, of both blocks, and `parameters`;
+        `losses`, means over tenths of the time between two tests; `accuracies` by step, and the last `accuracy`;
+        `seconds`.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; there is no result.
+    """
+    setting = Setting(**setting)
+    shape = setting.length, setting.pairs, setting.vocabulary
+    model, plan = build(mixer, state, setting, seed), Plan(steps=setting.steps, lr=setting.lr)
+    test = mqar(setting.tests, *shape, seed=-1)
+    began = time.perf_counter()
+    _, record = train(
+        model, lambda step: mqar(setting.batch, *shape, seed=seed * 10**6 + step), plan, test, progress=False
+    )
+    if record.interrupted:
+        raise KeyboardInterrupt
+    width = max(1, plan.every // 10)
+    losses = [record.losses[k : k + width] for k in range(0, setting.steps, width)]
+    return {
+        "mixer": mixer,
+        "state": state,
+        "pairs": setting.pairs,
+        "seed": seed,
+        "entries": _entries(model, test[0][:1]),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "losses": [round(statistics.fmean(part), 4) for part in losses],
+        "accuracies": {str(step): value for step, value in record.accuracies.items()},
+        "accuracy": record.accuracy,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+@torch.no_grad()
+def _entries(model, text):
+    """Numbers that the model keeps of a text, windows of convolutions aside."""
+    _, cache = model.prefill(text, model.start(1))
+    parts = [part._asdict() for part in cache.blocks]
+    return sum(kept.numel() for part in parts for name, kept in part.items() if name != "window")
+
+
+def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:
+    """All runs by name, seed after seed, so that a file that is not finished has something of everything."""
+    return {
+        f"{title}, {mixer}, N = {state}, seed {seed}": {
+            "mixer": mixer,
+            "state": state,
+            "setting": asdict(setting),
+            "seed": seed,
+        }
+        for seed in range(max(setting.seeds for setting in settings.values()))
+        for title, setting in settings.items()
+        if seed < setting.seeds
+        for mixer, states in setting.states.items()
+        for state in states
+    }
+
+
+def table(result: Mapping[str, Mapping]) -> str:
+    """A result for a terminal: for each model the accuracy of every seed, and the mean time."""
+    groups: dict[tuple, list[Mapping]] = {}
+    for one in result["runs"].values():
+        groups.setdefault((one["pairs"], one["mixer"], one["state"]), []).append(one)
+    lines = []
+    for (pairs, mixer, state), runs in groups.items():
+        shown = " ".join(f"{one['accuracy']:.3f}" for one in runs)
+        spent = statistics.fmean(one["seconds"] for one in runs)
+        lines.append(
+            f"{pairs:2} pairs  {mixer:20}  N = {state:2}  {runs[0]['entries']:5} entries  {shown}  {spent:.0f} s"
+        )
+    return "\n".join(lines)
+
+
+EXPERIMENT = Experiment(
+    name="recall",
+    purpose=__doc__.splitlines()[0],
+    variants={
+        "": ("", FULL),
+        "--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS),
+        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
+    },
+    jobs=jobs,
+    run=run,
+    table=table,
+)
+
+main = partial(run_experiment, EXPERIMENT)
+"""The command: from its arguments, those of the process where None are given, to its exit status."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What all forms of linear attention ask of their inputs, checked once at the public function."""
+
+import torch
+
+from smalearn._checks import ShapeError, check_companion, check_dtypes, check_log_a, check_shapes
+
+__all__ = ["check_inputs", "key_gate"]
+
+REMEDY = {"tn": "linear_attention_chunked", "tpn": "linear_attention_recurrent"}
+
+
+def check_inputs(
+    function: str,
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    log_a: torch.Tensor | None,
+    state: torch.Tensor | None = None,
+    gates: tuple[str, ...] = ("t", "tn"),
+) -> None:
+    """Check shapes, dtypes, devices and the sign of log_a.
+
+    Args:
+        function: name of the public function, which opens every message.
+        Q: (..., T, N).
+        K: (..., T, N).
+        V: (..., T, P).
+        log_a: with the axes of one of `gates`.
+        state: (..., P, N).
+        gates: axes that log_a may have, the gate of a token first; its letter, or none for a single step, is time.
+
+    Raises:
+        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ValueError: a dtype or device differs, the form cannot use this gate, or log_a (on a CPU) is positive or NaN.
+    """
+    time = gates[0]
+    names = ("Q", "K", "V", "initial_state") if time else ("q", "k", "v", "state")
+    operands = dict(zip(names, [(Q, time + "n"), (K, time + "n"), (V, time + "p"), (state, "pn")], strict=True))
+    check_dtypes(function, {name: operands[name][0] for name in names[:3]})
+    if log_a is not None:
+        check_dtypes(function, {"log_a": log_a})
+        operands["log_a"] = (log_a, _gate_axes(function, log_a, K, gates))
+    check_shapes(function, {name: pair for name, pair in operands.items() if pair[0] is not None})
+    if state is not None:
+        check_companion(function, names[3], state, names[0], Q)
+    if log_a is not None:
+        check_log_a(function, log_a, names[0], Q)
+
+
+def _gate_axes(function, log_a, K, gates):
+    """The axes of log_a, told by how many more it has than a key; ValueError if this form has no use for them."""
+    possible = {-1: gates[0], 0: gates[0] + "n", 1: gates[0] + "pn"}
+    axes = possible.get(log_a.ndim - K.ndim)
+    if axes is None:
+        wanted = ", ".join(f"{K.ndim + extra} for {_shown(axes)}" for extra, axes in possible.items())
+        raise ShapeError(f"{function}: log_a has {log_a.ndim} axes, expected {wanted}")
+    if axes not in gates:
+        allowed = " or ".join(map(_shown, gates))
+        raise ValueError(f"{function}: log_a has axes {_shown(axes)}, expected {allowed}; use {REMEDY[axes]}")
+    return axes
+
+
+def _shown(axes):
+    """The axes as docstrings write them."""
+    return f"({', '.join(['...', *axes.upper()])})"
+
+
+def key_gate(log_a: torch.Tensor | None, K: torch.Tensor) -> torch.Tensor:
+    """log_a as (..., T, 1) for a gate per token or none, (..., T, N) for one per key feature."""
+    if log_a is None:
+        return K.new_zeros(K.shape[-2], 1)
+    return log_a[..., None] if log_a.ndim < K.ndim else log_a

@@ -1,0 +1,312 @@
+"""What softmax attention keeps while it decodes: everything, the current block of every level, or a window.
+
+All caches are used alike: `Y, cache = cache.read(Q, K, V)` is attention for the next tokens, one or many, and gives the
+cache after them; `cache.append(K, V)` leaves attention out, after a prompt that was read in parallel. An old cache can
+be read from again. `length` counts the tokens so far; `key_numbers` are kept of them; `key_bytes`, `value_bytes` and
+`nbytes` are those of the tensors themselves.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn.contractions import contract
+from smalearn.multilevel.levels import check_levels
+from smalearn.multilevel.window import window_attention
+
+__all__ = ["FullCache", "KeyCache", "WindowCache"]
+
+PIECE = 256  # tokens that are read together at most: their scores have this many rows
+
+
+class Rows:
+    """Rows (..., S, N) that grow at their end, in a tensor with room for all of them.
+
+    `append` writes in place where that hurts nobody: the next rows are free, and autograd does not record. Otherwise it
+    writes to a copy. So `seen` never changes, and a step costs what it adds, not what is there.
+    """
+
+    def __init__(self, storage: torch.Tensor, length: int = 0):
+        self.storage, self.length = storage, length
+        self.taken = [length]  # rows of the storage in use, known to all who share it; -1 for those of a graph
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """The rows so far, a view."""
+        return self.storage[..., : self.length, :]
+
+    def append(self, new: torch.Tensor, recorded: bool) -> "Rows":
+        """These rows and (..., S, N) new ones, which autograd may record, or a product with them."""
+        free = self.taken == [self.length] and not recorded
+        after = Rows(self.storage if free else self.storage.clone(), self.length + new.shape[-2])
+        after.storage[..., self.length : after.length, :] = new
+        if free:
+            after.taken = self.taken
+        after.taken[0] = -1 if recorded else after.length
+        return after
+
+    def renew(self) -> "Rows":
+        """No rows, in a tensor of its own."""
+        return Rows(torch.empty_like(self.storage))
+
+
+class Cache:
+    """What the caches share: checks, and bytes counted from real tensors. A subclass has `_keys`, `_values`."""
+
+    length: int = 0
+
+    def __init__(self, leading: Sequence[int], features: int, head_dim: int):
+        name = type(self).__name__
+        self.leading = tuple(check_count(name, "leading axis", size, 0) for size in leading)
+        self.features, self.head_dim = features, check_count(name, "head_dim", head_dim)
+
+    @property
+    def key_numbers(self) -> int:
+        """How many numbers of keys later tokens can still need, over all leading axes."""
+        return sum(rows.seen.numel() for rows in self._keys)
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of the tensors that hold keys, room for later ones included."""
+        return sum(rows.storage.untyped_storage().nbytes() for rows in self._keys)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of the tensor that holds values, room for later ones included."""
+        return self._values.storage.untyped_storage().nbytes()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return self.key_bytes + self.value_bytes
+
+    def _empty(self, rooms, like):
+        """Rows with room for (length, size) numbers each."""
+        like = torch.empty(0) if like is None else like
+        return [Rows(like.new_empty(*self.leading, *room)) for room in rooms]
+
+    def _check(self, function, operands):
+        """New tokens have the axes and the dtype of the cache."""
+        function = f"{type(self).__name__}.{function}"
+        check_dtypes(function, {"cache": self._values.storage} | {name: x for name, (x, _) in operands.items()})
+        check_shapes(function, operands)
+        for name, wanted in (("K", (*self.leading, self.features)), ("V", (*self.leading, self.head_dim))):
+            got = tuple(operands[name][0].shape)
+            if (*got[:-2], *got[-1:]) != wanted:
+                shown = ", ".join(map(str, [*wanted[:-1], "S", wanted[-1]]))
+                raise ShapeError(f"{function}: {name} has shape {got}, expected ({shown})")
+
+
+class KeyCache(Cache):
+    """The cache of multi-level attention: of the keys of level l it keeps only those of the current block.
+
+        level l, after t tokens:  the last (t - 1) mod block_lens[l] + 1 of its keys, r_l numbers each
+        room for T tokens:        Σ_l r_l·min(T, block_lens[l]) numbers of keys; and all values
+
+    At a border of its blocks a level starts anew, because no later token shares a block with an earlier one. Nothing
+    else is lost: every score is that of `multilevel_scores`.
+
+    Args:
+        leading: axes before (T, N) of the keys, such as (batch, groups, 1); queries may have a group of heads at a 1.
+        ranks: r_l, features of each level.
+        block_lens: block lengths of each level.
+        head_dim: P, size of a value.
+        context: T, the longest text that can be read; block_lens[0] if None.
+        like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
+
+    Raises:
+        ValueError: a size is no integer in its range, a level lacks its rank or length, or blocks do not nest.
+
+    Cost:
+        The tensors are made at the start, at their full size. A token adds r_l numbers to each level, and P values.
+
+    Source:
+        Kuang et al. 2025, section 3.4, whose code has no decoding.
+
+    Example:
+        >>> cache = KeyCache((), (32, 8, 6, 4, 4, 4, 4, 2), (1024, 512, 256, 128, 64, 32, 16, 8), head_dim=64)
+        >>> cache.key_bytes // 4, FullCache((), 64, 1024, head_dim=64).key_bytes // 4
+        (39376, 65536)
+    """
+
+    def __init__(
+        self,
+        leading: Sequence[int],
+        ranks: Sequence[int],
+        block_lens: Sequence[int],
+        head_dim: int,
+        context: int | None = None,
+        like: torch.Tensor | None = None,
+    ):
+        name = type(self).__name__
+        self.ranks, self.block_lens = check_levels(name, ranks, block_lens)
+        super().__init__(leading, sum(self.ranks), head_dim)
+        self.context = self.block_lens[0] if context is None else check_count(name, "context", context)
+        if self.context > self.block_lens[0]:
+            raise ValueError(f"{name}: context must be ≤ block_lens[0] = {self.block_lens[0]}, got {context}")
+        rooms = [(min(self.context, size), rank) for size, rank in zip(self.block_lens, self.ranks, strict=True)]
+        self._values, *self._keys = self._empty([(self.context, head_dim), *rooms], like)
+
+    def append(self, K: torch.Tensor, V: torch.Tensor) -> "KeyCache":
+        """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens.
+
+        Raises:
+            ShapeError: K or V does not fit the cache, or there are more tokens than the context.
+            ValueError: dtype or device differ from the cache's.
+        """
+        self._check("append", {"K": (K, "sn"), "V": (V, "sp")})
+        return self._append("append", K, V, _recorded(K, V))
+
+    def read(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, "KeyCache"]:
+        """Attention of S more tokens to all before them and to each other, causally, and the cache after them.
+
+        No hidden scale: for the usual 1/√N pass Q / √N.
+
+        Args:
+            Q: (..., S, N) queries, leading axes of the cache or others that broadcast with them.
+            K: (..., S, N) keys, leading axes of the cache.
+            V: (..., S, P) values, leading axes of the cache.
+
+        Returns:
+            Y (..., S, P), and the cache after the S tokens.
+
+        Raises:
+            ShapeError: an operand does not fit the cache, or there are more tokens than the context.
+            ValueError: dtype or device differ from the cache's.
+
+        Cost:
+            For one token r_l multiply-adds for every key that is kept of level l, P for every value. More tokens are
+            taken together, 256 at most, as far as a block of the last level reaches: from an empty cache, parallel
+            attention and `append` are faster.
+        """
+        self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")})
+        cache, parts, start = self, [], 0
+        while start < Q.shape[-2] or not parts:
+            # Tokens of one finest block see the same keys, but for the triangle among themselves.
+            left = self.block_lens[-1] - cache.length % self.block_lens[-1]
+            end = min(Q.shape[-2], start + min(left, PIECE))
+            cache = cache._append("read", K[..., start:end, :], V[..., start:end, :], _recorded(Q, K, V))
+            parts.append(cache._attend(Q[..., start:end, :]))
+            start = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -2), cache
+
+    def _append(self, function, K, V, recorded):
+        """As `append`, checked."""
+        after = copy.copy(self)
+        after.length = self.length + K.shape[-2]
+        if after.length > self.context:
+            most = f"at most {self.context}, the context of the cache"
+            raise ShapeError(f"{type(self).__name__}.{function}: {after.length} tokens, expected {most}")
+        after._values = self._values.append(V, recorded)
+        after._keys = [
+            self._grow(rows, new, after.length, block, recorded)
+            for rows, new, block in zip(self._keys, K.split(self.ranks, -1), self.block_lens, strict=True)
+        ]
+        return after
+
+    def _grow(self, rows, new, length, block, recorded):
+        """The keys of a level in its current block, after new ones that end at `length`."""
+        kept = (length - 1) % block + 1 if length else 0
+        if kept > new.shape[-2]:  # the block began before the new keys
+            return rows.append(new, recorded)
+        return rows.renew().append(new[..., new.shape[-2] - kept :, :], recorded)
+
+    def _attend(self, Q):
+        """Attention of the last tokens, all in one block of the last level."""
+        products = [
+            contract("TN, SN -> TS", q, rows.seen) for q, rows in zip(Q.split(self.ranks, -1), self._keys, strict=True)
+        ]
+        scores = products[0]
+        for part in products[1:]:
+            scores[..., scores.shape[-1] - part.shape[-1] :] += part
+        new = Q.shape[-2]
+        if new > 1:
+            future = torch.ones(new, new, dtype=torch.bool, device=Q.device).triu(1)
+            scores[..., scores.shape[-1] - new :].masked_fill_(future, -math.inf)
+        return contract("TS, SP -> TP", scores.softmax(-1), self._values.seen)
+
+
+class FullCache(KeyCache):
+    """The cache of standard attention, all keys and values: multi-level attention with one level.
+
+    Args:
+        leading: axes before (T, N) of the keys.
+        features: N, size of a key.
+        context: the longest text that can be read.
+        head_dim: P, size of a value.
+        like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
+
+    Raises:
+        ValueError: a size is no integer in its range.
+    """
+
+    def __init__(
+        self,
+        leading: Sequence[int],
+        features: int,
+        context: int,
+        head_dim: int,
+        like: torch.Tensor | None = None,
+    ):
+        super().__init__(leading, (features,), (context,), head_dim, like=like)
+
+
+class WindowCache(Cache):
+    """The cache of causal window attention: the keys and values of the last `window` tokens, however long the text.
+
+    Args:
+        leading: axes before (T, N) of the keys.
+        features: N, size of a key.
+        window: how many tokens back the next one will see.
+        head_dim: P, size of a value.
+        like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
+
+    Raises:
+        ValueError: a size is no integer in its range.
+
+    Cost:
+        min(t, window)·(N + P) numbers, which a step copies: it reads them all anyway.
+    """
+
+    def __init__(
+        self,
+        leading: Sequence[int],
+        features: int,
+        window: int,
+        head_dim: int,
+        like: torch.Tensor | None = None,
+    ):
+        super().__init__(leading, check_count("WindowCache", "features", features, 0), head_dim)
+        self.window = check_count("WindowCache", "window", window, 0)
+        self._values, *self._keys = self._empty([(0, head_dim), (0, features)], like)
+
+    def append(self, K: torch.Tensor, V: torch.Tensor) -> "WindowCache":
+        """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens; see `KeyCache.append`."""
+        self._check("append", {"K": (K, "sn"), "V": (V, "sp")})
+        return self._after(K.shape[-2], *self._joined(K, V))
+
+    def read(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, "WindowCache"]:
+        """Attention of S more tokens, by `window_attention`, and the cache after them; see `KeyCache.read`."""
+        self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")})
+        new, (K, V) = K.shape[-2], self._joined(K, V)
+        return window_attention(Q, K, V, self.window, causal=True), self._after(new, K, V)
+
+    def _joined(self, K, V):
+        """Kept and new keys, kept and new values."""
+        return torch.cat([self._keys[0].seen, K], -2), torch.cat([self._values.seen, V], -2)
+
+    def _after(self, new, K, V):
+        """The cache that keeps the last of these keys and values, in tensors of their own."""
+        after = copy.copy(self)
+        after.length, start = self.length + new, max(0, K.shape[-2] - self.window)
+        kept = [x[..., start:, :].clone() for x in (K, V)]
+        after._keys, after._values = ([Rows(kept[0], kept[0].shape[-2])], Rows(kept[1], kept[1].shape[-2]))
+        return after
+
+
+def _recorded(*tensors):
+    """Whether autograd records what is done with these."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

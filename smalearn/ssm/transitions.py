@@ -1,0 +1,96 @@
+"""The recurrence behind every product with a semiseparable matrix, and what it asks of its generators."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from smalearn._checks import ShapeError, check_companion, check_dtypes, check_shapes
+from smalearn._structured import widen
+
+__all__ = ["check_generators", "full_transitions", "recur", "start", "states", "transitions"]
+
+SHAPES = {-1: "(..., T)", 0: "(..., T, N)", 1: "(..., T, N, N)"}
+
+
+def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: tuple[torch.Tensor, str]) -> None:
+    """Check that A, B and the other operands of a recurrence fit together.
+
+    Args:
+        function: name of the public function, which opens every message.
+        A: (..., T), (..., T, N) or (..., T, N, N): one axis less than B, as many, or one more.
+        B: (..., T, N).
+        others: by name, a tensor and its trailing axes; those with a time axis have the dtype of B.
+
+    Raises:
+        ShapeError: A has a number of axes that is no structure, or an axis has two sizes.
+        ValueError: a dtype or device differs.
+    """
+    check_dtypes(function, {"B": B} | {name: x for name, (x, axes) in others.items() if "t" in axes})
+    check_dtypes(function, {"A": A})
+    if A.ndim - B.ndim not in SHAPES:
+        wanted = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
+        raise ShapeError(f"{function}: A has {A.ndim} axes, expected {wanted}")
+    axes = {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
+    check_shapes(function, {"B": (B, "tn"), "A": (A, axes)} | others)
+    check_companion(function, "A", A, "B", B)
+    for name, (x, axes) in others.items():
+        if "t" not in axes:
+            check_dtypes(function, {name: x})
+            check_companion(function, name, x, "B", B)
+
+
+def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:
+    """A with time as its third last axis, and what its structure makes of two products.
+
+    Args:
+        A: (..., T), (..., T, N) or (..., T, N, N), told by the number of axes of B.
+        B: (..., T, N).
+
+    Returns:
+        A as (..., T, 1, 1), (..., T, 1, N) or (..., T, N, N); `act(A_t, state)`, A_t times the state (..., P, N) of
+        every channel; `compose(A_t, A_s)`, the product A_t A_s.
+    """
+    if A.ndim > B.ndim:
+        return A, lambda a, state: state @ a.mT, torch.matmul
+    return A[..., None, :] if A.ndim == B.ndim else A[..., None, None], torch.mul, torch.mul
+
+
+def full_transitions(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """A as (..., T, N, N) matrices, whatever its structure."""
+    if A.ndim > B.ndim:
+        return A
+    diagonal = A if A.ndim == B.ndim else A[..., None].expand(*A.shape, B.shape[-1])
+    return torch.diag_embed(diagonal)
+
+
+def states(A: torch.Tensor, B: torch.Tensor, x: torch.Tensor, state: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield h_t = A_t h_(t-1) + B_t x_t for each channel of x (..., T, P), as (..., P, N), from t = 0 on."""
+    A, act, _ = transitions(A, B)
+    for a, b, u in zip(A.unbind(-3), B.unbind(-2), x.unbind(-2), strict=True):
+        state = act(a, state) + u[..., :, None] * b[..., None, :]
+        yield state
+
+
+def recur(
+    A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, x: torch.Tensor, state: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y_t = C_t^T h_t for all t, and the last state; inputs already checked, half precision runs in float32."""
+    A, B, C, u, state = widen(x, A, B, C, x, state)
+    state = start(A, B, u, state)
+    outputs = []
+    for h, c in zip(states(A, B, u, state), C.unbind(-2), strict=True):
+        outputs.append((h * c[..., None, :]).sum(-1))
+        state = h
+    if not outputs:
+        leading = torch.broadcast_shapes(state.shape[:-2], C.shape[:-2])
+        return x.new_zeros(*leading, *x.shape[-2:]), state
+    return torch.stack(outputs, -2).to(x.dtype), state
+
+
+def start(A: torch.Tensor, B: torch.Tensor, x: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
+    """The state before the first step, zeros if None, with all leading axes that it will ever have."""
+    if state is None:
+        state = x.new_zeros(x.shape[-1], B.shape[-1])
+    # A has exactly the leading axes of B: its number of axes names its structure.
+    leading = [A.shape[: B.ndim - 2], B.shape[:-2], x.shape[:-2], state.shape[:-2]]
+    return state.expand(*torch.broadcast_shapes(*leading), *state.shape[-2:])

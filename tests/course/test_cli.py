@@ -1,0 +1,290 @@
+"""The command `smalearn`: what each sub-command prints and returns; what it does is tested with its module."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from smalearn import __version__
+from smalearn.course import cli, doctor, exercises, workbook
+from smalearn.lab import bench
+
+STUB = "def running_mean(V):\n    raise NotImplementedError"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of two chapters, in a folder with a space and an umlaut; the working directory."""
+    folder = tmp_path / "mein kürs"
+    (folder / "chapters").mkdir(parents=True)
+    publish(folder / "chapters/00_start_here.ipynb", "Start here", {"exercise": "0.1"})
+    publish(folder / "chapters/01_next.ipynb", "Next", {})
+    (folder / "start.py").touch()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
+    return folder
+
+
+def publish(path, title, metadata):
+    """A chapter with a heading and a cell."""
+    cells = [nbformat.v4.new_markdown_cell(f"# {title}"), nbformat.v4.new_code_cell(STUB, metadata=metadata)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+@pytest.fixture
+def jupyterlab(monkeypatch):
+    """Calls of JupyterLab, each its arguments and its search path of settings, instead of JupyterLab."""
+    calls = []
+
+    def main(arguments):
+        calls.append((arguments, os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)))
+
+    labapp = types.ModuleType("jupyterlab.labapp")
+    labapp.main = main
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", labapp)
+    return calls
+
+
+def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, capsys):
+    assert cli.main(["lab", "--allow-root", "--port", "9999", "--ServerApp.ip=*"]) == 0
+    assert jupyterlab == [(["--allow-root", "--port", "9999", "--ServerApp.ip=*"], [str(course / ".jupyter")])]
+    assert (course / "work/00_start_here.ipynb").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
+    cli.main(["lab"])
+    assert jupyterlab == [([], [str(course / ".jupyter"), "elsewhere"])]
+
+
+def test_lab_announces_newer_chapters(course, jupyterlab, capsys):
+    cli.main(["lab"])
+    publish(course / "chapters/01_next.ipynb", "Second edition", {})
+    cli.main(["lab"])
+    out = capsys.readouterr().out
+    assert out == "There is a newer 01_next.ipynb: it is beside yours, as work/01_next.new.ipynb.\n"
+    assert len(jupyterlab) == 2
+
+
+def test_lab_opens_nothing_where_the_chapters_cannot_be_copied(course, jupyterlab, capsys):
+    (course / "work").touch()
+    assert cli.main(["lab"]) == 1
+    assert "smalearn lab: the chapters cannot be copied to work/: " in capsys.readouterr().err
+    assert jupyterlab == []
+
+
+@pytest.mark.parametrize("command", ["lab", "progress", "reset 1"])
+def test_elsewhere_a_command_says_where_to_go(tmp_path, monkeypatch, jupyterlab, command, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command.split()) == 1
+    where = f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters\n"
+    assert capsys.readouterr().err == f"smalearn {command.split()[0]}: {where}"
+    assert jupyterlab == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["start.py", "chapters"])
+def test_a_folder_with_half_of_it_is_no_course(course, missing, capsys):
+    (course / missing).rename(course / "elsewhere")
+    assert cli.main(["progress"]) == 1
+    assert "smalearn progress: no course in " in capsys.readouterr().err
+
+
+def test_a_command_finds_the_course_from_a_folder_in_it(course, jupyterlab, monkeypatch, capsys):
+    (course / "work/backups").mkdir(parents=True)
+    monkeypatch.chdir(course / "work/backups")
+    assert cli.main(["lab"]) == 0
+    assert jupyterlab == [([], [str(course / ".jupyter")])]
+    assert (course / "work/00_start_here.ipynb").exists()
+    assert cli.main(["progress"]) == 0
+    assert "next: 0.1" in capsys.readouterr().out
+    assert Path.cwd() == course / "work/backups"
+    seen = []
+    monkeypatch.setattr(doctor, "report", lambda: seen.append(Path.cwd()) or [])
+    cli.main(["doctor"])
+    assert seen == [course]
+
+
+def test_lab_without_jupyterlab_says_what_to_install(course, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", None)
+    assert cli.main(["lab"]) == 1
+    assert '".[lab]"' in capsys.readouterr().err
+
+
+def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
+    cli.main(["lab"])
+    (course / "work/01_next.ipynb").write_text("cut sho", encoding="utf-8")
+    assert cli.main(["progress"]) == 0
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first == "work/01_next.ipynb cannot be read as a notebook: it does not count."
+    assert table == workbook.table(workbook.progress(course / "work", exercises.registry())).splitlines()
+    assert table[0].startswith("Start here")
+
+
+def test_progress_without_copies_shows_what_is_to_be_done(course, capsys):
+    assert cli.main(["progress"]) == 0
+    assert "next: 0.1" in capsys.readouterr().out
+    assert not (course / "work").exists()
+
+
+@pytest.mark.parametrize("arguments", [["0"], ["0", "0.1"]])
+def test_reset_puts_back_and_says_where_the_backup_is(course, jupyterlab, arguments, capsys):
+    cli.main(["lab"])
+    mine = course / "work/00_start_here.ipynb"
+    publish(mine, "Mine", {"exercise": "0.1"})
+    assert cli.main(["reset", *arguments]) == 0
+    (backup,) = (course / "work/backups").iterdir()
+    assert f" Yours is kept as work/backups/{backup.name}.\n" in capsys.readouterr().out
+    assert nbformat.read(backup, 4).cells[0].source == "# Mine"
+    assert nbformat.read(mine, 4).cells[0].source == ("# Start here" if len(arguments) == 1 else "# Mine")
+
+
+def test_reset_of_what_there_is_not_is_one_line(course, capsys):
+    assert cli.main(["reset", "7"]) == 1
+    assert capsys.readouterr().err == "smalearn reset: no chapter '7'; there are 00_start_here, 01_next\n"
+
+
+def test_reset_where_nothing_can_be_written_is_one_line(course, capsys):
+    (course / "work").touch()
+    assert cli.main(["reset", "1"]) == 1
+    assert capsys.readouterr().err.startswith("smalearn reset: ")
+
+
+@pytest.mark.parametrize(("status", "exit_status"), [("ok", 0), ("warning", 0), ("missing", 1)])
+def test_doctor_prints_its_block_and_returns_whether_one_can_work(monkeypatch, status, exit_status, capsys):
+    findings = [doctor.Finding("torch", status, "2.13.0", needed=True)]
+    monkeypatch.setattr(doctor, "report", lambda: findings)
+    assert cli.main(["doctor"]) == exit_status
+    assert capsys.readouterr().out == doctor.render(findings) + "\n"
+
+
+def test_doctor_starts_without_torch():
+    code = "import sys; sys.modules['torch'] = None; from smalearn.course.cli import main; sys.exit(main(['doctor']))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
+    assert (process.returncode, process.stderr) == (1, "")
+    assert process.stdout.endswith("You cannot work yet: torch.\n```\n")
+
+
+def test_no_command_prints_the_help(capsys):
+    assert cli.main([]) == 2
+    shown = capsys.readouterr().err
+    assert "usage: smalearn" in shown
+    assert "open the course in JupyterLab" in shown
+
+
+def test_bench_prints_the_result_and_keeps_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda: {"steps": [1, 2]}})
+    monkeypatch.setattr(bench, "table", lambda result: f"steps: {result['steps']}")
+    file = tmp_path / "result.json"
+    assert cli.main(["bench", "dance", "-o", str(file)]) == 0
+    assert json.loads(file.read_text(encoding="utf-8")) == {"steps": [1, 2]}
+    assert cli.main(["bench", "dance"]) == 0
+    assert capsys.readouterr().out == 2 * "steps: [1, 2]\n"
+
+
+def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
+    assert cli.main(["bench", "dance"]) == 1
+    names = ", ".join(bench.BENCHMARKS)
+    assert capsys.readouterr().err == f"smalearn bench: there is no benchmark 'dance', only {names}\n"
+    assert cli.main(["bench", "linear-attention", "-o", str(tmp_path / "nowhere/result.json")]) == 1
+    assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tuning", [False, True])
+def test_bench_of_a_device(tuning, tmp_path, monkeypatch, capsys):
+    calls = []
+    result = {"command": "smalearn bench ssd --device cpu"}
+    monkeypatch.setattr(bench.device, "benchmark", lambda *args, **options: calls.append((args, options)) or result)
+    monkeypatch.setattr(bench, "table", lambda result: result["command"])
+    file = tmp_path / "result.json"
+    assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(file), *["--tune"] * tuning]) == 0
+    assert calls == [(("cpu",), {"tuning": tuning})]
+    assert json.loads(file.read_text(encoding="utf-8")) == result
+    assert capsys.readouterr().out == "smalearn bench ssd --device cpu\n"
+
+
+@pytest.mark.parametrize("arguments", [["masks", "--device", "cpu"], ["ssd", "--tune"], ["masks", "--tune"]])
+def test_only_ssd_runs_on_a_device(arguments, capsys):
+    assert cli.main(["bench", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert shown == "smalearn bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]\n"
+
+
+def test_bench_without_a_gpu_says_what_can_be_tried(monkeypatch, capsys):
+    monkeypatch.setattr(bench.device.torch.cuda, "is_available", lambda: False)
+    assert cli.main(["bench", "ssd", "--device", "cuda"]) == 1
+    wanted = "no GPU that Triton compiles for; --device cpu tries the harness at tiny sizes"
+    assert capsys.readouterr().err == f"smalearn bench: {wanted}\n"
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"smalearn {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["dance"], ["--port", "9999"], ["reset"], ["reset", "1", "1.1", "1.2"]])
+def test_a_wrong_command_ends_with_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as failure:
+        cli.main(arguments)
+    assert failure.value.code == 2
+    assert "usage: smalearn" in capsys.readouterr().err
+
+
+def test_only_a_command_that_passes_them_on_takes_unknown_arguments(monkeypatch, capsys):
+    parser = cli._parser()
+    commands = next(action for action in parser._actions if action.choices)
+    commands.add_parser("stay").set_defaults(run=lambda args: 7)
+    monkeypatch.setattr(cli, "_parser", lambda: parser)
+    assert cli.main(["stay"]) == 7
+    with pytest.raises(SystemExit):
+        cli.main(["stay", "--allow-root"])
+    assert "unrecognized arguments: --allow-root" in capsys.readouterr().err
+
+
+def test_a_console_without_the_character_prints_it_all_the_same(course, jupyterlab, monkeypatch):
+    console = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    monkeypatch.setattr(sys, "stdout", console)
+    cli.main(["lab"])
+    print("✓ \udcff", flush=True)
+    assert console.buffer.getvalue() == "✓ ?".encode() + os.linesep.encode()
+
+
+def test_a_pipe_that_closes_early_is_no_error(tmp_path, monkeypatch):
+    class Pipe(io.FileIO):
+        closed_by_reader = False
+
+        def write(self, data):
+            if not self.closed_by_reader:
+                self.closed_by_reader = True
+                raise BrokenPipeError(32, "Broken pipe")
+            return super().write(data)
+
+    with io.TextIOWrapper(io.BufferedWriter(Pipe(tmp_path / "pipe", "w"))) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(doctor, "report", list)
+        assert cli.main(["doctor"]) == 1
+    assert (tmp_path / "pipe").read_bytes() == b""  # what was left went nowhere
+
+
+def test_the_help_names_every_benchmark(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    *names, last = bench.BENCHMARKS
+    assert f"{', '.join(names)} or {last}" in shown
+
+
+def test_the_module_is_the_command():
+    command = [sys.executable, "-m", "smalearn.course.cli", "--help"]
+    process = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert process.returncode == 0
+    assert "open the course in JupyterLab" in process.stdout

@@ -1,0 +1,151 @@
+"""The judge of exercise 4.6: what it counts, and each of its verdicts."""
+
+import pytest
+import torch
+
+from smalearn.course.exercises import evaluate, registry
+from smalearn.course.exercises.ch04_invent import Judge, Operations, _mask
+from smalearn.masks import CausalMask, DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask
+from smalearn.testing import random_tensors
+
+ALL = Judge(1, 7, 128, 256)
+double = torch.float64
+
+
+def ones(*shape):
+    return torch.ones(shape, dtype=double)
+
+
+def waves(length):
+    time = torch.arange(length, dtype=double)
+    return torch.stack([time.cos(), time.sin()], 1)
+
+
+MASKS = {
+    "causal": CausalMask,
+    "decay": lambda T: DecayMask(T, 0.9),
+    "semiseparable": lambda T: SemiseparableMask(-torch.arange(T, dtype=double) / T),
+    "Toeplitz": lambda T: ToeplitzMask(waves(T)[:, 0], waves(T)[:, 1]),
+    "Fourier": FourierMask,
+    "low rank": lambda T: LowRankMask(waves(T), waves(T)),
+    "low rank, causal": lambda T: LowRankMask(waves(T), waves(T)) * CausalMask(T),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_the_library_are_structured(name):
+    build = MASKS[name]
+    dtype = torch.complex128 if build(2).is_complex else double
+    assert ALL(lambda T: build(T).dense(dtype), lambda x: build(len(x)).matmul(x)) == "structured"
+    verdict = "from T = 128 to 256 the operations of matmul grow more than threefold"
+    assert ALL(lambda T: build(T).dense(dtype), lambda x: build(len(x)).dense(dtype) @ x) == verdict
+
+
+def triangle(T):
+    return ones(T, T).tril()
+
+
+@pytest.mark.parametrize(
+    ("dense", "matmul", "verdict"),
+    [
+        (lambda T: [[1.0] * T] * T, lambda x: x, "at T = 1: dense(T) is no (T, T) tensor"),
+        (lambda T: ones(T, T + 1), lambda x: x, "at T = 1: dense(T) is no (T, T) tensor"),
+        (triangle, lambda x: x.cumsum(0)[:, :1], "at T = 1: matmul(x) has not the shape of x"),
+        (triangle, lambda x: x.cumsum(0).tolist(), "at T = 1: matmul(x) has not the shape of x"),
+        (triangle, lambda x: x.flip(0).cumsum(0), "at T = 7: matmul(x) and dense(T) @ x differ"),
+        (triangle, lambda x: x.cumsum(0) * torch.nan, "at T = 1: matmul(x) and dense(T) @ x differ"),
+        (lambda T: torch.eye(T), torch.clone, "at T = 7: fewer than a quarter of the mask's entries are not zero"),
+    ],
+)
+def test_verdicts(dense, matmul, verdict):
+    assert ALL(dense, matmul) == verdict
+
+
+def test_growth_needs_a_doubled_length():
+    def matmul(x):
+        return triangle(len(x)) @ x
+
+    assert Judge(128, 200)(triangle, matmul) == Judge(256)(triangle, matmul) == "structured"
+
+
+@pytest.mark.parametrize(
+    ("work", "count"),
+    [
+        (lambda x: x @ ones(3, 5), 2 * 8 * 3 * 5 + 15),
+        (lambda x: x[None].expand(2, 8, 3).bmm(ones(2, 3, 5)), 2 * 2 * 8 * 3 * 5 + 30),
+        (lambda x: x.cumsum(0), 24),
+        (lambda x: x.sum(), 24),
+        (lambda x: x[2:].mT.reshape(3, 6)[0], 0),
+        (lambda x: x.clone().add_(1), 2 * 24),
+        (lambda x: torch.fft.fft(x.to(torch.complex128), dim=0), 24 + 24 * 3),
+    ],
+)
+def test_what_counts_as_an_operation(work, count):
+    (x,) = random_tensors([(8, 3)])
+    with Operations() as operations:
+        work(x)
+    assert operations.count == count
+
+
+def test_an_attempt_that_answers_without_the_judge_is_told_what_is_expected():
+    result = evaluate(registry()["4.6"], lambda judge: judge)
+    assert result.outcome == "failed"
+    assert "expected a string" in result.problem.sentence
+
+
+def test_an_attempt_that_returns_its_functions_gets_no_remedy_for_letters():
+    result = evaluate(registry()["4.6"], lambda judge: (triangle, torch.clone))
+    assert result.problem.sentence == "Wrong type: expected a string, got a tuple"
+
+
+@pytest.mark.parametrize("dense", [triangle, lambda T: triangle(T).bool(), lambda T: triangle(T).long()])
+def test_a_product_may_overwrite_its_input_and_a_mask_hold_true_and_false(dense):
+    assert ALL(dense, lambda x: x.cumsum_(0)) == "structured"
+
+
+def test_a_loop_over_the_whole_past_is_recognised_as_dense():
+    def matmul(x):
+        return torch.stack([sum(0.5 ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
+
+    result = evaluate(registry()["4.6"], lambda judge: judge(_mask, matmul))
+    assert result.misconception.name == "a dense product"
+
+
+def differences(log_a, lowest=-torch.inf):
+    sums = log_a.clamp(min=lowest).cumsum(0)
+    return (sums[:, None] - sums).exp()
+
+
+def complex_product(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    spectra = torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)
+    return torch.fft.ifft(spectra, dim=0)[: len(x)]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "misconception"),
+    [
+        (lambda log_a: differences(log_a).nan_to_num(0).tril(), "NaN made 0"),
+        (lambda log_a: differences(log_a, -1e4).tril(), "a large number for −∞"),
+        (lambda log_a: differences(log_a, -1e6).tril(), "a large number for −∞"),
+    ],
+)
+def test_short_cuts_to_the_semiseparable_matrix_are_recognised(attempt, misconception):
+    result = evaluate(registry()["4.2"], attempt)
+    assert result.outcome == "failed"
+    assert result.misconception.name == misconception
+
+
+def test_positive_entries_are_not_all_entries():
+    def positive(L):
+        right = registry()["4.5"].solution(L)
+        return (int((L > 0).sum(1).max()), *right[1:])
+
+    result = evaluate(registry()["4.5"], positive)
+    assert result.outcome == "failed"
+    assert result.arguments["L"].shape == (2, 2)
+
+
+def test_a_complex_answer_to_a_real_question_is_told_to_take_the_real_part():
+    result = evaluate(registry()["4.3"], complex_product)
+    assert result.problem.sentence == "The values are right, but in complex128: take `.real`, or use `irfft`"

@@ -1,0 +1,420 @@
+"""Grading: what submissions can try, each against the table; one run of all of them, because each starts a process."""
+
+import csv
+import inspect
+import json
+import os
+import sys
+import textwrap
+import time
+
+import pytest
+
+from smalearn.course import grading
+from smalearn.course.exercises import registry
+from smalearn.course.grading import rows as grader
+from smalearn.course.grading.process import Child, Lost
+
+IDS = ("3.1", "3.2", "3.3")
+NAMES = dict(zip(IDS, ("running_attention", "decode", "grad_keys"), strict=True))
+LIMITS = grading.Limits(exercise=2, notebook=60, memory=2**30)
+TOO_MANY = 2**29 if sys.platform == "linux" else 2**46  # 2 GiB; elsewhere, where nothing limits it, no address space
+SETUP = "%matplotlib inline\nimport torch\nfrom smalearn.course.exercises import check, hint, solution"
+
+RIGHT = {
+    "3.1": """
+        def running_attention(Q, K, V):
+            state, rows = K.new_zeros(K.shape[1], V.shape[1]), []
+            for q, k, v in zip(Q, K, V):
+                state = state + torch.outer(k, v)
+                rows.append(q @ state)
+            return torch.stack(rows)
+        """,
+    "3.2": """
+        def decode(Q, K, V):
+            W = (Q @ K.mT).tril()
+            return (W @ V) / W.sum(1, keepdim=True)
+        """,
+    "3.3": """
+        def grad_keys(Q, V, dY):
+            return torch.triu(V @ dY.mT) @ Q
+        """,
+}
+
+
+def cell(source, tags=(), **metadata):
+    metadata |= {"tags": list(tags)} if tags else {}
+    source = textwrap.dedent(source).strip()
+    return {"cell_type": "code", "metadata": metadata, "outputs": [], "execution_count": None, "source": source}
+
+
+def notebook(answers, setup=SETUP, first=None, check=True):
+    """A submission: answers, id -> source, each followed by its check, as in a chapter."""
+    cells = [{"cell_type": "markdown", "metadata": first or {}, "source": "# 03"}, cell(setup, ["setup"])]
+    cells.append(cell("raise SystemError('this cell is neither setup nor exercise')"))
+    for id, source in answers.items():
+        cells.append(cell(source, exercise=id))
+        if check:
+            cells.append(cell(f'{NAMES[id]} = check("{id}", {NAMES[id]})\n# hint("{id}")', exercise=id))
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def body(id, *lines):
+    """An answer of these lines."""
+    arguments = {"3.1": "Q, K, V", "3.2": "Q, K, V", "3.3": "Q, V, dY"}[id]
+    return f"def {NAMES[id]}({arguments}):\n" + textwrap.indent("\n".join(lines), "    ")
+
+
+def patched():
+    """Everything in reach is patched, every output claims success, every answer is zero."""
+    setup = f"""
+        {SETUP.splitlines()[-1]}
+        import builtins, json, sys, torch
+        import smalearn.course.exercises as course
+        from smalearn.course.exercises import commands, compare, judge
+        check = course.check = commands.check = lambda id, attempt=None, seed=0: print("✓", id) or attempt
+        judge.difference = compare.difference = lambda *args: None
+        judge.evaluate = lambda exercise, attempt, *args: judge.Result(exercise, "passed", 0, 5, 5)
+        for exercise in course.registry().values():
+            object.__setattr__(exercise, "oracle", lambda *args: torch.zeros(1))
+            object.__setattr__(exercise, "tolerance", 0.999)
+        torch.equal = torch.allclose = builtins.all = lambda *args: True
+        """
+    made = notebook({id: body(id, "return torch.zeros_like(V)") for id in IDS}, setup)
+    outcome = {"exercise": "3.1", "outcome": "passed", "seed": 0, "cases": 5, "passed": 5}
+    for one in made["cells"][3:]:
+        data = {"application/vnd.smalearn.check+json": outcome, "text/plain": "✓ 3.1: 5 cases passed"}
+        one["outputs"] = [{"output_type": "display_data", "data": data, "metadata": {}}]
+    return made
+
+
+FORGE = """
+import os
+import smalearn.course.grading.wire as wire
+
+def shout(data):
+    for descriptor in range(3, 30):
+        try:
+            os.write(descriptor, data)
+        except OSError:
+            pass
+
+"""
+CLAIM = '{"answer": ["none"], "error": [], "stub": False, "modified": []}'
+
+EQUAL = """
+    class Equal:
+        shape, dtype = (1,), torch.float64
+        def __eq__(self, other): return True
+        def __array__(self, *args, **kwargs): raise SystemExit
+        def __bool__(self): return True
+        def __reduce__(self): return exec, ("raise SystemExit",)
+    class Same(torch.Tensor):
+        def __eq__(self, other): return True
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            return torch.zeros(2, 2)
+    """
+
+
+def submissions():
+    """File name -> what is in it: a notebook, or text that is none."""
+    solved = {id: textwrap.dedent(RIGHT[id]) for id in IDS}
+    wait = "while True:\n    try:\n        __import__('time').sleep(60)\n    except BaseException:\n        pass"
+    deep = "[" * 100_000
+    return {
+        "ada.ipynb": notebook(solved, first={"student": "Ada Lovelace"}),
+        "untouched.ipynb": notebook({id: body(id, "raise NotImplementedError") for id in IDS}),
+        "wrong.ipynb": notebook(
+            {
+                "3.1": body("3.1", "return Q @ (K.mT @ V)"),
+                "3.2": body("3.2", "V *= 0", "return V"),
+                "3.3": "def grad_keys(Q, V, dY)\n    return (V @ dY.mT).triu() @ Q",
+            }
+        ),
+        "patched.ipynb": patched(),
+        "exits.ipynb": notebook(
+            {
+                "3.1": "exit()",
+                "3.2": "import os\n" + body("3.2", "os._exit(0)"),
+                "3.3": solved["3.3"],
+            }
+        ),
+        "loops.ipynb": notebook(
+            {"3.1": body("3.1", "while True: pass"), "3.2": body("3.2", wait), "3.3": solved["3.3"]}
+        ),
+        "loud.ipynb": notebook(
+            {
+                "3.1": solved["3.1"] + "for _ in range(1000): print('x' * 2**20)\n",
+                "3.2": solved["3.2"].replace("W =", "[print('y' * 2**20) for _ in range(100)]\n    W ="),
+                "3.3": solved["3.3"].replace("return", "import os\n    os.write(1, b'z' * 2**20)\n    return"),
+            },
+            setup=SETUP + "\nimport nothing_of_this_name",
+        ),
+        "forged.ipynb": notebook(
+            {
+                "3.1": FORGE
+                + body("3.1", f"shout(wire.frame({{'to': 'call 3.1', 'calls': [{CLAIM}] * 5}}))", "return V"),
+                "3.2": FORGE + body("3.2", "shout(wire.frame({'outcome': 'passed', 'points': 1}))", "return V"),
+                "3.3": FORGE + body("3.3", "shout(b'x' * 10**6)", "return V"),
+            }
+        ),
+        "huge.ipynb": notebook(
+            {
+                "3.1": body("3.1", f"return torch.ones({TOO_MANY})"),
+                "3.2": body("3.2", "return torch.ones(6 * 2**20, dtype=torch.float64)"),
+                "3.3": body("3.3", "return [10**5000, 'x' * 2**26]"),
+            }
+        ),
+        "values.ipynb": notebook(
+            {
+                "3.1": body("3.1", "return V * float('nan')"),
+                "3.2": solved["3.2"].replace("return ", "return torch.Tensor.float(").rstrip() + ")",
+                "3.3": body("3.3", "return Q.tolist()"),
+            }
+        ),
+        "objects.ipynb": notebook(
+            {
+                "3.1": textwrap.dedent(EQUAL) + body("3.1", "return Equal()"),
+                "3.2": body("3.2", "return V.as_subclass(Same)"),
+                "3.3": body("3.3", "return lambda: 1"),
+            }
+        ),
+        "copied.ipynb": notebook(
+            {
+                "3.1": solved["3.1"]
+                .replace("state", "S")
+                .replace("rows", "Y")
+                .replace("V):\n", "V):\n    '''Mine.'''\n", 1),
+                "3.2": 'hint("3.2")\nsolution("3.2")\n' + inspect.getsource(registry()["3.2"].solution),
+                "3.3": "from smalearn.course.exercises import registry\n\n"
+                'def grad_keys(Q, V, dY):\n    return registry()["3.3"].solution(Q, V, dY)',
+            },
+            check=False,
+        ),
+        "setup.ipynb": notebook(solved, setup="import os\nos._exit(1)"),
+        "cut.ipynb": json.dumps(notebook(solved))[:500],
+        "deep.ipynb": f'{{"cells": {deep}',
+        "empty.ipynb": "",
+        "list.ipynb": json.dumps({"cells": [1, {"source": 3}], "metadata": []}),
+        "other.ipynb": notebook({}),
+    }
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """File name -> its row and its line of the table, after one run over all submissions."""
+    folder = tmp_path_factory.mktemp("abgaben für grade")
+    for name, made in submissions().items():
+        (folder / name).write_text(made if isinstance(made, str) else json.dumps(made), encoding="utf-8")
+    read = grading.read(grading.files([str(folder)]))
+    weights = {"3.1": 1, "3.2": 2, "3.3": 0.5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grader, "GRACE", 1.0)
+        rows = grading.grade(read, {id: registry()[id] for id in IDS}, LIMITS, jobs=2)
+    grading.write(rows, weights, folder / "table.csv")
+    with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
+        table = {row["file"].rpartition("/")[2].rpartition("\\")[2]: row for row in csv.DictReader(file)}
+    return {row.path.name: (row, table[row.path.name]) for row in rows}
+
+
+def points(graded, name):
+    return [float(graded[name][1][id]) for id in IDS]
+
+
+def outcomes(graded, name):
+    return [graded[name][0].outcomes[id] for id in IDS]
+
+
+def test_right_answers_earn_their_points(graded):
+    row, line = graded["ada.ipynb"]
+    assert list(line) == ["student", "file", "3.1", "3.2", "3.3", "total", "remark"]
+    assert points(graded, "ada.ipynb") == [1, 2, 0.5]
+    assert (line["student"], line["total"]) == ("Ada Lovelace", "3.5")
+    assert not row.notes
+
+
+def test_a_student_is_named_by_the_file_where_the_first_cell_says_nothing(graded):
+    assert graded["wrong.ipynb"][1]["student"] == "wrong"
+
+
+def test_wrong_and_missing_answers_earn_nothing_and_the_remark_says_why(graded):
+    assert outcomes(graded, "untouched.ipynb") == ["not started"] * 3
+    assert graded["untouched.ipynb"][1]["remark"] == "3.1: not started; 3.2: not started; 3.3: not started"
+    assert outcomes(graded, "wrong.ipynb") == ["failed", "failed", "error"]
+    notes = graded["wrong.ipynb"][0].notes
+    assert notes["3.1"] == "no mask"
+    assert notes["3.2"] == "Wrong values"
+    assert notes["3.3"].startswith("SyntaxError: ")
+
+
+def test_what_is_patched_in_the_submission_decides_nothing(graded):
+    assert outcomes(graded, "patched.ipynb") == ["failed"] * 3
+    assert graded["patched.ipynb"][1]["total"] == "0"
+
+
+def test_who_leaves_costs_that_exercise_alone(graded):
+    assert outcomes(graded, "exits.ipynb") == ["error", "lost", "passed"]
+    assert graded["exits.ipynb"][0].notes == {"3.1": "SystemExit: None", "3.2": "its process ended"}
+
+
+def test_a_loop_costs_that_exercise_alone_even_if_it_cannot_be_interrupted(graded):
+    assert outcomes(graded, "loops.ipynb") == ["timeout", "lost", "passed"]
+    assert "3.1: took too long; 3.2: stopped after 5 s" in graded["loops.ipynb"][1]["remark"]
+
+
+def test_a_gigabyte_of_output_costs_nothing(graded):
+    assert outcomes(graded, "loud.ipynb") == ["passed"] * 3
+
+
+def test_messages_of_its_own_earn_nothing(graded):
+    assert points(graded, "forged.ipynb") == [0, 0, 0]
+    assert outcomes(graded, "forged.ipynb") == ["failed", "lost", "lost"]
+    notes = graded["forged.ipynb"][0].notes
+    assert notes["3.1"] == "The answer is None: did you forget `return`?"  # its claim was read, and has no answers
+    assert notes["3.2"] == notes["3.3"] == "it writes to the grader's channel"
+
+
+def test_arrays_that_are_too_large_are_errors(graded):
+    assert outcomes(graded, "huge.ipynb") == ["error"] * 3
+    notes = graded["huge.ipynb"][0].notes
+    assert "too large" in notes["3.2"]
+    assert "cannot be sent" in notes["3.3"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a peer: a system that limits memory")
+def test_memory_is_limited(graded):
+    assert "can't allocate memory" in graded["huge.ipynb"][0].notes["3.1"]
+
+
+def test_values_types_and_dtypes_are_compared_here(graded):
+    assert outcomes(graded, "values.ipynb") == ["failed"] * 3
+    notes = graded["values.ipynb"][0].notes
+    assert notes["3.1"].startswith("Not finite")
+    assert notes["3.2"].startswith("The values are right, but in float32")
+    assert notes["3.3"].startswith("Wrong type: expected a tensor, got a list")
+
+
+def test_an_object_that_equals_everything_is_only_a_name_here(graded):
+    assert outcomes(graded, "objects.ipynb") == ["failed"] * 3
+    notes = graded["objects.ipynb"][0].notes
+    assert notes["3.1"] == "Wrong type: expected a tensor, got an object of type Equal"
+    assert notes["3.3"] == "Wrong type: expected a tensor, got an object of type function"
+
+
+def test_answers_that_are_the_same_are_marked(graded):
+    marks = graded["copied.ipynb"][0].marks
+    assert points(graded, "copied.ipynb") == [1, 2, 0.5]
+    assert "Ada Lovelace" in marks["3.1"]
+    assert marks["3.2"] == "same as our solution"
+    assert marks["3.3"] == "names the course's solutions"
+    assert "3.2 same as our solution; 3.3 names the course's solutions" in graded["copied.ipynb"][1]["remark"]
+    assert not graded["untouched.ipynb"][0].marks
+
+
+def test_setup_cells_that_fail_are_reported_and_the_rest_is_graded(graded):
+    row, line = graded["loud.ipynb"]
+    assert row.notes[""] == "setup: ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    assert line["remark"].startswith("setup: ")
+    assert points(graded, "loud.ipynb") == [1, 2, 0.5]
+
+
+def test_setup_cells_that_end_the_process_cost_the_row(graded):
+    assert outcomes(graded, "setup.ipynb") == ["not run"] * 3
+    assert graded["setup.ipynb"][1]["remark"] == "not graded to the end: its process ended"
+
+
+@pytest.mark.parametrize("name", ["cut", "deep", "empty", "list"])
+def test_what_is_no_notebook_costs_its_row(graded, name):
+    row, line = graded[f"{name}.ipynb"]
+    assert row.notes == {"": "no notebook"}
+    assert (line["total"], line["remark"]) == ("0", "no notebook")
+
+
+def test_a_notebook_without_the_exercises_is_said_to_have_none(graded):
+    assert graded["other.ipynb"][1]["remark"] == "none of the exercises is in it"
+
+
+def test_our_solutions_stand_in_for_what_is_missing_wrong_or_lost(tmp_path):
+    ids = ["6.1", "6.2", "6.3", "6.4", "6.5"]  # 6.2 calls 6.1, 6.5 calls all of them
+    known = {id: registry()[id] for id in ids}
+    sources = {id: inspect.getsource(known[id].solution) for id in ("6.2", "6.5")}
+    sources["6.3"] = "import os\ndef hand_over(decay, updates, state):\n    os._exit(3)"
+    sources["6.4"] = "def read_states(C, log_a, entering):\n    return C"
+    setup = "import torch\nfrom smalearn.masks.decay import split_chunks"
+    path = tmp_path / "ada.ipynb"
+    made = notebook({id: sources[id] for id in ids[1:]}, setup, check=False)
+    path.write_text(json.dumps(made), encoding="utf-8")
+    (row,) = grading.grade(grading.read([path]), known, LIMITS)
+    assert row.outcomes == dict(zip(ids, ["missing", "passed", "lost", "failed", "passed"], strict=True))
+    assert row.notes["6.1"] == "not in the notebook"
+    assert row.points({"6.5": 2, "6.4": 1}) == {"6.5": 2, "6.4": 0}
+
+
+def test_the_time_of_a_notebook_is_limited(tmp_path):
+    path = tmp_path / "slow.ipynb"
+    path.write_text(json.dumps(notebook({"3.1": "import time\ntime.sleep(60)", "3.3": RIGHT["3.3"]})), encoding="utf-8")
+    limits = grading.Limits(exercise=30, notebook=0)
+    (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]}, limits)
+    assert row.notes == {"": "not graded to the end: its 0 s are over"}
+    assert row.outcomes == {"3.1": "not run"}
+
+
+def test_a_fault_of_the_grader_costs_one_row_and_is_named(tmp_path, monkeypatch):
+    class Fails:
+        def __init__(self, task):
+            raise OSError("no more processes")
+
+    monkeypatch.setattr(grader, "Child", Fails)
+    path = tmp_path / "ada.ipynb"
+    path.write_text(json.dumps(notebook({"3.1": RIGHT["3.1"]})), encoding="utf-8")
+    (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]})
+    assert row.notes == {"": "not graded to the end: the grader failed with OSError: no more processes"}
+
+
+def test_a_process_ends_with_what_it_started(tmp_path):
+    """A child of the submission holds both ends of the pipes; ending the group ends it too."""
+    mark = tmp_path / "still here"
+    script = f"import time, pathlib; time.sleep(1); pathlib.Path({str(mark)!r}).touch()"
+    setup = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {script!r}], close_fds=False)"
+    task = {"setup": [setup, "raise KeyboardInterrupt"], "exercises": {}, "limit": 5, "memory": 2**30, "seconds": 60}
+    child = Child(task)
+    try:
+        message, _ = child.ask("setup", 30)
+        assert message["error"] == "KeyboardInterrupt"
+        with pytest.raises(Lost, match="its process ended"):
+            child.ask("call 9.9", 30)  # a request that the session does not know ends it
+    finally:
+        child.close()
+    assert not child._reader.is_alive()
+    if hasattr(os, "killpg"):
+        time.sleep(1.5)
+        assert not mark.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a peer: a system that forks")
+def test_a_process_that_leaves_the_group_and_keeps_the_channel_open_holds_up_nobody():
+    setup = """
+import os, time
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    os.write(writes, b"left")
+    time.sleep(4)
+    os._exit(0)
+left = os.read(reads, 4)
+"""
+    task = {"setup": [setup], "exercises": {}, "limit": 5, "memory": 2**30, "seconds": 60}
+    child = Child(task)
+    message, _ = child.ask("setup", 30)
+    assert message["error"] == ""
+    child.close()
+    assert child._reader.is_alive()  # the other still holds the pipe, and close did not wait for it
+    child._reader.join(60)
+    assert not child._reader.is_alive()
+
+
+def test_a_process_that_does_not_start_is_named(monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", os.devnull)  # so that Python finds nothing of its own
+    with pytest.raises(Lost, match="it does not start: its process ended"):
+        Child({"setup": [], "exercises": {}, "limit": 5, "memory": 2**30, "seconds": 60})

@@ -1,0 +1,289 @@
+"""Answers on their way between two processes: what arrives is what was sent, and what was forged is refused."""
+
+import inspect
+import io
+import json
+import math
+import pickle
+import sys
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import smalearn.course.exercises
+from smalearn.course.exercises import AnswerKey, commands, registry
+from smalearn.course.exercises.compare import same
+from smalearn.course.exercises.run import Call, Run
+from smalearn.course.grading import wire
+from smalearn.course.grading.child import Session
+
+ONE = [((),)]  # a case
+
+
+def sent(answer):
+    """The answer as it arrives, through bytes."""
+    message, blob = wire.encode(Run([Call(answer)], ()))
+    found = wire.read(io.BytesIO(wire.frame(message, blob)))
+    (call,) = wire.decode(*found, ONE).calls
+    assert not call.error
+    return call.answer
+
+
+@pytest.mark.parametrize("dtype", wire.DTYPES.values(), ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 4)])
+def test_tensors_arrive_as_they_are(dtype, shape):
+    tensor = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert same(sent(tensor), tensor)
+    if len(shape) == 2:
+        assert same(sent(tensor.mT), tensor.mT)
+        assert same(sent(tensor[:, 1]), tensor[:, 1])
+
+
+def test_views_that_are_computed_when_read():
+    z = torch.tensor([1 + 2j, -3j])
+    assert same(sent(z.conj()), z.conj().resolve_conj())
+    assert same(sent(z.conj().imag), -z.imag)
+    assert same(sent(torch.ones(1).expand(4, 3)), torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.0, 5e-324])
+def test_numbers_without_a_decimal_form(value):
+    assert np.float64(sent(value)).tobytes() == np.float64(value).tobytes()
+    tensor = torch.tensor([value, 1.0], dtype=torch.float64)
+    assert sent(tensor).numpy().tobytes() == tensor.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -(10**400), 0.1, 1 - 2j, "tn,sn->ts ✓ \ud800", (), [], (1, [True, ("a", 2.5)], torch.ones(2))],
+    ids=lambda value: repr(value)[:10],
+)
+def test_plain_values_arrive_as_they_are(value):
+    assert same(sent(value), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [(np.float32(0.5), 0.5), (np.int64(3), 3), (np.bool_(True), True), (Fraction(1, 4), 0.25), (Decimal("0.5"), 0.5)],
+)
+def test_other_numbers_become_plain_ones(value, plain):
+    assert sent(value) == plain
+    assert type(sent(value)).__module__ == "builtins"
+
+
+def test_objects_arrive_as_their_type_alone():
+    class Evil(str):
+        def __str__(self):
+            raise SystemExit
+
+        __eq__ = __reduce__ = __str__
+
+    assert type(sent(Evil("text"))) is str
+    assert type(sent({1: 2})).__name__ == "dict"
+    assert type(sent(np.ones(2))).__name__ == "ndarray"
+    assert type(sent(type("a b\n<", (), {})())).__name__ == "ab"
+
+
+def test_errors_and_marks_of_a_call_arrive():
+    calls = [Call(error=("line 1", "ValueError: no")), Call(error=("x",), stub=True), Call(1, modified=(1,))]
+    message, blob = wire.encode(Run(calls, ()))
+    assert wire.decode(message, blob, [(1, 2)] * 3).calls == calls
+    assert len(wire.decode(message, blob, [(1, 2)] * 2).calls) == 2
+    assert len(wire.decode(message, blob, [(1, 2)] * 9).calls) == 3
+
+
+def test_answers_that_are_too_large_become_errors(monkeypatch):
+    monkeypatch.setattr(wire, "LIMIT", 2000)
+    half = torch.ones(100, dtype=torch.float64)
+    nested = []
+    for _ in range(10_000):
+        nested = [nested]
+    message, blob = wire.encode(
+        Run([Call(half), Call(torch.ones(9999)), Call(half), Call("x" * 3000), Call(nested)], ())
+    )
+    assert len(blob) == 800
+    errors = [call["error"] for call in message["calls"]]
+    assert errors[0] == []
+    assert errors[1] == ["the answer cannot be sent: a tensor of 39996 bytes is too large"]
+    assert errors[2] == errors[3] == ["the answers are too large to be sent"]
+    assert errors[4][0].startswith("the answer cannot be sent: maximum recursion depth")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"x", "no frame"),
+        (b"\xff" * 99, "no frame"),
+        (wire.HEAD.pack(wire.LIMIT, 1), "no frame"),
+        (wire.HEAD.pack(3, 0) + b"{}}", "no JSON"),
+        (wire.HEAD.pack(10**5, 0) + b"[" * 10**5, "no JSON"),
+        (wire.HEAD.pack(2, 0) + b"[]", "no message"),
+        (wire.HEAD.pack(2, 5) + b"{}abc", "no message"),
+    ],
+)
+def test_what_is_no_frame_is_refused(data, message):
+    with pytest.raises(wire.WireError, match=message):
+        wire.read(io.BytesIO(data))
+
+
+def test_the_end_of_a_stream_is_no_error():
+    assert wire.read(io.BytesIO()) is None
+
+
+def call(**parts):
+    return {"answer": ["none"], "error": [], "stub": False, "modified": []} | parts
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"calls": 3},
+        {"calls": [3]},
+        {"calls": [{}]},
+        {"calls": [call(answer=None)]},
+        {"calls": [call(answer=["none", 1])]},
+        {"calls": [call(answer=["float", "1"])]},
+        {"calls": [call(answer=["int", 1.5])]},
+        {"calls": [call(answer=["object", 3])]},
+        {"calls": [call(answer=["set", []])]},
+        {"calls": [call(answer=["tuple", {"a": 1}])]},
+        {"calls": [call(answer=["tensor", "float64", [2]])]},
+        {"calls": [call(answer=["tensor", "float64", [-1]])]},
+        {"calls": [call(answer=["tensor", "float64", [1.0]])]},
+        {"calls": [call(answer=["tensor", "float64", [True]])]},
+        {"calls": [call(answer=["tensor", "float64", [0, 2**64]])]},
+        {"calls": [call(answer=["tensor", "float64", [10**400]])]},
+        {"calls": [call(answer=["tensor", "load", [1]])]},
+        {"calls": [call(answer=["tensor", ["float64"], [1]])]},
+        {"calls": [call(error=3)]},
+        {"calls": [call(modified="x")]},
+        {"calls": [call(modified=None)]},
+    ],
+    ids=lambda message: json.dumps(message)[10:60],
+)
+def test_what_are_no_answers_is_refused(message):
+    with pytest.raises(wire.WireError, match=r"^no (answers|value)|^too few bytes$"):
+        wire.decode(message, bytes(8), ONE)
+
+
+def test_claims_beside_the_answers_mean_nothing():
+    forged = call(modified=[-1, 99, True], stub=1) | {"outcome": "passed"}
+    (found,) = wire.decode({"calls": [forged], "points": 9}, b"", ONE).calls
+    assert found == Call(None)
+    boolean = call(answer=["tensor", "bool", [3]])
+    (found,) = wire.decode({"calls": [boolean]}, bytes([0, 1, 255]), ONE).calls
+    assert found.answer.tolist() == [False, True, True]
+    assert torch.equal(found.answer, torch.tensor([False, True, True]))
+
+
+# --------------------------------------------------------------------------------------- the session that answers them
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """Makes sessions in this process; what they put in place of ours is put back."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    for place in (smalearn.course.exercises, commands):
+        for name in ("check", "hint", "solution"):
+            monkeypatch.setattr(place, name, getattr(place, name))
+
+    def make(*sources, setup=("import torch",), limit=5.0):
+        key = AnswerKey(registry()["3.1"], 1)
+        part = {"name": "running_attention", "cases": pickle.dumps(key.cases), "seed": 1, "sources": list(sources)}
+        part["reference"] = pickle.dumps(key.exercise.solution)
+        return Session({"setup": list(setup), "exercises": {"3.1": part}, "limit": limit})
+
+    return make
+
+
+RIGHT = "def running_attention(Q, K, V):\n    return (Q @ K.mT).tril() @ V"
+
+
+def outcome(session):
+    """The outcome of 3.1, judged as the grader does."""
+    message, blob = session.answer("call 3.1")
+    key = AnswerKey(registry()["3.1"], 1)
+    return key.judge(wire.decode(message, blob, key.cases)).outcome
+
+
+def test_a_session_runs_the_cells_and_calls_the_function(session):
+    one = session(RIGHT)
+    assert one.answer("setup") == ({"error": ""}, b"")
+    assert outcome(one) == "passed"
+
+
+def test_what_is_handed_to_check_is_the_attempt(session):
+    source = RIGHT.replace("running_attention", "mine") + "\n"
+    one = session(
+        source, 'from smalearn.course.exercises import check\nmine = check("3.1", mine)\nmine(*[torch.ones(1, 1)] * 3)'
+    )
+    one.answer("setup")
+    assert outcome(one) == "passed"
+
+
+def test_a_function_of_that_name_from_the_setup_is_no_attempt(session):
+    one = session("", setup=["import torch", RIGHT])
+    one.answer("setup")
+    assert one.answer("call 3.1") == ({"error": "no function running_attention"}, b"")
+
+
+def test_the_reference_takes_the_place_of_an_attempt(session):
+    one = session("running_attention = 3")
+    assert one.answer("call 3.1")[0] == {"error": "no function running_attention"}
+    assert one.answer("reference 3.1") == ({"error": ""}, b"")
+    assert one.module.running_attention is registry()["3.1"].solution
+    one.task["exercises"]["3.1"]["reference"] = None
+    one.module.running_attention = "kept"
+    one.answer("reference 3.1")
+    assert one.module.running_attention == "kept"
+
+
+def test_define_runs_the_cells_and_calls_nothing(session):
+    one = session("def running_attention(Q, K, V):\n    raise SystemExit\nx = 1")
+    assert one.answer("define 3.1")[0] == {"error": ""}
+    assert callable(one.module.running_attention)
+    assert one.module.x == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("%matplotlib inline\n!ls\nif 1:\n    %time 3\ny = 2", ""),
+        ("y = 2\ndef f(:", "SyntaxError: invalid syntax"),
+        ("y = 2\nraise SystemExit(3)", "SystemExit: 3"),
+        ("y = 2\nraise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("y = 2\nassert 1 == 2, 'a' * 999", "AssertionError: " + "a" * 184),
+        ("y = 2\nwhile True: pass", "stopped after 0.3 s"),
+    ],
+    ids=["magic", "syntax", "exit", "interrupt", "long", "loop"],
+)
+def test_the_setup_goes_on_after_an_error(session, source, error):
+    one = session(setup=[source, "z = 3"], limit=0.3)
+    found = one.answer("setup")[0]["error"]
+    assert found == error
+    assert hasattr(one.module, "z") is not error.startswith("stopped")
+
+
+def test_a_function_knows_its_source_as_in_a_notebook(session):
+    one = session(RIGHT, setup=["import inspect", "def f():\n    return 3"])
+    one.answer("setup")
+    assert inspect.getsource(one.module.f) == "def f():\n    return 3"
+
+
+def test_arguments_that_cannot_be_read_are_named(session):
+    one = session(RIGHT)
+    one.answer("setup")
+    one.task["exercises"]["3.1"]["cases"] = b"cnowhere\nThing\n."
+    expected = "its arguments cannot be read in another process: No module named 'nowhere'"
+    assert one.answer("call 3.1") == ({"error": expected}, b"")
+
+
+def test_hints_and_solutions_show_nothing(session):
+    one = session(
+        setup=["from smalearn.course.exercises import hint, solution\nassert hint('3.1') is solution('3.1') is None"]
+    )
+    assert one.answer("setup")[0] == {"error": ""}

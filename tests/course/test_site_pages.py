@@ -1,0 +1,268 @@
+"""The pages of the site, and the table of claims, as far as they can be judged without a browser."""
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+from packaging.requirements import Requirement
+
+from smalearn.course import cli, site
+from smalearn.course.exercises import registry
+from smalearn.course.site import explorers, pages, reference
+from smalearn.course.site.build import concordance
+from smalearn.course.widgets import StateExplorer
+from smalearn.course.workbook import notebook
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+
+
+def course(folder, chapter=CHAPTERS[3]):
+    """A course of one chapter, which names no other."""
+    for name in ("chapters", "tests", "assets"):
+        (folder / name).mkdir()
+    shutil.copy(chapter, folder / "chapters")
+    for name in ("tests/claims.toml", "start.py"):
+        shutil.copy(ROOT / name, folder / name)
+    link = f"[one](chapters/{chapter.name})"
+    (folder / "README.md").write_text(f"# A course\n\n{link}\n\n## While you work\n\nnot here", encoding="utf-8")
+    for picture in (ROOT / "assets").glob("*.*"):
+        shutil.copy(picture, folder / "assets")
+    return folder
+
+
+# Pages
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_help_follows_the_check_of_every_exercise(path):
+    chapter, _ = pages.chapter(path)
+    cells = [(cell.get("id"), "".join(cell["source"])) for cell in chapter["cells"]]
+    for id, own in notebook.exercises(notebook.read(path)).items():
+        place = [name for name, _ in cells].index(own[-1]["id"])
+        exercise, text = registry()[id], cells[place + 1][1]
+        assert text.count("<summary>Hint") == len(exercise.hints)
+        assert f"def {exercise.solution.__name__}(" in text.partition("<summary>Solution")[2]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_explorers_are_made_from_the_setup_and_their_cell(path):
+    chapter, names = pages.chapter(path)
+    source = notebook.read(path)
+    assert names == {name for cell in source["cells"] if (name := explorers.shown(cell))}
+    shown = [
+        cell for cell in chapter["cells"] if explorers.shown(cell) is None and "explorer" in str(cell.get("outputs"))
+    ]
+    for cell in shown:
+        (output,) = [output for output in cell["outputs"] if "text/html" in output.get("data", {})]
+        state = output["data"]["text/html"].partition('<script type="application/json">')[2].partition("</script>")[0]
+        assert json.loads(state.replace("<\\/", "</"))
+        assert 'alt=""' not in output["data"]["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1", r"must end in the explorer, got 'x = 1'"),
+        ("unknown(3)", r"more than the setup: NameError: name 'unkn"),
+    ],
+)
+def test_an_explorer_cell_that_says_too_little(source, message):
+    with pytest.raises(ValueError, match=message):
+        explorers.made([], source)
+
+
+def test_a_script_cannot_end_its_element():
+    assert "</" not in explorers.script("MaskExplorer")
+
+
+def test_a_state_cannot_end_its_element():
+    explorer = StateExplorer("one </script> two </script> one", query="one")
+    text = explorers.html(explorer, "", 'a "picture"')
+    state = text.partition('<script type="application/json">')[2].partition("</script>")[0]
+    assert "</script>" in json.loads(state)["_words"]
+    assert 'alt="a &quot;picture&quot;"' in text
+
+
+def test_no_buttons_to_elsewhere_without_a_repository():
+    chapter, _ = pages.chapter(CHAPTERS[0])
+    assert "colab" not in chapter["cells"][1]["source"]
+
+
+def test_colab_keeps_its_pytorch():
+    chapter = pages.colab(CHAPTERS[1], "owner/name")
+    first, *others = chapter["cells"]
+    assert others == notebook.read(CHAPTERS[1])["cells"]
+    assert "--no-deps git+https://github.com/owner/name" in first["source"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {Requirement(text).name for text in project["dependencies"] + project["optional-dependencies"]["lab"]}
+    there = {"torch", "numpy", "matplotlib", "ipywidgets", "jupyterlab"}  # JupyterLab is not there, and not needed
+    assert needed - there == set(pages.COLAB_LACKS)
+    nbformat.validate(nbformat.from_dict(chapter | {"nbformat": 4, "nbformat_minor": 5}))
+
+
+def test_binder_and_devcontainer_are_understood():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
+    assert container["postCreateCommand"] == "python start.py install"
+    assert not (ROOT / ".binder").exists()  # Binder would read that in place of environment.yml
+    assert not (ROOT / "binder").exists()
+    environment = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    assert "name: smalearn\n" in environment
+    assert "dependencies:\n" in environment
+
+
+def test_reference_names_every_public_function():
+    text = reference.page()
+    for name in ("ssd_chunked", "sma_quadratic", "ToeplitzMask", "MultiLevelLowRank"):
+        assert f"\n### {name}\n" in text
+
+
+def one(first, second: "str | None" = None, *rest: int, many: tuple[int, int] = (1, 2), read=lambda x: x) -> "str":
+    """A function of every kind of parameter."""
+
+
+def test_a_signature_can_be_read():
+    kinds = """(
+    first,
+    second: str | None = None,
+    *rest: int,
+    many: tuple[int, int] = (1, 2),
+    read=...
+) -> str"""
+    assert reference._signature(one) == kinds
+    assert reference._signature(pages.colab) == "(path: Path, repository: str) -> dict"
+    text = reference.page()
+    assert "0x" not in text.replace("0x1.", "")  # no address of an object
+    assert "collections.abc" not in text
+    assert "(self" not in text
+
+
+def test_reference_has_the_members_of_a_class():
+    text = reference.page()
+    assert "\n**LowRank.random**\n\n```python\nrandom(\n    m: int,\n" in text  # of the class
+    assert "\n**Order.macs**\n\nMulti" in text  # a property has no parameters
+    assert "\n**Weight.bilinear**\n\n```python\nbilinear(" in text
+
+
+# Building
+
+
+def test_it_builds_from_the_command_line_and_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "course").mkdir()
+    monkeypatch.chdir(course(tmp_path / "course"))
+    for _ in range(2):
+        assert cli.main(["site", "-o", str(tmp_path / "out")]) == 0
+    assert "pages; open" in capsys.readouterr().out
+    assert (tmp_path / "out" / f"{CHAPTERS[3].stem}.html").exists()
+
+
+def test_nothing_of_the_readers_own_is_replaced(tmp_path):
+    (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"site: .* has files that are no site"):
+        site.build(ROOT, tmp_path)
+    assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_the_output_is_a_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["site", "-o", str(tmp_path / "letter.txt")]) == 1
+    assert capsys.readouterr().err.endswith("letter.txt is a file; give a new or empty folder\n")
+
+
+@pytest.mark.parametrize("repository", ["", "smalearn", "https://github.com/owner/name", "owner/na me"])
+def test_a_repository_without_owner_or_name(tmp_path, repository):
+    with pytest.raises(ValueError, match=r"site: repository must be owner/name, got '"):
+        site.build(ROOT, tmp_path / "out", repository)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    def build(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(site, "build", build)
+    assert cli.main(["site", "-o", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "smalearn site: [Errno 13] Permission denied\n"
+
+
+def test_a_folder_without_chapters(tmp_path):
+    with pytest.raises(ValueError, match=r"site: there are no chapters in"):
+        site.build(tmp_path, tmp_path / "out")
+
+
+def test_a_faulty_page_is_named(tmp_path):
+    folder = course(tmp_path)
+    (path,) = (folder / "chapters").glob("*.ipynb")
+    chapter = notebook.read(path)
+    chapter["cells"][0]["source"] += "\n\n[nowhere](nothing.ipynb)"
+    notebook.write(path, notebook.dump(chapter))
+    with pytest.raises(ValueError, match=r"(?s)site: .*03_linear_attention.*nothing\.ipynb"):
+        site.build(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_notebook(tmp_path):
+    (tmp_path / "broken.ipynb").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"site: .*broken\.ipynb is no notebook"):
+        pages.chapter(tmp_path / "broken.ipynb")
+
+
+# Claims
+
+
+def test_claims_know_their_chapter_their_tests_and_their_error():
+    found = {claim.id: claim for claim in site.claims(ROOT)}
+    one = found["000:softmax-attention"]
+    assert one.chapter == "01"
+    assert one.functions == ("smalearn.kernel_attention.softmax_weights",)
+    assert one.tests == ("test_softmax_is_exp_then_normalisation_over_the_sources",)
+    assert one.section
+    assert one.residual < 1e-12
+    assert one.erratum.startswith("Incomplete")
+    assert all(claim.tests for claim in found.values())
+
+
+def test_claims_on_the_command_line(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["claims", "EQ15B-cost"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("000:eq15b-cost")
+    assert out.count("\n  chapter ") == 1
+    assert cli.main(["claims", "phlogiston"]) == 0
+    assert capsys.readouterr().out == "no claim has 'phlogiston' in it\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "residual", "held"),
+    [((), None, "not yet tested"), (("t",), None, "tested"), (("t",), 0.0, "exact"), (("t",), 2.1e-15, "error 2e-15")],
+)
+def test_a_claim_is_exact_only_where_that_was_recorded(tests, residual, held):
+    claim = site.Claim("000:x", "Eq. 1", "x = x", "01", "", "", tests, tests, residual)
+    assert f"\n  chapter 01; {held}" in site.table([claim])
+
+
+def test_what_was_recorded_is_shown(tmp_path):
+    found = site.claims(course(tmp_path))
+    assert {claim.residual for claim in found} == {None}
+    assert "largest relative error" not in concordance(tmp_path)
+    (tmp_path / "assets/results").mkdir(exist_ok=True)
+    recorded = tmp_path / "assets/results/claims.json"
+    recorded.write_text(json.dumps({"residuals": {"000:eq10": 3.2e-16}}), encoding="utf-8")
+    found = {claim.id: claim.residual for claim in site.claims(tmp_path)}
+    assert found.pop("000:eq10") == 3.2e-16
+    assert set(found.values()) == {None}
+    assert "largest relative error" in concordance(tmp_path)
+
+
+def test_the_readme_counts_the_corrections():
+    wrong = sum(bool(claim.erratum) for claim in site.claims(ROOT))
+    assert f"{wrong} corrections" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_claims_need_the_course(tmp_path):
+    with pytest.raises(ValueError, match=r"claims: there is no file .*claims\.toml"):
+        site.claims(tmp_path)

@@ -1,0 +1,301 @@
+"""The Python half of the explorers: what a script is told, what a reader without a kernel sees, and the state."""
+
+import base64
+import random
+import re
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from smalearn._checks import ShapeError
+from smalearn.course.widgets import (
+    BlockExplorer,
+    ChunkExplorer,
+    ContractionMap,
+    FeatureExplorer,
+    KernelTracer,
+    MaskExplorer,
+    ScoreExplorer,
+    StateExplorer,
+    WeightExplorer,
+    base,
+)
+from smalearn.course.widgets.contraction_map import FILLS, OTHERS, formulas
+from smalearn.sma import LINEAR, QUADRATIC, sma_orders
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+EXPLORERS = [
+    BlockExplorer,
+    ChunkExplorer,
+    ContractionMap,
+    FeatureExplorer,
+    KernelTracer,
+    MaskExplorer,
+    ScoreExplorer,
+    StateExplorer,
+    WeightExplorer,
+]
+
+
+def grid(count=150):
+    """Sizes T, S, N, P: the corners, S = T, and a seeded choice between."""
+    chance = random.Random(0)
+    corners = [(1, 1, 1, 1), (65536, 65536, 512, 512), (1, 65536, 1, 512), (65536, 1, 512, 1), (7, 7, 3, 5)]
+    return corners + [tuple(round(2 ** chance.uniform(0, top)) for top in (16, 16, 9, 9)) for _ in range(count)]
+
+
+def evaluated(products, T, S, N, P):
+    sizes = {"T": T, "S": S, "N": N, "P": P}
+    return max(np.prod([sizes[axis] for axis in axes], dtype=object) for axes in products)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_formulas_give_the_costs_of_every_order(scan):
+    for sizes in grid():
+        table = {order.name: (order.macs, order.peak_elements) for order in sma_orders(*sizes, scan=scan)}
+        computed = {
+            entry["name"]: (
+                sum(evaluated(step, *sizes) for step in entry["scan" if scan else "dense"]),
+                evaluated(entry["peak"], *sizes),
+            )
+            for entry in formulas()
+        }
+        assert computed == table
+
+
+def test_formulas_begin_with_the_two_modes():
+    assert [entry["name"] for entry in formulas()[:2]] == [QUADRATIC, LINEAR]
+    assert [entry["mode"] for entry in formulas()[:3]] == ["quadratic (13)", "linear (15)", ""]
+    assert formulas()[1]["scan"] == [["SPN"], ["SPN", "TPN"], ["TPN"]]
+
+
+def test_costs_are_exact_in_a_browser():
+    """JavaScript's numbers are exact up to 2**53."""
+    assert max(order.macs for order in sma_orders(65536, 65536, 512, 512)) < 2**53
+
+
+def test_orders_are_those_of_the_state():
+    explorer = ContractionMap(target=5, features=3, head_dim=2)
+    assert explorer.orders == sma_orders(5, 5, 3, 2)
+    explorer.source, explorer.scan = 7, True
+    assert explorer.orders == sma_orders(5, 7, 3, 2, scan=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"target": 0}, "ContractionMap: target, expected an int from 1 to 65536, got 0"),
+        ({"source": 65537}, "ContractionMap: source, expected an int from 1 to 65536, got 65537"),
+        ({"features": 2.0}, "ContractionMap: features, expected an int from 1 to 512, got 2.0"),
+        ({"head_dim": True}, "ContractionMap: head_dim, expected an int from 1 to 512, got True"),
+        ({"target": None}, "ContractionMap: target, expected an int from 1 to 65536, got None"),
+    ],
+)
+def test_a_size_that_is_none_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ContractionMap(**state)
+
+
+def test_text_is_the_state_alone():
+    first, second = ContractionMap(source=9), ContractionMap(source=9)
+    assert repr(first) == repr(second) == "ContractionMap(features=64, head_dim=64, scan=False, source=9, target=1024)"
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_display_has_the_live_picture_and_a_small_still_one(explorer):
+    shown = explorer()
+    data, _ = shown._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(shown)
+    assert data[WIDGET]["model_id"] == shown.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_still_picture_leaves_matplotlib_alone(explorer):
+    before, figures = dict(matplotlib.rcParams), plt.get_fignums()
+    explorer().png()
+    assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == figures
+
+
+def test_still_picture_has_the_look_of_all_pictures(monkeypatch):
+    spines = []
+    monkeypatch.setattr(
+        ContractionMap, "draw", lambda self, figure: spines.append(matplotlib.rcParams["axes.spines.top"])
+    )
+    ContractionMap().png()
+    assert spines == [False]
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure
+
+
+def test_still_picture_draws_the_line_between_the_modes_where_they_cost_the_same():
+    """3TNP = T²(N + P + 1) under a running sum and S = T."""
+    (axes,) = drawn(ContractionMap(scan=True, head_dim=16)).axes
+    (line,) = (part for part in axes.collections if not part.get_facecolor().size)
+    T, N = np.concatenate([path.vertices for path in line.get_paths()]).T
+    assert len(T) > 50
+    np.testing.assert_allclose(T, 3 * N * 16 / (N + 16 + 1), rtol=0.02)
+
+
+def test_still_picture_names_what_it_shows():
+    figure = drawn(ContractionMap(source=100, head_dim=1, target=300))
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert axes.get_title() == (
+        "T = 300, S = 100, N = 64, P = 1, L as a dense matrix\n"
+        "quadratic (13): 1,980,000 MACs, linear (15): 1,945,600 MACs"
+    )
+    assert axes.lines[-1].get_xydata().tolist() == [[300, 64]]
+    names = {text.get_text() for text in legend.get_texts()}
+    assert names == {"((QK)L)V quadratic (13)", "((KV)L)Q linear (15)", "((KV)Q)L", "((VL)K)Q"}
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_still_picture_changes_with_the_state(scan):
+    pictures = {
+        ContractionMap(scan=scan, **state).png() for state in ({}, {"head_dim": 2}, {"source": 50, "target": 9})
+    }
+    assert len(pictures) == 3
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in ContractionMap._css for colour in [*FILLS.values(), *OTHERS])
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_scripts_are_one_module_that_loads_nothing(explorer):
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", explorer._esm, flags=re.MULTILINE)
+    assert not re.findall(r"@import|url\(", explorer._css)
+    assert explorer._esm.count("export default") == 1
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_text_on_the_canvas_is_at_least_nine_points(explorer):
+    assert min(map(int, re.findall(r"font\((\d+)", explorer._esm))) >= 12
+
+
+def test_a_script_imports_from_the_base_once(tmp_path, monkeypatch):
+    (tmp_path / "base.js").write_text("export const one = 1;\n", encoding="utf-8")
+    (tmp_path / "good.js").write_text('import {\n  one,\n} from "./base.js";\nexport default one;\n', encoding="utf-8")
+    (tmp_path / "bad.js").write_text('import one from "./base.js";\n', encoding="utf-8")
+    monkeypatch.setattr(base, "FOLDER", Path(tmp_path))
+    assert base.module("good.js") == "export const one = 1;\n\nexport default one;\n"
+    with pytest.raises(ValueError, match=r'^module: bad\.js, expected one import of names from "\./base\.js", got 0$'):
+        base.module("bad.js")
+
+
+def random_state(seed, time=None):
+    """An explorer of random keys, values and gates, some of them 0 and 1, and its arrays."""
+    chance = np.random.default_rng(seed)
+    T, N, P = chance.integers(1, (13, 9, 9))
+    K, V = chance.normal(size=(T, N)), chance.normal(size=(T, P))
+    gates = chance.choice([0, 1, *chance.random(3)], T)
+    text = " ".join(chance.choice(list("abc"), T))
+    time = int(chance.integers(T + 1)) if time is None else time
+    return StateExplorer(text, K, V, gates, str(chance.choice(text.split())), time), K, V, gates
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_state_is_the_recurrence_and_weights_its_unrolling(seed):
+    explorer, K, V, gates = random_state(seed)
+    q = K[explorer._words.index(explorer.query)]
+    state, weights = np.zeros((V.shape[1], K.shape[1])), np.zeros(explorer.time)
+    for t in range(explorer.time):
+        state = gates[t] * state + np.outer(V[t], K[t])
+        weights[t] = gates[t + 1 : explorer.time].prod() * (q @ K[t])
+    np.testing.assert_allclose(explorer.state, state, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(explorer.weights, weights, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(explorer.readout, state @ q, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(weights @ V[: explorer.time], state @ q, rtol=1e-10, atol=1e-12)
+
+
+def test_state_of_words_is_a_table_of_what_followed():
+    explorer = StateExplorer("to be or not to be", query="to")
+    assert explorer._rows == explorer._columns == ["to", "be", "or", "not"]
+    assert explorer.state.tolist() == [[0, 0, 0, 1], [2, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    assert explorer.readout.tolist() == [0, 2, 0, 0]
+    explorer.gates = [1, 1, 1, 0, 1, 0.5]
+    assert explorer.readout.tolist() == [0, 0.5, 0, 0]
+    explorer.gates, explorer.time = np.float32(0.5), 5
+    assert explorer.gates == [0.5] * 6
+    assert explorer.weights.tolist() == pytest.approx([0.0625, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({"text": " "}, ValueError, "text, expected 1 to 12 words, got 0"),
+        ({"text": "a " * 13}, ValueError, "text, expected 1 to 12 words, got 13"),
+        ({"text": "a b c d e f g h i"}, ValueError, "text, expected at most 8 different words, got 9"),
+        ({"text": "a b", "keys": [[1], [1], [1]]}, ShapeError, "keys, expected shape (2, 1 to 8), got (3, 1)"),
+        ({"text": "a", "values": [[1] * 9]}, ShapeError, "values, expected shape (1, 1 to 8), got (1, 9)"),
+        ({"text": "a", "keys": [1.0]}, ShapeError, "keys, expected shape (1, 1 to 8), got (1,)"),
+        ({"text": "a b", "keys": [[1], [1, 2]]}, ValueError, "keys, expected an array of numbers, got [[1], [1, 2]]"),
+        ({"text": "a", "values": [[np.inf]]}, ValueError, "values, expected finite numbers, got [[inf]]"),
+        ({"gates": [1, 1]}, ShapeError, "gates, expected one or 10, got shape (2,)"),
+        ({"gates": 1.5}, ValueError, "gates, expected numbers from 0 to 1, got 1.5"),
+        ({"gates": "none"}, ValueError, "gates, expected an array of numbers, got 'none'"),
+        ({"query": "never"}, ValueError, "query, expected a word of the text, got 'never'"),
+        ({"time": 11}, ValueError, "time, expected an int from 0 to 10, got 11"),
+        ({"time": True}, ValueError, "time, expected an int from 0 to 10, got True"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, error, message):
+    with pytest.raises(error, match=f"^{re.escape('StateExplorer: ' + message)}$"):
+        StateExplorer(**state)
+
+
+def test_a_refused_gate_changes_nothing():
+    explorer = StateExplorer(gates=0.5)
+    with pytest.raises(ValueError, match="gates, expected numbers from 0 to 1"):
+        explorer.gates = [-1] * 10
+    assert explorer.gates == [0.5] * 10
+
+
+@pytest.mark.parametrize("name", ["gates", "query", "time"])
+def test_nothing_is_no_state(name):
+    explorer = StateExplorer()
+    before = explorer.get_state()
+    with pytest.raises(ValueError, match=f"^StateExplorer: {name}, expected .*, got None$"):
+        explorer.set_trait(name, None)
+    assert explorer.get_state() == before
+
+
+def test_keys_given_alone_keep_the_words_as_values():
+    explorer = StateExplorer("a b a", keys=[[1, 2], [0, 1], [1, 2]])
+    assert (explorer._columns, explorer._rows) == (["n = 0", "n = 1"], ["a", "b"])
+    assert explorer.state.tolist() == [[0, 1], [1, 2]]
+
+
+def test_text_of_a_state_is_one_short_line():
+    assert repr(StateExplorer(gates=0.1, time=3)) == "StateExplorer(10 words, query='simple', time=3)"
+
+
+@pytest.mark.parametrize("time", [0, 1, None])
+def test_still_picture_of_a_state_shows_gates_weights_and_state(time):
+    explorer = StateExplorer(gates=0.5, query="better", time=time)
+    above, below, right = drawn(explorer).axes[:3]
+    assert [bar.get_height() for bar in above.patches] == [0.5] * 10
+    assert [bar.get_height() for bar in below.patches] == explorer.weights.tolist()
+    np.testing.assert_array_equal(right.images[0].get_array().filled(0), explorer.state)
+    assert [label.get_text() for label in right.get_xticklabels()] == explorer._columns
+    read = "than 0.26" if time is None else "nothing"
+    assert above.figure.get_suptitle() == f"“better” reads {read}"
+    assert all(line.get_xdata()[0] == explorer.time - 0.5 for axes in (above, below) for line in axes.lines)
+
+
+def test_still_and_live_state_have_the_same_colours():
+    from smalearn.course.widgets import state_explorer
+
+    assert all(f": {colour};" in StateExplorer._css for colour in state_explorer.FILLS.values())

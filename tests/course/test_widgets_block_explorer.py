@@ -1,0 +1,236 @@
+"""The Python half of the block explorer: its matrix against sums of products, ranks and bounds, and what it refuses."""
+
+import base64
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from smalearn.course.widgets import BlockExplorer
+from smalearn.course.widgets.block_explorer import CUT, FILLS, FLOOR, KINDS, MAX_LENGTH, MAX_STATE, SEEDS
+from smalearn.ssm import block_ranks
+from smalearn.testing import assert_close
+
+STRUCTURED = [kind for kind in KINDS if kind != "softmax"]
+
+
+def numbers(explorer):
+    """For each step the numbers that the browser gets: B, C, a scalar, a diagonal and a full A, of 6 states."""
+    data = np.frombuffer(base64.b64decode(explorer._draws[explorer.seed]), "<f4").astype(float)
+    rows = data.reshape(MAX_LENGTH, 55)
+    return {
+        "B": rows[:, :6],
+        "C": rows[:, 6:12],
+        "scalar": rows[:, 12, None, None] * np.eye(6),
+        "diagonal": rows[:, 13:19, None] * np.eye(6),
+        "general": rows[:, 19:].reshape(-1, 6, 6),
+    }
+
+
+def dense(explorer):
+    """M, entry by entry."""
+    found, N = numbers(explorer), explorer.state
+    M = np.zeros((explorer.length, explorer.length))
+    for t in range(explorer.length):
+        for s in range(t + 1):
+            state = found["B"][s, :N]
+            if explorer.kind == "softmax":
+                M[t, s] = math.exp(found["C"][t, :N] @ state)
+                continue
+            for step in range(s + 1, t + 1):
+                state = found[explorer.kind][step, :N, :N] @ state
+            M[t, s] = found["C"][t, :N] @ state
+    return torch.from_numpy(M / M.sum(1, keepdims=True) if explorer.kind == "softmax" else M)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("state", "length", "seed"), [(1, 1, 0), (3, 24, 3), (6, 32, 1), (5, 7, 2)])
+def test_matrix_is_the_sum_over_paths_of_what_the_browser_gets(kind, state, length, seed):
+    explorer = BlockExplorer(kind, state, length, seed)
+    assert_close(explorer.matrix, dense(explorer))
+
+
+def blocks(length, count=15):
+    """Some blocks: all of M, its corners, and a seeded choice."""
+    chance = random.Random(length)
+    some = [
+        [*sorted(chance.sample(range(length + 1), 2)), *sorted(chance.sample(range(length + 1), 2))]
+        for _ in range(count)
+    ]
+    return [[0, length, 0, length], [length - 1, length, 0, 1], [0, 1, length - 1, length], *some]
+
+
+@pytest.mark.parametrize("kind", STRUCTURED)
+@pytest.mark.parametrize("state", range(1, MAX_STATE + 1))
+def test_every_block_has_the_rank_that_it_can_have(kind, state):
+    for length in (16, MAX_LENGTH):
+        explorer = BlockExplorer(kind, state, length, seed=state % SEEDS)
+        for block in blocks(length):
+            explorer.block = block
+            assert explorer.rank <= explorer.bound, explorer
+            if block[3] <= block[0] + 8:  # large triangles are often singular up to rounding
+                assert explorer.rank == explorer.bound, explorer
+            if block[3] <= block[0] + 1:
+                assert explorer.rank <= state
+
+
+def test_ranks_are_those_of_block_ranks():
+    explorer = BlockExplorer(length=20, state=4)
+    expected = block_ranks(explorer.matrix).tolist()
+    for k in range(20):
+        explorer.block = (k, 20, 0, k + 1)
+        assert explorer.rank == expected[k]
+    assert explorer.cut == pytest.approx(1e-12 * explorer.matrix.square().sum().sqrt().item())
+
+
+@pytest.mark.parametrize(
+    ("block", "bound"),
+    [
+        ((8, 16, 0, 8), 2),
+        ((8, 16, 0, 9), 2),  # with one entry of the diagonal
+        ((8, 16, 0, 10), 3),
+        ((8, 16, 0, 16), 8),
+        ((8, 9, 0, 8), 1),
+        ((0, 8, 8, 16), 0),
+        ((0, 9, 8, 16), 1),
+        ((0, 12, 6, 16), 6),
+        ((0, 16, 0, 16), 16),
+    ],
+)
+def test_every_step_above_the_diagonal_may_add_one(block, bound):
+    explorer = BlockExplorer(state=2, length=16, block=block)
+    assert (explorer.bound, explorer.rank) == (bound, bound)
+
+
+@pytest.mark.parametrize("state", [2, 4, 6])
+def test_blocks_of_softmax_have_full_rank(state):
+    explorer = BlockExplorer("softmax", state, 24)
+    assert explorer.matrix.sum(1).tolist() == pytest.approx([1] * 24)
+    for side in (4, 8, 12):
+        explorer.block = (24 - side, 24, 0, side)
+        assert explorer.rank == explorer.bound == side
+
+
+def test_singular_values_are_those_of_the_block():
+    explorer = BlockExplorer("general", block=(3, 20, 1, 9))
+    values = explorer.singular_values
+    M = explorer.matrix[3:20, 1:9]
+    assert_close(values.square().sum(), M.square().sum())
+    assert values.shape == (8,)
+    assert values.tolist() == sorted(values.tolist(), reverse=True)
+
+
+def test_a_shorter_matrix_keeps_its_block_as_far_as_it_can():
+    explorer = BlockExplorer(length=24, block=(16, 24, 2, 5))
+    explorer.length = 20
+    assert explorer.block == [12, 20, 2, 5]
+    explorer.length = 6
+    assert explorer.block == [0, 6, 2, 5]
+    explorer.length = 2
+    assert explorer.block == [0, 2, 0, 2]
+    explorer.length = 32
+    assert explorer.block == [0, 2, 0, 2]
+
+
+def test_the_browser_may_change_length_and_block_together():
+    explorer = BlockExplorer(length=24, block=(16, 24, 2, 5))
+    for state in [{"length": 10, "block": [2, 10, 2, 5]}, {"block": [0, 30, 4, 31], "length": 32}]:
+        explorer.set_state(state)
+        assert {"length": explorer.length, "block": explorer.block} == state
+
+
+@pytest.mark.parametrize("length", range(1, MAX_LENGTH + 1))
+def test_own_block_is_on_or_below_the_diagonal(length):
+    top, bottom, left, right = BlockExplorer(length=length).block
+    assert 0 <= left < right <= top + 1 <= bottom <= length
+
+
+BLOCK = "block, expected (top, bottom, left, right), each pair rising from 0 to 16, got "
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"kind": "dense"}, "kind, expected one of 'scalar', 'diagonal', 'general', 'softmax', got 'dense'"),
+        ({"kind": None}, "kind, expected one of 'scalar', 'diagonal', 'general', 'softmax', got None"),
+        ({"state": 7}, "state, expected an int from 1 to 6, got 7"),
+        ({"state": True}, "state, expected an int from 1 to 6, got True"),
+        ({"length": 33}, "length, expected an int from 1 to 32, got 33"),
+        ({"seed": 4}, "seed, expected one of 0, 1, 2, 3, got 4"),
+        ({"seed": False}, "seed, expected one of 0, 1, 2, 3, got False"),
+        ({"block": (0, 17, 0, 4)}, f"{BLOCK}(0, 17, 0, 4)"),
+        ({"block": (0, 4, -1, 4)}, f"{BLOCK}(0, 4, -1, 4)"),
+        ({"block": [4, 4, 0, 4]}, f"{BLOCK}[4, 4, 0, 4]"),
+        ({"block": [0, 4, 5, 4]}, f"{BLOCK}[0, 4, 5, 4]"),
+        ({"block": (0, 4, 0)}, f"{BLOCK}(0, 4, 0)"),
+        ({"block": (0, 4, 0, 4.0)}, f"{BLOCK}(0, 4, 0, 4.0)"),
+        ({"block": (0, 4, 0, True)}, f"{BLOCK}(0, 4, 0, True)"),
+        ({"block": "0404"}, f"{BLOCK}'0404'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape('BlockExplorer: ' + message)}$"):
+        BlockExplorer(**{"length": 16} | state)
+
+
+def test_a_refused_state_changes_nothing():
+    explorer = BlockExplorer("scalar", state=6, length=32, seed=3, block=(1, 3, 0, 2))
+    for name, value in [("block", None), ("kind", "none"), ("length", 0), ("seed", 9), ("state", 0)]:
+        with pytest.raises(ValueError, match=f"^BlockExplorer: {name}, expected"):
+            setattr(explorer, name, value)
+    assert repr(explorer) == "BlockExplorer(kind='scalar', state=6, length=32, seed=3, block=[1, 3, 0, 2])"
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_still_picture_shows_the_block_and_its_singular_values(kind):
+    explorer = BlockExplorer(kind, state=2, block=(10, 20, 4, 12))
+    left, right = drawn(explorer).axes[:2]
+    np.testing.assert_array_equal(left.images[0].get_array().filled(0), explorer.matrix)
+    (frame,) = left.patches
+    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((3.5, 9.5), 8, 10)
+    name = "softmax attention" if kind == "softmax" else f"{kind} A"
+    assert left.get_title() == f"{name}, block M[10:20, 4:12]"
+    assert right.get_title() == f"singular values: rank {explorer.rank}"
+    assert [bar.get_height() for bar in right.patches] == explorer.singular_values.clamp(min=FLOOR).tolist()
+    colours = [Figure().add_subplot().bar(0, 1, color=fill).patches[0].get_facecolor() for fill in FILLS.values()]
+    assert sum(bar.get_facecolor() == colours[0] for bar in right.patches) == explorer.rank
+    tolerance, bound = right.lines
+    assert list(tolerance.get_ydata()) == [explorer.cut] * 2
+    assert list(bound.get_xdata()) == [2.5] * 2
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["tolerance 1e-12 ‖M‖", "N = 2"]
+
+
+def test_display_has_the_live_picture_and_a_small_still_one():
+    explorer = BlockExplorer("general", length=32)
+    data, _ = explorer._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(explorer)
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+
+
+def test_script_is_one_module_that_loads_nothing_and_has_the_numbers_of_python():
+    script = BlockExplorer._esm
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", script, flags=re.MULTILINE)
+    assert script.count("export default") == 1
+    assert min(map(int, re.findall(r"font\((\d+)", script))) >= 12
+    assert f"[MAX_LENGTH, MAX_STATE, SEEDS] = [{MAX_LENGTH}, {MAX_STATE}, {SEEDS}]" in script
+    assert str(KINDS).replace("'", '"') in script
+    assert f"[LOW, HIGH] = [{round(math.log10(FLOOR))}, 3]" in script
+    assert BlockExplorer()._cut == CUT == 1e-12
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in BlockExplorer._css for colour in FILLS.values())

@@ -1,0 +1,231 @@
+"""The Python half of the chunk explorer: its blocks against sums, its costs against counting, and what it refuses."""
+
+import base64
+import itertools
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from smalearn.course.widgets import ChunkExplorer
+from smalearn.course.widgets.chunk_explorer import (
+    FILLS,
+    LIMITS,
+    PARTS,
+    SEEDS,
+    SHOWN,
+    SHOWN_STATE,
+    best_chunk_len,
+    chunked_macs,
+)
+from smalearn.linear_attention import linear_attention_chunked
+from smalearn.testing import assert_close, random_tensors
+
+SETTINGS = [(4096, 6, 0.9, 0), (17, 5, 0.5, 3), (24, 24, 1, 1), (24, 100, 0.8, 2), (9, 1, 0.95, 1), (1, 1, 0.5, 0)]
+
+
+def dense(explorer):
+    """M, entry by entry, from what the browser gets."""
+    draw = explorer._draws[explorer.seed]
+    steps, features = min(explorer.length, 24), min(explorer.state, 4)
+    M = torch.zeros(steps, steps, dtype=torch.float64)
+    for t in range(steps):
+        for s in range(t + 1):
+            decay = math.prod(explorer.decay ** draw["u"][k] for k in range(s + 1, t + 1))
+            M[t, s] = decay * sum(draw["C"][t][n] * draw["B"][s][n] for n in range(features))
+    return M
+
+
+@pytest.mark.parametrize(("length", "chunk_len", "decay", "seed"), SETTINGS)
+@pytest.mark.parametrize("state", [1, 64])
+def test_blocks_are_products_of_three_factors(length, chunk_len, decay, seed, state):
+    explorer = ChunkExplorer(length=length, chunk_len=chunk_len, decay=decay, seed=seed, state=state)
+    M, (left, centre, right) = dense(explorer), explorer.factors
+    assert_close(explorer.matrix, M)
+    steps = len(M)
+    assert left.shape == right.shape == (steps, min(state, 4))
+    assert centre.shape == (math.ceil(steps / chunk_len),) * 2
+    for i, j in itertools.product(range(len(centre)), repeat=2):
+        rows, columns = (slice(k * chunk_len, (k + 1) * chunk_len) for k in (i, j))
+        if i > j:
+            assert_close(left[rows] * centre[i, j] @ right[columns].mT, M[rows, columns])
+        else:
+            assert centre[i, j] == 0
+
+
+def test_factors_are_what_the_chunked_algorithm_computes():
+    """The last output through the final state of each chunk before, the state of the last chunk left out."""
+    explorer = ChunkExplorer(length=20, chunk_len=5, decay=0.7)
+    left, centre, right = explorer.factors
+    (X,) = random_tensors([(20, 3)])
+    states = torch.stack([right[5 * c : 5 * c + 5].mT @ X[5 * c : 5 * c + 5] for c in range(4)])
+    passed = torch.einsum("ij,jnp->inp", centre, states)
+    inside = explorer.matrix * torch.block_diag(*[torch.ones(5, 5, dtype=torch.float64)] * 4)
+    Y = inside @ X + torch.cat([left[5 * c : 5 * c + 5] @ passed[c] for c in range(4)])
+    draw = explorer._draws[0]
+    B, C, u = (torch.tensor(draw[name], dtype=torch.float64)[:20] for name in "BCu")
+    assert_close(Y, linear_attention_chunked(C, B, X, u * math.log(0.7), chunk_len=5)[0])
+
+
+def test_no_decay_and_a_reset_are_exact():
+    explorer = ChunkExplorer(length=7, chunk_len=3, decay=1.0)
+    B, C = (torch.tensor(explorer._draws[0][name], dtype=torch.float64)[:7] for name in "BC")
+    assert_close(explorer.matrix, (C @ B.mT).tril())
+    explorer.decay = 0
+    assert_close(explorer.matrix, torch.diag((C * B).sum(1)))
+    left, centre, _ = explorer.factors
+    assert torch.equal(left, torch.zeros_like(left))
+    assert torch.equal(centre, torch.eye(3, dtype=torch.float64).roll(1, 0).tril(-1))
+
+
+def counted(T, Q, N, P):
+    """Multiply-adds of every chunk's matrix products, chunk by chunk."""
+    return [
+        sum(Q * Q * N + Q * Q * P for _ in range(T // Q)),
+        sum(Q * N * P for _ in range(T // Q)),
+        sum(N * P for _ in range(T // Q)),
+        sum(Q * N * P for _ in range(T // Q)),
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(4096, 64, 64, 64), (60, 5, 3, 7), (8, 8, 2, 1), (12, 1, 4, 4), (1, 1, 1, 1)])
+def test_costs_are_counted(sizes):
+    assert chunked_macs(*sizes) == counted(*sizes)
+    T, Q, N, P = sizes
+    assert sum(chunked_macs(*sizes)) == T * Q * (N + P) + 2 * T * N * P + (T / Q) * N * P
+    explorer = ChunkExplorer(length=T, chunk_len=Q, state=N, head_dim=P)
+    assert explorer.costs == chunked_macs(*sizes)
+
+
+def test_a_chunk_longer_than_the_sequence_costs_as_the_whole():
+    assert chunked_macs(10, 64, 3, 2) == chunked_macs(10, 10, 3, 2)
+
+
+def test_best_chunk_len_costs_least():
+    chance = random.Random(0)
+    for _ in range(60):
+        T, N, P = chance.randint(1, 400), chance.randint(1, 512), chance.randint(1, 512)
+        best = min(range(1, T + 1), key=lambda Q: sum(chunked_macs(T, Q, N, P)))
+        assert best_chunk_len(T, N, P) == best == ChunkExplorer(length=T, state=N, head_dim=P).best
+    assert {best_chunk_len(2**power, 64, 64) for power in range(3, 18)} == {6}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"chunk_len": 0}, "chunk_len, expected an int from 1 to 131072, got 0"),
+        ({"length": 2**17 + 1}, "length, expected an int from 1 to 131072, got 131073"),
+        ({"state": 513}, "state, expected an int from 1 to 512, got 513"),
+        ({"head_dim": 1.0}, "head_dim, expected an int from 1 to 512, got 1.0"),
+        ({"seed": 4}, "seed, expected one of 0, 1, 2, 3, got 4"),
+        ({"part": "diagonal"}, f"part, expected one of {', '.join(map(repr, PARTS))}, got 'diagonal'"),
+        ({"decay": 1.1}, "decay, expected a number from 0 to 1, got 1.1"),
+        ({"decay": -0.1}, "decay, expected a number from 0 to 1, got -0.1"),
+        ({"decay": math.nan}, "decay, expected a number from 0 to 1, got nan"),
+        ({"decay": True}, "decay, expected a number from 0 to 1, got True"),
+        ({"decay": None}, "decay, expected a number from 0 to 1, got None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape('ChunkExplorer: ' + message)}$"):
+        ChunkExplorer(**state)
+
+
+def test_a_refused_state_changes_nothing():
+    explorer = ChunkExplorer(chunk_len=64, part=PARTS[2])
+    for name in ("chunk_len", "length", "state", "head_dim", "decay", "seed", "part"):
+        with pytest.raises(ValueError, match=f"^ChunkExplorer: {name}, expected"):
+            setattr(explorer, name, -1)
+    assert repr(explorer) == (
+        "ChunkExplorer(chunk_len=64, length=4096, state=64, head_dim=64, decay=0.9, seed=0, "
+        "part='states across chunks')"
+    )
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure
+
+
+def test_still_picture_shows_blocks_factors_and_costs():
+    explorer = ChunkExplorer(length=20, chunk_len=6, state=16, head_dim=8, decay=0.8)
+    corner, above, aside, main, curves = drawn(explorer).axes
+    left, centre, right = explorer.factors
+    for axes, M in [(corner, centre), (above, right.mT), (aside, left), (main, explorer.matrix)]:
+        picture = np.asarray(axes.images[0].get_array())
+        assert picture.shape == (*M.shape, 3)
+        np.testing.assert_array_equal((picture < 1).any(-1), M != 0)  # all else is white
+        darkest = np.unravel_index(picture.sum(-1).argmin(), M.shape)
+        assert axes is main or M[darkest].abs() == M.abs().max()
+    assert sorted({line.get_ydata()[0] for line in main.lines if line.get_ydata()[0] == line.get_ydata()[-1]}) == [
+        5.5,
+        11.5,
+        17.5,
+    ]
+    assert main.get_xlabel().endswith("20 steps, 4 features, Q = 6")
+    total, inside, states, across, here, best = curves.lines
+    lengths = total.get_xdata()
+    costs = np.array([chunked_macs(20, int(Q), 16, 8) for Q in lengths])
+    assert (lengths[0], lengths[-1]) == (1, 20)
+    for line, expected in [
+        (total, costs.sum(1)),
+        (inside, costs[:, 0]),
+        (states, 2 * costs[:, 1]),
+        (across, costs[:, 2]),
+    ]:
+        np.testing.assert_allclose(line.get_ydata(), expected)
+    assert here.get_xydata().tolist() == [[6, sum(explorer.costs)]]
+    assert best.get_xydata().tolist() == [[explorer.best, costs.sum(1).min()]]
+    assert curves.get_title() == f"T = 20, N = 16, P = 8: fewest at Q = {explorer.best}"
+
+
+def test_largest_entry_has_the_full_colour_of_its_part():
+    explorer = ChunkExplorer(length=24, chunk_len=4)
+    *factors, main, _ = drawn(explorer).axes
+    chunk = torch.arange(24) // 4
+    inside = chunk[:, None] == chunk
+    for M, fill in [(explorer.matrix * inside, FILLS[0]), (explorer.matrix * ~inside, FILLS[4])]:
+        place = divmod(int(M.abs().argmax()), 24)
+        assert to_hex(main.images[0].get_array()[place]) == fill
+    for axes, part in zip(factors, [2, 1, 3], strict=True):
+        picture = axes.images[0].get_array().reshape(-1, 3)
+        assert to_hex(picture[picture.sum(-1).argmin()]) == FILLS[part]
+
+
+@pytest.mark.parametrize("state", [{}, {"length": 1, "chunk_len": 5}, {"length": 2**17, "decay": 0}], ids=str)
+def test_display_has_the_live_picture_and_a_small_still_one(state):
+    explorer = ChunkExplorer(**state)
+    data, _ = explorer._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(explorer)
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+
+
+def test_script_is_one_module_that_loads_nothing_and_has_the_numbers_of_python():
+    script = ChunkExplorer._esm
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", script, flags=re.MULTILINE)
+    assert script.count("export default") == 1
+    assert min(map(int, re.findall(r"font\((\d+)", script))) >= 12
+    assert f"[SHOWN, SHOWN_STATE] = [{SHOWN}, {SHOWN_STATE}]" in script
+    limits = {"chunk_len": "2 ** 17", "length": "2 ** 17", "state": "512", "head_dim": "512"}
+    assert f"LIMITS = {{ {', '.join(f'{name}: {limit}' for name, limit in limits.items())} }}" in script
+    assert {name: eval(limit) for name, limit in limits.items()} == LIMITS
+    assert len(ChunkExplorer()._draws) == SEEDS
+
+
+def test_costs_are_exact_in_a_browser():
+    """JavaScript's numbers are exact up to 2**53."""
+    assert sum(chunked_macs(2**17, 2**17, 512, 512)) < 2**53
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in ChunkExplorer._css for colour in FILLS)

@@ -1,0 +1,348 @@
+"""The Python half of the kernel tracer: its designs against the recurrence, its traces against the events."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from smalearn.course.widgets import KernelTracer
+from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
+from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, FILLS, HELD, KINDS, LETTERS, LIMITS
+from smalearn.fast import tile as tl
+from smalearn.fast.triton import ssd_tiles
+from smalearn.ssd import ssd_recurrent
+from smalearn.testing import assert_close, random_tensors
+
+SIZES = [(40, 16, 8, 20, 2), (1, 16, 1, 1, 1), (64, 16, 32, 32, 4), (33, 32, 3, 17, 3), (64, 64, 16, 16, 1)]
+NAMES = ["length", "chunk_len", "state", "head_dim", "heads"]
+
+
+def tracer(sizes=SIZES[0], **shown):
+    return KernelTracer(*sizes, **shown)
+
+
+def trace(explorer, design="one walk"):
+    return next(trace for trace in explorer._traces if trace["name"] == design)
+
+
+def tensors(made):
+    return {name: torch.tensor(memory[: np.prod(shape)].reshape(shape)) for name, (memory, shape) in made.items()}
+
+
+@pytest.mark.parametrize("design", ["one walk", "four steps"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_designs_compute_the_recurrence(design, sizes):
+    made = operands(*sizes)
+    for stage in DESIGNS[design]:
+        run(stage, made, sizes[1])
+    x = tensors(made)
+    Y, H = ssd_recurrent(x["x"].double(), x["log_a"][..., 0].double(), x["b"].double(), x["c"].double())
+    assert_close(x["y"], Y.float())
+    assert_close(x["final"].mT, H.float())
+    for memory, shape in made.values():
+        assert not memory[np.prod(shape) :].any()  # what is behind a tensor is nobody's
+
+
+def test_a_walk_without_masks_is_wrong_and_writes_where_it_must_not():
+    right, wrong = operands(*SIZES[0]), operands(*SIZES[0])
+    run(*DESIGNS["one walk"], right, 16)
+    run(*DESIGNS["one walk without masks"], wrong, 16)
+    assert (tensors(right)["y"] - tensors(wrong)["y"]).abs().max() > 0.1
+    memory, shape = wrong["y"]
+    assert memory[np.prod(shape) :].any()
+
+
+def test_a_walk_without_masks_is_right_where_tiles_fit():
+    assert tracer(SIZES[2]).costs["one walk"] == tracer(SIZES[2]).costs["one walk without masks"]
+    assert trace(tracer(SIZES[2]))["steps"] == trace(tracer(SIZES[2]), "one walk without masks")["steps"]
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_steps_are_the_events(design, sizes):
+    """Every lane of every tile, from the rectangle that the browser gets, against the offsets of the recording."""
+    made, found = operands(*sizes), trace(tracer(sizes), design)
+    letters = {operand["name"]: operand for operand in found["operands"]}
+    steps = iter(found["steps"])
+    for number, stage in enumerate(DESIGNS[design]):
+        events, grid = run(stage, made, sizes[1])
+        assert found["grids"][number] == list(grid)
+        for event in events:
+            launch, program, kind, what, *place, moved, macs, _ = next(steps)
+            assert (launch, KINDS[kind], moved, macs) == (number, event.kind, event.bytes, event.flops // 2)
+            assert event.program == np.unravel_index(program, grid)
+            if event.kind == "dot":
+                assert place[:3] == event.offsets.tolist()
+                continue
+            operand = letters[LETTERS.get(event.operand, event.operand)]
+            assert found["operands"][what] == operand
+            panel, row, column, height, width, down, across = place
+            lanes = np.arange(height)[:, None], np.arange(width)
+            offsets = ((panel * operand["rows"] + row) + lanes[0]) * operand["columns"] + column + lanes[1]
+            expected = np.where((lanes[0] < down) & (lanes[1] < across), offsets, -1)
+            np.testing.assert_array_equal(event.offsets.reshape(height, width), expected)
+            assert row + height <= operand["height"]
+            assert column + width <= operand["width"]
+    assert next(steps, None) is None
+
+
+def test_walk_reads_every_entry_as_often_as_there_are_tiles_and_heads():
+    """P = 20 has two tiles; B and C are shared by two heads."""
+    explorer = tracer()
+    T, N, P, tiles, heads = 40, 8, 20, 2, 2
+    loaded = T * P * heads + (T + 2 * T * N) * tiles * heads
+    assert explorer.costs["one walk"]["loaded"] == 4 * loaded
+    assert explorer.costs["one walk"]["stored"] == 4 * heads * (T * P + N * P)
+    assert explorer.costs["one walk"]["macs"] == 3 * tiles * heads * 4 * 16**3
+
+
+def test_four_steps_pay_for_the_states_and_twice_for_the_outputs():
+    walk, steps = (tracer().costs[name] for name in ("one walk", "four steps"))
+    states, outputs = 4 * 2 * 3 * 8 * 20, 4 * 2 * 40 * 20
+    assert steps["stored"] - walk["stored"] == 2 * states + outputs
+    again = 4 * (40 * 3 + 8 * 40 * 2) * 2 * 2  # log a three times more, B and C once more, for each tile and head
+    assert steps["loaded"] - walk["loaded"] == 2 * states + outputs + outputs + again
+    assert steps["macs"] == walk["macs"]
+
+
+def test_totals_are_those_of_the_steps_that_are_done():
+    explorer = tracer(step=0)
+    assert explorer.totals == {"loaded": 0, "stored": 0, "macs": 0}
+    sums = {"load": 0, "store": 0, "dot": 0}
+    for number, step in enumerate(trace(explorer)["steps"], 1):
+        sums[KINDS[step[2]]] += step[11] + step[12]
+        explorer.step = number
+        assert list(explorer.totals.values()) == list(sums.values())
+    assert explorer.totals == explorer.costs["one walk"]
+
+
+def held(explorer, design="one walk"):
+    found = trace(explorer, design)
+    return [{name: (rows, columns) for name, rows, columns in found["held"][step[13]]} for step in found["steps"]]
+
+
+def test_the_walk_keeps_the_state_and_drops_the_chunk():
+    chips = held(tracer())
+    assert list(chips[0]) == list(chips[9]) == list(chips[18]) == ["H", "sums of log a"]
+    assert list(chips[8]) == list(chips[27]) == ["H", "sums of log a", "B", "X", "C", "M", "Y"]
+    assert all(chip["H"] == (16, 16) for chip in chips)
+    assert chips[8]["sums of log a"] == (16, 2)
+    assert held(tracer((64, 32, 32, 16, 1)))[8]["M"] == (32, 32)
+    assert held(tracer((64, 32, 32, 16, 1)))[8]["C"] == (32, 32)
+
+
+def test_only_the_second_of_four_steps_keeps_a_state():
+    explorer = tracer()
+    launches = [step[0] for step in trace(explorer, "four steps")["steps"]]
+    first = [launches.index(number) for number in range(4)]
+    chips = held(explorer, "four steps")
+    assert ["H" in chips[place] for place in first] == [False, True, False, False]
+    assert [list(chips[place + 3])[1:] for place in first] == [
+        ["B", "X", "added H"],
+        ["sums of log a"],
+        ["B", "C", "M"],
+        ["C", "H", "Y"],
+    ]
+    assert set(HELD.values()) <= {name for chip in chips for name in chip}
+
+
+def test_products_have_names():
+    found = trace(tracer())
+    dots = [found["products"][step[3]] for step in found["steps"] if step[2] == 2]
+    assert dots[:8] == ["C Bᵀ", "C H", "M X", "Bᵀ f X"] * 2
+    found = trace(tracer(), "four steps")
+    dots = [(step[0], found["products"][step[3]]) for step in found["steps"] if step[2] == 2]
+    assert sorted(set(dots)) == [(0, "Bᵀ f X"), (2, "C Bᵀ"), (2, "M X"), (3, "C H")]
+
+
+def test_what_is_sent_is_small():
+    largest = tracer((64, 16, 32, 32, 4))
+    assert len(json.dumps(largest._traces)) < 200_000
+    assert len(largest.png()) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"length": 0}, "length, expected an int from 1 to 64, got 0"),
+        ({"length": 65}, "length, expected an int from 1 to 64, got 65"),
+        ({"chunk_len": 8}, "chunk_len, expected 16, 32 or 64, got 8"),
+        ({"chunk_len": 16.0}, "chunk_len, expected 16, 32 or 64, got 16.0"),
+        ({"state": 33}, "state, expected an int from 1 to 32, got 33"),
+        ({"head_dim": True}, "head_dim, expected an int from 1 to 32, got True"),
+        ({"heads": 5}, "heads, expected an int from 1 to 4, got 5"),
+        ({"heads": "2"}, "heads, expected an int from 1 to 4, got '2'"),
+        ({"design": "two"}, "design, expected one of 'one walk', 'four steps', 'one walk without masks', got 'two'"),
+        ({"step": 113}, "step, expected an int from 0 to 112, got 113"),
+        ({"step": -1}, "step, expected an int from 0 to 112, got -1"),
+        ({"step": True}, "step, expected an int from 0 to 112, got True"),
+        ({"step": "3"}, "step, expected an int from 0 to 112, got '3'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape('KernelTracer: ' + message)}$"):
+        KernelTracer(**state)
+
+
+def test_what_is_no_argument_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'chunks'"):
+        KernelTracer(chunks=3)
+
+
+def test_a_refused_state_changes_nothing():
+    explorer = tracer(design="four steps", step=7)
+    for name, value in [("design", "none"), ("design", None), ("step", 257), ("step", None)]:
+        with pytest.raises(ValueError, match=f"^KernelTracer: {name}, expected"):
+            setattr(explorer, name, value)
+    assert (explorer.design, explorer.step) == ("four steps", 7)
+
+
+def test_the_step_fits_the_design():
+    explorer = tracer(design="four steps", step=200)
+    explorer.design = "one walk"
+    assert explorer.step == 112
+    explorer.design = "four steps"
+    assert explorer.step == 112
+
+
+def test_text_is_what_is_recorded_and_the_state():
+    sizes = "length=40, chunk_len=16, state=8, head_dim=20, heads=2"
+    assert repr(KernelTracer()) == f"KernelTracer({sizes}, design='one walk', step=56)"
+    assert repr(tracer(design="four steps")) == f"KernelTracer({sizes}, design='four steps', step=128)"
+
+
+def recorded(*shapes, program):
+    with tl.recording() as events:
+        tl.launch(program, (1,), *map(np.zeros, shapes))
+    return events
+
+
+def test_another_recording_is_shown():
+    """`ssd_tiles` and its gradients: three launches; the memory of the last states is turned."""
+    X, B, C, dY, dstate = (x.float() for x in random_tensors([(2, 20, 5), (20, 3), (20, 3), (2, 20, 5), (2, 5, 3)]))
+    for x in (X, B, C):
+        x.requires_grad_()
+    with tl.recording() as events:
+        Y, state = ssd_tiles(X, torch.zeros(2, 20), B, C)
+        torch.autograd.backward((Y, state), (dY, dstate))
+    shapes = dict.fromkeys(("x", "y", "dy", "dx"), (2, 20, 5)) | dict.fromkeys(("b", "c", "db", "dc"), (20, 3))
+    shapes |= dict.fromkeys(("final", "dfinal", "dinitial"), (2, 5, 3)) | dict.fromkeys(("log_a", "dlog_a"), (2, 20, 1))
+    shapes |= dict.fromkeys(("states", "dstates"), (2, 3, 5))
+    explorer = KernelTracer.of(events, shapes)
+    found = explorer._traces[0]
+    assert found["grids"] == [[1, 2, 1], [1, 2, 1], [1, 1, 1]]
+    assert explorer.costs["recording"]["stored"] == sum(e.bytes for e in events if e.kind == "store")
+    assert explorer.costs["recording"]["macs"] == sum(e.flops for e in events) // 2
+    final = next(operand for operand in found["operands"] if operand["name"] == "last H")
+    assert (final["panels"], final["rows"], final["columns"]) == (2, 5, 3)
+    assert (final["height"], final["width"]) == (16, 16)
+    assert found["held"] == [[]]
+    assert repr(explorer) == f"KernelTracer.of({len(events)} events, step={len(events) // 2})"
+    assert explorer.png().startswith(b"\x89PNG")
+
+
+def test_launches_are_told_apart_by_their_programs():
+    def program(x):
+        tl.load(x + tl.program_id(0) * 2 + tl.arange(0, 2))
+
+    with tl.recording() as events:
+        for grid in [(2,), (1, 2), (2, 1, 2)]:
+            tl.launch(program, grid, np.zeros((2, 2)))
+    explorer = KernelTracer.of(events, {"x": (2, 2)}, step=7)
+    found = explorer._traces[0]
+    assert found["grids"] == [[2, 1, 1], [1, 2, 1], [2, 1, 2]]
+    assert [step[:2] for step in found["steps"]] == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2], [2, 3]]
+    assert explorer.totals == {"loaded": 7 * 16, "stored": 0, "macs": 0}
+
+
+def test_what_lies_behind_the_last_matrix_hangs_below_it():
+    events = recorded((20,), program=lambda x: tl.load(x + 9 + tl.arange(0, 1)))
+    (found,) = KernelTracer.of(events, {"x": (2, 2, 2)})._traces
+    assert found["steps"][0][4:7] == [1, 2, 1]
+    assert (found["operands"][0]["height"], found["operands"][0]["width"]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "shapes", "message"),
+    [
+        ([], {}, "events, expected 1 to 4000, got 0"),
+        (recorded((4,), program=lambda x: tl.load(x)) * 4001, {"x": (4, 1)}, "events, expected 1 to 4000, got 4001"),
+        (
+            recorded((4,), program=lambda x: tl.load(x)),
+            {},
+            "shape of x, expected (..., rows, columns), at most 16 matrices of at most 256 rows and columns, got None",
+        ),
+        (recorded((4,), program=lambda x: tl.load(x)), {"x": (4,)}, "columns, got (4,)"),
+        (recorded((4,), program=lambda x: tl.load(x)), {"x": (17, 4, 4)}, "columns, got (17, 4, 4)"),
+        (recorded((4,), program=lambda x: tl.load(x)), {"x": (257, 4)}, "columns, got (257, 4)"),
+        (recorded((4,), program=lambda x: tl.load(x)), {"x": (0, 4)}, "columns, got (0, 4)"),
+        (
+            recorded((8,), program=lambda x: tl.load(x + 2 * tl.arange(0, 4))),
+            {"x": (1, 8)},
+            "load of x, expected neighbouring rows and columns of which a mask leaves the first",
+        ),
+        (
+            recorded((8,), program=lambda x: tl.load(x + tl.arange(0, 4), mask=tl.arange(0, 4) > 0)),
+            {"x": (1, 8)},
+            "load of x, expected neighbouring rows",
+        ),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_recording_is_refused(events, shapes, message):
+    with pytest.raises(ValueError, match=rf"^KernelTracer\.of: .*{re.escape(message)}"):
+        KernelTracer.of(events, shapes)
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure.axes[0]
+
+
+def test_still_picture_frames_the_tile_and_says_the_totals():
+    explorer = tracer(step=20)  # the last rows of B, of which there are 8 of 16
+    axes = drawn(explorer)
+    assert axes.get_title() == (
+        "one walk: 20 of 112 steps; 4,512 bytes loaded, 2,048 stored,\n32,768 multiply-adds, 5.00 for each byte"
+    )
+    assert [text.get_text() for text in axes.texts] == (
+        [f"log a [{head}]" for head in range(2)]
+        + ["B", "C"]
+        + [f"{name} [{head}]" for name in ("X", "Y", "last H") for head in range(2)]
+    )
+    x, y = next(text.get_position() for text in axes.texts if text.get_text() == "B")
+    whole, used = axes.patches[-2:]
+    assert (whole.get_x(), whole.get_y(), whole.get_width(), whole.get_height()) == (x, y + 1.5 + 32, 16, 16)
+    assert (used.get_width(), used.get_height(), used.get_xy()) == (8, 8, whole.get_xy())
+
+
+@pytest.mark.parametrize(("design", "seen"), [("one walk", False), ("one walk without masks", True)])
+def test_still_picture_shows_in_the_warning_colour_what_is_outside(design, seen):
+    from matplotlib.colors import to_hex
+
+    patches = drawn(tracer(design=design, step=112)).patches
+    area = sum(p.get_width() * p.get_height() for p in patches if to_hex(p.get_facecolor()) == FILLS["warning"])
+    assert (area > 0) == seen
+    boxes = [p for p in patches if to_hex(p.get_facecolor()) in (FILLS["load"], FILLS["store"])]
+    assert len(boxes) == 4 * (3 * 5 + 1)
+    assert all(p.get_width() >= 0 and p.get_height() >= 0 for p in patches)
+
+
+@pytest.mark.parametrize("step", [0, 5, 112])
+def test_still_picture_of_every_step(step):
+    assert f": {step} of 112 steps" in drawn(tracer(step=step)).get_title()
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in KernelTracer._css for colour in FILLS.values())
+
+
+def test_limits_are_those_of_the_docstring():
+    for name, limit in LIMITS.items():
+        assert re.search(rf"{name}: .*from 1 to {limit}[;.]", KernelTracer.__doc__)
+    assert "chunk_len: Q, {}, {} or {}.".format(*CHUNK_LENS) in KernelTracer.__doc__

@@ -1,0 +1,302 @@
+"""The Python half of the mask explorer: its masks, scores, ranks and costs, its state, and its still picture."""
+
+import base64
+import re
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from smalearn._checks import ShapeError
+from smalearn.course.widgets import MaskExplorer, mask_explorer
+from smalearn.course.widgets.mask_explorer import FAMILIES, script
+from smalearn.testing import assert_close
+
+TEXT = "a b c d e. f g h a b c! d"
+T = 12
+
+
+def oracle(explorer):
+    """Every entry of L from its definition, in plain Python."""
+    e, size = explorer, len(explorer._words)
+    factors = list(zip(e._U, e._V, strict=True))
+    definitions = {
+        "causal": lambda t, s: s <= t,
+        "decay": lambda t, s: e.gamma ** (t - s) if s <= t else 0,
+        "1-semiseparable": lambda t, s: np.prod(e.decays[s + 1 : t + 1]) if s <= t else 0,
+        "Toeplitz": lambda t, s: e.alpha[t - s + size - 1],
+        "Fourier": lambda t, s: np.exp(2j * np.pi * t * s / size),
+        "low rank": lambda t, s: sum(factors[t][0][r] * factors[s][1][r] for r in range(e.rank)),
+        "banded": lambda t, s: abs(t - s) <= e.window,
+        "dilated": lambda t, s: any(abs(t - s) == i * e.dilation for i in range(e.window + 1)),
+        "block diagonal": lambda t, s: t // (size // e.blocks) == s // (size // e.blocks),
+    }
+    rows = [[definitions[e.family](t, s) for s in range(size)] for t in range(size)]
+    return torch.tensor(np.array(rows, dtype=complex if e.family == "Fourier" else float))
+
+
+STATES = [
+    {"family": "causal"},
+    *[{"family": "decay", "gamma": gamma} for gamma in (0, 0.5, 1)],
+    {"family": "1-semiseparable"},
+    {"family": "1-semiseparable", "decays": [0.9, 0, 1, 0.5, 0.1, 1, 1, 0.7, 0, 0.3, 0.2, 0.9]},
+    {"family": "Toeplitz"},
+    {"family": "Toeplitz", "alpha": np.linspace(-1, 1, 2 * T - 1) ** 3},
+    {"family": "Fourier"},
+    *[{"family": "low rank", "rank": rank, "seed": rank} for rank in (1, 3, 8)],
+    *[{"family": "banded", "window": window} for window in (0, 3, T - 1)],
+    *[{"family": "dilated", "window": window, "dilation": gap} for window, gap in [(0, 1), (2, 3), (5, 4)]],
+    *[{"family": "block diagonal", "blocks": blocks} for blocks in (1, 4, T)],
+]
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_mask_is_its_definition(state):
+    explorer = MaskExplorer(TEXT, **state)
+    L = oracle(explorer)
+    assert_close(explorer.L, L)
+    assert_close(explorer.mask.dense(L.dtype), L)
+    assert_close(explorer.M, L * explorer.G)
+    assert_close(explorer.weights, (L * explorer.G)[explorer.target])
+    singular = [np.linalg.svd(L[k:, :k], compute_uv=False) for k in range(1, T)]
+    assert explorer.ranks == [int((values > 1e-10 * values[0]).sum()) for values in singular]
+    assert explorer.cost == explorer.mask.cost()
+
+
+def test_every_family_is_among_the_states():
+    assert list(dict.fromkeys(state["family"] for state in STATES)) == FAMILIES
+
+
+@pytest.mark.parametrize(
+    ("family", "operations"), [("decay", T * T + T * (T - 1)), ("Fourier", 6 * T * T + 2 * T * (T - 1))]
+)
+def test_dense_cost_counts_multiplications_and_additions(family, operations):
+    assert MaskExplorer(TEXT, family=family).dense_cost == operations
+
+
+@pytest.mark.parametrize(
+    ("state", "rank"),
+    [({"family": "1-semiseparable"}, 1), ({"family": "low rank", "rank": 5}, 5), ({"family": "causal"}, 1)],
+    ids=str,
+)
+def test_rank_is_what_the_family_promises(state, rank):
+    ranks = MaskExplorer(**state).ranks
+    assert max(ranks) == rank
+    assert ranks[31] == rank
+
+
+def test_toeplitz_masks_have_blocks_of_many_ranks():
+    chance = np.random.default_rng(0)
+    assert MaskExplorer(family="Toeplitz", alpha=chance.uniform(-1, 1, 64)).ranks[31] == 32
+    assert MaskExplorer(family="Toeplitz", alpha=0.9 ** np.arange(64)).ranks[31] == 1
+
+
+def test_scores_count_equal_words():
+    words = TEXT.split()
+    G = [[sum(i <= min(t, s) and words[t - i] == words[s - i] for i in range(3)) for s in range(T)] for t in range(T)]
+    assert MaskExplorer(TEXT).G.tolist() == G
+    assert G[9][1] == 2
+
+
+def test_random_scores_and_factors_come_from_the_seed():
+    first, second, other = (MaskExplorer(TEXT, seed=seed, scores="random", family="low rank") for seed in (1, 1, 2))
+    assert first.G.tolist() == second.G.tolist() != other.G.tolist()
+    assert first.L.tolist() == second.L.tolist() != other.L.tolist()
+    Q, K = torch.tensor(first._Q).double(), torch.tensor(first._K).double()
+    assert torch.linalg.matrix_rank(first.G, rtol=1e-10) == Q.shape[1] == 4
+    torch.testing.assert_close(first.G, Q @ K.T, rtol=1e-6, atol=1e-6)
+    for factor in (first._U, first._V):
+        assert np.abs(factor).max(0).tolist() == [1] * 8
+
+
+def test_decays_forget_at_the_end_of_a_sentence():
+    assert MaskExplorer(TEXT).decays == [0.98] * 5 + [0.6] + [0.98] * 5 + [0.6]
+
+
+def test_the_text_is_the_zen_of_python():
+    explorer = MaskExplorer()
+    assert explorer._words[:5] == ["beautiful", "is", "better", "than", "ugly."]
+    assert len(explorer._words) == 64
+    assert explorer._words[explorer.target] == "than"  # of "sparse is better than", the fifth that is better
+    assert (explorer.weights > 0).sum() == 6
+
+
+def test_state_is_read_and_set():
+    explorer = MaskExplorer(TEXT)
+    explorer.decays = 0.5
+    explorer.alpha = torch.linspace(1, 0, T)
+    assert explorer.decays == [0.5] * T
+    assert explorer.alpha[: T - 1] == [0] * (T - 1)
+    assert explorer.alpha[T - 1] == 1
+    explorer.alpha = [0.5] * (2 * T - 1)
+    assert explorer.alpha == [0.5] * (2 * T - 1)
+    explorer.family, explorer.gamma, explorer.target = "decay", 1, 3
+    assert explorer.gamma == 1.0
+    assert explorer.weights.tolist() == explorer.G[3].tolist()[:4] + [0] * 8
+
+
+MORE = "family, expected one of " + ", ".join(map(repr, FAMILIES))
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({"text": "one"}, ValueError, "text, expected 2 to 64 words, got 1"),
+        ({"text": "a " * 65}, ValueError, "text, expected 2 to 64 words, got 65"),
+        ({"family": "toeplitz"}, ValueError, f"{MORE}, got 'toeplitz'"),
+        ({"scores": None}, ValueError, "scores, expected one of 'words', 'random', got None"),
+        ({"scale": "loud"}, ValueError, "scale, expected one of 'linear', 'log', got 'loud'"),
+        ({"gamma": 1.5}, ValueError, "gamma, expected numbers from 0 to 1, got 1.5"),
+        ({"gamma": float("nan")}, ValueError, "gamma, expected numbers from 0 to 1, got nan"),
+        ({"gamma": [0.5, 0.5]}, ShapeError, "gamma, expected one number, got shape (2,)"),
+        ({"gamma": "much"}, ValueError, "gamma, expected an array of numbers, got 'much'"),
+        ({"gamma": True}, ValueError, "gamma, expected an array of numbers, got True"),
+        ({"decays": [1.0] * 11}, ShapeError, "decays, expected one or 12, got shape (11,)"),
+        ({"decays": -0.5}, ValueError, "decays, expected numbers from 0 to 1, got -0.5"),
+        ({"alpha": [1.0] * 13}, ShapeError, "alpha, expected 12 or 23 numbers, got shape (13,)"),
+        ({"alpha": 1.0}, ShapeError, "alpha, expected 12 or 23 numbers, got shape ()"),
+        ({"alpha": -2}, ValueError, "alpha, expected numbers from -1 to 1, got -2.0"),
+        ({"alpha": [0.5] * 11 + [2]}, ValueError, "alpha, expected numbers from -1 to 1, got 2.0"),
+        (
+            {"alpha": ["a"] * 12},
+            ValueError,
+            "alpha, expected an array of numbers, got ['a', 'a', 'a', 'a', 'a', 'a', ...]",
+        ),
+        ({"rank": 9}, ValueError, "rank, expected an int from 1 to 8, got 9"),
+        ({"text": "a b", "rank": 3}, ValueError, "rank, expected an int from 1 to 2, got 3"),
+        ({"window": -1}, ValueError, "window, expected an int from 0 to 11, got -1"),
+        ({"dilation": 0}, ValueError, "dilation, expected an int from 1 to 11, got 0"),
+        ({"blocks": 5}, ValueError, "blocks, expected a divisor of 12 words, got 5"),
+        ({"blocks": 24}, ValueError, "blocks, expected an int from 1 to 12, got 24"),
+        ({"target": 12}, ValueError, "target, expected an int from 0 to 11, got 12"),
+        ({"target": 1.0}, ValueError, "target, expected an int from 0 to 11, got 1.0"),
+        ({"split": True}, ValueError, "split, expected an int from 1 to 11, got True"),
+        ({"split": 0}, ValueError, "split, expected an int from 1 to 11, got 0"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, error, message):
+    with pytest.raises(error, match=f"^{re.escape('MaskExplorer: ' + message)}$"):
+        MaskExplorer(**{"text": TEXT} | state)
+    if "text" not in state:
+        explorer = MaskExplorer(TEXT)
+        before = explorer.get_state()
+        with pytest.raises(error, match=f"^{re.escape('MaskExplorer: ' + message)}$"):
+            explorer.set_trait(*next(iter(state.items())))
+        assert explorer.get_state() == before
+
+
+@pytest.mark.parametrize("seed", ["x", 1.0, True, None])
+def test_a_seed_is_an_int(seed):
+    with pytest.raises(ValueError, match=rf"^MaskExplorer: seed, expected an int, got {re.escape(repr(seed))}$"):
+        MaskExplorer(TEXT, seed=seed)
+
+
+def test_a_text_is_a_string():
+    with pytest.raises(ValueError, match=r"^MaskExplorer: text, expected a string, got 3$"):
+        MaskExplorer(3)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(TypeError, match=r"^MaskExplorer: expected some of family, .*, scale, got gama$"):
+        MaskExplorer(gama=0.5)
+
+
+def test_two_words_are_enough():
+    explorer = MaskExplorer("a a")
+    for explorer.family in FAMILIES:
+        assert explorer.ranks == [int(bool(explorer.L[1, 0]))]
+    assert explorer.png().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({}, "1-semiseparable"),
+        ({"family": "decay", "gamma": 0.5}, "decay, gamma=0.5"),
+        ({"family": "low rank"}, "low rank, rank=2"),
+        ({"family": "banded"}, "banded, window=4"),
+        ({"family": "dilated", "dilation": 3}, "dilated, window=4, dilation=3"),
+        ({"family": "block diagonal"}, "block diagonal, blocks=6"),
+    ],
+    ids=str,
+)
+def test_text_is_one_short_line(state, text):
+    expected = f"MaskExplorer(12 words, {text}, scores='words', target=11, split=6, scale='linear')"
+    assert repr(MaskExplorer(TEXT, **state)) == expected
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_still_picture_shows_the_matrices_a_row_and_the_ranks(family):
+    explorer = MaskExplorer(TEXT, family=family, scores="random", target=5)
+    figure = drawn(explorer)
+    matrices, row, ranks = figure.axes[:3], *figure.axes[-2:]
+    for axes, matrix in zip(matrices, (explorer.L.real, explorer.G, explorer.M.real), strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array().filled(0), matrix)
+        assert axes.lines[0].get_ydata()[0] == 5
+    part = "Re " if family == "Fourier" else ""
+    assert [axes.get_title() for axes in matrices] == [f"{part}L", "G", f"{part}M" if part else "M = L ∘ G"]
+    assert [bar.get_height() for bar in row.patches] == explorer.weights.real.tolist()
+    assert [bar.get_height() for bar in ranks.patches][T - 1 :] == explorer.ranks
+    assert f"largest rank {max(explorer.ranks)}; one column costs {explorer.cost:,} operations" in figure.get_suptitle()
+
+
+def test_still_picture_on_a_log_scale_shows_sizes_over_six_powers_of_ten():
+    explorer = MaskExplorer(TEXT, family="decay", gamma=0.01, scores="random", scale="log")
+    (left, *_) = drawn(explorer).axes
+    shown = left.images[0].get_array()
+    assert left.get_title() == "|L|"
+    assert shown.min() == pytest.approx(1e-6)
+    assert shown.count() == T * (T + 1) // 2
+
+
+def test_words_that_are_named_stand_apart():
+    assert mask_explorer._apart([0, 3, 5, 0, 2, 9, 1], first=0, distance=2) == [0, 2, 5]
+    assert mask_explorer._apart([0, 0, 0], first=1, distance=1) == [1]
+
+
+def test_display_has_the_live_picture_and_a_small_still_one():
+    before, figures = dict(matplotlib.rcParams), plt.get_fignums()
+    explorer = MaskExplorer()
+    data, _ = explorer._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(explorer)
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+    assert (dict(matplotlib.rcParams), plt.get_fignums()) == (before, figures)
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in MaskExplorer._css for colour in mask_explorer.FILLS.values())
+
+
+def test_script_is_one_module_that_loads_nothing():
+    esm = MaskExplorer._esm
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", esm, flags=re.MULTILINE)
+    assert esm.count("export default") == 1
+    assert min(map(int, re.findall(r"font\((\d+)", esm))) >= 12
+
+
+def test_script_wants_its_formulas_once(tmp_path, monkeypatch):
+    for name, text in {
+        "mask_formulas.js": "export const one = 1;\n",
+        "mask_explorer.js": "export default 1;\n",
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(mask_explorer, "FOLDER", tmp_path)
+    monkeypatch.setattr(mask_explorer, "module", lambda name: (tmp_path / name).read_text(encoding="utf-8"))
+    with pytest.raises(ValueError, match=r'^script: expected one import of names from "\./mask_formulas\.js", got 0$'):
+        script()
+    own = 'import { one } from "./mask_formulas.js";\nexport default one;\n'
+    (tmp_path / "mask_explorer.js").write_text(own, encoding="utf-8")
+    assert script() == "export const one = 1;\nexport default one;\n"

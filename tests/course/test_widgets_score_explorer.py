@@ -1,0 +1,278 @@
+"""The Python half of the score explorer: levels, scores, costs and kept keys by counting, and what it refuses."""
+
+import base64
+import math
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+
+from smalearn.course.widgets import ScoreExplorer
+from smalearn.course.widgets.score_explorer import (
+    FILLS,
+    MAX_LEAF,
+    MAX_LEVELS,
+    MAX_RANK,
+    PRESETS,
+    SEEDS,
+    block_lengths,
+)
+from smalearn.fast import multilevel_attention
+from smalearn.multilevel import halving_blocks
+from smalearn.multilevel.cache import KeyCache
+from smalearn.testing import assert_close
+
+TEXT = "a b a c a b d d e a b c a"
+SETTINGS = [
+    {},
+    {"ranks": "16"},
+    {"ranks": "8|0|0|8", "length": 37, "seed": 3},
+    {"ranks": [2, 1, 3], "length": 29, "leaf": 5, "seed": 1},
+    {"ranks": (1, 2, 1, 0, 2, 1), "length": 3, "seed": 2},
+    {"ranks": "0|4", "length": 1, "leaf": 32},
+    {"ranks": "3|2|1", "text": TEXT},
+]
+
+
+def counted(explorer):
+    """d, scores, multiply-adds of each level, and for each step the numbers of keys kept, by walking over pairs."""
+    words, ranks, T = explorer._words, explorer.ranks, explorer.length
+    names, draw = list(dict.fromkeys(words)), explorer._draws[explorer.seed]
+    ends = [sum(ranks[:level]) for level in range(len(ranks) + 1)]
+    d, S = torch.zeros(T, T, dtype=torch.int64), torch.zeros(T, T, dtype=torch.float64)
+    macs, kept = [0] * len(ranks), [0] * T
+    for i in range(T):
+        for j in range(T):
+            x, y = (draw[names.index(words[t])] for t in (i, j))
+            for level, size in enumerate(explorer.block_lens):
+                if i // size == j // size:
+                    d[i, j] += 1
+                    S[i, j] += sum(x[n] * y[n] for n in range(*ends[level : level + 2])) / math.sqrt(sum(ranks))
+                    macs[level] += ranks[level] * (j <= i)
+                    kept[i] += ranks[level] * (j <= i)
+    return d, S, macs, kept
+
+
+@pytest.mark.parametrize("state", SETTINGS, ids=str)
+def test_state_is_what_counting_gives(state):
+    explorer = ScoreExplorer(**state)
+    d, S, macs, kept = counted(explorer)
+    T, r = explorer.length, sum(explorer.ranks)
+    assert torch.equal(explorer.levels, d)
+    assert_close(explorer.scores, S)
+    assert explorer.level_macs == macs
+    assert explorer.macs == sum(macs)
+    assert explorer.standard_macs == r * T * (T + 1) // 2
+    for i in range(T):
+        explorer.pair = [i, 0]
+        assert explorer.kept == kept[i]
+    assert (
+        max(kept)
+        <= explorer.room
+        == sum(rank * min(T, size) for rank, size in zip(explorer.ranks, explorer.block_lens, strict=True))
+    )
+    weights = (S.exp().tril().T / S.exp().tril().sum(1)).T
+    assert_close(explorer.weights, weights)
+
+
+@pytest.mark.parametrize("state", SETTINGS, ids=str)
+def test_state_is_multi_level_attention_and_its_cache(state):
+    explorer = ScoreExplorer(**state)
+    K, V = explorer.vectors, torch.eye(explorer.length, dtype=torch.float64)
+    Q = K / math.sqrt(K.shape[1])
+    assert_close(multilevel_attention(Q, K, V, explorer.ranks, explorer.block_lens), explorer.weights)
+    cache = KeyCache((), explorer.ranks, explorer.block_lens, explorer.length, context=explorer.length, like=V)
+    assert cache.key_bytes == 8 * explorer.room
+    for t in range(explorer.length):
+        Y, cache = cache.read(Q[t : t + 1], K[t : t + 1], V[t : t + 1])
+        explorer.pair = [t, t]
+        assert_close(Y[0], explorer.weights[t])
+        assert cache.key_numbers == explorer.kept
+
+
+def test_one_level_is_standard_attention():
+    explorer = ScoreExplorer("16", pair=(40, 3))
+    assert_close(explorer.scores, explorer.vectors @ explorer.vectors.mT / 4)
+    assert explorer.macs == explorer.standard_macs == 16 * 64 * 65 // 2
+    assert (explorer.kept, explorer.room) == (41 * 16, 64 * 16)
+
+
+def test_blocks_halve_unless_the_finest_is_chosen():
+    for length in range(1, 65):
+        for levels in range(1, MAX_LEVELS + 1):
+            lengths = block_lengths(length, levels)
+            if length >= 2 ** (levels - 1):
+                assert lengths == halving_blocks(length, levels)
+            for leaf in range(MAX_LEAF + 1):
+                lengths = block_lengths(length, levels, leaf)
+                assert lengths[0] >= length
+                assert len(lengths) == levels
+                assert all(coarse % fine == 0 and coarse >= 2 * fine for coarse, fine in pairwise(lengths))
+                assert levels == 1 or leaf in (0, lengths[-1])
+    assert block_lengths(50, 4, 1) == (52, 4, 2, 1)
+
+
+def test_equal_words_have_equal_vectors():
+    explorer = ScoreExplorer(text=TEXT)
+    words, X = TEXT.split(), explorer.vectors
+    for i, one in enumerate(words):
+        for j, other in enumerate(words):
+            assert torch.equal(X[i], X[j]) == (one == other)
+    assert not torch.equal(X, ScoreExplorer(text=TEXT, seed=1).vectors)
+    assert len(explorer._draws) == SEEDS
+
+
+def test_the_text_and_the_pair_at_first():
+    explorer = ScoreExplorer()
+    assert explorer._words[:5] == ["beautiful", "is", "better", "than", "ugly."]
+    assert (len(explorer._words), explorer.length, explorer.pair) == (64, 64, [61, 37])
+    assert explorer._words[61] == explorer._words[37] == "to"
+    assert ScoreExplorer(text=TEXT).pair == [12, 9]
+    assert ScoreExplorer(text=TEXT, length=4).pair == [2, 0]
+    assert ScoreExplorer(text=TEXT, length=2).pair == [1, 0]
+    assert ScoreExplorer(text="one").pair == [0, 0]
+
+
+def test_a_pair_is_moved_where_the_length_leaves_it_out():
+    explorer = ScoreExplorer(pair=(40, 30))
+    for length, pair in [(41, [40, 30]), (35, [34, 30]), (20, [19, 19]), (64, [19, 19])]:
+        explorer.length = length
+        assert explorer.pair == pair
+
+
+RANKS = "ranks, expected 1 to 6 integers ≥ 0 whose sum is 1 to 16, as '8|4|2|2', got "
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"ranks": ""}, f"{RANKS}''"),
+        ({"ranks": "8|x"}, f"{RANKS}'8|x'"),
+        ({"ranks": "8|-1"}, f"{RANKS}'8|-1'"),
+        ({"ranks": "9|8"}, f"{RANKS}'9|8'"),
+        ({"ranks": "0|0"}, f"{RANKS}'0|0'"),
+        ({"ranks": [1] * 7}, f"{RANKS}[1, 1, 1, 1, 1, 1, 1]"),
+        ({"ranks": []}, f"{RANKS}[]"),
+        ({"ranks": [4, 2.0]}, f"{RANKS}[4, 2.0]"),
+        ({"ranks": [4, True]}, f"{RANKS}[4, True]"),
+        ({"ranks": 8}, f"{RANKS}8"),
+        ({"ranks": None}, f"{RANKS}None"),
+        ({"length": 0}, "length, expected an int from 1 to 64, got 0"),
+        ({"length": 4, "text": "a b c"}, "length, expected an int from 1 to 3, got 4"),
+        ({"length": 4.0}, "length, expected an int from 1 to 64, got 4.0"),
+        ({"leaf": 33}, "leaf, expected an int from 0 to 32, got 33"),
+        ({"leaf": None}, "leaf, expected an int from 0 to 32, got None"),
+        ({"leaf": True}, "leaf, expected an int from 0 to 32, got True"),
+        ({"seed": 4}, "seed, expected one of 0, 1, 2, 3, got 4"),
+        ({"pair": (3, 4)}, "pair, expected (i, j) with 0 ≤ j ≤ i ≤ 63, got (3, 4)"),
+        ({"pair": (8, 4), "length": 8}, "pair, expected (i, j) with 0 ≤ j ≤ i ≤ 7, got (8, 4)"),
+        ({"pair": [4, -1]}, "pair, expected (i, j) with 0 ≤ j ≤ i ≤ 63, got [4, -1]"),
+        ({"pair": [4, 2.0]}, "pair, expected (i, j) with 0 ≤ j ≤ i ≤ 63, got [4, 2.0]"),
+        ({"pair": [4]}, "pair, expected (i, j) with 0 ≤ j ≤ i ≤ 63, got [4]"),
+        ({"pair": 4}, "pair, expected (i, j) with 0 ≤ j ≤ i ≤ 63, got 4"),
+        ({"text": " "}, "text, expected 1 to 64 words, got 0"),
+        ({"text": "a " * 65}, "text, expected 1 to 64 words, got 65"),
+        ({"text": 3}, "text, expected a string, got 3"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape('ScoreExplorer: ' + message)}$"):
+        ScoreExplorer(**state)
+
+
+def test_a_refused_state_changes_nothing():
+    explorer = ScoreExplorer("4|4", length=20, leaf=3, seed=2, pair=(9, 1))
+    before = repr(explorer)
+    assert before == "ScoreExplorer('4|4', length=20, leaf=3, seed=2, pair=[9, 1])"
+    for name in ("ranks", "length", "leaf", "seed", "pair"):
+        for value in (-1, None):
+            with pytest.raises(ValueError, match=f"^ScoreExplorer: {name}, expected"):
+                explorer.set_trait(name, value)
+    assert repr(explorer) == before
+
+
+def test_presets_are_splits_of_as_many_columns():
+    for preset in PRESETS:
+        assert sum(ScoreExplorer(preset).ranks) == MAX_RANK
+    assert ScoreExplorer().ranks == [8, 4, 2, 2]
+    explorer = ScoreExplorer()
+    explorer.ranks = "4|0|1"
+    assert explorer.ranks == [4, 0, 1]
+
+
+def drawn(explorer):
+    figure = Figure()
+    explorer.draw(figure)
+    return figure.axes
+
+
+def test_still_picture_shows_levels_and_scores():
+    explorer = ScoreExplorer("8|4|4", length=20, leaf=3, pair=(9, 6))
+    levels, scores, *_ = drawn(explorer)
+    image = levels.images[0]
+    past = np.tril(np.ones((20, 20), dtype=bool))
+    np.testing.assert_array_equal(image.get_array().mask, ~past)
+    np.testing.assert_array_equal(image.get_array().data[past], explorer.levels.numpy()[past])
+    colours = [image.to_rgba(level)[:3] for level in (1, 2, 3)]
+    lightness = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in colours]
+    assert lightness[0] > lightness[1] + 0.2 > lightness[2] + 0.4
+    borders = {tuple(map(tuple, line.get_xydata())) for line in levels.lines[:-1]}
+    blocks = [(0, 20), *((start, min(start + 6, 20)) for start in range(0, 20, 6))]
+    blocks += [(start, min(start + 3, 20)) for start in range(0, 20, 3)]
+    assert borders == {((a - 0.5, a - 0.5), (a - 0.5, b - 0.5), (b - 0.5, b - 0.5)) for a, b in blocks}
+    assert levels.lines[-1].get_xydata().tolist() == scores.lines[-1].get_xydata().tolist() == [[6, 9]]
+    assert levels.get_title() == f"levels: d(9, 6) = {explorer.levels[9, 6]}"
+    shown = scores.images[0].get_array()
+    signed = explorer.scores.sign() * explorer.scores.abs().sqrt()
+    np.testing.assert_allclose(shown.data[past], signed.numpy()[past])
+    assert shown.mask.sum() == 190
+    largest = signed.tril().max().item()
+    assert to_hex(scores.images[0].to_rgba(largest)) == FILLS["full"]
+    assert scores.get_title() == f"scores: “{explorer._words[9]}”, “{explorer._words[6]}” {explorer.scores[9, 6]:.2f}"
+
+
+def test_still_picture_shows_costs_and_keys():
+    explorer = ScoreExplorer("8|4|4", length=20, leaf=3, pair=(9, 6))
+    *_, macs, cache = drawn(explorer)
+    whole, spent = np.split(np.array([bar.get_width() for bar in macs.patches]), 2)
+    assert whole.tolist() == [8 * 210, 4 * 210, 4 * 210]
+    assert spent.tolist() == explorer.level_macs
+    assert macs.get_title() == f"{explorer.macs:,} of 3,360 multiply-adds"
+    standard, kept, room, now = cache.lines
+    assert standard.get_xydata().tolist() == [[t, 16 * t] for t in range(1, 21)]
+    assert kept.get_xydata().tolist() == [[t + 1, number] for t, number in enumerate(counted(explorer)[3])]
+    assert set(room.get_ydata()) == {explorer.room}
+    assert now.get_xydata().tolist() == [[10, explorer.kept]]
+    assert cache.get_title() == f"keys after 10 tokens: {explorer.kept} of 160 numbers"
+
+
+@pytest.mark.parametrize("state", [*SETTINGS, {"ranks": "6|2|2|2|2|2", "leaf": 1}], ids=str)
+def test_display_has_the_live_picture_and_a_small_still_one(state):
+    explorer = ScoreExplorer(**state)
+    data, _ = explorer._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(explorer)
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+
+
+def test_script_is_one_module_that_loads_nothing_and_has_the_numbers_of_python():
+    script = ScoreExplorer._esm
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", script, flags=re.MULTILINE)
+    assert script.count("export default") == 1
+    assert min(map(int, re.findall(r"font\((\d+)", script))) >= 12
+    assert f"[MAX_LEVELS, MAX_RANK, MAX_LEAF] = [{MAX_LEVELS}, {MAX_RANK}, {MAX_LEAF}]" in script
+
+
+def test_still_and_live_picture_have_the_same_colours():
+    assert all(f": {colour};" in ScoreExplorer._css for colour in FILLS.values())
+    shades = np.array(drawn(ScoreExplorer("4|4|4|4"))[0].images[0].cmap.colors)[:, :3]
+    pale, full = (np.array(to_rgb(FILLS[name])) for name in ("pale", "full"))
+    expected = [0.45 + 0.55 * pale, pale, full, 0.45 * full + 0.55 * np.array(to_rgb("#1a1a1a"))]
+    np.testing.assert_allclose(shades, expected, atol=0.01)

@@ -1,0 +1,197 @@
+"""The Python half of the weight explorer: its weights against plain products, costs and ranks, and what it refuses."""
+
+import base64
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from smalearn.course.widgets import weight_explorer
+from smalearn.course.widgets.weight_explorer import (
+    BLOCKS,
+    CUT,
+    DIMS,
+    FAMILIES,
+    FILLS,
+    FLOOR,
+    MAX_RANK,
+    WeightExplorer,
+    script,
+)
+from smalearn.testing import assert_close
+
+SIZES = [(8, 1, 1), (16, 4, 2), (16, 16, 1), (8, 32, 3), (32, 2, 4)]
+
+
+def numbers(explorer):
+    """What the browser gets, one after the other."""
+    return np.frombuffer(base64.b64decode(explorer._draws), "<f4").astype(float)
+
+
+def matrix(explorer):
+    """M from these numbers, in loops over blocks."""
+    given, D, r = numbers(explorer), explorer.dim, explorer.rank
+    p = min(explorer.blocks, D)
+    a = D // p
+    start = 0
+
+    def take(*shape):
+        nonlocal start
+        start += math.prod(shape)
+        return given[start - math.prod(shape) : start].reshape(shape)
+
+    M = np.zeros((D, D))
+    if explorer.family == "low rank":
+        L, R = take(D, r), take(D, r)
+        M = L @ R.T
+    elif explorer.family == "block diagonal":
+        W = take(p, a, a)
+        for k in range(p):
+            M[k * a : (k + 1) * a, k * a : (k + 1) * a] = W[k]
+    elif explorer.family == "block low rank":
+        L, R = take(p, a, r), take(p, a, r)
+        for k in range(p):
+            M[k * a : (k + 1) * a, k * a : (k + 1) * a] = L[k] @ R[k].T
+    elif explorer.family == "multi-level":
+        count = int(math.log2(p)) + 1
+        L, R = take(D, r * count), take(D, r * count)
+        for i in range(count):
+            for k in range(2**i):
+                rows = slice(k * D // 2**i, (k + 1) * D // 2**i)
+                M[rows, rows] += L[rows, i * r : (i + 1) * r] @ R[rows, i * r : (i + 1) * r].T
+    elif explorer.family == "block tensor train":
+        L, R = take(p, a, p, r), take(p, a, p, r)
+        for j, k in itertools.product(range(p), range(p)):
+            M[j::p, k * a : (k + 1) * a] = L[j, :, k] @ R[k, :, j].T
+    elif explorer.family == "Kronecker":
+        M = np.kron(take(p, p), take(a, a))
+    else:
+        M = np.eye(D)
+        for i in range(int(math.log2(D))):
+            M = butterfly_round(take(D // 2, 2, 2), D, 2**i) @ M
+    return torch.from_numpy(M)
+
+
+def butterfly_round(pairs, D, width):
+    """Features that differ in one bit meet."""
+    F = np.zeros((D, D))
+    for number, pair in enumerate(pairs):
+        low = number // width * 2 * width + number % width
+        F[np.ix_([low, low + width], [low, low + width])] = pair
+    return F
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("dim", "blocks", "rank"), SIZES)
+def test_matrix_is_made_of_what_the_browser_gets(family, dim, blocks, rank):
+    explorer = WeightExplorer(family, dim, blocks, rank)
+    assert_close(explorer.matrix, matrix(explorer))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_has_the_rank_of_its_bound(family):
+    explorer = WeightExplorer(family)
+    for explorer.dim, explorer.blocks, explorer.rank in itertools.product(DIMS, BLOCKS, range(1, MAX_RANK + 1)):
+        assert explorer.measured_rank == explorer.weight.rank_bound
+
+
+@pytest.mark.parametrize(
+    ("family", "numbers", "rank"),
+    [
+        ("low rank", 64, 2),
+        ("block diagonal", 64, 16),
+        ("block low rank", 64, 8),
+        ("multi-level", 192, 14),
+        ("block tensor train", 256, 16),
+        ("Kronecker", 32, 16),
+        ("butterfly", 128, 16),
+    ],
+)
+def test_counts(family, numbers, rank):
+    explorer = WeightExplorer(family, 16, 4, 2)
+    assert (explorer.weight.num_parameters, explorer.measured_rank) == (numbers, rank)
+
+
+def test_a_train_leads_from_low_rank_to_every_matrix():
+    explorer = WeightExplorer("block tensor train", 16, 1, 1)
+    found = []
+    for p in BLOCKS[:5]:
+        explorer.blocks = p
+        found.append((explorer.weight.num_parameters, explorer.measured_rank))
+    assert found == [(32, 1), (64, 4), (128, 16), (256, 16), (512, 16)]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            {"family": "dense"},
+            "family, expected one of 'low rank', 'block diagonal', 'block low rank', 'multi-level', ",
+        ),
+        ({"dim": 12}, "dim, expected one of 8, 16, 32, got 12"),
+        ({"blocks": 3}, "blocks, expected one of 1, 2, 4, 8, 16, 32, got 3"),
+        ({"blocks": True}, "blocks, expected one of 1, 2, 4, 8, 16, 32, got True"),
+        ({"rank": 5}, "rank, expected an int from 1 to 4, got 5"),
+        ({"rank": None}, "rank, expected an int from 1 to 4, got None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state, message):
+    with pytest.raises(ValueError, match=f"^{re.escape('WeightExplorer: ' + message)}"):
+        WeightExplorer(**state)
+    explorer = WeightExplorer()
+    for name, value in state.items():
+        with pytest.raises(ValueError, match=f"^WeightExplorer: {name}, expected"):
+            setattr(explorer, name, value)
+    assert repr(explorer) == "WeightExplorer(family='block tensor train', dim=16, blocks=4, rank=1)"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_still_picture_shows_the_matrix_and_its_singular_values(family):
+    explorer, figure = WeightExplorer(family, 16, 2, 1), Figure()
+    explorer.draw(figure)
+    left, right = figure.axes[:2]
+    np.testing.assert_array_equal(left.images[0].get_array().filled(0), explorer.matrix)
+    assert left.get_title() == f"{family}: {explorer.weight.num_parameters:,} of 256 numbers"
+    assert right.get_title() == f"singular values: rank {explorer.measured_rank}"
+    assert [bar.get_height() for bar in right.patches] == explorer.singular_values.clamp(min=FLOOR).tolist()
+    counted = Figure().add_subplot().bar(0, 1, color=FILLS["counted"]).patches[0].get_facecolor()
+    assert sum(bar.get_facecolor() == counted for bar in right.patches) == explorer.measured_rank
+    tolerance, bound = right.lines
+    assert list(tolerance.get_ydata()) == [explorer.cut] * 2
+    assert list(bound.get_xdata()) == [explorer.weight.rank_bound + 0.5] * 2
+
+
+def test_display_has_the_live_picture_and_a_small_still_one():
+    explorer = WeightExplorer("multi-level", dim=32, blocks=32)
+    data, _ = explorer._repr_mimebundle_()
+    still = base64.b64decode(data["image/png"], validate=True)
+    assert data["text/plain"] == repr(explorer)
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert still.startswith(b"\x89PNG\r\n")
+    assert len(still) < 100_000
+    assert len(explorer._draws) < 45_000
+
+
+def test_script_is_one_module_that_loads_nothing_and_has_the_numbers_of_python():
+    source = WeightExplorer._esm
+    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", source, flags=re.MULTILINE)
+    assert source.count("export default") == 1
+    assert source.count("function singularValues") == source.count("function orthogonalise") == 1
+    assert min(map(int, re.findall(r"font\((\d+)", source))) >= 12
+    assert f"[LEAST, MOST, MAX_RANK] = [{int(math.log2(DIMS[0]))}, {int(math.log2(DIMS[-1]))}, {MAX_RANK}]" in source
+    assert all(f'  "{family}",\n' in source for family in FAMILIES)
+    assert f"[LOW, HIGH] = [{round(math.log10(FLOOR))}, 6]" in source
+    assert WeightExplorer()._cut == CUT == 1e-12
+    assert all(f": {colour};" in WeightExplorer._css for colour in FILLS.values())
+
+
+def test_a_script_without_its_singular_values_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(weight_explorer, "FOLDER", tmp_path)
+    (tmp_path / "block_explorer.js").write_text("export function values() {\n}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^script: expected one import and one source of it, got 1 and 0$"):
+        script()

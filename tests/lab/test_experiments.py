@@ -1,0 +1,272 @@
+"""Experiments run at tiny sizes, go on where they stopped, mix with nothing foreign, and say how they were made."""
+
+import json
+import math
+import statistics
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from smalearn import train
+from smalearn.data import mqar
+from smalearn.lab.experiments import recall
+from smalearn.lab.experiments.jobs import run_jobs
+from smalearn.lab.experiments.recall import FULL, MIXERS, PARTS, SMOKE, Setting, build, jobs, main, run, table
+from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
+from smalearn.linear_attention import linear_attention_parallel
+from smalearn.models import Mamba1, Mamba2
+from smalearn.ssd import ssd_quadratic
+from smalearn.testing import assert_close
+
+COMMAND, SETTINGS = "python -m example", {"size": (3, 4), "name": "ä"}
+JOBS = {f"job {k}": {"base": k} for k in range(4)}
+
+
+def square(base):
+    return {"square": base**2, "threads": torch.get_num_threads()}
+
+
+def fails(base):
+    if base == 2:
+        raise OSError("no memory")
+    return square(base)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_jobs_are_done_and_kept_in_their_order(tmp_path, workers):
+    path = tmp_path / "out put.json"
+    result = run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers)
+    assert json.loads(path.read_text(encoding="utf-8")) == result
+    assert list(result["runs"]) == list(JOBS)
+    assert [one["square"] for one in result["runs"].values()] == [0, 1, 4, 9]
+    assert (result["command"], result["settings"]) == (COMMAND, {"size": [3, 4], "name": "ä"})
+    assert {"cpu", "cores", "torch", "python", "date"} <= set(result["machine"])
+    if workers:
+        assert {one["threads"] for one in result["runs"].values()} == {1}
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    path, called = tmp_path / "run.json", []
+
+    def once(base):
+        called.append(base)
+        if base == 2 and called.count(2) == 1:
+            raise KeyboardInterrupt
+        return square(base)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(path, COMMAND, SETTINGS, JOBS, once, workers=0)
+    assert list(json.loads(path.read_text(encoding="utf-8"))["runs"]) == ["job 0", "job 1"]
+    result = run_jobs(path, COMMAND, SETTINGS, JOBS, once, workers=0)
+    assert called == [0, 1, 2, 2, 3]
+    assert list(result["runs"]) == list(JOBS)
+    assert run_jobs(path, COMMAND, SETTINGS, JOBS, once, workers=0) == result
+    assert called == [0, 1, 2, 2, 3]
+
+
+def test_a_job_that_fails_says_so_and_the_others_are_kept(tmp_path):
+    path = tmp_path / "run.json"
+    with pytest.raises(OSError, match="no memory"):
+        run_jobs(path, COMMAND, SETTINGS, JOBS, fails, workers=1)
+    assert list(json.loads(path.read_text(encoding="utf-8"))["runs"]) == ["job 0", "job 1"]
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path):
+    path = tmp_path / "run.json"
+    run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers=0)
+    before = path.read_bytes()
+    for command, settings in (("python -m other", SETTINGS), (COMMAND, SETTINGS | {"size": (3, 5)})):
+        with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is of another command or other settings; give"):
+            run_jobs(path, command, settings, JOBS, square, workers=0)
+        assert path.read_bytes() == before
+    for text in ("notes", "[]", "{}", '{"command": 1, "settings": 2, "runs": 3}'):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is no result \(\w+\); give another file"):
+            run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers=0)
+        assert path.read_text(encoding="utf-8") == text
+    with pytest.raises(ValueError, match=r"run_jobs: there is no folder .*nowhere for the result"):
+        run_jobs(tmp_path / "nowhere" / "run.json", COMMAND, SETTINGS, JOBS, square, workers=0)
+
+
+# ---------------------------------------------------------------- recall
+
+
+@pytest.fixture(scope="module")
+def smoke():
+    return {name: run(**job) for name, job in jobs(SMOKE).items()}
+
+
+def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
+    path = tmp_path / "recall.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["command"] == "python -m smalearn.lab.experiments.recall --smoke"
+    for name, one in smoke.items():
+        found = dict(stored["runs"][name])
+        assert found.pop("seconds") >= 0
+        assert found == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+    out = capsys.readouterr().out
+    assert f"{len(smoke)}/{len(smoke)}  2 pairs, Mamba-2, N = 2, seed 1" in out
+    assert out.splitlines()[-5:] == table(stored).splitlines()
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "recall.json"
+    path.write_text("notes", encoding="utf-8")
+    assert main(["-o", str(path), "--smoke"]) == 1
+    assert "recall: run_jobs: " in capsys.readouterr().err
+    path.unlink()
+    monkeypatch.setattr(train, "accuracy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 130
+    assert "recall: stopped; the same command goes on with" in capsys.readouterr().err
+    assert not path.exists()  # half a run is none
+
+
+def test_a_run_says_all_that_the_chapter_draws(smoke):
+    for name, one in smoke.items():
+        assert name == f"2 pairs, {one['mixer']}, N = {one['state']}, seed {one['seed']}"
+        assert list(one["accuracies"]) == ["3"]
+        assert one["accuracy"] == one["accuracies"]["3"]
+        assert len(one["losses"]) == 1
+        assert all(math.isfinite(loss) for loss in one["losses"])
+    assert json.loads(json.dumps(smoke)) == smoke
+
+
+def test_losses_are_means_of_ten_steps(monkeypatch):
+    setting = asdict(Setting(2, {}, 10, 8, steps=23, batch=2, dim=4, tests=2))
+    kept = {}
+
+    def spy(*args, **kwargs):
+        model, record = train.train(*args, **kwargs)
+        kept["losses"] = record.losses
+        return model, record
+
+    monkeypatch.setattr(recall, "train", spy)
+    found = run("Mamba-2", 1, setting, 0)["losses"]
+    parts = kept["losses"][:10], kept["losses"][10:20], kept["losses"][20:]
+    assert found == [round(statistics.fmean(part), 4) for part in parts]
+
+
+def test_equal_states_are_equal():
+    """What is kept after a text of T tokens: 2·D·T for attention, 2·D·N for the others, in the two blocks together."""
+    setting = SMOKE["2 pairs"]
+    sizes = {mixer: run(mixer, 4, asdict(setting), 0)["entries"] for mixer in MIXERS}
+    assert sizes.pop("attention") == 2 * setting.dim * setting.length
+    assert set(sizes.values()) == {2 * setting.dim * 4}
+
+
+def test_models_differ_in_their_mixer_alone():
+    setting = FULL["8 pairs"]
+    models = [build(mixer, 16, setting, 0) for mixer in MIXERS]
+    for model in models:
+        assert len(model.blocks) == 2
+        assert {block.mixer.dim for block in model.blocks} == {setting.dim}
+        assert model.positions is None
+        assert all(block.mlp is None for block in model.blocks)
+    counts = [sum(p.numel() for p in model.parameters()) for model in models]
+    assert max(counts) < 2 * min(counts)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_variant_decodes_as_it_trains(mixer):
+    torch.manual_seed(0)
+    for block in MIXERS[mixer](8, 4):
+        block.double()
+        x, cache = torch.randn(2, 7, 8, dtype=torch.float64), block.start(2)
+        wanted = block(x)
+        for t in range(7):
+            y, cache = block.step(x[:, t], cache)
+            assert_close(y, wanted[:, t])
+
+
+def test_a_variant_differs_in_one_part():
+    """Mamba-2 with the older parts, put in one after the other; the norm put into the older block."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 7, 8).double()
+    block = unnormed(8, 4, head_dim=4).double()
+    normed = Mamba2(8, 4, head_dim=4).double()
+    normed.load_state_dict(block.state_dict() | {"norm.weight": torch.ones(16)})
+    seen = []
+    for one in (block, normed):
+        hook = one.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        one(x)
+        hook.remove()
+    assert_close(seen[1], seen[0] / (seen[0].square().mean(-1, keepdim=True) + 1e-5).sqrt())
+    older, normed = Mamba1(8, 4).double(), NormedMamba1(8, 4).double()
+    normed.load_state_dict(older.state_dict() | {"norm.weight": torch.ones(16)})
+    for one in (older, normed):
+        hook = one.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        one(x)
+        hook.remove()
+    assert_close(seen[3], seen[2] / (seen[2].square().mean(-1, keepdim=True) + 1e-5).sqrt())
+
+
+def test_without_decay_it_is_linear_attention_with_one_step_size_per_token():
+    torch.manual_seed(0)
+    block, x = undecayed(8, 4, head_dim=4).double(), torch.randn(2, 7, 8).double()
+    X, log_a, B, C = block.operands(x)
+    assert log_a.abs().max() == 0
+    assert_close(ssd_quadratic(X, log_a, B, C)[0], linear_attention_parallel(C, B, X))
+    block(x).sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in block.parameters())
+
+
+def test_in_sequence_all_operands_wait_for_x():
+    """B, C and dt change with the rows that make X; beside it, they do not."""
+    torch.manual_seed(0)
+    x, changed = torch.randn(7, 8).double(), {}
+    for kind in (SequentialMamba2, Mamba2):
+        block, seen = kind(8, 4, head_dim=4).double(), []
+        inner = block._operands
+        block._operands = lambda *args, inner=inner, seen=seen: seen.append(inner(*args)) or seen[-1]
+        block(x)
+        with torch.no_grad():
+            block.in_proj.weight[16:32] += 1
+        block(x)
+        changed[kind] = [not torch.equal(*pair) for pair in zip(*seen, strict=True)]
+    assert changed == {SequentialMamba2: [True] * 5, Mamba2: [True, True, False, False, False]}
+
+
+def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(monkeypatch):
+    seen = []
+
+    def spy(model, task, plan, test, progress):
+        seen.append([task(0), task(1), test])
+        return train.train(model, task, plan, test, progress=progress)
+
+    monkeypatch.setattr(recall, "train", spy)
+    setting = Setting(4, {}, 20, 32, steps=2, batch=8, dim=4, tests=8)
+    for seed in (0, 1):
+        run("Mamba-2", 1, asdict(setting), seed)
+    assert torch.equal(seen[0][2][0], seen[1][2][0])
+    batches = [inputs for one in seen for inputs, _ in one[:2]] + [seen[0][2][0]]
+    for k, batch in enumerate(batches):
+        assert not any(torch.equal(batch, other) for other in batches[:k])
+    first, again, other = (build("Mamba-1", 2, setting, seed).head.weight for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("settings", [SMOKE, FULL, PARTS])
+def test_the_jobs_are_all_combinations_seed_after_seed(settings):
+    found = list(jobs(settings).values())
+    assert len(found) == sum(s.seeds * sum(map(len, s.states.values())) for s in settings.values())
+    assert [job["seed"] for job in found] == sorted(job["seed"] for job in found)
+    for setting in settings.values():
+        assert set(setting.states) <= set(MIXERS)
+        mqar(1, setting.length, setting.pairs, setting.vocabulary, 0)  # sizes that fit
+
+
+def test_the_table_has_a_line_for_each_model():
+    one = {"pairs": 8, "mixer": "Mamba-2", "state": 16, "entries": 2048, "accuracy": 0.99, "seconds": 30.0}
+    runs = {"a": one, "b": one | {"accuracy": 0.5, "seconds": 40.0}, "c": one | {"mixer": "attention", "state": 0}}
+    assert table({"runs": runs}).splitlines() == [
+        " 8 pairs  Mamba-2               N = 16   2048 entries  0.990 0.500  35 s",
+        " 8 pairs  attention             N =  0   2048 entries  0.990  30 s",
+    ]

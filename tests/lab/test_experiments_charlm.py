@@ -1,0 +1,286 @@
+"""Models of characters run at toy size, differ in what they should and nothing else, and say what they were made of."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from smalearn import data, train
+from smalearn.data import Source, Text
+from smalearn.lab.experiments import charlm
+from smalearn.lab.experiments.charlm import FULL, PAPER, RATES, SMOKE, Setting, build, jobs, main, run, table
+from smalearn.models import FullAttention, Mamba2, MultiLevelAttention, WindowAttention
+from smalearn.multilevel import parse_ranks
+
+TOY = SMOKE["toy"]
+SHORT = Text("to be, or not to be: that is the question. " * 40, Source("tinyshakespeare", "s", "l", "0" * 64))
+
+
+@pytest.fixture(scope="module")
+def smoke():
+    return {name: run(**job) for name, job in jobs(SMOKE).items()}
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
+    path = tmp_path / "charlm.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["command"] == "python -m smalearn.lab.experiments.charlm --smoke"
+    for name, one in smoke.items():
+        found = dict(stored["runs"][name])
+        assert found.pop("seconds") >= 0
+        assert found == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+    shown = capsys.readouterr()
+    assert f"{len(smoke)}/{len(smoke)}  toy, Mamba-2, lr 0.002, seed 1" in shown.out
+    assert shown.out.splitlines()[-10:] == table(stored).splitlines()
+    assert shown.err.startswith("charlm: data: Python's documentation")
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
+
+
+def test_the_file_says_which_text_it_is_about(tmp_path, monkeypatch):
+    """A text that stands in for Shakespeare is recorded by its own name, and does not go on with his results."""
+    path, asked = tmp_path / "charlm.json", replace(TOY, mixers=("full",), data="tinyshakespeare", lrs=(1e-3,))
+    monkeypatch.setitem(charlm.EXPERIMENT.variants, "--smoke", ("", {"toy": asked}))
+    monkeypatch.setattr(charlm, "load_text", lambda name: SHORT if name == "tinyshakespeare" else data.load_text(name))
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    assert settings["data"] == {"tinyshakespeare": asdict(SHORT.source)}
+    assert settings["toy"]["data"] == "tinyshakespeare"
+    monkeypatch.setattr(charlm, "load_text", lambda name: data.load_text("python topics"))
+    before = path.read_bytes()
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 1  # of other settings
+    assert path.read_bytes() == before
+    path.unlink()
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    assert list(settings["data"]) == ["python topics"]
+    assert len(settings["data"]["python topics"]["sha256"]) == 64
+    assert settings["toy"]["data"] == "python topics"
+
+
+def test_a_run_has_the_text_it_says_or_none(monkeypatch):
+    other = Text(SHORT.text, replace(SHORT.source, name="python topics", sentence="in place of it"))
+    monkeypatch.setattr(charlm, "load_text", lambda name: other)
+    with pytest.raises(ValueError, match="run: text must be tinyshakespeare, got python topics: in place of it"):
+        run("full", 1e-3, asdict(replace(TOY, data="tinyshakespeare")), 0)
+
+
+def test_a_device_is_there_or_it_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="run: device must be there, got cuda without a GPU that torch can use"):
+        run("full", 1e-3, asdict(replace(TOY, device="cuda")), 0)
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "charlm.json"
+    path.write_text("notes", encoding="utf-8")
+    assert main(["-o", str(path), "--smoke"]) == 1
+    assert "charlm: run_jobs: " in capsys.readouterr().err
+    path.unlink()
+    monkeypatch.setattr(train, "accuracy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 130
+    assert "charlm: stopped; the same command goes on with" in capsys.readouterr().err
+    assert not path.exists()  # half a run is none
+    monkeypatch.setenv("SMALEARN_DATA", str(tmp_path))
+    assert main(["-o", str(path)]) == 1
+    wanted = "charlm: load_text: SMALEARN_DATA must have the file tinyshakespeare_input.txt, got none in "
+    assert capsys.readouterr().err.startswith(wanted)
+
+
+def test_workers_do_what_this_process_does(tmp_path, monkeypatch, smoke):
+    monkeypatch.setitem(charlm.EXPERIMENT.variants, "--smoke", ("", {"toy": replace(TOY, mixers=("2|2",), seeds=1)}))
+    path = tmp_path / "charlm.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "2"]) == 0
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert set(runs) == {f"toy, 2|2, lr 0.00{k}, seed 0" for k in (1, 2)}
+    for name, one in runs.items():
+        assert one["loss"] == pytest.approx(smoke[name]["loss"], abs=1e-4)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_run_says_all_that_the_chapter_draws(smoke):
+    for name, one in smoke.items():
+        assert name == f"toy, {one['mixer']}, lr {one['lr']:.2g}, seed {one['seed']}"
+        assert list(one["test_losses"]) == ["3"]
+        assert one["loss"] == one["test_losses"]["3"]
+        assert len(one["losses"]) == 1
+        assert all(math.isfinite(loss) for loss in (*one["losses"], one["loss"]))
+    assert json.loads(json.dumps(smoke)) == smoke
+
+
+def test_costs_are_those_of_a_count_pair_by_pair(smoke):
+    """T = 12, two heads of 4 features, float32; blocks of 12 and 6. Of each layer: score MACs, pairs, keys, values."""
+    T = TOY.length
+    pairs = [(i, j) for i in range(T) for j in range(i + 1)]
+    near = sum(i - j <= 3 for i, j in pairs)
+    full = 4 * len(pairs), len(pairs), 4 * T, 4 * T
+    levels = sum(2 + 2 * (i // 6 == j // 6) for i, j in pairs), len(pairs), 2 * T + 2 * 6, 4 * T
+    window = 4 * near, near, 4 * 3, 4 * 3
+    known = {"full": full, "2|2": levels, "window 3": window}
+    for mixer in TOY.mixers[:-1]:
+        one, kinds = smoke[f"toy, {mixer}, lr 0.001, seed 0"], mixer.split(" + ")
+        macs, seen, keys, values = (2 * sum(x) for x in zip(known[kinds[0]], known[kinds[-1]], strict=True))
+        assert (one["score_macs"], one["value_macs"]) == (macs, 4 * seen)
+        assert (one["key_bytes"], one["cache_bytes"]) == (4 * keys, 4 * (keys + values))
+    one = smoke["toy, Mamba-2, lr 0.001, seed 0"]
+    assert (one["score_macs"], one["value_macs"], one["key_bytes"]) == (0, 0, 0)
+    assert one["cache_bytes"] == 4 * 4 * (16 * 8 + 3 * (16 + 2 * 8))  # four layers: state, window of the convolution
+
+
+def test_the_validation_is_never_trained_on_and_seeds_differ(monkeypatch):
+    seen = []
+
+    def spy(model, task, plan, test, progress):
+        seen.append([task(0), task(1), test])
+        return train.train(model, task, plan, test, progress=progress)
+
+    numbers = "".join(chr(0x4E00 + k) for k in range(2000))  # every character tells where it stands
+    monkeypatch.setattr(charlm, "train", spy)
+    monkeypatch.setattr(charlm, "load_text", lambda name: Text(numbers, replace(SHORT.source, name=name)))
+    for seed in (0, 1):
+        run("2|2", 1e-3, asdict(replace(TOY, steps=1)), seed)
+    for batches in seen:
+        assert all(part.max() < 1800 for inputs in batches[:2] for part in inputs)
+        assert all(part.min() >= 1800 for part in batches[2])
+    assert torch.equal(seen[0][2][0], seen[1][2][0])
+    drawn = [inputs for batches in seen for inputs, _ in batches[:2]]
+    assert not any(torch.equal(a, b) for k, a in enumerate(drawn) for b in drawn[:k])
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_a_mixer_is_what_its_name_says():
+    setting = replace(FULL["RoPE"], layers=3)
+    layers = {name: [block.mixer for block in build(name, setting, 65, 0).blocks] for name in FULL["RoPE"].mixers}
+    assert all(type(layer) is FullAttention for layer in layers["full"])
+    for split in ("8|4|2|2", "2|2|4|8"):
+        assert all(type(layer) is MultiLevelAttention for layer in layers[split])
+        assert {layer.ranks for layer in layers[split]} == {parse_ranks(split)}
+        assert {layer.block_lens for layer in layers[split]} == {(128, 64, 32, 16)}
+    assert {layer.window for layer in layers["window 16"]} == {16}
+    assert [type(layer) for layer in layers["full + window 16"]] == [FullAttention, WindowAttention, FullAttention]
+    assert len(layers["full + window 16"]) == 3
+    assert all(layer.rope for mixers in layers.values() for layer in mixers)
+    assert [type(block.mixer) for block in build("Mamba-2", setting, 65, 0).blocks] == [Mamba2] * 6
+
+
+def test_models_differ_in_their_scores_alone():
+    for title in ("learned positions", "RoPE"):
+        setting = FULL[title]
+        models = [build(mixer, setting, 65, 3) for mixer in setting.mixers]
+        states = [model.state_dict() for model in models]
+        assert all(state.keys() == states[0].keys() for state in states)
+        assert all(torch.equal(state[key], states[0][key]) for state in states for key in state)
+        assert (models[0].positions is None) == (title == "RoPE")
+    full, mamba = (
+        sum(p.numel() for p in build(m, FULL["equal parameters"], 65, 0).parameters()) for m in ("full", "Mamba-2")
+    )
+    assert abs(full / mamba - 1) < 0.01
+
+
+def test_unknown_parts_are_refused():
+    with pytest.raises(ValueError, match="build: positions must be one of learned, RoPE, got 'ALiBi'"):
+        build("full", replace(TOY, positions="ALiBi"), 9, 0)
+    with pytest.raises(ValueError, match="build: scheme must be one of standard, width-stable, got 'wide'"):
+        build("full", replace(TOY, scheme="wide"), 9, 0)
+    with pytest.raises(ValueError, match="parse_ranks: "):
+        build("fully", TOY, 9, 0)
+
+
+def test_the_paper_is_there_at_its_size():
+    """Six layers, T = 1024, heads of 64, four widths, 32|8|6|4|4|4|4|2, window 128, global before two windows."""
+    assert [setting.dim for setting in PAPER.values()] == [256, 384, 512, 768]
+    for setting in PAPER.values():
+        assert (setting.layers, setting.length, setting.dim // setting.heads, setting.batch) == (6, 1024, 64, 32)
+        assert setting.positions == "learned"
+        assert "32|8|6|4|4|4|4|2" in setting.mixers
+    assert sum(parse_ranks("32|8|6|4|4|4|4|2")) == 64
+
+
+def test_the_paper_runs_when_it_is_made_small():
+    """Its own mixers, eight levels and all, at a sixteenth of the length and one step."""
+    setting = replace(
+        PAPER["D = 256"],
+        data="python topics",
+        length=128,
+        dim=64,
+        heads=1,
+        mlp=8,
+        steps=1,
+        batch=1,
+        tests=1,
+        device="cpu",
+    )
+    for mixer in setting.mixers:
+        one = run(mixer, 1e-3, asdict(setting), 0)
+        assert math.isfinite(one["loss"])
+        kinds = [type(block.mixer).__name__ for block in build(mixer, setting, 9, 0).blocks]
+        assert len(kinds) == 6
+        if "+" in mixer:
+            assert kinds == ["FullAttention", "WindowAttention", "WindowAttention"] * 2
+
+
+# ---------------------------------------------------------------- widths
+
+
+def test_the_rates_fall_with_the_width_and_the_head_begins_at_zero():
+    models = {dim: build("8|4|2|2", RATES[f"D = {dim}, width-stable"], 65, 0) for dim in (32, 64, 128)}
+    for dim, model in models.items():
+        for name, p in model.named_parameters():
+            matrix = p.ndim == 2 and "embedding" not in name
+            assert getattr(p, "lr_scale", 1.0) == (64 / dim if matrix else 1.0), name
+        assert model.head.weight.abs().max() == 0
+        for block in model.blocks:
+            for layer in (block.mixer.in_proj, block.mixer.out_proj, block.mlp[1], block.mlp[3]):
+                assert layer.weight.std().item() == pytest.approx(layer.in_features**-0.5, rel=0.05)
+    plain = build("full", RATES["D = 32, standard"], 65, 0)
+    assert not any(hasattr(p, "lr_scale") for p in plain.parameters())
+
+
+def test_one_step_moves_outputs_as_much_at_every_width():
+    """What the scheme is for: the rate that is right for one width is right for another; as it is, wide ones jump."""
+    moved = {}
+    for scheme in ("standard", "width-stable"):
+        for dim in (32, 256):
+            setting = replace(RATES["D = 32, standard"], dim=dim, heads=dim // 16, mlp=4 * dim, scheme=scheme)
+            model, x = build("full", setting, 20, 0), torch.arange(60).view(2, 30) % 20
+            task = [(x, x.roll(1, -1))] * 4
+            before = model(x)
+            train.train(
+                model, lambda step, task=task: task[step], train.Plan(steps=4, lr=2e-3, warmup=0.0), progress=False
+            )
+            moved[scheme, dim] = (model(x) - before).square().mean().sqrt().item()
+    growth = {scheme: moved[scheme, 256] / moved[scheme, 32] for scheme in ("standard", "width-stable")}
+    assert growth["width-stable"] < 1.6
+    assert growth["standard"] > 1.5 * growth["width-stable"]
+
+
+# ---------------------------------------------------------------- jobs and table
+
+
+@pytest.mark.parametrize("settings", [SMOKE, FULL, RATES, PAPER])
+def test_the_jobs_are_all_combinations_seed_after_seed(settings):
+    found = jobs(settings)
+    assert len(found) == sum(s.seeds * len(s.mixers) * len(s.lrs) for s in settings.values())
+    assert [job["seed"] for job in found.values()] == sorted(job["seed"] for job in found.values())
+    assert all(Setting(**job["setting"]) in settings.values() for job in found.values())
+
+
+def test_the_table_has_a_line_for_each_model():
+    one = {"score_macs": 100, "key_bytes": 64, "parameters": 10, "loss": 2.0004, "seconds": 30.0}
+    runs = {"a, full, lr 0.1, seed 0": one, "a, full, lr 0.1, seed 1": one | {"loss": 1.5, "seconds": 40.0}}
+    runs["a, 2|2, lr 0.1, seed 0"] = one
+    assert table({"runs": runs}).splitlines() == [
+        "a, full, lr 0.1        100 score MACs      64 B keys      10 parameters  2.000 1.500  35 s",
+        "a, 2|2, lr 0.1         100 score MACs      64 B keys      10 parameters  2.000  30 s",
+    ]
+    assert table({"runs": {}}) == ""

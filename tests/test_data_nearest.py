@@ -1,0 +1,109 @@
+"""The nearest point is the nearest, the sphere is uniform, chance is what it should be, and one full head is enough."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smalearn._checks import ShapeError
+from smalearn.data import full_rank_head, nearest_neighbour
+from smalearn.testing import assert_close
+
+SIZES = {
+    "examples": st.integers(1, 5),
+    "dim": st.integers(2, 20),
+    "points": st.integers(1, 17),
+    "seed": st.integers(0, 2**62),
+}
+
+
+@settings(deadline=None)
+@given(st.fixed_dictionaries(SIZES))
+def test_it_is_what_its_docstring_says(drawn):
+    queries, X, nearest = nearest_neighbour(**drawn, dtype=torch.float64)
+    assert queries.shape == (drawn["examples"], drawn["dim"])
+    assert X.shape == (drawn["examples"], drawn["points"], drawn["dim"])
+    assert nearest.dtype == torch.int64
+    assert_close(queries.norm(dim=-1), torch.ones(drawn["examples"]).double())
+    assert_close(X.norm(dim=-1), torch.ones(X.shape[:2]).double())
+    for query, points, k in zip(queries.tolist(), X.tolist(), nearest.tolist(), strict=True):
+        distances = [math.dist(query, point) for point in points]
+        assert distances[k] == min(distances)
+
+
+@settings(deadline=None)
+@given(st.fixed_dictionaries(SIZES))
+def test_a_seed_is_the_examples(drawn):
+    for dtype in (None, torch.float64):
+        first, again = (nearest_neighbour(**drawn, dtype=dtype) for _ in range(2))
+        assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+        assert first[0].dtype == first[1].dtype == (dtype or torch.get_default_dtype())
+        other = nearest_neighbour(**drawn | {"seed": drawn["seed"] + 1}, dtype=dtype)
+        assert not torch.equal(other[1], first[1])
+
+
+def test_the_points_are_uniform_on_the_sphere():
+    """Mean 0, covariance I/d, and E x_1^4 = 3/(d(d + 2)), which the normal distribution does not have."""
+    dim = 6
+    queries, X, _ = nearest_neighbour(4000, dim, 5, seed=1, dtype=torch.float64)
+    for drawn in (queries, X.flatten(0, 1)):
+        spread = 5 / len(drawn) ** 0.5
+        assert drawn.mean(0).abs().max() < spread
+        assert (drawn.mT @ drawn / len(drawn) - torch.eye(dim) / dim).abs().max() < spread / dim
+        assert ((drawn**4).mean(0) - 3 / (dim * (dim + 2))).abs().max() < spread / dim
+
+
+@pytest.mark.parametrize("points", [2, 5, 16])
+def test_chance_is_one_in_the_number_of_points(points):
+    """Three standard deviations of a binomial; and the answer 0 has error 1."""
+    examples = 5000
+    _, X, nearest = nearest_neighbour(examples, 4, points, seed=2, dtype=torch.float64)
+    counts = torch.bincount(nearest, minlength=points) / examples
+    spread = (1 / points * (1 - 1 / points) / examples) ** 0.5
+    assert (counts - 1 / points).abs().max() < 4 * spread
+    assert_close(X[range(examples), nearest].square().sum(-1), torch.ones(examples).double())
+
+
+def test_a_head_of_full_rank_solves_it():
+    queries, X, nearest = nearest_neighbour(2000, 16, 16, seed=3, dtype=torch.float64)
+    wanted, errors = X[range(2000), nearest], []
+    for beta in (0.0, 10.0, 100.0, 1e3, 1e5, 1e8):
+        errors.append((full_rank_head(queries, X, beta) - wanted).square().sum(-1).mean().item())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.9  # the mean of all points
+    assert errors[-1] < 1e-6
+    assert_close(full_rank_head(queries, X, 0.0), X.mean(1))
+
+
+def test_half_of_the_rank_does_not():
+    """The same head on half of the coordinates prefers another point in about half of the examples, at any β."""
+    queries, X, nearest = nearest_neighbour(2000, 16, 16, seed=4, dtype=torch.float64)
+    blind = torch.linalg.vecdot(queries[:, None, :8], X[..., :8]).argmax(-1)
+    assert 0.2 < (blind == nearest).double().mean() < 0.6
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+def test_the_head_broadcasts_and_has_gradients(leading):
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(*leading, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    X = torch.randn(5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
+    wanted = ((2 * queries @ X.mT).exp() / (2 * queries @ X.mT).exp().sum(-1, keepdim=True)) @ X
+    assert_close(full_rank_head(queries, X, 2.0), wanted)
+    assert torch.autograd.gradcheck(lambda q, x: full_rank_head(q, x, 2.0), (queries, X))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"examples": 0}, "nearest_neighbour: examples must be an integer ≥ 1, got 0"),
+        ({"dim": 1}, "nearest_neighbour: dim must be an integer ≥ 2, got 1"),
+        ({"points": 2.0}, r"nearest_neighbour: points must be an integer ≥ 1, got 2\.0"),
+    ],
+)
+def test_sizes_that_do_not_fit(change, message):
+    with pytest.raises(ValueError, match=message):
+        nearest_neighbour(**({"examples": 2, "dim": 3, "points": 4, "seed": 0} | change))
+    with pytest.raises(ShapeError, match="full_rank_head: axis 'd' is 3 in queries but 4 in X"):
+        full_rank_head(torch.zeros(2, 3), torch.zeros(2, 5, 4), 1.0)

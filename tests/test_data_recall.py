@@ -1,0 +1,120 @@
+"""The tasks are what their docstrings say, for all sizes, and cannot be solved without remembering."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smalearn.data import IGNORE, MQAR_BLANK, mqar, mqar_lookup
+
+
+@st.composite
+def sizes(draw):
+    pairs = draw(st.integers(1, 9))
+    return {
+        "examples": draw(st.integers(1, 4)),
+        "length": draw(st.integers(4 * pairs, 4 * pairs + 30)),
+        "pairs": pairs,
+        "vocabulary": draw(st.integers(2 * pairs + 2, 60)),
+        "seed": draw(st.integers(0, 2**62)),
+        "power": draw(st.sampled_from([0.01, 0.5, 1.0, 3.0])),
+    }
+
+
+@settings(deadline=None)
+@given(sizes())
+def test_mqar_is_what_its_docstring_says(drawn):
+    inputs, targets = mqar(**drawn)
+    pairs, half, length = drawn["pairs"], drawn["vocabulary"] // 2, drawn["length"]
+    assert inputs.shape == targets.shape == (drawn["examples"], length)
+    assert inputs.dtype == targets.dtype == torch.int64
+    for text, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
+        memory = dict(zip(text[0 : 2 * pairs : 2], text[1 : 2 * pairs : 2], strict=True))
+        assert len(memory) == len(set(memory.values())) == pairs
+        assert all(1 <= key < half <= value < drawn["vocabulary"] for key, value in memory.items())
+        asked = [t for t in range(length) if wanted[t] != IGNORE]
+        assert sorted(text[t] for t in asked) == sorted(memory)  # each key once, after all pairs
+        for t in range(length):
+            if t in asked:
+                assert t >= 2 * pairs
+                assert t % 2 == 0
+                assert wanted[t] == memory[text[t]]
+            elif t >= 2 * pairs:
+                assert text[t] == MQAR_BLANK
+
+
+@settings(deadline=None)
+@given(sizes())
+def test_a_lookup_is_always_right(drawn):
+    inputs, targets = mqar(**drawn)
+    assert torch.equal(mqar_lookup(inputs, drawn["pairs"]), targets)
+
+
+@settings(deadline=None)
+@given(sizes())
+def test_a_seed_is_the_text(drawn):
+    first, again = mqar(**drawn), mqar(**drawn)
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+
+
+def test_other_seeds_are_other_texts():
+    texts = torch.stack([mqar(50, 32, 8, 64, seed)[0] for seed in range(4)]).flatten(0, 1)
+    assert len(texts.unique(dim=0)) == 200
+
+
+@pytest.mark.parametrize("pairs", [2, 5, 8])
+def test_chance_is_one_in_the_number_of_pairs(pairs):
+    """For a guess among the values of the text: three standard deviations of a binomial."""
+    inputs, targets = mqar(2000, 4 * pairs, pairs, 64, seed=1)
+    asked = targets != IGNORE
+    generator = torch.Generator().manual_seed(0)
+    guess = inputs[:, 1 : 2 * pairs : 2].gather(1, torch.randint(pairs, inputs.shape, generator=generator))
+    right = (guess == targets)[asked].double().mean().item()
+    spread = (1 / pairs * (1 - 1 / pairs) / asked.sum().item()) ** 0.5
+    assert abs(right - 1 / pairs) < 3 * spread
+    # The last value that was read is no better a guess.
+    last = (inputs[:, 2 * pairs - 1, None] == targets)[asked].double().mean().item()
+    assert abs(last - 1 / pairs) < 3 * spread
+
+
+def test_keys_values_and_their_pairing_are_uniform():
+    inputs, _ = mqar(4000, 8, 2, 12, seed=3)
+    keys, values = inputs[:, 0:4:2].flatten(), inputs[:, 1:4:2].flatten()
+    assert (torch.bincount(keys)[1:] / len(keys) - 1 / 5).abs().max() < 0.02
+    assert (torch.bincount(values)[6:] / len(values) - 1 / 6).abs().max() < 0.02
+    table = torch.bincount(keys * 12 + values, minlength=72).view(6, 12)[1:, 6:] / len(keys)
+    assert (table - 1 / 30).abs().max() < 0.01
+
+
+def test_the_power_says_when_questions_come():
+    """Slot g is drawn first with probability g^(power - 1) / sum."""
+    early, even = (mqar(8000, 18, 1, 64, seed=2, power=power)[1] for power in (0.01, 1.0))
+    slots = torch.arange(1.0, 9)
+    for targets, power in ((early, 0.01), (even, 1.0)):
+        found = (targets[:, 2::2] != IGNORE).double().mean(0)
+        wanted = slots ** (power - 1) / (slots ** (power - 1)).sum()
+        assert (found - wanted).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"examples": 0}, "mqar: examples must be an integer ≥ 1, got 0"),
+        ({"pairs": 2.0}, r"mqar: pairs must be an integer ≥ 1, got 2\.0"),
+        ({"length": 15}, "mqar: length must be at least 4·pairs = 16, got 15"),
+        ({"vocabulary": 9}, r"mqar: vocabulary must be at least 2·pairs \+ 2 = 10, got 9"),
+        ({"power": 0}, "mqar: power must be positive, got 0"),
+        ({"power": float("nan")}, "mqar: power must be positive, got nan"),
+    ],
+)
+def test_sizes_that_do_not_fit(change, message):
+    with pytest.raises(ValueError, match=message):
+        mqar(**({"examples": 2, "length": 16, "pairs": 4, "vocabulary": 10, "seed": 0} | change))
+    with pytest.raises(ValueError, match="mqar_lookup: pairs must be an integer ≥ 1, got 0"):
+        mqar_lookup(torch.zeros(1, 4), 0)
+
+
+def test_the_example_is_the_same_on_every_machine():
+    inputs, targets = mqar(1, length=12, pairs=2, vocabulary=8, seed=3)
+    assert inputs.tolist() == [[3, 5, 2, 6, 2, 0, 0, 0, 3, 0, 0, 0]]
+    assert targets.tolist() == [[IGNORE, IGNORE, IGNORE, IGNORE, 6, IGNORE, IGNORE, IGNORE, 5, IGNORE, IGNORE, IGNORE]]

@@ -1,0 +1,639 @@
+"""Multi-level attention against a loop over pairs; its plan against a count of pairs; its costs against what runs."""
+
+import contextlib
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn import ShapeError
+from smalearn.fast import executed_macs, multilevel_attention
+from smalearn.fast.cpu import plan as tiling
+from smalearn.fast.cpu.layout import Layout
+from smalearn.multilevel import (
+    batched_scores,
+    halving_blocks,
+    key_numbers,
+    level_counts,
+    live_key_numbers,
+    multilevel_scores,
+    parse_ranks,
+    score_macs,
+)
+from smalearn.testing import assert_close, random_tensors
+
+PAPER = (32, 8, 6, 4, 4, 4, 4, 2)
+TINY = {"DIAGONAL": 4, "ROWS": 8, "KEYS": 16, "SCORES": 100}
+"""Sizes of tiles at which short sequences have all that long ones have."""
+
+
+@contextlib.contextmanager
+def tiles(**sizes):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in sizes.items():
+            patch.setattr(tiling, name, size)
+        yield
+
+
+def loop_scores(Q, K, ranks, block_lens):
+    """Pair by pair and level by level: the definition."""
+    length = Q.shape[0]
+    S = torch.zeros(length, length, dtype=torch.float64)
+    for i in range(length):
+        for j in range(length):
+            start = 0
+            for rank, size in zip(ranks, block_lens, strict=True):
+                if i // size == j // size:
+                    S[i, j] += Q[i, start : start + rank].double() @ K[j, start : start + rank].double()
+                start += rank
+    return S
+
+
+def loop(Q, K, V, ranks, block_lens, causal=True, bias=None):
+    """Row by row, with Python's exp."""
+    S = loop_scores(Q, K, ranks, block_lens) + (0 if bias is None else bias.double())
+    rows = []
+    for i in range(len(Q)):
+        sources = range(i + 1 if causal else len(Q))
+        highest = max(S[i, j].item() for j in sources)
+        weights = [math.exp(S[i, j].item() - highest) for j in sources]
+        rows.append(sum(w * V[j].double() for w, j in zip(weights, sources, strict=True)) / sum(weights))
+    return torch.stack(rows)
+
+
+def dense(Q, K, V, ranks, block_lens, causal=True, bias=None):
+    """softmax(S + bias) V with all of S."""
+    S = multilevel_scores(Q, K, ranks, block_lens)
+    S = S if bias is None else S + bias
+    future = torch.ones(S.shape[-2:], dtype=torch.bool).triu(1)
+    return (S.masked_fill(future, -math.inf) if causal else S).softmax(-1) @ V
+
+
+def with_gradients(function, operands, *args, **kwargs):
+    """Y, and the gradients of the operands for a seeded dY."""
+    operands = [None if x is None else x.detach().requires_grad_() for x in operands]
+    Q, K, V, bias = operands
+    Y = function(Q, K, V, *args, bias=bias, **kwargs)
+    (dY,) = random_tensors([Y.shape], seed=5)
+    return Y, *torch.autograd.grad(Y, [x for x in operands if x is not None], dY.to(Y.dtype))
+
+
+def assert_same(found, expected, output=1e-12, gradient=1e-11):
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        # At T = 1 the scores have no gradient: what is left of it is rounding, and is compared with a number near 1.
+        if theirs.abs().max() < 1e-14:
+            assert ours.abs().max() < 1e-14
+        else:
+            assert_close(ours, theirs, gradient if number else output)
+
+
+CASES = {
+    "one level": ((3,), (7,), 7),
+    "two levels": ((2, 3), (8, 4), 8),
+    "halves": ((2, 1, 2), (12, 6, 3), 12),
+    "blocks that do not divide T": ((2, 1, 2), (12, 6, 3), 11),
+    "a context far longer than T": ((2, 2), (64, 32), 13),
+    "zero ranks": ((0, 2, 0), (16, 8, 2), 13),
+    "thirds and fifths": ((1, 2, 1, 2), (30, 15, 3, 1), 29),
+    "equal levels": ((1, 2, 1), (10, 5, 5), 10),
+    "one token": ((2, 2), (2, 1), 1),
+}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("sizes", [{}, TINY], ids=["usual tiles", "tiny tiles"])
+def test_against_the_loop(name, causal, sizes):
+    ranks, block_lens, length = CASES[name]
+    Q, K, V = random_tensors([(length, sum(ranks)), (length, sum(ranks)), (length, 3)])
+    with tiles(**sizes):
+        assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), loop(Q, K, V, ranks, block_lens, causal))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_forms_of_the_scores_are_the_loop(name):
+    ranks, block_lens, length = CASES[name]
+    Q, K = random_tensors([(length, sum(ranks))] * 2)
+    expected = loop_scores(Q, K, ranks, block_lens)
+    assert_close(multilevel_scores(Q, K, ranks, block_lens), expected)
+    assert_close(batched_scores(Q, K, ranks, block_lens), expected)
+
+
+@st.composite
+def allocations(draw):
+    """T, ranks with zeros, nested block lengths that need not divide T, the first at least T."""
+    length = draw(st.integers(1, 90))
+    block_lens = [draw(st.integers(1, 9))]
+    while block_lens[0] < length or draw(st.booleans()):
+        block_lens.insert(0, block_lens[0] * draw(st.integers(1, 7)))
+        if len(block_lens) > 6:
+            block_lens[0] *= length
+            break
+    ranks = draw(st.lists(st.integers(0, 4), min_size=len(block_lens), max_size=len(block_lens)))
+    return length, tuple(ranks), tuple(block_lens)
+
+
+@settings(max_examples=60, deadline=None)
+@given(allocations(), st.booleans(), st.sampled_from([None, (), (3,), (2, 1), (2, 3), (4, 1, 1), (4, 2, 3)]))
+def test_any_allocation_groups_and_bias(allocation, causal, axes):
+    length, ranks, block_lens = allocation
+    queries, keys, features = (2, 3, length), (2, 1, length), sum(ranks)
+    shapes = [(*queries, features), (*keys, features), (*keys, 2), (*(axes or ()), length, length)]
+    *operands, bias = random_tensors(shapes)
+    operands = [*operands, None if axes is None else bias]
+    with tiles(**TINY):
+        found = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
+    expected = with_gradients(dense, operands, ranks, block_lens, causal=causal)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("length", "ranks", "block_lens"),
+    [
+        (997, (8,) * 8, halving_blocks(1024, 8)),
+        (600, (3, 0, 2), (2001, 667, 23)),
+        (700, (4, 3), (7000, 250)),
+        (65, (4,), (65,)),
+    ],
+)
+def test_usual_tiles_and_their_gradients(length, ranks, block_lens, causal):
+    features = sum(ranks)
+    operands = random_tensors([(2, length, features), (2, length, features), (2, length, 5)])
+    operands = [operands[0] / features**0.5, *operands[1:], None]
+    found = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
+    assert_same(found, with_gradients(dense, operands, ranks, block_lens, causal=causal))
+
+
+def test_float32():
+    operands = random_tensors([(2, 700, 64), (2, 700, 64), (2, 700, 16)], dtype=torch.float32)
+    operands = [operands[0] / 8, *operands[1:], None]
+    blocks = halving_blocks(1024, 8)
+    found = with_gradients(multilevel_attention, operands, PAPER, blocks)
+    expected = with_gradients(dense, [None if x is None else x.double() for x in operands], PAPER, blocks)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == torch.float32
+        assert_close(ours, theirs, 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias_dtype", [None, "same", torch.float32])
+def test_half_precision_is_computed_in_float32(dtype, bias_dtype):
+    Q, K, V, bias = random_tensors([(90, 8), (90, 8), (90, 3), (90, 90)], dtype=dtype)
+    bias = None if bias_dtype is None else bias.to(dtype if bias_dtype == "same" else bias_dtype)
+    found = with_gradients(multilevel_attention, [Q, K, V, bias], (4, 4), (90, 30))
+    wide = [None if x is None else x.float() for x in (Q, K, V, bias)]
+    expected = with_gradients(multilevel_attention, wide, (4, 4), (90, 30))
+    assert found[0].dtype == found[1].dtype == dtype
+    assert torch.equal(found[0], expected[0].to(dtype))
+    if bias is not None:
+        assert found[4].dtype == bias.dtype
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_level_is_standard_attention(causal):
+    Q, K, V = random_tensors([(2, 150, 6), (2, 150, 6), (2, 150, 4)])
+    expected = F.scaled_dot_product_attention(Q, K, V, is_causal=causal, scale=1.0)
+    assert_close(multilevel_attention(Q, K, V, (6,), (150,), causal), expected)
+    assert_close(multilevel_attention(Q, K, V, (6, 0, 0), (160, 80, 8), causal), expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("queries", "keys", "values"),
+    [
+        ((2, 3, 4), (2, 3, 1), (2, 3, 1)),
+        ((2, 3, 4), (3, 1), (3, 1)),
+        ((2, 3, 4), (), ()),
+        ((4,), (4,), (2, 4)),
+        ((), (3,), (2, 1)),
+        ((2, 3), (2, 1), (1, 3)),
+        ((2, 1, 3), (1, 4, 1), (1, 4, 1)),
+    ],
+)
+def test_leading_axes_broadcast(queries, keys, values, causal):
+    operands = [*random_tensors([(*queries, 21, 4), (*keys, 21, 4), (*values, 21, 3)]), None]
+    with tiles(**TINY):
+        found = with_gradients(multilevel_attention, operands, (2, 2), (24, 6), causal=causal)
+    assert_same(found, with_gradients(dense, operands, (2, 2), (24, 6), causal=causal))
+
+
+def test_shared_keys_are_laid_out_once():
+    Q, K, V = random_tensors([(2, 3, 4, 20, 4), (3, 1, 20, 4), (2, 3, 1, 20, 5)])
+    layout = Layout(Q, K, V, None)
+    assert (layout.heads, layout.members) == (6, 4)
+    plan = tiling.Plan(20, (4,), (20,), True, 6, 4)
+    assert layout.lay(K, plan, 1, of_keys=True).shape == (6, plan.slots, 5)
+    assert layout.lay(Q, plan, 1).shape == (6, plan.slots * 4, 5)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (0, 3, 4)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_nothing_to_attend(shape, with_bias):
+    bias = torch.zeros(shape[-2], shape[-2], dtype=torch.float64) if with_bias else None
+    Q = torch.zeros(shape, dtype=torch.float64)
+    Y, *grads = with_gradients(multilevel_attention, [Q, Q, Q[..., :3], bias], (2, 2), (4, 2))
+    assert Y.shape == (*shape[:-1], 3)
+    assert [grad.shape for grad in grads[:3]] == [shape, shape, (*shape[:-1], 3)]
+    assert all((grad == 0).all() for grad in grads)
+
+
+def test_no_features_and_no_values():
+    (V,) = random_tensors([(9, 2)])
+    empty = V[:, :0]
+    means = V.cumsum(0) / torch.arange(1, 10)[:, None]
+    assert_close(multilevel_attention(empty, empty, V, (0,), (9,)), means)
+    assert multilevel_attention(V, V, empty, (2,), (9,)).shape == (9, 0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_scores_far_above_the_anchor(causal, with_bias):
+    """The largest score of a row is not near the diagonal, by far more than exp can hold; rows near it stay right."""
+    length, ranks, blocks = 300, (2, 2), (512, 16)
+    Q, K, V = random_tensors([(length, 4), (length, 4), (length, 3)], dtype=torch.float32)
+    K[3, 0] = 3000.0
+    Q[:, 0] = Q[:, 0].abs() + 0.5
+    Q[200:] *= 30
+    bias = torch.zeros(length, length) if with_bias else None
+    found = with_gradients(multilevel_attention, [Q, K, V, bias], ranks, blocks, causal=causal)
+    wide = [None if x is None else x.double() for x in (Q, K, V, bias)]
+    expected = with_gradients(dense, wide, ranks, blocks, causal=causal)
+    assert_close(found[0], expected[0])
+    assert_close(found[3], expected[3])
+    assert all(torch.isfinite(x).all() for x in found)
+
+
+def test_large_values_do_not_overflow_the_sum():
+    """A far score 100 bits above the anchor fits a float, its product with a value does not."""
+    Q, K, V = random_tensors([(200, 2), (200, 2), (200, 3)], dtype=torch.float32)
+    Q[:, 0], K[:, 0], K[0, 0] = 1, 0, 75
+    V *= 1e12
+    wide = [x.double() for x in (Q, K, V)]
+    assert_close(multilevel_attention(Q, K, V, (2,), (200,)), dense(*wide, (2,), (200,)))
+
+
+def test_the_anchor_is_enough_for_ordinary_scores(monkeypatch):
+    """The careful form, which is slower, does not run."""
+    from smalearn.fast.cpu.squares import Heads
+
+    asked, run = [], Heads._run
+    monkeypatch.setattr(Heads, "_run", lambda self, *rest: asked.append(rest[-1]) or run(self, *rest))
+    Q, K, V = random_tensors([(300, 4), (300, 4), (300, 3)], dtype=torch.float32)
+    multilevel_attention(Q, K, V, (2, 2), (512, 16))
+    assert asked == [False]
+    K[0, 0] = 1e4
+    multilevel_attention(Q, K, V, (2, 2), (512, 16))
+    assert asked == [False, False, True]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_bias_removes_pairs_and_rows(causal):
+    length, ranks, blocks = 150, (2, 2), (160, 20)
+    Q, K, V, bias = random_tensors([(2, length, 4), (length, 4), (length, 3), (length, length)])
+    bias[bias > 0.5] = -math.inf
+    bias[70:, 64:] = -math.inf  # nothing near the diagonal is left to these rows
+    bias[140] = -math.inf
+    found = with_gradients(multilevel_attention, [Q, K, V, bias], ranks, blocks, causal=causal)
+    rows = torch.ones(length, dtype=torch.bool)
+    allowed = torch.isfinite(bias).tril() if causal else torch.isfinite(bias)
+    rows = allowed.any(-1)
+    finite = torch.where(rows[:, None], bias, torch.zeros(()))
+
+    def zero_rows(*args, **kwargs):
+        return dense(*args, **kwargs) * rows[:, None]
+
+    expected = with_gradients(zero_rows, [Q, K, V, finite], ranks, blocks, causal=causal)
+    assert not rows.all()
+    assert (found[0][:, ~rows] == 0).all()
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (40, 1), (2, 1, 1, 40), (3, 40, 40), (1, 1)])
+def test_a_bias_broadcasts(shape):
+    operands = random_tensors([(2, 3, 40, 4), (2, 1, 40, 4), (2, 1, 40, 3), shape])
+    with tiles(**TINY):
+        found = with_gradients(multilevel_attention, operands, (2, 2), (40, 10), causal=False)
+    expected = with_gradients(dense, operands, (2, 2), (40, 10), causal=False)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
+
+
+def test_a_bias_without_gradient():
+    operands = random_tensors([(40, 4), (40, 4), (40, 3), (40, 40)])
+    Q = operands[0].requires_grad_()
+    weights = torch.arange(3.0, dtype=torch.float64)
+    (multilevel_attention(Q, *operands[1:3], (4,), (40,), bias=operands[3]) @ weights).sum().backward()
+    (expected,) = torch.autograd.grad((dense(Q, *operands[1:3], (4,), (40,), bias=operands[3]) @ weights).sum(), Q)
+    assert operands[3].grad is None
+    assert_close(Q.grad, expected, 1e-11)
+
+
+def test_later_tokens_leave_earlier_outputs_alone():
+    Q, K, V = random_tensors([(300, 6), (300, 6), (300, 3)])
+    blocks = halving_blocks(512, 3)
+    whole = multilevel_attention(Q, K, V, (2, 2, 2), blocks)
+    for length in (1, 2, 64, 129, 299):
+        assert_close(multilevel_attention(Q[:length], K[:length], V[:length], (2, 2, 2), blocks), whole[:length])
+    K[200:], V[200:] = 7, 7
+    assert torch.equal(multilevel_attention(Q, K, V, (2, 2, 2), blocks)[:200], whole[:200])
+
+
+def test_two_calls_give_the_same_bits():
+    operands = [*random_tensors([(2, 500, 8), (2, 500, 8), (2, 500, 4)], dtype=torch.float32), None]
+    once, again = (with_gradients(multilevel_attention, operands, (4, 4), (512, 32)) for _ in range(2))
+    assert all(map(torch.equal, once, again))
+
+
+def test_inputs_are_left_alone():
+    operands = random_tensors([(70, 4), (70, 4), (70, 3), (70, 70)])
+    before = [x.clone() for x in operands]
+    with_gradients(multilevel_attention, operands, (2, 2), (70, 10))
+    assert all(map(torch.equal, before, operands))
+
+
+def test_views_and_stride_0_gradients():
+    tensors = random_tensors([(90, 2, 4), (90, 2, 4), (90, 2, 3)], grad=True)
+    found, expected = (
+        torch.autograd.grad(form(*(x.transpose(0, 1) for x in tensors), (2, 2), (96, 12)).sum((0, 1))[0], tensors)
+        for form in (multilevel_attention, dense)
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, 1e-11)
+
+
+def test_the_gradient_of_the_gradient_raises():
+    Q, K, V = random_tensors([(9, 4), (9, 4), (9, 3)], grad=True)
+    (dQ,) = torch.autograd.grad(multilevel_attention(Q, K, V, (4,), (9,)).sum(), Q, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        dQ.sum().backward()
+    Y = multilevel_attention(Q, K, V, (4,), (9,))
+    (dQ,) = torch.autograd.grad(Y.square().sum(), Q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dQ.sum().backward()
+
+
+class Calls(TorchDispatchMode):
+    """The largest tensor that is made, and the multiply-adds of batched products."""
+
+    largest, macs = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        if isinstance(out, torch.Tensor) and out.untyped_storage().nbytes():
+            self.largest = max(self.largest, out.untyped_storage().nbytes() // out.element_size())
+        name = func.overloadpacket.__name__
+        if name in ("bmm", "baddbmm_"):
+            a, b = args[-2:]
+            self.macs += a.shape.numel() * b.shape[-1]
+        return out
+
+
+def calls(*args, **kwargs):
+    with Calls() as counted:
+        multilevel_attention(*args, **kwargs)
+    return counted
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_no_matrix_of_scores_is_made(causal):
+    length = 4096
+    Q, K, V = random_tensors([(length, 8)] * 3, dtype=torch.float32, grad=True)
+    with Calls() as counted:
+        multilevel_attention(Q, K, V, (1,) * 8, halving_blocks(length, 8), causal).sum().backward()
+    assert counted.largest <= max(tiling.SCORES, 10 * length)
+    assert counted.largest < length**2 / 10
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 7, 1000, 1024, 1300])
+def test_executed_macs_are_those_that_run(length, causal):
+    ranks, block_lens = (5, 0, 3, 2), halving_blocks(1304, 4)
+    Q, V = random_tensors([(length, 10), (length, 2)])
+    both = [calls(Q, Q, V[:, :p], ranks, block_lens, causal).macs for p in (1, 2)]
+    executed = executed_macs(length, ranks, block_lens, causal)
+    assert executed == 2 * both[0] - both[1]
+    assert executed >= score_macs(length, ranks, block_lens, causal)
+
+
+def test_executed_macs_are_few_more_than_needed():
+    blocks, square = halving_blocks(4096, 8), 4096**2 / 2 * 64
+    for ranks in ((8,) * 8, PAPER):
+        needed, executed = (count(4096, ranks, blocks) / square for count in (score_macs, executed_macs))
+        assert needed + 1 / 64 < executed < needed + 2 / 64  # the column in front has no sum over levels to save it
+    assert executed_macs(0, (1,), (1,)) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(allocations(), st.booleans(), st.integers(1, 3))
+def test_the_plan_meets_every_pair_once_with_its_columns(allocation, causal, heads):
+    length, ranks, block_lens = allocation
+    with tiles(**TINY):
+        plan = tiling.Plan(length, ranks, block_lens, causal, heads, 2)
+        met = torch.zeros(heads, plan.slots, plan.slots, dtype=torch.int64)
+        for square in [*plan.diagonal(), *plan.squares()]:
+            pieces = torch.arange(heads * plan.slots).view(-1, square.period)[square.batch]
+            for tile in square.tiles():
+                assert (
+                    len(pieces) * (tile.rows[0][1] - tile.rows[0][0]) * (tile.keys[1] - tile.keys[0]) * 2
+                    <= plan.scratch()
+                )
+                for piece in pieces:
+                    rows, keys = piece[slice(*tile.rows[0])], piece[slice(*tile.keys)]
+                    head = int(rows[0]) // plan.slots
+                    met[head][rows[:, None] % plan.slots, keys % plan.slots] += 1 + tile.columns
+    met = met[:, plan.where][:, :, plan.where]
+    ends = torch.tensor([0, *ranks]).cumsum(0)
+    squares = torch.arange(plan.slots)[plan.where] // plan.size
+    coarse = len(ranks) - len(plan.local)
+    columns = 1 + ends[level_counts(length, block_lens).clamp(max=coarse)]
+    if causal:
+        columns = columns * (squares[:, None] >= squares)
+    assert torch.equal(met, columns.expand(heads, -1, -1))
+
+
+def test_level_counts():
+    expected = [[3, 2, 1, 1], [2, 3, 1, 1], [1, 1, 3, 2], [1, 1, 2, 3]]
+    assert level_counts(4, (4, 2, 1)).tolist() == expected
+    d = level_counts(16, halving_blocks(16, 5))
+    assert (d[7, 8], d[0, 1]) == (1, 4)
+    assert (d[:, None, :] >= torch.minimum(d[:, :, None], d[None])).all()
+    assert level_counts(0, (1,)).shape == (0, 0)
+
+
+def test_blocks_may_follow_the_text():
+    text = torch.zeros(9, dtype=torch.int64)
+    paragraphs, sentences = torch.tensor([0, 0, 0, 0, 0, 7, 7, 7, 7]), torch.tensor([0, 0, 3, 3, 3, 1, 2, 2, 2])
+    ranks, levels = (2, 1, 2), (text, paragraphs, sentences)
+    Q, K = random_tensors([(2, 9, 5), (2, 9, 5)])
+    S = multilevel_scores(Q, K, ranks, levels)
+    for i in range(9):
+        for j in range(9):
+            d = 1 + int(paragraphs[i] == paragraphs[j]) + int(sentences[i] == sentences[j])
+            end = sum(ranks[:d])
+            assert_close(S[:, i, j], (Q[:, i, :end] * K[:, j, :end]).sum(-1))
+            assert level_counts(9, levels)[i, j] == d
+    lengths = [torch.arange(9) // size for size in (16, 4, 2)]
+    assert torch.equal(multilevel_scores(Q, K, ranks, lengths), multilevel_scores(Q, K, ranks, (16, 4, 2)))
+    assert torch.equal(multilevel_scores(Q, K, ranks, (16, lengths[1], 2)), multilevel_scores(Q, K, ranks, (16, 4, 2)))
+
+
+def test_gradients_of_both_forms_of_the_scores():
+    for form in (multilevel_scores, batched_scores):
+        Q, K = random_tensors([(2, 7, 4), (7, 4)], grad=True)
+        assert torch.autograd.gradcheck(lambda Q, K, form=form: form(Q, K, (2, 2), (8, 4)), (Q, K))
+
+
+def test_macs_of_the_scores():
+    blocks = halving_blocks(1024, 8)
+    assert score_macs(1024, PAPER, blocks, causal=False) / 1024**2 == 38.453125
+    assert score_macs(1024, PAPER, blocks, causal=False) / (1024**2 * 64) == pytest.approx(0.6008, abs=1e-4)
+    assert score_macs(1024, PAPER, blocks) / (1024 * 1025 / 2 * 64) == pytest.approx(0.6012, abs=1e-4)
+    for length in (1, 5, 24, 29):
+        d = level_counts(length, (32, 8, 4))
+        ends = torch.tensor([0, 3, 3, 5])
+        assert score_macs(length, (3, 0, 2), (32, 8, 4), causal=False) == ends[d].sum()
+        assert score_macs(length, (3, 0, 2), (32, 8, 4)) == ends[d].tril().sum()
+
+
+def test_numbers_of_a_key_cache():
+    blocks = halving_blocks(1024, 8)
+    assert key_numbers(1024, PAPER, blocks) == 39376
+    assert 1024 * 64 / key_numbers(1024, (8,) * 8, blocks) == pytest.approx(8 / (2 - 2**-7))
+    for length in range(1, 50):
+        live = live_key_numbers(length, (3, 0, 2), (60, 12, 4))
+        starts = [(length - 1) // size * size for size in (60, 12, 4)]
+        assert live == sum(rank * (length - start) for rank, start in zip((3, 0, 2), starts, strict=True))
+        assert live <= key_numbers(length, (3, 0, 2), (60, 12, 4)) == 3 * length + 2 * min(length, 4)
+    assert max(live_key_numbers(t, (3, 2), (64, 4)) for t in range(1, 65)) == key_numbers(64, (3, 2), (64, 4))
+
+
+@pytest.mark.parametrize(
+    ("context", "levels", "expected"),
+    [(1024, 8, (1024, 512, 256, 128, 64, 32, 16, 8)), (1000, 3, (1000, 500, 250)), (9, 3, (12, 6, 3)), (1, 1, (1,))],
+)
+def test_halving_blocks(context, levels, expected):
+    assert halving_blocks(context, levels) == expected
+
+
+def test_parse_ranks():
+    assert parse_ranks("32|8|6|4|4|4|4|2") == PAPER
+    assert parse_ranks(" 16 | 0 ") == (16, 0)
+
+
+Q, K, V = random_tensors([(9, 4), (9, 4), (9, 3)])
+ATTENTION = [
+    ("axis 'n' is 4 in Q but 3 in K", {"K": K[:, :3]}, ShapeError),
+    ("axis 't' is 9 in Q but 8 in K", {"K": K[:8]}, ShapeError),
+    ("axis 't' is 9 in Q but 8 in V", {"V": V[:8]}, ShapeError),
+    (r"leading axes \(3,\) of K do not broadcast", {"Q": Q.expand(2, 9, 4), "K": K.expand(3, 9, 4)}, ShapeError),
+    ("K is torch.float32 but Q is torch.float64", {"K": K.float()}, ValueError),
+    ("axis 't' is 9 in Q but 5 in bias", {"bias": K.new_zeros(9, 5)}, ShapeError),
+    (r"bias needs trailing axes \(T, S\), got shape \(9,\)", {"bias": K.new_zeros(9)}, ShapeError),
+    ("bias is torch.float16, expected torch.float64 or torch.float32", {"bias": K.new_zeros(9, 9).half()}, ValueError),
+    ("bias must be a torch.Tensor, got float", {"bias": 1.0}, TypeError),
+    (
+        r"leading axes \(3,\) of bias do not broadcast",
+        {"Q": Q.expand(2, 9, 4), "bias": K.new_zeros(3, 9, 9)},
+        ShapeError,
+    ),
+    (r"axis 'n' of Q and K must be the sum of ranks = 5, got 4", {"ranks": (2, 3)}, ShapeError),
+    ("every level has a rank and a block length, got 1 ranks, 2 block lengths", {"ranks": (4,)}, ValueError),
+    ("every level has a rank and a block length, got 0 ranks, 0", {"ranks": (), "block_lens": ()}, ValueError),
+    (r"ranks\[1\] must be an integer ≥ 0, got -1", {"ranks": (5, -1)}, ValueError),
+    (r"block_lens\[1\] must be an integer ≥ 1, got 0", {"block_lens": (9, 0)}, ValueError),
+    (
+        r"block_lens\[1\] must divide block_lens\[0\] = 10, so that blocks nest, got 4",
+        {"block_lens": (10, 4)},
+        ValueError,
+    ),
+    (r"block_lens\[0\] must be ≥ T = 9, one block of all, got 8", {"block_lens": (8, 4)}, ValueError),
+]
+
+
+@pytest.mark.parametrize(("message", "changed", "error"), ATTENTION)
+def test_messages_of_the_attention(message, changed, error):
+    with pytest.raises(error, match=f"^multilevel_attention: .*{message}"):
+        multilevel_attention(**{"Q": Q, "K": K, "V": V, "ranks": (2, 2), "block_lens": (12, 3)} | changed)
+
+
+SCORES = [
+    ("axis 't' is 9 in Q but 8 in K", {"K": K[:8]}, ShapeError),
+    ("K is torch.float32 but Q is torch.float64", {"K": K.float()}, ValueError),
+    ("axis 'n' of Q and K must be the sum of ranks = 3, got 4", {"ranks": (2, 1)}, ShapeError),
+    (r"block_lens\[1\] must divide block_lens\[0\] = 10", {"block_lens": (10, 4)}, ValueError),
+]
+BLOCKS = [
+    (r"block_lens\[1\] must have shape \(9,\), a block for each token, got \(8,\)", torch.arange(8), ShapeError),
+    (r"block_lens\[1\] must hold integers, got torch.float32", torch.zeros(9), ValueError),
+]
+
+
+@pytest.mark.parametrize("form", [multilevel_scores, batched_scores])
+@pytest.mark.parametrize(("message", "changed", "error"), SCORES)
+def test_messages_of_the_scores(form, message, changed, error):
+    with pytest.raises(error, match=f"^{form.__name__}: .*{message}"):
+        form(**{"Q": Q, "K": K, "ranks": (2, 2), "block_lens": (12, 3)} | changed)
+
+
+@pytest.mark.parametrize(("message", "blocks", "error"), BLOCKS)
+def test_messages_of_blocks_that_follow_the_text(message, blocks, error):
+    with pytest.raises(error, match=f"^multilevel_scores: {message}"):
+        multilevel_scores(Q, K, (2, 2), (9, blocks))
+    with pytest.raises(error, match=f"^level_counts: {message}"):
+        level_counts(9, (9, blocks))
+
+
+def test_messages_of_borders():
+    crossing = torch.arange(9) // 2
+    with pytest.raises(
+        ValueError, match=r"^level_counts: block_lens\[2\] must nest in block_lens\[1\], got a block that"
+    ):
+        level_counts(9, (9, 3, crossing))
+    with pytest.raises(ValueError, match=r"^multilevel_scores: block_lens\[0\] must hold all T = 9"):
+        multilevel_scores(Q, K, (2, 2), (crossing, 9))
+    with pytest.raises(
+        ValueError, match=r"^level_counts: block_lens\[0\] must hold all T = 9 tokens in one block, got 5"
+    ):
+        level_counts(9, (crossing,))
+    with pytest.raises(ValueError, match=r"^level_counts: block_lens must have at least one level, got none"):
+        level_counts(9, ())
+    with pytest.raises(ValueError, match=r"^level_counts: length must be an integer ≥ 0, got -1"):
+        level_counts(-1, (9,))
+    with pytest.raises(ValueError, match=r"^batched_scores: block_lens\[1\] must be an integer ≥ 1, got tensor"):
+        batched_scores(Q, K, (2, 2), (9, crossing))
+
+
+@pytest.mark.parametrize(
+    ("count", "least"), [(score_macs, 0), (executed_macs, 0), (key_numbers, 0), (live_key_numbers, 1)]
+)
+def test_messages_of_the_counts(count, least):
+    name = count.__name__
+    with pytest.raises(ValueError, match=f"^{name}: length must be an integer ≥ {least}, got -1"):
+        count(-1, (1,), (4,))
+    with pytest.raises(ValueError, match=rf"^{name}: block_lens\[0\] must be ≥ T = 5"):
+        count(5, (1,), (4,))
+    with pytest.raises(ValueError, match=f"^{name}: every level has a rank and a block length, got 2 ranks"):
+        count(3, (1, 2), (4,))
+
+
+@pytest.mark.parametrize("text", ["", "8|", "8|-1", "8|x", "8,4", "4|²"])
+def test_messages_of_parse_ranks(text):
+    with pytest.raises(ValueError, match=r"^parse_ranks: expected integers ≥ 0 separated by '\|', got '"):
+        parse_ranks(text)
+
+
+def test_messages_of_halving_blocks():
+    with pytest.raises(ValueError, match=r"^halving_blocks: context must be an integer ≥ 1, got 0"):
+        halving_blocks(0, 1)
+    with pytest.raises(ValueError, match=r"^halving_blocks: levels must be an integer ≥ 1, got 0"):
+        halving_blocks(4, 0)
+    with pytest.raises(ValueError, match=r"^halving_blocks: 4 levels need context ≥ 8, a token a block, got 7"):
+        halving_blocks(7, 4)

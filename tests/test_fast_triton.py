@@ -1,0 +1,587 @@
+"""The GPU programs against the recurrence in float64: in the tile machine, in Triton's interpreter, on a GPU."""
+
+import contextlib
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_fast_cpu import DECAYS, INF, expected, inputs
+
+from smalearn import ShapeError, fast
+from smalearn.fast import tile
+from smalearn.fast.cpu import ssd_cpu
+from smalearn.fast.triton import checks, configs, launch, plan, ssd_tiles, ssd_triton, triton_handles
+from smalearn.linear_attention import linear_attention_chunked
+from smalearn.ssd import ssd_chunked
+from smalearn.testing import assert_close, random_tensors
+
+needs_triton = pytest.mark.skipif(
+    not launch.has_triton() or not launch.interprets(), reason="needs Triton, and that its interpreter is on"
+)
+
+
+def needs_gpu(test):
+    """Mark a test as one of `pytest -m gpu`; it is skipped where there is none."""
+    absent = not torch.cuda.is_available() or not launch.has_triton() or launch.interprets()
+    return pytest.mark.gpu(pytest.mark.skipif(absent, reason="needs a GPU, and Triton that compiles for it")(test))
+
+
+FORMS = [ssd_tiles, pytest.param(ssd_triton, marks=needs_triton)]
+NAN = float("nan")
+DTYPES = [torch.float32, torch.float16]
+FACTORS = {
+    "length": [0, 1, 5, 63, 64, 65, 200, 1000],
+    "kind": DECAYS,
+    "groups": [1, 2, 4],
+    "state": [16, 32, 64, 128],
+    "head_dim": [16, 32, 64, 128],
+    "initial": [True, False],
+    "seen": [False, True],
+    "dtype": DTYPES,
+}
+
+
+def pairwise(factors):
+    """Cases that together have every pair of values of two factors; each starts with a pair that was missing."""
+    both = list(itertools.combinations(factors, 2))
+    missing = {
+        pair: None for a, b in both for pair in itertools.product(*([(x, v) for v in factors[x]] for x in (a, b)))
+    }
+    chosen = []
+    while missing:
+        case = dict(next(iter(missing)))
+        for name in factors:
+            news = [
+                sum(((m, case[m]), (name, v)) in missing or ((name, v), (m, case[m])) in missing for m in case)
+                for v in factors[name]
+            ]
+            case.setdefault(name, factors[name][news.index(max(news))])
+        chosen.append(case)
+        for a, b in both:
+            missing.pop(((a, case[a]), (b, case[b])), None)
+    return chosen
+
+
+CASES = pairwise(FACTORS)
+
+
+def build(length, kind, groups, state, head_dim, initial, seen, dtype, device="cpu"):
+    """Operands of one batch and four heads; `seen` ones are transposed views, as a model has them."""
+    leading = (1, groups, 4 // groups)
+    X, log_a, B, C, H = inputs(length, kind, leading, (1, groups, 1), dtype, state, head_dim)
+    if seen:
+        X, B, C = (x.movedim(3, 1).contiguous().movedim(1, 3) for x in (X, B, C))
+        log_a = None if log_a is None else log_a.movedim(3, 1).contiguous().movedim(1, 3)
+        H = H.mT.contiguous().mT
+    log_a, H = (None if x is None else x.float() for x in (log_a, H))
+    return [None if x is None else x.to(device) for x in (X, log_a, B, C, H if initial else None)]
+
+
+def gradients(function, operands):
+    """Y, the last state, and the gradients of a random functional of both; the same on every device."""
+    leaves = [None if x is None else x.detach().requires_grad_() for x in operands]
+    outputs = function(*leaves)
+    cotangents = random_tensors([x.shape for x in outputs], seed=7)
+    cotangents = [c.to(operands[0].dtype).to(x) for c, x in zip(cotangents, outputs, strict=True)]
+    given = [x for x in leaves if x is not None]
+    return [*outputs, *torch.autograd.grad(outputs, given, cotangents, materialize_grads=True)]
+
+
+def recurrence(X, log_a, B, C, H):
+    """`expected`, and without tokens the state that went in."""
+    if X.shape[-2]:
+        return expected(X, log_a, B, C, H)
+    return X.double(), (X.mT @ B).double() if H is None else H.double()
+
+
+def in_double(X, log_a, B, C, H):
+    """`ssd_cpu` in float64, which has tests of its own."""
+    return ssd_cpu(*(None if x is None else x.double() for x in (X, log_a, B, C, H)))
+
+
+def check(form, operands, oracle=recurrence, wanted=None):
+    """Outputs and gradients; in half precision operands of products are rounded once, and results."""
+    dtype = operands[0].dtype
+    tolerance = 2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps
+    found = gradients(form, operands)
+    wanted = wanted or gradients(oracle, [None if x is None else x.cpu() for x in operands])
+    given = [x for x in operands if x is not None]
+    assert [x.dtype for x in found] == [dtype, torch.float32, *(x.dtype for x in given)]
+    for actual, exact in zip(found, wanted, strict=True):
+        assert_close(actual, exact, tolerance)
+
+
+@functools.cache
+def right_answers(number):
+    """Of a case; computed once for all forms."""
+    return gradients(recurrence, build(**CASES[number]))
+
+
+@pytest.fixture(autouse=True)
+def not_a_number(monkeypatch):
+    """Fresh memory holds NaN: what a program forgets to write is seen."""
+
+    def filled(allocate):
+        def fill(*args, **kwargs):
+            x = allocate(*args, **kwargs)
+            return x.fill_(NAN) if x.is_floating_point() else x
+
+        return fill
+
+    for owner, name in ((torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks of 16 tokens and tiles of 16 columns, so that short sequences have many of both."""
+    short = configs.Config(16, 16, 4, 1)
+    monkeypatch.setattr(plan, "config", lambda *_: (short, short))
+
+
+def test_every_pair_of_factors_is_covered():
+    for a, b in itertools.combinations(FACTORS, 2):
+        assert {(case[a], case[b]) for case in CASES} == set(itertools.product(FACTORS[a], FACTORS[b]))
+    assert len(CASES) <= 60
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+@pytest.mark.parametrize("form", FORMS)
+def test_against_the_recurrence(form, case):
+    check(form, build(**case), wanted=right_answers(CASES.index(case)))
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize("length", FACTORS["length"])
+def test_the_whole_product_on_a_gpu(length, kind, dtype):
+    """All factors with each other; against `ssd_cpu` in float64, for the recurrence would take hours."""
+    fixed = {"length": length, "kind": kind, "dtype": dtype}
+    rest = {name: FACTORS[name] for name in FACTORS if name not in fixed}
+    for values in itertools.product(*rest.values()):
+        operands = build(**fixed, **dict(zip(rest, values, strict=True)), device="cuda")
+        check(ssd_triton, operands, in_double)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("state", [1, 16, 64, 128, 256])
+@pytest.mark.parametrize("head_dim", [3, 16, 64, 128, 256])
+def test_all_sizes_on_a_gpu(head_dim, state, dtype):
+    operands = build(200, "resets", 2, state, head_dim, True, True, dtype, "cuda")
+    check(ssd_triton, operands, in_double)
+    first, second = gradients(ssd_triton, operands), gradients(ssd_triton, operands)
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    assert torch.equal(fast.ssd(*operands)[0], ssd_triton(*operands)[0])
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+def test_segments_on_a_gpu(dtype):
+    """So few heads and so many tokens that the walk is cut."""
+    operands = build(5000, "resets", 2, 64, 64, True, True, dtype, "cuda")
+    assert plan.Plan(operands[0], operands[2]).segments > 1
+    check(ssd_triton, operands, in_double)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_tile_machine_computes_what_triton_does(dtype):
+    operands = build(70, "resets", 2, 24, 40, True, True, dtype)
+    for ours, theirs in zip(gradients(ssd_tiles, operands), gradients(ssd_triton, operands), strict=True):
+        assert_close(ours, theirs, 1e-6 if ours.dtype == torch.float32 else 1e-4)
+
+
+@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 33, 100])
+def test_many_chunks_and_tiles(length, kind, short_chunks):
+    check(ssd_tiles, build(length, kind, 2, 20, 40, True, False, torch.float32))
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_chunks_and_tiles_in_tritons_interpreter(dtype, short_chunks):
+    check(ssd_triton, build(33, "resets", 2, 20, 40, True, True, dtype))
+
+
+@pytest.fixture(params=[2, 3, 6])
+def in_segments(request, short_chunks, monkeypatch):
+    """Walks cut into segments, of 6 chunks or fewer."""
+    monkeypatch.setattr(plan, "segments", lambda *_: request.param)
+
+
+@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize("initial", [True, False])
+def test_segments(kind, initial, in_segments):
+    check(ssd_tiles, build(90, kind, 2, 20, 24, initial, True, torch.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [0, 1, 16, 33])
+def test_segments_of_a_batch(length, dtype, in_segments):
+    leading = (3, 2)
+    X, log_a, B, C, H = inputs(length, "mild", leading, (3, 1), dtype, 16, 8)
+    check(ssd_tiles, [X, log_a.float(), B, C, H.float()])
+    if length:
+        check(ssd_tiles, [X, None, B, C, None])
+
+
+@needs_triton
+def test_segments_in_tritons_interpreter(short_chunks, monkeypatch):
+    monkeypatch.setattr(plan, "segments", lambda *_: 2)
+    check(ssd_triton, build(40, "resets", 2, 20, 24, True, True, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("programs", "chunks", "processors", "wanted"),
+    [(24, 1024, 132, 11), (264, 1024, 132, 1), (300, 1024, 132, 1), (1, 1024, 132, 128), (24, 7, 132, 1), (0, 9, 0, 1)],
+)
+def test_how_many_segments(programs, chunks, processors, wanted):
+    """Two programs for each processor, none with fewer than 8 chunks."""
+    assert plan.segments(programs, chunks, processors) == wanted
+
+
+@pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (3, 100), (256, 16), (16, 256)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_odd_and_large_sizes(state, head_dim, dtype):
+    check(ssd_tiles, build(40, "resets", 2, state, head_dim, True, True, dtype))
+
+
+@pytest.mark.parametrize(
+    ("leading", "shared"), [((), ()), ((3,), ()), ((2, 4), (4,)), ((2, 2, 3), (2, 1, 3)), ((0, 2), (0, 1))]
+)
+def test_leading_axes_and_groups(leading, shared, short_chunks):
+    check(ssd_tiles, inputs(20, "resets", leading, shared, torch.float32))
+
+
+def test_shared_decays_inputs_and_states(short_chunks):
+    X, log_a, B, C, H = inputs(37, "resets", (2, 3), (2, 1), torch.float32)
+    check(ssd_tiles, [X, log_a[0, 0], B, C, H])
+    check(ssd_tiles, [X[:, :1], log_a, B, C, H])
+    check(ssd_tiles, [X, log_a[:, :1], B[:1], C, H[0]])
+    many = inputs(37, "mild", (2, 3), dtype=torch.float32)[3]
+    check(ssd_tiles, [X[:, :1], log_a[:, :1], B, many, H[:, :1]])
+
+
+@given(
+    length=st.integers(1, 90),
+    strongest=st.sampled_from([0.0, -1.0, -30.0, -1e2, -1e4, -INF]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_mixture_of_decays(length, strongest, seed):
+    X, _, B, C, H = inputs(length, "none", (2,), dtype=torch.float32)
+    mild, where = random_tensors([(2, length)] * 2, seed=seed, dtype=torch.float32)
+    where[:, 0] = 0  # exp(-100) times the initial state is less than float32 can say
+    check(ssd_tiles, [X, torch.where(where > 1, strongest, -0.1 * mild.abs()), B, C, H])
+
+
+@pytest.mark.parametrize("decay", [-20.0, -40.0])
+def test_small_gradients_of_strong_decays_keep_their_digits(decay):
+    X, _, B, C, H = inputs(100, "none", dtype=torch.float32)
+    check(ssd_tiles, [X, torch.full((100,), decay), B, C, H])
+    log_a = torch.full((100,), decay, requires_grad=True)
+    (found,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C)[0].sum(), log_a)
+    exact = log_a.detach().double().requires_grad_()
+    (wanted,) = torch.autograd.grad(expected(X, exact, B, C, None)[0].sum(), exact)
+    assert_close(found, wanted, 3e-6)
+    assert 0 < wanted.abs().max() < 1e-6
+
+
+def test_constant_decay_over_a_long_sequence():
+    X, _, B, C, _ = inputs(3000, "none", dtype=torch.float32)
+    log_a = torch.full((3000,), -1e-4)
+    assert_close(ssd_tiles(X, log_a, B, C)[0], expected(X, log_a, B, C, None)[0], 5e-6)
+
+
+def test_a_reset_forgets_everything_to_the_last_bit():
+    X, log_a, B, C, H = inputs(100, "mild", (2,), dtype=torch.float32)
+    log_a[:, 41] = -INF
+    changed = [x.clone() for x in (X, B, C)]
+    for x in changed:
+        x[:, :41] += 3
+    Y, last = ssd_tiles(X, log_a, B, C, H)
+    other, end = ssd_tiles(changed[0], log_a, *changed[1:], -H)
+    assert torch.equal(Y[:, 41:], other[:, 41:])
+    assert torch.equal(last, end)
+    assert not torch.equal(Y[:, :41], other[:, :41])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_not_a_number_is_not_hidden(form, monkeypatch):
+    """On a GPU decays are not checked, for that would wait for it: NaN must stay NaN."""
+    monkeypatch.setattr(checks, "check_ssd", lambda *_: None)
+    X, log_a, B, C, _ = inputs(20, "mild", dtype=torch.float32)
+    log_a[7] = NAN
+    Y, last = form(X, log_a, B, C)
+    assert Y[7:].isnan().all()
+    assert last.isnan().all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_runs_give_the_same_bits_and_inputs_stay(form):
+    operands = build(70, "resets", 2, 16, 24, True, True, torch.float32)
+    before = [x.clone() for x in operands]
+    first, second = gradients(form, operands), gradients(form, operands)
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(operands, before, strict=True))
+
+
+def test_a_single_output_or_gradient(short_chunks):
+    operands = [x.requires_grad_() for x in inputs(35, "resets", (2,), dtype=torch.float32)]
+    for which in (0, 1):
+        wanted = torch.autograd.grad(expected(*operands)[which].sum(), operands, materialize_grads=True)
+        found = torch.autograd.grad(ssd_tiles(*operands)[which].sum(), operands)
+        for actual, oracle in zip(found, wanted, strict=True):
+            assert_close(actual, oracle, 2e-6)
+    X, log_a, B, C, H = (x.detach() for x in operands)
+    log_a.requires_grad_()
+    (found,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C, H)[0].sum(), log_a)
+    (wanted,) = torch.autograd.grad(expected(X, log_a, B, C, H)[0].sum(), log_a)
+    assert_close(found, wanted, 2e-6)
+
+
+def test_a_second_derivative_is_refused():
+    X, log_a, B, C, _ = (x.requires_grad_() for x in inputs(5, dtype=torch.float32))
+    (dX,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C)[0].square().sum(), X, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        dX.sum().backward()
+
+
+def test_a_sequence_in_two_parts_is_the_sequence():
+    X, log_a, B, C, H = inputs(90, "resets", (2,), dtype=torch.float32)
+    whole, last = ssd_tiles(X, log_a, B, C, H)
+    first, middle = ssd_tiles(X[:, :50], log_a[:, :50], B[:, :50], C[:, :50], H)
+    second, end = ssd_tiles(X[:, 50:], log_a[:, 50:], B[:, 50:], C[:, 50:], middle)
+    assert_close(torch.cat([first, second], 1), whole, 1e-6)
+    assert_close(end, last, 1e-6)
+
+
+def test_nothing_is_copied_and_outputs_lie_in_memory_as_inputs():
+    X, log_a, B, C, H = build(70, "mild", 2, 16, 24, True, True, torch.float32)
+    with tile.recording() as events:
+        Y, state = ssd_tiles(X, log_a, B, C, H)
+    assert Y.stride()[1:] == X.stride()[1:] != X.contiguous().stride()[1:]
+    assert state.is_contiguous()
+    assert {str(e.offsets.dtype) for e in events if e.operand} == {"int64"}  # 2^31 entries are no border
+    offsets = [e.offsets.ravel() for e in events if e.operand == "x"]
+    assert max(x.max() for x in offsets) == sum((n - 1) * s for n, s in zip(X.shape, X.stride(), strict=True))
+
+
+def test_programs_are_launched_on_the_device_of_the_first_tensor(monkeypatch):
+    """As it would be on the second of two GPUs while the first is the current one."""
+    calls, device = [], torch.device("cuda", 1)
+
+    @contextlib.contextmanager
+    def current(device):
+        calls.append(device)
+        yield
+        calls.append("left")
+
+    programs = {"program": {(2,): lambda *operands, **constants: calls.append((operands, constants))}}
+    monkeypatch.setattr(torch.cuda, "device", current)
+    monkeypatch.setattr(launch, "_for_triton", lambda: programs)
+    operand = SimpleNamespace(device=device), 1
+
+    def program():
+        raise AssertionError
+
+    launch.on_triton(program, (2,), operand, 5, sizes=(1,))
+    assert calls == [device, ((operand, 5), {"sizes": (1,)}), "left"]
+
+
+def test_every_entry_is_written_by_one_program_once(short_chunks):
+    operands = build(40, "mild", 2, 20, 40, True, False, torch.float32)
+    with tile.recording() as events:
+        gradients(ssd_tiles, operands)
+    written = Counter()
+    for event in events:
+        if event.kind == "store":
+            written.update((event.operand, offset) for offset in event.offsets.ravel() if offset >= 0)
+    assert set(written.values()) == {1}
+    sizes = Counter(operand for operand, _ in written)
+    X, log_a, B, C, H = (x.numel() for x in operands)
+    states = 4 * 3 * 20 * 40
+    names = ["y", "final", "states", "dinitial", "dstates", "dx", "dlog_a", "db", "dc"]
+    assert sizes == dict(zip(names, [X, H, states, H, states, X, log_a, B, C], strict=True))
+
+
+def test_traffic_of_the_forward():
+    """X and Y move once, B and C once for every head: the state moves only at the ends."""
+    operands = build(128, "mild", 2, 64, 32, False, False, torch.float16)
+    with tile.recording() as events, torch.no_grad():
+        ssd_tiles(*operands)
+    moved = Counter()
+    for event in events:
+        moved[event.operand] += event.bytes
+    X, log_a, B = (x.numel() * x.element_size() for x in operands[:3])
+    assert moved == {"x": X, "y": X, "log_a": log_a, "b": 2 * B, "c": 2 * B, "final": 4 * 4 * 64 * 32, "": 0}
+    per_token = 2 * 64 * (64 + 32) + 4 * 64 * 32  # 2Q(N + P) + 4NP flops for one token of one head
+    assert sum(event.flops for event in events) == 4 * 128 * per_token
+
+
+COMPILE = """
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from smalearn.fast.triton import gpu, launch, mamba2, plan, step
+
+class Absent:  # a GPU that compiles and is never run
+    get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+    get_current_device = lambda self: 0
+    get_current_stream = lambda self, device: 0
+
+def run(program, grid, *operands, **constants):
+    kernel = launch._for_triton()[program.__name__].warmup(*operands, grid=grid, **constants)
+    print(program.__name__, kernel.metadata.shared)
+
+assert not launch.interprets()
+driver.set_active(Absent())
+plan.architecture, plan._processors = lambda device: "sm90", lambda device: 9
+for length, state in ((1, True), (1100, False)):
+    shapes = [(1, 4, length, 40), (1, 1, length, 24), (1, 1, length, 24), (1, 4, 40, 24)]
+    X, B, C, H = (torch.zeros(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
+    log_a = torch.zeros(1, 4, length, requires_grad=True) if state else None
+    Y, last = gpu.ssd_of("compile", run, X, log_a, B, C, H if state else None)
+    torch.autograd.backward([Y, last] if state else [Y], [Y, last] if state else [Y])
+one = torch.zeros(1, 4, 24, dtype=torch.bfloat16)
+step._step("compile", run, one[..., :16], torch.zeros(1, 4), one, one, torch.zeros(1, 4, 16, 24))
+
+x, z, B, C = (torch.zeros(1, 70, heads, size, dtype=torch.bfloat16) for heads, size in ((4, 40),) * 2 + ((1, 24),) * 2)
+dt, A, D, bias = torch.zeros(1, 70, 4), *torch.zeros(3, 4)
+tensors = [x.requires_grad_() for x in (x, dt.bfloat16(), A, B, C, D, z, bias, torch.zeros(1, 3, 4, 40, 24))]
+options = mamba2._Options(1, (True, 0.0, float("inf")), [0, 30, 30, 70])
+y, last = mamba2._in_one(run, options, mamba2._Tensors(*tensors))
+torch.autograd.backward([y, last], [y, last])
+options = options._replace(steps=(False, 0.1, 0.5), borders=None)
+with torch.no_grad():
+    mamba2._in_one(run, options, mamba2._Tensors(*tensors[:5], None, None, None, None))
+"""
+
+
+@needs_triton
+def test_tritons_compiler_takes_the_programs(tmp_path):
+    """Compiled for a GPU that need not be there: types that change in a loop, say, no interpreter minds."""
+    variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    names = ["ssd_forward", "ssd_backward_states", "ssd_backward_chunks"]
+    twice = ["ssd_forward"] * 2 + ["ssd_backward_states"] * 2 + ["ssd_backward_chunks"]  # 1100 tokens are two segments
+    layer = ["ssd_forward", *names, "ssd_forward"]
+    assert [name for name, _ in lines] == [*names, *twice, "ssd_step", *layer]
+    assert max(int(shared) for _, shared in lines) < 227 * 1024  # bytes that a program may have there
+
+
+def test_fast_takes_the_kernel_that_can():
+    def like(device, dtype=torch.float32, size=64):
+        return SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(5, size))
+
+    assert fast._kernel(like("cpu"), like("cpu")) is ssd_cpu
+    assert fast._kernel(like("cuda", torch.float64), like("cuda")) is None
+    assert fast._kernel(like("cuda"), like("cuda", size=257)) is None
+    assert fast._kernel(like("cuda", size=0), like("cuda")) is None
+    assert fast._kernel(like("mps"), like("mps")) is None
+    assert fast._kernel(like("cuda"), like("cuda")) is (ssd_triton if launch.has_triton() else None)
+
+
+def test_fast_uses_the_kernel(monkeypatch):
+    """The branches of `fast`, with the tile machine in the place of a GPU, and with no kernel at all."""
+    X, log_a, B, C, H = inputs(37, "mild", (2,), dtype=torch.float32)
+    gate = log_a[..., None] * torch.ones(3)
+    for kernel in (ssd_tiles, None):
+        monkeypatch.setattr(fast, "_kernel", lambda X, B, kernel=kernel: kernel)
+        with tile.recording() as events:
+            assert_close(fast.ssd(X, log_a, B, C, H)[0], ssd_chunked(X, log_a, B, C, H)[0], 2e-6)
+            assert_close(fast.linear_attention(C, B, X)[0], linear_attention_chunked(C, B, X)[0], 2e-6)
+        assert bool(events) == bool(kernel)
+        with tile.recording() as events:
+            assert_close(fast.linear_attention(C, B, X, gate)[0], linear_attention_chunked(C, B, X, gate)[0], 2e-6)
+        assert not events
+
+
+def test_configurations(monkeypatch):
+    assert [configs.padded(size) for size in (1, 16, 17, 64, 200, 256)] == [16, 16, 32, 64, 256, 256]
+    sizes = itertools.product(("sm90", "sm89"), (1, 16, 64, 256), (1, 64, 256), (*DTYPES, torch.bfloat16))
+    for architecture, head_dim, state, dtype in sizes:
+        walk, piece = configs.config(architecture, head_dim, state, dtype)
+        assert walk.chunk_len == piece.chunk_len in (16, 32, 64)
+        assert {walk.tile, piece.tile} <= {16, 32, 64}
+        assert configs.padded(state) * walk.tile <= 32 * 8 * walk.num_warps * 4
+        assert max(walk.tile, piece.tile) <= configs.padded(head_dim)
+    assert configs.config("sm89", 64, 256, torch.float32)[1].chunk_len == 16
+    assert configs.config("sm89", 64, 256, torch.float16)[1].chunk_len == 32
+    assert configs.config("sm90", 64, 256, torch.float16)[1].chunk_len == 64
+    assert configs.config("cpu", 100, 3, torch.float32) == 2 * (configs.Config(64, 64, 4, 1),)
+    measured = configs.Config(32, 16, 4, 3), configs.Config(32, 16, 8, 1)
+    monkeypatch.setitem(configs.TABLE, ("sm90", 64, 128, torch.bfloat16), measured)
+    assert configs.config("sm90", 60, 128, torch.bfloat16) == measured
+    assert configs.config("sm80", 60, 128, torch.bfloat16) != measured
+
+
+BAD = [
+    ({"X": torch.ones(3, 4, 2)}, ShapeError, "axis 't' is 4 in X but 5 in B"),
+    ({"log_a": torch.ones(5)}, ValueError, r"log_a must be ≤ 0, the log of a decay in \[0, 1\], got 1"),
+    ({"B": torch.ones(5, 3, device="meta")}, ValueError, "B is on meta but X is on cpu"),
+    ({"log_a": torch.ones(5, device="meta")}, ValueError, "log_a is on meta but X is on cpu"),
+    ({"X": torch.ones(3, 5, 257), "initial_state": None}, ValueError, "axis 'p' is 257, expected 1 to 256"),
+    ({"X": torch.ones(3, 5, 0), "initial_state": None}, ValueError, "axis 'p' is 0, expected 1 to 256"),
+    ({"B": torch.ones(5, 300), "C": torch.ones(5, 300), "initial_state": None}, ValueError, "axis 'n' is 300"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD)
+@pytest.mark.parametrize("form", [ssd_tiles, ssd_triton])
+def test_errors_before_any_launch(form, change, error, message, monkeypatch):
+    operands = {"X": torch.ones(3, 5, 2), "log_a": torch.zeros(5), "B": torch.ones(5, 3), "C": torch.ones(5, 3)}
+    operands["initial_state"] = torch.ones(2, 3)
+    ssd_tiles(**operands)
+    monkeypatch.setattr(launch, "has_triton", None)
+    monkeypatch.setattr(tile, "launch", None)
+    with pytest.raises(error, match=f"{form.__name__}: {message}"):
+        form(**operands | change)
+
+
+def test_dtypes_and_devices_that_are_refused(monkeypatch):
+    X, log_a, B, C, _ = inputs(5)
+    with pytest.raises(ValueError, match=r"ssd_tiles: X is torch.float64, expected torch.float32, torch.float16 or"):
+        ssd_tiles(X, log_a, B, C)
+    X, log_a, B, C = (x.bfloat16() for x in (X, log_a, B, C))
+    with pytest.raises(ValueError, match=r"ssd_tiles: X is torch.bfloat16 on cpu, expected torch.float32 or torch.f"):
+        ssd_tiles(X, log_a, B, C)
+    monkeypatch.setattr(launch, "has_triton", lambda: True)
+    monkeypatch.setattr(launch, "interprets", lambda: True)
+    with pytest.raises(ValueError, match="ssd_triton: Triton's interpreter is wrong in bfloat16: use float32 or"):
+        ssd_triton(X, log_a, B, C)
+    monkeypatch.setattr(launch, "interprets", lambda: False)
+    with pytest.raises(
+        RuntimeError, match="ssd_triton: the tensors are on cpu, expected on a GPU, unless Triton interp"
+    ):
+        ssd_triton(X, log_a, B, C)
+
+
+def test_without_triton(monkeypatch):
+    monkeypatch.setattr(launch, "has_triton", lambda: False)
+    X, log_a, B, C, _ = inputs(5, dtype=torch.float32)
+    with pytest.raises(RuntimeError, match=r"ssd_triton: Triton is missing, .*: ssd_tiles runs such .*, ssd_cpu is"):
+        ssd_triton(X, log_a, B, C)
+    assert not triton_handles(X, B)
+
+
+def test_too_large_a_grid_is_refused(monkeypatch):
+    monkeypatch.setattr(checks, "MOST", 3)
+    X, log_a, B, C, _ = inputs(5, "mild", (2, 4), dtype=torch.float32)
+    with pytest.raises(ValueError, match="ssd_tiles: batch is 2 and heads are 4, expected at most 3: split the batch"):
+        ssd_tiles(X, log_a, B, C)
+    X, log_a, B, C, _ = inputs(5, "mild", (4, 2), dtype=torch.float32)
+    with pytest.raises(ValueError, match="batch is 4 and heads are 2, expected at most 3: split the batch"):
+        ssd_tiles(X, log_a, B, C)

@@ -1,0 +1,127 @@
+"""One step for decoding against the recurrence in float64, and step after step against the whole sequence."""
+
+import pytest
+import torch
+from test_fast_cpu import INF, expected, inputs
+from test_fast_triton import needs_gpu, needs_triton
+
+from smalearn import ShapeError
+from smalearn.fast.cpu import ssd_cpu
+from smalearn.fast.triton import checks, launch, ssd_step_triton_, step
+from smalearn.testing import assert_close
+
+
+def on_tiles(*operands):
+    return step._step("on_tiles", launch.on_tiles, *operands)
+
+
+FORMS = [on_tiles, pytest.param(ssd_step_triton_, marks=needs_triton)]
+
+
+def one_token(leading=(2, 4), shared=None, dtype=torch.float32, state=20, head_dim=40, kind="mild"):
+    X, log_a, B, C, H = inputs(1, kind, leading, shared, dtype, state, head_dim)
+    return X[..., 0, :], log_a[..., 0].float(), B[..., 0, :], C[..., 0, :], H.float()
+
+
+def check(form, operands, tolerance=1e-6):
+    x, log_a, B, C, state = operands
+    Y, H = expected(x[..., None, :], log_a[..., None], B[..., None, :], C[..., None, :], state)
+    state = state.clone()
+    y = form(x, log_a, B, C, state)
+    assert y.dtype == x.dtype
+    assert_close(y, Y[..., 0, :], tolerance)
+    assert_close(state, H, 1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("leading", "shared"),
+    [
+        ((), ()),
+        ((3,), ()),
+        ((2, 4), (2, 1)),
+        ((2, 2, 3), (2, 1, 3)),
+        ((2, 2, 3), (2, 2, 1)),
+        ((2, 2, 3, 2), (2, 1, 3, 2)),
+    ],
+)
+def test_leading_axes_and_groups(form, leading, shared, dtype):
+    check(form, one_token(leading, shared, dtype), 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps / 2)
+
+
+@pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (16, 16), (256, 17), (3, 256)])
+def test_sizes(state, head_dim):
+    check(on_tiles, one_token(state=state, head_dim=head_dim))
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (128, 64), (256, 256)])
+def test_on_a_gpu(state, head_dim, dtype):
+    operands = one_token((2, 2, 3), (2, 1, 3), dtype, state, head_dim)
+    y = ssd_step_triton_(*(x.cuda() for x in operands)).cpu()
+    assert_close(y, expected_output(*operands), 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps / 2)
+
+
+def expected_output(x, log_a, B, C, state):
+    return expected(x[..., None, :], log_a[..., None], B[..., None, :], C[..., None, :], state)[0][..., 0, :]
+
+
+@pytest.mark.parametrize("decay", [0.0, -1e4, -INF])
+def test_extreme_decays(decay):
+    x, log_a, B, C, state = one_token()
+    check(on_tiles, (x, torch.full_like(log_a, decay), B, C, state))
+
+
+def test_a_state_in_half_precision_stays_so():
+    x, log_a, B, C, state = one_token(dtype=torch.float16)
+    state = state.half()
+    wanted = state.clone().float()
+    on_tiles(x, log_a, B, C, wanted)
+    on_tiles(x, log_a, B, C, state)
+    assert torch.equal(state, wanted.half())
+
+
+def test_step_after_step_is_the_sequence():
+    X, log_a, B, C, H = inputs(30, "resets", (2, 3), (2, 1), torch.float32)
+    Y, last = ssd_cpu(X, log_a, B, C, H)
+    state = H.clone()
+    steps = zip(*(x.unbind(-2) for x in (X, B, C)), log_a.unbind(-1), strict=True)
+    found = torch.stack([on_tiles(x, a, b, c, state) for x, b, c, a in steps], -2)
+    assert_close(found, Y, 1e-6)
+    assert_close(state, last, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": torch.ones(3, 4)}, ShapeError, "axis 'p' is 4 in x but 2 in state"),
+        ({"C": torch.ones(4)}, ShapeError, "axis 'n' is 3 in B but 4 in C"),
+        ({"state": torch.ones(2, 3)}, ShapeError, r"leading axes of state are \(\), expected \(3,\)"),
+        ({"state": torch.ones(3, 3, 2).mT}, ValueError, r"state must be contiguous, got strides \(6, 1, 2\)"),
+        ({"log_a": torch.ones(())}, ValueError, "log_a must be ≤ 0, the log of a decay"),
+        ({"B": torch.ones(3, device="meta")}, ValueError, "B is on meta but x is on cpu"),
+        ({"x": torch.ones(3, 300), "state": torch.ones(3, 300, 3)}, ValueError, "axis 'p' is 300, expected 1 to 256"),
+    ],
+)
+def test_errors(change, error, message, monkeypatch):
+    monkeypatch.setattr(launch, "has_triton", None)
+    good = {"x": torch.ones(3, 2), "log_a": torch.zeros(()), "B": torch.ones(3), "C": torch.ones(3)}
+    good["state"] = torch.ones(3, 2, 3)
+    with pytest.raises(error, match=f"ssd_step_triton_: {message}"):
+        ssd_step_triton_(**good | change)
+
+
+def test_what_cannot_run_is_refused(monkeypatch):
+    x, log_a, B, C, state = one_token()
+    with pytest.raises(
+        ValueError, match=r"ssd_step_triton_: x is torch.float64, expected torch.float32, torch.float16"
+    ):
+        ssd_step_triton_(*(z.double() for z in (x, log_a, B, C, state)))
+    monkeypatch.setattr(launch, "has_triton", lambda: False)
+    with pytest.raises(RuntimeError, match="ssd_step_triton_: Triton is missing"):
+        ssd_step_triton_(x, log_a, B, C, state)
+    monkeypatch.setattr(checks, "MOST", 3)
+    with pytest.raises(ValueError, match="on_tiles: batch is 2 and heads are 4, expected at most 3: split the batch"):
+        on_tiles(x, log_a, B, C, state)

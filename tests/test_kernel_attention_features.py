@@ -1,0 +1,460 @@
+import math
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from registry_features import INPUTS, MAPS
+
+from smalearn import ShapeError, kernel_attention
+from smalearn.kernel_attention import (
+    CosFormer,
+    EluPlusOne,
+    FeatureMap,
+    HyperbolicRandom,
+    LinearRandomized,
+    PositiveRandom,
+    PowerSeries,
+    RandomFourier,
+    gaussian_directions,
+    orthogonal_directions,
+    segment_means,
+)
+from smalearn.testing import assert_close, random_tensors
+
+every_map = pytest.mark.parametrize("name", MAPS)
+RANDOM = [RandomFourier, PositiveRandom, HyperbolicRandom, LinearRandomized]
+every_random_map = pytest.mark.parametrize("build", RANDOM)
+
+
+def kernel(phi, Q, K):
+    return phi.query(Q) @ phi.key(K).mT
+
+
+def by_definition(name, Q, K):
+    entry = MAPS[name][1]
+    rows = [[entry(q, k, i, j) for j, k in enumerate(K.tolist())] for i, q in enumerate(Q.tolist())]
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(Q), len(K))
+
+
+def test_registry_has_every_map():
+    public = {getattr(kernel_attention, name) for name in kernel_attention.__all__}
+    concrete = {c for c in public if isinstance(c, type) and issubclass(c, FeatureMap)} - {FeatureMap}
+    assert {type(phi) for phi, _ in MAPS.values()} == concrete
+
+
+@every_map
+@pytest.mark.parametrize(("target", "source"), [(5, 7), (1, 1), (0, 3), (3, 0)])
+def test_kernel_is_the_definition(name, target, source):
+    Q, K = random_tensors([(target, INPUTS), (source, INPUTS)])
+    phi = MAPS[name][0]
+    assert phi.query(Q).shape == (target, phi.features)
+    assert phi.key(K).shape == (source, phi.features)
+    assert_close(kernel(phi, Q, K), by_definition(name, Q, K))
+
+
+@every_map
+@pytest.mark.parametrize("leading", [(2,), (2, 4)])
+def test_leading_axes_and_float32(name, leading):
+    (x,) = random_tensors([(*leading, 5, INPUTS)])
+    phi = MAPS[name][0]
+    for function in (phi.query, phi.key):
+        whole = function(x)
+        for index in ((0,) * len(leading), (-1,) * len(leading)):
+            assert_close(whole[index], function(x[index]))
+    if not isinstance(phi, tuple(RANDOM)):
+        assert_close(phi.query(x.float()), phi.query(x))
+        assert phi.query(x.float()).dtype == torch.float32
+
+
+@every_map
+def test_gradients(name):
+    Q, K = random_tensors([(5, INPUTS), (5, INPUTS)], grad=True)
+    phi = MAPS[name][0]
+    assert torch.autograd.gradcheck(phi.query, Q)
+    assert torch.autograd.gradcheck(phi.key, K)
+
+
+def test_maps_name_their_sizes_and_fit_what_there_is_to_fit():
+    assert repr(RandomFourier(torch.zeros(4, 3))) == "RandomFourier(inputs=3, features=8)"
+    (x,) = random_tensors([(5, INPUTS)])
+    for phi, _ in MAPS.values():
+        fitted = phi.fit(x, x)
+        assert (fitted is phi) != isinstance(phi, tuple(RANDOM))
+        assert (type(fitted), repr(fitted)) == (type(phi), repr(phi))
+
+
+def test_gradients_at_zero_are_finite():
+    for phi, _ in MAPS.values():
+        x = torch.zeros(2, INPUTS, dtype=torch.float64, requires_grad=True)
+        (phi.query(x).sum() + phi.key(x).sum()).backward()
+        assert x.grad.isfinite().all()
+
+
+@every_map
+def test_shape_and_dtype_errors(name):
+    phi = MAPS[name][0]
+    where = type(phi).__name__
+    (x,) = random_tensors([(5, INPUTS)])
+    with pytest.raises(ShapeError, match=rf"{where}.query: axis 'n' is 2 in Q but 3 in the map"):
+        phi.query(x[:, :2])
+    with pytest.raises(ShapeError, match=rf"{where}.key: K needs trailing axes \(T, N\), got shape \(3,\)"):
+        phi.key(x[0])
+    with pytest.raises(ShapeError, match=rf"{where}.fit: axis 'n' is 2 in K but 3 in the map"):
+        phi.fit(x, x[:, :2])
+    with pytest.raises(ValueError, match=rf"{where}.key: K must have a floating dtype, got torch.int64"):
+        phi.key(x.long())
+
+
+@every_random_map
+def test_errors_of_the_directions(build):
+    name = build.__name__
+    (x,) = random_tensors([(5, INPUTS)])
+    with pytest.raises(ShapeError, match=rf"{name}: W needs trailing axes \(M, N\), got shape \(3,\)"):
+        build(x[0])
+    with pytest.raises(ValueError, match=rf"{name}: W must have a floating dtype, got torch.int64"):
+        build(x.long())
+    with pytest.raises(ValueError, match=rf"{name}: the number of directions in W must be an integer ≥ 1, got 0"):
+        build(x[:0])
+    with pytest.raises(ValueError, match=rf"{name}.query: W is torch.float64 but Q is torch.float32"):
+        build(x).query(x.float())
+    with pytest.raises(ShapeError, match=rf"{name}.key: leading axes \(2,\) of W do not broadcast with \(3,\)"):
+        build(torch.stack([x, x])).key(torch.stack([x, x, x]))
+
+
+# ------------------------------------------------------------------------------------- positions and power series
+
+
+def test_elu_plus_one_stays_positive_and_continuous():
+    phi = EluPlusOne(1)
+    x = torch.tensor([[-40.0], [-1e-6], [0.0], [1e-6], [40.0]])
+    assert_close(phi.query(x)[:, 0], torch.tensor([math.exp(-40), 1 - 1e-6, 1, 1 + 1e-6, 41]), 1e-6)
+    assert (phi.query(x) > 0).all()
+
+
+def test_cosformer_decodes_with_an_offset_and_a_fixed_horizon():
+    Q, K = random_tensors([(8, INPUTS), (8, INPUTS)])
+    whole = CosFormer(INPUTS, horizon=20)
+    for t in range(8):
+        step = CosFormer(INPUTS, horizon=20, offset=t)
+        assert_close(step.query(Q[t : t + 1]), whole.query(Q)[t : t + 1])
+        assert_close(step.key(K[t : t + 1]), whole.key(K)[t : t + 1])
+    assert (kernel(CosFormer(INPUTS, horizon=7), Q, K) >= -1e-12).all()
+    shorter = CosFormer(INPUTS, horizon=8)
+    assert not torch.allclose(shorter.key(K), whole.key(K))  # a horizon that grows with T would change old features
+    with pytest.raises(ValueError, match=r"CosFormer.query: horizon M = 6 must reach the last position, got 7"):
+        CosFormer(INPUTS, horizon=6).query(Q)
+    with pytest.raises(ValueError, match=r"CosFormer.key: horizon M = 8 must reach the last position, got 9"):
+        CosFormer(INPUTS, horizon=8, offset=2).key(K)
+
+
+@pytest.mark.parametrize(("inputs", "degree"), [(1, 0), (1, 5), (3, 2), (3, 8), (16, 3)])
+def test_a_power_series_has_binomial_many_features(inputs, degree):
+    assert PowerSeries.exp(inputs, degree).features == math.comb(inputs + degree, degree)
+
+
+def test_taylor_remainder():
+    Q, K = (0.5 * x for x in random_tensors([(20, 4), (20, 4)]))
+    x = (Q @ K.mT).abs()
+    for degree in range(8):
+        error = (kernel(PowerSeries.exp(4, degree), Q, K) - (Q @ K.mT).exp()).abs()
+        assert (error <= x.exp() * x ** (degree + 1) / math.factorial(degree + 1) + 1e-14).all()
+
+
+def test_a_negative_coefficient_needs_two_maps():
+    (x,) = random_tensors([(6, INPUTS)])
+    same = PowerSeries(INPUTS, [0.5, 1, 2])
+    assert torch.equal(same.query(x), same.key(x))
+    minus = PowerSeries(INPUTS, [0, -1])
+    assert_close(kernel(minus, x, x), -x @ x.mT)
+    assert not torch.equal(minus.query(x), minus.key(x))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: EluPlusOne(0), "EluPlusOne: inputs must be an integer ≥ 1, got 0"),
+        (lambda: CosFormer(2.0, 5), r"CosFormer: inputs must be an integer ≥ 1, got 2\.0"),
+        (lambda: CosFormer(2, 0), "CosFormer: horizon must be an integer ≥ 1, got 0"),
+        (lambda: CosFormer(2, 5, -1), "CosFormer: offset must be an integer ≥ 0, got -1"),
+        (lambda: PowerSeries(0, [1]), "PowerSeries: inputs must be an integer ≥ 1, got 0"),
+        (lambda: PowerSeries(2, []), "PowerSeries: coefficients, expected at least one, got none"),
+        (lambda: PowerSeries.exp(2, -1), r"PowerSeries\.exp: degree must be an integer ≥ 0, got -1"),
+        (lambda: gaussian_directions(0, 2, 0), "gaussian_directions: count must be an integer ≥ 1, got 0"),
+        (lambda: orthogonal_directions(2, True, 0), "orthogonal_directions: inputs must be an integer ≥ 1, got True"),
+        (lambda: segment_means(torch.ones(3, 1), 4), "segment_means: segments must be at most the length 3, got 4"),
+        (lambda: segment_means(torch.ones(3, 1), 0), "segment_means: segments must be an integer ≥ 1, got 0"),
+        (lambda: segment_means(torch.ones(3), 1), r"segment_means: x needs trailing axes \(T, N\), got shape \(3,\)"),
+    ],
+)
+def test_bad_arguments(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+# --------------------------------------------------------------------------------------------------- directions
+
+
+@pytest.mark.parametrize("draw", [gaussian_directions, orthogonal_directions])
+def test_directions_are_seeded_and_standard_normal(draw):
+    W = draw(5, 4, 7, torch.float64)
+    assert torch.equal(draw(5, 4, 7, torch.float64), W)
+    assert not torch.equal(draw(5, 4, 8, torch.float64), W)
+    assert draw(5, 4, 7).dtype == torch.get_default_dtype()
+    assert torch.equal(draw(5, 4, 7, torch.float32), W.float())
+    many = draw(40_000, 4, 0, torch.float64)
+    assert many.shape == (40_000, 4)
+    # Each entry is N(0, 1): the first four moments, within 4 standard errors (of independent draws) of 0, 1, 0, 3.
+    for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        moment = (many**power).mean(0)
+        assert ((moment - mean).abs() < 4 * math.sqrt(variance / 40_000)).all()
+    norms = many.square().sum(-1)  # chi-squared with 4 degrees of freedom
+    assert abs(norms.mean() - 4) < 4 * math.sqrt(8 / 40_000)
+    assert abs(norms.var() - 8) < 4 * math.sqrt(384 / 40_000)
+
+
+@pytest.mark.parametrize("count", [3, 8, 11])
+def test_directions_are_orthogonal_within_a_block(count):
+    W = orthogonal_directions(count, 4, 0, torch.float64)
+    unit = W / W.norm(dim=-1, keepdim=True)
+    gram = unit @ unit.mT
+    block = torch.arange(count) // 4
+    within = block[:, None] == block
+    assert_close(gram[within], torch.eye(count, dtype=torch.float64)[within])
+    if count > 4:
+        assert (gram[~within].abs() > 1e-3).all()
+
+
+def test_rotations_are_haar_distributed():
+    """Not only each direction alone: half of the blocks reflect, and the squared trace of a block averages to 1."""
+    blocks = orthogonal_directions(40_000, 4, 0, torch.float64).reshape(10_000, 4, 4)
+    rotations = blocks / blocks.norm(dim=-1, keepdim=True)
+    assert abs(torch.linalg.det(rotations).mean()) < 4 / 100
+    trace = rotations.diagonal(dim1=1, dim2=2).sum(-1)
+    assert abs(trace.square().mean() - 1) < 4 * math.sqrt(2) / 100
+
+
+def test_plain_qr_is_not_haar():
+    """Without the signs a block has a mean: one-sided features are biased, up or down with the direction of q + k."""
+    generator = torch.Generator().manual_seed(0)
+    rotations, R = torch.linalg.qr(torch.randn(20_000, 4, 4, generator=generator, dtype=torch.float64))
+    norms = torch.randn(20_000, 4, 4, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
+    fixed = rotations * R.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
+    target, ratios = math.exp(0.5), []
+    for sign in (1, -1):
+        x = torch.full((1, 4), sign / math.sqrt(8), dtype=torch.float64)  # |x|² = q·k = 1/2
+        for directions in (rotations * norms, fixed * norms):
+            for build in (PositiveRandom, HyperbolicRandom):
+                estimates = kernel(build(directions), x, x).ravel()
+                ratios.append((estimates.mean() - target) / (estimates.std() / math.sqrt(20_000)))
+    up, up_hyperbolic, *right_up, down, down_hyperbolic = ratios[:6]
+    assert up * down < 0
+    assert min(abs(up), abs(down)) > 10
+    assert max(map(abs, [up_hyperbolic, down_hyperbolic, *right_up, *ratios[6:]])) < 4
+
+
+# ------------------------------------------------------------------------------------------------ random features
+
+
+PAIRS, DRAWS, SIZES = 4, 400, [32, 64, 128, 256, 512, 1024]
+ESTIMATORS = {
+    "Fourier": (RandomFourier, gaussian_directions),
+    "Fourier, orthogonal": (RandomFourier, orthogonal_directions),
+    "positive": (PositiveRandom, gaussian_directions),
+    "positive, orthogonal": (PositiveRandom, orthogonal_directions),
+    "hyperbolic": (HyperbolicRandom, gaussian_directions),
+    "hyperbolic, orthogonal": (HyperbolicRandom, orthogonal_directions),
+}
+
+
+def unit_pairs(norm):
+    """PAIRS queries and keys of size 16 and one norm, and exp(q · k) of each pair."""
+    q, k = (norm * torch.nn.functional.normalize(x, dim=-1) for x in random_tensors([(PAIRS, 16), (PAIRS, 16)]))
+    return q, k, (q * k).sum(-1).exp()
+
+
+@cache
+def directions(draw):
+    """DRAWS independent sets of as many directions as are ever needed, in whole blocks of orthogonal ones."""
+    return draw(DRAWS * max(SIZES), 16, 0, torch.float64).reshape(DRAWS, max(SIZES), 16)
+
+
+def estimates(name, m, norm=1.0):
+    """Estimates of exp(q · k) relative to it, (DRAWS, PAIRS)."""
+    build, draw = ESTIMATORS[name]
+    q, k, target = unit_pairs(norm)
+    phi = build(directions(draw)[:, :m])
+    return (phi.query(q) * phi.key(k)).sum(-1) / target
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_unbiased_and_the_error_falls_like_one_over_root_m(name):
+    errors = []
+    for m in SIZES:
+        relative = estimates(name, m)
+        standard_error = relative.std(0) / math.sqrt(DRAWS)
+        assert ((relative.mean(0) - 1).abs() < 4 * standard_error).all()
+        errors.append((relative - 1).square().mean().sqrt().item())
+    x, y = (torch.tensor(values).log() for values in (SIZES, errors))
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()
+    assert abs(slope + 0.5) < 0.1
+
+
+def test_variances():
+    """The relative variances in closed form, measured with one direction at a time."""
+    q, k, target = unit_pairs(0.7)
+    W = gaussian_directions(200_000, 16, 1, torch.float64)[:, None]
+    s, d = (q + k).square().sum(-1), (q - k).square().sum(-1)
+    expected = {
+        RandomFourier: d.exp() * (1 - (-d).exp()) ** 2 / 2,
+        PositiveRandom: s.exp() - 1,
+        HyperbolicRandom: (1 - (-s).exp()) * (s.exp() - 1) / 2,
+    }
+    for build, variance in expected.items():
+        phi = build(W)
+        relative = (phi.query(q) * phi.key(k)).sum(-1) / target
+        assert ((relative.var(0) / variance - 1).abs() < 0.15).all()
+
+
+@pytest.mark.parametrize("name", ["Fourier", "positive", "hyperbolic"])
+def test_orthogonal_directions_lower_the_variance(name):
+    independent, orthogonal = (estimates(key, 64).var(0).mean() for key in (name, f"{name}, orthogonal"))
+    assert orthogonal < 0.95 * independent
+
+
+def test_large_norms_need_too_many_directions():
+    for name in ESTIMATORS:
+        near, far = (estimates(name, 1024, norm).sub(1).abs().median() for norm in (1, 3))
+        assert near < 0.1
+        assert far > 0.5
+
+
+# --------------------------------------------------------------------------------------------------- fitted maps
+
+
+@pytest.mark.parametrize("build", [RandomFourier, PositiveRandom, HyperbolicRandom])
+@pytest.mark.parametrize("leading", [(), (2, 3)])
+def test_a_fit_scales_each_query_and_nothing_else(build, leading):
+    Q, K = random_tensors([(*leading, 6, INPUTS), (*leading, 8, INPUTS)])
+    phi = build(gaussian_directions(5, INPUTS, 0, torch.float64))
+    fitted = phi.fit(Q, K)
+    ratio = kernel(fitted, Q, K) / kernel(phi, Q, K)
+    assert_close(ratio, ratio[..., :1].expand_as(ratio), 1e-11)
+    assert phi.shift is None
+    assert_close(kernel(fitted.fit(Q, 2 * K), Q, K) / kernel(phi.fit(Q, 2 * K), Q, K), torch.ones_like(ratio), 1e-11)
+
+
+@pytest.mark.parametrize("build", [PositiveRandom, HyperbolicRandom, LinearRandomized])
+def test_a_fit_keeps_numbers_in_range(build):
+    """|x|² = 1000 in float32: largest feature and denominator stay near 1, the weights right."""
+    Q, K = (1000**0.5 * torch.nn.functional.normalize(x, dim=-1) for x in random_tensors([(40, 16), (50, 16)]))
+    Q[0] /= 1e3
+    K[7] /= 1e3
+    W = gaussian_directions(32, 16, 0, torch.float64)
+    phi = build(W.float()).fit(Q.float(), K.float())
+    phi_Q, phi_K = phi.query(Q.float()), phi.key(K.float())
+    size = phi.features**-0.5
+    assert_close(phi_K.amax(-2), torch.full_like(phi_K[0], size), 1e-4)
+    assert_close(phi_Q.amax(-1), torch.full_like(phi_Q[:, 0], size), 1e-4)
+    assert ((phi_Q @ phi_K.mT).sum(-1) >= 0.999 / phi.features).all()
+    wide = build(W).fit(Q, K)
+    logs = wide._query_exponent(Q)[:, None] + wide._exponent(K)  # in float64, nothing shifted
+    expected = logs.logsumexp(-1).softmax(-1)
+    M = phi_Q @ phi_K.mT
+    assert_close(M / M.sum(-1, keepdim=True), expected, 2e-3)
+
+
+def test_a_fit_keeps_fourier_features_in_range():
+    Q, K = (1000**0.5 * torch.nn.functional.normalize(x.float(), dim=-1) for x in random_tensors([(40, 16), (50, 16)]))
+    K[7] *= 1.01
+    plain = RandomFourier(gaussian_directions(32, 16, 0, torch.float32))
+    phi = plain.fit(Q, K)
+    assert plain.key(K).isinf().any()
+    phi_Q, phi_K = phi.query(Q), phi.key(K)
+    assert_close(phi_Q.norm(dim=-1), torch.ones(40), 1e-5)
+    expected = torch.full((50,), math.exp((1 - 1.01**2) * 500))
+    expected[7] = 1
+    assert_close(phi_K.norm(dim=-1), expected, 1e-3)
+
+
+@every_random_map
+def test_a_fit_without_queries_or_keys(build):
+    phi = build(gaussian_directions(1, INPUTS, 0, torch.float64))
+    (x,) = random_tensors([(3, INPUTS)])
+    if build is LinearRandomized:
+        with pytest.raises(ValueError, match="segment_means: segments must be at most the length 0, got 1"):
+            phi.fit(x, x[:0])
+        return
+    assert_close(phi.fit(x[:0], x).key(x).amax(-2), phi.fit(x, x).key(x).amax(-2))
+    assert phi.fit(x, x[:0]).query(x).isfinite().all()
+    assert phi.fit(x, x[:0]).key(x[:0]).shape == (0, phi.features)
+
+
+# ------------------------------------------------------------------------------------------ landmarks and proposals
+
+
+@pytest.mark.parametrize(("length", "segments"), [(1, 1), (7, 7), (7, 3), (12, 4), (13, 5)])
+def test_segment_means(length, segments):
+    (x,) = random_tensors([(2, length, 3)])
+    parts = [[t for t in range(length) if t * segments // length == c] for c in range(segments)]
+    assert [t for part in parts for t in part] == list(range(length))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert_close(segment_means(x, segments), torch.stack([x[:, part].mean(1) for part in parts], 1))
+    assert torch.autograd.gradcheck(lambda x: segment_means(x, segments), x.requires_grad_())
+
+
+def density(w, mean):
+    return math.exp(-((w - mean) @ (w - mean)) / 2)
+
+
+def test_linear_randomized_is_importance_sampling():
+    Q, K, W = random_tensors([(7, INPUTS), (9, INPUTS), (4, INPUTS)])
+    phi = LinearRandomized(W).fit(Q, K)
+    means = segment_means(Q, 4) + segment_means(K, 4)
+    expected = torch.zeros(7, 9, dtype=torch.float64)
+    for t, q in enumerate(Q):
+        for s, k in enumerate(K):
+            for w in W + means:
+                weight = density(w, 0 * w) / sum(density(w, mean) for mean in means)
+                expected[t, s] += weight * math.exp(w @ q - q @ q / 2) * math.exp(w @ k - k @ k / 2)
+    ratio = kernel(phi, Q, K) / expected
+    assert_close(ratio, ratio[:, :1].expand_as(ratio), 1e-11)
+    # Fitted again, it starts from the same draws.
+    assert_close(kernel(phi.fit(Q, 2 * K), Q, K), kernel(LinearRandomized(W).fit(Q, 2 * K), Q, K))
+
+
+def test_linear_randomized_is_unbiased_for_exp():
+    Q, K = (0.7 * x for x in random_tensors([(8, 4), (12, 4)]))
+    draws = gaussian_directions(20_000 * 4, 4, 0, torch.float64).reshape(20_000, 4, 4)
+    phi = LinearRandomized(draws).fit(Q, K)
+    # Undo what the fit took out of each query and draw.
+    exponents = phi._query_exponent(Q) + phi.shift
+    estimate = kernel(phi, Q, K) * exponents.amax(-1, keepdim=True).exp()
+    standard_error = estimate.std(0) / math.sqrt(20_000)
+    assert ((estimate.mean(0) - (Q @ K.mT).exp()).abs() < 4.5 * standard_error).all()  # 96 comparisons
+
+
+def test_gradients_flow_through_the_proposals():
+    Q, K, W = random_tensors([(5, INPUTS), (6, INPUTS), (3, INPUTS)], grad=True)
+
+    def weights(Q, K, W):
+        M = kernel(LinearRandomized(W).fit(Q, K), Q, K)
+        return M / M.sum(-1, keepdim=True)
+
+    assert torch.autograd.gradcheck(weights, (Q, K, W))
+
+
+def test_means_of_both_sequences_guide_the_draws():
+    """Two clusters that independent directions rarely meet."""
+    centres = torch.tensor([[3.0, 0.0], [-3.0, 0.0]], dtype=torch.float64).repeat_interleave(16, 0)
+    noise = random_tensors([(32, 2), (32, 2)])
+    Q, K = (centres + 0.3 * x for x in noise)
+    target = (Q @ K.mT).softmax(-1)
+    errors = {build: [] for build in (PositiveRandom, LinearRandomized)}
+    for seed in range(20):
+        for build, found in errors.items():
+            M = kernel(build(gaussian_directions(8, 2, seed, torch.float64)).fit(Q, K), Q, K)
+            found.append((M / M.sum(-1, keepdim=True) - target).norm().item())
+    medians = [torch.tensor(found).median().item() for found in errors.values()]
+    assert all(later < earlier / 2 for earlier, later in pairwise(medians))

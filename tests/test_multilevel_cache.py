@@ -1,0 +1,356 @@
+"""The caches against attention over pairs, token by token; the numbers and bytes they keep; that old ones stay true."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from smalearn import ShapeError
+from smalearn.multilevel import FullCache, KeyCache, WindowCache
+from smalearn.multilevel.levels import key_numbers, live_key_numbers
+from smalearn.testing import assert_close, random_tensors
+
+WIDE = torch.empty(0, dtype=torch.float64)
+PAPER = (32, 8, 6, 4, 4, 4, 4, 2)
+
+
+def levels(Q, K, V, ranks, block_lens):
+    """Causal multi-level attention, every pair from the definition."""
+    i = torch.arange(K.shape[-2])
+    parts = zip(Q.split(ranks, -1), K.split(ranks, -1), block_lens, strict=True)
+    S = sum((q @ k.mT) * (i[:, None] // size == i // size) for q, k, size in parts)
+    return S.masked_fill(i[:, None] < i, -math.inf).softmax(-1) @ V
+
+
+def window(Q, K, V, w):
+    i = torch.arange(K.shape[-2])
+    return (Q @ K.mT).masked_fill((i[:, None] < i) | (i[:, None] - i > w), -math.inf).softmax(-1) @ V
+
+
+def multilevel(ranks, block_lens):
+    def start(*leading, like=None):
+        return KeyCache(leading, ranks, block_lens, 3, like=like)
+
+    return start, lambda Q, K, V: levels(Q, K, V, ranks, block_lens)
+
+
+CACHES = {
+    "levels": multilevel((2, 2, 1, 1), (32, 16, 8, 4)),
+    "levels-0": multilevel((0, 3, 0, 3), (40, 20, 10, 5)),
+    "levels-1": multilevel((2, 4), (32, 1)),
+    "levels-ragged": multilevel((1, 2, 3), (42, 14, 7)),
+    "full": (
+        lambda *leading, like=None: FullCache(leading, 6, 33, 3, like),
+        lambda Q, K, V: levels(Q, K, V, (6,), (33,)),
+    ),
+    "window": (lambda *leading, like=None: WindowCache(leading, 6, 5, 3, like), lambda Q, K, V: window(Q, K, V, 5)),
+    "window-0": (lambda *leading, like=None: WindowCache(leading, 6, 0, 3, like), lambda Q, K, V: window(Q, K, V, 0)),
+    "window-wide": (
+        lambda *leading, like=None: WindowCache(leading, 6, 99, 3, like),
+        lambda Q, K, V: window(Q, K, V, 99),
+    ),
+}
+each_cache = pytest.mark.parametrize("name", CACHES)
+
+
+def text(*leading, length=32, dtype=torch.float64, heads=1):
+    group = (heads,) if heads > 1 else ()
+    shapes = [(*leading[: len(leading) - len(group)], *group, length, 6), (*leading, length, 6), (*leading, length, 3)]
+    return random_tensors(shapes, dtype=dtype)
+
+
+def read(cache, tensors, sizes):
+    """The outputs of texts of the given lengths, read one after the other, and the last cache."""
+    parts, start = [], 0
+    for size in sizes:
+        y, cache = cache.read(*(x[..., start : start + size, :] for x in tensors))
+        parts.append(y)
+        start += size
+    return torch.cat(parts, -2), cache
+
+
+@each_cache
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_token_by_token_is_parallel_attention(name, leading, dtype):
+    start, parallel = CACHES[name]
+    tensors = text(*leading, dtype=dtype)
+    found, cache = read(start(*leading, like=tensors[0]), tensors, [1] * 32)
+    assert_close(found, parallel(*(x.double() for x in tensors)))
+    assert (cache.length, found.dtype) == (32, dtype)
+
+
+@each_cache
+@pytest.mark.parametrize("sizes", [[32], [1, 31], [4, 4, 24], [7, 0, 11, 1, 13], [16, 16], [31, 1]])
+def test_a_prompt_in_parts(name, sizes):
+    start, parallel = CACHES[name]
+    tensors = text(2)
+    assert_close(read(start(2, like=WIDE), tensors, sizes)[0], parallel(*tensors))
+
+
+@pytest.mark.parametrize("name", ["levels", "full"])
+def test_a_long_prompt_is_cut_into_pieces(name, monkeypatch):
+    """No scores have more rows than a piece; what is read does not depend on it."""
+    start, parallel = CACHES[name]
+    tensors, rows = text(2), []
+    attend = KeyCache._attend
+    monkeypatch.setattr("smalearn.multilevel.cache.PIECE", 3)
+    monkeypatch.setattr(KeyCache, "_attend", lambda cache, Q: (rows.append(Q.shape[-2]), attend(cache, Q))[1])
+    assert_close(read(start(2, like=WIDE), tensors, [5, 27])[0], parallel(*tensors))
+    assert (max(rows), sum(rows)) == (3, 32)
+
+
+@each_cache
+@pytest.mark.parametrize("prompt", [0, 1, 5, 8, 16, 23, 31, 32])
+def test_appending_a_prompt_and_reading_on(name, prompt):
+    start, parallel = CACHES[name]
+    tensors = text(2)
+    cache = start(2, like=WIDE).append(*(x[:, :prompt] for x in tensors[1:]))
+    assert cache.length == prompt
+    found, _ = read(cache, [x[:, prompt:] for x in tensors], [1] * (32 - prompt) or [0])
+    assert_close(found, parallel(*tensors)[:, prompt:])
+
+
+@each_cache
+def test_an_old_cache_stays_true(name):
+    """Two texts that begin alike, in turns: neither overwrites what the other needs."""
+    start, parallel = CACHES[name]
+    first, second = text(2), [x.flip(1) for x in text(2)]
+    for prompt in (3, 16):
+        for new, old in zip(second, first, strict=True):
+            new[:, :prompt] = old[:, :prompt]
+        shared = start(2, like=WIDE).append(*(x[:, :prompt] for x in first[1:]))
+        caches, outputs = [shared, shared], [[], []]
+        for t in range(prompt, 32):
+            for k, tensors in enumerate((first, second)):
+                y, caches[k] = caches[k].read(*(x[:, t : t + 1] for x in tensors))
+                outputs[k].append(y)
+        for tensors, found in zip((first, second), outputs, strict=True):
+            assert_close(torch.cat(found, 1), parallel(*tensors)[:, prompt:])
+        assert shared.length == prompt
+
+
+@each_cache
+def test_groups_share_a_cache(name):
+    start, parallel = CACHES[name]
+    tensors = text(2, 1, heads=3)
+    wanted = parallel(tensors[0], *(x.expand(-1, 3, -1, -1) for x in tensors[1:]))
+    found, cache = read(start(2, 1, like=WIDE), tensors, [1] * 5 + [27])
+    assert_close(found, wanted)
+    alone = start(2, like=WIDE).append(*(x[:, 0] for x in tensors[1:]))
+    assert cache.nbytes == alone.nbytes
+
+
+@each_cache
+@pytest.mark.parametrize("sizes", [[1] * 9, [4, 5], [9], [8, 1]])
+def test_gradients_pass_through_the_cache(name, sizes):
+    start, parallel = CACHES[name]
+    inputs = [x.requires_grad_() for x in text(2, length=9)]
+    (weights,) = random_tensors([(2, 9, 3)], seed=1)
+    wanted = torch.autograd.grad((parallel(*inputs) * weights).sum(), inputs)
+    found = torch.autograd.grad((read(start(2, like=WIDE), inputs, sizes)[0] * weights).sum(), inputs)
+    for pair in zip(found, wanted, strict=True):
+        assert_close(*pair)
+
+
+@each_cache
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 1)])
+def test_gradients_where_some_operands_have_none(name, frozen):
+    """A product of frozen keys and recorded queries keeps the keys: nobody may write over them, recorded or not."""
+    start, parallel = CACHES[name]
+    inputs = text(length=9)
+    leaves = [x.requires_grad_() for k, x in enumerate(inputs) if k not in frozen]
+    found, cache = read(start(like=WIDE), inputs, [1] * 7)
+    with torch.no_grad():
+        cache.read(*(x[7:8] for x in inputs))
+    wanted = torch.autograd.grad(parallel(*(x[:7] for x in inputs)).sum(), leaves)
+    for pair in zip(torch.autograd.grad(found.sum(), leaves), wanted, strict=True):
+        assert_close(*pair)
+
+
+@each_cache
+def test_branches_have_graphs_of_their_own(name):
+    """Two recorded texts after one prompt: the backward of one neither needs nor spends the other's."""
+    start, parallel = CACHES[name]
+    prompt = [x[:, :5] for x in text(2)]
+    cache = start(2, like=WIDE).append(*prompt[1:])
+    branches = [[x.requires_grad_() for x in random_tensors([y[:, :2].shape for y in prompt], seed=k)] for k in (2, 3)]
+    outputs = [cache.read(*(x.square() for x in inputs))[0].square().sum() for inputs in branches]
+    for inputs, y in zip(branches, outputs, strict=True):
+        whole = parallel(*(torch.cat([old, new.square()], 1) for old, new in zip(prompt, inputs, strict=True)))
+        y.backward()
+        for x, wanted in zip(inputs, torch.autograd.grad(whole[:, 5:].square().sum(), inputs), strict=True):
+            assert_close(x.grad, wanted)
+
+
+@each_cache
+def test_decoding_after_a_recorded_prompt_leaves_its_gradient_alone(name):
+    start, parallel = CACHES[name]
+    inputs = [x.requires_grad_() for x in text(2, length=9)]
+    y, cache = start(2, like=WIDE).read(*(x[:, :8] for x in inputs))
+    with torch.no_grad():
+        z, _ = cache.read(*(x[:, 8:] for x in inputs))
+    assert_close(z, parallel(*inputs)[:, 8:])
+    wanted = torch.autograd.grad(parallel(*(x[:, :8] for x in inputs)).sum(), inputs)
+    for pair in zip(torch.autograd.grad(y.sum(), inputs), wanted, strict=True):
+        assert_close(*pair)
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+@pytest.mark.parametrize("name", ["levels", "levels-0", "levels-1", "levels-ragged", "full"])
+def test_the_key_numbers_of_every_token(name):
+    cache = CACHES[name][0](like=WIDE)
+    tensors, context = text(), cache.block_lens[0]
+    assert cache.key_numbers == 0
+    assert cache.key_bytes == 8 * key_numbers(context, cache.ranks, cache.block_lens)
+    assert cache.value_bytes == 8 * context * 3
+    for t in range(32):
+        _, cache = cache.read(*(x[t : t + 1] for x in tensors))
+        kept = [(t // size * size, t + 1) for size in cache.block_lens]  # the current block of every level
+        assert cache.key_numbers == sum(r * (end - start) for r, (start, end) in zip(cache.ranks, kept, strict=True))
+        assert cache.key_numbers == live_key_numbers(t + 1, cache.ranks, cache.block_lens)
+        assert cache.key_bytes == 8 * key_numbers(context, cache.ranks, cache.block_lens)
+        assert cache.nbytes == cache.key_bytes + 8 * context * 3
+
+
+@pytest.mark.parametrize("context", [1, 3, 4, 9, 16, 31])
+def test_room_for_a_context_that_fills_no_block(context):
+    ranks, block_lens = (2, 2, 1, 1), (32, 16, 8, 4)
+    cache = KeyCache((2,), ranks, block_lens, 3, context, WIDE)
+    assert cache.key_bytes == 8 * 2 * sum(r * min(context, size) for r, size in zip(ranks, block_lens, strict=True))
+    assert cache.value_bytes == 8 * 2 * 3 * context
+    tensors = text(2, length=context)
+    found, cache = read(cache, tensors, [1] * context)
+    assert_close(found, levels(*tensors, ranks, block_lens))
+    with pytest.raises(
+        ShapeError, match=f"^KeyCache.read: {context + 1} tokens, expected at most {context}, the context"
+    ):
+        cache.read(*(x[:, :1] for x in tensors))
+
+
+def test_the_numbers_of_the_paper():
+    """T = 1024: 39,376 numbers of keys, not 65,536; eight equal levels keep 1/4.016 of them."""
+    block_lens = [1024 >> level for level in range(8)]
+    kept = {}
+    for ranks in (PAPER, (8,) * 8, (64,)):
+        cache = KeyCache((), ranks, block_lens[: len(ranks)], 64)
+        K, V = random_tensors([(1024, 64)] * 2, dtype=torch.float32)
+        peak = 0
+        for t in range(1024):
+            cache = cache.append(K[t : t + 1], V[t : t + 1])
+            peak = max(peak, cache.key_numbers)
+        assert cache.key_bytes == 4 * peak
+        kept[ranks] = peak
+    assert kept[PAPER] == 39376
+    assert kept[64,] == 65536
+    assert kept[64,] / kept[(8,) * 8] == 8 / (2 - 2**-7)
+
+
+def test_a_window_keeps_its_tokens_only():
+    cache, tensors = WindowCache((2,), 6, 5, 3, like=WIDE), text(2)
+    for t in range(32):
+        _, cache = cache.read(*(x[:, t : t + 1] for x in tensors))
+        assert cache.key_numbers == 2 * 6 * min(t + 1, 5)
+        assert (cache.key_bytes, cache.value_bytes) == (8 * cache.key_numbers, 4 * cache.key_numbers)
+    whole = WindowCache((2,), 6, 5, 3, like=WIDE).append(*tensors[1:])
+    assert (whole.length, whole.nbytes) == (32, cache.nbytes)
+
+
+def test_half_precision_halves_the_bytes():
+    sizes = [
+        CACHES["levels"][0](2, like=torch.empty(0, dtype=dtype)).nbytes for dtype in (torch.float32, torch.bfloat16)
+    ]
+    assert sizes[0] == 2 * sizes[1]
+    tensors = text(2, dtype=torch.bfloat16)
+    found, _ = read(CACHES["levels"][0](2, like=tensors[0]), tensors, [1] * 32)
+    assert found.dtype == torch.bfloat16
+    assert_close(found, CACHES["levels"][1](*(x.double() for x in tensors)), 0.02)
+
+
+@pytest.mark.parametrize("name", ["levels", "full"])
+def test_a_step_writes_in_place(name):
+    """No copy of what is there, unless another text has taken the place."""
+    cache, tensors = CACHES[name][0](like=WIDE), text()
+    _, cache = read(cache, tensors, [9])
+    token = [x[9:10] for x in tensors]
+    once, twice = (cache.read(*token)[1] for _ in range(2))
+    assert once._values.storage.data_ptr() == cache._values.storage.data_ptr()
+    assert twice._values.storage.data_ptr() != cache._values.storage.data_ptr()
+
+
+def test_a_step_multiplies_what_is_kept():
+    """Multiply-adds of a decoding step, counted by torch: live keys, and all values."""
+    cache, tensors = KeyCache((), (2, 2, 2), (32, 8, 4), 3, like=WIDE), text()
+    for t in range(32):
+        with FlopCounterMode(display=False) as counter:
+            _, cache = cache.read(*(x[t : t + 1] for x in tensors))
+        if t % 4:  # the first token of a block is multiplied by no matrix product
+            assert counter.get_total_flops() == 2 * (cache.key_numbers + 3 * (t + 1))
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: KeyCache((), (2, 2), (8,), 3),
+            "^KeyCache: every level has a rank and a block length, got 2 ranks, 1 block",
+        ),
+        (lambda: KeyCache((), (2, 2), (8, 3), 3), r"^KeyCache: block_lens\[1\] must divide block_lens\[0\] = 8"),
+        (lambda: KeyCache((), (2, -2), (8, 4), 3), r"^KeyCache: ranks\[1\] must be an integer ≥ 0, got -2"),
+        (lambda: KeyCache((), (2,), (0,), 3), r"^KeyCache: block_lens\[0\] must be an integer ≥ 1, got 0"),
+        (lambda: KeyCache((), (2,), (8,), 3, 9), r"^KeyCache: context must be ≤ block_lens\[0\] = 8, got 9"),
+        (lambda: KeyCache((), (2,), (8,), 3, 0), "^KeyCache: context must be an integer ≥ 1, got 0"),
+        (lambda: KeyCache((-1,), (2,), (8,), 3), "^KeyCache: leading axis must be an integer ≥ 0, got -1"),
+        (lambda: KeyCache((), (2,), (8,), 0), "^KeyCache: head_dim must be an integer ≥ 1, got 0"),
+        (lambda: FullCache((), 2, 0, 3), r"^FullCache: block_lens\[0\] must be an integer ≥ 1, got 0"),
+        (lambda: WindowCache((), 2, -1, 3), "^WindowCache: window must be an integer ≥ 0, got -1"),
+        (lambda: WindowCache((), -2, 1, 3), "^WindowCache: features must be an integer ≥ 0, got -2"),
+    ],
+)
+def test_sizes_that_do_not_fit(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@each_cache
+def test_errors_name_the_argument(name):
+    cache = CACHES[name][0](2, like=WIDE)
+    kind, (Q, K, V) = type(cache).__name__, text(2, length=4)
+    before = copy.copy(cache)
+    calls = {"read": lambda K, V: cache.read(Q, K, V), "append": cache.append}
+    for function, call in calls.items():
+        with pytest.raises(
+            ShapeError, match=rf"^{kind}.{function}: .* \(2, 4, 5\), expected \(2, S, 6\)|axis 'n' is 6 in Q"
+        ):
+            call(K[..., 1:], V)
+        with pytest.raises(ShapeError, match=rf"^{kind}.{function}: V has shape \(2, 4, 2\), expected \(2, S, 3\)"):
+            call(K, V[..., 1:])
+        with pytest.raises(ShapeError, match=rf"^{kind}.{function}: K has shape \(1, 4, 6\), expected \(2, S, 6\)"):
+            call(K[:1], V)
+        with pytest.raises(ShapeError, match=rf"^{kind}.{function}: axis 's' is 4 in \w but 3 in V"):
+            call(K, V[:, 1:])
+        with pytest.raises(ValueError, match=rf"^{kind}.{function}: K is torch.float32 but cache is torch.float64"):
+            call(K.float(), V)
+    with pytest.raises(ShapeError, match=rf"^{kind}.read: axis 'n' is 5 in Q but 6 in K"):
+        cache.read(Q[..., 1:], K, V)
+    assert vars(cache) == vars(before)
+
+
+@pytest.mark.parametrize("name", ["levels", "full"])
+def test_a_text_longer_than_the_context(name):
+    start = CACHES[name][0]
+    context, kind = start().block_lens[0], type(start()).__name__
+    tensors = random_tensors([(context + 1, 6), (context + 1, 6), (context + 1, 3)], dtype=torch.float32)
+    message = rf"{context + 1} tokens, expected at most {context}, the context of the cache"
+    with pytest.raises(ShapeError, match=f"^{kind}.append: {message}"):
+        start().append(*tensors[1:])
+    cache = start().append(*(x[:context] for x in tensors[1:]))
+    with pytest.raises(ShapeError, match=f"^{kind}.read: {message}"):
+        cache.read(*(x[context:] for x in tensors))

@@ -1,0 +1,153 @@
+"""RoPE against a loop over complex numbers; what a rotation keeps, and what a split must not cut."""
+
+import cmath
+import math
+
+import pytest
+import torch
+
+from smalearn import ShapeError
+from smalearn.multilevel import rope, rope_levels
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+
+def rope_loop(x, positions, base=10000.0):
+    """Each pair of features as one complex number, turned."""
+    y = torch.empty_like(x)
+    features = x.shape[-1]
+    for t, position in enumerate(positions):
+        for k in range(features // 2):
+            turn = cmath.exp(1j * float(position) * base ** (-2 * k / features))
+            z = complex(x[t, 2 * k], x[t, 2 * k + 1]) * turn
+            y[t, 2 * k], y[t, 2 * k + 1] = z.real, z.imag
+    return y
+
+
+def scores(Q, K, positions, base=10000.0):
+    return rope(Q, positions, base) @ rope(K, positions, base).mT
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 33])
+@pytest.mark.parametrize("features", [2, 8])
+def test_rope_is_the_loop(length, features):
+    (x,) = random_tensors([(length, features)])
+    assert_close(rope(x), rope_loop(x, range(length)))
+    positions = torch.randint(-1000, 20000, (length,), generator=torch.Generator().manual_seed(0))
+    assert_close(rope(x, positions, base=50.0), rope_loop(x, positions, 50.0))
+
+
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4)])
+def test_leading_axes_have_their_own_positions_or_share_them(leading):
+    (x,) = random_tensors([(*leading, 5, 6)])
+    shared = torch.tensor([3, 1, 4, 1, 5])
+    own = torch.arange(math.prod(leading) * 5).reshape(*leading, 5)
+    for found, positions in ((rope(x, shared), shared.expand(*leading, 5)), (rope(x, own), own)):
+        pairs = zip(x.reshape(-1, 5, 6), positions.reshape(-1, 5), strict=True)
+        assert_close(found.reshape(-1, 5, 6), torch.stack([rope_loop(*pair) for pair in pairs]))
+
+
+def test_a_rotation_keeps_lengths():
+    (x,) = random_tensors([(2, 33, 16)])
+    assert_close(rope(x).norm(dim=-1), x.norm(dim=-1))
+    assert_close(rope_levels(x, (4, 8, 4)).norm(dim=-1), x.norm(dim=-1))
+    assert torch.equal(rope(x, torch.zeros(33)), x)
+
+
+def test_scores_depend_on_the_distance_alone():
+    Q, K = random_tensors([(2, 9, 8)] * 2)
+    positions = torch.arange(9)
+    moved = scores(Q, K, positions + 5000)
+    assert_close(moved, scores(Q, K, positions))
+    assert relative_rms(scores(Q, K, 2 * positions), scores(Q, K, positions)) > 0.1  # and on the distance they do
+    q, k = Q[0, :1].expand(9, 8), K[0, :1].expand(9, 8)  # constant tokens: a Toeplitz matrix
+    S = scores(q, k, positions)
+    for offset in range(-8, 9):
+        diagonal = S.diagonal(offset)
+        assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+
+
+def test_gradient_is_that_of_the_loop():
+    x, weights = random_tensors([(7, 6)] * 2)
+    leaf = x.clone().requires_grad_()
+    (found,) = torch.autograd.grad((rope(leaf) * weights).sum(), leaf)
+    assert_close(found, rope_loop(weights, [-t for t in range(7)]))  # the transpose of a rotation turns back
+    assert torch.autograd.gradcheck(lambda x: rope_levels(x, (4, 0, 2)), leaf)
+
+
+@pytest.mark.parametrize("ranks", [(6,), (4, 2), (2, 0, 4), (0, 6)])
+def test_levels_are_rotated_alone(ranks):
+    (x,) = random_tensors([(2, 9, 6)])
+    wanted = torch.cat([rope(part) for part in x.split(ranks, -1)], -1)
+    assert torch.equal(rope_levels(x, ranks), wanted)
+    positions = torch.tensor([9, 8, 7, 6, 5, 4, 3, 2, 100])
+    wanted = torch.cat([rope(part, positions, 77.0) for part in x.split(ranks, -1)], -1)
+    assert torch.equal(rope_levels(x, ranks, positions, 77.0), wanted)
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 16])
+def test_the_position_in_a_block_is_as_good_as_the_position(block):
+    Q, K = random_tensors([(13, 8)] * 2)
+    i = torch.arange(13)
+    together = i[:, None] // block == i // block
+    whole, local = scores(Q, K, i), scores(Q, K, i % block)
+    assert_close(local[together], whole[together])
+    assert block > 13 or relative_rms(local[~together], whole[~together]) > 0.1
+
+
+def test_a_split_that_cuts_a_pair_would_not_be_relative():
+    """Rotate the whole head, then split it: scores of constant tokens depend on i - j and d if no pair is cut."""
+    i, block_lens = torch.arange(16), (16, 8, 4)
+    d = sum((i[:, None] // size == i // size).long() for size in block_lens)
+
+    def spread(q, k, ranks):
+        """How much scores of equal i - j and d differ."""
+        first = torch.tensor([sum(ranks[:count]) for count in range(4)])[d]  # columns that each pair uses
+        S = torch.stack([torch.stack([q[t, :n] @ k[s, :n] for s, n in enumerate(row)]) for t, row in enumerate(first)])
+        keys = 100 * d + i[:, None] - i
+        return max((S[keys == key].max() - S[keys == key].min()).item() for key in keys.unique())
+
+    q, k = (x.expand(16, 8) for x in random_tensors([(1, 8)] * 2))
+    for ranks in ((4, 2, 2), (2, 4, 2), (8, 0, 0)):
+        assert spread(rope_levels(q, ranks), rope_levels(k, ranks), ranks) < 1e-12
+        assert spread(rope(q), rope(k), ranks) < 1e-12  # adjacent pairs: any even split will do
+    assert spread(rope(q), rope(k), (3, 3, 2)) > 0.1
+
+
+def test_far_positions_are_exact_in_float32():
+    (x,) = random_tensors([(4, 8)], dtype=torch.float32)
+    positions = torch.tensor([10**5, 10**6, 10**7, 2**30 + 1])
+    assert rope(x, positions).dtype == torch.float32
+    assert_close(rope(x, positions), rope_loop(x.double(), positions))
+
+
+def test_half_precision_is_rounded_once():
+    (x,) = random_tensors([(33, 8)], dtype=torch.bfloat16)
+    assert torch.equal(rope(x), rope(x.float()).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: rope(x[0]), ShapeError, r"^rope: x needs trailing axes \(T, N\), got shape \(6,\)"),
+        (lambda x: rope(x[:, :5]), ShapeError, "^rope: axis 'n' of x is 5, expected an even number"),
+        (lambda x: rope(x, torch.arange(4)), ShapeError, "^rope: axis 't' is 5 in x but 4 in positions"),
+        (lambda x: rope(x.long()), ValueError, "^rope: x must have a floating dtype, got torch.int64"),
+        (lambda x: rope(x, base=0.0), ValueError, r"^rope: base must be positive, got 0\.0"),
+        (
+            lambda x: rope_levels(x, (3, 1, 2)),
+            ValueError,
+            r"^rope_levels: ranks must be even, got 3\|1\|2: an odd one cuts a rotated pair in two",
+        ),
+        (
+            lambda x: rope_levels(x, (4, 4)),
+            ShapeError,
+            r"^rope_levels: axis 'n' of x is 6, expected 8, the sum of ranks 4\|4",
+        ),
+        (lambda x: rope_levels(x, (8, -2)), ValueError, r"^rope_levels: ranks\[1\] must be an integer ≥ 0, got -2"),
+        (lambda x: rope_levels(x[0], (6,)), ShapeError, r"^rope_levels: x needs trailing axes \(T, N\)"),
+        (lambda x: rope_levels(x, (6,), base=-1), ValueError, "^rope_levels: base must be positive, got -1"),
+    ],
+)
+def test_errors_name_the_argument(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.zeros(5, 6))

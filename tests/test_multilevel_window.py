@@ -1,0 +1,205 @@
+"""Window attention against the dense masked softmax; what it computes; how far a stack of windows sees."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from smalearn import ShapeError
+from smalearn.kernel_attention import softmax_attention
+from smalearn.masks import BandedMask, CausalMask, DilatedMask
+from smalearn.multilevel import receptive_field, window_attention
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+
+def dense(Q, K, V, window, causal=False):
+    """The definition: every score, -∞ where the window does not reach."""
+    i = torch.arange(K.shape[-2])
+    seen = (i[:, None] - i).abs() <= window
+    if causal:
+        seen &= i[:, None] >= i
+    scores = (Q @ K.mT).masked_fill(~seen[K.shape[-2] - Q.shape[-2] :], -math.inf)
+    return scores.softmax(-1) @ V
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [0, 1, 2, 5, 16, 200])
+@pytest.mark.parametrize("length", [1, 2, 7, 33, 101, 193])
+def test_window_attention_is_the_dense_masked_softmax(length, window, causal):
+    Q, K, V = random_tensors([(length, 3), (length, 3), (length, 4)])
+    assert_close(window_attention(Q, K, V, window, causal), dense(Q, K, V, window, causal))
+
+
+def test_it_is_the_banded_mask():
+    Q, K, V = random_tensors([(2, 33, 3)] * 3)
+    assert_close(window_attention(Q, K, V, 4), softmax_attention(Q, K, V, BandedMask(33, 33, 4)))
+    both = BandedMask(33, 33, 4) * CausalMask(33)
+    assert_close(window_attention(Q, K, V, 4, causal=True), softmax_attention(Q, K, V, both))
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+def test_a_dilated_window_is_a_window_over_every_few_tokens(dilation):
+    tensors = random_tensors([(2, 30, 3)] * 3)
+    apart = (x.unflatten(-2, (-1, dilation)).movedim(-2, -3) for x in tensors)
+    found = window_attention(*apart, 2).movedim(-3, -2).flatten(-3, -2)
+    assert_close(found, softmax_attention(*tensors, DilatedMask(30, 30, 2, dilation)))
+
+
+def test_a_wide_window_is_full_attention():
+    Q, K, V = random_tensors([(97, 3)] * 3)
+    assert_close(window_attention(Q, K, V, 96), softmax_attention(Q, K, V))
+    assert_close(window_attention(Q, K, V, 96, causal=True), softmax_attention(Q, K, V, CausalMask(97)))
+    assert relative_rms(window_attention(Q, K, V, 95), softmax_attention(Q, K, V)) > 1e-6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("window", "queries"), [(3, 1), (3, 5), (3, 30), (50, 7), (0, 2), (4, 0)])
+def test_queries_of_the_last_tokens(window, queries, causal):
+    Q, K, V = random_tensors([(2, 30, 3)] * 3)
+    last = Q[:, 30 - queries :]
+    assert_close(window_attention(last, K, V, window, causal), dense(last, K, V, window, causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("window", "queries"), [(0, 13), (3, 13), (20, 13), (70, 150), (3, 4), (0, 0), (2, 0)])
+def test_gradients(window, queries, causal):
+    shapes = [(2, queries, 3), (2, max(queries, 9), 3), (2, max(queries, 9), 2)]
+    inputs = random_tensors(shapes, grad=True)
+    (weights,) = random_tensors([(2, queries, 2)], seed=1)
+    found, wanted = (
+        torch.autograd.grad((f(*inputs, window, causal) * weights).sum(), inputs) for f in (window_attention, dense)
+    )
+    for pair in zip(found, wanted, strict=True):
+        assert_close(*pair)
+
+
+def seen(window, causal, length=40):
+    """Which keys each row uses: the rows of the weights, taken out by values that are the identity."""
+    Q, K = random_tensors([(length, 3)] * 2)
+    return window_attention(Q, K, torch.eye(length).double(), window, causal) > 0
+
+
+@pytest.mark.parametrize("window", [0, 1, 6])
+def test_keys_of_a_row_are_counted(window):
+    inner = slice(window, 40 - window)
+    assert (seen(window, False).sum(-1)[inner] == 2 * window + 1).all()
+    assert (seen(window, True).sum(-1)[window:] == window + 1).all()
+    assert not seen(window, True).triu(1).any()
+    assert torch.equal(seen(window, False), BandedMask(40, 40, window).dense().bool())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cost_is_linear_in_the_length(causal):
+    """Products counted by torch: twice the tokens, twice the cost, and 2·w + c, or w + c, keys for each of them."""
+
+    def flops(length, window=8):
+        Q, K, V = random_tensors([(length, 4), (length, 4), (length, 6)])
+        with FlopCounterMode(display=False) as counter:
+            window_attention(Q, K, V, window, causal)
+        return counter.get_total_flops()
+
+    keys = (1 if causal else 2) * 8 + 8
+    for length in (64, 128, 1024):
+        assert flops(length) == 2 * length * keys * (4 + 6)
+
+
+def test_no_square_of_scores_is_stored():
+    """The largest tensor that autograd keeps has O(T·w) entries."""
+    sizes = []
+    Q, K, V = random_tensors([(4096, 4)] * 3, grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (sizes.append(x.numel()), x)[1], lambda x: x):
+        window_attention(Q, K, V, 8)
+    assert max(sizes) <= 4096 * 3 * 8
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_groups_share_keys_and_values(causal):
+    Q, K, V = random_tensors([(2, 3, 4, 21, 5), (2, 3, 1, 21, 5), (2, 3, 1, 21, 6)])
+    wanted = dense(Q, *(x.expand(-1, -1, 4, -1, -1) for x in (K, V)), 3, causal)
+    assert_close(window_attention(Q, K, V, 3, causal), wanted)
+    assert_close(window_attention(Q[0, 0], K[0, 0, 0], V, 3, causal), dense(Q[0, 0], K[0, 0, 0], V, 3, causal))
+
+
+def test_keys_are_not_copied_for_the_heads_of_a_group():
+    """What autograd keeps, scores apart, grows with the heads of a group by their queries alone."""
+
+    def kept(heads, scores):
+        tensors = []
+        Q, K, V = random_tensors([(heads, 512, 32), (1, 512, 32), (1, 512, 32)], grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: (tensors.append(x), x)[1], lambda x: x):
+            window_attention(Q, K, V, 16)
+        return sum(x.numel() for x in tensors if x.is_floating_point() and x.numel() != scores * heads)
+
+    assert 0 < kept(8, 512 * 48) - kept(1, 512 * 48) <= 7 * 512 * 32
+
+
+def test_float32_and_large_scores():
+    Q, K, V = random_tensors([(100, 3)] * 3, dtype=torch.float32)
+    assert_close(window_attention(Q, K, V, 7), dense(Q.double(), K.double(), V.double(), 7))
+    Q = 1e4 * Q
+    found = window_attention(Q, K, V, 7, causal=True)
+    assert_close(found, dense(Q, K, V, 7, True), 1e-5)
+    assert found.isfinite().all()
+
+
+def test_empty_texts():
+    Q, K, V = random_tensors([(2, 0, 3)] * 3)
+    assert window_attention(Q, K, V, 2).shape == (2, 0, 3)
+    assert window_attention(Q[:0], K[:0], V[:0], 2, causal=True).shape == (0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("windows", "length", "reach"),
+    [
+        ([], 9, 1),
+        ([2], 9, 3),
+        ([2, 3], 9, 6),
+        ([2, 2, 2], 9, 7),
+        ([5, 5], 9, 9),
+        ([None], 9, 9),
+        ([None, 2], 9, 9),
+        ([0, 1], 9, 2),
+    ],
+)
+def test_how_far_a_stack_sees(windows, length, reach):
+    """By the formula, and by the tokens whose change reaches the last output of a stack of layers."""
+    (x,) = random_tensors([(length, 3)])
+    x.requires_grad_()
+    y = x
+    for window in windows:
+        y = window_attention(y, y, y, length if window is None else window, causal=True)
+    (gradient,) = torch.autograd.grad(y[-1].sum(), x)
+    assert receptive_field(windows, length) == reach
+    assert (gradient.abs().sum(-1) > 0).sum() == reach
+    assert (gradient[length - reach :].abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda x: window_attention(x[:4], x, x, -1),
+            ValueError,
+            "^window_attention: window must be an integer ≥ 0, got -1",
+        ),
+        (
+            lambda x: window_attention(x, x, x, 1.5),
+            ValueError,
+            r"^window_attention: window must be an integer ≥ 0, got 1\.5",
+        ),
+        (
+            lambda x: window_attention(x, x[1:], x[1:], 1),
+            ShapeError,
+            "^window_attention: axis 's' is 5 in Q, expected at most the 4 tokens of K",
+        ),
+        (lambda x: window_attention(x, x[:, 1:], x, 1), ShapeError, "^window_attention: axis 'n' is 3 in Q but 2 in K"),
+        (lambda x: window_attention(x, x, x[1:], 1), ShapeError, "^window_attention: axis 't' is 5 in K but 4 in V"),
+        (lambda x: window_attention(x, x, x.double(), 1), ValueError, "^window_attention: V is torch.float64 but Q is"),
+        (lambda x: receptive_field([1, -1], 4), ValueError, "^receptive_field: window must be an integer ≥ 0, got -1"),
+        (lambda x: receptive_field([1], 0), ValueError, "^receptive_field: length must be an integer ≥ 1, got 0"),
+    ],
+)
+def test_errors_name_the_argument(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.zeros(5, 3))

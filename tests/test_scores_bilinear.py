@@ -1,0 +1,539 @@
+"""Attention with structured scores: every family and every order against dense matrices, head by head."""
+
+import copy
+
+import pytest
+import torch
+from registry_weights import CASES
+from torch.autograd import grad
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn import ShapeError
+from smalearn.kernel_attention import softmax_attention
+from smalearn.scores import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights, tiled
+from smalearn.scores.factors import ORDERS, alike, has_levels, normed_factors, orders_of, score_factors
+from smalearn.scores.orders import cheapest, level_costs, low_rank_costs, score_costs, score_width, train_costs
+from smalearn.scores.tiled import tiled_attention
+from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.weights import (
+    BlockDiagonal,
+    BlockLowRank,
+    BlockTensorTrain,
+    Butterfly,
+    Kronecker,
+    LowRank,
+    MultiLevelLowRank,
+    as_mlbtc,
+)
+
+F64 = torch.float64
+SQUARE = [case for case in CASES if case.shape[0] == case.shape[1]]
+LEADING = [(), (2,), (2, 4)]
+DRAWS = {
+    "standard": None,
+    "train": lambda seed: BlockTensorTrain.random((2, 8, 4, 4), 1, seed),
+    "levels": lambda seed: MultiLevelLowRank.random((16, 16), [2, 1, 1], [1, 2, 4], seed),
+    "uneven": lambda seed: MultiLevelLowRank.random((16, 16), [2, 3], [1, ([3, 13], [9, 7])], seed),
+    "contraction": lambda seed: as_mlbtc(BlockTensorTrain.random((4, 4, 4, 4), 1, seed)),
+    "blocks": lambda seed: BlockLowRank.random(16, 16, 4, 2, seed),
+    "Kronecker": lambda seed: Kronecker.random((4, 4, 4, 4), seed),
+}
+
+
+def heads_of(case, count=3, dtype=F64):
+    return [case.random(seed, dtype) for seed in range(count)]
+
+
+def dense_scores(X, weights):
+    """One head after the other, with the whole matrix."""
+    return torch.stack([X @ weight.dense() @ X.mT for weight in weights], -3)
+
+
+def masked(S, causal):
+    """Scores with -inf for later tokens."""
+    later = torch.ones(S.shape[-2:], dtype=torch.bool).triu(1)
+    return S.masked_fill(later, -torch.inf) if causal else S
+
+
+def layer_oracle(layer, x):
+    """A layer of standard values head by head: dense scores, one softmax for each, one after the other."""
+    r, shared, y = layer.head_dim, layer.heads // layer.kv_heads, 0
+    for i, weight in enumerate(layer.scores):
+        scale = layer.logits.scale if layer.logits.scale is not None else score_width(weight) ** -0.5
+        W = masked(scale * x @ weight.dense() @ x.mT, layer.logits.causal).softmax(-1)
+        W_V = layer.values.weight[i // shared * r :][:r]
+        y = y + W @ (x @ W_V.mT) @ layer.out.weight[:, i * r : (i + 1) * r].mT
+    return y
+
+
+def gradients(y, inputs):
+    return grad((y * y.detach().cos()).sum(), inputs, retain_graph=True)
+
+
+class Calls(TorchDispatchMode):
+    """Counts operations, and the multiply-adds of matrix products."""
+
+    count = macs = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.mm, torch.ops.aten.baddbmm):
+            self.count += 1
+            self.macs += out.numel() * args[-1].shape[-2]
+        elif function.overloadpacket is torch.ops.aten.mul and all(getattr(F, "ndim", 0) for F in args):
+            self.macs += out.numel()  # so einsum does a product with nothing to sum
+        return out
+
+
+# ----------------------------------------------------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize("case", SQUARE, ids=repr)
+def test_every_order_gives_the_dense_scores(case, leading):
+    weights = heads_of(case)
+    (X,) = random_tensors([(*leading, 5, case.shape[0])], grad=True)
+    expected = dense_scores(X, weights)
+    inputs = [X, *(factor for weight in weights for factor in weight.parameters())]
+    for order in (None, *orders_of(weights[0])):
+        found = bilinear_scores(X, weights, order)
+        assert_close(found, expected)
+        if not leading:
+            pairs = zip(gradients(found, inputs), gradients(expected, inputs), strict=True)
+            assert all(relative_rms(ours, theirs) < 1e-12 for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize("case", SQUARE, ids=repr)
+def test_a_single_weight_has_no_axis_of_heads(case):
+    (weight,) = heads_of(case, 1)
+    (X,) = random_tensors([(2, 7, case.shape[0])])
+    for order in orders_of(weight):
+        assert_close(bilinear_scores(X, weight, order), X @ weight.dense() @ X.mT)
+    expected = masked(score_width(weight) ** -0.5 * X @ weight.dense() @ X.mT, True).softmax(-1)
+    assert_close(bilinear_weights(X, weight), expected)
+
+
+@pytest.mark.parametrize("case", SQUARE, ids=repr)
+def test_costs_name_the_orders_there_are(case):
+    (weight,) = heads_of(case, 1)
+    for length in (1, 33):
+        costs = score_costs(weight, length)
+        assert set(costs) == set(orders_of(weight)) <= set(ORDERS)
+        assert costs[cheapest(weight, length)].macs == min(cost.macs for cost in costs.values())
+        assert costs["keys"].macs == length * weight.macs + length**2 * case.shape[0]
+        if "both" in costs:
+            Q, K = score_factors(torch.zeros(length, case.shape[0], dtype=F64), weight, "both")
+            assert Q.shape == K.shape
+            assert costs["both"].macs == length * weight.macs + length**2 * Q.shape[-1]
+
+
+@pytest.mark.parametrize("case", SQUARE, ids=repr)
+def test_costs_are_what_is_computed(case):
+    (weight,) = heads_of(case, 1)
+    (X,) = random_tensors([(5, case.shape[0])])
+    for order, cost in score_costs(weight, 5).items():
+        with Calls() as calls, torch.no_grad():
+            bilinear_scores(X, weight, order)
+        assert calls.macs == cost.macs, order
+
+
+def test_the_dense_order_pays_for_more_numbers_than_the_matrix_has():
+    assert cheapest(LowRank.random(8, 8, 8, 0), 100) == "dense"
+    assert cheapest(LowRank.random(8, 8, 2, 0), 100) == "both"
+    assert cheapest(BlockTensorTrain.random((8, 2, 2, 8), 1, 0), 100) == "both"
+    assert cheapest(BlockTensorTrain.random((4, 4, 4, 4), 1, 0), 0) == "keys"
+
+
+def test_the_width_of_a_score():
+    weights = [BlockLowRank.random(8, 8, 4, 2, 0), Butterfly.random(8, 0), BlockDiagonal.random(8, 8, 2, 0)]
+    levels = MultiLevelLowRank.random((8, 8), [3, 1], [1, 4], 0)
+    train = BlockTensorTrain.random((2, 4, 2, 4), 3, 0)
+    every = [*weights, levels, as_mlbtc(levels), train, as_mlbtc(train), LowRank.random(8, 8, 3, 0)]
+    assert [score_width(weight) for weight in every] == [8, 8, 8, 7, 7, 8, 8, 3]
+    assert [has_levels(weight) for weight in every] == [True, False, False, True, True, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["train", "levels", "blocks", "Kronecker"])
+def test_all_heads_are_computed_at_once(name):
+    (X,) = random_tensors([(5, 16)], dtype=torch.float32)
+    counts = []
+    for heads in (2, 8):
+        weights = [DRAWS[name](seed) for seed in range(heads)]
+        for order in ("keys", "both")[: len(orders_of(weights[0]))]:
+            if order in orders_of(weights[0]):
+                with Calls() as calls, torch.no_grad():
+                    bilinear_scores(X, weights, order)
+                counts.append(calls.count)
+    half = len(counts) // 2
+    assert counts[:half] == counts[half:]
+
+
+# ------------------------------------------------------------------------------------------------ softmax by tiles
+
+
+@pytest.mark.parametrize("length", [1, 33, 64, 131])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("heads", [(3, 3, 3), (1, 3, 3), (4, 2, 2), (4, 4, 1), (1, 1, 1)], ids=str)
+def test_tiles_are_softmax_attention(length, causal, heads):
+    shapes = [(2, h, length, size) for h, size in zip(heads, (5, 5, 4), strict=True)]
+    Q, K, V = random_tensors(shapes, grad=True)
+    every = max(heads)
+    K_, V_ = (F.repeat_interleave(every // F.shape[1], 1) for F in (K, V))
+    L = torch.ones(length, length, dtype=F64).tril() if causal else None
+    found, expected = tiled_attention(Q, K, V, causal), softmax_attention(Q, K_, V_, L)
+    assert_close(found, expected)
+    assert_close(
+        found, functional.scaled_dot_product_attention(Q.expand(-1, every, -1, -1), K_, V_, is_causal=causal, scale=1.0)
+    )
+    for ours, theirs in zip(gradients(found, (Q, K, V)), gradients(expected, (Q, K, V)), strict=True):
+        assert_close(ours, theirs)
+
+
+def test_tiles_take_any_strides_other_lengths_and_broadcast():
+    Q, K, V = random_tensors([(2, 7, 5), (3, 2, 5, 9), (2, 9, 4)], grad=True)
+    expected = softmax_attention(Q, K.mT, V)
+    found = tiled_attention(Q, K.mT, V, causal=False)
+    assert_close(found, expected)
+    for ours, theirs in zip(gradients(found, (Q, K, V)), gradients(expected, (Q, K, V)), strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("causal", [True, False])
+def test_sequences_one_by_one_are_the_same(heads, causal, monkeypatch):
+    Q, K, V = random_tensors([(3, heads, 70, 5), (3, 2, 70, 5), (3, 2, 70, 4)], grad=True)
+    together = tiled_attention(Q, K, V, causal)
+    expected = gradients(together, (Q, K, V))
+    monkeypatch.setattr(tiled, "TOGETHER", 1)
+    found = tiled_attention(Q, K, V, causal)
+    assert_close(found, together)
+    for ours, theirs in zip(gradients(found, (Q, K, V)), expected, strict=True):
+        assert_close(ours, theirs)
+
+
+def test_tiles_have_right_gradients(monkeypatch):
+    monkeypatch.setattr(tiled, "TILE", 2)
+    inputs = random_tensors([(1, 5, 3), (2, 5, 3), (2, 5, 2)], grad=True)
+    assert torch.autograd.gradcheck(tiled_attention, inputs)
+
+
+def test_a_second_derivative_raises():
+    Q, K, V = random_tensors([(1, 5, 3), (1, 5, 3), (1, 5, 2)], grad=True)
+    (first,) = grad(tiled_attention(Q, K, V).square().sum(), Q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_half_of_the_square_is_never_computed():
+    length, width = 16 * tiled.TILE, 3
+    Q, K, V = random_tensors([(1, length, width), (1, length, width), (1, length, 2)])
+    macs = []
+    for causal in (True, False):
+        with Calls() as calls:
+            tiled_attention(Q, K, V, causal)
+        macs.append(calls.macs)
+    assert macs[1] == length**2 * (width + 2)
+    assert macs[0] / macs[1] == (1 + 1 / 16) / 2
+
+
+def test_huge_logits_and_a_masked_future_of_infinities():
+    Q, K, V = random_tensors([(1, 40, 4), (1, 40, 4), (1, 40, 3)], grad=True)
+    found = tiled_attention(1e4 * Q, K, V)
+    assert_close(found, softmax_attention(1e4 * Q, K, V, torch.ones(40, 40, dtype=F64).tril()))
+    assert all(torch.isfinite(g).all() for g in gradients(found, (Q, K, V)))
+    assert_close(found[:, 0], V[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "causal", "message"),
+    [
+        (
+            ((5, 3), (1, 5, 3), (1, 5, 2)),
+            True,
+            r"tiled_attention: Q needs trailing axes \(H, T, W\), got shape \(5, 3\)",
+        ),
+        (((1, 5, 3), (1, 5, 4), (1, 5, 2)), True, "tiled_attention: axis 'w' is 3 in Q but 4 in K"),
+        (((1, 5, 3), (1, 5, 3), (1, 6, 2)), True, "tiled_attention: axis 's' is 5 in K but 6 in V"),
+        (((1, 5, 3), (1, 6, 3), (1, 6, 2)), True, "as many keys as queries, got 6 and 5"),
+        (((3, 5, 3), (2, 5, 3), (3, 5, 2)), True, "must divide those of Q, or Q have one, got 3, 2, 3 of Q, K, V"),
+        (((2, 5, 3), (4, 5, 3), (4, 5, 2)), True, "must divide those of Q, or Q have one, got 2, 4, 4 of Q, K, V"),
+        (((2, 1, 5, 3), (3, 1, 5, 3), (1, 5, 2)), True, r"leading axes \(3,\) of K do not broadcast with \(2,\)"),
+    ],
+)
+def test_tiles_say_what_does_not_fit(shapes, causal, message):
+    with pytest.raises(ShapeError, match=message):
+        tiled_attention(*random_tensors(shapes), causal)
+
+
+def test_tiles_want_one_dtype():
+    Q, K, V = random_tensors([(1, 5, 3)] * 3)
+    with pytest.raises(ValueError, match=r"tiled_attention: K is torch.float32 but Q is torch.float64"):
+        tiled_attention(Q, K.float(), V)
+
+
+# --------------------------------------------------------------------------------------------------------- the layer
+
+
+@pytest.mark.parametrize("length", [1, 33, 97])
+@pytest.mark.parametrize("logits", [Logits(), Logits(0.2, causal=False)], ids=["causal", "all"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_layer_is_its_heads_one_by_one(name, logits, length):
+    torch.manual_seed(length)
+    layer = BilinearAttention(16, 4, DRAWS[name], logits=logits).double()
+    (x,) = random_tensors([(2, length, 16)], grad=True)
+    found, expected = layer(x), layer_oracle(layer, x)
+    assert_close(found, expected)
+    inputs = [x, *layer.parameters()]
+    if length == 33:
+        for ours, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+            assert relative_rms(ours, theirs) < 1e-12
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_layer_takes_any_leading_axes_in_float32(name, leading):
+    layer = BilinearAttention(16, 4, DRAWS[name]).float()
+    (x,) = random_tensors([(*leading, 9, 16)], dtype=torch.float32)
+    assert layer(x).dtype == torch.float32
+    assert_close(layer(x), layer_oracle(copy.deepcopy(layer).double(), x.double()))
+
+
+@pytest.mark.parametrize("leading", [(0,), (3,)])
+@pytest.mark.parametrize("name", ["standard", "train", "levels"])
+def test_nothing_in_nothing_out(name, leading):
+    layer = BilinearAttention(16, 4, DRAWS[name])
+    assert layer(torch.zeros(*leading, 0 if leading == (3,) else 5, 16)).numel() == 0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_low_rank_is_torchs_attention(causal):
+    """With the usual 1/√r, which is the default."""
+    layer = BilinearAttention(24, 3, logits=Logits(causal=causal)).double()
+    (x,) = random_tensors([(2, 50, 24)], grad=True)
+    Q, K = (x[..., None, :, :] @ torch.stack([getattr(w, side) for w in layer.scores]) for side in "LR")
+    V = layer.values(x).unflatten(-1, (3, 8)).transpose(-2, -3)
+    Y = functional.scaled_dot_product_attention(Q, K, V, is_causal=causal)
+    expected = layer.out(Y.transpose(-2, -3).flatten(-2))
+    assert_close(layer(x), expected)
+    inputs = [x, *layer.parameters()]
+    for ours, theirs in zip(gradients(layer(x), inputs), gradients(expected, inputs), strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("logits", [Logits(), Logits(norm=4.0)], ids=["plain", "layer norm"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_no_token_sees_a_later_one(name, logits):
+    layer = BilinearAttention(16, 4, DRAWS[name], logits=logits).double()
+    x, later = random_tensors([(70, 16), (70, 16)])
+    for t in (1, 63, 64, 69):
+        changed = torch.cat([x[:t], later[t:]])
+        assert_close(layer(changed)[:t], layer(x)[:t])
+        assert relative_rms(layer(changed)[t:], layer(x)[t:]) > 1e-3
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("name", ["standard", "train", "levels", "contraction", "blocks"])
+def test_groups_share_keys_and_values(name, kv_heads):
+    layer = BilinearAttention(16, 4, DRAWS[name], kv_heads=kv_heads).double()
+    (x,) = random_tensors([(2, 9, 16)], grad=True)
+    expected = layer_oracle(layer, x)
+    assert_close(layer(x), expected)
+    inputs = [x, *layer.parameters()]
+    for ours, theirs in zip(gradients(layer(x), inputs), gradients(expected, inputs), strict=True):
+        assert_close(ours, theirs)
+    own = BilinearAttention(16, 4, DRAWS[name])
+    keys = sum(p.numel() for n, p in own.named_parameters() if ".R" in n) + 16 * 16
+    saved = sum(p.numel() for p in own.parameters()) - sum(p.numel() for p in layer.parameters())
+    assert saved == keys * (4 - kv_heads) // 4
+    order = "both"
+    assert score_factors(x, list(layer.scores), order)[1].shape[-3] == kv_heads
+    assert_close(bilinear_scores(x, list(layer.scores), order), dense_scores(x, layer.scores))
+
+
+@pytest.mark.parametrize("name", ["standard", "levels", "train", "Kronecker"])
+def test_layer_norm_in_the_layer(name):
+    layer = BilinearAttention(16, 4, DRAWS[name], logits=Logits(norm=8.0)).double()
+    (x,) = random_tensors([(2, 9, 16)], grad=True)
+    Q, K = normed_factors(x, list(layer.scores), 8.0)
+    W = masked(Q @ K.mT, True).softmax(-1)
+    V = layer.values(x).unflatten(-1, (4, 4)).transpose(-2, -3)
+    expected = layer.out((W @ V).transpose(-2, -3).flatten(-2))
+    assert_close(layer(x), expected)
+    assert_close(bilinear_weights(x, list(layer.scores), Logits(norm=8.0)), W)
+    for ours, theirs in zip(
+        gradients(layer(x), [x, *layer.parameters()]), gradients(expected, [x, *layer.parameters()]), strict=True
+    ):
+        assert relative_rms(ours, theirs) < 1e-12
+
+
+def test_layer_norm_of_levels_held_apart_is_the_same():
+    weights = [DRAWS["levels"](seed).double() for seed in range(2)]
+    (X,) = random_tensors([(5, 16)])
+    (Q, K), (Q_, K_) = (normed_factors(X, form, 2.0) for form in (weights, [as_mlbtc(w) for w in weights]))
+    assert_close(Q @ K.mT, Q_ @ K_.mT)
+    assert_close(normed_factors(X, weights[0], 2.0)[0], Q[0])
+
+
+def test_layer_norm_of_a_zero_token_is_zero_with_finite_gradients():
+    X = torch.zeros(3, 16, dtype=F64, requires_grad=True)
+    Q, K = normed_factors(X, [BlockTensorTrain.random((4, 4, 4, 4), 1, 0, F64)], 1.0)
+    assert (Q @ K.mT).eq(0).all()
+    assert torch.isfinite(grad((Q + K).sum(), X)[0]).all()
+
+
+def test_heads_of_several_families():
+    scoring = [DRAWS[name](1) for name in ("train", "levels", "train", "Kronecker")]
+    assert alike(scoring) == [[0, 2], [1], [3]]
+    for kv_heads, kind in ((4, scoring), (2, None)):
+        layer = BilinearAttention(16, 4, kind, kv_heads=kv_heads).double()
+        (x,) = random_tensors([(2, 7, 16)])
+        assert_close(layer(x), layer_oracle(layer, x))
+    V = random_tensors([(2, 2, 7, 3)])[0]
+    weights = [weight.double() for weight in scoring]
+    expected = [
+        masked(score_width(w) ** -0.5 * x @ w.dense() @ x.mT, True).softmax(-1) @ V[:, i // 2]
+        for i, w in enumerate(weights)
+    ]
+    assert_close(bilinear_attention(x, weights, V), torch.stack(expected, 1))
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_structured_values(kv_heads):
+    value = [DRAWS["train"](1), DRAWS["Kronecker"](2), DRAWS["train"](3), DRAWS["levels"](4)][:kv_heads]
+    layer = BilinearAttention(16, 4, DRAWS["train"], value, kv_heads).double()
+    (x,) = random_tensors([(7, 16)])
+    y = 0
+    for i, weight in enumerate(layer.scores):
+        W = masked(0.25 * x @ weight.dense() @ x.mT, True).softmax(-1)
+        y = y + W @ x @ value[i * kv_heads // 4].double().dense().mT
+    assert_close(layer(x), y)
+
+
+def test_two_layers_may_share_their_scores():
+    first = BilinearAttention(16, 4, DRAWS["levels"])
+    second = BilinearAttention(16, 4, first.scores)
+    assert all(p is q for p, q in zip(first.scores.parameters(), second.scores.parameters(), strict=True))
+
+
+def test_torchs_seed_decides_the_draw():
+    layers = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        layers.append(BilinearAttention(16, 4, DRAWS["train"]))
+    first, same, other = ([p.detach() for p in layer.parameters()] for layer in layers)
+    assert all(torch.equal(p, q) for p, q in zip(first, same, strict=True))
+    assert not any(torch.equal(p, q) for p, q in zip(first, other, strict=True))
+    M = [weight.dense() for weight in layers[0].scores]
+    assert not torch.equal(M[0], M[1])
+
+
+def test_numbers_of_standard_attention_and_of_a_train():
+    assert sum(p.numel() for p in BilinearAttention(64, 8).parameters()) == 4 * 64**2
+    one = BilinearAttention(64, 1, lambda seed: BlockTensorTrain.random((8, 8, 8, 8), 1, seed))
+    assert sum(p.numel() for p in one.scores.parameters()) == 2 * 64 * 8
+
+
+# --------------------------------------------------------------------------------------------------------- messages
+
+
+def square(dim=16, seed=0):
+    return LowRank.random(dim, dim, 2, seed, F64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 1), ValueError, "BilinearAttention: dim must be an integer ≥ 1, got 0"),
+        ((16, 0), ValueError, "BilinearAttention: heads must be an integer ≥ 1, got 0"),
+        ((16, 3), ValueError, "BilinearAttention: heads must divide dim = 16, got 3"),
+        ((16, 4, None, None, 3), ValueError, "BilinearAttention: kv_heads must divide heads = 4, got 3"),
+        ((16, 2, [square()]), ValueError, "BilinearAttention: scoring needs 2 weights, got 1"),
+        ((16, 2, None, [square()]), ValueError, "BilinearAttention: value needs 2 weights, got 1"),
+        ((16, 1, square()), TypeError, "BilinearAttention: scoring must be a function or a list, got one LowRank"),
+        ((16, 1, [square(8)]), ShapeError, r"weight 0 of scoring must be \(16, 16\), got \(8, 8\)"),
+        ((16, 1, None, lambda seed: square(8)), ShapeError, r"weight 0 of value must be \(16, 16\), got \(8, 8\)"),
+        ((16, 4, DRAWS["Kronecker"], None, 2), ValueError, "one structure with a factor R, got Kronecker"),
+        (
+            (16, 2, [square(), DRAWS["train"](0)], None, 1),
+            ValueError,
+            "one structure with a factor R, got BlockTensorTrain, LowRank",
+        ),
+    ],
+)
+def test_the_layer_says_what_does_not_fit(arguments, error, message):
+    with pytest.raises(error, match=message):
+        BilinearAttention(*arguments)
+
+
+def test_the_layer_checks_its_tokens():
+    layer = BilinearAttention(16, 4)
+    with pytest.raises(ShapeError, match=r"BilinearAttention: x needs axes \(..., T, 16\), got \(16,\)"):
+        layer(torch.zeros(16))
+    with pytest.raises(ShapeError, match=r"x needs axes \(..., T, 16\), got \(3, 8\)"):
+        layer(torch.zeros(3, 8))
+    with pytest.raises(ValueError, match=r"BilinearAttention: x is torch.float64 but weights is torch.float32"):
+        layer(torch.zeros(3, 16, dtype=F64))
+
+
+@pytest.mark.parametrize("function", [bilinear_scores, bilinear_weights, score_factors])
+def test_scores_say_what_does_not_fit(function):
+    (X,) = random_tensors([(5, 16)])
+    name = function.__name__
+    with pytest.raises(ValueError, match=f"{name}: weights needs one weight or more, got none"):
+        function(X, [])
+    with pytest.raises(ShapeError, match=rf"{name}: X needs trailing axes \(T, D\), got shape \(16,\)"):
+        function(X[0], [square()])
+    with pytest.raises(ShapeError, match=rf"{name}: weight 1 must be \(16, 16\) for X, got \(8, 8\)"):
+        function(X, [square(), square(8)])
+    with pytest.raises(ShapeError, match=f"{name}: weights must have one structure, got LowRank.*, BlockTensorTrain"):
+        function(X, [square(), DRAWS["train"](0).double()])
+    with pytest.raises(ValueError, match=f"{name}: weight 1 is torch.float32 but X is torch.float64"):
+        function(X, [square(), square().float()])
+    with pytest.raises(ValueError, match="order of Kronecker must be one of keys, dense, got 'both'"):
+        function(X, DRAWS["Kronecker"](0).double(), order="both")
+
+
+def test_attention_says_what_does_not_fit():
+    X, V = random_tensors([(5, 16), (2, 6, 3)])
+    with pytest.raises(ShapeError, match=r"axis 's' is 5 in K but 6 in V"):
+        bilinear_attention(X, [square(), square()], V)
+    with pytest.raises(ShapeError, match=r"bilinear_attention: V needs trailing axes \(H, S, P\), got shape \(6, 3\)"):
+        bilinear_attention(X, [square(), square()], V[0])
+    with pytest.raises(ShapeError, match="bilinear_attention: heads of V must divide the 3 weights, got 2"):
+        bilinear_attention(X, [square(), square(), square()], V)
+    with pytest.raises(ValueError, match="bilinear_attention: weights needs one weight or more, got none"):
+        bilinear_attention(X, [], V)
+
+
+def test_layer_norm_and_scale_exclude_each_other():
+    with pytest.raises(ValueError, match=r"Logits: either scale or norm, got scale=0.5 and norm=1.0"):
+        Logits(scale=0.5, norm=1.0)
+    (X,) = random_tensors([(5, 16)])
+    message = r"bilinear_weights: layer norm fixes the order, got order='keys' beside norm=1.0"
+    with pytest.raises(ValueError, match=message):
+        bilinear_weights(X, [square()], Logits(norm=1.0), "keys")
+    thin = MultiLevelLowRank.random((16, 16), [2, 1], [1, 1], 0, F64)
+    with pytest.raises(ValueError, match="normed_factors: a layer norm needs 2 numbers or more, got 1 of a level"):
+        normed_factors(X, [thin], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (level_costs, (0, 8, [1]), "level_costs: length must be an integer ≥ 1, got 0"),
+        (level_costs, (4, 0, [1]), "level_costs: dim must be an integer ≥ 1, got 0"),
+        (level_costs, (4, 8, []), "every level has a rank and blocks, got 0 ranks, 0 blocks"),
+        (level_costs, (4, 8, [1, 2], [1]), "every level has a rank and blocks, got 2 ranks, 1 blocks"),
+        (level_costs, (4, 8, [1, 0]), r"level_costs: ranks\[1\] must be an integer ≥ 1, got 0"),
+        (level_costs, (4, 8, [1], [3]), r"level_costs: blocks\[0\] must divide dim = 8, got 3"),
+        (low_rank_costs, (4, 8, 0), "low_rank_costs: rank must be an integer ≥ 1, got 0"),
+        (train_costs, (0, (2, 2, 2, 2), 1), "train_costs: length must be an integer ≥ 1, got 0"),
+        (train_costs, (4, (2, 2, 2), 1), r"train_costs: sizes must be \(a, b, c, d\), got \(2, 2, 2\)"),
+        (train_costs, (4, (2, 2, 2, 2), 0), "train_costs: rank must be an integer ≥ 1, got 0"),
+        (score_costs, (LowRank.random(8, 8, 2, 0), 0), "score_costs: length must be an integer ≥ 1, got 0"),
+    ],
+)
+def test_costs_say_what_does_not_fit(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        function(*arguments)

@@ -1,0 +1,584 @@
+import doctest
+import itertools
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn import ShapeError
+from smalearn.ssm import (
+    Semiseparable,
+    bidiagonal_inverse,
+    block_factors,
+    block_ranks,
+    from_dense,
+    product_generators,
+    semiseparable,
+    tril_factors,
+)
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+INF = float("inf")
+SHAPES = {"scalar": (), "diagonal": (3,), "general": (3, 3)}
+LENGTHS = [0, 1, 2, 7, 33]
+each_structure = pytest.mark.parametrize("structure", SHAPES)
+
+
+def transitions(structure, kind, shape, seed=3):
+    """A of a shape: of size about 1/2, with exact zeros, with singular matrices, or with 1e-200 among them."""
+    A, where = random_tensors([shape, shape[: len(shape) - len(SHAPES[structure])]], seed=seed)
+    A = 0.5 * A
+    where = where.reshape(*where.shape, *(1,) * len(SHAPES[structure]))
+    if kind == "resets":
+        return torch.where(where > 0.5, 0.0, A)
+    if kind == "singular":  # rank one, or one component forgotten
+        return A[..., :1, :] * A[..., :1] if structure == "general" else A * torch.tensor([1.0, 0.0, 1.0])
+    return torch.where(where > 1, 1e-200, A) if kind == "tiny" else A
+
+
+def generators(length, structure, kind="mild", leading=(), seed=0):
+    B, C = random_tensors([(*leading, length, 3), (*leading, length, 3)], seed=seed)
+    return transitions(structure, kind, (*leading, length, *SHAPES[structure]), seed + 3), B, C
+
+
+CASES = [(s, kind) for s in SHAPES for kind in ("mild", "resets", "tiny")]
+CASES += [("diagonal", "singular"), ("general", "singular")]
+
+
+def as_matrix(a, state=3):
+    return a if a.ndim == 2 else torch.diag(a.expand(state))
+
+
+def entries(A, B, C):
+    """The definition, entry by entry: M[t, s] = C_t^T A_t ... A_(s+1) B_s."""
+    length, state = B.shape[-2:]
+    if B.ndim > 2:
+        flat = [x.reshape(-1, *x.shape[B.ndim - 2 :]) for x in (A, B, C)]
+        return torch.stack([entries(*one) for one in zip(*flat, strict=True)]).reshape(*B.shape[:-1], length)
+    M = torch.zeros(length, length, dtype=B.dtype)
+    for t in range(length):
+        for s in range(t + 1):
+            h = B[s]
+            for k in range(s + 1, t + 1):
+                h = as_matrix(A[k], state) @ h
+            M[t, s] = C[t] @ h
+    return M
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_method_against_the_entries(structure, kind, length):
+    A, B, C = generators(length, structure, kind)
+    M, expected = Semiseparable(A, B, C), entries(A, B, C)
+    x, diagonal = random_tensors([(length, 2), (length,)], seed=8)
+    diagonal = 4 * diagonal.sign() - (B * C).sum(-1)  # pivots ±4
+    assert_close(M.dense(), expected)
+    assert_close(M.matmul(x), expected @ x)
+    assert_close(M.transpose_matmul(x), expected.mT @ x)
+    assert_close(M.flipped().dense(), expected.mT.flip(-1, -2))
+    solved = M.solve(x, diagonal)
+    assert_close(solved, torch.linalg.solve_triangular(expected + diagonal.diag(), x, upper=False))
+    assert M.shape == expected.shape
+
+
+@each_structure
+@pytest.mark.parametrize("leading", [(2,), (2, 4), (0,)])
+def test_leading_axes(structure, leading):
+    A, B, C = generators(5, structure, leading=leading)
+    M, expected = Semiseparable(A, B, C), entries(A, B, C) if 0 not in leading else torch.zeros(0, 5, 5)
+    x, diagonal = random_tensors([(*leading, 5, 2), (*leading, 5)], seed=8)
+    diagonal = diagonal + 30
+    assert M.shape == expected.shape
+    assert_close(M.dense(), expected.double())
+    assert_close(M.matmul(x), expected.double() @ x)
+    assert_close(M.transpose_matmul(x), expected.double().mT @ x)
+    assert_close((expected.double() + torch.diag_embed(diagonal)) @ M.solve(x, diagonal), x)
+
+
+@each_structure
+def test_leading_axes_broadcast(structure):
+    A, B, C = generators(5, structure, leading=(2, 3))
+    A, B, C = A[:, :1], B[:1, :1], C[:1]
+    M, expected = Semiseparable(A, B, C), entries(*generators_like(A, B, C, (2, 3)))
+    assert M.shape == (2, 3, 5, 5)
+    assert_close(M.dense(), expected)
+    x, diagonal = random_tensors([(4, 1, 1, 5, 2), (3, 5)], seed=8)
+    diagonal = diagonal + 30
+    assert_close(M.matmul(x), expected @ x)
+    assert_close(M.transpose_matmul(x), expected.mT @ x)
+    assert_close(M.solve(x, diagonal), torch.linalg.solve(expected + torch.diag_embed(diagonal), x))
+
+
+def generators_like(A, B, C, leading):
+    trailing = len(leading)
+    return [x.expand(*leading, *x.shape[trailing:]) for x in (A, B, C)]
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES)
+def test_gradients_of_all_methods(structure, kind):
+    A, B, C = generators(5, structure, kind)
+    x, diagonal = random_tensors([(5, 2), (5,)], seed=8)
+    leaves = [y.clone().requires_grad_() for y in (A, B, C, x, diagonal + 9)]
+
+    def products(A, B, C, x, diagonal):
+        M = Semiseparable(A, B, C)
+        return M.matmul(x), M.transpose_matmul(x), M.solve(x, diagonal), M.dense()
+
+    assert torch.autograd.gradcheck(products, leaves)
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES)
+def test_float32(structure, kind):
+    A, B, C = generators(33, structure, kind)
+    x, diagonal = random_tensors([(33, 2), (33,)], seed=8)
+    A, B, C, x, diagonal = (y.float() for y in (A, B, C, x, diagonal + 20))
+    M, expected = Semiseparable(A, B, C), entries(A.double(), B.double(), C.double())
+    assert_close(M.dense(), expected)
+    assert_close(M.matmul(x), expected @ x.double())
+    assert_close(M.transpose_matmul(x), expected.mT @ x.double())
+    wanted = torch.linalg.solve(expected + diagonal.double().diag(), x.double())
+    assert_close(M.solve(x, diagonal), wanted)
+    assert M.dense(torch.float64).dtype == torch.float64
+    assert M.dense(device="meta").device.type == "meta"
+
+
+def test_half_precision_runs_in_single():
+    A, B, C = generators(33, "scalar")
+    x = torch.ones(33, 1, dtype=torch.float16)
+    half = Semiseparable(A.float(), B.half(), C.half())
+    Y = half.matmul(x)
+    assert Y.dtype == torch.float16
+    exact = entries(A.float().double(), B.half().double(), C.half().double()) @ x.double()
+    assert relative_rms(Y, exact) <= 1.01 * relative_rms(exact.half(), exact)
+    assert half.solve(x, 9 * x[:, 0]).dtype == torch.float16
+
+
+def test_complex_generators_are_not_conjugated():
+    A, B, C = generators(7, "diagonal")
+    A, B, C = (torch.complex(y, y.flip(0)) for y in (A, B, C))
+    M, expected = Semiseparable(A, B, C), entries(A, B, C)
+    x = torch.ones(7, 1, dtype=A.dtype)
+    assert_close(M.dense(), expected)
+    assert_close(M.transpose_matmul(x), expected.mT @ x)
+    assert_close(from_dense(expected).dense(), expected)
+
+
+def test_tril_of_a_low_rank_matrix_is_the_running_sum():
+    U, V, x = random_tensors([(33, 2), (33, 2), (33, 4)])
+    M = Semiseparable(torch.ones(33, dtype=torch.float64), V, U)
+    assert_close(M.dense(), (U @ V.mT).tril())
+    assert_close(M.matmul(x), (U[:, None] * (V[:, None] * x[..., None]).cumsum(0)).sum(-1))
+    assert block_ranks(M.dense()).max() == 2
+
+
+def test_two_sided_with_a_diagonal():
+    """Lower and upper parts and a diagonal: the forward and the backward recurrence add."""
+    (A, B, C), (A2, B2, C2) = generators(33, "diagonal"), generators(33, "general", seed=20)
+    d, x = random_tensors([(33,), (33, 2)], seed=9)
+    lower, upper = Semiseparable(A, B, C), Semiseparable(A2, B2, C2)
+    Y = lower.matmul(x) + upper.transpose_matmul(x) + d[:, None] * x
+    M = entries(A, B, C) + entries(A2, B2, C2).mT + d.diag()
+    assert_close(Y, M @ x)
+    assert block_ranks(M, diagonal=-1).max() == block_ranks(M.mT, diagonal=-1).max() == 3
+    assert block_ranks(M).max() > 3
+
+
+class Multiplications(TorchDispatchMode):
+    """Counts the multiplications of elementwise and matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        if func.overloadpacket is torch.ops.aten.mul:
+            self.count += found.numel()
+        elif func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
+            self.count += found.numel() * args[0].shape[-1]
+        return found
+
+
+@each_structure
+@pytest.mark.parametrize("leading", [(), (2, 4)])
+def test_cost_counts_the_multiplications(structure, leading):
+    M = Semiseparable(*generators(7, structure, leading=leading))
+    x = random_tensors([(*leading, 7, 5)])[0]
+    with Multiplications() as counter:
+        M.matmul(x)
+    assert (
+        M.cost(5) * math.prod(leading)
+        == counter.count
+        == 7 * 5 * math.prod(leading) * (6 + {"scalar": 3, "diagonal": 3, "general": 9}[structure])
+    )
+
+
+# ---------------------------------------------------------------- ranks and the way back
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES)
+def test_blocks_have_at_most_the_rank_of_the_state(structure, kind):
+    M = entries(*generators(12, structure, kind))
+    for k, rank in enumerate(block_ranks(M, 1e-13).tolist()):
+        block = M[k:, : k + 1]
+        assert rank == torch.linalg.matrix_rank(block, atol=1e-13 * M.norm().item(), rtol=0)
+        assert rank <= 3
+    assert block_ranks(M, diagonal=-1)[0] == 0
+    assert (block_ranks(M, diagonal=-1) <= block_ranks(M)).all()
+
+
+def test_ranks_of_a_random_triangle_are_full():
+    M = random_tensors([(2, 9, 9)])[0].tril()
+    full = torch.tensor([1, 2, 3, 4, 5, 4, 3, 2, 1]).expand(2, 9)
+    assert torch.equal(block_ranks(M), full)
+    assert torch.equal(block_ranks(M, diagonal=-1), torch.tensor([0, 1, 2, 3, 4, 4, 3, 2, 1]).expand(2, 9))
+    assert from_dense(M).state == 5
+    assert_close(from_dense(M).dense(), M)
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES)
+@pytest.mark.parametrize("length", [0, 1, 2, 13, 33])
+def test_from_dense_finds_generators_of_the_same_order(structure, kind, length):
+    M = entries(*generators(length, structure, kind))
+    found = from_dense(M)
+    assert_close(found.dense(), M)
+    assert found.state == max(block_ranks(M).tolist(), default=0) <= 3
+    assert found.structure == "general"
+
+
+@pytest.mark.parametrize("leading", [(2,), (2, 4), (0,)])
+def test_from_dense_of_a_batch(leading):
+    M = Semiseparable(*generators(9, "general", "resets", leading=leading)).dense()
+    assert_close(from_dense(M).dense(), M)
+    assert from_dense(M.float()).A.dtype == torch.float32
+    assert_close(from_dense(M.float()).dense(), M)
+
+
+def test_from_dense_never_grows():
+    """The cumulative products of these generators stay below 1, where those of the original over- and underflow."""
+    A, B, C = generators(33, "general")
+    found = from_dense(entries(8 * A, B, C))
+    assert torch.linalg.matrix_norm(found.A, 2).max() <= 1 + 1e-12
+    assert relative_rms(found.dense(), entries(8 * A, B, C)) < 1e-12
+
+
+def test_from_dense_drops_what_is_below_the_tolerance():
+    A, B, C = generators(33, "diagonal")
+    noise = random_tensors([(33, 33)], seed=4)[0].tril()
+    M = entries(A, B, C)
+    M = M + 1e-8 * noise * M.norm() / noise.norm()
+    orders = []
+    for tolerance in (0.3, 1e-2, 1e-6, 1e-12):
+        found = from_dense(M, tolerance)
+        orders.append(found.state)
+        assert (found.dense() - M).norm() <= 33 * tolerance * M.norm()
+    assert orders == sorted(orders)
+    assert orders[0] < orders[2] == 3 < 10 < orders[3]
+
+
+def test_nothing_needs_no_state():
+    found = from_dense(torch.zeros(4, 4))
+    assert found.state == 0
+    assert torch.equal(found.dense(), torch.zeros(4, 4))
+    assert torch.equal(found.matmul(torch.ones(4, 2)), torch.zeros(4, 2))
+
+
+# ---------------------------------------------------------------- factorisations
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES)
+@pytest.mark.parametrize("order", ["time", "state"])
+@pytest.mark.parametrize("length", [0, 1, 2, 7])
+def test_three_factors(structure, kind, order, length):
+    A, B, C = generators(length, structure, kind)
+    M = Semiseparable(A, B, C)
+    left, bidiagonal, right = block_factors(M, order)
+    inverse = bidiagonal_inverse(M, order)
+    assert_close(inverse, torch.linalg.inv(bidiagonal))
+    assert_close(left @ inverse @ right, entries(A, B, C))
+    assert torch.equal(bidiagonal.diag(), torch.ones(3 * length, dtype=torch.float64))
+
+
+def test_factors_by_hand():
+    A, B, C = generators(3, "general")
+    left, bidiagonal, right = block_factors(Semiseparable(A, B, C))
+    eye, zero = torch.eye(3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.float64)
+    rows = [[eye, zero, zero], [-A[1], eye, zero], [zero, -A[2], eye]]
+    assert torch.equal(bidiagonal, torch.cat([torch.cat(row, 1) for row in rows]))
+    assert torch.equal(left, torch.block_diag(*C[:, None]))
+    assert torch.equal(right, torch.block_diag(*B[:, :, None]))
+    inverse = bidiagonal_inverse(Semiseparable(A, B, C))
+    assert_close(inverse[6:, :3], A[2] @ A[1])
+
+
+def test_a_scalar_transition_is_a_kronecker_product_in_both_orders():
+    A, B, C = generators(5, "scalar", "resets")
+    M, eye = Semiseparable(A, B, C), torch.eye(3, dtype=torch.float64)
+    a = torch.eye(5, dtype=torch.float64) - torch.diag(A[1:], -1)
+    inverse = torch.linalg.inv(a).contiguous()
+    for order, kron in [("time", torch.kron(a, eye)), ("state", torch.kron(eye, a))]:
+        left, bidiagonal, right = block_factors(M, order)
+        assert torch.equal(bidiagonal, kron)
+        inverses = (inverse, eye) if order == "time" else (eye, inverse)
+        assert_close(bidiagonal_inverse(M, order), torch.kron(*inverses))
+    assert torch.equal(left, torch.cat([c.diag() for c in C.T], 1))
+    assert torch.equal(right, torch.cat([b.diag() for b in B.T]))
+
+
+@pytest.mark.parametrize("leading", [(2,), (2, 4)])
+@each_structure
+def test_factors_of_a_batch(leading, structure):
+    M = Semiseparable(*generators(4, structure, leading=leading))
+    for order in ("time", "state"):
+        left, _, right = block_factors(M, order)
+        assert_close(left @ bidiagonal_inverse(M, order) @ right, M.dense())
+    U, V = tril_factors(M)
+    assert_close((U @ V.mT).tril(), M.dense())
+
+
+@each_structure
+@pytest.mark.parametrize("length", [0, 1, 2, 7])
+def test_products_and_their_inverse_transposes(structure, length):
+    A, B, C = generators(length, structure)
+    A = 0.1 * A + (torch.eye(3, dtype=torch.float64) if structure == "general" else A.sign())
+    M = Semiseparable(A, B, C)
+    U, V = product_generators(M)
+    assert U.shape == V.shape == A.shape
+    if length == 7:
+        product = as_matrix(A[3]) @ as_matrix(A[2]) @ as_matrix(A[1])
+        assert_close(as_matrix(U[3]), product)
+        assert_close(as_matrix(V[3]), torch.linalg.inv(product).mT)
+    blocks = [[as_matrix(U[t]) @ as_matrix(V[s]).mT * (s <= t) for s in range(length)] for t in range(length)]
+    if length:
+        assert_close(torch.cat([torch.cat(row, 1) for row in blocks]), bidiagonal_inverse(M))
+    U, V = tril_factors(M)
+    assert U.shape == V.shape == (length, 3)
+    assert_close((U @ V.mT).tril(), entries(A, B, C))
+
+
+def test_without_the_transpose_v_is_wrong_even_for_symmetric_matrices():
+    A, B, C = generators(4, "general")
+    commuting = torch.stack([torch.eye(3, dtype=torch.float64) * (t + 2) for t in range(4)])
+    for A_t, fits in [(A, False), (A + A.mT, False), (commuting, True)]:
+        M = Semiseparable(A_t, B, C)
+        U, V = product_generators(M)
+        inverse = bidiagonal_inverse(M)
+        wrong = U[3] @ V[2]  # stacks of plain inverses, transposed as a stack
+        assert (relative_rms(wrong, inverse[9:, 6:9]) < 1e-12) == fits
+        assert_close(U[3] @ V[2].mT, inverse[9:, 6:9])
+
+
+@pytest.mark.parametrize(
+    ("a", "dtype", "first"),
+    [(0.5, torch.float64, 1024), (0.9, torch.float64, 6737), (0.5, torch.float32, 128), (0.9, torch.float32, 843)],
+)
+def test_where_the_generators_overflow_and_the_matrix_does_not(a, dtype, first):
+    length = first + 20
+    one = torch.ones(length, 1, dtype=dtype)
+    M = Semiseparable(torch.full((length,), a, dtype=dtype), one, one)
+    U, V = tril_factors(M)
+    assert V.isfinite().all(-1).tolist() == [t < first for t in range(length)]
+    corner = (U[-5:] @ V[-5:].mT).tril()
+    assert not corner.isfinite().all()
+    exact = torch.tensor([[a ** (t - s) if s <= t else 0.0 for s in range(5)] for t in range(5)], dtype=torch.float64)
+    steps = torch.zeros(length, 5, dtype=dtype)
+    steps[-5:] = torch.eye(5)
+    assert_close(M.matmul(steps)[-5:], exact)
+
+
+def test_subtracting_running_sums_cancels():
+    """tril(U V^T) is finite here, but its product from tril = all - upper loses everything; the recurrence does not."""
+    A = torch.full((400,), 0.9, dtype=torch.float64)
+    one = torch.ones(400, 1, dtype=torch.float64)
+    M = Semiseparable(A, one, one)
+    U, V = tril_factors(M)
+    x = random_tensors([(400, 1)])[0]
+    exact = entries_of_powers(0.9, 400) @ x
+    assert relative_rms(U * ((V * x).sum(0) - (V * x).flip(0).cumsum(0).flip(0) + V * x), exact) > 1e-2
+    assert_close(M.matmul(x), exact)
+
+
+def entries_of_powers(a, length):
+    rows = [[a ** (t - s) if s <= t else 0.0 for s in range(length)] for t in range(length)]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+# ---------------------------------------------------------------- a peer
+
+
+@pytest.mark.parametrize("structure", ["scalar", "diagonal"])
+def test_celerite2_at_length_5000(structure):
+    """celerite2 has exp(-c (t_i - t_j)) per state: the strictly lower part of ours."""
+    driver = pytest.importorskip("celerite2.driver", reason="needs a peer: celerite2")
+    length = 5000
+    B, C, x = random_tensors([(length, 3), (length, 3), (length, 2)])
+    steps = (64 * random_tensors([(length,)], seed=7)[0].abs()).ceil() / 64  # exact differences of times
+    time, rates = steps.cumsum(0), torch.tensor([1.0, 1.0, 1.0] if structure == "scalar" else [0.1, 1.0, 3.0]).double()
+    log_a = -steps if structure == "scalar" else -steps[:, None] * rates
+    M = Semiseparable(log_a.exp(), B, C)
+    diagonal = (B * C).sum(-1)
+    arrays = [y.numpy() for y in (time, rates, C, B)]
+    theirs = driver.matmul_lower(*arrays, x.numpy(), torch.zeros_like(x).numpy())
+    assert_close(M.matmul(x) - diagonal[:, None] * x, torch.from_numpy(theirs))
+    theirs = driver.matmul_upper(*arrays, x.numpy(), torch.zeros_like(x).numpy())
+    assert_close(M.transpose_matmul(x) - diagonal[:, None] * x, torch.from_numpy(theirs))
+    small = Semiseparable(M.A, 0.2 * B, 0.2 * C)
+    arrays = [y.numpy() for y in (time, rates, small.C, small.B)]
+    theirs = driver.solve_lower(*arrays, x.numpy(), torch.zeros_like(x).numpy())
+    assert_close(small.solve(x, 1 - 0.04 * diagonal), torch.from_numpy(theirs))
+
+
+# ---------------------------------------------------------------- errors
+
+
+@each_structure
+def test_other_devices_are_not_asked_for_values(structure):
+    """A check of values would wait for the device; `meta` has none to wait for."""
+    M = Semiseparable(*(x.to("meta") for x in generators(4, structure, "resets")))
+    assert [x.shape for x in product_generators(M)] == [M.A.shape] * 2
+    assert M.solve(torch.ones(4, 2, dtype=torch.float64, device="meta")).shape == (4, 2)
+
+
+def test_the_example():
+    assert doctest.testmod(semiseparable) == (0, 2)
+
+
+def test_repr_names_the_parameters():
+    assert repr(Semiseparable(*generators(4, "general", leading=(2,)))) == (
+        "Semiseparable(2, 4, 4, state=3, structure='general')"
+    )
+
+
+def zeros(*shape, dtype=torch.float64):
+    return torch.zeros(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda: Semiseparable(zeros(1, 4, 3, 3), zeros(4, 3), zeros(4, 3)),
+            ShapeError,
+            r"Semiseparable: A has 4 axes, expected 1 for \(..., T\), 2 for \(..., T, N\), 3 for \(..., T, N, N\)",
+        ),
+        (
+            lambda: Semiseparable(zeros(4, 2), zeros(4, 3), zeros(4, 3)),
+            ShapeError,
+            "Semiseparable: axis 'n' is 3 in B but 2 in A",
+        ),
+        (
+            lambda: Semiseparable(zeros(4, 3, 2), zeros(4, 3), zeros(4, 3)),
+            ShapeError,
+            "Semiseparable: axis 'n' is 3 in B but 2 in A",
+        ),
+        (
+            lambda: Semiseparable(zeros(5), zeros(4, 3), zeros(4, 3)),
+            ShapeError,
+            "Semiseparable: axis 't' is 4 in B but 5 in A",
+        ),
+        (
+            lambda: Semiseparable(zeros(4), zeros(4, 3), zeros(4, 2)),
+            ShapeError,
+            "Semiseparable: axis 'n' is 3 in B but 2 in C",
+        ),
+        (
+            lambda: Semiseparable(zeros(4), zeros(4, 3), zeros(4, 3, dtype=torch.float32)),
+            ValueError,
+            r"Semiseparable: C is torch.float32 but B is torch.float64",
+        ),
+        (
+            lambda: Semiseparable(zeros(4, dtype=torch.float64), *[zeros(4, 3, dtype=torch.float32)] * 2),
+            ValueError,
+            r"Semiseparable: A is torch.float64, expected torch.float32$",
+        ),
+        (
+            lambda: Semiseparable(zeros(4), *[zeros(4, 3, dtype=torch.float16)] * 2),
+            ValueError,
+            r"Semiseparable: A is torch.float64, expected torch.float16 or torch.float32",
+        ),
+        (
+            lambda: Semiseparable(zeros(4).to("meta"), zeros(4, 3), zeros(4, 3)),
+            ValueError,
+            "Semiseparable: A is on meta but B is on cpu",
+        ),
+        (lambda: Semiseparable(zeros(4), [1.0], zeros(4, 3)), TypeError, "Semiseparable: B must be a torch.Tensor"),
+    ],
+)
+def test_generator_errors(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+@pytest.mark.parametrize("method", ["matmul", "transpose_matmul", "solve"])
+def test_operand_errors(method):
+    call = getattr(Semiseparable(*generators(4, "scalar", leading=(2,))), method)
+    where = f"Semiseparable.{method}"
+    with pytest.raises(ShapeError, match=rf"{where}: operand needs axes \(..., T, columns\), got shape \(4,\)"):
+        call(zeros(4))
+    with pytest.raises(ShapeError, match=f"{where}: axis T is 4 in the matrix but 5 in the operand"):
+        call(zeros(5, 2))
+    with pytest.raises(ValueError, match=f"{where}: the operand is torch.float32 but B is torch.float64"):
+        call(zeros(4, 2, dtype=torch.float32))
+    with pytest.raises(ShapeError, match=rf"{where}: leading axes \(3,\) of the operand do not broadcast with \(2,\)"):
+        call(zeros(3, 4, 2))
+
+
+def test_solve_errors():
+    A, B, C = generators(4, "scalar")
+    M = Semiseparable(A, B, C)
+    with pytest.raises(ShapeError, match=r"Semiseparable.solve: axis 't' is 4 in the matrix but 3 in diagonal"):
+        M.solve(zeros(4, 1), zeros(3))
+    with pytest.raises(ValueError, match=r"Semiseparable.solve: diagonal is torch.float32 but B is torch.float64"):
+        M.solve(zeros(4, 1), torch.zeros(4))
+    with pytest.raises(ValueError, match=r"Semiseparable.solve: the matrix is singular, entry 2 of its diagonal is 0"):
+        M.solve(zeros(4, 1), torch.tensor([1.0, 1.0, 0.0, 1.0]).double() - (B * C).sum(-1) * torch.tensor([0, 0, 1, 0]))
+
+
+@pytest.mark.parametrize(("structure", "kind"), [(s, k) for s, k in CASES if k in ("resets", "singular")])
+def test_a_singular_transition_has_no_generators_but_a_matrix(structure, kind):
+    A, B, C = generators(9, structure, kind)
+    flat = A.reshape(9, -1) if structure != "general" else torch.linalg.det(A)[:, None]
+    if kind == "singular" and structure == "general":
+        A[4] = 0  # rank one up to rounding: a matrix of zeros is singular whatever the pivots
+        flat[1:] = 1
+        flat[4] = 0
+        A[1:4], A[5:] = A[1:4] + torch.eye(3), A[5:] + torch.eye(3)
+    first = next(t for t in range(1, 9) if (flat[t] == 0).any())
+    for function in (product_generators, tril_factors):
+        with pytest.raises(ValueError, match=f"product_generators: A must be invertible, but A_{first} is singular"):
+            function(Semiseparable(A, B, C))
+    assert_close(Semiseparable(A, B, C).dense(), entries(A, B, C))
+
+
+@pytest.mark.parametrize("function", [block_factors, bidiagonal_inverse])
+def test_order_errors(function):
+    with pytest.raises(ValueError, match=f"{function.__name__}: order must be 'time' or 'state', got 'space'"):
+        function(Semiseparable(*generators(3, "scalar")), "space")
+
+
+@pytest.mark.parametrize("function", [block_ranks, from_dense])
+def test_matrix_errors(function):
+    name = function.__name__
+    with pytest.raises(ShapeError, match=rf"{name}: M must be square, got shape \(3, 4\)"):
+        function(zeros(3, 4))
+    with pytest.raises(ShapeError, match=rf"{name}: M needs trailing axes \(T, S\), got shape \(3,\)"):
+        function(zeros(3))
+    with pytest.raises(ValueError, match=rf"{name}: M must have a floating dtype, got torch.int64"):
+        function(torch.zeros(3, 3, dtype=torch.int64))
+    for tolerance in (-1e-3, 1.0, INF):
+        with pytest.raises(ValueError, match=rf"{name}: tolerance must be in \[0, 1\), got {tolerance}"):
+            function(zeros(3, 3), tolerance)
+
+
+def test_from_dense_needs_a_lower_triangle():
+    with pytest.raises(
+        ValueError, match=r"from_dense: M must be 0 above the diagonal; decompose M.triu\(1\).mT by itself"
+    ):
+        from_dense(torch.ones(3, 3))
+
+
+def test_all_pairs_of_structures_agree_where_they_can():
+    """A scalar is a diagonal matrix with equal entries, a diagonal matrix is a matrix."""
+    A, B, C = generators(9, "scalar")
+    forms = [A, A[:, None].expand(9, 3), torch.diag_embed(A[:, None].expand(9, 3))]
+    for one, other in itertools.pairwise(forms):
+        assert_close(Semiseparable(one, B, C).dense(), Semiseparable(other, B, C).dense())
