@@ -234,6 +234,15 @@ def test_what_a_system_hides_is_no_chapter(course):
     assert names(course) == [f"{NAME}.ipynb"]
 
 
+def test_the_appendix_comes_after_the_chapters(course):
+    (course / "chapters/appendix").mkdir()
+    (course / "chapters/appendix/._A_atlas.ipynb").write_bytes(b"\0")
+    shutil.copy(course / f"chapters/{NAME}.ipynb", course / "chapters/appendix/00_atlas.ipynb")
+    names = ["00_start_here.ipynb", f"{NAME}.ipynb", "appendix/00_atlas.ipynb"]
+    folder = course / "chapters"
+    assert [path.relative_to(folder).as_posix() for path in workbook.chapters(folder)] == names
+
+
 # A newer chapter
 
 

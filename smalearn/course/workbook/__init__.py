@@ -5,7 +5,7 @@ learner was given: it tells a newer chapter from one that was offered before, an
 """
 
 from smalearn.course.workbook.copies import reset, sync
-from smalearn.course.workbook.notebook import unreadable
+from smalearn.course.workbook.notebook import chapters, unreadable
 from smalearn.course.workbook.tally import ChapterProgress, progress, table
 
-__all__ = ["ChapterProgress", "progress", "reset", "sync", "table", "unreadable"]
+__all__ = ["ChapterProgress", "chapters", "progress", "reset", "sync", "table", "unreadable"]

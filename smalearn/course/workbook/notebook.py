@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = [
     "Notebook",
     "answers",
+    "chapters",
     "dump",
     "exercises",
     "files",
@@ -32,6 +33,11 @@ Notebook = dict  # what JSON makes of the file, with each cell's source as one s
 def files(folder: Path) -> list[Path]:
     """The notebook files of a folder by name, without those that a system hides there."""
     return sorted(path for path in folder.glob("*.ipynb") if not path.name.startswith("."))
+
+
+def chapters(folder: Path) -> list[Path]:
+    """The published chapters of a course: the notebooks of its folder, then those of `appendix/` in it."""
+    return files(folder) + files(folder / "appendix")
 
 
 def notebooks(work: Path) -> dict[Path, Notebook]:
