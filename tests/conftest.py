@@ -9,7 +9,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which parts of torch do unasked
 
-pytest_plugins = ["claims_plugin"]
+pytest_plugins = ["claims_plugin", "selection"]
 
 ALLOWED_SKIPS = ["needs a GPU", "needs Chromium", "needs a peer"]
 if sys.platform != "linux":

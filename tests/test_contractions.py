@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalearn import ShapeError, contractions
@@ -64,10 +64,6 @@ def networks(draw, largest=4):
     output = draw(st.permutations(used))[: draw(st.integers(0, len(used)))]
     sizes = {axis: draw(st.integers(1, largest)) for axis in used}
     return ", ".join("".join(term) for term in terms) + " -> " + "".join(output), sizes
-
-
-def quick(examples):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
 
 
 # ------------------------------------------------------------------------------------------------ the definition
@@ -246,7 +242,6 @@ def test_eighteen_sequences_are_fifteen_orders():
     assert len({tree for tree, *_ in found}) == len(orders(MASKED, SIZES)) == 15
 
 
-@quick(80)
 @given(networks(largest=50))
 def test_costs_agree_with_recursion_over_all_sequences(network):
     spec, sizes = network
@@ -339,7 +334,6 @@ def cheapest_by_opt_einsum(spec, sizes):
     return info.opt_cost
 
 
-@quick(80)
 @given(networks(largest=300))
 def test_never_above_the_optimal_path_of_opt_einsum(network):
     assert min(order.flops for order in orders(*network)) <= cheapest_by_opt_einsum(*network)
@@ -381,7 +375,6 @@ def test_every_order_of_masked_attention_gives_one_result(leading):
     assert_all_orders_agree(MASKED, SIZES, random_tensors(shapes, grad=True))
 
 
-@quick(25)
 @given(networks())
 def test_every_order_of_any_contraction_gives_one_result(network):
     assert_all_orders_agree(*network, drawn(*network, grad=True))

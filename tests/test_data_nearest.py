@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalearn._checks import ShapeError
@@ -19,7 +19,6 @@ SIZES = {
 }
 
 
-@settings(deadline=None)
 @given(st.fixed_dictionaries(SIZES))
 def test_it_is_what_its_docstring_says(drawn):
     queries, X, nearest = nearest_neighbour(**drawn, dtype=torch.float64)
@@ -33,7 +32,6 @@ def test_it_is_what_its_docstring_says(drawn):
         assert distances[k] == min(distances)
 
 
-@settings(deadline=None)
 @given(st.fixed_dictionaries(SIZES))
 def test_a_seed_is_the_examples(drawn):
     for dtype in (None, torch.float64):

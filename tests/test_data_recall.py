@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalearn.data import IGNORE, MQAR_BLANK, mqar, mqar_lookup
@@ -21,7 +21,6 @@ def sizes(draw):
     }
 
 
-@settings(deadline=None)
 @given(sizes())
 def test_mqar_is_what_its_docstring_says(drawn):
     inputs, targets = mqar(**drawn)
@@ -43,14 +42,12 @@ def test_mqar_is_what_its_docstring_says(drawn):
                 assert text[t] == MQAR_BLANK
 
 
-@settings(deadline=None)
 @given(sizes())
 def test_a_lookup_is_always_right(drawn):
     inputs, targets = mqar(**drawn)
     assert torch.equal(mqar_lookup(inputs, drawn["pairs"]), targets)
 
 
-@settings(deadline=None)
 @given(sizes())
 def test_a_seed_is_the_text(drawn):
     first, again = mqar(**drawn), mqar(**drawn)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalearn._checks import ShapeError
@@ -22,7 +22,6 @@ def sizes(draw):
     }
 
 
-@settings(deadline=None)
 @given(sizes())
 def test_it_is_what_its_docstring_says(drawn):
     X, y = regression(**drawn, dtype=torch.float64)
@@ -75,7 +74,6 @@ def test_least_squares_needs_d_pairs():
         assert abs(mean - max(0, 1 - n / dim)) < 4 * spread + 1e-12
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 100))
 def test_nothing_looks_ahead(dim, points, seed):
     """A pair changes the rows of the prompt from its own on, and the predictions after it."""
@@ -101,7 +99,6 @@ def test_the_prompt_holds_the_pairs_in_turn(leading):
     assert (prompt[..., 1::2, 1:] == 0).all()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 50), st.integers(1, 20))
 def test_the_curriculum_grows_to_all_coordinates_and_stops(dim, first, every, updates):
     options = {"first": first, "every": every, "updates": updates}

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles_linear_attention import linear_attention as loop
 
@@ -146,7 +146,6 @@ def test_without_features(without):
     strongest=st.sampled_from([0.0, -1.0, -1e2, -1e4, -INF]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=25, deadline=None)
 def test_any_mixture_of_decays(length, leading, strongest, seed):
     X, _, B, C, H = inputs(length, "none", leading)
     mild, where = random_tensors([(*leading, length)] * 2, seed=seed)

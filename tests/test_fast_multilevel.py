@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -137,7 +137,6 @@ def allocations(draw):
     return length, tuple(ranks), tuple(block_lens)
 
 
-@settings(max_examples=60, deadline=None)
 @given(allocations(), st.booleans(), st.sampled_from([None, (), (3,), (2, 1), (2, 3), (4, 1, 1), (4, 2, 3)]))
 def test_any_allocation_groups_and_bias(allocation, causal, axes):
     length, ranks, block_lens = allocation
@@ -431,7 +430,6 @@ def test_executed_macs_are_few_more_than_needed():
     assert executed_macs(0, (1,), (1,)) == 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(allocations(), st.booleans(), st.integers(1, 3))
 def test_the_plan_meets_every_pair_once_with_its_columns(allocation, causal, heads):
     length, ranks, block_lens = allocation

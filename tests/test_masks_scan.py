@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smalearn import ShapeError
@@ -67,7 +67,6 @@ def test_leading_axes_of_decays_and_operand_broadcast(scan, ours, theirs):
         assert_close(one, loop(x[index], log_a[index]))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_scans_agree_for_any_decays_and_chunks(data):
     length = data.draw(st.integers(0, 70))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from test_fast_cpu import DECAYS, check, decays, expected, gradients, inputs
 
-from smalearn import ShapeError, fast, ssd
+from smalearn import ShapeError, fast
 from smalearn.fast import ssd_step_
+from smalearn.fast.cpu import step
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step
 from smalearn.testing import assert_close, random_tensors
@@ -77,8 +78,8 @@ def test_the_chunked_form_is_chunked_linear_attention():
 )
 @pytest.mark.parametrize("cache", [1, 1 << 18])
 def test_decoding_is_training(kind, leading, shared, cache, monkeypatch):
-    monkeypatch.setattr(ssd, "CACHE", cache)
-    ssd._PLANS.clear()
+    monkeypatch.setattr(step, "CACHE", cache)
+    step._PLANS.clear()
     X, log_a, B, C, H = inputs(9, kind, leading, shared)
     wanted, last = expected(X, log_a, B, C, H)
     state, inplace = H, H.clone()

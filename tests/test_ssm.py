@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -294,7 +294,6 @@ def test_scans_need_no_commutativity_only_associativity(method):
     assert lengths.flatten().tolist() == list(range(1, 8))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     length=st.integers(1, 70),
     case=st.sampled_from(CASES),

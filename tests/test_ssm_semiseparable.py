@@ -518,7 +518,7 @@ def test_operand_errors(method):
         call(zeros(5, 2))
     with pytest.raises(ValueError, match=f"{where}: the operand is torch.float32 but B is torch.float64"):
         call(zeros(4, 2, dtype=torch.float32))
-    with pytest.raises(ShapeError, match=rf"{where}: leading axes \(3,\) of the operand do not broadcast with \(2,\)"):
+    with pytest.raises(ShapeError, match=rf"{where}: leading axes \(2,\) of the matrix do not broadcast with \(3,\)"):
         call(zeros(3, 4, 2))
 
 

@@ -56,6 +56,14 @@ def test_a_small_model_learns():
     assert not model.training
 
 
+def test_a_quick_run_takes_three_steps_unless_it_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("SMALEARN_QUICK", "1")
+    _, record = train(tiny(), task, PLAN, task(-1))
+    assert (len(record.losses), list(record.accuracies)) == (3, [3])
+    _, record = train(tiny(), task, PLAN, checkpoint=tmp_path / "run.pt")
+    assert len(record.losses) == 12
+
+
 def test_a_step_is_adamw_with_clipped_gradients():
     """Against the loop written out."""
     plan, model, twin = Plan(steps=3, lr=0.1, clip=0.01), tiny(), tiny()

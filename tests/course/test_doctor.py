@@ -125,7 +125,7 @@ def test_without_torch_it_says_so():
     """In a Python of its own, since no test can forget torch: the package and the probes do without it."""
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from smalearn import doctor\n"
+        "from smalearn.course import doctor\n"
         "findings = doctor.report(); print(doctor.render(findings)); sys.exit(not doctor.can_work(findings))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")

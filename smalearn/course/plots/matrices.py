@@ -91,7 +91,8 @@ def mask(L: object, ax: Axes | None = None, *, title: str | None = None, scale: 
         ValueError: L is complex; the scale is unknown; a negative entry on a log scale.
 
     Example:
-        >>> from smalearn import masks, plots
+        >>> from smalearn import masks
+        >>> from smalearn.course import plots
         >>> plots.mask(masks.CausalMask(16))
     """
     structured = hasattr(L, "dense")

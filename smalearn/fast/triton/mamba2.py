@@ -188,7 +188,7 @@ def _in_one(run: Callable, options: _Options, tensors: _Tensors):
 
 
 def _launched(run, plan, steps, given, **options):
-    """`gpu.forward` of the layer."""
+    """`ssd.forward` of the layer."""
     X, B, C, H, dt, A, bias, skip, gate = given
     log_a = A * _step_sizes(dt, bias, steps) if plan.cut else None
     return forward(run, plan, X, A[..., 0], B, C, H, layer=Layer((dt, bias, skip, gate), steps, log_a), **options)
