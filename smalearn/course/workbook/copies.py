@@ -1,16 +1,18 @@
 """Make the learner's copies of the chapters, renew them, and put them back to what is published."""
 
 import ast
-import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from smalearn.course.workbook.editions import Course, published, renumbered, with_gone
 from smalearn.course.workbook.notebook import (
     Notebook,
     answers,
+    chapters,
     dump,
     exercises,
-    files,
+    find,
     free,
     notebooks,
     original,
@@ -26,17 +28,18 @@ CHANGED = "# Your answer to an earlier form of this exercise, with other argumen
 GONE = "## Your answers to exercises that this chapter no longer has"
 
 
-def sync(chapters: Path, work: Path) -> list[str]:
+def sync(folder: Path, work: Path) -> list[str]:
     """Copy missing chapters to `work`, and put newer ones beside the learner's, with the answers carried over.
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
     outputs alone make no version. An answer is a stub that the learner changed; of several, the one in the file saved
-    last counts. Where the new stub has other arguments, the answer stands below it, commented out; where the exercise
-    is gone, at the end of the chapter. The learner's other cells stay in their file. A chapter that the learner deletes
-    or renames comes back as published.
+    last counts. It goes where its exercise is now, whatever number and chapter that had. Where the new stub has other
+    arguments, the answer stands below it, commented out; where no chapter has the exercise any more, at the end of its
+    chapter, or of the first that took over from it. The learner's other cells stay in their file. A chapter that the
+    learner deletes or renames comes back as published.
 
     Args:
-        chapters: folder of the course's notebooks.
+        folder: of the course's chapters.
         work: folder of the learner's copies, created where missing.
 
     Returns:
@@ -49,46 +52,93 @@ def sync(chapters: Path, work: Path) -> list[str]:
           Your answers are in it: 1.1, 1.2.
     """
     (work / ".originals").mkdir(parents=True, exist_ok=True)
-    return [line for path in files(chapters) for line in _sync(path, work)]
+    paths = chapters(folder)
+    paths = chapters(folder)
+    now = published(filter(None, map(read, paths)))
+    given = {path: notebook for path in originals(work) if (notebook := read(path))}
+    course = with_gone(now, given.values())
+    given = {path: renumbered(notebook, course) for path, notebook in given.items()}
+    past = _Past(course, course.keys() - now.keys(), {path.stem for path in paths}, given)
+    return [line for path in paths for line in _sync(path, work, past)]
 
 
-def _sync(path: Path, work: Path) -> list[str]:
+@dataclass(frozen=True)
+class _Past:
+    """What the learner was given before.
+
+    Args:
+        course: the exercises of today and, after them, those that are gone.
+        gone: which of them are gone.
+        stems: what today's chapters are called.
+        given: every version of a chapter, with today's numbers.
+    """
+
+    course: Course
+    gone: set[str]
+    stems: set[str]
+    given: dict[Path, Notebook]
+
+    def lost(self, chapter: Notebook, stem: str) -> set[str]:
+        """Exercises that are gone from a chapter, and from those that are gone whose first exercise it has now."""
+        lost = set()
+        for path, notebook in self.given.items():
+            name, ids = path.name.rsplit(".", 2)[0], exercises(notebook).keys()
+            first = next((id for id in self.course if id in ids), None)
+            if name == stem or (name not in self.stems and first in exercises(chapter)):
+                lost |= ids & self.gone
+        return lost
+
+
+def _sync(path: Path, work: Path, past: _Past) -> list[str]:
     """The same for one chapter."""
     chapter = read(path)
     if chapter is None:
         return [f"{path.parent.name}/{path.name} cannot be read as a notebook: it is left out."]
     given, version = originals(work, path.stem), original(work, path, chapter)
-    mine, published = work / path.name, path.read_bytes()
+    mine, data = work / path.name, path.read_bytes()
     has_copy = mine.exists() or any(work.glob(f"{path.stem}.new*.ipynb"))
     if has_copy and version in given:
         return []
     if has_copy and not given:  # a copy from elsewhere counts as one of this version
-        write(version, published)
+        write(version, data)
         return []
-    lines = _carry_over(chapter, given, work, path.stem) if has_copy or not given else []
+    lines = _carry_over(chapter, path.stem, work, past) if has_copy or not given else []
     target = free(work, f"{path.stem}.new") if mine.exists() else mine
-    write(target, dump(chapter) if lines else published)
-    write(version, published)
+    write(target, dump(chapter) if lines else data)
+    write(version, data)
     if has_copy:
         return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]
     return lines and [f"{path.name} is new.", *lines]
 
 
-def _carry_over(chapter: Notebook, given: list[Path], work: Path, stem: str) -> list[str]:
+def _carry_over(chapter: Notebook, stem: str, work: Path, past: _Past) -> list[str]:
     """Put the learner's answers into a chapter; returns lines that say what was carried over, and what was not."""
-    earlier = [notebook for path in given if (notebook := read(path))]
-    ids = {id for notebook in [*earlier, chapter] for id in exercises(notebook)}
-    copies = {path: notebook for path, notebook in notebooks(work).items() if ids & exercises(notebook).keys()}
-    course = {cell["source"].strip() for notebook in [*earlier, chapter] for cell in notebook["cells"]} | {"", GONE}
-    theirs = answers(copies.values(), [*earlier, chapter])
-    lines = _insert({id: answer for id, answer in theirs.items() if id in ids}, chapter, earlier)
-    for path, notebook in copies.items():
-        labelled = [cell for cells in exercises(notebook).values() for cell in cells]
-        own = [cell for cell in notebook["cells"] if cell["source"].strip() not in course and cell not in labelled]
+    given, here = [*past.given.values(), chapter], set(exercises(chapter))
+    ids = here | past.lost(chapter, stem)
+    pairs = {path: (notebook, renumbered(notebook, past.course)) for path, notebook in notebooks(work).items()}
+    pairs = {path: pair for path, pair in pairs.items() if ids & exercises(pair[1]).keys()}
+    theirs = answers((notebook for _, notebook in pairs.values()), given)
+    lines = _insert({id: answer for id, answer in theirs.items() if id in ids}, chapter, given[:-1])
+    known = {cell["source"].strip() for notebook in given for cell in notebook["cells"]} | {"", GONE}
+    is_new = not originals(work, stem)
+    for path, (before, now) in pairs.items():
+        labelled = [cell for cells in exercises(now).values() for cell in cells]
+        own = [cell for cell in now["cells"] if cell["source"].strip() not in known and cell not in labelled]
+        if is_new and (numbers := _moved(before, now, here)):
+            lines.append(f"  New numbers since {work.name}/{path.name}, which stays as it is: {numbers}.")
         if own:
             lines.append(f"  Cells that you wrote or changed stay in {work.name}/{path.name}: {len(own)}.")
     broken = [name for name in unreadable(work) if name.startswith(stem)]
     return lines + [f"  {work.name}/{name} cannot be read as a notebook: nothing is carried over." for name in broken]
+
+
+def _moved(before: Notebook, now: Notebook, ids: set[str]) -> str:
+    """Which of these exercises had another number: "7.1 is 10.1, 7.2 is 10.2"."""
+    moved = {}
+    for old, new in zip(before["cells"], now["cells"], strict=True):
+        if old["metadata"] != new["metadata"] and new["metadata"]["exercise"] in ids:
+            moved[old["metadata"]["exercise"]] = new["metadata"]["exercise"]
+    return ", ".join(f"{old} is {new}" for old, new in moved.items())
 
 
 def _insert(theirs: dict[str, str], chapter: Notebook, earlier: list[Notebook]) -> list[str]:
@@ -109,13 +159,13 @@ def _insert(theirs: dict[str, str], chapter: Notebook, earlier: list[Notebook]) 
     gone = [id for id in theirs if id not in new]
     if gone:
         chapter["cells"].append({"cell_type": "markdown", "id": "gone", "metadata": {}, "source": GONE})
-    for id in gone:
-        cell = {"cell_type": "code", "id": f"gone-{id.replace('.', '-')}", "metadata": {"exercise": id}}
+    for number, id in enumerate(gone, start=1):
+        cell = {"cell_type": "code", "id": f"gone-{number}", "metadata": {"exercise": id}}
         chapter["cells"].append(cell | {"execution_count": None, "outputs": [], "source": theirs[id]})
     lines = {
         "Your answers are in it": fitting,
         "Other arguments now, so your answer is below the new stub, commented out": changed,
-        "No longer in the chapter, so your answers are at its end": gone,
+        "No longer in the chapter, so your answers are at its end": [id.split(" ")[0] for id in gone],
     }
     return [f"  {text}: {', '.join(ids)}." for text, ids in lines.items() if ids]
 
@@ -150,13 +200,13 @@ def _functions(source: str) -> dict[str, tuple[list[str], int]]:
     return found
 
 
-def reset(work: Path, chapters: Path, chapter: str, exercise: str | None = None) -> str:
+def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
     """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`.
 
     Args:
         work: folder of the learner's copies.
-        chapters: folder of the course's notebooks.
-        chapter: its number ("1", "01") or the name of a file in `work`.
+        folder: of the course's chapters.
+        chapter: its number ("1", "01", "A") or the name of a file in `work`.
         exercise: id of the one exercise to put back; everything where None.
 
     Returns:
@@ -165,47 +215,46 @@ def reset(work: Path, chapters: Path, chapter: str, exercise: str | None = None)
     Raises:
         ValueError: no such chapter or exercise (with a list of those that exist), or the file is no notebook.
     """
-    path, mine = _find(work, chapters, chapter)
-    published, data = read(path), path.read_bytes()
-    if published is None:
-        raise ValueError(f"reset: {chapters.name}/{path.name} cannot be read as a notebook")
+    path, mine = _find(work, folder, chapter)
+    edition, data = read(path), path.read_bytes()
+    if edition is None:
+        raise ValueError(f"reset: {path.parent.name}/{path.name} cannot be read as a notebook")
     done = f"{work.name}/{mine.name} is as published again."
     if exercise is not None:
-        cells = exercises(published).get(exercise)
+        cells = exercises(edition).get(exercise)
         if cells is None:
-            there = ", ".join(exercises(published)) or "none"
+            there = ", ".join(exercises(edition)) or "none"
             raise ValueError(f"reset: no exercise {exercise!r} in {path.name}; it has {there}")
         done = f"Exercise {exercise} in {done}"
         if mine.exists():
-            data = dump(_with_exercise(mine, exercise, cells))
+            data = dump(_with_exercise(mine, folder, exercise, cells))
     (work / ".originals").mkdir(parents=True, exist_ok=True)
     if mine.exists():
         done += f" Yours is kept as {work.name}/backups/{_back_up(mine)}."
     write(mine, data)
-    write(original(work, path, published), path.read_bytes())
+    write(original(work, path, edition), path.read_bytes())
     return f"{done}\nIf it is open in JupyterLab, reload it there: File → Reload Notebook from Disk."
 
 
-def _find(work: Path, chapters: Path, chapter: str) -> tuple[Path, Path]:
+def _find(work: Path, folder: Path, chapter: str) -> tuple[Path, Path]:
     """A published chapter and the learner's copy that are meant by a number or by the name of a file in `work`."""
     name = Path(chapter).name
-    stem = name.split(".")[0] if name.endswith(".ipynb") else name  # of 01_name.new.2.ipynb, but "1.1" is no chapter
-    for path in files(chapters):
-        number = re.match(r"\d*", path.stem).group()
-        if stem == path.stem or (stem.isdecimal() and number and int(stem) == int(number)):
-            mine = work / (name if name.endswith(".ipynb") else path.name)
-            if mine.name == path.name or mine.exists():
-                return path, mine
-    raise ValueError(f"reset: no chapter {chapter!r}; there are {', '.join(path.stem for path in files(chapters))}")
+    is_file = name.endswith(".ipynb")
+    path = find(folder, name.split(".")[0] if is_file else name)  # of 01_name.new.2.ipynb, but "1.1" is no chapter
+    mine = work / (name if is_file or not path else path.name)
+    if path and (mine.name == path.name or mine.exists()):
+        return path, mine
+    raise ValueError(f"reset: no chapter {chapter!r}; there are {', '.join(path.stem for path in chapters(folder))}")
 
 
-def _with_exercise(mine: Path, exercise: str, cells: list[dict]) -> Notebook:
+def _with_exercise(mine: Path, folder: Path, exercise: str, cells: list[dict]) -> Notebook:
     """The learner's notebook with the cells of an exercise put back in their place, or at its end."""
     notebook = read(mine)
     if notebook is None:
         raise ValueError(f"reset: {mine.name} cannot be read as a notebook; reset the whole chapter")
-    old = exercises(notebook).get(exercise, [])
-    places = [place for place, cell in enumerate(notebook["cells"]) if any(cell is other for other in old)]
+    now = renumbered(notebook, published(filter(None, map(read, chapters(folder)))))
+    old = exercises(now).get(exercise, [])
+    places = [place for place, cell in enumerate(now["cells"]) if any(cell is other for other in old)]
     place = (places or [len(notebook["cells"])])[0]
     rest = [cell for number, cell in enumerate(notebook["cells"]) if number not in places]
     return notebook | {"cells": rest[:place] + cells + rest[place:]}

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
@@ -17,11 +17,11 @@ __all__ = [
     "dump",
     "exercises",
     "files",
+    "find",
     "free",
     "notebooks",
     "original",
     "originals",
-    "outcomes",
     "read",
     "unreadable",
     "write",
@@ -38,6 +38,15 @@ def files(folder: Path) -> list[Path]:
 def chapters(folder: Path) -> list[Path]:
     """The published chapters of a course: the notebooks of its folder, then those of `appendix/` in it."""
     return files(folder) + files(folder / "appendix")
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The published chapter of a number ("1", "01", "A"), or of a name without its ending; None if there is none."""
+    for path in chapters(folder):
+        number = path.stem.partition("_")[0]
+        if name and (name == path.stem or name.lstrip("0").upper() == number.lstrip("0").upper()):
+            return path
+    return None
 
 
 def notebooks(work: Path) -> dict[Path, Notebook]:
@@ -122,12 +131,3 @@ def _without_check(cells: list[dict]) -> str:
     """The source of an exercise's cells but for the check: who splits a cell in JupyterLab has the answer in two."""
     sources = (cell["source"].strip() for cell in cells)
     return "\n\n\n".join(source for source in sources if source and not re.match(r"(\w+ *= *)?check\(", source))
-
-
-def outcomes(notebook: Notebook) -> Iterator[tuple[str, str]]:
-    """Exercise id and outcome of every check whose output is saved."""
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            match output:
-                case {"data": {"application/vnd.smalearn.check+json": {"exercise": str(id), "outcome": str(outcome)}}}:
-                    yield id, outcome

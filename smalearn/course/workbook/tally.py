@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalearn.course.workbook.notebook import Notebook, answers, exercises, notebooks, originals, outcomes, read
+from smalearn.course.workbook.editions import outcomes, registered, renumbered, with_gone
+from smalearn.course.workbook.notebook import Notebook, answers, exercises, notebooks, originals, read
 
 __all__ = ["ChapterProgress", "progress", "table"]
 
@@ -32,30 +33,44 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
     """How far the learner is, by the outcomes that `check` left in the saved notebooks in `work`.
 
     An exercise is passed if any notebook says so, and started if one has another outcome, or an answer that is not
-    checked yet. An answer that changed after its check passed stays passed until the check runs again.
+    checked yet. An answer that changed after its check passed stays passed until the check runs again. Exercises of an
+    earlier edition count for those that have their title now.
 
     Args:
         work: folder of the learner's copies. What cannot be read counts as empty: see `unreadable`.
-        course: id -> exercise with `title` and `minutes`, chapter by chapter: `smalearn.course.exercises.registry()`.
+        course: id -> exercise with `title`, `minutes` and `solution`, chapter by chapter, as in
+            `smalearn.course.exercises.registry()`.
 
     Returns:
         A row for each chapter that has exercises.
     """
-    copies = list(notebooks(work).values())
-    seen = {outcome for notebook in copies for outcome in outcomes(notebook)}
+    given = list(filter(None, map(read, originals(work))))
+    known = with_gone(registered(course), given)
+    saved = list(notebooks(work).values())
+    copies = [renumbered(notebook, known) for notebook in saved]
+    seen = {outcome for notebook in saved for outcome in outcomes(notebook, known)}
     passed = {id for id, outcome in seen if outcome == "passed"}
     started = {id for id, outcome in seen if outcome != "not started"}
-    started.update(answers(copies, filter(None, map(read, originals(work)))))
+    started.update(answers(copies, (renumbered(notebook, known) for notebook in given)))
     rows = []
     for number, group in itertools.groupby(course, lambda id: id.partition(".")[0]):
         ids = list(group)
-        copy = next((notebook for notebook in copies if exercises(notebook).keys() & ids), {"cells": []})
+        copy = _copy(ids, zip(saved, copies, strict=True))
         ids = [id for id in dict.fromkeys([*exercises(copy), *ids]) if id in ids]
         states = {id: "passed" if id in passed else "started" if id in started else "open" for id in ids}
         left = next((id for id in ids if id not in passed), None)
         upcoming = f"{left} {course[left].title} ({course[left].minutes} min)" if left else ""
-        rows.append(ChapterProgress(_title(copy) or f"{number:0>2}", states, upcoming))
+        title = _title(copy) or (number.zfill(2) if number.isdigit() else number)
+        rows.append(ChapterProgress(title, states, upcoming))
     return rows
+
+
+def _copy(ids: list[str], copies: Iterable[tuple[Notebook, Notebook]]) -> Notebook:
+    """The copy of a chapter that was saved last, of pairs of a copy and the same with today's numbers."""
+    for saved, now in copies:
+        if exercises(saved).keys() & exercises(now).keys() & set(ids):  # not one in which they have other numbers
+            return now
+    return {"cells": []}
 
 
 def _title(notebook: Notebook) -> str:

@@ -1,0 +1,130 @@
+"""Which exercise is which, when a later edition of the course gives their numbers to others.
+
+An exercise is what its title says, in the text before its stub, "**Exercise 7.1 · Level by level**", and what its
+function is called. Its number is the one under which the course has this title now.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from smalearn.course.workbook.notebook import Notebook
+
+__all__ = ["Course", "outcomes", "published", "registered", "renumbered", "with_gone"]
+
+Course = Mapping[str, tuple[str, set[str]]]  # id -> title, and the names by which its function may be called
+
+TITLE = re.compile(r"\*\*Exercise ([\w.]+) · (.+?)\*\*")
+
+
+def published(chapters: Iterable[Notebook]) -> Course:
+    """The exercises in the chapters of a course, in their order."""
+    return {id: (title, names) for notebook in chapters for (id, title), names in _named(notebook).items()}
+
+
+def registered(exercises: Mapping[str, object]) -> Course:
+    """The exercises of a registry, each with `title` and `solution`."""
+    return {id: (exercise.title, {exercise.solution.__name__}) for id, exercise in exercises.items()}
+
+
+def with_gone(course: Course, given: Iterable[Notebook]) -> Course:
+    """A course, and after it the exercises that only its earlier chapters have, as "7.9 No look ahead"."""
+    gone = {}
+    for notebook in given:
+        for (id, title), names in _named(notebook).items():
+            if not _now(id, title, names, course):
+                gone[f"{id} {title}".strip()] = title, names
+    return dict(course) | {key: value for key, value in gone.items() if key not in course}
+
+
+def renumbered(notebook: Notebook, course: Course) -> Notebook:
+    """A notebook of any edition, with the numbers that its exercises have in a course.
+
+    What is no exercise of the course gets a number that none has, "7.9 No look ahead". Where neither title nor function
+    says what an exercise is, its number does, unless others in the notebook have moved.
+    """
+    groups = _named(notebook)
+    now = {label: _now(*label, names, course) for label, names in groups.items()}
+    moved = any(key and key.split(" ")[0] != id.split(" ")[0] for (id, _), key in now.items())
+    cells = []
+    for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
+        if label:
+            id, title = label
+            key = id if now[label] is None and not moved else now[label] or f"{id} {title or '?'}"
+            cell = _with_number(cell, id, key) if key != id else cell
+        cells.append(cell)
+    return notebook | {"cells": cells}
+
+
+def _with_number(cell: dict, old: str, new: str) -> dict:
+    """A cell of an exercise, and the calls of `check` in it, with another number."""
+    source = cell["source"]
+    if " " not in new:
+        source = re.sub(rf"\b((?:check|hint|solution)\([\"']){re.escape(old)}(?=[\"'])", rf"\g<1>{new}", source)
+    return cell | {"source": source, "metadata": cell["metadata"] | {"exercise": new}}
+
+
+def outcomes(notebook: Notebook, course: Course) -> Iterator[tuple[str, str]]:
+    """Number in a course, and outcome, of every check whose output is saved.
+
+    What was checked is what the output says, "✓ 7.1 Level by level: …". Where the function belongs to another exercise,
+    as when a cell of an earlier edition is run in a later one, the outcome counts for none.
+    """
+    for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
+        for output in cell.get("outputs", []):
+            match output:
+                case {
+                    "data": {
+                        "application/vnd.smalearn.check+json": {"exercise": str(id), "outcome": str(outcome)},
+                        "text/plain": str(text) | [str(text), *_],
+                    }
+                }:
+                    said = re.match(rf"[✓✗] {re.escape(id)} (.+?): ", text)
+                    title = said[1] if said else label[1] if label and label[0] == id else ""
+                    if now := _now(id, title, _names([cell]), course):
+                        yield now, outcome
+
+
+def _labels(notebook: Notebook) -> list[tuple[str, str] | None]:
+    """Number and title of the exercise that each cell belongs to; "" for a title that is not there."""
+    texts = [cell["source"] if cell["cell_type"] == "markdown" else "" for cell in notebook["cells"]]
+    found = [dict(TITLE.findall(text)) for text in texts]
+    titles = {
+        id: title for one in reversed(found) for id, title in one.items()
+    }  # the first of each, for cells above it
+    labels = []
+    for cell, one in zip(notebook["cells"], found, strict=True):
+        titles |= one
+        id = cell["metadata"].get("exercise")
+        labels.append((id, titles.get(id, "")) if isinstance(id, str) and cell["cell_type"] == "code" else None)
+    return labels
+
+
+def _named(notebook: Notebook) -> dict[tuple[str, str], set[str]]:
+    """Number and title of each exercise -> the names by which its function may be called."""
+    cells = {}
+    for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
+        if label:
+            cells.setdefault(label, []).append(cell)
+    return {label: _names(own) for label, own in cells.items()}
+
+
+def _names(cells: Iterable[dict]) -> set[str]:
+    """What cells hand to `check` and bind to what it returns; without a check every name that they define."""
+    text = "\n".join(cell["source"] for cell in cells)
+    bound = re.findall(r"(?m)^(\w+) *= *check\(", text) + re.findall(r"\bcheck\([^,()]*, *(\w+)", text)
+    return set(bound or re.findall(r"(?m)^(?:def +)?(\w+) *[=(]", text))
+
+
+def _now(id: str, title: str, names: set[str], course: Course) -> str | None:
+    """The number that an exercise has in a course: "" if it is not in it, None if neither title nor names can say."""
+    by_title = {key for key, (other, _) in course.items() if title and title == other}
+    by_name = {key for key, (_, others) in course.items() if names & others}
+    if not title and not by_name:
+        return None
+    if title and not by_title:
+        found = by_name & {id}  # it has another title now
+    else:
+        found = by_title & by_name if by_title and by_name else by_title | by_name
+    if len(found) > 1:
+        found = {key for key in found if key.split(" ")[0] == id.split(" ")[0]}
+    return found.pop() if len(found) == 1 else ""
