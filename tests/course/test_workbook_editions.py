@@ -227,6 +227,18 @@ def test_a_function_that_another_exercise_has_too_does_not_make_it_that_one(cour
     assert states(course) == {}
 
 
+def test_of_two_exercises_with_one_function_the_number_of_that_day_says_which(course):
+    first, second = ("Scores by rank", "scores"), ("Scores by level", "scores")
+    publish(course / "chapters", {"08_levels": {"8.1": first}, "09_kernel": {"9.4": second}})
+    workbook.sync(course / "chapters", course / "work")
+    answer = solve(course, "08_levels", "8.1")
+    edit(course, "08_levels", untitled("8.1"))
+    publish(course / "chapters", {"09_levels": {"9.4": first}, "10_kernel": {"10.4": second}})
+    sync(course)
+    assert own(read(course, "09_levels"), "9.4")[0].source == answer
+    assert "NotImplementedError" in own(read(course, "10_kernel"), "10.4")[0].source
+
+
 def test_of_two_exercises_with_one_title_the_function_says_which(course):
     answer = solve(course, "09_kernel", "9.4", "✓ 9.4 What a chunk reads: 4 cases passed (seed 0)")
     sync(course)

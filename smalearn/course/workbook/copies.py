@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalearn.course.workbook.editions import Course, published, renumbered, with_gone
+from smalearn.course.workbook.editions import Course, published, renumbered, with_past
 from smalearn.course.workbook.notebook import (
     Notebook,
     answers,
@@ -56,7 +56,7 @@ def sync(folder: Path, work: Path) -> list[str]:
     paths = chapters(folder)
     now = published(filter(None, map(read, paths)))
     given = {path: notebook for path in originals(work) if (notebook := read(path))}
-    course = with_gone(now, given.values())
+    course = with_past(now, given.values())
     given = {path: renumbered(notebook, course) for path, notebook in given.items()}
     past = _Past(course, course.keys() - now.keys(), {path.stem for path in paths}, given)
     return [line for path in paths for line in _sync(path, work, past)]

@@ -6,34 +6,53 @@ function is called. Its number is the one under which the course has this title 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from smalearn.course.workbook.notebook import Notebook
 
-__all__ = ["Course", "outcomes", "published", "registered", "renumbered", "with_gone"]
+__all__ = ["Course", "Known", "outcomes", "published", "registered", "renumbered", "with_past"]
 
-Course = Mapping[str, tuple[str, set[str]]]  # id -> title, and the names by which its function may be called
+
+@dataclass(frozen=True)
+class Known:
+    """What tells an exercise from others: its title, the names of its function, the numbers it has or had."""
+
+    title: str
+    names: frozenset[str]
+    numbers: frozenset[str]
+
+
+Course = Mapping[str, Known]  # by the number of today
 
 TITLE = re.compile(r"\*\*Exercise ([\w.]+) · (.+?)\*\*")
 
 
 def published(chapters: Iterable[Notebook]) -> Course:
     """The exercises in the chapters of a course, in their order."""
-    return {id: (title, names) for notebook in chapters for (id, title), names in _named(notebook).items()}
+    labels = (label for notebook in chapters for label in _named(notebook).items())
+    return {id: Known(title, names, frozenset([id])) for (id, title), names in labels}
 
 
 def registered(exercises: Mapping[str, object]) -> Course:
     """The exercises of a registry, each with `title` and `solution`."""
-    return {id: (exercise.title, {exercise.solution.__name__}) for id, exercise in exercises.items()}
+    return {
+        id: Known(exercise.title, frozenset([exercise.solution.__name__]), frozenset([id]))
+        for id, exercise in exercises.items()
+    }
 
 
-def with_gone(course: Course, given: Iterable[Notebook]) -> Course:
-    """A course, and after it the exercises that only its earlier chapters have, as "7.9 No look ahead"."""
-    gone = {}
+def with_past(course: Course, given: Iterable[Notebook]) -> Course:
+    """A course with the numbers that its exercises had in earlier chapters, and after it those that are gone.
+
+    What is gone is called by its number and title, "7.9 No look ahead".
+    """
+    past = dict(course)
     for notebook in given:
         for (id, title), names in _named(notebook).items():
-            if not _now(id, title, names, course):
-                gone[f"{id} {title}".strip()] = title, names
-    return dict(course) | {key: value for key, value in gone.items() if key not in course}
+            key = _now(id, title, names, course) or f"{id} {title}".strip()
+            known = past.get(key, Known(title, names, frozenset([key])))
+            past[key] = Known(known.title, known.names, known.numbers | {id})
+    return past
 
 
 def renumbered(notebook: Notebook, course: Course) -> Notebook:
@@ -44,7 +63,7 @@ def renumbered(notebook: Notebook, course: Course) -> Notebook:
     """
     groups = _named(notebook)
     now = {label: _now(*label, names, course) for label, names in groups.items()}
-    moved = any(key and key.split(" ")[0] != id.split(" ")[0] for (id, _), key in now.items())
+    moved = any(key and " " not in key and key != id for (id, _), key in now.items())
     cells = []
     for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
         if label:
@@ -99,7 +118,7 @@ def _labels(notebook: Notebook) -> list[tuple[str, str] | None]:
     return labels
 
 
-def _named(notebook: Notebook) -> dict[tuple[str, str], set[str]]:
+def _named(notebook: Notebook) -> dict[tuple[str, str], frozenset[str]]:
     """Number and title of each exercise -> the names by which its function may be called."""
     cells = {}
     for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
@@ -108,23 +127,20 @@ def _named(notebook: Notebook) -> dict[tuple[str, str], set[str]]:
     return {label: _names(own) for label, own in cells.items()}
 
 
-def _names(cells: Iterable[dict]) -> set[str]:
+def _names(cells: Iterable[dict]) -> frozenset[str]:
     """What cells hand to `check` and bind to what it returns; without a check every name that they define."""
     text = "\n".join(cell["source"] for cell in cells)
     bound = re.findall(r"(?m)^(\w+) *= *check\(", text) + re.findall(r"\bcheck\([^,()]*, *(\w+)", text)
-    return set(bound or re.findall(r"(?m)^(?:def +)?(\w+) *[=(]", text))
+    return frozenset(bound or re.findall(r"(?m)^(?:def +)?(\w+) *[=(]", text))
 
 
-def _now(id: str, title: str, names: set[str], course: Course) -> str | None:
+def _now(id: str, title: str, names: frozenset[str], course: Course) -> str | None:
     """The number that an exercise has in a course: "" if it is not in it, None if neither title nor names can say."""
-    by_title = {key for key, (other, _) in course.items() if title and title == other}
-    by_name = {key for key, (_, others) in course.items() if names & others}
+    by_title = {key for key, known in course.items() if title and title == known.title}
+    by_name = {key for key, known in course.items() if names & known.names}
     if not title and not by_name:
         return None
-    if title and not by_title:
-        found = by_name & {id}  # it has another title now
-    else:
-        found = by_title & by_name if by_title and by_name else by_title | by_name
-    if len(found) > 1:
-        found = {key for key in found if key.split(" ")[0] == id.split(" ")[0]}
+    found = by_title & by_name if by_title and by_name else by_title | by_name
+    if len(found) > 1 or (title and not by_title):  # or it has another title now
+        found = {key for key in found if id in course[key].numbers}
     return found.pop() if len(found) == 1 else ""

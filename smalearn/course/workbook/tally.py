@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalearn.course.workbook.editions import outcomes, registered, renumbered, with_gone
+from smalearn.course.workbook.editions import outcomes, registered, renumbered, with_past
 from smalearn.course.workbook.notebook import Notebook, answers, exercises, notebooks, originals, read
 
 __all__ = ["ChapterProgress", "progress", "table"]
@@ -45,7 +45,7 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
         A row for each chapter that has exercises.
     """
     given = list(filter(None, map(read, originals(work))))
-    known = with_gone(registered(course), given)
+    known = with_past(registered(course), given)
     saved = list(notebooks(work).values())
     copies = [renumbered(notebook, known) for notebook in saved]
     seen = {outcome for notebook in saved for outcome in outcomes(notebook, known)}
