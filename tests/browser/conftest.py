@@ -37,6 +37,13 @@ FLAGS = [
 NAMES = ["chromium", "chromium-browser", "google-chrome", "chrome", "msedge"]
 HERE = {"127.0.0.1", "localhost", ""}  # "" is that of data: and blob: addresses
 
+def pytest_collection_modifyitems(items):
+    """By default a browser opens for one test of each explorer."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.stem != "test_every_explorer":
+            item.add_marker(pytest.mark.full)
+
+
 # What Jupyter does with an explorer, in thirty lines: a model with its events, and a place for each view.
 BARE_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
