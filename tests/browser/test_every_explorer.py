@@ -9,7 +9,7 @@ from views import drawn
 from smalearn.course import widgets
 
 CHANGE = """(control) => {
-  if (control.type === "range") control.value = +control.value + (+control.value < +control.max ? 1 : -1) * control.step;
+  if (control.type === "range") +control.value < +control.max ? control.stepUp() : control.stepDown();
   else if (control.tagName === "SELECT") control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
   else return control.click();
   for (const event of ["input", "change"]) control.dispatchEvent(new Event(event, { bubbles: true }));
