@@ -11,10 +11,10 @@ from pathlib import Path
 import notebooks
 import pytest
 
-from smalearn.course import cli, grading
+from smalearn.course import cli, grading, workbook
 from smalearn.course.exercises import registry
 
-CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
+CHAPTERS = workbook.chapters(notebooks.CHAPTERS)
 SMALLEST = notebooks.CHAPTERS / "00_start_here.ipynb"
 
 
@@ -93,6 +93,19 @@ def test_chapters_are_meant_by_number_or_name():
     assert [path.stem[:2] for path in by] == ["00", "03", "01", "02"]
     with pytest.raises(ValueError, match="export: no chapter '77'; there are 00_start_here, "):
         grading.chapters(["77"], CHAPTERS[0].parent)
+
+
+def test_the_appendix_is_meant_by_its_letter(tmp_path):
+    (tmp_path / "appendix").mkdir()
+    for name in ("03_linear.ipynb", "appendix/A_atlas.ipynb"):
+        (tmp_path / name).touch()
+    for name in ("A", "a", "A_atlas", "A_atlas.ipynb"):
+        assert grading.chapters([name, "3"], tmp_path) == [
+            tmp_path / "appendix/A_atlas.ipynb",
+            tmp_path / "03_linear.ipynb",
+        ]
+    with pytest.raises(ValueError, match="export: no chapter 'B'; there are 03_linear, A_atlas"):
+        grading.chapters(["B"], tmp_path)
 
 
 def test_what_is_no_chapter_is_not_exported(tmp_path):

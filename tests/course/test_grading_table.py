@@ -81,6 +81,22 @@ def test_the_cells_of_a_submission(tmp_path):
     assert one.answer("3.2") == one.answer("3.3") == ""
 
 
+def test_exercises_of_an_earlier_edition_have_the_ids_of_today(tmp_path):
+    known = registry()["1.2"]
+    name = known.solution.__name__
+    cells = [("1.1", f"def {name}(x):\n    return x"), ("1.1", f'{name} = check("1.1", {name})'), ("1.4", "f = 1")]
+    path = write(tmp_path / "ada.ipynb", cells)
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    titles = ["# 01", f"**Exercise 1.1 · {known.title}** (5 min)", "**Exercise 1.4 · It is gone**"]
+    notebook["cells"] += [{"cell_type": "code", "source": "g = 1", "metadata": {"exercise": "quiz.1"}}]
+    for _ in range(2):  # and by the function, where the titles are deleted
+        path.write_text(json.dumps(notebook), encoding="utf-8")
+        (one,) = grading.read([path])
+        assert one.cells.pop("1.2") == [cells[0][1], f'{name} = check("1.2", {name})']
+        assert not one.cells.keys() & registry().keys()
+        notebook["cells"][:0] = [{"cell_type": "markdown", "source": text, "metadata": {}} for text in titles]
+
+
 # ------------------------------------------------------------------------------------------------------ same answers
 
 MEAN = "def mean(V):\n    total = V.sum(0)\n    return total / len(V)"

@@ -27,18 +27,17 @@ assert evaluate(registry()["{id}"], attempt, seed=1).outcome == "passed"
 
 
 def chapters(names: Iterable[str], folder: Path) -> list[Path]:
-    """The chapters of a folder that are meant by numbers ("3", "03") or names ("03_linear_attention.ipynb").
+    """The chapters of a folder that are meant by numbers ("3", "03", "A") or names ("03_linear_attention.ipynb").
 
     Raises:
         ValueError: there is no such chapter; with those that there are.
     """
-    there = {path.stem: path for path in notebooks.files(folder)}
-    numbers = {int(stem[:2]): path for stem, path in there.items() if stem[:2].isdecimal()}
     found = []
     for name in names:
-        path = numbers.get(int(name)) if name.isdecimal() else there.get(Path(name).name.removesuffix(".ipynb"))
+        path = notebooks.find(folder, Path(name).name.removesuffix(".ipynb"))
         if path is None:
-            raise ValueError(f"export: no chapter {name!r}; there are {', '.join(there)}")
+            there = ", ".join(path.stem for path in notebooks.chapters(folder))
+            raise ValueError(f"export: no chapter {name!r}; there are {there}")
         found.append(path)
     return found
 

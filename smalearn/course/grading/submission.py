@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from smalearn.course.exercises import registry
+from smalearn.course.workbook import editions
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["Submission", "borrows", "fingerprint", "read"]
@@ -45,13 +47,15 @@ def read(paths: Sequence[Path]) -> list[Submission]:
     """The submissions in files.
 
     A student is named by `student` in the metadata of the first cell, else by the name of the file, or, where several
-    files have that name, by the name of its folder.
+    files have that name, by the name of its folder. Exercises of an earlier edition of the course have the ids that go
+    with their titles now.
     """
-    same = Counter(path.stem for path in paths)
-    return [_read(path, path.stem if same[path.stem] == 1 else path.absolute().parent.name) for path in paths]
+    same, course = Counter(path.stem for path in paths), editions.registered(registry())
+    names = [path.stem if same[path.stem] == 1 else path.absolute().parent.name for path in paths]
+    return [_read(path, name, course) for path, name in zip(paths, names, strict=True)]
 
 
-def _read(path: Path, student: str) -> Submission:
+def _read(path: Path, student: str, course: editions.Course) -> Submission:
     try:
         if path.stat().st_size > LARGEST:
             return Submission(path, student, problem="the file is too large")
@@ -63,7 +67,8 @@ def _read(path: Path, student: str) -> Submission:
     cells = notebook["cells"]
     named = cells[0]["metadata"].get("student") if cells else None
     setup = [cell["source"] for cell in cells if cell["cell_type"] == "code" and "setup" in _tags(cell)]
-    found = {id: [cell["source"] for cell in own] for id, own in notebooks.exercises(notebook).items()}
+    exercises = notebooks.exercises(editions.renumbered(notebook, course))
+    found = {id: [cell["source"] for cell in own] for id, own in exercises.items()}
     return Submission(path, named if isinstance(named, str) and named.strip() else student, setup, found)
 
 
