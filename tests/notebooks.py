@@ -15,6 +15,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+from smalearn.course.workbook.notebook import chapters
+
 CHAPTERS = Path(__file__).parents[1] / "chapters"
 KEPT_METADATA = {"tags", "jupyter", "mystnb", "jp-MarkdownHeadingCollapsed", "exercise"}
 IMAGES = {"image/png", "image/jpeg"}
@@ -92,15 +94,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare with a fresh run, write nothing")
     parser.add_argument("chapters", nargs="*", type=Path, help="all chapters if none is named")
     options = parser.parse_args(arguments)
-    failed = [
-        path.name for path in options.chapters or sorted(CHAPTERS.glob("*.ipynb")) if not run(path, options.check)
-    ]
+    failed = [path.name for path in options.chapters or chapters(CHAPTERS) if not run(path, options.check)]
     return 1 if failed else 0
 
 
 def run(path: Path, check: bool) -> bool:
     """Execute one chapter and write it, or compare it with what is stored; True if nothing differs."""
-    fresh = normalise(execute(read(path)))
+    fresh = normalise(execute(read(path), path.parent))
     if not check:
         path.write_text(dumps(fresh), encoding="utf-8", newline="\n")
         print(f"{path.name}: written")

@@ -11,9 +11,15 @@ import notebooks
 import pytest
 
 from smalearn.course import exercises
+from smalearn.course.workbook.notebook import chapters
 
-CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
+CHAPTERS = chapters(notebooks.CHAPTERS)
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def number(path):
+    """Of a chapter, or the letter of an appendix: the exercises are numbered by it."""
+    return path.stem.partition("_")[0].removeprefix("0")
 
 
 def cells(path, kind=None):
@@ -30,9 +36,12 @@ def exercise_cells(path):
 
 
 def test_there_are_chapters_in_order():
-    numbers = [int(path.name[:2]) for path in CHAPTERS]
-    assert numbers == sorted(set(numbers))
-    assert numbers[:2] == [0, 1]
+    numbers = [number(path) for path in CHAPTERS]
+    known = [one for one in numbers if one.isdigit()]
+    assert known == sorted(set(known), key=int)
+    assert known[:2] == ["0", "1"]
+    assert numbers == [*known, *sorted(set(numbers) - set(known))]
+    assert {path.parent.name for path in CHAPTERS if not number(path).isdigit()} == {"appendix"}
 
 
 @every_chapter
@@ -58,6 +67,7 @@ def test_cells_are_short_and_few_outputs_are_ignored(path):
 @every_chapter
 def test_opens_and_closes_as_promised(path):
     prose = [cell.source for cell in cells(path, "markdown")]
+    assert prose[0].startswith(f"# {path.stem.partition('_')[0]} · ")
     for part in ("What you will be able to do", "What you need", "Time:"):
         assert part in prose[0]
     closing = prose[-1]
@@ -88,7 +98,7 @@ def test_outputs_tell_nothing_of_the_machine(path):
 
 def test_every_exercise_stands_in_exactly_one_chapter():
     placed = [exercise for path in CHAPTERS for exercise in exercise_cells(path)]
-    assert sorted(placed) == sorted(exercises.registry())
+    assert placed == list(exercises.registry())
 
 
 @every_chapter
@@ -97,7 +107,7 @@ def test_exercises_are_set_as_registered(path):
     for name, pair in exercise_cells(path).items():
         exercise = exercises.registry()[name]
         stub, check = pair
-        assert name.split(".")[0] == str(int(path.name[:2]))
+        assert name.split(".")[0] == number(path)
         assert f"**Exercise {name} · {exercise.title}** ({exercise.label})" in prose
         function = ast.parse(stub.source).body[-1]
         assert isinstance(function, ast.FunctionDef)

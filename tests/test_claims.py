@@ -21,7 +21,8 @@ from smalearn.contractions import Order, Orders, Step, orders
 
 TESTS = Path(__file__).parent
 CLAIMS = tomllib.loads((TESTS / "claims.toml").read_text(encoding="utf-8"))["claim"]
-COUNTS = {"00": 6, "01": 22, "02": 13, "03": 29, "04": 20, "05": 28, "06": 40, "07": 54, "08": 24, "09": 5}
+COUNTS = {"00": 6, "01": 22, "02": 13, "03": 29, "04": 20, "05": 28}
+COUNTS |= {"06": 23, "07": 17, "10": 30, "11": 24, "12": 5, "A": 24}
 KINDS = {"definition", "equation", "theorem", "remark", "algorithm", "system", "cost", "table", "figure", "experiment"}
 REQUIRED = {"id", "kind", "source", "statement", "check", "chapter"}
 
@@ -119,7 +120,7 @@ GOOD = {"id": "000:a", "kind": "remark", "source": "000, Eq. 1", "statement": "s
         ([GOOD | {"id": "001:a"}], "begins with its source"),
         ([GOOD | {"id": "000:a b"}], "begins with its source"),
         ([GOOD | {"kind": "hope"}], "unknown kind hope"),
-        ([GOOD | {"chapter": "10"}], "unknown chapter 10"),
+        ([GOOD | {"chapter": "20"}], "unknown chapter 20"),
         ([GOOD | {"check": " "}], "an empty field"),
         ([GOOD | {"planned": False}], "planned is true or absent"),
         ([{"id": "000:a", "eratum": "e"}], r"missing \['chapter', .*unknown \['eratum'\]"),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from smalearn.course.workbook.notebook import chapters
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROWS = [
@@ -57,7 +59,16 @@ def test_its_links_lead_somewhere(link):
 
 
 def test_it_lists_every_chapter():
-    assert re.findall(r"chapters/(\w+)\.ipynb", README) == sorted(path.stem for path in ROOT.glob("chapters/*.ipynb"))
+    places = [path.relative_to(ROOT).as_posix() for path in chapters(ROOT / "chapters")]
+    assert re.findall(r"\((chapters/.*?)\)", README) == places
+
+
+def test_its_hours_are_those_of_the_chapters():
+    for place in re.findall(r"\((chapters/.*?)\) \|", README):
+        (hours,) = re.findall(rf"\({place}\) \| (.*?) \|", README)
+        opening = (ROOT / place).read_text(encoding="utf-8")
+        told = re.search(r"\*\*Time:\*\* (\S+) (hour|minute)", opening)
+        assert hours == (told[1] if told[2] == "hour" else "½"), place
 
 
 def test_moving_pictures_are_light():

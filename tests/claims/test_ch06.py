@@ -1,10 +1,7 @@
 """The claims of chapter 06, one test each or more, in the order of tests/claims.toml."""
 
 import math
-import re
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,20 +9,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smalearn import fast
 from smalearn.course.exercises.ch06_mask import decay_mask
 from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
-from smalearn.course.exercises.ch06_whole import best_chunk_len, ssd_in_chunks, step
+from smalearn.course.exercises.ch06_whole import best_chunk_len, ssd_in_chunks
 from smalearn.lab.bench.timing import one_thread, seconds
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
 from smalearn.linear_attention.chunked import pass_states
-from smalearn.masks import BandedMask, CausalMask, SemiseparableMask, decay_matrix, segsum
+from smalearn.masks import SemiseparableMask, decay_matrix, segsum
 from smalearn.masks.decay import split_chunks
-from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic
+from smalearn.sma import QUADRATIC, sma_linear, sma_orders, sma_quadratic
 from smalearn.ssd import (
-    diagonal_ssm_as_attentions,
     scalar_ssm_as_attention,
     ssd_chunked,
     ssd_quadratic,
     ssd_recurrent,
-    ssd_step,
 )
 from smalearn.ssm import (
     Semiseparable,
@@ -34,13 +29,11 @@ from smalearn.ssm import (
     block_ranks,
     ssm_matrix,
     ssm_recurrent,
-    ssm_scan,
     ssm_states,
     tril_factors,
 )
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-CHAPTER = Path(__file__).parents[2] / "chapters/06_state_space_duality.ipynb"
 INF = float("inf")
 T, N, P = 12, 3, 2
 KINDS = ["mild", "ones", "resets", "strong"]
@@ -346,114 +339,6 @@ def test_two_algorithms_one_matrix(kind, length, leading, shared):
         assert_close(found, expected)
 
 
-@pytest.mark.claim("004:s6-vs-ssd", "smalearn.ssd.ssd_recurrent")
-@pytest.mark.claim("004:s6-vs-ssd", "smalearn.ssm.recurrent.ssm_recurrent")
-@pytest.mark.claim("004:s6-vs-ssd", "smalearn.ssd.diagonal_ssm_as_attentions")
-def test_two_ties_make_ssd_of_s6():
-    X, log_a, B, C, _ = inputs()
-    (free,) = random_tensors([(P, T, N)], seed=3)
-    tied = log_a[:, None].expand(P, T, N)
-    expected = ssd_recurrent(X, log_a, B, C)[0]
-
-    def s6(log_decays):
-        """A diagonal model with one channel for each of P decays (T, N)."""
-        channels = [ssm_recurrent(X[:, p : p + 1], log_decays[p].exp(), B, C)[0] for p in range(P)]
-        return torch.cat(channels, 1)
-
-    assert_close(s6(tied), expected)
-    assert_close(diagonal_ssm_as_attentions(X, tied[0], B, C), expected)
-    assert relative_rms(s6(-free.abs()), expected) > 0.1
-    sequences = [torch.unique(decays.mT.reshape(-1, T), dim=0) for decays in (free, tied)]
-    assert [len(found) for found in sequences] == [N * P, 1]
-
-
-@pytest.mark.claim("004:inference-speed", "smalearn.ssd.ssd_step")
-def test_a_decoding_step_costs_the_same_for_ever():
-    X, log_a, B, C, _ = inputs(40)
-    Y, states = walk(X, log_a, B, C)
-    state = torch.zeros(P, N, dtype=torch.float64)
-    for t in range(40):
-        counter, (y, state) = counted(ssd_step, X[t], log_a[t], B[t], C[t], state)
-        assert counter.products + counter.entrywise == 3 * N * P
-        assert state.numel() == N * P
-        assert_close(y, Y[t])
-        assert_close(state, states[t + 1])
-
-
-@pytest.mark.claim("004:inference-speed", "smalearn.ssd.ssd_step")
-def test_the_time_of_a_step_is_flat_and_that_of_attention_grows():
-    X, B, C, z, H = random_tensors([(4, 64, 64), (4, 64, 64), (4, 64, 64), (4, 64), (4, 64, 64)])
-    early = X[:, 0], -z[:, 0].abs(), B[:, 0], C[:, 0], H
-    assert_close(ssd_step(*early)[0], walk(X[:, :1], -z[:, :1].abs(), B[:, :1], C[:, :1], H)[0][:, 0])
-    state = H
-    for t in range(64):
-        _, state = ssd_step(X[:, t], -z[:, t].abs(), B[:, t], C[:, t], state)
-    late = *early[:-1], state
-    assert quickest(ssd_step, *late) < 4 * quickest(ssd_step, *early)
-
-    def attend(q, K, V):
-        return (q @ K.mT).softmax(-1) @ V
-
-    caches = [random_tensors([(4, 1, 64), (4, length, 64), (4, length, 64)]) for length in (64, 16384)]
-    short, long = (quickest(attend, *cache) for cache in caches)
-    assert long > 10 * short
-
-
-@pytest.mark.claim("004:relative-position", "smalearn.masks.decay.decay_matrix")
-def test_the_discount_depends_on_what_lies_between():
-    _, log_a, *_ = inputs()
-    L, constant = decay_matrix(log_a), decay_matrix(torch.full((T,), 0.8, dtype=torch.float64).log())
-    for t in range(T):
-        for s in range(t + 1):
-            assert L[t, s] == pytest.approx(log_a[s + 1 : t + 1].exp().prod().item(), rel=1e-12)
-            assert constant[t, s] == pytest.approx(0.8 ** (t - s), rel=1e-12)
-    assert abs(L[4, 1] - L[8, 5]) > 1e-3
-    for t in range(T):
-        assert (L[t, :t] <= L[t, 1 : t + 1]).all()  # the further back, the less is left
-
-
-@pytest.mark.claim("004:gateloop", "smalearn.sma.sma_quadratic")
-@pytest.mark.claim("004:gateloop", "smalearn.masks.decay.decay_matrix")
-def test_complex_decays_are_the_same_mask():
-    X, log_a, B, C, _ = inputs()
-    (theta,) = random_tensors([(T,)], seed=3)
-    x, b, c = (z.to(torch.complex128) for z in (X, B, C))
-    for turning in (torch.complex(log_a, theta), torch.complex(log_a, 0 * theta), torch.complex(0 * log_a, theta)):
-        expected, _ = walk(x, turning, b, c, torch.zeros(P, N, dtype=torch.complex128))
-        assert_close(sma_quadratic(c, b, x, SemiseparableMask(turning)), expected)
-        assert_close((decay_matrix(turning) * (c @ b.mT)) @ x, expected)
-    assert_close(decay_matrix(torch.complex(log_a, 0 * theta)).real, decay_matrix(log_a))
-    assert_close(decay_matrix(torch.complex(0 * log_a, theta)).abs(), torch.ones(T, T).double().tril())
-
-
-@pytest.mark.claim("004:hybrid", "smalearn.course.exercises.ch06_whole.step")
-@pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_step")
-@pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_quadratic")
-@pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_chunked")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("prompt", [1, 7])
-def test_prompt_in_one_form_decoding_in_the_other(kind, prompt):
-    X, log_a, B, C, H = inputs(T, kind, (3,), (1,))
-    expected, _ = walk(X, log_a, B, C, H)
-    for prefill in (ssd_quadratic, ssd_chunked):
-        Y, state = prefill(X[:, :prompt], log_a[:, :prompt], B[:, :prompt], C[:, :prompt], H)
-        assert_close(Y, expected[:, :prompt])
-        mine = state
-        for t in range(prompt, T):
-            y, state = ssd_step(X[:, t], log_a[:, t], B[:, t], C[:, t], state)
-            z, mine = step(X[:, t], log_a[:, t], B[0, t], C[0, t], mine)
-            assert_close(y, expected[:, t])
-            assert_close(z, expected[:, t])
-
-
-@pytest.mark.claim("004:hybrid", "smalearn.ssd.ssd_recurrent")
-def test_the_loop_is_slow_in_training():
-    X, B, C, z = random_tensors([(256, 64), (256, 64), (256, 64), (256,)])
-    inputs = X, -z.abs(), B, C
-    assert_close(ssd_recurrent(*inputs)[0], ssd_quadratic(*inputs)[0])
-    assert quickest(ssd_quadratic, *inputs, repeats=5) < quickest(ssd_recurrent, *inputs, repeats=5)
-
-
 @pytest.mark.claim("004:factor-out", "smalearn.ssm.semiseparable.Semiseparable.dense")
 @pytest.mark.parametrize("kind", KINDS)
 def test_scalars_leave_the_product(kind):
@@ -511,64 +396,6 @@ def test_the_linear_mode_is_the_recurrence(kind):
     assert_close(H, torch.stack(states[1:]))
     assert_close(ssm_states(X, log_a.exp(), B), H)
     assert_close(sma_linear(C, B, X, SemiseparableMask(log_a)), Y)
-
-
-def families():
-    """Names of models that have a recurrence with N components, and of those that have a mask; as the chapter finds."""
-    length = 24
-    decays, diagonal, general, lags = random_tensors([(length,), (length, N), (length, N, N), (length,)], seed=3)
-    ones, causal = torch.ones(length).double(), CausalMask(length).dense(torch.float64)
-    distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
-    transitions = {"linear attention": ones, "RetNet": 0.8 * ones, "SSD": decays.sigmoid(), "any A": general / 3}
-    transitions |= {"S4D": diagonal[:1].sigmoid().expand(length, N), "S6": diagonal.sigmoid()}
-    masks = {"Toeplitz": lags[distance] * causal, "softmax": causal}
-    masks |= {"window": BandedMask(length, length, 6).dense(torch.float64) * causal}
-    masks |= {"random": random_tensors([(length, length)], seed=4)[0].tril()}
-
-    def matrix(name, seed):
-        Q, K = random_tensors([(length, N), (length, N)], seed=seed)
-        scores = (Q @ K.mT).exp() if name == "softmax" else Q @ K.mT
-        M = ssm_matrix(transitions[name], K, Q).dense() if name in transitions else masks[name] * scores
-        return M, M / scores
-
-    recurrent, masked = set(), set()
-    for name in (*transitions, *masks):
-        (M, mask), (_, other) = matrix(name, 1), matrix(name, 2)
-        assert torch.equal(M, M.tril())
-        if block_ranks(M).max() <= N:
-            recurrent.add(name)
-        if relative_rms(mask, other) < 1e-8:
-            masked.add(name)
-    return recurrent, masked
-
-
-@pytest.mark.claim("004:venn", "smalearn.ssm.ranks.block_ranks")
-@pytest.mark.claim("004:venn", "smalearn.ssm.semiseparable.Semiseparable.dense")
-def test_two_families_and_their_intersection():
-    recurrent, masked = families()
-    assert recurrent - masked == {"S4D", "S6", "any A"}
-    assert recurrent & masked == {"linear attention", "RetNet", "SSD"}
-    assert masked - recurrent == {"Toeplitz", "softmax", "window", "random"}
-
-
-@pytest.mark.claim("004:summary-table", "smalearn.ssm.semiseparable.Semiseparable.matmul")
-@pytest.mark.claim("004:summary-table", "smalearn.sma.sma_linear")
-@pytest.mark.claim("004:summary-table", "smalearn.sma.sma_quadratic")
-def test_every_entry_of_the_summary_is_shown_by_a_test():
-    cells = nbformat.read(CHAPTER, as_version=4).cells
-    (table,) = [cell.source for cell in cells if "the framework's two sides" in cell.source]
-    named = re.findall(r"`(test_\w+)`", table)
-    assert len(set(named)) == 4
-    for name in named:
-        assert callable(globals()[name])
-    X, log_a, B, C, _ = inputs()
-    Y, M = walk(X, log_a, B, C)[0], ssm_matrix(log_a.exp(), B, C)
-    for found in (M.matmul(X), ssm_scan(X, log_a.exp(), B, C)[0], M.dense() @ X):  # algorithms for one matrix product
-        assert_close(found, Y)
-    L = SemiseparableMask(log_a)
-    assert {QUADRATIC, LINEAR} <= {order.name for order in sma_orders(T, T, N, P)}  # orders of one contraction
-    assert_close(sma_quadratic(C, B, X, L), Y)
-    assert_close(sma_linear(C, B, X, L), Y)
 
 
 def products(log_a):

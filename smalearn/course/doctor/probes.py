@@ -28,7 +28,7 @@ INTEL_MAC = (
 )
 PYTHON = "https://www.python.org/downloads"
 VISUAL_C = "install https://aka.ms/vs/17/release/vc_redist.x64.exe (Microsoft's Visual C++ runtime), then try again"
-NO_GPU = "the times of chapter 09; its programs run and are checked in the tile machine"
+NO_GPU = "the times of chapter 12; its programs run and are checked in the tile machine"
 GET_GPU = "use a Linux machine with an NVIDIA GPU, if you want times of your own"
 GB = 1e9
 
@@ -197,7 +197,7 @@ def _memory() -> tuple:
 @probe("data")
 def _data() -> tuple:
     folder = os.environ.get("SMALEARN_DATA")
-    cost = "a cell of chapter 08 fails, and experiments with real data"
+    cost = "a cell of chapter 11 fails, and experiments with real data"
     if not folder:
         if _version("pooch") is None:
             return "missing", "no pooch, which downloads them", cost, INSTALL_LAB
@@ -238,7 +238,7 @@ def _nvidia_smi() -> str:
 
 @probe("Triton")
 def _triton() -> tuple:
-    cost = "little: chapter 09 runs the same programs in the tile machine"
+    cost = "little: chapter 12 runs the same programs in the tile machine"
     if version := _version("triton"):
         return "ok", version
     if sys.platform != "linux":

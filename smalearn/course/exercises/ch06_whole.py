@@ -1,8 +1,8 @@
-"""The exercises of chapter 06 on the whole: the chunked algorithm, one step of decoding, the length of a chunk."""
+"""The exercises of chapter 06 on the whole: the chunked algorithm, and the length of a chunk."""
 
 import torch
 
-from smalearn.course.exercises.ch06_mask import INF, decay_mask, decays, randn, with_a_reset
+from smalearn.course.exercises.ch06_mask import decay_mask, decays, randn, with_a_reset
 from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
 from smalearn.course.exercises.core import Exercise, Mutant, register
 from smalearn.masks.decay import split_chunks
@@ -135,107 +135,6 @@ register(
         difficulty=3,
         minutes=20,
         lines=7,
-    )
-)
-
-# ------------------------------------------------------------------------------------------------ 6.7 a single token
-
-
-def step(x, log_a, B, C, state):
-    """One token for all heads: y (heads, P) and the new state (heads, P, N)."""
-    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
-    return state @ C, state
-
-
-def _step_loop(x, log_a, B, C, state):
-    """One entry of the state after the other."""
-    heads, head_dim, features = state.shape
-    y, new = torch.zeros_like(x), torch.zeros_like(state)
-    for h in range(heads):
-        for p in range(head_dim):
-            for n in range(features):
-                new[h, p, n] = log_a[h].exp() * state[h, p, n] + x[h, p] * B[n]
-                y[h, p] += C[n] * new[h, p, n]
-    return y, new
-
-
-def _stepped(update, read=lambda old, new: new):
-    """A step with `update(decay, state, what is written)` that reads `read(old state, new state)`."""
-
-    def step(x, log_a, B, C, state):
-        new = update(log_a.exp()[:, None, None], state, x[:, :, None] * B)
-        return read(state, new) @ C, new
-
-    return step
-
-
-def _read_too_early(x, log_a, B, C, state):
-    """The old state is decayed, read, and only then written to."""
-    left = log_a.exp()[:, None, None] * state
-    return left @ C, left + x[:, :, None] * B
-
-
-def _step_cases(generator):
-    for heads, head_dim, features, kind in [(1, 1, 1, 0), (1, 2, 2, 1), (2, 2, 2, 1), (3, 2, 4, 1)]:
-        x, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
-        log_a = decays(generator, heads) * (kind > 0)
-        yield x * (kind > 0), log_a, *randn(generator, 2, features), state
-    reset = torch.tensor([-INF, -0.5]).double()
-    for kept in (0, 1):  # an empty state, and one that a head forgets
-        yield randn(generator, 2, 3), reset, *randn(generator, 2, 2), kept * randn(generator, 2, 3, 2)
-
-
-register(
-    Exercise(
-        id="6.7",
-        title="One token more",
-        statement="Decode: one step for all heads of a group, which share B and C but not x and the decay.",
-        oracle=_step_loop,
-        cases=_step_cases,
-        solution=step,
-        hints=(
-            "The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?",
-            "`x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.",
-            "The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.",
-        ),
-        mutants=(
-            Mutant(
-                "read, then written",
-                _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
-                "you read the state before the token was written: in training a token sees itself (the diagonal of L "
-                "is 1)",
-            ),
-            Mutant(
-                "decayed, read, then written",
-                _read_too_early,
-                "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
-                "lets through in training",
-            ),
-            Mutant(
-                "written, then decayed",
-                _stepped(lambda decay, state, new: decay * (state + new)),
-                "the token meets its own decay: decay the old state first, then write",
-            ),
-            Mutant(
-                "no decay",
-                _stepped(lambda decay, state, new: state + new),
-                "the old state does not decay",
-            ),
-            Mutant(
-                "overwritten",
-                _stepped(lambda decay, state, new: new),
-                "the old state is lost: add to what is left of it",
-            ),
-            Mutant(
-                "the decay on what is new",
-                _stepped(lambda decay, state, new: state + decay * new),
-                "you decay the new token and keep the old state: it is the other way round",
-            ),
-        ),
-        claim="004:hybrid",
-        difficulty=1,
-        minutes=6,
-        lines=2,
     )
 )
 

@@ -190,9 +190,9 @@ def register(exercise: Exercise) -> Exercise:
 
 
 def registry() -> dict[str, Exercise]:
-    """All exercises by id, in the order of the chapters; imports this folder's `chNN` modules on first use."""
+    """All exercises by id, in the order of the chapters; imports the modules `ch07_…`, `chA_…` on first use."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        if re.match(r"ch\d\d", module.name):
+        if re.match(r"ch(\d\d|[A-Z])", module.name):
             importlib.import_module(f"{__package__}.{module.name}")
     return {id: _registry[id] for id in sorted(_registry, key=_in_order)}
 

@@ -1,4 +1,4 @@
-"""The claims of chapter 09 on the time of training: what was recorded, and that what was timed is the same function."""
+"""The claims of chapter 12 on the time of training: what was recorded, and that what was timed is the same function."""
 
 import statistics
 from dataclasses import replace

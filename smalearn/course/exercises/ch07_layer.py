@@ -1,12 +1,112 @@
-"""The exercises of chapter 06 on the Mamba-2 block: its short convolution, and a step with its step size."""
+"""The exercises of chapter 07: a step of decoding, the short convolution of the block, a step with a step size."""
 
 import torch
 
-from smalearn.course.exercises.ch06_mask import decays, randn
-from smalearn.course.exercises.ch06_whole import step
+from smalearn.course.exercises.ch06_mask import INF, decays, randn
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
-# ------------------------------------------------------------------------------- 6.8 a convolution that can be resumed
+# ------------------------------------------------------------------------------------------------ 7.1 a single token
+
+
+def step(x, log_a, B, C, state):
+    """One token for all heads: y (heads, P) and the new state (heads, P, N)."""
+    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
+    return state @ C, state
+
+
+def _step_loop(x, log_a, B, C, state):
+    """One entry of the state after the other."""
+    heads, head_dim, features = state.shape
+    y, new = torch.zeros_like(x), torch.zeros_like(state)
+    for h in range(heads):
+        for p in range(head_dim):
+            for n in range(features):
+                new[h, p, n] = log_a[h].exp() * state[h, p, n] + x[h, p] * B[n]
+                y[h, p] += C[n] * new[h, p, n]
+    return y, new
+
+
+def _stepped(update, read=lambda old, new: new):
+    """A step with `update(decay, state, what is written)` that reads `read(old state, new state)`."""
+
+    def step(x, log_a, B, C, state):
+        new = update(log_a.exp()[:, None, None], state, x[:, :, None] * B)
+        return read(state, new) @ C, new
+
+    return step
+
+
+def _read_too_early(x, log_a, B, C, state):
+    """The old state is decayed, read, and only then written to."""
+    left = log_a.exp()[:, None, None] * state
+    return left @ C, left + x[:, :, None] * B
+
+
+def _step_cases(generator):
+    for heads, head_dim, features, kind in [(1, 1, 1, 0), (1, 2, 2, 1), (2, 2, 2, 1), (3, 2, 4, 1)]:
+        x, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
+        log_a = decays(generator, heads) * (kind > 0)
+        yield x * (kind > 0), log_a, *randn(generator, 2, features), state
+    reset = torch.tensor([-INF, -0.5]).double()
+    for kept in (0, 1):  # an empty state, and one that a head forgets
+        yield randn(generator, 2, 3), reset, *randn(generator, 2, 2), kept * randn(generator, 2, 3, 2)
+
+
+register(
+    Exercise(
+        id="7.1",
+        title="One token more",
+        statement="Decode: one step for all heads of a group, which share B and C but not x and the decay.",
+        oracle=_step_loop,
+        cases=_step_cases,
+        solution=step,
+        hints=(
+            "The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?",
+            "`x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.",
+            "The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.",
+        ),
+        mutants=(
+            Mutant(
+                "read, then written",
+                _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
+                "you read the state before the token was written: in training a token sees itself (the diagonal of L "
+                "is 1)",
+            ),
+            Mutant(
+                "decayed, read, then written",
+                _read_too_early,
+                "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
+                "lets through in training",
+            ),
+            Mutant(
+                "written, then decayed",
+                _stepped(lambda decay, state, new: decay * (state + new)),
+                "the token meets its own decay: decay the old state first, then write",
+            ),
+            Mutant(
+                "no decay",
+                _stepped(lambda decay, state, new: state + new),
+                "the old state does not decay",
+            ),
+            Mutant(
+                "overwritten",
+                _stepped(lambda decay, state, new: new),
+                "the old state is lost: add to what is left of it",
+            ),
+            Mutant(
+                "the decay on what is new",
+                _stepped(lambda decay, state, new: state + decay * new),
+                "you decay the new token and keep the old state: it is the other way round",
+            ),
+        ),
+        claim="004:hybrid",
+        difficulty=1,
+        minutes=6,
+        lines=2,
+    )
+)
+
+# ------------------------------------------------------------------------------- 7.2 a convolution that can be resumed
 
 
 def convolve(x, weight, window):
@@ -52,7 +152,7 @@ def _convolve_cases(generator):
 
 register(
     Exercise(
-        id="6.8",
+        id="7.2",
         title="A convolution that can be resumed",
         statement="Write the causal convolution of every channel with its own taps, and return the next window.",
         oracle=_convolve_loop,
@@ -118,7 +218,7 @@ register(
     )
 )
 
-# --------------------------------------------------------------------------------- 6.9 a step as long as the token says
+# --------------------------------------------------------------------------------- 7.3 a step as long as the token says
 
 
 def block_step(X, dt, A_log, B, C, D, state):
@@ -141,7 +241,7 @@ def _block_loop(X, dt, A_log, B, C, D, state):
     return y, new
 
 
-def _stepped(log_decay=None, write=None, skip=None):
+def _block_stepped(log_decay=None, write=None, skip=None):
     """A step with another log decay(dt, A_log), another write(dt, X) or another skip(dt, X, D)."""
     log_decay = log_decay or (lambda dt, A_log: -dt * A_log.exp())
     write = write or (lambda dt, X: dt[:, None] * X)
@@ -154,7 +254,7 @@ def _stepped(log_decay=None, write=None, skip=None):
     return mutant
 
 
-def _read_too_early(X, dt, A_log, B, C, D, state):
+def _block_read_too_early(X, dt, A_log, B, C, D, state):
     """The old state is read."""
     return state @ C + D[:, None] * X, _block_loop(X, dt, A_log, B, C, D, state)[1]
 
@@ -177,14 +277,14 @@ def _block_cases(generator):
 
 register(
     Exercise(
-        id="6.9",
+        id="7.3",
         title="A step as long as the token says",
         statement="Decode one token of the block: from step sizes to decays and inputs, the recurrence, and the skip.",
         oracle=_block_loop,
         cases=_block_cases,
         solution=block_step,
         hints=(
-            "It is your `step` of 6.7, with two of its arguments made from dt first. Which two depend on how long the "
+            "It is your `step` of 7.1, with two of its arguments made from dt first. Which two depend on how long the "
             "token lasts?",
             "The log decay is A·dt with A = −exp(A_log), so it is at most 0 whatever the parameter is. What is "
             "written is dt·X.",
@@ -193,22 +293,22 @@ register(
         mutants=(
             Mutant(
                 "X as it is",
-                _stepped(write=lambda dt, X: X),
+                _block_stepped(write=lambda dt, X: X),
                 "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it",
             ),
             Mutant(
                 "the parameter as it is",
-                _stepped(log_decay=lambda dt, A_log: -dt * A_log),
+                _block_stepped(log_decay=lambda dt, A_log: -dt * A_log),
                 "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 however it is trained",
             ),
             Mutant(
                 "growth",
-                _stepped(log_decay=lambda dt, A_log: dt * A_log.exp()),
+                _block_stepped(log_decay=lambda dt, A_log: dt * A_log.exp()),
                 "your state grows: A is −exp(A_log), and a log decay is at most 0",
             ),
             Mutant(
                 "the same decay for every token",
-                _stepped(log_decay=lambda dt, A_log: -A_log.exp()),
+                _block_stepped(log_decay=lambda dt, A_log: -A_log.exp()),
                 "your decay does not depend on dt: every token forgets alike, and nothing is selected",
             ),
             Mutant(
@@ -230,17 +330,17 @@ register(
             ),
             Mutant(
                 "a scaled skip",
-                _stepped(skip=lambda dt, X, D: D[:, None] * dt[:, None] * X),
+                _block_stepped(skip=lambda dt, X, D: D[:, None] * dt[:, None] * X),
                 "your skip adds D·dt·X: it passes the state by, and takes X as it is",
             ),
             Mutant(
                 "no skip",
-                _stepped(skip=lambda dt, X, D: 0 * X),
+                _block_stepped(skip=lambda dt, X, D: 0 * X),
                 "the skip D·X is missing",
             ),
             Mutant(
                 "read too early",
-                _read_too_early,
+                _block_read_too_early,
                 "you read the state before the token has changed it: decay, write, then read",
             ),
         ),

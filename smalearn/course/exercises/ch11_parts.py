@@ -1,13 +1,13 @@
-"""The exercises of chapter 08 on softmax in parts, and on rotations level by level."""
+"""The exercises of chapter 11 on softmax in parts, and on rotations level by level."""
 
 import torch
 
-from smalearn.course.exercises.ch08_scores import randn
+from smalearn.course.exercises.ch11_scores import randn
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
 INF = float("inf")
 
-# ------------------------------------------------------------------------------------------------ 8.5 merge two parts
+# ----------------------------------------------------------------------------------------------- 11.5 merge two parts
 
 
 def merge(Y_1, lse_1, Y_2, lse_2):
@@ -80,7 +80,7 @@ def _overflow(Y_1, lse_1, Y_2, lse_2):
 
 register(
     Exercise(
-        id="8.5",
+        id="11.5",
         title="Merge two parts",
         statement="Merge softmax attention to two sets of keys into attention to both, from outputs and log-sum-exps.",
         oracle=_merge_loop,
@@ -164,7 +164,7 @@ register(
     )
 )
 
-# ------------------------------------------------------------------------------------- 8.7 rotations, level by level
+# ------------------------------------------------------------------------------------ 11.7 rotations, level by level
 
 
 def rotate_levels(x, ranks, positions):
@@ -208,7 +208,7 @@ def _rope_cases(generator):
 
 register(
     Exercise(
-        id="8.7",
+        id="11.7",
         title="Rotations, level by level",
         statement="Apply RoPE to each level alone, so that a score that leaves levels out still has whole pairs.",
         oracle=_rotate,

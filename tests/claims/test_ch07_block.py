@@ -1,4 +1,4 @@
-"""The claims of chapter 06 on the Mamba-2 block and on recall, one test each or more."""
+"""The claims of chapter 07 on the Mamba-2 block and on recall, one test each or more."""
 
 import math
 
@@ -33,7 +33,7 @@ def operands_by_hand(made, x):
     """dt X, log_a, B and C of a block with one group, the convolution as a loop."""
     _, xBC, dt = (x @ made.in_proj.weight.T).split(made.widths, -1)
     taps = made.conv.weight[:, 0].T
-    seen, _ = registry()["6.8"].oracle(xBC, taps, xBC.new_zeros(len(taps) - 1, xBC.shape[1]))
+    seen, _ = registry()["7.2"].oracle(xBC, taps, xBC.new_zeros(len(taps) - 1, xBC.shape[1]))
     X, B, C = functional.silu(seen + made.conv.bias).split([made.inner, STATE, STATE], -1)
     dt = functional.softplus(dt + made.dt_bias)
     X = X.unflatten(-1, (-1, HEAD_DIM)) * dt[..., None]
@@ -162,7 +162,7 @@ def test_one_cache_grows_and_one_does_not():
         assert sum(kept.numel() for kept in cache) == length * 2 * DIM
 
 
-@pytest.mark.claim("004:no-softmax", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("004:no-softmax", "smalearn.kernel_attention.attention.softmax_attention")
 @pytest.mark.claim("004:no-softmax", "smalearn.ssd.ssd_recurrent")
 def test_a_fixed_state_fills_up():
     """Random keys and values of length 1 with N = P = 16: is what a key reads nearest to its own value?"""

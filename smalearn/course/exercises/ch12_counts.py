@@ -1,4 +1,4 @@
-"""The exercise of chapter 09 on bytes: what a walk moves, and what the tile machine has recorded of it."""
+"""The exercise of chapter 12 on bytes: what a walk moves, and what the tile machine has recorded of it."""
 
 import torch
 
@@ -10,7 +10,7 @@ from smalearn.fast.triton.configs import padded
 
 CHUNK = 16  # of the recorded walks; what they move does not depend on it
 
-# ------------------------------------------------------------------------------------------- 9.1 the bytes of a walk
+# ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
 
 
 def walk_bytes(length, heads, head_dim, state, tile):
@@ -67,7 +67,7 @@ def _counted(name):
 
 register(
     Exercise(
-        id="9.1",
+        id="12.1",
         title="The bytes of a walk",
         statement="Count the bytes that one launch of walks moves between the programs and memory, in float32.",
         oracle=_recorded_bytes,

@@ -1,11 +1,11 @@
-"""The exercises of chapter 07 on structured scores: those of a train, and those of levels."""
+"""The exercises of chapter 10 on structured scores: those of a train, and those of levels."""
 
 import torch
 
-from smalearn.course.exercises.ch07_products import randn
+from smalearn.course.exercises.ch10_products import randn
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
-# -------------------------------------------------------------------------------------------- 7.7 the scores of a train
+# ------------------------------------------------------------------------------------------- 10.4 the scores of a train
 
 
 def train_scores(X, L, R):
@@ -76,7 +76,7 @@ def _train_cases(generator):
 
 register(
     Exercise(
-        id="7.7",
+        id="10.4",
         title="The scores of a train",
         statement="Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.",
         oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
@@ -141,7 +141,7 @@ register(
     )
 )
 
-# -------------------------------------------------------------------------------------------- 7.8 the scores of levels
+# ------------------------------------------------------------------------------------------- 10.5 the scores of levels
 
 
 def level_scores(X, L, R, ranks, blocks):
@@ -208,7 +208,7 @@ def _level_cases(generator):
 
 register(
     Exercise(
-        id="7.8",
+        id="10.5",
         title="The scores of levels",
         statement="Write all scores X M X^T of a multi-level low rank M as Q K^T, all levels side by side, without M.",
         oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),

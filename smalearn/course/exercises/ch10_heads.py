@@ -1,107 +1,11 @@
-"""The exercises of chapter 07 on heads: no look ahead, the nearest point by hand, and heads that add up."""
+"""The exercises of chapter 10 on heads: the nearest point by hand, and heads that add up."""
 
 import torch
 
-from smalearn.course.exercises.ch07_products import randn
+from smalearn.course.exercises.ch10_products import randn
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
-# -------------------------------------------------------------------------------------------------- 7.9 no look ahead
-
-
-def causal_weights(S):
-    """Softmax over the sources that a token may see: its own and all before it. S (..., T, T)."""
-    later = torch.ones_like(S, dtype=torch.bool).triu(1)
-    return S.masked_fill(later, -torch.inf).softmax(-1)
-
-
-def _rows(S, seen=lambda t: t + 1):
-    """Row by row, over the sources it sees and no others."""
-    if S.ndim > 2:
-        return torch.stack([_rows(one, seen) for one in S])
-    W = torch.zeros_like(S)
-    for t in range(len(S)):
-        e = (S[t, : seen(t)] - S[t, : seen(t)].max()).exp()
-        W[t, : seen(t)] = e / e.sum()
-    return W
-
-
-def _mask_cases(generator):
-    """The third case: scores far below zero, and of each row the last is the largest, by more than any -1e9."""
-    yield (randn(generator, 1, 1),)
-    yield (torch.zeros(2, 2, dtype=torch.float64),)
-    yield (randn(generator, 3, 3) + 1e12 * torch.tensor([-4.0, -3.0, -2.0]),)
-    yield (3 * randn(generator, 4, 4),)
-    yield (randn(generator, 2, 5, 5),)
-
-
-register(
-    Exercise(
-        id="7.9",
-        title="No look ahead",
-        statement="Turn scores into causal weights: row t is a softmax over the sources 0 to t, and 0 behind them.",
-        oracle=_rows,
-        cases=_mask_cases,
-        solution=causal_weights,
-        hints=(
-            "The exponential of which number is 0?",
-            "Put −∞ in the place of the scores above the diagonal, then take the softmax. (Above, not on it: a row of "
-            "−∞ alone has no softmax. And to take the softmax first and rescale what is left fails where nothing is "
-            "left.)",
-            "`S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)`",
-        ),
-        mutants=(
-            Mutant(
-                "multiplied inside",
-                lambda S: S.tril().softmax(-1),
-                "you multiply the scores by 0 and 1, as the paper's equation 14: exp(0) is 1, so that later tokens "
-                "still have weight",
-            ),
-            Mutant(
-                "multiplied outside",
-                lambda S: S.softmax(-1).tril(),
-                "you set weights to 0 after the softmax: the rows no longer sum to 1, and the later tokens still "
-                "decide how large the others are",
-            ),
-            Mutant(
-                "a large number",
-                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -1e4).softmax(-1),
-                "you put a large negative number where −∞ belongs: scores may lie below it, and then the future wins",
-            ),
-            Mutant(
-                "a large number added",
-                lambda S: (S - 1e9 * torch.ones_like(S).triu(1)).softmax(-1),
-                "you take a large number off the later scores: they may be larger by more, and only −∞ is enough",
-            ),
-            Mutant(
-                "not itself",
-                lambda S: _rows(S, lambda t: max(t, 1)),
-                "a token does not see itself: only what lies above the diagonal is later",
-            ),
-            Mutant(
-                "the other triangle",
-                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).tril(-1), -torch.inf).softmax(-1),
-                "you mask what came before: row t is the token that asks, and the sources after it lie above the "
-                "diagonal",
-            ),
-            Mutant(
-                "down the columns",
-                lambda S: S.masked_fill(torch.ones_like(S, dtype=torch.bool).triu(1), -torch.inf).softmax(-2),
-                "your columns sum to 1: the softmax runs over the sources, the last axis",
-            ),
-            Mutant(
-                "no mask",
-                lambda S: S.softmax(-1),
-                "there is no mask: every token sees the whole text",
-            ),
-        ),
-        claim="003:eq14",
-        difficulty=1,
-        minutes=5,
-        lines=2,
-    )
-)
-
-# --------------------------------------------------------------------------------------- 7.10 the nearest point by hand
+# --------------------------------------------------------------------------------------- 10.6 the nearest point by hand
 
 
 def nearest_head(x, X, beta):
@@ -127,7 +31,7 @@ def _sphere_cases(generator):
 
 register(
     Exercise(
-        id="7.10",
+        id="10.6",
         title="The nearest point by hand",
         statement="Build the attention head that answers a query on the sphere with the nearest point as β grows.",
         oracle=_nearest_loop,
@@ -182,7 +86,7 @@ register(
     )
 )
 
-# --------------------------------------------------------------------------------- 7.11 heads that add up, by formula
+# --------------------------------------------------------------------------------- 10.7 heads that add up, by formula
 
 
 def linear_error(heads, rank, dim, points):
@@ -223,7 +127,7 @@ def _error_cases(generator):
 
 register(
     Exercise(
-        id="7.11",
+        id="10.7",
         title="Heads that add up",
         statement="Say how small the error of linear attention with H heads of rank r can be on in-context regression.",
         oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),

@@ -1,4 +1,4 @@
-"""The exercises of chapter 07 on fast products: levels, block tensor trains, and a Kronecker product as one."""
+"""The exercises of chapter 10 on fast products: levels, and block tensor trains."""
 
 import torch
 
@@ -10,7 +10,7 @@ def randn(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-# ---------------------------------------------------------------------------------------------- 7.1 level by level
+# --------------------------------------------------------------------------------------------- 10.1 level by level
 
 
 def levels_product(L, R, ranks, blocks, x):
@@ -64,7 +64,7 @@ def _level_cases(generator):
 
 register(
     Exercise(
-        id="7.1",
+        id="10.1",
         title="Level by level",
         statement="Multiply a vector by a multi-level low rank matrix without forming the matrix.",
         oracle=_levels_loop,
@@ -136,7 +136,7 @@ register(
     )
 )
 
-# ------------------------------------------------------------------------------------ 7.3 two products and a regrouping
+# ----------------------------------------------------------------------------------- 10.3 two products and a regrouping
 
 
 def train_product(L, R, x):
@@ -197,7 +197,7 @@ def _train_cases(generator):
 
 register(
     Exercise(
-        id="7.3",
+        id="10.3",
         title="Mix, regroup, mix, regroup",
         statement="Multiply a vector by a block tensor train: two batched products, with a regrouping after each.",
         oracle=_train_loop,
@@ -255,77 +255,5 @@ register(
         difficulty=2,
         minutes=15,
         lines=5,
-    )
-)
-
-# ----------------------------------------------------------------------------------- 7.5 a Kronecker product as a train
-
-
-def kronecker_as_train(A, B):
-    """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B."""
-    b, c = len(B), A.shape[1]
-    return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
-
-
-def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
-    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h], each block times a number."""
-    (a, c), (b, d) = A.shape, B.shape
-    L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
-    for j in range(b):
-        for k in range(c):
-            for i in range(a):
-                L[j, i, k, 0] = left(j) * A[i, k]
-            for h in range(d):
-                R[k, h, j, 0] = right(k) * B[j, h]
-    return L, R
-
-
-def _kronecker_cases(generator):
-    """No two sizes alike in the last case: who takes one for another, or transposes too little, gets another shape."""
-    for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
-        yield randn(generator, a, c), randn(generator, b, d)
-
-
-register(
-    Exercise(
-        id="7.5",
-        title="A Kronecker product is a train",
-        statement="Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.",
-        oracle=_kronecker_loop,
-        cases=_kronecker_cases,
-        solution=kronecker_as_train,
-        hints=(
-            "Compare the entries: A[a, c] B[b, d] is to be L[b, a, c, 0] R[c, d, b, 0]. On what does L depend, on what "
-            "not?",
-            "L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).",
-            "`A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.",
-        ),
-        mutants=(
-            Mutant(
-                "B reshaped",
-                lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
-                "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
-                "R enters the product transposed, so transpose B",
-            ),
-            Mutant(
-                "one block only",
-                lambda A, B: _kronecker_loop(A, B, lambda j: float(j == 0)),
-                "only the first block of L holds A: every b has an A of its own, and all are equal",
-            ),
-            Mutant(
-                "one block of B only",
-                lambda A, B: _kronecker_loop(A, B, right=lambda k: float(k == 0)),
-                "only the first block of R holds B: every c has a B of its own, and all are equal",
-            ),
-            Mutant(
-                "A shared out",
-                lambda A, B: _kronecker_loop(A, B, lambda j: 1 / len(B)),
-                "you share A out among the blocks: nothing sums over b, so that each block needs all of it",
-            ),
-        ),
-        claim="003:btt-special-cases",
-        difficulty=2,
-        minutes=8,
-        lines=2,
     )
 )

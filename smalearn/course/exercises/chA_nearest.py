@@ -1,8 +1,8 @@
-"""The exercise of chapter 07 on best approximation: the block tensor train nearest to a matrix."""
+"""The exercise of appendix A on best approximation: the block tensor train nearest to a matrix."""  # noqa: N999
 
 import torch
 
-from smalearn.course.exercises.ch07_products import randn
+from smalearn.course.exercises.ch10_products import randn
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
 
@@ -82,7 +82,7 @@ def _nearest_cases(generator):
 
 register(
     Exercise(
-        id="7.6",
+        id="A.3",
         title="The nearest train",
         statement="Project a matrix on the block tensor trains of given sizes: cut each of its slices to rank s.",
         oracle=_slice_loop,

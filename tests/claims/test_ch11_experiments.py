@@ -1,4 +1,4 @@
-"""The claims of chapter 08 on what levels do to learning: recorded experiments, and a small part live."""
+"""The claims of chapter 11 on what levels do to learning: recorded experiments, and a small part live."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The exercises of chapter 08 on counting: multiply-adds of causal scores, and the keys that a step still needs."""
+"""The exercises of chapter 11 on counting: multiply-adds of causal scores, and the keys that a step still needs."""
 
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
@@ -7,7 +7,7 @@ def _levels(ranks, block_lens):
     return list(zip(ranks, block_lens, strict=True))
 
 
-# ------------------------------------------------------------------------------------- 8.4 what causal scores cost
+# ------------------------------------------------------------------------------------ 11.4 what causal scores cost
 
 
 def causal_macs(length, ranks, block_lens):
@@ -39,7 +39,7 @@ def _mac_cases(generator):
 
 register(
     Exercise(
-        id="8.4",
+        id="11.4",
         title="What causal scores cost",
         statement="Count the multiply-adds of causal multi-level scores exactly, for any T.",
         oracle=_brute,
@@ -119,7 +119,7 @@ register(
     )
 )
 
-# ------------------------------------------------------------------------------- 8.6 what a step of decoding needs
+# ------------------------------------------------------------------------------ 11.6 what a step of decoding needs
 
 
 def kept_keys(tokens, ranks, block_lens):
@@ -147,7 +147,7 @@ def _kept_cases(generator):
 
 register(
     Exercise(
-        id="8.6",
+        id="11.6",
         title="What a step still needs",
         statement="Count the numbers of keys that the newest token's query meets: what a cache must hold at that step.",
         oracle=_needed,

@@ -1,4 +1,4 @@
-"""The claims of chapter 09, one test each or more, in the order of tests/claims.toml."""
+"""The claims of chapter 12, one test each or more, in the order of tests/claims.toml."""
 
 import sys
 import time
@@ -10,16 +10,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import fast
-from smalearn.course.exercises.ch09_counts import recorded_walk, walk_bytes
-from smalearn.course.exercises.ch09_tiles import carry
-from smalearn.course.exercises.ch09_walk import packed, read_chunk, walk
+from smalearn.course.exercises.ch12_counts import recorded_walk, walk_bytes
+from smalearn.course.exercises.ch12_tiles import carry
+from smalearn.course.exercises.ch12_walk import packed, read_chunk, walk
 from smalearn.course.plots.kernels import Design
 from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
 from smalearn.lab.bench.timing import grown_bytes
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-CHAPTER = Path(__file__).parents[2] / "chapters/09_chunked_kernel.ipynb"
+CHAPTER = Path(__file__).parents[2] / "chapters/12_chunked_kernel.ipynb"
 INF = float("inf")
 LOG2 = torch.tensor(2.0).log().item()
 KINDS = ["mild", "ones", "resets", "strong"]
@@ -133,7 +133,7 @@ def test_fewer_operations_more_time():
     assert seconds(ssd_recurrent, *operands) > seconds(ssd_quadratic, *operands)
 
 
-@pytest.mark.claim("004:matmul-hardware", "smalearn.course.exercises.ch09_counts.walk_bytes")
+@pytest.mark.claim("004:matmul-hardware", "smalearn.course.exercises.ch12_counts.walk_bytes")
 def test_bytes_and_units_order_the_designs_and_operations_do_not():
     space = designs()
     every, heads, state, head_dim = space["designs"], 128, 128, 64
@@ -147,7 +147,7 @@ def test_bytes_and_units_order_the_designs_and_operations_do_not():
     assert times["five launches"] < times["four einsums"] / 6
     for one in every.values():
         assert one.published is None or one.published < one.flops / least_seconds(one, space)
-    # Exercise 9.1 counts float32, the state too, and B and C once a head; towards memory they go once a group.
+    # Exercise 12.1 counts float32, the state too, and B and C once a head; towards memory they go once a group.
     per_token = walk_bytes(1 << 16, heads, head_dim, state, head_dim) / (1 << 16) / heads / 4
     assert per_token == 2 * head_dim + 2 * state + 1 + head_dim * state / (1 << 16)
     assert walk.bytes == scan.bytes == 2 * (2 * head_dim + 1 + 2 * state / heads)
@@ -197,9 +197,9 @@ def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
     assert relative_rms(ssd_tiles(*operands)[0], exact) <= 2 * plain
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_walk.walk")
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_tiles.carry")
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_walk.read_chunk")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.walk")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_tiles.carry")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.read_chunk")
 @pytest.mark.parametrize("length", [1, 16, 45])
 def test_the_two_lines_of_the_claim(length):
     X, log_a, B, C, H = inputs(length, sizes=(16, 32))
@@ -213,7 +213,7 @@ def test_the_two_lines_of_the_claim(length):
         assert_close(carry(H.mT.contiguous(), X, B, log_a / LOG2).mT, wanted[1])
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch09_walk.packed")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.packed")
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.mamba2.mamba2_ssd")
 def test_many_sequences_in_one_memory():
     borders = [0, 7, 7, 40, 61]
@@ -241,8 +241,8 @@ def test_many_sequences_in_one_memory():
 # ------------------------------------------------------------------------------------------------ 004: the traffic
 
 
-@pytest.mark.claim("004:kernel-traffic", "smalearn.course.exercises.ch09_counts.walk_bytes")
-@pytest.mark.claim("004:kernel-traffic", "smalearn.course.exercises.ch09_counts.recorded_walk")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.course.exercises.ch12_counts.walk_bytes")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.course.exercises.ch12_counts.recorded_walk")
 @pytest.mark.parametrize("sizes", [(64, 1, 16, 16, 16), (50, 3, 40, 20, 16), (33, 2, 32, 16, 32)])
 def test_the_walk_reads_and_writes_everything_once(sizes):
     length, heads, head_dim, state, tile = sizes

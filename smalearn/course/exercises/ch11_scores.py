@@ -1,4 +1,4 @@
-"""The exercises of chapter 08 on scores in levels: who shares a block, equation (9), and one level block by block."""
+"""The exercises of chapter 11 on scores in levels: who shares a block, equation (9), and one level block by block."""
 
 import torch
 
@@ -15,7 +15,7 @@ def same_block(i, j, size, level=0):
     return i // size == j // size
 
 
-# ------------------------------------------------------------------------------------------- 8.1 how many levels
+# ------------------------------------------------------------------------------------------ 11.1 how many levels
 
 
 def shared_levels(length, block_lens):
@@ -45,7 +45,7 @@ def _level_cases(generator):
 
 register(
     Exercise(
-        id="8.1",
+        id="11.1",
         title="How many levels",
         statement="Count for every pair of tokens the levels of which one block holds both.",
         oracle=_count,
@@ -106,7 +106,7 @@ register(
     )
 )
 
-# ------------------------------------------------------------------------------------------------ 8.2 equation (9)
+# ----------------------------------------------------------------------------------------------- 11.2 equation (9)
 
 
 def level_scores(Q, K, ranks, block_lens):
@@ -146,7 +146,7 @@ def _score_cases(generator):
 
 register(
     Exercise(
-        id="8.2",
+        id="11.2",
         title="Scores by levels",
         statement="Compute the scores of equation (9), where a pair uses the columns of the levels that it shares.",
         oracle=_pairs,
@@ -220,7 +220,7 @@ register(
     )
 )
 
-# ---------------------------------------------------------------------------------- 8.3 one level, block by block
+# --------------------------------------------------------------------------------- 11.3 one level, block by block
 
 
 def block_level(Q, K, size):
@@ -247,7 +247,7 @@ def _block_cases(generator):
 
 register(
     Exercise(
-        id="8.3",
+        id="11.3",
         title="One level, block by block",
         statement="Compute the scores of one level as a batched product of its blocks, for any number of tokens.",
         oracle=_block_loop,

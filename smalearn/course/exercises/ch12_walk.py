@@ -1,12 +1,12 @@
-"""The exercises of chapter 09 on the walk: what a chunk reads, the loop over chunks, many sequences in one memory."""
+"""The exercises of chapter 12 on the walk: what a chunk reads, the loop over chunks, many sequences in one memory."""
 
 import torch
 
-from smalearn.course.exercises.ch09_tiles import carry, decays, holes, program, randn, tiles, walked
+from smalearn.course.exercises.ch12_tiles import carry, decays, holes, program, randn, tiles, walked
 from smalearn.course.exercises.core import Exercise, Mutant, register
 from smalearn.fast import tile as tl
 
-# ------------------------------------------------------------------------------------------- 9.4 the outputs of a chunk
+# ------------------------------------------------------------------------------------------ 12.4 the outputs of a chunk
 
 
 @tiles
@@ -52,7 +52,7 @@ def _read_cases(generator):
 
 register(
     Exercise(
-        id="9.4",
+        id="12.4",
         title="What a chunk reads",
         statement="Compute the outputs of a chunk: what its tokens read from one another, and from the state before.",
         oracle=_read_loop,
@@ -118,7 +118,7 @@ register(
 )
 
 
-# ------------------------------------------------------------------------------------------------------- 9.5 the walk
+# ------------------------------------------------------------------------------------------------------ 12.5 the walk
 
 
 @program("y", "final")
@@ -191,7 +191,7 @@ def _walk_cases(generator):
 
 register(
     Exercise(
-        id="9.5",
+        id="12.5",
         title="The walk",
         statement="Write the whole program for one sequence: load, compute and store chunk after chunk, any length.",
         oracle=_walk_loop,
@@ -242,7 +242,7 @@ register(
 )
 
 
-# ----------------------------------------------------------------------------------- 9.6 many sequences in one memory
+# ---------------------------------------------------------------------------------- 12.6 many sequences in one memory
 
 
 @program("y", "final", grid="initial")
@@ -288,7 +288,7 @@ def _packed_cases(generator):
 
 register(
     Exercise(
-        id="9.6",
+        id="12.6",
         title="Many sequences, one memory",
         statement="Sequences lie end to end: let program k walk through the k-th of them, from its own first state.",
         oracle=_packed_loop,

@@ -1,11 +1,11 @@
-"""How chapter 09 runs a learner's program, and what its exercises say to answers that are no known mistake."""
+"""How chapter 12 runs a learner's program, and what its exercises say to answers that are no known mistake."""
 
 import numpy as np
 import pytest
 import torch
 
 from smalearn.course.exercises import evaluate, registry
-from smalearn.course.exercises.ch09_tiles import program, tiles
+from smalearn.course.exercises.ch12_tiles import program, tiles
 from smalearn.fast import tile as tl
 
 
@@ -73,7 +73,7 @@ def test_a_mask_after_the_exponential_is_no_number():
         return tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(M, X)
 
     with np.errstate(all="ignore"):
-        result = judged("9.4", read_chunk)
+        result = judged("12.4", read_chunk)
     assert (result.outcome, result.passed, result.misconception) == ("failed", 4, None)
     assert result.problem.sentence.startswith("Not finite")
 
@@ -88,7 +88,7 @@ def test_the_tile_machine_reports_what_is_not_masked(forgotten, says):
         X = tl.load(x + wide, mask=None if forgotten == "load" else inside, other=0.0)
         tl.store(y + wide, X, mask=None if forgotten == "store" else inside)
 
-    result = judged("9.5", walk)
+    result = judged("12.5", walk)
     assert result.outcome == "error"
     assert any(f"walk, program (0, 0, 0): {says}" in line for line in result.problem.lines)
 
@@ -99,7 +99,7 @@ def test_rows_of_the_state_are_not_its_columns():
         n, p = tl.arange(0, sizes[1]), tl.arange(0, sizes[2])
         tl.store(final + p[:, None] * sizes[1] + n[None, :], tl.load(initial + n[:, None] * sizes[2] + p[None, :]))
 
-    result = judged("9.5", walk)
+    result = judged("12.5", walk)
     assert result.outcome == "error"
     assert any("broadcast" in line for line in result.problem.lines)
 
@@ -109,6 +109,6 @@ def test_a_forgotten_store_leaves_holes():
     def summary(x, log2_a, added, total, length, chunk_len):
         tl.store(total + tl.program_id(0), 0.0)
 
-    result = judged("9.2", summary)
+    result = judged("12.2", summary)
     assert result.outcome == "failed"
     assert "item 0 of the answer: not finite" in result.problem.sentence

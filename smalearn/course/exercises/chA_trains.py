@@ -1,102 +1,11 @@
-"""The exercises of chapter 07 on counting: the rank of levels, and the cheapest train of full rank."""
+"""The exercises of appendix A on block tensor trains: the cheapest of full rank, and a Kronecker product as one."""  # noqa: N999
 
 import torch
 
+from smalearn.course.exercises.ch10_products import randn
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
-# ----------------------------------------------------------------------------------------------- 7.2 the rank of levels
-
-
-def generic_rank(m, n, ranks, blocks):
-    """Rank of almost every (m, n) matrix with levels of ranks r_l in p_l equal blocks."""
-    return min(m, n, sum(rank * p for rank, p in zip(ranks, blocks, strict=True)))
-
-
-def _measured(m, n, ranks, blocks):
-    """Rank of one matrix with random factors."""
-    generator = torch.Generator().manual_seed(7)
-    M = torch.zeros(m, n, dtype=torch.float64)
-    for rank, p in zip(ranks, blocks, strict=True):
-        for k in range(p):
-            L, R = (torch.randn(size // p, rank, generator=generator, dtype=torch.float64) for size in (m, n))
-            M[k * m // p : (k + 1) * m // p, k * n // p : (k + 1) * n // p] += L @ R.mT
-    return torch.linalg.matrix_rank(M).item()
-
-
-def _sum(ranks, blocks):
-    return sum(rank * p for rank, p in zip(ranks, blocks, strict=True))
-
-
-def _rank_cases(generator):
-    yield 1, 1, [1], [1]
-    yield 8, 8, [3], [1]
-    yield 8, 8, [1], [8]
-    yield 32, 32, [1, 1, 2], [1, 2, 4]
-    yield 32, 32, [2, 2, 2, 2, 2], [1, 2, 4, 8, 16]
-    yield 12, 24, [1, 1], [2, 4]
-    yield 24, 12, [1, 3], [1, 4]
-    yield 12, 24, [2, 3], [1, 6]
-
-
-register(
-    Exercise(
-        id="7.2",
-        title="The rank of levels",
-        statement="Say what rank a multi-level low rank matrix with random factors has; the check measures it.",
-        oracle=_measured,
-        cases=_rank_cases,
-        solution=generic_rank,
-        hints=(
-            "What is the rank of one level? Of a sum of two matrices, at most?",
-            "A level is p_l blocks of rank r_l that have no row and no column in common: their ranks add up. So do, at "
-            "most, those of the levels. But no matrix has a rank above its size.",
-            "The least of m, n and the sum of all `rank * p`.",
-        ),
-        mutants=(
-            Mutant(
-                "the table's",
-                lambda m, n, ranks, blocks: _sum(ranks, blocks),
-                "this is Σ r_l p_l, as Table 1 has it: a bound that may lie above the size of the matrix",
-            ),
-            Mutant(
-                "level by level",
-                lambda m, n, ranks, blocks: sum(p * min(r, m // p, n // p) for r, p in zip(ranks, blocks, strict=True)),
-                "you cut each block to its size, but not the sum of the levels to that of the matrix",
-            ),
-            Mutant(
-                "always full",
-                lambda m, n, ranks, blocks: min(m, n),
-                "this is full rank: the levels may have too little for that, Σ r_l p_l in all",
-            ),
-            Mutant(
-                "as many as columns",
-                lambda m, n, ranks, blocks: min(m, n, sum(ranks)),
-                "this is Σ r_l, the columns of L: a level has p_l blocks, and each adds its own r_l",
-            ),
-            Mutant(
-                "the largest level",
-                lambda m, n, ranks, blocks: min(m, n, max(r * p for r, p in zip(ranks, blocks, strict=True))),
-                "this is the rank of the largest level: the ranks of random levels add up",
-            ),
-            Mutant(
-                "rows only",
-                lambda m, n, ranks, blocks: min(m, _sum(ranks, blocks)),
-                "your rank may exceed the number of columns: the least of m AND n",
-            ),
-            Mutant(
-                "columns only",
-                lambda m, n, ranks, blocks: min(n, _sum(ranks, blocks)),
-                "your rank may exceed the number of rows: the least of m AND n",
-            ),
-        ),
-        claim="003:table1-row3",
-        difficulty=1,
-        minutes=6,
-        lines=1,
-    )
-)
-
-# --------------------------------------------------------------------------------- 7.4 the cheapest train of full rank
+# --------------------------------------------------------------------------------- A.1 the cheapest train of full rank
 
 
 def cheapest_train(m, n, rank):
@@ -145,7 +54,7 @@ def _cheap_cases(generator):
 
 register(
     Exercise(
-        id="7.4",
+        id="A.1",
         title="The cheapest train of full rank",
         statement="Find the sizes of the block tensor train that has full rank and the fewest parameters.",
         oracle=_search,
@@ -202,5 +111,77 @@ register(
         difficulty=2,
         minutes=12,
         lines=7,
+    )
+)
+
+# ----------------------------------------------------------------------------------- A.2 a Kronecker product as a train
+
+
+def kronecker_as_train(A, B):
+    """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B."""
+    b, c = len(B), A.shape[1]
+    return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
+
+
+def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
+    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h], each block times a number."""
+    (a, c), (b, d) = A.shape, B.shape
+    L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
+    for j in range(b):
+        for k in range(c):
+            for i in range(a):
+                L[j, i, k, 0] = left(j) * A[i, k]
+            for h in range(d):
+                R[k, h, j, 0] = right(k) * B[j, h]
+    return L, R
+
+
+def _kronecker_cases(generator):
+    """No two sizes alike in the last case: who takes one for another, or transposes too little, gets another shape."""
+    for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
+        yield randn(generator, a, c), randn(generator, b, d)
+
+
+register(
+    Exercise(
+        id="A.2",
+        title="A Kronecker product is a train",
+        statement="Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.",
+        oracle=_kronecker_loop,
+        cases=_kronecker_cases,
+        solution=kronecker_as_train,
+        hints=(
+            "Compare the entries: A[a, c] B[b, d] is to be L[b, a, c, 0] R[c, d, b, 0]. On what does L depend, on what "
+            "not?",
+            "L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).",
+            "`A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.",
+        ),
+        mutants=(
+            Mutant(
+                "B reshaped",
+                lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
+                "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
+                "R enters the product transposed, so transpose B",
+            ),
+            Mutant(
+                "one block only",
+                lambda A, B: _kronecker_loop(A, B, lambda j: float(j == 0)),
+                "only the first block of L holds A: every b has an A of its own, and all are equal",
+            ),
+            Mutant(
+                "one block of B only",
+                lambda A, B: _kronecker_loop(A, B, right=lambda k: float(k == 0)),
+                "only the first block of R holds B: every c has a B of its own, and all are equal",
+            ),
+            Mutant(
+                "A shared out",
+                lambda A, B: _kronecker_loop(A, B, lambda j: 1 / len(B)),
+                "you share A out among the blocks: nothing sums over b, so that each block needs all of it",
+            ),
+        ),
+        claim="003:btt-special-cases",
+        difficulty=2,
+        minutes=8,
+        lines=2,
     )
 )

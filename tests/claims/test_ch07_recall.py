@@ -1,4 +1,4 @@
-"""The claims of chapter 06 on what a state remembers and what it costs: recorded experiments, and small ones live."""
+"""The claims of chapter 07 on what a state remembers and what it costs: recorded experiments, and small ones live."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ from smalearn.ssd import ssd_recurrent
 from smalearn.ssm import ssm_recurrent
 from smalearn.testing import assert_close, random_tensors
 
-CHAPTER = Path(__file__).parents[2] / "chapters/06_state_space_duality.ipynb"
+CHAPTER = Path(__file__).parents[2] / "chapters/07_the_mamba2_layer.ipynb"
 
 
 def accuracies(name, settings):

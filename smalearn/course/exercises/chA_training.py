@@ -1,11 +1,11 @@
-"""The exercises of chapter 07 on what a score costs and how it learns: the cheaper order, and rates by fan."""
+"""The exercises of appendix A on what a score costs and how it learns: the cheaper order, and rates by fan."""  # noqa: N999
 
 import torch
 
 from smalearn.contractions import orders
 from smalearn.course.exercises.core import Exercise, Mutant, register
 
-# ------------------------------------------------------------------------------------------- 7.12 the cheaper order
+# -------------------------------------------------------------------------------------------- A.4 the cheaper order
 
 
 def cheaper_order(length, dim, ranks):
@@ -72,7 +72,7 @@ def _order_cases(generator):
 
 register(
     Exercise(
-        id="7.12",
+        id="A.4",
         title="The cheaper order",
         statement="Say which order of a multi-level score takes fewer multiply-adds, both sides projected or keys "
         "first, and how many.",
@@ -134,7 +134,7 @@ register(
     )
 )
 
-# ------------------------------------------------------------------------------------- 7.13 each factor by its own fan
+# -------------------------------------------------------------------------------------- A.5 each factor by its own fan
 
 
 def train_rules(sizes, rank, heads, lr, base_dim):
@@ -190,7 +190,7 @@ def _rule_cases(generator):
 
 register(
     Exercise(
-        id="7.13",
+        id="A.5",
         title="Each factor by its own fan",
         statement="Give the start σ and the learning rate of both factors of a train, by the numbers they take in.",
         oracle=_by_shapes,

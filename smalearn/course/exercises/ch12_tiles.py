@@ -1,4 +1,4 @@
-"""The exercises of chapter 09 on pieces of a program, and how a learner's program is run: in the tile machine."""
+"""The exercises of chapter 12 on pieces of a program, and how a learner's program is run: in the tile machine."""
 
 import functools
 import inspect
@@ -114,7 +114,7 @@ def walked(H, X, log2_a, B, C=None):
     return torch.stack(rows) if rows else torch.zeros_like(X), H
 
 
-# ------------------------------------------------------------------------------------------- 9.2 the tail of a sequence
+# ------------------------------------------------------------------------------------------ 12.2 the tail of a sequence
 
 
 @program("added", "total", grid="total")
@@ -161,7 +161,7 @@ def _with(**changes):
 
 register(
     Exercise(
-        id="9.2",
+        id="12.2",
         title="The tail",
         statement="Write the program that sums up one chunk, for a length that is no multiple of the chunk's.",
         oracle=_summaries,
@@ -222,7 +222,7 @@ register(
 )
 
 
-# ----------------------------------------------------------------------------------------- 9.3 the state after a chunk
+# ---------------------------------------------------------------------------------------- 12.3 the state after a chunk
 
 
 @tiles
@@ -257,7 +257,7 @@ def _carry_cases(generator):
 
 register(
     Exercise(
-        id="9.3",
+        id="12.3",
         title="Carry the state",
         statement="Compute the state after a chunk from the state before it and the chunk's tiles.",
         oracle=_carry_loop,

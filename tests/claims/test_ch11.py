@@ -1,4 +1,4 @@
-"""The claims of chapter 08, one test each or more, in the order of tests/claims.toml; experiments stand elsewhere."""
+"""The claims of chapter 11, one test each or more, in the order of tests/claims.toml; experiments stand elsewhere."""
 
 import itertools
 import math
@@ -14,9 +14,9 @@ from torch.linalg import matrix_rank
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
-from smalearn.course.exercises.ch08_costs import causal_macs, kept_keys
-from smalearn.course.exercises.ch08_parts import merge, rotate_levels
-from smalearn.course.exercises.ch08_scores import block_level, level_scores, shared_levels
+from smalearn.course.exercises.ch11_costs import causal_macs, kept_keys
+from smalearn.course.exercises.ch11_parts import merge, rotate_levels
+from smalearn.course.exercises.ch11_scores import block_level, level_scores, shared_levels
 from smalearn.course.plots.weights import gallery
 from smalearn.data import zen_of_python
 from smalearn.fast import executed_macs, multilevel_attention
@@ -41,7 +41,7 @@ from smalearn.testing import assert_close, random_tensors, relative_rms
 
 matplotlib.use("Agg")
 
-CHAPTER = Path(__file__).parents[2] / "chapters/08_multilevel_attention.ipynb"
+CHAPTER = Path(__file__).parents[2] / "chapters/11_multilevel_attention.ipynb"
 F64 = torch.float64
 PAPER, EQUAL = (32, 8, 6, 4, 4, 4, 4, 2), (8,) * 8
 ALLOCATIONS = {
@@ -203,7 +203,7 @@ def test_levels_are_quadratic_and_pooling_is_not():
     assert slope(lengths, [space["pooled_macs"](T, 64) for T in lengths]) == pytest.approx(1.5, abs=1e-12)
 
 
-@pytest.mark.claim("003:hierarchical", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:hierarchical", "smalearn.multilevel.scores.multilevel_scores")
 def test_pooling_compares_other_things():
     Q, K = normal((16, 6), (16, 6))
     assert_close(multilevel_scores(Q, K, (6, 0, 0), (16, 8, 4)), Q @ K.mT)
@@ -219,8 +219,8 @@ def test_pooling_compares_other_things():
 # --------------------------------------------------------------------------------------------------- the scores
 
 
-@pytest.mark.claim("003:two-level", "smalearn.multilevel.multilevel_scores")
-@pytest.mark.claim("003:two-level", "smalearn.course.exercises.ch08_scores.shared_levels")
+@pytest.mark.claim("003:two-level", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:two-level", "smalearn.course.exercises.ch11_scores.shared_levels")
 def test_two_levels_are_two_forms():
     D, r_1, r_2 = 9, 2, 3
     X, L_1, R_1, L_2, R_2 = normal((14, D), (D, r_1), (D, r_1), (D, r_2), (D, r_2))
@@ -234,8 +234,8 @@ def test_two_levels_are_two_forms():
 
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
-@pytest.mark.claim("003:eq9", "smalearn.multilevel.multilevel_scores")
-@pytest.mark.claim("003:eq9", "smalearn.course.exercises.ch08_scores.level_scores")
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:eq9", "smalearn.course.exercises.ch11_scores.level_scores")
 def test_equation_9_pair_by_pair(name):
     ranks, block_lens = ALLOCATIONS[name]
     X, L, R = normal((13, 7), (7, sum(ranks)), (7, sum(ranks)))
@@ -250,7 +250,7 @@ def test_equation_9_pair_by_pair(name):
 
 @pytest.mark.parametrize(("length", "block_lens"), [(16, (16, 8, 4, 2)), (11, (12, 6, 3)), (10, (30, 10, 5, 1))])
 @pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
-@pytest.mark.claim("003:eq9", "smalearn.course.exercises.ch08_scores.shared_levels")
+@pytest.mark.claim("003:eq9", "smalearn.course.exercises.ch11_scores.shared_levels")
 def test_d_is_a_distance_in_a_tree(length, block_lens):
     d = level_counts(length, block_lens)
     assert torch.equal(d, shared_levels(length, block_lens))
@@ -265,7 +265,7 @@ def test_neighbours_may_be_far():
     assert (d[0, 1], d[7, 8]) == (4, 1)
 
 
-@pytest.mark.claim("003:batched-score", "smalearn.fast.multilevel.batched_scores")
+@pytest.mark.claim("003:batched-score", "smalearn.multilevel.scores.batched_scores")
 def test_batched_products_are_equation_9_with_its_gradients():
     T, D, ranks, block_lens = 16, 12, (2, 2, 2, 2), (16, 8, 4, 2)
     X, L, R, dS = normal((T, D), (D, 8), (D, 8), (T, T))
@@ -288,7 +288,7 @@ def test_attention_in_levels_without_all_scores(causal):
     assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), expected)
 
 
-@pytest.mark.claim("003:batched-score", "smalearn.course.exercises.ch08_parts.merge")
+@pytest.mark.claim("003:batched-score", "smalearn.course.exercises.ch11_parts.merge")
 def test_the_recursion_of_the_chapter():
     space = {"torch": torch, "math": math, "merge": merge}
     exec(cells()["recursion-run"], space)
@@ -334,7 +334,7 @@ def test_one_level_is_standard_and_any_length_will_do():
         assert_close(multilevel_attention(q, k, v, (3, 3), (20, 10)), expected)
 
 
-@pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.scores.multilevel_scores")
 @pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.levels.level_counts")
 def test_blocks_may_follow_the_text():
     space = {"torch": torch, "zen_of_python": zen_of_python, "level_counts": level_counts}
@@ -371,7 +371,7 @@ SHARES = {
 
 @pytest.mark.parametrize("name", SHARES)
 @pytest.mark.claim("003:mlr-flops", "smalearn.multilevel.levels.score_macs")
-@pytest.mark.claim("003:mlr-flops", "smalearn.course.exercises.ch08_costs.causal_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.course.exercises.ch11_costs.causal_macs")
 def test_what_scores_cost(name):
     ranks = parse_ranks(name)
     blocks, share = halving_blocks(1024, len(ranks)), sum(rank / 2**level for level, rank in enumerate(ranks))
@@ -409,7 +409,7 @@ def test_multiply_adds_that_are_really_executed():
     ("ranks", "block_lens", "T"), [((4, 2, 1, 1), (32, 16, 8, 4), 29), ((3, 0, 2), (30, 15, 5), 30)]
 )
 @pytest.mark.claim("003:key-cache", "smalearn.multilevel.cache.KeyCache.read")
-@pytest.mark.claim("003:key-cache", "smalearn.course.exercises.ch08_costs.kept_keys")
+@pytest.mark.claim("003:key-cache", "smalearn.course.exercises.ch11_costs.kept_keys")
 def test_decoding_forgets_keys_and_changes_no_score(ranks, block_lens, T):
     features = sum(ranks)
     Q, K, V = normal((T, features), (T, features), (T, 3))
@@ -482,7 +482,7 @@ def defect(rotated, ranks):
 
 
 @pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope_levels")
-@pytest.mark.claim("003:rope", "smalearn.course.exercises.ch08_parts.rotate_levels")
+@pytest.mark.claim("003:rope", "smalearn.course.exercises.ch11_parts.rotate_levels")
 def test_levels_and_rotations_are_compatible_where_no_pair_is_cut():
     (x,) = normal((16, 8))
     for ranks in ((4, 2, 2), (2, 0, 6), (8,)):
@@ -511,9 +511,9 @@ def nested(rng, length, levels):
 
 
 @pytest.mark.parametrize("levels", range(1, 6))
-@pytest.mark.claim("003:lemmaD1", "smalearn.fast.multilevel.batched_scores")
-@pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.multilevel_scores")
-@pytest.mark.claim("003:lemmaD1", "smalearn.course.exercises.ch08_scores.block_level")
+@pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.scores.batched_scores")
+@pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:lemmaD1", "smalearn.course.exercises.ch11_scores.block_level")
 def test_lemma_D1_for_any_number_of_levels(levels):
     rng, length, D = random.Random(levels), 17, 6
     ranks = tuple(rng.choice((1, 2, 3)) for _ in range(levels))
@@ -536,9 +536,9 @@ def test_lemma_D1_for_any_number_of_levels(levels):
     assert_close(multilevel_scores(Q, K, ranks, blocks), sums)
 
 
-@pytest.mark.claim("003:eq18-25", "smalearn.fast.multilevel.batched_scores")
-@pytest.mark.claim("003:eq26", "smalearn.fast.multilevel.batched_scores")
-@pytest.mark.claim("003:eq26", "smalearn.multilevel.multilevel_scores")
+@pytest.mark.claim("003:eq18-25", "smalearn.multilevel.scores.batched_scores")
+@pytest.mark.claim("003:eq26", "smalearn.multilevel.scores.batched_scores")
+@pytest.mark.claim("003:eq26", "smalearn.multilevel.scores.multilevel_scores")
 def test_the_proof_for_two_levels_line_by_line():
     X, L_1, L_2, R_1, R_2 = normal((10, 7), (7, 3), (7, 2), (7, 3), (7, 2))
     X_1, X_2 = X[:5], X[5:]
@@ -558,7 +558,7 @@ def test_the_proof_for_two_levels_line_by_line():
     assert_close(S[1, 8], X[1] @ (L_1 @ R_1.mT) @ X[8])
 
 
-@pytest.mark.claim("003:fig1b", "smalearn.course.exercises.ch08_scores.block_level")
+@pytest.mark.claim("003:fig1b", "smalearn.course.exercises.ch11_scores.block_level")
 @pytest.mark.claim("003:fig1b", "smalearn.multilevel.levels.level_counts")
 def test_the_panels_of_the_figure_sum_to_the_scores(capsys):
     space = {"torch": torch, "random_tensors": random_tensors, "relative_rms": relative_rms, "gallery": gallery}
