@@ -8,9 +8,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from smalearn.course.site import build
+from smalearn.course.workbook.notebook import chapters
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
+FOLDER = ROOT / "chapters"
+CHAPTERS = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in chapters(FOLDER)]
 PAGES = ["index", *CHAPTERS, "claims", "reference"]
 MEGABYTE = 1 << 20
 

@@ -17,7 +17,7 @@ from smalearn.course.widgets import StateExplorer
 from smalearn.course.workbook import notebook
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+CHAPTERS = notebook.chapters(ROOT / "chapters")
 
 
 def course(folder, chapter=CHAPTERS[3]):
@@ -159,6 +159,27 @@ def test_it_builds_from_the_command_line_and_again(tmp_path, monkeypatch, capsys
     assert (tmp_path / "out" / f"{CHAPTERS[3].stem}.html").exists()
 
 
+def test_the_appendix_has_a_page_in_its_folder(tmp_path):
+    (tmp_path / "course").mkdir()
+    appendix = CHAPTERS[-1]
+    folder, place = course(tmp_path / "course"), f"appendix/{appendix.name}"
+    (folder / "chapters/appendix").mkdir()
+    shutil.copy(appendix, folder / "chapters/appendix")
+    readme = (folder / "README.md").read_text(encoding="utf-8").replace("[one]", f"[atlas](chapters/{place}) [one]")
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+    site.build(folder, tmp_path / "out", "owner/name")
+    page = tmp_path / "out" / place.replace("ipynb", "html")
+    text = page.read_text(encoding="utf-8")
+    assert f"/blob/gh-pages/{pages.COLAB}/{place}" in text
+    assert f"urlpath=lab/tree/chapters/{place}" in text
+    for link in ("_static/WeightExplorer.js", f"notebooks/{place}"):
+        assert f'"../{link}"' in text
+        assert (page.parent / ".." / link).is_file()
+    assert (tmp_path / "out" / pages.COLAB / place).is_file()
+    for name in ("index", "claims"):
+        assert place.replace("ipynb", "html") in (tmp_path / "out" / f"{name}.html").read_text(encoding="utf-8")
+
+
 def test_nothing_of_the_readers_own_is_replaced(tmp_path):
     (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match=r"site: .* has files that are no site"):
@@ -232,6 +253,8 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out.startswith("000:eq15b-cost")
     assert out.count("\n  chapter ") == 1
+    assert cli.main(["claims", "003:mup-rule"]) == 0
+    assert "\n  appendix A, 7 · Starting and learning at every width; " in capsys.readouterr().out
     assert cli.main(["claims", "phlogiston"]) == 0
     assert capsys.readouterr().out == "no claim has 'phlogiston' in it\n"
 

@@ -42,8 +42,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         from sphinx.util.docutils import docutils_namespace
     except ImportError as error:
         raise ImportError(f'site: {error.name} is not installed; run: python -m pip install -e ".[site]"') from error
-    chapters = notebook.files(course / "chapters")
-    if not chapters:
+    if not (chapters := notebook.chapters(course / "chapters")):
         raise ValueError(f"site: there are no chapters in {course / 'chapters'}")
     if repository is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise ValueError(f"site: repository must be owner/name, got {repository!r}")
@@ -72,29 +71,30 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
 def _sources(course, chapters, source, repository):
     """Write what Sphinx reads: a notebook for each chapter, the other pages, scripts of the explorers, downloads."""
     shutil.copytree(STATIC, source / "static")
-    for name in ("notebooks", COLAB):
-        (source / "extra" / name).mkdir(parents=True)
+    places = {path: path.relative_to(course / "chapters").as_posix() for path in chapters}
     used = set()
-    for path in chapters:
-        shown, names = chapter(path, repository)
+    for path, place in places.items():
+        shown, names = chapter(path, repository, place)
         used |= names
-        notebook.write(source / path.name, notebook.dump(shown))
-        shutil.copy(path, source / "extra" / "notebooks")
+        files = {place: notebook.dump(shown), f"extra/notebooks/{place}": path.read_bytes()}
         if repository:
-            notebook.write(source / "extra" / COLAB / path.name, notebook.dump(colab(path, repository)))
+            files[f"extra/{COLAB}/{place}"] = notebook.dump(colab(path, repository))
+        for name, data in files.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            notebook.write(source / name, data)
     for name in used:
         (source / "static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
-    pages = {"claims.md": concordance(course), "reference.md": reference(), "index.md": _index(course, chapters)}
+    pages = {"claims.md": concordance(course), "reference.md": reference(), "index.md": _index(course, places.values())}
     for name, text in pages.items():
         (source / name).write_text(text, encoding="utf-8")
     shutil.copytree(course / "assets", source / "assets", ignore=shutil.ignore_patterns("*.json"))
 
 
-def _index(course, chapters):
+def _index(course, places):
     """The README's beginning, with links to the pages in place of files, and the order of the pages."""
     text = (course / "README.md").read_text(encoding="utf-8").split("\n## While you work")[0]
-    text = re.sub(r"\(chapters/(\w+)\.ipynb\)", r"(\1.ipynb)", text)
-    order = "\n".join([path.stem for path in chapters] + ["claims", "reference"])
+    text = re.sub(r"\(chapters/([\w/]+\.ipynb)\)", r"(\1)", text)
+    order = "\n".join([place.removesuffix(".ipynb") for place in places] + ["claims", "reference"])
     return f"{text}\n\n```{{toctree}}\n:hidden:\n\n{order}\n```\n"
 
 

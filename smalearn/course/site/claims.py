@@ -29,7 +29,7 @@ class Claim:
         id: the source's number and a short name, "000:eq10".
         source: where it stands.
         statement: what is claimed.
-        chapter: number of the chapter that derives it.
+        chapter: number of the chapter that derives it, or letter of the appendix.
         section: heading there below which its test, an exercise on it or its function is first named; "" if none is.
         erratum: what is wrong or missing in the source; "" if nothing is.
         tests: names of the tests that pin it; none while it is planned.
@@ -64,7 +64,7 @@ def claims(course: Path) -> list[Claim]:
     listed = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
     marks, recorded = _marks(course / "tests" / "claims"), course / "assets" / "results" / "claims.json"
     residuals = json.loads(recorded.read_text(encoding="utf-8"))["residuals"] if recorded.exists() else {}
-    sections = {file.name[:2]: list(_sections(file)) for file in notebook.files(course / "chapters")}
+    sections = {number: list(_sections(file)) for number, file in _files(course).items()}
     return [_claim(entry, marks.get(entry["id"], []), residuals, sections) for entry in listed]
 
 
@@ -83,6 +83,11 @@ def _claim(entry, marks, residuals, sections):
         functions=functions,
         residual=residuals.get(entry["id"]),
     )
+
+
+def _files(course):
+    """Number, or letter, of every chapter and its file."""
+    return {file.stem.partition("_")[0]: file for file in notebook.chapters(course / "chapters")}
 
 
 def _marks(folder):
@@ -123,10 +128,15 @@ def table(found: Sequence[Claim], pattern: str = "") -> str:
         text = " ".join([claim.id, claim.statement, *claim.functions, *claim.tests])
         if pattern.lower() in text.lower():
             lines += [f"{claim.id}  ({claim.source})", f"  {claim.statement}"]
-            lines += [f"  chapter {claim.chapter}{f', {claim.section}' * bool(claim.section)}; {_held(claim)}"]
+            lines += [f"  {_named(claim)}{f', {claim.section}' * bool(claim.section)}; {_held(claim)}"]
             lines += [f"  {function}: {', '.join(claim.tests)}" for function in claim.functions[:1]]
             lines += [f"  source corrected: {claim.erratum}"] * bool(claim.erratum)
     return "\n".join(lines) or f"no claim has {pattern!r} in it"
+
+
+def _named(claim):
+    """Chapter and number, or appendix and letter."""
+    return f"{'chapter' if claim.chapter.isdigit() else 'appendix'} {claim.chapter}"
 
 
 def _held(claim):
@@ -141,13 +151,14 @@ def _held(claim):
 def page(course: Path) -> str:
     """Markdown: an entry for each claim, source by source."""
     found = claims(course)
-    files = {file.name[:2]: file.name for file in notebook.files(course / "chapters")}
+    folder = course / "chapters"
+    places = {number: file.relative_to(folder).as_posix() for number, file in _files(course).items()}
     parts = ["# Concordance", _introduction(found)]
     for number, title in SOURCES.items():
         parts += [f"## {number}", title]
         for claim in found:
             if claim.id.startswith(number):
-                parts += _entry(claim, files)
+                parts += _entry(claim, places)
     return "\n\n".join(parts) + "\n"
 
 
@@ -164,13 +175,15 @@ def _introduction(found):
     ) + error * any(claim.residual is not None for claim in found)
 
 
-def _entry(claim, files) -> Iterator[str]:
+def _entry(claim, places) -> Iterator[str]:
     """What is claimed and corrected, and where it is derived and tested."""
     yield f"### {claim.id}"
     yield f"{_prose(claim.statement)} *({_prose(claim.source)})*"
     if claim.erratum:
         yield f"> **Correction.** {_prose(claim.erratum)}"
-    place = f"[Chapter {claim.chapter}]({files[claim.chapter]})" if claim.chapter in files else "Not yet in a chapter"
+    name = _named(claim)
+    known = claim.chapter in places
+    place = f"[{name[0].upper()}{name[1:]}]({places[claim.chapter]})" if known else "Not yet in a chapter"
     parts = [place + (f", {_prose(claim.section)}" if claim.section else "")]
     parts += [", ".join(f"`{name}`" for name in claim.functions + claim.tests)] * bool(claim.tests)
     yield " · ".join([*parts, _held(claim)] if _held(claim) != "tested" else parts)

@@ -51,13 +51,14 @@ def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
         raise ValueError(f"explorer cell needs more than the setup: {type(error).__name__}: {error}") from error
 
 
-def html(widget: ipywidgets.DOMWidget, picture: str, text: str) -> str:
+def html(widget: ipywidgets.DOMWidget, picture: str, text: str, up: str = "") -> str:
     """The place of an explorer: the still picture, which the script replaces, and the state.
 
     Args:
         widget: the explorer.
         picture: its still picture, a PNG in base64.
         text: what the picture shows.
+        up: from the page to the folder of the site, "../" for each folder that it is in.
     """
     import ipywidgets
 
@@ -68,7 +69,7 @@ def html(widget: ipywidgets.DOMWidget, picture: str, text: str) -> str:
     name = type(widget).__name__
     return (
         f'<div class="explorer" data-explorer="{name}">{still}</div>'
-        f'<script type="application/json">{data}</script><script src="_static/{name}.js"></script>'
+        f'<script type="application/json">{data}</script><script src="{up}_static/{name}.js"></script>'
     )
 
 

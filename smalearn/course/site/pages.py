@@ -18,12 +18,13 @@ COLAB_LACKS = ("einops", "anywidget", "pooch")
 """Of what the package and its extra `lab` need, that which Colab has not."""
 
 
-def chapter(path: Path, repository: str | None = None) -> tuple[notebook.Notebook, set[str]]:
+def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple[notebook.Notebook, set[str]]:
     """What the page of a chapter is made from.
 
     Args:
         path: the chapter, with its outputs.
         repository: "owner/name" on GitHub, for buttons that run the chapter elsewhere.
+        place: where the chapter is in the course's folder of chapters, and its page on the site; its name if "".
 
     Returns:
         A notebook for myst-nb, and the names of the explorers in it.
@@ -35,15 +36,16 @@ def chapter(path: Path, repository: str | None = None) -> tuple[notebook.Noteboo
         raise ValueError(f"site: {path} is no notebook")
     setup = [cell["source"] for cell in source["cells"] if "setup" in cell["metadata"].get("tags", [])]
     checks = {cells[-1]["id"]: id for id, cells in notebook.exercises(source).items()}
+    place = place or path.name
     cells, used = [], set()
     for cell in source["cells"]:
         name = explorers.shown(cell)
         if name is not None:
             used.add(name)
-            cell = _live(cell, setup)
+            cell = _live(cell, setup, _up(place))
         cells.append(cell)
         if len(cells) == 1:
-            cells.append(_markdown("buttons", _buttons(path.name, repository)))
+            cells.append(_markdown("buttons", _buttons(place, repository)))
         if cell.get("id") in checks:
             exercise = registry()[checks[cell["id"]]]
             cells.append(_markdown(f"help-{cell['id']}", "\n\n".join(_help(exercise))))
@@ -78,23 +80,28 @@ def _markdown(id, text):
     return {"cell_type": "markdown", "id": id, "metadata": {}, "source": text}
 
 
-def _live(cell, setup):
+def _up(place):
+    """From a page to the folder of the site."""
+    return "../" * place.count("/")
+
+
+def _live(cell, setup, up):
     """The cell with its explorer in the place of the still picture."""
     cell = copy.deepcopy(cell)
     text = cell["metadata"].get("mystnb", {}).get("image", {}).get("alt", "")
     for output in cell["outputs"]:
         if picture := output.get("data", {}).get("image/png"):
             widget = explorers.made(setup, cell["source"])
-            output["data"] = {"text/html": explorers.html(widget, "".join(picture).strip(), text)}
+            output["data"] = {"text/html": explorers.html(widget, "".join(picture).strip(), text, up)}
     return cell
 
 
-def _buttons(name, repository):
+def _buttons(place, repository):
     """Links to the notebook, and to where it runs."""
-    links = {f"notebooks/{name}": "Download this notebook"}
+    links = {f"{_up(place)}notebooks/{place}": "Download this notebook"}
     if repository:
-        links[f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{COLAB}/{name}"] = "Open in Colab"
-        links[f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/chapters/{name}"] = "Open in Binder"
+        links[f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{COLAB}/{place}"] = "Open in Colab"
+        links[f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/chapters/{place}"] = "Open in Binder"
     return '<p class="buttons">' + "".join(f'<a href="{link}">{text}</a>' for link, text in links.items()) + "</p>"
 
 
