@@ -22,7 +22,7 @@ def qkv(target=T, source=S, features=N, head_dim=P, leading=()):
     return random_tensors([(*leading, target, features), (*leading, source, features), (*leading, source, head_dim)])
 
 
-@pytest.mark.claim("000:eq9", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("000:eq9", "smalearn.kernel_attention.attention.softmax_attention")
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("leading", [(), (2, 3)])
 def test_general_attention_is_three_products(sizes, leading):
@@ -37,7 +37,7 @@ def test_general_attention_is_three_products(sizes, leading):
     assert_close(softmax_attention(Q, K, V), expected)
 
 
-@pytest.mark.claim("000:softmax-attention", "smalearn.kernel_attention.softmax_weights")
+@pytest.mark.claim("000:softmax-attention", "smalearn.kernel_attention.attention.softmax_weights")
 def test_softmax_is_exp_then_normalisation_over_the_sources():
     Q, K, V = qkv()
     M = softmax_weights(Q, K)
@@ -55,7 +55,7 @@ def test_softmax_is_exp_then_normalisation_over_the_sources():
     assert_close(softmax_weights(1e3 * Q, K).sum(-1), torch.ones(T, dtype=torch.float64))
 
 
-@pytest.mark.claim("000:self-attention", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("000:self-attention", "smalearn.kernel_attention.attention.softmax_attention")
 def test_self_attention_projects_one_input():
     X, W_Q, W_K, W_V = random_tensors([(T, 4), (4, N), (4, N), (4, P)])
     token_by_token = [torch.stack([x @ W for x in X]) for W in (W_Q, W_K, W_V)]
@@ -153,7 +153,7 @@ def test_masked_attention_is_a_double_loop():
     assert_close(sma_quadratic(Q, K, V, L), expected)
 
 
-@pytest.mark.claim("000:eq10", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("000:eq10", "smalearn.kernel_attention.attention.softmax_attention")
 def test_with_exp_scores_and_the_normaliser_it_is_causal_softmax_attention():
     Q, K, V = qkv(6, 6)
     weights = CausalMask(6).dense(torch.float64) * (Q @ K.mT).exp()
@@ -271,7 +271,7 @@ def test_a_running_sum_moves_the_crossover(features, head_dim):
         assert (linear < quadratic) == (length > crossover)
 
 
-@pytest.mark.claim("002:softmax-attention", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("002:softmax-attention", "smalearn.kernel_attention.attention.softmax_attention")
 def test_unscaled_softmax_attention():
     Q, K, V = qkv(6, 6)
     assert_close(softmax_attention(Q, K, V), torch.softmax(Q @ K.mT, -1) @ V)
@@ -287,7 +287,7 @@ def test_its_two_products_cost_their_sizes():
     assert [double[i].macs // steps[i].macs for i in (0, 2)] == [4, 4]
 
 
-@pytest.mark.claim("002:causal-softmax-training", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("002:causal-softmax-training", "smalearn.kernel_attention.attention.softmax_attention")
 def test_the_mask_belongs_outside_the_exponential():
     Q, K, V = qkv(6, 6)
     L = CausalMask(6).dense(torch.float64)
@@ -307,7 +307,7 @@ def test_the_mask_belongs_outside_the_exponential():
     assert torch.equal(ours[:-1], torch.zeros(5, P, dtype=torch.float64))
 
 
-@pytest.mark.claim("002:causal-softmax-inference", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("002:causal-softmax-inference", "smalearn.kernel_attention.attention.softmax_attention")
 def test_decoding_with_a_growing_cache_is_training():
     Q, K, V = qkv(6, 6)
     expected = torch.zeros(6, P, dtype=torch.float64)

@@ -80,7 +80,7 @@ def test_exp_has_a_feature_map_without_end():
     assert_close(kernel(PowerSeries.exp(3, 16), Q, K), x.exp())
 
 
-@pytest.mark.claim("000:kernel-attention", "smalearn.kernel_attention.kernel_attention")
+@pytest.mark.claim("000:kernel-attention", "smalearn.kernel_attention.attention.kernel_attention")
 @pytest.mark.parametrize("name", MAPS)
 def test_a_kernel_takes_the_place_of_the_activation(name):
     phi, entry = MAPS[name]
@@ -248,7 +248,7 @@ def test_linear_randomized_attention():
     assert fourier > 1.5
 
 
-@pytest.mark.claim("000:linformer", "smalearn.kernel_attention.linformer")
+@pytest.mark.claim("000:linformer", "smalearn.kernel_attention.attention.linformer")
 def test_linformer_has_rank_k_and_cannot_be_causal():
     Q, K, V, E, P, random = random_tensors([(32, 8), (32, 8), (32, 4), (6, 32), (6, 32), (32, 32)])
     eye = torch.eye(32, dtype=torch.float64)
@@ -267,8 +267,8 @@ def test_linformer_has_rank_k_and_cannot_be_causal():
     assert (linformer(Q, K, changed, E, P) - linformer(Q, K, V, E, P))[0].abs().max() > 0.01
 
 
-@pytest.mark.claim("000:nystromformer", "smalearn.kernel_attention.nystrom")
-@pytest.mark.claim("000:nystromformer", "smalearn.kernel_attention.iterated_pinv")
+@pytest.mark.claim("000:nystromformer", "smalearn.kernel_attention.attention.nystrom")
+@pytest.mark.claim("000:nystromformer", "smalearn.kernel_attention.attention.iterated_pinv")
 def test_nystrom_attention():
     Q, K, V = random_tensors([(16, 8), (16, 8), (16, 4)])
     assert_close(nystrom(Q, K, V, 16, iterations=40), softmax_attention(Q, K, V), 1e-10)
@@ -294,7 +294,7 @@ def test_nystrom_attention():
     assert_close(nystrom(Q, K, K, 5, iterations=12), A @ K)
 
 
-@pytest.mark.claim("003:scatterbrain", "smalearn.kernel_attention.softmax_weights")
+@pytest.mark.claim("003:scatterbrain", "smalearn.kernel_attention.attention.softmax_weights")
 def test_sparse_plus_low_rank_beats_either_alone():
     t = 2 * math.pi * torch.arange(128, dtype=torch.float64) / 128
     place, eye = torch.stack([t.cos(), t.sin()], -1), torch.eye(128, dtype=torch.float64)
@@ -343,7 +343,7 @@ def test_one_map_on_both_sides_needs_a_positive_definite_kernel():
 
 
 @pytest.mark.claim("004:softmax-infinite-n", "smalearn.kernel_attention.series.PowerSeries._key")
-@pytest.mark.claim("004:softmax-infinite-n", "smalearn.kernel_attention.softmax_weights")
+@pytest.mark.claim("004:softmax-infinite-n", "smalearn.kernel_attention.attention.softmax_weights")
 def test_the_rank_of_exp_grows_with_the_points():
     for n in (5, 10, 20, 40):
         (X,) = random_tensors([(n, 3)])

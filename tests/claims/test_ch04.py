@@ -263,7 +263,7 @@ def test_toeplitz_cost_is_t_log_t():
 
 
 @pytest.mark.claim("000:alibi", "smalearn.masks.presets.alibi_slopes")
-@pytest.mark.claim("000:alibi", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("000:alibi", "smalearn.kernel_attention.attention.softmax_attention")
 @pytest.mark.parametrize("heads", [1, 4, 8])
 def test_alibi_is_a_decay_mask(heads):
     Q, K, V = random_tensors([(heads, T, N), (heads, T, N), (heads, T, P)])

@@ -492,7 +492,7 @@ def test_the_recurrence_is_linear_in_length(structure):
     assert slope(lambda length: counted(structure, length)[1], 10, 80) == pytest.approx(1)
 
 
-@pytest.mark.claim("004:matrix-transformation", "smalearn.kernel_attention.softmax_attention")
+@pytest.mark.claim("004:matrix-transformation", "smalearn.kernel_attention.attention.softmax_attention")
 @pytest.mark.claim("004:matrix-transformation", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_examples_of_matrix_transformations():
     cells = shown("recurrence-loop", "gallery-layers")
