@@ -148,7 +148,8 @@ def test_inline_rendering():
 
 def test_matplotlib_is_imported_by_pictures_only():
     code = (
-        "import sys; from smalearn.course import plots; assert 'matplotlib' not in sys.modules; plots.attends([[1.0]], 'a', 0)"
+        "import sys; from smalearn.course import plots; assert 'matplotlib' not in sys.modules; "
+        "plots.attends([[1.0]], 'a', 0)"
     )
     subprocess.run([sys.executable, "-c", code + "; assert 'matplotlib' not in sys.modules"], check=True)
 

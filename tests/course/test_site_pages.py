@@ -239,7 +239,7 @@ def test_claims_know_their_chapter_their_tests_and_their_error():
     found = {claim.id: claim for claim in site.claims(ROOT)}
     one = found["000:softmax-attention"]
     assert one.chapter == "01"
-    assert one.functions == ("smalearn.kernel_attention.softmax_weights",)
+    assert one.functions == ("smalearn.kernel_attention.attention.softmax_weights",)
     assert one.tests == ("test_softmax_is_exp_then_normalisation_over_the_sources",)
     assert one.section
     assert one.residual < 1e-12
