@@ -172,15 +172,39 @@ def test_cells_of_the_learners_own_stay_in_the_old_file_and_are_counted(course):
     assert "  Cells that you wrote or changed stay in work/09_kernel.ipynb: 1." in sync(course)
 
 
+def newer(course, name):
+    """The same chapter with another text."""
+    path = course / f"chapters/{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[0].source += "\n\nA newer edition."
+    nbformat.write(notebook, path)
+
+
+def test_the_new_numbers_are_told_once(course):
+    sync(course)
+    newer(course, "10_scoring")
+    assert sync(course) == ["There is a newer 10_scoring.ipynb: it is beside yours, as work/10_scoring.new.ipynb."]
+
+
+def test_what_a_chapter_lost_stands_at_its_end_wherever_its_first_exercise_went(course):
+    answer = solve(course, "06_duality", "6.4")
+    left = {"6.7": FIRST["06_duality"]["6.7"]}
+    publish(course / "chapters", {"05_before": {"5.1": FIRST["06_duality"]["6.1"]}, "06_duality": left})
+    assert sync(course) == [
+        "05_before.ipynb is new.",
+        "  New numbers since work/06_duality.ipynb, which stays as it is: 6.1 is 5.1.",
+        "There is a newer 06_duality.ipynb: it is beside yours, as work/06_duality.new.ipynb.",
+        "  No longer in the chapter, so your answers are at its end: 6.4.",
+    ]
+    assert read(course, "06_duality.new").cells[-1].source == answer
+
+
 def test_what_is_gone_stays_at_the_end_from_one_version_to_the_next(course):
     gone = solve(course, "07_scoring", "7.9")
     sync(course)
     (course / "work/07_scoring.ipynb").unlink()
     for edition in ("", ".new"):
-        path = course / "chapters/10_scoring.ipynb"
-        notebook = nbformat.read(path, as_version=4)
-        notebook.cells[0].source += "\n\nA newer edition."
-        nbformat.write(notebook, path)
+        newer(course, "10_scoring")
         assert sync(course)[1:] == ["  No longer in the chapter, so your answers are at its end: 7.9."]
         assert read(course, "10_scoring.new").cells[-1].source == gone
         (course / f"work/10_scoring{edition}.ipynb").unlink()

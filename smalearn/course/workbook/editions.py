@@ -63,7 +63,7 @@ def renumbered(notebook: Notebook, course: Course) -> Notebook:
     """
     groups = _named(notebook)
     now = {label: _now(*label, names, course) for label, names in groups.items()}
-    moved = any(key and " " not in key and key != id for (id, _), key in now.items())
+    moved = any(key and key != id for (id, _), key in now.items())
     cells = []
     for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
         if label:
@@ -88,7 +88,7 @@ def outcomes(notebook: Notebook, course: Course) -> Iterator[tuple[str, str]]:
     What was checked is what the output says, "✓ 7.1 Level by level: …". Where the function belongs to another exercise,
     as when a cell of an earlier edition is run in a later one, the outcome counts for none.
     """
-    for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
+    for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             match output:
                 case {
@@ -98,8 +98,7 @@ def outcomes(notebook: Notebook, course: Course) -> Iterator[tuple[str, str]]:
                     }
                 }:
                     said = re.match(rf"[✓✗] {re.escape(id)} (.+?): ", text)
-                    title = said[1] if said else label[1] if label and label[0] == id else ""
-                    if now := _now(id, title, _names([cell]), course):
+                    if now := _now(id, said[1] if said else "", _names([cell]), course):
                         yield now, outcome
 
 
@@ -107,10 +106,9 @@ def _labels(notebook: Notebook) -> list[tuple[str, str] | None]:
     """Number and title of the exercise that each cell belongs to; "" for a title that is not there."""
     texts = [cell["source"] if cell["cell_type"] == "markdown" else "" for cell in notebook["cells"]]
     found = [dict(TITLE.findall(text)) for text in texts]
-    titles = {
-        id: title for one in reversed(found) for id, title in one.items()
-    }  # the first of each, for cells above it
-    labels = []
+    labels, titles = [], {}
+    for one in reversed(found):
+        titles |= one  # the first of each, for cells above it
     for cell, one in zip(notebook["cells"], found, strict=True):
         titles |= one
         id = cell["metadata"].get("exercise")
