@@ -86,7 +86,7 @@ def reset(args: argparse.Namespace) -> int:
     """Put a chapter, or one exercise in it, back to what is published, after a backup.
 
     Args:
-        args: `chapter`, its number or file name, and `exercise`, an id or None.
+        args: `chapter`, its number, letter or file name, and `exercise`, an id or None.
 
     Returns:
         Exit status.
@@ -275,7 +275,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("progress", help="show how far you are")
     command.set_defaults(run=progress)
     command = commands.add_parser("reset", help="put a chapter or an exercise back, after a backup")
-    command.add_argument("chapter", help="its number, or the name of its file in work/")
+    command.add_argument("chapter", help="its number, A for the appendix, or the name of its file in work/")
     command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")
     command.set_defaults(run=reset)
     command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
@@ -314,7 +314,7 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=grade)
     command = commands.add_parser("export", help="write chapters for another grader; for teachers")
     command.add_argument("form", choices=["nbgrader"], help="whose form")
-    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, or the name of its file")
+    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number or A, or the name of its file")
     command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="for the class")
     command.set_defaults(run=export)
 
