@@ -19,7 +19,7 @@ MATHEMATICS = [
 ]
 WORKSHOP = [
     {"lab.bench", "course.plots"},
-    {"lab.experiments", "course.widgets", "course.exercises", "course.workbook", "course.doctor"},
+    {"lab.experiments", "course.widgets", "course.exercises", "course.workbook", "course.doctor", "course.server"},
     {"course.grading", "course.site"},
     {"course.cli"},
 ]

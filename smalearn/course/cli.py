@@ -47,13 +47,13 @@ def lab(args: argparse.Namespace) -> int:
     """Bring `work/` up to date with the chapters and open it in JupyterLab, with the course's settings.
 
     Args:
-        args: `passed_on`, the arguments for JupyterLab.
+        args: `log`, whether to show JupyterLab's log; `passed_on`, the arguments for JupyterLab.
 
     Returns:
         Exit status.
     """
     try:
-        from jupyterlab.labapp import main as jupyterlab
+        from smalearn.course.server import open_lab
     except ImportError:
         return _fail('lab: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
     try:
@@ -63,7 +63,7 @@ def lab(args: argparse.Namespace) -> int:
     print(*lines, sep="\n", end="\n" if lines else "")
     paths = [str(Path(".jupyter").absolute()), os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
-    return jupyterlab(args.passed_on) or 0
+    return open_lab(args.passed_on, args.log)
 
 
 @_in_course
@@ -259,6 +259,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)  # the terminal has written ^C
+        return 130
     return status
 
 
@@ -268,10 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"smalearn {__version__}")
     parser.set_defaults(run=lambda args: parser.print_help(sys.stderr) or 2)
     commands = parser.add_subparsers(metavar="command")
-    command = commands.add_parser(
-        "lab", help="open the course in JupyterLab", usage="smalearn lab [JupyterLab options]"
-    )
-    command.set_defaults(run=lab, passed_on=[])
+    _add_lab(commands)
     command = commands.add_parser("progress", help="show how far you are")
     command.set_defaults(run=progress)
     command = commands.add_parser("reset", help="put a chapter or an exercise back, after a backup")
@@ -299,6 +299,18 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=claims)
     _add_teaching(commands)
     return parser
+
+
+def _add_lab(commands: argparse._SubParsersAction) -> None:
+    """The sub-command that hands what it does not know to JupyterLab."""
+    command = commands.add_parser(
+        "lab",
+        help="open the course in JupyterLab",
+        usage="smalearn lab [--log] [options of JupyterLab, such as --no-browser --port 9999; --help-all lists them]",
+        allow_abbrev=False,
+    )
+    command.add_argument("--log", action="store_true", help="show JupyterLab's log in place of three lines")
+    command.set_defaults(run=lab, passed_on=[])
 
 
 def _add_teaching(commands: argparse._SubParsersAction) -> None:

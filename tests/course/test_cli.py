@@ -39,15 +39,23 @@ def publish(path, title, metadata):
 
 @pytest.fixture
 def jupyterlab(monkeypatch):
-    """Calls of JupyterLab, each its arguments and its search path of settings, instead of JupyterLab."""
-    calls = []
+    """Calls of JupyterLab, each its options and its search path of settings, instead of JupyterLab.
 
-    def main(arguments):
-        calls.append((arguments, os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)))
+    `jupyterlab.log` says whether the last one was to show its log.
+    """
 
-    labapp = types.ModuleType("jupyterlab.labapp")
-    labapp.main = main
-    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", labapp)
+    class Calls(list):
+        log = None
+
+    def open_lab(options, log):
+        calls.append((options, os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)))
+        calls.log = log
+        return 0
+
+    calls = Calls()
+    server = types.ModuleType("smalearn.course.server")
+    server.open_lab = open_lab
+    monkeypatch.setitem(sys.modules, "smalearn.course.server", server)
     return calls
 
 
@@ -62,6 +70,30 @@ def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab,
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
     cli.main(["lab"])
     assert jupyterlab == [([], [str(course / ".jupyter"), "elsewhere"])]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_lab_keeps_one_option_for_itself(course, jupyterlab, log):
+    assert cli.main(["lab", "--no-browser", *["--log"] * log, "--log-level=INFO", "--lo=3"]) == 0
+    assert jupyterlab[0][0] == ["--no-browser", "--log-level=INFO", "--lo=3"]
+    assert jupyterlab.log is log
+
+
+def test_lab_explains_its_options(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["lab", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "usage: smalearn lab [--log] [options of JupyterLab" in shown
+    assert "show JupyterLab's log in place of three lines" in shown
+
+
+def test_control_c_is_one_line(monkeypatch, capsys):
+    def report():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "report", report)
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"
 
 
 def test_lab_announces_newer_chapters(course, jupyterlab, capsys):
@@ -114,6 +146,7 @@ def test_a_command_finds_the_course_from_a_folder_in_it(course, jupyterlab, monk
 
 def test_lab_without_jupyterlab_says_what_to_install(course, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "jupyterlab.labapp", None)
+    monkeypatch.delitem(sys.modules, "smalearn.course.server", raising=False)
     assert cli.main(["lab"]) == 1
     assert '".[lab]"' in capsys.readouterr().err
 
