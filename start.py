@@ -1,9 +1,13 @@
 """The course in two commands, on any system with Python 3.11 or newer (on Windows: py start.py).
 
-    python start.py [options of JupyterLab]    install what is missing and open the course in JupyterLab
-    python start.py test [options of pytest]   install what is missing and test everything, or what the options select
+    python start.py [--log] [options of JupyterLab]   install what is missing and open the course in JupyterLab;
+                                                      --log shows JupyterLab's log
+    python start.py test [options of pytest]          install what is missing and test in a few minutes, or test what
+                                                      the options select
+    python start.py test --full                       test everything, with the required coverage; brings Chromium for
+                                                      the tests in a browser, where apt-get can
 
-All of it goes into the folder .venv beside this file. `python start.py install` only installs, for both commands.
+All else goes into the folder .venv beside this file. `python start.py install` only installs, for all of them.
 """
 
 # The standard library alone, and only syntax of Python 3.6: an old Python must get as far as saying that it is too old.
@@ -24,7 +28,9 @@ PINS = ROOT / "constraints.txt"
 OLDEST = (3, 11)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "--nbval-sanitize-with=tests/sanitize.cfg"]
-EVERYTHING = ["-n", "2", "--dist", "loadscope", "--cov"]  # which folders, and how much coverage: pyproject.toml
+ALL_FOLDERS = ["-n", "2", "--dist", "loadgroup"]  # which these are, and how much coverage is required: pyproject.toml
+QUICK = "SMALEARN_QUICK"  # with it a training of a chapter takes three steps
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "chrome", "msedge"]
 NO_BUILD = "No matching distribution found for torch"
 REMEDIES = {
     r"No space left|not enough space|Errno 28\b|WinError 112": "The disk is full: this needs 3 GB, and more with CUDA.",
@@ -135,14 +141,54 @@ def install(extras):
     STAMP.write_text(" ".join([stamp, *sorted(extras)]), encoding="utf-8")
 
 
-def run(*arguments):
-    """Run the Python of .venv to its end; Ctrl-C is left to it: JupyterLab asks back, pytest sums up."""
-    process = subprocess.Popen([str(PYTHON), *arguments], cwd=str(ROOT))
+def as_root():
+    """What makes a command run as root without a question, or nothing where that cannot be done."""
+    if os.geteuid() == 0:
+        return ["env"]
+    sudo = ["sudo", "--non-interactive"]
+    may = shutil.which("sudo") and not subprocess.run([*sudo, "true"], stderr=subprocess.DEVNULL).returncode
+    return [*sudo, "env"] if may else None
+
+
+def install_chromium():
+    """Install Chromium for the tests in a browser, through apt-get; what keeps it away, or nothing."""
+    if not shutil.which("apt-get"):
+        return "there is no apt-get to bring it"
+    prefix = as_root()
+    if not prefix:
+        return "apt-get needs root, or sudo without a password"
+    print("Installing Chromium, for the tests in a browser.")
+    for arguments in (["update"], ["install", "--no-install-recommends", "chromium"]):
+        command = [*prefix, "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--yes", *arguments]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        if subprocess.run(command, **pipes).returncode:
+            return "apt-get does not bring it"
+
+
+def run(*arguments, **options):
+    """Run the Python of .venv to its end; Ctrl-C is left to it: JupyterLab stops, pytest sums up."""
+    process = subprocess.Popen([str(PYTHON), *arguments], cwd=str(ROOT), **options)
     while True:
         try:
             return process.wait()
         except KeyboardInterrupt:
             continue
+
+
+def test(arguments):
+    """Run pytest: on what the arguments select, or else on all folders, in a few minutes or with --full; its status."""
+    environment = {name: value for name, value in os.environ.items() if name != QUICK}
+    coverage = []
+    if "--full" in arguments:
+        coverage = ["--cov"]
+        trouble = None if any(map(shutil.which, BROWSERS)) else install_chromium()
+        if trouble:
+            print("No Chromium here, and " + trouble + ": its tests are skipped, unless Playwright has its own.")
+    else:
+        environment[QUICK] = "1"
+    if not [argument for argument in arguments if argument != "--full"]:
+        arguments = [*ALL_FOLDERS, *coverage, *arguments]
+    return run("-m", "pytest", *NBVAL, *arguments, env=environment)
 
 
 def start(arguments):
@@ -152,7 +198,7 @@ def start(arguments):
     if command == "install":
         return 0
     if command == "test":
-        return run("-m", "pytest", *NBVAL, *(arguments[1:] or EVERYTHING))
+        return test(arguments[1:])
     return run("-m", "smalearn.course.cli", "lab", *arguments)
 
 

@@ -175,5 +175,19 @@ def test_the_workflow_tests_the_oldest_python_and_a_newer_one_on_three_systems()
     assert "[ubuntu-latest, macos-latest, windows-latest]" in workflow
 
 
-def test_ci_can_be_run():
+def test_ci_can_be_run_and_ends_with_the_closing_line_of_pytest():
     assert os.name == "nt" or os.access(ROOT / ".ci/run", os.X_OK)
+    commands = [line for line in lines(".ci/run") if not line.startswith("set ")]
+    assert commands == [
+        'cd "$(dirname "$0")/.."',
+        "export CI=true # a skip that tests/conftest.py does not list fails",
+        "python3 start.py install",
+        ".venv/bin/ruff check .",
+        ".venv/bin/ruff format --check .",
+        "python3 start.py test --full",
+    ]
+
+
+def test_other_systems_run_everything_too():
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    assert workflow.endswith("        run: python start.py test --full\n")

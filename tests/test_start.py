@@ -44,9 +44,15 @@ def bare(tmp_path):
 def start(bare, monkeypatch):
     """`bare`, except that pip, venv and programs only note that they were called.
 
-    `start.calls` is what was called; `start.answers` the complaints of the next calls of pip, none where it is empty.
+    `start.calls` is what was called; `start.answers` the complaints of the next calls of pip, none where it is empty;
+    `start.environment` that of the last program.
     """
     bare.calls, bare.answers = [], []
+
+    def run(*arguments, env=None):
+        bare.calls.append(list(arguments))
+        bare.environment = env
+        return 0
 
     def pip(*arguments):
         bare.calls.append(["pip", *arguments])
@@ -63,7 +69,9 @@ def start(bare, monkeypatch):
     monkeypatch.setattr(bare, "make_venv", make_venv)
     monkeypatch.setattr(bare, "python_in_venv", lambda: b"(3, 11)" if bare.PYTHON.exists() else b"")
     monkeypatch.setattr(bare, "cpu_index_helps", lambda: False)
-    monkeypatch.setattr(bare, "run", lambda *arguments: bare.calls.append(list(arguments)) or 0)
+    monkeypatch.setattr(bare, "run", run)
+    monkeypatch.setattr(bare, "install_chromium", lambda: bare.calls.append(["apt-get"]))
+    monkeypatch.setattr(bare.shutil, "which", lambda name: None)
     return bare
 
 
@@ -119,15 +127,49 @@ def test_lab_installs_and_passes_its_arguments_on(start):
     ]
 
 
-def test_test_runs_everything_with_coverage(start):
+def test_test_runs_the_default_set_without_coverage(start, monkeypatch):
+    monkeypatch.setenv("SMALEARN_QUICK", "whatever")
     assert start.main(["test"]) == 0
     assert start.calls[-2][2] == ".[bench,dev,lab,site]"
-    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadscope", "--cov"]
+    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadgroup"]
+    assert start.environment == {**os.environ, "SMALEARN_QUICK": "1"}
 
 
-def test_arguments_of_test_replace_the_default_selection(start):
-    assert start.main(["test", "tests/test_cli.py", "-k", "lab"]) == 0
-    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "tests/test_cli.py", "-k", "lab"]
+def test_test_full_runs_everything_with_coverage_and_brings_chromium(start, monkeypatch):
+    monkeypatch.setenv("SMALEARN_QUICK", "1")
+    assert start.main(["test", "--full"]) == 0
+    assert start.calls[-2] == ["apt-get"]
+    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadgroup", "--cov", "--full"]
+    assert start.environment.keys() == os.environ.keys() - {"SMALEARN_QUICK"}
+
+
+@pytest.mark.parametrize("arguments", [["tests/test_cli.py", "-k", "lab"], ["-x"], ["tests/browser", "--full"]])
+def test_arguments_of_test_replace_the_default_selection(start, arguments):
+    assert start.main(["test", *arguments]) == 0
+    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, *arguments]
+    assert ("SMALEARN_QUICK" in start.environment) == ("--full" not in arguments)
+    assert (["apt-get"] in start.calls) == ("--full" in arguments)
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome", "msedge"])
+def test_a_browser_that_is_there_is_not_installed(start, monkeypatch, name):
+    monkeypatch.setattr(start.shutil, "which", lambda wanted: wanted if wanted == name else None)
+    start.main(["test", "--full"])
+    assert ["apt-get"] not in start.calls
+
+
+def test_without_chromium_the_tests_run_all_the_same(start, monkeypatch, capsys):
+    monkeypatch.setattr(start, "install_chromium", lambda: "there is none for the abacus")
+    assert start.main(["test", "--full"]) == 0
+    said = "No Chromium here, and there is none for the abacus: its tests are skipped, unless Playwright has its own.\n"
+    assert capsys.readouterr().out.endswith(said)
+    assert start.calls[-1][:2] == ["-m", "pytest"]
+
+
+def test_the_browsers_are_those_that_the_tests_look_for(bare):
+    tree = ast.parse((ROOT / "tests/browser/conftest.py").read_text(encoding="utf-8"))
+    names = [node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "NAMES"]
+    assert [ast.literal_eval(value) for value in names] == [bare.BROWSERS]
 
 
 def test_install_runs_nothing(start):
@@ -136,14 +178,16 @@ def test_install_runs_nothing(start):
 
 
 def test_the_exit_status_is_that_of_the_program(start, monkeypatch):
-    monkeypatch.setattr(start, "run", lambda *arguments: 5)
+    monkeypatch.setattr(start, "run", lambda *arguments, **options: 5)
     assert start.main(["test"]) == 5
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_installs_nothing(start, option, capsys):
     assert start.main([option]) is None
-    assert "python start.py test" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for wanted in ("python start.py [--log] [options of JupyterLab]", "python start.py test --full"):
+        assert wanted in shown
     assert start.calls == []
 
 
@@ -268,6 +312,57 @@ def test_where_the_index_of_cpu_builds_helps(bare, monkeypatch, system, driver, 
     monkeypatch.setattr(bare.urllib.request, "urlopen", urlopen)
     monkeypatch.setattr(bare.Path, "exists", lambda path: False)
     assert bare.cpu_index_helps() is helps
+
+
+# Chromium
+
+
+@pytest.fixture
+def system(bare, monkeypatch):
+    """A system whose programs only note that they were called; `has` names them, `fails` those that fail."""
+    bare.has, bare.fails, bare.calls = {"apt-get", "sudo"}, set(), []
+
+    def run(command, **options):
+        bare.calls.append(command)
+        return subprocess.CompletedProcess(command, bool(bare.fails & set(command)))
+
+    monkeypatch.setattr(bare.subprocess, "run", run)
+    monkeypatch.setattr(bare.shutil, "which", lambda name: name if name in bare.has else None)
+    monkeypatch.setattr(bare.os, "geteuid", lambda: 0, raising=False)
+    return bare
+
+
+APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--yes"]
+
+
+def test_root_installs_chromium(system, capsys):
+    assert system.install_chromium() is None
+    assert system.calls == [[*APT, "update"], [*APT, "install", "--no-install-recommends", "chromium"]]
+    assert capsys.readouterr().out == "Installing Chromium, for the tests in a browser.\n"
+
+
+def test_others_install_chromium_with_a_sudo_that_does_not_ask(system, monkeypatch):
+    monkeypatch.setattr(system.os, "geteuid", lambda: 1000, raising=False)
+    assert system.install_chromium() is None
+    assert system.calls[0] == ["sudo", "--non-interactive", "true"]
+    assert [call[:3] for call in system.calls[1:]] == [["sudo", "--non-interactive", "env"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("user", "missing", "fails", "reason"),
+    [
+        (0, "apt-get", None, "there is no apt-get to bring it"),
+        (1000, "sudo", None, "apt-get needs root, or sudo without a password"),
+        (1000, None, "true", "apt-get needs root, or sudo without a password"),
+        (0, None, "update", "apt-get does not bring it"),
+        (0, None, "install", "apt-get does not bring it"),
+    ],
+)
+def test_what_keeps_chromium_away_is_said(system, monkeypatch, user, missing, fails, reason):
+    monkeypatch.setattr(system.os, "geteuid", lambda: user, raising=False)
+    system.has.discard(missing)
+    system.fails.add(fails)
+    assert system.install_chromium() == reason
 
 
 # What goes wrong
