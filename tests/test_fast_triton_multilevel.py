@@ -369,6 +369,7 @@ for length, ranks, block_lens, dtype in (
 """
 
 
+@pytest.mark.full
 @needs_triton
 def test_tritons_compiler_takes_the_program(tmp_path):
     """Compiled for a GPU that need not be there, with many levels inside tiles, and with borders that no tile has."""

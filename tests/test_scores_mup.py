@@ -178,6 +178,7 @@ def test_the_check_measures_the_change_of_the_outputs():
     assert coordinate_check(build, (64,), steps=1, seed=1)[64] != found[64]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("norm", [None, 1.0])
 def test_a_train_changes_alike_at_every_width(norm):
     def build(dim):

@@ -130,6 +130,7 @@ def test_expected_failure():
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("environment", "closing"),
     [({}, "4 skipped, 1 xfailed"), ({"CI": "true"}, "1 failed, 2 skipped, 1 xfailed, 1 error")],
@@ -141,6 +142,7 @@ def test_under_ci_an_unlisted_skip_fails(tmp_path, environment, closing):
     assert ("'no idea why' begins with none of" in output) == bool(environment)
 
 
+@pytest.mark.full
 def test_under_ci_an_unlisted_skip_of_a_module_fails(tmp_path):
     (tmp_path / "test_module.py").write_text("import pytest; pytest.importorskip('no_such_thing')", encoding="utf-8")
     (tmp_path / "test_peer.py").write_text(
@@ -150,6 +152,7 @@ def test_under_ci_an_unlisted_skip_of_a_module_fails(tmp_path):
     assert line.startswith("1 skipped, 1 error"), output
 
 
+@pytest.mark.full
 def test_chapters_are_compared_but_for_addresses_and_not_traced(tmp_path):
     cells = [
         ("print(object())", "<object object at 0x123456789abc>\n"),

@@ -99,6 +99,7 @@ def test_the_rate_rises_and_falls():
     assert Plan(steps=4, lr=1.0, warmup=0).rate(0) == 1.0
 
 
+@pytest.mark.full
 def test_a_seed_gives_the_same_bits():
     runs = [train(tiny(), task, PLAN) for _ in range(2)]
     assert runs[0][1] == runs[1][1]

@@ -12,18 +12,20 @@ every_exercise = pytest.mark.parametrize("exercise", registry().values(), ids=la
 
 
 @every_exercise
-def test_exercise_is_sound(exercise):
-    assert verify(exercise) == []
+def test_exercise_is_sound_on_one_seed(exercise):
+    """Solution, stub, and every wrong answer recognised for what it is."""
+    assert verify(exercise, seeds=[0]) == []
 
 
+@pytest.mark.full
 @every_exercise
-def test_every_mutant_hears_its_own_misconception(exercise):
+def test_exercise_is_sound_on_others(exercise):
+    assert verify(exercise, seeds=[1, 2]) == []
     for mutant in exercise.mutants:
-        for seed in (0, 7):
-            result = evaluate(exercise, mutant.function, seed)
-            assert result.outcome == "failed"
-            assert 0 < result.passed < result.cases
-            assert result.misconception is mutant
+        result = evaluate(exercise, mutant.function, seed=7)
+        assert result.outcome == "failed"
+        assert 0 < result.passed < result.cases
+        assert result.misconception is mutant
 
 
 @every_exercise

@@ -226,6 +226,7 @@ def outcomes(graded, name):
     return [graded[name][0].outcomes[id] for id in IDS]
 
 
+@pytest.mark.full
 def test_right_answers_earn_their_points(graded):
     row, line = graded["ada.ipynb"]
     assert list(line) == ["student", "file", "3.1", "3.2", "3.3", "total", "remark"]

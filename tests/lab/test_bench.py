@@ -271,6 +271,7 @@ def test_memory_leaves_out_who_is_absent(monkeypatch):
 # The whole
 
 
+@pytest.mark.full
 def test_a_race_runs_in_processes_of_their_own():
     contestants = [NAMES["linear_attention_recomputed"], NAMES["textbook"]]
     (found,) = parts.race([replace(TINY, backward=True)], contestants, 3)

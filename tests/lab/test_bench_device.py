@@ -51,6 +51,7 @@ def result():
 # The whole
 
 
+@pytest.mark.full
 def test_the_result_can_be_stored_and_says_what_it_is_worth(result):
     text = json.dumps(result)
     assert json.dumps(json.loads(text)) == text

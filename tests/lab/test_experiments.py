@@ -36,6 +36,7 @@ def fails(base):
 # ---------------------------------------------------------------- jobs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_jobs_are_done_and_kept_in_their_order(tmp_path, workers):
     path = tmp_path / "out put.json"
@@ -100,6 +101,7 @@ def smoke():
     return {name: run(**job) for name, job in jobs(SMOKE).items()}
 
 
+@pytest.mark.full
 def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
     path = tmp_path / "recall.json"
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0

@@ -168,6 +168,7 @@ def timeless(found):
     return {key: value for key, value in found.items() if key not in ("seconds", "milliseconds")}
 
 
+@pytest.mark.full
 def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
     path = tmp_path / "out put.json"
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0

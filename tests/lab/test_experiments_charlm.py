@@ -26,6 +26,7 @@ def smoke():
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.full
 def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
     path = tmp_path / "charlm.json"
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
@@ -43,6 +44,7 @@ def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smok
     assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
 
 
+@pytest.mark.full
 def test_the_file_says_which_text_it_is_about(tmp_path, monkeypatch):
     """A text that stands in for Shakespeare is recorded by its own name, and does not go on with his results."""
     path, asked = tmp_path / "charlm.json", replace(TOY, mixers=("full",), data="tinyshakespeare", lrs=(1e-3,))
@@ -93,6 +95,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith(wanted)
 
 
+@pytest.mark.full
 def test_workers_do_what_this_process_does(tmp_path, monkeypatch, smoke):
     monkeypatch.setitem(charlm.EXPERIMENT.variants, "--smoke", ("", {"toy": replace(TOY, mixers=("2|2",), seeds=1)}))
     path = tmp_path / "charlm.json"
@@ -206,6 +209,7 @@ def test_the_paper_is_there_at_its_size():
     assert sum(parse_ranks("32|8|6|4|4|4|4|2")) == 64
 
 
+@pytest.mark.full
 def test_the_paper_runs_when_it_is_made_small():
     """Its own mixers, eight levels and all, at a sixteenth of the length and one step."""
     setting = replace(

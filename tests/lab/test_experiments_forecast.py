@@ -46,6 +46,7 @@ def smoke():
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.full
 def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
     path = tmp_path / "forecast.json"
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0

@@ -134,6 +134,7 @@ def test_the_task_follows_the_curriculum():
     assert batches(100)[0].shape == (3, 32, 8)
 
 
+@pytest.mark.full
 def test_an_interrupted_run_goes_on_to_the_last_bit(tmp_path, monkeypatch):
     path, model = tmp_path / "run.pt", TOY.models[2]
     job = {"model": model, "width": 16, "setting": asdict(TOY), "seed": 0, "device": "cpu", "checkpoint": str(path)}
@@ -179,6 +180,7 @@ def test_a_run_says_what_it_measured(tmp_path):
     assert found["least squares"] == pytest.approx((least_squares(X, y) - y).square().mean(0).tolist(), abs=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", TOY.models[1:3], ids=lambda model: f"{model[0]} {model[1]}")
 def test_it_learns(model):
     """A batch that comes again and again is known by heart."""
