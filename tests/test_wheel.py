@@ -1,0 +1,118 @@
+"""The wheel: the package as those have it who install it, without the course's folder beside it."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import smalearn
+
+pytestmark = pytest.mark.full
+ROOT = Path(__file__).parents[1]
+RESULTS = sorted(path.stem for path in (ROOT / "assets/results").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy of what it is made of, without a network."""
+    copy, folder = tmp_path_factory.mktemp("copy") / "smalearn", tmp_path_factory.mktemp("wheel")
+    leave = shutil.ignore_patterns("__pycache__")
+    for name in ("smalearn", "assets"):
+        shutil.copytree(ROOT / name, copy / name, ignore=leave)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, copy], check=True, capture_output=True)
+    return next(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The folder with the programs of a new environment that has the wheel, and this one's other packages."""
+    home = tmp_path_factory.mktemp("new")
+    venv.create(home, with_pip=False)
+    programs = home / ("Scripts" if os.name == "nt" else "bin")
+    python = programs / Path(sys.executable).name
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(subprocess.check_output([python, "-c", where], encoding="utf-8").strip())
+    # A path adds the packages in it, but not the .pth files in it: so this project, installed to be edited, stays away.
+    here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (packages / "others.pth").write_text("\n".join(here), encoding="utf-8")
+    options = ["--no-deps", "--no-index", "--ignore-installed"]
+    command = [sys.executable, "-m", "pip", "--python", python, "install", *options, wheel]
+    subprocess.run(command, check=True, capture_output=True)
+    return programs
+
+
+@pytest.fixture
+def run(installed, tmp_path):
+    """`run(program, *arguments)` in an empty folder: its exit status, its stdout and its stderr."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(program, *arguments):
+        command = [installed / program, *arguments]
+        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+        return process.returncode, process.stdout, process.stderr
+
+    return run
+
+
+def test_it_carries_the_package_and_what_that_reads_alone(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"smalearn", f"smalearn-{smalearn.__version__}.dist-info"}
+    assets = {name for name in names if name.startswith("smalearn/assets/")}
+    wanted = {f"smalearn/assets/results/{name}.json" for name in RESULTS}
+    assert assets == wanted | {"smalearn/assets/smalearn.mplstyle"}
+    files = {path for path in (ROOT / "smalearn").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    sources = {path.relative_to(ROOT).as_posix() for path in files}
+    assert sources == {name for name in names if name.startswith("smalearn/")} - assets
+
+
+def test_it_is_imported_from_where_it_is_installed(run, installed):
+    code = "import smalearn.fast, smalearn; print(smalearn.__file__); print(smalearn.__version__)"
+    status, said, errors = run("python", "-c", code)
+    file, version = said.splitlines()
+    assert (status, version, errors) == (0, smalearn.__version__, "")
+    assert Path(file).is_relative_to(installed.parent)
+
+
+def test_its_version_has_one_source(run, wheel):
+    assert wheel.name == f"smalearn-{smalearn.__version__}-py3-none-any.whl"
+    assert run("smalearn", "--version") == (0, f"smalearn {smalearn.__version__}\n", "")
+    assert f"version: {smalearn.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_doctor_works_where_there_is_no_course(run):
+    status, said, errors = run("smalearn", "doctor")
+    assert (status, errors) == (0, "")
+    assert f"smalearn {smalearn.__version__}" in said
+    assert "no chapters here" in said
+
+
+def test_it_finds_the_recorded_results_and_the_look_of_pictures(run):
+    code = f"""
+from smalearn.course.plots import use_style
+from smalearn.data import recorded
+import matplotlib
+use_style()
+print(sorted(matplotlib.rcParams["axes.prop_cycle"].by_key()))
+print([len(recorded(name)) > 0 for name in {RESULTS}])
+"""
+    status, said, errors = run("python", "-c", code)
+    assert (status, errors) == (0, "")
+    assert ast.literal_eval(said.splitlines()[1]) == [True] * len(RESULTS)
+
+
+@pytest.mark.parametrize("command", ["lab", "progress", "reset 1", "site", "claims", "export nbgrader 1 -o new"])
+def test_what_needs_the_course_says_so_in_a_sentence(run, command, tmp_path):
+    status, said, errors = run("smalearn", *command.split())
+    where = f"no course in {tmp_path} or above; run it in the course's folder, the one with start.py and chapters\n"
+    assert (status, said, errors) == (1, "", f"smalearn {command.split()[0]}: {where}")
+    assert not list(tmp_path.iterdir())
