@@ -28,8 +28,7 @@ PINS = ROOT / "constraints.txt"
 OLDEST = (3, 11)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "--nbval-sanitize-with=tests/sanitize.cfg"]
-ALL_FOLDERS = ["-n", "2", "--dist", "loadgroup"]  # which these are, and how much coverage is required: pyproject.toml
-QUICK = "SMALEARN_QUICK"  # with it a training of a chapter takes three steps
+ALL_FOLDERS = ["-n", "2", "--dist", "loadscope"]  # which these are, and how much coverage is required: pyproject.toml
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "chrome", "msedge"]
 NO_BUILD = "No matching distribution found for torch"
 REMEDIES = {
@@ -165,9 +164,9 @@ def install_chromium():
             return "apt-get does not bring it"
 
 
-def run(*arguments, **options):
+def run(*arguments):
     """Run the Python of .venv to its end; Ctrl-C is left to it: JupyterLab stops, pytest sums up."""
-    process = subprocess.Popen([str(PYTHON), *arguments], cwd=str(ROOT), **options)
+    process = subprocess.Popen([str(PYTHON), *arguments], cwd=str(ROOT))
     while True:
         try:
             return process.wait()
@@ -177,18 +176,15 @@ def run(*arguments, **options):
 
 def test(arguments):
     """Run pytest: on what the arguments select, or else on all folders, in a few minutes or with --full; its status."""
-    environment = {name: value for name, value in os.environ.items() if name != QUICK}
     coverage = []
     if "--full" in arguments:
         coverage = ["--cov"]
         trouble = None if any(map(shutil.which, BROWSERS)) else install_chromium()
         if trouble:
             print("No Chromium here, and " + trouble + ": its tests are skipped, unless Playwright has its own.")
-    else:
-        environment[QUICK] = "1"
     if not [argument for argument in arguments if argument != "--full"]:
         arguments = [*ALL_FOLDERS, *coverage, *arguments]
-    return run("-m", "pytest", *NBVAL, *arguments, env=environment)
+    return run("-m", "pytest", *NBVAL, *arguments)
 
 
 def start(arguments):

@@ -6,6 +6,10 @@ cells of a chapter, and tests that share a fixture of their module, go to one pr
 whichever is free.
 """
 
+import functools
+import os
+from pathlib import Path
+
 import hypothesis
 import pytest
 import torch
@@ -21,6 +25,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    os.environ.pop(QUICK, None)
     hypothesis.settings.load_profile("full" if config.getoption("full") else "default")
 
 
@@ -33,7 +38,6 @@ def pytest_runtest_setup(item):
         return (yield)
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     left_out = [item for item in items if item.get_closest_marker("gpu") and not torch.cuda.is_available()]
     if not config.getoption("full"):
@@ -45,9 +49,6 @@ def pytest_collection_modifyitems(config, items):
     if gone:
         config.hook.pytest_deselected(items=[item for item in items if item in gone])
         items[:] = [item for item in items if item not in gone]
-    for item in items:
-        if group := _together(item):
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _more_than_covers(items):
@@ -74,9 +75,21 @@ def _compare_no_training(item):
         item.options["check"] = False
 
 
-def _together(item):
-    """The file of a cell, or of a test that needs a fixture of its module; None for others."""
-    if item.path.suffix == ".ipynb":
-        return item.path.name
-    fixtures = item._fixtureinfo.name2fixturedefs.values() if hasattr(item, "_fixtureinfo") else ()
-    return item.path.name if any(definition[-1].scope == "module" for definition in fixtures) else None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give out tests one by one, but for files whose tests have to stay together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return file if _stays_together(config.rootpath / file) else nodeid
+
+    return Scheduling(config, log)
+
+
+@functools.cache
+def _stays_together(path: Path) -> bool:
+    """Whether it is a chapter, or a fixture of the file or of its folder is made once for the whole file."""
+    sources = [file for file in (path, path.with_name("conftest.py")) if file.is_file()]
+    return path.suffix == ".ipynb" or any('scope="module"' in file.read_text(encoding="utf-8") for file in sources)

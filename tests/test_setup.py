@@ -101,7 +101,7 @@ def test_jupyterlab_opens_work_at_the_first_chapter(monkeypatch, tmp_path):
 
 def run_pytest(folder, *arguments, **environment):
     """The closing line of pytest, and all that it printed, in a folder with this conftest.py."""
-    shutil.copy(ROOT / "tests/conftest.py", folder)
+    shutil.copy(ROOT / "conftest.py", folder)
     command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments]
     inherited = {name: value for name, value in os.environ.items() if name != "CI"}
     environment = inherited | {"PYTHONPATH": str(ROOT / "tests")} | environment  # for the plugins of conftest.py
@@ -183,7 +183,7 @@ def test_ci_can_be_run_and_ends_with_the_closing_line_of_pytest():
     commands = [line for line in lines(".ci/run") if not line.startswith("set ")]
     assert commands == [
         'cd "$(dirname "$0")/.."',
-        "export CI=true # a skip that tests/conftest.py does not list fails",
+        "export CI=true # a skip that conftest.py does not list fails",
         "python3 start.py install",
         ".venv/bin/ruff check .",
         ".venv/bin/ruff format --check .",

@@ -44,14 +44,12 @@ def bare(tmp_path):
 def start(bare, monkeypatch):
     """`bare`, except that pip, venv and programs only note that they were called.
 
-    `start.calls` is what was called; `start.answers` the complaints of the next calls of pip, none where it is empty;
-    `start.environment` that of the last program.
+    `start.calls` is what was called; `start.answers` the complaints of the next calls of pip, none where it is empty.
     """
     bare.calls, bare.answers = [], []
 
-    def run(*arguments, env=None):
+    def run(*arguments):
         bare.calls.append(list(arguments))
-        bare.environment = env
         return 0
 
     def pip(*arguments):
@@ -127,27 +125,22 @@ def test_lab_installs_and_passes_its_arguments_on(start):
     ]
 
 
-def test_test_runs_the_default_set_without_coverage(start, monkeypatch):
-    monkeypatch.setenv("SMALEARN_QUICK", "whatever")
+def test_test_runs_the_default_set_without_coverage(start):
     assert start.main(["test"]) == 0
     assert start.calls[-2][2] == ".[bench,dev,lab,site]"
-    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadgroup"]
-    assert start.environment == {**os.environ, "SMALEARN_QUICK": "1"}
+    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadscope"]
 
 
-def test_test_full_runs_everything_with_coverage_and_brings_chromium(start, monkeypatch):
-    monkeypatch.setenv("SMALEARN_QUICK", "1")
+def test_test_full_runs_everything_with_coverage_and_brings_chromium(start):
     assert start.main(["test", "--full"]) == 0
     assert start.calls[-2] == ["apt-get"]
-    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadgroup", "--cov", "--full"]
-    assert start.environment.keys() == os.environ.keys() - {"SMALEARN_QUICK"}
+    assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadscope", "--cov", "--full"]
 
 
 @pytest.mark.parametrize("arguments", [["tests/test_cli.py", "-k", "lab"], ["-x"], ["tests/browser", "--full"]])
 def test_arguments_of_test_replace_the_default_selection(start, arguments):
     assert start.main(["test", *arguments]) == 0
     assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, *arguments]
-    assert ("SMALEARN_QUICK" in start.environment) == ("--full" not in arguments)
     assert (["apt-get"] in start.calls) == ("--full" in arguments)
 
 

@@ -38,6 +38,7 @@ NAMES = ["chromium", "chromium-browser", "google-chrome", "chrome", "msedge"]
 HERE = {"127.0.0.1", "localhost", ""}  # "" is that of data: and blob: addresses
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """By default a browser opens for one test of each explorer."""
     for item in items:

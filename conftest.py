@@ -41,6 +41,7 @@ def _own_settings_of_matplotlib():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
+    """Look at a skip of a test."""
     report = yield
     fail_unlisted_skip(report)
     return report
@@ -48,11 +49,12 @@ def pytest_runtest_makereport():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report():
+    """Look at a skip of a module."""
     report = yield
     fail_unlisted_skip(report)
     return report
 
 
 def pytest_collection_modifyitems(config):
-    # nbval would read this option and trace the chapters too, which slows them down; pytest-cov has read it by now.
+    """Hide the option that nbval would read to trace the chapters too, which slows them; pytest-cov has read it."""
     config.option.cov_source = None
