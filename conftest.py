@@ -3,6 +3,9 @@
 import os
 import sys
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many threads as there are processes would wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 
