@@ -76,6 +76,12 @@ def test_imports_point_down_and_take_nothing_private():
     assert not offenders
 
 
+def test_mathematics_needs_no_workshop():
+    """Not even by the names that `course` and `lab` themselves give."""
+    files = [path for path in MODULES if room(parts(path)) in set().union(*MATHEMATICS)]
+    assert not [place for path in files for place, names in ours(path) if names[0] in {"course", "lab"}]
+
+
 def test_attention_route_needs_no_state_space_model():
     files = [path for path in MODULES if room(parts(path)) in ATTENTION]
     assert not [place for path in files for place, names in ours(path) if room(names) in STATE_SPACES]
