@@ -1,0 +1,63 @@
+"""Which tests the default set leaves out, and which stay together in one process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import selection
+
+ROOT = Path(__file__).parents[1]
+
+TESTS = """
+import os
+import pytest
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("form", ["slow", "fast"])
+def test_product(form, size):
+    assert "SMALEARN_QUICK" not in os.environ
+
+@pytest.mark.full
+def test_long():
+    pass
+
+@pytest.mark.gpu
+def test_device():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ([], ["slow-1", "slow-2", "slow-3", "fast-1"]),
+        (["--full"], [f"{a}-{b}" for a in ("slow", "fast") for b in "123"]),
+    ],
+)
+def test_by_default_every_value_once_and_with_full_every_case(tmp_path, options, left):
+    (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
+    markers = ["-o", "markers=full\ngpu", "-o", f"pythonpath={ROOT / 'tests'}", "-p", "no:cacheprovider"]
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["selection"]\nimport torch\n', encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-v", *markers, *options]
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8").stdout
+    ran = [line.split("[")[1].split("]")[0] for line in output.splitlines() if "test_product[" in line]
+    assert sorted(ran) == sorted(left), output
+    assert ("test_long" in output) == ("--full" in options)
+    if not selection.torch.cuda.is_available():
+        assert "test_device" not in output
+    assert f"{len(left) + len(options)} passed" in output
+
+
+def test_a_cell_that_trains_is_not_compared():
+    class Cell:
+        cell, options = {"metadata": {"tags": ["trains"]}}, {"check": True}
+
+    selection._compare_no_training(Cell)
+    assert Cell.options == {"check": False}
+
+
+def test_chapters_and_files_with_a_fixture_of_their_own_stay_together():
+    together = ["chapters/00_start_here.ipynb", "tests/browser/test_mask_explorer.py", "tests/test_data_series.py"]
+    assert all(selection._stays_together(ROOT / path) for path in together)
+    assert not selection._stays_together(ROOT / "tests/test_masks.py")
