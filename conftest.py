@@ -32,14 +32,9 @@ def fail_unlisted_skip(report):
 
 @pytest.fixture(autouse=True)
 def _own_settings_of_matplotlib():
-    """What a test changes of matplotlib's look ends with it; the next one in this process would see it else."""
-    if "matplotlib" not in sys.modules:
-        yield
-        if "matplotlib" in sys.modules:
-            sys.modules["matplotlib"].rcdefaults()
-        return
-    with sys.modules["matplotlib"].rc_context():
-        yield
+    """A test begins with matplotlib's own look, whatever a test or a fixture of a module before it has changed."""
+    if "matplotlib" in sys.modules:
+        sys.modules["matplotlib"].rcdefaults()
 
 
 @pytest.hookimpl(wrapper=True)
