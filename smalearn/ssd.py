@@ -2,9 +2,10 @@
 
     M[t, s] = C_t^T A_t ... A_(s+1) B_s = L[t, s] · (C_t · B_s)    where A_t = a_t·I
 
-Every function here is a name for one that another module has, with (C, B, X) for (Q, K, V): the recurrent form is the
-scalar state space model, the quadratic form is attention with a 1-semiseparable mask, the chunked form is chunked
-linear attention. `smalearn.fast.ssd` is the one to use where only the result matters.
+The forms are names for functions of other modules, with (C, B, X) for (Q, K, V): the recurrent form is the scalar
+state space model, the quadratic form is attention with a 1-semiseparable mask, the chunked form is chunked linear
+attention. The two theorems, `scalar_ssm_as_attention` and `diagonal_ssm_as_attentions`, are functions too.
+`smalearn.fast.ssd` is the one to use where only the result matters.
 """
 
 import torch
@@ -34,7 +35,7 @@ def ssd_recurrent(
     C: torch.Tensor,
     initial_state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """State space duality, linear form: the scalar state space model, one token after the other.
+    """State space duality, recurrent form: the scalar state space model, one token after the other.
 
     H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t.
 
@@ -75,20 +76,6 @@ def ssd_quadratic(
     An initial state adds exp(Σ_{k ≤ t} log_a_k) H C_t to Y_t. Arguments, results and errors are those of
     `ssd_recurrent`.
 
-    Args:
-        X: (..., T, P) inputs: the values.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset.
-        B: (..., T, N): the keys.
-        C: (..., T, N): the queries.
-        initial_state: (..., P, N); zeros if None.
-
-    Returns:
-        Y (..., T, P) and the state after the last token (..., P, N).
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
-
     Cost:
         T²·(N + P + 1) multiply-adds, T² entries.
 
@@ -116,23 +103,8 @@ def ssd_chunked(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """State space duality, chunked: attention inside the chunks, the state space model between them.
 
-    It is `linear_attention_chunked` under (C, B, X) for (Q, K, V). Arguments, results and errors are those of
-    `ssd_recurrent`.
-
-    Args:
-        X: (..., T, P) inputs: the values.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset.
-        B: (..., T, N): the keys.
-        C: (..., T, N): the queries.
-        initial_state: (..., P, N); zeros if None.
-        chunk_len: length ≥ 1 of a chunk; the last one may be shorter.
-
-    Returns:
-        Y (..., T, P) and the state after the last token (..., P, N).
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs, log_a (on a CPU) is positive, chunk_len is no integer ≥ 1.
+    It is `linear_attention_chunked` under (C, B, X) for (Q, K, V), with chunks of chunk_len ≥ 1 tokens, the last one
+    maybe shorter. All other arguments, results and errors are those of `ssd_recurrent`.
 
     Cost:
         T·chunk_len·(N + P) + 2·T·N·P multiply-adds, almost all in matrix products; linear in T.
@@ -150,19 +122,8 @@ def ssd_step(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of `ssd_recurrent`, for decoding: H = exp(log_a) state + x B^T, y = H C.
 
-    Args:
-        x: (..., P) input.
-        log_a: (...) log decay ≤ 0.
-        B: (..., N). Heads that share B and C have an axis of size 1, or none, there.
-        C: (..., N).
-        state: (..., P, N) before this token, dtype of x or float32.
-
-    Returns:
-        y (..., P), dtype of x, and the new state (..., P, N), float32 if x is half precision.
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+    Arguments, results and errors are those of `ssd_recurrent` without the axis of time: x (..., P), log_a (...), B and
+    C (..., N), state (..., P, N); it returns y (..., P) and the new state.
 
     Cost:
         3·N·P multiply-adds, whatever came before.

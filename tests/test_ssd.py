@@ -79,7 +79,7 @@ def test_the_chunked_form_is_chunked_linear_attention():
 @pytest.mark.parametrize("cache", [1, 1 << 18])
 def test_decoding_is_training(kind, leading, shared, cache, monkeypatch):
     monkeypatch.setattr(step, "CACHE", cache)
-    step._PLANS.clear()
+    step._plan.cache_clear()
     X, log_a, B, C, H = inputs(9, kind, leading, shared)
     wanted, last = expected(X, log_a, B, C, H)
     state, inplace = H, H.clone()

@@ -1,5 +1,7 @@
 """One step of SSD that overwrites its state: decoding without new memory."""
 
+import functools
+
 import torch
 
 from smalearn._checks import ShapeError, check_signs, check_ssd
@@ -35,12 +37,11 @@ def ssd_step_(
         Dao and Gu 2024 (Mamba-2), section 2.
     """
     try:
-        seen = tuple([(z.shape, z.dtype, z.device) for z in (x, log_a, B, C, state)])
+        plan = _plan(*[(z.shape, z.dtype, z.device) for z in (x, log_a, B, C, state)])
     except AttributeError:
-        seen = None  # no tensor: the check says which
-    if seen not in _PLANS:
-        _PLANS[seen] = _plan(x, log_a, B, C, state)
-    outer, shared, groups, rows, together, shape, dtype = _PLANS[seen]
+        check_ssd("ssd_step_", x, log_a, B, C, state, time="")  # says which one is not a tensor
+        raise
+    outer, shared, groups, rows, together, shape, dtype = plan
     if log_a.is_cpu:
         check_signs("ssd_step_", log_a)
     if not state.is_contiguous():
@@ -52,16 +53,16 @@ def ssd_step_(
         decays, H = log_a.exp()[..., None, None], state
         x, B, C = x.reshape(groups, rows, 1), B.reshape(groups, 1, -1), C.reshape(groups, -1, 1)
         if groups <= together:
-            y = _turn(H, decays, x, B, C)
+            y = _update(H, decays, x, B, C)
         else:
             H, decays = state.view(groups, -1, *state.shape[-2:]), decays.reshape(groups, -1, 1, 1)
             y = torch.cat(
-                [_turn(*part) for part in zip(*(z.split(together) for z in (H, decays, x, B, C)), strict=True)]
+                [_update(*part) for part in zip(*(z.split(together) for z in (H, decays, x, B, C)), strict=True)]
             )
         return y.view(shape).to(dtype)
 
 
-def _turn(H, decays, x, B, C):
+def _update(H, decays, x, B, C):
     """One step of states that lie as (groups, rows, N), in place."""
     return torch.bmm(H.mul_(decays).view(len(x), x.shape[1], -1).baddbmm_(x, B), C)
 
@@ -69,17 +70,16 @@ def _turn(H, decays, x, B, C):
 CACHE = 1 << 18
 """Numbers of the states that `ssd_step_` changes and reads at a time, 1 MiB in float32: they are still in the cache."""
 
-_PLANS: dict[tuple, tuple] = {}
-"""What `_plan` found, for each combination of shapes, dtypes and devices: the checks take longer than a small step."""
 
-
-def _plan(x, log_a, B, C, state):
-    """Check a step in place, and say how its state lies as matrices.
+@functools.lru_cache(maxsize=256)  # the checks take longer than a small step
+def _plan(*kinds):
+    """Check a step on operands of these shapes, dtypes and devices, and say how its state lies as matrices.
 
     Returns:
         Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; groups at a
         time; shape and dtype of y.
     """
+    x, log_a, B, C, state = (torch.zeros((), dtype=d, device=device).expand(shape) for shape, d, device in kinds)
     check_ssd("ssd_step_", x, log_a, B, C, state, time="")
     *leading, head_dim, features = state.shape
     everything = torch.broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
@@ -92,11 +92,7 @@ def _plan(x, log_a, B, C, state):
     groups, heads = (torch.Size(part).numel() for part in (leading[: len(own)], leading[len(own) :]))
     shared = (*leading[: len(own)], *[1] * (len(leading) - len(own)), features)
     outer = (*leading, head_dim)
-    complete = (x.shape, log_a.shape, B.shape, C.shape) == (
-        outer,
-        outer[:-1],
-        shared,
-        shared,
-    ) and x.dtype == state.dtype
+    shapes = x.shape, log_a.shape, B.shape, C.shape
+    complete = shapes == (outer, outer[:-1], shared, shared) and x.dtype == state.dtype
     together = max(1, CACHE // max(1, heads * head_dim * features))
     return None if complete else outer, shared, groups, heads * head_dim, together, outer, x.dtype
