@@ -1,7 +1,6 @@
 """Multi-level attention at its fastest: squares of scores on a CPU, one program on a GPU, never a (T, T) matrix."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -9,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from smalearn._checks import check_companion, check_count, check_dtypes, check_shapes
 from smalearn.fast.cpu.layout import Layout
 from smalearn.fast.cpu.plan import Plan
-from smalearn.fast.cpu.squares import LOG2E, Attention, laid
+from smalearn.fast.cpu.squares import LOG2E, Attention, gradients, laid
 from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handles
 from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.scores import batched_scores
@@ -124,10 +123,7 @@ class _OnGPU(torch.autograd.Function):
         plan = Plan(Y.shape[-2], *ctx.levels, True, layout.heads, layout.members)
         anchors = layout.lay(log_sum[..., None] * LOG2E, plan)
         saved = *laid(layout, plan, *operands), Y.float(), None, torch.stack([anchors, torch.ones_like(anchors)])
-        squares = SimpleNamespace(
-            layout=layout, plan=plan, saved_tensors=saved, needs_input_grad=(True, True, True, False)
-        )
-        return *Attention.backward(squares, dY.float())[:3], None, None
+        return *gradients(layout, plan, saved, dY.float())[:3], None, None
 
 
 def _whole_bias(function, bias, Q):

@@ -13,6 +13,7 @@ Exponentials are in base 2, the faster ones on a CPU; scores hold that factor in
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -20,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from smalearn.fast.cpu.layout import Layout
 from smalearn.fast.cpu.plan import Plan
 
-__all__ = ["LOG2E", "Attention", "laid"]
+__all__ = ["LOG2E", "Attention", "gradients", "laid"]
 
 LOG2E = 1 / math.log(2)
 LOWEST = -1e30
@@ -50,24 +51,42 @@ class Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dY):
-        """The gradients of Q, K, V and of the bias, from the log of each row's denominator."""
-        q, k, v, Y, bias, sums = ctx.saved_tensors
-        layout, plan = ctx.layout, ctx.plan
-        g = layout.lay(torch.cat([-(dY * Y).sum(-1, keepdim=True), dY], -1), plan)
-        dq, dk = (x.new_zeros(*x.shape[:2], plan.features) for x in (q, k))
-        dv = v.new_zeros(*v.shape[:2], Y.shape[-1])
-        dbias = torch.zeros_like(bias) if ctx.needs_input_grad[3] else None
-        for head in range(0, layout.heads, plan.heads):
-            part = slice(head, head + plan.heads)
-            some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
-            dsome = None if dbias is None else torch.zeros_like(some)
-            heads = Heads(plan, q[part], k[part], v[part], some, None if sums is None else sums[:, part])
-            heads.backward(g[part], (dq[part], dk[part], dv[part], dsome))
-            if dbias is not None:
-                place = layout.of_head(dbias, head)
-                place += layout.restore_bias(dsome, plan, place)
-        dQ, dK, dV = (layout.restore(x, plan, of_keys=x is not dq) for x in (dq, dk, dv))
-        return dQ, dK, dV, dbias, None, None, None
+        """The gradients of Q, K, V and of the bias."""
+        return *gradients(ctx.layout, ctx.plan, ctx.saved_tensors, dY, ctx.needs_input_grad[3]), None, None, None
+
+
+def gradients(
+    layout: Layout,
+    plan: Plan,
+    saved: Sequence[torch.Tensor | None],
+    dY: torch.Tensor,
+    of_bias: bool = False,
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of Q, K, V and, with `of_bias`, of the bias, from the log of each row's denominator.
+
+    Args:
+        layout: of the heads.
+        plan: of the squares.
+        saved: q, k, v as `laid` gives them, Y (..., T, P), bias or None, and `Heads`' sums or None.
+        dY: (..., T, P).
+        of_bias: whether the bias has a gradient; None in its place otherwise.
+    """
+    q, k, v, Y, bias, sums = saved
+    g = layout.lay(torch.cat([-(dY * Y).sum(-1, keepdim=True), dY], -1), plan)
+    dq, dk = (x.new_zeros(*x.shape[:2], plan.features) for x in (q, k))
+    dv = v.new_zeros(*v.shape[:2], Y.shape[-1])
+    dbias = torch.zeros_like(bias) if of_bias else None
+    for head in range(0, layout.heads, plan.heads):
+        part = slice(head, head + plan.heads)
+        some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
+        dsome = None if dbias is None else torch.zeros_like(some)
+        heads = Heads(plan, q[part], k[part], v[part], some, None if sums is None else sums[:, part])
+        heads.backward(g[part], (dq[part], dk[part], dv[part], dsome))
+        if dbias is not None:
+            place = layout.of_head(dbias, head)
+            place += layout.restore_bias(dsome, plan, place)
+    dQ, dK, dV = (layout.restore(x, plan, of_keys=x is not dq) for x in (dq, dk, dv))
+    return dQ, dK, dV, dbias
 
 
 def laid(layout, plan, Q, K, V):
