@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from oracles_linear_attention import linear_attention as loop
 
 from smalearn import ShapeError
-from smalearn.fast.cpu import memory, ssd_cpu, walk
+from smalearn.fast.cpu import memory, scan, ssd_cpu
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 INF = float("inf")
@@ -64,8 +64,8 @@ def check(operands, tolerance=None, form=ssd_cpu):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Two chunks a block, so that short sequences have many blocks."""
-    monkeypatch.setattr(walk, "CACHE", 1)
-    monkeypatch.setattr(walk, "CHUNK_LEN", 4)
+    monkeypatch.setattr(scan, "CACHE", 1)
+    monkeypatch.setattr(scan, "CHUNK_LEN", 4)
 
 
 @pytest.mark.parametrize("kind", DECAYS)

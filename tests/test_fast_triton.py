@@ -188,7 +188,7 @@ def test_all_sizes_on_a_gpu(head_dim, state, dtype):
 @needs_gpu
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
 def test_segments_on_a_gpu(dtype):
-    """So few heads and so many tokens that the walk is cut."""
+    """So few heads and so many tokens that the scan is cut."""
     operands = build(5000, "resets", 2, 64, 64, True, True, dtype, "cuda")
     assert plan.Plan(operands[0], operands[2]).segments > 1
     check(ssd_triton, operands, in_double)
@@ -387,9 +387,9 @@ def test_programs_are_launched_on_the_device_of_the_first_tensor(monkeypatch):
         yield
         calls.append("left")
 
-    programs = {"program": {(2,): lambda *operands, **constants: calls.append((operands, constants))}}
+    kernel = {(2,): lambda *operands, **constants: calls.append((operands, constants))}
     monkeypatch.setattr(torch.cuda, "device", current)
-    monkeypatch.setattr(launch, "_for_triton", lambda: programs)
+    monkeypatch.setattr(launch, "for_triton", lambda program: kernel)
     operand = SimpleNamespace(device=device), 1
 
     def program():
@@ -441,7 +441,7 @@ class Absent:  # a GPU that compiles and is never run
     get_current_stream = lambda self, device: 0
 
 def run(program, grid, *operands, **constants):
-    kernel = launch._for_triton()[program.__name__].warmup(*operands, grid=grid, **constants)
+    kernel = launch.for_triton(program).warmup(*operands, grid=grid, **constants)
     print(program.__name__, kernel.metadata.shared)
 
 assert not launch.interprets()
@@ -514,11 +514,11 @@ def test_configurations(monkeypatch):
     assert [configs.padded(size) for size in (1, 16, 17, 64, 200, 256)] == [16, 16, 32, 64, 256, 256]
     sizes = itertools.product(("sm90", "sm89"), (1, 16, 64, 256), (1, 64, 256), (*DTYPES, torch.bfloat16))
     for architecture, head_dim, state, dtype in sizes:
-        walk, piece = configs.config(architecture, head_dim, state, dtype)
-        assert walk.chunk_len == piece.chunk_len in (16, 32, 64)
-        assert {walk.tile, piece.tile} <= {16, 32, 64}
-        assert configs.padded(state) * walk.tile <= 32 * 8 * walk.num_warps * 4
-        assert max(walk.tile, piece.tile) <= configs.padded(head_dim)
+        scan, piece = configs.config(architecture, head_dim, state, dtype)
+        assert scan.chunk_len == piece.chunk_len in (16, 32, 64)
+        assert {scan.tile, piece.tile} <= {16, 32, 64}
+        assert configs.padded(state) * scan.tile <= 32 * 8 * scan.num_warps * 4
+        assert max(scan.tile, piece.tile) <= configs.padded(head_dim)
     assert configs.config("sm89", 64, 256, torch.float32)[1].chunk_len == 16
     assert configs.config("sm89", 64, 256, torch.float16)[1].chunk_len == 32
     assert configs.config("sm90", 64, 256, torch.float16)[1].chunk_len == 64

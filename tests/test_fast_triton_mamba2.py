@@ -231,7 +231,7 @@ def test_sequences_in_tritons_interpreter(dtype, on_triton):
 @pytest.mark.parametrize("each", [2, 3, 9])
 @pytest.mark.parametrize("borders", [None, *RAGGED[:4]])
 def test_sequences_in_segments(borders, each, on_tiles, monkeypatch):
-    """Few programs: each sequence is cut, and walked twice; no state passes from one to the next."""
+    """Few programs: each sequence is cut, and scanned twice; no state passes from one to the next."""
     monkeypatch.setattr(plan, "segments", lambda *_: each)
     sequences = () if borders is None else (len(borders) - 1,)
     tensors = operands(40, sequences=sequences, dtype=torch.float32)

@@ -1,6 +1,5 @@
 """The GPU program of multi-level attention against all scores in float64: interpreted, compiled, on a GPU."""
 
-import contextlib
 import itertools
 import os
 import subprocess
@@ -320,25 +319,6 @@ def test_tiles(architecture, widest, dtype):
         assert shared <= (99 if architecture == "sm89" else 160) * 1024
 
 
-@needs_triton
-def test_it_is_launched_on_the_device_of_the_tensors(monkeypatch):
-    """As it would be on the second of two GPUs while the first is the current one."""
-    calls, device = [], torch.device("cuda", 1)
-
-    @contextlib.contextmanager
-    def current(device):
-        calls.append(device)
-        yield
-        calls.append("left")
-
-    kernels = {(2 * 3 * 5,): lambda *operands, **constants: calls.append((operands[5:], constants))}
-    monkeypatch.setattr(torch.cuda, "device", current)
-    monkeypatch.setattr(multilevel, "_for_triton", lambda: kernels)
-    q = (SimpleNamespace(device=device, shape=torch.Size((1, 2, 3, 70, 8))),)
-    multilevel._launch(q, q, q, q, q, 70, 3, 2, sizes=(8, 8, 16))
-    assert calls == [device, ((70, 2, 3), {"sizes": (8, 8, 16)}), "left"]
-
-
 COMPILE = """
 import torch
 from triton.backends.compiler import GPUTarget
@@ -350,13 +330,13 @@ class Absent:  # a GPU that compiles and is never run
     get_current_device = lambda self: 0
     get_current_stream = lambda self, device: 0
 
-def launched(*operands, **constants):
-    kernel = multilevel._for_triton().warmup(*operands, grid=(1,), **constants)
+def launched(program, grid, *operands, **constants):
+    kernel = launch.for_triton(program).warmup(*operands, grid=grid, **constants)
     print(kernel.metadata.shared, "wgmma" in kernel.asm["ptx"])
 
 assert not launch.interprets()
 driver.set_active(Absent())
-multilevel.architecture, multilevel._launch = lambda device: "sm90", launched
+multilevel.architecture, launch.on_triton = lambda device: "sm90", launched
 multilevel.check_triton = lambda *_: None
 for length, ranks, block_lens, dtype in (
     (2048, (8,) * 8, [2048 >> level for level in range(8)], torch.bfloat16),

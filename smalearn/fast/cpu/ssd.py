@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_ssd
 from smalearn.fast.cpu.memory import empty_like
-from smalearn.fast.cpu.walk import Walk, batch_parts
+from smalearn.fast.cpu.scan import Scan, batch_parts
 from smalearn.fast.groups import grouped
 
 __all__ = ["ssd_cpu"]
@@ -94,9 +94,9 @@ class _SSD(torch.autograd.Function):
         grads = [None if x is None else empty_like(x) for x in inputs]
         dinitial = []
         for part in reversed(batch_parts(X, inputs[2])):
-            walk = Walk(*_slice(inputs, part))
+            scan = Scan(*_slice(inputs, part))
             dH = None if dstate is None else dstate[part]
-            dinitial.append(walk.backward(dY[part], dH, kept, _slice(grads, part)))
+            dinitial.append(scan.backward(dY[part], dH, kept, _slice(grads, part)))
         dinitial = None if initial_state is None else torch.cat(dinitial[::-1]).to(initial_state.dtype)
         return *grads, dinitial
 
@@ -106,7 +106,7 @@ def _run(X, log_a, B, C, initial_state, kept=None):
     Y, states = empty_like(X), []
     for part in batch_parts(X, B):
         H = None if initial_state is None else initial_state[part]
-        states.append(Walk(*_slice((X, log_a, B, C), part)).forward(H, Y[part], kept))
+        states.append(Scan(*_slice((X, log_a, B, C), part)).forward(H, Y[part], kept))
     return Y, torch.cat(states)
 
 

@@ -7,9 +7,7 @@ import torch
 __all__ = ["LARGE", "LARGEST", "TABLE", "Config", "config", "padded"]
 
 LARGEST = 256
-"""Of P and N: a state of N rows must fit a program's registers."""
-
-
+"""Largest P and N: a state of N rows must fit a program's registers."""
 LARGE = {"sm80", "sm90", "sm100", "sm103"}
 """Architectures whose programs may have more shared memory than 99 KiB."""
 
@@ -31,7 +29,7 @@ class Config(NamedTuple):
 
 
 TABLE: dict[tuple[str, int, int, torch.dtype], tuple[Config, Config]] = {}
-"""(architecture, padded P, padded N, dtype) → (walks, chunks): what was measured to be better than the rule.
+"""(architecture, padded P, padded N, dtype) → (scans, chunks): what was measured to be better than the rule.
 
 `smalearn bench ssd --device cuda --tune` measures, and prints such lines.
 """
@@ -43,7 +41,7 @@ def padded(size: int) -> int:
 
 
 def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config]:
-    """Sizes for the walks over time, and for the backward of the chunks.
+    """Sizes for the scans over time, and for the backward of the chunks.
 
     Args:
         architecture: of the GPU, such as "sm90"; "cpu" where there is none.
@@ -55,8 +53,8 @@ def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> 
         Two configurations of the same chunk_len.
     """
     head_dim, state = padded(head_dim), padded(state)
-    if found := TABLE.get((architecture, head_dim, state, dtype)):
-        return found
+    if measured := TABLE.get((architecture, head_dim, state, dtype)):
+        return measured
     if architecture == "cpu":  # interpreted: the fewer operations the better
         both = Config(64, min(head_dim, 64), 4, 1)
         return both, both

@@ -11,9 +11,11 @@ from types import FunctionType
 import torch
 
 from smalearn.fast import tile
-from smalearn.fast.triton import pieces, programs
 
-__all__ = ["has_triton", "interprets", "on_tiles", "on_triton"]
+__all__ = ["for_triton", "has_triton", "interprets", "on_tiles", "on_triton"]
+
+NUMBERS = ["length", "heads", "groups", "segments"]
+"""Parameters that change from call to call: a program is not compiled again for those that are 1 or divisible by 16."""
 
 
 def on_tiles(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
@@ -43,7 +45,7 @@ def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **con
         return
     device = operands[0][0].device
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        _for_triton()[program.__name__][grid](*operands, **constants)
+        for_triton(program)[grid](*operands, **constants)
 
 
 def has_triton() -> bool:
@@ -58,25 +60,33 @@ def interprets() -> bool:
     """
     if "triton" not in sys.modules and not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")  # to stay: parts of Triton are imported later, and look again
+    import triton
     import triton.language as tl
 
-    return type(tl.zeros).__name__ == "InterpretedFunction"
+    return not isinstance(tl.zeros, triton.JITFunction)
 
 
 @functools.cache
-def _for_triton():
-    """Programs and their pieces by name, with Triton's `tl` for ours; all in one namespace, so that calls find it."""
+def for_triton(function: Callable, called: bool = False) -> Callable:
+    """Copy a program for Triton: its globals are Triton's `tl` in place of ours, and such copies of what it calls.
+
+    Args:
+        function: of `programs`, `multilevel` or `pieces`.
+        called: whether a program calls it, rather than a launch.
+
+    Returns:
+        What `triton.jit` makes of the copy. For a function that is called in the interpreter the copy itself: the
+        interpreter prepares all of `tl` for each call of a function that is jitted.
+    """
+    import triton
     import triton.language as tl
 
-    space = {**vars(pieces), **vars(programs), "tl": tl}
-    functions = {name: x for name, x in space.items() if isinstance(x, FunctionType)}
-    for name, function in functions.items():
-        copy = FunctionType(function.__code__, space, name, function.__defaults__)
-        copy.__annotations__, copy.__module__ = function.__annotations__, programs.__name__
-        # The interpreter prepares all of `tl` for each call of a function that is its own: helpers are better plain.
-        plain = interprets() and name not in programs.__all__
-        space[name] = copy if plain else type(tl.zeros)(copy, do_not_specialize=["length", "heads", "segments"])
-    return space
+    names = set(function.__code__.co_names) & set(function.__globals__)
+    callees = {name: x for name in names if isinstance(x := function.__globals__[name], FunctionType)}
+    space = {"tl": tl} | {name: for_triton(callee, called=True) for name, callee in callees.items()}
+    copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
+    copy.__annotations__, copy.__module__ = function.__annotations__, function.__module__
+    return copy if called and interprets() else triton.jit(copy, do_not_specialize=NUMBERS)
 
 
 def _array(x):

@@ -78,7 +78,7 @@ def mamba2_ssd(
 
     Cost:
         On a GPU that of `ssd_triton`, forward in one launch for all sequences, or two where heads are few, and nothing
-        of the size of x is moved but x, z and y. The backward walks forward once more, for the states and the gradient
+        of the size of x is moved but x, z and y. The backward scans forward once more, for the states and the gradient
         of z: it reads x, z and dy three times, and writes their gradients and two states for each chunk.
         On a CPU that of `ssd_cpu` for each sequence, and seven passes over x.
 
@@ -195,7 +195,7 @@ def _launched(run, plan, steps, given, **options):
 
 
 class _Layer(torch.autograd.Function):
-    """`_launched` with its gradients; the backward walks forward once more, for the states and the gradient of z."""
+    """`_launched` with its gradients; the backward scans forward once more, for the states and the gradient of z."""
 
     @staticmethod
     def forward(ctx, run, plan, steps, *given):

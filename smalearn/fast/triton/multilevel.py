@@ -13,11 +13,8 @@ with that row. The inner loop of each segment is compiled for its own width, a p
 - No atomics: every entry is written by one program, once, so that two runs give the same bits.
 """
 
-import contextlib
-import functools
 from collections.abc import Sequence
 from itertools import accumulate
-from types import FunctionType
 
 import torch
 
@@ -183,25 +180,9 @@ def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
 
 def _launch(q, k, v, y, log_sum, length, heads, groups, **constants):
     """One program for each tile of rows of each head, where the tensors are."""
-    device, tiles = q[0].device, -(-length // constants["sizes"][2])
+    tiles = -(-length // constants["sizes"][2])
     grid = (tiles * q[0].shape[:3].numel(),)
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        _for_triton()[grid](q, k, v, y, log_sum, length, groups, heads, **constants)
-
-
-@functools.cache
-def _for_triton():
-    """`attend` with Triton's `tl` and with the pieces that all programs share."""
-    import triton.language as tl
-
-    space = dict(launch._for_triton())
-    for function in (met, on_diagonal, attend):
-        copy = FunctionType(function.__code__, space, function.__name__)
-        copy.__annotations__, copy.__module__ = function.__annotations__, __name__
-        plain = launch.interprets() and function is not attend
-        numbers = ["length", "groups", "heads"]
-        space[function.__name__] = copy if plain else type(tl.zeros)(copy, do_not_specialize=numbers)
-    return space["attend"]
+    launch.on_triton(attend, grid, q, k, v, y, log_sum, length, groups, heads, **constants)
 
 
 def _constants(Q, V, ranks, block_lens):

@@ -12,7 +12,7 @@ from smalearn.masks.decay import decay_matrix
 __all__ = ["Plan", "architecture", "segments"]
 
 SHORTEST = 8
-"""Chunks of a segment: with fewer, what a second walk costs is more than what it gains."""
+"""Chunks of a segment: with fewer, a second scan costs more than it gains."""
 
 
 class Plan:
@@ -25,35 +25,35 @@ class Plan:
         segments: number of segments.
         cut: whether there are more of them than sequences.
         chunks: number of chunks, and of those numbers that stay free, one at each border at most.
-        walks: grid of the walks over time.
+        scans: grid of the scans over time.
         pieces: grid of the backward of chunks.
         numbers: length, heads of a group, and segments.
-        walk: constants of the walks.
+        scan: constants of the scans.
         piece: constants of the backward of chunks.
     """
 
     def __init__(self, X: torch.Tensor, B: torch.Tensor, borders: Sequence[int] | None = None):
         self.batch, groups, heads, length, head_dim = X.shape
-        walk, piece = config(architecture(X.device), head_dim, B.shape[-1], X.dtype)
-        tiles = -(-head_dim // walk.tile)
-        self.state, self.chunk_len, self.length = B.shape[-1], walk.chunk_len, length
+        scan, piece = config(architecture(X.device), head_dim, B.shape[-1], X.dtype)
+        tiles = -(-head_dim // scan.tile)
+        self.state, self.chunk_len, self.length = B.shape[-1], scan.chunk_len, length
         self._cut(X.device, [0, length] if borders is None else borders, tiles * groups * heads * self.batch)
-        self.chunks = -(-length // walk.chunk_len) + self.segments - 1
-        self.walks = (tiles, groups * heads, self.batch * self.segments)
+        self.chunks = -(-length // scan.chunk_len) + self.segments - 1
+        self.scans = (tiles, groups * heads, self.batch * self.segments)
         self.pieces = (self.chunks, groups, self.batch)
         self.numbers = (length, heads, self.segments)
         precision = "ieee" if X.dtype == torch.float32 else "tf32"
-        self.walk, self.piece = (
+        self.scan, self.piece = (
             {
                 "sizes": (head_dim, self.state, which.chunk_len, which.tile, padded(self.state)),
                 "precision": precision,
                 "num_warps": which.num_warps,
                 "num_stages": which.num_stages,
             }
-            for which in (walk, piece)
+            for which in (scan, piece)
         )
         if self.segments > 1:
-            self.walk["borders"], self.piece["chunks"] = self.borders, self._chunks()
+            self.scan["borders"], self.piece["chunks"] = self.borders, self._chunks()
 
     def _cut(self, device, borders, programs):
         """Segments: where each begins, the first and the last of each sequence, and the tokens of the longest."""
@@ -129,17 +129,17 @@ class Plan:
 
 
 def _sent(numbers, dtype, device):
-    """Numbers on a device, which nobody waits for."""
+    """Copy integers to the device asynchronously."""
     numbers = torch.tensor(numbers, dtype=dtype)
     return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers
 
 
 def segments(programs: int, chunks: int, processors: int) -> int:
-    """Into how many segments to cut a walk, so that there are two programs for each processor.
+    """Choose into how many segments to cut a scan, so that there are two programs for each processor.
 
     Args:
         programs: number of programs without segments.
-        chunks: number of chunks of a walk.
+        chunks: number of chunks of a scan.
         processors: of the GPU; 0 where there is none.
 
     Returns:
@@ -150,7 +150,7 @@ def segments(programs: int, chunks: int, processors: int) -> int:
 
 @functools.cache
 def architecture(device: torch.device) -> str:
-    """Of a GPU, such as "sm90"; "cpu" where there is none."""
+    """Name a GPU's architecture, such as "sm90"; "cpu" where there is none."""
     if device.type != "cuda":
         return device.type
     return "sm{}{}".format(*torch.cuda.get_device_capability(device))

@@ -10,7 +10,7 @@
 - Exponents are masked to -inf before exp2, never after: exp of what is masked may be inf, and 0·inf is NaN.
 - A row past the end has log a = 0 and x = 0, so that the state after the last token is exact for every length.
 - The tokens of a batch may be cut into segments: sequences that lie end to end, or, where heads are too few to fill the
-  GPU, parts of them. Then every part is walked twice: for what it adds to the state, and from the state that follows.
+  GPU, parts of them. Then every part is scanned twice: for what it adds to the state, and from its carry-in.
   Chunks begin anew with every segment; chunk start of segment k has the number start // Q + k, which no other has.
 - No atomics: every entry is written by one program, once, so that two runs give the same bits.
 """
@@ -102,7 +102,7 @@ def ssd_backward_states(
     dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
     borders=None, layer=None, steps: tl.constexpr = None,
 ):  # fmt: skip
-    """Gradients of the states for BP columns of one segment of a head, walking back; grid as in `ssd_forward`.
+    """Gradients of the states for BP columns of one segment of a head, in a backward scan; grid as in `ssd_forward`.
 
     Args:
         dy: (batch, group, head, T, P) gradient of the outputs.
@@ -216,7 +216,7 @@ def ssd_backward_chunks(
 
 
 def ssd_step(x, log_a, b, c, y, state, heads, sizes: tl.constexpr):
-    """One token for BP columns of one head: H = exp(log_a) H + B x^T, y = C H; the grid is that of a walk.
+    """One token for BP columns of one head: H = exp(log_a) H + B x^T, y = C H; the grid is that of a scan.
 
     Args:
         x: (batch, group, head, 1, P) input.

@@ -1,9 +1,9 @@
-"""SSD on a GPU: one program walks the chunks of a head with the state on the chip; `programs.py` says how.
+"""SSD on a GPU: one program loops over the chunks of a head with the state on the chip; `programs.py` says how.
 
 The forward is one launch. With gradients it also writes the state before every chunk; the backward is two launches,
-a walk back for the gradients of these states, and one program for each chunk and group of heads. Sequences that lie end
-to end are walks of their own in the same launches. Where walks are too few to fill the GPU, each becomes two, over
-segments: one for what each segment adds to the state, one from the states that follow.
+a backward scan for the gradients of these states, and one program for each chunk and group of heads. Sequences that
+lie end to end are scans of their own in the same launches. Where scans are too few to fill the GPU, each becomes two,
+over segments: one for what each segment adds to the state, one from the carry-ins that follow from that.
 """
 
 from collections.abc import Callable, Sequence
@@ -203,14 +203,14 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
     states = X.new_empty(*X.shape[:3], plan.chunks * B.shape[-1], X.shape[-1]) if keep else None
     extras = layer.constants(dy) if layer else {}
 
-    def walk(Y, initial, states):
+    def scan(Y, initial, states):
         operands = X, log_a, B, C, Y, _turned(initial), _turned(final), states
-        run(programs.ssd_forward, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk, **extras)
+        run(programs.ssd_forward, plan.scans, *map(strided, operands), *plan.numbers, **plan.scan, **extras)
 
     if plan.cut:
-        walk(None, None, None)
+        scan(None, None, None)
         initial_state = plan.follow(final, layer.log_a if layer else log_a, initial_state)
-    walk(Y, initial_state, states)
+    scan(Y, initial_state, states)
     return Y, plan.joined(final), states
 
 
@@ -228,14 +228,14 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
         dlog_a, extras = dlog_a[..., 0], layer.constants()
 
-    def walk(dfinal, dstates):
+    def scan(dfinal, dstates):
         operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
-        run(programs.ssd_backward_states, plan.walks, *map(strided, operands), *plan.numbers, **plan.walk, **extras)
+        run(programs.ssd_backward_states, plan.scans, *map(strided, operands), *plan.numbers, **plan.scan, **extras)
 
     if plan.cut:
-        walk(None, None)
+        scan(None, None)
         dstate = plan.follow(dinitial, layer.log_a if layer else column, dstate, back=True)
-    walk(dstate, dstates)
+    scan(dstate, dstates)
     out = dX, None if dlog_a is None else dlog_a[..., None], dB, dC
     operands = X, column, B, C, dY, states, dstates, *out
     extras |= dict(zip(("ddt", "dskip"), map(strided, more), strict=False))

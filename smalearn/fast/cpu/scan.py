@@ -1,9 +1,9 @@
-"""The walk of `fast.cpu.ssd` over time, block by block, forwards and backwards."""
+"""Forward and backward of the chunked SSD scan on a CPU, one cache-sized block of chunks at a time."""
 
 import torch
 import torch.nn.functional as F
 
-__all__ = ["Walk", "batch_parts"]
+__all__ = ["Scan", "batch_parts"]
 
 CHUNK_LEN = 32
 CACHE = 3 << 18
@@ -38,7 +38,7 @@ class Scratch:
         return self.buffers[name][:size].view(shape)
 
 
-class Walk:
+class Scan:
     """SSD of one part of the batch.
 
     Axes: K chunks of a block, b batch, g groups, r heads of a group, Q tokens of a chunk, P, N, and n = b·g.
@@ -97,9 +97,9 @@ class Walk:
         dM = W.sum(3).flatten(1, 2)
         grad_B, grad_C = self._products("dB", dM.mT, C), self._products("dC", dM, B)
         G = None if L is None else W.mul_(scores)
-        inside = self._products("X", _weigh(scores, L).mT, dY)  # X has done its service
+        inside = self._products("X", _weigh(scores, L).mT, dY)  # the buffer named X is free from here on
 
-        dx, y, through = self._walk_back(B, C, x, dy, totals, self._states(H, B, x, totals), dH, grad_B, grad_C)
+        dx, y, through = self._scan_back(B, C, x, dy, totals, self._states(H, B, x, totals), dH, grad_B, grad_C)
         self._write(dX, start, inside, dx, f)
         self._put(dB, start, grad_B.unflatten(1, (self.b, self.g, 1)))
         self._put(dC, start, grad_C.unflatten(1, (self.b, self.g, 1)))
@@ -107,8 +107,8 @@ class Walk:
             past, future = (x.sum(-1).mT for x in (y.mul_(dy), dx.mul_(x)))
             self._put(dlog_a[..., None], start, _flow(G, past, future, through)[..., None])
 
-    def _walk_back(self, B, C, x, dy, totals, states, dH, grad_B, grad_C):
-        """Add to grad_B and grad_C what crosses the borders of chunks; return C H, B dH, and ⟨H, dH⟩ for each chunk."""
+    def _scan_back(self, B, C, x, dy, totals, states, dH, grad_B, grad_C):
+        """Add to grad_B and grad_C what crosses chunk borders; return B dH, C H, and ⟨H, dH⟩ for each chunk."""
         dx, y, product = (self.scratch(*named) for named in (("dx", *x.shape), ("y", *x.shape), ("product", *dH.shape)))
         through = self.scratch("through", len(x), *dH.shape[::2])
         flat, pairs = dH.flatten(2), zip(states.flatten(3), states, totals, through, strict=True)
@@ -124,7 +124,7 @@ class Walk:
         return dx, y, through.unflatten(1, (self.b, self.g))[..., None]
 
     def _states(self, H, B, x, totals):
-        """The states (K, n, N, r, P) before the chunks of a block whose first one H enters."""
+        """The states (K, n, N, r, P) before the chunks of a block, H being the first."""
         states = self.scratch("states", len(x), *H.shape)
         states[0] = H
         for before, after, B_k, x_k, total in zip(states, states[1:], B, _matrices(x), totals, strict=False):
