@@ -193,4 +193,12 @@ def test_ci_can_be_run_and_ends_with_the_closing_line_of_pytest():
 
 def test_other_systems_run_everything_too():
     workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
-    assert workflow.endswith("        run: python start.py test --full\n")
+    assert "if: runner.os != 'Linux'\n        run: python start.py test --full\n" in workflow
+
+
+def test_one_cell_runs_the_oldest_releases_that_are_promised():
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    oldest = workflow[workflow.index("\n  oldest:") :]
+    assert "uv pip install --resolution lowest-direct" in oldest
+    assert all(option.partition("=")[0] in oldest for option in start().NBVAL)
+    assert " -m pytest " in oldest
