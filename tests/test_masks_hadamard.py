@@ -16,11 +16,9 @@ from smalearn.masks import (
     LowRankMask,
     SemiseparableMask,
     ToeplitzMask,
-    alibi_mask,
     alibi_slopes,
     hadamard,
     retnet_decays,
-    retnet_mask,
     rotary_decay_mask,
 )
 from smalearn.sma import sma_linear, sma_quadratic, sma_sparse
@@ -151,7 +149,7 @@ def test_alibi_is_a_mask_that_multiplies(heads):
     steps = torch.arange(T)
     scores = Q @ K.mT - slopes[:, None, None] * (steps[:, None] - steps)
     expected = scores.masked_fill(steps[:, None] < steps, -torch.inf).softmax(-1) @ V
-    L = alibi_mask(T, heads)
+    L = DecayMask(T, torch.exp(-alibi_slopes(heads)))
     assert L.shape == (heads, T, T)
     assert_close(alibi_slopes(heads), slopes)
     assert_close(softmax_attention(Q, K, V, L), expected)
@@ -161,10 +159,6 @@ def test_alibi_is_a_mask_that_multiplies(heads):
 
 def test_retnet_decays():
     assert_close(retnet_decays(3), torch.tensor([1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128]))
-    L = retnet_mask(T, 3)
-    assert L.shape == (3, T, T)
-    for head in range(3):
-        assert_close(L.dense(torch.float64)[head], DecayMask(T, 1 - 2.0 ** (-5 - head)).dense(torch.float64))
 
 
 @pytest.mark.parametrize("gamma", [0.9, 1.0, 0.0])
@@ -199,7 +193,6 @@ def test_rotary_decay_has_a_gamma_for_each_head():
     [
         (lambda: alibi_slopes(0), "alibi_slopes: heads must be an integer ≥ 1, got 0"),
         (lambda: retnet_decays(-1), "retnet_decays: heads must be an integer ≥ 1, got -1"),
-        (lambda: retnet_mask(2.0, 2), r"DecayMask: length must be an integer ≥ 0, got 2\.0"),
         (lambda: rotary_decay_mask(3, 1.5, 0.1), r"rotary_decay_mask: gamma must be in \[0, 1\], got 1\.5"),
         (lambda: rotary_decay_mask(-3, 0.5, 0.1), "rotary_decay_mask: length must be an integer ≥ 0, got -3"),
     ],

@@ -8,7 +8,7 @@ from smalearn.masks.base import Mask, dense_mask, hadamard
 from smalearn.masks.decay import decay_matrix, segsum
 from smalearn.masks.fourier import FourierMask, ToeplitzMask
 from smalearn.masks.lowrank import HadamardMask, LowRankMask
-from smalearn.masks.presets import alibi_mask, alibi_slopes, retnet_decays, retnet_mask, rotary_decay_mask
+from smalearn.masks.presets import alibi_slopes, retnet_decays, rotary_decay_mask
 from smalearn.masks.scan import (
     CausalMask,
     DecayMask,
@@ -33,13 +33,11 @@ __all__ = [
     "SemiseparableMask",
     "SparseMask",
     "ToeplitzMask",
-    "alibi_mask",
     "alibi_slopes",
     "decay_matrix",
     "dense_mask",
     "hadamard",
     "retnet_decays",
-    "retnet_mask",
     "rotary_decay_mask",
     "scan_associative",
     "scan_chunked",

@@ -3,13 +3,16 @@
 import torch
 
 from smalearn._checks import check_count
-from smalearn.masks.scan import DecayMask, SemiseparableMask, check_decay
+from smalearn.masks.scan import SemiseparableMask, check_decay
 
-__all__ = ["alibi_mask", "alibi_slopes", "retnet_decays", "retnet_mask", "rotary_decay_mask"]
+__all__ = ["alibi_slopes", "retnet_decays", "rotary_decay_mask"]
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:
     """Slopes m_h = 2^(-8 (h+1) / heads) of ALiBi.
+
+    ALiBi adds -m (t-s) to the scores of softmax attention. Under the exponential that is a factor exp(-m)^(t-s), the
+    mask `DecayMask(T, torch.exp(-alibi_slopes(heads)))`.
 
     Args:
         heads: their number ≥ 1.
@@ -18,35 +21,13 @@ def alibi_slopes(heads: int) -> torch.Tensor:
         (heads,), float64.
 
     Raises:
-        ValueError: heads is no integer ≥ 1.
+        ValueError: heads is not an integer ≥ 1.
 
     Source:
         Press, Smith and Lewis 2022 (ALiBi), section 3; for powers of two.
     """
     check_count("alibi_slopes", "heads", heads)
     return 2.0 ** (-8 * torch.arange(1, heads + 1, dtype=torch.float64) / heads)
-
-
-def alibi_mask(length: int, heads: int) -> DecayMask:
-    """ALiBi as a mask that multiplies: γ_h = exp(-m_h).
-
-    ALiBi adds -m (t-s) to the scores of softmax attention. Under the exponential that is a factor exp(-m)^(t-s):
-    `softmax_attention(Q, K, V, alibi_mask(T, heads))`.
-
-    Args:
-        length: T ≥ 0.
-        heads: their number ≥ 1.
-
-    Returns:
-        Mask of shape (heads, T, T).
-
-    Raises:
-        ValueError: an argument is no integer of that range.
-
-    Source:
-        Press, Smith and Lewis 2022 (ALiBi); Dao and Gu 2024 (Mamba-2), section 4.3.
-    """
-    return DecayMask(length, torch.exp(-alibi_slopes(heads)))
 
 
 def retnet_decays(heads: int) -> torch.Tensor:
@@ -59,32 +40,13 @@ def retnet_decays(heads: int) -> torch.Tensor:
         (heads,), float64.
 
     Raises:
-        ValueError: heads is no integer ≥ 1.
+        ValueError: heads is not an integer ≥ 1.
 
     Source:
         Sun et al. 2023 (RetNet), section 2.2.
     """
     check_count("retnet_decays", "heads", heads)
     return 1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))
-
-
-def retnet_mask(length: int, heads: int) -> DecayMask:
-    """The decay masks of RetNet's heads, without its norms.
-
-    Args:
-        length: T ≥ 0.
-        heads: their number ≥ 1.
-
-    Returns:
-        Mask of shape (heads, T, T).
-
-    Raises:
-        ValueError: an argument is no integer of that range.
-
-    Source:
-        Sun et al. 2023 (RetNet), section 2.2.
-    """
-    return DecayMask(length, retnet_decays(heads))
 
 
 def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | torch.Tensor) -> SemiseparableMask:
@@ -102,7 +64,7 @@ def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | t
         Complex mask of shape (..., T, T).
 
     Raises:
-        ValueError: length is no integer ≥ 0, or γ (on a CPU) is outside [0, 1].
+        ValueError: length is not an integer ≥ 0, or γ (on a CPU) is outside [0, 1].
 
     Source:
         Sun et al. 2023 (RetNet), equation (3); Su et al. 2021 (RoPE).

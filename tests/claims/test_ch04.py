@@ -22,7 +22,6 @@ from smalearn.masks import (
     LowRankMask,
     SemiseparableMask,
     ToeplitzMask,
-    alibi_mask,
     alibi_slopes,
     scan_associative,
     scan_chunked,
@@ -267,7 +266,7 @@ def test_toeplitz_cost_is_t_log_t():
 @pytest.mark.parametrize("heads", [1, 4, 8])
 def test_alibi_is_a_decay_mask(heads):
     Q, K, V = random_tensors([(heads, T, N), (heads, T, N), (heads, T, P)])
-    masked = softmax_attention(Q, K, V, alibi_mask(T, heads))
+    masked = softmax_attention(Q, K, V, DecayMask(T, torch.exp(-alibi_slopes(heads))))
     for h, slope in enumerate(alibi_slopes(heads)):
         assert slope.item() == pytest.approx(2 ** (-8 * (h + 1) / heads), rel=1e-12)
         scores = Q[h] @ K[h].mT
