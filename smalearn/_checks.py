@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 __all__ = [
     "ShapeError",
-    "check_companion",
     "check_count",
     "check_dtypes",
+    "check_float32_or",
     "check_log_a",
     "check_shapes",
     "check_signs",
@@ -43,8 +43,8 @@ def check_shapes(function: str, operands: Mapping[str, tuple[object, str]]) -> d
     for name, (tensor, axes) in operands.items():
         shape = tuple(tensor.shape)
         if len(shape) < len(axes):
-            wanted = ", ".join(axes.upper())
-            raise ShapeError(f"{function}: {name} needs trailing axes ({wanted}), got shape {shape}")
+            expected = ", ".join(axes.upper())
+            raise ShapeError(f"{function}: {name} needs trailing axes ({expected}), got shape {shape}")
         split = len(shape) - len(axes)
         for axis, size in zip(axes, shape[split:], strict=True):
             if sizes.setdefault(axis, size) != size:
@@ -63,7 +63,7 @@ def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
     """Check that tensors share one floating (or complex) dtype and one device.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is not a tensor.
         ValueError: naming function, argument, expected and got.
     """
     import torch
@@ -94,8 +94,8 @@ def check_count(function: str, argument: str, value: int, least: int = 1) -> int
     return value
 
 
-def check_companion(function: str, name: str, tensor: object, first: str, reference: object) -> None:
-    """Check a decay or a state: it has the dtype of the tensor `reference`, called `first`, or float32; and its device.
+def check_float32_or(function: str, name: str, tensor: object, first: str, reference: object) -> None:
+    """Check that a tensor is float32 or has the dtype of `reference`, called `first`; and that it is on its device.
 
     Raises:
         ValueError: naming function, argument, expected and got.
@@ -115,7 +115,7 @@ def check_log_a(function: str, log_a: object, first: str, reference: object) -> 
     Raises:
         ValueError: naming function, argument, expected and got.
     """
-    check_companion(function, "log_a", log_a, first, reference)
+    check_float32_or(function, "log_a", log_a, first, reference)
     if log_a.device.type == "cpu":
         check_signs(function, log_a)
 
@@ -158,6 +158,6 @@ def check_ssd(function: str, X: object, log_a: object, B: object, C: object, sta
         operands[state_name] = (state, "pn")
     check_shapes(function, operands)
     if state is not None:
-        check_companion(function, state_name, state, first, X)
+        check_float32_or(function, state_name, state, first, X)
     if log_a is not None:
         check_log_a(function, log_a, first, X)

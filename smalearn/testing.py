@@ -1,11 +1,12 @@
-"""How the project compares numbers: one metric, one assertion, seeded inputs. Needs no test runner."""
+"""How the project compares numbers: one metric, one assertion, seeded inputs, covering arrays. Needs no test runner."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-__all__ = ["assert_close", "random_tensors", "relative_rms"]
+__all__ = ["assert_close", "pairwise", "random_tensors", "relative_rms"]
 
 TOLERANCE = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-5, torch.complex64: 1e-5}
 
@@ -62,3 +63,35 @@ def random_tensors(
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
     return [tensor.requires_grad_(grad) for tensor in drawn]
+
+
+def pairwise(factors: Mapping[str, Sequence]) -> list[dict]:
+    """Choose cases that together have every pair of values of two factors: a covering array.
+
+    Args:
+        factors: for each factor's name, its values, which can be hashed.
+
+    Returns:
+        Cases, a value for each factor. Each case starts with a pair that was missing.
+
+    Example:
+        >>> len(pairwise({"length": [1, 5, 33], "dtype": ["half", "float"], "causal": [True, False]}))
+        6
+    """
+    both = list(itertools.combinations(factors, 2))
+    missing = {
+        pair: None for a, b in both for pair in itertools.product(*([(x, v) for v in factors[x]] for x in (a, b)))
+    }
+    chosen = []
+    while missing:
+        case = dict(next(iter(missing)))
+        for name in factors:
+            news = [
+                sum(((m, case[m]), (name, v)) in missing or ((name, v), (m, case[m])) in missing for m in case)
+                for v in factors[name]
+            ]
+            case.setdefault(name, factors[name][news.index(max(news))])
+        chosen.append(case)
+        for a, b in both:
+            missing.pop(((a, case[a]), (b, case[b])), None)
+    return chosen

@@ -4,61 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles_linear_attention import linear_attention as loop
+from oracles_ssd import DECAYS, INF, check, expected, gradients, inputs
 
 from smalearn import ShapeError
 from smalearn.fast.cpu import memory, scan, ssd_cpu
 from smalearn.testing import assert_close, random_tensors, relative_rms
-
-INF = float("inf")
-DECAYS = ["none", "mild", "zeros", "strong", "resets", "all-inf"]
-
-
-def decays(kind, shape):
-    mild, where = random_tensors([shape, shape], seed=5)
-    mild = -mild.abs()
-    return {
-        "none": None,
-        "mild": mild,
-        "zeros": torch.where(where > 0, 0.0, mild),
-        "strong": torch.where(where > 1, -1e4, 0.01 * mild),
-        "resets": torch.where(where > 1, -INF, torch.where(where < -1, -1e4, 0.1 * mild)),
-        "all-inf": torch.full(shape, -INF, dtype=torch.float64),
-    }[kind]
-
-
-def inputs(length, kind="mild", leading=(), shared=None, dtype=torch.float64, state=3, head_dim=2):
-    """X, log_a, B, C and an initial state; B and C with the leading axes `shared`."""
-    shared = leading if shared is None else shared
-    rows = [(*leading, length, head_dim), *2 * [(*shared, length, state)], (*leading, head_dim, state)]
-    X, B, C, H = random_tensors(rows)
-    log_a = decays(kind, (*leading, length))
-    return [None if x is None else x.to(dtype) for x in (X, log_a, B, C, H)]
-
-
-def expected(X, log_a, B, C, H):
-    """The recurrence in float64 under the names of attention, without a decay if log_a is None."""
-    X, B, C = (x.double() for x in (X, B, C))
-    log_a = X.new_zeros(X.shape[:-1]) if log_a is None else log_a.double()
-    axes = max(log_a.ndim + 1, B.ndim, C.ndim)  # the loop tells gates by their axes; here, missing ones are shared
-    B, C, log_a = (x[(None,) * (axes - x.ndim - less)] for x, less in ((B, 0), (C, 0), (log_a, 1)))
-    return loop(C, B, X, log_a, None if H is None else H.double())
-
-
-def gradients(function, operands, seed=7):
-    """Y, the last state, and the gradients of a random functional of both."""
-    leaves = [None if x is None else x.detach().requires_grad_() for x in operands]
-    Y, H = function(*leaves)
-    cotangents = random_tensors([Y.shape, H.shape], seed=seed)
-    cotangents = [c.to(operands[0].dtype).to(x.dtype) for c, x in zip(cotangents, (Y, H), strict=True)]
-    found = torch.autograd.grad([Y, H], [x for x in leaves if x is not None], cotangents, materialize_grads=True)
-    return [Y, H, *found]
-
-
-def check(operands, tolerance=None, form=ssd_cpu):
-    found, wanted = gradients(form, operands), gradients(expected, operands)
-    for actual, oracle in zip(found, wanted, strict=True):
-        assert_close(actual, oracle, tolerance)
 
 
 @pytest.fixture

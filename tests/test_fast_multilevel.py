@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles_multilevel import PAPER, dense, loop, loop_scores
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
@@ -26,7 +27,6 @@ from smalearn.multilevel import (
 )
 from smalearn.testing import assert_close, random_tensors
 
-PAPER = (32, 8, 6, 4, 4, 4, 4, 2)
 TINY = {"DIAGONAL": 4, "ROWS": 8, "KEYS": 16, "SCORES": 100}
 """Sizes of tiles at which short sequences have all that long ones have."""
 
@@ -37,40 +37,6 @@ def tiles(**sizes):
         for name, size in sizes.items():
             patch.setattr(tiling, name, size)
         yield
-
-
-def loop_scores(Q, K, ranks, block_lens):
-    """Pair by pair and level by level: the definition."""
-    length = Q.shape[0]
-    S = torch.zeros(length, length, dtype=torch.float64)
-    for i in range(length):
-        for j in range(length):
-            start = 0
-            for rank, size in zip(ranks, block_lens, strict=True):
-                if i // size == j // size:
-                    S[i, j] += Q[i, start : start + rank].double() @ K[j, start : start + rank].double()
-                start += rank
-    return S
-
-
-def loop(Q, K, V, ranks, block_lens, causal=True, bias=None):
-    """Row by row, with Python's exp."""
-    S = loop_scores(Q, K, ranks, block_lens) + (0 if bias is None else bias.double())
-    rows = []
-    for i in range(len(Q)):
-        sources = range(i + 1 if causal else len(Q))
-        highest = max(S[i, j].item() for j in sources)
-        weights = [math.exp(S[i, j].item() - highest) for j in sources]
-        rows.append(sum(w * V[j].double() for w, j in zip(weights, sources, strict=True)) / sum(weights))
-    return torch.stack(rows)
-
-
-def dense(Q, K, V, ranks, block_lens, causal=True, bias=None):
-    """softmax(S + bias) V with all of S."""
-    S = multilevel_scores(Q, K, ranks, block_lens)
-    S = S if bias is None else S + bias
-    future = torch.ones(S.shape[-2:], dtype=torch.bool).triu(1)
-    return (S.masked_fill(future, -math.inf) if causal else S).softmax(-1) @ V
 
 
 def with_gradients(function, operands, *args, **kwargs):
@@ -226,10 +192,10 @@ def test_leading_axes_broadcast(queries, keys, values, causal):
 def test_shared_keys_are_laid_out_once():
     Q, K, V = random_tensors([(2, 3, 4, 20, 4), (3, 1, 20, 4), (2, 3, 1, 20, 5)])
     layout = Layout(Q, K, V, None)
-    assert (layout.heads, layout.members) == (6, 4)
+    assert (layout.heads, layout.queries) == (6, 4)
     plan = tiling.Plan(20, (4,), (20,), True, 6, 4)
-    assert layout.lay(K, plan, 1, of_keys=True).shape == (6, plan.slots, 5)
-    assert layout.lay(Q, plan, 1).shape == (6, plan.slots * 4, 5)
+    assert layout.lay(K, plan, 1, of_keys=True).shape == (6, plan.padded_len, 5)
+    assert layout.lay(Q, plan, 1).shape == (6, plan.padded_len * 4, 5)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (0, 3, 4)])
@@ -253,7 +219,7 @@ def test_no_features_and_no_values():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_scores_far_above_the_anchor(causal, with_bias):
+def test_scores_far_above_the_running_max(causal, with_bias):
     """The largest score of a row is not near the diagonal, by far more than exp can hold; rows near it stay right."""
     length, ranks, blocks = 300, (2, 2), (512, 16)
     Q, K, V = random_tensors([(length, 4), (length, 4), (length, 3)], dtype=torch.float32)
@@ -270,7 +236,7 @@ def test_scores_far_above_the_anchor(causal, with_bias):
 
 
 def test_large_values_do_not_overflow_the_sum():
-    """A far score 100 bits above the anchor fits a float, its product with a value does not."""
+    """A far score 100 bits above the running max fits a float, its product with a value does not."""
     Q, K, V = random_tensors([(200, 2), (200, 2), (200, 3)], dtype=torch.float32)
     Q[:, 0], K[:, 0], K[0, 0] = 1, 0, 75
     V *= 1e12
@@ -278,8 +244,8 @@ def test_large_values_do_not_overflow_the_sum():
     assert_close(multilevel_attention(Q, K, V, (2,), (200,)), dense(*wide, (2,), (200,)))
 
 
-def test_the_anchor_is_enough_for_ordinary_scores(monkeypatch):
-    """The careful form, which is slower, does not run."""
+def test_the_running_max_is_enough_for_ordinary_scores(monkeypatch):
+    """The rescaling path, which is slower, does not run."""
     from smalearn.fast.cpu.squares import Heads
 
     asked, run = [], Heads._run
@@ -435,21 +401,21 @@ def test_the_plan_meets_every_pair_once_with_its_columns(allocation, causal, hea
     length, ranks, block_lens = allocation
     with tiles(**TINY):
         plan = tiling.Plan(length, ranks, block_lens, causal, heads, 2)
-        met = torch.zeros(heads, plan.slots, plan.slots, dtype=torch.int64)
+        met = torch.zeros(heads, plan.padded_len, plan.padded_len, dtype=torch.int64)
         for square in [*plan.diagonal(), *plan.squares()]:
-            pieces = torch.arange(heads * plan.slots).view(-1, square.period)[square.batch]
+            segments = torch.arange(heads * plan.padded_len).view(-1, square.period)[square.batch]
             for tile in square.tiles():
                 assert (
-                    len(pieces) * (tile.rows[0][1] - tile.rows[0][0]) * (tile.keys[1] - tile.keys[0]) * 2
+                    len(segments) * (tile.rows[0][1] - tile.rows[0][0]) * (tile.keys[1] - tile.keys[0]) * 2
                     <= plan.scratch()
                 )
-                for piece in pieces:
+                for piece in segments:
                     rows, keys = piece[slice(*tile.rows[0])], piece[slice(*tile.keys)]
-                    head = int(rows[0]) // plan.slots
-                    met[head][rows[:, None] % plan.slots, keys % plan.slots] += 1 + tile.columns
+                    head = int(rows[0]) // plan.padded_len
+                    met[head][rows[:, None] % plan.padded_len, keys % plan.padded_len] += 1 + tile.columns
     met = met[:, plan.where][:, :, plan.where]
     ends = torch.tensor([0, *ranks]).cumsum(0)
-    squares = torch.arange(plan.slots)[plan.where] // plan.size
+    squares = torch.arange(plan.padded_len)[plan.where] // plan.size
     coarse = len(ranks) - len(plan.local)
     columns = 1 + ends[level_counts(length, block_lens).clamp(max=coarse)]
     if causal:

@@ -13,7 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fast_cpu import DECAYS, INF, expected, inputs
+from oracles_ssd import DECAYS, INF, expected, gradients, inputs
+from triton_marks import needs_gpu, needs_triton
 
 from smalearn import ShapeError, fast
 from smalearn.fast import dispatch, tile
@@ -21,18 +22,7 @@ from smalearn.fast.cpu import ssd_cpu
 from smalearn.fast.triton import checks, configs, launch, plan, ssd_tiles, ssd_triton, triton_handles
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.ssd import ssd_chunked
-from smalearn.testing import assert_close, random_tensors
-
-needs_triton = pytest.mark.skipif(
-    not launch.has_triton() or not launch.interprets(), reason="needs Triton, and that its interpreter is on"
-)
-
-
-def needs_gpu(test):
-    """Mark a test as one of `pytest -m gpu`; it is skipped where there is none."""
-    absent = not torch.cuda.is_available() or not launch.has_triton() or launch.interprets()
-    return pytest.mark.gpu(pytest.mark.skipif(absent, reason="needs a GPU, and Triton that compiles for it")(test))
-
+from smalearn.testing import assert_close, pairwise, random_tensors
 
 FORMS = [ssd_tiles, pytest.param(ssd_triton, marks=needs_triton)]
 NAN = float("nan")
@@ -49,27 +39,6 @@ FACTORS = {
 }
 
 
-def pairwise(factors):
-    """Cases that together have every pair of values of two factors; each starts with a pair that was missing."""
-    both = list(itertools.combinations(factors, 2))
-    missing = {
-        pair: None for a, b in both for pair in itertools.product(*([(x, v) for v in factors[x]] for x in (a, b)))
-    }
-    chosen = []
-    while missing:
-        case = dict(next(iter(missing)))
-        for name in factors:
-            news = [
-                sum(((m, case[m]), (name, v)) in missing or ((name, v), (m, case[m])) in missing for m in case)
-                for v in factors[name]
-            ]
-            case.setdefault(name, factors[name][news.index(max(news))])
-        chosen.append(case)
-        for a, b in both:
-            missing.pop(((a, case[a]), (b, case[b])), None)
-    return chosen
-
-
 CASES = pairwise(FACTORS)
 SHORT_FIRST = [pytest.param(case, marks=pytest.mark.full) if case["length"] > 65 else case for case in CASES]
 
@@ -84,16 +53,6 @@ def build(length, kind, groups, state, head_dim, initial, seen, dtype, device="c
         H = H.mT.contiguous().mT
     log_a, H = (None if x is None else x.float() for x in (log_a, H))
     return [None if x is None else x.to(device) for x in (X, log_a, B, C, H if initial else None)]
-
-
-def gradients(function, operands):
-    """Y, the last state, and the gradients of a random functional of both; the same on every device."""
-    leaves = [None if x is None else x.detach().requires_grad_() for x in operands]
-    outputs = function(*leaves)
-    cotangents = random_tensors([x.shape for x in outputs], seed=7)
-    cotangents = [c.to(operands[0].dtype).to(x) for c, x in zip(cotangents, outputs, strict=True)]
-    given = [x for x in leaves if x is not None]
-    return [*outputs, *torch.autograd.grad(outputs, given, cotangents, materialize_grads=True)]
 
 
 def recurrence(X, log_a, B, C, H):

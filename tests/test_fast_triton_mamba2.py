@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from test_fast_triton import needs_gpu, needs_triton
+from triton_marks import needs_gpu, needs_triton
 
 from smalearn import ShapeError
 from smalearn.fast import tile

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fast_multilevel import PAPER, dense
-from test_fast_triton import needs_gpu, needs_triton, pairwise
+from oracles_multilevel import PAPER, dense
+from triton_marks import needs_gpu, needs_triton
 
 from smalearn import fast
 from smalearn.fast import multilevel_attention
 from smalearn.fast.triton import launch, multilevel
 from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handles
 from smalearn.multilevel import halving_blocks, multilevel_scores
-from smalearn.testing import assert_close, random_tensors
+from smalearn.testing import assert_close, pairwise, random_tensors
 
 NAN = float("nan")
 DTYPES = [torch.float32, torch.float16]

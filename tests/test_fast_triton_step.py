@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from test_fast_cpu import INF, expected, inputs
-from test_fast_triton import needs_gpu, needs_triton
+from oracles_ssd import INF, expected, inputs
+from triton_marks import needs_gpu, needs_triton
 
 from smalearn import ShapeError
 from smalearn.fast.cpu import ssd_cpu

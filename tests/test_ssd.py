@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_fast_cpu import DECAYS, check, decays, expected, gradients, inputs
+from oracles_ssd import DECAYS, check, decays, expected, gradients, inputs
 
 from smalearn import ShapeError, fast
 from smalearn.fast import ssd_step_

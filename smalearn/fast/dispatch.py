@@ -80,7 +80,7 @@ def linear_attention(
         Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
         ValueError: a dtype or device differs, log_a is a full gate or (on a CPU) positive.
         RuntimeError: the gradient is differentiated a second time, where a kernel is used.
 

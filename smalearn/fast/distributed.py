@@ -1,13 +1,13 @@
 """SSD of one sequence that lies on several machines, each of which has a slice of it.
 
-To a state that enters it, a slice is one big step, whatever its length: H' = a·H + E, where a is the product of its
-decays and E what it leaves behind if it begins with zeros. So the ranks of a process group do this:
+To its carry-in H a slice is one big step, whatever its length: the carry-out is H' = a·H + E, where a is the product of
+its decays and E the carry-out if it begins with zeros. So the ranks of a process group do this:
 
-1. each finds (a, E) of its slice, which needs nobody;
+1. each computes (a, E) of its slice, which needs nobody;
 2. all exchange these pairs, P·N + 1 numbers a head, and combine those to their left: an exclusive scan;
-3. each runs its slice, once, from the state that enters it.
+3. each runs its slice, once, from its carry-in.
 
-The gradient goes the same way from right to left: what the state that enters rank r is worth to r and to all after it.
+The gradient goes the same way from right to left: that of a rank's carry-in is summed over the rank and all after it.
 
 A group comes from `torch.distributed.init_process_group`, or from `torchrun` with it. Its backend carries the tensors:
 "gloo" those of a CPU, "nccl" those of NVIDIA GPUs.
@@ -101,10 +101,10 @@ def ssd(
         initial_state = initial_state.to(left.dtype)
         left = decay * initial_state + left
     _agree(function, left, group)
-    entering = _Entering.apply(decay, left, torch.mul, group)
+    carry_in = _CarryIn.apply(decay, left, torch.mul, group)
     if initial_state is not None:
-        entering = entering + initial_state  # rank 0, whom nothing else enters
-    return restore(*fast.ssd(X, log_a, B, C, entering))
+        carry_in = carry_in + initial_state  # on rank 0, whose carry-in is zero
+    return restore(*fast.ssd(X, log_a, B, C, carry_in))
 
 
 def window(x: torch.Tensor, length: int, group: "dist.ProcessGroup | None" = None) -> torch.Tensor:
@@ -123,8 +123,8 @@ def window(x: torch.Tensor, length: int, group: "dist.ProcessGroup | None" = Non
 
     Raises:
         ShapeError: x has no axis of time.
-        ValueError: length is no integer ≥ 0, or (on a CPU) the ranks differ in dtype, in the shape of the window, or in
-            whether they need gradients.
+        ValueError: length is not an integer ≥ 0, or (on a CPU) the ranks differ in dtype, in the shape of the window,
+            or in whether they need gradients.
         RuntimeError: as in `ssd`.
 
     Cost:
@@ -145,7 +145,7 @@ def window(x: torch.Tensor, length: int, group: "dist.ProcessGroup | None" = Non
     shift = torch.diag(x.new_ones(kept), length - kept)
     left = F.pad(x, (0, 0, length, 0))[..., tokens:, :]
     _agree(function, left, group)
-    return _Entering.apply(shift, left, torch.matmul, group)
+    return _CarryIn.apply(shift, left, torch.matmul, group)
 
 
 def traffic(ranks: int, heads: int, head_dim: int, state: int, itemsize: int = 4) -> Traffic:
@@ -164,7 +164,7 @@ def traffic(ranks: int, heads: int, head_dim: int, state: int, itemsize: int = 4
         Both counts.
 
     Raises:
-        ValueError: an argument is no integer ≥ 1.
+        ValueError: an argument is not an integer ≥ 1.
 
     Example:
         >>> traffic(ranks=8, heads=24, head_dim=64, state=128)
@@ -178,7 +178,7 @@ def traffic(ranks: int, heads: int, head_dim: int, state: int, itemsize: int = 4
 
 
 def _step(X, log_a, B):
-    """What a slice does to a state: the decay (b, g, r, 1, 1), and what it adds (b, g, r, P, N)."""
+    """Effect of a slice on a state: the decay (b, g, r, 1, 1), and what it adds (b, g, r, P, N)."""
     wide = torch.promote_types(X.dtype, torch.float32)
     log_a = log_a.double()[..., None]  # a reset in a sum costs the others no digit
     decay = log_a.sum(-2, keepdim=True).exp().to(wide)
@@ -186,32 +186,34 @@ def _step(X, log_a, B):
     return decay, torch.einsum("bgrtp, bgtn -> bgrpn", weighted, B[:, :, 0].to(wide))
 
 
-class _Entering(torch.autograd.Function):
-    """The state that enters this rank, where every rank makes act(transition, H) + left of the H that enters it."""
+class _CarryIn(torch.autograd.Function):
+    """Carry-in of this rank, where every rank turns its carry-in H into the carry-out act(transition, H) + left."""
 
     @staticmethod
     def forward(ctx, transition, left, act, group):
         rank = dist.get_rank(group)
-        told = _gather(torch.cat([transition.flatten(), left.flatten()]), group)
-        transitions = [x[: transition.numel()].view(transition.shape) for x in told]
-        terms = [x[transition.numel() :].view(left.shape) for x in told]
-        entering = _pass_on(act, transitions[:rank], terms[:rank], left)
-        ctx.save_for_backward(entering, *(x.clone() for x in transitions[rank + 1 :]))  # a view would keep all it heard
+        gathered = _gather(torch.cat([transition.flatten(), left.flatten()]), group)
+        transitions = [x[: transition.numel()].view(transition.shape) for x in gathered]
+        terms = [x[transition.numel() :].view(left.shape) for x in gathered]
+        carry_in = _pass_on(act, transitions[:rank], terms[:rank], left)
+        ctx.save_for_backward(
+            carry_in, *(x.clone() for x in transitions[rank + 1 :])
+        )  # clone: a view would keep the whole gathered buffer
         ctx.act, ctx.group = act, group
-        return entering
+        return carry_in
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        entering, *transitions = ctx.saved_tensors
+        carry_in, *transitions = ctx.saved_tensors
         gradients = _gather(gradient, ctx.group)[dist.get_rank(ctx.group) + 1 :]
         after = _pass_on(ctx.act, [x.mT for x in reversed(transitions)], reversed(gradients), gradient)
-        flow = (after * entering).sum((-2, -1), keepdim=True) if ctx.needs_input_grad[0] else None
+        flow = (after * carry_in).sum((-2, -1), keepdim=True) if ctx.needs_input_grad[0] else None
         return flow, after, None, None
 
 
 def _pass_on(act: Callable, transitions: Iterable, terms: Iterable, like: torch.Tensor) -> torch.Tensor:
-    """The recurrence between slices, H = act(transition, H) + term, from zeros."""
+    """Run the recurrence between slices, H = act(transition, H) + term, from zeros."""
     H = torch.zeros_like(like, memory_format=torch.contiguous_format)
     for transition, term in zip(transitions, terms, strict=True):
         H = act(transition, H) + term
@@ -231,7 +233,7 @@ def _place(function, group):
 
 
 def _agree(function, left, group):
-    """That all ranks are about to do the same; on a GPU not, because to read the answer is to wait for the GPU."""
+    """Check that all ranks are about to do the same; not on a GPU, where to read the answer is to wait."""
     gradients = "with" if torch.is_grad_enabled() and left.requires_grad else "without"
     _tell(function, f"{function} of {left.dtype}, {tuple(left.shape)}, {gradients} gradients", left, group)
 
@@ -256,7 +258,7 @@ def _tell(function, text, like, group, listen=True):
 
 
 def _gather(x, group):
-    """What all ranks have for x, of one shape and dtype, in their order."""
+    """Gather x of all ranks, of one shape and dtype, in their order."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     x = x.contiguous()
     parts = [torch.empty_like(x) for _ in range(ranks)]

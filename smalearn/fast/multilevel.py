@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.autograd.function import once_differentiable
 
-from smalearn._checks import check_companion, check_count, check_dtypes, check_shapes
+from smalearn._checks import check_count, check_dtypes, check_float32_or, check_shapes
 from smalearn.fast.cpu.layout import Layout
 from smalearn.fast.cpu.plan import Plan
 from smalearn.fast.cpu.squares import LOG2E, Attention, gradients, laid
@@ -45,11 +45,11 @@ def multilevel_attention(
 
     Returns:
         (..., T, P), dtype of Q; half precision is computed in float32, or multiplied as it is and summed in float32 on
-        a GPU. A row whose bias leaves it no key is zero.
+        a GPU. A row whose bias hides every key is zero.
 
     Raises:
         ShapeError: an axis has two sizes, or the ranks do not sum to N. Queries and keys of two lengths have no levels.
-        ValueError: dtypes or devices differ, or ranks and block lengths are no allocation for T.
+        ValueError: dtypes or devices differ, or ranks and block lengths are not an allocation for T.
         RuntimeError: the gradient is differentiated a second time.
 
     Cost:
@@ -97,7 +97,7 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
         The count.
 
     Raises:
-        ValueError: the length is no integer ≥ 0, or ranks and block lengths are no allocation for it.
+        ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
     """
     check_count("executed_macs", "length", length, least=0)
     check_levels("executed_macs", ranks, block_lens, length=length)
@@ -120,16 +120,16 @@ class _OnGPU(torch.autograd.Function):
         *operands, Y, log_sum = ctx.saved_tensors
         operands = [x.float() for x in operands]
         layout = Layout(*operands, None)
-        plan = Plan(Y.shape[-2], *ctx.levels, True, layout.heads, layout.members)
-        anchors = layout.lay(log_sum[..., None] * LOG2E, plan)
-        saved = *laid(layout, plan, *operands), Y.float(), None, torch.stack([anchors, torch.ones_like(anchors)])
+        plan = Plan(Y.shape[-2], *ctx.levels, True, layout.heads, layout.queries)
+        maxima = layout.lay(log_sum[..., None] * LOG2E, plan)
+        saved = *laid(layout, plan, *operands), Y.float(), None, torch.stack([maxima, torch.ones_like(maxima)])
         return *gradients(layout, plan, saved, dY.float())[:3], None, None
 
 
 def _whole_bias(function, bias, Q):
     """The bias with an axis of size 1 for queries or keys expanded to T, a view."""
     check_dtypes(function, {"bias": bias})
-    check_companion(function, "bias", bias, "Q", Q)
+    check_float32_or(function, "bias", bias, "Q", Q)
     check_shapes(function, {"bias": (bias, "ts")})
     sizes = (Q.shape[-2] if size == 1 else size for size in bias.shape[-2:])
     return bias.expand(*bias.shape[:-2], *sizes)

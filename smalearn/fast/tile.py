@@ -1,4 +1,4 @@
-"""A tile machine: the few `tl` operations of our GPU programs in NumPy, checked and recorded, for every system.
+"""A Triton emulator, our tile machine: the `tl` operations of our GPU programs in NumPy, checked, recorded, everywhere.
 
 `programs.py` is written for Triton, and a program names all it does `tl.something`. This module has these names too.
 Programs run one after the other. A tile is an array; a pointer is a memory with offsets into it. Every access is

@@ -83,7 +83,7 @@ OTHER_MODELS = {
     "RWKV-7": "H_t = H_(t-1) (Diag(w_t) − κ_t (a_t ∘ κ_t)^T) + V_t K_t^T: diagonal plus rank one",
     "sLSTM": "gates that depend on the previous output: no linear recurrence",
 }
-"""Models that are no choice of an elementwise gate, and why."""
+"""Models that an elementwise gate cannot express, and why."""
 
 
 def _model(name: str, gate: str, formula: str, source: str):

@@ -1,4 +1,4 @@
-"""The chunked form: quadratic inside chunks of constant length, a state handed from chunk to chunk."""
+"""The chunked form: quadratic inside chunks of constant length, a state carried from chunk to chunk."""
 
 import torch
 
@@ -22,7 +22,7 @@ def linear_attention_chunked(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal linear attention in chunks: almost all work is matrix products, and linear in T.
 
-    In a chunk that the state H enters, with the decays e_t since its beginning and f_s until its end,
+    In a chunk with carry-in H, and with the decays e_t since its beginning and f_s until its end,
 
         Y_t = Σ_{s ≤ t} scores[t, s] V_s + H (e_t ∘ Q_t)          the parallel form, and what the past says
         H'  = e_last ∘ H + Σ_s V_s (f_s ∘ K_s)^T                  the state for the next chunk
@@ -44,8 +44,9 @@ def linear_attention_chunked(
         Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
-        ValueError: a dtype or device differs, log_a is a full gate or (on a CPU) positive, chunk_len is no integer ≥ 1.
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
+        ValueError: a dtype or device differs, log_a is a full gate or (on a CPU) positive, chunk_len is not an integer
+            ≥ 1.
 
     Cost:
         T·chunk_len·(N + P) + 2·T·N·P multiply-adds; T·chunk_len + T·N·P / chunk_len entries. The only loop runs over
@@ -75,16 +76,16 @@ def pass_states(
         state: (..., P, N) before the first chunk; zeros if None.
 
     Returns:
-        The states (..., C, P, N) that enter the chunks, and the last state (..., P, N).
+        The carry-in (..., C, P, N) of every chunk, and the last state (..., P, N).
 
     Cost:
         2·C·N·P operations. (As a matrix over chunks it would cost C²·N·P.)
     """
     state = torch.zeros_like(updates[..., 0, :, :]) if state is None else state
     state = state.expand(*torch.broadcast_shapes(updates.shape[:-3], state.shape[:-2]), *state.shape[-2:])
-    entering = []
+    carry_in = []
     # unbind, not indexing: the gradient of x[c] would fill a tensor of the size of x for every chunk.
     for decay, update in zip(decays.unbind(-3), updates.unbind(-3), strict=True):
-        entering.append(state)
+        carry_in.append(state)
         state = decay * state + update
-    return torch.stack(entering, -3), state
+    return torch.stack(carry_in, -3), state

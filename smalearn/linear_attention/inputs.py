@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_companion, check_dtypes, check_log_a, check_shapes
+from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_log_a, check_shapes
 
 __all__ = ["check_inputs", "key_gate"]
 
@@ -30,7 +30,7 @@ def check_inputs(
         gates: axes that log_a may have, the gate of a token first; its letter, or none for a single step, is time.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
         ValueError: a dtype or device differs, the form cannot use this gate, or log_a (on a CPU) is positive or NaN.
     """
     time = gates[0]
@@ -42,7 +42,7 @@ def check_inputs(
         operands["log_a"] = (log_a, _gate_axes(function, log_a, K, gates))
     check_shapes(function, {name: pair for name, pair in operands.items() if pair[0] is not None})
     if state is not None:
-        check_companion(function, names[3], state, names[0], Q)
+        check_float32_or(function, names[3], state, names[0], Q)
     if log_a is not None:
         check_log_a(function, log_a, names[0], Q)
 
@@ -52,8 +52,8 @@ def _gate_axes(function, log_a, K, gates):
     possible = {-1: gates[0], 0: gates[0] + "n", 1: gates[0] + "pn"}
     axes = possible.get(log_a.ndim - K.ndim)
     if axes is None:
-        wanted = ", ".join(f"{K.ndim + extra} for {_shown(axes)}" for extra, axes in possible.items())
-        raise ShapeError(f"{function}: log_a has {log_a.ndim} axes, expected {wanted}")
+        expected = ", ".join(f"{K.ndim + extra} for {_shown(axes)}" for extra, axes in possible.items())
+        raise ShapeError(f"{function}: log_a has {log_a.ndim} axes, expected {expected}")
     if axes not in gates:
         allowed = " or ".join(map(_shown, gates))
         raise ValueError(f"{function}: log_a has axes {_shown(axes)}, expected {allowed}; use {REMEDY[axes]}")

@@ -29,7 +29,7 @@ def linear_attention_parallel(
         (..., T, P), dtype of Q.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
         ValueError: a dtype or device differs, log_a is a full gate, or log_a (on a CPU) is positive.
 
     Cost:

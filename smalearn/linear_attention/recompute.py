@@ -45,8 +45,8 @@ def linear_attention_recomputed(
         Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
-        ValueError: a dtype or device differs, log_a is no gate per token or (on a CPU) positive, chunk_len is no
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
+        ValueError: a dtype or device differs, log_a is not a gate per token or (on a CPU) positive, chunk_len is not an
             integer ≥ 1.
         RuntimeError: the gradient is differentiated a second time.
 
@@ -78,15 +78,15 @@ class _Recomputed(torch.autograd.Function):
         *rows, state, dstate = widen(Q, Q, K, V, key_gate(log_a, K), dY, initial_state, dstate)
         *grads, dinitial = _gradients(*(split_chunks(x, ctx.chunk_len) for x in rows), state, dstate)
         dQ, dK, dV, dgate = (join_chunks(x, Q.shape[-2]) for x in grads)
-        found = zip((dQ, dK, dV, dgate[..., 0], dinitial), ctx.saved_tensors, strict=True)
+        pairs = zip((dQ, dK, dV, dgate[..., 0], dinitial), ctx.saved_tensors, strict=True)
         # Autograd itself casts each to its input's dtype and sums it over axes along which the input was broadcast.
-        return *(None if x is None else grad for grad, x in found), None
+        return *(None if x is None else grad for grad, x in pairs), None
 
 
 def _gradients(Q, K, V, gate, dY, state, dstate):
     """Gradients of Q, K, V, gate, chunk by chunk, and of the initial state.
 
-    S are the states that enter the chunks, R the gradients of those that leave them.
+    S are the carry-ins of the chunks, R the gradients of their carry-outs.
     """
     read, write = since_start(gate).exp(), until_end(gate).exp()
     total = read[..., -1:, :]
@@ -95,8 +95,8 @@ def _gradients(Q, K, V, gate, dY, state, dstate):
     R, dinitial = pass_states(total.flip(-3), updates.flip(-3), dstate)
     operands = (Q, K, V, gate, dY, S, R.flip(-3))
     blocks = zip(*(x.split(TOGETHER, -3) for x in operands), strict=True)
-    found = zip(*(_gradients_inside(*block) for block in blocks), strict=True)
-    return *(torch.cat(parts, -3) for parts in found), dinitial
+    grads = zip(*(_gradients_inside(*block) for block in blocks), strict=True)
+    return *(torch.cat(parts, -3) for parts in grads), dinitial
 
 
 def _gradients_inside(Q, K, V, gate, dY, S, R):

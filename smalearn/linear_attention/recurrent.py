@@ -33,7 +33,7 @@ def linear_attention_recurrent(
         Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
         ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
 
     Cost:
@@ -76,7 +76,7 @@ def linear_attention_step(
         y (..., P), dtype of q, and the new state (..., P, N), float32 if q is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or log_a has a number of axes that is no gate.
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
         ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
 
     Cost:

@@ -136,12 +136,12 @@ class Mask(ABC):
         """A table: family, shape, parameters, numbers stored and operations of a product, both beside the dense."""
         target, source = self.shape[-2:]
         heads = math.prod(self.shape[:-2])
-        given = [f"{name} = {getattr(self, name)}" for name in self.shown]
-        given += [_brief(name, getattr(self, name), " = ") for name in self.parameters]
+        values = [f"{name} = {getattr(self, name)}" for name in self.shown]
+        values += [_brief(name, getattr(self, name), " = ") for name in self.parameters]
         rows = {
             "family": type(self).__name__,
             "shape": " × ".join(map(str, self.shape)),
-            "parameters": ", ".join(given) or "none",
+            "parameters": ", ".join(values) or "none",
             "numbers stored": f"{self.stored:,} (dense: {heads * target * source:,})",
             "operations for one column": f"{heads * self.cost():,} (dense: {heads * target * (2 * source - 1):,})",
         }

@@ -130,6 +130,6 @@ def join_chunks(x: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _pad_to_power_of_two(x):
-    """Append rows of zeros along axis -2: tokens that decay nothing and say nothing."""
+    """Append rows of zeros along axis -2: padding tokens, log_a = 0 and x = 0."""
     missing = (1 << max(x.shape[-2] - 1, 0).bit_length()) - x.shape[-2]
     return F.pad(x, (0, 0, 0, missing)) if missing else x

@@ -38,9 +38,9 @@ class ToeplitzMask(Mask):
     """
 
     def __init__(self, column: torch.Tensor, row: torch.Tensor | None = None):
-        given = {"column": column} | ({} if row is None else {"row": row})
-        check_dtypes("ToeplitzMask", given)
-        for (name, tensor), axis in zip(given.items(), "TS", strict=False):
+        columns = {"column": column} | ({} if row is None else {"row": row})
+        check_dtypes("ToeplitzMask", columns)
+        for (name, tensor), axis in zip(columns.items(), "TS", strict=False):
             if tensor.ndim < 1:
                 raise ShapeError(f"ToeplitzMask: {name} needs axes (..., {axis}), got shape ()")
         self.column, self.row = column, row
@@ -54,7 +54,7 @@ class ToeplitzMask(Mask):
                     f"ToeplitzMask: leading axes {tuple(row.shape[:-1])} of row do not broadcast with "
                     f"{tuple(leading)} of column"
                 ) from None
-        self.shape, self.parameters = (*leading, column.shape[-1], source), tuple(given)
+        self.shape, self.parameters = (*leading, column.shape[-1], source), tuple(columns)
 
     @property
     def stored(self) -> int:
@@ -105,8 +105,8 @@ class ToeplitzMask(Mask):
             back = torch.fft.irfft
         # Few columns at a time: their spectra stay in a cache, and need little memory.
         parts = x.split(max(1, TOGETHER // size), -1)
-        found = [back(spectrum * forth(part, size, dim=-2), size, dim=-2)[..., :length, :] for part in parts]
-        return torch.cat(found, -1) if len(found) > 1 else found[0]
+        outputs = [back(spectrum * forth(part, size, dim=-2), size, dim=-2)[..., :length, :] for part in parts]
+        return torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
 
     def cost(self, columns: int = 1) -> int:
         """Transforms of 2.5·n·log2(n), two for each column and one of α, and 3·n to multiply; n ≥ T + S - 1."""
@@ -128,7 +128,7 @@ class FourierMask(Mask):
         length: T ≥ 0.
 
     Raises:
-        ValueError: length is no integer ≥ 0.
+        ValueError: length is not an integer ≥ 0.
 
     Example:
         >>> FourierMask(2).dense().real

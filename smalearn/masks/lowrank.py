@@ -98,8 +98,8 @@ class HadamardMask(Mask):
     def _sandwich(self, x, right, left, product):
         """Σ_r diag(left_r) product(diag(right_r) x), all r as columns of one product."""
         scaled = x[..., None] * right.to(x)[..., None, :]
-        found = product(scaled.flatten(-2)).unflatten(-1, scaled.shape[-2:])
-        return (found * left.to(x)[..., None, :]).sum(-1)
+        products = product(scaled.flatten(-2)).unflatten(-1, scaled.shape[-2:])
+        return (products * left.to(x)[..., None, :]).sum(-1)
 
     def cost(self, columns: int = 1) -> int:
         """R products with the other mask, R scalings on either side, and the sum of R terms."""

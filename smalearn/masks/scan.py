@@ -36,7 +36,7 @@ class CausalMask(Mask):
             than the last source see all of them.
 
     Raises:
-        ValueError: a length is no integer ≥ 0.
+        ValueError: a length is not an integer ≥ 0.
 
     Example:
         >>> CausalMask(3).matmul(torch.tensor([[1.0], [2.0], [3.0]])).ravel()
@@ -75,7 +75,7 @@ class DecayMask(Mask):
         gamma: decay γ in [0, 1], a number or a tensor (...) with one for each head.
 
     Raises:
-        ValueError: length is no integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
+        ValueError: length is not an integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
 
     Example:
         >>> DecayMask(3, 0.5).dense()
@@ -96,7 +96,7 @@ class DecayMask(Mask):
         return _triangle(powers).to(self._dense_dtype(dtype))
 
     def _product(self, x):
-        return _scan_constant(x, _beside(self.gamma, x))
+        return _scan_constant(x, _on_device(self.gamma, x))
 
     def _transpose_product(self, y):
         return self._product(y.flip(-2)).flip(-2)
@@ -146,11 +146,11 @@ class SemiseparableMask(Mask):
         return decay_matrix(*widen(self.log_a, self.log_a.to(device))).to(self._dense_dtype(dtype))
 
     def _product(self, x):
-        return scan_chunked(x, _beside(self.log_a, x))
+        return scan_chunked(x, _on_device(self.log_a, x))
 
     def _transpose_product(self, y):
         # Back in time, what reaches s from s+1 is decayed by a_(s+1).
-        log_a = _beside(self.log_a, y)
+        log_a = _on_device(self.log_a, y)
         return scan_chunked(y.flip(-2), log_a.roll(-1, -1).flip(-1)).flip(-2)
 
     def cost(self, columns: int = 1) -> int:
@@ -176,19 +176,19 @@ def scan_recurrent(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     """
     check_shapes("scan_recurrent", {"x": (x, "tp"), "log_a": (log_a, "t")})
     leading = torch.broadcast_shapes(x.shape[:-2], log_a.shape[:-1])
-    y, found = x.new_zeros(*leading, x.shape[-1]), []
+    y, rows = x.new_zeros(*leading, x.shape[-1]), []
     for decay, now in zip(log_a.exp().to(x.dtype).unbind(-1), x.unbind(-2), strict=True):
         y = decay[..., None] * y + now
-        found.append(y)
-    return torch.stack(found, -2) if found else x.expand(*leading, *x.shape[-2:])
+        rows.append(y)
+    return torch.stack(rows, -2) if rows else x.expand(*leading, *x.shape[-2:])
 
 
 def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LEN) -> torch.Tensor:
-    """`scan_recurrent` in chunks: a dense product inside each, and a scan over what leaves them.
+    """`scan_recurrent` in chunks: a dense product inside each, and a scan over their carry-outs.
 
-    The rows are found as if each chunk were alone. What leaves the chunks follows from their last rows by a scan over
-    chunks, whose decays are those across a whole chunk: this function, one level up. What enters a chunk then reaches
-    its rows decayed.
+    Rows are computed as if each chunk were alone. The carry-outs follow from the last rows by a scan over chunks, whose
+    decays are those across a whole chunk: this function, one level up. Each chunk's carry-in is added to its rows,
+    decayed.
 
     Args:
         x: (..., T, columns).
@@ -200,7 +200,7 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
 
     Raises:
         ShapeError: an operand has too few axes, T differs, or leading axes do not broadcast.
-        ValueError: chunk_len is no integer ≥ 2.
+        ValueError: chunk_len is not an integer ≥ 2.
 
     Cost:
         About T·(chunk_len + 2)·columns multiply-adds in matrix products, T·chunk_len decays, log(T) / log(chunk_len)
@@ -213,9 +213,9 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
         return decay_matrix(log_a).to(x.dtype) @ x
     gates = split_chunks(log_a[..., None], chunk_len)
     inside = decay_matrix(gates[..., 0]).to(x.dtype) @ split_chunks(x, chunk_len)
-    reach = since_start(gates)
-    leaving = scan_chunked(inside[..., -1, :], reach[..., -1, 0], chunk_len)
-    return _hand_on(inside, reach.exp().to(x.dtype), leaving, length)
+    decay = since_start(gates)
+    carry_out = scan_chunked(inside[..., -1, :], decay[..., -1, 0], chunk_len)
+    return _add_carry(inside, decay.exp().to(x.dtype), carry_out, length)
 
 
 def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
@@ -258,7 +258,7 @@ def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torc
         gamma as a tensor, float64 if it was a number.
 
     Raises:
-        ValueError: length is no integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
+        ValueError: length is not an integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
     """
     check_count(function, "length", length, 0)
     gamma = gamma if isinstance(gamma, torch.Tensor) else torch.tensor(gamma, dtype=torch.float64)
@@ -279,8 +279,8 @@ def _scan_constant(x, gamma, stride=1):
     if length == chunk_len:
         return block @ x
     inside = block[..., None, :, :] @ split_chunks(x, chunk_len)
-    leaving = _scan_constant(inside[..., -1, :], gamma, stride * chunk_len)
-    return _hand_on(inside, powers[..., None, 1:, None], leaving, length)
+    carry_out = _scan_constant(inside[..., -1, :], gamma, stride * chunk_len)
+    return _add_carry(inside, powers[..., None, 1:, None], carry_out, length)
 
 
 def _running_sum(x):
@@ -289,13 +289,13 @@ def _running_sum(x):
     if length <= SUM_LEN:
         return x.cumsum(-2)
     inside = split_chunks(x, SUM_LEN).cumsum(-2)
-    return _hand_on(inside, inside.new_ones(()), _running_sum(inside[..., -1, :]), length)
+    return _add_carry(inside, inside.new_ones(()), _running_sum(inside[..., -1, :]), length)
 
 
-def _hand_on(inside, reach, leaving, length):
-    """Rows of chunks that were alone, plus what leaves the chunk before, decayed by `reach` until each row."""
-    entering = torch.cat([torch.zeros_like(leaving[..., :1, :]), leaving[..., :-1, :]], -2)
-    return join_chunks(torch.addcmul(inside, reach, entering[..., None, :]), length)
+def _add_carry(inside, decay, carry_out, length):
+    """Add the carry: inside + decay · (last row of the previous chunk)."""
+    carry_in = torch.cat([torch.zeros_like(carry_out[..., :1, :]), carry_out[..., :-1, :]], -2)
+    return join_chunks(torch.addcmul(inside, decay, carry_in[..., None, :]), length)
 
 
 def _powers(gamma, count, stride=1):
@@ -309,7 +309,7 @@ def _triangle(column):
     return column[..., (steps[:, None] - steps).clamp(min=0)].tril()
 
 
-def _beside(parameter, x):
+def _on_device(parameter, x):
     """A parameter on the operand's device, at least as precise as the operand."""
     return parameter.to(x.device, torch.promote_types(parameter.dtype, x.dtype.to_real()))
 

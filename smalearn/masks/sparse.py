@@ -61,7 +61,7 @@ class DilatedMask(SparseMask):
         dilation: distance between neighbours, ≥ 1; 1 gives the banded mask.
 
     Raises:
-        ValueError: an argument is no integer of that range.
+        ValueError: an argument is not an integer of that range.
     """
 
     shown = ("window", "dilation")
@@ -89,7 +89,7 @@ class BandedMask(DilatedMask):
         window: number of neighbours on either side, ≥ 0; a row has at most 2·window + 1 ones.
 
     Raises:
-        ValueError: an argument is no integer ≥ 0.
+        ValueError: an argument is not an integer ≥ 0.
     """
 
     shown = ("window",)
@@ -107,7 +107,7 @@ class BlockDiagonalMask(SparseMask):
         blocks: number of blocks on the diagonal, ≥ 1, each (T / blocks, S / blocks).
 
     Raises:
-        ValueError: an argument is no integer of that range, or blocks does not divide a length.
+        ValueError: an argument is not an integer of that range, or blocks does not divide a length.
     """
 
     shown = ("blocks",)

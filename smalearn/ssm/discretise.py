@@ -26,7 +26,7 @@ def discretise_zero_order_hold(dt: torch.Tensor, A: torch.Tensor, B: torch.Tenso
         A_bar, as many trailing axes as A, and B_bar (..., T, N), in their dtype.
 
     Raises:
-        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
         ValueError: a dtype or device differs.
 
     Cost:
@@ -63,7 +63,7 @@ def discretise_mamba(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tupl
         A_bar, as many trailing axes as A, and B_bar (..., T, N), in their dtype.
 
     Raises:
-        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
         ValueError: a dtype or device differs.
 
     Cost:

@@ -32,7 +32,7 @@ def ssm_recurrent(
         Y (..., T, P), dtype of X, and the state after the last step (..., P, N), float32 if X is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
         ValueError: a dtype or device differs.
 
     Cost:
@@ -61,7 +61,7 @@ def ssm_states(
         (..., T, P, N), dtype of X, float32 if X is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
         ValueError: a dtype or device differs.
 
     Cost:
@@ -74,8 +74,8 @@ def ssm_states(
     check_ssm("ssm_states", X, A, B, None, initial_state)
     A, B, X, initial_state = widen(X, A, B, X, initial_state)
     state = start(A, B, X, initial_state)
-    found = list(states(A, B, X, state))
-    return torch.stack(found, -3) if found else state.new_zeros(*state.shape[:-2], 0, *state.shape[-2:])
+    rows = list(states(A, B, X, state))
+    return torch.stack(rows, -3) if rows else state.new_zeros(*state.shape[:-2], 0, *state.shape[-2:])
 
 
 def ssm_matrix(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Semiseparable:
@@ -90,7 +90,7 @@ def ssm_matrix(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Semiseparab
         The (..., T, T) matrix by its generators; `.dense()` has its entries, `.matmul(X)` is the recurrence.
 
     Raises:
-        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
         ValueError: a dtype or device differs.
 
     Cost:

@@ -47,7 +47,7 @@ def ssm_scan(
         Y (..., T, P), dtype of X, and the state after the last step (..., P, N), float32 if X is half precision.
 
     Raises:
-        ShapeError: an axis has two sizes, or A has a number of axes that is no structure.
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
         ValueError: a dtype or device differs.
 
     Cost:
@@ -149,7 +149,7 @@ def scan_cost(length: int, method: Literal["pairs", "doubling"] = "pairs") -> Sc
         How many combinations, and in how many rounds; those of one round can all be done at the same time.
 
     Raises:
-        ValueError: length is no integer ≥ 0, or there is no such method.
+        ValueError: length is not an integer ≥ 0, or there is no such method.
 
     Example:
         >>> scan_cost(1024), scan_cost(1024, "doubling")

@@ -26,7 +26,7 @@ class Semiseparable:
         C: (..., T, N) output vectors, dtype of B.
 
     Raises:
-        ShapeError: A has a number of axes that is no structure, or an axis has two sizes.
+        ShapeError: A.ndim matches none of the layouts, or an axis has two sizes.
         ValueError: a dtype or device differs.
 
     Source:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from smalearn._checks import ShapeError, check_companion, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes
 from smalearn._structured import widen
 
 __all__ = ["check_generators", "full_transitions", "recur", "start", "states", "transitions"]
@@ -22,21 +22,21 @@ def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: 
         others: by name, a tensor and its trailing axes; those with a time axis have the dtype of B.
 
     Raises:
-        ShapeError: A has a number of axes that is no structure, or an axis has two sizes.
+        ShapeError: A.ndim matches none of the layouts, or an axis has two sizes.
         ValueError: a dtype or device differs.
     """
     check_dtypes(function, {"B": B} | {name: x for name, (x, axes) in others.items() if "t" in axes})
     check_dtypes(function, {"A": A})
     if A.ndim - B.ndim not in SHAPES:
-        wanted = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
-        raise ShapeError(f"{function}: A has {A.ndim} axes, expected {wanted}")
+        expected = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
+        raise ShapeError(f"{function}: A has {A.ndim} axes, expected {expected}")
     axes = {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
     check_shapes(function, {"B": (B, "tn"), "A": (A, axes)} | others)
-    check_companion(function, "A", A, "B", B)
+    check_float32_or(function, "A", A, "B", B)
     for name, (x, axes) in others.items():
         if "t" not in axes:
             check_dtypes(function, {name: x})
-            check_companion(function, name, x, "B", B)
+            check_float32_or(function, name, x, "B", B)
 
 
 def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:

@@ -1,4 +1,4 @@
-"""Tensors (..., T, N) as (heads, slots, width) for batched products, and back; shared keys are laid out once."""
+"""Tensors (..., T, N) as (heads, padded_len, width) for batched products, and back; shared keys are laid out once."""
 
 import math
 
@@ -10,7 +10,7 @@ __all__ = ["Layout"]
 
 
 class Layout:
-    """Which leading axes are heads, each with keys of its own, and which are members: queries that share keys.
+    """Split the leading axes into KV heads and, for each of them, the query heads that share its keys.
 
     Args:
         Q: (..., T, N).
@@ -20,8 +20,8 @@ class Layout:
 
     Attributes:
         leading: all leading axes, broadcast.
-        heads: how many there are.
-        members: how many to a head.
+        heads: number of KV heads.
+        queries: query heads for each KV head.
     """
 
     def __init__(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, bias: torch.Tensor | None):
@@ -31,25 +31,25 @@ class Layout:
         self._own = [axis for axis in axes if keys[axis] == self.leading[axis]]
         self._shared = [axis for axis in axes if axis not in self._own]
         self.heads = math.prod(self.leading[axis] for axis in self._own)
-        self.members = math.prod(self.leading[axis] for axis in self._shared)
+        self.queries = math.prod(self.leading[axis] for axis in self._shared)
 
     def lay(self, x: torch.Tensor, plan: Plan, front: int = 0, of_keys: bool = False) -> torch.Tensor:
-        """(heads, slots·members, front + width) of queries, (heads, slots, front + width) of keys; zero elsewhere."""
+        """Lay out queries as (heads, padded_len·queries, front + width), keys as (heads, padded_len, front + width)."""
         leading, own, shared = self._sizes(of_keys)
-        out = x.new_zeros(*own, plan.slots, *shared, front + x.shape[-1])
+        out = x.new_zeros(*own, plan.padded_len, *shared, front + x.shape[-1])
         x = x.expand(*leading, *x.shape[-2:])
         out[self._tokens(plan, front)] = x.permute(*self._own, -2, *self._shared, -1)
         return out.view(self.heads, -1, out.shape[-1])
 
     def restore(self, x: torch.Tensor, plan: Plan, of_keys: bool = False) -> torch.Tensor:
-        """The inverse of `lay`: (..., T, width), a view where tokens lie together."""
+        """Invert `lay`: (..., T, width), a view where tokens lie together."""
         leading, own, shared = self._sizes(of_keys)
-        x = x.view(*own, plan.slots, *shared, x.shape[-1])[self._tokens(plan, 0)]
+        x = x.view(*own, plan.padded_len, *shared, x.shape[-1])[self._tokens(plan, 0)]
         order = [*self._own, len(leading), *self._shared, len(leading) + 1]
         return x.permute(*(order.index(axis) for axis in range(len(order))))
 
     def of_head(self, bias: torch.Tensor, head: int) -> torch.Tensor:
-        """The view (members' axes..., T, T) of a bias, or of its gradient, that belongs to a head."""
+        """View (axes of query heads..., T, T) of a bias, or of its gradient, that belongs to a head."""
         bias = bias[(None,) * (len(self.leading) + 2 - bias.ndim)]
         bias = bias.permute(*self._own, *self._shared, -2, -1)
         place = []
@@ -59,35 +59,35 @@ class Layout:
         return bias[tuple(reversed(place))]
 
     def lay_bias(self, part: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """(members or 1, slots, slots) of the part of a head."""
+        """Lay out a head's part of the bias as (queries or 1, padded_len, padded_len)."""
         if part.shape[:-2].numel() > 1:
             part = part.expand(*(self.leading[axis] for axis in self._shared), *part.shape[-2:])
         part = part.reshape(-1, *part.shape[-2:])
-        if plan.slots == part.shape[-1]:
+        if plan.padded_len == part.shape[-1]:
             return part
-        out = part.new_zeros(len(part), plan.slots, plan.slots)
+        out = part.new_zeros(len(part), plan.padded_len, plan.padded_len)
         out[self._pairs(plan)] = part
         return out
 
     def restore_bias(self, x: torch.Tensor, plan: Plan, like: torch.Tensor) -> torch.Tensor:
-        """The inverse of `lay_bias` for a gradient, summed to the shape of the part `like`."""
+        """Invert `lay_bias` for a gradient, summed to the shape of the part `like`."""
         x = x[self._pairs(plan)]
         if len(x) > 1:
             x = x.unflatten(0, [self.leading[axis] for axis in self._shared])
         return x.sum_to_size(like.shape) if x.ndim == like.ndim else x.view(like.shape)
 
     def _sizes(self, of_keys):
-        """Sizes of all leading axes, of those of heads, and of those of members, which are 1 in keys."""
+        """Sizes of all leading axes, of those of KV heads, and of those of query heads, which are 1 in keys."""
         leading = [1 if of_keys and axis in self._shared else size for axis, size in enumerate(self.leading)]
         return leading, [leading[axis] for axis in self._own], [leading[axis] for axis in self._shared]
 
     def _tokens(self, plan, front):
-        """Index of the tokens' slots and of the columns behind those in front."""
+        """Index of the tokens' padded positions and of the columns behind those in front."""
         every = slice(None)
         return *[every] * len(self._own), plan.where, *[every] * len(self._shared), slice(front, None)
 
     def _pairs(self, plan):
-        """Index of the pairs of tokens in (members, slots, slots)."""
+        """Index of the pairs of tokens in (queries, padded_len, padded_len)."""
         if isinstance(plan.where, slice):
             return slice(None), plan.where, plan.where
         return slice(None), plan.where[:, None], plan.where

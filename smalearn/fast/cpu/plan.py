@@ -1,11 +1,11 @@
-"""Which squares of the (T, T) scores are computed, with how many columns: the plan of the fast multi-level attention.
+"""Plan of the fast multi-level attention: which squares of the (T, T) scores are computed, with how many columns.
 
 Blocks nest, so the levels that two tokens share are the first d, and their score is the product of the first
-r_1 + ... + r_d columns. All is cut along one chain of sizes, each a multiple of the one before: small squares on the
-diagonal, the only ones with several d; then for each step of the chain, from size n to period p, the pairs that share
-a block of p and none of n. For all of them d is the same.
+r_1 + ... + r_d columns. A chain of sizes, each a multiple of the one before, cuts the scores: small squares on the
+diagonal, the only ones in which d differs between pairs; then, for each step of the chain from size n to period p, the
+pairs that share a block of p but not one of n. All these pairs have the same d.
 
-Sequences are laid out in slots, more than tokens: every block is padded to what can be halved down to a square.
+Sequences are padded: every block to a length that can be halved down to a square.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ DIAGONAL = 64
 ROWS, KEYS = 256, 512
 """Sizes of a tile: its scores stay in a cache between the product, the exponential and the next product."""
 SCORES = 2**18
-"""Scores that exist at once, of all heads together."""
+"""Number of scores that exist at once, all heads together."""
 
 
 class Square(NamedTuple):
-    """Tiles that meet the same keys. Sequences are cut into pieces of `period` slots; `batch` says which of them.
+    """Tiles that meet the same keys. Sequences are cut into segments of `period` positions; `batch` says which of them.
 
-    `keys` and each of `rows` are the first slot and the last but one inside a piece; `columns` is a prefix.
+    `keys` and each of `rows` are (first, end) positions inside a segment; `columns` is the width of the prefix.
     """
 
     columns: int
@@ -37,25 +37,25 @@ class Square(NamedTuple):
     rows: list[tuple[int, int]]
 
     def tiles(self) -> Iterator["Square"]:
-        """One for each of its rows."""
+        """Split into one tile for each entry of `rows`."""
         return (self._replace(rows=[rows]) for rows in self.rows)
 
 
 class Plan:
-    """The squares of all heads.
+    """Squares of all heads.
 
     Args:
         length: T ≥ 1.
         ranks: r_l of every level.
         block_lens: b_l of every level, nested, the first at least T.
         causal: whether only the keys j ≤ i count.
-        heads: sequences of keys.
-        members: queries for each key.
+        heads: number of KV heads.
+        queries: query heads for each KV head.
 
     Attributes:
-        slots: length of a sequence that is laid out.
-        where: the slots of its tokens.
-        masked: whether tokens could meet keys that are no tokens.
+        padded_len: length of a sequence after padding.
+        where: padded position of each token.
+        masked: whether a token could meet a key that is padding.
         extra: columns in front of the features: a constant of each query, and a mask if there is one.
         features: N.
         size: of a square on the diagonal.
@@ -69,9 +69,9 @@ class Plan:
         block_lens: Sequence[int],
         causal: bool,
         heads: int = 1,
-        members: int = 1,
+        queries: int = 1,
     ):
-        self.causal, self.heads, self.members = causal, heads, members
+        self.causal, self.heads, self.queries = causal, heads, queries
         coarse = [size for size in block_lens if DIAGONAL <= size < length]
         fine = [size for size in block_lens if size < min(DIAGONAL, length)]
         # The finest of the coarse blocks is padded to squares, each of which holds whole fine blocks.
@@ -84,13 +84,13 @@ class Plan:
         last = int(tokens[-1])
         self._coarse = [size // block * padded for size in coarse]
         self._chain = _chain(self.size, [*self._coarse[::-1], padded], last)
-        # The end is padded to a larger piece, if that costs little: its small squares are then computed together.
-        pieces = [size for size in self._chain[1:] if size <= ROWS and 8 * (-(last + 1) % size) <= length]
-        self._piece = max(pieces, default=self.size)
-        self.slots = (last // self._piece + 1) * self._piece
+        # The end is padded to a larger segment, if that costs little: its small squares are then computed together.
+        segments = [size for size in self._chain[1:] if size <= ROWS and 8 * (-(last + 1) % size) <= length]
+        self._segment = max(segments, default=self.size)
+        self.padded_len = (last // self._segment + 1) * self._segment
         apart = last != length - 1
         self.where = tokens if apart else slice(0, length)
-        self.masked = self.slots != length and (apart or not causal)  # no token sees what follows it
+        self.masked = self.padded_len != length and (apart or not causal)  # no token sees what follows it
         self.extra = 1 + self.masked
         self.features = sum(ranks)
         self._ends = list(accumulate(ranks, initial=0))
@@ -99,54 +99,57 @@ class Plan:
         self.local = [(slice(*self._ends[level : level + 2]), self.size // block_lens[level]) for level in local]
 
     def diagonal(self) -> Iterator[Square]:
-        """The squares on the diagonal, with the columns of the levels that are one block there."""
+        """Squares on the diagonal, with the columns of the levels that are one block there."""
         span, columns = (0, self.size), self._columns(self.size)
-        step = max(1, SCORES // (self.size**2 * self.members))
-        for first in range(0, self.heads * self.slots // self.size, step):
+        step = max(1, SCORES // (self.size**2 * self.queries))
+        for first in range(0, self.heads * self.padded_len // self.size, step):
             yield Square(columns, self.size, slice(first, first + step), span, [span])
 
     def squares(self) -> Iterator[Square]:
-        """All others, from the diagonal outwards."""
+        """Squares off the diagonal, from there outwards."""
         for size, period in pairwise(self._chain):
-            piece = period if self._piece % period == 0 else self.slots  # small periods: many pieces in one call
-            for start in range(0, piece, period):
-                stop = min(start + period, piece)
+            # Small periods: many segments in one call.
+            segment = period if self._segment % period == 0 else self.padded_len
+            for start in range(0, segment, period):
+                stop = min(start + period, segment)
                 for child in range(start, stop, size):
                     rows = child, min(child + size, stop)
                     for keys in [(start, child)] if self.causal else [(start, child), (rows[1], stop)]:
-                        yield from self._cut(self._columns(period), piece, keys, rows)
+                        yield from self._cut(self._columns(period), segment, keys, rows)
 
     def scratch(self) -> int:
-        """The most scores in one product."""
-        return max(SCORES, self.members * max(self.size**2, ROWS * KEYS))
+        """Largest number of scores in one product."""
+        return max(SCORES, self.queries * max(self.size**2, ROWS * KEYS))
 
     def macs(self) -> int:
         """Multiply-adds of the scores of one head, with padding, the columns in front and whole diagonal squares."""
-        on = self.slots * self.size * (self.extra + self._columns(self.size))
-        on += sum(self.slots * self.size // blocks * (columns.stop - columns.start) for columns, blocks in self.local)
+        on = self.padded_len * self.size * (self.extra + self._columns(self.size))
+        on += sum(
+            self.padded_len * self.size // blocks * (columns.stop - columns.start) for columns, blocks in self.local
+        )
         off = 0
-        for columns, period, pieces, keys, rows in self.squares():
-            count = len(range(self.slots // period)[pieces])
+        for columns, period, segments, keys, rows in self.squares():
+            count = len(range(self.padded_len // period)[segments])
             off += count * (self.extra + columns) * (keys[1] - keys[0]) * sum(last - first for first, last in rows)
         return on + off
 
     def _columns(self, period):
-        """How many columns the levels have whose blocks hold `period` slots."""
+        """How many columns the levels have whose blocks hold `period` positions."""
         return self._ends[self._outer + sum(size >= period for size in self._coarse)]
 
-    def _cut(self, columns, piece, keys, rows):
-        """Tiles of a rectangle, in as many pieces at once as scores are allowed to exist."""
+    def _cut(self, columns, segment, keys, rows):
+        """Tiles of a rectangle, as many segments at once as `SCORES` allows."""
         height = min(ROWS, rows[1] - rows[0])
         tiles = [(row, min(row + height, rows[1])) for row in range(*rows, height)]
         for key in range(*keys, KEYS):
             last = min(key + KEYS, keys[1])
-            step = max(1, SCORES // (height * (last - key) * self.members))
-            for first in range(0, self.heads * self.slots // piece, step):
-                yield Square(columns, piece, slice(first, first + step), (key, last), tiles)
+            step = max(1, SCORES // (height * (last - key) * self.queries))
+            for first in range(0, self.heads * self.padded_len // segment, step):
+                yield Square(columns, segment, slice(first, first + step), (key, last), tiles)
 
 
 def _chain(size, targets, last):
-    """Sizes from `size` through all targets until slot `last` is inside, twice the one before where that divides."""
+    """Sizes from `size` through all targets until position `last` is inside, doubling where that divides the next."""
     chain = [size]
     for target in sorted(targets):
         while target % (2 * chain[-1]) == 0:

@@ -2,13 +2,14 @@
 
 Laid-out tensors have columns in front, which make the products do all that belongs to a row:
 
-    q = [-m | Q]   k = [1 | K]     p = exp(q k^T) = exp(Q K^T - m), m the anchor of a row, its largest score so far
+    q = [-m | Q]   k = [1 | K]     p = exp(q k^T) = exp(Q K^T - m), m the running max of a row
     g = [-δ | dY]  v = [1 | V]     p ∘ g v^T = p ∘ (dY V^T - δ), the gradient of the scores, with δ = Σ dY ∘ Y
 
-Where keys must be masked there is one column more, 1 for a token's query against -10^30 for a slot without token.
-The anchor is fixed after the squares on the diagonal, so that partial results just add; in the backward m is the log
-of the denominator. Should a score exceed its anchor by more than a float can hold (127 bits), everything is done again,
-carefully: each tile lifts the anchor, and it is subtracted from finished scores, where equal numbers leave exactly 0.
+Where keys must be masked there is one more column: 1 for a token's query, -10^30 for the key of a padded position.
+The running max stops after the squares on the diagonal, so that partial results just add; in the backward m is the log
+of the denominator. Should a score exceed it by more than a float can hold (127 bits), everything is done again on the
+rescaling path, as flash attention does it: each tile raises the running max and rescales the sums, and it is subtracted
+from finished scores, where equal numbers leave exactly 0.
 Exponentials are in base 2, the faster ones on a CPU; scores hold that factor inside.
 """
 
@@ -36,16 +37,16 @@ class Attention(torch.autograd.Function):
         """Y, head by head where there is a bias."""
         layout = Layout(Q, K, V, bias)
         heads = layout.heads if bias is None else 1
-        plan = Plan(Q.shape[-2], ranks, block_lens, causal, heads, layout.members)
+        plan = Plan(Q.shape[-2], ranks, block_lens, causal, heads, layout.queries)
         q, k, v = laid(layout, plan, Q, K, V)
         out, sums = q.new_zeros(*q.shape[:2], V.shape[-1]), q.new_empty(2, *q.shape[:2], 1)
         for head in range(0, layout.heads, heads):
             part = slice(head, head + heads)
             some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
-            careful = Heads(plan, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
+            rescaled = Heads(plan, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
         Y = layout.restore(out, plan)
         ctx.layout, ctx.plan = layout, plan
-        ctx.save_for_backward(q, k, v, Y, bias, sums if careful else None)
+        ctx.save_for_backward(q, k, v, Y, bias, sums if rescaled else None)
         return Y
 
     @staticmethod
@@ -90,12 +91,12 @@ def gradients(
 
 
 def laid(layout, plan, Q, K, V):
-    """q, k and v with their columns in front; that of q for the anchor is zero."""
+    """Lay out q, k and v with their columns in front; that of q for the running max is zero."""
     q = layout.lay(Q, plan, plan.extra)
     k, v = layout.lay(K, plan, plan.extra, True), layout.lay(V, plan, 1, True)
     k[..., 0] = v[..., 0] = 1
     if plan.masked:
-        q[..., 1].view(*q.shape[:1], plan.slots, -1)[:, plan.where] = 1
+        q[..., 1].view(*q.shape[:1], plan.padded_len, -1)[:, plan.where] = 1
         k[..., 1] = LOWEST
         k[:, plan.where, 1] = 0
     return q, k, v
@@ -106,11 +107,11 @@ class Heads:
 
     Args:
         plan: their squares.
-        q: (heads, slots·members, extra + N).
-        k: (heads, slots, extra + N).
-        v: (heads, slots, 1 + P).
-        bias: (members or 1, slots, slots) of one head, or None.
-        sums: (2, heads, slots·members, 1) for a careful backward: the anchors, and 1 over the denominators.
+        q: (heads, padded_len·queries, extra + N).
+        k: (heads, padded_len, extra + N).
+        v: (heads, padded_len, 1 + P).
+        bias: (queries or 1, padded_len, padded_len) of one head, or None.
+        sums: (2, heads, padded_len·queries, 1) for a backward on the rescaling path: running max, 1 / denominator.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Heads:
         self._future = None
         if plan.causal:
             future = q.new_full((plan.size, plan.size), -math.inf).triu(1)
-            self._future = future.repeat_interleave(plan.members, 0)
+            self._future = future.repeat_interleave(plan.queries, 0)
 
     def forward(self, out: torch.Tensor, sums: torch.Tensor) -> bool:
         """Write Y to `out`, which is zero, and what the backward needs to `sums` or to the front of q.
@@ -135,42 +136,42 @@ class Heads:
         Y is 0 in a row whose every score is -inf.
 
         Returns:
-            Whether it was done carefully, so that the backward needs the sums.
+            Whether it took the rescaling path, so that the backward needs the sums.
         """
-        anchor, total = sums
-        careful = self.bias is not None or out.device.type != "cpu"  # on a GPU the question below would wait for it
-        self._run(out, total, anchor, careful)
-        if not careful and not math.isfinite(out.sum() + total.sum()):
-            careful, self.q[..., 0] = True, 0
-            self._run(out.zero_(), total, anchor, careful)
+        highest, total = sums
+        rescaled = self.bias is not None or out.device.type != "cpu"  # on a GPU the question below would wait for it
+        self._run(out, total, highest, rescaled)
+        if not rescaled and not math.isfinite(out.sum() + total.sum()):
+            rescaled, self.q[..., 0] = True, 0
+            self._run(out.zero_(), total, highest, rescaled)
         total.masked_fill_(total == 0, math.inf)
         out.div_(total)
-        if careful:
+        if rescaled:
             total.reciprocal_()
         else:
-            self.q[..., :1] = anchor.add_(total.log2_()).div_(-LOG2E)
-        return careful
+            self.q[..., :1] = highest.add_(total.log2_()).div_(-LOG2E)
+        return rescaled
 
-    def _run(self, out, total, anchor, careful):
-        """Fill in numerators, denominators and anchors."""
-        anchor.fill_(LOWEST), total.zero_()
+    def _run(self, out, total, highest, rescaled):
+        """Fill in numerators, denominators and running maxima."""
+        highest.fill_(LOWEST), total.zero_()
         for square in self.plan.diagonal():
-            self._add(square, self._diagonal(square), (out, total, anchor))
-        if not careful:
-            self.q[..., :1] = anchor / -LOG2E
+            self._add(square, self._diagonal(square), (out, total, highest))
+        if not rescaled:
+            self.q[..., :1] = highest / -LOG2E
         for square in self.plan.squares():
             for tile in square.tiles():
-                self._add(tile, self._scores(tile), (out, total, anchor if careful else None))
+                self._add(tile, self._scores(tile), (out, total, highest if rescaled else None))
 
     def _add(self, tile, s, sums):
-        """Add what a tile of scores contributes, after the anchor is lifted to its largest if there is one."""
+        """Add what a tile of scores contributes, after the running max is raised to its largest if there is one."""
         out, total = (self._rows(x, tile) for x in sums[:2])
         if sums[2] is not None:
-            anchor = self._rows(sums[2], tile)
-            lifted = torch.maximum(anchor, s.amax(-1, keepdim=True))
-            factor = torch.exp2(anchor - lifted)
-            anchor.copy_(lifted)
-            out.mul_(factor), total.mul_(factor), s.sub_(lifted)
+            highest = self._rows(sums[2], tile)
+            raised = torch.maximum(highest, s.amax(-1, keepdim=True))
+            factor = torch.exp2(highest - raised)
+            highest.copy_(raised)
+            out.mul_(factor), total.mul_(factor), s.sub_(raised)
         total.add_(s.exp2_().sum(-1, keepdim=True))
         out.add_(torch.bmm(s, self._keys(self.v, tile)[..., 1:]))
 
@@ -203,7 +204,7 @@ class Heads:
         into_v.add_(sum_v.mT)
 
     def _weights(self, tile, s, g, other):
-        """Of a tile of scores the softmax weights p, in its place, and the gradient of the scores."""
+        """Turn a tile of scores into softmax weights p, in place, and compute the gradient of the scores."""
         if self.sums is not None:
             s.sub_(self._rows(self.sums[0], tile))
         p = s.exp2_()
@@ -225,14 +226,14 @@ class Heads:
         """Gradient of the bias from a tile."""
         if dbias is not None:
             part = self._part(dbias, tile)
-            part += ds.unflatten(1, (-1, self.plan.members)).transpose(1, 2).sum_to_size(part.shape)
+            part += ds.unflatten(1, (-1, self.plan.queries)).transpose(1, 2).sum_to_size(part.shape)
 
     def _scores(self, tile):
         """Scores of a tile, in the scratch memory."""
         q, k = (x[..., : self.plan.extra + tile.columns] for x in (self._rows(self.q, tile), self._keys(self.k, tile)))
         s = _product(self._scratch, q, k.mT, LOG2E)
         if self.bias is not None:
-            s.unflatten(1, (-1, self.plan.members)).transpose(1, 2).add_(self._part(self.bias, tile), alpha=LOG2E)
+            s.unflatten(1, (-1, self.plan.queries)).transpose(1, 2).add_(self._part(self.bias, tile), alpha=LOG2E)
         return s
 
     def _diagonal(self, square):
@@ -249,37 +250,37 @@ class Heads:
         return x[..., self.plan.extra :]
 
     def _rows(self, x, tile):
-        """The part of q, or of what is laid out like q, that belongs to a tile."""
-        return self._cut(x, tile, tile.rows[0], self.plan.members)
+        """Part of q, or of what is laid out like q, that belongs to a tile."""
+        return self._cut(x, tile, tile.rows[0], self.plan.queries)
 
     def _keys(self, x, tile):
-        """The part of k or v, or of what is laid out like them, that belongs to a tile."""
+        """Part of k or v, or of what is laid out like them, that belongs to a tile."""
         return self._cut(x, tile, tile.keys, 1)
 
     def _cut(self, x, tile, span, unit):
-        """(pieces, span, width)."""
-        pieces = x.view(len(x) * self.plan.slots // tile.period, tile.period * unit, x.shape[-1])
-        return pieces[tile.batch, span[0] * unit : span[1] * unit]
+        """View a span of each segment: (segments, span, width)."""
+        segments = x.view(len(x) * self.plan.padded_len // tile.period, tile.period * unit, x.shape[-1])
+        return segments[tile.batch, span[0] * unit : span[1] * unit]
 
     def _part(self, bias, tile):
-        """The tile of a bias (members or 1, slots, slots): (pieces, members or 1, rows, keys), a view."""
+        """Tile of a bias (queries or 1, padded_len, padded_len): (segments, queries or 1, rows, keys), a view."""
         count = bias.shape[-1] // tile.period
-        pieces = bias.view(len(bias), count, tile.period, count, tile.period).diagonal(dim1=1, dim2=3).movedim(-1, 0)
-        return pieces[tile.batch, :, slice(*tile.rows[0]), slice(*tile.keys)]
+        segments = bias.view(len(bias), count, tile.period, count, tile.period).diagonal(dim1=1, dim2=3).movedim(-1, 0)
+        return segments[tile.batch, :, slice(*tile.rows[0]), slice(*tile.keys)]
 
 
 def _product(scratch, a, b, alpha):
-    """alpha·a b in scratch memory."""
+    """Write alpha·a b into scratch memory."""
     shape = *a.shape[:2], b.shape[2]
     return scratch[: math.prod(shape)].view(shape).baddbmm_(a, b, beta=0, alpha=alpha)
 
 
 def _split(x, blocks):
-    """(pieces·blocks, rows/blocks, width)."""
+    """View each block as a matrix: (segments·blocks, rows/blocks, width)."""
     return x.unflatten(1, (blocks, -1)).flatten(0, 1)
 
 
 def _cells(s, blocks):
-    """The cells on the diagonal of tiles (pieces, rows, keys): a view (pieces, blocks, rows/blocks, keys/blocks)."""
+    """Cells on the diagonal of tiles (segments, rows, keys): a view (segments, blocks, rows/blocks, keys/blocks)."""
     cells = s.unflatten(2, (blocks, -1)).unflatten(1, (blocks, -1))
     return cells.diagonal(dim1=1, dim2=3).movedim(-1, 1)

@@ -1,4 +1,4 @@
-"""What every public function that runs GPU programs checks first, and the form in which programs take tensors."""
+"""Input checks shared by the GPU entry points, and `strided`: a tensor as (pointer, strides)."""
 
 import torch
 
@@ -14,13 +14,13 @@ MOST = 65535
 
 
 def check_operands(function, X, log_a, B, C, state, time="t"):
-    """What `check_ssd` checks, and that the programs take these dtypes and sizes."""
+    """Check what `check_ssd` does, and that the programs take these dtypes and sizes."""
     check_ssd(function, X, log_a, B, C, state, time)
     check_programs(function, "X" if time else "x", X, B)
 
 
 def check_programs(function, name, X, B):
-    """That the programs take the dtype of X, called `name`, and the sizes P of X and N of B."""
+    """Check that the programs take the dtype of X, called `name`, and the sizes P of X and N of B."""
     if X.dtype not in DTYPES:
         raise ValueError(f"{function}: {name} is {X.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
     for letter, size in (("p", X.shape[-1]), ("n", B.shape[-1])):
@@ -29,7 +29,7 @@ def check_programs(function, name, X, B):
 
 
 def check_triton(function, X):
-    """That Triton is here and runs programs where X is."""
+    """Check that Triton is here and runs programs where X is."""
     if not launch.has_triton():
         raise RuntimeError(
             f"{function}: Triton is missing, which exists for Linux: ssd_tiles runs such programs to learn from, "
@@ -46,7 +46,7 @@ def check_triton(function, X):
 
 
 def check_grid(function, X, sequences=1):
-    """That the leading axes of X (b, g, r, T, P), and so many sequences in T, fit a grid."""
+    """Check that the leading axes of X (b, g, r, T, P), and so many sequences in T, fit a grid."""
     batch, groups, heads = X.shape[:3]
     if max(batch * sequences, groups * heads) > MOST:
         what = "batch is" if sequences == 1 else "sequences are"
@@ -55,5 +55,5 @@ def check_grid(function, X, sequences=1):
 
 
 def strided(x):
-    """What a program takes for a tensor: itself, and its strides."""
+    """Give a tensor as a program takes it: itself, and its strides."""
     return None if x is None else (x, *x.stride())

@@ -1,4 +1,4 @@
-"""Where the programs of `programs.py` run: in the tile machine, in Triton's interpreter, or on a GPU."""
+"""Where the programs of `programs.py` run: in the Triton emulator, in Triton's interpreter, or on a GPU."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ NUMBERS = ["length", "heads", "groups", "segments"]
 
 
 def on_tiles(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
-    """Run a program in the tile machine.
+    """Run a program in the Triton emulator.
 
     Args:
         program: one of `programs.__all__`.

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from smalearn._checks import ShapeError, check_companion, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes
 from smalearn.fast.cpu.ssd import ssd_cpu
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
@@ -72,7 +72,7 @@ def mamba2_ssd(
     Raises:
         ShapeError: an axis has two sizes.
         ValueError: a dtype or device differs or (on a GPU) is not supported, groups does not divide heads, A (on a CPU)
-            is positive, dt_limit is no interval of step sizes, or cu_seqlens does not go from 0 to T without a step
+            is positive, dt_limit is not an interval of step sizes, or cu_seqlens does not go from 0 to T without a step
             back.
         RuntimeError: the tensors are on a GPU without Triton, or the gradient is differentiated a second time.
 
@@ -85,9 +85,9 @@ def mamba2_ssd(
     Source:
         Dao and Gu 2024 (Mamba-2), section 7.
     """
-    given = {"dt": (dt, "th"), "A": (A, "h"), "D": (D, "h"), "z": (z, "thp"), "dt_bias": (dt_bias, "h")}
-    given["initial_state"] = initial_state, "hpn" if cu_seqlens is None else "shpn"
-    sizes = _check(x, B, C, given)
+    others = {"dt": (dt, "th"), "A": (A, "h"), "D": (D, "h"), "z": (z, "thp"), "dt_bias": (dt_bias, "h")}
+    others["initial_state"] = initial_state, "hpn" if cu_seqlens is None else "shpn"
+    sizes = _check(x, B, C, others)
     borders = None if cu_seqlens is None else _borders(cu_seqlens, sizes)
     least, greatest = dt_limit
     if not 0 <= least <= greatest:
@@ -177,19 +177,19 @@ def _in_one(run: Callable, options: _Options, tensors: _Tensors):
     (first, dt, *others), restore = grouped(X, dt, B, C, H)
     check_grid(FUNCTION, first, 1 if options.borders is None else len(options.borders) - 1)
     gate = None if Z is None else grouped(Z.expand(*everything, *Z.shape[-2:]), None, B, C, H)[0][0]
-    given = first, *others, dt[..., None], by_head(A), by_head(dt_bias), by_head(D), gate
+    inputs = first, *others, dt[..., None], by_head(A), by_head(dt_bias), by_head(D), gate
     plan = Plan(first, others[0], options.borders)
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
-        Y, H = _Layer.apply(run, plan, options.steps, *given)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
+        Y, H = _Layer.apply(run, plan, options.steps, *inputs)
     else:
-        Y, H, _ = _launched(run, plan, options.steps, given)
+        Y, H, _ = _launched(run, plan, options.steps, inputs)
     Y, H = restore(Y, H)
     return Y.flatten(-4, -3).transpose(-2, -3), _unfolded(options, H)
 
 
-def _launched(run, plan, steps, given, **options):
+def _launched(run, plan, steps, inputs, **options):
     """`ssd.forward` of the layer."""
-    X, B, C, H, dt, A, bias, skip, gate = given
+    X, B, C, H, dt, A, bias, skip, gate = inputs
     log_a = A * _step_sizes(dt, bias, steps) if plan.cut else None
     return forward(run, plan, X, A[..., 0], B, C, H, layer=Layer((dt, bias, skip, gate), steps, log_a), **options)
 
@@ -198,47 +198,47 @@ class _Layer(torch.autograd.Function):
     """`_launched` with its gradients; the backward scans forward once more, for the states and the gradient of z."""
 
     @staticmethod
-    def forward(ctx, run, plan, steps, *given):
+    def forward(ctx, run, plan, steps, *inputs):
         ctx.fixed = run, plan, steps
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given)
-        return _launched(run, plan, steps, given)[:2]
+        ctx.save_for_backward(*inputs)
+        return _launched(run, plan, steps, inputs)[:2]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dY, dstate):
         run, plan, steps = ctx.fixed
-        X, B, C, H, dt, A, bias, skip, gate = given = ctx.saved_tensors
+        X, B, C, H, dt, A, bias, skip, gate = inputs = ctx.saved_tensors
         dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-        dgate, _, states = _launched(run, plan, steps, given, keep=True, dy=None if gate is None else dY)
+        dgate, _, states = _launched(run, plan, steps, inputs, keep=True, dy=None if gate is None else dY)
         with torch.enable_grad():
             leaves = [x if x is None else x.detach().requires_grad_() for x in (dt, A, bias)]
             used = _step_sizes(leaves[0], leaves[2], steps)
             log_a = leaves[1] * used
         layer = Layer((dt, bias, skip, gate), steps, log_a.detach())
-        found = backward(run, plan, X, A[..., 0], B, C, H, states, dY, dstate, layer)
-        dX, dlog_a, dB, dC, dH, dused, dskip = found
-        there = [x for x in leaves if x is not None]
-        small = iter(torch.autograd.grad([log_a, used], there, [dlog_a[..., None].to(log_a), dused.to(used)]))
+        grads = backward(run, plan, X, A[..., 0], B, C, H, states, dY, dstate, layer)
+        dX, dlog_a, dB, dC, dH, dused, dskip = grads
+        present = [x for x in leaves if x is not None]
+        small = iter(torch.autograd.grad([log_a, used], present, [dlog_a[..., None].to(log_a), dused.to(used)]))
         ddt, dA, dbias = (None if x is None else next(small) for x in leaves)
         dskip, dgate = None if skip is None else dskip.to(skip.dtype), None if gate is None else dgate
         return None, None, None, dX, dB, dC, dH, ddt, dA, dbias, dskip, dgate
 
 
-def _check(x, B, C, companions):
+def _check(x, B, C, others):
     """Sizes of the axes, from shapes that fit; dtypes, devices, groups, and the sign of A if it is on a CPU."""
-    companions = {name: given for name, given in companions.items() if given[0] is not None}
+    others = {name: pair for name, pair in others.items() if pair[0] is not None}
     check_dtypes(FUNCTION, {"x": x, "B": B, "C": C})
-    for name, (tensor, _) in companions.items():
+    for name, (tensor, _) in others.items():
         check_dtypes(FUNCTION, {name: tensor})
-    sizes = check_shapes(FUNCTION, {"x": (x, "thp"), "B": (B, "tgn"), "C": (C, "tgn")} | companions)
-    for name, (tensor, axes) in companions.items():
-        check_companion(FUNCTION, name, tensor, "x", x)
+    sizes = check_shapes(FUNCTION, {"x": (x, "thp"), "B": (B, "tgn"), "C": (C, "tgn")} | others)
+    for name, (tensor, axes) in others.items():
+        check_float32_or(FUNCTION, name, tensor, "x", x)
         if axes == "h" and tensor.ndim > 1:
             raise ShapeError(f"{FUNCTION}: {name} must have one axis (H), got shape {tuple(tensor.shape)}")
     if not sizes["g"] or sizes["h"] % sizes["g"]:
         raise ShapeError(f"{FUNCTION}: axis 'g' of B is {sizes['g']}, which does not divide {sizes['h']} heads of x")
-    A = companions["A"][0]
+    A = others["A"][0]
     if A.device.type == "cpu" and not (A <= 0).all():
         raise ValueError(f"{FUNCTION}: A must be ≤ 0, got {A.max().item():.3g}")
     return sizes
@@ -256,7 +256,7 @@ def _borders(cu_seqlens, sizes):
 
 
 def _step_sizes(dt, bias, steps):
-    """The step sizes that are used, at least in float32, from those that are given."""
+    """The step sizes that are used, at least in float32, from the raw ones."""
     softplus, least, greatest = steps
     dt = dt.to(torch.promote_types(dt.dtype, torch.float32))
     dt = dt if bias is None else dt + bias

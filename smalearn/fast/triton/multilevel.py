@@ -151,8 +151,8 @@ def multilevel_forward(
         Kuang et al. 2025, section 3.4.
     """
     if not launch.has_triton():
-        wanted = "which exists for Linux: fast.multilevel_attention does without"
-        raise RuntimeError(f"multilevel_forward: Triton is missing, {wanted}")
+        remedy = "which exists for Linux: fast.multilevel_attention does without"
+        raise RuntimeError(f"multilevel_forward: Triton is missing, {remedy}")
     check_programs("multilevel_forward", "V", V, K)
     check_triton("multilevel_forward", V)
     (Q, _, K, V, _), restore = grouped(Q, None, K, V, None)

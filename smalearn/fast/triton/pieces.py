@@ -1,4 +1,4 @@
-"""What the GPU programs of SSD are made of: ways to reach memory, decays, and what Mamba-2's layer adds.
+"""Parts of the GPU programs of SSD: access to memory, decays, and what Mamba-2's layer adds.
 
 They are functions of tiles, like the programs in `programs.py`, which says in what form operands come; they run where
 those run. A program's own are its loops and its matrix products.
@@ -75,7 +75,7 @@ def decay_sums(log_a, head, rows, length, dt=None):
 
 
 def decays(log_a, head, rows, i, length, dt):
-    """Of a chunk: e and f (Q,), L and L^T (Q, Q), and the decay of all of it."""
+    """Decays of a chunk: e and f (Q,), L and L^T (Q, Q), and the total."""
     coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, length, dt)
     e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
     return e, f, lower(coarse, fine, i), upper(coarse, fine, i), tl.exp2(coarse_total + fine_total)
@@ -131,7 +131,7 @@ def read_gate(layer, head, rows, columns, length, P: tl.constexpr):
 
 
 def finished(Y, X, layer, head, rows, columns, length, P: tl.constexpr):
-    """What the layer makes of Y: Y itself, or Mamba-2's (Y + D X) ∘ silu(z), with what of D and z there is.
+    """Finish Y as the layer does: Y itself, or Mamba-2's (Y + D X) ∘ silu(z), with what of D and z there is.
 
     If there is dy, the gradient of that, the gradient of z.
     """

@@ -1,6 +1,6 @@
-"""The GPU programs of SSD, one source for three readers: Triton's compiler, its interpreter, and our tile machine.
+"""The GPU programs of SSD, one source for three readers: Triton's compiler, its interpreter, and our Triton emulator.
 
-`tl` is the tile machine here; `launch` gives the same functions Triton's own `tl`. The mathematics is that of
+`tl` is the emulator `fast.tile` here; `launch` gives the same functions Triton's own `tl`. The mathematics is that of
 `fast.cpu`, and so are its letters: s the running sums of log a in a chunk, e = exp(s), f = exp(s_last - s), L, W, G.
 
 - An operand is a tuple: a pointer, and the strides of its axes (batch, group, head, row, column). Nothing is copied.
@@ -86,13 +86,13 @@ def ssd_forward(
         rows = start + i
         coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, end, dt)
         B, X = read(b, group, rows, n, end, N), read(x, head, rows, p, end, P)
-        given, X = X, scaled(X, dt)
+        x_raw, X = X, scaled(X, dt)
         if y is not None:
             C = read(c, group, rows, n, end, N)
             M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)
             Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
             Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
-            write(y, head, rows, p, end, P, finished(Y, given, layer, head, rows, p, end, P))
+            write(y, head, rows, p, end, P, finished(Y, x_raw, layer, head, rows, p, end, P))
         fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
     write(final, place, n, p, N, P, H)
@@ -195,7 +195,7 @@ def ssd_backward_chunks(
         stepped, skipped = zeros(Q), zeros(Q)
         for first in range(0, P, sizes[3]):
             p = first + tl.arange(0, sizes[3])
-            given, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
+            x_raw, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
             H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
             WT = tl.dot(X, tl.trans(dY), input_precision=precision) * LT
             HdY = tl.dot(dY, tl.trans(H), input_precision=precision) * e[:, None]
@@ -206,7 +206,7 @@ def ssd_backward_chunks(
             past, future = past + tl.sum(HdY * C, 1), future + tl.sum(BdH * X, 1)
             through += tl.sum(tl.cast(H, tl.float32) * dH, 1)
             BdH += tl.dot(tl.cast(scoresT * LT, X.dtype), dY, input_precision=precision)
-            dX, stepped, skipped = passed_back(BdH, dY, given, dt, stepped, skipped, layer, head)
+            dX, stepped, skipped = passed_back(BdH, dY, x_raw, dt, stepped, skipped, layer, head)
             write(dx, head, rows, p, end, P, dX)
         put(dlog_a, head, rows, end, flow(GT, past, future, i, precision) + total * tl.sum(through, 0))
         put(ddt, head, rows, end, stepped)

@@ -71,7 +71,7 @@ def ssd_tiles(
     C: torch.Tensor,
     initial_state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`ssd_triton` in our tile machine: the same programs, on every system, to look into; slow.
+    """`ssd_triton` in our Triton emulator: the same programs, on every system, to look into; slow.
 
     Args:
         X: (..., T, P) inputs on the CPU, float32 or float16; P from 1 to 256.
