@@ -1,6 +1,10 @@
 """The pages of the site, and the table of claims, as far as they can be judged without a browser."""
 
+import importlib
+import inspect
 import json
+import pkgutil
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -9,6 +13,7 @@ import nbformat
 import pytest
 from packaging.requirements import Requirement
 
+import smalearn
 from smalearn.course import cli, site
 from smalearn.course.exercises import registry
 from smalearn.course.site import explorers, pages, reference
@@ -114,37 +119,54 @@ def test_binder_and_devcontainer_are_understood():
     assert "dependencies:\n" in environment
 
 
-def test_reference_names_every_public_function():
-    text = reference.page()
-    for name in ("ssd_chunked", "sma_quadratic", "ToeplitzMask", "MultiLevelLowRank"):
-        assert f"\n### {name}\n" in text
+# The reference
 
 
-def one(first, second: "str | None" = None, *rest: int, many: tuple[int, int] = (1, 2), read=lambda x: x) -> "str":
-    """A function of every kind of parameter."""
+class Sample:
+    """One line with |x|, log_ and `a_b*`.
+
+        y = x*_|z|
+
+    Args:
+        log_a: of |x|.
+
+    Cost: 2 * T.
+
+    Example:
+        >>> log_a = 1
+    """
 
 
-def test_a_signature_can_be_read():
-    kinds = """(
-    first,
-    second: str | None = None,
-    *rest: int,
-    many: tuple[int, int] = (1, 2),
-    read=...
-) -> str"""
-    assert reference._signature(one) == kinds
-    assert reference._signature(pages.colab) == "(path: Path, repository: str) -> dict"
-    text = reference.page()
-    assert "0x" not in text.replace("0x1.", "")  # no address of an object
-    assert "collections.abc" not in text
-    assert "(self" not in text
+def test_docstrings_become_restructured_text_that_means_the_same():
+    lines = inspect.getdoc(Sample).split("\n")
+    reference._restructured(None, "class", "Sample", Sample, None, lines)
+    assert "\n".join(lines) == (
+        "One line with \\|x\\|, log\\_ and `a_b*`.\n\n"
+        ".. code-block:: text\n\n    y = x*_|z|\n\n\n\n"
+        "Args:\n    log\\_a: of \\|x\\|.\n\n\n\n"
+        "Cost: 2 \\* T.\n\n\n\n"
+        "Example:\n    >>> log_a = 1"
+    )
 
 
-def test_reference_has_the_members_of_a_class():
-    text = reference.page()
-    assert "\n**LowRank.random**\n\n```python\nrandom(\n    m: int,\n" in text  # of the class
-    assert "\n**Order.macs**\n\nMulti" in text  # a property has no parameters
-    assert "\n**Weight.bilinear**\n\n```python\nbilinear(" in text
+def test_reference_has_every_public_name_with_its_members(tmp_path):
+    (tmp_path / "course").mkdir()
+    site.build(course(tmp_path / "course"), tmp_path / "out")
+    text = (tmp_path / "out/reference.html").read_text(encoding="utf-8")
+    for room in pkgutil.iter_modules(smalearn.__path__):
+        if not room.name.startswith("_") and room.name not in ("course", "lab"):
+            module = importlib.import_module(f"smalearn.{room.name}")
+            assert f'id="module-{module.__name__}"' in text
+            for name in module.__all__:
+                value = getattr(module, name)
+                if inspect.isroutine(value) or inspect.isclass(value):
+                    assert f'id="{module.__name__}.{name}"' in text, name
+    for member in ("weights.LowRank.random", "contractions.Order.macs", "weights.Weight.bilinear"):
+        assert f'id="smalearn.{member}"' in text
+    words = re.sub(r"<[^>]+>", "", text)
+    assert " at 0x" not in words  # no address of an object
+    assert "collections.abc" not in words
+    assert "(self" not in words
 
 
 # Building

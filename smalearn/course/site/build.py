@@ -8,10 +8,9 @@ import warnings
 from pathlib import Path
 
 from smalearn import __version__
-from smalearn.course.site import explorers
+from smalearn.course.site import explorers, reference
 from smalearn.course.site.claims import page as concordance
 from smalearn.course.site.pages import COLAB, chapter, colab
-from smalearn.course.site.reference import page as reference
 from smalearn.course.workbook import notebook
 
 __all__ = ["build"]
@@ -84,7 +83,11 @@ def _sources(course, chapters, source, repository):
             notebook.write(source / name, data)
     for name in used:
         (source / "static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
-    pages = {"claims.md": concordance(course), "reference.md": reference(), "index.md": _index(course, places.values())}
+    pages = {
+        "claims.md": concordance(course),
+        "reference.md": reference.page(),
+        "index.md": _index(course, places.values()),
+    }
     for name, text in pages.items():
         (source / name).write_text(text, encoding="utf-8")
     shutil.copytree(course / "assets", source / "assets", ignore=shutil.ignore_patterns("*.json"))
@@ -104,7 +107,7 @@ def _configuration(source):
         "project": "smalearn",
         "release": __version__,
         "html_title": "smalearn",
-        "extensions": ["myst_nb", "smalearn.course.site.formulas"],
+        "extensions": ["myst_nb", "smalearn.course.site.formulas", "smalearn.course.site.reference"],
         "nb_execution_mode": "off",
         "myst_enable_extensions": ["amsmath", "dollarmath"],
         "myst_heading_anchors": 3,
@@ -121,4 +124,5 @@ def _configuration(source):
         "html_js_files": ["katex/katex.min.js", "site.js"],
         "exclude_patterns": ["static", "extra"],
         "pygments_style": "a11y-high-contrast-light",
+        **reference.SETTINGS,
     }

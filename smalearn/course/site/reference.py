@@ -1,119 +1,60 @@
-"""The page of all public functions, from their signatures and docstrings."""
+"""A Sphinx extension and its page: autodoc reads the signatures, napoleon the sections of the docstrings."""
 
-import importlib
-import inspect
 import pkgutil
 import re
-import textwrap
-import types
-from collections.abc import Iterator
 
 import smalearn
 
-__all__ = ["page"]
+__all__ = ["SETTINGS", "page", "setup"]
 
-MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
-SECTIONS = ("Args", "Returns", "Raises", "Cost", "Source", "Example")
-SHORTER = (  # of a signature as Python prints it
-    (r"(: |-> )'([^']*)'", r"\1\2"),  # an annotation that was not evaluated
-    (r"<class '([\w.]+)'>", r"\1"),
-    (r"<function (?:[\w.]*\.)?(\w+|<lambda>) at 0x\w+>", r"\1"),
-    (r"<lambda>|<factory>", "..."),
-    (r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", ""),  # the modules in front of a class
-    (r"^\(self(?:, )?", "("),
-    (r" -> None$", ""),
-)
-LEFT_OUT = {"bench", "cli", "doctor", "experiments", "site", "workbook", "widgets", "exercises", "grading"}
+WORKSHOP = {"course", "lab"}
+SETTINGS = {
+    "autodoc_default_options": {"members": True},  # those that `__all__` names
+    "autodoc_preserve_defaults": True,
+    "autodoc_typehints_format": "short",
+    "default_role": "code",  # `x` is code in our docstrings
+    "napoleon_attr_annotations": False,
+    "napoleon_custom_sections": ["Cost", "Source"],
+    "napoleon_use_ivar": True,
+    "napoleon_use_rtype": False,
+    "python_maximum_signature_line_length": 75,
+    "python_use_unqualified_type_names": True,
+}
 
 
 def page() -> str:
-    """Markdown: a section for each room of the package, an entry for each public name in it."""
-    parts = ["# Reference", "Every public function, by module. Shapes are written `(..., T, N)`."]
-    for module in _modules():
-        parts += [f"## smalearn.{module.__name__.partition('.')[2]}", _plain(inspect.getdoc(module) or "")]
-        for name in module.__all__:
-            value = getattr(module, name)
-            if callable(value) and value.__module__.startswith("smalearn"):
-                parts += _entry(name, value)
-    return "\n\n".join(parts) + "\n"
+    """Markdown: a section for each room and module of the mathematics, an entry for each public name in it."""
+    names = [module.name for module in pkgutil.iter_modules(smalearn.__path__)]
+    rooms = [f"smalearn.{name}" for name in names if name not in WORKSHOP and not name.startswith("_")]
+    sections = [f"## {room}\n\n```{{eval-rst}}\n.. automodule:: {room}\n```\n" for room in rooms]
+    introduction = "# Reference\n\nEvery public function, by module. Shapes are written `(..., T, N)`.\n"
+    return "\n".join([introduction, *sections])
 
 
-def _modules() -> Iterator:
-    """The rooms and modules directly below the package that a reader imports from, in the order of the alphabet."""
-    for found in pkgutil.iter_modules(smalearn.__path__):
-        if found.name not in LEFT_OUT and not found.name.startswith("_"):
-            module = importlib.import_module(f"smalearn.{found.name}")
-            if getattr(module, "__all__", None):
-                yield module
+def setup(app):
+    """Register autodoc, napoleon, and what makes our docstrings reStructuredText before napoleon reads them."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.setup_extension("sphinx.ext.napoleon")
+    app.connect("autodoc-process-docstring", _restructured, priority=400)
+    app.connect("autodoc-process-signature", _readable)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _entry(name, value) -> Iterator[str]:
-    """Name, signature, docstring; of a class, its own public members too."""
-    yield f"### {name}"
-    yield f"```python\n{name}{_signature(value)}\n```"
-    yield from _docstring(inspect.getdoc(value) or "")
-    if inspect.isclass(value):
-        for member, found in vars(value).items():
-            if isinstance(found, MEMBERS) and not member.startswith("_"):
-                yield f"**{name}.{member}**"
-                if not isinstance(found, property):
-                    yield f"```python\n{member}{_signature(getattr(value, member))}\n```"
-                yield from _docstring(inspect.getdoc(found) or "")
+def _readable(app, what, name, value, options, signature, annotation):
+    """A signature that Sphinx can parse: one with "..." for a default that is a function."""
+    return re.sub(r"<function (?:[^<>]|<\w+>)*>", "...", signature or "") or None, annotation
 
 
-def _signature(value):
-    """Parameters and what they are, one line each where they are many."""
-    try:
-        text = str(inspect.signature(value))
-    except (TypeError, ValueError):
-        return "(...)"
-    for pattern, shorter in SHORTER:
-        text = re.sub(pattern, shorter, text)
-    return text if len(text) < 75 else _broken(text)
+def _restructured(app, what, name, value, options, lines):
+    """Escape what is markup to Sphinx alone, such as |x| and log_; keep an indented block, a formula, as it stands."""
+    prose, *sections = re.split(r"^(?=[A-Z][a-z]+:(?: |$))", "\n".join(lines), flags=re.MULTILINE)
+    formula = ".. code-block:: text\n\n"
+    blocks = [formula + text if text.startswith("    ") else _escaped(text) for text in re.split(r"\n\s*\n", prose)]
+    sections = [text if text.startswith("Example:") else _escaped(text) for text in sections]
+    lines[:] = "\n\n".join([*blocks, *sections]).split("\n")
 
 
-def _broken(text):
-    """A signature with each parameter in a line of its own; commas in inner brackets end none."""
-    lines, depth = [""], 0
-    for place, sign in enumerate(text[1:], 1):
-        depth += (sign in "([{") - (sign in ")]}")
-        if depth < 0:
-            return "(\n    " + ",\n    ".join(map(str.strip, lines)) + "\n" + text[place:]
-        if sign == "," and depth == 0:
-            lines.append("")
-        else:
-            lines[-1] += sign
-
-
-def _docstring(text) -> Iterator[str]:
-    """A docstring in Google's sections, as markdown."""
-    parts = re.split(rf"^({'|'.join(SECTIONS)}):[ \t]*\n?", text, flags=re.MULTILINE)
-    yield _plain(parts[0])
-    for title, body in zip(parts[1::2], parts[2::2], strict=True):
-        body = textwrap.dedent(body).strip("\n")
-        if title == "Example":
-            yield f"**Example**\n\n```pycon\n{body}\n```"
-        elif title in ("Args", "Raises"):
-            entries = re.split(r"\n(?=\S)", body)
-            yield f"**{title}**\n\n" + "\n".join("- " + _item(entry) for entry in entries if entry.strip())
-        else:
-            yield f"**{title}** — {_plain(body)}"
-
-
-def _item(entry):
-    """An argument, its name as code."""
-    name, colon, text = " ".join(entry.split()).partition(":")
-    return f"`{name}`:{_safe(text)}" if colon else _safe(name)
-
-
-def _plain(text):
-    """Prose as prose, and what is indented, the formulas, as it stands."""
-    blocks = [block for block in re.split(r"\n\s*\n", text.strip("\n")) if block.strip()]
-    indented = [f"```text\n{textwrap.dedent(block)}\n```" if block[:4] == "    " else _safe(block) for block in blocks]
-    return "\n\n".join(indented)
-
-
-def _safe(text):
+def _escaped(text):
     """Text in which no character outside of code begins markup."""
     code = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([*_<>$\[\]|#])", r"\\\1", part) for part in code)
+    return "".join(part if part.startswith("`") else re.sub(r"([*_|])", r"\\\1", part) for part in code)
