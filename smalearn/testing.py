@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -65,19 +65,20 @@ def random_tensors(
     return [tensor.requires_grad_(grad) for tensor in drawn]
 
 
-def pairwise(factors: Mapping[str, Sequence]) -> list[dict]:
+def pairwise(factors: Mapping[str, Iterable]) -> list[dict]:
     """Choose cases that together have every pair of values of two factors: a covering array.
 
     Args:
         factors: for each factor's name, its values, which can be hashed.
 
     Returns:
-        Cases, a value for each factor. Each case starts with a pair that was missing.
+        Cases, a value for each factor in their order. Each case starts with a pair that was missing.
 
     Example:
         >>> len(pairwise({"length": [1, 5, 33], "dtype": ["half", "float"], "causal": [True, False]}))
         6
     """
+    factors = {name: list(values) for name, values in factors.items()}
     both = list(itertools.combinations(factors, 2))
     missing = {
         pair: None for a, b in both for pair in itertools.product(*([(x, v) for v in factors[x]] for x in (a, b)))
@@ -91,7 +92,7 @@ def pairwise(factors: Mapping[str, Sequence]) -> list[dict]:
                 for v in factors[name]
             ]
             case.setdefault(name, factors[name][news.index(max(news))])
-        chosen.append(case)
+        chosen.append({name: case[name] for name in factors})
         for a, b in both:
             missing.pop(((a, case[a]), (b, case[b])), None)
     return chosen

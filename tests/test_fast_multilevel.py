@@ -25,7 +25,7 @@ from smalearn.multilevel import (
     parse_ranks,
     score_macs,
 )
-from smalearn.testing import assert_close, random_tensors
+from smalearn.testing import assert_close, pairwise, random_tensors
 
 TINY = {"DIAGONAL": 4, "ROWS": 8, "KEYS": 16, "SCORES": 100}
 """Sizes of tiles at which short sequences have all that long ones have."""
@@ -70,13 +70,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("sizes", [{}, TINY], ids=["usual tiles", "tiny tiles"])
-def test_against_the_loop(name, causal, sizes):
+@pytest.mark.parametrize(
+    ("name", "causal", "tiny"),
+    [case.values() for case in pairwise({"name": CASES, "causal": [True, False], "tiny": [False, True]})],
+)
+def test_against_the_loop(name, causal, tiny):
     ranks, block_lens, length = CASES[name]
     Q, K, V = random_tensors([(length, sum(ranks)), (length, sum(ranks)), (length, 3)])
-    with tiles(**sizes):
+    with tiles(**TINY if tiny else {}):
         assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), loop(Q, K, V, ranks, block_lens, causal))
 
 

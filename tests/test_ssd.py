@@ -9,7 +9,7 @@ from smalearn.fast import ssd_step_
 from smalearn.fast.cpu import step
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step
-from smalearn.testing import assert_close, random_tensors
+from smalearn.testing import assert_close, pairwise, random_tensors
 
 INF = float("inf")
 FORMS = {
@@ -23,11 +23,12 @@ each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 KINDS = [kind for kind in DECAYS if kind != "none"]
 
 
-@each_form
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 5, 33])
+@pytest.mark.parametrize(
+    ("form", "kind", "length"),
+    [case.values() for case in pairwise({"form": FORMS, "kind": KINDS, "length": [1, 5, 33]})],
+)
 def test_forms_are_the_loop(form, kind, length):
-    check(inputs(length, kind), form=form)
+    check(inputs(length, kind), form=FORMS[form])
 
 
 @each_form
@@ -72,15 +73,17 @@ def test_the_chunked_form_is_chunked_linear_attention():
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SHARED = [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]
+
+
 @pytest.mark.parametrize(
-    ("leading", "shared"), [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,))]
+    ("axes", "cache", "kind"),
+    [case.values() for case in pairwise({"axes": SHARED, "cache": [1, 1 << 18], "kind": KINDS})],
 )
-@pytest.mark.parametrize("cache", [1, 1 << 18])
-def test_decoding_is_training(kind, leading, shared, cache, monkeypatch):
+def test_decoding_is_training(axes, cache, kind, monkeypatch):
     monkeypatch.setattr(step, "CACHE", cache)
     step._plan.cache_clear()
-    X, log_a, B, C, H = inputs(9, kind, leading, shared)
+    X, log_a, B, C, H = inputs(9, kind, *axes)
     wanted, last = expected(X, log_a, B, C, H)
     state, inplace = H, H.clone()
     for t in range(9):

@@ -17,7 +17,7 @@ from smalearn.ssm import (
     semiseparable,
     tril_factors,
 )
-from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.testing import assert_close, pairwise, random_tensors, relative_rms
 
 INF = float("inf")
 SHAPES = {"scalar": (), "diagonal": (3,), "general": (3, 3)}
@@ -285,10 +285,12 @@ def test_nothing_needs_no_state():
 # ---------------------------------------------------------------- factorisations
 
 
-@pytest.mark.parametrize(("structure", "kind"), CASES)
-@pytest.mark.parametrize("order", ["time", "state"])
-@pytest.mark.parametrize("length", [0, 1, 2, 7])
-def test_three_factors(structure, kind, order, length):
+@pytest.mark.parametrize(
+    ("case", "length", "order"),
+    [case.values() for case in pairwise({"case": CASES, "length": [0, 1, 2, 7], "order": ["time", "state"]})],
+)
+def test_three_factors(case, length, order):
+    structure, kind = case
     A, B, C = generators(length, structure, kind)
     M = Semiseparable(A, B, C)
     left, bidiagonal, right = block_factors(M, order)
