@@ -45,6 +45,10 @@ CACHES = {
         lambda *leading, like=None: FullCache(leading, 6, 33, 3, like),
         lambda Q, K, V: levels(Q, K, V, (6,), (33,)),
     ),
+    "full-growing": (
+        lambda *leading, like=None: FullCache(leading, 6, None, 3, like),
+        lambda Q, K, V: levels(Q, K, V, (6,), (33,)),
+    ),
     "window": (lambda *leading, like=None: WindowCache(leading, 6, 5, 3, like), lambda Q, K, V: window(Q, K, V, 5)),
     "window-0": (lambda *leading, like=None: WindowCache(leading, 6, 0, 3, like), lambda Q, K, V: window(Q, K, V, 0)),
     "window-wide": (

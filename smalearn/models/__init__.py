@@ -1,41 +1,31 @@
 """Sequence mixers as layers, and small models made of them.
 
-A mixer runs in two ways that agree token by token: `mixer(x)` on a whole text, for training, and
+A mixer runs in two ways that agree token by token: `mixer(x)` on a whole sequence, for training, and
 `y_t, cache = mixer.step(x_t, cache)` from `cache = mixer.start(batch)`, for decoding. `mixer.prefill(x, cache)` reads a
-whole prompt at once and returns the cache too.
+whole prompt at once and returns the cache too. Every cache has `nbytes`, and stays as it is when it is decoded from.
 """
 
-from smalearn.models.attention import (
-    ConvolutionCache,
-    KeyValueCache,
-    LinearAttention,
-    LinearAttentionCache,
-    ShortConvolution,
-    SoftmaxAttention,
-)
-from smalearn.models.mamba1 import Mamba1, Mamba1Cache
-from smalearn.models.mamba2 import Mamba2, Mamba2Cache, initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, Mixer
-from smalearn.models.multilevel import FullAttention, GroupedAttention, MultiLevelAttention, WindowAttention
+from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention
+from smalearn.models.linear import LinearAttention, ShortConvolution
+from smalearn.models.mamba1 import Mamba1
+from smalearn.models.mamba2 import Mamba2, initial_dt_bias
+from smalearn.models.mixer import Cache, CausalConvolution, GatedRMSNorm, Mixer, RecurrentCache, RecurrentMixer
 from smalearn.models.stack import Block, ModelCache, SequenceModel
 
 __all__ = [
     "Block",
+    "Cache",
     "CausalConvolution",
-    "ConvolutionCache",
-    "FullAttention",
     "GatedRMSNorm",
     "GroupedAttention",
-    "KeyValueCache",
     "LinearAttention",
-    "LinearAttentionCache",
     "Mamba1",
-    "Mamba1Cache",
     "Mamba2",
-    "Mamba2Cache",
     "Mixer",
     "ModelCache",
     "MultiLevelAttention",
+    "RecurrentCache",
+    "RecurrentMixer",
     "SequenceModel",
     "ShortConvolution",
     "SoftmaxAttention",

@@ -1,191 +1,275 @@
-"""The other mixers: linear attention with a state, softmax attention with a growing cache, a convolution alone."""
+"""Softmax attention as a mixer: to all tokens, by levels or in a window; with RoPE and grouped KV heads.
 
-from typing import NamedTuple
+The attention is PyTorch's, or that of `smalearn.fast` and `smalearn.multilevel`; all caches are those of the latter.
+"""
+
+from collections.abc import Sequence
 
 import torch
+from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn import fast
-from smalearn._checks import check_count
-from smalearn.kernel_attention import softmax_attention
-from smalearn.linear_attention import linear_attention_step
-from smalearn.models.mixer import CausalConvolution, Mixer, divide
+from smalearn._checks import ShapeError, check_count
+from smalearn.fast import multilevel_attention
+from smalearn.models.mixer import Mixer, divide
+from smalearn.multilevel.cache import FullCache, KeyCache, WindowCache
+from smalearn.multilevel.levels import check_levels, halving_blocks
+from smalearn.multilevel.rope import check_pairs, rope_levels
+from smalearn.multilevel.window import window_attention
 
-__all__ = [
-    "ConvolutionCache",
-    "KeyValueCache",
-    "LinearAttention",
-    "LinearAttentionCache",
-    "ShortConvolution",
-    "SoftmaxAttention",
-]
+__all__ = ["GroupedAttention", "MultiLevelAttention", "SoftmaxAttention", "WindowAttention"]
 
 
-class LinearAttentionCache(NamedTuple):
-    """What linear attention remembers: the last inputs (..., K - 1, channels) of its convolution, its state."""
+class GroupedAttention(Mixer):
+    """Causal softmax attention with grouped KV heads: what the mixers of this module have in common.
 
-    window: torch.Tensor
-    state: torch.Tensor
+        [Q, K, V] = x W_in                      query heads of Q, fewer KV heads of K and V
+        Q, K      = rope(Q), rope(K)            each level alone, if `rope`
+        Y         = attention(scales·Q, K, V)   each query head, with the KV head of its group
+        y         = Y W_out
 
-
-class LinearAttention(Mixer):
-    """Causal linear attention without decay: the Mamba-2 block less its gates, decay, skip, and shared keys.
-
-        [Q, K, V] = SiLU(conv(x W_in))
-        H_t       = H_(t-1) + V_t K_t^T,   Y_t = H_t Q_t        each head
-        y         = norm(Y) W_out                               in place of the normaliser
+    A subclass has `attend`, all tokens at once, and `start`, a cache of `smalearn.multilevel`. `scales` are factors
+    of the levels' scores, 1/√(head_dim) for each: so one level is standard attention, and a split of it differs in
+    nothing but the scores it leaves out. Set the attribute for something else: the published code has 1/r_l.
 
     Args:
         dim: D, size of a token.
-        state: N, size of a head's queries and keys.
-        head_dim: P, size of its values.
-        expand: the values of all heads have expand·D channels.
-        conv_len: K, tokens that the convolution sees.
+        heads: number of query heads.
+        ranks: features of each level of a head; their sum is D / heads, as the subclass checks.
+        groups: number of KV heads, each for a group of query heads; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions; then every rank is even.
+        context: the longest sequence; None for no limit.
 
     Raises:
-        ValueError: head_dim does not divide expand·dim.
-
-    Cost:
-        Per token D·heads·(2·N + P) + expand·D² multiply-adds for the projections, and those of `fast.linear_attention`.
-        The cache has expand·D·N entries, and K - 1 tokens of the convolution.
+        ValueError: heads does not divide dim, groups does not divide heads, or the ranks do not fit.
 
     Source:
-        Katharopoulos et al. 2020; Qin et al. 2022 ("The devil in linear transformer") for the norm.
+        Ainslie et al. 2023 (GQA); Su et al. 2021 (RoPE); Kuang et al. 2025, section 3.4, for both with levels.
     """
 
-    Cache = LinearAttentionCache
-
-    def __init__(self, dim: int, state: int = 64, head_dim: int = 64, expand: int = 1, conv_len: int = 4):
+    def __init__(self, dim: int, heads: int, ranks: Sequence[int], groups: int | None, rope: bool, context: int | None):
         super().__init__()
-        inner = check_count("LinearAttention", "expand", expand) * check_count("LinearAttention", "dim", dim)
-        self.heads = divide("LinearAttention", "expand·dim", inner, "head_dim", head_dim)
-        self.dim, self.state, self.head_dim = dim, check_count("LinearAttention", "state", state), head_dim
-        self.widths = [self.heads * state, self.heads * state, inner]
+        name = type(self).__name__
+        self.dim, self.heads, self.rope, self.context = dim, heads, rope, context
+        self.head_dim = divide(name, "dim", dim, "heads", heads)
+        self.groups = heads if groups is None else groups
+        divide(name, "heads", heads, "groups", self.groups)
+        if rope:
+            check_pairs(name, ranks)
+        self.ranks, self.scales = ranks, (self.head_dim**-0.5,) * len(ranks)
+        self.widths = [dim, *[self.groups * self.head_dim] * 2]
         self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
-        self.conv = CausalConvolution(sum(self.widths), conv_len)
-        self.norm = nn.RMSNorm(inner, eps=1e-5)
-        self.out_proj = nn.Linear(inner, dim, bias=False)
+        self.out_proj = nn.Linear(dim, dim, bias=False)
 
-    def cache_shapes(self):
-        """A window of the convolution, and a state for every head."""
-        channels, _, length = self.conv.weight.shape
-        return {"window": (length - 1, channels), "state": (self.heads, self.head_dim, self.state)}
+    def attend(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+        """Compute the attention of all tokens at once.
 
-    def prefill(self, x: torch.Tensor, cache: LinearAttentionCache) -> tuple[torch.Tensor, LinearAttentionCache]:
-        """All tokens at once, by `fast.linear_attention`; the contract is that of `Mamba2.prefill`."""
+        Args:
+            Q: (..., groups, heads of a group, T, N) queries, scaled.
+            K: (..., groups, 1, T, N) keys.
+            V: (..., groups, 1, T, P) values.
+
+        Returns:
+            (..., groups, heads of a group, T, P).
+        """
+        raise NotImplementedError
+
+    def operands(self, x: torch.Tensor, past: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Q, K and V as `attend` takes them, to look inside.
+
+        Args:
+            x: (..., T, D).
+            past: how many tokens come before.
+
+        Returns:
+            Q (..., groups, heads of a group, T, N), scaled and rotated; K and V (..., groups, 1, T, N), K rotated.
+
+        Raises:
+            ShapeError: x does not fit the block.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("operands", x)
+        qkv = self.in_proj(x).split(self.widths, -1)
+        Q, K, V = (rearrange(x, "... t (g h n) -> ... g h t n", g=self.groups, n=self.head_dim) for x in qkv)
+        Q = torch.cat([scale * q for scale, q in zip(self.scales, Q.split(self.ranks, -1), strict=True)], -1)
+        if self.rope:
+            positions = torch.arange(past, past + x.shape[-2], device=x.device)
+            Q, K = (rope_levels(x, self.ranks, positions) for x in (Q, K))
+        return Q, K, V
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Outputs (..., T, D) for x (..., T, D), nothing before it; no cache is made.
+
+        Raises:
+            ShapeError: x does not fit the block, or has more tokens than its context.
+            ValueError: dtype or device differ from the weights'.
+        """
+        self.check("forward", x)
+        return self._output(self.attend(*self.operands(x)))
+
+    def prefill(self, x: torch.Tensor, cache: KeyCache | WindowCache):
+        """Read all tokens: at once where they are the first, else by the cache; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        x, window = self.conv.prefill(self.in_proj(x), cache.window)
-        Q, K, V = (y.movedim(-3, -2) for y in self._heads(x))
-        Y, state = fast.linear_attention(Q, K, V, None, cache.state)
-        return self._output(Y.movedim(-2, -3)), LinearAttentionCache(window, state)
+        Q, K, V = self.operands(x, cache.length)
+        if cache.length:
+            Y, cache = cache.read(Q, K, V)
+        else:
+            Y, cache = self.attend(Q, K, V), cache.append(K, V)
+        return self._output(Y), cache
 
-    def step(self, x: torch.Tensor, cache: LinearAttentionCache) -> tuple[torch.Tensor, LinearAttentionCache]:
-        """One token, by `linear_attention_step`; the contract is that of `Mamba2.step`."""
-        self.check("step", x, cache, time="")
-        x, window = self.conv.step(self.in_proj(x), cache.window)
-        y, state = linear_attention_step(*self._heads(x), None, cache.state)
-        return self._output(y), LinearAttentionCache(window, state)
+    def check(self, function: str, x: torch.Tensor, cache: KeyCache | WindowCache | None = None, time: str = "t"):
+        """Check what `Mixer.check` does, and the limit of the context.
 
-    def _heads(self, x):
-        """Q, K and V (..., heads, ·), with or without an axis of time before the heads."""
-        return [y.unflatten(-1, (self.heads, -1)) for y in functional.silu(x).split(self.widths, -1)]
+        Raises:
+            ShapeError: naming function, argument, expected and got.
+            ValueError: dtype or device differ.
+        """
+        super().check(function, x, cache, time)
+        length = (0 if cache is None else cache.length) + (x.shape[-2] if time else 1)
+        if self.context is not None and length > self.context:
+            limit = f"{length} tokens, expected at most {self.context}, the context"
+            raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
+
+    def check_cache(self, function: str, cache: KeyCache | WindowCache, leading: tuple[int, ...]) -> None:
+        """Check that the cache has a KV head for each group.
+
+        Raises:
+            ShapeError: naming function, expected and got.
+        """
+        expected = (*leading, self.groups, 1)
+        if cache.leading != expected:
+            raise ShapeError(f"{function}: cache has leading axes {cache.leading}, expected {expected}")
 
     def _output(self, Y):
-        """All heads beside each other, the norm and the last projection."""
-        return self.out_proj(self.norm(Y.flatten(-2)))
+        """The last projection, of all heads."""
+        return self.out_proj(rearrange(Y, "... g h t p -> ... t (g h p)"))
 
 
-class KeyValueCache(NamedTuple):
-    """What softmax attention remembers: everything. Keys and values (..., heads, S, P) of all S tokens so far."""
+class SoftmaxAttention(GroupedAttention):
+    """Standard attention: every token sees itself and all before it.
 
-    K: torch.Tensor
-    V: torch.Tensor
+        Y = softmax(Q K^T / √P + causal mask) V, for each query head
 
-
-class SoftmaxAttention(Mixer):
-    """Causal softmax attention with several heads: Y = softmax(Q K^T / √P) V, masked, for each head.
-
-    It knows no positions: `SequenceModel` adds them to the tokens.
+    Without RoPE it knows no positions: `SequenceModel` adds them to the tokens.
 
     Args:
         dim: D, size of a token.
-        heads: how many.
+        heads: number of query heads.
+        context: the longest sequence; None for no limit, then the cache grows.
+        groups: number of KV heads, each for a group of query heads; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions.
 
     Raises:
-        ValueError: heads does not divide dim.
+        ValueError: heads does not divide dim, groups does not divide heads, or D / heads is odd and there is RoPE.
 
     Cost:
-        4·D² multiply-adds per token for the projections, and those of `softmax_attention`; the cache has 2·D entries
-        for every token so far.
+        2·D²·(1 + groups / heads) multiply-adds per token for the projections, and T²·D in each of the two products of
+        attention. The cache, a `FullCache`, has 2·D·groups / heads numbers for each token.
 
     Source:
         Vaswani et al. 2017.
     """
 
-    Cache = KeyValueCache
+    def __init__(
+        self, dim: int, heads: int = 1, context: int | None = None, groups: int | None = None, rope: bool = False
+    ):
+        features = divide("SoftmaxAttention", "dim", dim, "heads", heads)
+        limit = context if context is None else check_count("SoftmaxAttention", "context", context)
+        super().__init__(dim, heads, (features,), groups, rope, limit)
 
-    def __init__(self, dim: int, heads: int = 1):
-        super().__init__()
-        self.head_dim = divide("SoftmaxAttention", "dim", dim, "heads", heads)
-        self.dim, self.heads = dim, heads
-        self.in_proj = nn.Linear(dim, 3 * dim, bias=False)
-        self.out_proj = nn.Linear(dim, dim, bias=False)
+    def attend(self, Q, K, V):
+        """Compute the attention of all tokens by PyTorch's fused form; operands as in `GroupedAttention.attend`."""
+        Q, K, V = (rearrange(x, "... g h t n -> ... (g h) t n") for x in (Q, K, V))
+        shared = self.groups < self.heads
+        Y = functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0, enable_gqa=shared)
+        return rearrange(Y, "... (g h) t p -> ... g h t p", g=self.groups)
 
-    def cache_shapes(self):
-        """Keys and values of all tokens."""
-        return dict.fromkeys(("K", "V"), (self.heads, None, self.head_dim))
-
-    def prefill(self, x: torch.Tensor, cache: KeyValueCache) -> tuple[torch.Tensor, KeyValueCache]:
-        """All tokens at once, by `softmax_attention`; the contract is that of `Mamba2.prefill`."""
-        self.check("prefill", x, cache)
-        heads = self.in_proj(x).unflatten(-1, (3 * self.heads, self.head_dim)).movedim(-3, -2)
-        Q, K, V = heads.chunk(3, -3)
-        K, V = (torch.cat([past.to(x.dtype), new], -2) for past, new in ((cache.K, K), (cache.V, V)))
-        past = K.shape[-2] - x.shape[-2]
-        L = x.new_ones(x.shape[-2], K.shape[-2]).tril(past)  # token t of x has seen the past, and x up to t
-        Y = softmax_attention(Q * self.head_dim**-0.5, K, V, L)
-        return self.out_proj(Y.movedim(-2, -3).flatten(-2)), KeyValueCache(K, V)
+    def start(self, *leading: int) -> FullCache:
+        """The cache before the first token, in the dtype of the weights."""
+        like = self.in_proj.weight
+        return FullCache((*leading, self.groups, 1), self.head_dim, self.context, self.head_dim, like)
 
 
-class ConvolutionCache(NamedTuple):
-    """What a convolution remembers: its last inputs (..., K - 1, D)."""
-
-    window: torch.Tensor
-
-
-class ShortConvolution(Mixer):
-    """`CausalConvolution` as a mixer: it puts the tokens just before beside a token, for an attention block after it.
-
-    The other mixers here have one inside. Softmax attention can do without, with positions and a block more, but it
-    then takes much longer to learn to look one token back.
+class MultiLevelAttention(GroupedAttention):
+    """Multi-level attention as a mixer: near tokens, which share small blocks, compare more features than far ones.
 
     Args:
         dim: D, size of a token.
-        conv_len: K, how many tokens it sees.
+        heads: number of query heads.
+        ranks: features of each level of a head, such as (8, 4, 4); their sum is D / heads.
+        context: the longest sequence, which the levels halve; or the block lengths of all levels themselves.
+        groups: number of KV heads, each for a group of query heads; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions, each level alone; then every rank is even.
 
     Raises:
-        ValueError: conv_len is no integer ≥ 1.
+        ValueError: heads does not divide dim, groups does not divide heads, or ranks or block lengths do not fit.
 
     Cost:
-        K·D multiply-adds per token; the cache has K - 1 tokens.
+        2·D²·(1 + groups / heads) multiply-adds per token for the projections, and those of `multilevel_attention`. The
+        cache is a `KeyCache` for each group.
 
     Source:
-        Arora et al. 2023 (Zoology), whose attention models begin with such a block.
+        Kuang et al. 2025, section 3.4.
     """
 
-    Cache = ConvolutionCache
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        ranks: Sequence[int],
+        context: int | Sequence[int],
+        groups: int | None = None,
+        rope: bool = False,
+    ):
+        name = type(self).__name__
+        features = divide(name, "dim", dim, "heads", heads)
+        block_lens = halving_blocks(context, len(ranks)) if isinstance(context, int) else context
+        ranks, block_lens = check_levels(name, ranks, block_lens, features)
+        super().__init__(dim, heads, ranks, groups, rope, context if isinstance(context, int) else block_lens[0])
+        self.block_lens = block_lens
 
-    def __init__(self, dim: int, conv_len: int = 4):
-        super().__init__()
-        self.dim, self.conv = dim, CausalConvolution(dim, conv_len)
+    def attend(self, Q, K, V):
+        """Compute `multilevel_attention` of all tokens; operands as in `GroupedAttention.attend`."""
+        return multilevel_attention(Q, K, V, self.ranks, self.block_lens)
 
-    def cache_shapes(self):
-        """A window."""
-        return {"window": (self.conv.weight.shape[-1] - 1, self.dim)}
+    def start(self, *leading: int) -> KeyCache:
+        """The cache before the first token, in the dtype of the weights."""
+        shape, like = (*leading, self.groups, 1), self.in_proj.weight
+        return KeyCache(shape, self.ranks, self.block_lens, self.head_dim, self.context, like)
 
-    def prefill(self, x: torch.Tensor, cache: ConvolutionCache) -> tuple[torch.Tensor, ConvolutionCache]:
-        """All tokens at once; the contract is that of `Mamba2.prefill`."""
-        self.check("prefill", x, cache)
-        y, window = self.conv.prefill(x, cache.window)
-        return y, ConvolutionCache(window)
+
+class WindowAttention(GroupedAttention):
+    """Sliding window attention as a mixer: a token sees itself and the `window` tokens before it.
+
+    Args:
+        dim: D, size of a token.
+        heads: number of query heads.
+        window: w ≥ 0.
+        groups: number of KV heads, each for a group of query heads; as many as heads if None.
+        rope: whether queries and keys are rotated by their positions.
+
+    Raises:
+        ValueError: heads does not divide dim, groups does not divide heads, or D / heads is odd and there is RoPE.
+
+    Cost:
+        2·D²·(1 + groups / heads) multiply-adds per token for the projections, and those of `window_attention`. The
+        cache is a `WindowCache`, 2·groups·w·D / heads numbers, however long the sequence.
+
+    Source:
+        Child et al. 2019 (Sparse Transformer).
+    """
+
+    def __init__(self, dim: int, heads: int, window: int, groups: int | None = None, rope: bool = False):
+        features = divide("WindowAttention", "dim", dim, "heads", heads)
+        super().__init__(dim, heads, (features,), groups, rope, None)
+        self.window = check_count("WindowAttention", "window", window, 0)
+
+    def attend(self, Q, K, V):
+        """Compute `window_attention` of all tokens; operands as in `GroupedAttention.attend`."""
+        return window_attention(Q, K, V, self.window, causal=True)
+
+    def start(self, *leading: int) -> WindowCache:
+        """The cache before the first token, in the dtype of the weights."""
+        shape, like = (*leading, self.groups, 1), self.in_proj.weight
+        return WindowCache(shape, self.head_dim, self.window, self.head_dim, like)

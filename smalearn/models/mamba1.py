@@ -1,6 +1,4 @@
-"""The Mamba block, the older one: a decay of its own for every channel and state entry, and operands in sequence."""
-
-from typing import NamedTuple
+"""The Mamba-1 block: one decay per channel and state entry; dt, B and C are projected from the convolved input."""
 
 import torch
 from torch import nn
@@ -9,19 +7,12 @@ from torch.nn import functional
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_recurrent, linear_attention_step
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, Mixer
+from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer
 
-__all__ = ["Mamba1", "Mamba1Cache"]
-
-
-class Mamba1Cache(NamedTuple):
-    """What a Mamba block remembers: the last inputs (..., K - 1, channels) of its convolution, its state."""
-
-    window: torch.Tensor
-    state: torch.Tensor
+__all__ = ["Mamba1"]
 
 
-class Mamba1(Mixer):
+class Mamba1(RecurrentMixer):
     """The Mamba block with S6, the selective diagonal state space model: P = 1, so every channel is a head.
 
         [x, z]     = x W_in
@@ -42,7 +33,7 @@ class Mamba1(Mixer):
         conv_len: K, tokens that the convolution sees.
 
     Raises:
-        ValueError: a size is no integer ≥ 1.
+        ValueError: a size is not an integer ≥ 1.
 
     Cost:
         3·T·expand·D·N multiply-adds and as many exponentials in T steps that follow one another; autograd keeps all
@@ -51,8 +42,6 @@ class Mamba1(Mixer):
     Source:
         Gu and Dao 2023 (Mamba), sections 3.2 to 3.4; the initial values are those of the official code.
     """
-
-    Cache = Mamba1Cache
 
     def __init__(self, dim: int, state: int = 16, expand: int = 2, rank: int | None = None, conv_len: int = 4):
         super().__init__()
@@ -69,31 +58,22 @@ class Mamba1(Mixer):
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Linear(inner, dim, bias=False)
 
-    def cache_shapes(self):
-        """A window of the convolution, and N entries for every channel."""
-        channels, _, length = self.conv.weight.shape
-        return {"window": (length - 1, channels), "state": (self.inner, self.state)}
+    def state_shape(self):
+        """N entries for every channel."""
+        return self.inner, self.state
 
-    def prefill(self, x: torch.Tensor, cache: Mamba1Cache) -> tuple[torch.Tensor, Mamba1Cache]:
-        """All tokens, by `linear_attention_recurrent` with a full gate; the contract is that of `Mamba2.prefill`."""
+    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+        """Read all tokens, by `linear_attention_recurrent` with a full gate; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        x, z = self.in_proj(x).chunk(2, -1)
-        x, window = self.conv.prefill(x, cache.window)
-        X, *operands = self._operands(x)
-        Y, state = linear_attention_recurrent(*operands, cache.state)
-        return self._output(Y, X, z), Mamba1Cache(window, state)
+        return self._read(x, cache, self.conv.prefill, linear_attention_recurrent)
 
-    def step(self, x: torch.Tensor, cache: Mamba1Cache) -> tuple[torch.Tensor, Mamba1Cache]:
-        """One token, by `linear_attention_step`; the contract is that of `Mamba2.step`."""
+    def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+        """Read one token, by `linear_attention_step`; see `Mixer.step`."""
         self.check("step", x, cache, time="")
-        x, z = self.in_proj(x).chunk(2, -1)
-        x, window = self.conv.step(x, cache.window)
-        X, *operands = self._operands(x)
-        y, state = linear_attention_step(*operands, cache.state)
-        return self._output(y, X, z), Mamba1Cache(window, state)
+        return self._read(x, cache, self.conv.step, linear_attention_step)
 
     def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the block gives to `linear_attention_recurrent` for a text.
+        """The operands of `linear_attention_recurrent` for a sequence, to look inside.
 
         Args:
             x: (..., T, D), nothing before it.
@@ -106,8 +86,16 @@ class Mamba1(Mixer):
             ValueError: dtype or device differ from the weights'.
         """
         self.check("operands", x)
-        x, _ = self.conv.prefill(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).window)
+        x, _ = self.conv.prefill(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).conv_state)
         return self._operands(x)[1:]
+
+    def _read(self, x, cache, convolve, attend):
+        """Outputs for all tokens or for one, as are the convolution and the attention, and the cache after them."""
+        x, z = self.in_proj(x).chunk(2, -1)
+        x, conv_state = convolve(x, cache.conv_state)
+        X, *operands = self._operands(x)
+        Y, state = attend(*operands, cache.state)
+        return self._output(Y, X, z), RecurrentCache(conv_state, state)
 
     def _operands(self, x):
         """X, and C, B, dt X, log_a for linear attention, with or without an axis of time."""

@@ -1,28 +1,21 @@
 """The Mamba-2 block: all operands of SSD from one projection, a short convolution, SSD, a gate, a norm."""
 
 import math
-from typing import NamedTuple
 
 import torch
+from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
 from smalearn._checks import check_count
-from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, Mixer, divide
+from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide
 from smalearn.ssd import ssd_step
 
-__all__ = ["Mamba2", "Mamba2Cache", "initial_dt_bias", "time_last"]
+__all__ = ["Mamba2", "initial_dt_bias", "time_last"]
 
 
-class Mamba2Cache(NamedTuple):
-    """What a Mamba-2 block remembers: the last inputs (..., K - 1, channels) of its convolution, its state of SSD."""
-
-    window: torch.Tensor
-    state: torch.Tensor
-
-
-class Mamba2(Mixer):
+class Mamba2(RecurrentMixer):
     """The Mamba-2 block, in training and in decoding.
 
         [z, xBC, dt] = x W_in                     one projection, so no operand waits for another
@@ -47,13 +40,11 @@ class Mamba2(Mixer):
 
     Cost:
         Per token D·(3·expand·D + 2·groups·N + heads) multiply-adds for the projections, and those of `fast.ssd`. The
-        cache has expand·D·N entries, and K - 1 tokens of the convolution, however long the text.
+        cache has expand·D·N entries, and K - 1 tokens of the convolution, however long the sequence.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 7 and figure 6; the initial values are those of the official code.
     """
-
-    Cache = Mamba2Cache
 
     def __init__(
         self,
@@ -79,54 +70,28 @@ class Mamba2(Mixer):
         self.out_proj = nn.Linear(inner, dim, bias=False)
         self.dt_limits = (0.0, math.inf)
 
-    def cache_shapes(self):
-        """A window of the convolution, and a state for every head."""
-        channels, _, length = self.conv.weight.shape
-        state = (self.groups, self.heads_per_group, self.head_dim, self.state)
-        return {"window": (length - 1, channels), "state": state}
+    def state_shape(self):
+        """A state for every head."""
+        return self.groups, self.heads_per_group, self.head_dim, self.state
 
-    def prefill(self, x: torch.Tensor, cache: Mamba2Cache) -> tuple[torch.Tensor, Mamba2Cache]:
-        """All tokens at once, by `fast.ssd`.
-
-        Args:
-            x: (..., T, D), which follows the tokens of the cache.
-            cache: from `start`, `prefill` or `step`.
-
-        Returns:
-            y (..., T, D), and the cache after x.
-
-        Raises:
-            ShapeError: x or the cache does not fit the block.
-            ValueError: dtype or device differ from the weights'.
-        """
+    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+        """Read all tokens at once, by `fast.ssd`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        z, xBC, dt, window = self._project(x, self.conv.prefill, cache.window)
+        z, xBC, dt, conv_state = self._project(x, self.conv.prefill, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         Y, state = fast.ssd(*time_last(*operands), cache.state)
-        return self._output(Y.movedim(-2, -4), X, z), Mamba2Cache(window, state)
+        return self._output(rearrange(Y, "... g h t p -> ... t g h p"), X, z), RecurrentCache(conv_state, state)
 
-    def step(self, x: torch.Tensor, cache: Mamba2Cache) -> tuple[torch.Tensor, Mamba2Cache]:
-        """One token, by `ssd_step`: the same work whatever came before.
-
-        Args:
-            x: (..., D).
-            cache: from `start`, `prefill` or `step`.
-
-        Returns:
-            y (..., D), and the cache after x.
-
-        Raises:
-            ShapeError: x or the cache does not fit the block.
-            ValueError: dtype or device differ from the weights'.
-        """
+    def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+        """Read one token, by `ssd_step`: the same work whatever came before; see `Mixer.step`."""
         self.check("step", x, cache, time="")
-        z, xBC, dt, window = self._project(x, self.conv.step, cache.window)
+        z, xBC, dt, conv_state = self._project(x, self.conv.step, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         y, state = ssd_step(*operands, cache.state)
-        return self._output(y, X, z), Mamba2Cache(window, state)
+        return self._output(y, X, z), RecurrentCache(conv_state, state)
 
     def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the block gives to SSD for a text: every form of `smalearn.ssd` takes them, to look inside.
+        """The operands of SSD for a sequence, as every form of `smalearn.ssd` takes them, to look inside.
 
         Args:
             x: (..., T, D), nothing before it.
@@ -140,30 +105,30 @@ class Mamba2(Mixer):
             ValueError: dtype or device differ from the weights'.
         """
         self.check("operands", x)
-        _, xBC, dt, _ = self._project(x, self.conv.prefill, self.start(*x.shape[:-2]).window)
+        _, xBC, dt, _ = self._project(x, self.conv.prefill, self.start(*x.shape[:-2]).conv_state)
         return time_last(*self._operands(xBC, dt)[1:])
 
-    def _project(self, x, convolve, window):
-        """z, xBC after the convolution, dt, and the next window; `convolve` is for all tokens or for one."""
+    def _project(self, x, convolve, conv_state):
+        """z, xBC after the convolution, dt, and the next conv state; `convolve` is for all tokens or for one."""
         z, xBC, dt = self.in_proj(x).split(self.widths, -1)
-        xBC, window = convolve(xBC, window)
-        return z, xBC, dt, window
+        xBC, conv_state = convolve(xBC, conv_state)
+        return z, xBC, dt, conv_state
 
     def _operands(self, xBC, dt):
         """X, and dt X, log_a, B, C, with or without an axis of time before the groups."""
         shared = self.groups * self.state
         X, B, C = functional.silu(xBC).split([self.inner, shared, shared], -1)
-        X = X.unflatten(-1, (self.groups, self.heads_per_group, self.head_dim))
-        B, C = (y.unflatten(-1, (self.groups, 1, self.state)) for y in (B, C))
+        X = rearrange(X, "... (g h p) -> ... g h p", g=self.groups, p=self.head_dim)
+        B, C = (rearrange(part, "... (g n) -> ... g 1 n", g=self.groups) for part in (B, C))
         dt = functional.softplus(dt + self.dt_bias).clamp(*self.dt_limits)
         log_a = -self.A_log.exp() * dt
-        dt, log_a = (y.unflatten(-1, (self.groups, self.heads_per_group)) for y in (dt, log_a))
+        dt, log_a = (rearrange(part, "... (g h) -> ... g h", g=self.groups) for part in (dt, log_a))
         return X, dt[..., None] * X, log_a, B, C
 
     def _output(self, Y, X, z):
         """The skip D X, the gated norm and the last projection."""
-        Y = Y + self.D.view(self.groups, self.heads_per_group, 1) * X
-        return self.out_proj(self.norm(Y.flatten(-3), z))
+        Y = Y + rearrange(self.D, "(g h) -> g h 1", g=self.groups) * X
+        return self.out_proj(self.norm(rearrange(Y, "... g h p -> ... (g h p)"), z))
 
 
 def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) -> torch.Tensor:
@@ -187,5 +152,6 @@ def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) ->
 
 
 def time_last(X, log_a, B, C):
-    """From (..., T, groups, heads, ·) to the layout of SSD, (..., groups, heads, T, ·), as views."""
-    return X.movedim(-4, -2), log_a.movedim(-3, -1), B.movedim(-4, -2), C.movedim(-4, -2)
+    """Views of (..., T, groups, heads, ·) in the layout of SSD, (..., groups, heads, T, ·)."""
+    X, B, C = (rearrange(part, "... t g h n -> ... g h t n") for part in (X, B, C))
+    return X, rearrange(log_a, "... t g h -> ... g h t"), B, C

@@ -1,39 +1,66 @@
 """What every sequence mixer of a model can do, and the two small layers that several of them share."""
 
-from typing import ClassVar
+from typing import NamedTuple, Protocol
 
 import torch
+from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
 
-__all__ = ["CausalConvolution", "GatedRMSNorm", "Mixer", "divide"]
+__all__ = ["Cache", "CausalConvolution", "GatedRMSNorm", "Mixer", "RecurrentCache", "RecurrentMixer", "divide"]
+
+
+class Cache(Protocol):
+    """What a mixer remembers between two calls. Nobody changes a cache: an old one can be decoded from again."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its tensors."""
 
 
 class Mixer(nn.Module):
     """A causal layer over time: all tokens at once for training, one after the other with a cache for decoding.
 
-    Both are one function: `prefill` on T tokens, or T calls of `step`, give the same outputs and the same cache. A
-    cache is a tuple of tensors that nobody overwrites, so an old one can be decoded from again.
+    Both are one function: `prefill` on T tokens, or T calls of `step`, give the same outputs and the same cache.
 
-    A mixer has `dim`, the size of a token; `Cache`, the class of its cache; `cache_shapes`; `prefill`; and, where one
-    token can be had for less than `prefill` takes, `step`.
+    A mixer has `dim`, the size of a token; `start`; `check_cache`; `prefill`; and, where one token can be had for less
+    than `prefill` takes, `step`.
     """
 
     dim: int
-    Cache: ClassVar[type[tuple]]
 
-    def cache_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """For each tensor of a cache its trailing axes, None where it grows with the number of tokens."""
+    def start(self, *leading: int) -> Cache:
+        """The cache before the first token, for the given leading axes, such as the batch."""
         raise NotImplementedError
 
-    def prefill(self, x: torch.Tensor, cache: tuple) -> tuple[torch.Tensor, tuple]:
-        """Outputs for x (..., T, D), which follows the tokens of the cache, and the cache after it."""
+    def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
+        """Check that a cache is for these leading axes.
+
+        Raises:
+            ShapeError: naming function, expected and got.
+        """
         raise NotImplementedError
 
-    def step(self, x: torch.Tensor, cache: tuple) -> tuple[torch.Tensor, tuple]:
-        """Output (..., D) for one more token x (..., D), and the cache after it."""
+    def prefill(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+        """Read all tokens at once.
+
+        Args:
+            x: (..., T, D), which follows the tokens of the cache.
+            cache: from `start`, `prefill` or `step`.
+
+        Returns:
+            y (..., T, D), and the cache after x.
+
+        Raises:
+            ShapeError: x or the cache does not fit the mixer.
+            ValueError: dtype or device differ from the weights'.
+        """
+        raise NotImplementedError
+
+    def step(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+        """Output (..., D) for one more token x (..., D), and the cache after it; raises what `prefill` raises."""
         self.check("step", x, cache, time="")
         y, cache = self.prefill(x[..., None, :], cache)
         return y[..., 0, :], cache
@@ -48,21 +75,7 @@ class Mixer(nn.Module):
         self.check("forward", x)
         return self.prefill(x, self.start(*x.shape[:-2]))[0]
 
-    def start(self, *leading: int) -> tuple:
-        """The cache before the first token.
-
-        Args:
-            *leading: sizes of the leading axes, such as the batch.
-
-        Returns:
-            Zeros of the shapes that `cache_shapes` says, in the dtype of the weights; float32 for half precision.
-        """
-        weight = next(self.parameters())
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        shapes = {name: (*leading, *(size or 0 for size in sizes)) for name, sizes in self.cache_shapes().items()}
-        return self.Cache(**{name: weight.new_zeros(shape, dtype=wide) for name, shape in shapes.items()})
-
-    def check(self, function: str, x: torch.Tensor, cache: tuple | None = None, time: str = "t") -> None:
+    def check(self, function: str, x: torch.Tensor, cache: Cache | None = None, time: str = "t") -> None:
         """Check x (..., T, D), without T if `time` is empty, against the weights and the cache.
 
         Raises:
@@ -74,13 +87,61 @@ class Mixer(nn.Module):
         check_shapes(function, {"x": (x, time + "d")})
         if x.shape[-1] != self.dim:
             raise ShapeError(f"{function}: axis 'd' of x is {x.shape[-1]}, expected {self.dim}")
-        leading = x.shape[: x.ndim - len(time) - 1]
-        for name, sizes in self.cache_shapes().items() if cache is not None else ():
-            got = tuple(getattr(cache, name).shape)
-            wanted = (*leading, *sizes)
-            if len(got) != len(wanted) or any(w not in (None, g) for w, g in zip(wanted, got, strict=True)):
-                shown = ", ".join("any" if size is None else str(size) for size in wanted)
-                raise ShapeError(f"{function}: cache.{name} has shape {got}, expected ({shown})")
+        if cache is not None:
+            self.check_cache(function, cache, tuple(x.shape[: x.ndim - len(time) - 1]))
+
+
+class RecurrentCache(NamedTuple):
+    """What a recurrent mixer remembers: tensors of one size however many tokens there were.
+
+    `conv_state` (..., K - 1, channels) are the last inputs of its convolution, `state` is that of its recurrence.
+    """
+
+    conv_state: torch.Tensor
+    state: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both tensors."""
+        return self.conv_state.nbytes + self.state.nbytes
+
+
+class RecurrentMixer(Mixer):
+    """A mixer with a `RecurrentCache`: it has `cache_shapes`, and a `CausalConvolution` called `conv`."""
+
+    def cache_shapes(self) -> dict[str, tuple[int, ...]]:
+        """For each tensor of a cache its trailing axes."""
+        channels, _, length = self.conv.weight.shape
+        return {"conv_state": (length - 1, channels), "state": self.state_shape()}
+
+    def state_shape(self) -> tuple[int, ...]:
+        """The trailing axes of the state."""
+        raise NotImplementedError
+
+    def start(self, *leading: int) -> RecurrentCache:
+        """The cache before the first token.
+
+        Args:
+            *leading: sizes of the leading axes, such as the batch.
+
+        Returns:
+            Zeros of the shapes that `cache_shapes` says, in the dtype of the weights; float32 for half precision.
+        """
+        weight = next(self.parameters())
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        zeros = (weight.new_zeros(*leading, *sizes, dtype=wide) for sizes in self.cache_shapes().values())
+        return RecurrentCache(*zeros)
+
+    def check_cache(self, function: str, cache: RecurrentCache, leading: tuple[int, ...]) -> None:
+        """Check the shapes of both tensors.
+
+        Raises:
+            ShapeError: naming function, tensor, expected and got.
+        """
+        for name, sizes in self.cache_shapes().items():
+            got, expected = tuple(getattr(cache, name).shape), (*leading, *sizes)
+            if got != expected:
+                raise ShapeError(f"{function}: cache.{name} has shape {got}, expected {expected}")
 
 
 class CausalConvolution(nn.Module):
@@ -93,7 +154,7 @@ class CausalConvolution(nn.Module):
         length: K ≥ 1, how many tokens a channel sees, its own included.
 
     Cost:
-        K multiply-adds per token and channel; the window kept for decoding has K - 1 tokens.
+        K multiply-adds per token and channel; the conv state kept for decoding has K - 1 tokens.
     """
 
     def __init__(self, channels: int, length: int):
@@ -102,18 +163,18 @@ class CausalConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, 1, length).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))
 
-    def prefill(self, x: torch.Tensor, window: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs for x (..., T, channels) after those of `window` (..., K - 1, channels); the next window."""
+    def prefill(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state."""
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
-        x = torch.cat([window.to(x.dtype), x], -2)
+        x = torch.cat([conv_state.to(x.dtype), x], -2)
         # Shifted copies, not conv1d: faster on a CPU, and it is the formula.
         y = self.bias + sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
         return y, x[..., length:, :]
 
-    def step(self, x: torch.Tensor, window: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output (..., channels) for one more token, and the next window."""
-        y, window = self.prefill(x[..., None, :], window)
-        return y[..., 0, :], window
+    def step(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output (..., channels) for one more token, and the next conv state."""
+        y, conv_state = self.prefill(x[..., None, :], conv_state)
+        return y[..., 0, :], conv_state
 
 
 class GatedRMSNorm(nn.Module):
@@ -121,7 +182,7 @@ class GatedRMSNorm(nn.Module):
 
     Args:
         channels: size of the last axis.
-        groups: parts of the channels that are normalised for themselves, so that a block can be cut into them.
+        groups: parts of the channels, each normalised alone, so that a block can be cut into them.
 
     Raises:
         ValueError: groups does not divide channels.
@@ -138,8 +199,8 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         """Both (..., channels), the gate z before its nonlinearity."""
-        u = (y * functional.silu(z)).unflatten(-1, (self.groups, -1))
-        return self.weight * functional.rms_norm(u, u.shape[-1:], eps=1e-5).flatten(-2)
+        u = rearrange(y * functional.silu(z), "... (g c) -> ... g c", g=self.groups)
+        return self.weight * rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
 
 
 def divide(function: str, whole: str, size: int, part: str, count: int) -> int:

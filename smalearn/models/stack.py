@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from smalearn._checks import ShapeError, check_count
-from smalearn.models.mixer import Mixer
+from smalearn.models.mixer import Cache, Mixer
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
 
@@ -20,7 +20,7 @@ class Block(nn.Module):
         mlp: width of the hidden layer over features; none if 0, as in Mamba, whose mixer has its own nonlinearities.
 
     Raises:
-        ValueError: mlp is no integer ≥ 0.
+        ValueError: mlp is not an integer ≥ 0.
 
     Source:
         Xiong et al. 2020 for the place of the norm; Gu and Dao 2023 (Mamba) for a block without MLP.
@@ -33,16 +33,16 @@ class Block(nn.Module):
             hidden = nn.Linear(mixer.dim, mlp), nn.GELU(), nn.Linear(mlp, mixer.dim)
             self.mlp = nn.Sequential(nn.RMSNorm(mixer.dim, eps=1e-5), *hidden)
 
-    def prefill(self, x: torch.Tensor, cache: tuple) -> tuple[torch.Tensor, tuple]:
-        """All tokens of x (..., T, D) at once, after those of the mixer's cache, and the cache after them."""
+    def prefill(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+        """Outputs for x (..., T, D), which follows the tokens of the mixer's cache, and the cache after it."""
         return self._residual(x, *self.mixer.prefill(self.norm(x), cache))
 
-    def step(self, x: torch.Tensor, cache: tuple) -> tuple[torch.Tensor, tuple]:
-        """One token x (..., D)."""
+    def step(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+        """Output for one token x (..., D), and the cache after it."""
         return self._residual(x, *self.mixer.step(self.norm(x), cache))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """All tokens of x (..., T, D), nothing before them."""
+        """Outputs for x (..., T, D), nothing before it."""
         return self._residual(x, self.mixer(self.norm(x)), None)[0]
 
     def _residual(self, x, y, cache):
@@ -52,10 +52,15 @@ class Block(nn.Module):
 
 
 class ModelCache(NamedTuple):
-    """What a model remembers: how many tokens it has read, and the cache of every block."""
+    """State of a model that decodes: how many tokens it has read, and the cache of every block."""
 
     length: int
-    blocks: tuple[tuple, ...]
+    blocks: tuple[Cache, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors of all blocks."""
+        return sum(cache.nbytes for cache in self.blocks)
 
 
 class SequenceModel(nn.Module):
@@ -64,11 +69,11 @@ class SequenceModel(nn.Module):
     Args:
         vocabulary: number of different tokens.
         blocks: at least one, all of one dim.
-        positions: the longest text, whose positions have learned vectors; 0 for none, where the mixers tell order
+        positions: the longest sequence, whose positions have learned vectors; 0 for none, where the mixers see order
             themselves.
 
     Raises:
-        ValueError: there is no block, two have different dim, or a size is no integer in its range.
+        ValueError: there is no block, two have different dim, or a size is not an integer in its range.
     """
 
     def __init__(self, vocabulary: int, blocks: Iterable[Block], positions: int = 0):

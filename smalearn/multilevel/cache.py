@@ -8,6 +8,7 @@ be read from again. `length` counts the tokens so far; `key_numbers` are kept of
 
 import copy
 import math
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -19,14 +20,16 @@ from smalearn.multilevel.window import window_attention
 
 __all__ = ["FullCache", "KeyCache", "WindowCache"]
 
+UNLIMITED = sys.maxsize  # length of a block that never ends
 PIECE = 256  # tokens that are read together at most: their scores have this many rows
 
 
 class Rows:
-    """Rows (..., S, N) that grow at their end, in a tensor with room for all of them.
+    """Rows (..., S, N) that grow at their end, in a tensor with room for more.
 
     `append` writes in place where that hurts nobody: the next rows are free, and autograd does not record. Otherwise it
-    writes to a copy. So `seen` never changes, and a step costs what it adds, not what is there.
+    writes to a copy, of twice the size where the room is used up. So `seen` never changes, and a step costs what it
+    adds, not what is there.
     """
 
     def __init__(self, storage: torch.Tensor, length: int = 0):
@@ -40,13 +43,22 @@ class Rows:
 
     def append(self, new: torch.Tensor, recorded: bool) -> "Rows":
         """These rows and (..., S, N) new ones, which autograd may record, or a product with them."""
-        free = self.taken == [self.length] and not recorded
-        after = Rows(self.storage if free else self.storage.clone(), self.length + new.shape[-2])
+        length, room = self.length + new.shape[-2], self.storage.shape[-2]
+        free = self.taken == [self.length] and not recorded and length <= room
+        if length > room:
+            room = max(length, 2 * room)
+        after = Rows(self.storage if free else self._copy(room), length)
         after.storage[..., self.length : after.length, :] = new
         if free:
             after.taken = self.taken
         after.taken[0] = -1 if recorded else after.length
         return after
+
+    def _copy(self, room):
+        """A tensor with room for so many rows, the first of which are these."""
+        storage = self.storage.new_empty(*self.storage.shape[:-2], room, self.storage.shape[-1])
+        storage[..., : self.length, :] = self.seen
+        return storage
 
     def renew(self) -> "Rows":
         """No rows, in a tensor of its own."""
@@ -84,8 +96,9 @@ class Cache:
         return self.key_bytes + self.value_bytes
 
     def _empty(self, rooms, like):
-        """Rows with room for (length, size) numbers each."""
+        """Rows with room for (length, size) numbers each, none at first where the length has no limit."""
         like = torch.empty(0) if like is None else like
+        rooms = [(0 if length == UNLIMITED else length, size) for length, size in rooms]
         return [Rows(like.new_empty(*self.leading, *room)) for room in rooms]
 
     def _check(self, function, operands):
@@ -235,7 +248,7 @@ class FullCache(KeyCache):
     Args:
         leading: axes before (T, N) of the keys.
         features: N, size of a key.
-        context: the longest text that can be read.
+        context: the longest sequence that can be read; None for no limit: then the tensors grow, by doubling.
         head_dim: P, size of a value.
         like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
 
@@ -247,11 +260,11 @@ class FullCache(KeyCache):
         self,
         leading: Sequence[int],
         features: int,
-        context: int,
+        context: int | None,
         head_dim: int,
         like: torch.Tensor | None = None,
     ):
-        super().__init__(leading, (features,), (context,), head_dim, like=like)
+        super().__init__(leading, (features,), (UNLIMITED if context is None else context,), head_dim, like=like)
 
 
 class WindowCache(Cache):

@@ -53,10 +53,10 @@ def cells():
 # -------------------------------------------------------------------------------------------------- 004:larger-states
 
 
-@pytest.mark.claim("004:larger-states", "smalearn.models.mamba1.Mamba1.cache_shapes")
-@pytest.mark.claim("004:larger-states", "smalearn.models.mamba2.Mamba2.cache_shapes")
+@pytest.mark.claim("004:larger-states", "smalearn.models.mamba1.Mamba1.state_shape")
+@pytest.mark.claim("004:larger-states", "smalearn.models.mamba2.Mamba2.state_shape")
 def test_sixteen_times_the_state():
-    small, large = Mamba1(64).cache_shapes()["state"], Mamba2(64, state=256).cache_shapes()["state"]
+    small, large = Mamba1(64).state_shape(), Mamba2(64, state=256).state_shape()
     assert small == (128, 16)  # the usual N of Mamba, for 2·64 channels
     assert large == (1, 2, 64, 256)
     assert math.prod(large) == 16 * math.prod(small)
@@ -193,15 +193,15 @@ def test_a_small_recall_live():
 # ------------------------------------------------------------------------------------------------ 004:mqar-controlled
 
 
-@pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba1.Mamba1.cache_shapes")
-@pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba2.Mamba2.cache_shapes")
+@pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba1.Mamba1.state_shape")
+@pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba2.Mamba2.state_shape")
 def test_the_states_are_equally_large():
     for name, setting in (*FULL.items(), *PARTS.items()):
         for mixer, states in setting.states.items():
             if mixer == "attention":
                 continue
             for state in states:
-                shapes = [block.mixer.cache_shapes()["state"] for block in build(mixer, state, setting, 0).blocks]
+                shapes = [block.mixer.state_shape() for block in build(mixer, state, setting, 0).blocks]
                 assert [math.prod(shape) for shape in shapes] == [64 * state] * 2, (name, mixer)
 
 

@@ -16,7 +16,7 @@ from smalearn.lab.bench.timing import one_thread
 from smalearn.lab.experiments import charlm, forecast
 from smalearn.lab.experiments.encoders import RelativeBias, Repeat, buckets
 from smalearn.lab.experiments.spread import interval, relative_change, slope_interval
-from smalearn.models import Block, FullAttention, SequenceModel, WindowAttention
+from smalearn.models import Block, SequenceModel, SoftmaxAttention, WindowAttention
 from smalearn.multilevel import halving_blocks, parse_ranks, score_macs
 from smalearn.testing import assert_close, random_tensors
 from smalearn.train import Plan, train
@@ -59,7 +59,7 @@ def copies(seed, examples=64, length=12):
 @pytest.mark.claim("003:local-global", "smalearn.models.stack.SequenceModel.forward")
 def test_a_copy_from_beyond_the_windows_needs_a_global_layer():
     found = []
-    for first in (WindowAttention(16, 2, 3), FullAttention(16, 2, context=12)):
+    for first in (WindowAttention(16, 2, 3), SoftmaxAttention(16, 2, context=12)):
         torch.manual_seed(0)
         model = SequenceModel(8, [Block(first, 32), Block(WindowAttention(16, 2, 3), 32)], 12)
         tokens = copies(7)[0]

@@ -11,7 +11,7 @@ from smalearn import data, train
 from smalearn.data import Source, Text
 from smalearn.lab.experiments import charlm
 from smalearn.lab.experiments.charlm import FULL, PAPER, RATES, SMOKE, Setting, build, jobs, main, run, table
-from smalearn.models import FullAttention, Mamba2, MultiLevelAttention, WindowAttention
+from smalearn.models import Mamba2, MultiLevelAttention, SoftmaxAttention, WindowAttention
 from smalearn.multilevel import parse_ranks
 
 TOY = SMOKE["toy"]
@@ -164,13 +164,17 @@ def test_the_validation_is_never_trained_on_and_seeds_differ(monkeypatch):
 def test_a_mixer_is_what_its_name_says():
     setting = replace(FULL["RoPE"], layers=3)
     layers = {name: [block.mixer for block in build(name, setting, 65, 0).blocks] for name in FULL["RoPE"].mixers}
-    assert all(type(layer) is FullAttention for layer in layers["full"])
+    assert all(type(layer) is SoftmaxAttention for layer in layers["full"])
     for split in ("8|4|2|2", "2|2|4|8"):
         assert all(type(layer) is MultiLevelAttention for layer in layers[split])
         assert {layer.ranks for layer in layers[split]} == {parse_ranks(split)}
         assert {layer.block_lens for layer in layers[split]} == {(128, 64, 32, 16)}
     assert {layer.window for layer in layers["window 16"]} == {16}
-    assert [type(layer) for layer in layers["full + window 16"]] == [FullAttention, WindowAttention, FullAttention]
+    assert [type(layer) for layer in layers["full + window 16"]] == [
+        SoftmaxAttention,
+        WindowAttention,
+        SoftmaxAttention,
+    ]
     assert len(layers["full + window 16"]) == 3
     assert all(layer.rope for mixers in layers.values() for layer in mixers)
     assert [type(block.mixer) for block in build("Mamba-2", setting, 65, 0).blocks] == [Mamba2] * 6
@@ -230,7 +234,7 @@ def test_the_paper_runs_when_it_is_made_small():
         kinds = [type(block.mixer).__name__ for block in build(mixer, setting, 9, 0).blocks]
         assert len(kinds) == 6
         if "+" in mixer:
-            assert kinds == ["FullAttention", "WindowAttention", "WindowAttention"] * 2
+            assert kinds == ["SoftmaxAttention", "WindowAttention", "WindowAttention"] * 2
 
 
 # ---------------------------------------------------------------- widths

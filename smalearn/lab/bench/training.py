@@ -60,7 +60,7 @@ class ScannedMamba1(Mamba1):
     def forward(self, x):
         """Outputs (..., T, D) for x (..., T, D)."""
         x, z = self.in_proj(x).chunk(2, -1)
-        X, C, B, inputs, log_a = self._operands(self.conv.prefill(x, self.start(*x.shape[:-2]).window)[0])
+        X, C, B, inputs, log_a = self._operands(self.conv.prefill(x, self.start(*x.shape[:-2]).conv_state)[0])
         A = log_a.exp().movedim(-2, -3)
         Y = ssm_scan(inputs.mT[..., None], A, B[..., None, :, :], C[..., None, :, :])[0][..., 0].mT
         return self._output(Y, X, z)

@@ -22,11 +22,11 @@ from smalearn.data import Vocabulary, excerpts, load_text, split_text
 from smalearn.lab.experiments.command import Experiment, run_experiment
 from smalearn.models import (
     Block,
-    FullAttention,
     Mamba2,
     Mixer,
     MultiLevelAttention,
     SequenceModel,
+    SoftmaxAttention,
     WindowAttention,
 )
 from smalearn.multilevel import parse_ranks, score_macs
@@ -176,7 +176,7 @@ def _mixer(kind: str, setting: Setting) -> Mixer:
     """One layer."""
     size = {"dim": setting.dim, "heads": setting.heads, "rope": setting.positions == "RoPE"}
     if kind == "full":
-        return FullAttention(context=setting.length, **size)
+        return SoftmaxAttention(context=setting.length, **size)
     if kind == "Mamba-2":
         return Mamba2(setting.dim, state=8, head_dim=setting.dim // setting.heads)
     if kind.startswith("window "):
@@ -267,25 +267,22 @@ def _costs(model, setting):
         "score_macs": sum(scores for scores, _ in macs),
         "value_macs": sum(values for _, values in macs),
         "key_bytes": sum(getattr(kept, "key_bytes", 0) for kept in cache.blocks),
-        "cache_bytes": sum(_bytes(kept) for kept in cache.blocks),
+        "cache_bytes": cache.nbytes,
     }
 
 
 def _macs(mixer, setting):
     """Multiply-adds of the scores and of the values of one layer; none where there are no scores."""
     length, width = setting.length, setting.dim // setting.heads
-    if isinstance(mixer, MultiLevelAttention):
-        scores = score_macs(length, mixer.ranks, mixer.block_lens)
-        return setting.heads * scores, setting.heads * score_macs(length, (width,), (length,))
+    if isinstance(mixer, MultiLevelAttention | SoftmaxAttention):
+        values = score_macs(length, (width,), (length,))
+        levels = isinstance(mixer, MultiLevelAttention)
+        scores = score_macs(length, mixer.ranks, mixer.block_lens) if levels else values
+        return setting.heads * scores, setting.heads * values
     if isinstance(mixer, WindowAttention):
         pairs = sum(min(t, mixer.window) + 1 for t in range(length))
         return setting.heads * pairs * width, setting.heads * pairs * width
     return 0, 0
-
-
-def _bytes(cache):
-    """Of a cache of attention, or of a tuple of tensors."""
-    return cache.nbytes if hasattr(cache, "nbytes") else sum(part.numel() * part.element_size() for part in cache)
 
 
 def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:

@@ -24,6 +24,7 @@ from smalearn.models import (
     Mamba1,
     Mamba2,
     Mixer,
+    RecurrentCache,
     SequenceModel,
     ShortConvolution,
     SoftmaxAttention,
@@ -169,10 +170,10 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
 
 @torch.no_grad()
 def _entries(model, text):
-    """Numbers that the model keeps of a text, windows of convolutions aside."""
+    """Numbers that the model keeps of a text, conv states aside."""
     _, cache = model.prefill(text, model.start(1))
-    parts = [part._asdict() for part in cache.blocks]
-    return sum(kept.numel() for part in parts for name, kept in part.items() if name != "window")
+    parts = (part.state if isinstance(part, RecurrentCache) else part for part in cache.blocks)
+    return sum(part.nbytes for part in parts) // 4
 
 
 def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:

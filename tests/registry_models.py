@@ -1,0 +1,169 @@
+"""The family of mixers: how each is built, and its formulas as a loop over tokens, heads and pairs."""
+
+import math
+
+import torch
+from torch.nn import functional
+
+from smalearn.models import (
+    LinearAttention,
+    Mamba1,
+    Mamba2,
+    MultiLevelAttention,
+    ShortConvolution,
+    SoftmaxAttention,
+    WindowAttention,
+)
+from smalearn.testing import random_tensors
+
+
+def convolve(conv, rows, t):
+    """One output of a causal convolution: the sum over the last rows, zeros before the first."""
+    length = conv.weight.shape[-1]
+    past = (conv.weight[:, 0, k] * rows[t - length + 1 + k] for k in range(length) if t - length + 1 + k >= 0)
+    return conv.bias + sum(past)
+
+
+def rms(u, weight):
+    return weight * u / (u.square().mean() + 1e-5).sqrt()
+
+
+def mamba2_loop(block, x):
+    rows = [block.in_proj.weight @ token for token in x]
+    heads, N, P = len(block.D), block.state, block.head_dim
+    per_group, inner = heads // block.groups, heads * P
+    H, outputs = [x.new_zeros(P, N) for _ in range(heads)], []
+    mixed = [row[inner:-heads] for row in rows]
+    for t, row in enumerate(rows):
+        xBC, y = functional.silu(convolve(block.conv, mixed, t)), []
+        for head in range(heads):
+            group = head // per_group
+            X = xBC[head * P : (head + 1) * P]
+            B, C = (xBC[inner + (k * block.groups + group) * N :][:N] for k in (0, 1))
+            dt = torch.log1p(torch.exp(row[len(row) - heads + head] + block.dt_bias[head]))
+            dt = dt.clamp(*block.dt_limits)
+            H[head] = torch.exp(-torch.exp(block.A_log[head]) * dt) * H[head] + dt * torch.outer(X, B)
+            y.append(H[head] @ C + block.D[head] * X)
+        u = torch.cat(y) * functional.silu(row[:inner])
+        parts = [rms(*part) for part in zip(u.chunk(block.groups), block.norm.weight.chunk(block.groups), strict=True)]
+        outputs.append(block.out_proj.weight @ torch.cat(parts))
+    return torch.stack(outputs)
+
+
+def mamba1_loop(block, x):
+    rows = [block.in_proj.weight @ token for token in x]
+    H, outputs = x.new_zeros(block.inner, block.state), []
+    for t, row in enumerate(rows):
+        X = functional.silu(convolve(block.conv, [r[: block.inner] for r in rows], t))
+        low, B, C = (block.x_proj.weight @ X).split([block.rank, block.state, block.state])
+        dt = torch.log1p(torch.exp(block.dt_proj.weight @ low + block.dt_proj.bias))
+        H = torch.stack(
+            [
+                torch.exp(-torch.exp(block.A_log[p]) * dt[p]) * H[p] + dt[p] * X[p] * B  # a channel, its N decays
+                for p in range(block.inner)
+            ]
+        )
+        outputs.append(block.out_proj.weight @ ((H @ C + block.D * X) * functional.silu(row[block.inner :])))
+    return torch.stack(outputs)
+
+
+def linear_attention_loop(block, x):
+    rows = [block.in_proj.weight @ token for token in x]
+    heads, N = block.heads, block.state
+    H, outputs = [0] * heads, []
+    for t in range(len(x)):
+        row, y = functional.silu(convolve(block.conv, rows, t)), []
+        for head in range(heads):
+            Q, K = (row[(k * heads + head) * N :][:N] for k in (0, 1))
+            V = row[2 * heads * N + head * block.head_dim :][: block.head_dim]
+            H[head] = H[head] + torch.outer(V, K)
+            y.append(H[head] @ Q)
+        outputs.append(block.out_proj.weight @ rms(torch.cat(y), block.norm.weight))
+    return torch.stack(outputs)
+
+
+def convolution_loop(block, x):
+    return torch.stack([convolve(block.conv, x, t) for t in range(len(x))])
+
+
+def rotated(x, position, ranks):
+    """RoPE of one vector: every level alone, pair by pair."""
+    y = []
+    for part in x.split(ranks):
+        for k in range(len(part) // 2):
+            angle = torch.tensor(position * 10000.0 ** (-2 * k / len(part)), dtype=torch.float64).to(x)
+            a, b = part[2 * k], part[2 * k + 1]
+            y += [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()]
+    return torch.stack(y)
+
+
+def score(mixer, q, k, t, s):
+    """The score of one pair; -∞ where a window does not reach."""
+    if mixer.rope:
+        q, k = rotated(q, t, mixer.ranks), rotated(k, s, mixer.ranks)
+    if isinstance(mixer, WindowAttention):
+        return q @ k * mixer.scales[0] if t - s <= mixer.window else q.new_tensor(-math.inf)
+    if isinstance(mixer, SoftmaxAttention):
+        return q @ k * mixer.scales[0]
+    parts = zip(mixer.scales, q.split(mixer.ranks), k.split(mixer.ranks), mixer.block_lens, strict=True)
+    return sum(scale * (a @ b) for scale, a, b, size in parts if t // size == s // size)
+
+
+def attention_loop(mixer, x):
+    P, outputs = mixer.head_dim, []
+    rows = [(mixer.in_proj.weight @ token).split(mixer.widths) for token in x]
+    for t in range(len(x)):
+        y = []
+        for head in range(mixer.heads):
+            group = head // (mixer.heads // mixer.groups)
+            k, v = ([row[part][group * P : (group + 1) * P] for row in rows[: t + 1]] for part in (1, 2))
+            q = rows[t][0][head * P : (head + 1) * P]
+            p = torch.stack([score(mixer, q, k[s], t, s) for s in range(t + 1)]).softmax(0)
+            y.append(sum(p[s] * v[s] for s in range(t + 1)))
+        outputs.append(mixer.out_proj.weight @ torch.cat(y))
+    return torch.stack(outputs)
+
+
+MIXERS = {
+    "mamba2": (lambda: Mamba2(12, state=5, head_dim=4), mamba2_loop),
+    "mamba2-groups": (lambda: Mamba2(12, state=3, head_dim=2, groups=3, conv_len=2), mamba2_loop),
+    "mamba2-one-head": (lambda: Mamba2(12, state=1, head_dim=12, expand=1, conv_len=1), mamba2_loop),
+    "mamba1": (lambda: Mamba1(12, state=3), mamba1_loop),
+    "mamba1-rank": (lambda: Mamba1(12, state=2, expand=1, rank=5, conv_len=3), mamba1_loop),
+    "linear": (lambda: LinearAttention(12, state=5, head_dim=4, expand=2), linear_attention_loop),
+    "convolution": (lambda: ShortConvolution(12, 3), convolution_loop),
+    "softmax": (lambda: SoftmaxAttention(12, heads=3), attention_loop),
+    "softmax-context": (lambda: SoftmaxAttention(12, 3, 20), attention_loop),
+    "softmax-rope": (lambda: SoftmaxAttention(24, 6, 17, groups=2, rope=True), attention_loop),
+    "levels": (lambda: MultiLevelAttention(24, 3, (4, 2, 2), 20), attention_loop),
+    "levels-rope": (lambda: MultiLevelAttention(24, 3, (4, 2, 2), 20, rope=True), attention_loop),
+    "levels-groups": (lambda: MultiLevelAttention(24, 4, (2, 0, 4), 20, groups=2, rope=True), attention_loop),
+    "levels-blocks": (lambda: MultiLevelAttention(24, 2, (3, 5, 4), (18, 6, 3), groups=1), attention_loop),
+    "window": (lambda: WindowAttention(24, 3, 4), attention_loop),
+    "window-rope": (lambda: WindowAttention(24, 4, 2, groups=2, rope=True), attention_loop),
+}
+ATTENTION = [name for name, (_, loop) in MIXERS.items() if loop is attention_loop]
+RECURRENT = [name for name in MIXERS if name not in ATTENTION]
+
+
+def build(name, dtype=torch.float64):
+    """A mixer away from its symmetric initial values, whose scores are large enough for weights that differ."""
+    torch.manual_seed(0)
+    mixer = MIXERS[name][0]().to(dtype)
+    with torch.no_grad():
+        if name in ATTENTION:
+            mixer.in_proj.weight *= 2
+        for parameter in mixer.parameters() if name in RECURRENT else ():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return mixer
+
+
+def loop(mixer, x):
+    """The outputs by the formulas of its class."""
+    return next(oracle for make, oracle in MIXERS.values() if type(make()) is type(mixer))(mixer, x)
+
+
+def sequence(mixer, *leading, length=17):
+    """Tokens (..., T, D) for a mixer, in its dtype."""
+    weight = next(mixer.parameters())
+    return random_tensors([(*leading, length, mixer.dim)], seed=1, dtype=weight.dtype)[0]

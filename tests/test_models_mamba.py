@@ -1,0 +1,161 @@
+"""What is particular to the Mamba blocks: projections, step sizes, initial values, cuts by heads."""
+
+import math
+
+import pytest
+import torch
+from registry_models import build, mamba2_loop, sequence
+from torch.nn import functional
+
+from smalearn import ShapeError
+from smalearn.models import Mamba1, Mamba2, initial_dt_bias
+from smalearn.ssd import ssd_quadratic, ssd_recurrent
+from smalearn.testing import assert_close, random_tensors
+
+
+def test_all_operands_come_from_one_projection():
+    """Of width 2·inner + 2·groups·N + heads; nothing of the SSM depends on another one's output."""
+    block = build("mamba2-groups")
+    x = sequence(block)
+    assert block.in_proj.out_features == 2 * 24 + 2 * 3 * 3 + 12
+    before = block.operands(x)
+    with torch.no_grad():
+        block.in_proj.weight[24:48] += 1  # the rows that make X
+    X, *others = (torch.equal(*pair) for pair in zip(before, block.operands(x), strict=True))
+    assert not X
+    assert all(others)
+    older = build("mamba1")
+    before = older.operands(x)
+    with torch.no_grad():
+        older.in_proj.weight[: older.inner] += 1
+    same = [torch.equal(*pair) for pair in zip(before, older.operands(x), strict=True)]
+    assert same == [False] * 4
+
+
+@pytest.mark.parametrize("form", [ssd_quadratic, ssd_recurrent])
+def test_operands_are_for_every_form_of_ssd(form):
+    block = build("mamba2-groups")
+    x = sequence(block, 2)
+    X, log_a, B, C = block.operands(x)
+    assert X.shape == (2, 3, 4, 17, 2)
+    assert log_a.shape == (2, 3, 4, 17)
+    assert B.shape == C.shape == (2, 3, 1, 17, 3)
+    _, cache = block.prefill(x, block.start(2))
+    assert_close(form(X, log_a, B, C)[1], cache.state)
+
+
+def test_operands_are_checked():
+    for name in ("mamba2", "mamba1"):
+        with pytest.raises(ShapeError, match="operands: axis 'd' of x is 9, expected 12"):
+            build(name).operands(torch.zeros(4, 9).double())
+
+
+def test_step_sizes_are_kept_within_limits():
+    block = build("mamba2")
+    x = sequence(block)
+    block.dt_limits = (0.02, 0.05)
+    assert_close(block(x), mamba2_loop(block, x))
+    dt = (-block.operands(x)[1] / block.A_log.exp()[:, None]).detach()
+    assert dt.min() == pytest.approx(0.02)
+    assert dt.max() == pytest.approx(0.05)
+
+
+def test_initial_values():
+    torch.manual_seed(0)
+    block = Mamba2(512, head_dim=1)
+    dt = functional.softplus(block.dt_bias)
+    assert dt.min() >= 0.99e-3
+    assert dt.max() <= 0.101
+    # log-uniform: a quarter of the range of the logarithm holds a quarter of the steps
+    parts = torch.histc(dt.log(), 4, math.log(1e-3), math.log(0.1)) / len(dt)
+    assert parts.sub(0.25).abs().max() < 0.05
+    A = block.A_log.exp()
+    assert A.min() >= 1
+    assert A.max() <= 16
+    assert torch.histc(A, 5, 1, 16).div(len(A)).sub(0.2).abs().max() < 0.05
+    assert torch.equal(block.D, torch.ones(1024))
+    older = Mamba1(32, state=4)
+    assert older.rank == 2
+    assert torch.equal(older.A_log.exp().round(), torch.tensor([1.0, 2, 3, 4]).repeat(64, 1))
+
+
+def test_bias_inverts_the_softplus():
+    torch.manual_seed(0)
+    dt = functional.softplus(initial_dt_bias(1000, 1e-4, 1.0).double())
+    assert 1e-4 * 0.99 < dt.min() < 2e-4
+    assert 0.9 < dt.max() < 1.01
+
+
+def test_a_block_can_be_cut_by_heads():
+    """Tensor parallelism: halves with their own groups and norms add up; with one norm for all channels they do not."""
+    torch.manual_seed(0)
+    whole = Mamba2(12, state=3, head_dim=4, groups=2).double()
+    x, inner, shared = sequence(whole), 24, 6
+    total = 0
+    for half in range(2):
+        part = Mamba2(12, state=3, head_dim=4, expand=1, groups=1).double()
+        spans = [(0, inner), (inner, inner), (2 * inner, shared), (2 * inner + shared, shared)]
+        spans += [(2 * (inner + shared), 6)]
+        rows = [torch.arange(start + half * size // 2, start + (half + 1) * size // 2) for start, size in spans]
+        channels = torch.cat(rows[1:4]) - inner
+        halves = {"dt_bias": 6, "A_log": 6, "D": 6, "norm.weight": inner}
+        weights = {key: getattr(whole, key, whole.norm.weight).chunk(2)[half] for key in halves}
+        weights |= {"in_proj.weight": whole.in_proj.weight[torch.cat(rows)]}
+        weights |= {f"conv.{key}": getattr(whole.conv, key)[channels] for key in ("weight", "bias")}
+        weights |= {"out_proj.weight": whole.out_proj.weight.chunk(2, 1)[half]}
+        part.load_state_dict(weights)
+        total = total + part(x)
+    assert_close(total, whole(x))
+    whole.norm.groups = 1
+    assert not torch.allclose(total, whole(x), rtol=1e-3)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("groups", "limits", "conv_len"), [(1, (0.0, math.inf), 4), (3, (0.0, math.inf), 4), (3, (0.01, 0.05), 2)]
+)
+def test_mamba2_is_that_of_hugging_face(groups, limits, conv_len, training):
+    transformers = pytest.importorskip("transformers", reason="needs a peer: transformers")
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+    torch.manual_seed(0)
+    ours = Mamba2(24, state=16, head_dim=8, groups=groups, conv_len=conv_len)
+    ours.dt_limits = limits
+    config = transformers.Mamba2Config(
+        hidden_size=24,
+        state_size=16,
+        head_dim=8,
+        num_heads=6,
+        n_groups=groups,
+        conv_kernel=conv_len,
+        time_step_limit=limits,
+        num_hidden_layers=1,
+        chunk_size=16,
+    )
+    theirs = Mamba2Mixer(config, layer_idx=0).train(training)
+    same_as_hugging_face(ours, theirs)
+
+
+def test_mamba1_is_that_of_hugging_face():
+    transformers = pytest.importorskip("transformers", reason="needs a peer: transformers")
+    from transformers.models.mamba.modeling_mamba import MambaMixer
+
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(hidden_size=24, state_size=8, num_hidden_layers=1, use_associative_scan=False)
+    same_as_hugging_face(Mamba1(24, state=8), MambaMixer(config, layer_idx=0).eval())
+
+
+def same_as_hugging_face(ours, theirs):
+    """Outputs and gradients of 37 tokens, after copying our weights."""
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    theirs.load_state_dict({key.replace("conv.", "conv1d."): value for key, value in ours.state_dict().items()})
+    (x, weights) = random_tensors([(2, 37, 24)] * 2, dtype=torch.float32)
+    grads = []
+    for mixer in (ours, theirs):
+        leaf = x.clone().requires_grad_()
+        y = mixer(leaf)
+        grads.append([y, *torch.autograd.grad((y * weights).sum(), [leaf, mixer.in_proj.weight, mixer.A_log])])
+    for pair in zip(*grads, strict=True):
+        assert_close(*pair)
