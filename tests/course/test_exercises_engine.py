@@ -1175,8 +1175,7 @@ def test_no_limit_where_the_host_program_owns_the_signal(monkeypatch):
 @pytest.fixture(autouse=True)
 def fresh_kernel(monkeypatch):
     """No attempt and no hint is remembered; Ctrl-C interrupts, also where pytest runs in the background."""
-    monkeypatch.setattr(commands, "_latest", {})
-    monkeypatch.setattr(commands, "_given", {})
+    monkeypatch.setattr(commands, "_session", commands._Session())
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -1257,7 +1256,7 @@ def test_another_seed_or_a_changed_exercise_is_judged_anew(capsys):
 
 def test_our_solution_without_an_attempt_is_not_started(monkeypatch, capsys):
     attention = check(CAUSAL, stub)
-    commands._latest.clear()
+    commands._session.attempts.clear()
     capsys.readouterr()
     assert is_copy(check(CAUSAL, attention))
     out = capsys.readouterr().out
@@ -1265,7 +1264,7 @@ def test_our_solution_without_an_attempt_is_not_started(monkeypatch, capsys):
         "○ demo.1: this is our solution, which an earlier check handed back; run the cell with your function\n  first\n"
         in out
     )
-    assert commands._latest == {}
+    assert commands._session.attempts == {}
     record = report.record(commands._judge(CAUSAL, attention, 0)[1])
     assert record == {"exercise": "demo.1", "outcome": "not started", "seed": 0, "cases": 4, "passed": 0}
     monkeypatch.setenv("SMALEARN_STRICT", "1")

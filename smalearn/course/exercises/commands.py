@@ -4,7 +4,9 @@ import functools
 import inspect
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from smalearn.course.exercises.compare import Difference
 from smalearn.course.exercises.core import Exercise, find
@@ -13,8 +15,16 @@ from smalearn.course.exercises.report import WIDTH, record, render, show, show_c
 
 __all__ = ["CheckFailed", "check", "hint", "solution"]
 
-_given: dict[str, int] = {}  # hints shown so far, by exercise
-_latest: dict[str, tuple[Callable, Result]] = {}  # the learner's latest attempt and what came of it, by exercise
+
+@dataclass
+class _Session:
+    """What the learner has seen and tried since the kernel was started, by exercise."""
+
+    hints: Counter[str] = field(default_factory=Counter)  # shown so far
+    attempts: dict[str, tuple[Callable, Result]] = field(default_factory=dict)  # the latest one and its result
+
+
+_session = _Session()
 OURS = "this is our solution, which an earlier check handed back; run the cell with your function first"
 
 
@@ -64,13 +74,13 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
 def _judge(exercise: Exercise, attempt: Callable, seed: int) -> tuple[Callable, Result]:
     """The attempt and what came of it; for a copy of the reference, the learner's latest attempt instead."""
     if getattr(attempt, "__smalearn_reference__", None) == exercise.id:
-        if exercise.id not in _latest:
+        if exercise.id not in _session.attempts:
             return attempt, Result(exercise, "not started", seed, len(exercise.draw(seed)), problem=Difference(OURS))
-        attempt, result = _latest[exercise.id]
+        attempt, result = _session.attempts[exercise.id]
         if result.exercise is exercise and result.seed == seed:
             return attempt, result  # not run again: if it calls itself by its name, that is our solution by now
-    _latest[exercise.id] = attempt, evaluate(exercise, attempt, seed)
-    return _latest[exercise.id]
+    _session.attempts[exercise.id] = attempt, evaluate(exercise, attempt, seed)
+    return _session.attempts[exercise.id]
 
 
 def _reference(exercise: Exercise) -> Callable:
@@ -91,10 +101,10 @@ def hint(exercise: str | Exercise) -> None:
         ValueError: the id is unknown.
     """
     exercise = find("hint", exercise)
-    total, wanted = len(exercise.hints), _given.get(exercise.id, 0) + 1
-    _given[exercise.id] = wanted
-    lines = [f"Hint {number} of {total}: {text}" for number, text in enumerate(exercise.hints[:wanted], start=1)]
-    if wanted > total:
+    _session.hints[exercise.id] += 1
+    total, shown = len(exercise.hints), _session.hints[exercise.id]
+    lines = [f"Hint {number} of {total}: {text}" for number, text in enumerate(exercise.hints[:shown], start=1)]
+    if shown > total:
         lines.append(f'{exercise.id} has no more hints: solution("{exercise.id}") shows one way to write it.')
     show("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines))
 

@@ -177,13 +177,13 @@ _registry: dict[str, Exercise] = {}
 
 
 def register(exercise: Exercise) -> Exercise:
-    """Add an exercise to the registry; the same exercise again (a cell that is run twice) replaces the first.
+    """Add an exercise to the registry; one with the same id and title (its cell is run twice) replaces the first.
 
     Raises:
-        ValueError: the id belongs to another exercise, one with another title.
+        ValueError: the id belongs to an exercise with another title.
     """
-    known = _registry.get(exercise.id)
-    if known and known.title != exercise.title:
+    known = _registry.get(exercise.id, exercise)
+    if known.title != exercise.title:
         raise ValueError(f"register: id {exercise.id!r} of {exercise.title!r} is taken by {known.title!r}")
     _registry[exercise.id] = exercise
     return exercise

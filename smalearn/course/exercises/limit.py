@@ -39,7 +39,7 @@ class _Watch:
         self.thread.start()
 
     def watch(self) -> None:
-        """Ring when the time is over, and on and on for code that swallows the interrupt; say so at the fifth time."""
+        """Interrupt at the deadline, then every half second; at the fifth interrupt, tell the learner."""
         wait, strikes = self.seconds, 0
         while not self.done.wait(wait):
             wait, strikes = PAUSE, strikes + 1

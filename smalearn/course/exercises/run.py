@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import dis
 import inspect
 import io
 import linecache
@@ -77,15 +76,15 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
 
 
 def _call(function: Callable, arguments: tuple) -> Call:
-    given = copy.deepcopy(arguments)
+    copies = copy.deepcopy(arguments)
     try:
-        answer = freeze(function(*given))
+        answer = freeze(function(*copies))
     except (Expired, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: an attempt that calls exit() must not end the notebook
-        own = _own_frames(error, function)
+        own = _own_lines(error, function)
         return Call(error=_explain(error, own), stub=_is_stub(error, own))
-    modified = tuple(i for i, pair in enumerate(zip(arguments, given, strict=True)) if not same(*pair))
+    modified = tuple(i for i, pair in enumerate(zip(arguments, copies, strict=True)) if not same(*pair))
     return Call(answer, modified=modified)
 
 
@@ -126,34 +125,29 @@ class _Printed(io.TextIOBase):
         return (*lines, f"… ({more} more line{'s' if more > 1 else ''})") if more else tuple(lines)
 
 
-def _own_frames(error: BaseException, function: Callable) -> list[tuple]:
-    """The (frame, line number, last instruction) of the learner's own code, outermost first."""
+def _own_lines(error: BaseException, function: Callable) -> list[tuple]:
+    """The (function, number in it, source) of each line of the learner that was running, outermost first."""
     home = getattr(inspect.unwrap(function), "__globals__", None)
-    found, step = [], error.__traceback__
+    lines, step = [], error.__traceback__
     while step:
         frame = step.tb_frame
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if (frame.f_globals is home or module not in LIBRARIES) and frame.f_code.co_name not in INLINED:
-            found.append((frame, step.tb_lineno, step.tb_lasti))
+            code, number = frame.f_code, step.tb_lineno
+            source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+            lines.append((code.co_name, number - code.co_firstlineno + 1, source))
         step = step.tb_next
-    return found
+    return lines
 
 
 def _is_stub(error: BaseException, own: list[tuple]) -> bool:
     """Whether the body of the called function itself says `raise NotImplementedError`; torch raises it too."""
-    if not isinstance(error, NotImplementedError) or len(own) != 1:
-        return False
-    frame, _, instruction = own[0]
-    return frame.f_code.co_code[instruction] == dis.opmap["RAISE_VARARGS"]
+    return isinstance(error, NotImplementedError) and len(own) == 1 and "raise NotImplementedError" in own[0][2]
 
 
 def _explain(error: BaseException, own: list[tuple]) -> tuple[str, ...]:
     """The learner's own lines, then type and message. No paths and no addresses: they differ from run to run."""
-    lines = []
-    for frame, number, _ in own:
-        code = frame.f_code
-        source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
-        lines.append(f"line {number - code.co_firstlineno + 1} of {code.co_name}: {source}".rstrip(": "))
+    lines = [f"line {number} of {name}: {source}".rstrip(": ") for name, number, source in own]
     message = re.sub(r"0x[0-9a-fA-F]{4,}", "0x…", "".join(traceback.format_exception_only(error)).rstrip())
     said = message[:MESSAGE_LENGTH].split("\n")[:MESSAGE_LINES]
     cut = ["…"] if len("\n".join(said)) < len(message) else []
