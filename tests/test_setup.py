@@ -1,5 +1,6 @@
 """The files that set the course up agree with each other, and the programs that read them understand them."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -19,6 +20,20 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+# Which extras a folder may import, beside the dependencies of the package.
+FOLDERS = {"smalearn": ("lab", "gpu", "bench", "site"), "chapters": ("lab",), "tests": tuple(EXTRAS)}
+MODULES = {"opt-einsum": "opt_einsum", "fla-core": "fla", "axe-playwright-python": "axe_playwright_python"}
+COMES_WITH = {
+    "ipywidgets": ("IPython", "traitlets"),
+    "jupyterlab": ("jsonschema", "jupyter_client", "jupyter_server", "tornado", "zmq"),
+    "nbclient": ("nbformat",),
+    "pooch": ("requests",),
+    "pytest": ("_pytest", "packaging"),
+    "pytest-xdist": ("xdist",),
+    "sphinx": ("docutils",),
+}
+PEERS = {"cola", "mamba_ssm", "transformers"}  # compared with where they are installed, too much to ask for
+PROGRAMS = {"furo", "hatchling", "myst-nb", "nbval", "pytest-cov", "pytest-xdist", "ruff"}  # run, but not imported
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
 
 
@@ -38,7 +53,43 @@ def start():
     return module
 
 
+def trees(folder):
+    """Every file of Python and every code cell of a folder, parsed."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / folder).rglob("*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        yield from (ast.parse(cell.source) for cell in cells if cell.cell_type == "code")
+
+
+def imported(folder):
+    """First names of what a folder imports and the standard library lacks; its own modules aside."""
+    names = set()
+    for node in (node for tree in trees(folder) for node in ast.walk(tree)):
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                names.add(node.module)
+            case ast.Call(func=ast.Attribute(attr="importorskip" | "import_module"), args=[ast.Constant(name), *_]):
+                names.add(name)
+    own = {"smalearn", *(path.stem for path in (ROOT / folder).rglob("*.py"))} if folder == "tests" else {"smalearn"}
+    return {name.partition(".")[0] for name in names} - own - sys.stdlib_module_names
+
+
 # Dependencies
+
+
+def test_what_is_imported_is_declared_and_the_other_way_round():
+    uses, provided = {folder: imported(folder) for folder in FOLDERS}, set()
+    for folder, extras in FOLDERS.items():
+        declared = {Requirement(text).name for text in sum((EXTRAS[name] for name in extras), PROJECT["dependencies"])}
+        known = {module for name in declared for module in (MODULES.get(name, name), *COMES_WITH.get(name, ()))}
+        assert uses[folder] <= known | PEERS, folder
+        provided |= declared
+    every = set.union(*uses.values())
+    assert {MODULES.get(name, name) for name in provided - PROGRAMS} <= every
+    assert {module for modules in COMES_WITH.values() for module in modules} | PEERS <= every, "an entry too many"
 
 
 def test_environment_yml_names_the_dependencies_of_the_package_and_its_lab():
