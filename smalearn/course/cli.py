@@ -28,7 +28,7 @@ def _course() -> Path | None:
 
 
 def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """A sub-command that works in the course's folder, wherever in it it is called, and says so elsewhere."""
+    """Run a sub-command from the course folder, found by walking up from the current one; fail outside it."""
 
     @functools.wraps(command)
     def run(args: argparse.Namespace) -> int:
@@ -272,13 +272,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=lambda args: parser.print_help(sys.stderr) or 2)
     commands = parser.add_subparsers(metavar="command")
     _add_lab(commands)
-    command = commands.add_parser("progress", help="show how far you are")
+    command = commands.add_parser("progress", help="show how many exercises of each chapter you have solved")
     command.set_defaults(run=progress)
-    command = commands.add_parser("reset", help="put a chapter or an exercise back, after a backup")
-    command.add_argument("chapter", help="its number, A for the appendix, or the name of its file in work/")
+    command = commands.add_parser(
+        "reset", help="put a chapter or an exercise back as published, after a backup"
+    )
+    command.add_argument("chapter", help="number of the chapter, A for the appendix, or the name of its file in work/")
     command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")
     command.set_defaults(run=reset)
-    command = commands.add_parser("doctor", help="show what is installed and what is missing, for a bug report")
+    command = commands.add_parser(
+        "doctor", help="show what is installed, what is missing and how to get it"
+    )
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
     command.add_argument("name", help="bilinear, linear-attention, masks, multilevel, ssd, training or weights")
@@ -288,13 +292,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--tune", action="store_true", help="of ssd: look for better configurations of them first")
     command.set_defaults(run=bench)
-    command = commands.add_parser("site", help="write the course as pages for a browser")
-    where = "a new folder, or one with an older site (site)"
+    command = commands.add_parser("site", help="write the course as web pages that need no server")
+    where = "a new folder, or one with an older site (default: site)"
     command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=where)
-    command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub, for buttons to Colab and Binder")
+    command.add_argument(
+        "--repository", metavar="OWNER/NAME", help="on GitHub; adds buttons to Colab and Binder"
+    )
     command.set_defaults(run=site)
-    command = commands.add_parser("claims", help="show what the sources claim, and which test holds it")
-    where = "in an id such as 000:eq10, a statement, a function, a test; every claim without it"
+    command = commands.add_parser("claims", help="list the claims of the sources, each with its chapter and its test")
+    where = "text in an id such as 000:eq10, a statement, a function or a test (default: every claim)"
     command.add_argument("pattern", nargs="?", default="", help=where)
     command.set_defaults(run=claims)
     _add_teaching(commands)
@@ -305,7 +311,7 @@ def _add_lab(commands: argparse._SubParsersAction) -> None:
     """The sub-command that hands what it does not know to JupyterLab."""
     command = commands.add_parser(
         "lab",
-        help="open the course in JupyterLab",
+        help="open the course in JupyterLab, with newer chapters copied to work/",
         usage="smalearn lab [--log] [options of JupyterLab, such as --no-browser --port 9999; --help-all lists them]",
         allow_abbrev=False,
     )
@@ -315,19 +321,30 @@ def _add_lab(commands: argparse._SubParsersAction) -> None:
 
 def _add_teaching(commands: argparse._SubParsersAction) -> None:
     """The sub-commands for teachers."""
-    command = commands.add_parser("grade", help="grade notebooks into a table; for teachers")
+    command = commands.add_parser("grade", help="grade notebooks into a table of points (for teachers)")
     command.add_argument("files", nargs="+", help="notebooks, or folders of notebooks")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE", help="the table, as CSV")
-    command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (up to 4)")
+    command.add_argument(
+        "-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (default: up to 4)"
+    )
     command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
     command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
-    command.add_argument("--seconds", type=_count, default=120, help="limit of each notebook (120)")
-    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="limit of each, on Linux (2)")
+    command.add_argument("--seconds", type=_count, default=120, help="time limit of each notebook (default: 120)")
+    command.add_argument(
+        "--memory", type=_count, default=2, metavar="GIB", help="memory limit, on Linux (default: 2)"
+    )
     command.set_defaults(run=grade)
-    command = commands.add_parser("export", help="write chapters for another grader; for teachers")
-    command.add_argument("form", choices=["nbgrader"], help="whose form")
-    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number or A, or the name of its file")
-    command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="for the class")
+    command = commands.add_parser("export", help="write chapters as assignments for nbgrader (for teachers)")
+    command.add_argument("form", choices=["nbgrader"], help="the program that will grade them")
+    command.add_argument(
+        "chapters",
+        nargs="+",
+        metavar="chapter",
+        help="its number, A for the appendix, or its file",
+    )
+    command.add_argument(
+        "-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder"
+    )
     command.set_defaults(run=export)
 
 

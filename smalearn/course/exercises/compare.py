@@ -94,39 +94,39 @@ def difference(answer: object, target: object, tolerance: float) -> Difference |
 def _difference(answer: object, target: object, tolerance: float) -> Difference | None:
     if isinstance(target, tuple | list) and isinstance(answer, tuple | list):
         return _items(answer, target, tolerance)
-    wanted, got = kind(target), kind(answer)
-    if wanted != got:
-        return Difference(f"Wrong type: expected {wanted}, got {got}{_remedy(wanted, answer)}")
-    if wanted == "a tensor":
+    expected, got = kind(target), kind(answer)
+    if expected != got:
+        return Difference(f"Wrong type: expected {expected}, got {got}{_remedy(expected, answer)}")
+    if expected == "a tensor":
         return _tensors(answer, target, tolerance)
-    if wanted == "a number":
+    if expected == "a number":
         return _numbers(answer, target, tolerance)
     return None if answer == target else Difference("Wrong answer", target, answer, in_form=True)
 
 
-def _remedy(wanted: str, answer: object) -> str:
+def _remedy(expected: str, answer: object) -> str:
     """What makes the wanted kind of an answer of another kind, where one call does."""
     listed = isinstance(answer, list | tuple) and len(answer) > 0
     tensors = listed and all(isinstance(item, torch.Tensor) for item in answer)
     strings = listed and all(isinstance(item, str) for item in answer)
     remedies = {
-        "torch.stack(...)": wanted == "a tensor" and tensors,
-        "torch.tensor(...)": wanted == "a tensor" and listed and not tensors,
-        "torch.from_numpy(...)": wanted == "a tensor" and isinstance(answer, np.ndarray),
-        '"".join(...)': wanted == "a string" and strings,
-        ".item()": wanted in ("a number", "a bool") and isinstance(answer, torch.Tensor) and answer.numel() == 1,
+        "torch.stack(...)": expected == "a tensor" and tensors,
+        "torch.tensor(...)": expected == "a tensor" and listed and not tensors,
+        "torch.from_numpy(...)": expected == "a tensor" and isinstance(answer, np.ndarray),
+        '"".join(...)': expected == "a string" and strings,
+        ".item()": expected in ("a number", "a bool") and isinstance(answer, torch.Tensor) and answer.numel() == 1,
     }
-    return "".join(f": `{call}` makes {wanted} of it" for call, helps in remedies.items() if helps)
+    return "".join(f": `{call}` makes {expected} of it" for call, helps in remedies.items() if helps)
 
 
 def _items(answer: tuple | list, target: tuple | list, tolerance: float) -> Difference | None:
     if len(answer) != len(target):
         return Difference(f"Wrong length: expected a tuple of {len(target)}, got {len(answer)}")
     for index, pair in enumerate(zip(answer, target, strict=True)):
-        found = _difference(*pair, tolerance)
-        if found:
-            sentence = f"In item {index} of the answer: {found.sentence[0].lower()}{found.sentence[1:]}"
-            return replace(found, sentence=sentence)
+        problem = _difference(*pair, tolerance)
+        if problem:
+            sentence = f"In item {index} of the answer: {problem.sentence[0].lower()}{problem.sentence[1:]}"
+            return replace(problem, sentence=sentence)
     return None
 
 

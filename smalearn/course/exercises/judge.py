@@ -170,16 +170,16 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     """What is wrong with one call; None where it is right."""
     if call.error:
         return Difference("Your code raised an exception", lines=call.error)
-    given = exercise.bind(case)
-    names = [list(given)[index] for index in call.modified]
+    arguments = exercise.bind(case)
+    names = [list(arguments)[index] for index in call.modified]
     changed = f"Your code changes its input {' and '.join(names)} in place: work on a copy" if names else ""
-    found = difference(call.answer, target, exercise.tolerance)
-    if found and found.dtype:
-        like = (f"{n}.dtype" for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == found.dtype)
-        remedy = f"make your tensors with `dtype={next(like, found.dtype)}`"
-        found = replace(found, sentence=f"{found.sentence}: {remedy}")
-    if found:
-        return replace(found, lines=(changed,) if changed else ())
+    problem = difference(call.answer, target, exercise.tolerance)
+    if problem and problem.dtype:
+        like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == problem.dtype)
+        remedy = f"make your tensors with `dtype={next(like, problem.dtype)}`"
+        problem = replace(problem, sentence=f"{problem.sentence}: {remedy}")
+    if problem:
+        return replace(problem, lines=(changed,) if changed else ())
     return Difference(changed) if changed else None
 
 

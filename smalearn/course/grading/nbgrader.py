@@ -32,14 +32,14 @@ def chapters(names: Iterable[str], folder: Path) -> list[Path]:
     Raises:
         ValueError: there is no such chapter; with those that there are.
     """
-    found = []
+    paths = []
     for name in names:
         path = notebooks.find(folder, Path(name).name.removesuffix(".ipynb"))
         if path is None:
             there = ", ".join(path.stem for path in notebooks.chapters(folder))
             raise ValueError(f"export: no chapter {name!r}; there are {there}")
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
 
 def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | None = None) -> list[Path]:
@@ -112,13 +112,13 @@ def _cell(cell: dict, name: str, source: str, **kind: float) -> dict:
 
 def _names(cell: dict) -> set[str]:
     """The names that a cell imports or assigns at its top level."""
-    found = set()
+    names = set()
     for node in ast.parse(cell["source"]).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:

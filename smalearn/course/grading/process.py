@@ -60,8 +60,8 @@ class Child:
         """Put every frame into the queue, from a thread of its own: no system waits for a pipe with a limit."""
         with self._process.stdout as stream:
             try:
-                while found := wire.read(stream):
-                    self._frames.put(found)
+                while frame := wire.read(stream):
+                    self._frames.put(frame)
                 end = Lost("its process ended")
             except (wire.WireError, OSError):
                 end = Lost(INTRUDES)
@@ -88,14 +88,14 @@ class Child:
 
     def _next(self, seconds: float, request: str) -> tuple[dict, bytes]:
         try:
-            found = self._frames.get(timeout=seconds)
+            frame = self._frames.get(timeout=seconds)
         except queue.Empty:
             raise Lost(f"stopped after {seconds:.0f} s") from None
-        if isinstance(found, Lost):
-            raise found
-        if found[0].get("to") != request:
+        if isinstance(frame, Lost):
+            raise frame
+        if frame[0].get("to") != request:
             raise Lost(INTRUDES)
-        return found
+        return frame
 
     def close(self) -> None:
         """End the process, and with it (not on Windows) those that it started and that did not leave its session."""

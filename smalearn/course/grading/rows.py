@@ -194,12 +194,12 @@ class _Grader:
             word = "define" if self.row.outcomes[id] == "passed" else "reference"
             self.child.ask(f"{word} {id}", self._seconds(self.limits.exercise + GRACE))
 
-    def _seconds(self, wanted: float) -> float:
+    def _seconds(self, seconds: float) -> float:
         """So many seconds, or those that the notebook has left."""
         left = self.until - time.monotonic()
         if left <= 0:
             raise Lost(f"its {self.limits.notebook:g} s are over")
-        return min(wanted, left)
+        return min(seconds, left)
 
 
 def _say(key: AnswerKey, result: Result) -> tuple[str, str]:

@@ -68,8 +68,8 @@ def _read(path: Path, student: str, course: editions.Course) -> Submission:
     named = cells[0]["metadata"].get("student") if cells else None
     setup = [cell["source"] for cell in cells if cell["cell_type"] == "code" and "setup" in _tags(cell)]
     exercises = notebooks.exercises(editions.renumbered(notebook, course))
-    found = {id: [cell["source"] for cell in own] for id, own in exercises.items()}
-    return Submission(path, named if isinstance(named, str) and named.strip() else student, setup, found)
+    sources = {id: [cell["source"] for cell in own] for id, own in exercises.items()}
+    return Submission(path, named if isinstance(named, str) and named.strip() else student, setup, sources)
 
 
 def _tags(cell: dict) -> list:

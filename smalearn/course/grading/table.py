@@ -24,18 +24,18 @@ def files(names: Iterable[str]) -> list[Path]:
     Raises:
         ValueError: there is no such file, or no notebook in a folder.
     """
-    found = []
+    paths = []
     for name in names:
         path = Path(name)
         if path.is_file():
-            found.append(path)
+            paths.append(path)
             continue
         below = path.rglob("*.ipynb") if path.is_dir() else path.parent.glob(path.name)
         matches = sorted(one for one in below if not any(part.startswith(".") for part in one.parts[-2:]))
         if not matches:
             raise ValueError(f"grade: there is no {'notebook in' if path.is_dir() else 'file'} {name}")
-        found += matches
-    return list(dict.fromkeys(found))
+        paths += matches
+    return list(dict.fromkeys(paths))
 
 
 def load(path: Path) -> None:

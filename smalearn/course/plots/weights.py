@@ -41,9 +41,9 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
     if not count:
         raise ValueError("gallery: matrices, expected at least one, got none")
     values = [real_matrix("gallery", M.dense().detach() if hasattr(M, "dense") else M) for M in matrices.values()]
-    for name, given in (("captions", captions or None), ("axes", axes)):
-        if given is not None and len(given) != count:
-            raise ShapeError(f"gallery: {name}, expected {count}, one for each matrix, got {len(given)}")
+    for name, parts in (("captions", captions or None), ("axes", axes)):
+        if parts is not None and len(parts) != count:
+            raise ShapeError(f"gallery: {name}, expected {count}, one for each matrix, got {len(parts)}")
     if axes is None:
         import matplotlib.pyplot as plt
 

@@ -69,7 +69,7 @@ def claims(course: Path) -> list[Claim]:
 
 
 def _claim(entry, marks, residuals, sections):
-    """One entry of the list with what was found about it."""
+    """One entry of the list with what the tests and chapters say about it."""
     tests, functions = (tuple(dict.fromkeys(part)) for part in zip(*marks, strict=True)) if marks else ((), ())
     own = sections.get(entry["chapter"], [])
     names = [*tests, entry["id"], *(name.rpartition(".")[2] for name in functions)]
@@ -92,14 +92,14 @@ def _files(course):
 
 def _marks(folder):
     """Claim -> (test, function) for every marker in the tests, read from their source."""
-    found = {}
+    marks = {}
     for path in sorted(folder.glob("*.py")):
         for test in ast.parse(path.read_text(encoding="utf-8")).body:
             for node in getattr(test, "decorator_list", []):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.claim"):
                     claim, function = map(ast.literal_eval, node.args)
-                    found.setdefault(claim, []).append((test.name, function))
-    return found
+                    marks.setdefault(claim, []).append((test.name, function))
+    return marks
 
 
 def _sections(path):
@@ -116,15 +116,15 @@ def _sections(path):
     yield title, text
 
 
-def table(found: Sequence[Claim], pattern: str = "") -> str:
+def table(listed: Sequence[Claim], pattern: str = "") -> str:
     """Claims for a terminal: those whose id, statement, function or test has the pattern in it.
 
     Args:
-        found: what `claims` returns.
+        listed: what `claims` returns.
         pattern: in any case.
     """
     lines = []
-    for claim in found:
+    for claim in listed:
         text = " ".join([claim.id, claim.statement, *claim.functions, *claim.tests])
         if pattern.lower() in text.lower():
             lines += [f"{claim.id}  ({claim.source})", f"  {claim.statement}"]
@@ -150,29 +150,29 @@ def _held(claim):
 
 def page(course: Path) -> str:
     """Markdown: an entry for each claim, source by source."""
-    found = claims(course)
+    listed = claims(course)
     folder = course / "chapters"
     places = {number: file.relative_to(folder).as_posix() for number, file in _files(course).items()}
-    parts = ["# Concordance", _introduction(found)]
+    parts = ["# Concordance", _introduction(listed)]
     for number, title in SOURCES.items():
         parts += [f"## {number}", title]
-        for claim in found:
+        for claim in listed:
             if claim.id.startswith(number):
                 parts += _entry(claim, places)
     return "\n\n".join(parts) + "\n"
 
 
-def _introduction(found):
+def _introduction(listed):
     """How many there are, and what an entry says."""
-    pinned, wrong = sum(bool(claim.tests) for claim in found), sum(bool(claim.erratum) for claim in found)
+    pinned, wrong = sum(bool(claim.tests) for claim in listed), sum(bool(claim.erratum) for claim in listed)
     error = (
         " The error is the largest relative error that the tests of a claim met when it was last recorded; where there "
         "is none, they count, compare structures or hold a bound."
     )
     return (
-        f"What the five sources claim, and what the course makes of it: {len(found)} claims, {pinned} of them pinned "
+        f"What the five sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
         f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections."
-    ) + error * any(claim.residual is not None for claim in found)
+    ) + error * any(claim.residual is not None for claim in listed)
 
 
 def _entry(claim, places) -> Iterator[str]:

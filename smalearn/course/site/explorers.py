@@ -19,9 +19,9 @@ def shown(cell: dict) -> str | None:
     from smalearn.course import widgets
 
     for output in cell.get("outputs", []):
-        found = re.match(r"(\w+)(\.of)?\(", "".join(output.get("data", {}).get("text/plain", "")))
-        if found and found[1] in widgets.__all__:
-            return found[1]
+        match = re.match(r"(\w+)(\.of)?\(", "".join(output.get("data", {}).get("text/plain", "")))
+        if match and match[1] in widgets.__all__:
+            return match[1]
     return None
 
 

@@ -15,7 +15,7 @@ __all__ = ["chapter", "colab"]
 COLAB = "colab"
 """The folder of the site, on its branch gh-pages, with the notebooks that Colab opens."""
 COLAB_LACKS = ("einops", "anywidget", "pooch")
-"""Of what the package and its extra `lab` need, that which Colab has not."""
+"""Our dependencies that Colab does not preinstall."""
 
 
 def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple[notebook.Notebook, set[str]]:

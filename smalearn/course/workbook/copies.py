@@ -192,12 +192,12 @@ def _functions(source: str) -> dict[str, tuple[list[str], int]]:
         body = ast.parse(source).body
     except (SyntaxError, ValueError):
         return {}
-    found = {}
+    parameters = {}
     for node in body:
         if isinstance(node, ast.FunctionDef):
             names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
-            found[node.name] = names, len(names) - len(node.args.defaults)
-    return found
+            parameters[node.name] = names, len(names) - len(node.args.defaults)
+    return parameters
 
 
 def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
