@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from smalearn.data import recorded
-from smalearn.lab.bench.problem import SSDProblem
+from smalearn.lab.bench.problem import Problem as SSDProblem
 from smalearn.lab.bench.timing import slope
 from smalearn.lab.bench.training import MODELS, ROUTES, quartiles
 from smalearn.models import SequenceModel

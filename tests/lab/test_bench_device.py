@@ -6,37 +6,35 @@ import math
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from test_fast_triton import needs_gpu
+from triton_marks import needs_gpu
 
 from smalearn.fast import tile
 from smalearn.fast.triton import configs, launch, ssd_tiles
 from smalearn.lab import bench
-from smalearn.lab.bench import device, device_contestants, device_report, device_tune
-from smalearn.lab.bench.device_contestants import CONTESTANTS, STEPS, DeviceContestant
-from smalearn.lab.bench.device_problem import WAYS, DeviceProblem, floor, work
+from smalearn.lab.bench import device, device_peers, device_report, device_tune
+from smalearn.lab.bench.device_peers import LAYER, SSD, STEPS
+from smalearn.lab.bench.device_report import WAYS, floor, title, work
+from smalearn.lab.bench.implementation import Implementation
+from smalearn.lab.bench.problem import Problem, recurrence
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close
 
 TINY = device.TINY[0]
-PEERS = {contestant.name: contestant for contestant in (*CONTESTANTS, *STEPS)}
+PEERS = {one.name: one for one in (*SSD, *STEPS)}
 RATES = {"copy": 1e9, "gemm": 1e12}
+problem_of = partial(Problem, views=True, backward=True, dtype=torch.bfloat16, device="cuda")
 
 
-def recurrent():
-    return lambda *operands: ssd_recurrent(*operands)[0]
+def right():
+    return recurrence
 
 
-def themselves(*operands):
-    return operands
-
-
-def contestant(name="right", load=recurrent, **changes):
-    given = {"own": themselves, "exact": recurrent(), "interpreted": True}
-    return DeviceContestant(name, load, **(given | changes))
+RIGHT = Implementation("right", right)
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +49,13 @@ def result():
 # The whole
 
 
-@pytest.mark.full
-def test_the_result_can_be_stored_and_says_what_it_is_worth(result):
+def test_all_that_can_run_here_are_right_and_timed(result):
     text = json.dumps(result)
     assert json.dumps(json.loads(text)) == text
     assert result["command"] == "smalearn bench ssd --device cpu"
-    assert result["note"] == "interpreter: these times say nothing about a GPU"
     assert result["targets"] == []
-    assert (result["machine"]["clock"], result["device"]["runs in"]) == (
-        "perf_counter",
-        device_contestants.where("cpu"),
-    )
+    assert (result["machine"]["clock"], result["device"]["runs in"]) == ("perf_counter", device_peers.where("cpu"))
     assert set(device.LIBRARIES) <= set(result["device"])
-
-
-def test_all_that_can_run_here_are_right_and_timed(result):
     (part,) = result["contests"]
     assert list(part["contestants"]) == ["ssd_triton", "ssd_chunked", "softmax attention (torch)"]
     for entry in part["contestants"].values():
@@ -82,7 +72,7 @@ def test_all_that_can_run_here_are_right_and_timed(result):
 
 def test_the_table_shows_every_part(result):
     lines = bench.table(result).splitlines()
-    assert lines[0] == lines[-1] == device.NOTE
+    assert lines.count(device.NOTE) == 2
     assert "b2 h2 p16 n16 T40 float32" in lines
     (tuned,) = result["tuned"]
     assert f"  {tuned['line']}" in lines
@@ -97,7 +87,7 @@ def test_the_table_shows_who_is_absent_or_wrong_and_targets():
     entries = {"a": {"absent": "ImportError: no a"}, "b": {"error": 0.5, "tolerated": False}}
     part = {"problem": "p", "floor": dict.fromkeys(WAYS, 1.0), "speedups": {}, "contestants": entries}
     shown = {"command": "smalearn bench ssd --device cuda", "note": None, "machine": {"cpu": "c"}, "device": {}}
-    shown |= {"rates": RATES, "tuned": [], "contests": [part], "targets": device.targets(made())}
+    shown |= {"rates": RATES, "tuned": [], "contests": [part], "targets": device_report.targets(made())}
     shown["decode"] = [{"batch": 1, "steps": 20, "contestants": entries}]
     lines = bench.table(shown).splitlines()
     assert sum("absent: ImportError: no a" in line for line in lines) == 2
@@ -107,40 +97,23 @@ def test_the_table_shows_who_is_absent_or_wrong_and_targets():
 
 @needs_gpu
 def test_the_whole_on_a_gpu():
-    problem = DeviceProblem(batch=2, heads=4, head_dim=64, state=128, length=1000)
-    found = device.benchmark("cuda", [problem], rounds=3)
-    entries = found["contests"][0]["contestants"]
-    assert set(entries) == {one.name for one in CONTESTANTS}
+    problem = problem_of(batch=2, heads=4, head_dim=64, state=128, length=1000)
+    part = device.benchmark("cuda", [problem], rounds=3)
+    entries = part["contests"][0]["contestants"]
+    assert set(entries) == {one.name for one in SSD}
     assert all(entries[name]["tolerated"] for name in ("ssd_triton", "ssd_chunked", "softmax attention (torch)"))
     assert entries["ssd_triton"]["peak"] > 0
-    assert found["rates"]["copy"] > 1e11
-    assert found["device"]["driver"]
-    assert bench.table(found)
+    assert part["rates"]["copy"] > 1e11
+    assert part["device"]["driver"]
+    assert bench.table(part)
 
 
 # Problems and their floor
 
 
-def test_inputs_are_views_of_tensors_with_time_first():
-    (X, log_a, B, C), dY = replace(TINY, dtype=torch.float16).inputs()
-    assert [tuple(x.shape) for x in (X, log_a, B, C, dY)] == [
-        (2, 2, 40, 16),
-        (2, 2, 40),
-        *2 * [(2, 1, 40, 16)],
-        X.shape,
-    ]
-    assert [x.dtype for x in (X, log_a, B)] == [torch.float16, torch.float32, torch.float16]
-    assert all(x.transpose(1, 2).is_contiguous() for x in (X, log_a, B, C, dY))
-    assert (log_a < 0).all()
-    again, other = TINY.inputs()[0][0], replace(TINY, seed=1).inputs()[0][0]
-    assert torch.equal(again, TINY.inputs()[0][0])
-    assert not torch.equal(again, other)
-    assert str(TINY) == "b2 h2 p16 n16 T40 float32"
-
-
 @pytest.mark.parametrize("heads", [1, 3])
-def test_work_is_what_the_walk_does_without_reading_twice(heads):
-    problem = DeviceProblem(length=128, heads=heads, head_dim=32, state=64, dtype=torch.float16, device="cpu")
+def test_work_is_what_a_scan_does_without_reading_twice(heads):
+    problem = problem_of(length=128, heads=heads, head_dim=32, state=64, dtype=torch.float16, device="cpu")
     with tile.recording() as events, torch.no_grad():
         ssd_tiles(*problem.inputs()[0])
     moved = Counter()
@@ -162,24 +135,21 @@ def test_the_floor_is_the_slower_of_bytes_and_flops():
 
 
 def test_the_usual_sizes():
-    assert len({str(problem) for problem in device.PROBLEMS}) == 10
+    assert len({title(problem) for problem in device.PROBLEMS}) == 10
     growth = device.PROBLEMS[5:]
     assert {problem.batch * problem.length for problem in growth} == {2**18}
     assert [problem.length for problem in growth] == [2**k for k in (10, 12, 14, 16, 18)]
-    assert {str(problem) for problem in device.PROBLEMS} >= {*device_report.LARGE, device_report.FEW}
+    assert {title(problem) for problem in device.PROBLEMS} >= {*device_report.LARGE, device_report.FEW}
 
 
-# Contestants
+# Implementations
 
 
-@pytest.mark.parametrize(
-    "name", [one.name for one in CONTESTANTS if "attention" not in one.name and "layer" not in one.name]
-)
-def test_every_contestant_computes_the_same_function(name):
+@pytest.mark.parametrize("name", [one.name for one in SSD if "attention" not in one.name and "layer" not in one.name])
+def test_every_implementation_computes_the_same_function(name):
     (X, log_a, B, C), _ = replace(TINY, dtype=torch.float64).inputs()
-    wanted = ssd_recurrent(X, log_a.double(), B, C)[0]
-    found = PEERS[name].exact(*(x.double() for x in PEERS[name].own(X, log_a.double(), B, C)))
-    assert_close(found if found.shape == wanted.shape else found.transpose(1, 2), wanted)
+    expected = ssd_recurrent(X, log_a.double(), B, C)[0]
+    assert_close(PEERS[name].exact(*PEERS[name].arguments(X, log_a.double(), B, C)), expected)
 
 
 @pytest.mark.parametrize("name", [one.name for one in STEPS])
@@ -187,14 +157,14 @@ def test_every_step_is_the_same_step(name):
     operands = [x.double() for x in device._one_token(TINY)]
     x, log_a, B, C, state = operands
     Y, H = ssd_recurrent(x[..., None, :], log_a[..., None], B[..., None, :], C[..., None, :], state)
-    own = [x.clone() for x in PEERS[name].own(*operands)]
+    own = [x.clone() for x in PEERS[name].arguments(*operands)]
     assert_close(PEERS[name].exact(*own), Y[..., 0, :])
     assert_close(own[-1], H)
 
 
 def test_the_whole_layer_is_that_of_mamba2():
-    layer = replace(PEERS["mamba2_ssd, whole layer"], interpreted=True)
-    entry = device.contest(TINY, [layer], RATES, 1)["contestants"][layer.name]
+    layer = replace(PEERS[LAYER], anywhere=True)
+    entry = device.measure(TINY, [layer], RATES, 1)["contestants"][layer.name]
     assert entry["error"] < 1e-6
     assert entry["seconds"]
 
@@ -208,29 +178,33 @@ def stub(monkeypatch, **modules):
 def test_peers_are_called_as_they_are_meant(monkeypatch):
     """Each by a stand-in that computes its function; the error is that of float32."""
 
+    def exactly(name, *arguments):
+        peer = PEERS[name]
+        return peer.laid_out([peer.exact(*peer.laid_out(arguments))])[0]
+
     def scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False):
         assert (A.tolist(), chunk_size, dt_softplus) == ([-1.0] * x.shape[2], 256, D is not None)
         if dt_softplus:
-            return device_contestants._layer_exactly(x, dt, A, B, C, D, z, dt_bias)
-        return device_contestants._by_steps_exactly(x, dt, B, C)
+            return exactly(LAYER, x, dt, A, B, C, D, z, dt_bias)
+        return exactly("mamba_ssm mamba_chunk_scan_combined", x, dt, B, C)
 
     def gla(q, k, v, g, scale):
         assert (q.shape[2], scale) == (v.shape[2], 1.0)
-        return device_contestants._every_head_exactly(q, k, v, g), None
+        return exactly("fla chunk_simple_gla", v, g, k, q), None
 
     def update(state, x, dt, A, B, C):
         assert (dt.shape, A.shape, set(A.unique().tolist())) == (x.shape, state.shape[1:], {-1.0})
-        return device_contestants._step_sizes_exactly(x, dt, A, B, C, state)
+        return device_peers._step_sizes_exactly(x, dt, A, B, C, state)
 
     stub(monkeypatch, fla__ops__simple_gla={"chunk_simple_gla": gla, "fused_chunk_simple_gla": gla})
     stub(monkeypatch, mamba_ssm={}, mamba_ssm__ops__triton__ssd_combined={"mamba_chunk_scan_combined": scan})
     stub(monkeypatch, mamba_ssm__ops__triton__selective_state_update={"selective_state_update": update})
-    peers = [replace(PEERS[name], interpreted=True) for name in PEERS if name.split()[0] in ("fla", "mamba_ssm")]
-    peers.append(replace(PEERS["mamba_ssm, whole layer"], interpreted=True))
+    peers = [replace(PEERS[name], anywhere=True) for name in PEERS if name.split()[0] in ("fla", "mamba_ssm")]
+    peers.append(replace(PEERS["mamba_ssm, whole layer"], anywhere=True))
     assert len(peers) == 5
     steps = [one for one in peers if "update" in one.name]
     peers = [one for one in peers if one not in steps]
-    part = device.contest(TINY, peers, RATES, 1)
+    part = device.measure(TINY, peers, RATES, 1)
     assert [entry["tolerated"] for entry in part["contestants"].values()] == [True] * 4
     assert all(list(entry["seconds"]) == list(WAYS) for entry in part["contestants"].values())
     assert all(entry["tolerated"] for entry in device.decode(TINY, steps, 1)["contestants"].values())
@@ -246,8 +220,8 @@ def test_mamba_ssm_is_imported_without_its_own_init(tmp_path, monkeypatch):
     (triton / "ssd_combined.py").write_text("mamba_chunk_scan_combined = 5", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
-    assert device_contestants._mamba_ssm("ssd_combined").mamba_chunk_scan_combined == 5
-    assert device_contestants._mamba_ssm("ssd_combined").mamba_chunk_scan_combined == 5
+    assert device_peers._mamba_ssm("ssd_combined").mamba_chunk_scan_combined == 5
+    assert device_peers._mamba_ssm("ssd_combined").mamba_chunk_scan_combined == 5
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
@@ -256,34 +230,25 @@ def test_a_peer_that_is_not_here_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.ssd_combined", None)
     monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.selective_state_update", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    peers = [replace(one, interpreted=True) for one in (CONTESTANTS[1], STEPS[1])]
-    found = device.contest(TINY, peers[:1], RATES, 1)["contestants"] | device.decode(TINY, peers[1:], 1)["contestants"]
-    assert [list(entry) for entry in found.values()] == [["absent"]] * 2
-    assert all("ModuleNotFoundError" in entry["absent"] for entry in found.values())
-
-
-def test_who_enters():
-    large = DeviceProblem(batch=256, heads=128, length=1024, head_dim=64, state=128)
-    assert [one.name for one in CONTESTANTS if one.enters(large)] == ["ssd_triton", "mamba2_ssd, whole layer"]
-    middle = replace(large, batch=8)
-    assert all(one.enters(middle) for one in CONTESTANTS)
-    assert not PEERS["ssd_chunked, compiled"].enters(replace(middle, length=8192, batch=1))
-    assert [one.interpreted for one in CONTESTANTS] == [one.enters(TINY) for one in CONTESTANTS]
+    peers = [replace(one, anywhere=True) for one in (SSD[1], STEPS[1])]
+    part = device.measure(TINY, peers[:1], RATES, 1)["contestants"] | device.decode(TINY, peers[1:], 1)["contestants"]
+    assert [list(entry) for entry in part.values()] == [["absent"]] * 2
+    assert all("ModuleNotFoundError" in entry["absent"] for entry in part.values())
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_where_programs_run(there, monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: there)
     monkeypatch.setattr(launch, "interprets", lambda: there)
-    assert device_contestants.where("cpu") == ("Triton's interpreter" if there else "tile machine")
-    assert device_contestants.where("cuda") == "GPU"
+    assert device_peers.where("cpu") == ("Triton's interpreter" if there else "tile machine")
+    assert device_peers.where("cuda") == "GPU"
     assert device.can_run("cpu") is None
-    assert (device_contestants.programs("cpu") is ssd_tiles) == (not there)
+    assert (device_peers.programs("cpu") is ssd_tiles) == (not there)
 
 
 def test_without_triton_the_tile_machine_takes_part(monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: False)
-    assert device.judged(CONTESTANTS[0], TINY)["tolerated"]
+    assert device.judged(SSD[0], TINY)["tolerated"]
     assert device.decode(replace(TINY, batch=1), STEPS[:1], 1)["contestants"]["ssd_step_triton_"]["tolerated"]
 
 
@@ -291,15 +256,15 @@ def test_without_triton_the_tile_machine_takes_part(monkeypatch):
 
 
 def wrong():
-    return lambda X, log_a, B, C: 1.001 * ssd_recurrent(X, log_a, B, C)[0]
+    return lambda *operands: 1.001 * recurrence(*operands)
 
 
 def wrong_gradient():
-    return lambda X, log_a, B, C: ssd_recurrent(X, log_a.detach() + 0 * log_a, B, C)[0]
+    return lambda X, log_a, B, C: recurrence(X, log_a.detach() + 0 * log_a, B, C)
 
 
 def not_a_number():
-    return lambda X, log_a, B, C: ssd_recurrent(X, log_a, B, C)[0] * math.nan
+    return lambda *operands: recurrence(*operands) * math.nan
 
 
 def too_large():
@@ -311,14 +276,14 @@ def too_large():
 
 def test_only_the_right_ones_are_timed():
     loads = {"wrong": wrong, "gradient": wrong_gradient, "nan": not_a_number, "large": too_large}
-    found = device.contest(TINY, [contestant(), *(contestant(*one) for one in loads.items())], RATES, 3)["contestants"]
-    assert len(found["right"]["seconds"]["both"]) == 3
-    assert [found[name].get("tolerated") for name in loads] == [False, False, False, None]
-    assert not any("seconds" in found[name] for name in loads)
-    assert found["large"] == {"absent": "OutOfMemoryError: CUDA out of memory."}
+    part = device.measure(TINY, [RIGHT, *(Implementation(*one) for one in loads.items())], RATES, 3)["contestants"]
+    assert len(part["right"]["seconds"]["both"]) == 3
+    assert [part[name].get("tolerated") for name in loads] == [False, False, False, None]
+    assert not any("seconds" in part[name] for name in loads)
+    assert part["large"] == {"absent": "OutOfMemoryError: CUDA out of memory."}
 
 
-def test_a_contestant_that_runs_out_of_memory_later_has_no_times():
+def test_what_runs_out_of_memory_later_has_no_times():
     calls = []
 
     def load():
@@ -330,9 +295,9 @@ def test_a_contestant_that_runs_out_of_memory_later_has_no_times():
 
         return run
 
-    found = device.contest(TINY, [contestant("large", load), contestant()], RATES, 2)["contestants"]
-    assert found["large"] == {"absent": "OutOfMemoryError: full"}
-    assert "seconds" in found["right"]
+    part = device.measure(TINY, [Implementation("large", load), RIGHT], RATES, 2)["contestants"]
+    assert part["large"] == {"absent": "OutOfMemoryError: full"}
+    assert "seconds" in part["right"]
 
 
 def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
@@ -342,18 +307,18 @@ def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
     def load():
         return lambda X, *others: ssd_recurrent(X, *others)[0] * (1 if X.shape[2] == 20 else 1.01)
 
-    assert not device.judged(contestant("ssd_triton", load), TINY)["tolerated"]
-    assert device.judged(contestant("another", load), TINY)["tolerated"]
+    assert not device.judged(Implementation("ssd_triton", load), TINY)["tolerated"]
+    assert device.judged(Implementation("another", load), TINY)["tolerated"]
 
 
 def test_a_wrong_step_is_not_timed():
     def load():
-        return lambda x, log_a, B, C, state: device_contestants._step_exactly(x, log_a, B, C, state) + 1
+        return lambda x, log_a, B, C, state: device_peers._step_exactly(x, log_a, B, C, state) + 1
 
-    right = {"own": themselves, "exact": device_contestants._step_exactly}
-    found = device.decode(TINY, [contestant("wrong", load, **right)], 1)["contestants"]["wrong"]
-    assert not found["tolerated"]
-    assert "seconds" not in found
+    off = Implementation("wrong", load, exact=device_peers._step_exactly)
+    part = device.decode(TINY, [off], 1)["contestants"]["wrong"]
+    assert not part["tolerated"]
+    assert "seconds" not in part
 
 
 def test_samples_of_a_device_are_taken_between_two_events(monkeypatch):
@@ -376,26 +341,27 @@ def test_samples_of_a_device_are_taken_between_two_events(monkeypatch):
     assert log == ["prepare", "wait", "sleep", "event", "run", "event", "wait"]
 
 
-def test_inputs_take_turns_so_that_no_cache_knows_them(monkeypatch):
+def test_so_many_sets_of_inputs_that_no_cache_holds_the_next(monkeypatch):
     properties = SimpleNamespace(L2_cache_size=100)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert [device.turns("cuda", size) for size in (1000, 200, 199, 50)] == [2, 2, 3, 5]
-    assert device.turns("cpu", 50) == 1
-    monkeypatch.setattr(device, "turns", lambda *_: 3)
-    seen = []
-    job = device.Job(contestant(load=lambda: lambda X, *_: seen.append(X.data_ptr()) or X), TINY)
-    for _ in range(4):
-        job.forward()
-    assert len(set(seen[:3])) == 3
-    assert seen[3] == seen[0]
+    assert [device.sets("cuda", size) for size in (1000, 200, 199, 50)] == [2, 2, 3, 5]
+    assert device.sets("cpu", 50) == 1
 
 
-def test_what_a_gpu_is_is_asked_of_the_driver(monkeypatch):
+def test_long_and_large_problems_are_for_some():
+    large = problem_of(batch=256, heads=128, length=1024, head_dim=64, state=128)
+    assert [one.name for one in SSD if one.takes(large)] == ["ssd_triton", LAYER]
+    middle = replace(large, batch=8)
+    assert all(one.takes(middle) for one in SSD)
+    assert not PEERS["ssd_chunked, compiled"].takes(replace(middle, length=8192, batch=1))
+
+
+def test_what_a_gpu_is_is_read_from_the_driver(monkeypatch):
     properties = SimpleNamespace(name="G", major=9, minor=0, multi_processor_count=3, total_memory=5, L2_cache_size=7)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(device.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="570.1\n570.1\n"))
-    found = device.about("cuda")
-    assert (found["name"], found["capability"], found["driver"]) == ("G", "sm90", "570.1")
+    part = device.about("cuda")
+    assert (part["name"], part["capability"], part["driver"]) == ("G", "sm90", "570.1")
 
     def missing(*_, **__):
         raise FileNotFoundError
@@ -431,15 +397,15 @@ def made(faster=3.0, share=0.5, memory=0.5, step=1.0):
         peaks = [memory * 10, 10]
         entries = {n: {"seconds": s, "peak": p} for n, s, p in zip(names, seconds, peaks, strict=True)}
         part = {"problem": problem, "floor": dict.fromkeys(WAYS, share), "contestants": entries}
-        contests.append(part | {"speedups": device.speedups(entries)})
+        contests.append(part | {"speedups": device_report.speedups(entries)})
     steps = {"ssd_step_triton_": {"seconds": [1.0]}, "einsums": {"seconds": [9.0]}, "peer": {"seconds": [step]}}
     return {"contests": contests, "decode": [{"batch": 1, "contestants": steps}]}
 
 
 def test_all_targets_can_be_met():
-    found = device.targets(made())
-    assert len(found) == 2 * 2 + 1 + 2 * 2 + 1
-    assert all(row["met"] for row in found)
+    rows = device_report.targets(made())
+    assert len(rows) == 2 * 2 + 1 + 2 * 2 + 1
+    assert all(row["met"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -447,18 +413,20 @@ def test_all_targets_can_be_met():
     [({"faster": 2.4}, 2), ({"faster": 1.9}, 5), ({"share": 0.39}, 2), ({"memory": 0.6}, 2), ({"step": 0.9}, 1)],
 )
 def test_each_target_can_be_missed(changes, missed):
-    assert sum(not row["met"] for row in device.targets(made(**changes))) == missed
+    assert sum(not row["met"] for row in device_report.targets(made(**changes))) == missed
 
 
 def test_what_was_not_measured_is_not_met():
-    found = device.targets({"contests": [], "decode": [{"batch": 1, "contestants": {"einsums": {"absent": "x"}}}]})
-    assert {(row["measured"], row["met"]) for row in found} == {(None, False)}
+    rows = device_report.targets(
+        {"contests": [], "decode": [{"batch": 1, "contestants": {"einsums": {"absent": "x"}}}]}
+    )
+    assert {(row["measured"], row["met"]) for row in rows} == {(None, False)}
 
 
 def test_there_are_no_speedups_without_ours():
     entries = {"a": {"seconds": every(1.0)}, "b": {"absent": "x"}}
-    assert device.speedups(entries) == {}
-    assert device.speedups(entries | {"ssd_triton": {"seconds": every(0.5)}}) == {"a": dict.fromkeys(WAYS, 2.0)}
+    assert device_report.speedups(entries) == {}
+    assert device_report.speedups(entries | {"ssd_triton": {"seconds": every(0.5)}}) == {"a": dict.fromkeys(WAYS, 2.0)}
 
 
 # Tuning
@@ -475,33 +443,33 @@ KEY = ("cpu", 16, 16, torch.float32)
 
 
 def test_tuning_keeps_the_fastest_and_says_its_line(table_of_configurations):
-    wanted = configs.Config(16, 16, 4, 1)
+    expected = configs.Config(16, 16, 4, 1)
 
     def sample(run):
         run()
-        return 1.0 if configs.TABLE[KEY] == (wanted, wanted) else 2.0
+        return 1.0 if configs.TABLE[KEY] == (expected, expected) else 2.0
 
-    (found,) = device_tune.tune([TINY, TINY], ssd_tiles, sample, 1)
-    assert table_of_configurations == {KEY: (wanted, wanted)}
-    assert found["seconds"] == {"before": 2.0, "after": 1.0}
-    line = eval(f"{{{found['line']}}}", {"Config": configs.Config, "torch": torch})
+    (part,) = device_tune.tune([TINY, TINY], ssd_tiles, sample, 1)
+    assert table_of_configurations == {KEY: (expected, expected)}
+    assert part["seconds"] == {"before": 2.0, "after": 1.0}
+    line = eval(f"{{{part['line']}}}", {"Config": configs.Config, "torch": torch})
     assert line == table_of_configurations
 
 
 def test_what_fails_or_is_wrong_is_passed_over(table_of_configurations):
     def form(*operands):
-        walk = configs.config("cpu", 16, 16, torch.float32)[0]
-        if walk.chunk_len == 16:
+        scan = configs.config("cpu", 16, 16, torch.float32)[0]
+        if scan.chunk_len == 16:
             raise RuntimeError("out of resources")
         Y, state = ssd_tiles(*operands)
-        return Y * (1.01 if walk.chunk_len == 32 else 1), state
+        return Y * (1.01 if scan.chunk_len == 32 else 1), state
 
-    (found,) = device_tune.tune([TINY], form, lambda run: run() and 1.0, 1)
+    (part,) = device_tune.tune([TINY], form, lambda run: run() and 1.0, 1)
     assert table_of_configurations[KEY] == 2 * (configs.Config(64, 16, 4, 1),)  # the rule's own
-    assert "chunk_len=64" in found["line"]
+    assert "chunk_len=64" in part["line"]
 
 
 def test_candidates_of_a_gpu():
-    groups = list(device_tune.candidates(DeviceProblem(head_dim=40, state=16, device="cuda")))
+    groups = list(device_tune.candidates(problem_of(head_dim=40, state=16, device="cuda")))
     assert [{one.chunk_len for one in group} for group in groups] == [{32}, {64}, {128}]
     assert {one.tile for group in groups for one in group} == {16, 32, 64}

@@ -1,43 +1,17 @@
 """The benchmark of multi-level attention: nothing wrong is timed, and what is reported follows from the samples."""
 
-import json
 import statistics
 
 import pytest
 import torch
 
 from smalearn.fast import multilevel_attention
-from smalearn.lab import bench
 from smalearn.lab.bench import multilevel
 from smalearn.lab.bench.multilevel import EQUAL, LOOP, PAPER, STANDARD
 from smalearn.multilevel import key_numbers
 from smalearn.testing import assert_close, random_tensors
 
-CONTESTANTS = [STANDARD, EQUAL, PAPER, LOOP]
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Memory is measured here, in this process; the length where all levels are computed in full is 130."""
-
-    class Here:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return False
-
-        def submit(self, function, *args):
-            self.result = lambda: function(*args)
-            return self
-
-    monkeypatch.setattr(multilevel, "process", Here)
-    monkeypatch.setattr(multilevel, "LOOPS", {130: 3})
-
-
-@pytest.fixture
-def result(small):
-    return multilevel.benchmark((130, 300), 2, 256, 3)
+NAMES = [STANDARD, EQUAL, PAPER, LOOP]
 
 
 def test_the_oracle_is_attention_with_its_gradients(monkeypatch):
@@ -50,36 +24,37 @@ def test_the_oracle_is_attention_with_its_gradients(monkeypatch):
         assert_close(ours, theirs, 1e-11)
 
 
-@pytest.mark.parametrize("name", CONTESTANTS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("length", [128, 150])
-def test_contestants_compute_what_their_name_says(name, length):
+def test_implementations_compute_what_their_name_says(name, length):
     *operands, dY = (x.double() for x in multilevel._inputs(length, 2))
-    ranks, block_lens = multilevel._levels(EQUAL if name == LOOP else name, length)
+    ranks, block_lens = multilevel._levels(name, length)
     assert ranks == {STANDARD: (64,), PAPER: (32, 8, 6, 4, 4, 4, 4, 2)}.get(name, (8,) * 8)
     expected = multilevel.oracle(*operands, dY, ranks, block_lens)
-    found = multilevel._job(multilevel.form(name, length), operands, dY)()
-    for ours, theirs in zip(found, expected, strict=True):
+    part = multilevel._run(multilevel.form(name, length), operands, dY)()
+    for ours, theirs in zip(part, expected, strict=True):
         assert_close(ours, theirs, 1e-11)
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_contest(small, backward):
-    found = multilevel.contest(130, 2, backward, 4)
-    assert set(found["errors"]) == set(found["seconds"]) == set(CONTESTANTS)
-    assert all(len(times) == 4 for times in found["seconds"].values())
-    for name in CONTESTANTS[1:]:
-        for ratio, least in zip(found["ratios"][name], (min, statistics.median), strict=True):
-            assert ratio == least(found["seconds"][name]) / least(found["seconds"][STANDARD])
-    assert set(multilevel.contest(131, 2, backward, 1)["seconds"]) == set(CONTESTANTS[:3])
+def test_a_comparison(monkeypatch, backward):
+    monkeypatch.setattr(multilevel, "LOOPS", {130: 3})
+    part = multilevel.compare(130, 2, backward, 4)
+    assert set(part["errors"]) == set(part["seconds"]) == set(NAMES)
+    assert all(len(times) == 4 for times in part["seconds"].values())
+    for name in NAMES[1:]:
+        for ratio, least in zip(part["ratios"][name], (min, statistics.median), strict=True):
+            assert ratio == least(part["seconds"][name]) / least(part["seconds"][STANDARD])
+    assert set(multilevel.compare(131, 2, backward, 1)["seconds"]) == set(NAMES[:3])
 
 
 @pytest.mark.parametrize("factor", [1 + 1e-3, torch.nan])
 def test_a_wrong_answer_is_not_timed(monkeypatch, factor):
     monkeypatch.setattr(multilevel, "multilevel_attention", lambda *args: multilevel_attention(*args) * factor)
-    found = multilevel.contest(130, 2, True, 2)
-    assert set(found["errors"]) == set(CONTESTANTS[:3])
-    assert set(found["seconds"]) == {STANDARD}
-    assert found["ratios"] == {}
+    part = multilevel.compare(130, 2, True, 2)
+    assert set(part["errors"]) == set(NAMES[:3])
+    assert set(part["seconds"]) == {STANDARD}
+    assert part["ratios"] == {}
 
 
 def test_a_wrong_gradient_is_not_timed(monkeypatch):
@@ -93,18 +68,18 @@ def test_a_wrong_gradient_is_not_timed(monkeypatch):
             return dx * (1 + 1e-3)
 
     monkeypatch.setattr(multilevel, "multilevel_attention", lambda *args: Wrong.apply(multilevel_attention(*args)))
-    assert EQUAL in multilevel.contest(130, 2, False, 2)["seconds"]
-    assert EQUAL not in multilevel.contest(130, 2, True, 2)["seconds"]
+    assert EQUAL in multilevel.compare(130, 2, False, 2)["seconds"]
+    assert EQUAL not in multilevel.compare(130, 2, True, 2)["seconds"]
 
 
 def test_decoding(monkeypatch):
-    found = multilevel.decode(256, 3, 4)
+    part = multilevel.decode(256, 3, 4)
     ranks, block_lens = multilevel._levels(EQUAL, 256)
-    assert found["tolerated"]
-    assert found["key_bytes"] == found["expected_bytes"] == 4 * 3 * key_numbers(256, ranks, block_lens)
-    assert found["full_bytes"] == found["value_bytes"] == 4 * 3 * 256 * 64
-    assert all(len(times) == 3 for times in found["seconds"].values())
-    assert found["ratio"] == min(found["seconds"][EQUAL]) / min(found["seconds"][STANDARD])
+    assert part["tolerated"]
+    assert part["key_bytes"] == part["expected_bytes"] == 4 * 3 * key_numbers(256, ranks, block_lens)
+    assert part["full_bytes"] == part["value_bytes"] == 4 * 3 * 256 * 64
+    assert all(len(times) == 3 for times in part["seconds"].values())
+    assert part["ratio"] == min(part["seconds"][EQUAL]) / min(part["seconds"][STANDARD])
 
 
 def test_decoding_from_a_wrong_cache_is_not_timed(monkeypatch):
@@ -115,28 +90,28 @@ def test_decoding_from_a_wrong_cache_is_not_timed(monkeypatch):
         return Y * (1 + 1e-3), cache
 
     monkeypatch.setattr(multilevel.KeyCache, "read", wrong)
-    found = multilevel.decode(256, 3, 4)
-    assert not found["tolerated"]
-    assert "seconds" not in found
-    assert "ratio" not in found
+    part = multilevel.decode(256, 3, 4)
+    assert not part["tolerated"]
+    assert "seconds" not in part
+    assert "ratio" not in part
 
 
 def test_every_step_of_decoding_is_the_last_row(monkeypatch):
     ranks, block_lens = multilevel._levels(EQUAL, 150)
     Q, K, V, dY = multilevel._inputs(150, 2)
     cache = multilevel.KeyCache((1, 2), ranks, block_lens, 64).append(K[..., :140, :], V[..., :140, :])
-    steps = multilevel._steps_from_cache(cache, Q, K, V, 140), multilevel._steps_of_all(Q, K, V, 140)
+    steps = multilevel.steps_with_cache(cache, Q, K, V, 140), multilevel.steps_with_all(Q, K, V, 140)
     for step, name in zip(steps, (EQUAL, STANDARD), strict=True):
         whole = multilevel.oracle(Q, K, V, dY, *multilevel._levels(name, 150))[0]
         for position in range(140, 150):
-            assert_close(step(), whole[..., position : position + 1, :])
+            assert_close(next(step), whole[..., position : position + 1, :])
 
 
-def test_memory_is_that_of_one_contestant(monkeypatch):
+def test_memory_is_that_of_one_implementation(monkeypatch):
     grown = []
     monkeypatch.setattr(multilevel, "grown_bytes", lambda run: grown.append(len(run())) or 12)
-    assert multilevel.grown_by(LOOP, 130, 2, True) == 12
-    assert multilevel.grown_by(EQUAL, 130, 2, False) == 12
+    assert multilevel.growth_of(LOOP, 130, 2, True) == 12
+    assert multilevel.growth_of(EQUAL, 130, 2, False) == 12
     assert grown == [4, 1]
 
 
@@ -174,25 +149,14 @@ def test_targets_compare_least_times_with_what_was_measured():
     assert [row["measured"] for row in multilevel.targets(result)][-3:] == [None, 0.8, 1]
 
 
-def test_the_result_can_be_stored_and_says_where_it_was_measured(result):
-    assert json.loads(json.dumps(result)) == result
-    assert (result["command"], result["heads"], result["rounds"]) == ("smalearn bench multilevel", 2, 3)
-    assert {"cpu", "cores", "torch", "python", "date", "load"} <= set(result["machine"])
-    sizes = [(part["length"], part["backward"]) for part in result["contests"]]
-    assert sizes == [(130, False), (130, True), (300, False), (300, True)]
-    assert [(part["length"], part["backward"]) for part in result["memory"]] == [(130, False), (130, True)]
-    assert result["decode"]["heads"] == 8
-    assert result["targets"] == multilevel.targets(result)
-
-
 def test_long_sequences_have_fewer_rounds_on_one_thread(monkeypatch):
-    asked, stand_in = [], {"backward": False, "ratios": {}}
+    sizes, stand_in = [], {"backward": False, "ratios": {}}
 
-    def contest(length, heads, backward, rounds):
-        asked.append((length, rounds, torch.get_num_threads()))
+    def compare(length, heads, backward, rounds):
+        sizes.append((length, rounds, torch.get_num_threads()))
         return stand_in | {"length": length}
 
-    monkeypatch.setattr(multilevel, "contest", contest)
+    monkeypatch.setattr(multilevel, "compare", compare)
     monkeypatch.setattr(multilevel, "memory", lambda *_: {"length": 1, "backward": False, "bytes": {EQUAL: 1, LOOP: 1}})
     monkeypatch.setattr(multilevel, "decode", lambda *_: {"context": 1, "key_bytes": 0, "expected_bytes": 0})
     before = torch.get_num_threads()
@@ -202,31 +166,33 @@ def test_long_sequences_have_fewer_rounds_on_one_thread(monkeypatch):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert asked[::2] == [(1024, 31, 1), (4096, 15, 1), (16384, 5, 1)]
+    assert sizes[::2] == [(1024, 31, 1), (4096, 15, 1), (16384, 5, 1)]
 
 
-def test_the_table_shows_times_errors_memory_and_targets(result):
-    first = result["contests"][0]
-    first["errors"] |= {STANDARD: 1e-7, LOOP: 1e-3}
-    first["seconds"] = {STANDARD: [0.003, 0.001, 0.002], EQUAL: [0.0005]}
-    first["ratios"] = {EQUAL: [0.5, 0.25]}
-    result["memory"][0]["bytes"] = {STANDARD: None, EQUAL: 2**20}
+def test_the_table_shows_times_errors_and_memory():
+    part = {
+        "length": 130,
+        "backward": False,
+        "errors": {STANDARD: 1e-7, EQUAL: 1e-7, LOOP: 1e-3},
+        "seconds": {STANDARD: [0.003, 0.001, 0.002], EQUAL: [0.0005]},
+        "ratios": {EQUAL: [0.5, 0.25]},
+    }
     sizes = {"key_bytes": 2**20, "expected_bytes": 2**20, "full_bytes": 2**22, "value_bytes": 2**22}
-    result["decode"] |= {"seconds": {EQUAL: [0.002, 0.001], STANDARD: [0.004]}} | sizes
-    result["targets"] = [{"what": "speed, at most", "target": 0.78, "measured": 0.5, "met": True}]
-    lines = bench.table(result).splitlines()
-    for line in (
-        f"torch: {torch.__version__}",
-        "T = 130, forward, 2 heads",
-        f"  {STANDARD} error 1e-07   least 1.00 ms, median 2.00 ms",
-        f"  {LOOP:28} error 1e-03   not reported",
-        f"Memory of forward, T = 130: {STANDARD} unknown, {EQUAL} 1.0 MiB",
-        f"Decoding at T = 256, 8 heads: {EQUAL} 1.00 ms, {STANDARD} 4.00 ms",
-        "  keys 1.0 MiB, by the formula 1.0 MiB, all keys 4.0 MiB, values 4.0 MiB",
-        "  met    speed, at most 0.78: 0.5",
-    ):
-        assert line in lines
-    (ours,) = (line for line in lines if line.startswith(f"  {EQUAL} ") and "least 0.50 ms" in line)
-    assert "0.50 of standard   scores 0." in ours
-    del result["decode"]["seconds"]
-    assert "Decoding at T = 256, 8 heads: not reported" in bench.table(result)
+    steps = {"context": 256, "heads": 8, "seconds": {EQUAL: [0.002, 0.001], STANDARD: [0.004]}} | sizes
+    memory = {"length": 130, "backward": False, "bytes": {STANDARD: None, EQUAL: 2**20}}
+    result = {"heads": 2, "contests": [part], "memory": [memory], "decode": steps}
+    (title, rows), (second, sizes), (last, decoding) = multilevel.sections(result)
+    standard, equal, loop = rows
+    assert title == "T = 130, forward, 2 heads"
+    assert standard == [STANDARD, "error 1e-07", "least 1.00 ms", "median 2.00 ms"]
+    assert equal[2:5] == ["least 0.50 ms", "median 0.50 ms", "0.50 of standard"]
+    assert equal[5].startswith("scores 0.")
+    assert loop == (LOOP, "error 1e-03", "not reported")
+    assert (second, sizes) == ("Memory of forward, T = 130", [(STANDARD, "unknown"), (EQUAL, "1.0 MiB")])
+    assert last == "Decoding at T = 256, 8 heads"
+    assert decoding == [
+        (f"{EQUAL} 1.00 ms, {STANDARD} 4.00 ms",),
+        ("keys 1.0 MiB, by the formula 1.0 MiB, all keys 4.0 MiB, values 4.0 MiB",),
+    ]
+    *_, (_, decoding) = multilevel.sections(result | {"decode": steps | {"seconds": {}}})
+    assert decoding[0] == ("not reported",)

@@ -1,64 +1,45 @@
 """The benchmark of weights: no wrong product is timed, and what is reported follows from the samples."""
 
 import importlib.util
-import json
-import statistics
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from smalearn.lab import bench
 from smalearn.lab.bench import weights
 from smalearn.testing import assert_close, random_tensors
 from smalearn.weights import BlockTensorTrain, Weight
 
 HAS_COLA = importlib.util.find_spec("cola") is not None
-RIVALS = [(family, rival) for family, rivals in weights.RIVALS.items() for rival in rivals if rival != weights.COLA]
-
-
-class WrongTrain(BlockTensorTrain):
-    def _product(self, X):
-        return super()._product(X) * (1 + 1e-3)
-
-
-class BrokenTrain(BlockTensorTrain):
-    def _product(self, X):
-        return super()._product(X) * torch.nan
-
-
-@pytest.fixture
-def result():
-    return weights.benchmark(dims=(256,), batch=3, rounds=2)
+OTHERS = [(family, other) for family, others in weights.OTHERS.items() for other in others if other != weights.COLA]
 
 
 @pytest.mark.parametrize("name", weights.FAMILIES)
 @pytest.mark.parametrize("dim", [256, 1024])
-def test_contestants_are_right_and_timed_alike(name, dim):
-    found = weights.race(name, dim, 7, 2)
-    expected = {"structured", "dense", *weights.RIVALS[name]} - set(found["absent"])
-    assert set(found["errors"]) == set(found["seconds"]) == expected
-    assert set(found["seconds_trained"]) == expected - {weights.COLA}
-    assert max(found["errors"].values()) < 1e-6
-    assert all(len(times) == 2 for part in ("seconds", "seconds_trained") for times in found[part].values())
-    assert set(found["speedups"]) == expected - {"structured"}
+def test_implementations_are_right_and_timed_alike(name, dim):
+    part = weights.compare(name, dim, 7, 2)
+    expected = {"structured", "dense", *weights.OTHERS[name]} - set(part["absent"])
+    assert set(part["errors"]) == set(part["seconds"]) == expected
+    assert set(part["seconds_trained"]) == expected - {weights.COLA}
+    assert max(part["errors"].values()) < 1e-6
+    assert all(len(times) == 2 for key in ("seconds", "seconds_trained") for times in part[key].values())
+    assert set(part["speedups"]) == expected - {"structured"}
 
 
-@pytest.mark.parametrize(("family", "rival"), RIVALS)
-def test_rivals_multiply_by_the_same_matrix_for_any_rank(family, rival):
+@pytest.mark.parametrize(("family", "other"), OTHERS)
+def test_others_multiply_by_the_same_matrix_for_any_rank(family, other):
     weight = weights.FAMILIES[family](256)
     if family == "BTT":
         weight = BlockTensorTrain.random((3, 4, 2, 6), 3, 0, torch.float64)
     weight = weight.double()
     (x,) = random_tensors([(5, weight.shape[1])])
-    assert_close(weights.RIVALS[family][rival](weight)(x), x @ weight.dense().mT)
+    assert_close(weights.OTHERS[family][other](weight)(x), x @ weight.dense().mT)
 
 
 def test_both_families_hold_as_many_numbers():
     for dim in (1024, 4096):
-        train, levels = (weights.FAMILIES[name](dim) for name in ("BTT", "MLR"))
-        assert train.num_parameters == levels.num_parameters == 2 * dim * round(dim**0.5)
+        btt, levels = (weights.FAMILIES[name](dim) for name in ("BTT", "MLR"))
+        assert btt.num_parameters == levels.num_parameters == 2 * dim * round(dim**0.5)
     assert weights.FAMILIES["MLR"](4096).ranks == weights.RANKS
     assert weights.FAMILIES["MLR"](1024).ranks == (16, 4, 3, 2, 2, 2, 2, 1)
 
@@ -67,66 +48,63 @@ def test_the_absence_of_a_peer_is_reported(monkeypatch):
     def missing(weight):
         raise ImportError("no module named nobody")
 
-    monkeypatch.setitem(weights.RIVALS, "BTT", {"nobody": missing})
-    found = weights.race("BTT", 256, 3, 2)
-    assert found["absent"] == {"nobody": "ImportError: no module named nobody"}
-    assert set(found["seconds"]) == {"structured", "dense"}
+    monkeypatch.setitem(weights.OTHERS, "BTT", {"nobody": missing})
+    part = weights.compare("BTT", 256, 3, 2)
+    assert part["absent"] == {"nobody": "ImportError: no module named nobody"}
+    assert set(part["seconds"]) == {"structured", "dense"}
 
 
 @pytest.mark.skipif(not HAS_COLA, reason="needs a peer: CoLA")
 def test_cola_multiplies_by_the_same_matrix():
     weight = BlockTensorTrain.random((3, 4, 2, 6), 2, 0)
     (x,) = random_tensors([(5, 12)], dtype=torch.float32)
-    assert_close(weights.RIVALS["BTT"][weights.COLA](weight)(x), x @ weight.dense().mT)
+    assert_close(weights.OTHERS["BTT"][weights.COLA](weight)(x), x @ weight.dense().mT)
 
 
-@pytest.mark.parametrize("wrong", [WrongTrain, BrokenTrain])
-def test_a_wrong_product_is_not_timed(wrong, monkeypatch):
-    monkeypatch.setitem(weights.FAMILIES, "BTT", lambda dim: wrong.random((16, 16, 16, 16), 1, 0))
-    found = weights.race("BTT", 256, 3, 2)
-    assert "structured" in found["errors"]
-    assert "structured" not in found["seconds"]
-    assert "structured" not in found["seconds_trained"]
-    assert found["speedups"] == found["speedups_trained"] == {}
-    assert found["reached"] is None
+@pytest.mark.parametrize("factor", [1 + 1e-3, torch.nan])
+def test_a_wrong_product_is_not_timed(factor, monkeypatch):
+    class Wrong(BlockTensorTrain):
+        def _product(self, X):
+            return super()._product(X) * factor
+
+    monkeypatch.setitem(weights.FAMILIES, "BTT", lambda dim: Wrong.random((16, 16, 16, 16), 1, 0))
+    part = weights.compare("BTT", 256, 3, 2)
+    assert "structured" in part["errors"]
+    assert "structured" not in part["seconds"]
+    assert "structured" not in part["seconds_trained"]
+    assert part["speedups"] == part["speedups_trained"] == {}
+    assert part["reached"] is None
 
 
 def test_ratios_are_of_medians():
     seconds = {"structured": [2.0, 99.0, 1.0], "dense": [20.0, 1.0, 99.0], "einsum": [4.0, 3.0, 5.0]}
     trained = {"structured": [4.0], "dense": [2.0]}
-    found = weights._ratios({"saving": 20.0, "seconds": seconds, "seconds_trained": trained})
-    assert found == {"speedups": {"dense": 10.0, "einsum": 2.0}, "speedups_trained": {"dense": 0.5}, "reached": 0.5}
-
-
-def test_a_turn_measures_the_second_of_two_runs(monkeypatch):
-    calls = []
-    monkeypatch.setattr(weights, "seconds", lambda run: run() or len(calls))
-    assert weights._turn(calls.append, "x")() == 2
-    assert calls == ["x", "x"]
+    ratios = weights._ratios({"saving": 20.0, "seconds": seconds, "seconds_trained": trained})
+    assert ratios == {"speedups": {"dense": 10.0, "einsum": 2.0}, "speedups_trained": {"dense": 0.5}, "reached": 0.5}
 
 
 def test_a_step_of_training_has_gradients_for_input_and_factors():
     weight = BlockTensorTrain.random((3, 4, 2, 6), 2, 0, torch.float64)
     (x,) = random_tensors([(3, 12)])
-    found = weights._backward(weight, weight)(x)
+    grads = weights.gradients(weight, weight, x)
     y = (x @ weight.dense().mT).detach()
-    assert_close(found[0], y @ weight.dense())
+    assert_close(grads[0], y @ weight.dense())
     expected = torch.autograd.grad((x @ weight.dense().mT * y).sum(), [weight.L, weight.R])
-    for ours, theirs in zip(found[1:], expected, strict=True):
+    for ours, theirs in zip(grads[1:], expected, strict=True):
         assert_close(ours, theirs)
 
 
 def test_targets_compare_with_what_was_measured():
-    def contest(family, dim, **speedups):
+    def part(family, dim, **speedups):
         return {"family": family, "dim": dim, "speedups": speedups}
 
-    contests = [
-        contest("BTT", 1024, dense=4.0, einsum=0.5, **{"bmm with copies": 2.0}),
-        contest("BTT", 4096, dense=9.5, einsum=1.5),
-        contest("MLR", 1024, dense=3.0, einsum=1.0),
-        contest("MLR", 4096),
+    parts = [
+        part("BTT", 1024, dense=4.0, einsum=0.5, **{"bmm with copies": 2.0}),
+        part("BTT", 4096, dense=9.5, einsum=1.5),
+        part("MLR", 1024, dense=3.0, einsum=1.0),
+        part("MLR", 4096),
     ]
-    rows = [(row["target"], row["measured"], row["met"]) for row in weights.targets({"contests": contests})]
+    rows = [(row["target"], row["measured"], row["met"]) for row in weights.targets({"contests": parts})]
     assert rows == [
         (4, 4.0, True),
         (1, 0.5, False),
@@ -137,31 +115,10 @@ def test_targets_compare_with_what_was_measured():
     ]
 
 
-def test_the_result_can_be_stored_and_says_where_it_was_measured(result):
-    assert json.loads(json.dumps(result)) == result
-    assert (result["command"], result["batch"], result["rounds"]) == ("smalearn bench weights", 3, 2)
-    assert {"cpu", "cores", "torch", "python", "date", "load"} <= set(result["machine"])
-    assert [(contest["family"], contest["dim"]) for contest in result["contests"]] == [("BTT", 256), ("MLR", 256)]
-    assert result["contests"][0]["saving"] == 256**2 / (2 * 256 * 16)
-    assert result["targets"] == weights.targets(result)
-
-
-def test_all_is_measured_on_one_thread(monkeypatch):
-    threads = []
-    stand_in = {"family": "BTT", "dim": 1, "speedups": {}}
-    monkeypatch.setattr(weights, "race", lambda *_: threads.append(torch.get_num_threads()) or stand_in)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        weights.benchmark((256, 512), 3, 3)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert threads == [1] * 4
-
-
-def test_the_table_shows_times_errors_and_targets(result):
-    result["contests"][0] |= {
+def test_the_table_shows_times_errors_and_who_is_missing():
+    part = {
+        "family": "BTT",
+        "dim": 256,
         "saving": 16.0,
         "errors": {"structured": 1e-7, "dense": 2e-7, "einsum": 1e-3},
         "absent": {"CoLA": "ModuleNotFoundError: No module named 'cola'"},
@@ -170,26 +127,17 @@ def test_the_table_shows_times_errors_and_targets(result):
         "speedups": {"dense": 8.0},
         "reached": 0.5,
     }
-    result["targets"] = [{"what": "speed, at least", "target": 4, "measured": 8.0, "met": True}]
-    lines = bench.table(result).splitlines()
-    for line in (
-        f"torch: {torch.__version__}",
-        "BTT, D = 256, 3 vectors: 16.0 times fewer multiply-adds than dense, of which the forward reaches 50%",
-        "  structured       error 1e-07   forward 1.00 ms, with backward 3.00 ms",
-        "  dense            error 2e-07   forward 8.00 ms   ours is 8.0 times as fast",
-        "  einsum           error 1e-03   not reported",
-        "  CoLA             absent: ModuleNotFoundError: No module named 'cola'",
-        "  met    speed, at least 4: 8",
-    ):
-        assert line in lines
-
-
-def test_the_table_of_a_product_that_was_wrong(result):
-    result["contests"][0] |= {"seconds": {}, "seconds_trained": {}, "speedups": {}, "reached": None}
-    lines = bench.table(result).splitlines()
-    assert (
-        f"BTT, D = 256, 3 vectors: {result['contests'][0]['saving']:.1f} times fewer multiply-adds than dense" in lines
-    )
+    ((title, rows),) = weights.sections({"batch": 3, "contests": [part]})
+    saving = "BTT, D = 256, 3 vectors: 16.0 times fewer multiply-adds than dense"
+    assert title == f"{saving}, of which the forward reaches 50%"
+    assert rows == [
+        ("structured", "error 1e-07", "forward 1.00 ms", "with backward 3.00 ms"),
+        ("dense", "error 2e-07", "forward 8.00 ms", "ours is 8.0 times as fast"),
+        ("einsum", "error 1e-03", "not reported"),
+        ("CoLA", "absent: ModuleNotFoundError: No module named 'cola'"),
+    ]
+    ((title, _),) = weights.sections({"batch": 3, "contests": [part | {"reached": None}]})
+    assert title == saving
 
 
 class Copies(TorchDispatchMode):
@@ -216,19 +164,4 @@ def test_ours_copies_only_what_comes_out():
     (x,) = random_tensors([(512, 256)], dtype=torch.float32)
     factors = weight.R.numel()
     assert copies(weight, x) == factors + 2 * x.numel()
-    assert copies(weights.RIVALS["BTT"]["bmm with copies"](weight), x) >= 3 * x.numel()
-
-
-def test_the_recorded_result_is_one_of_this_benchmark():
-    stored = json.loads((Path(__file__).parents[2] / "assets/results/weights.json").read_text(encoding="utf-8"))
-    assert [(contest["family"], contest["dim"]) for contest in stored["contests"]] == [
-        (name, dim) for dim in (1024, 4096) for name in weights.FAMILIES
-    ]
-    assert (stored["batch"], stored["command"]) == (512, "smalearn bench weights")
-    for contest in stored["contests"]:
-        assert contest["seconds"].keys() == contest["errors"].keys() >= {"structured", "dense", "einsum"}
-        assert all(len(times) >= 21 for part in ("seconds", "seconds_trained") for times in contest[part].values())
-        medians = {name: statistics.median(times) for name, times in contest["seconds"].items()}
-        assert contest["speedups"]["dense"] == medians["dense"] / medians["structured"]
-        assert contest["reached"] == contest["speedups"]["dense"] / contest["saving"]
-    assert stored["targets"] == weights.targets(stored)
+    assert copies(weights.OTHERS["BTT"]["bmm with copies"](weight), x) >= 3 * x.numel()

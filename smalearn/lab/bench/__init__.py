@@ -1,40 +1,30 @@
-"""Timing side by side with peers: a time is reported only for a contestant whose numbers are right.
+"""Times beside peers: a time is reported only for an implementation whose numbers are right.
 
-A contest runs every contestant in a process of its own, on one thread, in interleaved rounds, and keeps all samples.
-Those of our GPU programs, `device`, run in one process: a device does one thing at a time.
+Implementations on a CPU run in a process of their own each, on one thread, in interleaved rounds, and all samples are
+kept. Our GPU programs and their peers, `device`, run in one process: a device does one thing at a time.
 """
 
 from collections.abc import Mapping
 
 from smalearn.lab.bench import bilinear, device, linear_attention, masks, multilevel, ssd, training, weights
-from smalearn.lab.bench.contestants import CONTESTANTS, Contestant
-from smalearn.lab.bench.linear_attention import benchmark
-from smalearn.lab.bench.problem import Problem, SSDProblem
+from smalearn.lab.bench.report import render
 
-__all__ = ["BENCHMARKS", "CONTESTANTS", "Contestant", "Problem", "SSDProblem", "benchmark", "table"]
+__all__ = ["BENCHMARKS", "table"]
 
-BENCHMARKS = {
-    "bilinear": bilinear.benchmark,
-    "linear-attention": benchmark,
-    "masks": masks.benchmark,
-    "multilevel": multilevel.benchmark,
-    "ssd": ssd.benchmark,
-    "training": training.benchmark,
-    "weights": weights.benchmark,
+_MODULES = {
+    "bilinear": bilinear,
+    "linear-attention": linear_attention,
+    "masks": masks,
+    "multilevel": multilevel,
+    "ssd": ssd,
+    "training": training,
+    "weights": weights,
 }
-_TABLES = {
-    "bilinear": bilinear.table,
-    "linear-attention": linear_attention.table,
-    "masks": masks.table,
-    "multilevel": multilevel.table,
-    "ssd": ssd.table,
-    "ssd --device cpu": device.table,
-    "ssd --device cuda": device.table,
-    "training": training.table,
-    "weights": weights.table,
-}
+BENCHMARKS = {name: module.benchmark for name, module in _MODULES.items()}
 
 
 def table(result: Mapping) -> str:
     """A result of any benchmark for a terminal."""
-    return _TABLES[result["command"].removeprefix("smalearn bench ")](result)
+    name = result["command"].removeprefix("smalearn bench ")
+    module = device if "--device" in name else _MODULES[name]
+    return render(result, module.sections(result))

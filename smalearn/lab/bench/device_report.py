@@ -1,101 +1,125 @@
-"""What follows from the samples of the benchmark `ssd --device`: speedups, targets, and the table for a terminal."""
+"""What follows from the samples of the benchmark `ssd --device`: floor, speedups, targets and table."""
 
-import statistics
 from collections.abc import Iterator, Mapping
 
-from smalearn.lab.bench.device_contestants import LAYER, OURS
-from smalearn.lab.bench.device_problem import WAYS
-from smalearn.lab.bench.parts import judged, target_lines
+from smalearn.lab.bench.device_peers import LAYER, OURS, STEPS
+from smalearn.lab.bench.problem import Problem
+from smalearn.lab.bench.report import at_least, at_most, medians, milliseconds, outcome
 
-__all__ = ["speedups", "table", "targets"]
+__all__ = ["WAYS", "floor", "sections", "speedups", "targets", "title", "work"]
 
+WAYS = ("forward", "backward", "both")
+CHUNK_LEN = 64  # of the floor: with fewer tokens the products of a chunk do not fill matrix units
 MAMBA = "mamba_ssm mamba_chunk_scan_combined"
-WIDTH = 36
 LARGE = ("b8 h80 p64 n128 T2048 bfloat16", "b8 h80 p64 n128 T8192 bfloat16")
 FEW = "b1 h24 p64 n128 T65536 bfloat16"
 
 
+def title(problem: Problem) -> str:
+    """A problem on a device in short."""
+    sizes = f"b{problem.batch} h{problem.heads} p{problem.head_dim} n{problem.state} T{problem.length}"
+    return f"{sizes} {str(problem.dtype).removeprefix('torch.')}"
+
+
+def work(problem: Problem) -> dict[str, tuple[float, float]]:
+    """Bytes and flops of each way that no program can do without, if it works in chunks of 64.
+
+    Operands are read once and results are written once, log_a in float32. For each token and head with Q = 64, the
+    forward has 2·Q·P + 4·N·P flops and 2·Q·N more for each group of heads; the backward, which must compute
+    states and scores again, 4·Q·P + 10·N·P and 6·Q·N.
+
+    Args:
+        problem: its sizes.
+
+    Returns:
+        For each of `WAYS` (bytes, flops).
+    """
+    tokens = problem.batch * problem.length
+    rows, P, N = tokens * problem.heads, problem.head_dim, problem.state
+    item = problem.dtype.itemsize
+    decays, values, maps = 4 * rows, item * rows * P, item * 2 * tokens * N
+    forward = decays + 2 * values + maps, 2 * CHUNK_LEN * (rows * P + tokens * N) + 4 * rows * N * P
+    backward = 2 * decays + 3 * values + 2 * maps, CHUNK_LEN * (4 * rows * P + 6 * tokens * N) + 10 * rows * N * P
+    return dict(zip(WAYS, [forward, backward, tuple(map(sum, zip(forward, backward, strict=True)))], strict=True))
+
+
+def floor(problem: Problem, rates: Mapping[str, float]) -> dict[str, float]:
+    """Seconds that each way takes at least: those of its bytes, or those of its flops.
+
+    Args:
+        problem: its sizes.
+        rates: `copy` in bytes and `gemm` in flops a second, as measured.
+
+    Returns:
+        For each of `WAYS` the larger of the two.
+    """
+    return {way: max(size / rates["copy"], flops / rates["gemm"]) for way, (size, flops) in work(problem).items()}
+
+
 def speedups(entries: Mapping[str, Mapping]) -> dict[str, dict[str, float]]:
     """For each peer that was timed, and each way, its median over that of ours; a whole layer's over that of ours."""
-    medians = {name: _medians(entry) for name, entry in entries.items() if "seconds" in entry}
-    ours, layer = medians.pop(OURS, None), medians.pop(LAYER, None)
-    pairs = [(name, one, layer if name.endswith("whole layer") else ours) for name, one in medians.items()]
+    middle = {name: medians(entry["seconds"]) for name, entry in entries.items() if "seconds" in entry}
+    ours, layer = middle.pop(OURS, None), middle.pop(LAYER, None)
+    pairs = [(name, one, layer if name.endswith("whole layer") else ours) for name, one in middle.items()]
     return {name: {way: one[way] / mine[way] for way in WAYS} for name, one, mine in pairs if mine}
 
 
-def _medians(entry):
-    return {way: statistics.median(samples) for way, samples in entry["seconds"].items()}
-
-
 def targets(result: Mapping) -> list[dict[str, object]]:
-    """What is aimed at on an H200, and what was measured: `what`, `target`, `measured` (None if nothing was), `met`."""
-    contests, rows = {part["problem"]: part for part in result["contests"]}, []
-    for problem, way, least in [(one, way, {"forward": 2.5}.get(way, 2.0)) for one in LARGE for way in WAYS[:2]] + [
-        (FEW, "forward", 2.0)
-    ]:
-        measured = contests.get(problem, {}).get("speedups", {}).get(MAMBA, {}).get(way)
-        rows.append((f"{problem}, {way}: times as fast as mamba_ssm, at least", least, measured, 1))
+    """Bounds on an H200."""
+    parts, rows = {part["problem"]: part for part in result["contests"]}, []
+    bounds = [(problem, *bound) for problem in LARGE for bound in (("forward", 2.5), ("backward", 2.0))]
+    for problem, way, least in [*bounds, (FEW, "forward", 2.0)]:
+        measured = parts.get(problem, {}).get("speedups", {}).get(MAMBA, {}).get(way)
+        rows.append(at_least(f"{problem}, {way}: times as fast as mamba_ssm", least, measured))
     for problem in LARGE:
-        part = contests.get(problem, {"contestants": {}})
-        entries = part["contestants"]
-        seconds = entries.get(OURS, {}).get("seconds")
-        share = part["floor"]["forward"] / statistics.median(seconds["forward"]) if seconds else None
-        rows.append((f"{problem}, forward: fraction of the floor, at least", 0.4, share, 1))
-        peaks = [entries.get(name, {}).get("peak") for name in (OURS, MAMBA)]
-        share = peaks[0] / peaks[1] if all(peaks) else None
-        rows.append((f"{problem}: peak memory over that of mamba_ssm, at most", 0.5, share, -1))
+        part = parts.get(problem, {"contestants": {}})
+        mine, mamba = (part["contestants"].get(name, {}) for name in (OURS, MAMBA))
+        share = part["floor"]["forward"] / medians(mine["seconds"])["forward"] if "seconds" in mine else None
+        rows.append(at_least(f"{problem}, forward: fraction of the floor", 0.4, share))
+        share = mine["peak"] / mamba["peak"] if mine.get("peak") and mamba.get("peak") else None
+        rows.append(at_most(f"{problem}: peak memory over that of mamba_ssm", 0.5, share))
     for part in result["decode"]:
-        times = {
-            name: statistics.median(one["seconds"]) for name, one in part["contestants"].items() if "seconds" in one
-        }
-        ours = times.pop("ssd_step_triton_", None)
+        times = medians({name: one["seconds"] for name, one in part["contestants"].items() if "seconds" in one})
+        ours = times.pop(STEPS[0].name, None)
         ratio = min(times.values()) / ours if ours and times else None
-        rows.append((f"a step of decoding, batch {part['batch']}: times as fast as the best, at least", 1.0, ratio, 1))
-    return judged(rows)
+        rows.append(at_least(f"a step of decoding, batch {part['batch']}: times as fast as the best", 1.0, ratio))
+    return rows
 
 
-def table(result: Mapping) -> str:
-    """A result of `device.benchmark` for a terminal."""
-    lines = [result["note"]] if result["note"] else []
-    lines += [f"{key}: {value}" for key, value in (result["machine"] | result["device"]).items()]
+def sections(result: Mapping) -> Iterator[tuple[str, list]]:
+    """For `render`."""
+    if result["note"]:
+        yield result["note"], []
     rates = result["rates"]
-    lines.append(f"measured: copy {rates['copy'] / 1e12:.3g} TB/s, product {rates['gemm'] / 1e12:.3g} TFLOP/s")
+    yield f"measured: copy {rates['copy'] / 1e12:.3g} TB/s, product {rates['gemm'] / 1e12:.3g} TFLOP/s", []
     if result["tuned"]:
-        lines += ["", "Lines for TABLE in kernels/configs.py", *(f"  {one['line']}" for one in result["tuned"])]
+        yield "Lines for TABLE in fast/triton/configs.py", [(one["line"],) for one in result["tuned"]]
     for part in result["contests"]:
-        lines += ["", part["problem"], *_contest_lines(part)]
+        yield part["problem"], _comparison_rows(part)
     for part in result["decode"]:
-        lines += ["", f"{part['steps']} steps of decoding, batch {part['batch']}", *_step_lines(part)]
-    if result["targets"]:
-        lines += ["", *target_lines(result["targets"])]
-    return "\n".join([*lines, result["note"]] if result["note"] else lines)
+        yield f"{part['steps']} steps of decoding, batch {part['batch']}", _step_rows(part)
+    if result["note"]:
+        yield result["note"], []
 
 
-def _contest_lines(part: Mapping) -> Iterator[str]:
-    """One line for each contestant: median and fraction of the floor of each way, memory, and who is faster."""
-    yield f"  {'':{WIDTH}}" + "".join(f"{f'{way} ms (floor)':>22}" for way in WAYS) + "   peak MiB   error"
-    yield f"  {'floor':{WIDTH}}" + "".join(f"{1e3 * part['floor'][way]:15.3f}       " for way in WAYS)
+def _comparison_rows(part):
+    """Each implementation's medians and their fractions of the floor, memory, error, and who is faster."""
+    yield "", *(f"{way} ms (floor)" for way in WAYS), "peak MiB", "error"
+    yield "floor", *(f"{1e3 * part['floor'][way]:.3f}" for way in WAYS)
     for name, entry in part["contestants"].items():
         if "seconds" not in entry:
-            yield f"  {name:{WIDTH}}{_why(entry)}"
+            yield name, outcome(entry)
             continue
-        medians = _medians(entry)
-        times = "".join(f"{1e3 * medians[way]:15.3f} ({part['floor'][way] / medians[way]:4.0%})" for way in WAYS)
+        times = [f"{1e3 * one:.3f} ({part['floor'][way] / one:.0%})" for way, one in medians(entry["seconds"]).items()]
         memory = "unknown" if entry["peak"] is None else f"{entry['peak'] / 2**20:.0f}"
-        faster = part["speedups"].get(name, {}).values()
-        ratios = f"   ours are faster by {', '.join(f'{ratio:.2f}' for ratio in faster)}" if faster else ""
-        yield f"  {name:{WIDTH}}{times}{memory:>11}   {entry['error']:.0e}{ratios}"
+        ratios = [f"{ratio:.2f}" for ratio in part["speedups"].get(name, {}).values()]
+        faster = [f"ours are faster by {', '.join(ratios)}"] * bool(ratios)
+        yield name, *times, memory, f"{entry['error']:.0e}", *faster
 
 
-def _step_lines(part: Mapping) -> Iterator[str]:
-    """One line for each contestant."""
+def _step_rows(part):
     for name, entry in part["contestants"].items():
-        if "seconds" in entry:
-            yield f"  {name:{WIDTH}}{1e3 * statistics.median(entry['seconds']):15.3f} ms   error {entry['error']:.0e}"
-        else:
-            yield f"  {name:{WIDTH}}{_why(entry)}"
-
-
-def _why(entry):
-    """Why there is no time."""
-    return f"absent: {entry['absent']}" if "absent" in entry else f"not reported: error {entry['error']:.0e}"
+        cells = (
+            (milliseconds(entry["seconds"]), f"error {entry['error']:.0e}") if "seconds" in entry else (outcome(entry),)
+        )
+        yield name, *cells

@@ -9,13 +9,14 @@ import torch
 
 from smalearn.fast.triton import plan
 from smalearn.fast.triton.configs import TABLE, Config, config, padded
-from smalearn.lab.bench.device_problem import DeviceProblem
+from smalearn.lab.bench.device_report import title
+from smalearn.lab.bench.problem import Problem
 from smalearn.testing import relative_rms
 
 __all__ = ["candidates", "tune"]
 
 
-def candidates(problem: DeviceProblem) -> Iterator[list[Config]]:
+def candidates(problem: Problem) -> Iterator[list[Config]]:
     """Configurations of a launch, in lists of one chunk length each; few for a CPU, which only tries the search."""
     tiny = problem.device == "cpu"
     lengths, warps, stages = ((16, 32), (4,), (1,)) if tiny else ((32, 64, 128), (4, 8), (1, 2))
@@ -25,12 +26,12 @@ def candidates(problem: DeviceProblem) -> Iterator[list[Config]]:
 
 
 def tune(
-    problems: Sequence[DeviceProblem], form: Callable, sample: Callable[[Callable], float], rounds: int
+    problems: Sequence[Problem], form: Callable, sample: Callable[[Callable], float], rounds: int
 ) -> list[dict[str, object]]:
     """For each P, N and dtype the best configurations at the first problem that has them; `TABLE` keeps them.
 
-    For each chunk length first the walks are chosen by the forward, then the backward of chunks by both together.
-    What does not compile, or gives another answer, is passed over.
+    For each chunk length the forward chooses the configuration of the scan, then both together that of the chunks.
+    What does not compile, or gives another answer, is left out.
 
     Args:
         problems: sizes.
@@ -41,13 +42,13 @@ def tune(
     Returns:
         For each the `problem`, the `line` for `TABLE`, and `seconds` of forward and backward `before` and `after`.
     """
-    found = {}
+    tuned = {}
     for problem in problems:
         sizes = padded(problem.head_dim), padded(problem.state), problem.dtype
         key = plan.architecture(torch.empty(0, device=problem.device).device), *sizes
-        if key not in found:
-            found[key] = _tuned(key, problem, _Clock(key, problem, form, sample, rounds))
-    return list(found.values())
+        if key not in tuned:
+            tuned[key] = _tuned(key, problem, _Clock(key, problem, form, sample, rounds))
+    return list(tuned.values())
 
 
 class _Clock:
@@ -61,11 +62,11 @@ class _Clock:
         self.tolerance = 4 * torch.finfo(problem.dtype).eps
 
     def forward(self, pair):
-        """With configurations (walks, chunks)."""
+        """Seconds with configurations (scan, chunks)."""
         return self._seconds(pair, self._forward)
 
     def both(self, pair):
-        """Forward and backward."""
+        """Seconds of forward and backward."""
         return self._seconds(pair, lambda: torch.autograd.grad(self.form(*self.leaves)[0], self.leaves, self.dY))
 
     def _forward(self):
@@ -91,9 +92,9 @@ def _tuned(key, problem, clock):
     first = config(key[0], problem.head_dim, problem.state, problem.dtype)
     times = {first: clock.both(first)}
     for group in candidates(problem):
-        walk = min(group, key=lambda walk, group=group: clock.forward((walk, group[0])))
-        times |= {(walk, chunk): clock.both((walk, chunk)) for chunk in group}
+        scan = min(group, key=lambda scan, group=group: clock.forward((scan, group[0])))
+        times |= {(scan, chunk): clock.both((scan, chunk)) for chunk in group}
     best = min(times, key=times.get)
     TABLE[key] = best
     line = f"({key[0]!r}, {key[1]}, {key[2]}, {key[3]}): {best},"
-    return {"problem": str(problem), "line": line, "seconds": {"before": times[first], "after": times[best]}}
+    return {"problem": title(problem), "line": line, "seconds": {"before": times[first], "after": times[best]}}

@@ -1,16 +1,18 @@
 """The benchmark `masks`: products by structured masks beside the dense product, and growth of their time with T."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from smalearn.lab.bench.problem import judge
-from smalearn.lab.bench.timing import interleaved, machine, one_thread, seconds, slope
+from smalearn.lab.bench.report import at_least, at_most, medians, milliseconds, outcome, record
+from smalearn.lab.bench.timing import interleaved, slope, warm_seconds
 from smalearn.masks import CausalMask, DecayMask, FourierMask, Mask, SemiseparableMask, ToeplitzMask
 from smalearn.testing import random_tensors
 
-__all__ = ["FAMILIES", "benchmark", "growth", "operand", "race", "table", "targets"]
+__all__ = ["FAMILIES", "benchmark", "compare", "growth", "operand", "sections", "targets"]
 
 
 def _semiseparable(length: int) -> SemiseparableMask:
@@ -32,7 +34,7 @@ FAMILIES: dict[str, Callable[[int], Mask]] = {
     "Toeplitz": _toeplitz,
     "Fourier": FourierMask,
 }
-"""The mask of each contest for a given length, with parameters in float32."""
+"""Each mask for a given length, with parameters in float32."""
 
 FASTER = {"causal": 20, "decay": 20, "1-semiseparable": 10, "Toeplitz": 5, "Fourier": 5}
 EXPONENT = {"causal": 1.1, "decay": 1.1, "1-semiseparable": 1.1, "Toeplitz": 1.25, "Fourier": 1.25}
@@ -43,21 +45,22 @@ def benchmark(length: int = 4096, columns: int = 64, rounds: int = 31) -> dict[s
     """Run both parts, about a minute at the usual sizes: float32, one thread.
 
     Args:
-        length: T of the contests; the growth is measured from it to eight times as much.
+        length: T of the comparison; the growth is measured from it to eight times as much.
         columns: of the operand.
         rounds: samples of each time.
 
     Returns:
-        What is written as JSON: `command`, `machine`, `rounds`, `contests`, `growth`, `targets`.
+        See `record`, with the parts `contests` and `growth`.
     """
-    result = {"command": "smalearn bench masks", "machine": machine(), "rounds": rounds}
     lengths = [length * 2**k for k in range(4)]
-    with one_thread():
-        torch.empty(31 * 2**20, dtype=torch.uint8)  # the C library keeps blocks of sizes up to the largest one freed
-        result["contests"] = {name: race(build, length, columns, rounds) for name, build in FAMILIES.items()}
-        result["growth"] = {name: growth(build, lengths, columns, rounds) for name, build in FAMILIES.items()}
-    result["load_at_the_end"] = machine()["load"]
-    return result | {"targets": targets(result)}
+
+    def measure():
+        return {
+            "contests": {name: compare(build, length, columns, rounds) for name, build in FAMILIES.items()},
+            "growth": {name: growth(build, lengths, columns, rounds) for name, build in FAMILIES.items()},
+        }
+
+    return record("masks", rounds, measure, targets)
 
 
 def operand(mask: Mask, columns: int) -> torch.Tensor:
@@ -66,7 +69,7 @@ def operand(mask: Mask, columns: int) -> torch.Tensor:
     return torch.complex(real, imaginary) if mask.is_complex else real
 
 
-def race(build: Callable[[int], Mask], length: int, columns: int, rounds: int) -> dict[str, object]:
+def compare(build: Callable[[int], Mask], length: int, columns: int, rounds: int) -> dict[str, object]:
     """A mask's product beside a dense matrix that is already there, and beside torch's running sum.
 
     Returns:
@@ -77,15 +80,15 @@ def race(build: Callable[[int], Mask], length: int, columns: int, rounds: int) -
     x = operand(mask, columns)
     wide = torch.complex128 if mask.is_complex else torch.float64
     error, passed = judge([mask.matmul(x)], [mask.dense(wide) @ x.to(wide)])
-    found = {"length": length, "columns": columns, "error": error, "tolerated": passed}
+    result = {"length": length, "columns": columns, "error": error, "tolerated": passed}
     if not passed:
-        return found
+        return result
     L = mask.dense(x.dtype)
-    turns = _turns(structured=lambda: mask.matmul(x), dense=lambda: L @ x, cumsum=lambda: x.cumsum(-2))
-    samples = interleaved(turns, rounds)
-    medians = {name: statistics.median(times) for name, times in samples.items()}
-    speedups = {name: medians[name] / medians["structured"] for name in ("dense", "cumsum")}
-    return found | {"seconds": samples, "speedups": speedups}
+    runs = {"structured": lambda: mask.matmul(x), "dense": lambda: L @ x, "cumsum": lambda: x.cumsum(-2)}
+    samples = interleaved({name: partial(warm_seconds, run) for name, run in runs.items()}, rounds)
+    middle = medians(samples)
+    speedups = {name: middle[name] / middle["structured"] for name in ("dense", "cumsum")}
+    return result | {"seconds": samples, "speedups": speedups}
 
 
 def growth(build: Callable[[int], Mask], lengths: Sequence[int], columns: int, rounds: int) -> dict[str, object]:
@@ -95,66 +98,52 @@ def growth(build: Callable[[int], Mask], lengths: Sequence[int], columns: int, r
         `lengths`; `sweeps`, for each of three the `seconds` of `structured` and `clone` at each length and the
         `exponent` p of time ∝ clone^p; and `exponent`, their median.
     """
-    turns = {}
+    turns, sweeps = {}, []
     for length in lengths:
         mask = build(length)
         x = operand(mask, columns)
-        turns |= {
-            (name, length): turn
-            for name, turn in _turns(structured=lambda mask=mask, x=x: mask.matmul(x), clone=x.clone).items()
-        }
-    sweeps = []
+        turns["structured", length] = partial(warm_seconds, partial(mask.matmul, x))
+        turns["clone", length] = partial(warm_seconds, x.clone)
     for _ in range(3):
         samples = interleaved(turns, max(1, rounds // 3))
         times = {name: [samples[name, length] for length in lengths] for name in ("structured", "clone")}
-        ours, clone = ([statistics.median(one) for one in times[name]] for name in times)
-        sweeps.append({"seconds": times, "exponent": slope(clone, ours)})
+        structured, clone = (list(map(statistics.median, one)) for one in times.values())
+        sweeps.append({"seconds": times, "exponent": slope(clone, structured)})
     exponent = statistics.median(sweep["exponent"] for sweep in sweeps)
     return {"lengths": list(lengths), "sweeps": sweeps, "exponent": exponent}
 
 
-def _turns(**runs):
-    """For each run a turn that measures it, right after the same run once unmeasured.
-
-    Otherwise a short run would be measured by how much of the caches the turn before it has left.
-    """
-    return {name: lambda run=run: (run(), seconds(run))[1] for name, run in runs.items()}
-
-
 def targets(result: Mapping) -> list[dict[str, object]]:
-    """What is aimed at and what was measured: `what`, `target`, `measured` (None if not timed), `met`."""
-    rows = []
-    for name, contest in result["contests"].items():
-        measured = contest.get("speedups", {}).get("dense")
-        rows.append((f"{name}: times as fast as the dense product, at least", FASTER[name], measured, 1))
-    contest = result["contests"]["1-semiseparable"]
-    measured = 1 / contest["speedups"]["cumsum"] if "speedups" in contest else None
-    rows.append(("1-semiseparable: time over that of torch.cumsum, at most", CUMSUM, measured, -1))
-    for name, part in result["growth"].items():
-        rows.append((f"{name}: exponent of the time against clone, at most", EXPONENT[name], part["exponent"], -1))
+    """Bounds on speedups and exponents."""
+    ratios = {name: part.get("speedups", {}) for name, part in result["contests"].items()}
+    cumsum = ratios["1-semiseparable"].get("cumsum")
     return [
-        {"what": what, "target": target, "measured": value, "met": value is not None and sign * value >= sign * target}
-        for what, target, value, sign in rows
+        *(
+            at_least(f"{name}: times as fast as the dense product", FASTER[name], one.get("dense"))
+            for name, one in ratios.items()
+        ),
+        at_most("1-semiseparable: time over that of torch.cumsum", CUMSUM, cumsum and 1 / cumsum),
+        *(
+            at_most(f"{name}: exponent of the time against clone", EXPONENT[name], part["exponent"])
+            for name, part in result["growth"].items()
+        ),
     ]
 
 
-def table(result: Mapping) -> str:
-    """A result of `benchmark` for a terminal."""
-    lines = [f"{key}: {value}" for key, value in result["machine"].items()] + [""]
-    for name, contest in result["contests"].items():
-        start = f"{name:16} T = {contest['length']}, {contest['columns']} columns   error {contest['error']:.0e}   "
-        if "seconds" not in contest:
-            lines.append(f"{start}not reported")
+def sections(result: Mapping) -> Iterator[tuple[str, list]]:
+    """For `render`."""
+    rows = []
+    for name, part in result["contests"].items():
+        sizes = f"T = {part['length']}, {part['columns']} columns"
+        if "seconds" not in part:
+            rows.append((name, sizes, outcome(part)))
             continue
-        times = {key: 1e3 * statistics.median(value) for key, value in contest["seconds"].items()}
-        shown = ", ".join(f"{key} {value:.2f} ms" for key, value in times.items())
-        lines.append(f"{start}{shown}   faster than dense by {contest['speedups']['dense']:.1f}")
-    lines += [""]
+        times = [f"{key} {milliseconds(samples)}" for key, samples in part["seconds"].items()]
+        faster = f"faster than dense by {part['speedups']['dense']:.1f}"
+        rows.append((name, sizes, f"error {part['error']:.0e}", *times, faster))
+    yield "Products", rows
+    rows = []
     for name, part in result["growth"].items():
-        sweeps = ", ".join(f"{sweep['exponent']:.2f}" for sweep in part["sweeps"])
-        lines.append(f"{name:16} time ∝ clone^p, T = {part['lengths'][0]} to {part['lengths'][-1]}: p = {sweeps}")
-    lines += ["", "Targets"]
-    for row in result["targets"]:
-        measured = "unknown" if row["measured"] is None else f"{row['measured']:.2f}"
-        lines.append(f"  {'met   ' if row['met'] else 'MISSED'} {row['what']} {row['target']:.3g}: {measured}")
-    return "\n".join(lines)
+        exponents = ", ".join(f"{sweep['exponent']:.2f}" for sweep in part["sweeps"])
+        rows.append((name, f"time ∝ clone^p, T = {part['lengths'][0]} to {part['lengths'][-1]}: p = {exponents}"))
+    yield "Growth", rows

@@ -1,51 +1,17 @@
-"""What a contest asks for: seeded inputs, the right answer, and how far from it an answer may be."""
+"""What a benchmark asks for: seeded inputs, the right answer, and how far from it an answer may be."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from smalearn.linear_attention import linear_attention_recurrent
-from smalearn.ssd import ssd_recurrent
-from smalearn.testing import TOLERANCE, random_tensors, relative_rms
+from smalearn.testing import TOLERANCE, relative_rms
 
-__all__ = ["DECAYS", "Problem", "SSDProblem", "job", "judge"]
+__all__ = ["DECAYS", "Problem", "judge", "recurrence"]
 
 SEGMENT = 64  # tokens of the oracle between two states that its backward keeps
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Causal linear attention in float32, batch 1, with or without a decay per token, with or without its gradients."""
-
-    length: int = 2048
-    heads: int = 8
-    features: int = 64
-    head_dim: int = 64
-    decay: bool = True
-    backward: bool = False
-
-    @property
-    def kind(self) -> str:
-        """What a contestant must be able to do."""
-        return "one decay per token" if self.decay else "no decay"
-
-    def __str__(self) -> str:
-        return f"{'forward + backward' if self.backward else 'forward'}, {self.kind}"
-
-    def inputs(self) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-        """Q, K (1, heads, T, N), V (1, heads, T, P), log_a (1, heads, T) or None; and dY (1, heads, T, P)."""
-        rows = (1, self.heads, self.length)
-        sizes = (self.features, self.features, self.head_dim, self.head_dim)
-        Q, K, V, dY, gate = random_tensors([*((*rows, size) for size in sizes), rows], dtype=torch.float32)
-        return [Q * self.features**-0.5, K, V, DECAYS["gate"](gate) if self.decay else None], dY
-
-    def oracle(self) -> list[torch.Tensor]:
-        """Y, and for a backward the gradients of Q, K, V and log_a: the recurrence in float64."""
-        return _oracle(self, linear_attention_recurrent)
-
 
 DECAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gate": lambda z: F.logsigmoid(z + 3),
@@ -58,66 +24,101 @@ DECAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @dataclass(frozen=True)
-class SSDProblem:
-    """State space duality in float32, batch 1, all heads with the same B and C, with or without its gradients."""
+class Problem:
+    """State space duality Y of (X, log_a, B, C); with B and C of every head, linear attention of (C, B, X, log_a).
+
+    Args:
+        length: T.
+        heads: how many.
+        head_dim: P.
+        state: N.
+        decay: a name of `DECAYS`, or None for no decay.
+        backward: whether the gradients are asked for, too.
+        shared: whether all heads have the same B and C.
+        views: whether operands are views of tensors (batch, T, heads, ...), as projections give them.
+        batch: sequences.
+        dtype: of X, B and C; log_a is float32.
+        device: as torch names it.
+        seed: of the draw.
+    """
 
     length: int = 2048
     heads: int = 24
     head_dim: int = 64
     state: int = 128
-    decay: str = "gate"
+    decay: str | None = "gate"
     backward: bool = False
-
-    kind: ClassVar[str] = "one decay per token"
+    shared: bool = True
+    views: bool = False
+    batch: int = 1
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    seed: int = 0
 
     def __str__(self) -> str:
-        sizes = f"T = {self.length}, {self.heads} heads, P = {self.head_dim}, N = {self.state}"
-        return f"{sizes}: {'forward + backward' if self.backward else 'forward'}"
+        way = "forward + backward" if self.backward else "forward"
+        if not self.shared:
+            return f"{way}, {'one decay per token' if self.decay else 'no decay'}"
+        return f"T = {self.length}, {self.heads} heads, P = {self.head_dim}, N = {self.state}: {way}"
 
-    def inputs(self) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """X (1, heads, T, P), log_a (1, heads, T), B, C (1, 1, T, N); and dY (1, heads, T, P)."""
-        rows = (1, self.heads, self.length)
-        maps = (1, 1, self.length, self.state)
-        shapes = [(*rows, self.head_dim), (*rows, self.head_dim), rows, maps, maps]
-        X, dY, z, B, C = random_tensors(shapes, dtype=torch.float32)
-        return [X, DECAYS[self.decay](z), B, C * self.state**-0.5], dY
+    def sizes(self) -> dict[str, object]:
+        """The sizes, as records name them."""
+        if not self.shared:
+            names = {"length": self.length, "heads": self.heads, "features": self.state, "head_dim": self.head_dim}
+            return names | {"decay": self.decay is not None, "backward": self.backward}
+        return {name: getattr(self, name) for name in ("length", "heads", "head_dim", "state", "decay", "backward")}
+
+    def inputs(self) -> tuple[list[torch.Tensor | None], torch.Tensor]:
+        """X (batch, heads, T, P), log_a (batch, heads, T) or None, B, C (batch, heads or 1, T, N); and dY like X."""
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        maps = (1 if self.shared else self.heads, self.state)
+
+        def drawn(*sizes, dtype=self.dtype):
+            shape = self.batch, self.length, *sizes
+            return torch.randn(shape, generator=generator, device=self.device, dtype=dtype)
+
+        X, dY, B, C = (drawn(*sizes) for sizes in 2 * [(self.heads, self.head_dim)] + 2 * [maps])
+        log_a = DECAYS[self.decay](drawn(self.heads, dtype=torch.float32)) if self.decay else None
+        turned = [x if x is None else x.transpose(1, 2) for x in (X, log_a, B, C.mul_(self.state**-0.5), dY)]
+        *operands, dY = turned if self.views else [x if x is None else x.contiguous() for x in turned]
+        return operands, dY
 
     def oracle(self) -> list[torch.Tensor]:
-        """Y, and for a backward the gradients of X, log_a, B and C: the recurrence in float64."""
-        return _oracle(self, ssd_recurrent)
+        """Y, and for a backward the gradients of the operands: the recurrence in float64.
+
+        It goes by segments, because a backward through all states would not fit the memory.
+        """
+        operands, dY = self.inputs()
+        parts = [
+            [x if x is None else x[:, :, start : start + SEGMENT].double() for x in (*operands, dY)]
+            for start in range(0, self.length, SEGMENT)
+        ]
+        outputs, states = [], [None]
+        for *segment, _ in parts:
+            y, state = _recurrent(*segment, states[-1])
+            outputs.append(y)
+            states.append(state)
+        if not self.backward:
+            return [torch.cat(outputs, 2)]
+        dstate = states[0] = torch.zeros_like(states.pop())
+        gradients = []
+        for (*segment, dy), state in zip(reversed(parts), reversed(states), strict=True):
+            leaves = [None if x is None else x.detach().requires_grad_() for x in (*segment, state)]
+            present = [x for x in leaves if x is not None]
+            *grads, dstate = torch.autograd.grad(_recurrent(*leaves), present, (dy, dstate))
+            gradients.append(grads)
+        return [torch.cat(outputs, 2), *(torch.cat(grads[::-1], 2) for grads in zip(*gradients, strict=True))]
 
 
-def _oracle(problem, form):
-    """What a recurrent form answers in float64, by segments: a backward through all states would not fit the memory."""
-    arguments, dY = problem.inputs()
-    parts = list(zip(*(x.double().split(SEGMENT, 2) for x in (*arguments, dY) if x is not None), strict=True))
-    outputs, states = [], [None]
-    for *inputs, _ in parts:
-        y, state = form(*inputs, initial_state=states[-1])
-        outputs.append(y)
-        states.append(state)
-    if not problem.backward:
-        return [torch.cat(outputs, 2)]
-    dstate = states[0] = torch.zeros_like(states.pop())
-    gradients = []
-    for (*inputs, dy), state in zip(reversed(parts), reversed(states), strict=True):
-        leaves = [x.detach().requires_grad_() for x in (*inputs, state)]
-        *found, dstate = torch.autograd.grad(form(*leaves[:-1], initial_state=leaves[-1]), leaves, (dy, dstate))
-        gradients.append(found)
-    return [torch.cat(outputs, 2), *(torch.cat(found[::-1], 2) for found in zip(*gradients, strict=True))]
+def _recurrent(X, log_a, B, C, state):
+    return linear_attention_recurrent(C, B, X, log_a, initial_state=state)
 
 
-def job(run: Callable, arguments: Sequence[torch.Tensor | None], dY: torch.Tensor) -> Callable[[bool], list]:
-    """A function of `backward` that computes Y, and the gradients of all tensors too if it is true."""
-    arguments = [None if x is None else x.detach().requires_grad_() for x in arguments]
-    leaves = [x for x in arguments if x is not None]
-
-    def compute(backward: bool) -> list[torch.Tensor]:
-        with torch.set_grad_enabled(backward):
-            Y = run(*arguments)
-        return [Y.detach(), *(torch.autograd.grad(Y, leaves, dY) if backward else ())]
-
-    return compute
+def recurrence(
+    X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Y of the recurrence: the definition that every implementation is compared with."""
+    return _recurrent(X, log_a, B, C, state)[0]
 
 
 def judge(answers: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> tuple[float, bool]:

@@ -1,123 +1,129 @@
-"""The benchmark `ssd`: contests with peers, accuracy under strong decays, growth, memory, and what a step costs."""
+"""The benchmark `ssd`: times beside peers, accuracy under strong decays, growth, memory, and what a step costs."""
 
-import contextlib
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from smalearn import fast
 from smalearn.fast import ssd_step_
-from smalearn.lab.bench.contestants import Contestant
-from smalearn.lab.bench.parts import (
-    contest_lines,
+from smalearn.lab.bench.implementation import (
+    Implementation,
+    Run,
+    compare,
+    comparison_rows,
     growth,
     growth_line,
-    judged,
     memory,
-    memory_lines,
-    race,
-    target_lines,
+    memory_section,
+    processes,
 )
-from smalearn.lab.bench.problem import DECAYS, SSDProblem, job, judge
-from smalearn.lab.bench.ssd_contestants import CONTESTANTS
-from smalearn.lab.bench.timing import answers_of, interleaved, machine, one_thread, process, seconds
+from smalearn.lab.bench.peers import SSD
+from smalearn.lab.bench.problem import DECAYS, Problem, judge
+from smalearn.lab.bench.report import at_least, at_most, medians, milliseconds, record
+from smalearn.lab.bench.timing import interleaved, one_thread, seconds
 from smalearn.testing import random_tensors, relative_rms
 
-__all__ = ["PROBLEMS", "accuracy", "benchmark", "decode", "efficiency", "layouts", "multiply_adds", "table", "targets"]
+__all__ = [
+    "PROBLEMS",
+    "accuracy",
+    "benchmark",
+    "decode",
+    "efficiency",
+    "layouts",
+    "multiply_adds",
+    "sections",
+    "targets",
+]
 
 PROBLEMS = (
-    SSDProblem(),
-    SSDProblem(length=3008, heads=8, head_dim=32, state=64),
-    SSDProblem(length=16384, heads=8, head_dim=64, state=64),
+    Problem(),
+    Problem(length=3008, heads=8, head_dim=32, state=64),
+    Problem(length=16384, heads=8, head_dim=64, state=64),
 )
 LENGTHS = tuple(2**k for k in range(12, 17))
 GEMM = 2048
-SPEEDUPS = ((1.8, 2.1), (2.2, 2.3), (2.4, 4.0))  # of each problem: forward, forward + backward
-FAST = CONTESTANTS[0].name
+SPEEDUPS = (1.8, 2.1, 2.2, 2.3, 2.4, 4.0)  # of each problem: forward, forward + backward
+FAST = SSD[0].name
 PARTS = ("Y", "dX", "dlog_a", "dB", "dC")
 
 
 def benchmark(
-    problems: Sequence[SSDProblem] = PROBLEMS, lengths: Sequence[int] = LENGTHS, rounds: int = 31
+    problems: Sequence[Problem] = PROBLEMS, lengths: Sequence[int] = LENGTHS, rounds: int = 31
 ) -> dict[str, object]:
     """Run all parts, about ten minutes at the usual sizes.
 
     Args:
-        problems: three sizes of the contests. The first one's are also those of the efficiency, the decoding and the
+        problems: three sizes to compare. The first one's are also those of the efficiency, the decoding and the
             layouts, and the memory is measured at the first and the last.
         lengths: where the growth is measured.
         rounds: samples of each time.
 
     Returns:
-        What is written as JSON: `command`, `machine`, `rounds`, `contests`, `accuracy`, `growth`, `memory`,
-        `efficiency`, `decode`, `layouts`, `targets`.
+        See `record`, with the parts `contests`, `accuracy`, `growth`, `memory`, `efficiency`, `decode`, `layouts`.
     """
     first, last = problems[0], problems[-1]
     short = replace(last, heads=max(1, last.heads // 2))
-    result = {
-        "command": "smalearn bench ssd",
-        "machine": machine(),
-        "rounds": rounds,
-        "contests": race(
-            [replace(one, backward=way) for one in problems for way in (False, True)], CONTESTANTS, rounds
-        ),
-        "accuracy": accuracy(replace(short, length=min(512, short.length), backward=True), CONTESTANTS),
-        "growth": growth(CONTESTANTS[0], [replace(short, length=length) for length in lengths], max(1, rounds // 3)),
-        "memory": [memory(problem, CONTESTANTS) for problem in (first, last)],
-        "efficiency": efficiency(first, rounds),
-        "decode": [decode(first, batch, rounds) for batch in (1, 8)],
-        "layouts": [layouts(replace(first, backward=way), rounds) for way in (False, True)],
-        "load_at_the_end": machine()["load"],
-    }
-    return result | {"targets": targets(result)}
+    both = [replace(one, backward=way) for one in problems for way in (False, True)]
+
+    def measure():
+        return {
+            "contests": compare(both, SSD, rounds),
+            "accuracy": accuracy(replace(short, length=min(512, short.length)), SSD),
+            "growth": growth(SSD[0], [replace(short, length=length) for length in lengths], max(1, rounds // 3)),
+            "memory": [memory(problem, SSD) for problem in (first, last)],
+            "efficiency": efficiency(first, rounds),
+            "decode": [decode(first, batch, rounds) for batch in (1, 8)],
+            "layouts": [layouts(replace(first, backward=way), rounds) for way in (False, True)],
+        }
+
+    return record("ssd", rounds, measure, targets)
 
 
-def accuracy(problem: SSDProblem, contestants: Sequence[Contestant]) -> dict[str, object]:
+def accuracy(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
     """Relative RMS errors against the recurrence in float64, for every kind of decay.
 
     Returns:
-        `length`, and `errors`: decay -> contestant -> error of Y, dX, dlog_a, dB and dC, None for NaN or infinity.
+        `length`, and `errors`: decay -> implementation -> error of Y, dX, dlog_a, dB and dC, None if not finite.
     """
     errors = {}
-    with contextlib.ExitStack() as stack:
-        processes = {contestant.name: stack.enter_context(process()) for contestant in contestants}
+    with processes([one.name for one in implementations]) as start:
         for decay in DECAYS:
-            asked = replace(problem, decay=decay, backward=True)
-            expected, errors[decay] = asked.oracle(), {}
-            for contestant in contestants:
-                answers = answers_of(contestant, asked, processes[contestant.name])
-                if not isinstance(answers, str):
-                    found = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
-                    finite = [error if math.isfinite(error) else None for error in found]
-                    errors[decay][contestant.name] = dict(zip(PARTS, finite, strict=True))
+            decayed = replace(problem, decay=decay, backward=True)
+            expected, errors[decay] = decayed.oracle(), {}
+            for one in implementations:
+                try:
+                    answers = map(torch.from_numpy, start[one.name](one, decayed).answers())
+                except ImportError:
+                    continue
+                found = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
+                finite = [error if math.isfinite(error) else None for error in found]
+                errors[decay][one.name] = dict(zip(PARTS, finite, strict=True))
     return {"length": problem.length, "errors": errors}
 
 
-def multiply_adds(problem: SSDProblem) -> int:
-    """Of a forward in chunks of 32, all heads with the same B and C; see `fast.cpu.ssd_cpu`."""
+def multiply_adds(problem: Problem) -> int:
+    """Multiply-adds of a forward in chunks of 32, all heads with the same B and C; see `fast.cpu.ssd_cpu`."""
     heads = problem.heads * (32 * problem.head_dim + 2 * problem.state * problem.head_dim)
     return problem.length * (heads + 32 * problem.state)
 
 
-def efficiency(problem: SSDProblem, rounds: int) -> dict[str, object]:
-    """The multiply-adds a second of the forward, beside those of a square matrix product.
+def efficiency(problem: Problem, rounds: int) -> dict[str, object]:
+    """Multiply-adds a second of the forward and of a square matrix product.
 
     Returns:
         `problem`, `gemm`, the size of the square matrices, `seconds` of both, and `fraction`, the rate of the first
         over that of the second.
     """
-    forward = CONTESTANTS[0].job(problem)
     left, right = random_tensors([(GEMM, GEMM)] * 2, dtype=torch.float32)
-    times = _race_in_place({FAST: lambda: forward(False), "product": lambda: left @ right}, rounds)
-    spent = {name: statistics.median(one) for name, one in times.items()}
+    times = _timed({FAST: Run(SSD[0], problem).once, "product": lambda: left @ right}, rounds)
+    spent = medians(times)
     fraction = multiply_adds(problem) / spent[FAST] * spent["product"] / GEMM**3
     return {"problem": str(problem), "gemm": GEMM, "seconds": times, "fraction": fraction}
 
 
-def decode(problem: SSDProblem, batch: int, rounds: int) -> dict[str, object]:
+def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
     """One step of decoding in place, beside the same step as two einsums.
 
     Returns:
@@ -131,9 +137,9 @@ def decode(problem: SSDProblem, batch: int, rounds: int) -> dict[str, object]:
     expected = _einsum_step(*(one.double() for one in (*inputs, H)))
     mine, theirs = H.clone(), _einsum_step(*inputs, H)
     error, passed = judge([ssd_step_(*inputs, mine), mine, *theirs], [*expected, *expected])
-    found = {"batch": batch, "error": error, "tolerated": passed}
+    result = {"batch": batch, "error": error, "tolerated": passed}
     if not passed:
-        return found
+        return result
 
     def einsum_steps():
         state = H
@@ -144,9 +150,7 @@ def decode(problem: SSDProblem, batch: int, rounds: int) -> dict[str, object]:
         for _ in range(20):
             ssd_step_(*inputs, mine)
 
-    times = _race_in_place({"ssd_step_": steps_in_place, "einsum": einsum_steps}, rounds)
-    ours, others = (statistics.median(one) for one in times.values())
-    return found | {"seconds": times, "ratio": ours / others}
+    return result | _pair({"ssd_step_": steps_in_place, "einsum": einsum_steps}, rounds)
 
 
 def _einsum_step(x, log_a, B, C, state):
@@ -155,80 +159,76 @@ def _einsum_step(x, log_a, B, C, state):
     return torch.einsum("...pn,...n->...p", state, C.expand(*x.shape[:-1], -1)), state
 
 
-def layouts(problem: SSDProblem, rounds: int) -> dict[str, object]:
+def layouts(problem: Problem, rounds: int) -> dict[str, object]:
     """Views of tensors (batch, T, heads, ...), as projections give them, beside contiguous ones with heads first.
 
     Returns:
         `problem`, `seconds` of both, and `ratio`, that of the views over that of the contiguous.
     """
-    arguments, dY = problem.inputs()
-    views = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (*arguments, dY)]
-    heads_first = job(lambda *x: fast.ssd(*x)[0], arguments, dY)
-    time_first = job(lambda *x: fast.ssd(*x)[0], views[:-1], views[-1])
-    runs = {"views": lambda: time_first(problem.backward), "contiguous": lambda: heads_first(problem.backward)}
-    times = _race_in_place(runs, rounds)
-    ratio = statistics.median(times["views"]) / statistics.median(times["contiguous"])
-    return {"problem": str(problem), "seconds": times, "ratio": ratio}
+    runs = {"views": Run(SSD[0], replace(problem, views=True)).once, "contiguous": Run(SSD[0], problem).once}
+    return {"problem": str(problem)} | _pair(runs, rounds)
 
 
-def _race_in_place(runs, rounds):
-    """Samples of each run, interleaved, in this process; the first of each is not counted."""
-    turns = {name: lambda run=run: seconds(run) for name, run in runs.items()}
+def _pair(runs, rounds):
+    """The `seconds` of two runs, and their `ratio`."""
+    times = _timed(runs, rounds)
+    first, second = medians(times).values()
+    return {"seconds": times, "ratio": first / second}
+
+
+def _timed(runs, rounds):
+    """Samples of each run, interleaved, in this process; the first of each does not count."""
+    turns = {name: partial(seconds, run) for name, run in runs.items()}
     with one_thread():
         interleaved(turns, 1)
         return interleaved(turns, rounds)
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
-    """What is aimed at and what was measured: `what`, `target`, `measured` (None if nothing was), `met`.
-
-    The fast one counts, in a contest against its fastest peer.
-    """
+    """Bounds for the fast one, beside its fastest peer."""
     rows = []
-    for part, target in zip(result["contests"], sum(SPEEDUPS, ()), strict=True):
+    for part, target in zip(result["contests"], SPEEDUPS, strict=True):
         best = min(part["speedups"].get(FAST, {}).values(), default=None)
-        rows.append((f"{part['problem']}: times as fast as the best peer, at least", target, best, 1))
-    errors = [error for found in result["accuracy"]["errors"].values() for error in found[FAST].values()]
-    rows.append(("largest error under any decay, at most", 2e-6, None if None in errors else max(errors), -1))
+        rows.append(at_least(f"{part['problem']}: times as fast as the best peer", target, best))
+    errors = [error for one in result["accuracy"]["errors"].values() for error in one[FAST].values()]
+    rows.append(at_most("largest error under any decay", 2e-6, None if None in errors else max(errors)))
     for clock in ("against T", "against clone"):
-        exponent = result["growth"]["exponents"][clock]
-        rows.append((f"exponent of the forward's time {clock}, at most", 1.1, exponent, -1))
+        rows.append(at_most(f"exponent of the forward's time {clock}", 1.1, result["growth"]["exponents"][clock]))
     for part in result["memory"]:
         peak = part["bytes"][FAST]["peak"]
-        share = None if peak is None else peak / part["unit"]
-        rows.append((f"peak of forward + backward over the bytes of X, T = {part['length']}, at most", 6, share, -1))
+        what = f"peak of forward + backward over the bytes of X, T = {part['length']}"
+        rows.append(at_most(what, 6, None if peak is None else peak / part["unit"]))
     part = result["efficiency"]
-    rows.append((f"rate over that of a product of size {part['gemm']}, at least", 0.55, part["fraction"], 1))
+    rows.append(at_least(f"rate over that of a product of size {part['gemm']}", 0.55, part["fraction"]))
     for part in result["decode"]:
-        rows.append((f"step over einsum step, batch {part['batch']}, at most", 0.6, part.get("ratio"), -1))
+        rows.append(at_most(f"step over einsum step, batch {part['batch']}", 0.6, part.get("ratio")))
     for part in result["layouts"]:
-        rows.append((f"time-first views over heads first, {part['problem']}, at most", 1.1, part["ratio"], -1))
-    return judged(rows)
+        rows.append(at_most(f"time-first views over heads first, {part['problem']}", 1.1, part["ratio"]))
+    return rows
 
 
-def table(result: Mapping) -> str:
-    """A result of `benchmark` for a terminal."""
-    lines = [f"{key}: {value}" for key, value in result["machine"].items()]
+def sections(result: Mapping) -> Iterator[tuple[str, list]]:
+    """For `render`."""
     for part in result["contests"]:
-        lines += ["", part["problem"], *contest_lines(part)]
-    lines += ["", *_accuracy_lines(result["accuracy"]), "", growth_line(result["growth"])]
-    for part in result["memory"]:
-        lines += ["", *memory_lines(part)]
-    lines += ["", *map(_pair_line, [result["efficiency"], *result["decode"], *result["layouts"]])]
-    return "\n".join([*lines, "", *target_lines(result["targets"])])
+        yield part["problem"], comparison_rows(part)
+    part = result["accuracy"]
+    yield f"Relative errors against float64, T = {part['length']}", _accuracy_rows(part["errors"])
+    yield growth_line(result["growth"]), []
+    yield from map(memory_section, result["memory"])
+    pairs = [result["efficiency"], *result["decode"], *result["layouts"]]
+    yield "Medians, both in one process", [_pair_row(part) for part in pairs]
 
 
-def _pair_line(part):
-    """The two medians of a comparison."""
+def _accuracy_rows(errors):
+    """One row for each decay and implementation."""
+    yield "", "", *PARTS
+    for decay, found in errors.items():
+        for name, parts in found.items():
+            yield decay, name, *("NaN" if error is None else f"{error:.1e}" for error in parts.values())
+
+
+def _pair_row(part):
+    """The two medians."""
     what = part.get("problem", f"20 steps of decoding, batch {part.get('batch')}")
-    times = [f"{name} {1e3 * statistics.median(one):.2f} ms" for name, one in part.get("seconds", {}).items()]
-    return f"{what}: {', '.join(times) or 'not reported'}"
-
-
-def _accuracy_lines(part):
-    """One line for each decay and contestant."""
-    yield f"Relative errors against float64, T = {part['length']}{''.join(f'{name:>10}' for name in PARTS)}"
-    for decay, found in part["errors"].items():
-        for name, errors in found.items():
-            shown = "".join(f"{'NaN' if error is None else f'{error:.1e}':>10}" for error in errors.values())
-            yield f"  {decay:27}{name:31}{shown}"
+    times = [f"{name} {milliseconds(samples)}" for name, samples in part.get("seconds", {}).items()]
+    return what, ", ".join(times) or "not reported"

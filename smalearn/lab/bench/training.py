@@ -2,24 +2,27 @@
 
 import copy
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn.lab.bench.problem import SSDProblem, job, judge
-from smalearn.lab.bench.timing import SHORT, interleaved, machine, one_thread, seconds, slope
+from smalearn.lab.bench.implementation import Implementation, Run
+from smalearn.lab.bench.problem import Problem, judge
+from smalearn.lab.bench.report import milliseconds, record
+from smalearn.lab.bench.timing import interleaved, slope, warm_seconds
 from smalearn.linear_attention import linear_attention_recurrent
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel, SoftmaxAttention
 from smalearn.ssm import ssm_scan
 
-__all__ = ["MODELS", "ROUTES", "STATES", "benchmark", "growth", "quartiles", "steps", "table"]
+__all__ = ["MODELS", "ROUTES", "STATES", "benchmark", "growth", "quartiles", "sections", "steps"]
 
 STATES = (16, 32, 64, 128, 256)
-PROBLEM = SSDProblem(length=1024, heads=2, head_dim=64, backward=True)
-TRIED = 16  # tokens of the text on which a model must be right
+PROBLEM = Problem(length=1024, heads=2, head_dim=64, backward=True)
+TRIED = 16  # tokens of the sequence on which a model must be right
 WORDS = 64  # of the vocabulary
 
 Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -41,11 +44,11 @@ ROUTES: dict[str, Form] = {
     "selective scan": _scan,
     "selective loop": lambda X, log_a, B, C: linear_attention_recurrent(C, B, X, _gate(X, log_a, B))[0],
 }
-"""The same function three times. Only SSD makes use of it that the decays of a head are one."""
+"""One function in three forms. Only SSD uses that the decays of a head are one."""
 
 
 class FusedAttention(SoftmaxAttention):
-    """Softmax attention trained by PyTorch's own fused form, the best rival there is; `step` is as it was."""
+    """Softmax attention trained by PyTorch's own fused form, the fastest alternative; `step` is inherited."""
 
     def forward(self, x):
         """Outputs (..., T, D) for x (..., T, D)."""
@@ -55,7 +58,7 @@ class FusedAttention(SoftmaxAttention):
 
 
 class ScannedMamba1(Mamba1):
-    """Mamba trained by the associative scan in place of the loop; `step` is as it was."""
+    """Mamba trained by the associative scan in place of the loop; `step` is inherited."""
 
     def forward(self, x):
         """Outputs (..., T, D) for x (..., T, D)."""
@@ -69,8 +72,8 @@ class ScannedMamba1(Mamba1):
 def _transformer(dim: int) -> list[Block]:
     """One block for two of Mamba-2: its MLP is as wide as gives both the same number of parameters."""
     heads = max(1, dim // 64)
-    left = 2 * _parameters(_mamba2(dim)[0]) - _parameters(Block(FusedAttention(dim, heads)))
-    return [Block(FusedAttention(dim, heads), mlp=round((left - 2 * dim) / (2 * dim + 1)))]
+    budget = 2 * _parameters(_mamba2(dim)[0]) - _parameters(Block(FusedAttention(dim, heads)))
+    return [Block(FusedAttention(dim, heads), mlp=round((budget - 2 * dim) / (2 * dim + 1)))]
 
 
 def _mamba2(dim: int) -> list[Block]:
@@ -88,10 +91,10 @@ MODELS: dict[str, Callable[[int], list[Block]]] = {
 
 
 def benchmark(
-    problem: SSDProblem = PROBLEM,
+    problem: Problem = PROBLEM,
     states: Sequence[int] = STATES,
     dim: int = 128,
-    texts: tuple[int, int] = (2, 512),
+    batch: tuple[int, int] = (2, 512),
     rounds: int = 21,
 ) -> dict[str, object]:
     """Run both parts, two to three minutes at the usual sizes: float32, one thread.
@@ -100,21 +103,20 @@ def benchmark(
         problem: of the growth, whatever its state.
         states: N of the growth.
         dim: D of the models.
-        texts: how many, and how long, in a step of training.
+        batch: number and length of the sequences of a training step.
         rounds: samples of each time.
 
     Returns:
-        What is written as JSON: `command`, `machine`, `rounds`, `growth`, `steps`, and no `targets`.
+        See `record`, with the parts `growth` and `steps`, and no `targets`.
     """
-    result = {"command": "smalearn bench training", "machine": machine(), "rounds": rounds}
-    with one_thread():
-        torch.empty(31 * 2**20, dtype=torch.uint8)  # the C library keeps blocks of sizes up to the largest one freed
-        result["growth"] = growth(problem, states, rounds)
-        result["steps"] = steps(dim, texts, rounds)
-    return result | {"load_at_the_end": machine()["load"], "targets": []}
+
+    def measure():
+        return {"growth": growth(problem, states, rounds), "steps": steps(dim, batch, rounds)}
+
+    return record("training", rounds, measure, lambda _: [])
 
 
-def growth(problem: SSDProblem, states: Sequence[int], rounds: int) -> dict[str, object]:
+def growth(problem: Problem, states: Sequence[int], rounds: int) -> dict[str, object]:
     """Time of a forward and backward against N by each of the routes.
 
     Returns:
@@ -122,45 +124,44 @@ def growth(problem: SSDProblem, states: Sequence[int], rounds: int) -> dict[str,
         tolerance at every N the `seconds`, for each N a list, and the `slopes`: p of time ∝ N^p, for every round.
     """
     turns, errors, wrong = {}, {name: [] for name in ROUTES}, set()
-    for state in states:
-        one = replace(problem, state=state, backward=True)
-        (arguments, dY), expected = one.inputs(), one.oracle()
+    for one in (replace(problem, state=state, backward=True) for state in states):
+        expected = one.oracle()
         for name, form in ROUTES.items():
-            compute = job(form, arguments, dY)
-            error, passed = judge(compute(True), expected)
+            run = Run(Implementation(name, lambda form=form: form), one)
+            error, passed = judge(run.both(), expected)
             errors[name].append(error)
             wrong |= set() if passed else {name}
-            turns[name, state] = _turn(lambda compute=compute: compute(True))
+            turns[name, one.state] = partial(warm_seconds, run.both)
     samples = interleaved({key: turn for key, turn in turns.items() if key[0] not in wrong}, rounds)
     times = {name: [samples[name, state] for state in states] for name in ROUTES if name not in wrong}
-    slopes = {name: [slope(states, one) for one in zip(*found, strict=True)] for name, found in times.items()}
-    sizes = {key: value for key, value in asdict(problem).items() if key in ("length", "heads", "head_dim")}
+    slopes = {name: [slope(states, one) for one in zip(*by_state, strict=True)] for name, by_state in times.items()}
+    sizes = {"length": problem.length, "heads": problem.heads, "head_dim": problem.head_dim}
     return {"sizes": sizes, "states": list(states), "errors": errors, "seconds": times, "slopes": slopes}
 
 
-def steps(dim: int, texts: tuple[int, int], rounds: int) -> dict[str, object]:
-    """Time of a step of training (forward, loss, backward, AdamW) of each of the models.
+def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
+    """Time of a training step (forward, loss, backward, AdamW) of each of the models.
 
-    Each must first give, on a short text, the logits and gradients that it has token by token in float64.
+    Each must first give, on a short sequence, the logits and gradients that it has token by token in float64.
 
     Returns:
         `dim`, `texts`, `length`; and `models`: for each its `parameters` without embedding and head, its `error` and
         whether it is `tolerated`, and, if it is, `seconds`.
     """
-    batch, length = texts
-    tokens = torch.randint(WORDS, (batch, length + 1), generator=torch.Generator().manual_seed(0))
-    found, turns = {}, {}
+    sequences, length = batch
+    tokens = torch.randint(WORDS, (sequences, length + 1), generator=torch.Generator().manual_seed(0))
+    models, turns = {}, {}
     for name, build in MODELS.items():
         torch.manual_seed(0)
         model = SequenceModel(WORDS, [*build(dim), *build(dim)], length if name == "Transformer" else 0)
-        text = tokens[:, : min(TRIED, length) + 1]
-        error, passed = judge(_answers(model, text), _answers(copy.deepcopy(model).double(), text, decode=True))
-        found[name] = {"parameters": _parameters(model.blocks), "error": error, "tolerated": passed}
+        short = tokens[:, : min(TRIED, length) + 1]
+        error, passed = judge(_answers(model, short), _answers(copy.deepcopy(model).double(), short, decode=True))
+        models[name] = {"parameters": _parameters(model.blocks), "error": error, "tolerated": passed}
         if passed:
-            turns[name] = _turn(_step(model, tokens))
+            turns[name] = partial(warm_seconds, _step(model, tokens))
     for name, samples in interleaved(turns, rounds).items():
-        found[name]["seconds"] = samples
-    return {"dim": dim, "texts": batch, "length": length, "models": found}
+        models[name]["seconds"] = samples
+    return {"dim": dim, "texts": sequences, "length": length, "models": models}
 
 
 def _parameters(part):
@@ -169,7 +170,7 @@ def _parameters(part):
 
 
 def _loss(logits, tokens):
-    """Of the prediction of each next token."""
+    """Cross-entropy of each next token."""
     return functional.cross_entropy(logits.flatten(0, -2), tokens[:, 1:].flatten())
 
 
@@ -190,7 +191,7 @@ def _decoded(model, tokens):
 
 
 def _step(model, tokens):
-    """A function that does one step of training."""
+    """A function that does one training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def run():
@@ -201,41 +202,28 @@ def _step(model, tokens):
     return run
 
 
-def _turn(run):
-    """A turn that measures a run; one so short that cold caches would count is done again, and counts then."""
-
-    def turn():
-        first = seconds(run)
-        return seconds(run) if first < SHORT else first
-
-    return turn
-
-
 def quartiles(samples: Sequence[float]) -> list[float]:
     """The median between the two other quartiles; a single sample is all three."""
     return statistics.quantiles(samples, method="inclusive") if len(samples) > 1 else 3 * list(samples)
 
 
-def table(result: Mapping) -> str:
-    """A result of `benchmark` for a terminal: medians, and the middle half of the samples in brackets."""
+def sections(result: Mapping) -> Iterator[tuple[str, list]]:
+    """For `render`: medians, and the middle half of the samples in brackets."""
     part, models = result["growth"], result["steps"]
-    lines = [f"{key}: {value}" for key, value in result["machine"].items()]
-    sizes = part["sizes"]
-    lines += ["", f"Forward + backward, T = {sizes['length']}, {sizes['heads']} heads, P = {sizes['head_dim']}"]
-    lines += [f"  {'N':15}" + "".join(f"{state:>11}" for state in part["states"])]
+    sizes, rows = part["sizes"], [("N", *map(str, part["states"]))]
     for name, errors in part["errors"].items():
         if name not in part["seconds"]:
-            lines.append(f"  {name:15} not reported: error {max(errors):.0e}")
+            rows.append((name, f"not reported: error {max(errors):.0e}"))
             continue
-        shown = "".join(f"{1e3 * statistics.median(one):8.2f} ms" for one in part["seconds"][name])
         low, middle, high = quartiles(part["slopes"][name])
-        lines.append(f"  {name:15}{shown}   time ∝ N^p: p = {middle:.2f} ({low:.2f} to {high:.2f})")
-    lines += ["", f"A step of training, D = {models['dim']}, {models['texts']} texts of {models['length']} tokens"]
+        exponent = f"time ∝ N^p: p = {middle:.2f} ({low:.2f} to {high:.2f})"
+        rows.append((name, *map(milliseconds, part["seconds"][name]), exponent))
+    yield f"Forward + backward, T = {sizes['length']}, {sizes['heads']} heads, P = {sizes['head_dim']}", rows
+    rows = []
     for name, one in models["models"].items():
-        start = f"  {name:15} {one['parameters']:9,} parameters   error {one['error']:.0e}   "
-        if "seconds" not in one:
-            lines.append(f"{start}not reported")
-            continue
-        low, middle, high = (1e3 * value for value in quartiles(one["seconds"]))
-        lines.append(f"{start}{middle:8.1f} ms ({low:.1f} to {high:.1f})")
-    return "\n".join(lines)
+        times = "not reported"
+        if "seconds" in one:
+            low, middle, high = (1e3 * value for value in quartiles(one["seconds"]))
+            times = f"{middle:.1f} ms ({low:.1f} to {high:.1f})"
+        rows.append((name, f"{one['parameters']:,} parameters", f"error {one['error']:.0e}", times))
+    yield f"A training step, D = {models['dim']}, {models['texts']} sequences of {models['length']} tokens", rows

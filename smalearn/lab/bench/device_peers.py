@@ -1,0 +1,186 @@
+"""Implementations on a device: our GPU programs, and other libraries' where they are installed.
+
+Each is called in its own layout with its own arguments, and judged by its own function in float64.
+"""
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from smalearn.fast.triton import launch, mamba2_ssd, ssd_step_triton_, ssd_tiles, ssd_triton, step
+from smalearn.kernel_attention import softmax_attention
+from smalearn.lab.bench.implementation import Implementation
+from smalearn.lab.bench.peers import every_head, ours
+from smalearn.lab.bench.problem import recurrence
+from smalearn.ssd import ssd_chunked
+
+__all__ = ["LAYER", "OURS", "SSD", "STEPS", "programs", "where"]
+
+OURS, LAYER = "ssd_triton", "mamba2_ssd, whole layer"
+
+
+def where(device: str) -> str:
+    """What runs our programs: "GPU", "Triton's interpreter" or "tile machine"."""
+    if device == "cuda":
+        return "GPU"
+    return "Triton's interpreter" if launch.has_triton() and launch.interprets() else "tile machine"
+
+
+def programs(device: str) -> Callable:
+    """`ssd_triton`, or `ssd_tiles` where Triton can run no programs on that device."""
+    return ssd_tiles if where(device) == "tile machine" else ssd_triton
+
+
+def _programs():
+    return lambda X, *others: programs(X.device.type)(X, *others)[0]
+
+
+def _compiled():
+    return ours(torch.compile(ssd_chunked))
+
+
+# Mamba-2's authors
+
+
+def _by_steps(X, log_a, B, C):
+    """x, dt, B and C with x·dt = X and A·dt = log_a for A = −1."""
+    return (X / -log_a[..., None]).to(X.dtype), -log_a, B, C
+
+
+def _by_steps_exactly(x, dt, B, C):
+    return recurrence(x * dt[..., None], -dt, B, C)
+
+
+def _mamba_ssm(name):
+    """A module of its Triton programs. The package itself asks for a CUDA extension, which these do not need."""
+    spec = None if "mamba_ssm" in sys.modules else importlib.util.find_spec("mamba_ssm")
+    if spec:
+        sys.modules["mamba_ssm"] = types.ModuleType("mamba_ssm")
+        sys.modules["mamba_ssm"].__path__ = list(spec.submodule_search_locations)
+    return importlib.import_module(f"mamba_ssm.ops.triton.{name}")
+
+
+def _chunk_scan():
+    run = _mamba_ssm("ssd_combined").mamba_chunk_scan_combined
+    return lambda x, dt, B, C: run(x, dt, -torch.ones_like(dt[0, 0]), B, C, chunk_size=256)
+
+
+# Mamba-2's whole layer, with step sizes, skip connection and gate
+
+
+def _layer(X, log_a, B, C):
+    """x, dt, A, B, C, D, z and the bias of dt."""
+    A, D, bias = (value * torch.ones_like(log_a[0, :, 0]) for value in (-1, 1, 2))
+    return X, log_a, A, B, C, D, X.roll(1, 2), bias
+
+
+def _layer_exactly(x, dt, A, B, C, D, z, bias):
+    dt = F.softplus(dt + bias[:, None])
+    Y = recurrence(x * dt[..., None], A[:, None] * dt, B, C)
+    return (Y + D[:, None, None] * x) * F.silu(z)
+
+
+def _our_layer():
+    return lambda *arguments: mamba2_ssd(*arguments, dt_softplus=True)[0]
+
+
+def _their_layer():
+    run = _mamba_ssm("ssd_combined").mamba_chunk_scan_combined
+    options = {"chunk_size": 256, "dt_softplus": True}
+    return lambda x, dt, A, B, C, D, z, bias: run(x, dt, A, B, C, D=D, z=z, dt_bias=bias, **options)
+
+
+# flash-linear-attention
+
+
+def _simple_gla(name):
+    run = getattr(importlib.import_module("fla.ops.simple_gla"), name)
+    return lambda X, log_a, B, C: run(C, B, X, g=log_a, scale=1.0)[0]
+
+
+# PyTorch: softmax attention at the same sizes, for comparison; it computes something else
+
+
+def _attention(X, log_a, B, C):
+    return tuple(x.expand(*X.shape[:2], -1, -1).contiguous() for x in (C, B, X))
+
+
+def _attention_exactly(Q, K, V):
+    below = torch.ones(Q.shape[-2], Q.shape[-2], dtype=Q.dtype, device=Q.device).tril()
+    return softmax_attention(Q, K, V, below)
+
+
+def _flash():
+    return partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
+
+
+_peer = partial(Implementation, anywhere=False, most=2**31)
+_mamba = partial(_peer, time_first=True, arguments=_by_steps, exact=_by_steps_exactly)
+_whole = partial(Implementation, anywhere=False, time_first=True, arguments=_layer, exact=_layer_exactly)
+_gla = partial(_peer, time_first=True, arguments=every_head)
+
+SSD = (
+    Implementation(OURS, _programs, ours=True),
+    _mamba("mamba_ssm mamba_chunk_scan_combined", _chunk_scan),
+    _whole(LAYER, _our_layer, ours=True),
+    _whole("mamba_ssm, whole layer", _their_layer, most=2**31),
+    _gla("fla chunk_simple_gla", partial(_simple_gla, "chunk_simple_gla")),
+    _gla("fla fused_chunk_simple_gla", partial(_simple_gla, "fused_chunk_simple_gla")),
+    _peer("ssd_chunked", partial(ours, ssd_chunked), anywhere=True),
+    _peer("ssd_chunked, compiled", _compiled, longest=4096),
+    _peer("softmax attention (torch)", _flash, _attention, _attention_exactly, anywhere=True),
+)
+
+
+# One step of decoding: y is returned, and the last argument, a state (batch, heads, P, N), overwritten
+
+
+def _step():
+    def run(*operands):
+        if where(operands[0].device.type) == "tile machine":
+            return step._step("bench", launch.on_tiles, *operands)
+        return ssd_step_triton_(*operands)
+
+    return run
+
+
+def _einsums():
+    def run(x, log_a, B, C, state):
+        state.mul_(log_a.exp()[..., None, None]).add_(x[..., :, None] * B[..., None, :])
+        return torch.einsum("bhpn,bn->bhp", state, C[:, 0].to(state.dtype)).to(x.dtype)
+
+    return run
+
+
+def _step_exactly(x, log_a, B, C, state):
+    state.copy_(log_a.exp()[..., None, None] * state + x[..., :, None] * B[..., None, :])
+    return (state * C[..., None, :]).sum(-1)
+
+
+def _step_sizes(x, log_a, B, C, state):
+    """x, dt, A, B, C, state: dt for every entry of x, A = −1 for every entry of a state."""
+    dt = -log_a[..., None].expand(*x.shape)
+    A = -torch.ones_like(dt[0, :, :1, None]).expand(*state.shape[1:])
+    return (x / dt).to(x.dtype), dt, A, B, C, state
+
+
+def _step_sizes_exactly(x, dt, A, B, C, state):
+    return _step_exactly(x * dt, -dt[..., 0], B, C, state)
+
+
+def _state_update():
+    run = _mamba_ssm("selective_state_update").selective_state_update
+    return lambda x, dt, A, B, C, state: run(state, x, dt, A, B, C)
+
+
+STEPS = (
+    Implementation("ssd_step_triton_", _step, exact=_step_exactly, ours=True),
+    _peer("mamba_ssm selective_state_update", _state_update, _step_sizes, _step_sizes_exactly),
+    _peer("einsums", _einsums, exact=_step_exactly, anywhere=True),
+)

@@ -1,0 +1,180 @@
+"""Implementations on a CPU: ours, textbook listings, and other libraries' where they are installed."""
+
+import importlib
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from smalearn import fast
+from smalearn.lab.bench.implementation import Implementation
+from smalearn.linear_attention import (
+    linear_attention_chunked,
+    linear_attention_recomputed,
+    linear_attention_recurrent,
+)
+from smalearn.ssd import ssd_chunked
+
+__all__ = ["BACKWARDS", "LINEAR_ATTENTION", "SSD", "every_head", "ours", "textbook_attention", "textbook_ssd"]
+
+CHUNK_LEN = 64  # of all but the fast ones, which choose for themselves
+
+
+def every_head(X, log_a, B, C):
+    """B and C once for each head."""
+    return X, log_a, *(x.expand(-1, X.shape[1], -1, -1) for x in (B, C))
+
+
+def ours(function: Callable, **options: object) -> Callable:
+    """Y of a function that returns the last state, too."""
+    return lambda *arguments: function(*arguments, **options)[0]
+
+
+def _attention(function, **options):
+    """Y of one of our linear attentions, whose arguments are Q, K and V."""
+    return lambda X, log_a, B, C: function(C, B, X, log_a, **options)[0]
+
+
+def textbook_attention(X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+    """Chunked linear attention as it is usually written: all chunks at once, then a loop over their states.
+
+    Args:
+        X: (batch, heads, T, P) values, T a multiple of the chunk length.
+        log_a: (batch, heads, T) log decay, or None.
+        B: (batch, heads, T, N) keys.
+        C: (batch, heads, T, N) queries.
+
+    Returns:
+        Y (batch, heads, T, P).
+
+    Cost:
+        T·chunk_len·(N + P) + 2·T·N·P multiply-adds.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 6, the block decomposition.
+    """
+    log_a = X.new_zeros(X.shape[:-1]) if log_a is None else log_a
+    q, k, v, a = (x.unflatten(2, (-1, CHUNK_LEN)) for x in (C, B, X, log_a))
+    sums = a.cumsum(-1)
+    below = torch.ones(CHUNK_LEN, CHUNK_LEN, dtype=torch.bool).tril()
+    L = (sums[..., :, None] - sums[..., None, :]).masked_fill(~below, -torch.inf).exp()
+    inside = torch.einsum("bhcts,bhcsp->bhctp", L * torch.einsum("bhctn,bhcsn->bhcts", q, k), v)
+    updates = torch.einsum("bhcsn,bhcsp->bhcnp", k * (sums[..., -1:] - sums).exp()[..., None], v)
+    decays = sums[..., -1].exp()
+    state, states = torch.zeros_like(updates[:, :, 0]), []
+    for chunk in range(updates.shape[2]):
+        states.append(state)
+        state = decays[:, :, chunk, None, None] * state + updates[:, :, chunk]
+    past = torch.einsum("bhctn,bhcnp->bhctp", q * sums.exp()[..., None], torch.stack(states, 2))
+    return (inside + past).flatten(2, 3)
+
+
+def textbook_ssd(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+    """State space duality as the paper lists it: four steps, the third a product with a matrix over all chunks.
+
+    Args:
+        X: (batch, T, heads, P), T a multiple of the chunk length.
+        log_a: (batch, T, heads) log decay.
+        B: (batch, T, heads, N).
+        C: (batch, T, heads, N).
+
+    Returns:
+        Y (batch, T, heads, P).
+
+    Cost:
+        T·chunk_len·(N + P) + 2·T·N·P + (T/chunk_len)²·N·P multiply-adds for each head: the last one is not linear in T.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), listing 1.
+    """
+    X, log_a, B, C = (x.unflatten(1, (-1, CHUNK_LEN)) for x in (X, log_a, B, C))
+    log_a = log_a.permute(0, 3, 1, 2)  # (batch, heads, chunks, chunk_len)
+    sums = log_a.cumsum(-1)
+    scores = torch.einsum("bclhn,bcshn->bhcls", C, B) * _segment_sums(log_a).exp()
+    inside = torch.einsum("bhcls,bcshp->bclhp", scores, X)
+    kept = (sums[..., -1:] - sums).exp().permute(0, 2, 3, 1)[..., None]
+    updates = torch.einsum("bclhn,bclhp->bchpn", B * kept, X)
+    across = _segment_sums(torch.nn.functional.pad(sums[..., -1], (1, 0))).exp()[..., :-1, 1:]
+    states = torch.einsum("bhzc,bchpn->bzhpn", across, updates)
+    past = torch.einsum("bclhn,bchpn->bclhp", C, states) * sums.exp().permute(0, 2, 3, 1)[..., None]
+    return (inside + past).flatten(1, 2)
+
+
+def _segment_sums(x):
+    """The sum of x over s < k ≤ t at [t, s], -inf above the diagonal: sums of what lies between, not differences."""
+    below = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool).tril()
+    terms = x[..., None].expand(*x.shape, x.shape[-1]).masked_fill(~below.tril(-1), 0)
+    return terms.cumsum(-2).masked_fill(~below, -torch.inf)
+
+
+def _load(function):
+    """A function of this package or this module, which needs no import."""
+    return function
+
+
+def _simple_gla():
+    """Chunked, one decay per token."""
+    run = _fla("simple_gla").naive_chunk_simple_gla
+    return lambda X, log_a, B, C: run(C, B, X, log_a, chunk_size=CHUNK_LEN, scale=1.0)[0]
+
+
+def _linear_attn():
+    """Chunked, without decay; its chunks have 64 tokens."""
+    run = _fla("linear_attn").naive_chunk_linear_attn
+    return lambda X, _, B, C: run(C, B, X, scale=1.0)
+
+
+def _fla(module):
+    """A module of flash-linear-attention, which warns where there is no GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(f"fla.ops.{module}.naive")
+
+
+def _transformers():
+    """It multiplies X and A by dt: dt = 1, and log_a for A, leave one needless product of each."""
+    importlib.import_module("transformers").logging.set_verbosity_error()  # it advises a kernel for GPUs
+    run = importlib.import_module("transformers.models.mamba2.modeling_mamba2").mamba2_chunk_scan
+    return lambda X, log_a, B, C: run(X, torch.ones_like(log_a), log_a, B, C, chunk_size=CHUNK_LEN)
+
+
+def _mamba_ssm():
+    """The authors' own listing; the library can be imported only where its GPU kernels are built."""
+    run = importlib.import_module("mamba_ssm.modules.ssd_minimal").ssd_minimal_discrete
+    return lambda X, log_a, B, C: run(X, log_a, B, C, CHUNK_LEN)[0]
+
+
+def _ours(name, function, **options):
+    return Implementation(name, partial(_attention, function, **options), ours=True)
+
+
+_FAST = _ours("fast.linear_attention", fast.linear_attention)
+_CHUNKED = _ours("linear_attention_chunked", linear_attention_chunked, chunk_len=CHUNK_LEN)
+
+LINEAR_ATTENTION = (
+    _FAST,
+    _CHUNKED,
+    Implementation("textbook", partial(_load, textbook_attention)),
+    Implementation("fla naive_chunk_simple_gla", _simple_gla, time_first=True, decay=True),
+    Implementation("fla naive_chunk_linear_attn", _linear_attn, time_first=True, decay=False),
+)
+
+BACKWARDS = (
+    _FAST,
+    _ours("linear_attention_recomputed", linear_attention_recomputed),
+    _CHUNKED,
+    _ours("linear_attention_recurrent", linear_attention_recurrent),
+)
+"""Those whose memory is compared: two that recompute, and two that autograd differentiates."""
+
+_EVERY_HEAD = {"arguments": every_head, "time_first": True}
+
+SSD = (
+    Implementation("fast.ssd", partial(ours, fast.ssd), ours=True),
+    Implementation("ssd_chunked", partial(ours, ssd_chunked, chunk_len=CHUNK_LEN), ours=True),
+    Implementation("textbook", partial(_load, textbook_ssd), **_EVERY_HEAD),
+    Implementation("fla naive_chunk_simple_gla", _simple_gla, **_EVERY_HEAD),
+    Implementation("transformers mamba2_chunk_scan", _transformers, time_first=True),
+    Implementation("mamba_ssm ssd_minimal_discrete", _mamba_ssm, **_EVERY_HEAD),
+)

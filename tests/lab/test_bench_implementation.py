@@ -1,0 +1,286 @@
+"""The gate lets no wrong answer be timed, every peer computes the same function, and memory is what is saved."""
+
+import math
+import pickle
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+from smalearn.lab.bench import implementation, peers
+from smalearn.lab.bench.implementation import Implementation, Run, compare, every_kth, growth, measure, memory
+from smalearn.lab.bench.peers import BACKWARDS, LINEAR_ATTENTION, SSD
+from smalearn.lab.bench.problem import DECAYS, Problem, judge, recurrence
+from smalearn.testing import assert_close
+
+SHARED = Problem(length=128, heads=2, head_dim=3, state=4)
+OWN = replace(SHARED, shared=False)
+LIBRARIES = {"fla": "fla", "transformers": "transformers", "mamba_ssm": "mamba_ssm"}
+
+
+def check(problem, *implementations, rounds=2):
+    """Measure in this process."""
+    return measure(problem, implementations, {one.name: Run for one in implementations}, rounds)
+
+
+def right():
+    return recurrence
+
+
+def wrong():
+    return lambda *operands: recurrence(*operands) * (1 + 1e-3)
+
+
+def wrong_gradient():
+    return lambda X, log_a, B, C: recurrence(X, log_a, B.detach() + 0 * B, C)
+
+
+def not_a_number():
+    return lambda *operands: recurrence(*operands) * math.nan
+
+
+def missing():
+    raise ModuleNotFoundError("No module named 'elsewhere'")
+
+
+# The problem and its answer
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("decay", [None, *DECAYS])
+def test_the_oracle_is_the_masked_product(decay, shared):
+    problem = replace(SHARED, length=100, decay=decay, backward=True, shared=shared)  # no multiple of its segments
+    operands, dY = problem.inputs()
+    X, log_a, B, C = doubles = [None if x is None else x.double().requires_grad_() for x in operands]
+    log_a = X.new_zeros(1, 2, 100) if log_a is None else log_a
+    between = log_a[..., :, None].expand(1, 2, 100, 100).tril(-1).cumsum(-2)  # sums of what lies between, from below
+    Y = (between.exp().tril() * (C @ B.mT)) @ X
+    leaves = [x for x in doubles if x is not None]
+    answers = problem.oracle()
+    for answer, expected in zip(answers, [Y, *torch.autograd.grad(Y, leaves, dY.double())], strict=True):
+        assert answer.dtype == torch.float64
+        assert_close(answer, expected.detach())
+    (forward,) = replace(problem, backward=False).oracle()
+    assert torch.equal(forward, answers[0])
+
+
+@pytest.mark.parametrize(("decay", "mean"), [("mean -2", -2), ("mean -5", -5), ("mean -20", -20)])
+def test_decays_are_as_strong_as_they_say(decay, mean):
+    log_a = replace(SHARED, length=4096, decay=decay).inputs()[0][1]
+    assert (log_a <= 0).all()
+    assert log_a.mean().item() == pytest.approx(mean, rel=0.02)
+
+
+def test_resets_are_rare_and_among_weak_decays():
+    log_a = replace(SHARED, length=4096, decay="5 % at -1e4, others -0.01").inputs()[0][1]
+    assert set(log_a.unique().tolist()) == {-1e4, torch.tensor(-0.01).item()}
+    assert (log_a == -1e4).float().mean().item() == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.parametrize("views", [True, False])
+def test_inputs_have_their_shapes_and_layout(views):
+    (X, log_a, B, C), dY = replace(SHARED, views=views, dtype=torch.float16, batch=2).inputs()
+    shapes = [(2, 2, 128, 3), (2, 2, 128), (2, 1, 128, 4), (2, 1, 128, 4), (2, 2, 128, 3)]
+    assert [tuple(x.shape) for x in (X, log_a, B, C, dY)] == shapes
+    assert {x.dtype for x in (X, B, C, dY)} == {torch.float16}
+    assert log_a.dtype == torch.float32
+    assert all((x.transpose(1, 2) if views else x).is_contiguous() for x in (X, log_a, B, C, dY))
+    assert replace(OWN, decay=None).inputs()[0][1] is None
+    assert not torch.equal(SHARED.inputs()[0][0], replace(SHARED, seed=1).inputs()[0][0])
+    assert OWN.inputs()[0][2].shape == (1, 2, 128, 4)
+
+
+def test_a_problem_says_what_it_is():
+    assert str(replace(SHARED, backward=True)) == "T = 128, 2 heads, P = 3, N = 4: forward + backward"
+    assert str(OWN) == "forward, one decay per token"
+    assert str(replace(OWN, decay=None, backward=True)) == "forward + backward, no decay"
+
+
+def test_the_error_is_the_largest_and_nan_counts_as_largest():
+    one, two = torch.ones(2), torch.full((2,), math.nan)
+    assert judge([one, 1.5 * one], [one, one]) == (0.5, False)
+    assert judge([one], [one]) == (0.0, True)
+    for answers in ([two, one], [one, two]):
+        error, passed = judge(answers, [one, one])
+        assert math.isnan(error)
+        assert not passed
+
+
+# Implementations
+
+CASES = [
+    (one, problem)
+    for some, problems in (
+        (LINEAR_ATTENTION, (OWN, replace(OWN, decay=None))),
+        ((*BACKWARDS,), (OWN,)),
+        (SSD, (SHARED,)),
+    )
+    for one in some
+    for problem in problems
+    if one.takes(problem)
+]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("one", "problem"), CASES, ids=lambda x: getattr(x, "name", str(x)))
+def test_every_implementation_is_right(one, problem, backward):
+    library = LIBRARIES.get(one.name.split()[0])
+    if library:
+        pytest.importorskip(library, reason=f"needs a peer: {library}")
+    entry = check(replace(problem, backward=backward), pickle.loads(pickle.dumps(one)))[one.name]
+    assert entry["tolerated"], entry
+    assert len(entry["seconds"]) == 2
+
+
+def test_the_textbooks_agree_where_chunks_matter():
+    X, log_a, B, C = (x.double() for x in replace(SHARED, length=320).inputs()[0])
+    every = [x.transpose(1, 2) for x in peers.every_head(X, log_a, B, C)]
+    assert_close(peers.textbook_ssd(*every).transpose(1, 2), recurrence(X, log_a, B, C))
+    assert_close(peers.textbook_attention(X, log_a, B, C), recurrence(X, log_a, B, C))
+
+
+def test_the_listing_of_mamba_ssm_is_called_like_the_textbook(monkeypatch):
+    """The library needs a GPU to be imported; this is how its listing would be called."""
+    calls = []
+
+    def ssd_minimal_discrete(X, A, B, C, block_len):
+        calls.append((X.shape, A.shape, B.shape, C.shape, block_len, B.is_contiguous()))
+        return peers.textbook_ssd(X, A, B, C), None
+
+    module = types.SimpleNamespace(ssd_minimal_discrete=ssd_minimal_discrete)
+    for name in ("mamba_ssm", "mamba_ssm.modules"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "mamba_ssm.modules.ssd_minimal", module)
+    (entry,) = check(replace(SHARED, backward=True), SSD[-1]).values()
+    assert entry["tolerated"]
+    assert calls[0] == ((1, 128, 2, 3), (1, 128, 2), (1, 128, 2, 4), (1, 128, 2, 4), 64, True)
+
+
+def test_transformers_is_called_with_step_sizes_of_one(monkeypatch):
+    def mamba2_chunk_scan(X, dt, A, B, C, chunk_size):
+        assert (dt == 1).all()
+        return recurrence(X.transpose(1, 2), A.transpose(1, 2), B.transpose(1, 2), C.transpose(1, 2)).transpose(1, 2)
+
+    quiet = types.SimpleNamespace(set_verbosity_error=lambda: None)
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(logging=quiet))
+    module = types.SimpleNamespace(mamba2_chunk_scan=mamba2_chunk_scan)
+    monkeypatch.setitem(sys.modules, "transformers.models.mamba2.modeling_mamba2", module)
+    assert check(replace(SHARED, backward=True), SSD[-2])[SSD[-2].name]["tolerated"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "takes"),
+    [
+        ({}, SHARED, True),
+        ({"decay": True}, replace(OWN, decay=None), False),
+        ({"decay": False}, OWN, False),
+        ({"longest": 100}, SHARED, False),
+        ({"most": 128 * 2 * 4}, SHARED, False),
+        ({"anywhere": False}, SHARED, False),
+        ({"anywhere": False}, replace(SHARED, device="cuda"), True),
+    ],
+)
+def test_which_problems_an_implementation_takes(changes, problem, takes):
+    one = Implementation("one", right, **changes)
+    assert one.takes(problem) == takes
+    if problem.device == "cpu":
+        assert bool(check(problem, one)) == takes
+
+
+# The gate
+
+
+@pytest.mark.parametrize(("load", "backward"), [(wrong, False), (not_a_number, False), (wrong_gradient, True)])
+@pytest.mark.parametrize("problem", [SHARED, OWN], ids=str)
+def test_a_wrong_answer_is_not_timed(load, backward, problem):
+    entries = check(replace(problem, backward=backward), Implementation("right", right), Implementation("wrong", load))
+    assert entries["right"]["tolerated"]
+    assert len(entries["right"]["seconds"]) == 2
+    assert not entries["wrong"]["tolerated"]
+    assert "seconds" not in entries["wrong"]
+
+
+def test_a_missing_peer_is_absent_with_its_reason():
+    entries = check(SHARED, Implementation("peer", missing))
+    assert entries == {"peer": {"absent": "ModuleNotFoundError: No module named 'elsewhere'"}}
+
+
+def test_what_is_slow_has_three_samples():
+    assert [every_kth(taken, 9, 60.0) for taken in (0.0, 6.0, 14.0, 1e9)] == [1, 1, 3, 4]
+    assert every_kth(1e9, 2) == 1
+
+
+@pytest.mark.full
+def test_implementations_run_in_processes_of_their_own():
+    implementations = [BACKWARDS[1], LINEAR_ATTENTION[2], Implementation("peer", missing)]
+    (part,) = compare([replace(OWN, backward=True)], implementations, 3)
+    assert part["problem"] == "forward + backward, one decay per token"
+    first, second, peer = part["contestants"].values()
+    assert [len(entry["seconds"]) for entry in (first, second)] == [3, 3]
+    assert peer == {"absent": "ModuleNotFoundError: No module named 'elsewhere'"}
+    assert list(part["speedups"]) == ["linear_attention_recomputed"]
+    assert part["speedups"]["linear_attention_recomputed"]["textbook"] > 0
+
+
+def test_sets_of_inputs_are_used_in_turn():
+    seen = []
+    run = Run(Implementation("seen", lambda: lambda X, *_: seen.append(X) or X), SHARED, sets=3)
+    for _ in range(4):
+        run.forward()
+    assert len({x.data_ptr() for x in seen}) == 3
+    assert seen[3] is seen[0]
+
+
+# Growth and memory
+
+
+def test_growth_reports_both_clocks(monkeypatch):
+    powers = {"fast.ssd": 2.0, "clone": 1.0}
+
+    def fake(turns, rounds):
+        return {(name, T): [float(T) ** powers[name]] * rounds for name, T in turns if turns[name, T]() >= 0}
+
+    monkeypatch.setattr(implementation, "interleaved", fake)
+    part = growth(SSD[0], [replace(SHARED, length=length) for length in (64, 128, 256)], rounds=3)
+    assert part["lengths"] == [64, 128, 256]
+    assert all(len(one) == 3 for times in part["seconds"].values() for one in times)
+    assert part["exponents"] == pytest.approx({"against T": 2.0, "clone against T": 1.0, "against clone": 2.0})
+
+
+def test_recomputing_saves_less_than_every_state(monkeypatch):
+    monkeypatch.setattr(implementation, "alone", lambda function, *arguments: function(*arguments))
+    problem = replace(OWN, length=512, heads=1, state=16, head_dim=16)
+    part = memory(problem, [*BACKWARDS, Implementation("peer", missing)])
+    assert (part["length"], part["unit"]) == (512, 4 * 512 * 16)
+    assert list(part["bytes"]) == [one.name for one in BACKWARDS]
+    saved = {name: sizes["saved"] for name, sizes in part["bytes"].items()}
+    assert saved["linear_attention_recurrent"] >= 4 * 512 * 16 * 16
+    assert saved["linear_attention_recomputed"] == 4 * 512 * (3 * 16 + 1)
+    states = saved["fast.linear_attention"] - saved["linear_attention_recomputed"]  # one for each block
+    assert 0 < states <= 4 * 4 * 16 * 16
+    assert states % (4 * 16 * 16) == 0
+
+
+def test_memory_is_shown_in_bytes_and_units():
+    part = {"length": 5, "unit": 2**20, "bytes": {"x": {"saved": 3 * 2**20, "peak": None}}}
+    title, rows = implementation.memory_section(part)
+    assert title.startswith("Memory of forward + backward, T = 5")
+    assert rows == [("x", "saved 3.0 MiB (3.0)", "peak unknown")]
+
+
+def test_a_comparison_shows_times_errors_and_who_is_missing():
+    part = {
+        "contestants": {
+            "peer": {"error": 1e-7, "tolerated": True, "seconds": [0.003, 0.002, 0.1]},
+            "wrong": {"error": 1e-3, "tolerated": False},
+            "gone": {"absent": "ImportError: no"},
+        },
+        "speedups": {"a": {"peer": 1.5}, "b": {"peer": 2.0}},
+    }
+    assert list(implementation.comparison_rows(part)) == [
+        ("peer", "3.00 ms", "error 1e-07", "ours are faster by 1.50, 2.00"),
+        ("wrong", "not reported: error 1e-03"),
+        ("gone", "absent: ImportError: no"),
+    ]
