@@ -1,4 +1,4 @@
-"""What structured matrices share, over time (masks, semiseparable matrices) and over features (weights).
+"""Parts shared by structured matrices over time (masks, semiseparable matrices) and over features (weights).
 
 The check of an operand, the dtype of all arithmetic, and the table that shows a matrix in a notebook.
 """

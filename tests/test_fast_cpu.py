@@ -114,11 +114,11 @@ def test_small_gradients_of_strong_decays_keep_their_digits():
     X, _, B, C, H = inputs(100, "none", (), (), torch.float32)
     check([X, torch.full((100,), -20.0), B, C, H], 2e-6)
     log_a = torch.full((100,), -40.0, requires_grad=True)
-    (found,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C)[0].sum(), log_a)
+    (results,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C)[0].sum(), log_a)
     exact = log_a.detach().double().requires_grad_()
-    (wanted,) = torch.autograd.grad(expected(X, exact, B, C, None)[0].sum(), exact)
-    assert_close(found, wanted, 2e-6)
-    assert 0 < wanted.abs().max() < 1e-14
+    (truth,) = torch.autograd.grad(expected(X, exact, B, C, None)[0].sum(), exact)
+    assert_close(results, truth, 2e-6)
+    assert 0 < truth.abs().max() < 1e-14
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -126,10 +126,10 @@ def test_half_precision(dtype):
     """Data in half, decay and states in float32: an error of the rounding of the result, not of the sums."""
     X, log_a, B, C, H = inputs(100, "resets", (2, 3), (2, 1), dtype, state=16, head_dim=8)
     log_a, H = log_a.float(), H.float()
-    found, wanted = gradients(ssd_cpu, [X, log_a, B, C, H]), gradients(expected, [X, log_a, B, C, H])
+    results, truth = gradients(ssd_cpu, [X, log_a, B, C, H]), gradients(expected, [X, log_a, B, C, H])
     dtypes = [dtype, torch.float32, dtype, torch.float32, dtype, dtype, torch.float32]
-    assert [x.dtype for x in found] == dtypes
-    for actual, oracle, half in zip(found, wanted, dtypes, strict=True):
+    assert [x.dtype for x in results] == dtypes
+    for actual, oracle, half in zip(results, truth, dtypes, strict=True):
         assert_close(actual, oracle, torch.finfo(dtype).eps / 2 if half == dtype else 1e-5)
 
 
@@ -143,15 +143,15 @@ def test_gradcheck(small_blocks):
 def test_a_single_output_or_gradient():
     operands = [x.requires_grad_() for x in inputs(70, "resets", (2,))]
     for which in (0, 1):
-        wanted = torch.autograd.grad(expected(*operands)[which].sum(), operands, materialize_grads=True)
-        found = torch.autograd.grad(ssd_cpu(*operands)[which].sum(), operands)
-        for actual, oracle in zip(found, wanted, strict=True):
+        truth = torch.autograd.grad(expected(*operands)[which].sum(), operands, materialize_grads=True)
+        results = torch.autograd.grad(ssd_cpu(*operands)[which].sum(), operands)
+        for actual, oracle in zip(results, truth, strict=True):
             assert_close(actual, oracle)
     X, log_a, B, C, H = (x.detach() for x in operands)
     log_a.requires_grad_()
-    (found,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C, H)[0].sum(), log_a)
-    (wanted,) = torch.autograd.grad(expected(X, log_a, B, C, H)[0].sum(), log_a)
-    assert_close(found, wanted)
+    (results,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C, H)[0].sum(), log_a)
+    (truth,) = torch.autograd.grad(expected(X, log_a, B, C, H)[0].sum(), log_a)
+    assert_close(results, truth)
 
 
 def test_a_second_derivative_is_refused():
@@ -215,9 +215,9 @@ def test_layout_of_the_memory(kind):
 def test_gradients_of_stride_zero():
     X, log_a, B, C, _ = inputs(40, "mild", (2,))
     X.requires_grad_()
-    (found,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C)[0].sum(), X)
-    (wanted,) = torch.autograd.grad(expected(X, log_a, B, C, None)[0].sum(), X)
-    assert_close(found, wanted)
+    (results,) = torch.autograd.grad(ssd_cpu(X, log_a, B, C)[0].sum(), X)
+    (truth,) = torch.autograd.grad(expected(X, log_a, B, C, None)[0].sum(), X)
+    assert_close(results, truth)
 
 
 def test_little_is_saved_for_the_backward():

@@ -168,15 +168,15 @@ def scene_half(rank, ranks):
 
 def scene_window(rank, ranks):
     """Windows of every split, and the gradients that come back."""
-    found = {}
+    outputs = {}
     for split, lengths in SPLITS.items():
         lengths = lengths(ranks)
         x = random_tensors([(2, sum(lengths), 3)])[0].split(lengths, -2)[rank].clone().requires_grad_()
         for length in (0, 1, 3, 50):
             before = window(x, length)
             (weights,) = random_tensors([before.shape], seed=rank)
-            found[split, length] = before.detach(), *torch.autograd.grad(before, x, weights)
-    return found
+            outputs[split, length] = before.detach(), *torch.autograd.grad(before, x, weights)
+    return outputs
 
 
 def scene_traffic(rank, ranks):
@@ -298,11 +298,11 @@ def play(rank, ranks, folder):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
     for name, scene in SCENES.items():
         try:
-            found = scene(rank, ranks)
+            outputs = scene(rank, ranks)
         except BaseException:
             (folder / f"failed in {name}, rank {rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
             raise
-        torch.save(found, folder / f"{name}-{rank}.pt")
+        torch.save(outputs, folder / f"{name}-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -348,8 +348,8 @@ NAMES = [(ranks, name) for ranks in ALL for name, _ in cases(ranks)]
 @pytest.mark.parametrize(("ranks", "name"), NAMES, ids=lambda part: str(part))
 def test_split_equals_whole(played, ranks, name):
     case = dict(cases(ranks))[name]
-    for found, wanted in zip([one[name] for one in played(ranks, "cases")], expected(case, ranks), strict=True):
-        for actual, oracle in zip(found, wanted, strict=True):
+    for outputs, truth in zip([one[name] for one in played(ranks, "cases")], expected(case, ranks), strict=True):
+        for actual, oracle in zip(outputs, truth, strict=True):
             assert actual.dtype == case[3]
             assert_close(actual, oracle)
 
@@ -359,9 +359,9 @@ def test_the_last_rank_has_the_state_of_fast_ssd(played, ranks):
     case = dict(cases(ranks))["ragged"]
     _, operands, initial = whole(case, ranks)
     Y, H = fast.ssd(*operands, initial)
-    found = [one["ragged"] for one in played(ranks, "cases")]
-    assert_close(torch.cat([one[0] for one in found], -2), Y)
-    assert_close(found[-1][1], H)
+    outputs = [one["ragged"] for one in played(ranks, "cases")]
+    assert_close(torch.cat([one[0] for one in outputs], -2), Y)
+    assert_close(outputs[-1][1], H)
 
 
 @every_size
@@ -381,24 +381,24 @@ def test_nothing_passes_a_reset(played, ranks):
 def test_half_precision_has_states_in_float32(played):
     lengths, operands, initial = whole(("ragged", "batch", "mild", torch.bfloat16, True), 3)
     Y, H = ssd_recurrent(*(z.double() for z in operands), initial.double())
-    found = played(3, "half")
-    assert [(y.dtype, h.dtype) for y, h in found] == [(torch.bfloat16, torch.float32)] * 3
-    assert_close(torch.cat([y for y, _ in found], -2), Y, 4e-3)
-    assert_close(found[-1][1], H, 1e-2)  # the decays are rounded to bfloat16 in one of the two
-    assert [y.shape[-2] for y, _ in found] == lengths
+    outputs = played(3, "half")
+    assert [(y.dtype, h.dtype) for y, h in outputs] == [(torch.bfloat16, torch.float32)] * 3
+    assert_close(torch.cat([y for y, _ in outputs], -2), Y, 4e-3)
+    assert_close(outputs[-1][1], H, 1e-2)  # the decays are rounded to bfloat16 in one of the two
+    assert [y.shape[-2] for y, _ in outputs] == lengths
 
 
 @every_size
 def test_window_is_what_lies_before(played, ranks):
-    found = played(ranks, "window")
-    for (split, length), _ in found[0].items():
+    outputs = played(ranks, "window")
+    for (split, length), _ in outputs[0].items():
         lengths = SPLITS[split](ranks)
         x = random_tensors([(2, sum(lengths), 3)])[0].requires_grad_()
         padded = torch.cat([x.new_zeros(2, length, 3), x], -2)
-        wanted = [padded[:, sum(lengths[:k]) :][:, :length] for k in range(ranks)]
-        weights = [random_tensors([z.shape], seed=k)[0] for k, z in enumerate(wanted)]
-        (gradient,) = torch.autograd.grad(wanted, x, weights)
-        for one, before, own in zip(found, wanted, gradient.split(lengths, -2), strict=True):
+        truth = [padded[:, sum(lengths[:k]) :][:, :length] for k in range(ranks)]
+        weights = [random_tensors([z.shape], seed=k)[0] for k, z in enumerate(truth)]
+        (gradient,) = torch.autograd.grad(truth, x, weights)
+        for one, before, own in zip(outputs, truth, gradient.split(lengths, -2), strict=True):
             assert torch.equal(one[split, length][0], before.detach())
             assert_close(one[split, length][1], own)
 
@@ -431,8 +431,8 @@ def test_training_split_is_training_whole(played, ranks):
         torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         optimizer.step()
         losses.append(loss.item())
-    for found, gradients, state in played(ranks, "step"):
-        assert_close(torch.tensor(found).double(), torch.tensor(losses).double(), 1e-10)
+    for outputs, gradients, state in played(ranks, "step"):
+        assert_close(torch.tensor(outputs).double(), torch.tensor(losses).double(), 1e-10)
         for gradient, parameter in zip(gradients, model.parameters(), strict=True):
             assert_close(gradient, parameter.grad, 1e-10)
         for name, parameter in model.state_dict().items():
@@ -527,15 +527,15 @@ def assert_matches(pattern, message):
 
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_groups_have_sequences_of_their_own(played, ranks):
-    found = played(ranks, "subgroups")
+    outputs = played(ranks, "subgroups")
     _, operands, initial = whole(("ragged", "batch", "mild", torch.float64, True), 2)
     for k in range(ranks // 2):
         Y, H = ssd_recurrent((1 + k) * operands[0], *operands[1:], initial)
-        (first, _), (second, last) = found[2 * k : 2 * k + 2]
+        (first, _), (second, last) = outputs[2 * k : 2 * k + 2]
         assert_close(torch.cat([first, second], -2), Y)
         assert_close(last, H)
     if ranks % 2:
-        assert_matches("RuntimeError: distributed.ssd: this process is not in the group", found[-1])
+        assert_matches("RuntimeError: distributed.ssd: this process is not in the group", outputs[-1])
 
 
 def test_silence_is_an_error_after_the_timeout(played):

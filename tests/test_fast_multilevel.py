@@ -48,8 +48,8 @@ def with_gradients(function, operands, *args, **kwargs):
     return Y, *torch.autograd.grad(Y, [x for x in operands if x is not None], dY.to(Y.dtype))
 
 
-def assert_same(found, expected, output=1e-12, gradient=1e-11):
-    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+def assert_same(results, expected, output=1e-12, gradient=1e-11):
+    for number, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
         # At T = 1 the scores have no gradient: what is left of it is rounding, and is compared with a number near 1.
         if theirs.abs().max() < 1e-14:
             assert ours.abs().max() < 1e-14
@@ -112,9 +112,9 @@ def test_any_allocation_groups_and_bias(allocation, causal, axes):
     *operands, bias = random_tensors(shapes)
     operands = [*operands, None if axes is None else bias]
     with tiles(**TINY):
-        found = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
+        results = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
     expected = with_gradients(dense, operands, ranks, block_lens, causal=causal)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert ours.shape == theirs.shape
         assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
 
@@ -133,17 +133,17 @@ def test_usual_tiles_and_their_gradients(length, ranks, block_lens, causal):
     features = sum(ranks)
     operands = random_tensors([(2, length, features), (2, length, features), (2, length, 5)])
     operands = [operands[0] / features**0.5, *operands[1:], None]
-    found = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
-    assert_same(found, with_gradients(dense, operands, ranks, block_lens, causal=causal))
+    results = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
+    assert_same(results, with_gradients(dense, operands, ranks, block_lens, causal=causal))
 
 
 def test_float32():
     operands = random_tensors([(2, 700, 64), (2, 700, 64), (2, 700, 16)], dtype=torch.float32)
     operands = [operands[0] / 8, *operands[1:], None]
     blocks = halving_blocks(1024, 8)
-    found = with_gradients(multilevel_attention, operands, PAPER, blocks)
+    results = with_gradients(multilevel_attention, operands, PAPER, blocks)
     expected = with_gradients(dense, [None if x is None else x.double() for x in operands], PAPER, blocks)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert ours.dtype == torch.float32
         assert_close(ours, theirs, 2e-6)
 
@@ -153,13 +153,13 @@ def test_float32():
 def test_half_precision_is_computed_in_float32(dtype, bias_dtype):
     Q, K, V, bias = random_tensors([(90, 8), (90, 8), (90, 3), (90, 90)], dtype=dtype)
     bias = None if bias_dtype is None else bias.to(dtype if bias_dtype == "same" else bias_dtype)
-    found = with_gradients(multilevel_attention, [Q, K, V, bias], (4, 4), (90, 30))
+    results = with_gradients(multilevel_attention, [Q, K, V, bias], (4, 4), (90, 30))
     wide = [None if x is None else x.float() for x in (Q, K, V, bias)]
     expected = with_gradients(multilevel_attention, wide, (4, 4), (90, 30))
-    assert found[0].dtype == found[1].dtype == dtype
-    assert torch.equal(found[0], expected[0].to(dtype))
+    assert results[0].dtype == results[1].dtype == dtype
+    assert torch.equal(results[0], expected[0].to(dtype))
     if bias is not None:
-        assert found[4].dtype == bias.dtype
+        assert results[4].dtype == bias.dtype
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -186,8 +186,8 @@ def test_one_level_is_standard_attention(causal):
 def test_leading_axes_broadcast(queries, keys, values, causal):
     operands = [*random_tensors([(*queries, 21, 4), (*keys, 21, 4), (*values, 21, 3)]), None]
     with tiles(**TINY):
-        found = with_gradients(multilevel_attention, operands, (2, 2), (24, 6), causal=causal)
-    assert_same(found, with_gradients(dense, operands, (2, 2), (24, 6), causal=causal))
+        results = with_gradients(multilevel_attention, operands, (2, 2), (24, 6), causal=causal)
+    assert_same(results, with_gradients(dense, operands, (2, 2), (24, 6), causal=causal))
 
 
 def test_shared_keys_are_laid_out_once():
@@ -228,12 +228,12 @@ def test_scores_far_above_the_running_max(causal, with_bias):
     Q[:, 0] = Q[:, 0].abs() + 0.5
     Q[200:] *= 30
     bias = torch.zeros(length, length) if with_bias else None
-    found = with_gradients(multilevel_attention, [Q, K, V, bias], ranks, blocks, causal=causal)
+    results = with_gradients(multilevel_attention, [Q, K, V, bias], ranks, blocks, causal=causal)
     wide = [None if x is None else x.double() for x in (Q, K, V, bias)]
     expected = with_gradients(dense, wide, ranks, blocks, causal=causal)
-    assert_close(found[0], expected[0])
-    assert_close(found[3], expected[3])
-    assert all(torch.isfinite(x).all() for x in found)
+    assert_close(results[0], expected[0])
+    assert_close(results[3], expected[3])
+    assert all(torch.isfinite(x).all() for x in results)
 
 
 def test_large_values_do_not_overflow_the_sum():
@@ -266,7 +266,7 @@ def test_a_bias_removes_pairs_and_rows(causal):
     bias[bias > 0.5] = -math.inf
     bias[70:, 64:] = -math.inf  # nothing near the diagonal is left to these rows
     bias[140] = -math.inf
-    found = with_gradients(multilevel_attention, [Q, K, V, bias], ranks, blocks, causal=causal)
+    results = with_gradients(multilevel_attention, [Q, K, V, bias], ranks, blocks, causal=causal)
     rows = torch.ones(length, dtype=torch.bool)
     allowed = torch.isfinite(bias).tril() if causal else torch.isfinite(bias)
     rows = allowed.any(-1)
@@ -277,17 +277,17 @@ def test_a_bias_removes_pairs_and_rows(causal):
 
     expected = with_gradients(zero_rows, [Q, K, V, finite], ranks, blocks, causal=causal)
     assert not rows.all()
-    assert (found[0][:, ~rows] == 0).all()
-    assert_same(found, expected)
+    assert (results[0][:, ~rows] == 0).all()
+    assert_same(results, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (40, 1), (2, 1, 1, 40), (3, 40, 40), (1, 1)])
 def test_a_bias_broadcasts(shape):
     operands = random_tensors([(2, 3, 40, 4), (2, 1, 40, 4), (2, 1, 40, 3), shape])
     with tiles(**TINY):
-        found = with_gradients(multilevel_attention, operands, (2, 2), (40, 10), causal=False)
+        results = with_gradients(multilevel_attention, operands, (2, 2), (40, 10), causal=False)
     expected = with_gradients(dense, operands, (2, 2), (40, 10), causal=False)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert ours.shape == theirs.shape
         assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
 
@@ -327,11 +327,11 @@ def test_inputs_are_left_alone():
 
 def test_views_and_stride_0_gradients():
     tensors = random_tensors([(90, 2, 4), (90, 2, 4), (90, 2, 3)], grad=True)
-    found, expected = (
+    results, expected = (
         torch.autograd.grad(form(*(x.transpose(0, 1) for x in tensors), (2, 2), (96, 12)).sum((0, 1))[0], tensors)
         for form in (multilevel_attention, dense)
     )
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert_close(ours, theirs, 1e-11)
 
 

@@ -68,13 +68,13 @@ def test_an_offset_below_zero_is_an_error():
 def test_pointers_follow_strides_and_end_with_the_last_entry():
     x = np.arange(12.0).reshape(3, 4)
     seen = x.T[1:]  # (3, 3) with strides 1 and 4, from entry 1
-    found = []
+    results = []
 
     def program(x, offset):
-        found.append(tl.load(x[0] + (tl.arange(0, 2)[:, None] * x[1] + tl.arange(0, 2)[None, :] * x[2] + offset)))
+        results.append(tl.load(x[0] + (tl.arange(0, 2)[:, None] * x[1] + tl.arange(0, 2)[None, :] * x[2] + offset)))
 
     run(program, (seen, 1, 4), offset=5)
-    np.testing.assert_array_equal(found[0], x.T[2:4, 1:3])
+    np.testing.assert_array_equal(results[0], x.T[2:4, 1:3])
     with pytest.raises(IndexError, match="offset 11, expected 0 to 10"):
         run(program, (seen, 1, 4), offset=6)
 

@@ -67,15 +67,15 @@ def in_double(X, log_a, B, C, H):
     return ssd_cpu(*(None if x is None else x.double() for x in (X, log_a, B, C, H)))
 
 
-def check(form, operands, oracle=recurrence, wanted=None):
+def check(form, operands, oracle=recurrence, truth=None):
     """Outputs and gradients; in half precision operands of products are rounded once, and results."""
     dtype = operands[0].dtype
     tolerance = 2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps
-    found = gradients(form, operands)
-    wanted = wanted or gradients(oracle, [None if x is None else x.cpu() for x in operands])
+    outputs = gradients(form, operands)
+    truth = truth or gradients(oracle, [None if x is None else x.cpu() for x in operands])
     given = [x for x in operands if x is not None]
-    assert [x.dtype for x in found] == [dtype, torch.float32, *(x.dtype for x in given)]
-    for actual, exact in zip(found, wanted, strict=True):
+    assert [x.dtype for x in outputs] == [dtype, torch.float32, *(x.dtype for x in given)]
+    for actual, exact in zip(outputs, truth, strict=True):
         assert_close(actual, exact, tolerance)
 
 
@@ -116,7 +116,7 @@ def test_every_pair_of_factors_is_covered():
 @pytest.mark.parametrize("case", SHORT_FIRST, ids=lambda case: "-".join(map(str, case.values())))
 @pytest.mark.parametrize("form", FORMS)
 def test_against_the_recurrence(form, case):
-    check(form, build(**case), wanted=right_answers(CASES.index(case)))
+    check(form, build(**case), truth=right_answers(CASES.index(case)))
 
 
 @needs_gpu
@@ -202,12 +202,12 @@ def test_segments_in_tritons_interpreter(short_chunks, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("programs", "chunks", "processors", "wanted"),
+    ("programs", "chunks", "processors", "truth"),
     [(24, 1024, 132, 11), (264, 1024, 132, 1), (300, 1024, 132, 1), (1, 1024, 132, 128), (24, 7, 132, 1), (0, 9, 0, 1)],
 )
-def test_how_many_segments(programs, chunks, processors, wanted):
+def test_how_many_segments(programs, chunks, processors, truth):
     """Two programs for each processor, none with fewer than 8 chunks."""
-    assert plan.segments(programs, chunks, processors) == wanted
+    assert plan.segments(programs, chunks, processors) == truth
 
 
 @pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (3, 100), (256, 16), (16, 256)])
@@ -249,11 +249,11 @@ def test_small_gradients_of_strong_decays_keep_their_digits(decay):
     X, _, B, C, H = inputs(100, "none", dtype=torch.float32)
     check(ssd_tiles, [X, torch.full((100,), decay), B, C, H])
     log_a = torch.full((100,), decay, requires_grad=True)
-    (found,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C)[0].sum(), log_a)
+    (outputs,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C)[0].sum(), log_a)
     exact = log_a.detach().double().requires_grad_()
-    (wanted,) = torch.autograd.grad(expected(X, exact, B, C, None)[0].sum(), exact)
-    assert_close(found, wanted, 3e-6)
-    assert 0 < wanted.abs().max() < 1e-6
+    (truth,) = torch.autograd.grad(expected(X, exact, B, C, None)[0].sum(), exact)
+    assert_close(outputs, truth, 3e-6)
+    assert 0 < truth.abs().max() < 1e-6
 
 
 def test_constant_decay_over_a_long_sequence():
@@ -298,15 +298,15 @@ def test_two_runs_give_the_same_bits_and_inputs_stay(form):
 def test_a_single_output_or_gradient(short_chunks):
     operands = [x.requires_grad_() for x in inputs(35, "resets", (2,), dtype=torch.float32)]
     for which in (0, 1):
-        wanted = torch.autograd.grad(expected(*operands)[which].sum(), operands, materialize_grads=True)
-        found = torch.autograd.grad(ssd_tiles(*operands)[which].sum(), operands)
-        for actual, oracle in zip(found, wanted, strict=True):
+        truth = torch.autograd.grad(expected(*operands)[which].sum(), operands, materialize_grads=True)
+        outputs = torch.autograd.grad(ssd_tiles(*operands)[which].sum(), operands)
+        for actual, oracle in zip(outputs, truth, strict=True):
             assert_close(actual, oracle, 2e-6)
     X, log_a, B, C, H = (x.detach() for x in operands)
     log_a.requires_grad_()
-    (found,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C, H)[0].sum(), log_a)
-    (wanted,) = torch.autograd.grad(expected(X, log_a, B, C, H)[0].sum(), log_a)
-    assert_close(found, wanted, 2e-6)
+    (outputs,) = torch.autograd.grad(ssd_tiles(X, log_a, B, C, H)[0].sum(), log_a)
+    (truth,) = torch.autograd.grad(expected(X, log_a, B, C, H)[0].sum(), log_a)
+    assert_close(outputs, truth, 2e-6)
 
 
 def test_a_second_derivative_is_refused():

@@ -68,10 +68,10 @@ def ours(tensors, softplus=False, limit=(0, math.inf), **options):
     return mamba2_ssd(**tensors, dt_softplus=softplus, dt_limit=limit, **options)
 
 
-def check(tensors, tolerance=None, wanted=None, **options):
+def check(tensors, tolerance=None, truth=None, **options):
     found = results(ours, tensors, **options)
-    wanted = wanted or results(batches, {name: x.cpu() for name, x in tensors.items()}, **options)
-    for actual, expected in zip(found, wanted, strict=True):
+    truth = truth or results(batches, {name: x.cpu() for name, x in tensors.items()}, **options)
+    for actual, expected in zip(found, truth, strict=True):
         assert_close(actual, expected, tolerance)
 
 
@@ -98,8 +98,8 @@ def test_half_precision_keeps_decays_and_states_in_float32():
 def test_leading_axes():
     tensors = operands(leading=())
     y, state = mamba2_ssd(**tensors, dt_softplus=True)
-    wanted, end = loop(**tensors, softplus=True)
-    assert_close(y, wanted)
+    truth, end = loop(**tensors, softplus=True)
+    assert_close(y, truth)
     assert_close(state, end)
     tensors |= operands(leading=(2, 3))
     maps = operands(leading=(3,))
@@ -127,9 +127,9 @@ def test_sequences_end_to_end(borders, without, as_tensor):
             ends.append(last)
         return torch.cat(ys, 1), torch.stack(ends, 1)
 
-    wanted = results(one_by_one, tensors, softplus=True)
+    truth = results(one_by_one, tensors, softplus=True)
     borders_given = torch.tensor(borders, dtype=torch.int32) if as_tensor else borders
-    check(tensors, None, wanted, softplus=True, cu_seqlens=borders_given)
+    check(tensors, None, truth, softplus=True, cu_seqlens=borders_given)
 
 
 def test_without_tokens():
@@ -209,8 +209,8 @@ def check_sequences(launched, tensors, borders):
     dtype = tensors["x"].dtype
     assert [x.dtype for x in found] == [dtype, torch.float32, *(x.dtype for x in tensors.values())]
     tolerance = 2e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
-    for actual, wanted in zip(found, exact(tensors, borders, softplus=True), strict=True):
-        assert_close(actual, wanted, tolerance)
+    for actual, truth in zip(found, exact(tensors, borders, softplus=True), strict=True):
+        assert_close(actual, truth, tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -237,8 +237,8 @@ def test_sequences_in_segments(borders, each, on_tiles, monkeypatch):
     tensors = operands(40, sequences=sequences, dtype=torch.float32)
     found = results(ours, tensors, softplus=True, cu_seqlens=borders)
     assert len(on_tiles) in (4, 7)
-    for actual, wanted in zip(found, exact(tensors, borders, softplus=True), strict=True):
-        assert_close(actual, wanted, 2e-6)
+    for actual, truth in zip(found, exact(tensors, borders, softplus=True), strict=True):
+        assert_close(actual, truth, 2e-6)
 
 
 def test_the_layer_is_cut_where_it_is_long_enough(on_tiles, monkeypatch):
@@ -272,15 +272,15 @@ def test_leading_axes_in_one_launch(on_tiles):
     more = {name: x if x.ndim == 1 else x[:, :, None] for name, x in tensors.items()}
     for now in (shared, shared | {"x": tensors["x"][:1]}, more | {"z": more["z"].repeat(1, 1, 2, 1, 1, 1)}):
         found = results(ours, now, softplus=True)
-        for actual, wanted in zip(found, exact(now, None, softplus=True), strict=True):
-            assert_close(actual, wanted, 2e-6)
+        for actual, truth in zip(found, exact(now, None, softplus=True), strict=True):
+            assert_close(actual, truth, 2e-6)
 
 
 def test_a_token_a_sequence(on_tiles):
     tensors = operands(40, sequences=(40,), dtype=torch.float32)
     found = results(ours, tensors, cu_seqlens=list(range(41)))
-    for actual, wanted in zip(found, exact(tensors, list(range(41))), strict=True):
-        assert_close(actual, wanted, 2e-6)
+    for actual, truth in zip(found, exact(tensors, list(range(41))), strict=True):
+        assert_close(actual, truth, 2e-6)
 
 
 def test_without_tokens_in_one_launch(on_tiles):
@@ -323,9 +323,9 @@ def test_step_sizes_keep_their_digits(dtype):
 
     with np.errstate(all="raise", under="ignore"):
         tile.launch(program, (1,), layer, (True, 0.0, math.inf))
-    wanted = np.logaddexp(0, given.astype(np.float64))
+    truth = np.logaddexp(0, given.astype(np.float64))
     assert out[0].dtype == np.float32
-    assert np.abs(out[0] / wanted - 1).max() < 2e-6
+    assert np.abs(out[0] / truth - 1).max() < 2e-6
 
 
 def test_step_sizes_and_gates_that_are_no_numbers_stay_so(on_tiles):
@@ -349,9 +349,9 @@ def test_every_gradient_is_written_by_one_program_once(on_tiles):
     assert set(written.values()) == {1}
     sizes = {name: x.numel() for name, x in tensors.items()}
     steps, states = sizes["dt"], 4 * 4 * 5 * 3  # four chunks; the number of a fifth stays free
-    wanted = {"dx": sizes["x"], "db": sizes["B"], "dc": sizes["C"], "dinitial": sizes["initial_state"]}
-    wanted |= {"dstates": states, "dlog_a": steps, "ddt": steps, "dskip": steps}
-    assert Counter(operand for operand, _ in written) == wanted
+    truth = {"dx": sizes["x"], "db": sizes["B"], "dc": sizes["C"], "dinitial": sizes["initial_state"]}
+    truth |= {"dstates": states, "dlog_a": steps, "ddt": steps, "dskip": steps}
+    assert Counter(operand for operand, _ in written) == truth
 
 
 def test_what_runs_on_a_gpu(monkeypatch):
@@ -383,8 +383,8 @@ def test_on_a_gpu(borders, dtype):
     found = results(ours, {name: x.cuda() for name, x in tensors.items()}, softplus=True, cu_seqlens=borders)
     again = results(ours, {name: x.cuda() for name, x in tensors.items()}, softplus=True, cu_seqlens=borders)
     assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
-    for actual, wanted in zip(found, exact(tensors, borders, softplus=True), strict=True):
-        assert_close(actual, wanted, 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
+    for actual, truth in zip(found, exact(tensors, borders, softplus=True), strict=True):
+        assert_close(actual, truth, 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
 
 
 @needs_gpu

@@ -60,13 +60,13 @@ def exact(Q, K, V, ranks, block_lens):
 def check(operands, ranks, block_lens):
     """In half precision weights are rounded once, and results."""
     dtype = operands[0].dtype
-    (Y, log_sum), wanted = (
+    (Y, log_sum), truth = (
         multilevel_forward(*operands, ranks, block_lens),
         exact(*(x.cpu() for x in operands), ranks, block_lens),
     )
     assert (Y.dtype, log_sum.dtype) == (dtype, torch.float32)
-    assert_close(Y, wanted[0], 2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps)
-    assert ((log_sum.cpu() - wanted[1]).abs() <= 2e-6 * (1 + wanted[1].abs())).all()
+    assert_close(Y, truth[0], 2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps)
+    assert ((log_sum.cpu() - truth[1]).abs() <= 2e-6 * (1 + truth[1].abs())).all()
 
 
 def check_gradients(operands, ranks, block_lens):
@@ -75,12 +75,12 @@ def check_gradients(operands, ranks, block_lens):
     leaves = [x.detach().requires_grad_() for x in operands]
     Y = multilevel_attention(*leaves, ranks, block_lens)
     (dY,) = random_tensors([Y.shape], seed=5, dtype=dtype)
-    found = Y, *torch.autograd.grad(Y, leaves, dY.to(Y.device))
+    outputs = Y, *torch.autograd.grad(Y, leaves, dY.to(Y.device))
     leaves = [x.detach().cpu().double().requires_grad_() for x in operands]
     Y = dense(*leaves, ranks, block_lens)
-    wanted = Y, *torch.autograd.grad(Y, leaves, dY.double())
-    assert [x.dtype for x in found] == [dtype] * 4
-    for ours, theirs in zip(found, wanted, strict=True):
+    truth = Y, *torch.autograd.grad(Y, leaves, dY.double())
+    assert [x.dtype for x in outputs] == [dtype] * 4
+    for ours, theirs in zip(outputs, truth, strict=True):
         if theirs.abs().max() < 1e-14:  # one token: its scores have no gradient, and rounding leaves little
             assert ours.abs().max() < 1e-5
         else:
@@ -161,8 +161,8 @@ def test_no_rank_at_all_is_a_running_mean(short_tiles):
 def test_leading_axes_broadcast(queries, keys, values, short_tiles):
     Q, K, V = random_tensors([(*queries, 18, 4), (*keys, 18, 4), (*values, 18, 3)], dtype=torch.float32)
     Y, log_sum = multilevel_forward(Q, K, V, (2, 2), (24, 6))
-    wanted, wanted_sum = exact(Q, K, V, (2, 2), (24, 6))
-    assert_close(Y, wanted, 1e-6)
+    truth, wanted_sum = exact(Q, K, V, (2, 2), (24, 6))
+    assert_close(Y, truth, 1e-6)
     assert_close(log_sum, wanted_sum, 1e-6)
 
 
@@ -207,9 +207,9 @@ def test_scores_that_exp_cannot_hold(short_tiles):
     Q, K, V = random_tensors([(60, 4), (60, 4), (60, 3)], dtype=torch.float32)
     Q[:, 0], K[:, 0] = 1, -2000
     K[3, 0], K[20, 0] = 3000, 3001
-    wanted, wanted_sum = exact(Q, K, V, (2, 2), (64, 16))
+    truth, wanted_sum = exact(Q, K, V, (2, 2), (64, 16))
     Y, log_sum = multilevel_forward(Q, K, V, (2, 2), (64, 16))
-    assert_close(Y, wanted, 2e-4)  # float32 holds a score of 3000 to 2e-4
+    assert_close(Y, truth, 2e-4)  # float32 holds a score of 3000 to 2e-4
     assert_close(log_sum, wanted_sum, 1e-6)
 
 
@@ -248,8 +248,8 @@ def test_gradients_of_shared_operands_and_of_some(as_on_a_gpu):
     V.requires_grad_()
     (dV,) = torch.autograd.grad(multilevel_attention(Q, K, V, (2, 2), (24, 6)).sum(), V)
     exact_V = V.detach().double().requires_grad_()
-    (wanted,) = torch.autograd.grad(dense(Q.double(), K.double(), exact_V, (2, 2), (24, 6)).sum(), exact_V)
-    assert_close(dV, wanted, 1e-6)
+    (truth,) = torch.autograd.grad(dense(Q.double(), K.double(), exact_V, (2, 2), (24, 6)).sum(), exact_V)
+    assert_close(dV, truth, 1e-6)
     assert len(as_on_a_gpu) == 2
 
 
@@ -290,8 +290,8 @@ def test_constants(monkeypatch):
     def constants(length, ranks, block_lens, tile=64):
         monkeypatch.setattr(multilevel, "_tile", lambda *_: (tile, 4, 1))
         Q, V = torch.zeros(1, 1, 1, length, sum(ranks)), torch.zeros(1, 1, 1, length, 20)
-        found = multilevel._constants(Q, V, ranks, block_lens)
-        return found["blocks"], found["ends"], found["widths"], found["sizes"]
+        outputs = multilevel._constants(Q, V, ranks, block_lens)
+        return outputs["blocks"], outputs["ends"], outputs["widths"], outputs["sizes"]
 
     assert constants(1000, (8,) * 4, (1024, 512, 256, 128)) == (
         (0, 512, 256, 128),

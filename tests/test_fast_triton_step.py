@@ -77,10 +77,10 @@ def test_extreme_decays(decay):
 def test_a_state_in_half_precision_stays_so():
     x, log_a, B, C, state = one_token(dtype=torch.float16)
     state = state.half()
-    wanted = state.clone().float()
-    on_tiles(x, log_a, B, C, wanted)
+    truth = state.clone().float()
+    on_tiles(x, log_a, B, C, truth)
     on_tiles(x, log_a, B, C, state)
-    assert torch.equal(state, wanted.half())
+    assert torch.equal(state, truth.half())
 
 
 def test_step_after_step_is_the_sequence():
@@ -88,8 +88,8 @@ def test_step_after_step_is_the_sequence():
     Y, last = ssd_cpu(X, log_a, B, C, H)
     state = H.clone()
     steps = zip(*(x.unbind(-2) for x in (X, B, C)), log_a.unbind(-1), strict=True)
-    found = torch.stack([on_tiles(x, a, b, c, state) for x, b, c, a in steps], -2)
-    assert_close(found, Y, 1e-6)
+    results = torch.stack([on_tiles(x, a, b, c, state) for x, b, c, a in steps], -2)
+    assert_close(results, Y, 1e-6)
     assert_close(state, last, 1e-6)
 
 

@@ -81,12 +81,12 @@ def compare(name, operands, tolerance=None, dtype=torch.float64):
     form, _, takes_state = FORMS[name]
     operands = [None if x is None else x.to(dtype) for x in operands]
     operands[4] = operands[4] if takes_state else None
-    found = run(form, operands)
+    results = run(form, operands)
     oracle = loop if takes_state else lambda *args: (loop(*args)[0], None)
     expected = run(oracle, [None if x is None else x.double() for x in operands])
-    for actual, wanted in zip(found, expected, strict=True):
+    for actual, truth in zip(results, expected, strict=True):
         assert actual.dtype == dtype
-        assert_close(actual, wanted, tolerance)
+        assert_close(actual, truth, tolerance)
 
 
 def test_the_oracle_is_the_unrolled_sum_of_products():
@@ -183,8 +183,8 @@ def test_gradcheck(name, gate):
 
     def function(*leaves):
         left = iter(leaves)
-        found = form(*(None if x is None else next(left) for x in operands))
-        return found if takes_state else found[0]
+        results = form(*(None if x is None else next(left) for x in operands))
+        return results if takes_state else results[0]
 
     assert torch.autograd.gradcheck(function, leaves)
 
@@ -195,9 +195,9 @@ def test_stride_zero_and_missing_gradients(name, gate):
     for output in range(2 if takes_state else 1):
         operands = inputs(9, gate, "resets")[: 5 if takes_state else 4]
         leaves = [x.requires_grad_() for x in operands if x is not None]
-        found = torch.autograd.grad(form(*operands)[output].sum(), leaves, allow_unused=True, materialize_grads=True)
-        wanted = torch.autograd.grad(loop(*operands)[output].sum(), leaves, allow_unused=True, materialize_grads=True)
-        for actual, expected in zip(found, wanted, strict=True):
+        results = torch.autograd.grad(form(*operands)[output].sum(), leaves, allow_unused=True, materialize_grads=True)
+        truth = torch.autograd.grad(loop(*operands)[output].sum(), leaves, allow_unused=True, materialize_grads=True)
+        for actual, expected in zip(results, truth, strict=True):
             assert_close(actual, expected)
 
 
@@ -301,18 +301,18 @@ def test_half_precision(name, gate, dtype, wide):
     form, _, takes_state = FORMS[name]
     operands = [None if x is None else x.to(dtype) for x in inputs(70, gate, "zeros", features=4, head_dim=3)]
     operands = [x if x is None or i < 3 or not wide else x.float() for i, x in enumerate(operands)]
-    found = run(form, [*operands[:4], operands[4] if takes_state else None])
+    results = run(form, [*operands[:4], operands[4] if takes_state else None])
     oracle = loop if takes_state else lambda *args: (loop(*args)[0], None)
     exact = [None if x is None else x.double() for x in operands]
     expected = run(oracle, [*exact[:4], exact[4] if takes_state else None])
     leaves = [x for x in operands[: 5 if takes_state else 4] if x is not None]
     dtypes = [dtype, *([torch.float32] if takes_state else []), *(x.dtype for x in leaves)]
-    assert [x.dtype for x in found] == dtypes
+    assert [x.dtype for x in results] == dtypes
     # The cotangents of the two runs differ by their rounding to half precision, so only outputs are held to it.
-    for actual, wanted in list(zip(found, expected, strict=True))[: 2 if takes_state else 1]:
-        assert relative_rms(actual, wanted) <= 1.1 * relative_rms(wanted.to(actual.dtype), wanted) + 1e-6
-    for actual, wanted in list(zip(found, expected, strict=True))[2 if takes_state else 1 :]:
-        assert relative_rms(actual, wanted) < 4 * torch.finfo(dtype).eps
+    for actual, truth in list(zip(results, expected, strict=True))[: 2 if takes_state else 1]:
+        assert relative_rms(actual, truth) <= 1.1 * relative_rms(truth.to(actual.dtype), truth) + 1e-6
+    for actual, truth in list(zip(results, expected, strict=True))[2 if takes_state else 1 :]:
+        assert relative_rms(actual, truth) < 4 * torch.finfo(dtype).eps
 
 
 def test_step_in_half_precision():

@@ -173,9 +173,9 @@ def test_gated_slots_are_the_loop(length, reset):
     assert_close(Y, expected)
     assert_close(keys, expected_keys)
     assert_close(values, expected_values.mT)
-    found, _ = slot_weights(Q, K, log_a)
-    assert_close(found, weights)
-    assert_close(found.sum(-1), torch.ones(length, dtype=torch.float64))
+    results, _ = slot_weights(Q, K, log_a)
+    assert_close(results, weights)
+    assert_close(results.sum(-1), torch.ones(length, dtype=torch.float64))
 
 
 def test_gated_slots_in_two_parts_and_for_every_head():

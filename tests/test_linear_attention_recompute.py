@@ -56,12 +56,12 @@ def test_gradients_of_many_chunks():
     """More chunks than are worked on at once, a number of them left over."""
     parts = operands(150)
     cotangents = random_tensors([(150, P), (P, N)], seed=8)
-    found, expected = (
+    results, expected = (
         torch.autograd.grad(form(*parts, chunk_len=4), parts, cotangents)
         for form in (linear_attention_recomputed, linear_attention_chunked)
     )
-    for actual, wanted in zip(found, expected, strict=True):
-        assert_close(actual, wanted)
+    for actual, truth in zip(results, expected, strict=True):
+        assert_close(actual, truth)
 
 
 @pytest.mark.parametrize("gate", [False, True])
@@ -84,10 +84,10 @@ def test_small_gradients_of_strong_decays_keep_their_digits():
     log_a = torch.full((40,), -20.0, requires_grad=True)
     log_a_exact = log_a.detach().double().requires_grad_()
     Y, _ = linear_attention_recomputed(Q, K, V, log_a)
-    (found,) = torch.autograd.grad(Y.sum(), log_a)
+    (results,) = torch.autograd.grad(Y.sum(), log_a)
     exact, _ = linear_attention_recurrent(Q.double(), K.double(), V.double(), log_a_exact)
     (expected,) = torch.autograd.grad(exact.sum(), log_a_exact)
-    assert_close(found, expected, 1e-6)
+    assert_close(results, expected, 1e-6)
     assert 0 < expected.abs().max() < 1e-5
 
 

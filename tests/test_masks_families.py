@@ -72,9 +72,9 @@ def test_products_over_many_chunks(family):
     assert_close(mask.matmul(x), L @ x)
     assert_close(mask.transpose_matmul(y), L.mT @ y)
     weight = operands(family, [(T, 2)], seed=9)[0]
-    found = gradients(lambda x, *p: family.build(T, T, *p).matmul(x), [x, *parameters], weight)
+    results = gradients(lambda x, *p: family.build(T, T, *p).matmul(x), [x, *parameters], weight)
     expected = gradients(lambda x, *p: family.build(T, T, *p).dense(family.dtype) @ x, [x, *parameters], weight)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert_close(ours, theirs)
 
 
@@ -106,9 +106,9 @@ def test_gradients_of_products(family):
     x, y = operands(family, [(S, 2), (T, 2)])
     if any(not torch.isfinite(p).all() for p in parameters):  # differences say nothing of a reset
         weight = operands(family, [(T, 2)], seed=9)[0]
-        found = gradients(lambda x, *p: family.build(T, S, *p).matmul(x), [x, *parameters], weight)
+        results = gradients(lambda x, *p: family.build(T, S, *p).matmul(x), [x, *parameters], weight)
         expected = gradients(lambda x, *p: family.oracle(T, S, p) @ x, [x, *parameters], weight)
-        for ours, theirs in zip(found, expected, strict=True):
+        for ours, theirs in zip(results, expected, strict=True):
             assert_close(ours, theirs)
         return
     leaves = [p.requires_grad_() for p in parameters]
@@ -135,8 +135,8 @@ def test_both_modes_of_attention_agree_with_all_gradients(family, leading):
         expected_gradients = gradients(definition, [Q, K, V, *parameters], dY)
         for mode in (sma_quadratic, sma_linear):
             assert_close(run(mode, Q, K, V, *parameters), expected)
-            found = gradients(lambda *x, mode=mode: run(mode, *x), [Q, K, V, *parameters], dY)
-            for ours, theirs in zip(found, expected_gradients, strict=True):
+            results = gradients(lambda *x, mode=mode: run(mode, *x), [Q, K, V, *parameters], dY)
+            for ours, theirs in zip(results, expected_gradients, strict=True):
                 assert_close(ours, theirs)
 
 

@@ -33,11 +33,11 @@ def mixed(*shape, dtype=torch.float64, seed=4):
 
 def loop(x, log_a):
     """y_t = a_t y_(t-1) + x_t in Python numbers, 2-D."""
-    y, found = [0.0] * x.shape[1], []
+    y, outputs = [0.0] * x.shape[1], []
     for row, decay in zip(x.tolist(), log_a.exp().tolist(), strict=True):
         y = [decay * before + now for before, now in zip(y, row, strict=True)]
-        found.append(y)
-    return torch.tensor(found, dtype=torch.float64).reshape(x.shape)
+        outputs.append(y)
+    return torch.tensor(outputs, dtype=torch.float64).reshape(x.shape)
 
 
 def entries(log_a):
@@ -82,11 +82,11 @@ def test_scans_agree_for_any_decays_and_chunks(data):
 @pytest.mark.parametrize("scan", SCANS)
 def test_gradients_of_scans(scan):
     x, dY = random_tensors([(37, 2), (37, 2)])
-    found, expected = [], []
-    for run, results in ((scan, found), (lambda x, log_a: dense(log_a) @ x, expected)):
+    outputs, expected = [], []
+    for run, results in ((scan, outputs), (lambda x, log_a: dense(log_a) @ x, expected)):
         leaves = [x.clone().requires_grad_(), mixed(37).requires_grad_()]
         results += torch.autograd.grad(run(*leaves), leaves, dY)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(outputs, expected, strict=True):
         assert_close(ours, theirs)
     log_a = -random_tensors([(9,)])[0].abs()
     assert torch.autograd.gradcheck(scan, [x[:9].requires_grad_(), log_a.requires_grad_()])
@@ -209,10 +209,10 @@ def test_segment_sums_have_leading_axes_and_both_dtypes():
 def test_gradient_through_resets_is_that_of_the_products(matrix):
     log_a = mixed(23).requires_grad_()
     (weight,) = random_tensors([(23, 23)])
-    (found,) = torch.autograd.grad(matrix(log_a), log_a, weight)
+    (outputs,) = torch.autograd.grad(matrix(log_a), log_a, weight)
     (expected,) = torch.autograd.grad(dense(log_a), log_a, weight)
-    assert (found[3] == 0).all()
-    assert_close(found, expected)
+    assert (outputs[3] == 0).all()
+    assert_close(outputs, expected)
     assert torch.autograd.gradcheck(matrix, -random_tensors([(7,)])[0].abs().requires_grad_())
 
 
@@ -240,8 +240,8 @@ def test_gradient_of_gamma_is_that_of_its_powers(value, length):
     expected = (dY * (slope @ x)).sum()
     for run in (DecayMask.matmul, lambda mask, x: mask.dense(torch.float64) @ x):
         gamma = torch.tensor(value, dtype=torch.float64, requires_grad=True)
-        (found,) = torch.autograd.grad(run(DecayMask(length, gamma), x), gamma, dY)
-        assert_close(found, expected)
+        (outputs,) = torch.autograd.grad(run(DecayMask(length, gamma), x), gamma, dY)
+        assert_close(outputs, expected)
 
 
 def test_constant_log_decays_give_the_decay_mask():

@@ -52,8 +52,8 @@ def test_without_tokens_and_without_a_state(form):
     assert Y.shape == X.shape
     assert_close(state, H)
     X, log_a, B, C, H = inputs(9, "mild", (2,))
-    for found, wanted in zip(form(X, log_a, B, C), expected(X, log_a, B, C, None), strict=True):
-        assert_close(found, wanted)
+    for results, truth in zip(form(X, log_a, B, C), expected(X, log_a, B, C, None), strict=True):
+        assert_close(results, truth)
 
 
 @each_form
@@ -62,8 +62,8 @@ def test_half_precision(form, dtype):
     X, log_a, B, C, H = inputs(33, "mild", (2,), dtype=dtype)
     Y, state = form(X, log_a.float(), B, C, H.float())
     assert (Y.dtype, state.dtype) == (dtype, torch.float32)
-    wanted, last = expected(X, log_a.float(), B, C, H)
-    assert_close(Y, wanted, torch.finfo(dtype).eps / 2)
+    truth, last = expected(X, log_a.float(), B, C, H)
+    assert_close(Y, truth, torch.finfo(dtype).eps / 2)
     assert_close(state, last, 1e-5)
 
 
@@ -84,13 +84,13 @@ def test_decoding_is_training(axes, cache, kind, monkeypatch):
     monkeypatch.setattr(step, "CACHE", cache)
     step._plan.cache_clear()
     X, log_a, B, C, H = inputs(9, kind, *axes)
-    wanted, last = expected(X, log_a, B, C, H)
+    truth, last = expected(X, log_a, B, C, H)
     state, inplace = H, H.clone()
     for t in range(9):
         token = X[..., t, :], log_a[..., t], B[..., t, :], C[..., t, :]
         y, state = ssd_step(*token, state)
-        assert_close(y, wanted[..., t, :])
-        assert_close(ssd_step_(*token, inplace), wanted[..., t, :])
+        assert_close(y, truth[..., t, :])
+        assert_close(ssd_step_(*token, inplace), truth[..., t, :])
     assert_close(state, last)
     assert_close(inplace, last)
 
@@ -165,18 +165,18 @@ def test_fast_linear_attention(gate):
     """With a gate per key feature too, which the kernel does not have."""
     Q, K, V, H = random_tensors([(2, 40, 3), (2, 40, 3), (2, 40, 2), (2, 2, 3)])
     log_a = {"none": None, "token": decays("resets", (2, 40)), "key": decays("resets", (2, 40, 3))}[gate]
-    for found, wanted in zip(
+    for results, truth in zip(
         fast.linear_attention(Q, K, V, log_a, H), linear_attention_chunked(Q, K, V, log_a, H), strict=True
     ):
-        assert_close(found, wanted)
+        assert_close(results, truth)
 
 
 def test_fast_linear_attention_has_gradients_and_names_its_arguments():
     operands = inputs(40, "resets", (2,))
     X, log_a, B, C, H = operands
-    wanted = gradients(expected, operands)
-    found = gradients(lambda X, log_a, B, C, H: fast.linear_attention(C, B, X, log_a, H), operands)
-    for actual, oracle in zip(found, wanted, strict=True):
+    truth = gradients(expected, operands)
+    results = gradients(lambda X, log_a, B, C, H: fast.linear_attention(C, B, X, log_a, H), operands)
+    for actual, oracle in zip(results, truth, strict=True):
         assert_close(actual, oracle)
     with pytest.raises(ShapeError, match="linear_attention: axis 't' is 40 in Q but 39 in K"):
         fast.linear_attention(C, B[:, 1:], X, log_a, H)

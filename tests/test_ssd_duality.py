@@ -68,8 +68,8 @@ def test_gradients_are_those_of_the_recurrence(form, extra, kind):
     ours = torch.autograd.grad((form(*leaves) * cotangent).sum(), leaves)
     X, log_a, B, C = leaves
     theirs = torch.autograd.grad((ssm_recurrent(X, log_a.exp(), B, C)[0] * cotangent).sum(), leaves)
-    for found, expected in zip(ours, theirs, strict=True):
-        assert_close(found, expected)
+    for outputs, expected in zip(ours, theirs, strict=True):
+        assert_close(outputs, expected)
     if kind == "mild":
         assert torch.autograd.gradcheck(form, leaves)
 

@@ -80,9 +80,9 @@ def test_values_are_those_of_the_loop(form, structure, kind, length):
     X, A, B, C, state = inputs(length, structure, kind)
     for initial in (None, state):
         Y, last, states = loop(X, A, B, C, initial)
-        found = form(X, A, B, C, initial)
-        assert_close(found[0], Y)
-        assert_close(found[1], last)
+        results = form(X, A, B, C, initial)
+        assert_close(results[0], Y)
+        assert_close(results[1], last)
         assert_close(ssm_states(X, A, B, initial), states)
 
 
@@ -100,8 +100,8 @@ def test_gradients(form, structure, kind):
 @pytest.mark.parametrize("leading", [(2,), (2, 4)])
 def test_leading_axes(form, structure, leading):
     operands = inputs(5, structure, "resets", leading)
-    for found, expected in zip(form(*operands), loop(*operands), strict=False):
-        assert_close(found, expected)
+    for results, expected in zip(form(*operands), loop(*operands), strict=False):
+        assert_close(results, expected)
     X, A, B, _, state = operands
     assert_close(ssm_states(X, A, B, state), loop(*operands)[2])
 
@@ -134,9 +134,9 @@ def test_leading_axes_broadcast(form, structure, length, of_input, of_transition
     operands = [s.reshape(*s.shape, *(1,) * x.ndim) * x for s, x in zip(scale, (X, A, B, C, state), strict=True)]
     full = [x.expand(2, 3, *y.shape) for x, y in zip(operands, (X, A, B, C, state), strict=True)]
     Y, last, states = loop(*full)
-    found = form(*operands)
-    assert_close(found[0].expand(Y.shape), Y)
-    assert_close(found[1].expand(last.shape), last)
+    results = form(*operands)
+    assert_close(results[0].expand(Y.shape), Y)
+    assert_close(results[1].expand(last.shape), last)
     assert_close(ssm_states(operands[0], *operands[1:3], operands[4]).expand(states.shape), states)
 
 
@@ -145,10 +145,10 @@ def test_leading_axes_broadcast(form, structure, length, of_input, of_transition
 def test_float32(form, structure, kind):
     operands = [x.float() for x in inputs(33, structure, kind)]
     Y, last, _ = loop(*(x.double() for x in operands))
-    found = form(*operands)
-    assert found[0].dtype == found[1].dtype == torch.float32
-    assert_close(found[0], Y)
-    assert_close(found[1], last)
+    results = form(*operands)
+    assert results[0].dtype == results[1].dtype == torch.float32
+    assert_close(results[0], Y)
+    assert_close(results[1], last)
 
 
 @each_form
@@ -306,8 +306,8 @@ def test_scan_for_every_length(length, case, sizes, seed):
     for axis in range(len(SHAPES[case[0]])):
         A = A.narrow(-1 - axis, 0, states)
     operands = X[:, :1].expand(length, columns), A, B[:, :states], C[:, :states], state[:1, :states].expand(columns, -1)
-    for found, expected in zip(ssm_scan(*operands), loop(*operands), strict=False):
-        assert_close(found, expected)
+    for results, expected in zip(ssm_scan(*operands), loop(*operands), strict=False):
+        assert_close(results, expected)
 
 
 # ---------------------------------------------------------------- discretisation
@@ -477,12 +477,12 @@ class Multiplications(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **kwargs or {})
+        results = func(*args, **kwargs or {})
         if func.overloadpacket is torch.ops.aten.mul:
-            self.count += found.numel()
+            self.count += results.numel()
         elif func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
-            self.count += found.numel() * args[0].shape[-1]
-        return found
+            self.count += results.numel() * args[0].shape[-1]
+        return results
 
 
 @each_structure

@@ -137,8 +137,8 @@ def test_float32(structure, kind):
     assert_close(M.dense(), expected)
     assert_close(M.matmul(x), expected @ x.double())
     assert_close(M.transpose_matmul(x), expected.mT @ x.double())
-    wanted = torch.linalg.solve(expected + diagonal.double().diag(), x.double())
-    assert_close(M.solve(x, diagonal), wanted)
+    truth = torch.linalg.solve(expected + diagonal.double().diag(), x.double())
+    assert_close(M.solve(x, diagonal), truth)
     assert M.dense(torch.float64).dtype == torch.float64
     assert M.dense(device="meta").device.type == "meta"
 
@@ -190,12 +190,12 @@ class Multiplications(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **kwargs or {})
+        results = func(*args, **kwargs or {})
         if func.overloadpacket is torch.ops.aten.mul:
-            self.count += found.numel()
+            self.count += results.numel()
         elif func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
-            self.count += found.numel() * args[0].shape[-1]
-        return found
+            self.count += results.numel() * args[0].shape[-1]
+        return results
 
 
 @each_structure
@@ -239,10 +239,10 @@ def test_ranks_of_a_random_triangle_are_full():
 @pytest.mark.parametrize("length", [0, 1, 2, 13, 33])
 def test_from_dense_finds_generators_of_the_same_order(structure, kind, length):
     M = entries(*generators(length, structure, kind))
-    found = from_dense(M)
-    assert_close(found.dense(), M)
-    assert found.state == max(block_ranks(M).tolist(), default=0) <= 3
-    assert found.structure == "general"
+    results = from_dense(M)
+    assert_close(results.dense(), M)
+    assert results.state == max(block_ranks(M).tolist(), default=0) <= 3
+    assert results.structure == "general"
 
 
 @pytest.mark.parametrize("leading", [(2,), (2, 4), (0,)])
@@ -256,9 +256,9 @@ def test_from_dense_of_a_batch(leading):
 def test_from_dense_never_grows():
     """The cumulative products of these generators stay below 1, where those of the original over- and underflow."""
     A, B, C = generators(33, "general")
-    found = from_dense(entries(8 * A, B, C))
-    assert torch.linalg.matrix_norm(found.A, 2).max() <= 1 + 1e-12
-    assert relative_rms(found.dense(), entries(8 * A, B, C)) < 1e-12
+    results = from_dense(entries(8 * A, B, C))
+    assert torch.linalg.matrix_norm(results.A, 2).max() <= 1 + 1e-12
+    assert relative_rms(results.dense(), entries(8 * A, B, C)) < 1e-12
 
 
 def test_from_dense_drops_what_is_below_the_tolerance():
@@ -268,18 +268,18 @@ def test_from_dense_drops_what_is_below_the_tolerance():
     M = M + 1e-8 * noise * M.norm() / noise.norm()
     orders = []
     for tolerance in (0.3, 1e-2, 1e-6, 1e-12):
-        found = from_dense(M, tolerance)
-        orders.append(found.state)
-        assert (found.dense() - M).norm() <= 33 * tolerance * M.norm()
+        results = from_dense(M, tolerance)
+        orders.append(results.state)
+        assert (results.dense() - M).norm() <= 33 * tolerance * M.norm()
     assert orders == sorted(orders)
     assert orders[0] < orders[2] == 3 < 10 < orders[3]
 
 
 def test_nothing_needs_no_state():
-    found = from_dense(torch.zeros(4, 4))
-    assert found.state == 0
-    assert torch.equal(found.dense(), torch.zeros(4, 4))
-    assert torch.equal(found.matmul(torch.ones(4, 2)), torch.zeros(4, 2))
+    results = from_dense(torch.zeros(4, 4))
+    assert results.state == 0
+    assert torch.equal(results.dense(), torch.zeros(4, 4))
+    assert torch.equal(results.matmul(torch.ones(4, 2)), torch.zeros(4, 2))
 
 
 # ---------------------------------------------------------------- factorisations

@@ -1,4 +1,4 @@
-"""What to call when the result matters more than the reading: the best implementation for device, dtype and gate.
+"""Fast implementations, chosen by device, dtype and gate: for use, where the rooms above are for reading.
 
 No mathematics here that `ssd`, `linear_attention` and `multilevel` lack. `cpu` and `triton` hold the implementations,
 `tile` runs the programs of a GPU on any computer, `distributed` splits a sequence over several devices.

@@ -1,4 +1,4 @@
-"""The best implementation for device, dtype and gate: what to call when the result matters more than the reading."""
+"""Choice of the best implementation for device, dtype and gate."""
 
 import torch
 
@@ -68,21 +68,8 @@ def linear_attention(
     With at most one decay per token the kernel that `ssd` takes, with a backward of its own. Otherwise
     `linear_attention_chunked`.
 
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., T, N) keys.
-        V: (..., T, P) values.
-        log_a: log decay ≤ 0, −inf for a reset: (..., T), one per token, or (..., T, N), one per key feature. It counts
-            as a gate per key feature if it has as many axes as K.
-        initial_state: (..., P, N) state before the first token, dtype of Q or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        ValueError: a dtype or device differs, log_a is a full gate or (on a CPU) positive.
-        RuntimeError: the gradient is differentiated a second time, where a kernel is used.
+    Arguments, results and errors are those of `linear_attention_chunked`, without chunk_len. A second derivative of
+    a kernel raises a RuntimeError.
 
     Cost:
         See `fast.cpu.ssd_cpu`, `fast.triton.ssd_triton` and `linear_attention_chunked`.

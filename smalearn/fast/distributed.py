@@ -149,7 +149,7 @@ def window(x: torch.Tensor, length: int, group: "dist.ProcessGroup | None" = Non
 
 
 def traffic(ranks: int, heads: int, head_dim: int, state: int, itemsize: int = 4) -> Traffic:
-    """How many bytes a rank receives in `ssd`, on a CPU; on a GPU `NOTE` fewer from each of the others.
+    """Count the bytes that a rank receives in `ssd`, on a CPU; on a GPU `NOTE` fewer from each of the others.
 
     forward = (ranks - 1)·(heads·(P·N + 1)·itemsize + NOTE), backward = (ranks - 1)·heads·P·N·itemsize. T is not in it.
 

@@ -1,4 +1,4 @@
-"""From any leading axes to (batch, groups, heads of a group), which all kernels work on, and back."""
+"""Regrouping of any leading axes as (batch, groups, heads of a group), which all kernels work on, and back."""
 
 from collections.abc import Callable
 

@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 
 
 class Gates(NamedTuple):
-    """What a model gives to linear attention, and what it makes of the result.
+    """Operands that a model gives to linear attention, and how it reads the result.
 
     Attributes:
         Q: (..., T, N) queries.
@@ -81,7 +81,7 @@ OTHER_MODELS = {
     "DeltaNet": "H_t = H_(t-1) (I − β_t K_t K_t^T) + β_t V_t K_t^T: a matrix product in the place of the gate",
     "Gated DeltaNet": "H_t = α_t H_(t-1) (I − β_t K_t K_t^T) + β_t V_t K_t^T: the same with a decay",
     "RWKV-7": "H_t = H_(t-1) (Diag(w_t) − κ_t (a_t ∘ κ_t)^T) + V_t K_t^T: diagonal plus rank one",
-    "sLSTM": "gates that depend on the previous output: no linear recurrence",
+    "sLSTM": "gates that depend on the previous output: not a linear recurrence",
 }
 """Models that an elementwise gate cannot express, and why."""
 

@@ -1,4 +1,4 @@
-"""What all forms of linear attention ask of their inputs, checked once at the public function."""
+"""Input checks shared by all forms of linear attention."""
 
 import torch
 

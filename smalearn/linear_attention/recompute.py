@@ -33,22 +33,8 @@ def linear_attention_recomputed(
         dV = (L ∘ Q K^T)^T dY    the same
         dlog_a_t = Σ_{s < t ≤ i} L[i, s] (Q_i · K_s)(dY_i · V_s): all that flows across t, from before it to t or later
 
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., T, N) keys.
-        V: (..., T, P) values.
-        log_a: (..., T) log decay ≤ 0, one per token, −inf for a reset. May be float32 whatever the others are.
-        initial_state: (..., P, N) state before the first token, dtype of Q or float32; zeros if None.
-        chunk_len: length ≥ 1 of a chunk.
-
-    Returns:
-        Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
-
-    Raises:
-        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
-        ValueError: a dtype or device differs, log_a is not a gate per token or (on a CPU) positive, chunk_len is not an
-            integer ≥ 1.
-        RuntimeError: the gradient is differentiated a second time.
+    Arguments, results and errors are those of `linear_attention_chunked`, with two exceptions: log_a is one decay per
+    token, (..., T), or None; and a gradient that is differentiated a second time raises a RuntimeError.
 
     Cost:
         Saved for the backward: T·(2N + P + 1) + N·P entries, where autograd through the recurrence saves T·N·P.
@@ -118,7 +104,7 @@ def _summed(x, like):
 
 
 def _flow(inside, past, future, through):
-    """For every t of a chunk, the sum of what flows from before t to t or later: the gradient of log_a.
+    """Sum, for every t of a chunk, what flows from before t to t or later: the gradient of log_a.
 
     Rows are where a flow ends, columns where it begins: one column in front for what comes from the past, one row
     below for what goes to the future. Only terms that cross t are added and nothing is subtracted, so that small

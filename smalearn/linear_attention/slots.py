@@ -1,6 +1,7 @@
 """Gated slot attention: two linear attentions with a gate per slot, and a softmax over the slots between them."""
 
 import torch
+from einops import rearrange
 
 from smalearn._checks import check_dtypes, check_log_a, check_shapes
 from smalearn.linear_attention.chunked import linear_attention_chunked
@@ -55,7 +56,7 @@ def gated_slot_attention(
 def slot_weights(
     Q: torch.Tensor, K: torch.Tensor, log_a: torch.Tensor, initial_state: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """How much each token attends to each slot of `gated_slot_attention`: the first of its two linear attentions.
+    """Attention of each token to each slot of `gated_slot_attention`: the first of its two linear attentions.
 
     w_t = softmax_m(key_m · Q_t). Here the gate belongs to the value axis, that of the slots: a head for each slot, with
     one value and one decay per token, all heads sharing Q and K.
@@ -80,10 +81,11 @@ def slot_weights(
         Zhang et al. 2024 (Gated Slot Attention), section 3.
     """
     _check("slot_weights", Q, K, log_a, {"initial_state": (initial_state, "mn")})
-    heads = [x.unsqueeze(-3) for x in (Q, K)]
-    state = None if initial_state is None else initial_state.unsqueeze(-2)
-    scores, keys = linear_attention_chunked(*heads, _written(log_a, Q).mT.unsqueeze(-1), log_a.mT, state)
-    return scores.squeeze(-1).mT.softmax(-1), keys.squeeze(-2)
+    queries, keys = (rearrange(x, "... t n -> ... 1 t n") for x in (Q, K))
+    values = rearrange(_written(log_a, Q), "... t m -> ... m t 1")
+    state = None if initial_state is None else rearrange(initial_state, "... m n -> ... m 1 n")
+    scores, state = linear_attention_chunked(queries, keys, values, log_a.mT, state)
+    return rearrange(scores, "... m t 1 -> ... t m").softmax(-1), rearrange(state, "... m 1 n -> ... m n")
 
 
 def _check(function, Q, K, log_a, states, V=None):

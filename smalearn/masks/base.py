@@ -30,18 +30,18 @@ class Mask(ABC):
 
     shape: tuple[int, ...]
     shown: tuple[str, ...] = ()
-    """Names of the attributes, beside the shape, that `repr` shows."""
+    """Names of the attributes, besides the shape, that `repr` shows."""
     parameters: tuple[str, ...] = ()
     """Names of the attributes that hold tensors: all numbers that the mask stores, and what it has gradients for."""
 
     @property
     def is_complex(self) -> bool:
-        """Whether the entries are complex; then the operands of a product must be."""
+        """True if the entries are complex; then the operands of a product must be."""
         return any(getattr(self, name).is_complex() for name in self.parameters)
 
     @property
     def stored(self) -> int:
-        """How many numbers the mask stores, in place of its T·S entries for each leading index."""
+        """Count the numbers that the mask stores, in place of its T·S entries for each leading index."""
         return sum(getattr(self, name).numel() for name in self.parameters)
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Mask(ABC):
         return f"{type(self).__name__}({', '.join([*map(str, self.shape), *details])})"
 
     def _repr_html_(self) -> str:
-        """A table: family, shape, parameters, numbers stored and operations of a product, both beside the dense."""
+        """A table: family, shape, parameters, numbers stored and operations of a product, each beside the dense."""
         target, source = self.shape[-2:]
         heads = math.prod(self.shape[:-2])
         values = [f"{name} = {getattr(self, name)}" for name in self.shown]

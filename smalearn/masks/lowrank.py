@@ -76,7 +76,7 @@ class HadamardMask(Mask):
 
     @property
     def is_complex(self) -> bool:
-        """Whether either mask is complex."""
+        """True if either mask is complex."""
         return self.factor.is_complex or self.mask.is_complex
 
     @property

@@ -22,7 +22,7 @@ class SparseMask(Mask):
 
     @abstractmethod
     def nonzeros(self, device: torch.device | str | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the ones are.
+        """Find the ones.
 
         Args:
             device: of the result.

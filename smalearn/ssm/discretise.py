@@ -1,4 +1,4 @@
-"""From the differential equation h' = A h + B x, sampled in steps of length dt, to the recurrence."""
+"""Discretisation of the differential equation h' = A h + B x in steps of length dt, which gives the recurrence."""
 
 import torch
 

@@ -151,7 +151,7 @@ def tril_factors(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _positions(M, order):
-    """Where each of the T·N states stands when they are stacked by time."""
+    """Positions of the T·N states when they are stacked by time."""
     index = torch.arange(M.length * M.state, device=M.B.device)
     return index if order == "time" else index.reshape(M.length, M.state).mT.flatten()
 

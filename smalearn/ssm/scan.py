@@ -18,7 +18,7 @@ Combine = Callable[[Elements, Elements], Elements]
 
 
 class ScanCost(NamedTuple):
-    """What a scan does: how many pairs it combines, and in how many rounds, each of which is one call of `combine`."""
+    """Cost of a scan: how many pairs it combines, and in how many rounds, each of which is one call of `combine`."""
 
     combines: int
     depth: int

@@ -65,7 +65,7 @@ class Semiseparable:
 
     @property
     def structure(self) -> str:
-        """Of A: "scalar", "diagonal" or "general"."""
+        """Structure of A: "scalar", "diagonal" or "general"."""
         return {-1: "scalar", 0: "diagonal", 1: "general"}[self.A.ndim - self.B.ndim]
 
     def dense(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:

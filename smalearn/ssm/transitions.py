@@ -1,4 +1,4 @@
-"""The recurrence behind every product with a semiseparable matrix, and what it asks of its generators."""
+"""The recurrence behind every product with a semiseparable matrix, and the check of its generators."""
 
 from collections.abc import Callable, Iterator
 

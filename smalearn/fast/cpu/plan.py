@@ -134,7 +134,7 @@ class Plan:
         return on + off
 
     def _columns(self, period):
-        """How many columns the levels have whose blocks hold `period` positions."""
+        """Number of columns of the levels whose blocks hold `period` positions."""
         return self._ends[self._outer + sum(size >= period for size in self._coarse)]
 
     def _cut(self, columns, segment, keys, rows):

@@ -111,5 +111,5 @@ def _run(X, log_a, B, C, initial_state, kept=None):
 
 
 def _slice(tensors, part):
-    """The same part of the batch of all tensors."""
+    """Slice the batch of all tensors."""
     return [None if x is None else x[part] for x in tensors]

@@ -1,4 +1,4 @@
-"""Where the programs of `programs.py` run: in the Triton emulator, in Triton's interpreter, or on a GPU."""
+"""Launch the programs of `programs.py`: in the Triton emulator, in Triton's interpreter, or on a GPU."""
 
 import contextlib
 import functools
@@ -49,12 +49,12 @@ def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **con
 
 
 def has_triton() -> bool:
-    """Whether Triton can be imported; it is made for Linux alone."""
+    """Tell whether Triton can be imported; it is made for Linux alone."""
     return importlib.util.find_spec("triton") is not None
 
 
 def interprets() -> bool:
-    """Whether Triton interprets programs instead of compiling them; it is decided when Triton is first imported.
+    """Tell whether Triton interprets programs instead of compiling them; it is decided when Triton is first imported.
 
     The environment variable TRITON_INTERPRET says so. Where it is not set and there is no GPU to compile for, we do.
     """

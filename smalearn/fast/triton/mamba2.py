@@ -99,7 +99,7 @@ def mamba2_ssd(
 
 
 def _runner(x, B):
-    """What runs programs for tensors like these, None on a CPU."""
+    """Choose the runner of programs for tensors like these; None on a CPU."""
     if x.device.type != "cuda":
         return None
     check_programs(FUNCTION, "x", x, B)
@@ -245,7 +245,7 @@ def _check(x, B, C, others):
 
 
 def _borders(cu_seqlens, sizes):
-    """Where sequences begin and end, as integers."""
+    """Borders of the sequences, as integers."""
     borders = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
     whole = all(isinstance(border, int) for border in borders)
     if not whole or len(borders) < 2 or borders[0] or borders[-1] != sizes["t"] or borders != sorted(borders):

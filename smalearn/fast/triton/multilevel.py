@@ -165,7 +165,7 @@ def multilevel_forward(
 
 
 def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
-    """Whether `multilevel_forward` computes with tensors like these: on a GPU, of a dtype and sizes that it takes.
+    """Tell whether `multilevel_forward` computes with tensors like these: on a GPU, of a dtype and sizes that it takes.
 
     Args:
         Q: (..., T, N) queries.
@@ -186,7 +186,7 @@ def _launch(q, k, v, y, log_sum, length, heads, groups, **constants):
 
 
 def _constants(Q, V, ranks, block_lens):
-    """What `attend` is compiled for; Q (b, g, r, T, N) and V (b, g, 1, T, P)."""
+    """Constants for which `attend` is compiled; Q (b, g, r, T, N) and V (b, g, 1, T, P)."""
     (features, head_dim), length = (Q.shape[-1], V.shape[-1]), Q.shape[-2]
     tile, num_warps, num_stages = _tile(architecture(Q.device), max(features, head_dim), Q.dtype)
     levels = {0: 0}  # block lengths and ranks: levels that join all tokens are one, and so are equal ones

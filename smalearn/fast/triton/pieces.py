@@ -177,7 +177,7 @@ def passed_back(dX, dY, X, dt, stepped, skipped, layer, head):
 
 
 def flow(insideT, past, future, i, precision: tl.constexpr):
-    """For every t of a chunk, the sum of all that flows from before t to t or later, but for what passes the chunk.
+    """Sum, for every t of a chunk, all that flows from before t to t or later, but for what passes the chunk.
 
     Only terms that cross t are added and nothing is subtracted, so that small gradients between strong decays keep
     their digits.

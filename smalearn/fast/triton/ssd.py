@@ -73,21 +73,7 @@ def ssd_tiles(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`ssd_triton` in our Triton emulator: the same programs, on every system, to look into; slow.
 
-    Args:
-        X: (..., T, P) inputs on the CPU, float32 or float16; P from 1 to 256.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; None for no decay.
-        B: (..., T, N) input maps, dtype of X; N from 1 to 256.
-        C: (..., T, N) output maps, dtype of X.
-        initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype and, without broadcasting, memory layout of X, and the state after the last token
-        (..., P, N), float32.
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs or is not supported, log_a is positive, P or N is 0 or too large.
-        RuntimeError: the gradient is differentiated a second time.
+    Arguments, results and errors are those of `ssd_triton`, with tensors on the CPU, float32 or float16.
 
     Cost:
         That of `ssd_triton`, one tile after the other in NumPy.
@@ -109,7 +95,7 @@ def ssd_tiles(
 
 
 def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
-    """Whether `ssd_triton` computes with tensors like these: on a GPU, of a dtype and sizes that it takes.
+    """Tell whether `ssd_triton` computes with tensors like these: on a GPU, of a dtype and sizes that it takes.
 
     Args:
         X: (..., T, P) inputs.
@@ -123,7 +109,7 @@ def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
 
 
 class Layer(NamedTuple):
-    """What Mamba-2's layer adds to the programs; log_a is that of one unit of time then.
+    """Operands that Mamba-2's layer adds to the programs; log_a is that of one unit of time then.
 
     Attributes:
         operands: step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None.
@@ -136,7 +122,7 @@ class Layer(NamedTuple):
     log_a: torch.Tensor | None
 
     def constants(self, dy: torch.Tensor | None = None) -> dict[str, object]:
-        """What the programs get, with a gradient of the outputs or without."""
+        """Arguments of the programs, with a gradient of the outputs or without."""
         return {"layer": tuple(map(strided, (*self.operands, dy))), "steps": self.steps}
 
 
