@@ -263,12 +263,6 @@ def test_page_is_readable_at_every_width(mount, width, new):
     assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
 
 
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
-    controls = mount(BlockExplorer()).locator("input, select, button, canvas")
-    assert controls.count() == 7
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
-
-
 def test_drawing_keeps_up_with_a_drag(mount):
     """The fastest of 30 frames, which a busy machine disturbs least: a block of 22 by 22 of the largest matrix."""
     page = mount(BlockExplorer("general", 6, 32, block=(10, 32, 0, 22)))

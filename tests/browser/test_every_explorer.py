@@ -1,10 +1,10 @@
-"""Every explorer shows itself without a complaint, and one touch of a control changes what it says. No more by default.
+"""What every explorer does alike. By default: it shows itself without a complaint and answers a touch of a control.
 
 What each of them draws, says and hears is tested in a file of its own, with `--full`.
 """
 
 import pytest
-from views import drawn
+from views import PICTURES, drawn
 
 from smalearn.course import widgets
 
@@ -27,3 +27,41 @@ def test_it_shows_itself_and_answers_a_touch(mount, name):
             if drawn(page).locator("#first").inner_html() != shown and page.evaluate("'saved' in window"):
                 return
     pytest.fail("no control changed what is shown and what Python knows")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount, name):
+    controls = mount(getattr(widgets, name)()).locator("input, select, button, canvas")
+    assert controls.count() > 3
+    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
+    explorer = getattr(widgets, name)
+    own = [f"change:{trait}" for trait in explorer.class_own_traits(sync=True) if not trait.startswith("_")]
+    page = mount(explorer())
+    listeners = page.evaluate("callbacks.map((entry) => entry[0])")
+    assert set(listeners) == set(own)
+    page.evaluate("window.removeSecond = show('second'); null")
+    assert page.evaluate("callbacks.length") == 2 * len(listeners)
+    first, second = (drawn(page).locator(place).inner_html() for place in ("#first", "#second"))
+    assert first == second
+    page.evaluate("remove()")
+    assert page.locator("#first > *").count() == 0
+    assert page.evaluate("callbacks.length") == len(listeners)
+    page.evaluate("removeSecond()")
+    assert page.evaluate("callbacks") == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_pictures_take_the_colours_of_a_dark_page(mount, name):
+    page, shown = mount(getattr(widgets, name)()), PICTURES.replace(".map(", ".filter((one) => one.clientWidth).map(")
+    light = drawn(page).evaluate(shown)
+    page.emulate_media(color_scheme="dark")
+    pairs = list(zip(light, drawn(page).evaluate(shown), strict=True))
+    assert pairs
+    assert all(one != other for one, other in pairs)

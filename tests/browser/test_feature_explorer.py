@@ -134,9 +134,3 @@ def test_page_is_readable_at_every_width(mount, width, new):
         assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
     assert page.locator("canvas").nth(1).bounding_box()["height"] > 150
     assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
-
-
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
-    controls = mount(FeatureExplorer()).locator("input, select, button, canvas")
-    assert controls.count() == 6
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())

@@ -251,12 +251,6 @@ def test_nothing_is_drawn_beyond_the_canvas(mount):
             assert change(page, step=step).evaluate(edges) is False
 
 
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
-    controls = mount(KernelTracer()).locator("input, select, button, canvas")
-    assert controls.count() == 6
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
-
-
 def test_drawing_keeps_up_with_a_drag(mount):
     """The fastest of 30 frames, which a busy machine disturbs least."""
     page = mount(KernelTracer(64, 16, 32, 32, 4, design="four steps"))

@@ -340,25 +340,6 @@ def test_page_is_readable_at_every_width(mount, width, family, new):
     assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
 
 
-def test_two_views_show_one_state(mount):
-    page = mount(MaskExplorer(TEXT))
-    page.evaluate("window.removeSecond = show('second'); null")
-    page.locator("#second").get_by_role("slider", name="t, row").fill("4")
-    assert drawn(page).locator("#first").get_by_role("slider", name="t, row").input_value() == "4"
-    own = [f"change:{name}" for name in MaskExplorer.class_own_traits(sync=True) if not name.startswith("_")]
-    assert sorted(page.evaluate("callbacks.map((entry) => entry[0])")) == sorted(2 * own)
-    page.evaluate("remove()")
-    assert page.locator("canvas").count() == 5
-    page.evaluate("removeSecond()")
-    assert page.evaluate("callbacks") == []
-
-
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
-    controls = mount(MaskExplorer(TEXT)).locator("input, select, canvas")
-    assert controls.count() == 16
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
-
-
 def test_in_jupyterlab_python_reads_what_is_drawn_and_shows_what_it_sets(lab, page):
     lab.write(
         "masks_for_the_test.ipynb",

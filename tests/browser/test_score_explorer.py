@@ -340,12 +340,6 @@ def test_page_is_readable_at_every_width(mount, width, new):
     assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
 
 
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
-    controls = mount(ScoreExplorer()).locator("input, select, button, canvas")
-    assert controls.count() == 4 + 6 + 1 + 1 + 3
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
-
-
 def test_drawing_keeps_up_with_the_pointer(mount):
     """The fastest of 30 frames, which a busy machine disturbs least."""
     page = mount(ScoreExplorer("6|2|2|2|2|2"))

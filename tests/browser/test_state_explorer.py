@@ -168,9 +168,3 @@ def test_page_is_readable_at_every_width(mount, width, new):
         assert box["height"] > 90
     assert "is the same." in words(page)
     assert not re.search("NaN|undefined", page.locator(".smalearn").inner_text())
-
-
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount):
-    controls = mount(StateExplorer()).locator("input, select, canvas")
-    assert controls.count() == 5
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())

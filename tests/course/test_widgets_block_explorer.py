@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from smalearn.course.widgets import BlockExplorer
-from smalearn.course.widgets.block_explorer import CUT, FILLS, FLOOR, KINDS, MAX_LENGTH, MAX_STATE, SEEDS
+from smalearn.course.widgets.block_explorer import FILLS, FLOOR, KINDS, MAX_LENGTH, MAX_STATE, SEEDS
 from smalearn.ssm import block_ranks
 from smalearn.testing import assert_close
 
@@ -209,28 +209,3 @@ def test_still_picture_shows_the_block_and_its_singular_values(kind):
     assert list(tolerance.get_ydata()) == [explorer.cut] * 2
     assert list(bound.get_xdata()) == [2.5] * 2
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["tolerance 1e-12 ‖M‖", "N = 2"]
-
-
-def test_display_has_the_live_picture_and_a_small_still_one():
-    explorer = BlockExplorer("general", length=32)
-    data, _ = explorer._repr_mimebundle_()
-    still = base64.b64decode(data["image/png"], validate=True)
-    assert data["text/plain"] == repr(explorer)
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert still.startswith(b"\x89PNG\r\n")
-    assert len(still) < 100_000
-
-
-def test_script_is_one_module_that_loads_nothing_and_has_the_numbers_of_python():
-    script = BlockExplorer._esm
-    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", script, flags=re.MULTILINE)
-    assert script.count("export default") == 1
-    assert min(map(int, re.findall(r"font\((\d+)", script))) >= 12
-    assert f"[MAX_LENGTH, MAX_STATE, SEEDS] = [{MAX_LENGTH}, {MAX_STATE}, {SEEDS}]" in script
-    assert str(KINDS).replace("'", '"') in script
-    assert f"[LOW, HIGH] = [{round(math.log10(FLOOR))}, 3]" in script
-    assert BlockExplorer()._cut == CUT == 1e-12
-
-
-def test_still_and_live_picture_have_the_same_colours():
-    assert all(f": {colour};" in BlockExplorer._css for colour in FILLS.values())

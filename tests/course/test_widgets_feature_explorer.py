@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from registry_features import dot, elu_plus_one, fourier, hyperbolic, mean_over, positive
 
 from smalearn.course.widgets import FeatureExplorer
-from smalearn.course.widgets.feature_explorer import FILLS, MAPS, SEEDS, SIZES, TEXT
+from smalearn.course.widgets.feature_explorer import MAPS, SEEDS, SIZES, TEXT
 from smalearn.data import zen_of_python
 from smalearn.kernel_attention import gaussian_directions, orthogonal_directions
 from smalearn.testing import assert_close
@@ -174,24 +174,3 @@ def test_still_picture_names_what_it_shows():
     assert figure.get_suptitle() == (
         f"|q| = |k| = 1.25: error {explorer.error:.2g}, of equal weights {((equal - M).norm() / M.norm()).item():.2g}"
     )
-
-
-def test_display_has_the_live_picture_and_a_small_still_one():
-    explorer = FeatureExplorer(map="Fourier", norm=3)
-    data, _ = explorer._repr_mimebundle_()
-    still = base64.b64decode(data["image/png"], validate=True)
-    assert data["text/plain"] == repr(explorer)
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert still.startswith(b"\x89PNG\r\n")
-    assert len(still) < 100_000
-
-
-def test_script_is_one_module_that_loads_nothing_and_writes_large_enough():
-    script = FeatureExplorer._esm
-    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", script, flags=re.MULTILINE)
-    assert script.count("export default") == 1
-    assert min(map(int, re.findall(r"font\((\d+)", script))) >= 12
-
-
-def test_still_and_live_picture_have_the_same_colours():
-    assert all(f": {colour};" in FeatureExplorer._css for colour in FILLS.values())

@@ -338,10 +338,6 @@ def test_still_picture_of_every_step(step):
     assert f": {step} of 112 steps" in drawn(tracer(step=step)).get_title()
 
 
-def test_still_and_live_picture_have_the_same_colours():
-    assert all(f": {colour};" in KernelTracer._css for colour in FILLS.values())
-
-
 def test_limits_are_those_of_the_docstring():
     for name, limit in LIMITS.items():
         assert re.search(rf"{name}: .*from 1 to {limit}[;.]", KernelTracer.__doc__)

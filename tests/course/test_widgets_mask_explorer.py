@@ -1,10 +1,7 @@
 """The Python half of the mask explorer: its masks, scores, ranks and costs, its state, and its still picture."""
 
-import base64
 import re
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -12,7 +9,7 @@ from matplotlib.figure import Figure
 
 from smalearn._checks import ShapeError
 from smalearn.course.widgets import MaskExplorer, mask_explorer
-from smalearn.course.widgets.mask_explorer import FAMILIES, script
+from smalearn.course.widgets.mask_explorer import FAMILIES
 from smalearn.testing import assert_close
 
 TEXT = "a b c d e. f g h a b c! d"
@@ -262,41 +259,3 @@ def test_still_picture_on_a_log_scale_shows_sizes_over_six_powers_of_ten():
 def test_words_that_are_named_stand_apart():
     assert mask_explorer._apart([0, 3, 5, 0, 2, 9, 1], first=0, distance=2) == [0, 2, 5]
     assert mask_explorer._apart([0, 0, 0], first=1, distance=1) == [1]
-
-
-def test_display_has_the_live_picture_and_a_small_still_one():
-    before, figures = dict(matplotlib.rcParams), plt.get_fignums()
-    explorer = MaskExplorer()
-    data, _ = explorer._repr_mimebundle_()
-    still = base64.b64decode(data["image/png"], validate=True)
-    assert data["text/plain"] == repr(explorer)
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert still.startswith(b"\x89PNG\r\n")
-    assert len(still) < 100_000
-    assert (dict(matplotlib.rcParams), plt.get_fignums()) == (before, figures)
-
-
-def test_still_and_live_picture_have_the_same_colours():
-    assert all(f": {colour};" in MaskExplorer._css for colour in mask_explorer.FILLS.values())
-
-
-def test_script_is_one_module_that_loads_nothing():
-    esm = MaskExplorer._esm
-    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", esm, flags=re.MULTILINE)
-    assert esm.count("export default") == 1
-    assert min(map(int, re.findall(r"font\((\d+)", esm))) >= 12
-
-
-def test_script_wants_its_formulas_once(tmp_path, monkeypatch):
-    for name, text in {
-        "mask_formulas.js": "export const one = 1;\n",
-        "mask_explorer.js": "export default 1;\n",
-    }.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    monkeypatch.setattr(mask_explorer, "FOLDER", tmp_path)
-    monkeypatch.setattr(mask_explorer, "module", lambda name: (tmp_path / name).read_text(encoding="utf-8"))
-    with pytest.raises(ValueError, match=r'^script: expected one import of names from "\./mask_formulas\.js", got 0$'):
-        script()
-    own = 'import { one } from "./mask_formulas.js";\nexport default one;\n'
-    (tmp_path / "mask_explorer.js").write_text(own, encoding="utf-8")
-    assert script() == "export const one = 1;\nexport default one;\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,35 +18,44 @@ from smalearn.course.plots import use_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Checked", "Choice", "Explorer", "Size", "module"]
+__all__ = ["INK", "PALETTE", "Checked", "Choice", "Explorer", "Size", "module"]
 
 FOLDER = Path(__file__).parent
+STYLE = (FOLDER / "base.css").read_text(encoding="utf-8")
+PALETTE = dict(re.findall(r"--([\w-]+): (#\w{6});", STYLE.partition("}")[0]))  # of a light page, by name
+INK = "#222222"
 
 
-def module(script: str) -> str:
-    """One ES module out of base.js and an explorer's own script: what a browser can import from a string.
+def module(*scripts: str, **constants: object) -> str:
+    """One ES module out of base.js and an explorer's scripts: what a browser can import from a string.
 
-    The script stands beside base.js and imports from it by one statement; that statement is replaced by base.js itself,
-    so that both files stay plain modules and nothing has to be built.
+    The scripts stand beside base.js, and each may import names from those before it, one line an import. Such a line
+    is left out, since all scripts share one scope; so every file stays a plain module and nothing has to be built.
 
     Args:
-        script: file name of the explorer's script.
+        *scripts: names of files, the explorer's own script last.
+        **constants: what scripts and Python both need, such as limits; JavaScript has them under the same names.
 
     Returns:
         The module's source.
 
     Raises:
-        ValueError: the script has no such import, or more than one.
+        ValueError: a script imports anything else, or in several lines.
 
     Example:
         >>> module("contraction_map.js").count("export default")
         1
     """
-    own = (FOLDER / script).read_text(encoding="utf-8")
-    own, count = re.subn(r'^import \{[^}]*\} from "\./base\.js";\n', "", own, flags=re.MULTILINE)
-    if count != 1:
-        raise ValueError(f'module: {script}, expected one import of names from "./base.js", got {count}')
-    return (FOLDER / "base.js").read_text(encoding="utf-8") + "\n" + own
+    lines = [f"const {name} = {json.dumps(value, ensure_ascii=False)};" for name, value in constants.items()]
+    known: list[str] = []
+    for script in ("base.js", *scripts):
+        for line in (FOLDER / script).read_text(encoding="utf-8").splitlines():
+            if not line.startswith("import "):
+                lines.append(line)
+            elif not line.endswith(tuple(f' from "./{name}";' for name in known)):
+                raise ValueError(f"module: {script}, expected imports of one line from {known}, got {line!r}")
+        known.append(script)
+    return "\n".join(lines) + "\n"
 
 
 class Size(traitlets.Int):
@@ -63,7 +73,7 @@ class Size(traitlets.Int):
 
 
 class Checked(traitlets.Any):
-    """A trait for which a validator speaks; traitlets would let None pass."""
+    """A trait checked by `@validate` that also rejects None."""
 
     allow_none = False
 
@@ -90,7 +100,7 @@ class Explorer(anywidget.AnyWidget):
     still picture in `draw`. Traits whose names begin with an underscore are constants for the script.
     """
 
-    _css = (FOLDER / "base.css").read_text(encoding="utf-8")
+    _css = STYLE
 
     def draw(self, figure: Figure) -> None:
         """Draw the current state, for readers who have no kernel.

@@ -1,12 +1,12 @@
 // The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
 
 import { clamp, dot, explorer, label, make, number, trace, write } from "./base.js";
+import { singularValues } from "./singular_values.js";
 
+// KINDS, MAX_LENGTH, MAX_STATE, SEEDS and LOW come from block_explorer.py.
 const TRAITS = ["kind", "state", "length", "seed", "block"];
-const KINDS = ["scalar", "diagonal", "general", "softmax"];
-const [MAX_LENGTH, MAX_STATE, SEEDS] = [32, 6, 4];
 const [TITLE, BARS, SCALE, CELL, HANDLE] = [20, 230, 46, 28, 10]; // pixels: text, bars, their scale, a cell, a corner
-const [LOW, HIGH] = [-18, 3]; // powers of ten on the axis of singular values
+const HIGH = 3; // power of ten on the axis of singular values, which begins at LOW
 
 // ---- the matrix ---------------------------------------------------------------------------------------------------
 
@@ -45,31 +45,6 @@ function semiseparable({ A, B, C, act }) {
 function softmax({ B, C }) {
   const rows = C.map((c, t) => B.map((b, s) => (s <= t ? Math.exp(dot(c, b)) : 0)));
   return rows.map((row) => row.map((value) => value / row.reduce((a, b) => a + b)));
-}
-
-/** Turn two vectors in their plane until they are orthogonal; returns whether they had to be turned. */
-function orthogonalise(x, y) {
-  const [a, b, c] = [dot(x, x), dot(y, y), dot(x, y)];
-  if (c === 0 || Math.abs(c) <= 1e-15 * Math.sqrt(a * b)) return false;
-  const ratio = (b - a) / (2 * c);
-  const tangent = (ratio < 0 ? -1 : 1) / (Math.abs(ratio) + Math.hypot(1, ratio));
-  const [cosine, sine] = [1 / Math.hypot(1, tangent), tangent / Math.hypot(1, tangent)];
-  for (let i = 0; i < x.length; i++) [x[i], y[i]] = [cosine * x[i] - sine * y[i], sine * x[i] + cosine * y[i]];
-  return true;
-}
-
-/** Singular values, the largest first, by one-sided Jacobi: lengths of the columns, once these are orthogonal. */
-export function singularValues(M) {
-  const across = M[0].length;
-  const wide = across > M.length; // as many vectors as there are singular values
-  const vectors = wide ? M.map((row) => [...row]) : Array.from({ length: across }, (_, s) => M.map((row) => row[s]));
-  for (let sweep = 0, turned = true; turned && sweep < 40; sweep++) {
-    turned = false;
-    for (let i = 0; i < vectors.length; i++) {
-      for (let j = i + 1; j < vectors.length; j++) turned = orthogonalise(vectors[i], vectors[j]) || turned;
-    }
-  }
-  return vectors.map((x) => Math.hypot(...x)).sort((a, b) => b - a);
 }
 
 /** An interval moved, and shrunk where it must be, until it lies from 0 to T. */

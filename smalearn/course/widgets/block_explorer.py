@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import TYPE_CHECKING
 
 import torch
 import traitlets
 
 from smalearn.course import plots
-from smalearn.course.widgets.base import Choice, Explorer, Size, module
+from smalearn.course.widgets.base import INK, PALETTE, Choice, Explorer, Size, module
 from smalearn.kernel_attention import softmax_weights
 from smalearn.ssm import Semiseparable
 from smalearn.testing import TOLERANCE, random_tensors
@@ -23,8 +24,7 @@ KINDS = ["scalar", "diagonal", "general", "softmax"]
 MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
 FLOOR = 1e-18  # of the axis of singular values; what is smaller has no bar
 CUT = TOLERANCE[torch.float64]
-FILLS = {"counted": "#0072b2", "not counted": "#d8d8d8", "free": "#b34e00"}  # as in base.css
-INK = "#222222"
+FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], "free": PALETTE["second-strong"]}
 
 
 class BlockExplorer(Explorer):
@@ -59,7 +59,15 @@ class BlockExplorer(Explorer):
         (14, 14)
     """
 
-    _esm = module("block_explorer.js")
+    _esm = module(
+        "singular_values.js",
+        "block_explorer.js",
+        KINDS=KINDS,
+        MAX_LENGTH=MAX_LENGTH,
+        MAX_STATE=MAX_STATE,
+        SEEDS=SEEDS,
+        LOW=round(math.log10(FLOOR)),
+    )
     _draws = traitlets.List().tag(sync=True)
     _cut = traitlets.Float(CUT).tag(sync=True)
     kind = Choice(KINDS).tag(sync=True)

@@ -3,8 +3,7 @@
 import { clamp, explorer, logAxis, make, number, octaves, snap, ticks, times, trace, write } from "./base.js";
 
 const TRAITS = ["chunk_len", "length", "state", "head_dim", "decay", "seed", "part"];
-const [SHOWN, SHOWN_STATE] = [24, 4]; // steps and features that are drawn
-const LIMITS = { chunk_len: 2 ** 17, length: 2 ** 17, state: 512, head_dim: 512 };
+// LIMITS, and SHOWN and SHOWN_STATE, the steps and features that are drawn, come from chunk_explorer.py.
 const LENGTHS = [...Array.from({ length: 32 }, (_, i) => i + 1), ...Array.from({ length: 12 }, (_, i) => 2 ** (i + 6))];
 const DECAYS = Array.from({ length: 100 }, (_, i) => (i + 1) / 100);
 const [GAP, CELL, LEFT, HIGH, OFF] = [8, 17, 48, 230, 4]; // pixels: between strips, a cell, an axis, the curves; a part

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import traitlets
 
-from smalearn.course.widgets.base import Choice, Explorer, Size, module
+from smalearn.course.widgets.base import INK, PALETTE, Choice, Explorer, Size, module
 from smalearn.masks import SemiseparableMask
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 from smalearn.testing import random_tensors
@@ -23,8 +23,7 @@ __all__ = ["PARTS", "ChunkExplorer", "best_chunk_len", "chunked_macs"]
 PARTS = ["inside a chunk", "inputs to states", "states across chunks", "states to outputs", "off the diagonal"]
 LIMITS = {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}
 SHOWN, SHOWN_STATE, SEEDS = 24, 4, 4  # steps and features that are drawn
-FILLS = ["#0072b2", "#a9dcca", "#e9e08c", "#b34e00", "#595959"]  # of the parts, as in base.css
-INK = "#222222"
+FILLS = [PALETTE[name] for name in ("first-strong", "other-0", "other-3", "second-strong", "dim")]  # of the parts
 
 
 def chunked_macs(length: int, chunk_len: int, state: int, head_dim: int) -> list[float]:
@@ -104,7 +103,7 @@ class ChunkExplorer(Explorer):
         1.7
     """
 
-    _esm = module("chunk_explorer.js")
+    _esm = module("chunk_explorer.js", LIMITS=LIMITS, SHOWN=SHOWN, SHOWN_STATE=SHOWN_STATE)
     _draws = traitlets.List().tag(sync=True)
     _parts = traitlets.List(PARTS).tag(sync=True)
     chunk_len = Size(6, LIMITS["chunk_len"]).tag(sync=True)

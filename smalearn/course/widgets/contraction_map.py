@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from smalearn.contractions import Orders
-from smalearn.course.widgets.base import Explorer, Size, module
+from smalearn.course.widgets.base import INK, PALETTE, Explorer, Size, module
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
 
 if TYPE_CHECKING:
@@ -19,9 +19,8 @@ __all__ = ["ContractionMap", "formulas"]
 
 LIMITS = {"T": 65536, "S": 65536, "N": 512, "P": 512}
 MODES = {QUADRATIC: "quadratic (13)", LINEAR: "linear (15)"}
-FILLS = {QUADRATIC: "#9ecae8", LINEAR: "#f8c491"}
-OTHERS = ["#a9dcca", "#e7c3da", "#d8d8d8", "#e9e08c"]  # as in base.css
-INK = "#222222"
+FILLS = {QUADRATIC: PALETTE["first"], LINEAR: PALETTE["second"]}
+OTHERS = [PALETTE["other-0"], PALETTE["other-1"], PALETTE["other-2"], PALETTE["other-3"]]
 PRIMES = ({"T": 2, "S": 3, "P": 5, "N": 7}, {"T": 3, "S": 2, "P": 5, "N": 7})
 
 

@@ -3,7 +3,7 @@
 import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
 
 const TRAITS = ["map", "features", "norm", "seed", "row"];
-const SIZES = Array.from({ length: 8 }, (_, i) => 2 ** (i + 2));
+// SIZES of the features comes from feature_explorer.py.
 const NORMS = Array.from({ length: 16 }, (_, i) => (i + 1) / 4);
 const [TITLE, GAP, BARS, SCALE] = [20, 16, 120, 30]; // pixels: a line of text, between pictures, bars, their scale
 

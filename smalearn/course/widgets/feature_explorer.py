@@ -9,7 +9,7 @@ import torch
 import traitlets
 
 from smalearn.course import plots
-from smalearn.course.widgets.base import Checked, Choice, Explorer, module
+from smalearn.course.widgets.base import INK, PALETTE, Checked, Choice, Explorer, module
 from smalearn.data import ngram_features
 from smalearn.kernel_attention import (
     EluPlusOne,
@@ -43,8 +43,7 @@ MAPS = {
     "Fourier": (RandomFourier, "gaussian", 2),
     "1 + elu": (EluPlusOne, "", 0),
 }
-FILLS = {"softmax": "#9ecae8", "features": "#f8c491"}  # as in base.css
-INK = "#222222"
+FILLS = {"softmax": PALETTE["first"], "features": PALETTE["second"]}
 
 
 class FeatureExplorer(Explorer):
@@ -73,7 +72,7 @@ class FeatureExplorer(Explorer):
         [0.08, 0.44]
     """
 
-    _esm = module("feature_explorer.js")
+    _esm = module("feature_explorer.js", SIZES=SIZES)
     _words = traitlets.List().tag(sync=True)
     _X = traitlets.List().tag(sync=True)
     _draws = traitlets.Dict().tag(sync=True)

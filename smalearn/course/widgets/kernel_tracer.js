@@ -3,7 +3,7 @@
 import { clamp, explorer, label, make, number } from "./base.js";
 
 const TRAITS = ["design", "step"];
-const [LOAD, STORE, DOT] = [0, 1, 2];
+// LOAD, STORE and DOT, the kinds of a step, come from kernel_tracer.py.
 const [TITLE, GAP, TALL, MARK] = [20, 14, 430, 9]; // pixels: a line of text, between tensors, all of them, a program
 const BEAT = 350; // milliseconds of a step while it plays
 const FILLS = ["first", "other-0"];

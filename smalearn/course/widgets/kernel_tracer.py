@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from smalearn.course.widgets import kernel_designs
-from smalearn.course.widgets.base import Checked, Explorer, module
+from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
 from smalearn.course.widgets.kernel_designs import DESIGNS, Stage
 from smalearn.fast.tile import Event
 
@@ -25,8 +25,8 @@ MOST_STEPS = 4000  # of a recording, so that it is small enough to be sent
 KINDS = ["load", "store", "dot"]
 LETTERS = {"log_a": "log a", "b": "B", "c": "C", "x": "X", "y": "Y", "final": "last H", "added": "added H"}
 HELD = {"log_a": "sums of log a", "states": "H", "added": "added H"}  # what a tile is called on the chip
-FILLS = {"load": "#9ecae8", "store": "#a9dcca", "warning": "#b34e00"}  # as in base.css
-INK, LINE = "#222222", "#8c8c8c"
+FILLS = {"load": PALETTE["first"], "store": PALETTE["other-0"], "warning": PALETTE["second-strong"]}
+LINE = "#8c8c8c"
 ROWS, GAP = (160, 240, 320, 480), 7  # cells of a line of tensors, and between lines, in the still picture
 
 
@@ -65,7 +65,7 @@ class KernelTracer(Explorer):
         ({'loaded': 12544, 'stored': 5120, 'macs': 65536}, {'loaded': 37888, 'stored': 17408, 'macs': 65536})
     """
 
-    _esm = module("kernel_tracer.js")
+    _esm = module("kernel_tracer.js", **{kind.upper(): number for number, kind in enumerate(KINDS)})
     _traces = traitlets.List().tag(sync=True)
     design = Checked().tag(sync=True)
     step = Checked().tag(sync=True)
@@ -224,8 +224,8 @@ def _check_shape(name: str, shape: object) -> None:
     """A ValueError where it is no shape of a tensor that can be drawn."""
     axes = list(shape) if isinstance(shape, tuple | list) else []
     if len(axes) < 2 or not all(isinstance(size, int) and size > 0 for size in axes) or _too_large(axes):
-        wanted = "(..., rows, columns), at most 16 matrices of at most 256 rows and columns"
-        raise ValueError(f"KernelTracer.of: shape of {name}, expected {wanted}, got {shape!r}")
+        expected = "(..., rows, columns), at most 16 matrices of at most 256 rows and columns"
+        raise ValueError(f"KernelTracer.of: shape of {name}, expected {expected}, got {shape!r}")
 
 
 def _too_large(shape: list[int]) -> bool:
@@ -274,11 +274,11 @@ def _trace(name: str, launches: list[tuple], shapes: dict[str, tuple[int, int, i
     return {"name": name, "grids": grids, "operands": operands, "products": products, "held": held, "steps": steps}
 
 
-def _number(found: list, entry: object) -> int:
+def _number(entries: list, entry: object) -> int:
     """The place of an entry in a list, at the end if it is new."""
-    if entry not in found:
-        found.append(entry)
-    return found.index(entry)
+    if entry not in entries:
+        entries.append(entry)
+    return entries.index(entry)
 
 
 def _operand(number: int, name: str, shape: tuple[int, int, int], steps: list[list[int]]) -> dict:

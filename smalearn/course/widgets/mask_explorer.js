@@ -5,7 +5,8 @@ import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from ".
 
 const CHOICES = ["family", "gamma", "decays", "alpha", "rank", "window", "dilation", "blocks"];
 const TRAITS = [...CHOICES, "scores", "target", "split", "scale"];
-const [DECADES, SHADES] = [6, 200]; // of logarithmic colours; of either sign
+// DECADES of logarithmic colours comes from mask_explorer.py, as do TOLERANCE and NGRAM of mask_formulas.js.
+const SHADES = 200; // of either sign
 const [TITLE, KEY, GAP, LEFT, STRIP, BARS, LANE, WIDEST] = [20, 26, 26, 4, 84, 96, 8, 40]; // pixels
 const STEPS = 20; // of a number that arrow keys change, from 0 to 1
 

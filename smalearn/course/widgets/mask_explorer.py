@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import traitlets
 from smalearn import masks
 from smalearn._checks import ShapeError
 from smalearn.course import plots
-from smalearn.course.widgets.base import FOLDER, Checked, Explorer, module
+from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
 from smalearn.data import ngram_features, zen_of_python
 
 if TYPE_CHECKING:
@@ -34,24 +33,7 @@ FAMILIES = [
 ]
 MAX_WORDS, MAX_RANK, FEATURES, NGRAM = 64, 8, 4, 3
 TOLERANCE, DECADES = 1e-10, 6
-INK, FILLS = "#222222", {"weight": "#0072b2", "negative": "#b34e00", "room": "#f2f4f6"}  # as in base.css
-
-
-def script() -> str:
-    """The ES module of base.js, mask_formulas.js and mask_explorer.js, as `module` makes one of the first and the last.
-
-    Returns:
-        The module's source.
-
-    Raises:
-        ValueError: mask_explorer.js does not import names from mask_formulas.js by one statement.
-    """
-    formulas = (FOLDER / "mask_formulas.js").read_text(encoding="utf-8")
-    wanted = r'^import \{[^}]*\} from "\./mask_formulas\.js";\n'
-    found = re.split(wanted, module("mask_explorer.js"), flags=re.MULTILINE)
-    if len(found) != 2:
-        raise ValueError(f'script: expected one import of names from "./mask_formulas.js", got {len(found) - 1}')
-    return formulas.join(found)
+FILLS = {"weight": PALETTE["first-strong"], "negative": PALETTE["second-strong"], "room": PALETTE["raised"]}
 
 
 class MaskExplorer(Explorer):
@@ -93,7 +75,7 @@ class MaskExplorer(Explorer):
         (3, (64, 64))
     """
 
-    _esm = script()
+    _esm = module("mask_formulas.js", "mask_explorer.js", DECADES=DECADES, TOLERANCE=TOLERANCE, NGRAM=NGRAM)
     _words = traitlets.List().tag(sync=True)
     _Q = traitlets.List().tag(sync=True)
     _K = traitlets.List().tag(sync=True)

@@ -1,7 +1,7 @@
 // What the mask explorer computes: masks, scores, ranks of blocks, costs. Python puts it before mask_explorer.js.
 
-const TOLERANCE = 1e-10; // of a rank: a share of the largest singular value
-const NGRAM = 3; // words that a score compares
+// TOLERANCE of a rank, a share of the largest singular value, and NGRAM, the words that a score compares, come from
+// mask_explorer.py.
 
 // ---- masks --------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import { clamp, dot, explorer, label, make, number, trace, write } from "./base.js";
 
 const TRAITS = ["ranks", "length", "leaf", "seed", "pair"];
-const [MAX_LEVELS, MAX_RANK, MAX_LEAF] = [6, 16, 32];
+// MAX_LEVELS, MAX_RANK and MAX_LEAF come from score_explorer.py.
 const [TITLE, CELL, LEFT, LANE, HIGH, FOOT] = [20, 40, 48, 13, 150, 24]; // pixels
 const OWN = "your own";
 

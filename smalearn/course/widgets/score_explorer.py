@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import traitlets
 
-from smalearn.course.widgets.base import Checked, Choice, Explorer, module
+from smalearn.course.widgets.base import INK, PALETTE, Checked, Choice, Explorer, module
 from smalearn.data import zen_of_python
 from smalearn.multilevel import key_numbers, level_counts, live_key_numbers, multilevel_scores, parse_ranks, score_macs
 from smalearn.testing import random_tensors
@@ -22,8 +22,8 @@ __all__ = ["PRESETS", "ScoreExplorer", "block_lengths"]
 
 PRESETS = ["16", "8|8", "8|0|0|8", "4|4|4|4", "8|4|2|2", "2|2|4|8", "6|2|2|2|2|2"]
 MAX_WORDS, MAX_LEVELS, MAX_RANK, MAX_LEAF, SEEDS = 64, 6, 16, 32, 4
-FILLS = {"pale": "#9ecae8", "full": "#0072b2", "negative": "#b34e00", "room": "#f2f4f6"}  # as in base.css
-INK = "#222222"
+ROLES = {"pale": "first", "full": "first-strong", "negative": "second-strong", "room": "raised"}
+FILLS = {role: PALETTE[name] for role, name in ROLES.items()}
 
 
 def block_lengths(length: int, levels: int, leaf: int = 0) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class ScoreExplorer(Explorer):
         ((64, 32, 16, 8), 0.48)
     """
 
-    _esm = module("score_explorer.js")
+    _esm = module("score_explorer.js", MAX_LEVELS=MAX_LEVELS, MAX_RANK=MAX_RANK, MAX_LEAF=MAX_LEAF)
     _words = traitlets.List().tag(sync=True)
     _draws = traitlets.List().tag(sync=True)
     _presets = traitlets.List(PRESETS).tag(sync=True)

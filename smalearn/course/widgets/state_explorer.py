@@ -9,7 +9,7 @@ import traitlets
 
 from smalearn._checks import ShapeError
 from smalearn.course import plots
-from smalearn.course.widgets.base import Checked, Explorer, module
+from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ __all__ = ["StateExplorer"]
 
 TEXT = "simple is better than complex. complex is better than complicated."
 MAX_WORDS, MAX_FEATURES = 12, 8
-FILLS = {"gate": "#a9dcca", "weight": "#f8c491"}  # as in base.css
-INK = "#222222"
+FILLS = {"gate": PALETTE["other-0"], "weight": PALETTE["second"]}
 
 
 class StateExplorer(Explorer):

@@ -1,22 +1,13 @@
 // A structured weight: its matrix, its factors, what it costs, and its singular values.
 
 import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
-import { singularValues } from "./block_explorer.js";
+import { singularValues } from "./singular_values.js";
 
+// FAMILIES, LOW, MAX_RANK, and the powers of two LEAST and MOST of D come from weight_explorer.py.
 const TRAITS = ["family", "dim", "blocks", "rank"];
-const FAMILIES = [
-  "low rank",
-  "block diagonal",
-  "block low rank",
-  "multi-level",
-  "block tensor train",
-  "Kronecker",
-  "butterfly",
-];
-const [LEAST, MOST, MAX_RANK] = [3, 5, 4]; // D is a power of two
 const [TITLE, BARS, SCALE, CELL, GAP] = [20, 230, 46, 18, 26]; // pixels
 const [TOP, WIDEST] = [32, 128]; // pixels above the factors; columns of the widest factor that is drawn
-const [LOW, HIGH] = [-18, 6]; // powers of ten on the axis of singular values
+const HIGH = 6; // power of ten on the axis of singular values, which begins at LOW
 
 // ---- matrices as lists of rows ------------------------------------------------------------------------------------
 

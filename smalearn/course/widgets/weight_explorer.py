@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import re
-from math import prod
+import math
 from typing import TYPE_CHECKING
 
 import torch
 import traitlets
 
 from smalearn.course import plots
-from smalearn.course.widgets.base import FOLDER, Choice, Explorer, Size, module
+from smalearn.course.widgets.base import INK, PALETTE, Choice, Explorer, Size, module
 from smalearn.testing import TOLERANCE, random_tensors
 from smalearn.weights import (
     BlockDiagonal,
@@ -42,29 +41,7 @@ DIMS, BLOCKS, MAX_RANK = [8, 16, 32], [1, 2, 4, 8, 16, 32], 4
 DRAWN = 2 * DIMS[-1] ** 2 * MAX_RANK  # numbers of the largest train
 CUT = TOLERANCE[torch.float64]
 FLOOR = 1e-18  # of the axis of singular values
-FILLS = {"counted": "#0072b2", "not counted": "#d8d8d8", "free": "#b34e00"}  # as in base.css
-INK = "#222222"
-
-
-def script() -> str:
-    """The ES module of base.js and weight_explorer.js, with the singular values of block_explorer.js.
-
-    Returns:
-        The module's source.
-
-    Raises:
-        ValueError: weight_explorer.js does not import from block_explorer.js by one statement, or the latter does not
-            have the functions for singular values side by side.
-    """
-    lender = (FOLDER / "block_explorer.js").read_text(encoding="utf-8")
-    lent = re.findall(
-        r"^/\*\* Turn two vectors.*?^export function singularValues.*?^}\n", lender, re.MULTILINE | re.DOTALL
-    )
-    wanted = r'^import \{ singularValues \} from "\./block_explorer\.js";\n'
-    parts = re.split(wanted, module("weight_explorer.js"), flags=re.MULTILINE)
-    if (len(parts), len(lent)) != (2, 1):
-        raise ValueError(f"script: expected one import and one source of it, got {len(parts) - 1} and {len(lent)}")
-    return lent[0].join(parts)
+FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], "free": PALETTE["second-strong"]}
 
 
 class WeightExplorer(Explorer):
@@ -97,7 +74,15 @@ class WeightExplorer(Explorer):
         (64, 4)
     """
 
-    _esm = script()
+    _esm = module(
+        "singular_values.js",
+        "weight_explorer.js",
+        FAMILIES=FAMILIES,
+        LOW=round(math.log10(FLOOR)),
+        MAX_RANK=MAX_RANK,
+        LEAST=round(math.log2(DIMS[0])),
+        MOST=round(math.log2(DIMS[-1])),
+    )
     _draws = traitlets.Unicode().tag(sync=True)
     _cut = traitlets.Float(CUT).tag(sync=True)
     family = Choice(FAMILIES).tag(sync=True)
@@ -117,7 +102,7 @@ class WeightExplorer(Explorer):
 
         def take(*shape: int) -> torch.Tensor:
             nonlocal left
-            taken, left = left.tensor_split([prod(shape)])
+            taken, left = left.tensor_split([math.prod(shape)])
             return taken.view(shape)
 
         match self.family:
