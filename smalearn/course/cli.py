@@ -285,7 +285,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
-    command.add_argument("name", help="bilinear, linear-attention, masks, multilevel, ssd, training or weights")
+    names = "bilinear, constants, linear-attention, masks, multilevel, ssd, training or weights"
+    command.add_argument("name", help=names)
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
     command.add_argument(
         "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"

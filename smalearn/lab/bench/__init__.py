@@ -6,13 +6,14 @@ kept. Our GPU programs and their peers, `device`, run in one process: a device d
 
 from collections.abc import Mapping
 
-from smalearn.lab.bench import bilinear, device, linear_attention, masks, multilevel, ssd, training, weights
+from smalearn.lab.bench import bilinear, constants, device, linear_attention, masks, multilevel, ssd, training, weights
 from smalearn.lab.bench.report import render
 
 __all__ = ["BENCHMARKS", "table"]
 
 _MODULES = {
     "bilinear": bilinear,
+    "constants": constants,
     "linear-attention": linear_attention,
     "masks": masks,
     "multilevel": multilevel,
