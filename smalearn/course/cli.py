@@ -274,15 +274,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_lab(commands)
     command = commands.add_parser("progress", help="show how many exercises of each chapter you have solved")
     command.set_defaults(run=progress)
-    command = commands.add_parser(
-        "reset", help="put a chapter or an exercise back as published, after a backup"
-    )
+    command = commands.add_parser("reset", help="put a chapter or an exercise back as published, after a backup")
     command.add_argument("chapter", help="number of the chapter, A for the appendix, or the name of its file in work/")
     command.add_argument("exercise", nargs="?", help="id of an exercise, such as 1.2; the whole chapter without it")
     command.set_defaults(run=reset)
-    command = commands.add_parser(
-        "doctor", help="show what is installed, what is missing and how to get it"
-    )
+    command = commands.add_parser("doctor", help="show what is installed, what is missing and how to get it")
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
     names = "bilinear, constants, linear-attention, masks, multilevel, ssd, training or weights"
@@ -296,9 +292,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("site", help="write the course as web pages that need no server")
     where = "a new folder, or one with an older site (default: site)"
     command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=where)
-    command.add_argument(
-        "--repository", metavar="OWNER/NAME", help="on GitHub; adds buttons to Colab and Binder"
-    )
+    command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub; adds buttons to Colab and Binder")
     command.set_defaults(run=site)
     command = commands.add_parser("claims", help="list the claims of the sources, each with its chapter and its test")
     where = "text in an id such as 000:eq10, a statement, a function or a test (default: every claim)"
@@ -325,15 +319,11 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("grade", help="grade notebooks into a table of points (for teachers)")
     command.add_argument("files", nargs="+", help="notebooks, or folders of notebooks")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE", help="the table, as CSV")
-    command.add_argument(
-        "-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (default: up to 4)"
-    )
+    command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (default: up to 4)")
     command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
     command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
     command.add_argument("--seconds", type=_count, default=120, help="time limit of each notebook (default: 120)")
-    command.add_argument(
-        "--memory", type=_count, default=2, metavar="GIB", help="memory limit, on Linux (default: 2)"
-    )
+    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="memory limit, on Linux (default: 2)")
     command.set_defaults(run=grade)
     command = commands.add_parser("export", help="write chapters as assignments for nbgrader (for teachers)")
     command.add_argument("form", choices=["nbgrader"], help="the program that will grade them")
@@ -343,9 +333,7 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
         metavar="chapter",
         help="its number, A for the appendix, or its file",
     )
-    command.add_argument(
-        "-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder"
-    )
+    command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder")
     command.set_defaults(run=export)
 
 
