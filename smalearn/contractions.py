@@ -182,8 +182,8 @@ class Orders(_Table, list[Order]):
         raise ValueError(f"Orders.named: expected one of {', '.join(order.name for order in self)}, got {name!r}")
 
     def __getitem__(self, index):
-        found = super().__getitem__(index)
-        return Orders(found) if isinstance(index, slice) else found
+        selected = super().__getitem__(index)
+        return Orders(selected) if isinstance(index, slice) else selected
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
         header = ("order", "steps", "MACs", "flops", "peak elements")
@@ -241,8 +241,8 @@ def orders(
     names = _default_names(terms) if names is None else tuple(names)
     _check_names(terms, names, structured)
     planner = _Planner(terms, output, sizes, names, frozenset(structured))
-    found = [Order(spec, names, tree.steps) for tree in planner.trees(tuple(range(len(terms))))]
-    return Orders(sorted(found, key=lambda order: (order.macs, order.name)))
+    paths = [Order(spec, names, tree.steps) for tree in planner.trees(tuple(range(len(terms))))]
+    return Orders(sorted(paths, key=lambda order: (order.macs, order.name)))
 
 
 class _Tree(NamedTuple):
@@ -329,7 +329,7 @@ def parse_spec(function: str, spec: str) -> tuple[tuple[str, ...], str]:
         The operands' axes and the output's.
 
     Raises:
-        ValueError: no arrow, a character that is no letter, an axis twice in a term, an output axis without operand.
+        ValueError: no arrow, a character that is not a letter, an axis twice in a term, an output axis without operand.
     """
     inputs, arrow, output = "".join(spec.split()).partition("->")
     start = f"{function}: spec {spec!r}"

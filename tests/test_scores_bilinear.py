@@ -13,7 +13,7 @@ from smalearn import ShapeError
 from smalearn.kernel_attention import softmax_attention
 from smalearn.scores import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights, tiled
 from smalearn.scores.factors import ORDERS, alike, has_levels, normed_factors, orders_of, score_factors
-from smalearn.scores.orders import cheapest, level_costs, low_rank_costs, score_costs, score_width, train_costs
+from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs, score_costs, score_width
 from smalearn.scores.tiled import tiled_attention
 from smalearn.testing import assert_close, random_tensors, relative_rms
 from smalearn.weights import (
@@ -528,9 +528,9 @@ def test_layer_norm_and_scale_exclude_each_other():
         (level_costs, (4, 8, [1, 0]), r"level_costs: ranks\[1\] must be an integer ≥ 1, got 0"),
         (level_costs, (4, 8, [1], [3]), r"level_costs: blocks\[0\] must divide dim = 8, got 3"),
         (low_rank_costs, (4, 8, 0), "low_rank_costs: rank must be an integer ≥ 1, got 0"),
-        (train_costs, (0, (2, 2, 2, 2), 1), "train_costs: length must be an integer ≥ 1, got 0"),
-        (train_costs, (4, (2, 2, 2), 1), r"train_costs: sizes must be \(a, b, c, d\), got \(2, 2, 2\)"),
-        (train_costs, (4, (2, 2, 2, 2), 0), "train_costs: rank must be an integer ≥ 1, got 0"),
+        (btt_costs, (0, (2, 2, 2, 2), 1), "btt_costs: length must be an integer ≥ 1, got 0"),
+        (btt_costs, (4, (2, 2, 2), 1), r"btt_costs: sizes must be \(a, b, c, d\), got \(2, 2, 2\)"),
+        (btt_costs, (4, (2, 2, 2, 2), 0), "btt_costs: rank must be an integer ≥ 1, got 0"),
         (score_costs, (LowRank.random(8, 8, 2, 0), 0), "score_costs: length must be an integer ≥ 1, got 0"),
     ],
 )

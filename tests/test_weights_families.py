@@ -283,7 +283,7 @@ def test_conversions_are_exact(case):
             found.append(convert(weight))
             assert type(found[-1]) is {as_btt: BlockTensorTrain, as_mlr: MultiLevelLowRank}[convert]
         else:
-            with pytest.raises(TypeError, match=f"{convert.__name__}: {type(weight).__name__} is no special case of"):
+            with pytest.raises(TypeError, match=f"{convert.__name__}: {type(weight).__name__} is not a special case"):
                 convert(weight)
     for other in found:
         assert_close(other.dense(), M)
@@ -296,7 +296,7 @@ def test_conversions_are_exact(case):
 
 
 def test_conversions_want_a_weight_of_the_package():
-    with pytest.raises(TypeError, match="as_mlbtc: Linear is no special case of MultiLevelBlockTensorContraction"):
+    with pytest.raises(TypeError, match="as_mlbtc: Linear is not a special case of MultiLevelBlockTensorContraction"):
         as_mlbtc(torch.nn.Linear(2, 2))
 
 

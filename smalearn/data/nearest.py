@@ -31,7 +31,7 @@ def nearest_neighbour(
         Queries (examples, d), points (examples, N, d), and the index k of the nearest (examples,), int64.
 
     Raises:
-        ValueError: a count is no integer ≥ 1, or dim is below 2.
+        ValueError: a count is not an integer ≥ 1, or dim is below 2.
 
     Source:
         Amsel et al. 2024; the structured attention paper, section 2.2.

@@ -24,9 +24,9 @@ def mqar(
     1. Tokens: 0 is the blank, 1 .. V//2 - 1 are keys, V//2 .. V - 1 are values.
     2. Each example draws `pairs` keys and `pairs` values, each without replacement, and opens with the pairs
        k1 v1 k2 v2 ...
-    3. The rest of the text is cut into slots of two tokens. Each key is asked for once, at the first token of a slot
-       of its own: slot g = 1, 2, ... is drawn without replacement with weights g^(power - 1), so most questions come
-       soon after the pairs and a few late, as repetitions do in real text. All other tokens are blank.
+    3. The rest of the sequence is cut into slots of two tokens. Each key is asked for once, at the first token of a
+       slot of its own: slot g = 1, 2, ... is drawn without replacement with weights g^(power - 1), so most questions
+       come soon after the pairs and a few late, as repetitions do in real text. All other tokens are blank.
     4. The target stands at the query itself: the model must say the value there, before anything shows it.
 
     A model that knows which values the example has, but not which key has which, is right with probability 1/pairs.
@@ -43,7 +43,7 @@ def mqar(
         inputs (examples, T) and targets (examples, T), both int64; targets are IGNORE where nothing is asked.
 
     Raises:
-        ValueError: a count is no integer ≥ 1, the length or the vocabulary is too small, the power is not positive.
+        ValueError: a count is not an integer ≥ 1, the length or the vocabulary is too small, the power is not positive.
 
     Cost:
         examples·T tokens, and the draws.
@@ -84,17 +84,17 @@ def mqar_lookup(inputs: torch.Tensor, pairs: int) -> torch.Tensor:
         pairs: K, as there.
 
     Returns:
-        (..., T) int64: the value of the key that stands there, IGNORE where no key of the text stands, or within the
-        pairs.
+        (..., T) int64: the value of the key that stands there, IGNORE where no key of the sequence stands, or within
+        the pairs.
 
     Raises:
-        ValueError: pairs is no integer ≥ 1.
+        ValueError: pairs is not an integer ≥ 1.
     """
     check_count("mqar_lookup", "pairs", pairs)
     keys, values = inputs[..., 0 : 2 * pairs : 2], inputs[..., 1 : 2 * pairs : 2]
-    found = inputs[..., :, None] == keys[..., None, :]
-    found[..., : 2 * pairs, :] = False
-    return torch.where(found.any(-1), (found * values[..., None, :]).sum(-1), IGNORE)
+    matches = inputs[..., :, None] == keys[..., None, :]
+    matches[..., : 2 * pairs, :] = False
+    return torch.where(matches.any(-1), (matches * values[..., None, :]).sum(-1), IGNORE)
 
 
 def _draw(weights, examples, count, generator):

@@ -1,4 +1,4 @@
-"""In-context linear regression: each text has a linear function of its own (structured attention paper, section 4)."""
+"""In-context linear regression: a linear function for each sequence (structured attention paper, section 4)."""
 
 import torch
 from torch.nn import functional
@@ -29,7 +29,7 @@ def regression(
         Inputs (examples, N, d) and their values (examples, N).
 
     Raises:
-        ValueError: a count is no integer ≥ 1, or active is above dim.
+        ValueError: a count is not an integer ≥ 1, or active is above dim.
 
     Source:
         Garg et al. 2022; the structured attention paper, section 4.
@@ -46,7 +46,7 @@ def regression(
 
 
 def regression_prompt(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The pairs as a text, x_1, y_1, x_2, y_2, …: causally read, row 2·i knows x_i and the pairs before it.
+    """The pairs as a sequence, x_1, y_1, x_2, y_2, …: causally read, row 2·i knows x_i and the pairs before it.
 
     Args:
         X: (..., N, d).
@@ -83,11 +83,11 @@ def least_squares(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         N pseudo-inverses, N²·d² multiply-adds or so.
     """
     check_shapes("least_squares", {"X": (X, "nd"), "y": (y, "n")})
-    found = [torch.zeros_like(y[..., 0])]
+    predictions = [torch.zeros_like(y[..., 0])]
     for n in range(1, y.shape[-1]):
         w = torch.linalg.pinv(X[..., :n, :]) @ y[..., :n, None]
-        found.append(torch.linalg.vecdot(X[..., n, :], w[..., 0]))
-    return torch.stack(found, -1)
+        predictions.append(torch.linalg.vecdot(X[..., n, :], w[..., 0]))
+    return torch.stack(predictions, -1)
 
 
 def curriculum(step: int, dim: int, first: int = 4, every: int = 2000, updates: int = 15) -> int:
@@ -106,7 +106,7 @@ def curriculum(step: int, dim: int, first: int = 4, every: int = 2000, updates: 
         The number of active coordinates, from 1 to d.
 
     Raises:
-        ValueError: an argument is no integer, or too small.
+        ValueError: an argument is not an integer, or too small.
 
     Source:
         Garg et al. 2022, whose task grows by one coordinate and two points per 2000 steps; the paper's code has the

@@ -105,7 +105,7 @@ def seasonal_series(length: int, columns: int, seed: int) -> torch.Tensor:
         (T, C) tensor in torch's default dtype, rounded to three decimals.
 
     Raises:
-        ValueError: a count is no integer ≥ 1.
+        ValueError: a count is not an integer ≥ 1.
     """
     check_count("seasonal_series", "length", length)
     draw = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def split_series(values: torch.Tensor, context: int) -> tuple[torch.Tensor, torc
 
     Raises:
         ShapeError: there are no two axes, or T is too small.
-        ValueError: context is no integer ≥ 1, or more than the months to train on; a column of these is constant.
+        ValueError: context is not an integer ≥ 1, or more than the months to train on; a column of these is constant.
 
     Source:
         Zhou et al. 2021 (Informer), 12/4/4 months; all later work on ETTh1 does the same.
@@ -168,12 +168,12 @@ def series_windows(
         inputs (B, context, C) and targets (B, horizon, C).
 
     Raises:
-        ValueError: a count is no integer ≥ 1, or a window does not lie within the series.
+        ValueError: a count is not an integer ≥ 1, or a window does not lie within the series.
     """
     check_count("series_windows", "context", context)
     last = len(part) - context - check_count("series_windows", "horizon", horizon)
     if len(begin) and not 0 <= int(begin.min()) <= int(begin.max()) <= last:
-        found = f"{int(begin.min())} to {int(begin.max())}"
-        raise ValueError(f"series_windows: begin must be in 0 to {last}, got {found}")
+        span = f"{int(begin.min())} to {int(begin.max())}"
+        raise ValueError(f"series_windows: begin must be in 0 to {last}, got {span}")
     windows = part[begin[:, None] + torch.arange(context + horizon)]
     return windows[:, :context], windows[:, context:]

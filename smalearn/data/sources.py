@@ -53,7 +53,7 @@ class PublicFile:
     size: int
 
 
-def fetch(function: str, wanted: PublicFile) -> bytes:
+def fetch(function: str, target: PublicFile) -> bytes:
     """The bytes of a public file: from the folder `SMALEARN_DATA` if that is set, else from the cache or the network.
 
     Only what cannot be reached is left to the caller to replace. A file that is there and is another one is an error:
@@ -61,7 +61,7 @@ def fetch(function: str, wanted: PublicFile) -> bytes:
 
     Args:
         function: name of the public function, which opens every message.
-        wanted: the file.
+        target: the file.
 
     Returns:
         Its contents, of the known checksum.
@@ -76,51 +76,51 @@ def fetch(function: str, wanted: PublicFile) -> bytes:
     """
     folder = os.environ.get(FOLDER)
     if not folder:
-        return _download(function, wanted)
-    path = Path(folder) / wanted.file
+        return _download(function, target)
+    path = Path(folder) / target.file
     if not path.is_file():
-        raise ValueError(f"{function}: {FOLDER} must have the file {wanted.file}, got none in {folder}")
-    return _checked(function, wanted, path.read_bytes(), path)
+        raise ValueError(f"{function}: {FOLDER} must have the file {target.file}, got none in {folder}")
+    return _checked(function, target, path.read_bytes(), path)
 
 
-def _download(function, wanted):
+def _download(function, target):
     """From the cache, or from the network into the cache; what is there and is another file is fetched anew."""
     try:
         import pooch
         import requests
     except ImportError as error:
-        message = f'{function}: {wanted.file} needs pooch, got none; pip install "smalearn[lab]", or set {FOLDER}'
+        message = f'{function}: {target.file} needs pooch, got none; pip install "smalearn[lab]", or set {FOLDER}'
         raise ImportError(message) from error
     logger, level = pooch.get_logger(), pooch.get_logger().level
     logger.setLevel("WARNING")  # "Downloading data from …" would stand in a chapter, the first time only
     try:
         path = pooch.retrieve(
-            wanted.url,
-            known_hash=f"sha256:{wanted.source.sha256}",
-            fname=wanted.file,
+            target.url,
+            known_hash=f"sha256:{target.source.sha256}",
+            fname=target.file,
             path=pooch.os_cache("smalearn"),
             downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
         )
     except requests.exceptions.ChunkedEncodingError as error:
-        expected = f"{wanted.file}, expected {wanted.size} bytes"
+        expected = f"{target.file}, expected {target.size} bytes"
         raise ValueError(f"{function}: the download of {expected}, broke off: {error}; try again") from error
     except requests.exceptions.HTTPError as error:
         raise UnreachableError(f"the server answered {error.response.status_code}") from error
     except requests.exceptions.RequestException as error:
         raise UnreachableError("there is no connection") from error
     except ValueError as error:  # another checksum
-        found = str(error).partition(". ")[0]
-        raise ValueError(f"{function}: {wanted.url} is not {wanted.file} as it should be; {found}") from error
+        reason = str(error).partition(". ")[0]
+        raise ValueError(f"{function}: {target.url} is not {target.file} as it should be; {reason}") from error
     finally:
         logger.setLevel(level)
     return Path(path).read_bytes()
 
 
-def _checked(function, wanted, content, path):
+def _checked(function, target, content, path):
     """The content, if it is what it should be."""
-    if len(content) != wanted.size:
-        raise ValueError(f"{function}: {path} must have {wanted.size} bytes, got {len(content)}")
-    found = hashlib.sha256(content).hexdigest()
-    if found != wanted.source.sha256:
-        raise ValueError(f"{function}: {path} must have the sha256 {wanted.source.sha256}, got {found}")
+    if len(content) != target.size:
+        raise ValueError(f"{function}: {path} must have {target.size} bytes, got {len(content)}")
+    checksum = hashlib.sha256(content).hexdigest()
+    if checksum != target.source.sha256:
+        raise ValueError(f"{function}: {path} must have the sha256 {target.source.sha256}, got {checksum}")
     return content

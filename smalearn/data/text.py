@@ -147,7 +147,7 @@ def excerpts(codes: torch.Tensor, examples: int, length: int, seed: int) -> tupl
         inputs and targets, both (examples, length) int64; targets[:, t] is the character after inputs[:, t].
 
     Raises:
-        ValueError: a count is no integer ≥ 1, or the text is too short.
+        ValueError: a count is not an integer ≥ 1, or the text is too short.
     """
     check_count("excerpts", "examples", examples)
     if len(codes) <= check_count("excerpts", "length", length):

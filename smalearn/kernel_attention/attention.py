@@ -169,7 +169,7 @@ def nystrom(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, landmarks: int, i
 
     Raises:
         ShapeError: an axis has two sizes, naming it and both operands.
-        ValueError: the dtypes or devices differ, or landmarks is no integer from 1 to the shorter length.
+        ValueError: the dtypes or devices differ, or landmarks is not an integer from 1 to the shorter length.
 
     Cost:
         (T + S)·m·(N + P) + 4·iterations·m³ multiply-adds; (T + S)·m entries.
@@ -199,7 +199,7 @@ def iterated_pinv(A: torch.Tensor, iterations: int) -> torch.Tensor:
 
     Raises:
         ShapeError: A has fewer than two axes.
-        ValueError: A has no floating dtype, or iterations is no integer ≥ 0.
+        ValueError: A has no floating dtype, or iterations is not an integer ≥ 0.
 
     Cost:
         4·iterations products of (m, m) matrices for a square A.

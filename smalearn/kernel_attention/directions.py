@@ -20,7 +20,7 @@ def gaussian_directions(count: int, inputs: int, seed: int, dtype: torch.dtype |
         (m, N) tensor, one direction a row.
 
     Raises:
-        ValueError: count or inputs is no integer ≥ 1.
+        ValueError: count or inputs is not an integer ≥ 1.
 
     Example:
         >>> gaussian_directions(256, 16, seed=0).shape
@@ -49,7 +49,7 @@ def orthogonal_directions(count: int, inputs: int, seed: int, dtype: torch.dtype
         (m, N) tensor, one direction a row.
 
     Raises:
-        ValueError: count or inputs is no integer ≥ 1.
+        ValueError: count or inputs is not an integer ≥ 1.
 
     Cost:
         O(m·N²) operations.

@@ -71,7 +71,7 @@ def segment_means(x: torch.Tensor, segments: int) -> torch.Tensor:
 
     Raises:
         ShapeError: x has fewer than two axes.
-        ValueError: segments is no integer from 1 to T.
+        ValueError: segments is not an integer from 1 to T.
 
     Cost:
         T·N additions.

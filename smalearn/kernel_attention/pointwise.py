@@ -19,7 +19,7 @@ class EluPlusOne(FeatureMap):
         inputs: N; as many features.
 
     Raises:
-        ValueError: inputs is no integer ≥ 1.
+        ValueError: inputs is not an integer ≥ 1.
 
     Cost:
         T·N operations.
@@ -54,8 +54,8 @@ class CosFormer(FeatureMap):
         offset: position t of the first row, for decoding; rows count up from it.
 
     Raises:
-        ValueError: inputs or horizon is no integer ≥ 1, or offset no integer ≥ 0; in `query` and `key`, a position
-            is beyond the horizon.
+        ValueError: inputs or horizon is not an integer ≥ 1, or offset not an integer ≥ 0; in `query` and `key`, a
+            position is beyond the horizon.
 
     Cost:
         2·T·N multiplications, T cosines and sines.

@@ -25,7 +25,7 @@ class PowerSeries(FeatureMap):
         coefficients: c_0 … c_m of the series.
 
     Raises:
-        ValueError: inputs is no integer ≥ 1, or there is no coefficient.
+        ValueError: inputs is not an integer ≥ 1, or there is no coefficient.
 
     Cost:
         T·m·binomial(N + m, m) multiplications and entries.
@@ -64,7 +64,7 @@ class PowerSeries(FeatureMap):
             The map, of binomial(N + m, m) features.
 
         Raises:
-            ValueError: inputs is no integer ≥ 1, or degree no integer ≥ 0.
+            ValueError: inputs is not an integer ≥ 1, or degree not an integer ≥ 0.
         """
         check_count("PowerSeries.exp", "degree", degree, least=0)
         return cls(inputs, [1 / math.factorial(power) for power in range(degree + 1)])

@@ -64,7 +64,7 @@ class ModelCache(NamedTuple):
 
 
 class SequenceModel(nn.Module):
-    """Tokens in, logits of the next token (or of whatever is asked) out.
+    """Tokens in, logits of the next token (or whatever the targets are) out.
 
     Args:
         vocabulary: number of different tokens.

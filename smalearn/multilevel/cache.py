@@ -1,4 +1,4 @@
-"""What softmax attention keeps while it decodes: everything, the current block of every level, or a window.
+"""Caches of softmax attention while it decodes: everything, the current block of every level, or a window.
 
 All caches are used alike: `Y, cache = cache.read(Q, K, V)` is attention for the next tokens, one or many, and gives the
 cache after them; `cache.append(K, V)` leaves attention out, after a prompt that was read in parallel. An old cache can
@@ -66,7 +66,7 @@ class Rows:
 
 
 class Cache:
-    """What the caches share: checks, and bytes counted from real tensors. A subclass has `_keys`, `_values`."""
+    """Checks, and bytes counted from real tensors, that all caches share. A subclass has `_keys`, `_values`."""
 
     length: int = 0
 
@@ -106,10 +106,10 @@ class Cache:
         function = f"{type(self).__name__}.{function}"
         check_dtypes(function, {"cache": self._values.storage} | {name: x for name, (x, _) in operands.items()})
         check_shapes(function, operands)
-        for name, wanted in (("K", (*self.leading, self.features)), ("V", (*self.leading, self.head_dim))):
+        for name, expected in (("K", (*self.leading, self.features)), ("V", (*self.leading, self.head_dim))):
             got = tuple(operands[name][0].shape)
-            if (*got[:-2], *got[-1:]) != wanted:
-                shown = ", ".join(map(str, [*wanted[:-1], "S", wanted[-1]]))
+            if (*got[:-2], *got[-1:]) != expected:
+                shown = ", ".join(map(str, [*expected[:-1], "S", expected[-1]]))
                 raise ShapeError(f"{function}: {name} has shape {got}, expected ({shown})")
 
 
@@ -119,19 +119,19 @@ class KeyCache(Cache):
         level l, after t tokens:  the last (t - 1) mod block_lens[l] + 1 of its keys, r_l numbers each
         room for T tokens:        Σ_l r_l·min(T, block_lens[l]) numbers of keys; and all values
 
-    At a border of its blocks a level starts anew, because no later token shares a block with an earlier one. Nothing
-    else is lost: every score is that of `multilevel_scores`.
+    At a border of its blocks a level starts anew, because no later token shares a block with an earlier one. All scores
+    stay those of `multilevel_scores`.
 
     Args:
         leading: axes before (T, N) of the keys, such as (batch, groups, 1); queries may have a group of heads at a 1.
         ranks: r_l, features of each level.
         block_lens: block lengths of each level.
         head_dim: P, size of a value.
-        context: T, the longest text that can be read; block_lens[0] if None.
+        context: T, the longest sequence that can be read; block_lens[0] if None.
         like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
 
     Raises:
-        ValueError: a size is no integer in its range, a level lacks its rank or length, or blocks do not nest.
+        ValueError: a size is not an integer in its range, a level lacks its rank or length, or blocks do not nest.
 
     Cost:
         The tensors are made at the start, at their full size. A token adds r_l numbers to each level, and P values.
@@ -207,7 +207,7 @@ class KeyCache(Cache):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2), cache
 
     def _append(self, function, K, V, recorded):
-        """As `append`, checked."""
+        """Append what is checked."""
         after = copy.copy(self)
         after.length = self.length + K.shape[-2]
         if after.length > self.context:
@@ -253,7 +253,7 @@ class FullCache(KeyCache):
         like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
 
     Raises:
-        ValueError: a size is no integer in its range.
+        ValueError: a size is not an integer in its range.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class FullCache(KeyCache):
 
 
 class WindowCache(Cache):
-    """The cache of causal window attention: the keys and values of the last `window` tokens, however long the text.
+    """The cache of causal window attention: the keys and values of the last `window` tokens, however long the sequence.
 
     Args:
         leading: axes before (T, N) of the keys.
@@ -278,7 +278,7 @@ class WindowCache(Cache):
         like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
 
     Raises:
-        ValueError: a size is no integer in its range.
+        ValueError: a size is not an integer in its range.
 
     Cost:
         min(t, window)·(N + P) numbers, which a step copies: it reads them all anyway.

@@ -34,7 +34,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         (r_1, ..., r_L).
 
     Raises:
-        ValueError: a part is no integer ≥ 0.
+        ValueError: a part is not an integer ≥ 0.
 
     Source:
         Kuang et al. 2025, section 3.4.
@@ -59,7 +59,7 @@ def halving_blocks(context: int, levels: int) -> tuple[int, ...]:
         (b_1, ..., b_L), b_1 ≥ context.
 
     Raises:
-        ValueError: an argument is no integer ≥ 1, or there are more blocks than tokens.
+        ValueError: an argument is not an integer ≥ 1, or there are more blocks than tokens.
 
     Source:
         Kuang et al. 2025, section 3.4.
@@ -93,7 +93,8 @@ def check_levels(
 
     Raises:
         ShapeError: the ranks do not sum to N.
-        ValueError: a level lacks a rank or a length, one is no integer, blocks do not nest, or the first is too short.
+        ValueError: a level lacks a rank or a length, one is not an integer, blocks do not nest, or the first is too
+            short.
     """
     check_ranks(function, ranks, block_lens, features)
     for level, size in enumerate(block_lens):
@@ -117,7 +118,7 @@ def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> lis
 
     Raises:
         ShapeError: a tensor is not (T,).
-        ValueError: it holds no integers, blocks do not nest, or the first level has more than one block.
+        ValueError: it does not hold integers, blocks do not nest, or the first level has more than one block.
     """
     if not block_lens:
         raise ValueError(f"{function}: block_lens must have at least one level, got none")
@@ -125,12 +126,12 @@ def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> lis
     _check_divisors(function, block_lens)
     matrices = [blocks[:, None] == blocks for blocks in numbers]
     if not matrices[0].all():
-        wanted = f"block_lens[0] must hold all T = {length} tokens in one block"
-        raise ValueError(f"{function}: {wanted}, got {len(numbers[0].unique())} blocks")
+        rule = f"block_lens[0] must hold all T = {length} tokens in one block"
+        raise ValueError(f"{function}: {rule}, got {len(numbers[0].unique())} blocks")
     for level, (coarse, fine) in enumerate(pairwise(matrices), start=1):
         if (fine & ~coarse).any():
-            wanted = f"block_lens[{level}] must nest in block_lens[{level - 1}]"
-            raise ValueError(f"{function}: {wanted}, got a block that reaches over a border")
+            rule = f"block_lens[{level}] must nest in block_lens[{level - 1}]"
+            raise ValueError(f"{function}: {rule}, got a block that reaches over a border")
     return matrices
 
 
@@ -148,7 +149,7 @@ def level_counts(length: int, block_lens: Sequence[Blocks]) -> torch.Tensor:
 
     Raises:
         ShapeError: a tensor is not (T,).
-        ValueError: the length is no integer ≥ 0, blocks do not nest, or the first level has more than one block.
+        ValueError: the length is not an integer ≥ 0, blocks do not nest, or the first level has more than one block.
 
     Source:
         Kuang et al. 2025, section 3.4 and footnote 1.
@@ -179,7 +180,7 @@ def score_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], cau
         The count.
 
     Raises:
-        ValueError: the length is no integer ≥ 0, or ranks and block lengths are no allocation for it.
+        ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
 
     Source:
         Kuang et al. 2025, section 3.4.
@@ -206,7 +207,7 @@ def key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int]) ->
         The count; with p_l = 2^(l-1) equal blocks the paper's T Σ_l r_l / 2^(l-1), where standard attention has T·r.
 
     Raises:
-        ValueError: the length is no integer ≥ 0, or ranks and block lengths are no allocation for it.
+        ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
 
     Source:
         Kuang et al. 2025, section 3.4.
@@ -228,7 +229,7 @@ def live_key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int
         The count.
 
     Raises:
-        ValueError: the length is no integer ≥ 1, or ranks and block lengths are no allocation for it.
+        ValueError: the length is not an integer ≥ 1, or ranks and block lengths are not an allocation for it.
     """
     check_count("live_key_numbers", "length", length)
     check_levels("live_key_numbers", ranks, block_lens, length=length)
@@ -250,8 +251,8 @@ def _check_divisors(function, block_lens):
     """Blocks of lengths nest whatever T is: each length is a multiple of the next."""
     for level, (coarse, fine) in enumerate(pairwise(block_lens), start=1):
         if isinstance(coarse, int) and isinstance(fine, int) and coarse % fine:
-            wanted = f"block_lens[{level}] must divide block_lens[{level - 1}] = {coarse}, so that blocks nest"
-            raise ValueError(f"{function}: {wanted}, got {fine}")
+            rule = f"block_lens[{level}] must divide block_lens[{level - 1}] = {coarse}, so that blocks nest"
+            raise ValueError(f"{function}: {rule}, got {fine}")
 
 
 def _block_numbers(function, level, length, blocks):
@@ -259,8 +260,8 @@ def _block_numbers(function, level, length, blocks):
     if not isinstance(blocks, torch.Tensor):
         return torch.arange(length) // check_count(function, f"block_lens[{level}]", blocks)
     if blocks.shape != (length,):
-        wanted = f"block_lens[{level}] must have shape ({length},), a block for each token"
-        raise ShapeError(f"{function}: {wanted}, got {tuple(blocks.shape)}")
+        rule = f"block_lens[{level}] must have shape ({length},), a block for each token"
+        raise ShapeError(f"{function}: {rule}, got {tuple(blocks.shape)}")
     if blocks.is_floating_point() or blocks.is_complex():
         raise ValueError(f"{function}: block_lens[{level}] must hold integers, got {blocks.dtype}")
     return blocks.cpu()

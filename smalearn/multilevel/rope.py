@@ -85,7 +85,7 @@ def check_pairs(function: str, ranks: Sequence[int]) -> str:
         The ranks as r_1|r_2|...
 
     Raises:
-        ValueError: a rank is no integer ≥ 0, or odd.
+        ValueError: a rank is not an integer ≥ 0, or odd.
     """
     shown = "|".join(map(str, ranks))
     if any(check_count(function, f"ranks[{level}]", rank, 0) % 2 for level, rank in enumerate(ranks)):

@@ -29,7 +29,7 @@ def multilevel_scores(
         K: (..., T, N) keys.
         ranks: r_l ≥ 0 of every level.
         block_lens: of every level the block length, or a (T,) tensor with the number of each token's block, if blocks
-            follow the text: its paragraphs, say.
+            follow the meaning: paragraphs, say.
 
     Returns:
         (..., T, T), dtype of Q.
@@ -71,7 +71,7 @@ def batched_scores(Q: torch.Tensor, K: torch.Tensor, ranks: Sequence[int], block
 
     Raises:
         ShapeError: an axis has two sizes, or the ranks do not sum to N.
-        ValueError: dtypes or devices differ, or ranks and block lengths are no allocation for T.
+        ValueError: dtypes or devices differ, or ranks and block lengths are not an allocation for T.
 
     Cost:
         T Σ_l b_l r_l multiply-adds, with p_l = 2^(l-1) equal blocks T² Σ_l r_l / 2^(l-1); and T² entries a level.

@@ -37,7 +37,7 @@ def window_attention(
 
     Raises:
         ShapeError: an axis has two sizes, naming it and both operands, or there are more queries than keys.
-        ValueError: the dtypes or devices differ, or window is no integer ≥ 0.
+        ValueError: the dtypes or devices differ, or window is not an integer ≥ 0.
 
     Cost:
         S·(2·w + c)·(N + P) multiply-adds, S·(w + c)·(N + P) if causal, with c = min(w, S, 64) for queries that share
@@ -83,7 +83,7 @@ def receptive_field(windows: Iterable[int | None], length: int) -> int:
         min(T, 1 + Σ w), or T where a layer is global.
 
     Raises:
-        ValueError: a window or the length is no integer in its range.
+        ValueError: a window or the length is not an integer in its range.
 
     Example:
         >>> receptive_field([4, 4, 4], 100)

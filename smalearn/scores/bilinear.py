@@ -20,7 +20,7 @@ Scoring = Callable[[int], Weight] | Sequence[Weight] | nn.ModuleList
 
 @dataclass(frozen=True)
 class Logits:
-    """What stands between the product X M X^T and the softmax.
+    """Scale, layer norm and mask, from the product X M X^T to the softmax.
 
     Attributes:
         scale: of the scores. None is 1/√W, W the numbers that a score sums (`score_width`): for low rank the 1/√r of
@@ -94,7 +94,7 @@ def bilinear_weights(
     """
     single = isinstance(weights, Weight)
     heads = check_weights("bilinear_weights", X, weights)
-    Q, K = _asked("bilinear_weights", X, heads, logits or Logits(), order)
+    Q, K = _queries_and_keys("bilinear_weights", X, heads, logits or Logits(), order)
     every = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)[None]
     P = tiled_attention(Q, K, every.expand(K.shape[-3], -1, -1), (logits or Logits()).causal)
     return P[..., 0, :, :] if single else P
@@ -134,7 +134,7 @@ def bilinear_attention(
     parts = []
     for group in groups:
         heads = check_weights("bilinear_attention", X, [weights[i] for i in group])
-        Q, K = _asked("bilinear_attention", X, heads, logits, order)
+        Q, K = _queries_and_keys("bilinear_attention", X, heads, logits, order)
         parts.append(tiled_attention(Q, K, V if len(groups) == 1 else V[..., group, :, :], logits.causal))
     return _in_order(parts, groups)
 
@@ -171,8 +171,8 @@ class BilinearAttention(nn.Module):
 
     Example:
         >>> from smalearn.weights import BlockTensorTrain, balanced_sizes
-        >>> train = lambda seed: BlockTensorTrain.random(balanced_sizes(64, 64), 1, seed)
-        >>> layer = BilinearAttention(64, 8, train, logits=Logits(causal=False))
+        >>> btt = lambda seed: BlockTensorTrain.random(balanced_sizes(64, 64), 1, seed)
+        >>> layer = BilinearAttention(64, 8, btt, logits=Logits(causal=False))
         >>> layer(torch.randn(2, 10, 64)).shape
         torch.Size([2, 10, 64])
     """
@@ -235,7 +235,7 @@ def _in_order(parts, groups):
     return torch.cat(parts, -3)[..., back, :, :]
 
 
-def _asked(function, X, heads, logits, order):
+def _queries_and_keys(function, X, heads, logits, order):
     """Queries and keys whose products are the logits."""
     if logits.norm is not None:
         if order is not None:

@@ -48,7 +48,7 @@ def score_factors(X: torch.Tensor, weights: Weights, order: str = "keys") -> tup
 
         order            Q                       K                          W
         keys             X                       X M^T                      D
-        both             [X L_1 | X L_2 | …]     [X R_1 | X R_2 | …]        Σ_l r_l p_l; s·b·c for a train
+        both             [X L_1 | X L_2 | …]     [X R_1 | X R_2 | …]        Σ_l r_l p_l; s·b·c for a BTT
         keys by level    [X | X | …]             [X M_1^T | X M_2^T | …]    D times levels
         dense            X                       X M^T with M formed        D
         dense by level   [X | X | …]             the same, M_l formed       D times levels

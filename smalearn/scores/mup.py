@@ -72,7 +72,7 @@ def fans(weight: Weight, heads: int = 1) -> dict[str, Fan]:
 
     (Equation (38) has a for the d of R: the same only where a = d.) Multi-level low rank holds all its levels in one
     parameter, which an optimiser gives one learning rate; `as_mlbtc` makes it the same matrix with levels apart. Of
-    such contractions those without permutations count as levels, the others as trains.
+    such contractions those without permutations count as levels, the others as BTT.
 
     Args:
         weight: a low rank, block low rank, block tensor train or multi-level block tensor contraction.
@@ -83,7 +83,7 @@ def fans(weight: Weight, heads: int = 1) -> dict[str, Fan]:
 
     Raises:
         TypeError: the family has no rule here.
-        ValueError: heads is no integer ≥ 1.
+        ValueError: heads is not an integer ≥ 1.
     """
     check_count("fans", "heads", heads)
     match weight:
@@ -114,7 +114,7 @@ def initialise(layer: BilinearAttention, seed: int) -> BilinearAttention:
     """Draw all factors and matrices of a layer anew, each from N(0, σ²) with the σ of its fan.
 
     Args:
-        layer: its scores have a rule in `fans`; structured values are trains.
+        layer: its scores have a rule in `fans`; structured values are BTT.
         seed: of the draw.
 
     Returns:
@@ -144,7 +144,7 @@ def learning_rates(layer: BilinearAttention, lr: float, base_dim: int) -> list[d
 
     Raises:
         TypeError: a family has no rule.
-        ValueError: base_dim is no integer ≥ 1.
+        ValueError: base_dim is not an integer ≥ 1.
 
     Example:
         >>> from smalearn.weights import BlockTensorTrain
@@ -170,7 +170,7 @@ def rms_clamp(W: torch.Tensor, fan: Fan) -> torch.Tensor:
         W itself while its RMS is at most the target, else W scaled down to it. The gradient includes that of the RMS.
 
     Raises:
-        TypeError: W is no tensor.
+        TypeError: W is not a tensor.
         ValueError: W has no floating dtype.
     """
     check_dtypes("rms_clamp", {"W": W})
@@ -192,7 +192,7 @@ class RMSClamp(nn.Module):
 def clamp(layer: BilinearAttention) -> BilinearAttention:
     """Clamp every factor of a layer's scores, from now on and in every forward.
 
-    The paper speaks of trains; its published code clamps levels, too.
+    The paper speaks of BTT; its published code clamps levels, too.
 
     Args:
         layer: as for `initialise`.
@@ -228,10 +228,10 @@ def coordinate_check(
         For each width the root mean square of all outputs' change.
 
     Raises:
-        ValueError: steps is no integer ≥ 1.
+        ValueError: steps is not an integer ≥ 1.
     """
     check_count("coordinate_check", "steps", steps)
-    found = {}
+    changes = {}
     for width in widths:
         generator = torch.Generator().manual_seed(seed)
         Z = torch.randn(4, 16, 16, generator=generator)
@@ -244,8 +244,8 @@ def coordinate_check(
             optimiser.zero_grad()
             ((layer(x) * signs).mean(-1) - Z[..., 0]).square().mean().backward()
             optimiser.step()
-        found[width] = (layer(x).detach() - before).square().mean().sqrt().item()
-    return found
+        changes[width] = (layer(x).detach() - before).square().mean().sqrt().item()
+    return changes
 
 
 def _score_fans(layer, weight):
@@ -256,16 +256,16 @@ def _score_fans(layer, weight):
 
 def _parameters(layer):
     """Every parameter of a layer once, with its fan."""
-    found = {}
+    rules = {}
     for weight in layer.scores:
         for name, fan in _score_fans(layer, weight).items():
-            found.setdefault(weight.get_parameter(name), fan)
+            rules.setdefault(weight.get_parameter(name), fan)
     if isinstance(layer.values, nn.Linear):
         for linear in (layer.values, layer.out):
-            found[linear.weight] = Fan(linear.in_features, linear.out_features)
-        return found.items()
+            rules[linear.weight] = Fan(linear.in_features, linear.out_features)
+        return rules.items()
     for weight in layer.values:
         if not isinstance(weight, BlockTensorTrain):
             raise TypeError(f"BilinearAttention: no rule for structured values of {type(weight).__name__}")
-        found |= {weight.get_parameter(name): fan for name, fan in fans(weight, layer.kv_heads).items()}
-    return found.items()
+        rules |= {weight.get_parameter(name): fan for name, fan in fans(weight, layer.kv_heads).items()}
+    return rules.items()

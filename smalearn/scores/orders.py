@@ -18,7 +18,7 @@ from smalearn.weights import (
 )
 from smalearn.weights.btt import check_sizes
 
-__all__ = ["Cost", "cheapest", "level_costs", "low_rank_costs", "score_costs", "score_width", "train_costs"]
+__all__ = ["Cost", "btt_costs", "cheapest", "level_costs", "low_rank_costs", "score_costs", "score_width"]
 
 
 class Cost(NamedTuple):
@@ -44,7 +44,7 @@ def low_rank_costs(length: int, dim: int, rank: int) -> dict[str, Cost]:
             dense   T² D + T D² + D² r
 
     Raises:
-        ValueError: a size is no integer ≥ 1.
+        ValueError: a size is not an integer ≥ 1.
 
     Example:
         >>> low_rank_costs(1024, 512, 64)["both"]
@@ -68,8 +68,8 @@ def level_costs(length: int, dim: int, ranks: Sequence[int], blocks: Sequence[in
 
     The paper calls "both" minimal. It is, if Σ p_l r_l < D; but then M has no full rank. As soon as it has,
     Σ p_l r_l ≥ D and "keys" is cheaper, or as cheap. (Row 2 of the table has half of the additions; in row 3 its sum
-    must cover both terms.) What joins the products of levels, T² numbers each, is no addition of its own: the products
-    may be one, of all levels side by side.
+    must cover both terms.) What joins the products of levels, T² numbers each, is not an addition of its own: the
+    products may be one, of all levels side by side.
 
     Args:
         length: T.
@@ -81,7 +81,7 @@ def level_costs(length: int, dim: int, ranks: Sequence[int], blocks: Sequence[in
         The cost of each order by its name.
 
     Raises:
-        ValueError: a size is no integer ≥ 1, p_l does not divide D, or a level lacks its rank or blocks.
+        ValueError: a size is not an integer ≥ 1, p_l does not divide D, or a level lacks its rank or blocks.
 
     Example:
         >>> costs = level_costs(512, 512, (32, 8, 6, 4, 4, 4, 4, 2))
@@ -115,7 +115,7 @@ def _level_costs(T, D, ranks, blocks):
     }
 
 
-def train_costs(length: int, sizes: tuple[int, int, int, int], rank: int) -> dict[str, Cost]:
+def btt_costs(length: int, sizes: tuple[int, int, int, int], rank: int) -> dict[str, Cost]:
     """Scores of a block tensor train, equations (33) to (35) and Table 3.
 
     ::
@@ -136,10 +136,10 @@ def train_costs(length: int, sizes: tuple[int, int, int, int], rank: int) -> dic
         The cost of each order by its name.
 
     Raises:
-        ValueError: a size is no integer ≥ 1.
+        ValueError: a size is not an integer ≥ 1.
     """
-    T, s = check_count("train_costs", "length", length), check_count("train_costs", "rank", rank)
-    a, b, c, d = check_sizes("train_costs", sizes)
+    T, s = check_count("btt_costs", "length", length), check_count("btt_costs", "rank", rank)
+    a, b, c, d = check_sizes("btt_costs", sizes)
     through, square = s * T * (a * b * c + c * d * b), a * b * c * d
     return {
         "keys": Cost(through + T * T * a * b),
@@ -160,21 +160,21 @@ def score_costs(weight: Weight, length: int) -> dict[str, Cost]:
         T² D + T·`macs` and "dense" T² D + T D² + D·`macs`, M being formed by its products with D unit vectors.
 
     Raises:
-        ValueError: length is no integer ≥ 1.
+        ValueError: length is not an integer ≥ 1.
     """
     T, (D, _) = check_count("score_costs", "length", length), weight.shape
     match weight:
         case LowRank():
             return low_rank_costs(T, D, weight.rank)
         case MultiLevelLowRank():
-            found = _level_costs(T, D, weight.ranks, list(zip(weight.rows, weight.columns, strict=True)))
+            costs = _level_costs(T, D, weight.ranks, list(zip(weight.rows, weight.columns, strict=True)))
         case BlockTensorTrain():
-            return train_costs(T, weight.sizes, weight.rank)
+            return btt_costs(T, weight.sizes, weight.rank)
         case _:
-            found = {"keys": Cost(T * T * D + T * weight.macs), "dense": Cost(T * T * D + T * D * D + D * weight.macs)}
+            costs = {"keys": Cost(T * T * D + T * weight.macs), "dense": Cost(T * T * D + T * D * D + D * weight.macs)}
     if isinstance(weight, BlockLowRank | MultiLevelBlockTensorContraction):
-        found["both"] = Cost(T * weight.macs + T * T * sum(_widths(weight)))
-    return {name: found[name] for name in orders_of(weight)}
+        costs["both"] = Cost(T * weight.macs + T * T * sum(_widths(weight)))
+    return {name: costs[name] for name in orders_of(weight)}
 
 
 def score_width(weight: Weight) -> int:

@@ -1,4 +1,4 @@
-"""The products behind `score_factors`: what every order multiplies, for all heads at once."""
+"""Batched products behind `score_factors`: queries and keys of every order, for all heads at once."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -38,7 +38,7 @@ def by_order(X, heads, order):
         return tuple(torch.cat(side, -1) for side in zip(*two_sides(X, heads), strict=True))
     if order == "keys":
         if isinstance(heads[0], BlockTensorTrain):
-            return _train_keys(X, *_factors(heads))
+            return _btt_keys(X, *_factors(heads))
         if isinstance(heads[0], MultiLevelLowRank) and all(
             len({*rows}) == 1 for rows in heads[0].rows + heads[0].columns
         ):
@@ -85,8 +85,8 @@ def _through_blocks(X, blocks, columns):
     return torch.cat([x @ block.mT for x, block in parts], -1)
 
 
-def _train_keys(X, L, R):
-    """Equation (35) for trains L (H, b, a, c, s) and R (H, c, d, b, s), with P_L on X, which all heads share.
+def _btt_keys(X, L, R):
+    """Equation (35) for BTT factors L (H, b, a, c, s) and R (H, c, d, b, s), with P_L on X, which all heads share.
 
     So the keys are read where the last batched product writes them, as (b a) rows and a column for each token.
     """
@@ -173,7 +173,7 @@ def _split(heads, shared=False):
 
 
 def _stack(factors, shared=False):
-    """The factors of all heads, (H, ...); those that equal groups of heads share only once, if asked."""
+    """The factors of all heads, (H, ...); those that equal groups of heads share only once, if `shared`."""
     distinct = list({id(F): F for F in factors}.values())
     size = len(factors) // len(distinct)
     grouped = [F for F in distinct for _ in range(size)]

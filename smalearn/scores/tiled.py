@@ -96,8 +96,8 @@ class _Tiles(torch.autograd.Function):
             _sum_over_heads(dP, keys[:, seen], dQ[:, :, now])
         dK = K.new_empty(keys.mT.shape)  # its transpose: each tile of keys meets all the queries that saw it, at once
         for now, _ in tiles:
-            asked, told = (slice(now.start, None), now) if ctx.tile else (slice(None), slice(None))
-            torch.bmm(each[:, asked].mT, dS[:, asked, told], out=dK[:, :, told])
+            queries, keys_now = (slice(now.start, None), now) if ctx.tile else (slice(None), slice(None))
+            torch.bmm(each[:, queries].mT, dS[:, queries, keys_now], out=dK[:, :, keys_now])
         return dQ, dK.mT.view(K.shape), dV.view(V.shape), None
 
 

@@ -161,7 +161,7 @@ def check_factors(function: str, factors: Mapping[str, tuple[torch.Tensor, str]]
 
     Raises:
         ShapeError: a factor has not that many axes, or two disagree about a size.
-        TypeError: a factor is no tensor.
+        TypeError: a factor is not a tensor.
         ValueError: a factor has no floating dtype, or another dtype or device than the first.
     """
     check_dtypes(function, {name: factor for name, (factor, _) in factors.items()})
@@ -187,7 +187,7 @@ def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
 
     Raises:
         ShapeError: M has not two axes.
-        TypeError: M is no tensor.
+        TypeError: M is not a tensor.
         ValueError: M has no floating dtype.
     """
     check_dtypes(function, {"M": M})
@@ -204,9 +204,9 @@ def split(function: str, argument: str, count: int, **sizes: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1 or any(n % count for n in sizes.values()):
         fitting = [k for k in range(1, min(sizes.values()) + 1) if not any(n % k for n in sizes.values())]
-        wanted = " and ".join(f"{name} = {size}" for name, size in sizes.items())
+        named = " and ".join(f"{name} = {size}" for name, size in sizes.items())
         choices = ", ".join(map(str, fitting)) or "nothing"
-        raise ValueError(f"{function}: {argument} must divide {wanted}, got {count!r}; what fits: {choices}")
+        raise ValueError(f"{function}: {argument} must divide {named}, got {count!r}; what fits: {choices}")
 
 
 def truncated(M: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -43,7 +43,7 @@ class BlockDiagonal(Weight):
             The weight.
 
         Raises:
-            ValueError: a size is no integer ≥ 1, or blocks does not divide m and n.
+            ValueError: a size is not an integer ≥ 1, or blocks does not divide m and n.
         """
         _check_sizes("BlockDiagonal.random", m, n, blocks)
         generator = torch.Generator().manual_seed(seed)
@@ -123,7 +123,7 @@ class BlockLowRank(Weight):
             The weight.
 
         Raises:
-            ValueError: a size is no integer ≥ 1, or blocks does not divide m and n.
+            ValueError: a size is not an integer ≥ 1, or blocks does not divide m and n.
         """
         _check_sizes("BlockLowRank.random", m, n, blocks)
         check_count("BlockLowRank.random", "rank", rank)
@@ -145,7 +145,7 @@ class BlockLowRank(Weight):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, blocks does not divide m and n, or rank is no integer ≥ 1.
+            ValueError: M has no floating dtype, blocks does not divide m and n, or rank is not an integer ≥ 1.
         """
         function = "BlockLowRank.from_dense"
         return cls(*truncated(_diagonal_blocks(function, M, blocks), check_count(function, "rank", rank)))

@@ -57,7 +57,7 @@ class BlockTensorTrain(Weight):
             The weight, (a·b, c·d).
 
         Raises:
-            ValueError: a size is no integer ≥ 1.
+            ValueError: a size is not an integer ≥ 1.
         """
         a, b, c, d = check_sizes(f"{cls.__name__}.random", sizes)
         check_count(f"{cls.__name__}.random", "rank", rank)
@@ -79,7 +79,7 @@ class BlockTensorTrain(Weight):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, a size is no integer ≥ 1, or the sizes do not multiply to (m, n).
+            ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         function = f"{cls.__name__}.from_dense"
         M = matrix(function, M)
@@ -125,7 +125,7 @@ def balanced_sizes(m: int, n: int) -> tuple[int, int, int, int]:
         (a, b, c, d).
 
     Raises:
-        ValueError: a size is no integer ≥ 1.
+        ValueError: a size is not an integer ≥ 1.
 
     Example:
         >>> balanced_sizes(768, 3072)

@@ -47,7 +47,7 @@ class Butterfly(Weight):
             The weight.
 
         Raises:
-            ValueError: n is no power of two.
+            ValueError: n is not a power of two.
         """
         levels = _levels("Butterfly.random", "n", n)
         return cls(normal((levels, n // 2, 2, 2), 2, torch.Generator().manual_seed(seed), dtype))
@@ -67,7 +67,7 @@ class Butterfly(Weight):
 
         Raises:
             ShapeError: M has not two axes, or is not square.
-            ValueError: M has no floating dtype, or n is no power of two.
+            ValueError: M has no floating dtype, or n is not a power of two.
         """
         M = matrix("Butterfly.from_dense", M)
         if M.shape[0] != M.shape[1]:
@@ -130,9 +130,9 @@ def _factors(M: torch.Tensor) -> list[torch.Tensor]:
     n = len(M)
     if n == 2:
         return [M[None]]
-    train = BlockTensorTrain.from_dense(M, (n // 2, 2, n // 2, 2), 1)
-    first = train.R.detach()[..., 0].mT  # (n/2, 2, 2): what comes out, what goes in
-    halves = [_factors(L) for L in train.L.detach()[..., 0]]
+    btt = BlockTensorTrain.from_dense(M, (n // 2, 2, n // 2, 2), 1)
+    first = btt.R.detach()[..., 0].mT  # (n/2, 2, 2): what comes out, what goes in
+    halves = [_factors(L) for L in btt.L.detach()[..., 0]]
     # Pair (h, w) of the half that holds the features of parity p is pair (h, 2 w + p) of the whole.
     return [first, *(_interleaved(even, odd, 2**i) for i, (even, odd) in enumerate(zip(*halves, strict=True)))]
 

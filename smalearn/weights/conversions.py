@@ -52,7 +52,7 @@ def as_btt(weight: Weight) -> BlockTensorTrain:
             return BlockTensorTrain(A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None])
         case Butterfly():
             return _cut(weight)
-    raise TypeError(f"as_btt: {type(weight).__name__} is no special case of BlockTensorTrain")
+    raise TypeError(f"as_btt: {type(weight).__name__} is not a special case of BlockTensorTrain")
 
 
 def as_mlr(weight: Weight) -> MultiLevelLowRank:
@@ -82,7 +82,7 @@ def as_mlr(weight: Weight) -> MultiLevelLowRank:
             same = torch.eye(rank, dtype=W.dtype, device=W.device).repeat(weight.blocks, 1)
             L, R = (W.flatten(0, 1), same) if W.shape[2] == rank else (same, W.mT.flatten(0, 1))
             return MultiLevelLowRank(L, R, [rank], [weight.blocks])
-    raise TypeError(f"as_mlr: {type(weight).__name__} is no special case of MultiLevelLowRank")
+    raise TypeError(f"as_mlr: {type(weight).__name__} is not a special case of MultiLevelLowRank")
 
 
 def as_mlbtc(weight: Weight) -> MultiLevelBlockTensorContraction:
@@ -104,11 +104,11 @@ def as_mlbtc(weight: Weight) -> MultiLevelBlockTensorContraction:
             return MultiLevelBlockTensorContraction.from_mlr(as_mlr(weight))
         case BlockTensorTrain() | Kronecker() | Butterfly():
             return MultiLevelBlockTensorContraction.from_btt(as_btt(weight))
-    raise TypeError(f"as_mlbtc: {type(weight).__name__} is no special case of MultiLevelBlockTensorContraction")
+    raise TypeError(f"as_mlbtc: {type(weight).__name__} is not a special case of MultiLevelBlockTensorContraction")
 
 
 def _cut(weight: Butterfly) -> BlockTensorTrain:
-    """A butterfly as a train with a = c and b = d: its two halves, each multiplied out in its own blocks."""
+    """A butterfly as a BTT with a = c and b = d: its two halves, each multiplied out in its own blocks."""
     half = len(weight.B) // 2
     n, b = weight.shape[0], 2**half
     c = n // b

@@ -44,7 +44,7 @@ class Kronecker(Weight):
             The weight, (a·b, c·d).
 
         Raises:
-            ValueError: a size is no integer ≥ 1.
+            ValueError: a size is not an integer ≥ 1.
         """
         a, b, c, d = check_sizes("Kronecker.random", sizes)
         generator = torch.Generator().manual_seed(seed)
@@ -63,7 +63,7 @@ class Kronecker(Weight):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, a size is no integer ≥ 1, or the sizes do not multiply to (m, n).
+            ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         M = matrix("Kronecker.from_dense", M)
         a, b, c, d = fit_sizes("Kronecker.from_dense", M, sizes)

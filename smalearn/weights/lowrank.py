@@ -48,7 +48,7 @@ class LowRank(Weight):
             The weight.
 
         Raises:
-            ValueError: a size is no integer ≥ 1.
+            ValueError: a size is not an integer ≥ 1.
         """
         for name, size in (("m", m), ("n", n), ("rank", rank)):
             check_count("LowRank.random", name, size)
@@ -68,7 +68,7 @@ class LowRank(Weight):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, or rank is no integer ≥ 1.
+            ValueError: M has no floating dtype, or rank is not an integer ≥ 1.
         """
         return cls(*truncated(matrix("LowRank.from_dense", M), check_count("LowRank.from_dense", "rank", rank)))
 

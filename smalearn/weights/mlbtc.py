@@ -54,7 +54,7 @@ class MultiLevelBlockTensorContraction(Weight):
     Raises:
         ShapeError: a factor has not two axes, m or n differs between levels, or sizes do not sum to m and n.
         ValueError: a factor has no floating dtype, or another dtype or device; the three lists differ in length or are
-            empty; r'_l·p'_l is not r_l·p_l; or an order is no permutation of that many numbers.
+            empty; r'_l·p'_l is not r_l·p_l; or an order is not a permutation of that many numbers.
     """
 
     shown = ("blocks",)
@@ -87,8 +87,8 @@ class MultiLevelBlockTensorContraction(Weight):
 
         Raises:
             ShapeError: m or n differs between levels.
-            ValueError: the two lists differ in length, r'_l·p'_l is not r_l·p_l, or an order is no permutation of that
-                many numbers.
+            ValueError: the two lists differ in length, r'_l·p'_l is not r_l·p_l, or an order is not a permutation of
+                that many numbers.
         """
         if len(ranks) != len(levels):
             counts = f"{len(ranks)} and {len(levels)}"
@@ -116,7 +116,7 @@ class MultiLevelBlockTensorContraction(Weight):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, a size is no integer ≥ 1, or the sizes do not multiply to (m, n).
+            ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         return cls.from_btt(BlockTensorTrain.from_dense(M, sizes, rank))
 

@@ -94,7 +94,7 @@ class MultiLevelLowRank(Weight):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, sweeps is no integer ≥ 1, or ranks and blocks do not fit M.
+            ValueError: M has no floating dtype, sweeps is not an integer ≥ 1, or ranks and blocks do not fit M.
         """
         function = "MultiLevelLowRank.from_dense"
         M = matrix(function, M)

@@ -43,7 +43,7 @@ class Monarch(BlockTensorTrain):
             The weight, (a·b, c·d).
 
         Raises:
-            ValueError: a size is no integer ≥ 1.
+            ValueError: a size is not an integer ≥ 1.
         """
         return super().random(sizes, 1, seed, dtype)
 
@@ -60,6 +60,6 @@ class Monarch(BlockTensorTrain):
 
         Raises:
             ShapeError: M has not two axes.
-            ValueError: M has no floating dtype, a size is no integer ≥ 1, or the sizes do not multiply to (m, n).
+            ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         return super().from_dense(M, sizes, 1)

@@ -21,7 +21,7 @@ from smalearn.scores.mup import (
     learning_rates,
     rms_clamp,
 )
-from smalearn.scores.orders import cheapest, level_costs, low_rank_costs, train_costs
+from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs
 from smalearn.testing import assert_close, random_tensors
 from smalearn.weights import (
     BlockTensorTrain,
@@ -189,7 +189,7 @@ def test_table_2_keys_first_and_summed(length, dim, ranks):
 
 
 @pytest.mark.claim("003:eq33-35", "smalearn.scores.bilinear.bilinear_scores")
-@pytest.mark.claim("003:eq33-35", "smalearn.scores.orders.train_costs")
+@pytest.mark.claim("003:eq33-35", "smalearn.scores.orders.btt_costs")
 @pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((4, 4, 4, 4), 2), ((2, 8, 4, 4), 1), ((8, 2, 2, 8), 3)])
 def test_two_ways_to_bracket_a_train(sizes, s):
     weight, (a, b, c, d), T = trains(1, sizes, s)[0], sizes, 5
@@ -201,17 +201,17 @@ def test_two_ways_to_bracket_a_train(sizes, s):
     through = s * T * (a * b * c + c * d * b)
     expected = {"both": T * T * s * b * c + through, "keys": T * T * 16 + through}
     for order, macs in expected.items():
-        assert train_costs(T, sizes, s)[order].macs == macs == counted(weight, T, order)
+        assert btt_costs(T, sizes, s)[order].macs == macs == counted(weight, T, order)
     if b * c * s >= 16:
         assert cheapest(weight, T) == "keys"
 
 
-@pytest.mark.claim("003:table3", "smalearn.scores.orders.train_costs")
+@pytest.mark.claim("003:table3", "smalearn.scores.orders.btt_costs")
 @pytest.mark.parametrize(("root", "s", "T"), [(4, 1, 7), (4, 2, 5), (8, 1, 33), (2, 3, 1)])
 def test_table_3(root, s, T):
     """Erratum: the table is garbled, so recomputed; at s = 1 both orders cost the same."""
     D = root**2
-    costs = {name: cost.macs for name, cost in train_costs(T, (root,) * 4, s).items()}
+    costs = {name: cost.macs for name, cost in btt_costs(T, (root,) * 4, s).items()}
     through = 2 * s * T * root**3
     assert costs == {
         "keys": T * T * D + through,
