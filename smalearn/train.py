@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Plan:
         clip: the largest norm of the gradient.
         every: steps from one test, and one checkpoint, to the next.
         loss: a name of `LOSSES`.
+        scales: parameter's name -> multiple of the rate at which it learns; 1 for all others.
 
     Raises:
         ValueError: a value is out of its range.
@@ -66,6 +67,7 @@ class Plan:
     clip: float = 1.0
     every: int = 100
     loss: str = "cross-entropy"
+    scales: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         check_count("Plan", "steps", self.steps)
@@ -121,8 +123,7 @@ def train(
     once. Where SMALEARN_QUICK is set in the environment, a run without a checkpoint ends after three steps.
 
     Args:
-        model: tokens (..., T) in, logits (..., T, V) out; or anything in, numbers of the targets' shape out. A
-            parameter that has an attribute `lr_scale` learns at that multiple of the plan's rate.
+        model: tokens (..., T) in, logits (..., T, V) out; or anything in, numbers of the targets' shape out.
         task: from a step's number to its inputs and targets (..., T); the same number gives the same batch.
         plan: how to train, and by which loss.
         test: inputs and targets that no step sees, to be measured every `plan.every` steps and after the last one.
@@ -219,8 +220,8 @@ class _Run:
 
     def __init__(self, model, plan):
         groups: dict[tuple[float, float], list] = {}
-        for p in model.parameters():
-            groups.setdefault((plan.weight_decay if p.ndim > 1 else 0.0, getattr(p, "lr_scale", 1.0)), []).append(p)
+        for name, p in model.named_parameters():
+            groups.setdefault((plan.weight_decay if p.ndim > 1 else 0.0, plan.scales.get(name, 1.0)), []).append(p)
         options = [{"params": part, "weight_decay": decay, "scale": scale} for (decay, scale), part in groups.items()]
         self.model, self.plan, self.record = model, plan, Record()
         self.optimizer = torch.optim.AdamW(options, lr=plan.lr)

@@ -102,8 +102,7 @@ def test_a_parameter_may_have_its_own_rate():
     """The first step of AdamW moves every entry by the rate, whatever the gradient."""
     model = Line()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    model.weight.lr_scale = 0.25
-    train(model, draw, Plan(steps=1, lr=0.01, weight_decay=0, loss="absolute error"))
+    train(model, draw, Plan(steps=1, lr=0.01, weight_decay=0, loss="absolute error", scales={"weight": 0.25}))
     for name, rate in (("weight", 0.0025), ("bias", 0.01)):
         moved = (model.get_parameter(name) - before[name]).abs()
         assert torch.allclose(moved, torch.full_like(moved, rate), rtol=1e-3)

@@ -242,16 +242,17 @@ def test_the_paper_runs_when_it_is_made_small():
 
 def test_the_rates_fall_with_the_width_and_the_head_begins_at_zero():
     models = {dim: build("8|4|2|2", RATES[f"D = {dim}, width-stable"], 65, 0) for dim in (32, 64, 128)}
+    rates = {dim: charlm.scales(model, RATES[f"D = {dim}, width-stable"]) for dim, model in models.items()}
     for dim, model in models.items():
         for name, p in model.named_parameters():
             matrix = p.ndim == 2 and "embedding" not in name
-            assert getattr(p, "lr_scale", 1.0) == (64 / dim if matrix else 1.0), name
+            assert rates[dim].get(name, 1.0) == (64 / dim if matrix else 1.0), name
         assert model.head.weight.abs().max() == 0
         for block in model.blocks:
             for layer in (block.mixer.in_proj, block.mixer.out_proj, block.mlp[1], block.mlp[3]):
                 assert layer.weight.std().item() == pytest.approx(layer.in_features**-0.5, rel=0.05)
-    plain = build("full", RATES["D = 32, standard"], 65, 0)
-    assert not any(hasattr(p, "lr_scale") for p in plain.parameters())
+    setting = RATES["D = 32, standard"]
+    assert charlm.scales(build("full", setting, 65, 0), setting) == {}
 
 
 def test_one_step_moves_outputs_as_much_at_every_width():
@@ -263,9 +264,8 @@ def test_one_step_moves_outputs_as_much_at_every_width():
             model, x = build("full", setting, 20, 0), torch.arange(60).view(2, 30) % 20
             task = [(x, x.roll(1, -1))] * 4
             before = model(x)
-            train.train(
-                model, lambda step, task=task: task[step], train.Plan(steps=4, lr=2e-3, warmup=0.0), progress=False
-            )
+            plan = train.Plan(steps=4, lr=2e-3, warmup=0.0, scales=charlm.scales(model, setting))
+            train.train(model, lambda step, task=task: task[step], plan, progress=False)
             moved[scheme, dim] = (model(x) - before).square().mean().sqrt().item()
     growth = {scheme: moved[scheme, 256] / moved[scheme, 32] for scheme in ("standard", "width-stable")}
     assert growth["width-stable"] < 1.6

@@ -101,9 +101,10 @@ def test_models_differ_in_their_scores_alone():
 @MODELS
 def test_learning_rates_fall_with_the_width(model):
     """A matrix that takes in D numbers learns at base / D, of a factor's own inputs where it has fewer."""
-    narrow, wide = (dict(build(model, width, TOY).named_parameters()) for width in (64, 256))
-    for name, parameter in wide.items():
-        scale = getattr(parameter, "lr_scale", 1.0)
+    networks = [build(model, width, TOY) for width in (64, 256)]
+    narrow, wide = (icl_regression.scales(network, TOY) for network in networks)
+    for name, _ in networks[1].named_parameters():
+        scale = wide.get(name, 1.0)
         if name.endswith(("values.weight", "out.weight", "mlp.1.weight")) or name == "read_out.weight":
             assert scale == TOY.base / 256
         elif name.endswith("mlp.3.weight"):
@@ -117,7 +118,7 @@ def test_learning_rates_fall_with_the_width(model):
         else:
             assert scale == TOY.base / 256 * 2 ** int(name[-1])
         if scale != 1 and model[0] != "BTT":
-            assert narrow[name].lr_scale == 4 * scale
+            assert narrow[name] == 4 * scale
 
 
 def test_the_task_follows_the_curriculum():
@@ -167,7 +168,8 @@ def test_a_run_says_what_it_measured(tmp_path):
     assert (found["width"], found["dim"], found["seed"]) == (16, 5, 0)
     network = build(model, 16, TOY, 0)
     assert found["parameters"] == sum(p.numel() for p in network.parameters())
-    plan = Plan(8, TOY.lr, 0.25, 0.0, every=3, loss="squared error")
+    scales = icl_regression.scales(network, TOY)
+    plan = Plan(8, TOY.lr, 0.25, 0.0, every=3, loss="squared error", scales=scales)
     network, record = train(network, task(TOY, 0), plan, progress=False)
     assert found["losses"] == [
         round(sum(part) / len(part), 5) for part in (record.losses[:3], record.losses[3:6], record.losses[6:])
@@ -186,7 +188,9 @@ def test_it_learns(model):
     """A batch that comes again and again is known by heart."""
     prompt, y = task(TOY, 0)(0)
     plan = Plan(60, 1e-2, 0.1, 0.0, loss="squared error")
-    _, record = train(build(model, 16, TOY), lambda step: (prompt, y), plan, progress=False)
+    network = build(model, 16, TOY)
+    plan = replace(plan, scales=icl_regression.scales(network, TOY))
+    _, record = train(network, lambda step: (prompt, y), plan, progress=False)
     assert math.isclose(record.losses[0], y.square().mean(), rel_tol=1e-5)
     assert record.losses[-1] < 0.7 * record.losses[0]
 

@@ -168,7 +168,7 @@ def build(mixer: str, setting: Setting, vocabulary: int, seed: int) -> SequenceM
     learned = setting.positions == "learned" and not recurrent
     model = SequenceModel(vocabulary, blocks, setting.length if learned else 0)
     if setting.scheme == "width-stable":
-        stabilise(model, setting.dim)
+        stabilise(model)
     return model
 
 
@@ -184,8 +184,8 @@ def _mixer(kind: str, setting: Setting) -> Mixer:
     return MultiLevelAttention(ranks=parse_ranks(kind), context=setting.length, **size)
 
 
-def stabilise(model: SequenceModel, dim: int, base: int = 64) -> None:
-    """Make one learning rate do for every width: matrices N(0, 1/fan-in), rates base/D, a head that begins at 0.
+def stabilise(model: SequenceModel) -> None:
+    """Make one learning rate do for every width: matrices N(0, 1/fan-in), rates of `scales`, a head that begins at 0.
 
     In AdamW the size of a step is the rate, whatever the gradient. Fan-in steps of one sign add up in an output, so
     that the rate of a matrix is to fall as 1/fan-in; embeddings and norms, whose fan-in is 1, keep theirs. The scores'
@@ -193,8 +193,6 @@ def stabilise(model: SequenceModel, dim: int, base: int = 64) -> None:
 
     Args:
         model: changed in place.
-        dim: D.
-        base: the D at which the rates are those of the plan.
 
     Source:
         Yang and Hu 2021 (μP); Kuang et al. 2025, appendix F, whose code has embeddings N(0, 0.02²): ours stay N(0, 1),
@@ -203,8 +201,21 @@ def stabilise(model: SequenceModel, dim: int, base: int = 64) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-            layer.weight.lr_scale = base / dim
     nn.init.zeros_(model.head.weight)
+
+
+def scales(model: SequenceModel, setting: Setting, base: int = 64) -> dict[str, float]:
+    """Multiples of the learning rate by parameter: base/D for matrices, if the scheme is "width-stable".
+
+    Args:
+        model: from `build`.
+        setting: its dim and scheme.
+        base: the D at which the rates are those of the plan.
+    """
+    if setting.scheme != "width-stable":
+        return {}
+    linear = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
+    return {f"{name}.weight": base / setting.dim for name in linear}
 
 
 def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict[str, object]:
@@ -239,7 +250,7 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
     def draw(codes, examples, seed):
         return tuple(part.to(setting.device) for part in excerpts(codes, examples, setting.length, seed))
 
-    plan, test = Plan(steps=setting.steps, lr=lr), draw(unseen, setting.tests, 0)
+    plan, test = Plan(steps=setting.steps, lr=lr, scales=scales(model, setting)), draw(unseen, setting.tests, 0)
     began = time.perf_counter()
     _, record = train(model, lambda step: draw(known, setting.batch, seed * 10**6 + step), plan, test, progress=False)
     if record.interrupted:

@@ -123,8 +123,7 @@ class Regressor(nn.Module):
 def build(model: Model, width: int, setting: Setting, seed: int = 0) -> Regressor:
     """A model as it is before its training, with starts and learning rates by μP (`smalearn.scores.mup`).
 
-    Matrices of D or more inputs learn at a rate of base / inputs; what reads a token's last form starts at zero. Each
-    such parameter says its rate in `lr_scale`, as `train` reads it.
+    What reads a token's last form starts at zero.
 
     Args:
         model: family, heads and ranks; no ranks are one, D / heads.
@@ -141,9 +140,7 @@ def build(model: Model, width: int, setting: Setting, seed: int = 0) -> Regresso
 
     def block(number):
         layer = BilinearAttention(width, heads, scoring, logits=Logits(norm=setting.norm))
-        for group in learning_rates(initialise(layer, seed + number), 1.0, setting.base):
-            for parameter in group["params"]:
-                parameter.lr_scale = group["lr"]
+        initialise(layer, seed + number)
         nn.init.zeros_(layer.out.weight)
         return Block(layer, 4 * width)
 
@@ -151,10 +148,22 @@ def build(model: Model, width: int, setting: Setting, seed: int = 0) -> Regresso
     for _, hidden, _, last in (block.mlp for block in network.blocks):
         nn.init.normal_(hidden.weight, std=width**-0.5)
         nn.init.zeros_(last.weight)
-        for linear in (hidden, last):
-            linear.weight.lr_scale = setting.base / linear.in_features
-    network.read_out.weight.lr_scale = setting.base / width
     return network
+
+
+def scales(network: Regressor, setting: Setting) -> dict[str, float]:
+    """Multiples of the learning rate by parameter: base / inputs for matrices of D or more inputs (μP).
+
+    Args:
+        network: from `build`.
+        setting: its base.
+    """
+    linears = [linear for block in network.blocks for linear in (block.mlp[1], block.mlp[3])]
+    rates = {linear.weight: setting.base / linear.in_features for linear in (*linears, network.read_out)}
+    for block in network.blocks:
+        for group in learning_rates(block.mixer, 1.0, setting.base):
+            rates |= dict.fromkeys(group["params"], group["lr"])
+    return {name: rates[parameter] for name, parameter in network.named_parameters() if parameter in rates}
 
 
 def task(setting: Setting, seed: int, device: str = "cpu"):
@@ -200,7 +209,15 @@ def run(
     setting = Setting(**setting)
     network = build(model, width, setting, seed).to(device)
     warmup = min(setting.warmup / setting.steps, 0.5)
-    plan = Plan(setting.steps, setting.lr, warmup, 0.0, every=setting.every, loss="squared error")
+    plan = Plan(
+        setting.steps,
+        setting.lr,
+        warmup,
+        0.0,
+        every=setting.every,
+        loss="squared error",
+        scales=scales(network, setting),
+    )
     network, record = train(network, task(setting, seed, device), plan, None, checkpoint, progress=False)
     if record.interrupted:
         raise KeyboardInterrupt
