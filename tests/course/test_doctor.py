@@ -35,6 +35,12 @@ def installed(monkeypatch):
     return versions
 
 
+def oldest(name):
+    """The oldest version that pyproject.toml allows."""
+    line = next(line for line in importlib.metadata.requires("smalearn") if line.startswith(name + ">="))
+    return re.search(">=([0-9.]+)", line)[1]
+
+
 def fake_torch(monkeypatch, version="2.13.0+cpu", cuda=None, hip=None, gpu=False):
     torch = types.ModuleType("torch")
     torch.__version__, torch.version = version, types.SimpleNamespace(cuda=cuda, hip=hip)
@@ -153,8 +159,7 @@ def test_packages(monkeypatch, installed, name):
     installed[name] = "9999.1"
     assert CHECKS[name]() == ("ok", "9999.1")
     installed[name] = "0.0.1"
-    oldest = next(line for line in importlib.metadata.requires("smalearn") if line.startswith(name + ">="))
-    assert CHECKS[name]()[:2] == ("warning", f"0.0.1, older than {re.search('>=([0-9.]+)', oldest)[1]}")
+    assert CHECKS[name]()[:2] == ("warning", f"0.0.1, older than {oldest(name)}")
     installed[name] = None
     monkeypatch.setattr(sys, "platform", "linux")
     extra, cost = PACKAGES[name]
