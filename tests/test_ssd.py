@@ -82,7 +82,6 @@ SHARED = [((), ()), ((2, 4), (2, 1)), ((2, 4), (1, 4)), ((2, 4), ()), ((3,), (3,
 )
 def test_decoding_is_training(axes, cache, kind, monkeypatch):
     monkeypatch.setattr(step, "CACHE", cache)
-    step._plan.cache_clear()
     X, log_a, B, C, H = inputs(9, kind, *axes)
     truth, last = expected(X, log_a, B, C, H)
     state, inplace = H, H.clone()

@@ -41,7 +41,8 @@ def ssd_step_(
     except AttributeError:
         check_ssd("ssd_step_", x, log_a, B, C, state, time="")  # says which one is not a tensor
         raise
-    outer, shared, groups, rows, together, shape, dtype = plan
+    outer, shared, groups, rows, shape, dtype = plan
+    together = max(1, CACHE // max(1, rows * state.shape[-1]))
     if log_a.is_cpu:
         check_signs("ssd_step_", log_a)
     if not state.is_contiguous():
@@ -76,8 +77,8 @@ def _plan(*kinds):
     """Check a step on operands of these shapes, dtypes and devices, and say how its state lies as matrices.
 
     Returns:
-        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; groups at a
-        time; shape and dtype of y.
+        Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; shape and
+        dtype of y.
     """
     x, log_a, B, C, state = (torch.zeros((), dtype=d, device=device).expand(shape) for shape, d, device in kinds)
     check_ssd("ssd_step_", x, log_a, B, C, state, time="")
@@ -94,5 +95,4 @@ def _plan(*kinds):
     outer = (*leading, head_dim)
     shapes = x.shape, log_a.shape, B.shape, C.shape
     complete = shapes == (outer, outer[:-1], shared, shared) and x.dtype == state.dtype
-    together = max(1, CACHE // max(1, heads * head_dim * features))
-    return None if complete else outer, shared, groups, heads * head_dim, together, outer, x.dtype
+    return None if complete else outer, shared, groups, heads * head_dim, outer, x.dtype
