@@ -8,7 +8,7 @@ import torch
 from smalearn.fast import multilevel_attention
 from smalearn.lab.bench import multilevel
 from smalearn.lab.bench.multilevel import EQUAL, LOOP, PAPER, STANDARD
-from smalearn.multilevel import key_numbers
+from smalearn.multilevel import key_numbers, score_macs
 from smalearn.testing import assert_close, random_tensors
 
 NAMES = [STANDARD, EQUAL, PAPER, LOOP]
@@ -186,7 +186,8 @@ def test_the_table_shows_times_errors_and_memory():
     assert title == "T = 130, forward, 2 heads"
     assert standard == [STANDARD, "error 1e-07", "least 1.00 ms", "median 2.00 ms"]
     assert equal[2:5] == ["least 0.50 ms", "median 0.50 ms", "0.50 of standard"]
-    assert equal[5].startswith("scores 0.")
+    needed = score_macs(130, *multilevel._levels(EQUAL, 130)) / (64 * 130 * 131 / 2)
+    assert equal[5].startswith(f"scores {needed:.3f} of its multiply-adds, ")
     assert loop == (LOOP, "error 1e-03", "not reported")
     assert (second, sizes) == ("Memory of forward, T = 130", [(STANDARD, "unknown"), (EQUAL, "1.0 MiB")])
     assert last == "Decoding at T = 256, 8 heads"
