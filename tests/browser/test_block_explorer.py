@@ -261,26 +261,3 @@ def test_page_is_readable_at_every_width(mount, width, new):
     if new.get("length") == 32:
         assert page.locator("canvas").first.bounding_box()["height"] >= 40 + 32 * 10  # cells that a finger can count
     assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
-
-
-def test_drawing_keeps_up_with_a_drag(mount):
-    """The fastest of 30 frames, which a busy machine disturbs least: a block of 22 by 22 of the largest matrix."""
-    page = mount(BlockExplorer("general", 6, 32, block=(10, 32, 0, 22)))
-    times = page.evaluate(
-        """async () => {
-          const frame = window.requestAnimationFrame.bind(window), times = [];
-          window.requestAnimationFrame = (draw) => frame((now) => {
-            const began = performance.now();
-            draw(now);
-            document.body.offsetHeight;
-            times.push(performance.now() - began);
-          });
-          for (let i = 0; i < 30; i++) {
-            model.set("block", [i % 10, (i % 10) + 22, i % 9, (i % 9) + 22]);
-            await new Promise((done) => frame(() => frame(done)));
-          }
-          return times;
-        }"""
-    )
-    assert len(times) >= 30
-    assert min(times) <= 16

@@ -65,3 +65,18 @@ def test_pictures_take_the_colours_of_a_dark_page(mount, name):
     pairs = list(zip(light, drawn(page).evaluate(shown), strict=True))
     assert pairs
     assert all(one != other for one, other in pairs)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_a_drag_is_drawn_once_a_frame(mount, name):
+    """However many changes come between two frames."""
+    frames = drawn(mount(getattr(widgets, name)())).evaluate(
+        """() => {
+          let frames = 0;
+          window.requestAnimationFrame = () => ++frames;
+          for (let change = 0; change < 20; change++) callbacks.forEach(([_, told]) => told());
+          return frames;
+        }"""
+    )
+    assert frames == 1

@@ -249,26 +249,3 @@ def test_nothing_is_drawn_beyond_the_canvas(mount):
         }"""
         for step in range(0, 90, 6):
             assert change(page, step=step).evaluate(edges) is False
-
-
-def test_drawing_keeps_up_with_a_drag(mount):
-    """The fastest of 30 frames, which a busy machine disturbs least."""
-    page = mount(KernelTracer(64, 16, 32, 32, 4, design="four steps"))
-    times = page.evaluate(
-        """async () => {
-          const frame = window.requestAnimationFrame.bind(window), times = [];
-          window.requestAnimationFrame = (draw) => frame((now) => {
-            const began = performance.now();
-            draw(now);
-            document.body.offsetHeight;
-            times.push(performance.now() - began);
-          });
-          for (let step = 1; step <= 30; step++) {
-            model.set("step", 20 * step);
-            await new Promise((done) => frame(() => frame(done)));
-          }
-          return times;
-        }"""
-    )
-    assert len(times) >= 30
-    assert min(times) <= 16

@@ -142,7 +142,10 @@ def _own_lines(error: BaseException, function: Callable) -> list[tuple]:
 
 def _is_stub(error: BaseException, own: list[tuple]) -> bool:
     """Whether the body of the called function itself says `raise NotImplementedError`; torch raises it too."""
-    return isinstance(error, NotImplementedError) and len(own) == 1 and "raise NotImplementedError" in own[0][2]
+    if not isinstance(error, NotImplementedError) or len(own) != 1:
+        return False
+    _, _, source = own[0]
+    return "raise NotImplementedError" in source if source else not error.args  # torch says what is not implemented
 
 
 def _explain(error: BaseException, own: list[tuple]) -> tuple[str, ...]:

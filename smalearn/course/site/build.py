@@ -113,6 +113,7 @@ def _configuration(source):
         "myst_heading_anchors": 3,
         "suppress_warnings": ["mystnb.unknown_mime_type"],
         "html_theme": "furo",
+        "html_search_scorer": str(source / "static" / "scorer.js"),
         "html_show_search_summary": False,  # it would fetch pages, which a folder's page may not
         "html_show_sourcelink": False,
         "html_show_copyright": False,
