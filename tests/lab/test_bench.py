@@ -64,9 +64,8 @@ def numbers(part):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_record_can_be_stored_shown_and_judged(name, monkeypatch):
+def test_a_record_can_be_stored_shown_and_judged(name, monkeypatch, two_threads):
     here(monkeypatch)
-    torch.set_num_threads(2)
     result = bench.BENCHMARKS[name](**SIZES[name])
     assert torch.get_num_threads() == 2
     assert json.loads(json.dumps(result)) == result
@@ -123,8 +122,7 @@ def test_recorded_sizes_are_the_usual_ones():
     assert list(models) == list(training.MODELS)
 
 
-def test_all_is_measured_on_one_thread():
-    torch.set_num_threads(2)
+def test_all_is_measured_on_one_thread(two_threads):
     result = report.record("x", 3, lambda: {"threads": torch.get_num_threads()}, lambda result: [result["threads"]])
     assert (result["threads"], result["targets"], torch.get_num_threads()) == (1, [1], 2)
     assert list(result) == ["command", "machine", "rounds", "threads", "load_at_the_end", "targets"]

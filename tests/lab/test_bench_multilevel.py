@@ -149,7 +149,7 @@ def test_targets_compare_least_times_with_what_was_measured():
     assert [row["measured"] for row in multilevel.targets(result)][-3:] == [None, 0.8, 1]
 
 
-def test_long_sequences_have_fewer_rounds_on_one_thread(monkeypatch):
+def test_long_sequences_have_fewer_rounds_on_one_thread(monkeypatch, two_threads):
     sizes, stand_in = [], {"backward": False, "ratios": {}}
 
     def compare(length, heads, backward, rounds):
@@ -159,13 +159,8 @@ def test_long_sequences_have_fewer_rounds_on_one_thread(monkeypatch):
     monkeypatch.setattr(multilevel, "compare", compare)
     monkeypatch.setattr(multilevel, "memory", lambda *_: {"length": 1, "backward": False, "bytes": {EQUAL: 1, LOOP: 1}})
     monkeypatch.setattr(multilevel, "decode", lambda *_: {"context": 1, "key_bytes": 0, "expected_bytes": 0})
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        multilevel.benchmark((1024, 4096, 16384), rounds=31)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    multilevel.benchmark((1024, 4096, 16384), rounds=31)
+    assert torch.get_num_threads() == 2
     assert sizes[::2] == [(1024, 31, 1), (4096, 15, 1), (16384, 5, 1)]
 
 
