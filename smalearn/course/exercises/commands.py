@@ -1,4 +1,4 @@
-"""The three commands of a chapter: check, hint, solution."""
+"""Commands of a chapter: check, hint, solution."""
 
 import functools
 import inspect
@@ -18,13 +18,13 @@ __all__ = ["CheckFailed", "check", "hint", "solution"]
 
 @dataclass
 class _Session:
-    """What the learner has seen and tried since the kernel was started, by exercise."""
+    """Record of what the learner has seen and tried since the kernel was started, by exercise."""
 
     hints: Counter[str] = field(default_factory=Counter)  # shown so far
     attempts: dict[str, tuple[Callable, Result]] = field(default_factory=dict)  # the latest one and its result
 
 
-_session = _Session()
+_session = _Session()  # global, as a cell calls `hint("1.2")` and hands over nothing that could hold it
 OURS = "this is our solution, which an earlier check handed back; run the cell with your function first"
 
 
@@ -72,7 +72,7 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
 
 
 def _judge(exercise: Exercise, attempt: Callable, seed: int) -> tuple[Callable, Result]:
-    """The attempt and what came of it; for a copy of the reference, the learner's latest attempt instead."""
+    """Judge the attempt; in place of a copy of the reference, judge the learner's latest attempt."""
     if getattr(attempt, "__smalearn_reference__", None) == exercise.id:
         if exercise.id not in _session.attempts:
             return attempt, Result(exercise, "not started", seed, len(exercise.draw(seed)), problem=Difference(OURS))
@@ -84,13 +84,13 @@ def _judge(exercise: Exercise, attempt: Callable, seed: int) -> tuple[Callable, 
 
 
 def _reference(exercise: Exercise) -> Callable:
-    """A copy of the reference solution that `check` can tell from what a learner wrote."""
+    """Copy the reference solution, so that `check` can tell it from what a learner wrote."""
 
     @functools.wraps(exercise.solution)
     def reference(*args, **kwargs):
         return exercise.solution(*args, **kwargs)
 
-    reference.__smalearn_reference__ = exercise.id
+    reference.__smalearn_reference__ = exercise.id  # on the function, since decorators such as `no_grad` copy it
     return reference
 
 

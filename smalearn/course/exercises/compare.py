@@ -19,13 +19,13 @@ KINDS = {
     "a tuple": tuple,
     "a list": list,
 }
-OTHERS = {"a NumPy array": np.ndarray, "a set": set | frozenset, "a dict": dict}  # no answers, but they have a name
+OTHERS = {"a NumPy array": np.ndarray, "a set": set | frozenset, "a dict": dict}  # not answers, but they have a name
 ROUNDING = 32  # units in the last place that an answer of another dtype may differ by
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Why an answer is not right: a sentence, and where it helps the two values to show, or the lines of an error."""
+    """Reason why an answer is wrong: a sentence, and where it helps the two values to show, or an error's lines."""
 
     sentence: str
     target: object = None
@@ -36,7 +36,7 @@ class Difference:
 
 
 def kind(value: object) -> str:
-    """What a learner calls the value: "a tensor", "a number", "None"."""
+    """Name the value as a learner does: "a tensor", "a number", "None"."""
     for name, types in (KINDS | OTHERS).items():
         if isinstance(value, types):
             return name
@@ -44,7 +44,7 @@ def kind(value: object) -> str:
 
 
 def freeze(value: object) -> object:
-    """A copy that later edits cannot reach: tensors plain, detached, dense and on the CPU."""
+    """Copy a value so that later edits cannot reach it: tensors plain, detached, dense and on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
     if isinstance(value, tuple | list):
@@ -53,7 +53,7 @@ def freeze(value: object) -> object:
 
 
 def elements(value: object) -> int:
-    """The number of tensor entries inside an argument: a tensor, a container, or an object that holds tensors."""
+    """Count the tensor entries inside an argument: a tensor, a container, or an object that holds tensors."""
     if isinstance(value, torch.Tensor):
         return value.numel()
     if isinstance(value, tuple | list):
@@ -64,7 +64,7 @@ def elements(value: object) -> int:
 
 
 def same(before: object, after: object) -> bool:
-    """Whether an argument still holds exactly the values it held; what an object caches beside them may be new."""
+    """Say whether an argument still holds exactly the values it held; what an object caches may be new."""
     if type(before) is not type(after):
         return False
     if isinstance(before, torch.Tensor):
@@ -81,7 +81,7 @@ def same(before: object, after: object) -> bool:
 
 
 def difference(answer: object, target: object, tolerance: float) -> Difference | None:
-    """The first way in which a frozen answer differs from the target; None where it is right.
+    """Describe the first way in which a frozen answer differs from the target; None where it is right.
 
     Types come first, then shapes, dtypes, entries that are not finite, and values: floating tensors by relative RMS,
     numbers by relative error, both absolute where the target is zero; integers, bools and strings must be equal.
@@ -105,7 +105,7 @@ def _difference(answer: object, target: object, tolerance: float) -> Difference 
 
 
 def _remedy(expected: str, answer: object) -> str:
-    """What makes the wanted kind of an answer of another kind, where one call does."""
+    """Name the call that turns an answer of another kind into the expected one, where one call does."""
     listed = isinstance(answer, list | tuple) and len(answer) > 0
     tensors = listed and all(isinstance(item, torch.Tensor) for item in answer)
     strings = listed and all(isinstance(item, str) for item in answer)
@@ -132,11 +132,11 @@ def _items(answer: tuple | list, target: tuple | list, tolerance: float) -> Diff
 
 def _numbers(answer: complex, target: complex, tolerance: float) -> Difference | None:
     try:
-        near = cmath.isclose(answer, target, rel_tol=tolerance, abs_tol=0 if target else tolerance)
+        close = cmath.isclose(answer, target, rel_tol=tolerance, abs_tol=0 if target else tolerance)
         finite = cmath.isfinite(answer)
     except OverflowError:  # a whole number that no float holds
-        near, finite = False, True
-    if answer == target or (near and not isinstance(target, numbers.Integral)):
+        close, finite = False, True
+    if answer == target or (close and not isinstance(target, numbers.Integral)):
         return None
     if not finite:
         return Difference(f"Not finite: the answer is {answer}", target, answer)
@@ -170,7 +170,7 @@ def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Di
 
 
 def _close_but_for_rounding(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> bool:
-    """Whether an answer of another dtype has the right values, as well as its dtype can hold them."""
+    """Say whether an answer of another dtype has the right values, as well as its dtype can hold them."""
     wide = torch.promote_types(answer.dtype, target.dtype)
     exact = not (answer.is_floating_point() or answer.is_complex())
     rounding = 0.0 if exact else ROUNDING * torch.finfo(answer.dtype).eps

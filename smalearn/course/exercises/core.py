@@ -1,4 +1,4 @@
-"""What an exercise is, and the registry of the course's exercises."""
+"""The class of exercises, and the registry of the course's own."""
 
 import difflib
 import importlib
@@ -22,8 +22,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _holds(value: object, kind: type, least: int) -> bool:
-    return isinstance(value, tuple) and len(value) >= least and all(isinstance(item, kind) for item in value)
+def _holds(value: object, kind: type, minimum: int) -> bool:
+    return isinstance(value, tuple) and len(value) >= minimum and all(isinstance(item, kind) for item in value)
 
 
 def _validate(owner: str, rules: Iterable[tuple[bool, str]]) -> None:
@@ -35,7 +35,7 @@ def _validate(owner: str, rules: Iterable[tuple[bool, str]]) -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A known wrong answer: who gives it is told which misconception it comes from.
+    """Known wrong answer: a learner who gives it is told which misconception it comes from.
 
     Args:
         name: a few words, "no mask".
@@ -61,7 +61,7 @@ class Mutant:
 
 @dataclass(frozen=True, kw_only=True)
 class Exercise:
-    """One exercise: what to write, how it is judged, and what helps.
+    """Exercise: what to write, how it is judged, and what helps.
 
     Args:
         id: chapter and number, "1.2".
@@ -128,15 +128,15 @@ class Exercise:
     def __post_init__(self):
         words = {name: getattr(self, name) for name in ("title", "statement", "claim")}
         functions = {name: getattr(self, name) for name in ("oracle", "cases")}
-        written = inspect.isfunction(self.solution) and self.solution.__name__ != "<lambda>"
+        is_def = inspect.isfunction(self.solution) and self.solution.__name__ != "<lambda>"
         counts = {name: getattr(self, name) for name in ("minutes", "lines")}
-        named = isinstance(self.id, str) and re.fullmatch(r"\w+(\.\w+)*", self.id)
+        is_id = isinstance(self.id, str) and re.fullmatch(r"\w+(\.\w+)*", self.id)
         hints, mutants = self.hints, self.mutants
         rules = [
-            (bool(named), "id must be letters and digits joined by dots, such as '1.2'"),
+            (bool(is_id), "id must be letters and digits joined by dots, such as '1.2'"),
             *((_is_text(text), f"{name} must be a non-empty string, got {text!r}") for name, text in words.items()),
             *((callable(f), f"{name} must be callable, got {type(f).__name__}") for name, f in functions.items()),
-            (written, f"solution must be a function written with `def`, got {self.solution!r}"),
+            (is_def, f"solution must be a function written with `def`, got {self.solution!r}"),
             (_holds(hints, str, 2), f"hints must be a tuple of at least 2 strings, got {hints!r}"),
             (_holds(mutants, Mutant, 3), f"mutants must be a tuple of at least 3 Mutants, got {mutants!r}"),
             *((_is_count(n), f"{name} must be a positive integer, got {n!r}") for name, n in counts.items()),
@@ -157,19 +157,19 @@ class Exercise:
         return f"{dots} · {self.minutes} min · about {self.lines} line{plural} · claim {self.claim}"
 
     def draw(self, seed: int = 0) -> list[tuple]:
-        """The argument tuples of every case, the same on every machine for the same seed.
+        """Draw the argument tuples of every case, the same on every machine for the same seed.
 
         Raises:
-            ValueError: fewer than three cases, or a case that is no tuple.
+            ValueError: fewer than three cases, or a case that is not a tuple.
         """
-        drawn = list(self.cases(torch.Generator().manual_seed(seed)))
-        if len(drawn) < 3 or not all(isinstance(case, tuple) for case in drawn):
-            got = [type(case).__name__ for case in drawn]
+        cases = list(self.cases(torch.Generator().manual_seed(seed)))
+        if len(cases) < 3 or not all(isinstance(case, tuple) for case in cases):
+            got = [type(case).__name__ for case in cases]
             raise ValueError(f"Exercise {self.id!r}: cases must yield at least 3 tuples of arguments, got {got}")
-        return drawn
+        return cases
 
     def bind(self, arguments: tuple) -> dict[str, object]:
-        """A case's arguments under the names that the solution gives them."""
+        """Name a case's arguments as the solution does."""
         return inspect.signature(self.solution).bind(*arguments).arguments
 
 
@@ -182,15 +182,15 @@ def register(exercise: Exercise) -> Exercise:
     Raises:
         ValueError: the id belongs to an exercise with another title.
     """
-    known = _registry.get(exercise.id, exercise)
-    if known.title != exercise.title:
-        raise ValueError(f"register: id {exercise.id!r} of {exercise.title!r} is taken by {known.title!r}")
+    registered = _registry.get(exercise.id, exercise)
+    if registered.title != exercise.title:  # not `registered != exercise`: a cell that is run again makes new functions
+        raise ValueError(f"register: id {exercise.id!r} of {exercise.title!r} is taken by {registered.title!r}")
     _registry[exercise.id] = exercise
     return exercise
 
 
 def registry() -> dict[str, Exercise]:
-    """All exercises by id, in the order of the chapters; imports the modules `ch07_…`, `chA_…` on first use."""
+    """Return all exercises by id, in the order of the chapters; imports the modules `ch07_…`, `chA_…` on first use."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if re.match(r"ch(\d\d|[A-Z])", module.name):
             importlib.import_module(f"{__package__}.{module.name}")
@@ -203,7 +203,7 @@ def _in_order(id: str) -> list[tuple[bool, int, str]]:
 
 
 def find(function: str, exercise: "str | Exercise") -> Exercise:
-    """The exercise of an id, or the exercise itself.
+    """Return the exercise of an id, or the exercise itself.
 
     Raises:
         ValueError: an unknown id, with the known ids near it; neither a string nor an Exercise.
@@ -213,8 +213,8 @@ def find(function: str, exercise: "str | Exercise") -> Exercise:
     if not isinstance(exercise, str):
         got = type(exercise).__name__
         raise ValueError(f"{function}: exercise must be an id such as '1.2' or an Exercise, got {got}")
-    known = registry()
-    if exercise not in known:
-        near = ", ".join(difflib.get_close_matches(exercise, known, n=4, cutoff=0))
-        raise ValueError(f"{function}: exercise {exercise!r} is unknown; the nearest ids are {near}")
-    return known[exercise]
+    exercises = registry()
+    if exercise not in exercises:
+        nearest = ", ".join(difflib.get_close_matches(exercise, exercises, n=4, cutoff=0))
+        raise ValueError(f"{function}: exercise {exercise!r} is unknown; the nearest ids are {nearest}")
+    return exercises[exercise]

@@ -19,7 +19,7 @@ LIMIT = 10.0  # seconds that an attempt may take for all its cases
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a check.
+    """Outcome of a check.
 
     Args:
         exercise: what was attempted.
@@ -70,9 +70,9 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
 
 @dataclass(frozen=True)
 class AnswerKey:
-    """What an attempt is held against: the cases of an exercise, the right answers, and the known wrong ones.
+    """Key that attempts are compared with: the cases of an exercise, the right answers, and the known wrong ones.
 
-    It calls no attempt. Who has run one elsewhere, in another process, lets the key judge what came back.
+    It calls no attempt: one that was run elsewhere, in another process, is judged by what came back.
 
     Args:
         exercise: what is attempted.
@@ -84,54 +84,54 @@ class AnswerKey:
 
     @cached_property
     def cases(self) -> list[tuple]:
-        """The argument tuples."""
+        """The argument tuples of the exercise."""
         return self.exercise.draw(self.seed)
 
     @cached_property
     def targets(self) -> list:
-        """What the oracle answers in each case."""
+        """The oracle's answer in each case."""
         return [freeze(self.exercise.oracle(*copy.deepcopy(case))) for case in self.cases]
 
     @cached_property
     def known(self) -> list[list[Call]]:
-        """What each mutant answers."""
+        """The answers of each mutant."""
         return [run(mutant.function, self.cases, self.seed, LIMIT).calls for mutant in self.exercise.mutants]
 
-    def judge(self, ran: Run, limit: float = LIMIT) -> Result:
-        """What came of an attempt, by its answers.
+    def judge(self, answers: Run, limit: float = LIMIT) -> Result:
+        """Judge an attempt by its answers.
 
         Args:
-            ran: the calls of the attempt, in the order of the cases; fewer where time ran out.
+            answers: the calls of the attempt, in the order of the cases; fewer where time ran out.
             limit: seconds that it had, for the message.
         """
         exercise, cases = self.exercise, self.cases
-        if ran.calls and all(call.stub for call in ran.calls):
-            return Result(exercise, "not started", self.seed, len(cases), printed=ran.printed)
-        verdicts = self.verdicts(ran.calls)
-        result = Result(exercise, "passed", self.seed, len(cases), verdicts.count(None), ran.printed)
+        if answers.calls and all(call.stub for call in answers.calls):
+            return Result(exercise, "not started", self.seed, len(cases), printed=answers.printed)
+        verdicts = self.verdicts(answers.calls)
+        result = Result(exercise, "passed", self.seed, len(cases), verdicts.count(None), answers.printed)
         if result.passed == result.cases:
             return result
-        if len(ran.calls) < len(cases):
-            outcome, worst = "timeout", len(ran.calls)
+        if len(answers.calls) < len(cases):
+            outcome, worst = "timeout", len(answers.calls)
             verdicts.append(Difference(f"Stopped after {limit:g} s: is there a loop that never ends?"))
         else:
             worst = min((i for i, verdict in enumerate(verdicts) if verdict), key=lambda i: elements(cases[i]))
-            outcome = "error" if ran.calls[worst].error else "failed"
+            outcome = "error" if answers.calls[worst].error else "failed"
         return replace(
             result,
             outcome=outcome,
             problem=verdicts[worst],
             case=worst + 1,
             arguments=exercise.bind(cases[worst]),
-            misconception=self.recognise(ran.calls) if outcome == "failed" else None,
+            misconception=self.recognise(answers.calls) if outcome == "failed" else None,
         )
 
     def verdicts(self, calls: list[Call]) -> list[Difference | None]:
-        """What is wrong with each call; None where it is right."""
+        """Describe what is wrong with each call; None where it is right."""
         return [_verdict(self.exercise, *trio) for trio in zip(calls, self.cases, self.targets, strict=False)]
 
     def recognise(self, calls: list[Call]) -> Mutant | None:
-        """The mutant that answers as the attempt does in every case; none where the attempt raised.
+        """Find the mutant that answers as the attempt does in every case; None where the attempt raised.
 
         To agree where the mutant is wrong would be too little: two wrong answers often meet in one small case.
         """
@@ -149,7 +149,7 @@ def _parameters(function: Callable) -> str:
 
 
 def _unusable(exercise: Exercise, attempt: object, cases: list[tuple]) -> str | None:
-    """Why the attempt cannot be called with the cases' arguments at all."""
+    """Say why the attempt cannot be called with the cases' arguments at all; None where it can."""
     name = exercise.solution.__name__
     if not callable(attempt):
         return f'check needs the function itself, got {kind(attempt)}: write check("{exercise.id}", {name})'
@@ -167,7 +167,7 @@ def _unusable(exercise: Exercise, attempt: object, cases: list[tuple]) -> str | 
 
 
 def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Difference | None:
-    """What is wrong with one call; None where it is right."""
+    """Describe what is wrong with one call; None where it is right."""
     if call.error:
         return Difference("Your code raised an exception", lines=call.error)
     arguments = exercise.bind(case)
@@ -188,7 +188,7 @@ def _agree(call: Call, known: Call, tolerance: float) -> bool:
 
 
 def verify(exercise: Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
-    """What is wrong with an exercise itself, for its author; an empty list where all is well.
+    """List what is wrong with an exercise itself, for its author; an empty list where all is well.
 
     The cases are reproducible and begin with the smallest; the oracle's answers can be compared; the solution passes;
     an empty stub is not started; every mutant is finite, has the right form, is right at least once, and is recognised.
@@ -244,7 +244,7 @@ def _mutant_problems(
 
 
 def _comparable(target: object) -> bool:
-    """Whether `difference` knows what to do with a target."""
+    """Say whether `difference` knows what to do with a target."""
     if isinstance(target, tuple | list):
         return all(map(_comparable, target))
     if isinstance(target, torch.Tensor):

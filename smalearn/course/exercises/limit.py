@@ -21,11 +21,11 @@ every exception. Interrupt or restart the kernel."""
 
 
 class Expired(BaseException):
-    """Raised inside the watched code; no Exception, so that `except Exception` lets it through."""
+    """Error raised inside the watched code; not an Exception, so that `except Exception` lets it through."""
 
 
 class _Watch:
-    """The thread that watches the clock, and the signal handler that it rings."""
+    """Thread that watches the clock, and the signal handler that it rings."""
 
     def __init__(self, seconds: float, out: TextIO):
         self.seconds, self.out = seconds, out
@@ -71,7 +71,8 @@ class _Watch:
 
 
 def _traced(frame: FrameType) -> bool:
-    """Whether coverage is at work on top of the watched code: an exception there would leave its lock locked."""
+    """Say whether coverage is at work on top of the watched code: an exception there would leave its lock locked."""
+    # The frames must be looked at: a lock that is left locked stops every later test of the process.
     while frame.f_code is not within.__code__:
         if frame.f_globals.get("__name__", "").partition(".")[0] == "coverage":
             return True
@@ -81,6 +82,7 @@ def _traced(frame: FrameType) -> bool:
 
 def _insist(frame: FrameType) -> None:
     """Arm the frames that swallow interrupts: the next is raised again in their `except:`, and so leaves the loop."""
+    # Only a trace function reaches into an `except:`, and learners do write `while True: try: ... except: ...`.
 
     def trace(frame, event, argument):  # pragma: no cover - a trace function is not traced itself
         if isinstance(sys.exc_info()[1], Expired):

@@ -21,7 +21,7 @@ WRITTEN_OUT = 12  # entries of an argument that is shown in full
 
 
 def render(result: Result) -> str:
-    """The text of a check.
+    """Say the result of a check as text.
 
     Example:
         >>> from smalearn.course.exercises import evaluate, registry
@@ -53,10 +53,10 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def _failure(result: Result) -> list[str]:
-    """The smallest failing case: its arguments, what is wrong, the two values, the misconception."""
+    """Describe the smallest failing case: its arguments, what is wrong, the two values, the misconception."""
     problem = result.problem
-    which = "In case" if result.outcome == "timeout" else "Smallest failing case:"
-    lines = [f"  {which} {result.case} of {result.cases}"]
+    intro = "In case" if result.outcome == "timeout" else "Smallest failing case:"
+    lines = [f"  {intro} {result.case} of {result.cases}"]
     for name, value in result.arguments.items():
         lines += _wrap(_argument(name, value), "    ")
     lines += _wrap(problem.sentence, "  ")
@@ -69,18 +69,18 @@ def _failure(result: Result) -> list[str]:
 
 
 def _sentence_case(text: str) -> str:
-    """A capital at the beginning, unless that is a name or a formula: "q·k", "a_j", "exp(x)"."""
+    """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)"."""
     return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
 
 
 def _argument(name: str, value: object) -> str:
-    """An argument as a line that can be pasted; where that would be long, what it is."""
+    """Write an argument as a line that can be pasted; where that would be long, say what it is."""
     text = _describe(value)
     return f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
 
 
 def _describe(value: object) -> str:
-    """A value as Python would write it; a big tensor, or an object, by its type and shape."""
+    """Write a value as Python would; a big tensor, or an object, by its type and shape."""
     if isinstance(value, torch.Tensor) and 0 < value.numel() <= WRITTEN_OUT:
         dtype = "" if value.dtype in (torch.int64, torch.bool) else f", dtype={value.dtype}"
         return f"torch.tensor({_entries(value.tolist())}{dtype})"
@@ -97,7 +97,7 @@ def _describe(value: object) -> str:
 
 
 def _entries(value: object) -> str:
-    """The entries of a tensor in nested brackets, with six digits each: what is computed from them agrees to four."""
+    """Write a tensor's entries in nested brackets, with six digits each: what is computed from them agrees to four."""
     if isinstance(value, list):
         return f"[{', '.join(map(_entries, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
@@ -106,9 +106,9 @@ def _entries(value: object) -> str:
 
 
 def side_by_side(target: object, answer: object) -> list[str]:
-    """Target and answer next to each other, with as many digits as it takes to see the difference.
+    """Set target and answer next to each other, with as many digits as it takes to see the difference.
 
-    Of a big array the leading corner is shown, or, where that does not reach the largest difference, the part that
+    A big array is shown by its leading corner, or, where that does not reach the largest difference, by the part that
     ends there.
 
     Args:
@@ -143,7 +143,7 @@ def side_by_side(target: object, answer: object) -> list[str]:
 
 
 def _plain(value: object) -> str:
-    """A number with ten digits, any other value as Python writes it; never long."""
+    """Write a number with ten digits, any other value as Python does; never long."""
     text = f"{value:.10g}" if isinstance(value, float | complex) else repr(value)
     return text if len(text) <= 80 else text[:79] + "…"
 
@@ -156,13 +156,13 @@ def _distance(target: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
 
 
 def _span(index: int, length: int, size: int) -> slice:
-    """At most `size` places that contain `index`: the first ones if possible."""
+    """Choose at most `size` places that contain `index`: the first ones if possible."""
     start = max(0, index - size + 1)
     return slice(start, min(start + size, length))
 
 
 def _digits(matrices: list[torch.Tensor], gap: float) -> str:
-    """The format that shows a difference of `gap` between entries: four places, more if it takes more."""
+    """Choose the format that shows a difference of `gap` between entries: four places, more if it takes more."""
     entries = torch.cat([matrix.flatten() for matrix in matrices]).to(torch.complex128).abs()
     entries = entries[torch.isfinite(entries) & (entries != 0)]
     top = math.floor(math.log10(entries.max().item())) if len(entries) else 0
@@ -176,14 +176,17 @@ def _cells(matrix: torch.Tensor, spec: str) -> list[list[str]]:
 
 
 def _panels(pair: list[list[list[str]]], width: int) -> list[str]:
-    """Two tables under their headings, a bar between them."""
+    """Set two tables side by side under their headings, a bar between them."""
     target, answer = ([" ".join(cell.rjust(width + 1) for cell in row)[1:] for row in table] for table in pair)
-    left = max(len("expected"), *map(len, target))
-    return [f"{'expected':{left}} | your answer", *(f"{a:>{left}} | {b}" for a, b in zip(target, answer, strict=True))]
+    column = max(len("expected"), *map(len, target))
+    return [
+        f"{'expected':{column}} | your answer",
+        *(f"{a:>{column}} | {b}" for a, b in zip(target, answer, strict=True)),
+    ]
 
 
 def record(result: Result) -> dict[str, object]:
-    """The outcome as the small JSON output from which progress is read."""
+    """Return the outcome as the small JSON output from which progress is read."""
     counts = {name: getattr(result, name) for name in ("outcome", "seed", "cases", "passed")}
     named = {"misconception": result.misconception.name} if result.misconception else {}
     return {"exercise": result.exercise.id, **counts, **named}

@@ -28,7 +28,7 @@ MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
 
 @dataclass(frozen=True)
 class Call:
-    """What came of one call: an answer, or the lines that explain an exception."""
+    """Outcome of one call: an answer, or the lines that explain an exception."""
 
     answer: object = None
     error: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Run:
-    """The calls that came back, fewer than the cases if time ran out, and what was printed."""
+    """Calls that came back, fewer than the cases if time ran out, and what was printed."""
 
     calls: list[Call]
     printed: tuple[str, ...]
@@ -48,7 +48,7 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     """Call the function on a copy of each case's arguments.
 
     Random numbers, the default dtype and the gradient mode are the caller's again afterwards, and the same at the
-    start of each call, with torch seeded. Warnings are no errors. KeyboardInterrupt passes through.
+    start of each call, with torch seeded. Warnings are not errors. KeyboardInterrupt passes through.
 
     Args:
         function: the learner's attempt, or a known wrong answer.
@@ -82,14 +82,14 @@ def _call(function: Callable, arguments: tuple) -> Call:
     except (Expired, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: an attempt that calls exit() must not end the notebook
-        own = _own_lines(error, function)
-        return Call(error=_explain(error, own), stub=_is_stub(error, own))
+        lines = _own_lines(error, function)
+        return Call(error=_explain(error, lines), stub=_is_stub(error, lines))
     modified = tuple(i for i, pair in enumerate(zip(arguments, copies, strict=True)) if not same(*pair))
     return Call(answer, modified=modified)
 
 
 def _snapshot() -> Callable[[], None]:
-    """A function that puts torch's global settings back to what they are now."""
+    """Make a function that puts torch's global settings back to what they are now."""
     dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
 
     def restore() -> None:
@@ -118,15 +118,15 @@ class _Printed(io.TextIOBase):
         return len(text)
 
     def lines(self) -> tuple[str, ...]:
-        """The first lines, each cut to the width of a page, and how many more there were."""
+        """Return the first lines, each cut to the width of a page, and how many more there were."""
         total = self.count + self.open
         lines = [line if len(line) <= LINE_WIDTH else line[:LINE_WIDTH] + "…" for line in self.kept[:total]]
-        more = total - len(lines)
-        return (*lines, f"… ({more} more line{'s' if more > 1 else ''})") if more else tuple(lines)
+        hidden = total - len(lines)
+        return (*lines, f"… ({hidden} more line{'s' if hidden > 1 else ''})") if hidden else tuple(lines)
 
 
 def _own_lines(error: BaseException, function: Callable) -> list[tuple]:
-    """The (function, number in it, source) of each line of the learner that was running, outermost first."""
+    """List each of the learner's lines that was running, (function, number in it, source), outermost first."""
     home = getattr(inspect.unwrap(function), "__globals__", None)
     lines, step = [], error.__traceback__
     while step:
@@ -140,18 +140,18 @@ def _own_lines(error: BaseException, function: Callable) -> list[tuple]:
     return lines
 
 
-def _is_stub(error: BaseException, own: list[tuple]) -> bool:
-    """Whether the body of the called function itself says `raise NotImplementedError`; torch raises it too."""
-    if not isinstance(error, NotImplementedError) or len(own) != 1:
+def _is_stub(error: BaseException, lines: list[tuple]) -> bool:
+    """Say whether the called function's own body has `raise NotImplementedError`; torch raises it too."""
+    if not isinstance(error, NotImplementedError) or len(lines) != 1:
         return False
-    _, _, source = own[0]
+    _, _, source = lines[0]
     return "raise NotImplementedError" in source if source else not error.args  # torch says what is not implemented
 
 
-def _explain(error: BaseException, own: list[tuple]) -> tuple[str, ...]:
-    """The learner's own lines, then type and message. No paths and no addresses: they differ from run to run."""
-    lines = [f"line {number} of {name}: {source}".rstrip(": ") for name, number, source in own]
+def _explain(error: BaseException, lines: list[tuple]) -> tuple[str, ...]:
+    """Show the learner's own lines, then type and message. No paths and no addresses: they differ from run to run."""
+    trace = [f"line {number} of {name}: {source}".rstrip(": ") for name, number, source in lines]
     message = re.sub(r"0x[0-9a-fA-F]{4,}", "0x…", "".join(traceback.format_exception_only(error)).rstrip())
-    said = message[:MESSAGE_LENGTH].split("\n")[:MESSAGE_LINES]
-    cut = ["…"] if len("\n".join(said)) < len(message) else []
-    return (*dict.fromkeys(lines), *said, *cut)
+    shown = message[:MESSAGE_LENGTH].split("\n")[:MESSAGE_LINES]
+    cut = ["…"] if len("\n".join(shown)) < len(message) else []
+    return (*dict.fromkeys(trace), *shown, *cut)

@@ -42,7 +42,9 @@ class Session:
         self.module = types.ModuleType("__main__")
         self.attempts = {}  # what the cells hand to `check`
         self.cells = 0  # that were compiled
+        # Without it a dataclass or a pickle of the cells would look for its module, "__main__", and meet this program.
         sys.modules["__main__"] = self.module
+        # Cells import these by name, so that there is no other place to stand in for them.
         for place in (smalearn.course.exercises, commands):
             place.check, place.hint, place.solution = self._check, _nothing, _nothing
 
