@@ -11,8 +11,9 @@ import torch
 from smalearn import train
 from smalearn.data import mqar
 from smalearn.lab.experiments import recall
+from smalearn.lab.experiments.grid import grid, trained
 from smalearn.lab.experiments.jobs import run_jobs
-from smalearn.lab.experiments.recall import FULL, MIXERS, PARTS, SMOKE, Setting, build, jobs, main, run, table
+from smalearn.lab.experiments.recall import FULL, MIXERS, PARTS, SMOKE, Setting, build, main, run, table
 from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
 from smalearn.linear_attention import linear_attention_parallel
 from smalearn.models import Mamba1, Mamba2
@@ -98,7 +99,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
 
 @pytest.fixture(scope="module")
 def smoke():
-    return {name: run(**job) for name, job in jobs(SMOKE).items()}
+    return {name: run(**job) for name, job in grid(SMOKE).items()}
 
 
 @pytest.mark.full
@@ -144,12 +145,12 @@ def test_losses_are_means_of_ten_steps(monkeypatch):
     setting = asdict(Setting(2, {}, 10, 8, steps=23, batch=2, dim=4, tests=2))
     kept = {}
 
-    def spy(*args, **kwargs):
-        model, record = train.train(*args, **kwargs)
+    def spy(*args):
+        record = trained(*args)
         kept["losses"] = record.losses
-        return model, record
+        return record
 
-    monkeypatch.setattr(recall, "train", spy)
+    monkeypatch.setattr(recall, "trained", spy)
     found = run("Mamba-2", 1, setting, 0)["losses"]
     parts = kept["losses"][:10], kept["losses"][10:20], kept["losses"][20:]
     assert found == [round(statistics.fmean(part), 4) for part in parts]
@@ -238,11 +239,11 @@ def test_in_sequence_all_operands_wait_for_x():
 def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(monkeypatch):
     seen = []
 
-    def spy(model, task, plan, test, progress):
+    def spy(model, task, plan, test):
         seen.append([task(0), task(1), test])
-        return train.train(model, task, plan, test, progress=progress)
+        return trained(model, task, plan, test)
 
-    monkeypatch.setattr(recall, "train", spy)
+    monkeypatch.setattr(recall, "trained", spy)
     setting = Setting(4, {}, 20, 32, steps=2, batch=8, dim=4, tests=8)
     for seed in (0, 1):
         run("Mamba-2", 1, asdict(setting), seed)
@@ -257,7 +258,7 @@ def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(
 
 @pytest.mark.parametrize("settings", [SMOKE, FULL, PARTS])
 def test_the_jobs_are_all_combinations_seed_after_seed(settings):
-    found = list(jobs(settings).values())
+    found = list(grid(settings).values())
     assert len(found) == sum(s.seeds * sum(map(len, s.states.values())) for s in settings.values())
     assert [job["seed"] for job in found] == sorted(job["seed"] for job in found)
     for setting in settings.values():
@@ -267,7 +268,8 @@ def test_the_jobs_are_all_combinations_seed_after_seed(settings):
 
 def test_the_table_has_a_line_for_each_model():
     one = {"pairs": 8, "mixer": "Mamba-2", "state": 16, "entries": 2048, "accuracy": 0.99, "seconds": 30.0}
-    runs = {"a": one, "b": one | {"accuracy": 0.5, "seconds": 40.0}, "c": one | {"mixer": "attention", "state": 0}}
+    runs = {"a, seed 0": one, "a, seed 1": one | {"accuracy": 0.5, "seconds": 40.0}}
+    runs["b, seed 0"] = one | {"mixer": "attention", "state": 0}
     assert table({"runs": runs}).splitlines() == [
         " 8 pairs  Mamba-2               N = 16   2048 entries  0.990 0.500  35 s",
         " 8 pairs  attention             N =  0   2048 entries  0.990  30 s",

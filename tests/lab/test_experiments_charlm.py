@@ -10,7 +10,8 @@ import torch
 from smalearn import data, train
 from smalearn.data import Source, Text
 from smalearn.lab.experiments import charlm
-from smalearn.lab.experiments.charlm import FULL, PAPER, RATES, SMOKE, Setting, build, jobs, main, run, table
+from smalearn.lab.experiments.charlm import FULL, PAPER, RATES, SMOKE, Setting, build, main, run, table
+from smalearn.lab.experiments.grid import grid, trained
 from smalearn.models import Mamba2, MultiLevelAttention, SoftmaxAttention, WindowAttention
 from smalearn.multilevel import parse_ranks
 
@@ -20,7 +21,7 @@ SHORT = Text("to be, or not to be: that is the question. " * 40, Source("tinysha
 
 @pytest.fixture(scope="module")
 def smoke():
-    return {name: run(**job) for name, job in jobs(SMOKE).items()}
+    return {name: run(**job) for name, job in grid(SMOKE).items()}
 
 
 # ---------------------------------------------------------------- the command
@@ -48,7 +49,7 @@ def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smok
 def test_the_file_says_which_text_it_is_about(tmp_path, monkeypatch):
     """A text that stands in for Shakespeare is recorded by its own name, and does not go on with his results."""
     path, asked = tmp_path / "charlm.json", replace(TOY, mixers=("full",), data="tinyshakespeare", lrs=(1e-3,))
-    monkeypatch.setitem(charlm.EXPERIMENT.variants, "--smoke", ("", {"toy": asked}))
+    monkeypatch.setitem(SMOKE, "toy", asked)
     monkeypatch.setattr(charlm, "load_text", lambda name: SHORT if name == "tinyshakespeare" else data.load_text(name))
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
     settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
@@ -97,7 +98,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.full
 def test_workers_do_what_this_process_does(tmp_path, monkeypatch, smoke):
-    monkeypatch.setitem(charlm.EXPERIMENT.variants, "--smoke", ("", {"toy": replace(TOY, mixers=("2|2",), seeds=1)}))
+    monkeypatch.setitem(SMOKE, "toy", replace(TOY, mixers=("2|2",), seeds=1))
     path = tmp_path / "charlm.json"
     assert main(["-o", str(path), "--smoke", "--workers", "2"]) == 0
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
@@ -141,12 +142,12 @@ def test_costs_are_those_of_a_count_pair_by_pair(smoke):
 def test_the_validation_is_never_trained_on_and_seeds_differ(monkeypatch):
     seen = []
 
-    def spy(model, task, plan, test, progress):
+    def spy(model, task, plan, test):
         seen.append([task(0), task(1), test])
-        return train.train(model, task, plan, test, progress=progress)
+        return trained(model, task, plan, test)
 
     numbers = "".join(chr(0x4E00 + k) for k in range(2000))  # every character tells where it stands
-    monkeypatch.setattr(charlm, "train", spy)
+    monkeypatch.setattr(charlm, "trained", spy)
     monkeypatch.setattr(charlm, "load_text", lambda name: Text(numbers, replace(SHORT.source, name=name)))
     for seed in (0, 1):
         run("2|2", 1e-3, asdict(replace(TOY, steps=1)), seed)
@@ -277,7 +278,7 @@ def test_one_step_moves_outputs_as_much_at_every_width():
 
 @pytest.mark.parametrize("settings", [SMOKE, FULL, RATES, PAPER])
 def test_the_jobs_are_all_combinations_seed_after_seed(settings):
-    found = jobs(settings)
+    found = grid(settings)
     assert len(found) == sum(s.seeds * len(s.mixers) * len(s.lrs) for s in settings.values())
     assert [job["seed"] for job in found.values()] == sorted(job["seed"] for job in found.values())
     assert all(Setting(**job["setting"]) in settings.values() for job in found.values())

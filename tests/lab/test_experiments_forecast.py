@@ -24,13 +24,13 @@ from smalearn.lab.experiments.forecast import (
     Setting,
     build,
     changes,
-    jobs,
     main,
     quantise,
     run,
     slopes,
     table,
 )
+from smalearn.lab.experiments.grid import grid
 from smalearn.models import Block
 from smalearn.multilevel import multilevel_scores, parse_ranks
 from smalearn.testing import assert_close
@@ -40,7 +40,7 @@ HOURS, BINS = SMOKE["12 hours"], SMOKE["bins, D = 8"]
 
 @pytest.fixture(scope="module")
 def smoke():
-    return {name: run(**job) for name, job in jobs(SMOKE).items()}
+    return {name: run(**job) for name, job in grid(SMOKE).items()}
 
 
 # ---------------------------------------------------------------- the command
@@ -122,7 +122,7 @@ def test_tests_are_spread_over_months_that_no_step_sees(monkeypatch):
     seen, series = [], load_series("seasonal")
     marked = replace(series, values=torch.arange(17_420.0)[:, None].expand(-1, 2).contiguous())
 
-    def spy(model, task, plan, progress):
+    def spy(model, task, plan):
         seen.append([task(0), task(1)])
         raise KeyboardInterrupt
 
@@ -131,7 +131,7 @@ def test_tests_are_spread_over_months_that_no_step_sees(monkeypatch):
         return 1.0
 
     monkeypatch.setattr(forecast, "load_series", lambda name: marked)
-    monkeypatch.setattr(forecast, "train", spy)
+    monkeypatch.setattr(forecast, "trained", spy)
     monkeypatch.setattr(forecast, "mean_loss", spied)
     for seed in (0, 1):
         with pytest.raises(KeyboardInterrupt):
@@ -276,7 +276,7 @@ def test_models_differ_in_their_levels_alone():
 
 @pytest.mark.parametrize("settings", [SMOKE, FULL])
 def test_the_jobs_are_all_combinations_seed_after_seed(settings):
-    found = jobs(settings)
+    found = grid(settings)
     repeats = 2 * sum(not setting.bins for setting in settings.values())
     assert len(found) == sum(s.seeds * len(s.ranks) for s in settings.values()) + repeats
     assert [job["seed"] for job in found.values()] == sorted(job["seed"] for job in found.values())

@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 import torch
 
 from smalearn.lab.bench.timing import CLOCK, interleaved
 from smalearn.lab.experiments import icl_regression
-from smalearn.lab.experiments.command import Experiment, run_experiment
+from smalearn.lab.experiments.command import Experiment
+from smalearn.lab.experiments.grid import each_seed, grid, model_lines
 from smalearn.lab.experiments.one_layer import Model, Setting, batch, build, squared_error, title, training
 
 __all__ = ["FULL", "SMOKE", "Timing", "clock", "clock_transformers", "jobs", "main", "ratios", "run", "table", "work"]
@@ -98,7 +98,7 @@ def run(model: Model, setting: Mapping[str, object], seed: int) -> dict[str, obj
         if done == setting.steps or done in [25 * 2**k for k in range(20)]:
             with torch.no_grad():
                 errors[str(done)] = round(squared_error(layer(query, X, V), answers).item(), 4)
-    found = {
+    record = {
         "model": title(*model),
         "family": model[0],
         "heads": model[1],
@@ -114,8 +114,8 @@ def run(model: Model, setting: Mapping[str, object], seed: int) -> dict[str, obj
         with torch.no_grad():
             most = layer.attention(query, X).argmax(-1)
         right = (X[torch.arange(len(X)), most] == answers).all(-1)
-        found["accuracy"] = round(right.double().mean().item(), 4)
-    return found | {"seconds": round(time.perf_counter() - began, 2)}
+        record["accuracy"] = round(right.double().mean().item(), 4)
+    return record | {"seconds": round(time.perf_counter() - began, 2)}
 
 
 def clock(setting: Mapping[str, object], rounds: int) -> dict[str, object]:
@@ -197,57 +197,33 @@ def work(kind: str, **job: object) -> dict[str, object]:
 
 
 def jobs(settings: Mapping[str, Setting | Timing]) -> dict[str, dict[str, object]]:
-    """All runs by name, seed after seed, so that a file that is not finished has something of everything."""
+    """All runs by name: every model, seed after seed, then what is timed."""
     trained = {name: setting for name, setting in settings.items() if isinstance(setting, Setting)}
-    listed = {
-        f"{name}, {title(*model)}, seed {seed}": {
-            "kind": "run",
-            "model": model,
-            "setting": asdict(setting),
-            "seed": seed,
-        }
-        for seed in range(max(setting.seeds for setting in trained.values()))
-        for name, setting in trained.items()
-        if seed < setting.seeds
-        for model in setting.models
-    }
-    for name, timing in settings.items():
-        if isinstance(timing, Timing):
-            kind = "clock" if isinstance(timing.setting, Setting) else "clock transformers"
-            listed[name] = {"kind": kind, **asdict(timing)}
-    return listed
+    timed = {name: timing for name, timing in settings.items() if isinstance(timing, Timing)}
+    runs = {name: {"kind": "run", **job} for name, job in grid(trained).items()}
+    for name, timing in timed.items():
+        kind = "clock" if isinstance(timing.setting, Setting) else "clock transformers"
+        runs[name] = {"kind": kind, **asdict(timing)}
+    return runs
 
 
 def table(result: Mapping[str, Mapping]) -> str:
     """A result for a terminal: for each model its size, and the last error of every seed."""
-    groups: dict[tuple[str, str], list[Mapping]] = {}
-    for name, one in result["runs"].items():
-        if "error" in one:
-            task = name.removesuffix(f", {one['model']}, seed {one['seed']}")
-            groups.setdefault((task, one["model"]), []).append(one)
-    lines = []
-    for (task, model), runs in groups.items():
-        shown = " ".join(f"{one['error']:.3f}" for one in runs)
-        lines.append(f"{task:20}  {model:16}  {runs[0]['parameters']:6} parameters  {runs[0]['macs']:6} MACs  {shown}")
+
+    def line(name, runs):
+        first = runs[0]
+        task = name.rpartition(f", {first['model']}")[0]
+        sizes = f"{first['parameters']:6} parameters  {first['macs']:6} MACs"
+        return f"{task:20}  {first['model']:16}  {sizes}  {each_seed(runs, 'error')}"
+
+    lines = model_lines({name: one for name, one in result["runs"].items() if "error" in one}, line)
     for name, one in result["runs"].items():
         for model, samples in one.get("milliseconds", {}).items():
             lines.append(f"{name:20}  {model:16}  {statistics.median(samples):.2f} ms a step")
     return "\n".join(lines)
 
 
-EXPERIMENT = Experiment(
-    name="bottleneck",
-    purpose=__doc__.splitlines()[0],
-    variants={
-        "": ("", FULL),
-        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
-    },
-    jobs=jobs,
-    run=work,
-    table=table,
-)
-
-main = partial(run_experiment, EXPERIMENT)
+main = Experiment("bottleneck", __doc__, FULL, SMOKE, work, table, jobs=jobs)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 

@@ -7,19 +7,18 @@ are learned vectors or rotations (RoPE): what a split of the scores gains with t
 because the blocks of a split tell positions too.
 """
 
-import statistics
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import cycle, islice
+from dataclasses import dataclass
+from itertools import cycle, islice, product
 
 import torch
 from torch import nn
 
 from smalearn.data import Vocabulary, excerpts, load_text, split_text
-from smalearn.lab.experiments.command import Experiment, run_experiment
+from smalearn.lab.experiments.command import Experiment
+from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, trained
 from smalearn.models import (
     Block,
     Mamba2,
@@ -30,9 +29,9 @@ from smalearn.models import (
     WindowAttention,
 )
 from smalearn.multilevel import parse_ranks, score_macs
-from smalearn.train import Plan, train
+from smalearn.train import Plan
 
-__all__ = ["FULL", "PAPER", "RATES", "SMOKE", "Setting", "build", "jobs", "main", "run", "table"]
+__all__ = ["FULL", "PAPER", "RATES", "SMOKE", "Setting", "build", "main", "run", "table"]
 
 SCHEMES = ("standard", "width-stable")
 
@@ -75,6 +74,11 @@ class Setting:
     scheme: str = "standard"
     tests: int = 128
     device: str = "cpu"
+
+    def runs(self, _: int) -> dict[str, dict[str, object]]:
+        """Every mixer at every learning rate, whatever the seed."""
+        pairs = product(self.mixers, self.lrs)
+        return {f"{mixer}, lr {lr:.2g}": {"mixer": mixer, "lr": lr} for mixer, lr in pairs}
 
 
 SPLITS = "full", "8|4|2|2", "2|2|4|8", "window 16", "full + window 16"
@@ -252,16 +256,15 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
 
     plan, test = Plan(steps=setting.steps, lr=lr, scales=scales(model, setting)), draw(unseen, setting.tests, 0)
     began = time.perf_counter()
-    _, record = train(model, lambda step: draw(known, setting.batch, seed * 10**6 + step), plan, test, progress=False)
-    if record.interrupted:
-        raise KeyboardInterrupt
-    losses = [statistics.fmean(record.losses[k : k + 10]) for k in range(0, setting.steps, 10)]
-    found = {"mixer": mixer, "lr": lr, "positions": setting.positions, "dim": setting.dim, "scheme": setting.scheme}
-    return found | {
+    record = trained(model, lambda step: draw(known, setting.batch, seed * 10**6 + step), plan, test)
+    return {
+        "mixer": mixer,
+        "lr": lr,
+        **{name: getattr(setting, name) for name in ("positions", "dim", "scheme")},
         "seed": seed,
         "parameters": sum(p.numel() for p in model.parameters()),
         **costs,
-        "losses": [round(loss, 4) for loss in losses],
+        "losses": means(record.losses, 4),
         "test_losses": {str(step): round(loss, 5) for step, loss in record.test_losses.items()},
         "loss": round(record.test_losses[setting.steps], 5),
         "seconds": round(time.perf_counter() - began, 2),
@@ -296,54 +299,22 @@ def _macs(mixer, setting):
     return 0, 0
 
 
-def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:
-    """All runs by name, seed after seed, so that a file that is not finished has something of everything."""
-    return {
-        f"{title}, {mixer}, lr {lr:.2g}, seed {seed}": {
-            "mixer": mixer,
-            "lr": lr,
-            "setting": asdict(setting),
-            "seed": seed,
-        }
-        for seed in range(max(setting.seeds for setting in settings.values()))
-        for title, setting in settings.items()
-        if seed < setting.seeds
-        for mixer in setting.mixers
-        for lr in setting.lrs
-    }
-
-
 def table(result: Mapping[str, Mapping]) -> str:
     """A result for a terminal: for each model the loss of every seed, its scores' cost, its caches, the mean time."""
-    groups: dict[str, list[Mapping]] = {}
-    for name, one in result["runs"].items():
-        groups.setdefault(name.rpartition(", seed")[0], []).append(one)
-    width = max(map(len, groups), default=0)
-    lines = []
-    for name, runs in groups.items():
-        shown = " ".join(f"{one['loss']:.3f}" for one in runs)
-        first, spent = runs[0], statistics.fmean(one["seconds"] for one in runs)
+
+    def line(name, runs):
+        first = runs[0]
         costs = f"{first['score_macs']:9} score MACs  {first['key_bytes']:6} B keys  {first['parameters']:6} parameters"
-        lines.append(f"{name:{width}}  {costs}  {shown}  {spent:.0f} s")
-    return "\n".join(lines)
+        return f"{name}  {costs}  {each_seed(runs, 'loss')}  {mean_seconds(runs)}"
+
+    return "\n".join(model_lines(result["runs"], line))
 
 
-EXPERIMENT = Experiment(
-    name="charlm",
-    purpose=__doc__.splitlines()[0],
-    variants={
-        "": ("", FULL),
-        "--rates": ("learning rates at three widths", RATES),
-        "--paper": ("the sizes of the paper, for a GPU", PAPER),
-        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
-    },
-    load=lambda name: load_text(name).source,
-    jobs=jobs,
-    run=run,
-    table=table,
-)
-
-main = partial(run_experiment, EXPERIMENT)
+OPTIONS = {
+    "--rates": ("learning rates at three widths", RATES),
+    "--paper": ("the sizes of the paper, for a GPU", PAPER),
+}
+main = Experiment("charlm", __doc__, FULL, SMOKE, run, table, OPTIONS, load=lambda name: load_text(name).source)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 

@@ -10,20 +10,20 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 
 from smalearn.data import load_series, series_windows, split_series
-from smalearn.lab.experiments.command import Experiment, run_experiment
+from smalearn.lab.experiments.command import Experiment
 from smalearn.lab.experiments.encoders import EncoderDecoder, Forecaster, LevelAttention, Repeat
+from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, trained
 from smalearn.lab.experiments.spread import interval, relative_change, slope_interval
 from smalearn.models import Block
 from smalearn.multilevel import parse_ranks, score_macs
-from smalearn.train import Plan, mean_loss, train
+from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "SMOKE", "Setting", "build", "changes", "jobs", "main", "quantise", "run", "slopes", "table"]
+__all__ = ["FULL", "SMOKE", "Setting", "build", "changes", "main", "quantise", "run", "slopes", "table"]
 
 REPEATS = {"last value": 1, "day before": 24}
 """Forecasts that learn nothing, and how many hours they repeat."""
@@ -64,6 +64,11 @@ class Setting:
     batch: int = 16
     lr: float = 1e-2
     tests: int = 240
+
+    def runs(self, seed: int) -> dict[str, dict[str, object]]:
+        """Every split; what learns nothing has one seed."""
+        repeats = () if seed or self.bins else REPEATS
+        return {ranks: {"ranks": ranks} for ranks in (*self.ranks, *repeats)}
 
 
 FULL = {
@@ -172,22 +177,21 @@ def run(ranks: str, setting: Mapping[str, object], seed: int) -> dict[str, objec
     kind, losses = "cross-entropy" if setting.bins else "absolute error", []
     if ranks not in REPEATS:
         plan = Plan(steps=setting.steps, lr=setting.lr, loss=kind)
-        _, record = train(model, lambda step: _drawn(known, setting, seed * 10**6 + step), plan, progress=False)
-        if record.interrupted:
-            raise KeyboardInterrupt
-        losses = [statistics.fmean(record.losses[k : k + 10]) for k in range(0, setting.steps, 10)]
-    found = {"ranks": ranks, "horizon": setting.horizon, "dim": setting.dim, "bins": setting.bins, "seed": seed}
-    found |= {
+        losses = trained(model, lambda step: _drawn(known, setting, seed * 10**6 + step), plan).losses
+    record = {
+        "ranks": ranks,
+        **{name: getattr(setting, name) for name in ("horizon", "dim", "bins")},
+        "seed": seed,
         "rows": len(series.values),
         "columns": len(series.columns),
         "parameters": sum(p.numel() for p in model.parameters()),
         "score_macs": _macs(model, setting),
-        "losses": [round(loss, 5) for loss in losses],
+        "losses": means(losses, 5),
         "loss": round(mean_loss(model, *test, kind, batch=32), 5),
     }
     if not setting.bins:
-        found["error"] = round(_last_error(model, *test), 5)
-    return found | {"seconds": round(time.perf_counter() - began, 2)}
+        record["error"] = round(_last_error(model, *test), 5)
+    return record | {"seconds": round(time.perf_counter() - began, 2)}
 
 
 def _drawn(part, setting, seed):
@@ -222,18 +226,6 @@ def _macs(model, setting):
             length = setting.context + setting.horizon if not setting.bins else layer.context
             total += layer.heads * score_macs(length, layer.ranks, layer.block_lens, layer.causal)
     return total
-
-
-def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:
-    """All runs by name, seed after seed; what learns nothing has one seed."""
-    found = {}
-    for seed in range(max(setting.seeds for setting in settings.values())):
-        for title, setting in settings.items():
-            names = (*setting.ranks, *(REPEATS if not (seed or setting.bins) else ()))
-            for ranks in names if seed < setting.seeds else ():
-                job = {"ranks": ranks, "setting": asdict(setting), "seed": seed}
-                found[f"{title}, {ranks}, seed {seed}"] = job
-    return found
 
 
 def changes(result: Mapping[str, Mapping], measure: str = "loss") -> dict[tuple[str, str], list[float]]:
@@ -280,32 +272,19 @@ def slopes(result: Mapping[str, Mapping], measure: str = "error") -> dict[str, t
 
 def table(result: Mapping[str, Mapping]) -> str:
     """A result for a terminal: for each model cost and losses, and its change against the standard with an interval."""
-    groups: dict[str, list[Mapping]] = {}
-    for name, one in result["runs"].items():
-        groups.setdefault(name.rpartition(", seed")[0], []).append(one)
-    width, against = max(map(len, groups), default=0), changes(result)
-    lines = []
-    for name, runs in groups.items():
-        shown = " ".join(f"{one.get('error', one['loss']):.4f}" for one in runs)
-        spent = statistics.fmean(one["seconds"] for one in runs)
-        lines.append(f"{name:{width}}  {runs[0]['score_macs']:9} score MACs  {shown}  {spent:.0f} s")
-    for (title, ranks), values in against.items():
+
+    def line(name, runs):
+        losses = each_seed(runs, "error" if "error" in runs[0] else "loss", 4)
+        return f"{name}  {runs[0]['score_macs']:9} score MACs  {losses}  {mean_seconds(runs)}"
+
+    lines = model_lines(result["runs"], line)
+    for (title, ranks), values in changes(result).items():
         ends = " to ".join(f"{100 * end:+.2f} %" for end in interval(values)) if len(values) > 1 else "one seed"
         lines.append(f"{title}, {ranks}: {100 * statistics.fmean(values):+.2f} % of the standard's loss ({ends})")
     return "\n".join(lines)
 
 
-EXPERIMENT = Experiment(
-    name="forecast",
-    purpose=__doc__.splitlines()[0],
-    variants={"": ("", FULL), "--smoke": ("tiny sizes, to see that it runs", SMOKE)},
-    load=lambda name: load_series(name).source,
-    jobs=jobs,
-    run=run,
-    table=table,
-)
-
-main = partial(run_experiment, EXPERIMENT)
+main = Experiment("forecast", __doc__, FULL, SMOKE, run, table, load=lambda name: load_series(name).source)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 

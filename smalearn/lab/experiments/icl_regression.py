@@ -9,7 +9,6 @@ Known differences from the paper's published code: its learning rate stays const
 a cosine; its optimiser has other betas; it limits the root mean square of structured factors.
 """
 
-import argparse
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,14 @@ from torch import nn
 
 from smalearn._checks import ShapeError
 from smalearn.data import curriculum, least_squares, regression, regression_prompt
+from smalearn.lab.experiments.command import command_parser, print_result
+from smalearn.lab.experiments.grid import each_seed, means, model_lines, trained
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.one_layer import FAMILIES, Model, title
 from smalearn.models import Block
 from smalearn.scores.bilinear import BilinearAttention, Logits
 from smalearn.scores.mup import initialise, learning_rates
-from smalearn.train import Plan, train
+from smalearn.train import Plan
 from smalearn.weights import as_mlbtc
 
 __all__ = ["FULL", "SMOKE", "Regressor", "Setting", "build", "jobs", "main", "run", "table", "task"]
@@ -132,10 +133,10 @@ def build(model: Model, width: int, setting: Setting, seed: int = 0) -> Regresso
         seed: of all parameters.
     """
     torch.manual_seed(seed)
-    family, heads, ranks = model
+    family, heads, ranks = _ranked(model, width)
 
     def scoring(seed):
-        weight = FAMILIES[family](width, ranks or (width // heads,), seed)
+        weight = FAMILIES[family](width, ranks, seed)
         return as_mlbtc(weight) if family == "MLR" else weight  # each level learns at a rate of its own
 
     def block(number):
@@ -149,6 +150,12 @@ def build(model: Model, width: int, setting: Setting, seed: int = 0) -> Regresso
         nn.init.normal_(hidden.weight, std=width**-0.5)
         nn.init.zeros_(last.weight)
     return network
+
+
+def _ranked(model, width):
+    """Family, heads and ranks of a model of this width."""
+    family, heads, ranks = model
+    return family, heads, ranks or (width // heads,)
 
 
 def scales(network: Regressor, setting: Setting) -> dict[str, float]:
@@ -218,21 +225,19 @@ def run(
         loss="squared error",
         scales=scales(network, setting),
     )
-    network, record = train(network, task(setting, seed, device), plan, None, checkpoint, progress=False)
-    if record.interrupted:
-        raise KeyboardInterrupt
+    record = trained(network, task(setting, seed, device), plan, None, checkpoint)
     X, y = regression(setting.tests, setting.dim, 2 * setting.dim, seed=-1)
     with torch.no_grad():
-        found = torch.cat([network(part.to(device)).cpu() for part in regression_prompt(X, y).split(setting.batch)])
-    errors = [round(error, 5) for error in (found - y).square().mean(0).tolist()]
-    losses = torch.tensor(record.losses).split(setting.every)
+        parts = regression_prompt(X, y).split(setting.batch)
+        predictions = torch.cat([network(part.to(device)).cpu() for part in parts])
+    errors = [round(error, 5) for error in (predictions - y).square().mean(0).tolist()]
     return {
-        "model": title(*model[:2], model[2] or (width // model[1],)),
+        "model": title(*_ranked(model, width)),
         "width": width,
         "dim": setting.dim,
         "seed": seed,
         "parameters": sum(p.numel() for p in network.parameters()),
-        "losses": [round(part.mean().item(), 5) for part in losses],
+        "losses": means(record.losses, 5, setting.every),
         "errors": errors,
         "least squares": [round(e, 5) for e in (least_squares(X, y) - y).square().mean(0).tolist()],
         "error": errors[-1],
@@ -247,15 +252,17 @@ def jobs(settings: Mapping[str, Setting], device: str, folder: Path) -> dict[str
             for model in setting.models:
                 job = {"model": model, "width": width, "setting": asdict(setting), "seed": 0, "device": device}
                 path = str(folder / f"{len(listed)}.pt")
-                words = title(*model[:2], model[2] or (width // model[1],))
-                listed[f"{name}, D = {width}, {words}"] = job | {"checkpoint": path}
+                listed[f"{name}, D = {width}, {title(*_ranked(model, width))}"] = job | {"checkpoint": path}
     return listed
 
 
 def table(result: Mapping[str, Mapping]) -> str:
     """A result for a terminal: for each model its size, and the error at the last point."""
-    runs = result["runs"].items()
-    return "\n".join(f"{name:36}  {one['parameters']:9} parameters  {one['error']:.4f}" for name, one in runs)
+
+    def line(name, runs):
+        return f"{name:36}  {runs[0]['parameters']:9} parameters  {each_seed(runs, 'error', 4)}"
+
+    return "\n".join(model_lines(result["runs"], line))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,31 +274,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status.
     """
-    name = "python -m smalearn.lab.experiments.icl_regression"
-    parser = argparse.ArgumentParser(prog=name, description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="JSON; gone on with if it exists"
-    )
+    parser = command_parser("icl_regression", __doc__)
     parser.add_argument("--device", default="cpu", help="as torch names it, such as cuda")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     args = parser.parse_args(argv)
     settings = SMOKE if args.smoke else FULL
     described = {title: asdict(setting) for title, setting in settings.items()}
     folder = args.output.with_suffix(".checkpoints")
-    try:
+
+    def work():
         if args.output.parent.is_dir():
             folder.mkdir(exist_ok=True)
         todo = jobs(settings, args.device, folder)
-        result = run_jobs(args.output, name + " --smoke" * args.smoke, described, todo, run, workers=0)
-    except ValueError as error:
-        print(f"icl_regression: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"icl_regression: stopped; the same command goes on with {args.output}", file=sys.stderr)
-        return 130
-    shutil.rmtree(folder)
-    print(table(result))
-    return 0
+        result = run_jobs(args.output, parser.prog + " --smoke" * args.smoke, described, todo, run, workers=0)
+        shutil.rmtree(folder)
+        return table(result)
+
+    return print_result("icl_regression", args.output, work)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ class Setting:
     lr: float = 2e-2
     tests: int = 4096
 
+    def runs(self, _: int) -> dict[str, dict[str, object]]:
+        """Every model, whatever the seed."""
+        return {title(*model): {"model": model} for model in self.models}
+
 
 class OneLayer(nn.Module):
     """Attention of one query x over points x_i with values V_i, all heads of one family.

@@ -6,17 +6,16 @@ Every model has two blocks of the same dim and is trained by the same plan on th
 all keys and values; the others have a state of channels·N entries, whatever the length of the text.
 """
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 
 from smalearn.data import mqar
-from smalearn.lab.experiments.command import Experiment, run_experiment
+from smalearn.lab.experiments.command import Experiment
+from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, trained
 from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
 from smalearn.models import (
     Block,
@@ -29,9 +28,9 @@ from smalearn.models import (
     ShortConvolution,
     SoftmaxAttention,
 )
-from smalearn.train import Plan, train
+from smalearn.train import Plan
 
-__all__ = ["FULL", "MIXERS", "PARTS", "SMOKE", "Setting", "build", "jobs", "main", "run", "table"]
+__all__ = ["FULL", "MIXERS", "PARTS", "SMOKE", "Setting", "build", "main", "run", "table"]
 
 MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "attention": lambda dim, state: (ShortConvolution(dim), SoftmaxAttention(dim)),
@@ -81,6 +80,11 @@ class Setting:
     dim: int = 64
     lr: float = 8e-3
     tests: int = 512
+
+    def runs(self, _: int) -> dict[str, dict[str, object]]:
+        """Every mixer with every size of its state, whatever the seed."""
+        pairs = [(mixer, state) for mixer, states in self.states.items() for state in states]
+        return {f"{mixer}, N = {state}": {"mixer": mixer, "state": state} for mixer, state in pairs}
 
 
 FULL = {
@@ -147,13 +151,7 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
     model, plan = build(mixer, state, setting, seed), Plan(steps=setting.steps, lr=setting.lr)
     test = mqar(setting.tests, *shape, seed=-1)
     began = time.perf_counter()
-    _, record = train(
-        model, lambda step: mqar(setting.batch, *shape, seed=seed * 10**6 + step), plan, test, progress=False
-    )
-    if record.interrupted:
-        raise KeyboardInterrupt
-    width = max(1, plan.every // 10)
-    losses = [record.losses[k : k + width] for k in range(0, setting.steps, width)]
+    record = trained(model, lambda step: mqar(setting.batch, *shape, seed=seed * 10**6 + step), plan, test)
     return {
         "mixer": mixer,
         "state": state,
@@ -161,7 +159,7 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
         "seed": seed,
         "entries": _entries(model, test[0][:1]),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "losses": [round(statistics.fmean(part), 4) for part in losses],
+        "losses": means(record.losses, 4, max(1, plan.every // 10)),
         "accuracies": {str(step): value for step, value in record.accuracies.items()},
         "accuracy": record.accuracy,
         "seconds": round(time.perf_counter() - began, 2),
@@ -176,52 +174,19 @@ def _entries(model, text):
     return sum(part.nbytes for part in parts) // 4
 
 
-def jobs(settings: Mapping[str, Setting]) -> dict[str, dict[str, object]]:
-    """All runs by name, seed after seed, so that a file that is not finished has something of everything."""
-    return {
-        f"{title}, {mixer}, N = {state}, seed {seed}": {
-            "mixer": mixer,
-            "state": state,
-            "setting": asdict(setting),
-            "seed": seed,
-        }
-        for seed in range(max(setting.seeds for setting in settings.values()))
-        for title, setting in settings.items()
-        if seed < setting.seeds
-        for mixer, states in setting.states.items()
-        for state in states
-    }
-
-
 def table(result: Mapping[str, Mapping]) -> str:
     """A result for a terminal: for each model the accuracy of every seed, and the mean time."""
-    groups: dict[tuple, list[Mapping]] = {}
-    for one in result["runs"].values():
-        groups.setdefault((one["pairs"], one["mixer"], one["state"]), []).append(one)
-    lines = []
-    for (pairs, mixer, state), runs in groups.items():
-        shown = " ".join(f"{one['accuracy']:.3f}" for one in runs)
-        spent = statistics.fmean(one["seconds"] for one in runs)
-        lines.append(
-            f"{pairs:2} pairs  {mixer:20}  N = {state:2}  {runs[0]['entries']:5} entries  {shown}  {spent:.0f} s"
-        )
-    return "\n".join(lines)
+
+    def line(_, runs):
+        first = runs[0]
+        model = f"{first['pairs']:2} pairs  {first['mixer']:20}  N = {first['state']:2}  {first['entries']:5} entries"
+        return f"{model}  {each_seed(runs, 'accuracy')}  {mean_seconds(runs)}"
+
+    return "\n".join(model_lines(result["runs"], line))
 
 
-EXPERIMENT = Experiment(
-    name="recall",
-    purpose=__doc__.splitlines()[0],
-    variants={
-        "": ("", FULL),
-        "--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS),
-        "--smoke": ("tiny sizes, to see that it runs", SMOKE),
-    },
-    jobs=jobs,
-    run=run,
-    table=table,
-)
-
-main = partial(run_experiment, EXPERIMENT)
+OPTIONS = {"--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS)}
+main = Experiment("recall", __doc__, FULL, SMOKE, run, table, OPTIONS)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 
