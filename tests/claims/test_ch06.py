@@ -10,7 +10,6 @@ from smalearn import fast
 from smalearn.course.exercises.ch06_mask import decay_mask
 from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
 from smalearn.course.exercises.ch06_whole import best_chunk_len, ssd_in_chunks
-from smalearn.lab.bench.timing import one_thread, seconds
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
 from smalearn.linear_attention.chunked import pass_states
 from smalearn.masks import SemiseparableMask, decay_matrix, segsum
@@ -103,13 +102,14 @@ def listing(X, A, B, C, block_len=64, initial_states=None, segments=differences)
 
 
 class Counter(TorchDispatchMode):
-    """Multiply-adds of what torch really computes: matrix products, and entrywise products."""
+    """What torch really computes: multiply-adds of matrix products and of entrywise products, and calls of any kind."""
 
     def __init__(self):
         super().__init__()
-        self.products = self.entrywise = 0
+        self.products = self.entrywise = self.calls = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
         out = function(*args, **(kwargs or {}))
         if function.overloadpacket in (aten.bmm, aten.mm):
             self.products += math.prod(args[0].shape) * args[1].shape[-1]
@@ -127,12 +127,6 @@ def counted(function, *args):
 def slope(cost, low, high):
     """Exponent of a cost between two sizes."""
     return math.log(cost(high) / cost(low)) / math.log(high / low)
-
-
-def quickest(function, *args, repeats=30):
-    """Least time of a call, on one thread."""
-    with one_thread():
-        return min(seconds(lambda: function(*args)) for _ in range(repeats))
 
 
 def gradients(form, leaves, dY):
