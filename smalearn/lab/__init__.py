@@ -1,1 +1,1 @@
-"""What makes assets/results: benchmarks beside other libraries, and experiments that train small models."""
+"""Sources of assets/results: benchmarks beside other libraries, and experiments that train small models."""

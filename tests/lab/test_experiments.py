@@ -87,7 +87,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
         assert path.read_bytes() == before
     for text in ("notes", "[]", "{}", '{"command": 1, "settings": 2, "runs": 3}'):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is no result \(\w+\); give another file"):
+        with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is not a result \(\w+\); give another file"):
             run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers=0)
         assert path.read_text(encoding="utf-8") == text
     with pytest.raises(ValueError, match=r"run_jobs: there is no folder .*nowhere for the result"):

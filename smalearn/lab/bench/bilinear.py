@@ -42,7 +42,7 @@ FORMS = {
     "MLR": _levels,
     "low rank": lambda dim, heads, seed: LowRank.random(dim, dim, dim // heads, seed, torch.float32),
 }
-"""What draws the weight of one head: form(dim, heads, seed)."""
+"""Functions that draw the weight of one head: form(dim, heads, seed)."""
 
 
 class StandardAttention(nn.Module):
@@ -145,7 +145,7 @@ def _slower(times):
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
-    """The bound on the train's time."""
+    """The bound on the time of BTT."""
     name = "BTT, s = 1"
     what = f"{name}, D = {result['dim']}, T = {result['length']}, H = {result['heads']}"
     what += f": time of a forward and backward over that of {SDPA}"
@@ -153,7 +153,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     rows = []
     for name, error in result["errors"].items():
         times = ["not reported"]

@@ -123,8 +123,8 @@ def measure(constant: Constant, rounds: int, scale: float = 1.0) -> dict[str, ob
     finally:
         _set(module, constant.name, present)
     middle = {value: statistics.median(samples) for value, samples in seconds.items()}
-    mine = middle.pop(str(present))
-    return {"present": present, "seconds": seconds, "buys": min(middle.values()) / mine}
+    median = middle.pop(str(present))
+    return {"present": present, "seconds": seconds, "buys": min(middle.values()) / median}
 
 
 def _set(module, name, value):
@@ -136,7 +136,7 @@ def _set(module, name, value):
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, Sequence]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     rows = []
     for name, part in result["constants"].items():
         times = [

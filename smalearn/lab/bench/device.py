@@ -47,7 +47,7 @@ LIBRARIES = ("triton", "mamba-ssm", "fla-core", "flash-linear-attention")
 
 
 def can_run(device: str) -> str | None:
-    """Why nothing can be measured on a device, or None.
+    """Reason why nothing can be measured on a device, or None.
 
     Args:
         device: "cuda" or "cpu".
@@ -151,14 +151,14 @@ def rates(device: str, rounds: int) -> dict[str, float]:
     source, (left, right) = torch.ones(size, device=device, dtype=dtype), torch.ones(2, width, width).to(device, dtype)
     target = torch.empty_like(source)
     runs = {"copy": lambda: target.copy_(source), "gemm": lambda: left @ right}
-    turns = {name: partial(sample, device, run) for name, run in runs.items()}
-    interleaved(turns, 2)
-    spent = {name: statistics.median(samples) for name, samples in interleaved(turns, rounds).items()}
+    samplers = {name: partial(sample, device, run) for name, run in runs.items()}
+    interleaved(samplers, 2)
+    spent = {name: statistics.median(samples) for name, samples in interleaved(samplers, rounds).items()}
     return {"copy": 2 * size * dtype.itemsize / spent["copy"], "gemm": 2 * width**3 / spent["gemm"]}
 
 
 def sets(device: str, size: int) -> int:
-    """How many sets of inputs of so many bytes have twice the L2 cache between two uses of one."""
+    """Number of sets of inputs of this size, in bytes, with twice the L2 cache between two uses of one set."""
     cache = torch.cuda.get_device_properties(device).L2_cache_size if device == "cuda" else 0
     return 1 + math.ceil(2 * cache / size)
 
@@ -179,16 +179,16 @@ def measure(
             if entries[name]["tolerated"]:
                 run = Run(implementation, problem, sets(problem.device, _bytes(implementation, problem)))
                 entries[name]["peak"] = peak(problem.device, run.both)
-                turns = {(name, way): turn for way, turn in _turns(run).items()}
-                every |= {key: every_kth(turn(), rounds, PATIENCE) for key, turn in turns.items()}
-                timed |= turns
+                samplers = {(name, way): sampler for way, sampler in _samplers(run).items()}
+                every |= {key: every_kth(sampler(), rounds, PATIENCE) for key, sampler in samplers.items()}
+                timed |= samplers
         except (ImportError, torch.OutOfMemoryError) as error:
             entries[name] = {"absent": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-            run = turns = None
+            run = samplers = None
             _release(problem.device)
     for (name, way), samples in interleaved(timed, rounds, every).items():
         entries[name].setdefault("seconds", {})[way] = samples
-    timed = run = turns = None
+    timed = run = samplers = None
     _release(problem.device)
     sizes = asdict(problem) | {"dtype": str(problem.dtype)}
     shown = {"problem": title(problem), "sizes": sizes, "floor": floor(problem, measured)}
@@ -200,8 +200,8 @@ def _bytes(implementation, problem):
     return sum(x.nbytes for x in implementation.laid_out(implementation.arguments(*problem.inputs()[0])))
 
 
-def _turns(run):
-    """For each way what takes a sample of it."""
+def _samplers(run):
+    """Functions that take a sample, for each way."""
     ways = {"forward": (run.forward,), "backward": (run.backward, run.start), "both": (run.both,)}
     return {way: partial(sample, run.problem.device, *one) for way, one in ways.items()}
 
@@ -220,8 +220,8 @@ def judged(implementation: Implementation, problem: Problem) -> dict[str, object
     """
     run = Run(implementation, replace(problem, batch=1, length=min(problem.length, GATE)))
     answers = implementation.laid_out(run.both())
-    given, dY = run.problem.inputs()
-    leaves = [x.detach().double().requires_grad_() for x in implementation.arguments(*given)]
+    operands, dY = run.problem.inputs()
+    leaves = [x.detach().double().requires_grad_() for x in implementation.arguments(*operands)]
     Y = implementation.exact(*leaves)
     expected = [Y, *torch.autograd.grad(Y, leaves, dY.to(Y.dtype))]
     errors = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]

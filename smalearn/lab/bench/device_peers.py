@@ -26,7 +26,7 @@ OURS, LAYER = "ssd_triton", "mamba2_ssd, whole layer"
 
 
 def where(device: str) -> str:
-    """What runs our programs: "GPU", "Triton's interpreter" or "tile machine"."""
+    """Name of what runs our programs: "GPU", "Triton's interpreter" or "tile machine"."""
     if device == "cuda":
         return "GPU"
     return "Triton's interpreter" if launch.has_triton() and launch.interprets() else "tile machine"

@@ -1,4 +1,4 @@
-"""What follows from the samples of the benchmark `ssd --device`: floor, speedups, targets and table."""
+"""Results from the samples of the benchmark `ssd --device`: floor, speedups, targets and table."""
 
 from collections.abc import Iterator, Mapping
 
@@ -57,11 +57,11 @@ def floor(problem: Problem, rates: Mapping[str, float]) -> dict[str, float]:
 
 
 def speedups(entries: Mapping[str, Mapping]) -> dict[str, dict[str, float]]:
-    """For each peer that was timed, and each way, its median over that of ours; a whole layer's over that of ours."""
+    """Median of each timed peer over that of ours, for each way; a whole layer's over that of our whole layer."""
     middle = {name: medians(entry["seconds"]) for name, entry in entries.items() if "seconds" in entry}
     ours, layer = middle.pop(OURS, None), middle.pop(LAYER, None)
-    pairs = [(name, one, layer if name.endswith("whole layer") else ours) for name, one in middle.items()]
-    return {name: {way: one[way] / mine[way] for way in WAYS} for name, one, mine in pairs if mine}
+    pairs = [(name, peer, layer if name.endswith("whole layer") else ours) for name, peer in middle.items()]
+    return {name: {way: peer[way] / base[way] for way in WAYS} for name, peer, base in pairs if base}
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
@@ -73,10 +73,10 @@ def targets(result: Mapping) -> list[dict[str, object]]:
         rows.append(at_least(f"{problem}, {way}: times as fast as mamba_ssm", least, measured))
     for problem in LARGE:
         part = parts.get(problem, {"contestants": {}})
-        mine, mamba = (part["contestants"].get(name, {}) for name in (OURS, MAMBA))
-        share = part["floor"]["forward"] / medians(mine["seconds"])["forward"] if "seconds" in mine else None
+        ours, mamba = (part["contestants"].get(name, {}) for name in (OURS, MAMBA))
+        share = part["floor"]["forward"] / medians(ours["seconds"])["forward"] if "seconds" in ours else None
         rows.append(at_least(f"{problem}, forward: fraction of the floor", 0.4, share))
-        share = mine["peak"] / mamba["peak"] if mine.get("peak") and mamba.get("peak") else None
+        share = ours["peak"] / mamba["peak"] if ours.get("peak") and mamba.get("peak") else None
         rows.append(at_most(f"{problem}: peak memory over that of mamba_ssm", 0.5, share))
     for part in result["decode"]:
         times = medians({name: one["seconds"] for name, one in part["contestants"].items() if "seconds" in one})
@@ -87,7 +87,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     if result["note"]:
         yield result["note"], []
     rates = result["rates"]

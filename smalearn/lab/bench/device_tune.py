@@ -28,7 +28,7 @@ def candidates(problem: Problem) -> Iterator[list[Config]]:
 def tune(
     problems: Sequence[Problem], form: Callable, sample: Callable[[Callable], float], rounds: int
 ) -> list[dict[str, object]]:
-    """For each P, N and dtype the best configurations at the first problem that has them; `TABLE` keeps them.
+    """Find the best configurations for each P, N and dtype, at the first problem that has them; `TABLE` keeps them.
 
     For each chunk length the forward chooses the configuration of the scan, then both together that of the chunks.
     What does not compile, or gives another answer, is left out.
@@ -88,7 +88,7 @@ class _Clock:
 
 
 def _tuned(key, problem, clock):
-    """What `tune` returns for one problem; the best is in `TABLE` then."""
+    """Result of `tune` for one problem; the best is in `TABLE` afterwards."""
     first = config(key[0], problem.head_dim, problem.state, problem.dtype)
     times = {first: clock.both(first)}
     for group in candidates(problem):

@@ -48,9 +48,9 @@ __all__ = [
 PATIENCE = 120.0  # seconds for all samples of one implementation at one problem, if three samples take no longer
 
 
-def operands(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def operands(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The problem's operands as they are."""
-    return given
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Implementation:
     most: int = 2**40
 
     def takes(self, problem: Problem) -> bool:
-        """Whether it can solve a problem."""
+        """Tell whether it can solve a problem."""
         largest = problem.batch * problem.length * problem.heads * max(problem.head_dim, problem.state)
         fits = problem.length <= self.longest and largest < self.most
         known = self.decay is None or self.decay == (problem.decay is not None)
@@ -119,9 +119,9 @@ class Run:
         return itertools.cycle([self._inputs(problem) for problem in problems])
 
     def _inputs(self, problem):
-        given, dY = problem.inputs()
-        *own, dY = self.implementation.laid_out([*self.implementation.arguments(*given), dY])
-        return [x if x is None else x.detach().requires_grad_() for x in own], dY
+        tensors, dY = problem.inputs()
+        *arguments, dY = self.implementation.laid_out([*self.implementation.arguments(*tensors), dY])
+        return [x if x is None else x.detach().requires_grad_() for x in arguments], dY
 
     def forward(self) -> torch.Tensor:
         """Y alone."""
@@ -143,7 +143,7 @@ class Run:
         return [started[0].detach(), *self.backward(started)]
 
     def once(self) -> object:
-        """What is timed: both, or the forward."""
+        """One timed run: both, or the forward."""
         return self.both() if self.problem.backward else self.forward()
 
     def answers(self) -> list:
@@ -152,9 +152,9 @@ class Run:
             if not self.problem.backward:
                 return [self.implementation.laid_out([self.forward()])[0].numpy()]
             Y, *grads = self.both()
-        given = [x if x is None else x.requires_grad_() for x in self.problem.inputs()[0]]
-        own = self.implementation.laid_out(self.implementation.arguments(*given))
-        present = ([x for x in some if x is not None] for some in (own, given))
+        leaves = [x if x is None else x.requires_grad_() for x in self.problem.inputs()[0]]
+        arguments = self.implementation.laid_out(self.implementation.arguments(*leaves))
+        present = ([x for x in some if x is not None] for some in (arguments, leaves))
         answers = [*self.implementation.laid_out([Y]), *torch.autograd.grad(*present, grads)]
         return [x.detach().numpy() for x in answers]
 
@@ -173,20 +173,20 @@ _Process.register("Run", Run, exposed=("answers", "seconds"))
 
 @contextlib.contextmanager
 def processes(names: Sequence[str]) -> Iterator[dict[str, Callable]]:
-    """For each name the class `Run` in a process of its own."""
+    """The class `Run` in a process of its own for each name."""
     with contextlib.ExitStack() as stack:
         context = multiprocessing.get_context("spawn")
         yield {name: stack.enter_context(_Process(ctx=context)).Run for name in names}
 
 
 def alone(function: Callable, *arguments: object) -> object:
-    """What a module's function returns in a fresh process."""
+    """Call a module's function in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
         return fresh.submit(function, *arguments).result()
 
 
 def every_kth(taken: float, rounds: int, patience: float = PATIENCE) -> int:
-    """A run that takes so many seconds is timed in every k-th round; three samples at least."""
+    """The k for which a run of so many seconds is timed in every k-th round only; three samples at least."""
     return min(1 + int(rounds * taken / patience), 1 + rounds // 3)
 
 
@@ -204,7 +204,7 @@ def measure(
     Returns:
         For each name either `{"absent": why}`, or its `error` and `tolerated`, and, where it is, its `seconds`.
     """
-    expected, entries, turns, every = problem.oracle(), {}, {}, {}
+    expected, entries, samplers, every = problem.oracle(), {}, {}, {}
     for name, implementation in ((one.name, one) for one in implementations if one.takes(problem)):
         run = start[name](implementation, problem)
         try:
@@ -215,14 +215,14 @@ def measure(
         error, passed = judge([torch.from_numpy(x) for x in answers], expected)
         entries[name] = {"error": error, "tolerated": passed}
         if passed:
-            turns[name], every[name] = run.seconds, every_kth(run.seconds(), rounds)
-    for name, samples in interleaved(turns, rounds, every).items():
+            samplers[name], every[name] = run.seconds, every_kth(run.seconds(), rounds)
+    for name, samples in interleaved(samplers, rounds, every).items():
         entries[name]["seconds"] = samples
     return entries
 
 
 def compare(problems: Sequence[Problem], implementations: Sequence[Implementation], rounds: int) -> list[dict]:
-    """Measure every problem.
+    """Measure all implementations at every problem.
 
     Returns:
         For each its `problem`, `sizes`, `contestants` (see `measure`), and `speedups`: for each of ours and each peer,
@@ -254,14 +254,14 @@ def growth(implementation: Implementation, problems: Sequence[Problem], rounds: 
     Returns:
         `lengths`; `seconds` of both for each; and the exponents p: of time ∝ T^p for both, and of time ∝ clone^p.
     """
-    turns, lengths = {}, [problem.length for problem in problems]
+    samplers, lengths = {}, [problem.length for problem in problems]
     for problem in problems:
         run, copied = Run(implementation, replace(problem, backward=False)), problem.inputs()[1].clone
-        turns[implementation.name, problem.length] = lambda run=run: seconds(run.once)
-        turns["clone", problem.length] = lambda copied=copied: seconds(copied)
+        samplers[implementation.name, problem.length] = lambda run=run: seconds(run.once)
+        samplers["clone", problem.length] = lambda copied=copied: seconds(copied)
     with one_thread():
-        interleaved(turns, 1)  # the first call takes longer
-        samples = interleaved(turns, rounds)
+        interleaved(samplers, 1)  # the first call takes longer
+        samples = interleaved(samplers, rounds)
     times = {name: [samples[name, length] for length in lengths] for name in (implementation.name, "clone")}
     ours, clone = (list(map(statistics.median, one)) for one in times.values())
     exponents = {
@@ -304,7 +304,7 @@ def memory_of(implementation: Implementation, problem: Problem) -> dict[str, int
 
 
 def memory_section(part: Mapping) -> tuple[str, list[Sequence[str]]]:
-    """What each implementation saves, and its peak, in MiB and in units of X."""
+    """Bytes that each implementation saves, and its peak, in MiB and in units of X."""
     unit, rows = part["unit"], []
     for name, sizes in part["bytes"].items():
         saved, peak = ("unknown" if x is None else f"{x / 2**20:.1f} MiB ({x / unit:.1f})" for x in sizes.values())

@@ -62,7 +62,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     for part in result["contests"]:
         yield part["problem"], comparison_rows(part)
     yield growth_line(result["growth"]), []

@@ -34,7 +34,7 @@ FAMILIES: dict[str, Callable[[int], Mask]] = {
     "Toeplitz": _toeplitz,
     "Fourier": FourierMask,
 }
-"""Each mask for a given length, with parameters in float32."""
+"""Masks of each family for a length, with parameters in float32."""
 
 FASTER = {"causal": 20, "decay": 20, "1-semiseparable": 10, "Toeplitz": 5, "Fourier": 5}
 EXPONENT = {"causal": 1.1, "decay": 1.1, "1-semiseparable": 1.1, "Toeplitz": 1.25, "Fourier": 1.25}
@@ -98,14 +98,14 @@ def growth(build: Callable[[int], Mask], lengths: Sequence[int], columns: int, r
         `lengths`; `sweeps`, for each of three the `seconds` of `structured` and `clone` at each length and the
         `exponent` p of time ∝ clone^p; and `exponent`, their median.
     """
-    turns, sweeps = {}, []
+    samplers, sweeps = {}, []
     for length in lengths:
         mask = build(length)
         x = operand(mask, columns)
-        turns["structured", length] = partial(warm_seconds, partial(mask.matmul, x))
-        turns["clone", length] = partial(warm_seconds, x.clone)
+        samplers["structured", length] = partial(warm_seconds, partial(mask.matmul, x))
+        samplers["clone", length] = partial(warm_seconds, x.clone)
     for _ in range(3):
-        samples = interleaved(turns, max(1, rounds // 3))
+        samples = interleaved(samplers, max(1, rounds // 3))
         times = {name: [samples[name, length] for length in lengths] for name in ("structured", "clone")}
         structured, clone = (list(map(statistics.median, one)) for one in times.values())
         sweeps.append({"seconds": times, "exponent": slope(clone, structured)})
@@ -131,7 +131,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     rows = []
     for name, part in result["contests"].items():
         sizes = f"T = {part['length']}, {part['columns']} columns"

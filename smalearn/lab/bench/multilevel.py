@@ -69,7 +69,7 @@ def form(name: str, length: int) -> Form:
 
 
 def level_loop(Q, K, V, ranks, block_lens):
-    """As published: batched products for the blocks of a level, (T, T) scores for every level, and then a softmax."""
+    """Attention as published: batched products for the blocks of a level, (T, T) scores for every level, a softmax."""
     S = batched_scores(Q, K, ranks, block_lens)
     future = torch.ones(S.shape[-2:], dtype=torch.bool).triu(1)
     return S.masked_fill(future, -math.inf).softmax(-1) @ V
@@ -119,14 +119,14 @@ def compare(length: int, heads: int, backward: bool, rounds: int) -> dict[str, o
         medians.
     """
     *operands, dY = inputs = _inputs(length, heads)
-    result, turns = {"length": length, "backward": backward, "errors": {}}, {}
+    result, samplers = {"length": length, "backward": backward, "errors": {}}, {}
     for name in (STANDARD, *ALLOCATIONS, *[LOOP] * (length in LOOPS)):
         run = _run(form(name, length), operands, dY if backward else None)
         expected = oracle(*(x[:, :1] for x in inputs), *_levels(name, length))[: 4 if backward else 1]
         result["errors"][name], passed = judge([x[:, :1] for x in run()], expected)
         if passed:
-            turns[name] = partial(seconds, run)
-    times = result["seconds"] = interleaved(turns, rounds, {LOOP: max(1, length // 1024)})
+            samplers[name] = partial(seconds, run)
+    times = result["seconds"] = interleaved(samplers, rounds, {LOOP: max(1, length // 1024)})
     result["ratios"] = {
         name: [least(samples) / least(times[STANDARD]) for least in (min, statistics.median)]
         for name, samples in times.items()
@@ -181,8 +181,8 @@ def decode(context: int, heads: int, rounds: int) -> dict[str, object]:
     result["error"], result["tolerated"] = judge([next(step) for step in steps.values()], expected)
     if not result["tolerated"]:
         return result
-    turns = {name: partial(seconds, partial(next, step)) for name, step in steps.items()}
-    times = result["seconds"] = interleaved(turns, rounds - 1)
+    samplers = {name: partial(seconds, partial(next, step)) for name, step in steps.items()}
+    times = result["seconds"] = interleaved(samplers, rounds - 1)
     return result | {"ratio": min(times[EQUAL]) / min(times[STANDARD])}
 
 
@@ -194,7 +194,7 @@ def steps_with_cache(cache: KeyCache, Q: torch.Tensor, K: torch.Tensor, V: torch
 
 
 def steps_with_all(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, start: int) -> Iterator:
-    """The same steps with all keys at hand, where nothing needs to be stored."""
+    """Decode the same tokens with all keys at hand, where nothing needs to be stored."""
     for position in range(start, Q.shape[-2]):
         past = (x[..., : position + 1, :] for x in (K, V))
         yield F.scaled_dot_product_attention(Q[..., position : position + 1, :], *past, scale=1.0)
@@ -221,7 +221,7 @@ def _inputs(length, heads):
 
 
 def _run(attention, operands, dY):
-    """What is timed: Y alone, or with the gradients of the operands for dY."""
+    """The timed run: Y alone, or with the gradients of the operands for dY."""
 
     def forward():
         with torch.no_grad():
@@ -258,7 +258,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     for part in result["contests"]:
         yield f"T = {part['length']}, {_way(part)}, {result['heads']} heads", _comparison_rows(part)
     for part in result["memory"]:
@@ -295,5 +295,5 @@ def _mebibytes(size):
 
 
 def _way(part):
-    """What is measured."""
+    """Name of what is timed."""
     return "forward + backward" if part["backward"] else "forward"

@@ -93,8 +93,8 @@ def textbook_ssd(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch
     sums = log_a.cumsum(-1)
     scores = torch.einsum("bclhn,bcshn->bhcls", C, B) * _segment_sums(log_a).exp()
     inside = torch.einsum("bhcls,bcshp->bclhp", scores, X)
-    kept = (sums[..., -1:] - sums).exp().permute(0, 2, 3, 1)[..., None]
-    updates = torch.einsum("bclhn,bclhp->bchpn", B * kept, X)
+    remaining = (sums[..., -1:] - sums).exp().permute(0, 2, 3, 1)[..., None]
+    updates = torch.einsum("bclhn,bclhp->bchpn", B * remaining, X)
     across = _segment_sums(torch.nn.functional.pad(sums[..., -1], (1, 0))).exp()[..., :-1, 1:]
     states = torch.einsum("bhzc,bchpn->bzhpn", across, updates)
     past = torch.einsum("bclhn,bchpn->bclhp", C, states) * sums.exp().permute(0, 2, 3, 1)[..., None]
@@ -133,7 +133,7 @@ def _fla(module):
 
 
 def _transformers():
-    """It multiplies X and A by dt: dt = 1, and log_a for A, leave one needless product of each."""
+    """Chunked; it multiplies X and A by dt: dt = 1, and log_a for A, leave one needless product of each."""
     importlib.import_module("transformers").logging.set_verbosity_error()  # it advises a kernel for GPUs
     run = importlib.import_module("transformers.models.mamba2.modeling_mamba2").mamba2_chunk_scan
     return lambda X, log_a, B, C: run(X, torch.ones_like(log_a), log_a, B, C, chunk_size=CHUNK_LEN)
@@ -166,7 +166,7 @@ BACKWARDS = (
     _CHUNKED,
     _ours("linear_attention_recurrent", linear_attention_recurrent),
 )
-"""Those whose memory is compared: two that recompute, and two that autograd differentiates."""
+"""Implementations whose memory is compared: two that recompute, and two that autograd differentiates."""
 
 _EVERY_HEAD = {"arguments": every_head, "time_first": True}
 

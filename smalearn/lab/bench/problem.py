@@ -1,4 +1,4 @@
-"""What a benchmark asks for: seeded inputs, the right answer, and how far from it an answer may be."""
+"""Problems of the benchmarks: seeded inputs, the right answer, and how far from it an answer may be."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Problem:
         head_dim: P.
         state: N.
         decay: a name of `DECAYS`, or None for no decay.
-        backward: whether the gradients are asked for, too.
+        backward: whether the gradients are part of the answer.
         shared: whether all heads have the same B and C.
         views: whether operands are views of tensors (batch, T, heads, ...), as projections give them.
         batch: sequences.
@@ -79,8 +79,8 @@ class Problem:
 
         X, dY, B, C = (drawn(*sizes) for sizes in 2 * [(self.heads, self.head_dim)] + 2 * [maps])
         log_a = DECAYS[self.decay](drawn(self.heads, dtype=torch.float32)) if self.decay else None
-        turned = [x if x is None else x.transpose(1, 2) for x in (X, log_a, B, C.mul_(self.state**-0.5), dY)]
-        *operands, dY = turned if self.views else [x if x is None else x.contiguous() for x in turned]
+        heads_first = [x if x is None else x.transpose(1, 2) for x in (X, log_a, B, C.mul_(self.state**-0.5), dY)]
+        *operands, dY = heads_first if self.views else [x if x is None else x.contiguous() for x in heads_first]
         return operands, dY
 
     def oracle(self) -> list[torch.Tensor]:

@@ -64,7 +64,7 @@ def milliseconds(samples: Sequence[float], of: Callable = statistics.median) -> 
 
 
 def outcome(entry: Mapping) -> str:
-    """Why an implementation has no times."""
+    """Reason why an implementation has no times."""
     return f"absent: {entry['absent']}" if "absent" in entry else f"not reported: error {entry['error']:.0e}"
 
 

@@ -97,8 +97,8 @@ def accuracy(problem: Problem, implementations: Sequence[Implementation]) -> dic
                     answers = map(torch.from_numpy, start[one.name](one, decayed).answers())
                 except ImportError:
                     continue
-                found = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
-                finite = [error if math.isfinite(error) else None for error in found]
+                distances = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
+                finite = [error if math.isfinite(error) else None for error in distances]
                 errors[decay][one.name] = dict(zip(PARTS, finite, strict=True))
     return {"length": problem.length, "errors": errors}
 
@@ -135,8 +135,9 @@ def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
     x, z, B, C, H = random_tensors(shapes, dtype=torch.float32)
     inputs = x, DECAYS["gate"](z), B, C
     expected = _einsum_step(*(one.double() for one in (*inputs, H)))
-    mine, theirs = H.clone(), _einsum_step(*inputs, H)
-    error, passed = judge([ssd_step_(*inputs, mine), mine, *theirs], [*expected, *expected])
+    overwritten = H.clone()
+    y = ssd_step_(*inputs, overwritten)
+    error, passed = judge([y, overwritten, *_einsum_step(*inputs, H)], [*expected, *expected])
     result = {"batch": batch, "error": error, "tolerated": passed}
     if not passed:
         return result
@@ -148,7 +149,7 @@ def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
 
     def steps_in_place():
         for _ in range(20):
-            ssd_step_(*inputs, mine)
+            ssd_step_(*inputs, overwritten)
 
     return result | _pair({"ssd_step_": steps_in_place, "einsum": einsum_steps}, rounds)
 
@@ -178,10 +179,10 @@ def _pair(runs, rounds):
 
 def _timed(runs, rounds):
     """Samples of each run, interleaved, in this process; the first of each does not count."""
-    turns = {name: partial(seconds, run) for name, run in runs.items()}
+    samplers = {name: partial(seconds, run) for name, run in runs.items()}
     with one_thread():
-        interleaved(turns, 1)
-        return interleaved(turns, rounds)
+        interleaved(samplers, 1)
+        return interleaved(samplers, rounds)
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
@@ -208,7 +209,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     for part in result["contests"]:
         yield part["problem"], comparison_rows(part)
     part = result["accuracy"]
@@ -222,8 +223,8 @@ def sections(result: Mapping) -> Iterator[tuple[str, list]]:
 def _accuracy_rows(errors):
     """One row for each decay and implementation."""
     yield "", "", *PARTS
-    for decay, found in errors.items():
-        for name, parts in found.items():
+    for decay, by_name in errors.items():
+        for name, parts in by_name.items():
             yield decay, name, *("NaN" if error is None else f"{error:.1e}" for error in parts.values())
 
 

@@ -1,4 +1,4 @@
-"""How times and memory are taken: seconds of a processor, interleaved rounds, and what the machine was."""
+"""Clocks and meters: seconds of a processor, interleaved rounds, bytes, and what the machine was."""
 
 import contextlib
 import ctypes
@@ -35,21 +35,21 @@ def warm_seconds(run: Callable[[], object]) -> float:
 
 
 def interleaved(
-    turns: Mapping[str, Callable[[], float]], rounds: int, every: Mapping[str, int] | None = None
+    samplers: Mapping[str, Callable[[], float]], rounds: int, every: Mapping[str, int] | None = None
 ) -> dict[str, list[float]]:
     """Samples in rounds, each measuring everything once in a new order: what slows the machine slows all alike.
 
     Args:
-        turns: name -> function that returns a sample.
+        samplers: name -> function that returns a sample.
         rounds: how many.
         every: name -> k, to be measured in each k-th round only.
     """
-    order, draw, samples = list(turns), random.Random(0), {name: [] for name in turns}
+    order, draw, samples = list(samplers), random.Random(0), {name: [] for name in samplers}
     for number in range(rounds):
         draw.shuffle(order)
         for name in order:
             if number % (every or {}).get(name, 1) == 0:
-                samples[name].append(turns[name]())
+                samples[name].append(samplers[name]())
     return samples
 
 
@@ -104,7 +104,7 @@ def one_thread():
 
 
 def machine() -> dict[str, object]:
-    """Everything that a time depends on, and how busy the machine is; None where the system does not report it."""
+    """Facts that a time depends on, and how busy the machine is; None where the system does not report one."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

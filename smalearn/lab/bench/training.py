@@ -34,7 +34,7 @@ def _gate(X, log_a, B):
 
 
 def _scan(X, log_a, B, C):
-    """Every channel is a head of P = 1, and goes by the associative scan."""
+    """Y by the associative scan, every channel being a head of P = 1."""
     A = _gate(X, log_a, B).exp().movedim(-2, -3)
     return ssm_scan(X.mT[..., None], A, B[..., None, :, :], C[..., None, :, :])[0][..., 0].mT
 
@@ -123,7 +123,7 @@ def growth(problem: Problem, states: Sequence[int], rounds: int) -> dict[str, ob
         `sizes` of the problem; `states`; for each route its `errors` against float64; and of those that are within
         tolerance at every N the `seconds`, for each N a list, and the `slopes`: p of time ∝ N^p, for every round.
     """
-    turns, errors, wrong = {}, {name: [] for name in ROUTES}, set()
+    samplers, errors, wrong = {}, {name: [] for name in ROUTES}, set()
     for one in (replace(problem, state=state, backward=True) for state in states):
         expected = one.oracle()
         for name, form in ROUTES.items():
@@ -131,8 +131,8 @@ def growth(problem: Problem, states: Sequence[int], rounds: int) -> dict[str, ob
             error, passed = judge(run.both(), expected)
             errors[name].append(error)
             wrong |= set() if passed else {name}
-            turns[name, one.state] = partial(warm_seconds, run.both)
-    samples = interleaved({key: turn for key, turn in turns.items() if key[0] not in wrong}, rounds)
+            samplers[name, one.state] = partial(warm_seconds, run.both)
+    samples = interleaved({key: sampler for key, sampler in samplers.items() if key[0] not in wrong}, rounds)
     times = {name: [samples[name, state] for state in states] for name in ROUTES if name not in wrong}
     slopes = {name: [slope(states, one) for one in zip(*by_state, strict=True)] for name, by_state in times.items()}
     sizes = {"length": problem.length, "heads": problem.heads, "head_dim": problem.head_dim}
@@ -150,7 +150,7 @@ def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
     """
     sequences, length = batch
     tokens = torch.randint(WORDS, (sequences, length + 1), generator=torch.Generator().manual_seed(0))
-    models, turns = {}, {}
+    models, samplers = {}, {}
     for name, build in MODELS.items():
         torch.manual_seed(0)
         model = SequenceModel(WORDS, [*build(dim), *build(dim)], length if name == "Transformer" else 0)
@@ -158,14 +158,14 @@ def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
         error, passed = judge(_answers(model, short), _answers(copy.deepcopy(model).double(), short, decode=True))
         models[name] = {"parameters": _parameters(model.blocks), "error": error, "tolerated": passed}
         if passed:
-            turns[name] = partial(warm_seconds, _step(model, tokens))
-    for name, samples in interleaved(turns, rounds).items():
+            samplers[name] = partial(warm_seconds, _step(model, tokens))
+    for name, samples in interleaved(samplers, rounds).items():
         models[name]["seconds"] = samples
     return {"dim": dim, "texts": sequences, "length": length, "models": models}
 
 
 def _parameters(part):
-    """How many numbers a part of a model learns."""
+    """Number of parameters of a part of a model."""
     return sum(parameter.numel() for parameter in part.parameters())
 
 
@@ -208,7 +208,7 @@ def quartiles(samples: Sequence[float]) -> list[float]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`: medians, and the middle half of the samples in brackets."""
+    """Titles and rows for `render`: medians, and the middle half of the samples in brackets."""
     part, models = result["growth"], result["steps"]
     sizes, rows = part["sizes"], [("N", *map(str, part["states"]))]
     for name, errors in part["errors"].items():

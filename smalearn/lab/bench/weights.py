@@ -33,7 +33,7 @@ def _levels(dim: int) -> MultiLevelLowRank:
 
 
 FAMILIES: dict[str, Callable[[int], Weight]] = {"BTT": _btt, "MLR": _levels}
-"""The weights for a given dimension, in float32."""
+"""Weights of each family for a dimension, in float32."""
 
 
 def _btt_einsum(weight: BlockTensorTrain) -> Product:
@@ -138,12 +138,12 @@ def compare(name: str, dim: int, batch: int, rounds: int) -> dict[str, object]:
         if passed:
             runs[key] = run
     with torch.no_grad():
-        turns = {key: partial(warm_seconds, partial(run, x)) for key, run in runs.items()}
-        result["seconds"] = interleaved(turns, rounds)
+        samplers = {key: partial(warm_seconds, partial(run, x)) for key, run in runs.items()}
+        result["seconds"] = interleaved(samplers, rounds)
     layers = {key: dense if key == "dense" else weight for key in runs if key != COLA}
     steps = {key: partial(gradients, runs[key], layer, x) for key, layer in layers.items()}
-    turns = {key: partial(warm_seconds, step) for key, step in steps.items()}
-    result["seconds_trained"] = interleaved(turns, rounds)
+    samplers = {key: partial(warm_seconds, step) for key, step in steps.items()}
+    result["seconds_trained"] = interleaved(samplers, rounds)
     return result | _ratios(result)
 
 
@@ -172,7 +172,7 @@ def targets(result: Mapping) -> list[dict[str, object]]:
 
 
 def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """For `render`."""
+    """Titles and rows for `render`."""
     for part in result["contests"]:
         rows = []
         for key, error in part["errors"].items():

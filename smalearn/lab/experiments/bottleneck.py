@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 
@@ -24,11 +25,11 @@ __all__ = ["FULL", "SMOKE", "Timing", "clock", "clock_transformers", "jobs", "ma
 
 @dataclass(frozen=True)
 class Timing:
-    """What is timed.
+    """Timed models.
 
     Args:
         setting: models of one layer, or Transformers of one width.
-        rounds: of the measurement; in each, every model has its turn.
+        rounds: of the measurement; in each, every model is timed once.
     """
 
     setting: Setting | icl_regression.Setting
@@ -123,7 +124,7 @@ def clock(setting: Mapping[str, object], rounds: int) -> dict[str, object]:
 
     Args:
         setting: the fields of a `Setting`.
-        rounds: in each, every model has its turn of 20 steps.
+        rounds: in each, every model is timed for 20 steps.
 
     Returns:
         `milliseconds`: for each model those of a step, round by round, of the processor where the system tells them.
@@ -137,7 +138,7 @@ def clock_transformers(setting: Mapping[str, object], rounds: int) -> dict[str, 
 
     Args:
         setting: the fields of an `icl_regression.Setting` with one width.
-        rounds: in each, every model has its turn of 2 steps.
+        rounds: in each, every model is timed for 2 steps.
 
     Returns:
         As `clock`.
@@ -159,23 +160,24 @@ def clock_transformers(setting: Mapping[str, object], rounds: int) -> dict[str, 
     return _timed({title(*m): steps(icl_regression.build(m, width, setting)) for m in setting.models}, rounds, 2)
 
 
-def _timed(going, rounds, steps):
-    """`milliseconds` of a step of each, from generators that make one."""
+def _timed(trainings, rounds, steps):
+    """`milliseconds` of a step of each training, a generator that does one step at a time."""
 
-    def turn(one):
+    def sample(training):
         began = CLOCK()
         for _ in range(steps):
-            next(one)
+            next(training)
         return (CLOCK() - began) / steps
 
-    for one in going.values():
-        turn(one)  # the first is slower
-    taken = interleaved({name: lambda one=one: turn(one) for name, one in going.items()}, rounds)
-    return {"milliseconds": {name: [round(1e3 * t, 4) for t in samples] for name, samples in taken.items()}}
+    samplers = {name: partial(sample, training) for name, training in trainings.items()}
+    for sampler in samplers.values():
+        sampler()  # the first is slower
+    times = interleaved(samplers, rounds)
+    return {"milliseconds": {name: [round(1e3 * t, 4) for t in samples] for name, samples in times.items()}}
 
 
 def ratios(milliseconds: Mapping[str, Sequence[float]], model: str, than: str) -> list[float]:
-    """How many times as long a model's step takes as another's, round by round: what slows a round slows both.
+    """Time of a model's step over that of another's, round by round: what slows a round slows both.
 
     Args:
         milliseconds: as `clock` returns them.
@@ -185,14 +187,14 @@ def ratios(milliseconds: Mapping[str, Sequence[float]], model: str, than: str) -
     Returns:
         As many ratios as there were rounds.
     """
-    return [mine / theirs for mine, theirs in zip(milliseconds[model], milliseconds[than], strict=True)]
+    return [time / other for time, other in zip(milliseconds[model], milliseconds[than], strict=True)]
 
 
 WORK = {"run": run, "clock": clock, "clock transformers": clock_transformers}
 
 
 def work(kind: str, **job: object) -> dict[str, object]:
-    """One job: the function of `WORK` with that name."""
+    """Do one job by the function of `WORK` with that name."""
     return WORK[kind](**job)
 
 

@@ -232,13 +232,13 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
         seed: of the weights and the excerpts; the validation is the same for all.
 
     Returns:
-        `mixer`, `lr`, `positions`, `dim`, `scheme`, `seed`; `parameters`; of one text of `length` tokens the
+        `mixer`, `lr`, `positions`, `dim`, `scheme`, `seed`; `parameters`; of one sequence of `length` tokens the
         `score_macs`, `value_macs`, `key_bytes` and `cache_bytes` of all layers; `losses`, means of ten steps;
         `test_losses` by step in nats a character, and the last as `loss`; `seconds`.
 
     Raises:
         ValueError: the text or the device is not there, or a part of the setting is unknown.
-        KeyboardInterrupt: it was interrupted; there is no result.
+        KeyboardInterrupt: the run was interrupted and returns nothing.
     """
     setting = Setting(**setting)
     if setting.device == "cuda" and not torch.cuda.is_available():
@@ -273,9 +273,9 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
 
 @torch.no_grad()
 def _costs(model, setting):
-    """Multiply-adds of one text, and bytes that decoding keeps of it, counted from the tensors of the caches."""
-    text = torch.zeros(1, setting.length, dtype=torch.long, device=setting.device)
-    _, cache = model.prefill(text, model.start(1))
+    """Multiply-adds of one sequence, and bytes that decoding keeps of it, counted from the tensors of the caches."""
+    tokens = torch.zeros(1, setting.length, dtype=torch.long, device=setting.device)
+    _, cache = model.prefill(tokens, model.start(1))
     macs = [_macs(block.mixer, setting) for block in model.blocks]
     return {
         "score_macs": sum(scores for scores, _ in macs),

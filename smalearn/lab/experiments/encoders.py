@@ -17,7 +17,7 @@ __all__ = ["CrossAttention", "EncoderDecoder", "Forecaster", "LevelAttention", "
 
 
 def buckets(length: int, count: int, reach: int, causal: bool) -> torch.Tensor:
-    """Which of a few learned biases a pair of tokens has: near distances have one each, far ones share theirs.
+    """Bucket of every (query, key) pair: near distances have one learned bias each, far ones share theirs.
 
     With n buckets for the keys before (all of them if causal, else half) a distance a < n/2 has bucket a; farther ones
     n/2 + ⌊n/2 · log(a / (n/2)) / log(reach / (n/2))⌋, n - 1 at most. Keys after have the other half.
@@ -71,7 +71,7 @@ class LevelAttention(MultiLevelAttention):
         dim: D.
         heads: how many.
         ranks: as in `MultiLevelAttention`; one level is standard attention.
-        context: the longest text.
+        context: the longest sequence.
         causal: whether a token sees only itself and those before it.
         bias: shared with other layers, or None.
     """
@@ -156,7 +156,7 @@ class CrossAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Attention to itself, then to the encoder, then the MLP, each after a norm and beside a residual connection."""
+    """Attention to itself, then to the encoder, then the MLP, each after a norm and with a residual connection."""
 
     def __init__(self, mixer: LevelAttention, mlp: int):
         super().__init__()

@@ -164,7 +164,7 @@ def run(ranks: str, setting: Mapping[str, object], seed: int) -> dict[str, objec
 
     Raises:
         ValueError: the series is not there.
-        KeyboardInterrupt: it was interrupted; there is no result.
+        KeyboardInterrupt: the run was interrupted and returns nothing.
     """
     setting = Setting(**setting)
     series = load_series(setting.data)
@@ -214,8 +214,8 @@ def _batch(part, places, setting):
 @torch.no_grad()
 def _last_error(model, inputs, targets):
     """Mean absolute error of the last column."""
-    found = torch.cat([model(part) for part in inputs.split(32)])
-    return (found - targets)[..., -1].abs().mean().item()
+    predictions = torch.cat([model(part) for part in inputs.split(32)])
+    return (predictions - targets)[..., -1].abs().mean().item()
 
 
 def _macs(model, setting):
@@ -229,7 +229,7 @@ def _macs(model, setting):
 
 
 def changes(result: Mapping[str, Mapping], measure: str = "loss") -> dict[tuple[str, str], list[float]]:
-    """How much worse than the standard each split is, for every seed: negative is better.
+    """Relative change of each split's loss against the standard's, for every seed: negative is better.
 
     Args:
         result: what `run_jobs` gave.
@@ -242,17 +242,17 @@ def changes(result: Mapping[str, Mapping], measure: str = "loss") -> dict[tuple[
     for name, one in result["runs"].items():
         if measure in one:
             values.setdefault((name.partition(f", {one['ranks']},")[0], one["ranks"]), {})[one["seed"]] = one[measure]
-    found = {}
+    relative = {}
     for (title, ranks), errors in values.items():
         standard = values.get((title, result["settings"][title]["ranks"][0]), {})
         seeds = sorted(errors.keys() & standard.keys())
         if "|" in ranks and seeds:
-            found[title, ranks] = relative_change([errors[s] for s in seeds], [standard[s] for s in seeds])
-    return found
+            relative[title, ranks] = relative_change([errors[s] for s in seeds], [standard[s] for s in seeds])
+    return relative
 
 
 def slopes(result: Mapping[str, Mapping], measure: str = "error") -> dict[str, tuple[float, float]]:
-    """Does the advantage grow with the horizon? For each split the interval of the slope, relative change per hour.
+    """Interval of the slope, in relative change per hour, for each split: does the advantage grow with the horizon?
 
     Args:
         result: what `run_jobs` gave, of at least two horizons.
@@ -262,10 +262,10 @@ def slopes(result: Mapping[str, Mapping], measure: str = "error") -> dict[str, t
         By split, the ends of the 95 % interval; both below 0 says yes.
     """
     points: dict[str, list[tuple[int, float]]] = {}
-    for (title, ranks), found in changes(result, measure).items():
+    for (title, ranks), relative in changes(result, measure).items():
         setting = result["settings"][title]
         if not setting["bins"]:
-            points.setdefault(ranks, []).extend((setting["horizon"], change) for change in found)
+            points.setdefault(ranks, []).extend((setting["horizon"], change) for change in relative)
     fit = {ranks: tuple(zip(*pairs, strict=True)) for ranks, pairs in points.items() if len({x for x, _ in pairs}) > 1}
     return {ranks: slope_interval(*columns) for ranks, columns in fit.items()}
 

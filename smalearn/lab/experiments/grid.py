@@ -57,7 +57,7 @@ def model_lines(runs: Mapping[str, Mapping], line: Callable[[str, list[Mapping]]
 
 
 def each_seed(runs: Sequence[Mapping], measure: str, digits: int = 3) -> str:
-    """What was measured with each seed, for a table."""
+    """A measure of each seed, for a table."""
     return " ".join(f"{run[measure]:.{digits}f}" for run in runs)
 
 

@@ -79,7 +79,7 @@ SMOKE = {"d = 5": Setting(5, (16,), layers=1, steps=8, batch=4, warmup=2, every=
 
 
 class Regressor(nn.Module):
-    """A causal Transformer that reads a prompt of `regression_prompt` and says each value before it is told.
+    """A causal Transformer that reads a prompt of `regression_prompt` and predicts each value before it reads it.
 
     A linear layer makes tokens of inputs, learned positions are added, blocks follow, and a linear layer, zero at the
     start, makes a number of each token: all predictions are 0 then, and the expected loss is 1.
@@ -174,12 +174,12 @@ def scales(network: Regressor, setting: Setting) -> dict[str, float]:
 
 
 def task(setting: Setting, seed: int, device: str = "cpu"):
-    """From a step to its prompts and their values, by the curriculum.
+    """Prompts and their values for every step, by the curriculum.
 
     Args:
         setting: dim, batch and every.
         seed: of the draws.
-        device: where the batch is wanted.
+        device: where the batch goes.
 
     Returns:
         The function that `train` takes.
@@ -196,7 +196,7 @@ def task(setting: Setting, seed: int, device: str = "cpu"):
 def run(
     model: Model, width: int, setting: Mapping[str, object], seed: int, device: str, checkpoint: str
 ) -> dict[str, object]:
-    """Train one model, going on from its checkpoint if there is one, and test it.
+    """Train one model, continuing from its checkpoint if there is one, and test it.
 
     Args:
         model: family, heads and ranks.
@@ -266,7 +266,7 @@ def table(result: Mapping[str, Mapping]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command.
+    """Run the command.
 
     Args:
         argv: the arguments; those of the process where None.

@@ -23,7 +23,7 @@ def run_jobs(
     work: Callable[..., Mapping[str, object]],
     workers: int = 2,
 ) -> dict[str, object]:
-    """Do what is not yet in the file, each job on one thread, so that its numbers do not depend on the others.
+    """Run the jobs that are not yet in the file, each on one thread, so that its numbers do not depend on the others.
 
     Interrupted, it leaves the file with what was done; the same call does the rest.
 
@@ -36,20 +36,20 @@ def run_jobs(
         workers: processes at a time; 0 is this process.
 
     Returns:
-        What the file has: `command`, `machine`, `settings` and `runs`, by the names of the jobs and in their order.
+        The file's content: `command`, `machine`, `settings` and `runs`, by the names of the jobs and in their order.
 
     Raises:
-        ValueError: the file is of another command or other settings, or no JSON; or its folder does not exist.
+        ValueError: the file is of another command or other settings, or not JSON; or its folder does not exist.
     """
     path = Path(path)
     result = _begin(path, {"command": command, "machine": machine(), "settings": json.loads(json.dumps(settings))})
     left = {name: job for name, job in jobs.items() if name not in result["runs"]}
 
-    def keep(name, found):
-        runs = result["runs"] | {name: dict(found)}
+    def keep(name, record):
+        runs = result["runs"] | {name: dict(record)}
         result["runs"] = {name: runs[name] for name in jobs if name in runs}
-        text = json.dumps(result, indent=1) + "\n"
-        write_atomically(path, lambda file: file.write(text.encode()))
+        content = json.dumps(result, indent=1) + "\n"
+        write_atomically(path, lambda file: file.write(content.encode()))
         print(f"{len(result['runs'])}/{len(jobs)}  {name}", flush=True)
 
     if not workers:
@@ -69,7 +69,7 @@ def run_jobs(
 
 
 def _begin(path, header):
-    """What the file has, or the beginning of a new one."""
+    """Content of the file, or the beginning of a new one."""
     if not path.parent.is_dir():
         raise ValueError(f"run_jobs: there is no folder {path.parent} for the result")
     if not path.exists():
@@ -79,7 +79,7 @@ def _begin(path, header):
         same = all(held[key] == header[key] for key in ("command", "settings"))
         held["runs"] = dict(held["runs"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"run_jobs: {path} is no result ({type(error).__name__}); give another file") from error
+        raise ValueError(f"run_jobs: {path} is not a result ({type(error).__name__}); give another file") from error
     if not same:
         raise ValueError(f"run_jobs: {path} is of another command or other settings; give another file, or remove it")
     return held

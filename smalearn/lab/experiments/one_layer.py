@@ -1,4 +1,4 @@
-"""One layer of attention of which only the scoring is trained: what can be found with scores of this structure?
+"""One layer of attention of which only the scoring is trained: what can scores of this structure find?
 
 A query meets points. It is to find the nearest of them (`smalearn.data.nearest_neighbour`), or to continue a linear
 function of which they are examples (`smalearn.data.regression`). `bottleneck` trains many.
@@ -101,8 +101,8 @@ class OneLayer(nn.Module):
         Returns:
             (batch, N). The query passes through M_h, because it is one and the points are many.
         """
-        asked = apply_heads(query, list(self.weights)).transpose(0, 1)  # (batch, H, D)
-        logits = asked @ X.mT * self.log_scale.exp()[:, None]
+        queries = apply_heads(query, list(self.weights)).transpose(0, 1)  # (batch, H, D)
+        logits = queries @ X.mT * self.log_scale.exp()[:, None]
         return self.shares @ (logits.softmax(-1) if self.softmax else logits)
 
     def forward(self, query: torch.Tensor, X: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
@@ -184,6 +184,6 @@ def training(model: OneLayer, setting: Setting, seed: int) -> Iterator[int]:
         yield step + 1
 
 
-def squared_error(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """The mean over examples of ‖found - wanted‖², both (batch, P)."""
-    return (found - wanted).square().sum(-1).mean()
+def squared_error(predictions: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """The mean over examples of ‖predictions - answers‖², both (batch, P)."""
+    return (predictions - answers).square().sum(-1).mean()

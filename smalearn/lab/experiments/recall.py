@@ -3,7 +3,7 @@
     python -m smalearn.lab.experiments.recall -o assets/results/recall.json
 
 Every model has two blocks of the same dim and is trained by the same plan on the same batches. Softmax attention keeps
-all keys and values; the others have a state of channels·N entries, whatever the length of the text.
+all keys and values; the others have a state of channels·N entries, whatever the length of the sequence.
 """
 
 import sys
@@ -60,7 +60,7 @@ class Setting:
     Args:
         pairs: K, to remember.
         states: for each mixer the N to try; (0,) where there is none.
-        length: T of the text.
+        length: T of the sequence.
         vocabulary: V.
         steps: of training.
         seeds: how many runs of each model.
@@ -105,7 +105,7 @@ PARTS = {
         states={name: (4,) for name in MIXERS if name.startswith("Mamba")},
     )
 }
-"""Which part makes the difference at equal size of the state: Mamba and Mamba-2 with one part exchanged."""
+"""Mamba and Mamba-2 with one part exchanged, at equal size of the state: which part makes the difference?"""
 
 SMOKE = {
     "2 pairs": Setting(
@@ -139,12 +139,12 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
         seed: of the weights and the batches; the test is the same for all.
 
     Returns:
-        `mixer`, `state`, `pairs`, `seed`; `entries` of the cache after the text, of both blocks, and `parameters`;
+        `mixer`, `state`, `pairs`, `seed`; `entries` of the cache after the sequence, of both blocks, and `parameters`;
         `losses`, means over tenths of the time between two tests; `accuracies` by step, and the last `accuracy`;
         `seconds`.
 
     Raises:
-        KeyboardInterrupt: it was interrupted; there is no result.
+        KeyboardInterrupt: the run was interrupted and returns nothing.
     """
     setting = Setting(**setting)
     shape = setting.length, setting.pairs, setting.vocabulary
@@ -167,9 +167,9 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
 
 
 @torch.no_grad()
-def _entries(model, text):
-    """Numbers that the model keeps of a text, conv states aside."""
-    _, cache = model.prefill(text, model.start(1))
+def _entries(model, tokens):
+    """Numbers that the model keeps of a sequence, conv states aside."""
+    _, cache = model.prefill(tokens, model.start(1))
     parts = (part.state if isinstance(part, RecurrentCache) else part for part in cache.blocks)
     return sum(part.nbytes for part in parts) // 4
 

@@ -1,10 +1,10 @@
-"""One text, several machines: Mamba-2 in training, its sequence split between the ranks of a process group.
+"""One sequence, several machines: Mamba-2 in training, each sequence split between the ranks of a process group.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 -m smalearn.lab.experiments.split_sequence
 
-Every rank holds the same model and a slice of every text. Two things cross a border between slices: the last tokens,
-for the convolution, and the state. Both are found by `smalearn.fast.distributed`; all else in the model treats every
-token for itself. The task is recall, whose questions lie in other slices than the answers. By itself, without
+Every rank holds the same model and a slice of every sequence. Two things cross a border between slices: the last
+tokens, for the convolution, and the state. Both come from `smalearn.fast.distributed`; all other parts of the model
+treat every token by itself. The task is recall, whose questions lie in other slices than the answers. Without
 `torch.distributed.run`, the command trains the same model in one process, with the same losses.
 """
 
@@ -28,7 +28,7 @@ from smalearn.train import Plan
 __all__ = ["FULL", "SMOKE", "TIMEOUT", "Setting", "SplitMamba2", "build", "main", "own", "share_of_loss", "training"]
 
 TIMEOUT = timedelta(seconds=60)
-"""How long a rank waits for the others before it gives up."""
+"""Time after which a rank that waits for the others gives up."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Setting:
 
     Args:
         pairs: K, to remember.
-        length: T of the text, of all slices together.
+        length: T of the sequence, of all slices together.
         vocabulary: V.
         dim: D.
         state: N.
@@ -63,13 +63,13 @@ SMOKE = Setting(pairs=2, length=10, vocabulary=8, dim=8, state=2, steps=3, batch
 
 
 class SplitMamba2(Mamba2):
-    """`Mamba2` for a slice of a text, the other slices being on the other ranks; for training.
+    """`Mamba2` in training, for a slice of a sequence whose other slices are on the other ranks.
 
     Its parameters are those of `Mamba2`, which decodes with them.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs (..., T, D) for this rank's slice x (..., T, D) of a text.
+        """Outputs (..., T, D) for this rank's slice x (..., T, D) of a sequence.
 
         Raises:
             ShapeError: x does not fit the block.
@@ -100,11 +100,11 @@ def own(x: torch.Tensor) -> torch.Tensor:
 
 
 def share_of_loss(model: SequenceModel, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """What this rank's slice adds to the mean loss over all questions of the texts.
+    """Share of this rank's slice in the mean loss over all questions of the sequences.
 
     Args:
         model: of a slice.
-        tokens: (batch, T), whole texts.
+        tokens: (batch, T), whole sequences.
         targets: (batch, T), `IGNORE` where nothing is asked.
 
     Returns:
@@ -151,7 +151,7 @@ def _add_up(loss, parameters):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; rank 0 speaks for all.
+    """Run the command; rank 0 prints for all.
 
     Args:
         argv: the arguments; those of the process where None.
@@ -176,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(setting):
-    """Train, and say how it goes."""
+    """Train, and print the traffic and the losses."""
     ranks, model = dist.get_world_size(), build(setting)
     say = print if dist.get_rank() == 0 else lambda *_: None
     block = model.blocks[0].mixer

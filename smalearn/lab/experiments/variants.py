@@ -13,7 +13,7 @@ class Gate(nn.Module):
     """y · SiLU(z): what is left of `GatedRMSNorm` without its norm."""
 
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        """Both (..., channels)."""
+        """Gated y; both operands are (..., channels)."""
         return y * functional.silu(z)
 
 
@@ -52,7 +52,7 @@ class NormedMamba1(Mamba1):
 
 
 class SequentialMamba2(Mamba2):
-    """Mamba-2 with B, C and dt made from X after its convolution, as in Mamba, not beside it."""
+    """Mamba-2 with B, C and dt made from X after its convolution, as in Mamba, not together with it."""
 
     def __init__(self, dim: int, state: int = 128, **sizes: int):
         super().__init__(dim, state, **sizes)
