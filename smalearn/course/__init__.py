@@ -1,4 +1,4 @@
-"""What runs the course: exercises, explorers, pictures, the learner's copies, grading, the site, the command line.
+"""Workshop that runs the course: exercises, explorers, pictures, learners' copies, grading, site, command line.
 
 A chapter's first line is `from smalearn.course import check, hint, solution`. They are fetched at first use, so that
 `smalearn doctor` works where torch is missing.
@@ -10,7 +10,7 @@ __all__ = ["check", "hint", "solution"]
 
 
 def __getattr__(name: str) -> object:
-    """One of the commands of a chapter."""
+    """Import a command of a chapter at its first use."""
     if name in __all__:
         return getattr(import_module("smalearn.course.exercises"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,9 +21,9 @@ CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
 
 
 def _course() -> Path | None:
-    """The course's folder: the current one, or the nearest above it, that has start.py and the chapters."""
-    here = Path.cwd()
-    folders = (folder for folder in (here, *here.parents) if (folder / "start.py").is_file())
+    """Find the course's folder: the current one, or the nearest above it, that has start.py and the chapters."""
+    current = Path.cwd()
+    folders = (folder for folder in (current, *current.parents) if (folder / "start.py").is_file())
     return next((folder for folder in folders if any((folder / CHAPTERS).glob("*.ipynb"))), None)
 
 
@@ -36,8 +36,10 @@ def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argpar
         if course:
             with contextlib.chdir(course):
                 return command(args)
-        where = f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters"
-        return _fail(f"{command.__name__}: {where}")
+        reason = (
+            f"no course in {Path.cwd()} or above; run it in the course's folder, the one with start.py and chapters"
+        )
+        return _fail(f"{command.__name__}: {reason}")
 
     return run
 
@@ -227,12 +229,12 @@ def export(args: argparse.Namespace) -> int:
     from smalearn.course import grading
 
     try:
-        written = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
+        paths = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
     except ValueError as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"export: {error}")
-    print(*written, sep="\n")
+    print(*paths, sep="\n")
     return 0
 
 
@@ -248,11 +250,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")  # a Windows console of cp1252 has no ✓
     parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    args, unknown = parser.parse_known_args(argv)
     if "passed_on" in args:
-        args.passed_on = rest
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        args.passed_on = unknown
+    elif unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status = args.run(args)
         sys.stdout.flush()
@@ -266,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The sub-commands; one with `passed_on` takes arguments that it hands to another program."""
+    """Define the sub-commands; one with `passed_on` takes arguments that it hands to another program."""
     parser = argparse.ArgumentParser(prog="smalearn", description="The tools of the course smalearn.")
     parser.add_argument("--version", action="version", version=f"smalearn {__version__}")
     parser.set_defaults(run=lambda args: parser.print_help(sys.stderr) or 2)
@@ -290,20 +292,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tune", action="store_true", help="of ssd: look for better configurations of them first")
     command.set_defaults(run=bench)
     command = commands.add_parser("site", help="write the course as web pages that need no server")
-    where = "a new folder, or one with an older site (default: site)"
-    command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=where)
+    text = "a new folder, or one with an older site (default: site)"
+    command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=text)
     command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub; adds buttons to Colab and Binder")
     command.set_defaults(run=site)
     command = commands.add_parser("claims", help="list the claims of the sources, each with its chapter and its test")
-    where = "text in an id such as 000:eq10, a statement, a function or a test (default: every claim)"
-    command.add_argument("pattern", nargs="?", default="", help=where)
+    text = "text in an id such as 000:eq10, a statement, a function or a test (default: every claim)"
+    command.add_argument("pattern", nargs="?", default="", help=text)
     command.set_defaults(run=claims)
     _add_teaching(commands)
     return parser
 
 
 def _add_lab(commands: argparse._SubParsersAction) -> None:
-    """The sub-command that hands what it does not know to JupyterLab."""
+    """Define the sub-command that hands options it does not know to JupyterLab."""
     command = commands.add_parser(
         "lab",
         help="open the course in JupyterLab, with newer chapters copied to work/",
@@ -315,7 +317,7 @@ def _add_lab(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_teaching(commands: argparse._SubParsersAction) -> None:
-    """The sub-commands for teachers."""
+    """Define the sub-commands for teachers."""
     command = commands.add_parser("grade", help="grade notebooks into a table of points (for teachers)")
     command.add_argument("files", nargs="+", help="notebooks, or folders of notebooks")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE", help="the table, as CSV")
@@ -338,19 +340,19 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
 
 
 def _count(text: str) -> int:
-    """A whole number from 1."""
+    """Read a whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
     return int(text)
 
 
 def _anywhere(path: str) -> Path:
-    """A path as it is meant where the command is typed, whatever folder the command works in."""
+    """Read a path relative to the folder in which the command is typed, whatever folder the command works in."""
     return Path(path).absolute()
 
 
 def _fail(message: str) -> int:
-    """One line on stderr, and the exit status of a failure."""
+    """Print one line on stderr; return the exit status of a failure."""
     print(f"smalearn {message}", file=sys.stderr)
     return 1
 

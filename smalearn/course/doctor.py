@@ -1,4 +1,4 @@
-"""Say what is here, what is missing, what its lack costs a learner, and the line that gets it: `smalearn doctor`.
+"""Say which parts are here and which are missing, what their lack costs, and how to get them: `smalearn doctor`.
 
 Nothing in this module needs torch, or anything else that it looks for, to be installed.
 """
@@ -43,7 +43,7 @@ GPU_BUILD = "install PyTorch with the line for your driver from https://pytorch.
 
 @dataclass(frozen=True)
 class Finding:
-    """One part: its `status` is "ok", "missing", or "warning" where it is there but something is wrong with it.
+    """State of one part: its `status` is "ok", "missing", or "warning" where it is there but something is wrong.
 
     `cost` and `remedy` are empty where all is well; without a part that is `needed`, a learner cannot work.
     """
@@ -75,12 +75,12 @@ def report() -> list[Finding]:
 
 
 def can_work(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is missing that a learner needs."""
+    """Say whether nothing is missing that a learner needs."""
     return not any(finding.needed and finding.status == "missing" for finding in findings)
 
 
 def render(findings: Iterable[Finding]) -> str:
-    """One block to paste into a bug report: plain ASCII, and the home folder is ~.
+    """Write the findings as one block to paste into a bug report: plain ASCII, and the home folder is ~.
 
     Example:
         >>> print(render([Finding("triton", "missing", "not installed", "nothing so far", "nothing")]))
@@ -108,7 +108,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _too_old(name: str, version: str) -> str:
-    """The oldest version of a package that smalearn works with, if this version is older; else an empty string."""
+    """Return the oldest version that smalearn works with if this one is older; else an empty string."""
     numbers = list(map(int, re.findall(r"\d+", version.partition("+")[0])[:3]))  # 2.13.0+cpu is [2, 13, 0]
     matches = (re.match(rf"{name}>=([\d.]+)", line) for line in importlib.metadata.requires("smalearn") or [])
     oldest = next((match[1] for match in matches if match), "0")

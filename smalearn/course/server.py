@@ -19,17 +19,17 @@ EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class OnceEach(logging.Filter):
-    """Lets a complaint pass once, and nothing of what `start_app` says of the address: that is in our lines."""
+    """Filter that lets a complaint pass once, and nothing that `start_app` logs: our lines have the address."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: set[str] = set()
+        self.messages: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is shown."""
+        """Say whether the record is shown."""
         message = record.getMessage()
-        new = message not in self.said and record.funcName != "start_app"
-        self.said.add(message)
+        new = message not in self.messages and record.funcName != "start_app"
+        self.messages.add(message)
         return new
 
 
@@ -45,7 +45,7 @@ QUIET = {
 
 
 class CourseServer(ServerApp):
-    """Complains while it starts, then says where it is, and is silent unless something breaks."""
+    """Server that complains while it starts, then prints its address, and is silent unless something breaks."""
 
     def init_signal(self) -> None:
         """Leave Ctrl-C as it is until there is a loop that it can stop."""
@@ -60,32 +60,32 @@ class CourseServer(ServerApp):
         self.io_loop.add_callback(self._announce)  # it waits behind the one that binds the port
 
     def _announce(self) -> None:
-        """The three lines."""
+        """Print the three lines."""
         everywhere = self.ip in EVERYWHERE and not self.custom_display_url
         address = self.local_url if everywhere else self.public_url
-        more = " (elsewhere: with this machine's name)" if everywhere else ""
-        print(f"JupyterLab  {address}{more}", f"Folder      {self.root_dir}", sep="\n")
+        hint = " (elsewhere: with this machine's name)" if everywhere else ""
+        print(f"JupyterLab  {address}{hint}", f"Folder      {self.root_dir}", sep="\n")
         print("To stop     save your notebooks, then press Ctrl-C here", flush=True)
 
     def _end(self, *signalled: object) -> None:
-        """Shut down the kernels and stop; who presses Ctrl-C twice, as JupyterLab teaches, does not cut that short."""
+        """Shut down the kernels and stop; a second Ctrl-C, as JupyterLab teaches it, does not cut that short."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.stop(from_signal=True)
 
 
 class CourseLab(LabApp):
-    """JupyterLab, on that server."""
+    """JupyterLab on the course's server."""
 
     serverapp_class = CourseServer
 
     @classmethod
     def get_extension_package(cls) -> str:
-        """JupyterLab's own: it would be looked for in this package else."""
+        """Name JupyterLab's package; without this method it would be looked for in ours."""
         return "jupyterlab"
 
     @classmethod
     def make_serverapp(cls, **options: object) -> ServerApp:
-        """The server, as quiet as nobody's own settings say otherwise."""
+        """Make the server, quiet unless the user's own settings say otherwise."""
         return super().make_serverapp(config=Config(QUIET), **options)
 
 
@@ -112,7 +112,7 @@ def open_lab(options: Sequence[str], log: bool) -> int:
 
 
 def _for_root(options: Sequence[str]) -> list[str]:
-    """The options, with those that root needs, and a line about it."""
+    """Add the options that root needs, and print a line about them."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return list(options)
     if _has(options, r"ip|\w+\.ip"):
@@ -123,11 +123,11 @@ def _for_root(options: Sequence[str]) -> list[str]:
 
 
 def _has(options: Sequence[str], names: str) -> bool:
-    """Whether one of the options has a name of this pattern."""
+    """Say whether one of the options has a name of this pattern."""
     return any(re.match(rf"--({names})(=|$)", option) for option in options)
 
 
 def _fail(reason: str) -> int:
-    """One line on stderr, and the exit status of a failure."""
+    """Print one line on stderr; return the exit status of a failure."""
     print(f"smalearn lab: JupyterLab did not start{reason}", file=sys.stderr)
     return 1

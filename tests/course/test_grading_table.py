@@ -191,7 +191,7 @@ def test_a_file_says_what_counts_and_how_much(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("3.1 = 2", "is no JSON"),
+        ("3.1 = 2", "is not JSON"),
         ("[1]", "must name exercises and their points"),
         ("{}", "must name exercises and their points"),
         ('{"3.1": true}', "must name exercises and their points"),
@@ -245,7 +245,7 @@ def test_a_file_of_exercises_that_is_none(tmp_path, text, message):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         grading.load(path)
-    with pytest.raises(ValueError, match=r"points\.json is no Python file"):
+    with pytest.raises(ValueError, match=r"points\.json is not a Python file"):
         grading.load(tmp_path / "points.json")
 
 

@@ -204,7 +204,7 @@ def test_the_appendix_has_a_page_in_its_folder(tmp_path):
 
 def test_nothing_of_the_readers_own_is_replaced(tmp_path):
     (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"site: .* has files that are no site"):
+    with pytest.raises(ValueError, match=r"site: .* has files that are not a site"):
         site.build(ROOT, tmp_path)
     assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "mine"
 
@@ -250,7 +250,7 @@ def test_a_faulty_page_is_named(tmp_path):
 
 def test_a_file_that_is_no_notebook(tmp_path):
     (tmp_path / "broken.ipynb").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"site: .*broken\.ipynb is no notebook"):
+    with pytest.raises(ValueError, match=r"site: .*broken\.ipynb is not a notebook"):
         pages.chapter(tmp_path / "broken.ipynb")
 
 

@@ -1,4 +1,4 @@
-"""The process in which a submission runs: it computes what it is asked for, and knows no target and no verdict.
+"""Process in which a submission runs: it answers requests, and knows neither targets nor verdicts.
 
 Requests are lines on standard input: "setup", "define 3.1" (run the cells), "call 3.1" (run the cells, then the
 attempt on every case), "reference 3.1" (take our solution from here on). Each gets one frame of `wire` on standard
@@ -29,7 +29,7 @@ FILE_SIZE = 64 * 2**20  # bytes that a submission may write to one file
 
 
 class Session:
-    """A notebook's names, and what is asked of them.
+    """Session of one notebook: its names, and the answers to requests.
 
     Args:
         task: `setup`, the sources of those cells; `exercises`, id -> `sources`, `name` of the function, `cases`
@@ -49,36 +49,36 @@ class Session:
             place.check, place.hint, place.solution = self._check, _nothing, _nothing
 
     def _check(self, exercise: object, attempt: object = None, seed: int = 0) -> object:
-        """Stands in for `check`: notes the attempt, judges nothing."""
+        """Stand in for `check`: note the attempt, judge nothing."""
         self.attempts[str(getattr(exercise, "id", exercise))] = attempt
         return attempt
 
     def answer(self, request: str) -> tuple[dict, bytes]:
-        """The message that answers a request, and its bytes."""
-        word, _, id = request.partition(" ")
-        if word == "setup":
+        """Return the message that answers a request, and its bytes."""
+        action, _, id = request.partition(" ")
+        if action == "setup":
             return {"error": self._execute(self.task["setup"])}, b""
-        part = self.task["exercises"][id]
-        if word == "reference":
-            if part["reference"]:
-                setattr(self.module, part["name"], pickle.loads(part["reference"]))
+        task = self.task["exercises"][id]
+        if action == "reference":
+            if task["reference"]:
+                setattr(self.module, task["name"], pickle.loads(task["reference"]))
             return {"error": ""}, b""
         if id not in self.attempts:
-            vars(self.module).pop(part["name"], None)  # the setup may have a function of this name
-        error = self._execute(part["sources"])
-        attempt = self.attempts.get(id, getattr(self.module, part["name"], None))
-        if word == "define":
+            vars(self.module).pop(task["name"], None)  # the setup may have a function of this name
+        error = self._execute(task["sources"])
+        attempt = self.attempts.get(id, getattr(self.module, task["name"], None))
+        if action == "define":
             return {"error": error}, b""
         if not callable(attempt):
-            return {"error": error or f"no function {part['name']}"}, b""
+            return {"error": error or f"no function {task['name']}"}, b""
         try:
-            cases = pickle.loads(part["cases"])
+            cases = pickle.loads(task["cases"])
         except (ImportError, AttributeError) as error:
             return {"error": f"its arguments cannot be read in another process: {error}"}, b""
-        return encode(run(attempt, cases, part["seed"], self.task["limit"]))
+        return encode(run(attempt, cases, task["seed"], self.task["limit"]))
 
     def _execute(self, sources: list[str]) -> str:
-        """Run cells one after the other, whatever they do; returns the first error, or nothing."""
+        """Run cells one after the other, whatever they do; return the first error, or an empty string."""
         errors = []
 
         def steps() -> Iterator[None]:
@@ -97,7 +97,7 @@ class Session:
         return (errors or [""])[0]
 
     def _compile(self, source: str) -> types.CodeType:
-        """A cell's code, under a name by which `inspect.getsource` finds its lines."""
+        """Compile a cell under a name by which `inspect.getsource` finds its lines."""
         self.cells += 1
         name = f"<cell {self.cells}>"
         linecache.cache[name] = len(source), None, source.splitlines(True), name
@@ -105,11 +105,11 @@ class Session:
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
-    """Stands in for `hint` and `solution`."""
+    """Stand in for `hint` and `solution`."""
 
 
 def _plain(source: str) -> str:
-    """A cell without the lines that only a notebook understands, `%matplotlib inline` or `!ls`."""
+    """Drop the lines of a cell that only a notebook understands, `%matplotlib inline` or `!ls`."""
     try:
         compile(source, "<cell>", "exec")
     except (SyntaxError, ValueError):
@@ -125,11 +125,11 @@ def _limit(memory: int, seconds: int) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most = pages * resource.getpagesize() + memory  # on top of what Python and torch have taken
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    for name, most in (("RLIMIT_CPU", seconds), ("RLIMIT_FSIZE", FILE_SIZE), ("RLIMIT_CORE", 0)):
+        limit = pages * resource.getpagesize() + memory  # on top of what Python and torch have taken
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for name, limit in (("RLIMIT_CPU", seconds), ("RLIMIT_FSIZE", FILE_SIZE), ("RLIMIT_CORE", 0)):
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(getattr(resource, name), (most, most))
+            resource.setrlimit(getattr(resource, name), (limit, limit))
 
 
 def main() -> None:

@@ -27,17 +27,17 @@ assert evaluate(registry()["{id}"], attempt, seed=1).outcome == "passed"
 
 
 def chapters(names: Iterable[str], folder: Path) -> list[Path]:
-    """The chapters of a folder that are meant by numbers ("3", "03", "A") or names ("03_linear_attention.ipynb").
+    """Find chapters of a folder by their numbers ("3", "03", "A") or names ("03_linear_attention.ipynb").
 
     Raises:
-        ValueError: there is no such chapter; with those that there are.
+        ValueError: there is no such chapter; the message lists those that there are.
     """
     paths = []
     for name in names:
         path = notebooks.find(folder, Path(name).name.removesuffix(".ipynb"))
         if path is None:
-            there = ", ".join(path.stem for path in notebooks.chapters(folder))
-            raise ValueError(f"export: no chapter {name!r}; there are {there}")
+            known = ", ".join(path.stem for path in notebooks.chapters(folder))
+            raise ValueError(f"export: no chapter {name!r}; there are {known}")
         paths.append(path)
     return paths
 
@@ -58,60 +58,60 @@ def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | N
         The files that were written.
 
     Raises:
-        ValueError: a file is no notebook, or has no exercise.
+        ValueError: a file is not a notebook, or has no exercise.
     """
-    read = {path: notebooks.read(path) for path in paths}
-    for path, notebook in read.items():
+    sources = {path: notebooks.read(path) for path in paths}
+    for path, notebook in sources.items():
         if notebook is None:
             raise ValueError(f"export: {path} cannot be read as a notebook")
         if not notebooks.exercises(notebook).keys() & registry().keys():
             raise ValueError(f"export: {path} has no exercise of the course")
-    written = []
-    for path, notebook in read.items():
+    targets = []
+    for path, notebook in sources.items():
         target = folder / "source" / path.stem / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         notebooks.write(target, notebooks.dump(_assignment(notebook, weights or {})))
-        written.append(target)
-    return written
+        targets.append(target)
+    return targets
 
 
 def _assignment(notebook: notebooks.Notebook, weights: Mapping[str, float]) -> notebooks.Notebook:
-    """The notebook with the cells of its exercises in nbgrader's form."""
-    known, cells = registry(), []
-    exercises = {id: own for id, own in notebooks.exercises(notebook).items() if id in known}
+    """Give the cells of a notebook's exercises nbgrader's form."""
+    course, cells = registry(), []
+    exercises = {id: group for id, group in notebooks.exercises(notebook).items() if id in course}
     setup = [cell for cell in notebook["cells"] if "setup" in cell["metadata"].get("tags", [])]
-    defined = set().union(*map(_names, setup), (known[id].solution.__name__ for id in exercises))
+    defined = set().union(*map(_names, setup), (course[id].solution.__name__ for id in exercises))
     for cell in notebook["cells"]:
         id = cell["metadata"].get("exercise")
         if cell["cell_type"] == "code":
             cell = cell | {"outputs": [], "execution_count": None}
         if id in exercises:
             first = cell["source"] == exercises[id][0]["source"]
-            cell = _stub(cell, known[id], defined) if first else _check(cell, known[id], weights.get(id, 1))
+            cell = _stub(cell, course[id], defined) if first else _check(cell, course[id], weights.get(id, 1))
         cells.append(cell)
     return notebook | {"cells": cells}
 
 
 def _stub(cell: dict, exercise: Exercise, defined: set[str]) -> dict:
-    """The cell that a student fills in, solved."""
+    """Make the cell that a student fills in, solved."""
     return _cell(cell, f"exercise-{exercise.id}", _solved(cell["source"], exercise, defined), solution=True)
 
 
 def _check(cell: dict, exercise: Exercise, points: float) -> dict:
-    """The cell that gives the points."""
+    """Make the cell that gives the points."""
     source = CHECK.format(id=exercise.id, name=exercise.solution.__name__)
     return _cell(cell, f"check-{exercise.id}", source, grade=True, locked=True, points=points)
 
 
 def _cell(cell: dict, name: str, source: str, **kind: float) -> dict:
-    """A cell with the metadata of nbgrader, version 3 of its schema."""
+    """Give a cell the metadata of nbgrader, version 3 of its schema."""
     kind = {"grade": False, "locked": False, "solution": False, "task": False} | kind
     details = kind | {"grade_id": name.replace(".", "-"), "schema_version": 3, "cell_type": "code"}
     return cell | {"source": source, "metadata": cell["metadata"] | {"nbgrader": details}}
 
 
 def _names(cell: dict) -> set[str]:
-    """The names that a cell imports or assigns at its top level."""
+    """Collect the names that a cell imports or assigns at its top level."""
     names = set()
     for node in ast.parse(cell["source"]).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -122,19 +122,19 @@ def _names(cell: dict) -> set[str]:
 
 
 def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
-    """The stub with our solution, marked, for a body; names that the notebook does not have are imported in it."""
+    """Put our solution, marked, into a stub, with imports of the names that the notebook does not have."""
     function = ast.parse(stub).body[-1]
     head = stub.splitlines()[: function.body[0].end_lineno]
     source = textwrap.dedent(inspect.getsource(exercise.solution))
-    written = ast.parse(source).body[0]
-    first = written.body[0].end_lineno if ast.get_docstring(written) else written.body[0].lineno - 1
-    body = textwrap.dedent("\n".join(source.splitlines()[first : written.end_lineno]))
+    definition = ast.parse(source).body[0]
+    first = definition.body[0].end_lineno if ast.get_docstring(definition) else definition.body[0].lineno - 1
+    body = textwrap.dedent("\n".join(source.splitlines()[first : definition.end_lineno]))
     lines = ["### BEGIN SOLUTION", *_imports(exercise.solution, defined), *body.splitlines(), "### END SOLUTION"]
     return "\n".join([*head, *(f"    {line}".rstrip() for line in lines)])
 
 
 def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
-    """The imports that a solution needs where only these names are defined."""
+    """Write the imports that a solution needs where only these names are defined."""
     function = inspect.unwrap(solution)
     lines = []
     for name in _used(function.__code__):
@@ -149,6 +149,6 @@ def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
 
 
 def _used(code: types.CodeType) -> list[str]:
-    """The global names in a function, those in functions inside it included."""
+    """List the global names in a function, those in functions inside it included."""
     inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _used(constant)]
     return list(dict.fromkeys([*code.co_names, *inner]))

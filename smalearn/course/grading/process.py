@@ -1,4 +1,4 @@
-"""A submission's process, seen from the grader: started, asked, and ended whatever it does."""
+"""Submission's process, seen from the grader: started, asked, and ended whatever it does."""
 
 import contextlib
 import os
@@ -22,11 +22,11 @@ GRACE = 5.0  # seconds beyond a submission's own limit before its process is end
 
 
 class Lost(Exception):  # noqa: N818 - it reports a submission, not a fault of the program
-    """The process ended, or had to be ended; the text says why."""
+    """Error: the process ended, or had to be ended; the text says why."""
 
 
 class Child:
-    """A process that runs one notebook. To be closed; it is ended then.
+    """Process that runs one notebook, until `close` ends it.
 
     Args:
         task: what `smalearn.course.grading.child.Session` takes, and `memory`, in bytes, and `seconds`.
@@ -68,7 +68,7 @@ class Child:
         self._frames.put(end)
 
     def ask(self, request: str, seconds: float) -> tuple[dict, bytes]:
-        """The frame that answers a request.
+        """Send a request and return the frame that answers it.
 
         Args:
             request: one line; so short that a pipe takes it whole, even if nobody reads it.
@@ -114,6 +114,6 @@ class Child:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with one thread, no window for pictures and no GPU: notebooks run side by side, and alike everywhere."""
+    """Copy our environment, with one thread, no windows and no GPU: notebooks run side by side, alike everywhere."""
     threads = dict.fromkeys(["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"], "1")
     return os.environ | threads | {"MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}

@@ -25,7 +25,7 @@ LONGEST = 300  # characters of a note
 
 @dataclass(frozen=True)
 class Limits:
-    """What one notebook may take.
+    """Limits of time and memory for one notebook.
 
     Args:
         exercise: seconds for the cells of an exercise, and again for its cases, as in `check`.
@@ -40,13 +40,13 @@ class Limits:
 
 @dataclass
 class Row:
-    """What came of one file.
+    """Row of the table: the outcomes of one file.
 
     Args:
         student: who handed it in.
         path: the file.
         outcomes: exercise id -> "passed", "failed", "not started", "error" or "timeout", as in `check`; "missing" where
-            it is not in the notebook, "lost" where it ended the process, "not run" where there was no process any more.
+            it is not in the notebook, "lost" where it ended the process, "not run" where the process was gone.
         notes: exercise id, or "" for the notebook as a whole -> why, in a few words.
         marks: exercise id -> what a teacher should look at: with whose answer this one is the same.
     """
@@ -58,7 +58,7 @@ class Row:
     marks: dict[str, str] = field(default_factory=dict)
 
     def points(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Exercise id -> its weight if it is passed, else 0."""
+        """Map each exercise id to its weight if it is passed, else to 0."""
         return {id: weight if self.outcomes.get(id) == "passed" else 0 for id, weight in weights.items()}
 
 
@@ -90,13 +90,13 @@ def grade(
     for key in keys.values():
         _prepare(key)
     with ThreadPoolExecutor(jobs or min(4, os.cpu_count() or 1)) as pool:
-        rows = list(pool.map(lambda one: _Grader(one, keys, parts, limits).grade(), submissions))
+        rows = list(pool.map(lambda submission: _Grader(submission, keys, parts, limits).grade(), submissions))
     _mark(rows, submissions, keys)
     return rows
 
 
 def _prepare(key: AnswerKey) -> None:
-    """Compute what answers are held against: once, and not in the threads, which only compare."""
+    """Compute the targets and the known wrong answers: once, and not in the threads, which only compare."""
     try:
         _ = key.targets, key.known
     except Exception as error:
@@ -105,7 +105,7 @@ def _prepare(key: AnswerKey) -> None:
 
 
 def _part(key: AnswerKey) -> dict:
-    """What a process gets to know of an exercise. A solution that is not the course's stays here."""
+    """Choose what a process gets to know of an exercise. A solution that is not the course's stays here."""
     try:
         cases = pickle.dumps(key.cases)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -119,21 +119,23 @@ def _part(key: AnswerKey) -> dict:
 
 
 class _Grader:
-    """One notebook: its row, and the process that runs it, replaced where an exercise ends it."""
+    """Grader of one notebook: its row, and the process that runs it, replaced where an exercise ends it."""
 
-    def __init__(self, one: Submission, keys: Mapping[str, AnswerKey], parts: Mapping[str, dict], limits: Limits):
-        self.one, self.keys, self.limits = one, keys, limits
-        self.row = Row(one.student, one.path, dict.fromkeys(keys, "not run"))
-        self.child, self.done = None, []
+    def __init__(
+        self, submission: Submission, keys: Mapping[str, AnswerKey], parts: Mapping[str, dict], limits: Limits
+    ):
+        self.submission, self.keys, self.limits = submission, keys, limits
+        self.row = Row(submission.student, submission.path, dict.fromkeys(keys, "not run"))
+        self.child, self.graded = None, []
         self.until = time.monotonic() + limits.notebook
-        cells = {id: part | {"sources": one.cells.get(id, [])} for id, part in parts.items()}
-        self.task = {"setup": one.setup, "exercises": cells, "limit": limits.exercise}
+        cells = {id: part | {"sources": submission.cells.get(id, [])} for id, part in parts.items()}
+        self.task = {"setup": submission.setup, "exercises": cells, "limit": limits.exercise}
         self.task |= {"memory": limits.memory, "seconds": 2 * int(limits.notebook) + 1}
 
     def grade(self) -> Row:
-        """The row."""
-        if self.one.problem or not self.keys & self.one.cells.keys():
-            self.row.notes[""] = self.one.problem or "none of the exercises is in it"
+        """Grade the notebook and return its row."""
+        if self.submission.problem or not self.keys & self.submission.cells.keys():
+            self.row.notes[""] = self.submission.problem or "none of the exercises is in it"
             return self.row
         try:
             for id in self.keys:
@@ -152,7 +154,7 @@ class _Grader:
         self.child = None
 
     def _exercise(self, id: str) -> None:
-        """The outcome of one exercise; a process that it ends is replaced when the next one needs it."""
+        """Grade one exercise; a process that it ends is replaced when the next one needs it."""
         self._ready()
         try:
             message, blob = self.child.ask(f"call {id}", self._seconds(2 * self.limits.exercise + GRACE))
@@ -161,7 +163,7 @@ class _Grader:
             outcome, note = "lost", str(lost)
             self._close()
         self.row.outcomes[id] = outcome
-        self.done.append(id)
+        self.graded.append(id)
         if note:
             self.row.notes[id] = note[:LONGEST]
         if self.child and outcome != "passed":
@@ -171,14 +173,16 @@ class _Grader:
             self._close()
 
     def _judge(self, id: str, message: dict, blob: bytes) -> tuple[str, str]:
-        """Outcome and note of what a process answered."""
+        """Turn what a process answered into outcome and note."""
         if "calls" in message:
             key = self.keys[id]
             return _say(key, key.judge(wire.decode(message, blob, key.cases), self.limits.exercise))
-        return ("error", str(message.get("error"))) if self.one.cells.get(id) else ("missing", "not in the notebook")
+        if not self.submission.cells.get(id):
+            return "missing", "not in the notebook"
+        return "error", str(message.get("error"))
 
     def _ready(self) -> None:
-        """A process in which the setup cells have run, and the exercises that are graded already.
+        """Have a process in which the setup cells have run, and the exercises that are graded already.
 
         Raises:
             Lost: the time is over, or what has run before does not run again.
@@ -190,20 +194,20 @@ class _Grader:
         message, _ = self.child.ask("setup", self._seconds(self.limits.exercise + GRACE))
         if message.get("error"):
             self.row.notes[""] = f"setup: {message['error']}"[:LONGEST]
-        for id in self.done:
-            word = "define" if self.row.outcomes[id] == "passed" else "reference"
-            self.child.ask(f"{word} {id}", self._seconds(self.limits.exercise + GRACE))
+        for id in self.graded:
+            action = "define" if self.row.outcomes[id] == "passed" else "reference"
+            self.child.ask(f"{action} {id}", self._seconds(self.limits.exercise + GRACE))
 
     def _seconds(self, seconds: float) -> float:
-        """So many seconds, or those that the notebook has left."""
-        left = self.until - time.monotonic()
-        if left <= 0:
+        """Return so many seconds, or those that the notebook has left if these are fewer."""
+        remaining = self.until - time.monotonic()
+        if remaining <= 0:
             raise Lost(f"its {self.limits.notebook:g} s are over")
-        return min(seconds, left)
+        return min(seconds, remaining)
 
 
 def _say(key: AnswerKey, result: Result) -> tuple[str, str]:
-    """Outcome and note of a result: the misconception, or what is wrong in the smallest failing case."""
+    """Turn a result into outcome and note: the misconception, or what is wrong in the smallest failing case."""
     if result.outcome == "passed" and any(map(callable, key.cases[0])):
         return "passed", "passes, and is to be read: the submission itself called the judge"
     if result.outcome in ("passed", "not started"):
@@ -219,24 +223,24 @@ def _mark(rows: Sequence[Row], submissions: Sequence[Submission], keys: Mapping[
     for id, key in keys.items():
         name, groups = key.exercise.solution.__name__, defaultdict(list)
         ours = _ours(key)
-        for row, one in zip(rows, submissions, strict=True):
-            answer = one.answer(id)
+        for row, submission in zip(rows, submissions, strict=True):
+            answer = submission.answer(id)
             if row.outcomes[id] in ("not started", "missing", "not run") or not answer.strip():
                 continue
             if borrows(answer):
                 row.marks[id] = "names the course's solutions"
-            elif said := fingerprint(answer, name):
-                groups[said].append(row)
-        for said, group in groups.items():
+            elif code := fingerprint(answer, name):
+                groups[code].append(row)
+        for code, group in groups.items():
             for row in group:
-                names = ["our solution"] * (said == ours) + [other.student for other in group if other is not row]
-                more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+                names = ["our solution"] * (code == ours) + [other.student for other in group if other is not row]
+                others = f" and {len(names) - 2} more" if len(names) > 2 else ""
                 if names:
-                    row.marks[id] = f"same as {', '.join(names[:2])}{more}"
+                    row.marks[id] = f"same as {', '.join(names[:2])}{others}"
 
 
 def _ours(key: AnswerKey) -> str | None:
-    """The fingerprint of our solution; None where its source cannot be read."""
+    """Return the fingerprint of our solution; None where its source cannot be read."""
     solution = key.exercise.solution
     try:
         return fingerprint(textwrap.dedent(inspect.getsource(solution)), solution.__name__)

@@ -20,7 +20,7 @@ LONGEST = 100_000  # characters of an answer that is compared with others
 
 @dataclass(frozen=True)
 class Submission:
-    """What one file holds.
+    """Content of one file that was handed in.
 
     Args:
         path: the file.
@@ -37,21 +37,21 @@ class Submission:
     problem: str = ""
 
     def answer(self, id: str) -> str:
-        """The code of an exercise, without a cell that does no more than call `check`."""
+        """Return the code of an exercise, without a cell that does no more than call `check`."""
         cells = self.cells.get(id, [])
         checks = [bool(re.search(r"(?m)^(\w+ *= *)?check\(", cell)) and "def " not in cell for cell in cells]
         return "\n\n".join(cell for cell, check in zip(cells, checks, strict=True) if not check)
 
 
 def read(paths: Sequence[Path]) -> list[Submission]:
-    """The submissions in files.
+    """Read the submissions in files.
 
     A student is named by `student` in the metadata of the first cell, else by the name of the file, or, where several
     files have that name, by the name of its folder. Exercises of an earlier edition of the course have the ids that go
     with their titles now.
     """
-    same, course = Counter(path.stem for path in paths), editions.registered(registry())
-    names = [path.stem if same[path.stem] == 1 else path.absolute().parent.name for path in paths]
+    counts, course = Counter(path.stem for path in paths), editions.registered(registry())
+    names = [path.stem if counts[path.stem] == 1 else path.absolute().parent.name for path in paths]
     return [_read(path, name, course) for path, name in zip(paths, names, strict=True)]
 
 
@@ -68,7 +68,7 @@ def _read(path: Path, student: str, course: editions.Course) -> Submission:
     named = cells[0]["metadata"].get("student") if cells else None
     setup = [cell["source"] for cell in cells if cell["cell_type"] == "code" and "setup" in _tags(cell)]
     exercises = notebooks.exercises(editions.renumbered(notebook, course))
-    sources = {id: [cell["source"] for cell in own] for id, own in exercises.items()}
+    sources = {id: [cell["source"] for cell in group] for id, group in exercises.items()}
     return Submission(path, named if isinstance(named, str) and named.strip() else student, setup, sources)
 
 
@@ -78,7 +78,7 @@ def _tags(cell: dict) -> list:
 
 
 def fingerprint(source: str, name: str) -> str | None:
-    r"""What an answer says, whatever its names, docstrings, comments, annotations and layout; None if it is no Python.
+    r"""Describe an answer's code without names, docstrings, comments, annotations and layout; None if not Python.
 
     Args:
         source: of the answer.
@@ -93,8 +93,8 @@ def fingerprint(source: str, name: str) -> str | None:
     tree = _parsed(source)
     if tree is None:
         return None
-    own = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    tree = ast.Module(own[-1:] or tree.body, [])
+    definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    tree = ast.Module(definitions[-1:] or tree.body, [])
     try:
         return ast.dump(_Plain().visit(copy.deepcopy(tree)))
     except RecursionError:
@@ -102,7 +102,7 @@ def fingerprint(source: str, name: str) -> str | None:
 
 
 def _parsed(source: str) -> ast.Module | None:
-    """The tree of a source; None where it is no Python, or no answer by its length."""
+    """Parse a source; None where it is not Python, or too long for an answer."""
     try:
         return ast.parse(source) if len(source) < LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -110,7 +110,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 class _Plain(ast.NodeTransformer):
-    """Gives every name a number in the order of appearance, and drops what does not compute."""
+    """Transformer that gives every name a number in the order of appearance, and drops what does not compute."""
 
     def __init__(self):
         self.numbers = {}
@@ -121,14 +121,14 @@ class _Plain(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if isinstance(getattr(node, "body", None), list):
             node.body = [line for line in node.body if not _is_comment(line)]
-        for place in ("annotation", "returns"):
-            if hasattr(node, place):
-                setattr(node, place, None)
+        for slot in ("annotation", "returns"):
+            if hasattr(node, slot):
+                setattr(node, slot, None)
         if isinstance(node, ast.AnnAssign) and node.value:
             node = ast.Assign([node.target], node.value)
-        for place in ("name", "id", "arg"):
-            if isinstance(getattr(node, place, None), str) and not isinstance(node, ast.keyword | ast.alias):
-                setattr(node, place, self._number(getattr(node, place)))
+        for slot in ("name", "id", "arg"):
+            if isinstance(getattr(node, slot, None), str) and not isinstance(node, ast.keyword | ast.alias):
+                setattr(node, slot, self._number(getattr(node, slot)))
         return super().generic_visit(node)
 
 
@@ -137,7 +137,7 @@ def _is_comment(line: ast.stmt) -> bool:
 
 
 def borrows(source: str) -> bool:
-    """Whether an answer names the course's solutions: `registry`, `.solution`, `.oracle`, or imports of exercises."""
+    """Say whether an answer names our solutions: `registry`, `.solution`, `.oracle`, or imports of exercises."""
     nodes = list(ast.walk(_parsed(source) or ast.Module([], [])))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}

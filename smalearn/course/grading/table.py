@@ -1,4 +1,4 @@
-"""Which files, which exercises and how many points; and the table that comes of it."""
+"""Choice of files, exercises and points; and the table that comes of them."""
 
 import csv
 import importlib.util
@@ -19,7 +19,7 @@ NOTE = 120  # characters of a note in the table
 
 
 def files(names: Iterable[str]) -> list[Path]:
-    """The files that are meant: a folder stands for the notebooks in it and below, `*` for any characters.
+    """Find the files that names stand for: a folder stands for the notebooks in it and below, `*` for any characters.
 
     Raises:
         ValueError: there is no such file, or no notebook in a folder.
@@ -31,7 +31,7 @@ def files(names: Iterable[str]) -> list[Path]:
             paths.append(path)
             continue
         below = path.rglob("*.ipynb") if path.is_dir() else path.parent.glob(path.name)
-        matches = sorted(one for one in below if not any(part.startswith(".") for part in one.parts[-2:]))
+        matches = sorted(match for match in below if not any(part.startswith(".") for part in match.parts[-2:]))
         if not matches:
             raise ValueError(f"grade: there is no {'notebook in' if path.is_dir() else 'file'} {name}")
         paths += matches
@@ -46,7 +46,7 @@ def load(path: Path) -> None:
     """
     spec = importlib.util.spec_from_file_location("_exercises_of_a_teacher", path)
     if spec is None:
-        raise ValueError(f"grade: {path} is no Python file")
+        raise ValueError(f"grade: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -55,15 +55,15 @@ def load(path: Path) -> None:
         raise ValueError(f"grade: {path} cannot be run: {type(error).__name__}: {error}") from error
     finally:
         del sys.modules[spec.name]  # so that nothing of it is sent to a submission's process by its name
-    own = [value for value in vars(module).values() if isinstance(value, Exercise)]
-    if not own:
+    exercises = [value for value in vars(module).values() if isinstance(value, Exercise)]
+    if not exercises:
         raise ValueError(f"grade: {path} has no Exercise")
-    for exercise in own:
+    for exercise in exercises:
         register(exercise)
 
 
 def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:
-    """The points of each exercise that counts.
+    """Decide the points of each exercise that counts.
 
     Args:
         submissions: where no file is given, the exercises of one chapter count a point each: the chapter that most of
@@ -71,20 +71,20 @@ def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[s
         path: a JSON file, `{"3.1": 1, "3.4": 2.5}`; exercises that it does not name do not count.
 
     Raises:
-        ValueError: the file is no such file, or no submission has an exercise that we know.
+        ValueError: the file is not such a file, or no submission has an exercise that we know.
     """
     known = registry()
     if path is None:
-        of = [Counter(_chapter(id) for id in one.cells if id in known).most_common(1) for one in submissions]
-        chapters = Counter(chapter for ((chapter, _),) in filter(None, of))
+        counts = [Counter(_chapter(id) for id in submission.cells if id in known) for submission in submissions]
+        chapters = Counter(count.most_common(1)[0][0] for count in counts if count)
         if not chapters:
             raise ValueError("grade: none of the exercises of the course is in these files")
-        most = chapters.most_common(1)[0][0]
-        return {id: 1 for id in known if _chapter(id) == most}
+        commonest = chapters.most_common(1)[0][0]
+        return {id: 1 for id in known if _chapter(id) == commonest}
     try:
         weights = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise ValueError(f"grade: {path} is no JSON") from None
+        raise ValueError(f"grade: {path} is not JSON") from None
     if not isinstance(weights, dict) or not weights or not all(map(_is_weight, weights.values())):
         raise ValueError(f'grade: {path} must name exercises and their points, {{"3.1": 1, "3.4": 2.5}}')
     unknown = [id for id in weights if id not in known]
@@ -94,7 +94,7 @@ def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[s
 
 
 def exercises(weights: Mapping[str, float]) -> dict[str, Exercise]:
-    """All exercises of the chapters in which some count, in their order: one may call the function of another."""
+    """List all exercises of the chapters in which some count, in order: one may call the function of another."""
     chapters = set(map(_chapter, weights))
     return {id: exercise for id, exercise in registry().items() if _chapter(id) in chapters}
 
@@ -119,14 +119,14 @@ def write(rows: Sequence[Row], weights: Mapping[str, float], path: Path) -> None
 
 
 def remark(row: Row, rows: Sequence[Row], ids: Iterable[str]) -> str:
-    """Why a row is as it is, on one line: of the notebook, then of each of these exercises, then what to look at."""
+    """Say on one line why a row is as it is: of the notebook, then of each of these exercises, then what to look at."""
     twice = [other.path for other in rows if other is not row and other.student == row.student]
     parts = [f"also handed in as {twice[0]}"] if twice else []
     parts += [row.notes[""]] if "" in row.notes else []
     for id in ids:
         plain = {"not started": "not started", "timeout": "took too long"}
-        why = plain.get(row.outcomes.get(id), row.notes.get(id))
-        parts += [f"{id}: {why}"] if why else []
+        reason = plain.get(row.outcomes.get(id), row.notes.get(id))
+        parts += [f"{id}: {reason}"] if reason else []
     return "; ".join([*map(_short, parts), *(f"{id} {row.marks[id]}" for id in ids if id in row.marks)])
 
 
@@ -136,7 +136,7 @@ def _short(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """Change a text so that no spreadsheet takes it for a formula."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
@@ -146,7 +146,7 @@ def _number(value: float) -> str:
 
 
 def summary(rows: Sequence[Row], weights: Mapping[str, float]) -> str:
-    """How many passed each exercise, the mean, and which notebooks could not be run.
+    """Say how many passed each exercise, the mean, and which notebooks could not be run.
 
     Example:
         >>> ada = Row("ada", Path("a.ipynb"), {"3.1": "passed"})

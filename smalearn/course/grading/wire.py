@@ -1,7 +1,7 @@
-"""The answers of a submission as bytes and back: JSON and raw numbers, nothing that the reader would have to run.
+"""Answers of a submission as bytes and back: JSON and raw numbers, nothing that the reader would have to run.
 
 A frame is two lengths, a JSON text, and the bytes of the tensors that the text names. `read` and `decode` believe
-nothing: what is no frame, or too large, is a `WireError`.
+nothing: what is not a frame, or too large, is a `WireError`.
 """
 
 import json
@@ -30,17 +30,17 @@ MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Rec
 
 
 class WireError(ValueError):
-    """What was read is no frame, or no answers."""
+    """Error: what was read is not a frame, or not answers."""
 
 
 def frame(message: dict, blob: bytes = b"") -> bytes:
-    """A message, and the bytes that it describes, as they go over the wire."""
+    """Pack a message, and the bytes that it describes, for the wire."""
     text = json.dumps(message).encode()
     return HEAD.pack(len(text), len(blob)) + text + blob
 
 
 def read(stream: BinaryIO) -> tuple[dict, bytes] | None:
-    """The next frame of a stream, or None at its end.
+    """Read the next frame of a stream; None at its end.
 
     Raises:
         WireError: something else stands there.
@@ -60,25 +60,25 @@ def read(stream: BinaryIO) -> tuple[dict, bytes] | None:
     return message, blob
 
 
-def encode(ran: Run) -> tuple[dict, bytes]:
-    """The calls of an attempt as a message and its bytes; answers that are too large become errors."""
+def encode(run: Run) -> tuple[dict, bytes]:
+    """Pack the calls of an attempt as a message and its bytes; answers that are too large become errors."""
     calls, blobs = [], []
-    for call in ran.calls:
-        mine, error = [], list(call.error)
+    for call in run.calls:
+        own_blobs, error = [], list(call.error)
         try:
-            answer = _tree(call.answer, mine)
-            size = sum(map(len, [json.dumps(answer), *blobs, *mine]))
+            answer = _tree(call.answer, own_blobs)
+            size = sum(map(len, [json.dumps(answer), *blobs, *own_blobs]))
         except MALFORMED as problem:
-            answer, mine, error, size = None, [], [f"the answer cannot be sent: {problem}"[:200]], 0
+            answer, own_blobs, error, size = None, [], [f"the answer cannot be sent: {problem}"[:200]], 0
         if size > LIMIT // 2:
-            answer, mine, error = None, [], ["the answers are too large to be sent"]
-        blobs += mine
+            answer, own_blobs, error = None, [], ["the answers are too large to be sent"]
+        blobs += own_blobs
         calls.append({"answer": answer, "error": error, "stub": call.stub, "modified": list(call.modified)})
     return {"calls": calls}, b"".join(blobs)
 
 
 def _tree(value: object, blobs: list[bytes]) -> list:
-    """A value as JSON, its tensors' bytes put to the others."""
+    """Turn a value into JSON, and append the bytes of its tensors to `blobs`."""
     if isinstance(value, torch.Tensor) and value.dtype in DTYPES.values():
         value = value.resolve_conj().resolve_neg().contiguous()
         if value.nbytes > LIMIT // 2:
@@ -100,7 +100,7 @@ def _tree(value: object, blobs: list[bytes]) -> list:
 
 
 def decode(message: dict, blob: bytes, cases: list[tuple]) -> Run:
-    """The calls of a frame, made of plain tensors, numbers and strings.
+    """Unpack the calls of a frame, made of plain tensors, numbers and strings.
 
     Args:
         message: and `blob`, what `read` returned.
@@ -108,14 +108,14 @@ def decode(message: dict, blob: bytes, cases: list[tuple]) -> Run:
         cases: of the exercise; there may be fewer calls.
 
     Raises:
-        WireError: what is there are no answers to these cases.
+        WireError: the frame does not hold answers to these cases.
     """
     try:
-        left, calls = memoryview(blob), []
-        for part, case in zip(message["calls"], cases, strict=False):
-            modified = tuple(index for index in range(len(case)) if index in part["modified"])
-            value, left = (None, left) if part["error"] else _value(part["answer"], left)
-            calls.append(Call(value, tuple(map(str, part["error"])), part["stub"] is True, modified))
+        unread, calls = memoryview(blob), []
+        for entry, case in zip(message["calls"], cases, strict=False):
+            modified = tuple(index for index in range(len(case)) if index in entry["modified"])
+            value, unread = (None, unread) if entry["error"] else _value(entry["answer"], unread)
+            calls.append(Call(value, tuple(map(str, entry["error"])), entry["stub"] is True, modified))
     except WireError:
         raise
     except MALFORMED as error:
@@ -123,34 +123,34 @@ def decode(message: dict, blob: bytes, cases: list[tuple]) -> Run:
     return Run(calls, ())
 
 
-def _value(tree: list, left: memoryview) -> tuple[object, memoryview]:
-    """The value that a tree describes, and the bytes that it leaves."""
+def _value(tree: list, unread: memoryview) -> tuple[object, memoryview]:
+    """Build the value that a tree describes; return it, and the bytes that it leaves."""
     match tree:
         case ["tensor", str(name), [*shape]] if all(type(size) is int and size >= 0 for size in shape):
-            return _tensor(DTYPES[name], shape, left)
+            return _tensor(DTYPES[name], shape, unread)
         case ["tuple" | "list" as kind, [*items]]:
             values = []
             for item in items:
-                value, left = _value(item, left)
+                value, unread = _value(item, unread)
                 values.append(value)
-            return (values if kind == "list" else tuple(values)), left
+            return (values if kind == "list" else tuple(values)), unread
         case ["bool", bool(value)] | ["int", int(value)] | ["float", float(value)] | ["str", str(value)]:
-            return value, left
+            return value, unread
         case ["complex", float(real), float(imaginary)]:
-            return complex(real, imaginary), left
+            return complex(real, imaginary), unread
         case ["none"]:
-            return None, left
+            return None, unread
         case ["object", str(name)]:
-            return type("".join(filter(str.isidentifier, name[:40])) or "unknown", (), {})(), left
+            return type("".join(filter(str.isidentifier, name[:40])) or "unknown", (), {})(), unread
     raise WireError("no value")
 
 
-def _tensor(dtype: torch.dtype, shape: list[int], left: memoryview) -> tuple[torch.Tensor, memoryview]:
+def _tensor(dtype: torch.dtype, shape: list[int], unread: memoryview) -> tuple[torch.Tensor, memoryview]:
     size = math.prod(shape) * dtype.itemsize
-    if size > len(left):
+    if size > len(unread):
         raise WireError("too few bytes")
     raw = torch.tensor([], dtype=torch.uint8)
     if size:
-        raw = torch.frombuffer(bytearray(left[:size]), dtype=torch.uint8)
+        raw = torch.frombuffer(bytearray(unread[:size]), dtype=torch.uint8)
     values = raw != 0 if dtype is torch.bool else raw.view(dtype)
-    return values.reshape(shape), left[size:]
+    return values.reshape(shape), unread[size:]

@@ -1,4 +1,4 @@
-"""From the course's folder to a folder of pages, by Sphinx with myst-nb and furo."""
+"""Build a folder of pages from the course's folder, by Sphinx with myst-nb and furo."""
 
 import io
 import re
@@ -48,7 +48,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
     if output.is_file():
         raise ValueError(f"site: {output} is a file; give a new or empty folder")
     if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
-        raise ValueError(f"site: {output} has files that are no site; give a new or empty folder")
+        raise ValueError(f"site: {output} has files that are not a site; give a new or empty folder")
     with tempfile.TemporaryDirectory() as temporary:
         source, log = Path(temporary) / "source", io.StringIO()
         _sources(course, chapters, source, repository)
@@ -68,7 +68,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
 
 
 def _sources(course, chapters, source, repository):
-    """Write what Sphinx reads: a notebook for each chapter, the other pages, scripts of the explorers, downloads."""
+    """Write Sphinx's sources: a notebook for each chapter, the other pages, scripts of the explorers, downloads."""
     shutil.copytree(STATIC, source / "static")
     places = {path: path.relative_to(course / "chapters").as_posix() for path in chapters}
     used = set()
@@ -94,7 +94,7 @@ def _sources(course, chapters, source, repository):
 
 
 def _index(course, places):
-    """The README's beginning, with links to the pages in place of files, and the order of the pages."""
+    """Join the README's beginning, with links to the pages in place of files, and the order of the pages."""
     text = (course / "README.md").read_text(encoding="utf-8").split("\n## While you work")[0]
     text = re.sub(r"\(chapters/([\w/]+\.ipynb)\)", r"(\1)", text)
     order = "\n".join([place.removesuffix(".ipynb") for place in places] + ["claims", "reference"])
@@ -102,7 +102,7 @@ def _index(course, places):
 
 
 def _configuration(source):
-    """What conf.py would say."""
+    """Return the settings that conf.py would hold."""
     return {
         "project": "smalearn",
         "release": __version__,

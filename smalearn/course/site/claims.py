@@ -1,4 +1,4 @@
-"""The concordance: what the sources claim, where the course derives it, which test holds it, and how exactly."""
+"""Concordance: what the sources claim, where the course derives it, which test holds it, and how exactly."""
 
 import ast
 import json
@@ -23,7 +23,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a source and what the course makes of it.
+    """Claim of a source, and what the course makes of it.
 
     Args:
         id: the source's number and a short name, "000:eq10".
@@ -50,7 +50,7 @@ class Claim:
 
 
 def claims(course: Path) -> list[Claim]:
-    """All claims, in the order of `tests/claims.toml`.
+    """Read all claims, in the order of `tests/claims.toml`.
 
     Args:
         course: the folder with `chapters/` and `tests/`.
@@ -69,15 +69,15 @@ def claims(course: Path) -> list[Claim]:
 
 
 def _claim(entry, marks, residuals, sections):
-    """One entry of the list with what the tests and chapters say about it."""
+    """Join an entry of the list with what the tests and chapters say about it."""
     tests, functions = (tuple(dict.fromkeys(part)) for part in zip(*marks, strict=True)) if marks else ((), ())
-    own = sections.get(entry["chapter"], [])
+    passages = sections.get(entry["chapter"], [])
     names = [*tests, entry["id"], *(name.rpartition(".")[2] for name in functions)]
-    where = (title for name in names for title, text in own if re.search(rf"\b{re.escape(name)}\b", text))
+    titles = (title for name in names for title, text in passages if re.search(rf"\b{re.escape(name)}\b", text))
     fields = {name: entry[name] for name in ("id", "source", "statement", "chapter")}
     return Claim(
         **fields,
-        section=next(where, ""),
+        section=next(titles, ""),
         erratum=entry.get("erratum", ""),
         tests=tests,
         functions=functions,
@@ -86,12 +86,12 @@ def _claim(entry, marks, residuals, sections):
 
 
 def _files(course):
-    """Number, or letter, of every chapter and its file."""
+    """Map the number, or letter, of every chapter to its file."""
     return {file.stem.partition("_")[0]: file for file in notebook.chapters(course / "chapters")}
 
 
 def _marks(folder):
-    """Claim -> (test, function) for every marker in the tests, read from their source."""
+    """Map each claim to (test, function) of its markers in the tests, read from their source."""
     marks = {}
     for path in sorted(folder.glob("*.py")):
         for test in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -103,7 +103,7 @@ def _marks(folder):
 
 
 def _sections(path):
-    """Heading and text, code included, of each section of a chapter; what the chapter imports first is no section."""
+    """Yield heading and text, code included, of each section of a chapter; its imports are not a section."""
     title, text = "", ""
     for cell in (notebook.read(path) or {"cells": []})["cells"]:
         if "setup" in cell["metadata"].get("tags", []):
@@ -117,7 +117,7 @@ def _sections(path):
 
 
 def table(listed: Sequence[Claim], pattern: str = "") -> str:
-    """Claims for a terminal: those whose id, statement, function or test has the pattern in it.
+    """Write claims for a terminal: those whose id, statement, function or test has the pattern in it.
 
     Args:
         listed: what `claims` returns.
@@ -135,12 +135,12 @@ def table(listed: Sequence[Claim], pattern: str = "") -> str:
 
 
 def _named(claim):
-    """Chapter and number, or appendix and letter."""
+    """Name the chapter and its number, or the appendix and its letter."""
     return f"{'chapter' if claim.chapter.isdigit() else 'appendix'} {claim.chapter}"
 
 
 def _held(claim):
-    """How exactly its tests hold a claim."""
+    """Say how exactly its tests hold a claim."""
     if not claim.tests:
         return "not yet tested"
     if claim.residual is None:
@@ -149,7 +149,7 @@ def _held(claim):
 
 
 def page(course: Path) -> str:
-    """Markdown: an entry for each claim, source by source."""
+    """Write Markdown: an entry for each claim, source by source."""
     listed = claims(course)
     folder = course / "chapters"
     places = {number: file.relative_to(folder).as_posix() for number, file in _files(course).items()}
@@ -163,7 +163,7 @@ def page(course: Path) -> str:
 
 
 def _introduction(listed):
-    """How many there are, and what an entry says."""
+    """Say how many claims there are, and what an entry tells."""
     pinned, wrong = sum(bool(claim.tests) for claim in listed), sum(bool(claim.erratum) for claim in listed)
     error = (
         " The error is the largest relative error that the tests of a claim met when it was last recorded; where there "
@@ -176,21 +176,21 @@ def _introduction(listed):
 
 
 def _entry(claim, places) -> Iterator[str]:
-    """What is claimed and corrected, and where it is derived and tested."""
+    """Yield paragraphs: what is claimed and corrected, and where it is derived and tested."""
     yield f"### {claim.id}"
     yield f"{_prose(claim.statement)} *({_prose(claim.source)})*"
     if claim.erratum:
         yield f"> **Correction.** {_prose(claim.erratum)}"
     name = _named(claim)
-    known = claim.chapter in places
-    place = f"[{name[0].upper()}{name[1:]}]({places[claim.chapter]})" if known else "Not yet in a chapter"
+    is_written = claim.chapter in places
+    place = f"[{name[0].upper()}{name[1:]}]({places[claim.chapter]})" if is_written else "Not yet in a chapter"
     parts = [place + (f", {_prose(claim.section)}" if claim.section else "")]
     parts += [", ".join(f"`{name}`" for name in claim.functions + claim.tests)] * bool(claim.tests)
     yield " · ".join([*parts, _held(claim)] if _held(claim) != "tested" else parts)
 
 
 def _prose(text) -> str:
-    """Text in which no character begins markup."""
+    """Escape a text so that no character in it begins markup."""
     for sign in "\\|*_<>[]$`#":
         text = text.replace(sign, "\\" + sign)
     return " ".join(text.split())

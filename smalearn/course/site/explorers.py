@@ -15,7 +15,7 @@ __all__ = ["html", "made", "script", "shown"]
 
 
 def shown(cell: dict) -> str | None:
-    """The name of the explorer that a code cell of a chapter shows, None if it shows none."""
+    """Name the explorer that a code cell of a chapter shows; None if it shows none."""
     from smalearn.course import widgets
 
     for output in cell.get("outputs", []):
@@ -26,7 +26,7 @@ def shown(cell: dict) -> str | None:
 
 
 def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
-    """The explorer that a cell ends in; the cell needs nothing but the chapter's cells tagged `setup`.
+    """Make the explorer that a cell ends in; the cell needs nothing but the chapter's cells tagged `setup`.
 
     Args:
         setup: sources of those cells.
@@ -43,8 +43,8 @@ def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
         raise ValueError(f"explorer cell must end in the explorer, got {ast.unparse(last)!r}")
     names: dict = {}
     try:
-        for part in setup:
-            exec(part, names)
+        for cell in setup:
+            exec(cell, names)
         exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
         return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
     except Exception as error:
@@ -52,7 +52,7 @@ def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
 
 
 def html(widget: ipywidgets.DOMWidget, picture: str, text: str, up: str = "") -> str:
-    """The place of an explorer: the still picture, which the script replaces, and the state.
+    """Write the HTML of an explorer: the still picture, which the script replaces, and the state.
 
     Args:
         widget: the explorer.
@@ -62,8 +62,8 @@ def html(widget: ipywidgets.DOMWidget, picture: str, text: str, up: str = "") ->
     """
     import ipywidgets
 
-    own = {"_esm", "_css", "_anywidget_id", *ipywidgets.DOMWidget.class_traits()}
-    state = {name: value for name, value in widget.get_state().items() if name not in own}
+    hidden = {"_esm", "_css", "_anywidget_id", *ipywidgets.DOMWidget.class_traits()}
+    state = {name: value for name, value in widget.get_state().items() if name not in hidden}
     data = json.dumps(state, separators=(",", ":")).replace("</", "<\\/")
     still = f'<img alt="{escape(text)}" src="data:image/png;base64,{picture}">'
     name = type(widget).__name__
@@ -74,7 +74,7 @@ def html(widget: ipywidgets.DOMWidget, picture: str, text: str, up: str = "") ->
 
 
 def script(name: str) -> str:
-    """A classic script that keeps an explorer's module as text, since a page from a folder may not load modules."""
+    """Write a classic script with an explorer's module as text, since a page from a folder may not load modules."""
     from smalearn.course import widgets
 
     explorer = getattr(widgets, name)

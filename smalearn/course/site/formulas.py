@@ -1,4 +1,4 @@
-"""A Sphinx extension: formulas leave as LaTeX, and KaTeX sets them in the reader's browser (static/site.js)."""
+"""Sphinx extension: formulas leave as LaTeX, and KaTeX sets them in the reader's browser (static/site.js)."""
 
 from html import escape
 

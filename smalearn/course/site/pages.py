@@ -1,4 +1,4 @@
-"""A chapter as a page: buttons on top, hints and solutions folded under each exercise, explorers that move."""
+"""Chapter as a page: buttons on top, hints and solutions folded under each exercise, explorers that move."""
 
 import copy
 import inspect
@@ -19,7 +19,7 @@ COLAB_LACKS = ("einops", "anywidget", "pooch")
 
 
 def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple[notebook.Notebook, set[str]]:
-    """What the page of a chapter is made from.
+    """Turn a chapter into the notebook from which its page is made.
 
     Args:
         path: the chapter, with its outputs.
@@ -30,10 +30,10 @@ def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple
         A notebook for myst-nb, and the names of the explorers in it.
 
     Raises:
-        ValueError: the file is no notebook, or a cell that shows an explorer needs more than the setup.
+        ValueError: the file is not a notebook, or a cell that shows an explorer needs more than the setup.
     """
     if (source := notebook.read(path)) is None:
-        raise ValueError(f"site: {path} is no notebook")
+        raise ValueError(f"site: {path} is not a notebook")
     setup = [cell["source"] for cell in source["cells"] if "setup" in cell["metadata"].get("tags", [])]
     checks = {cells[-1]["id"]: id for id, cells in notebook.exercises(source).items()}
     place = place or path.name
@@ -49,12 +49,12 @@ def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple
         if cell.get("id") in checks:
             exercise = registry()[checks[cell["id"]]]
             cells.append(_markdown(f"help-{cell['id']}", "\n\n".join(_help(exercise))))
-    kept = {"kernelspec": source["metadata"].get("kernelspec", {})}
-    return source | {"cells": cells, "metadata": kept}, used
+    metadata = {"kernelspec": source["metadata"].get("kernelspec", {})}
+    return source | {"cells": cells, "metadata": metadata}, used
 
 
 def colab(path: Path, repository: str) -> notebook.Notebook:
-    """A chapter that first installs the course on Colab, whose own PyTorch stays.
+    """Make a copy of a chapter that first installs the course on Colab, whose own PyTorch stays.
 
     Args:
         path: the chapter.
@@ -63,11 +63,11 @@ def colab(path: Path, repository: str) -> notebook.Notebook:
     Returns:
         The notebook with one more cell in front.
     """
-    others = " ".join(COLAB_LACKS)
+    missing = " ".join(COLAB_LACKS)
     lines = [
         "# On Colab only: the course, and what it needs besides the PyTorch, NumPy and Matplotlib that are there.",
         f"%pip install --quiet --no-deps git+https://github.com/{repository}",
-        f"%pip install --quiet {others}",
+        f"%pip install --quiet {missing}",
     ]
     cell = {"cell_type": "code", "id": "colab", "metadata": {}, "source": "\n".join(lines)}
     cell |= {"execution_count": None, "outputs": []}
@@ -76,17 +76,17 @@ def colab(path: Path, repository: str) -> notebook.Notebook:
 
 
 def _markdown(id, text):
-    """A new cell."""
+    """Make a cell of Markdown."""
     return {"cell_type": "markdown", "id": id, "metadata": {}, "source": text}
 
 
 def _up(place):
-    """From a page to the folder of the site."""
+    """Write the way from a page up to the folder of the site."""
     return "../" * place.count("/")
 
 
 def _live(cell, setup, up):
-    """The cell with its explorer in the place of the still picture."""
+    """Put its explorer into a cell in the place of the still picture."""
     cell = copy.deepcopy(cell)
     text = cell["metadata"].get("mystnb", {}).get("image", {}).get("alt", "")
     for output in cell["outputs"]:
@@ -97,7 +97,7 @@ def _live(cell, setup, up):
 
 
 def _buttons(place, repository):
-    """Links to the notebook, and to where it runs."""
+    """Write links to the notebook, and to where it runs."""
     links = {f"{_up(place)}notebooks/{place}": "Download this notebook"}
     if repository:
         links[f"https://colab.research.google.com/github/{repository}/blob/gh-pages/{COLAB}/{place}"] = "Open in Colab"
@@ -106,7 +106,7 @@ def _buttons(place, repository):
 
 
 def _help(exercise: Exercise) -> Iterator[str]:
-    """Each hint and the solution, folded."""
+    """Yield each hint and the solution, folded."""
     for number, hint in enumerate(exercise.hints, 1):
         yield f"<details><summary>Hint {number}</summary>\n\n```text\n{textwrap.fill(hint, 100)}\n```\n\n</details>"
     code = textwrap.dedent(inspect.getsource(exercise.solution)).strip()

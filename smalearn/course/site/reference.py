@@ -1,4 +1,4 @@
-"""A Sphinx extension and its page: autodoc reads the signatures, napoleon the sections of the docstrings."""
+"""Sphinx extension and its page: autodoc reads the signatures, napoleon the sections of the docstrings."""
 
 import pkgutil
 import re
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def page() -> str:
-    """Markdown: a section for each room and module of the mathematics, an entry for each public name in it."""
+    """Write Markdown: a section for each room and module of the mathematics, an entry for each public name in it."""
     names = [module.name for module in pkgutil.iter_modules(smalearn.__path__)]
     rooms = [f"smalearn.{name}" for name in names if name not in WORKSHOP and not name.startswith("_")]
     sections = [f"## {room}\n\n```{{eval-rst}}\n.. automodule:: {room}\n```\n" for room in rooms]
@@ -41,7 +41,7 @@ def setup(app):
 
 
 def _readable(app, what, name, value, options, signature, annotation):
-    """A signature that Sphinx can parse: one with "..." for a default that is a function."""
+    """Change a signature into one that Sphinx can parse: one with "..." for a default that is a function."""
     return re.sub(r"<function (?:[^<>]|<\w+>)*>", "...", signature or "") or None, annotation
 
 
@@ -55,6 +55,6 @@ def _restructured(app, what, name, value, options, lines):
 
 
 def _escaped(text):
-    """Text in which no character outside of code begins markup."""
+    """Escape a text so that no character outside of code begins markup."""
     code = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*_|])", r"\\\1", part) for part in code)

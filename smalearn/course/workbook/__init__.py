@@ -1,4 +1,4 @@
-"""The learner's copies of the chapters in `work/`: made, renewed, put back, counted. Nothing of theirs is overwritten.
+"""Learners' copies of the chapters in `work/`: made, renewed, put back, counted. Nothing of theirs is overwritten.
 
 A copy is known by the exercises in it, whatever its name, and an exercise by its title, whatever its number: a later
 edition of the course may give that to another. `work/.originals` keeps every version of a chapter that the learner was

@@ -54,34 +54,34 @@ def sync(folder: Path, work: Path) -> list[str]:
     (work / ".originals").mkdir(parents=True, exist_ok=True)
     paths = chapters(folder)
     paths = chapters(folder)
-    now = published(filter(None, map(read, paths)))
-    given = {path: notebook for path in originals(work) if (notebook := read(path))}
-    course = with_past(now, given.values())
-    given = {path: renumbered(notebook, course) for path, notebook in given.items()}
-    past = _Past(course, course.keys() - now.keys(), {path.stem for path in paths}, given)
+    course_today = published(filter(None, map(read, paths)))
+    versions = {path: notebook for path in originals(work) if (notebook := read(path))}
+    course = with_past(course_today, versions.values())
+    versions = {path: renumbered(notebook, course) for path, notebook in versions.items()}
+    past = _Past(course, course.keys() - course_today.keys(), {path.stem for path in paths}, versions)
     return [line for path in paths for line in _sync(path, work, past)]
 
 
 @dataclass(frozen=True)
 class _Past:
-    """What the learner was given before.
+    """Everything that the learner got before.
 
     Args:
         course: the exercises of today and, after them, those that are gone.
         gone: which of them are gone.
         stems: what today's chapters are called.
-        given: every version of a chapter, with today's numbers.
+        versions: every version of a chapter, with today's numbers.
     """
 
     course: Course
     gone: set[str]
     stems: set[str]
-    given: dict[Path, Notebook]
+    versions: dict[Path, Notebook]
 
     def lost(self, chapter: Notebook, stem: str) -> set[str]:
-        """Exercises that are gone from a chapter, and from those that are gone whose first exercise it has now."""
+        """Find exercises that are gone from a chapter, and from gone chapters whose first exercise it has now."""
         lost = set()
-        for path, notebook in self.given.items():
+        for path, notebook in self.versions.items():
             name, ids = path.name.rsplit(".", 2)[0], exercises(notebook).keys()
             first = next((id for id in self.course if id in ids), None)
             if name == stem or (name not in self.stems and first in exercises(chapter)):
@@ -90,20 +90,20 @@ class _Past:
 
 
 def _sync(path: Path, work: Path, past: _Past) -> list[str]:
-    """The same for one chapter."""
+    """Do what `sync` does for one chapter."""
     chapter = read(path)
     if chapter is None:
         return [f"{path.parent.name}/{path.name} cannot be read as a notebook: it is left out."]
-    given, version = originals(work, path.stem), original(work, path, chapter)
-    mine, data = work / path.name, path.read_bytes()
-    has_copy = mine.exists() or any(work.glob(f"{path.stem}.new*.ipynb"))
-    if has_copy and version in given:
+    versions, version = originals(work, path.stem), original(work, path, chapter)
+    copy, data = work / path.name, path.read_bytes()
+    has_copy = copy.exists() or any(work.glob(f"{path.stem}.new*.ipynb"))
+    if has_copy and version in versions:
         return []
-    if has_copy and not given:  # a copy from elsewhere counts as one of this version
+    if has_copy and not versions:  # a copy from elsewhere counts as one of this version
         write(version, data)
         return []
-    lines = _carry_over(chapter, path.stem, work, past) if has_copy or not given else []
-    target = free(work, f"{path.stem}.new") if mine.exists() else mine
+    lines = _carry_over(chapter, path.stem, work, past) if has_copy or not versions else []
+    target = free(work, f"{path.stem}.new") if copy.exists() else copy
     write(target, dump(chapter) if lines else data)
     write(version, data)
     if has_copy:
@@ -112,56 +112,58 @@ def _sync(path: Path, work: Path, past: _Past) -> list[str]:
 
 
 def _carry_over(chapter: Notebook, stem: str, work: Path, past: _Past) -> list[str]:
-    """Put the learner's answers into a chapter; returns lines that say what was carried over, and what was not."""
-    given, here = [*past.given.values(), chapter], set(exercises(chapter))
-    ids = here | past.lost(chapter, stem)
+    """Put the learner's answers into a chapter; return lines that say what was carried over, and what was not."""
+    versions, current = [*past.versions.values(), chapter], set(exercises(chapter))
+    ids = current | past.lost(chapter, stem)
     pairs = {path: (notebook, renumbered(notebook, past.course)) for path, notebook in notebooks(work).items()}
     pairs = {path: pair for path, pair in pairs.items() if ids & exercises(pair[1]).keys()}
-    theirs = answers((notebook for _, notebook in pairs.values()), given)
-    lines = _insert({id: answer for id, answer in theirs.items() if id in ids}, chapter, given[:-1])
-    known = {cell["source"].strip() for notebook in given for cell in notebook["cells"]} | {"", GONE}
+    all_answers = answers((notebook for _, notebook in pairs.values()), versions)
+    lines = _insert({id: answer for id, answer in all_answers.items() if id in ids}, chapter, versions[:-1])
+    sources = {cell["source"].strip() for notebook in versions for cell in notebook["cells"]} | {"", GONE}
     is_new = not originals(work, stem)
-    for path, (before, now) in pairs.items():
-        labelled = [cell for cells in exercises(now).values() for cell in cells]
-        own = [cell for cell in now["cells"] if cell["source"].strip() not in known and cell not in labelled]
-        if is_new and (numbers := _moved(before, now, here)):
+    for path, (saved, current_copy) in pairs.items():
+        labelled = [cell for cells in exercises(current_copy).values() for cell in cells]
+        changed = [
+            cell for cell in current_copy["cells"] if cell["source"].strip() not in sources and cell not in labelled
+        ]
+        if is_new and (numbers := _moved(saved, current_copy, current)):
             lines.append(f"  New numbers since {work.name}/{path.name}, which stays as it is: {numbers}.")
-        if own:
-            lines.append(f"  Cells that you wrote or changed stay in {work.name}/{path.name}: {len(own)}.")
+        if changed:
+            lines.append(f"  Cells that you wrote or changed stay in {work.name}/{path.name}: {len(changed)}.")
     broken = [name for name in unreadable(work) if name.startswith(stem)]
     return lines + [f"  {work.name}/{name} cannot be read as a notebook: nothing is carried over." for name in broken]
 
 
-def _moved(before: Notebook, now: Notebook, ids: set[str]) -> str:
-    """Which of these exercises had another number: "7.1 is 10.1, 7.2 is 10.2"."""
-    moved = {}
-    for old, new in zip(before["cells"], now["cells"], strict=True):
+def _moved(saved: Notebook, current_copy: Notebook, ids: set[str]) -> str:
+    """List which of these exercises had another number: "7.1 is 10.1, 7.2 is 10.2"."""
+    numbers = {}
+    for old, new in zip(saved["cells"], current_copy["cells"], strict=True):
         if old["metadata"] != new["metadata"] and new["metadata"]["exercise"] in ids:
-            moved[old["metadata"]["exercise"]] = new["metadata"]["exercise"]
-    return ", ".join(f"{old} is {new}" for old, new in moved.items())
+            numbers[old["metadata"]["exercise"]] = new["metadata"]["exercise"]
+    return ", ".join(f"{old} is {new}" for old, new in numbers.items())
 
 
-def _insert(theirs: dict[str, str], chapter: Notebook, earlier: list[Notebook]) -> list[str]:
-    """Put answers in the place of their stubs, or near it where they do not fit; returns lines that say which where."""
-    new, fitting, changed = exercises(chapter), [], []
-    for id in [id for id in new if id in theirs]:
-        stub = new[id][0]
-        before = [exercises(notebook)[id][0]["source"] for notebook in earlier if id in exercises(notebook)]
-        if _fits(theirs[id], stub["source"], before):
+def _insert(sources: dict[str, str], chapter: Notebook, versions: list[Notebook]) -> list[str]:
+    """Put answers in the place of their stubs, or near it where they do not fit; return lines that say which where."""
+    stubs, fitting, changed = exercises(chapter), [], []
+    for id in [id for id in stubs if id in sources]:
+        stub = stubs[id][0]
+        old_stubs = [exercises(notebook)[id][0]["source"] for notebook in versions if id in exercises(notebook)]
+        if _fits(sources[id], stub["source"], old_stubs):
             fitting.append(id)
-            stub["source"] = theirs[id]
+            stub["source"] = sources[id]
         else:
             changed.append(id)
-            commented = "\n".join(f"# {line}".rstrip() for line in theirs[id].splitlines())
+            commented = "\n".join(f"# {line}".rstrip() for line in sources[id].splitlines())
             stub["source"] += f"\n\n\n{CHANGED}\n{commented}"
-        for cell in new[id]:
+        for cell in stubs[id]:
             cell.update(outputs=[], execution_count=None)  # they were the stub's
-    gone = [id for id in theirs if id not in new]
+    gone = [id for id in sources if id not in stubs]
     if gone:
         chapter["cells"].append({"cell_type": "markdown", "id": "gone", "metadata": {}, "source": GONE})
     for number, id in enumerate(gone, start=1):
         cell = {"cell_type": "code", "id": f"gone-{number}", "metadata": {"exercise": id}}
-        chapter["cells"].append(cell | {"execution_count": None, "outputs": [], "source": theirs[id]})
+        chapter["cells"].append(cell | {"execution_count": None, "outputs": [], "source": sources[id]})
     lines = {
         "Your answers are in it": fitting,
         "Other arguments now, so your answer is below the new stub, commented out": changed,
@@ -170,24 +172,24 @@ def _insert(theirs: dict[str, str], chapter: Notebook, earlier: list[Notebook]) 
     return [f"  {text}: {', '.join(ids)}." for text, ids in lines.items() if ids]
 
 
-def _fits(answer: str, stub: str, before: list[str]) -> bool:
-    """Whether an answer can take the place of a stub: it has its arguments, or was asked for them before.
+def _fits(answer: str, stub: str, old_stubs: list[str]) -> bool:
+    """Say whether an answer can take the place of a stub: it has its arguments, or those of an earlier stub.
 
     So a learner may rename arguments, add optional ones, bind the function in another way, or be in mid-sentence.
     """
-    asked, given = _functions(stub), _functions(answer)
-    if not asked:
+    expected, functions = _functions(stub), _functions(answer)
+    if not expected:
         return True
-    name, (arguments, _) = asked.popitem()
-    if name in given and given[name][0] == arguments:
+    name, (arguments, _) = expected.popitem()
+    if name in functions and functions[name][0] == arguments:
         return True
-    if not any(_functions(old).get(name, ([], 0))[0] == arguments for old in before):
+    if not any(_functions(old).get(name, ([], 0))[0] == arguments for old in old_stubs):
         return False
-    return name not in given or given[name][1] <= len(arguments) <= len(given[name][0])
+    return name not in functions or functions[name][1] <= len(arguments) <= len(functions[name][0])
 
 
 def _functions(source: str) -> dict[str, tuple[list[str], int]]:
-    """Name of each function that a cell defines -> its arguments, and how many of them have no default."""
+    """Map the name of each function in a cell to its arguments, and to how many of them have no default."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError):
@@ -213,55 +215,55 @@ def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -
         A text that says what was done and where the backup is.
 
     Raises:
-        ValueError: no such chapter or exercise (with a list of those that exist), or the file is no notebook.
+        ValueError: no such chapter or exercise (with a list of those that exist), or the file is not a notebook.
     """
-    path, mine = _find(work, folder, chapter)
-    edition, data = read(path), path.read_bytes()
-    if edition is None:
+    path, copy = _find(work, folder, chapter)
+    published_chapter, data = read(path), path.read_bytes()
+    if published_chapter is None:
         raise ValueError(f"reset: {path.parent.name}/{path.name} cannot be read as a notebook")
-    done = f"{work.name}/{mine.name} is as published again."
+    report = f"{work.name}/{copy.name} is as published again."
     if exercise is not None:
-        cells = exercises(edition).get(exercise)
+        cells = exercises(published_chapter).get(exercise)
         if cells is None:
-            there = ", ".join(exercises(edition)) or "none"
-            raise ValueError(f"reset: no exercise {exercise!r} in {path.name}; it has {there}")
-        done = f"Exercise {exercise} in {done}"
-        if mine.exists():
-            data = dump(_with_exercise(mine, folder, exercise, cells))
+            ids = ", ".join(exercises(published_chapter)) or "none"
+            raise ValueError(f"reset: no exercise {exercise!r} in {path.name}; it has {ids}")
+        report = f"Exercise {exercise} in {report}"
+        if copy.exists():
+            data = dump(_with_exercise(copy, folder, exercise, cells))
     (work / ".originals").mkdir(parents=True, exist_ok=True)
-    if mine.exists():
-        done += f" Yours is kept as {work.name}/backups/{_back_up(mine)}."
-    write(mine, data)
-    write(original(work, path, edition), path.read_bytes())
-    return f"{done}\nIf it is open in JupyterLab, reload it there: File → Reload Notebook from Disk."
+    if copy.exists():
+        report += f" Yours is kept as {work.name}/backups/{_back_up(copy)}."
+    write(copy, data)
+    write(original(work, path, published_chapter), path.read_bytes())
+    return f"{report}\nIf it is open in JupyterLab, reload it there: File → Reload Notebook from Disk."
 
 
 def _find(work: Path, folder: Path, chapter: str) -> tuple[Path, Path]:
-    """A published chapter and the learner's copy that are meant by a number or by the name of a file in `work`."""
+    """Find a published chapter and the learner's copy by a number or by the name of a file in `work`."""
     name = Path(chapter).name
     is_file = name.endswith(".ipynb")
-    path = find(folder, name.split(".")[0] if is_file else name)  # of 01_name.new.2.ipynb, but "1.1" is no chapter
-    mine = work / (name if is_file or not path else path.name)
-    if path and (mine.name == path.name or mine.exists()):
-        return path, mine
+    path = find(folder, name.split(".")[0] if is_file else name)  # of 01_name.new.2.ipynb, but "1.1" is not a chapter
+    copy = work / (name if is_file or not path else path.name)
+    if path and (copy.name == path.name or copy.exists()):
+        return path, copy
     raise ValueError(f"reset: no chapter {chapter!r}; there are {', '.join(path.stem for path in chapters(folder))}")
 
 
-def _with_exercise(mine: Path, folder: Path, exercise: str, cells: list[dict]) -> Notebook:
-    """The learner's notebook with the cells of an exercise put back in their place, or at its end."""
-    notebook = read(mine)
+def _with_exercise(copy: Path, folder: Path, exercise: str, cells: list[dict]) -> Notebook:
+    """Put the cells of an exercise back into the learner's notebook, in their place or at its end."""
+    notebook = read(copy)
     if notebook is None:
-        raise ValueError(f"reset: {mine.name} cannot be read as a notebook; reset the whole chapter")
-    now = renumbered(notebook, published(filter(None, map(read, chapters(folder)))))
-    old = exercises(now).get(exercise, [])
-    places = [place for place, cell in enumerate(now["cells"]) if any(cell is other for other in old)]
+        raise ValueError(f"reset: {copy.name} cannot be read as a notebook; reset the whole chapter")
+    current = renumbered(notebook, published(filter(None, map(read, chapters(folder)))))
+    old = exercises(current).get(exercise, [])
+    places = [place for place, cell in enumerate(current["cells"]) if any(cell is other for other in old)]
     place = (places or [len(notebook["cells"])])[0]
-    rest = [cell for number, cell in enumerate(notebook["cells"]) if number not in places]
-    return notebook | {"cells": rest[:place] + cells + rest[place:]}
+    others = [cell for number, cell in enumerate(notebook["cells"]) if number not in places]
+    return notebook | {"cells": others[:place] + cells + others[place:]}
 
 
 def _back_up(path: Path) -> str:
-    """Keep a file's bytes under a dated name in the folder `backups` beside it; returns that name."""
+    """Keep a file's bytes under a dated name in the folder `backups` beside it; return that name."""
     folder = path.parent / "backups"
     folder.mkdir(exist_ok=True)
     backup = free(folder, f"{path.stem}.{time.strftime('%Y-%m-%d-%H%M')}")

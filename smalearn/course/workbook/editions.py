@@ -1,4 +1,4 @@
-"""Which exercise is which, when a later edition of the course gives their numbers to others.
+"""Identity of exercises, when a later edition of the course gives their numbers to others.
 
 An exercise is what its title says, in the text before its stub, "**Exercise 7.1 · Level by level**", and what its
 function is called. Its number is the one under which the course has this title now.
@@ -15,7 +15,7 @@ __all__ = ["Course", "Known", "outcomes", "published", "registered", "renumbered
 
 @dataclass(frozen=True)
 class Known:
-    """What tells an exercise from others: its title, the names of its function, the numbers it has or had."""
+    """Marks by which an exercise is known: its title, the names of its function, the numbers it has or had."""
 
     title: str
     names: frozenset[str]
@@ -28,54 +28,54 @@ TITLE = re.compile(r"\*\*Exercise ([\w.]+) · (.+?)\*\*")
 
 
 def published(chapters: Iterable[Notebook]) -> Course:
-    """The exercises in the chapters of a course, in their order."""
+    """Collect the exercises in the chapters of a course, in their order."""
     labels = (label for notebook in chapters for label in _named(notebook).items())
     return {id: Known(title, names, frozenset([id])) for (id, title), names in labels}
 
 
 def registered(exercises: Mapping[str, object]) -> Course:
-    """The exercises of a registry, each with `title` and `solution`."""
+    """Collect the exercises of a registry, each with `title` and `solution`."""
     return {
         id: Known(exercise.title, frozenset([exercise.solution.__name__]), frozenset([id]))
         for id, exercise in exercises.items()
     }
 
 
-def with_past(course: Course, given: Iterable[Notebook]) -> Course:
-    """A course with the numbers that its exercises had in earlier chapters, and after it those that are gone.
+def with_past(course: Course, notebooks: Iterable[Notebook]) -> Course:
+    """Add to a course the numbers that its exercises had in earlier chapters, and after it the exercises that are gone.
 
-    What is gone is called by its number and title, "7.9 No look ahead".
+    One that is gone is called by its number and title, "7.9 No look ahead".
     """
-    past = dict(course)
-    for notebook in given:
+    extended = dict(course)
+    for notebook in notebooks:
         for (id, title), names in _named(notebook).items():
-            key = _now(id, title, names, course) or f"{id} {title}".strip()
-            known = past.get(key, Known(title, names, frozenset([key])))
-            past[key] = Known(known.title, known.names, known.numbers | {id})
-    return past
+            key = _number_in(id, title, names, course) or f"{id} {title}".strip()
+            exercise = extended.get(key, Known(title, names, frozenset([key])))
+            extended[key] = Known(exercise.title, exercise.names, exercise.numbers | {id})
+    return extended
 
 
 def renumbered(notebook: Notebook, course: Course) -> Notebook:
-    """A notebook of any edition, with the numbers that its exercises have in a course.
+    """Give the exercises of a notebook of any edition the numbers that they have in a course.
 
-    What is no exercise of the course gets a number that none has, "7.9 No look ahead". Where neither title nor function
+    One that the course does not have gets a number that none has, "7.9 No look ahead". Where neither title nor function
     says what an exercise is, its number does, unless others in the notebook have moved.
     """
     groups = _named(notebook)
-    now = {label: _now(*label, names, course) for label, names in groups.items()}
-    moved = any(key and key != id for (id, _), key in now.items())
+    numbers = {label: _number_in(*label, names, course) for label, names in groups.items()}
+    moved = any(key and key != id for (id, _), key in numbers.items())
     cells = []
     for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
         if label:
             id, title = label
-            key = id if now[label] is None and not moved else now[label] or f"{id} {title or '?'}"
+            key = id if numbers[label] is None and not moved else numbers[label] or f"{id} {title or '?'}"
             cell = _with_number(cell, id, key) if key != id else cell
         cells.append(cell)
     return notebook | {"cells": cells}
 
 
 def _with_number(cell: dict, old: str, new: str) -> dict:
-    """A cell of an exercise, and the calls of `check` in it, with another number."""
+    """Give a cell of an exercise, and the calls of `check` in it, another number."""
     source = cell["source"]
     if " " not in new:
         source = re.sub(rf"\b((?:check|hint|solution)\([\"']){re.escape(old)}(?=[\"'])", rf"\g<1>{new}", source)
@@ -83,7 +83,7 @@ def _with_number(cell: dict, old: str, new: str) -> dict:
 
 
 def outcomes(notebook: Notebook, course: Course) -> Iterator[tuple[str, str]]:
-    """Number in a course, and outcome, of every check whose output is saved.
+    """Yield number in a course, and outcome, of every check whose output is saved.
 
     What was checked is what the output says, "✓ 7.1 Level by level: …". Where the function belongs to another exercise,
     as when a cell of an earlier edition is run in a later one, the outcome counts for none.
@@ -97,48 +97,48 @@ def outcomes(notebook: Notebook, course: Course) -> Iterator[tuple[str, str]]:
                         "text/plain": str(text) | [str(text), *_],
                     }
                 }:
-                    said = re.match(rf"[✓✗] {re.escape(id)} (.+?): ", text)
-                    if now := _now(id, said[1] if said else "", _names([cell]), course):
-                        yield now, outcome
+                    title = re.match(rf"[✓✗] {re.escape(id)} (.+?): ", text)
+                    if number := _number_in(id, title[1] if title else "", _names([cell]), course):
+                        yield number, outcome
 
 
 def _labels(notebook: Notebook) -> list[tuple[str, str] | None]:
-    """Number and title of the exercise that each cell belongs to; "" for a title that is not there."""
+    """List number and title of the exercise that each cell belongs to; "" for a title that is not there."""
     texts = [cell["source"] if cell["cell_type"] == "markdown" else "" for cell in notebook["cells"]]
-    found = [dict(TITLE.findall(text)) for text in texts]
+    headings = [dict(TITLE.findall(text)) for text in texts]
     labels, titles = [], {}
-    for one in reversed(found):
-        titles |= one  # the first of each, for cells above it
-    for cell, one in zip(notebook["cells"], found, strict=True):
-        titles |= one
+    for heading in reversed(headings):
+        titles |= heading  # the first of each, for cells above it
+    for cell, heading in zip(notebook["cells"], headings, strict=True):
+        titles |= heading
         id = cell["metadata"].get("exercise")
         labels.append((id, titles.get(id, "")) if isinstance(id, str) and cell["cell_type"] == "code" else None)
     return labels
 
 
 def _named(notebook: Notebook) -> dict[tuple[str, str], frozenset[str]]:
-    """Number and title of each exercise -> the names by which its function may be called."""
+    """Map number and title of each exercise to the names by which its function may be called."""
     cells = {}
     for cell, label in zip(notebook["cells"], _labels(notebook), strict=True):
         if label:
             cells.setdefault(label, []).append(cell)
-    return {label: _names(own) for label, own in cells.items()}
+    return {label: _names(group) for label, group in cells.items()}
 
 
 def _names(cells: Iterable[dict]) -> frozenset[str]:
-    """What cells hand to `check` and bind to what it returns; without a check every name that they define."""
+    """Collect names that cells hand to `check` and bind to its result; without a check every name that they define."""
     text = "\n".join(cell["source"] for cell in cells)
     bound = re.findall(r"(?m)^(\w+) *= *check\(", text) + re.findall(r"\bcheck\([^,()]*, *(\w+)", text)
     return frozenset(bound or re.findall(r"(?m)^(?:def +)?(\w+) *[=(]", text))
 
 
-def _now(id: str, title: str, names: frozenset[str], course: Course) -> str | None:
-    """The number that an exercise has in a course: "" if it is not in it, None if neither title nor names can say."""
+def _number_in(id: str, title: str, names: frozenset[str], course: Course) -> str | None:
+    """Find an exercise's number in a course: "" if it is not in it, None if neither title nor names can say."""
     by_title = {key for key, known in course.items() if title and title == known.title}
     by_name = {key for key, known in course.items() if names & known.names}
     if not title and not by_name:
         return None
-    found = by_title & by_name if by_title and by_name else by_title | by_name
-    if len(found) > 1 or (title and not by_title):  # or it has another title now
-        found = {key for key in found if id in course[key].numbers}
-    return found.pop() if len(found) == 1 else ""
+    matches = by_title & by_name if by_title and by_name else by_title | by_name
+    if len(matches) > 1 or (title and not by_title):  # or it has another title now
+        matches = {key for key in matches if id in course[key].numbers}
+    return matches.pop() if len(matches) == 1 else ""

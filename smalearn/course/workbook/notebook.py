@@ -31,17 +31,17 @@ Notebook = dict  # what JSON makes of the file, with each cell's source as one s
 
 
 def files(folder: Path) -> list[Path]:
-    """The notebook files of a folder by name, without those that a system hides there."""
+    """List the notebook files of a folder by name, without those that a system hides there."""
     return sorted(path for path in folder.glob("*.ipynb") if not path.name.startswith("."))
 
 
 def chapters(folder: Path) -> list[Path]:
-    """The published chapters of a course: the notebooks of its folder, then those of `appendix/` in it."""
+    """List the published chapters of a course: the notebooks of its folder, then those of `appendix/` in it."""
     return files(folder) + files(folder / "appendix")
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The published chapter of a number ("1", "01", "A"), or of a name without its ending; None if there is none."""
+    """Find the published chapter of a number ("1", "01", "A"), or of a name without its ending; else None."""
     for path in chapters(folder):
         number = path.stem.partition("_")[0]
         if name and (name == path.stem or name.lstrip("0").upper() == number.lstrip("0").upper()):
@@ -50,41 +50,41 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def notebooks(work: Path) -> dict[Path, Notebook]:
-    """The learner's notebooks that can be read, the one saved last first."""
+    """Read the learner's notebooks that can be read, the one saved last first."""
     readable = {path: notebook for path in files(work) if (notebook := read(path))}
     return dict(sorted(readable.items(), key=lambda item: -item[0].stat().st_mtime_ns))
 
 
 def unreadable(work: Path) -> list[str]:
-    """Names of the files in `work` that should be notebooks and are none: cut short, half merged, empty."""
+    """List files in `work` that cannot be read as notebooks: cut short, half merged, empty."""
     return [path.name for path in files(work) if read(path) is None]
 
 
 def original(work: Path, path: Path, chapter: Notebook) -> Path:
-    """Where a version of a chapter is kept. A version is what the cells say, without outputs."""
+    """Return the path under which a version of a chapter is kept; its cells without outputs make a version."""
     text = json.dumps([(cell["cell_type"], cell["source"]) for cell in chapter["cells"]])
     return work / ".originals" / f"{path.stem}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.ipynb"
 
 
 def originals(work: Path, stem: str = "*") -> list[Path]:
-    """The versions of a chapter, or of all chapters, that the learner was given."""
+    """List the versions of a chapter, or of all chapters, that the learner was given."""
     return sorted((work / ".originals").glob(f"{stem}.*.ipynb"))
 
 
 def free(folder: Path, stem: str) -> Path:
-    """`stem.ipynb`, or else the first of `stem.2.ipynb`, `stem.3.ipynb`, … that does not exist."""
+    """Return `stem.ipynb`, or else the first of `stem.2.ipynb`, `stem.3.ipynb`, … that does not exist."""
     names = itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(2)))
     return next(path for name in names if not (path := folder / f"{name}.ipynb").exists())
 
 
 def read(path: Path) -> Notebook | None:
-    """The notebook in a file, or None where there is none."""
+    """Read the notebook in a file; None where there is none."""
     try:
         notebook = json.loads(path.read_bytes())
         cells = [cell | {"source": "".join(cell["source"])} for cell in notebook["cells"]]
         for cell in cells:
             dicts = [cell["metadata"], *cell.get("outputs", [])]
-            if not cell["cell_type"] or not all(isinstance(part, dict) for part in dicts):
+            if not cell["cell_type"] or not all(isinstance(entry, dict) for entry in dicts):
                 return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -92,7 +92,7 @@ def read(path: Path) -> Notebook | None:
 
 
 def dump(notebook: Notebook) -> bytes:
-    """The bytes of a notebook, in the form in which Jupyter saves it."""
+    """Write a notebook as bytes, in the form in which Jupyter saves it."""
     cells = [cell | {"source": cell["source"].splitlines(True)} for cell in notebook["cells"]]
     text = json.dumps(notebook | {"cells": cells}, indent=1, sort_keys=True, ensure_ascii=False)
     return (text + "\n").encode("utf-8", "replace")  # JSON can hold half a character (a lone surrogate), UTF-8 cannot
@@ -100,34 +100,34 @@ def dump(notebook: Notebook) -> bytes:
 
 def write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all: half a notebook would count as the learner's own."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(data)
-    part.replace(path)
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
 
 
 def exercises(notebook: Notebook) -> dict[str, list[dict]]:
-    """Exercise id -> its code cells, in the order of the notebook."""
-    found = {}
+    """Map each exercise id to its code cells, in the order of the notebook."""
+    groups = {}
     for cell in notebook["cells"]:
         id = cell["metadata"].get("exercise")
         if isinstance(id, str) and cell["cell_type"] == "code":
-            found.setdefault(id, []).append(cell)
-    return found
+            groups.setdefault(id, []).append(cell)
+    return groups
 
 
-def answers(copies: Iterable[Notebook], known: Iterable[Notebook]) -> dict[str, str]:
-    """Exercise id -> source, from the first of the copies in which it is there and differs from every known stub."""
-    stubs = {(id, _without_check(cells)) for notebook in known for id, cells in exercises(notebook).items()}
-    found = {}
+def answers(copies: Iterable[Notebook], versions: Iterable[Notebook]) -> dict[str, str]:
+    """Map each exercise id to the source in the first of the copies where it differs from every known stub."""
+    stubs = {(id, _without_check(cells)) for notebook in versions for id, cells in exercises(notebook).items()}
+    sources = {}
     for notebook in copies:
         for id, cells in exercises(notebook).items():
             answer = _without_check(cells)
             if answer and (id, answer) not in stubs:
-                found.setdefault(id, answer)
-    return found
+                sources.setdefault(id, answer)
+    return sources
 
 
 def _without_check(cells: list[dict]) -> str:
-    """The source of an exercise's cells but for the check: who splits a cell in JupyterLab has the answer in two."""
+    """Join an exercise's cells but for the check: a learner may have split a cell in JupyterLab."""
     sources = (cell["source"].strip() for cell in cells)
     return "\n\n\n".join(source for source in sources if source and not re.match(r"(\w+ *= *)?check\(", source))

@@ -1,4 +1,4 @@
-"""How far a learner is: what `check` left in the saved notebooks, counted and shown."""
+"""Progress of a learner: the outcomes that `check` left in the saved notebooks, counted and shown."""
 
 import itertools
 import re
@@ -16,7 +16,7 @@ SYMBOLS = {"passed": "●", "started": "◐", "open": "○"}
 
 @dataclass(frozen=True)
 class ChapterProgress:
-    """How far a learner is in one chapter.
+    """Progress of a learner in one chapter.
 
     Args:
         title: "01 Attention is one contraction".
@@ -30,58 +30,58 @@ class ChapterProgress:
 
 
 def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
-    """How far the learner is, by the outcomes that `check` left in the saved notebooks in `work`.
+    """Count how far the learner is, by the outcomes that `check` left in the saved notebooks in `work`.
 
     An exercise is passed if any notebook says so, and started if one has another outcome, or an answer that is not
     checked yet. An answer that changed after its check passed stays passed until the check runs again. Exercises of an
     earlier edition count for those that have their title now.
 
     Args:
-        work: folder of the learner's copies. What cannot be read counts as empty: see `unreadable`.
+        work: folder of the learner's copies. A file that cannot be read counts as empty: see `unreadable`.
         course: id -> exercise with `title`, `minutes` and `solution`, chapter by chapter, as in
             `smalearn.course.exercises.registry()`.
 
     Returns:
         A row for each chapter that has exercises.
     """
-    given = list(filter(None, map(read, originals(work))))
-    known = with_past(registered(course), given)
+    versions = list(filter(None, map(read, originals(work))))
+    course_with_past = with_past(registered(course), versions)
     saved = list(notebooks(work).values())
-    copies = [renumbered(notebook, known) for notebook in saved]
-    seen = {outcome for notebook in saved for outcome in outcomes(notebook, known)}
+    copies = [renumbered(notebook, course_with_past) for notebook in saved]
+    seen = {outcome for notebook in saved for outcome in outcomes(notebook, course_with_past)}
     passed = {id for id, outcome in seen if outcome == "passed"}
     started = {id for id, outcome in seen if outcome != "not started"}
-    started.update(answers(copies, (renumbered(notebook, known) for notebook in given)))
+    started.update(answers(copies, (renumbered(notebook, course_with_past) for notebook in versions)))
     rows = []
     for number, group in itertools.groupby(course, lambda id: id.partition(".")[0]):
         ids = list(group)
         copy = _copy(ids, zip(saved, copies, strict=True))
         ids = [id for id in dict.fromkeys([*exercises(copy), *ids]) if id in ids]
         states = {id: "passed" if id in passed else "started" if id in started else "open" for id in ids}
-        left = next((id for id in ids if id not in passed), None)
-        upcoming = f"{left} {course[left].title} ({course[left].minutes} min)" if left else ""
+        next_id = next((id for id in ids if id not in passed), None)
+        upcoming = f"{next_id} {course[next_id].title} ({course[next_id].minutes} min)" if next_id else ""
         title = _title(copy) or (number.zfill(2) if number.isdigit() else number)
         rows.append(ChapterProgress(title, states, upcoming))
     return rows
 
 
 def _copy(ids: list[str], copies: Iterable[tuple[Notebook, Notebook]]) -> Notebook:
-    """The copy of a chapter that was saved last, of pairs of a copy and the same with today's numbers."""
-    for saved, now in copies:
-        if exercises(saved).keys() & exercises(now).keys() & set(ids):  # not one in which they have other numbers
-            return now
+    """Find the copy of a chapter that was saved last, in pairs of a copy and the same with today's numbers."""
+    for saved, current in copies:
+        if exercises(saved).keys() & exercises(current).keys() & set(ids):  # not one in which they have other numbers
+            return current
     return {"cells": []}
 
 
 def _title(notebook: Notebook) -> str:
-    """The first heading: "# 01 · Attention" as "01 Attention"."""
+    """Return the first heading: "# 01 · Attention" as "01 Attention"."""
     text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     heading = re.search(r"(?m)^# (.+)$", text)
     return heading.group(1).replace(" · ", " ") if heading else ""
 
 
 def table(rows: Iterable[ChapterProgress]) -> str:
-    """A line for each chapter: its title, a mark for each exercise, how many are passed, and what comes next.
+    """Write a line for each chapter: its title, a mark for each exercise, how many are passed, and what comes next.
 
     Example:
         >>> states = {"1.2": "passed", "1.1": "started", "1.3": "open"}
