@@ -111,9 +111,9 @@ def decades(
         x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         if x.ndim != 1 or x.shape != y.shape:
             raise ShapeError(f"decades: curve {name!r} needs one y for each x, got shapes {x.shape} and {y.shape}")
-        drawn = np.where(np.isfinite(y) & (y > 0), y, np.nan)
+        visible = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         style = {"marker": MARKERS[number % len(MARKERS)], "linestyle": DASHES[number % len(DASHES)]}
-        ax.plot(x, drawn, color=f"C{number}", linewidth=1, markevery=max(1, len(x) // 12), label=name, **style)
+        ax.plot(x, visible, color=f"C{number}", linewidth=1, markevery=max(1, len(x) // 12), label=name, **style)
     ax.set(yscale="log", title=title)
     ax.grid(True)
     ax.legend(fontsize=9)

@@ -1,4 +1,4 @@
-"""What things cost: curves on two logarithmic axes, and the bars of all orders of a contraction."""
+"""Costs as pictures: curves on two logarithmic axes, and the bars of all orders of a contraction."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def costs(
     ends = np.array(
         [min(sizes.min() for sizes, _ in points.values()), max(sizes.max() for sizes, _ in points.values())]
     )
-    least = min(values.min() for _, values in points.values()) / 2
+    lowest = min(values.min() for _, values in points.values()) / 2
     for slope in slopes:
-        guide = least * (ends / ends[0]) ** slope
+        guide = lowest * (ends / ends[0]) ** slope
         lines += ax.plot(ends, guide, color=GREY, linewidth=1, label=f"slope {slope:g}", zorder=1)
     _name_ends(ax, lines)
     return ax

@@ -17,7 +17,7 @@ __all__ = ["chunk_map", "venn"]
 
 
 def chunk_map(length: int, chunk_len: int, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Which step of the chunked algorithm computes which block of a lower triangular matrix.
+    """Map of a lower triangular matrix: which step of the chunked algorithm computes which block.
 
     Blocks on the diagonal are computed as they are, step 1. A block below is a product of thin factors: 2 writes the
     state at the end of the source's chunk, 3 passes it across each chunk between, 4 reads it in the target's chunk.
@@ -32,7 +32,7 @@ def chunk_map(length: int, chunk_len: int, ax: Axes | None = None, *, title: str
         The axes; `ax.texts` are the factors of the blocks, row by row: "1", "4·2", "4·3·2", ...
 
     Raises:
-        ValueError: a size is no integer ≥ 1, or there are more than 12 chunks.
+        ValueError: a size is not an integer ≥ 1, or there are more than 12 chunks.
 
     Example:
         >>> chunk_map(16, 4)

@@ -1,4 +1,4 @@
-"""Pictures of a kernel: where its data lives, what limits its speed, who touches what when, and who waits for whom."""
+"""Pictures of a kernel: where its data lives, what limits its speed, its accesses in order, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKERS = "osD^vPX"
 
 
 class Level(NamedTuple):
-    """One kind of memory: its name, its size in bytes, and bytes per second, None where nobody publishes them."""
+    """Kind of memory: its name, its size in bytes, and bytes per second, None where nobody publishes them."""
 
     name: str
     size: float
@@ -30,7 +30,7 @@ class Level(NamedTuple):
 
 
 class Design(NamedTuple):
-    """One way to compute something: its work, its traffic, the roof it works under, and a published rate, if any."""
+    """Way to compute something: its work, its traffic, the roof it works under, and a published rate, if any."""
 
     flops: float
     bytes: float
@@ -39,7 +39,7 @@ class Design(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A piece of work: what it is, when it begins and when it ends."""
+    """Piece of work: what it is, when it begins and when it ends."""
 
     work: str
     begin: float
@@ -97,7 +97,7 @@ def roofline(
     somebody has published.
 
     Args:
-        designs: name -> what is known of it.
+        designs: name -> its work and its traffic.
         bandwidth: bytes a second.
         roofs: name -> operations a second, for the kinds of arithmetic units.
         ax: where to draw; a new figure if None.
@@ -134,7 +134,7 @@ def roofline(
 
 
 def touches(events: Sequence[Event], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Every access of a recording from left to right, in the row of its operand; products have the row "dot".
+    """Accesses of a recording from left to right, in the row of its operand; products have the row "dot".
 
     Args:
         events: of `fast.tile.recording`.
@@ -178,7 +178,7 @@ def touches(events: Sequence[Event], ax: Axes | None = None, *, title: str = "")
 
 
 def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Who works when, and who waits: a row for each worker, a bar for each piece of work, pale where it waits for one.
+    """Work over time: a row for each worker, a bar for each piece of work, pale where a worker waits for one.
 
     Args:
         rows: worker -> its work in order.
@@ -197,12 +197,12 @@ def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, titl
     colours = {span.work: f"C{k}" for k, span in enumerate(_first_of_each(rows))}
     ax = own_axes(ax, 7.5, 1.2 + 0.32 * len(rows))
     for row, spans in enumerate(rows.values()):
-        now = 0.0
+        last_end = 0.0
         for work, begin, end in spans:
-            if begin > now:
-                ax.barh(row, begin - now, left=now, height=0.2, color=PALE, label="waits")
+            if begin > last_end:
+                ax.barh(row, begin - last_end, left=last_end, height=0.2, color=PALE, label="waits")
             ax.barh(row, end - begin, left=begin, height=0.7, color=colours[work], label=work)
-            now = end
+            last_end = end
     handles = {patch.get_label(): patch for patch in ax.containers}
     ax.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1, 1))
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, None), title=title)
@@ -212,22 +212,24 @@ def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, titl
 
 
 def _first_of_each(rows):
-    """The first span of each kind of work; ValueError where rows are no order of work."""
+    """Find the first span of each kind of work; a ValueError where a row is not in order of time."""
     first = {}
     for name, spans in rows.items():
-        now = 0.0
+        last_end = 0.0
         for span in spans:
-            if not now <= span.begin <= span.end:
-                raise ValueError(f"timeline: {span.work!r} of {name!r}, expected {now:g} ≤ begin ≤ end, got {span[1:]}")
+            if not last_end <= span.begin <= span.end:
+                raise ValueError(
+                    f"timeline: {span.work!r} of {name!r}, expected {last_end:g} ≤ begin ≤ end, got {span[1:]}"
+                )
             first.setdefault(span.work, span)
-            now = span.end
+            last_end = span.end
     if not first:
         raise ValueError("timeline: rows, expected at least one piece of work, got none")
     return first.values()
 
 
 def _check_roofline(designs, bandwidth, roofs):
-    """That there is something to draw, and that logarithms of it exist."""
+    """Check that there is something to draw, and that its logarithms exist."""
     if not designs:
         raise ValueError("roofline: designs, expected at least one, got none")
     for name, design in designs.items():
@@ -241,7 +243,7 @@ def _check_roofline(designs, bandwidth, roofs):
 
 
 def _amount(number, step, unit):
-    """Three digits with a prefix: 33792·1024 in steps of 1024 is "33 MB"."""
+    """Write three digits with a prefix: 33792·1024 in steps of 1024 is "33 MB"."""
     prefix = 0
     while number >= step and prefix < 4:
         number, prefix = number / step, prefix + 1

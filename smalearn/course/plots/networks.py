@@ -80,7 +80,7 @@ def _ring(count: int) -> np.ndarray:
 
 
 def _hubs(nodes: np.ndarray, members: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """For each axis the middle of its operands, or a point beside its only one; axes of the same operands fan out."""
+    """Place each axis in the middle of its operands, or next to its only one; axes of the same operands fan out."""
     hubs = {}
     for axis, group in members.items():
         twins = [other for other in members if members[other] == group]
@@ -88,9 +88,9 @@ def _hubs(nodes: np.ndarray, members: Mapping[str, tuple[int, ...]]) -> dict[str
         middle = nodes[list(group)].mean(axis=0)
         if len(group) == 1:
             x, y = _outward(middle)
-            turn = math.radians(60) * rank
+            angle = math.radians(60) * rank
             hubs[axis] = middle + 0.95 * np.array(
-                [x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)]
+                [x * math.cos(angle) - y * math.sin(angle), x * math.sin(angle) + y * math.cos(angle)]
             )
         else:
             x, y = nodes[group[1]] - nodes[group[0]]
@@ -107,7 +107,7 @@ def _outward(point: np.ndarray) -> np.ndarray:
 
 
 def _draw_axis(ax: Axes, ends: list[np.ndarray], hub: np.ndarray, is_open: bool, text: str, **line: str) -> None:
-    """The wires of one axis from its operands to their hub, its loose end, its dot and its text."""
+    """Draw the wires of one axis from its operands to their hub, its loose end, its dot and its text."""
     if len(ends) == 2 and not is_open:
         (a, b), t = ends, np.linspace(0, 1, 41)[:, None]
         bow = (1 - t) ** 2 * a + 2 * t * (1 - t) * (2 * hub - (a + b) / 2) + t**2 * b
@@ -125,22 +125,23 @@ def _draw_axis(ax: Axes, ends: list[np.ndarray], hub: np.ndarray, is_open: bool,
         ax.plot(*np.stack([hub, end]).T, **line)
     if len(ends) > 1 or not is_open:
         ax.plot(*hub, "o", ms=7, **line)
-    _write_beside(ax, text, tip, towards)
+    _write_next_to(ax, text, tip, towards)
 
 
 def _widest_gap(directions: list[np.ndarray]) -> np.ndarray:
     """The direction furthest from all the given ones."""
     angles = sorted(math.atan2(y, x) for x, y in directions)
     gaps = [
-        (after - before) % math.tau or math.tau for before, after in zip(angles, angles[1:] + angles[:1], strict=True)
+        (next_angle - angle) % math.tau or math.tau
+        for angle, next_angle in zip(angles, angles[1:] + angles[:1], strict=True)
     ]
     best = max(range(len(gaps)), key=gaps.__getitem__)
     middle = angles[best] + gaps[best] / 2
     return np.array([math.cos(middle), math.sin(middle)])
 
 
-def _write_beside(ax: Axes, text: str, point: np.ndarray, towards: np.ndarray) -> None:
-    """Text a few points away from a place, on the side of the given direction."""
+def _write_next_to(ax: Axes, text: str, point: np.ndarray, towards: np.ndarray) -> None:
+    """Write text a few points away from a place, on the side of the given direction."""
     x, y = towards / np.hypot(*towards)
     ha = "left" if x > 0.4 else "right" if x < -0.4 else "center"
     va = "bottom" if y > 0.4 else "top" if y < -0.4 else "center"
@@ -183,7 +184,7 @@ def order_tree(order: Order, ax: Axes | None = None, *, title: str | None = None
 
 
 def _tree_places(order: Order) -> dict[str, tuple[float, float]]:
-    """Where operands and results stand: operands side by side on top, a result below the middle of its factors."""
+    """Place operands and results: operands side by side on top, a result below the middle of its factors."""
     factors = {step.result: step.operands for step in order.steps}
     leaves = [order.name]
     while inner := [name for name in leaves if name in factors]:

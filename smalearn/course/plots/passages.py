@@ -28,8 +28,8 @@ def words(
 ) -> Axes:
     """Picture of attention within a passage: row t attends to column s, both labelled with words.
 
-    Where there is no room for every word, the lines of a text are labelled with how they begin. A line, or a word of a
-    list, that would touch the label before it gets none.
+    Where there is no room for every word, the lines of a text are labelled with their first words. A line, or a word of
+    a list, that would touch the label before it gets none.
 
     Args:
         M: (T, T) weights or scores, one row and one column for each word.
@@ -60,7 +60,7 @@ def words(
 
 
 def attends(M: object, passage: str | Sequence[str], targets: int | Iterable[int], top: int = 5) -> str:
-    """What the words at some positions attend to: a table with the largest weights first.
+    """Table of what the words at some positions attend to, the largest weights first.
 
     Args:
         M: (T, T) weights, one row and one column for each word.
@@ -74,7 +74,7 @@ def attends(M: object, passage: str | Sequence[str], targets: int | Iterable[int
 
     Raises:
         ShapeError: M is not (T, T).
-        ValueError: M is complex, or a target is no position of the passage.
+        ValueError: M is complex, or a target is not a position of the passage.
 
     Example:
         >>> print(attends([[1.0, 0.0], [0.25, 0.75]], "to be", [0, 1]))
@@ -116,15 +116,15 @@ def _line_starts(text: str) -> dict[int, str]:
 
 
 def _spread(places: Iterable[int], gap: float) -> list[int]:
-    """The ascending places without those closer than the gap to the last one kept."""
-    kept: list[int] = []
+    """Drop from ascending places those closer than the gap to the last one kept."""
+    chosen: list[int] = []
     for place in places:
-        if not kept or place - kept[-1] >= gap:
-            kept.append(place)
-    return kept
+        if not chosen or place - chosen[-1] >= gap:
+            chosen.append(place)
+    return chosen
 
 
 def _shorten(label: str) -> str:
-    """A label cut to a readable length, after a word where it can be."""
+    """Cut a label to a readable length, after a word where it can be."""
     cut = textwrap.shorten(label, LABEL_CHARACTERS, placeholder="…")
     return cut if cut != "…" else label[: LABEL_CHARACTERS - 1] + "…"

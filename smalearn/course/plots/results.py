@@ -1,4 +1,4 @@
-"""What `smalearn bench` has measured and written as JSON: times of all contestants, and growth with the length."""
+"""Pictures of what `smalearn bench` has measured: times of all implementations, and growth with the length."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["growth", "times"]
 
 
 def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Median times of a contest as bars on a logarithmic axis, the fastest on top; ours are coloured.
+    """Median times of a benchmark as bars on a logarithmic axis, the fastest on top; ours are coloured.
 
     The thin line on a bar is the middle half of the samples. A peer is labelled with its time over that of the first
-    of ours. Who was absent, or wrong, has no bar.
+    of ours. An implementation that was absent, or wrong, has no bar.
 
     Args:
         contest: a member of `contests` in a result of `smalearn bench linear-attention` or `smalearn bench ssd`.
         ax: where to draw; a new figure if None.
-        title: of the axes; the contest's own if None.
+        title: of the axes; the benchmark's problem if None.
 
     Returns:
         The axes; `ax.patches` are the bars, from top to bottom.
 
     Raises:
-        ValueError: nobody was timed.
+        ValueError: nothing was timed.
 
     Example:
         >>> times({"problem": "p", "speedups": {}, "contestants": {"a": {"seconds": [0.1, 0.2, 0.4]}}})
@@ -41,7 +41,7 @@ def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None)
     samples = {name: entry["seconds"] for name, entry in contest["contestants"].items() if "seconds" in entry}
     if not samples:
         raise ValueError("times: contest, expected a contestant that was timed, got none")
-    quartiles = {name: 1e3 * np.percentile(one, [25, 50, 75]) for name, one in samples.items()}
+    quartiles = {name: 1e3 * np.percentile(seconds, [25, 50, 75]) for name, seconds in samples.items()}
     names = sorted(samples, key=lambda name: quartiles[name][1])
     ours = [name for name in samples if name in contest["speedups"]]
     colours = {name: f"C{number}" for number, name in enumerate(ours)}
@@ -84,12 +84,12 @@ def growth(part: Mapping, ax: Axes | None = None, *, title: str | None = None) -
     Example:
         >>> growth({"lengths": [1, 2], "seconds": {"clone": [[0.1, 0.2, 0.3], [0.4]]}})
     """
-    medians = {name: [np.median(one) for one in samples] for name, samples in part["seconds"].items()}
-    ax = costs({name: (part["lengths"], one) for name, one in medians.items()}, ax, title=title, slopes=[1])
+    medians = {name: [np.median(seconds) for seconds in samples] for name, samples in part["seconds"].items()}
+    ax = costs({name: (part["lengths"], seconds) for name, seconds in medians.items()}, ax, title=title, slopes=[1])
     ax.set_ylabel("seconds")
     return ax
 
 
 def _short(number: float, digits: int) -> str:
-    """A number with so many digits, and zeros."""
+    """Write a number with so many digits, and zeros."""
     return f"{float(f'{number:.{digits}g}'):,.10g}"

@@ -31,7 +31,7 @@ def structured_attention(
     *,
     captions: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """A column for each mask: L, the M of the quadratic mode, the H of the linear mode (Mamba-2 paper, Figure 3).
+    """Column for each mask: L, the M of the quadratic mode, the H of the linear mode (Mamba-2 paper, Figure 3).
 
     M = L ∘ Q K^T is what (13b) forms, H = L Z with Z[s, (p, n)] = V[s, p] K[s, n] what (15b) forms, by the mask's own
     fast product. Positive entries are blue, negative ones red, each panel on its own scale; an entry that is exactly
@@ -93,7 +93,7 @@ def _matrices(L, Q, K, V):
 
 
 def _panel(ax, matrix):
-    """One matrix without ticks: red, white, blue about zero; exact zeros show the grey behind."""
+    """Draw a matrix without ticks: red, white, blue about zero; exact zeros show the grey behind."""
     values = real_matrix("structured_attention", matrix)
     limit = np.abs(values).max() or 1
     ax.set_facecolor(PALE)

@@ -29,7 +29,7 @@ def use_style() -> None:
 
 
 def own_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """The given axes, or those of a new figure of that size in inches."""
+    """Return the given axes, or those of a new figure of that size in inches."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt

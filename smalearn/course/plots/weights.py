@@ -1,4 +1,4 @@
-"""Pictures of structured weights: where numbers stand, how features are passed on, who contains whom, what fits."""
+"""Pictures of structured weights: entries, permutations of features, inclusions of families, errors of fits."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
     if not count:
         raise ValueError("gallery: matrices, expected at least one, got none")
     values = [real_matrix("gallery", M.dense().detach() if hasattr(M, "dense") else M) for M in matrices.values()]
-    for name, parts in (("captions", captions or None), ("axes", axes)):
-        if parts is not None and len(parts) != count:
-            raise ShapeError(f"gallery: {name}, expected {count}, one for each matrix, got {len(parts)}")
+    for name, items in (("captions", captions or None), ("axes", axes)):
+        if items is not None and len(items) != count:
+            raise ShapeError(f"gallery: {name}, expected {count}, one for each matrix, got {len(items)}")
     if axes is None:
         import matplotlib.pyplot as plt
 
@@ -63,7 +63,7 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
 def wires(
     order: Sequence[int], blocks: tuple[int, int], names: tuple[str, str], ax: Axes | None = None, *, title: str = ""
 ) -> Axes:
-    """A permutation as wires: what leaves the blocks on the right, and where it enters those on the left.
+    """Permutation as wires, from places in the blocks on the right to places in those on the left.
 
     As in a product of matrices, the right comes first. Wires have the colour of the block they come from.
 
@@ -78,7 +78,7 @@ def wires(
         The axes; `ax.lines` are the wires, from the top of the left side.
 
     Raises:
-        ValueError: order is no permutation, or a number of blocks does not divide its length.
+        ValueError: order is not a permutation, or a number of blocks does not divide its length.
 
     Example:
         >>> wires([0, 2, 1, 3], (2, 2), ("b", "c"))
@@ -109,7 +109,7 @@ def wires(
 
 
 def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Who contains whom: families as boxes, the larger ones higher, a line from each up to those that hold it.
+    """Diagram of inclusions: families as boxes, the larger ones higher, a line from each up to those that hold it.
 
     Args:
         edges: (smaller, larger) pairs of names.
@@ -123,7 +123,7 @@ def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title
         ValueError: there is no pair, or two families contain each other.
 
     Example:
-        >>> inclusion([("Monarch", "train"), ("train", "contraction")])
+        >>> inclusion([("Monarch", "BTT"), ("BTT", "contraction")])
     """
     rows = _rows(edges)
     ax = own_axes(ax, 8.2, 0.4 + 1.0 * len(rows))
@@ -163,7 +163,7 @@ def fits(
     title: str = "",
     legend: bool = True,
 ) -> Axes:
-    """What is left of a matrix against the numbers spent on it: relative error, 0 to 1, over a logarithmic size.
+    """Curves of the relative error of approximations, 0 to 1, over the numbers that they hold, on a logarithmic axis.
 
     Args:
         curves: label -> (numbers stored as a part of those of the dense matrix, relative errors); lines differ in

@@ -1,4 +1,4 @@
-"""What all interactive pictures have in common: the Python half of base.js and base.css."""
+"""Base of all interactive pictures: the Python half of base.js and base.css."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INK = "#222222"
 
 
 def module(*scripts: str, **constants: object) -> str:
-    """One ES module out of base.js and an explorer's scripts: what a browser can import from a string.
+    """Join an ES module out of base.js and an explorer's scripts: what a browser can import from a string.
 
     The scripts stand beside base.js, and each may import names from those before it, one line an import. Such a line
     is left out, since all scripts share one scope; so every file stays a plain module and nothing has to be built.
@@ -47,25 +47,25 @@ def module(*scripts: str, **constants: object) -> str:
         1
     """
     lines = [f"const {name} = {json.dumps(value, ensure_ascii=False)};" for name, value in constants.items()]
-    known: list[str] = []
+    imported: list[str] = []
     for script in ("base.js", *scripts):
         for line in (FOLDER / script).read_text(encoding="utf-8").splitlines():
             if not line.startswith("import "):
                 lines.append(line)
-            elif not line.endswith(tuple(f' from "./{name}";' for name in known)):
-                raise ValueError(f"module: {script}, expected imports of one line from {known}, got {line!r}")
-        known.append(script)
+            elif not line.endswith(tuple(f' from "./{name}";' for name in imported)):
+                raise ValueError(f"module: {script}, expected imports of one line from {imported}, got {line!r}")
+        imported.append(script)
     return "\n".join(lines) + "\n"
 
 
 class Size(traitlets.Int):
-    """A trait that holds the size of an axis, from 1 to `max`; refuses others as the rest of the package does."""
+    """Trait that holds the size of an axis, from 1 to `max`; refuses others as the rest of the package does."""
 
     def __init__(self, default: int | None, max: int, **options: bool) -> None:
         super().__init__(default, min=1, max=max, **options)
 
     def validate(self, obj: traitlets.HasTraits, value: object) -> int:
-        """The value; a ValueError where it is none of the sizes."""
+        """Return the value; a ValueError where it is not one of the sizes."""
         if isinstance(value, int) and not isinstance(value, bool) and self.min <= value <= self.max:
             return value
         owner = f"{type(obj).__name__}: {self.name}"
@@ -73,20 +73,20 @@ class Size(traitlets.Int):
 
 
 class Checked(traitlets.Any):
-    """A trait checked by `@validate` that also rejects None."""
+    """Trait checked by `@validate` that also rejects None."""
 
     allow_none = False
 
 
 class Choice(traitlets.TraitType):
-    """A trait that holds one of some values of one type; refuses others as the rest of the package does."""
+    """Trait that holds one of some values of one type; refuses others as the rest of the package does."""
 
     def __init__(self, values: list) -> None:
         super().__init__(values[0])
         self.values = values
 
     def validate(self, obj: traitlets.HasTraits, value: object) -> object:
-        """The value; a ValueError where it is none of them."""
+        """Return the value; a ValueError where it is not one of them."""
         if type(value) is type(self.values[0]) and value in self.values:
             return value
         owner, choices = f"{type(obj).__name__}: {self.name}", ", ".join(map(repr, self.values))
@@ -94,7 +94,7 @@ class Choice(traitlets.TraitType):
 
 
 class Explorer(anywidget.AnyWidget):
-    """An interactive picture, drawn in the browser by a script of its own, with its state shared with Python.
+    """Interactive picture, drawn in the browser by a script of its own, with its state shared with Python.
 
     A subclass sets `_esm = module("its_script.js")`, declares its state as traits tagged `sync=True`, and draws the
     still picture in `draw`. Traits whose names begin with an underscore are constants for the script.
@@ -111,7 +111,7 @@ class Explorer(anywidget.AnyWidget):
         raise NotImplementedError
 
     def png(self) -> bytes:
-        """The still picture of the current state.
+        """Draw the still picture of the current state.
 
         Returns:
             A PNG file.

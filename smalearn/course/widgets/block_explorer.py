@@ -22,7 +22,7 @@ __all__ = ["BlockExplorer"]
 
 KINDS = ["scalar", "diagonal", "general", "softmax"]
 MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
-FLOOR = 1e-18  # of the axis of singular values; what is smaller has no bar
+FLOOR = 1e-18  # of the axis of singular values; a smaller one has no bar
 CUT = TOLERANCE[torch.float64]
 FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], "free": PALETTE["second-strong"]}
 
@@ -30,7 +30,7 @@ FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], 
 class BlockExplorer(Explorer):
     """The matrix M[t, s] = C_t^T A_t ... A_(s+1) B_s of a state space model, and the rank of a block of it.
 
-    No block on or below the diagonal has a rank above N, however large it is: all that its inputs say to its outputs
+    No block on or below the diagonal has a rank above N, however large it is: all that its outputs know of its inputs
     passes through N numbers. Above the diagonal M is 0 by convention, and every step by which a block reaches there may
     add one to its rank. Causal softmax attention with N features, for comparison, has blocks of full rank. The block is
     dragged, or moved by arrow keys; it is resized by its corners, or by Shift and arrow keys.
@@ -44,7 +44,7 @@ class BlockExplorer(Explorer):
             and shrunk where it must be, if T becomes too small for it.
 
     Raises:
-        ValueError: the block is not within M or is empty, or another argument is none of the above.
+        ValueError: the block is not within M or is empty, or another argument is not one of the above.
 
     Cost: the numbers of all seeds go to the browser once, 38 kB. At every move there one singular value decomposition.
 
@@ -100,8 +100,8 @@ class BlockExplorer(Explorer):
             (top, bottom), (left, right) = edges[:2], edges[2:]
             if 0 <= top < bottom <= self.length and 0 <= left < right <= self.length:
                 return edges
-        wanted = f"(top, bottom, left, right), each pair rising from 0 to {self.length}"
-        raise ValueError(f"BlockExplorer: block, expected {wanted}, got {block!r}")
+        expected = f"(top, bottom, left, right), each pair rising from 0 to {self.length}"
+        raise ValueError(f"BlockExplorer: block, expected {expected}, got {block!r}")
 
     @traitlets.observe("length")
     def _fit_block(self, change: dict) -> None:
@@ -118,7 +118,7 @@ class BlockExplorer(Explorer):
 
     @property
     def singular_values(self) -> torch.Tensor:
-        """Those of the block, the largest first, (min(rows, columns),) float64."""
+        """Singular values of the block, the largest first, (min(rows, columns),) float64."""
         top, bottom, left, right = self.block
         return torch.linalg.svdvals(self.matrix[top:bottom, left:right])
 
@@ -129,7 +129,7 @@ class BlockExplorer(Explorer):
 
     @property
     def rank(self) -> int:
-        """How many singular values of the block are above `cut`."""
+        """Number of singular values of the block above `cut`."""
         return int((self.singular_values > self.cut).sum())
 
     @property
@@ -190,7 +190,7 @@ def _own_block(length: int) -> list[int]:
 
 
 def _fitted(pair: list[int], length: int) -> list[int]:
-    """The interval moved, and shrunk where it must be, until it ends at the length at the latest."""
+    """Move an interval, and shrink it where it must be, until it ends at the length at the latest."""
     size = min(pair[1] - pair[0], length)
     start = min(pair[0], length - size)
     return [start, start + size]

@@ -51,7 +51,7 @@ def chunked_macs(length: int, chunk_len: int, state: int, head_dim: int) -> list
 
 
 def best_chunk_len(length: int, state: int, head_dim: int) -> int:
-    """The chunk length of the fewest multiply-adds: a neighbour of sqrt(N·P / (N + P)), whatever T is, if T allows it.
+    """Find the chunk length with the fewest multiply-adds: a neighbour of sqrt(N·P / (N + P)) for any T that allows it.
 
     A machine is often faster with longer chunks, because their matrix products are larger.
 
@@ -93,7 +93,7 @@ class ChunkExplorer(Explorer):
         part: one of `PARTS`.
 
     Raises:
-        ValueError: an argument is none of the above.
+        ValueError: an argument is not one of the above.
 
     Source: Dao and Gu 2024, "Transformers are SSMs", section 6 and Figure 5.
 
@@ -132,7 +132,7 @@ class ChunkExplorer(Explorer):
 
     @property
     def best(self) -> int:
-        """The chunk length of the fewest multiply-adds."""
+        """The chunk length with the fewest multiply-adds."""
         return best_chunk_len(self.length, self.state, self.head_dim)
 
     @property
@@ -188,7 +188,7 @@ class ChunkExplorer(Explorer):
         self._draw_costs(figure.add_subplot(grid[:, 2]))
 
     def _draw_costs(self, axes: Axes) -> None:
-        """The costs of the steps over the length of a chunk, the fewest, and those of the state."""
+        """Draw the costs of the steps over the length of a chunk, the fewest, and those of the state."""
         lengths = np.unique(np.geomspace(1, self.length, 200).round().astype(int))
         costs = np.array([chunked_macs(self.length, int(Q), self.state, self.head_dim) for Q in lengths])
         axes.plot(lengths, costs.sum(1), color=INK, linewidth=2.5, label="all four")
@@ -217,7 +217,7 @@ def _draw(seed: int) -> dict[str, list]:
 
 
 def _shade(axes: Axes, layers: list[tuple[torch.Tensor, int]], title: str) -> None:
-    """Matrices in the colours of their parts, the fuller the larger an entry; 0 is white."""
+    """Draw matrices in the colours of their parts, the fuller the larger an entry; 0 is white."""
     from matplotlib.colors import to_rgb
 
     picture = 1.0

@@ -1,4 +1,4 @@
-"""Which of the 15 orders of masked attention is cheapest, over the sizes of its axes."""
+"""Map of the 15 orders of masked attention: the cheapest one, over the sizes of its axes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRIMES = ({"T": 2, "S": 3, "P": 5, "N": 7}, {"T": 3, "S": 2, "P": 5, "N": 7})
 
 @cache
 def formulas() -> list[dict]:
-    """Every order with its costs as axes, from which a script or an array can compute them at any sizes.
+    """List every order with its costs as axes, from which a script or an array can compute them at any sizes.
 
     Nothing is derived a second time: at sizes that are distinct primes, the factors of a cost name its axes. A step
     with a structured mask costs the larger of two products, one for T < S and one for T > S.
@@ -54,7 +54,7 @@ def formulas() -> list[dict]:
 
 
 def _products(tables: list[Orders], name: str, cost: str) -> list[list[str]]:
-    """The axes of one cost of each step of an order, in the tables made for `PRIMES`."""
+    """Name the axes in one cost of each step of an order, by the tables made for `PRIMES`."""
     steps = zip(*(table.named(name).steps for table in tables), strict=True)
     return [
         list(dict.fromkeys(_axes(getattr(step, cost), sizes) for step, sizes in zip(twins, PRIMES, strict=True)))
@@ -63,18 +63,18 @@ def _products(tables: list[Orders], name: str, cost: str) -> list[list[str]]:
 
 
 def _axes(number: int, sizes: dict[str, int]) -> str:
-    """The axes whose sizes, distinct primes, multiply to the number."""
+    """Name the axes whose sizes, distinct primes, multiply to the number."""
     return "".join(axis for axis, size in sizes.items() if number % size == 0)
 
 
 def _macs(steps: list[list[str]], sizes: dict[str, np.ndarray]) -> np.ndarray:
-    """The macs of an order at arrays of sizes, from its `formulas`."""
+    """Count the macs of an order at arrays of sizes, from its `formulas`."""
     largest = (np.maximum.reduce([np.prod([sizes[axis] for axis in axes], axis=0) for axes in step]) for step in steps)
     return sum(largest)
 
 
 class ContractionMap(Explorer):
-    """A map of the cheapest order of "TN, SN, SP, TS -> TP", Eq. (12), and the costs of all 15 at one point of it.
+    """Map of the cheapest order of "TN, SN, SP, TS -> TP", Eq. (12), and the costs of all 15 at one point of it.
 
     The map spans T and N; P, and S where it is not tied to T, are set by sliders. The point is dragged, or moved by
     arrow keys or sliders. All of it can be read and set from Python too.
@@ -133,9 +133,9 @@ class ContractionMap(Explorer):
         axes.set_xticks(4 ** np.arange(9), 4 ** np.arange(9))
         axes.set_yticks(2 ** np.arange(10), 2 ** np.arange(10))
         for number, order in enumerate(formulas()):
-            if (here := cheapest == number).any():
+            if (region := cheapest == number).any():
                 colour = FILLS.get(order["name"], OTHERS[number % len(OTHERS)])
-                axes.contourf(T, N, here, [0.5, 1.5], colors=[colour])
+                axes.contourf(T, N, region, [0.5, 1.5], colors=[colour])
                 axes.fill([], [], color=colour, label=f"{order['name']} {order['mode']}".strip())
         between = np.where(cheapest < len(MODES), macs[0] - macs[1], np.nan)
         axes.contour(T, N, between, [0], colors=INK, linewidths=2.5)

@@ -1,4 +1,4 @@
-"""How attention through features comes near to softmax attention, and at which norms it does not."""
+"""Attention through features, and softmax attention: how near they are, and at which norms they are not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FeatureExplorer(Explorer):
         row: the word, counted from 0, whose weights are shown as bars; the last but one if None.
 
     Raises:
-        ValueError: there are too few or too many words, or another argument is none of the above.
+        ValueError: there are too few or too many words, or another argument is not one of the above.
 
     Cost: the directions of all seeds go to the browser once, about 16 kB for each input.
 
@@ -116,10 +116,10 @@ class FeatureExplorer(Explorer):
 
     @traitlets.validate("norm")
     def _valid_norm(self, proposal: dict) -> float:
-        norm, (least, most) = proposal["value"], NORMS
-        if _is_number(norm, int | float) and least <= norm <= most:
+        norm, (low, high) = proposal["value"], NORMS
+        if _is_number(norm, int | float) and low <= norm <= high:
             return norm
-        raise ValueError(f"FeatureExplorer: norm, expected a number from {least} to {most}, got {norm!r}")
+        raise ValueError(f"FeatureExplorer: norm, expected a number from {low} to {high}, got {norm!r}")
 
     @property
     def phi(self) -> FeatureMap:
@@ -184,21 +184,21 @@ class FeatureExplorer(Explorer):
 
 
 def _directions(kind: str, inputs: int, seed: int) -> torch.Tensor:
-    """All directions of a draw, (m, N): numbers of float32, which the browser has too, as float64."""
+    """Draw all directions, (m, N): numbers of float32, which the browser has too, as float64."""
     draw, count = DRAWS[kind]
     return draw(count, inputs, seed, torch.float32).double()
 
 
 def _packed(kind: str, inputs: int, seed: int) -> str:
-    """The directions as the browser gets them: float32, row by row, in base64."""
+    """Pack the directions for the browser: float32, row by row, in base64."""
     return base64.b64encode(_directions(kind, inputs, seed).numpy().astype("<f4").tobytes()).decode("ascii")
 
 
 def _earlier(length: int) -> torch.Tensor:
-    """The mask (T, T) of all words before a word."""
+    """Make the mask (T, T) of all words before a word."""
     return torch.ones(length, length, dtype=torch.float64).tril(-1)
 
 
 def _is_number(value: object, kind: type) -> bool:
-    """Whether a value is of a kind of numbers, to which booleans do not belong."""
+    """Say whether a value is of a kind of numbers, to which booleans do not belong."""
     return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Designs of the SSD forward that `KernelTracer` records in the tile machine, of float32 numbers at tiny sizes.
+"""Designs of the SSD forward that `KernelTracer` records in the Triton emulator, of float32 numbers at tiny sizes.
 
 The walk is `fast.triton.programs.ssd_forward` itself. Against it stand the four steps of the chunked algorithm as four
 programs, one launch each: what one has computed the next reads back from memory. The walk without masks is the same
@@ -22,7 +22,7 @@ TILE = 16
 
 
 def added_states(x, log_a, b, added, length, sizes: tl.constexpr):
-    """What a chunk adds to the state; the grid is (tiles of P, heads, chunks)."""
+    """Compute what a chunk adds to the state; the grid is (tiles of P, heads, chunks)."""
     P, N, Q, i, n, p, chunk, head = _places(sizes, tl.program_id(2))
     rows = chunk * Q + i
     coarse, fine, coarse_total, fine_total = programs.decay_sums(log_a, head, rows, length)
@@ -32,7 +32,7 @@ def added_states(x, log_a, b, added, length, sizes: tl.constexpr):
 
 
 def passed_states(log_a, added, states, final, length, sizes: tl.constexpr):
-    """The state before every chunk, and the last one; the grid is (tiles of P, heads)."""
+    """Compute the state before every chunk, and the last one; the grid is (tiles of P, heads)."""
     P, N, Q, i, n, p, _, head = _places(sizes, 0)
     H = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
     for start in range(0, length, Q):
@@ -64,14 +64,14 @@ def from_states(log_a, c, states, y, length, sizes: tl.constexpr):
 
 
 def _places(sizes, chunk):
-    """P, N, Q, the lanes of a tile of tokens, of states and of columns, the chunk and the head."""
+    """Return P, N, Q, the lanes of a tile of tokens, of states and of columns, the chunk and the head."""
     P, N, Q, tile, features = sizes
     columns = tl.program_id(0) * tile + tl.arange(0, tile)
     return P, N, Q, tl.arange(0, Q), tl.arange(0, features), columns, chunk, (0, 0, tl.program_id(1))
 
 
 def _careless():
-    """`ssd_forward` whose loads and stores ignore their masks."""
+    """Make an `ssd_forward` whose loads and stores ignore their masks."""
     without = {"load": lambda pointer, **_: tl.load(pointer), "store": lambda pointer, x, **_: tl.store(pointer, x)}
     space = {**vars(programs), "tl": SimpleNamespace(**{**vars(tl), **without})}
     functions = {name: x for name, x in vars(programs).items() if isinstance(x, FunctionType)}
@@ -80,10 +80,10 @@ def _careless():
 
 
 class Stage(NamedTuple):
-    """One launch of a design.
+    """Launch of one program of a design.
 
     Attributes:
-        program: what runs.
+        program: the program that runs.
         reads: names of its first arguments; "" for None.
         walks: whether one program goes through all chunks, with the state on the chip.
         products: its matrix products in order, each as a text, and the tile on the chip that has the result.
@@ -111,9 +111,9 @@ DESIGNS: dict[str, tuple[Stage, ...]] = {
 
 
 def operands(length: int, chunk_len: int, state: int, head_dim: int, heads: int) -> dict[str, tuple[np.ndarray, tuple]]:
-    """All tensors of all designs, inputs drawn at random from a fixed seed, the others 0.
+    """Make all tensors of all designs, inputs drawn at random from a fixed seed, the others 0.
 
-    Behind each array there is memory that is nobody's, so that a program without masks runs to its end, as on a GPU.
+    Behind each array there is unused memory, so that a program without masks runs to its end, as on a GPU.
 
     Args:
         length: T.
@@ -147,11 +147,11 @@ def run(stage: Stage, made: dict[str, tuple[np.ndarray, tuple]], chunk_len: int)
 
     Args:
         stage: of `DESIGNS`.
-        made: what `operands` gives; outputs are overwritten.
+        made: the result of `operands`; outputs are overwritten.
         chunk_len: Q.
 
     Returns:
-        What it does, in order, and its grid.
+        Its events, in order, and its grid.
     """
     (heads, length, head_dim), state = made["x"][1], made["b"][1][2]
     arguments = []

@@ -1,4 +1,4 @@
-"""A run of the SSD forward program, access by access: which program touches which tile of which tensor, and when."""
+"""Run of the SSD forward program, access by access: which program touches which tile of which tensor, and when."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS, GAP = (160, 240, 320, 480), 7  # cells of a line of tensors, and between l
 
 
 class KernelTracer(Explorer):
-    """The SSD forward program at work, recorded in our tile machine: step through its accesses to memory.
+    """The SSD forward program at work, recorded in our Triton emulator: step through its accesses to memory.
 
     Every tensor is a grid of cells, one for each head. At each step one program loads a tile, stores one, or multiplies
     two on the chip. Cells read so far are blue, the darker the more often; cells written are green. Lanes of a tile
@@ -53,7 +53,7 @@ class KernelTracer(Explorer):
             two can be read and set.
 
     Raises:
-        ValueError: an argument is none of the above.
+        ValueError: an argument is not one of the above.
 
     Cost: all designs run once, some hundredths of a second; the browser gets at most 200 kB.
 
@@ -87,10 +87,10 @@ class KernelTracer(Explorer):
 
     @classmethod
     def of(cls, events: Sequence[Event], shapes: dict[str, tuple[int, ...]], **shown: object) -> KernelTracer:
-        """The tracer of another recording, of any program; what is on the chip is not drawn then.
+        """Make the tracer of another recording, of any program; the tiles on the chip are not drawn then.
 
         Args:
-            events: what `smalearn.fast.tile.recording` collects.
+            events: those that `smalearn.fast.tile.recording` collects.
             shapes: by operand, the shape (..., rows, columns) of its memory, which is contiguous.
             shown: `step`, the number of steps that are done.
 
@@ -114,7 +114,8 @@ class KernelTracer(Explorer):
             _check_shape(name, shapes.get(name))
         shapes = {name: (int(np.prod(shape[:-2])), *shape[-2:]) for name, shape in shapes.items()}
         launches = [
-            (None, part, [1 + max(e.program[axis] for e in part) for axis in range(3)]) for part in _runs(events)
+            (None, launch, [1 + max(event.program[axis] for event in launch) for axis in range(3)])
+            for launch in _runs(events)
         ]
         tracer = cls.__new__(cls)
         tracer._start([_trace("recording", launches, shapes)], f"{len(events)} events", **shown)
@@ -140,7 +141,7 @@ class KernelTracer(Explorer):
 
     @property
     def _trace(self) -> dict:
-        """What is recorded of the design."""
+        """The recording of the design."""
         return _chosen(self._traces, self.design)
 
     @property
@@ -150,7 +151,7 @@ class KernelTracer(Explorer):
 
     @property
     def costs(self) -> dict[str, dict[str, int]]:
-        """By design, what `totals` is after its last step."""
+        """The `totals` of each design after its last step."""
         return {trace["name"]: _totals(trace["steps"]) for trace in self._traces}
 
     def draw(self, figure: Figure) -> None:
@@ -187,14 +188,14 @@ class KernelTracer(Explorer):
         )
 
     def __repr__(self) -> str:
-        """What is recorded, and the state, the same text on every machine."""
+        """The recording and the state, the same text on every machine."""
         if self._origin.endswith("events"):
             return f"KernelTracer.of({self._origin}, step={self.step})"
         return f"KernelTracer({self._origin}, design={self.design!r}, step={self.step})"
 
 
 def _chosen(traces: list[dict], design: object) -> dict:
-    """The trace of that name; a ValueError where there is none."""
+    """Find the trace of that name; a ValueError where there is none."""
     for trace in traces:
         if trace["name"] == design:
             return trace
@@ -203,7 +204,7 @@ def _chosen(traces: list[dict], design: object) -> dict:
 
 
 def _checked_step(trace: dict, step: object) -> int:
-    """The step; a ValueError where the trace has none such."""
+    """Return the step; a ValueError where the trace does not have it."""
     count = len(trace["steps"])
     if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= count:
         return step
@@ -211,17 +212,17 @@ def _checked_step(trace: dict, step: object) -> int:
 
 
 def _check_size(name: str, size: object) -> None:
-    """A ValueError where it is no size."""
-    whole = isinstance(size, int) and not isinstance(size, bool)
+    """Check a size; a ValueError where it is not one."""
+    is_int = isinstance(size, int) and not isinstance(size, bool)
     if name == "chunk_len":
-        if not whole or size not in CHUNK_LENS:
+        if not is_int or size not in CHUNK_LENS:
             raise ValueError(f"KernelTracer: chunk_len, expected 16, 32 or 64, got {size!r}")
-    elif not whole or not 1 <= size <= LIMITS[name]:
+    elif not is_int or not 1 <= size <= LIMITS[name]:
         raise ValueError(f"KernelTracer: {name}, expected an int from 1 to {LIMITS[name]}, got {size!r}")
 
 
 def _check_shape(name: str, shape: object) -> None:
-    """A ValueError where it is no shape of a tensor that can be drawn."""
+    """Check a shape; a ValueError where no tensor of that shape can be drawn."""
     axes = list(shape) if isinstance(shape, tuple | list) else []
     if len(axes) < 2 or not all(isinstance(size, int) and size > 0 for size in axes) or _too_large(axes):
         expected = "(..., rows, columns), at most 16 matrices of at most 256 rows and columns"
@@ -233,29 +234,29 @@ def _too_large(shape: list[int]) -> bool:
 
 
 def _design(name: str, sizes: dict[str, int]) -> dict:
-    """The trace of a design."""
+    """Make the trace of a design."""
     made = kernel_designs.operands(**sizes)
     launches = [(stage, *kernel_designs.run(stage, made, sizes["chunk_len"])) for stage in DESIGNS[name]]
     return _trace(name, launches, {operand: shape for operand, (_, shape) in made.items()})
 
 
 def _runs(events: Sequence[Event]) -> list[list[Event]]:
-    """The events of each launch: programs of one run in order."""
-    parts, last = [], None
+    """Split events into those of each launch, where programs come in order."""
+    launches, previous = [], None
     for event in events:
-        if last is None or event.program < last:
-            parts.append([])
-        parts[-1].append(event)
-        last = event.program
-    return parts
+        if previous is None or event.program < previous:
+            launches.append([])
+        launches[-1].append(event)
+        previous = event.program
+    return launches
 
 
 def _trace(name: str, launches: list[tuple], shapes: dict[str, tuple[int, int, int]]) -> dict:
-    """What the browser gets of a design: lists of small numbers.
+    """Write a design for the browser: lists of small numbers.
 
     A step is (launch, number of the program, kind, number of the operand, panel, row, column, rows and columns of its
-    tile, rows and columns of it that no mask switches off, bytes, multiply-adds, number of what is held on the chip);
-    that of a product has its sizes m, k, n in the place of panel, row and column.
+    tile, rows and columns of it that no mask switches off, bytes, multiply-adds, number of the tiles on the
+    chip); that of a product has its sizes m, k, n in the place of panel, row and column.
     """
     used = {event.operand for _, events, _ in launches for event in events if event.operand}
     names = [operand for operand in [*LETTERS, *shapes] if operand in used and operand in shapes]
@@ -263,26 +264,26 @@ def _trace(name: str, launches: list[tuple], shapes: dict[str, tuple[int, int, i
     for launch, (stage, events, grid) in enumerate(launches):
         for event, product, chip in zip(events, _products(stage, events), _chips(stage, events), strict=True):
             if event.kind == "dot":
-                place, what = [*map(int, event.offsets), 0, 0, 0, 0], _number(products, product)
+                place, label = [*map(int, event.offsets), 0, 0, 0, 0], _number(products, product)
             else:
-                place, what = _place(event, shapes[event.operand]), names.index(event.operand)
+                place, label = _place(event, shapes[event.operand]), names.index(event.operand)
             program = int(np.ravel_multi_index(event.program, grid))
             kind = KINDS.index(event.kind)
-            steps.append([launch, program, kind, what, *place, event.bytes, event.flops // 2, _number(held, chip)])
+            steps.append([launch, program, kind, label, *place, event.bytes, event.flops // 2, _number(held, chip)])
     operands = [_operand(number, operand, shapes[operand], steps) for number, operand in enumerate(names)]
     grids = [list(grid) for _, _, grid in launches]
     return {"name": name, "grids": grids, "operands": operands, "products": products, "held": held, "steps": steps}
 
 
 def _number(entries: list, entry: object) -> int:
-    """The place of an entry in a list, at the end if it is new."""
+    """Find the place of an entry in a list; add it at the end if it is new."""
     if entry not in entries:
         entries.append(entry)
     return entries.index(entry)
 
 
 def _operand(number: int, name: str, shape: tuple[int, int, int], steps: list[list[int]]) -> dict:
-    """A tensor: its panels (one for each head), their size, and how far tiles reach."""
+    """Describe a tensor: its panels (one for each head), their size, and how far tiles reach."""
     tiles = [step for step in steps if step[2] < 2 and step[3] == number]
     height, width = (max(shape[1 + i], *(step[5 + i] + step[7 + i] for step in tiles)) for i in (0, 1))
     sizes = {"panels": shape[0], "rows": shape[1], "columns": shape[2], "height": height, "width": width}
@@ -290,7 +291,7 @@ def _operand(number: int, name: str, shape: tuple[int, int, int], steps: list[li
 
 
 def _place(event: Event, shape: tuple[int, int, int]) -> list[int]:
-    """Panel, row and column where a tile begins, its rows and columns, and those that are not masked."""
+    """Find panel, row and column where a tile begins, its rows and columns, and those that are not masked."""
     panels, rows, columns = shape
     offsets = np.asarray(event.offsets)
     offsets = offsets.reshape(*offsets.shape, *[1] * (2 - offsets.ndim))
@@ -300,14 +301,16 @@ def _place(event: Event, shape: tuple[int, int, int]) -> list[int]:
         expected = np.where((down < height) & (across < width), tile[0, 0] + down * columns + across, -1)
         if np.array_equal(tile, expected):
             row, column = divmod(max(int(tile[0, 0]), 0), columns)
-            panel = min(row // rows, panels - 1)  # what is behind the last panel hangs below it
+            panel = min(row // rows, panels - 1)  # lanes behind the last panel hang below it
             return [panel, row - panel * rows, column, *tile.shape, int(height), int(width)]
-    wanted = "neighbouring rows and columns of which a mask leaves the first"
-    raise ValueError(f"KernelTracer.of: {event.kind} of {event.operand}, expected {wanted}")
+    raise ValueError(
+        f"KernelTracer.of: {event.kind} of {event.operand}, expected neighbouring rows and columns of which a mask "
+        "leaves the first"
+    )
 
 
 def _products(stage: Stage | None, events: list[Event]) -> Iterator[str]:
-    """For each event the name of the matrix product that it is; what is none has an empty one."""
+    """Yield for each event the name of its matrix product; an empty one if it is not a product."""
     count = 0
     for event in events:
         dot = event.kind == "dot"
@@ -316,7 +319,7 @@ def _products(stage: Stage | None, events: list[Event]) -> Iterator[str]:
 
 
 def _chips(stage: Stage | None, events: list[Event]) -> Iterator[list]:
-    """For each event the tiles (name, rows, columns) that the program holds after it: those of its chunk, and H."""
+    """Yield for each event the tiles (name, rows, columns) on the chip after it: those of its chunk, and H."""
     program, chip, count = None, {}, 0
     state = next((e.offsets.shape for e in events if e.operand == "final"), None)
     for event in events if stage else []:
@@ -336,18 +339,18 @@ def _chips(stage: Stage | None, events: list[Event]) -> Iterator[list]:
 
 
 def _totals(steps: list[list[int]]) -> dict[str, int]:
-    """Sums over steps."""
+    """Add up bytes and multiply-adds over steps."""
     loaded, stored = (sum(step[11] for step in steps if step[2] == kind) for kind in (0, 1))
     return {"loaded": loaded, "stored": stored, "macs": sum(step[12] for step in steps)}
 
 
 def _panel_name(operand: dict, panel: int) -> str:
-    """A tensor's letter, and which head."""
+    """Name a panel by its tensor's letter and its head."""
     return operand["name"] if operand["panels"] == 1 else f"{operand['name']} [{panel}]"
 
 
 def _flow(operands: list[dict], row: int) -> tuple[dict, float]:
-    """Where each panel (operand, number) stands, line by line, in cells; and the height of all."""
+    """Place each panel (operand, number), line by line, in cells; return places, and the height of all."""
     places, x, y, tall = {}, 0, 0, 0
     for number, operand in enumerate(operands):
         for panel in range(operand["panels"]):
@@ -360,14 +363,14 @@ def _flow(operands: list[dict], row: int) -> tuple[dict, float]:
 
 
 def _box(axes: Axes, x: float, y: float, width: float, height: float, **style: object) -> None:
-    """A rectangle, empty unless it has a colour."""
+    """Draw a rectangle, empty unless it has a colour."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((x, y), width, height, **{"facecolor": "none", **style}))
 
 
 def _shade(axes: Axes, step: list[int], place: tuple[float, float], operand: dict) -> None:
-    """What a tile has touched; what of it is outside of the tensor is in the warning colour."""
+    """Colour the cells that a tile has touched; those outside of the tensor have the warning colour."""
     (row, column), (height, width) = step[5:7], step[9:11]
     x, y = place[0] + column, place[1] + row
     right, below = max(min(operand["columns"] - column, width), 0), max(min(operand["rows"] - row, height), 0)

@@ -193,13 +193,13 @@ class MaskExplorer(Explorer):
 
     @property
     def ranks(self) -> list[int]:
-        """For k = 1, …, T-1 the rank of L[k:, :k]: its singular values above 1e-10 times the largest."""
+        """The ranks of L[k:, :k] for k = 1, …, T-1: its singular values above 1e-10 times the largest."""
         L = self.L
         return [int(torch.linalg.matrix_rank(L[k:, :k], rtol=TOLERANCE)) for k in range(1, len(L))]
 
     @property
     def cost(self) -> int:
-        """Operations of the fast product of L with one column: what its mask says."""
+        """Operations of the fast product of L with one column, as its mask counts them."""
         return self.mask.cost(1)
 
     @property
@@ -227,7 +227,7 @@ class MaskExplorer(Explorer):
         figure.suptitle(self._caption(), fontsize=10)
 
     def _draw_matrix(self, axes: Axes, name: str, matrix: torch.Tensor) -> None:
-        """One matrix, with its row t; sizes alone on a log scale, where they have no sign."""
+        """Draw a matrix, with its row t; sizes alone on a log scale, where they have no sign."""
         if self.scale == "log":
             floor = matrix.abs().max() / 10**DECADES
             matrix = torch.where(matrix == 0, 0, matrix.abs().clamp(min=floor))
@@ -236,7 +236,7 @@ class MaskExplorer(Explorer):
         axes.axhline(self.target, color=INK, linewidth=0.8)
 
     def _draw_weights(self, axes: Axes) -> None:
-        """Row t of M as bars; the words with the largest weights are named."""
+        """Draw row t of M as bars; the words with the largest weights are named."""
         weights = self.weights.real.tolist()
         colours = [FILLS["negative" if weight < 0 else "weight"] for weight in weights]
         axes.bar(range(len(weights)), weights, color=colours)
@@ -245,7 +245,7 @@ class MaskExplorer(Explorer):
         axes.set_title(f"row {self.target} of M, “{self._words[self.target]}”", fontsize=10)
 
     def _draw_ranks(self, axes: Axes) -> None:
-        """Ranks of the blocks, under the largest that they could be."""
+        """Draw the ranks of the blocks, under the largest that they could be."""
         places, ranks, T = range(1, len(self._words)), self.ranks, len(self._words)
         axes.bar(places, [min(k, T - k) for k in places], color=FILLS["room"], width=1)
         axes.bar(places, ranks, color=[FILLS["negative" if k == self.split else "weight"] for k in places])
@@ -276,7 +276,7 @@ class MaskExplorer(Explorer):
 
 
 def _defaults(words: list[str]) -> dict[str, object]:
-    """The state at first."""
+    """Choose the state at first."""
     T = len(words)
     X = ngram_features(words, NGRAM)
     scores = X @ X.mT
@@ -298,7 +298,7 @@ def _defaults(words: list[str]) -> dict[str, object]:
 
 
 def _random(length: int, seed: int) -> dict[str, list]:
-    """Normal queries and keys, and random walks around 0 that go at most to -1 or 1."""
+    """Draw normal queries and keys, and random walks around 0 that go at most to -1 or 1."""
     chance = torch.Generator().manual_seed(seed)
     Q, K = torch.randn(2, length, FEATURES, generator=chance, dtype=torch.float64)
     walks = torch.randn(2, length, min(MAX_RANK, length), generator=chance, dtype=torch.float64).cumsum(1)
@@ -308,7 +308,7 @@ def _random(length: int, seed: int) -> dict[str, list]:
 
 
 def _apart(sizes: list[float], first: int, distance: int) -> list[int]:
-    """Places of large sizes, the first one among them, none nearer than a distance to another."""
+    """Choose places of large sizes, the first one among them, none nearer than a distance to another."""
     chosen: list[int] = []
     for place in sorted(range(len(sizes)), key=lambda place: (place != first, -sizes[place])):
         if (sizes[place] or place == first) and all(abs(place - other) >= distance for other in chosen):
@@ -317,7 +317,7 @@ def _apart(sizes: list[float], first: int, distance: int) -> list[int]:
 
 
 def _numbers(name: str, value: object, low: float) -> torch.Tensor:
-    """A float64 tensor of numbers from `low` to 1, or a ValueError that names the argument."""
+    """Convert to a float64 tensor of numbers from `low` to 1, or a ValueError that names the argument."""
     try:
         tensor = torch.as_tensor(None if isinstance(value, bool) else value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:

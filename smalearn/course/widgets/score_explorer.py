@@ -1,4 +1,4 @@
-"""Scores of multi-level attention: who is compared by how many columns, what that costs, and which keys are kept."""
+"""Scores of multi-level attention: how many columns compare a pair, what that costs, and which keys are kept."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ScoreExplorer(Explorer):
         text: 1 to 64 words; if None, 64 from the Zen of Python, without its title.
 
     Raises:
-        ValueError: an argument is none of the above.
+        ValueError: an argument is not one of the above.
 
     Source: Kuang et al. 2025, section 3.4 and equation (9).
 
@@ -117,11 +117,11 @@ class ScoreExplorer(Explorer):
         except ValueError:
             ranks = ()
         columns = list(ranks) if isinstance(ranks, list | tuple) else []
-        whole = all(type(rank) is int and rank >= 0 for rank in columns)
-        if whole and len(columns) <= MAX_LEVELS and 1 <= sum(columns) <= MAX_RANK:
+        are_counts = all(type(rank) is int and rank >= 0 for rank in columns)
+        if are_counts and len(columns) <= MAX_LEVELS and 1 <= sum(columns) <= MAX_RANK:
             return columns
-        wanted = f"1 to {MAX_LEVELS} integers ≥ 0 whose sum is 1 to {MAX_RANK}, as '8|4|2|2'"
-        raise ValueError(f"ScoreExplorer: ranks, expected {wanted}, got {value!r}")
+        expected = f"1 to {MAX_LEVELS} integers ≥ 0 whose sum is 1 to {MAX_RANK}, as '8|4|2|2'"
+        raise ValueError(f"ScoreExplorer: ranks, expected {expected}, got {value!r}")
 
     @traitlets.validate("length", "leaf")
     def _valid_int(self, proposal: dict) -> int:
@@ -137,8 +137,8 @@ class ScoreExplorer(Explorer):
         tokens = list(pair) if isinstance(pair, list | tuple) else []
         if [type(token) for token in tokens] == [int, int] and 0 <= tokens[1] <= tokens[0] < self.length:
             return tokens
-        wanted = f"(i, j) with 0 ≤ j ≤ i ≤ {self.length - 1}"
-        raise ValueError(f"ScoreExplorer: pair, expected {wanted}, got {pair!r}")
+        expected = f"(i, j) with 0 ≤ j ≤ i ≤ {self.length - 1}"
+        raise ValueError(f"ScoreExplorer: pair, expected {expected}, got {pair!r}")
 
     @traitlets.observe("length")
     def _fit_pair(self, change: dict) -> None:
@@ -159,7 +159,7 @@ class ScoreExplorer(Explorer):
 
     @property
     def levels(self) -> torch.Tensor:
-        """How many levels a pair shares, d(i, j), (T, T) int64."""
+        """Number of levels that a pair shares, d(i, j), (T, T) int64."""
         return level_counts(self.length, self.block_lens)
 
     @property
@@ -182,12 +182,12 @@ class ScoreExplorer(Explorer):
     @property
     def level_macs(self) -> list[int]:
         """The multiply-adds of each level."""
-        alone = torch.diag(torch.tensor(self.ranks)).tolist()
-        return [score_macs(self.length, ranks, self.block_lens) for ranks in alone]
+        single_levels = torch.diag(torch.tensor(self.ranks)).tolist()
+        return [score_macs(self.length, ranks, self.block_lens) for ranks in single_levels]
 
     @property
     def standard_macs(self) -> int:
-        """Those of standard attention with r columns, r·T(T + 1)/2."""
+        """Multiply-adds of standard attention with r columns, r·T(T + 1)/2."""
         return score_macs(self.length, [sum(self.ranks)], [self.length])
 
     @property
@@ -212,7 +212,7 @@ class ScoreExplorer(Explorer):
             draw(axes)
 
     def _draw_levels(self, axes: Axes) -> None:
-        """d(i, j) in steps of blue, with the blocks of each level, and the pair."""
+        """Draw d(i, j) in steps of blue, with the blocks of each level, and the pair."""
         from matplotlib.colors import ListedColormap
 
         (i, j), cmap = self.pair, ListedColormap(_shades(len(self.ranks)))
@@ -226,7 +226,7 @@ class ScoreExplorer(Explorer):
         axes.set(xlabel="key j", ylabel="query i")
 
     def _draw_scores(self, axes: Axes) -> None:
-        """The causal scores: blue positive, orange negative, as full as the root of their size."""
+        """Draw the causal scores: blue positive, orange negative, as full as the root of their size."""
         from matplotlib.colors import LinearSegmentedColormap
 
         i, j = self.pair
@@ -239,10 +239,10 @@ class ScoreExplorer(Explorer):
         axes.set(xlabel="key j", ylabel="query i")
 
     def _draw_macs(self, axes: Axes) -> None:
-        """Multiply-adds of each level in front of what its columns cost over all pairs."""
-        count, most = len(self.ranks), self.standard_macs / sum(self.ranks)
+        """Draw the multiply-adds of each level in front of what its columns cost over all pairs."""
+        count, column_macs = len(self.ranks), self.standard_macs / sum(self.ranks)
         names = [f"{rank} over {size}" for rank, size in zip(self.ranks, self.block_lens, strict=True)]
-        axes.barh(names, [rank * most for rank in self.ranks], color=FILLS["room"], edgecolor=INK, lw=0.4)
+        axes.barh(names, [rank * column_macs for rank in self.ranks], color=FILLS["room"], edgecolor=INK, lw=0.4)
         axes.barh(names, self.level_macs, color=_shades(count), edgecolor=INK, lw=0.4)
         axes.invert_yaxis()
         axes.locator_params(axis="x", nbins=5)
@@ -250,7 +250,7 @@ class ScoreExplorer(Explorer):
         axes.set(xlabel="of a level; pale: over all pairs", ylabel="columns over blocks of")
 
     def _draw_cache(self, axes: Axes) -> None:
-        """Numbers of keys that are kept after t tokens, of multi-level and of standard attention."""
+        """Draw the numbers of keys that are kept after t tokens, of multi-level and of standard attention."""
         steps, t, rank = range(1, self.length + 1), self.pair[0] + 1, sum(self.ranks)
         axes.plot(steps, [t * rank for t in steps], "--", color=INK, lw=1, label="standard")
         numbers = [live_key_numbers(t, self.ranks, self.block_lens) for t in steps]
@@ -269,18 +269,18 @@ class ScoreExplorer(Explorer):
 
 
 def _draw(words: int, seed: int) -> list[list[float]]:
-    """The vectors of a seed, one for each different word, (words, 16)."""
+    """Draw the vectors of a seed, one for each different word, (words, 16)."""
     return random_tensors([(words, MAX_RANK)], seed)[0].round(decimals=3).tolist()
 
 
 def _own_pair(words: list[str]) -> list[int]:
-    """The last word that has been before, and where it was last; the last and the first word if there is none."""
+    """Find the last word that occurs twice, and its occurrence before; the last and the first word if there is none."""
     repeats = ([i, j] for i in range(len(words)) for j in range(i) if words[i] == words[j])
     return max(repeats, default=[len(words) - 1, 0])
 
 
 def _causal(M: torch.Tensor) -> np.ma.MaskedArray:
-    """A matrix without what is above the diagonal."""
+    """Mask the entries of a matrix above the diagonal."""
     return np.ma.masked_where(np.triu(np.ones(M.shape, dtype=bool), 1), M.numpy())
 
 

@@ -128,7 +128,7 @@ class StateExplorer(Explorer):
 
     @property
     def readout(self) -> torch.Tensor:
-        """What the query reads, H_t q (P), float64."""
+        """The values that the query reads, H_t q (P), float64."""
         return self.state @ self._q()
 
     def _read(self) -> list[torch.Tensor]:
@@ -165,9 +165,9 @@ class StateExplorer(Explorer):
         figure.suptitle(self._caption(), fontsize=10)
 
     def _caption(self) -> str:
-        """What the query reads."""
-        read = [f"{name} {y:.2f}" for name, y in zip(self._rows, self.readout.tolist(), strict=True) if y]
-        return f"“{self.query}” reads {', '.join(read) or 'nothing'}"
+        """Say what the query reads."""
+        terms = [f"{name} {y:.2f}" for name, y in zip(self._rows, self.readout.tolist(), strict=True) if y]
+        return f"“{self.query}” reads {', '.join(terms) or 'nothing'}"
 
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""
@@ -175,13 +175,13 @@ class StateExplorer(Explorer):
 
 
 def _bars(axes: Axes, heights: list[float], colour: str, title: str) -> None:
-    """A bar for each word."""
+    """Draw a bar for each word."""
     axes.bar(range(len(heights)), heights, color=colour, edgecolor=INK, linewidth=0.6)
     axes.set_title(title, fontsize=10)
 
 
 def _tensor(name: str, value: object) -> torch.Tensor:
-    """A float64 tensor of finite numbers, or a ValueError that names the argument."""
+    """Convert to a float64 tensor of finite numbers, or a ValueError that names the argument."""
     try:
         tensor = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -192,7 +192,7 @@ def _tensor(name: str, value: object) -> torch.Tensor:
 
 
 def _matrix(name: str, value: object, length: int) -> torch.Tensor:
-    """Keys or values, one row for each word."""
+    """Convert keys or values, one row for each word."""
     tensor = _tensor(name, value)
     if tensor.ndim != 2 or len(tensor) != length or not 1 <= tensor.shape[1] <= MAX_FEATURES:
         got = tuple(tensor.shape)

@@ -38,7 +38,7 @@ FAMILIES = [
     "butterfly",
 ]
 DIMS, BLOCKS, MAX_RANK = [8, 16, 32], [1, 2, 4, 8, 16, 32], 4
-DRAWN = 2 * DIMS[-1] ** 2 * MAX_RANK  # numbers of the largest train
+DRAWN = 2 * DIMS[-1] ** 2 * MAX_RANK  # numbers of the largest BTT
 CUT = TOLERANCE[torch.float64]
 FLOOR = 1e-18  # of the axis of singular values
 FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], "free": PALETTE["second-strong"]}
@@ -56,10 +56,10 @@ class WeightExplorer(Explorer):
         family: one of the seven.
         dim: D, one of 8, 16 and 32.
         blocks: p, a power of two up to 32; D takes its place where it is larger.
-        rank: r of each block or level, or s of a train, from 1 to 4.
+        rank: r of each block or level, or s of a block tensor train, from 1 to 4.
 
     Raises:
-        ValueError: an argument is none of the above.
+        ValueError: an argument is not one of the above.
 
     Cost: the numbers of all factors go to the browser once, 44 kB. A singular value decomposition there at every move.
 
@@ -130,7 +130,7 @@ class WeightExplorer(Explorer):
 
     @property
     def singular_values(self) -> torch.Tensor:
-        """Those of M, the largest first, (D,) float64."""
+        """Singular values of M, the largest first, (D,) float64."""
         return torch.linalg.svdvals(self.matrix)
 
     @property
@@ -140,7 +140,7 @@ class WeightExplorer(Explorer):
 
     @property
     def measured_rank(self) -> int:
-        """How many singular values are above `cut`."""
+        """Number of singular values above `cut`."""
         return int((self.singular_values > self.cut).sum())
 
     def draw(self, figure: Figure) -> None:
@@ -169,5 +169,5 @@ class WeightExplorer(Explorer):
 
 
 def _draw() -> torch.Tensor:
-    """The numbers of which every factor takes its own from the front, float32 as float64."""
+    """Draw numbers, of which every factor takes its own from the front, float32 as float64."""
     return random_tensors([(DRAWN,)], seed=7)[0].float().double()
