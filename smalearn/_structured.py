@@ -31,9 +31,9 @@ def check_operand(where: str, what: str, shape: tuple[int, ...], x: torch.Tensor
         raise ShapeError(f"{where}: operand needs axes (..., {axis}, columns), got shape {tuple(x.shape)}")
     if x.shape[-2] != size:
         raise ShapeError(f"{where}: axis {axis} is {size} in {what} but {x.shape[-2]} in the operand")
-    ours, theirs = tuple(shape[:-2]), tuple(x.shape[:-2])
-    if any(a != b and 1 not in (a, b) for a, b in zip(reversed(ours), reversed(theirs), strict=False)):
-        raise ShapeError(f"{where}: leading axes {ours} of {what} do not broadcast with {theirs} of the operand")
+    leading, batch = tuple(shape[:-2]), tuple(x.shape[:-2])
+    if any(a != b and 1 not in (a, b) for a, b in zip(reversed(leading), reversed(batch), strict=False)):
+        raise ShapeError(f"{where}: leading axes {leading} of {what} do not broadcast with {batch} of the operand")
 
 
 def widen(like: torch.Tensor, *tensors: torch.Tensor | None) -> list[torch.Tensor | None]:

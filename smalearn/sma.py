@@ -55,20 +55,7 @@ def sma_linear(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torc
     Z[s, p, n] = V[s, p] K[s, n], H = L Z with (P, N) as columns, Y[t, p] = Σ_n Q[t, n] H[t, p, n].
 
     It is linear in T where the product by L is: a running sum for the causal mask. With a tensor as mask it costs more
-    than the quadratic mode.
-
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., S, N) keys.
-        V: (..., S, P) values.
-        L: (..., T, S) mask, a structured mask or a tensor.
-
-    Returns:
-        (..., T, P), dtype of Q.
-
-    Raises:
-        ShapeError: an axis has two sizes, naming it and both operands.
-        ValueError: the dtypes or devices differ.
+    than the quadratic mode. Arguments, results and errors are those of `sma_quadratic`.
 
     Cost:
         (S + T)·N·P multiply-adds and `L.cost(N·P)`; S·P·N and T·P·N entries, the latter kept for the
@@ -89,21 +76,8 @@ def sma_linear(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torc
 def sma_sparse(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: SparseMask) -> torch.Tensor:
     """Masked attention that computes only the scores under the mask's ones.
 
-    Y_t = Σ_{s : L[t,s] = 1} (Q_t · K_s) V_s, the same function as `sma_quadratic`.
-
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., S, N) keys.
-        V: (..., S, P) values.
-        L: (T, S) sparse mask.
-
-    Returns:
-        (..., T, P), dtype of Q.
-
-    Raises:
-        ShapeError: an axis has two sizes, naming it and both operands.
-        TypeError: L is no sparse mask.
-        ValueError: the dtypes or devices differ.
+    Y_t = Σ_{s : L[t,s] = 1} (Q_t · K_s) V_s, the same function as `sma_quadratic` for a (T, S) sparse mask L; any other
+    L is a TypeError. All other arguments, results and errors are those of `sma_quadratic`.
 
     Cost:
         nnz(L)·(N + P) multiply-adds, linear in T at fixed window or block size; nnz(L)·max(N, P) entries.

@@ -1,7 +1,7 @@
 """Structured masks: (T, S) matrices over time that multiply a tensor without being stored.
 
 Every mask has `shape`, `dense(dtype, device)`, `matmul(x)`, `transpose_matmul(x)` and `cost(columns)`. Masks know
-nothing of queries, keys and values, and are no `nn.Module`.
+nothing of queries, keys and values, and are not an `nn.Module`.
 """
 
 from smalearn.masks.base import Mask, dense_mask, hadamard

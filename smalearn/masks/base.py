@@ -30,9 +30,9 @@ class Mask(ABC):
 
     shape: tuple[int, ...]
     shown: tuple[str, ...] = ()
-    """Names of the attributes, besides the shape, that `repr` shows."""
+    """Attributes that `repr` shows besides the shape, by their names."""
     parameters: tuple[str, ...] = ()
-    """Names of the attributes that hold tensors: all numbers that the mask stores, and what it has gradients for."""
+    """Attributes that hold tensors, by their names; they are all that the mask stores and has gradients for."""
 
     @property
     def is_complex(self) -> bool:
@@ -91,17 +91,9 @@ class Mask(ABC):
         return self._product(*widen(x, x)).to(x.dtype)
 
     def transpose_matmul(self, y: torch.Tensor) -> torch.Tensor:
-        """L^T y, without forming L.
+        """L^T y, without forming L: (..., S, columns), dtype and device of y, for y (..., T, columns).
 
-        Args:
-            y: (..., T, columns), any number of columns.
-
-        Returns:
-            (..., S, columns), dtype and device of y.
-
-        Raises:
-            ShapeError: y has fewer than two axes, its axis -2 is not T, or leading axes do not broadcast.
-            ValueError: the mask is complex and y is not.
+        Errors are those of `matmul`, for y and T in place of x and S.
         """
         self._check("transpose_matmul", y, axis="T", size=self.shape[-2])
         return self._transpose_product(*widen(y, y)).to(y.dtype)
@@ -133,7 +125,7 @@ class Mask(ABC):
         return f"{type(self).__name__}({', '.join([*map(str, self.shape), *details])})"
 
     def _repr_html_(self) -> str:
-        """A table: family, shape, parameters, numbers stored and operations of a product, each beside the dense."""
+        """A table: family, shape, parameters, numbers stored and operations of a product, each next to the dense."""
         target, source = self.shape[-2:]
         heads = math.prod(self.shape[:-2])
         values = [f"{name} = {getattr(self, name)}" for name in self.shown]

@@ -1,4 +1,4 @@
-"""Products of decays: the 1-semiseparable matrix, its logarithm, and the chunks in which long sequences are cut.
+"""Decays between tokens: segment sums, the dense 1-semiseparable matrix, and sequences cut into chunks.
 
 A decay a_k in [0, 1] is given as log_a[k] ≤ 0, −inf for a reset. From token s to token t everything decays by the
 exponential of a sum of log_a's own entries. Nothing here subtracts two sums or divides two products: a strong decay
@@ -50,14 +50,7 @@ def segsum(log_a: torch.Tensor) -> torch.Tensor:
 def decay_matrix(log_a: torch.Tensor) -> torch.Tensor:
     """The 1-semiseparable matrix L[t, s] = exp(Σ_{s < k ≤ t} log_a[k]) for s ≤ t, else 0: `segsum(log_a).exp()`.
 
-    Args:
-        log_a: (..., T) log decays, real or complex; −inf for a reset.
-
-    Returns:
-        (..., T, T), dtype of log_a.
-
-    Raises:
-        ShapeError: log_a has no axis.
+    Argument, result and errors are those of `segsum`.
 
     Cost:
         T² multiplications, T·log2(T) exponentials.

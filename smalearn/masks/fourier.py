@@ -28,7 +28,7 @@ class ToeplitzMask(Mask):
 
     Raises:
         ShapeError: column or row has no axis, or their leading axes do not broadcast.
-        ValueError: column is no floating tensor, or row has another dtype or device.
+        ValueError: column is not a floating tensor, or row has another dtype or device.
 
     Example:
         >>> ToeplitzMask(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, -2.0])).dense()

@@ -17,7 +17,7 @@ class LowRankMask(Mask):
 
     Raises:
         ShapeError: an argument has too few axes, R differs, or leading axes do not broadcast.
-        ValueError: U is no floating tensor, or V has another dtype or device.
+        ValueError: U is not a floating tensor, or V has another dtype or device.
 
     Example:
         >>> LowRankMask(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])).dense()

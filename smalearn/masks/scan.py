@@ -32,8 +32,8 @@ class CausalMask(Mask):
 
     Args:
         target: length T ≥ 0.
-        source: length S ≥ 0; T if None. A source later than the last target is seen by nobody, and targets later
-            than the last source see all of them.
+        source: length S ≥ 0; T if None. No target sees a source later than the last target, and targets later than
+            the last source see all of them.
 
     Raises:
         ValueError: a length is not an integer ≥ 0.
@@ -117,7 +117,7 @@ class SemiseparableMask(Mask):
 
     Raises:
         ShapeError: log_a has no axis.
-        ValueError: log_a is no floating tensor, or (on a CPU) its real part is positive or NaN.
+        ValueError: log_a is not a floating tensor, or (on a CPU) its real part is positive or NaN.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 3.2.2, definition 3.3.
@@ -190,17 +190,8 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
     decays are those across a whole chunk: this function, one level up. Each chunk's carry-in is added to its rows,
     decayed.
 
-    Args:
-        x: (..., T, columns).
-        log_a: (..., T) log decays; the first acts on nothing.
-        chunk_len: length ≥ 2 of a chunk.
-
-    Returns:
-        (..., T, columns), dtype of x.
-
-    Raises:
-        ShapeError: an operand has too few axes, T differs, or leading axes do not broadcast.
-        ValueError: chunk_len is not an integer ≥ 2.
+    A chunk has `chunk_len` tokens, an integer ≥ 2, or a ValueError says so; the last may be shorter. All other
+    arguments, results and errors are those of `scan_recurrent`.
 
     Cost:
         About T·(chunk_len + 2)·columns multiply-adds in matrix products, T·chunk_len decays, log(T) / log(chunk_len)
@@ -223,16 +214,7 @@ def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
 
     Pairs (log a, x) compose: first (a, x), then (b, y) is (a + b, exp(b) x + y), whatever the brackets. After round r
     every token holds the composition of the 2^r tokens up to it; next it takes over that of the token 2^r before.
-
-    Args:
-        x: (..., T, columns).
-        log_a: (..., T) log decays; the first acts on nothing.
-
-    Returns:
-        (..., T, columns), dtype of x.
-
-    Raises:
-        ShapeError: an operand has too few axes, T differs, or leading axes do not broadcast.
+    Arguments, results and errors are those of `scan_recurrent`.
 
     Cost:
         2·T·log2(T)·columns operations in log2(T) rounds.
@@ -244,8 +226,8 @@ def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     x = x.expand(*torch.broadcast_shapes(x.shape[:-2], log_a.shape[:-1]), *x.shape[-2:])
     step, length = 1, x.shape[-2]
     while step < length:
-        taken = log_a[..., step:, None].exp().to(x.dtype) * x[..., :-step, :]
-        x = torch.cat([x[..., :step, :], x[..., step:, :] + taken], -2)
+        decayed = log_a[..., step:, None].exp().to(x.dtype) * x[..., :-step, :]
+        x = torch.cat([x[..., :step, :], x[..., step:, :] + decayed], -2)
         log_a = torch.cat([log_a[..., :step], log_a[..., step:] + log_a[..., :-step]], -1)
         step *= 2
     return x

@@ -83,13 +83,7 @@ class DilatedMask(SparseMask):
 class BandedMask(DilatedMask):
     """L[t, s] = 1 if |t - s| ≤ window: the sliding window.
 
-    Args:
-        target: length T ≥ 0.
-        source: length S ≥ 0.
-        window: number of neighbours on either side, ≥ 0; a row has at most 2·window + 1 ones.
-
-    Raises:
-        ValueError: an argument is not an integer ≥ 0.
+    Arguments and errors are those of `DilatedMask` without dilation, which is 1.
     """
 
     shown = ("window",)

@@ -45,26 +45,15 @@ def discretise_zero_order_hold(dt: torch.Tensor, A: torch.Tensor, B: torch.Tenso
     inputs = dt_b * B
     leading = torch.broadcast_shapes(rates.shape[:-2], inputs.shape[:-1])
     columns = torch.cat([rates.expand(*leading, *rates.shape[-2:]), inputs.expand(*leading, -1)[..., None]], -1)
-    held = torch.linalg.matrix_exp(torch.nn.functional.pad(columns, (0, 0, 0, 1)))
-    return held[..., :-1, :-1], held[..., :-1, -1]
+    block = torch.linalg.matrix_exp(torch.nn.functional.pad(columns, (0, 0, 0, 1)))
+    return block[..., :-1, :-1], block[..., :-1, -1]
 
 
 def discretise_mamba(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mamba's step: A_bar = exp(dt A) is exact, B_bar = dt B takes the input as a single kick at the end of the step.
 
     The zero-order hold has B_bar = dt·(I + dt A/2 + ...) B, so the two differ by dt²·A B/2 per step to first order.
-
-    Args:
-        dt: (..., T) lengths of the steps, in the unit of time in which A is a rate.
-        A: (..., T), (..., T, N) or (..., T, N, N) rates.
-        B: (..., T, N).
-
-    Returns:
-        A_bar, as many trailing axes as A, and B_bar (..., T, N), in their dtype.
-
-    Raises:
-        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
-        ValueError: a dtype or device differs.
+    Arguments, results and errors are those of `discretise_zero_order_hold`.
 
     Cost:
         One exponential per entry of A, or a matrix exponential of order N³ per step; T·N products.
@@ -92,9 +81,9 @@ def _rates(dt, A, B):
 def _phi(z: torch.Tensor) -> torch.Tensor:
     """(e^z - 1)/z, 1 at z = 0, with a derivative that is accurate near 0 too."""
     small = z.abs() < SERIES
-    near = torch.where(small, z, 0)
+    z_small = torch.where(small, z, 0)
     series = torch.ones_like(z)
     for k in range(TERMS, 0, -1):
-        series = 1 + near * series / (k + 1)
-    far = torch.where(small, 1, z)
-    return torch.where(small, series, torch.expm1(far) / far)
+        series = 1 + z_small * series / (k + 1)
+    z_large = torch.where(small, 1, z)
+    return torch.where(small, series, torch.expm1(z_large) / z_large)

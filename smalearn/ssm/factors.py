@@ -45,8 +45,8 @@ def block_factors(M: Semiseparable, order: Order = "time") -> tuple[torch.Tensor
     bidiagonal = identity - shift.flatten(-2).flatten(-3, -2)
     C_blocks = torch.einsum("...tn,ts->...tsn", M.C, eye).flatten(-2)
     B_blocks = torch.einsum("...tn,ts->...tns", M.B, eye).flatten(-3, -2)
-    by = _positions(M, order)
-    return C_blocks[..., by], bidiagonal[..., by, :][..., by], B_blocks[..., by, :]
+    positions = _positions(M, order)
+    return C_blocks[..., positions], bidiagonal[..., positions, :][..., positions], B_blocks[..., positions, :]
 
 
 def bidiagonal_inverse(M: Semiseparable, order: Order = "time") -> torch.Tensor:
@@ -79,8 +79,8 @@ def bidiagonal_inverse(M: Semiseparable, order: Order = "time") -> torch.Tensor:
     for t, a in enumerate(A.unbind(-3)):
         row = a @ row + identity[t * M.state : (t + 1) * M.state]
         rows.append(row)
-    by = _positions(M, order)
-    return torch.cat(rows, -2)[..., by, :][..., by]
+    positions = _positions(M, order)
+    return torch.cat(rows, -2)[..., positions, :][..., positions]
 
 
 def product_generators(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:

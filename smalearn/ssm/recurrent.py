@@ -49,20 +49,10 @@ def ssm_recurrent(
 def ssm_states(
     X: torch.Tensor, A: torch.Tensor, B: torch.Tensor, initial_state: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """All states h_t = A_t h_(t-1) + B_t x_t of a state space model.
+    """All states h_t = A_t h_(t-1) + B_t x_t of a state space model, (..., T, P, N) for T steps and P channels.
 
-    Args:
-        X: (..., T, P) input.
-        A: (..., T), (..., T, N) or (..., T, N, N), dtype of X or float32.
-        B: (..., T, N).
-        initial_state: (..., P, N), dtype of X or float32; zeros if None.
-
-    Returns:
-        (..., T, P, N), dtype of X, float32 if X is half precision.
-
-    Raises:
-        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
-        ValueError: a dtype or device differs.
+    Their dtype is that of X, float32 if X is half precision. Arguments and errors are those of `ssm_recurrent`,
+    without C.
 
     Cost:
         That of `ssm_recurrent` without the products with C; T·P·N entries.
@@ -81,17 +71,8 @@ def ssm_states(
 def ssm_matrix(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Semiseparable:
     """The matrix of a state space model: Y = M X with M[t, s] = C_t^T A_t ... A_(s+1) B_s for s ≤ t.
 
-    Args:
-        A: (..., T), (..., T, N) or (..., T, N, N), dtype of B or float32.
-        B: (..., T, N).
-        C: (..., T, N).
-
-    Returns:
-        The (..., T, T) matrix by its generators; `.dense()` has its entries, `.matmul(X)` is the recurrence.
-
-    Raises:
-        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
-        ValueError: a dtype or device differs.
+    It is (..., T, T), held by its generators; `.dense()` has its entries, `.matmul(X)` is the recurrence. Arguments and
+    errors are those of `Semiseparable`.
 
     Cost:
         Constant: no tensor is made.

@@ -35,20 +35,7 @@ def ssm_scan(
 
     A step is the pair (A_t, B_t x_t). Two steps after one another are a step again, (a, b) then (a', b') being
     (a' a, a' b + b'), and this operation is associative: pairs of neighbours can be combined at the same time.
-
-    Args:
-        X: (..., T, P) input.
-        A: (..., T), (..., T, N) or (..., T, N, N), dtype of X or float32. A_0 acts on the initial state.
-        B: (..., T, N).
-        C: (..., T, N).
-        initial_state: (..., P, N) state before the first step, dtype of X or float32; zeros if None.
-
-    Returns:
-        Y (..., T, P), dtype of X, and the state after the last step (..., P, N), float32 if X is half precision.
-
-    Raises:
-        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
-        ValueError: a dtype or device differs.
+    Arguments, results and errors are those of `ssm_recurrent`.
 
     Cost:
         `scan_cost(T)`: fewer than 2·T combinations in at most 2·log2 T rounds. One costs P·N multiply-adds and the
@@ -113,12 +100,7 @@ def scan_by_pairs(combine: Combine, elements: Elements) -> Elements:
 def scan_by_doubling(combine: Combine, elements: Elements) -> Elements:
     """All prefixes in the fewest rounds: combine each with the one 1, 2, 4, ... places before it.
 
-    Args:
-        combine: associative; takes two tuples like `elements` and combines them along the time axis, earlier one first.
-        elements: tensors with time as axis -3, of one length T.
-
-    Returns:
-        Tensors of the same shapes: the combination of elements 0..t at time t.
+    Arguments and results are those of `scan_by_pairs`.
 
     Cost:
         `scan_cost(T, "doubling")`: at most T·log2 T combinations, in ⌈log2 T⌉ rounds.

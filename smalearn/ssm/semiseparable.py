@@ -103,24 +103,13 @@ class Semiseparable:
     def transpose_matmul(self, y: torch.Tensor) -> torch.Tensor:
         """M^T y, by the same recurrence run backwards in time.
 
-        Args:
-            y: (..., T, columns), dtype of B.
-
-        Returns:
-            (..., T, columns), dtype of B.
-
-        Raises:
-            ShapeError: y has fewer than two axes, or its axis -2 is not T.
-            ValueError: dtype or device of y differ.
-
-        Cost:
-            That of `matmul`.
+        Argument, result, errors and cost are those of `matmul`.
         """
         self._check("transpose_matmul", y)
         return self.flipped().matmul(y.flip(-2)).flip(-2)
 
     def flipped(self) -> "Semiseparable":
-        """J M^T J, where J turns time round: (t, s) holds M[T-1-s, T-1-t].
+        """J M^T J, where J reverses time: (t, s) holds M[T-1-s, T-1-t].
 
         It is semiseparable with the same structure: B and C change places, and step t undoes A_(T-t)^T.
 
