@@ -30,8 +30,8 @@ WIDTH = 30  # of the bar, in characters
 
 def _cross_entropy(outputs, targets):
     """Mean over the questions; outputs are logits, a target of -100 asks nothing."""
-    asked = targets != -100
-    return functional.cross_entropy(outputs[asked], targets[asked])
+    has_target = targets != -100
+    return functional.cross_entropy(outputs[has_target], targets[has_target])
 
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -39,7 +39,7 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "absolute error": functional.l1_loss,
     "squared error": functional.mse_loss,
 }
-"""What a step makes smaller, from outputs and targets: of tokens the first, of numbers the others."""
+"""Losses of outputs and targets by their names: the first for tokens, the others for numbers."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Plan:
 
 @dataclass
 class Record:
-    """What a run leaves: the loss of every step, that of the test and its accuracy at some, whether it was interrupted.
+    """Result of a run: the loss of every step, that of the test and its accuracy at some, whether it was interrupted.
 
     Only tokens have an accuracy; where the targets are numbers, the loss of the test says it all.
     """
@@ -134,7 +134,7 @@ def train(
         The model, in evaluation mode, and the record.
 
     Raises:
-        ValueError: the checkpoint is of another plan, task or model, or is no checkpoint. It is left as it was.
+        ValueError: the checkpoint is of another plan, task or model, or is not a checkpoint. The file stays as it was.
 
     Example:
         >>> model, record = train(model, lambda step: mqar(64, 64, 8, 64, seed=step), Plan(steps=1000))
@@ -179,17 +179,17 @@ def mean_loss(
         batch: examples at a time.
 
     Returns:
-        Sum of losses / questions, NaN if there is no question.
+        Sum of losses / questions, NaN if there are no questions.
     """
-    training, total, asked = model.training, 0.0, 0
+    training, total, count = model.training, 0.0, 0
     model.eval()
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
         questions = y.numel() if y.is_floating_point() else int((y != -100).sum())
         if questions:
             total += LOSSES[loss](model(x), y).item() * questions
-        asked += questions
+        count += questions
     model.train(training)
-    return total / asked if asked else math.nan
+    return total / count if count else math.nan
 
 
 @torch.no_grad()
@@ -203,16 +203,16 @@ def accuracy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batc
         batch: examples at a time.
 
     Returns:
-        Right answers / questions, NaN if there is no question.
+        Right answers / questions, NaN if there are no questions.
     """
-    training, right, asked = model.training, 0, 0
+    training, right, questions = model.training, 0, 0
     model.eval()
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
-        question = y != -100
-        right += (model(x).argmax(-1) == y)[question].sum().item()
-        asked += question.sum().item()
+        has_target = y != -100
+        right += (model(x).argmax(-1) == y)[has_target].sum().item()
+        questions += has_target.sum().item()
     model.train(training)
-    return right / asked if asked else math.nan
+    return right / questions if questions else math.nan
 
 
 class _Run:
@@ -239,7 +239,7 @@ class _Run:
         self.record.losses.append(loss.item())
 
     def test(self, done, inputs, targets):
-        """What the record keeps of the test."""
+        """Measure the test, and record its loss, and its accuracy if the targets are tokens."""
         self.record.test_losses[done] = mean_loss(self.model, inputs, targets, self.plan.loss)
         if not targets.is_floating_point():
             self.record.accuracies[done] = accuracy(self.model, inputs, targets)
@@ -261,11 +261,12 @@ class _Run:
         """Go on from a file, if it is one of this run."""
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-            held = {"plan": state["plan"], "task": state["task"]}
+            saved = {"plan": state["plan"], "task": state["task"]}
         except Exception as error:
-            raise ValueError(f"train: {path} is no checkpoint ({type(error).__name__}); give another file") from error
-        for name, wanted in (("plan", asdict(self.plan)), ("task", fingerprint)):
-            if held[name] != wanted:
+            kind = type(error).__name__
+            raise ValueError(f"train: {path} is not a checkpoint ({kind}); give another file") from error
+        for name, expected in (("plan", asdict(self.plan)), ("task", fingerprint)):
+            if saved[name] != expected:
                 raise ValueError(f"train: {path} is of another {name}; give another file, or remove it")
         shapes = {key: value.shape for key, value in self.model.state_dict().items()}
         if {key: value.shape for key, value in state["model"].items()} != shapes:
@@ -294,12 +295,12 @@ def write_atomically(path: Path, write: Callable[[object], None]) -> None:
 
 
 def _fingerprint(batch):
-    """Of the first batch: enough to tell one task, or one seed, from another."""
+    """Checksums of the first batch: enough to tell one task, or one seed, from another."""
     return [zlib.crc32(part.cpu().contiguous().numpy().tobytes()) for part in batch]
 
 
 def _bar(total, start):
-    """A function of the steps done and the loss that draws a bar; None where there is nobody to see it."""
+    """A function of the steps done and the loss that draws a bar; None where nobody would see it."""
     write = _place()
     if write is None:
         return None
@@ -320,7 +321,7 @@ def _bar(total, start):
 
 
 def _place():
-    """Where a line can be written again and again: below a notebook's cell, or in a terminal; None elsewhere."""
+    """A function that redraws the progress line, below a notebook's cell or in a terminal; None elsewhere."""
     with contextlib.suppress(ImportError):
         from IPython import display, get_ipython
 

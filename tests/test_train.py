@@ -199,7 +199,7 @@ def test_a_file_that_is_no_checkpoint_is_not_run_and_not_overwritten(tmp_path, c
     else:
         torch.save(torch.ones(3), path)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"train: .*notes\.txt is no checkpoint \(\w+\); give another file"):
+    with pytest.raises(ValueError, match=r"train: .*notes\.txt is not a checkpoint \(\w+\); give another file"):
         train(tiny(), task, PLAN, checkpoint=path)
     assert path.read_bytes() == before
     assert "executed" not in capsys.readouterr().out

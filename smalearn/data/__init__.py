@@ -5,7 +5,7 @@ or a series that was loaded has a `source`, which says what it is. Where a file 
 give something that needs none, and the source says so.
 
 Synthetic, drawn anew for every seed: what solves a task is known, so what a model lacks can be measured. `recall` asks
-for memory, `nearest` for a scoring function of full rank, `regression` for learning within the text.
+for memory, `nearest` for a scoring function of full rank, `regression` for learning within the sequence.
 """
 
 from smalearn.data.included import ngram_features, recorded, zen_of_python

@@ -77,11 +77,11 @@ def mqar(
 
 
 def mqar_lookup(inputs: torch.Tensor, pairs: int) -> torch.Tensor:
-    """The answers of `mqar`, by looking up each token among the keys: what a perfect memory says.
+    """The answers of `mqar`, by looking up each token among the keys: those of a perfect memory.
 
     Args:
         inputs: (..., T) from `mqar`.
-        pairs: K, as there.
+        pairs: K, as in `mqar`.
 
     Returns:
         (..., T) int64: the value of the key that stands there, IGNORE where no key of the sequence stands, or within

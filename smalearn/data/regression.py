@@ -64,7 +64,7 @@ def regression_prompt(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def least_squares(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """What is to be known: each value by least squares from the pairs before it, the shortest solution if many.
+    """Predict each value by least squares from the pairs before it, with the shortest solution if there are many.
 
     n pairs determine w in n directions, so after n < d of them the expected squared error is 1 - n/d (for x and w of
     `regression`); from n = d on it is 0.
@@ -91,7 +91,7 @@ def least_squares(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def curriculum(step: int, dim: int, first: int = 4, every: int = 2000, updates: int = 15) -> int:
-    """How many coordinates `regression` has at a step of training; it has twice as many points.
+    """Number of coordinates that `regression` has at a step of training; it has twice as many points.
 
         active = min(d, first + increment·⌊step / every⌋),   increment = ⌈(d - first) / updates⌉
 

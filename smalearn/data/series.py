@@ -82,7 +82,7 @@ def load_series(name: str = "ETTh1") -> Series:
 
 
 def _drawn(why=""):
-    """The series that is there without network, and why it stands here."""
+    """Series that needs no network, and in its source the reason why it is used."""
     values = seasonal_series(17_420, 7, seed=0)
     checksum = hashlib.sha256((1000 * values).round().to(torch.int32).numpy().astype("<i4").tobytes()).hexdigest()
     sentence = f"Days, weeks, years and noise, drawn by smalearn.data.seasonal_series(17420, 7, seed=0){why}"

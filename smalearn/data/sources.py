@@ -16,12 +16,12 @@ TIMEOUT = 20
 
 
 class UnreachableError(Exception):
-    """There is no way to the file from here; its text says why, in a few words."""
+    """A public file cannot be reached from here; the message says why, in a few words."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What data are, for whoever shows results that were made with them.
+    """Name, origin and licence of data, for whoever shows results that were made with them.
 
     Args:
         name: short, as the loaders take it; another than the one asked for where that could not be had.
@@ -84,7 +84,7 @@ def fetch(function: str, target: PublicFile) -> bytes:
 
 
 def _download(function, target):
-    """From the cache, or from the network into the cache; what is there and is another file is fetched anew."""
+    """Read a file from the cache, or fetch it into the cache: anew if another file is there."""
     try:
         import pooch
         import requests
@@ -117,7 +117,7 @@ def _download(function, target):
 
 
 def _checked(function, target, content, path):
-    """The content, if it is what it should be."""
+    """Check size and checksum of the content, and return it."""
     if len(content) != target.size:
         raise ValueError(f"{function}: {path} must have {target.size} bytes, got {len(content)}")
     checksum = hashlib.sha256(content).hexdigest()

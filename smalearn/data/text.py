@@ -28,7 +28,7 @@ TEXTS = ("tinyshakespeare", "python topics")
 
 @dataclass(frozen=True)
 class Text:
-    """A text, and what it is."""
+    """A text and its source."""
 
     text: str
     source: Source
@@ -66,7 +66,7 @@ def load_text(name: str = "tinyshakespeare") -> Text:
 
 
 def _topics(why=""):
-    """The text that is there without network, and why it stands here."""
+    """Text that needs no network, and in its source the reason why it is used."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[title] for title in sorted(topics))

@@ -22,7 +22,7 @@ __all__ = ["GroupedAttention", "MultiLevelAttention", "SoftmaxAttention", "Windo
 
 
 class GroupedAttention(Mixer):
-    """Causal softmax attention with grouped KV heads: what the mixers of this module have in common.
+    """Causal softmax attention with grouped KV heads: the base class of all mixers in this module.
 
         [Q, K, V] = x W_in                      query heads of Q, fewer KV heads of K and V
         Q, K      = rope(Q), rope(K)            each level alone, if `rope`
@@ -151,17 +151,9 @@ class SoftmaxAttention(GroupedAttention):
 
         Y = softmax(Q K^T / √P + causal mask) V, for each query head
 
-    Without RoPE it knows no positions: `SequenceModel` adds them to the tokens.
-
-    Args:
-        dim: D, size of a token.
-        heads: number of query heads.
-        context: the longest sequence; None for no limit, then the cache grows.
-        groups: number of KV heads, each for a group of query heads; as many as heads if None.
-        rope: whether queries and keys are rotated by their positions.
-
-    Raises:
-        ValueError: heads does not divide dim, groups does not divide heads, or D / heads is odd and there is RoPE.
+    Without RoPE it knows no positions: `SequenceModel` adds them to the tokens. Without limit of the context the cache
+    grows. Arguments and errors are those of `GroupedAttention`, with one level of D / heads features, an even number if
+    there is RoPE.
 
     Cost:
         2·D²·(1 + groups / heads) multiply-adds per token for the projections, and T²·D in each of the two products of
@@ -194,16 +186,9 @@ class SoftmaxAttention(GroupedAttention):
 class MultiLevelAttention(GroupedAttention):
     """Multi-level attention as a mixer: near tokens, which share small blocks, compare more features than far ones.
 
-    Args:
-        dim: D, size of a token.
-        heads: number of query heads.
-        ranks: features of each level of a head, such as (8, 4, 4); their sum is D / heads.
-        context: the longest sequence, which the levels halve; or the block lengths of all levels themselves.
-        groups: number of KV heads, each for a group of query heads; as many as heads if None.
-        rope: whether queries and keys are rotated by their positions, each level alone; then every rank is even.
-
-    Raises:
-        ValueError: heads does not divide dim, groups does not divide heads, or ranks or block lengths do not fit.
+    Arguments and errors are those of `GroupedAttention`, with ranks such as (8, 4, 4), each level rotated alone with
+    RoPE. The context is the longest sequence, which the levels halve; or the block lengths of all levels themselves,
+    which have to fit the ranks.
 
     Cost:
         2·D²·(1 + groups / heads) multiply-adds per token for the projections, and those of `multilevel_attention`. The
@@ -240,17 +225,10 @@ class MultiLevelAttention(GroupedAttention):
 
 
 class WindowAttention(GroupedAttention):
-    """Sliding window attention as a mixer: a token sees itself and the `window` tokens before it.
+    """Sliding window attention as a mixer: a token sees itself and the `window` tokens before it, w ≥ 0.
 
-    Args:
-        dim: D, size of a token.
-        heads: number of query heads.
-        window: w ≥ 0.
-        groups: number of KV heads, each for a group of query heads; as many as heads if None.
-        rope: whether queries and keys are rotated by their positions.
-
-    Raises:
-        ValueError: heads does not divide dim, groups does not divide heads, or D / heads is odd and there is RoPE.
+    All other arguments and the errors are those of `GroupedAttention`, with one level of D / heads features, an even
+    number if there is RoPE, and no limit of the context.
 
     Cost:
         2·D²·(1 + groups / heads) multiply-adds per token for the projections, and those of `window_attention`. The

@@ -50,7 +50,7 @@ class LinearAttention(RecurrentMixer):
         self.out_proj = nn.Linear(inner, dim, bias=False)
 
     def state_shape(self):
-        """A state for every head."""
+        """Trailing axes of a state for each head."""
         return self.heads, self.head_dim, self.state
 
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
@@ -103,7 +103,7 @@ class ShortConvolution(RecurrentMixer):
         self.dim, self.conv = dim, CausalConvolution(dim, conv_len)
 
     def state_shape(self):
-        """No state beside that of the convolution."""
+        """No state besides that of the convolution."""
         return (0,)
 
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:

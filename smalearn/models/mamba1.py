@@ -59,7 +59,7 @@ class Mamba1(RecurrentMixer):
         self.out_proj = nn.Linear(inner, dim, bias=False)
 
     def state_shape(self):
-        """N entries for every channel."""
+        """Trailing axes of a state with N entries for each channel."""
         return self.inner, self.state
 
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:

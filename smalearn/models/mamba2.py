@@ -71,7 +71,7 @@ class Mamba2(RecurrentMixer):
         self.dt_limits = (0.0, math.inf)
 
     def state_shape(self):
-        """A state for every head."""
+        """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.head_dim, self.state
 
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:

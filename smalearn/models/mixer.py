@@ -1,4 +1,4 @@
-"""What every sequence mixer of a model can do, and the two small layers that several of them share."""
+"""The contract of all sequence mixers of a model, and the two small layers that several of them share."""
 
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ __all__ = ["Cache", "CausalConvolution", "GatedRMSNorm", "Mixer", "RecurrentCach
 
 
 class Cache(Protocol):
-    """What a mixer remembers between two calls. Nobody changes a cache: an old one can be decoded from again."""
+    """State of a mixer between two calls. No call changes a cache: an old one can be decoded from again."""
 
     @property
     def nbytes(self) -> int:
@@ -92,7 +92,7 @@ class Mixer(nn.Module):
 
 
 class RecurrentCache(NamedTuple):
-    """What a recurrent mixer remembers: tensors of one size however many tokens there were.
+    """State of a recurrent mixer between two calls: tensors of one size, however many tokens there were.
 
     `conv_state` (..., K - 1, channels) are the last inputs of its convolution, `state` is that of its recurrence.
     """
@@ -110,7 +110,7 @@ class RecurrentMixer(Mixer):
     """A mixer with a `RecurrentCache`: it has `cache_shapes`, and a `CausalConvolution` called `conv`."""
 
     def cache_shapes(self) -> dict[str, tuple[int, ...]]:
-        """For each tensor of a cache its trailing axes."""
+        """Trailing axes of each tensor of a cache."""
         channels, _, length = self.conv.weight.shape
         return {"conv_state": (length - 1, channels), "state": self.state_shape()}
 

@@ -27,14 +27,14 @@ PIECE = 256  # tokens that are read together at most: their scores have this man
 class Rows:
     """Rows (..., S, N) that grow at their end, in a tensor with room for more.
 
-    `append` writes in place where that hurts nobody: the next rows are free, and autograd does not record. Otherwise it
+    `append` writes in place where nobody can notice: the next rows are free, and autograd does not record. Otherwise it
     writes to a copy, of twice the size where the room is used up. So `seen` never changes, and a step costs what it
     adds, not what is there.
     """
 
     def __init__(self, storage: torch.Tensor, length: int = 0):
         self.storage, self.length = storage, length
-        self.taken = [length]  # rows of the storage in use, known to all who share it; -1 for those of a graph
+        self.used = [length]  # rows of the storage in use, known to all who share it; -1 for those of a graph
 
     @property
     def seen(self) -> torch.Tensor:
@@ -44,14 +44,14 @@ class Rows:
     def append(self, new: torch.Tensor, recorded: bool) -> "Rows":
         """These rows and (..., S, N) new ones, which autograd may record, or a product with them."""
         length, room = self.length + new.shape[-2], self.storage.shape[-2]
-        free = self.taken == [self.length] and not recorded and length <= room
+        free = self.used == [self.length] and not recorded and length <= room
         if length > room:
             room = max(length, 2 * room)
         after = Rows(self.storage if free else self._copy(room), length)
         after.storage[..., self.length : after.length, :] = new
         if free:
-            after.taken = self.taken
-        after.taken[0] = -1 if recorded else after.length
+            after.used = self.used
+        after.used[0] = -1 if recorded else after.length
         return after
 
     def _copy(self, room):
@@ -109,8 +109,8 @@ class Cache:
         for name, expected in (("K", (*self.leading, self.features)), ("V", (*self.leading, self.head_dim))):
             got = tuple(operands[name][0].shape)
             if (*got[:-2], *got[-1:]) != expected:
-                shown = ", ".join(map(str, [*expected[:-1], "S", expected[-1]]))
-                raise ShapeError(f"{function}: {name} has shape {got}, expected ({shown})")
+                axes = ", ".join(map(str, [*expected[:-1], "S", expected[-1]]))
+                raise ShapeError(f"{function}: {name} has shape {got}, expected ({axes})")
 
 
 class KeyCache(Cache):
@@ -245,15 +245,8 @@ class KeyCache(Cache):
 class FullCache(KeyCache):
     """The cache of standard attention, all keys and values: multi-level attention with one level.
 
-    Args:
-        leading: axes before (T, N) of the keys.
-        features: N, size of a key.
-        context: the longest sequence that can be read; None for no limit: then the tensors grow, by doubling.
-        head_dim: P, size of a value.
-        like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
-
-    Raises:
-        ValueError: a size is not an integer in its range.
+    A key has `features` = N numbers. Without limit of the `context`, None, the tensors grow, by doubling. All other
+    arguments and the errors are those of `KeyCache`.
     """
 
     def __init__(
@@ -270,15 +263,8 @@ class FullCache(KeyCache):
 class WindowCache(Cache):
     """The cache of causal window attention: the keys and values of the last `window` tokens, however long the sequence.
 
-    Args:
-        leading: axes before (T, N) of the keys.
-        features: N, size of a key.
-        window: how many tokens back the next one will see.
-        head_dim: P, size of a value.
-        like: a tensor whose dtype and device keys and values have; those of `torch.empty(0)` if None.
-
-    Raises:
-        ValueError: a size is not an integer in its range.
+    `window` says how many tokens back the next one will see. All other arguments and the errors are those of
+    `FullCache`.
 
     Cost:
         min(t, window)·(N + P) numbers, which a step copies: it reads them all anyway.

@@ -50,31 +50,17 @@ def rope_levels(
     A level adds q_l · k_l to the score or it does not, so no pair may lie half in one level, half in the next. Within a
     level only tokens of one block meet, so the position in the block, i mod block_lens[l], gives the same scores as i.
 
-    Args:
-        x: (..., T, N) queries or keys.
-        ranks: features of each level, all even; their sum is N.
-        positions: (..., T) of the tokens, any numbers; 0, 1, 2, ... if None.
-        base: > 0, the same for every level.
-
-    Returns:
-        (..., T, N), dtype of x.
-
-    Raises:
-        ShapeError: x has fewer than two axes, or ranks or positions do not fit.
-        ValueError: a rank is odd, x has no floating dtype, or base is not positive.
-
-    Cost:
-        That of `rope`.
+    `ranks` are the features of each level, all even, or a ValueError says so; their sum is N, or a ShapeError says so.
+    The base is the same for every level. All other arguments, results, errors and the cost are those of `rope`.
 
     Source:
         Kuang et al. 2025, section 3.4, which says that both are compatible; they are if no split cuts a pair.
     """
-    shown = check_pairs("rope_levels", ranks)
+    allocation = check_pairs("rope_levels", ranks)
     _check("rope_levels", x, positions, base)
     if sum(ranks) != x.shape[-1]:
-        raise ShapeError(
-            f"rope_levels: axis 'n' of x is {x.shape[-1]}, expected {sum(ranks)}, the sum of ranks {shown}"
-        )
+        expected = f"{sum(ranks)}, the sum of ranks {allocation}"
+        raise ShapeError(f"rope_levels: axis 'n' of x is {x.shape[-1]}, expected {expected}")
     return _rotate(x, positions, torch.cat([_frequencies(rank, base) for rank in ranks]))
 
 
@@ -87,10 +73,10 @@ def check_pairs(function: str, ranks: Sequence[int]) -> str:
     Raises:
         ValueError: a rank is not an integer ≥ 0, or odd.
     """
-    shown = "|".join(map(str, ranks))
+    allocation = "|".join(map(str, ranks))
     if any(check_count(function, f"ranks[{level}]", rank, 0) % 2 for level, rank in enumerate(ranks)):
-        raise ValueError(f"{function}: ranks must be even, got {shown}: an odd one cuts a rotated pair in two")
-    return shown
+        raise ValueError(f"{function}: ranks must be even, got {allocation}: an odd one cuts a rotated pair in two")
+    return allocation
 
 
 def _check(function, x, positions, base):

@@ -48,30 +48,19 @@ def multilevel_scores(
     name = "multilevel_scores"
     _check_pair(name, Q, K)
     check_ranks(name, ranks, block_lens, Q.shape[-1])
-    together = same_blocks(name, Q.shape[-2], block_lens)
+    masks = same_blocks(name, Q.shape[-2], block_lens)
     S = 0
-    for same, Q_l, K_l in zip(together, Q.split(list(ranks), -1), K.split(list(ranks), -1), strict=True):
-        S = S + contract("TN, SN -> TS", Q_l, K_l) * same.to(Q)
+    for mask, Q_l, K_l in zip(masks, Q.split(list(ranks), -1), K.split(list(ranks), -1), strict=True):
+        S = S + contract("TN, SN -> TS", Q_l, K_l) * mask.to(Q)
     return S
 
 
 def batched_scores(Q: torch.Tensor, K: torch.Tensor, ranks: Sequence[int], block_lens: Sequence[int]) -> torch.Tensor:
     """The same scores block by block: S = Σ_l ⊕_k Q_lk K_lk^T, a batched product of all blocks of a level.
 
-    That both are equal is Lemma D.1. A last block that is not full is filled with zeros.
-
-    Args:
-        Q: (..., T, N) queries, N = Σ_l r_l, the columns of the coarsest level first.
-        K: (..., T, N) keys.
-        ranks: r_l ≥ 0 of every level.
-        block_lens: b_l of every level, each a multiple of the next, the first at least T.
-
-    Returns:
-        (..., T, T), dtype of Q.
-
-    Raises:
-        ShapeError: an axis has two sizes, or the ranks do not sum to N.
-        ValueError: dtypes or devices differ, or ranks and block lengths are not an allocation for T.
+    That both are equal is Lemma D.1. A last block that is not full is filled with zeros. Arguments, results and errors
+    are those of `multilevel_scores`, but that every level has a block length b_l, each a multiple of the next and the
+    first at least T; a ValueError says where they are not.
 
     Cost:
         T Σ_l b_l r_l multiply-adds, with p_l = 2^(l-1) equal blocks T² Σ_l r_l / 2^(l-1); and T² entries a level.

@@ -57,12 +57,12 @@ def window_attention(
     before, after = min(window, keys), 0 if causal else min(window, keys)
     block = max(1, min(window, queries, BLOCK))
     blocks = -(-queries // block)
-    spare = blocks * block - queries
-    Q = functional.pad(Q, (0, 0, 0, spare)).unflatten(-2, (blocks, block))
+    padding = blocks * block - queries
+    Q = functional.pad(Q, (0, 0, 0, padding)).unflatten(-2, (blocks, block))
     # Block k holds the queries from keys - queries + k·block on, and the keys from `before` earlier to `after` later.
     past = keys - queries
     K, V = (
-        functional.pad(x, (0, 0, before - past, after + spare)).unfold(-2, before + block + after, block).mT
+        functional.pad(x, (0, 0, before - past, after + padding)).unfold(-2, before + block + after, block).mT
         for x in (K, V)
     )
     seen = _seen(torch.arange(blocks, device=Q.device)[:, None, None] * block + past, block, before, after, keys)
@@ -100,6 +100,6 @@ def _seen(first, block, before, after, keys):
     """Which keys each query sees, (blocks, block, keys of a block), from the position of the first query of each."""
     query = torch.arange(block, device=first.device)[:, None]
     key = torch.arange(before + block + after, device=first.device) - before
-    near = (key >= query - before) & (key <= query + after)
-    inside = (first + key >= 0) & (first + key < keys)
-    return near & inside  # no row is empty, spare ones included: there are fewer of them than keys before
+    in_window = (key >= query - before) & (key <= query + after)
+    in_sequence = (first + key >= 0) & (first + key < keys)
+    return in_window & in_sequence  # no row is empty: there is less padding than there are keys before
