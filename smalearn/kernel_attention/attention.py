@@ -48,18 +48,8 @@ def softmax_attention(
 
     Y_t = Σ_s L[t, s]·exp(Q_t · K_s)·V_s / Σ_s L[t, s]·exp(Q_t · K_s). No hidden scale: for the usual 1/√N pass Q / √N.
 
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., S, N) keys.
-        V: (..., S, P) values.
-        L: (..., T, S) non-negative mask, a tensor or a structured mask; all ones if None.
-
-    Returns:
-        (..., T, P), dtype of Q. A row whose mask has no source left is zero.
-
-    Raises:
-        ShapeError: an axis has two sizes, naming it and both operands.
-        ValueError: the dtypes or devices differ, or L (on a CPU) has a negative entry.
+    V are values (..., S, P); Y is (..., T, P), dtype of Q, and a row whose mask has no source left is zero. All other
+    arguments and the errors are those of `softmax_weights`.
 
     Cost:
         T·S·(N + P) multiply-adds; T·S entries.
@@ -221,7 +211,7 @@ def iterated_pinv(A: torch.Tensor, iterations: int) -> torch.Tensor:
 
 
 def _check(function, Q, K, V, L):
-    """As `check_sma`; without a mask there is only its lengths' absence to allow."""
+    """Check operands as `check_sma` does, with L or without."""
     if L is not None:
         return check_sma(function, Q, K, V, L)
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp")})
@@ -229,7 +219,7 @@ def _check(function, Q, K, V, L):
 
 
 def _weights(function, Q, K, L):
-    """softmax(Q K^T + log L), with the two places treated where log L = -inf would give NaN."""
+    """softmax(Q K^T + log L), without NaN where log L = -inf: in single entries and in whole rows."""
     scores = contract("TN, SN -> TS", Q, K)
     if L is None:
         return scores.softmax(-1)

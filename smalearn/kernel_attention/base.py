@@ -40,18 +40,7 @@ class FeatureMap(ABC):
         return self._query(Q)
 
     def key(self, K: torch.Tensor) -> torch.Tensor:
-        """phi_k of every row.
-
-        Args:
-            K: (..., S, N) keys.
-
-        Returns:
-            (..., S, features), dtype of K.
-
-        Raises:
-            ShapeError: K has fewer than two axes, or its last axis is not `inputs`.
-            ValueError: K has no floating dtype, or another one than the map's tensors.
-        """
+        """phi_k of every row: (..., S, features) for keys K (..., S, N), dtype and errors as for `query`."""
         self._check("key", "K", K)
         return self._key(K)
 
@@ -66,8 +55,8 @@ class FeatureMap(ABC):
             A map; this one is not changed.
 
         Raises:
-            ShapeError: as for `query` and `key`.
-            ValueError: as for `query` and `key`.
+            ShapeError: as for `query`.
+            ValueError: as for `query`.
         """
         self._check("fit", "Q", Q)
         self._check("fit", "K", K)

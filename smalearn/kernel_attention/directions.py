@@ -39,17 +39,7 @@ def orthogonal_directions(count: int, inputs: int, seed: int, dtype: torch.dtype
     its columns to the algorithm, each is multiplied by the sign of R's diagonal. Without that it is not Haar, the
     directions have a mean other than 0, and one-sided features become biased.
 
-    Args:
-        count: m, how many; the last block is cut where N does not divide m.
-        inputs: N, their size.
-        seed: of the draw.
-        dtype: of the result; torch's default dtype if None. The draw itself is in float64.
-
-    Returns:
-        (m, N) tensor, one direction a row.
-
-    Raises:
-        ValueError: count or inputs is not an integer ≥ 1.
+    The last block is cut where N does not divide m. Arguments, results and errors are those of `gaussian_directions`.
 
     Cost:
         O(m·N²) operations.

@@ -99,7 +99,7 @@ def _model(name: str, gate: str, formula: str, source: str):
 @_model("linear attention", "none", "G_t = 1; Y_t = H_t Q_t / (z_t·Q_t), z_t = Σ K_s", "Katharopoulos et al. 2020")
 def linear_attention(Q, K, V):
     """Q and K after the feature map; every row of weights is divided by its sum."""
-    return Gates(Q, K, _with_ones(V), None, _divided)
+    return Gates(Q, K, _with_ones(V), None, _normalise)
 
 
 @_model("RetNet", "scalar", "G_t = γ; Q_t and K_t turned by the angles t θ", "Sun et al. 2023")
@@ -107,7 +107,7 @@ def retnet(Q, K, V, gamma, theta):
     """Decay gamma (...), angles theta (..., N/2): features n and n + N/2 make a complex number. No norm, no xPos."""
     phase = torch.arange(Q.shape[-2], dtype=Q.dtype, device=Q.device)[:, None] * theta[..., None, :]
     log_a = gamma.log()[..., None] + torch.zeros_like(K[..., 0])  # as many axes as a gate per token has
-    return Gates(_turned(Q, phase), _turned(K, phase), V, log_a)
+    return Gates(_rotate(Q, phase), _rotate(K, phase), V, log_a)
 
 
 @_model("gated RetNet", "scalar", "G_t = σ(z_t)^(1/τ), τ = 16", "Sun et al. 2024 (YOCO)")
@@ -119,7 +119,7 @@ def gated_retnet(Q, K, V, z):
 @_model("gated RFA", "scalar", "G_t = σ(z_t); K_t times 1 − σ(z_t); normalised", "Peng et al. 2021")
 def gated_rfa(Q, K, V, z):
     """Q and K after the random features, z (..., T)."""
-    return Gates(Q, torch.sigmoid(-z)[..., None] * K, _with_ones(V), F.logsigmoid(z), _divided)
+    return Gates(Q, torch.sigmoid(-z)[..., None] * K, _with_ones(V), F.logsigmoid(z), _normalise)
 
 
 @_model("Mamba-2", "scalar", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t); V_t times Δ_t", "Dao and Gu 2024")
@@ -180,7 +180,7 @@ def rwkv6(Q, K, V, z, u):
     def read(Y):
         return Y + (Q * u * K).sum(-1, keepdim=True) * V
 
-    return Gates(Q, _late(K), _late(V), _late(-z.exp()), read)
+    return Gates(Q, _shift(K), _shift(V), _shift(-z.exp()), read)
 
 
 @_model("GateLoop", "key", "G_t = 1 a_t^T, a_t = σ(z_t) exp(i φ_t); Y_t the real part", "Katsch 2023")
@@ -191,7 +191,7 @@ def gateloop(Q, K, V, z, phi):
     s: 2N real features with the decays σ(z).
     """
     phase = phi.cumsum(-2)
-    Q, K = (_turned(torch.cat([x, torch.zeros_like(x)], -1), phase) for x in (Q, K))
+    Q, K = (_rotate(torch.cat([x, torch.zeros_like(x)], -1), phase) for x in (Q, K))
     return Gates(Q, K, V, F.logsigmoid(torch.cat([z, z], -1)))
 
 
@@ -207,17 +207,17 @@ def _with_ones(V):
     return torch.cat([V, torch.ones_like(V[..., :1])], -1)
 
 
-def _divided(Y):
-    """Weighted means: all columns divided by the last."""
+def _normalise(Y):
+    """Divide all columns by the last, which makes sums weighted means."""
     return Y[..., :-1] / Y[..., -1:]
 
 
-def _turned(X, phase):
-    """X (..., T, 2D) as D complex numbers, real parts first, times exp(i phase); phase (..., T, D)."""
+def _rotate(X, phase):
+    """Multiply X (..., T, 2D), D complex numbers with real parts first, by exp(i phase), phase (..., T, D)."""
     x, y = X.chunk(2, -1)
     return torch.cat([x * phase.cos() - y * phase.sin(), x * phase.sin() + y * phase.cos()], -1)
 
 
-def _late(X):
-    """X (..., T, D) one step later, zeros first."""
+def _shift(X):
+    """Shift X (..., T, D) one step later in time, zeros first."""
     return torch.cat([torch.zeros_like(X[..., :1, :]), X[..., :-1, :]], -2)

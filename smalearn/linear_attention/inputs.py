@@ -48,7 +48,7 @@ def check_inputs(
 
 
 def _gate_axes(function, log_a, K, gates):
-    """The axes of log_a, told by how many more it has than a key; ValueError if this form has no use for them."""
+    """The axes of log_a by how many more it has than a key; ValueError if this form has no such gate."""
     possible = {-1: gates[0], 0: gates[0] + "n", 1: gates[0] + "pn"}
     axes = possible.get(log_a.ndim - K.ndim)
     if axes is None:

@@ -61,18 +61,11 @@ def slot_weights(
     w_t = softmax_m(key_m · Q_t). Here the gate belongs to the value axis, that of the slots: a head for each slot, with
     one value and one decay per token, all heads sharing Q and K.
 
-    Args:
-        Q: (..., T, N) queries.
-        K: (..., T, N) keys.
-        log_a: (..., T, M) log decay ≤ 0 of each slot.
-        initial_state: (..., M, N) keys in the slots before the first token; zeros if None.
+    The initial state has only the keys (..., M, N) in the slots before the first token; zeros if None. All other
+    arguments and the errors are those of `gated_slot_attention`.
 
     Returns:
         Weights (..., T, M), dtype of Q, rows that sum to 1, and the keys in the slots after the last token (..., M, N).
-
-    Raises:
-        ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
 
     Cost:
         T·M·N multiply-adds between chunks and T·M entries for each token of a chunk inside.

@@ -90,13 +90,13 @@ def bilinear_weights(
 
     Raises:
         ShapeError: as `bilinear_scores`.
-        ValueError: as there, or an order is given beside layer norm.
+        ValueError: as there, or an order is given as well as layer norm.
     """
     single = isinstance(weights, Weight)
     heads = check_weights("bilinear_weights", X, weights)
     Q, K = _queries_and_keys("bilinear_weights", X, heads, logits or Logits(), order)
-    every = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)[None]
-    P = tiled_attention(Q, K, every.expand(K.shape[-3], -1, -1), (logits or Logits()).causal)
+    identity = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)[None]
+    P = tiled_attention(Q, K, identity.expand(K.shape[-3], -1, -1), (logits or Logits()).causal)
     return P[..., 0, :, :] if single else P
 
 
@@ -121,7 +121,7 @@ def bilinear_attention(
 
     Raises:
         ShapeError: X has no axis of time, a weight is not (D, D), or V does not fit.
-        ValueError: dtypes or devices differ, the order is not one of the weight's or given beside layer norm.
+        ValueError: dtypes or devices differ, the order is not one of the weight's or given as well as layer norm.
     """
     logits, groups = logits or Logits(), alike(weights)
     check_weights("bilinear_attention", X, [weights[i] for i in groups[0]] if groups else [])
@@ -247,7 +247,7 @@ def _queries_and_keys(function, X, heads, logits, order):
 
 
 def _divide(whole, size, name, parts):
-    """The size of each of so many equal parts."""
+    """Size of each of `parts` equal parts."""
     check_count("BilinearAttention", name, parts)
     if size % parts:
         raise ValueError(f"BilinearAttention: {name} must divide {whole} = {size}, got {parts}")
@@ -255,7 +255,7 @@ def _divide(whole, size, name, parts):
 
 
 def _drawn(name, scoring, dim, count):
-    """So many weights, drawn from torch's own seed or given."""
+    """Check `count` weights, or draw them with seeds from torch's own generator."""
     if isinstance(scoring, Weight):
         raise TypeError(f"BilinearAttention: {name} must be a function or a list, got one {type(scoring).__name__}")
     if not isinstance(scoring, Sequence | nn.ModuleList):

@@ -159,7 +159,7 @@ def check_weights(function: str, X: torch.Tensor, weights: Weights) -> list[Weig
 
 
 def _structure(weight):
-    """What weights must have in common to be computed together: all but the values of their factors."""
+    """Everything but the values of a weight's factors: weights of equal structure are computed together."""
     cuts = [str(getattr(weight, name, None)) for name in ("ranks", "rows", "columns", "alpha")]
     sizes = [(name, tuple(F.shape)) for name, F in weight.named_parameters()]
     return (

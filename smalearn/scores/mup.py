@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Fan(NamedTuple):
-    """How many numbers one block of a factor takes in, and how many it gives out, those of all heads together."""
+    """Sizes of one block of a factor: the numbers it takes in, and those it gives out, for all heads together."""
 
     inputs: int
     outputs: int

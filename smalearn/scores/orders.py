@@ -1,4 +1,4 @@
-"""What the orders of a bilinear score cost (structured attention paper, appendix E, Tables 2 and 3), and the cheapest.
+"""Costs of a bilinear score's orders (structured attention paper, appendix E, Tables 2 and 3), and the cheapest order.
 
 The tables say FLOPs and count multiply-adds, for one head and the full T × T square; so do these functions.
 """
@@ -149,7 +149,7 @@ def btt_costs(length: int, sizes: tuple[int, int, int, int], rank: int) -> dict[
 
 
 def score_costs(weight: Weight, length: int) -> dict[str, Cost]:
-    """What each order of a weight's scores costs, for one head and T tokens.
+    """Cost of each order of a weight's scores, for one head and T tokens.
 
     Args:
         weight: (D, D), of any family.
@@ -178,7 +178,7 @@ def score_costs(weight: Weight, length: int) -> dict[str, Cost]:
 
 
 def score_width(weight: Weight) -> int:
-    """How many products of independent numbers a score sums: r, Σ_l p_l r_l, and D for all other families.
+    """Number of independent products that a score sums: r, Σ_l p_l r_l, and D for all other families.
 
     Args:
         weight: (D, D), of any family.

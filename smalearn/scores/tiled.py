@@ -43,8 +43,8 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
     K, V = (F.repeat_interleave(heads // F.shape[-3], -3) if F.shape[-3] < heads else F for F in (K, V))
     leading = torch.broadcast_shapes(*(F.shape[:-3] for F in (Q, K, V)))
     Q, K, V = (F.expand(*leading, *F.shape[-3:]).reshape(prod(leading), *F.shape[-3:]) for F in (Q, K, V))
-    together = max(1, TOGETHER // max(1, heads * Q.shape[-2] * K.shape[-2]))
-    parts = zip(*(F.split(together) for F in (Q, K, V)), strict=True)
+    sequences = max(1, TOGETHER // max(1, heads * Q.shape[-2] * K.shape[-2]))
+    parts = zip(*(F.split(sequences) for F in (Q, K, V)), strict=True)
     Y = torch.cat([_Tiles.apply(*part, TILE if causal else 0) for part in parts])
     return Y.view(*leading, *Y.shape[-3:])
 
@@ -69,15 +69,15 @@ class _Tiles(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, Q, K, V, tile):
-        each, keys, values = _heads(Q, K, V)
+        queries, keys, values = _heads(Q, K, V)
         Y, weights = V.new_empty(*V.shape[:2], Q.shape[-2], V.shape[-1]), []
         later = torch.ones(tile, tile, dtype=torch.bool, device=Q.device).triu(1)
-        for now, seen in _tiles(Q.shape[-2], K.shape[-2], tile):
-            S = torch.bmm(each[:, now], keys[:, seen].mT)
+        for rows, seen in _tiles(Q.shape[-2], K.shape[-2], tile):
+            S = torch.bmm(queries[:, rows], keys[:, seen].mT)
             if tile:
-                S[:, :, now].masked_fill_(later[: S.shape[1], : S.shape[1]], -torch.inf)
+                S[:, :, rows].masked_fill_(later[: S.shape[1], : S.shape[1]], -torch.inf)
             weights.append(torch.softmax(S, -1))
-            torch.bmm(weights[-1], values[:, seen], out=Y.flatten(0, 1)[:, now])
+            torch.bmm(weights[-1], values[:, seen], out=Y.flatten(0, 1)[:, rows])
         ctx.tile = tile
         ctx.save_for_backward(Q, K, V, Y, *weights)
         return Y
@@ -86,18 +86,18 @@ class _Tiles(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dY):
         Q, K, V, Y, *weights = ctx.saved_tensors
-        (each, keys, values), (dY, Y) = _heads(Q, K, V), (F.flatten(0, 1) for F in (dY, Y))
+        (queries, keys, values), (dY, Y) = _heads(Q, K, V), (F.flatten(0, 1) for F in (dY, Y))
         tiles = list(_tiles(Q.shape[-2], K.shape[-2], ctx.tile))
-        dS, dQ, dV = each.new_empty(*each.shape[:2], K.shape[-2]), torch.empty_like(Q), torch.zeros_like(values)
-        for (now, seen), P in zip(tiles, weights, strict=True):
-            dP = torch.bmm(dY[:, now], values[:, seen].mT)
-            dS[:, now, seen] = dP.sub_((dY[:, now] * Y[:, now]).sum(-1, keepdim=True)).mul_(P)
-            dV[:, seen].baddbmm_(P.mT, dY[:, now])
-            _sum_over_heads(dP, keys[:, seen], dQ[:, :, now])
+        dS, dQ, dV = queries.new_empty(*queries.shape[:2], K.shape[-2]), torch.empty_like(Q), torch.zeros_like(values)
+        for (rows, seen), P in zip(tiles, weights, strict=True):
+            dP = torch.bmm(dY[:, rows], values[:, seen].mT)
+            dS[:, rows, seen] = dP.sub_((dY[:, rows] * Y[:, rows]).sum(-1, keepdim=True)).mul_(P)
+            dV[:, seen].baddbmm_(P.mT, dY[:, rows])
+            _sum_over_heads(dP, keys[:, seen], dQ[:, :, rows])
         dK = K.new_empty(keys.mT.shape)  # its transpose: each tile of keys meets all the queries that saw it, at once
-        for now, _ in tiles:
-            queries, keys_now = (slice(now.start, None), now) if ctx.tile else (slice(None), slice(None))
-            torch.bmm(each[:, queries].mT, dS[:, queries, keys_now], out=dK[:, :, keys_now])
+        for columns, _ in tiles:
+            rows, columns = (slice(columns.start, None), columns) if ctx.tile else (slice(None), slice(None))
+            torch.bmm(queries[:, rows].mT, dS[:, rows, columns], out=dK[:, :, columns])
         return dQ, dK.mT.view(K.shape), dV.view(V.shape), None
 
 

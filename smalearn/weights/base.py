@@ -25,7 +25,7 @@ class Weight(nn.Module, ABC):
 
     shape: tuple[int, int]
     shown: tuple[str, ...] = ()
-    """Names of the attributes, beside the shape, that `repr` shows."""
+    """Attributes that `repr` shows besides the shape, by their names."""
 
     @abstractmethod
     def dense(self) -> torch.Tensor:
@@ -47,7 +47,7 @@ class Weight(nn.Module, ABC):
     @property
     @abstractmethod
     def rank_bound(self) -> int:
-        """No factors of these sizes give a larger rank; where blocks are equal, almost all give this one."""
+        """Bound on the rank for all factors of these sizes; where blocks are equal, almost all reach it."""
 
     @property
     def num_parameters(self) -> int:
@@ -91,9 +91,8 @@ class Weight(nn.Module, ABC):
         try:
             torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
         except RuntimeError:
-            name, ours, theirs = type(self).__name__, tuple(x.shape[:-1]), tuple(y.shape[:-1])
-            message = f"{name}.bilinear: leading axes {theirs} of y do not broadcast with {ours} of x"
-            raise ShapeError(message) from None
+            axes = f"leading axes {tuple(y.shape[:-1])} of y do not broadcast with {tuple(x.shape[:-1])} of x"
+            raise ShapeError(f"{type(self).__name__}.bilinear: {axes}") from None
         return torch.linalg.vecdot(x.conj(), self._apply_to(y))
 
     def _apply_to(self, x):
@@ -110,23 +109,23 @@ class Weight(nn.Module, ABC):
             raise ShapeError(f"{where}: {name} needs axes (..., {letter}) with {letter} = {size}, got {tuple(x.shape)}")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join([*map(str, self.shape), *self._given('=')])})"
+        return f"{type(self).__name__}({', '.join([*map(str, self.shape), *self._details('=')])})"
 
     def _repr_html_(self) -> str:
-        """A table: family, shape, factors; numbers stored, multiply-adds and rank beside those of a dense matrix."""
+        """A table: family, shape, factors; numbers stored, multiply-adds and rank, each next to the dense."""
         m, n = self.shape
         rows = {
             "family": type(self).__name__,
             "shape": f"{m} × {n}",
-            "factors": ", ".join(self._given(" = ")) or "none",
+            "factors": ", ".join(self._details(" = ")) or "none",
             "numbers stored": f"{self.num_parameters:,} (dense: {m * n:,})",
             "multiply-adds for one vector": f"{self.macs:,} (dense: {m * n:,})",
             "rank, at most": f"{self.rank_bound:,} (dense: {min(m, n):,})",
         }
         return html_table(rows)
 
-    def _given(self, equals: str) -> list[str]:
-        """What is shown beside the shape: settings with their values, factors with their shapes."""
+    def _details(self, equals: str) -> list[str]:
+        """Settings with their values and factors with their shapes, as `repr` and the table show them."""
         settings = [f"{name}{equals}{getattr(self, name)}" for name in self.shown]
         return settings + [f"{name}: {tuple(factor.shape)}" for name, factor in self.named_parameters()]
 

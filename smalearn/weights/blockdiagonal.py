@@ -111,19 +111,7 @@ class BlockLowRank(Weight):
     ) -> "BlockLowRank":
         """A seeded draw, L from N(0, p/m) and R from N(0, p/n): the paper's variances for a level of blocks.
 
-        Args:
-            m: rows.
-            n: columns.
-            blocks: p, a divisor of both.
-            rank: r of each block.
-            seed: of the draw.
-            dtype: torch's default if None.
-
-        Returns:
-            The weight.
-
-        Raises:
-            ValueError: a size is not an integer ≥ 1, or blocks does not divide m and n.
+        The rank r is that of each block. All other arguments and the errors are those of `BlockDiagonal.random`.
         """
         _check_sizes("BlockLowRank.random", m, n, blocks)
         check_count("BlockLowRank.random", "rank", rank)

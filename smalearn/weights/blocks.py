@@ -25,29 +25,12 @@ def project(F: torch.Tensor, sizes: Sequence[int], X: torch.Tensor) -> torch.Ten
 
 
 def expand(F: torch.Tensor, sizes: Sequence[int], Z: torch.Tensor) -> torch.Tensor:
-    """(⊕_k F_k) Z: the transpose of `project`.
-
-    Args:
-        F: (size, r), the blocks F_k below each other.
-        sizes: rows of each of the p blocks.
-        Z: (p, r, columns).
-
-    Returns:
-        (size, columns). Cost: size·r·columns multiply-adds.
-    """
+    """(⊕_k F_k) Z, (size, columns), for Z (p, r, columns): the transpose of `project`, with its F, sizes and cost."""
     if len(set(sizes)) == 1:
         return torch.bmm(F.unflatten(0, (len(sizes), -1)), Z).flatten(0, 1)
     return torch.cat([F_k @ Z_k for F_k, Z_k in zip(F.split(sizes), Z, strict=True)])
 
 
 def direct_sum(F: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """⊕_k F_k itself.
-
-    Args:
-        F: (size, r), the blocks F_k below each other.
-        sizes: rows of each of the p blocks.
-
-    Returns:
-        (size, p·r): block k has rows and columns k, zeros elsewhere.
-    """
+    """⊕_k F_k itself, (size, p·r), for F and sizes of `project`: block k has rows and columns k, zeros elsewhere."""
     return torch.block_diag(*F.split(sizes))

@@ -1,4 +1,4 @@
-"""Who contains whom: a weight of one family as a weight of a larger one, the same matrix entry by entry.
+"""Inclusions of families: a weight of one as a weight of a larger one, the same matrix entry by entry.
 
 ::
 
@@ -44,8 +44,8 @@ def as_btt(weight: Weight) -> BlockTensorTrain:
             return BlockTensorTrain(weight.L.detach().clone(), weight.R.detach().clone())
         case BlockDiagonal():
             W = weight.W.detach()
-            same = torch.eye(weight.blocks, dtype=W.dtype, device=W.device)
-            return BlockTensorTrain(same.repeat(W.shape[1], 1, 1)[..., None], W.mT[..., None].clone())
+            identity = torch.eye(weight.blocks, dtype=W.dtype, device=W.device)
+            return BlockTensorTrain(identity.repeat(W.shape[1], 1, 1)[..., None], W.mT[..., None].clone())
         case Kronecker():
             _, b, c, _ = weight.sizes
             A, B = weight.A.detach(), weight.B.detach()
@@ -79,8 +79,8 @@ def as_mlr(weight: Weight) -> MultiLevelLowRank:
         case BlockDiagonal():
             W = weight.W.detach().clone()
             rank = min(W.shape[1:])
-            same = torch.eye(rank, dtype=W.dtype, device=W.device).repeat(weight.blocks, 1)
-            L, R = (W.flatten(0, 1), same) if W.shape[2] == rank else (same, W.mT.flatten(0, 1))
+            eyes = torch.eye(rank, dtype=W.dtype, device=W.device).repeat(weight.blocks, 1)
+            L, R = (W.flatten(0, 1), eyes) if W.shape[2] == rank else (eyes, W.mT.flatten(0, 1))
             return MultiLevelLowRank(L, R, [rank], [weight.blocks])
     raise TypeError(f"as_mlr: {type(weight).__name__} is not a special case of MultiLevelLowRank")
 

@@ -152,11 +152,11 @@ class MultiLevelLowRank(Weight):
         return Y
 
     def _shared(self, Z, levels):
-        """What the levels make of the projections of their finest blocks: each block of a level adds up its parts."""
+        """Add up, for each level, the projections of the finest blocks that lie in one block of the level."""
         p, parts = len(Z), []
         for i, part in zip(levels, Z.split([self.ranks[i] for i in levels], 1), strict=True):
-            within = part.unflatten(0, (self.blocks[i], -1))
-            parts.append(within.sum(1, keepdim=True).expand_as(within).reshape(p, *part.shape[1:]))
+            grouped = part.unflatten(0, (self.blocks[i], -1))
+            parts.append(grouped.sum(1, keepdim=True).expand_as(grouped).reshape(p, *part.shape[1:]))
         return torch.cat(parts, 1)
 
     def _groups(self):
