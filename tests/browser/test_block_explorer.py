@@ -239,13 +239,11 @@ def test_keys_move_and_resize_the_block(mount):
         assert page.evaluate("saved.state") == state
 
 
-def test_pictures_follow_every_trait_and_the_theme(mount):
+def test_pictures_follow_every_trait(mount):
     page = mount(BlockExplorer())
     pictures = [drawn(page).evaluate(PICTURES)]
     for new in [{"kind": "general"}, {"state": 5}, {"length": 30}, {"seed": 2}, {"block": [9, 20, 2, 12]}]:
         pictures.append(change(page, **new).evaluate(PICTURES))
-    page.emulate_media(color_scheme="dark")
-    pictures.append(drawn(page).evaluate(PICTURES))
     for canvas in zip(*pictures, strict=True):
         assert len(set(canvas)) == len(pictures)
 

@@ -367,28 +367,6 @@ def test_focus_can_be_seen(mount):
     assert min(width for _, width in stops) >= 2
 
 
-def test_two_views_show_one_state_and_leave_nothing_behind(mount):
-    page = mount(ContractionMap())
-    listeners = page.evaluate("callbacks.length")
-    page.evaluate("window.removeSecond = show('second'); null")
-    assert page.evaluate("callbacks.length") == 2 * listeners > 0
-    page.locator("#second").get_by_role("slider", name="P, head dimension").fill("3")
-    both = "[...document.querySelectorAll('canvas')].map((canvas) => canvas.toDataURL())"
-    first, second = drawn(page).evaluate(both)
-    assert first == second
-    page.evaluate("remove()")
-    assert page.evaluate("callbacks.length") == listeners
-    assert page.locator("#first > *").count() == 0
-    (alone,) = change(page, head_dim=100).evaluate(both)
-    assert alone != second
-    page.evaluate("removeSecond()")
-    page.evaluate("window.frames = 0; window.requestAnimationFrame = () => (window.frames += 1); null")
-    page.emulate_media(color_scheme="dark")
-    page.set_viewport_size({"width": 500, "height": 500})
-    page.evaluate("document.body.className = 'vscode-dark'; model.set('head_dim', 5)")
-    assert page.evaluate("[callbacks.length, document.querySelectorAll('canvas').length, frames]") == [0, 0, 0]
-
-
 def test_a_hidden_view_is_drawn_when_it_appears(mount):
     page = mount(ContractionMap())
     shown = drawn(page).evaluate(PICTURE)

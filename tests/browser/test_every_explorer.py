@@ -41,19 +41,27 @@ def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount, name):
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
     explorer = getattr(widgets, name)
-    own = [f"change:{trait}" for trait in explorer.class_own_traits(sync=True) if not trait.startswith("_")]
+    traits = [f"change:{trait}" for trait in explorer.class_own_traits(sync=True) if not trait.startswith("_")]
     page = mount(explorer())
     listeners = page.evaluate("callbacks.map((entry) => entry[0])")
-    assert set(listeners) == set(own)
+    assert set(listeners) == set(traits)
     page.evaluate("window.removeSecond = show('second'); null")
     assert page.evaluate("callbacks.length") == 2 * len(listeners)
+    page.locator("#second").locator("input[type=range], select").first.evaluate(CHANGE)
     first, second = (drawn(page).locator(place).inner_html() for place in ("#first", "#second"))
     assert first == second
+    pictures = page.evaluate(PICTURES.replace("#first ", ""))
+    half = len(pictures) // 2
+    assert pictures[:half] == pictures[half:]
     page.evaluate("remove()")
     assert page.locator("#first > *").count() == 0
     assert page.evaluate("callbacks.length") == len(listeners)
     page.evaluate("removeSecond()")
-    assert page.evaluate("callbacks") == []
+    page.evaluate("window.frames = 0; window.requestAnimationFrame = () => (window.frames += 1); null")
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 500, "height": 500})
+    page.evaluate("document.body.className = 'vscode-dark'")
+    assert page.evaluate("[callbacks.length, document.querySelectorAll('canvas, svg').length, frames]") == [0, 0, 0]
 
 
 @pytest.mark.full
@@ -80,3 +88,18 @@ def test_a_drag_is_drawn_once_a_frame(mount, name):
         }"""
     )
     assert frames == 1
+
+
+WRITTEN = """window.sizes = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (...parts) {
+  sizes.push(parseFloat(/([\\d.]+)px/.exec(this.font)[1]));
+  return write.apply(this, parts);
+};"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_text_on_a_picture_is_at_least_nine_points(mount, page, name):
+    page.add_init_script(WRITTEN)
+    assert min(drawn(mount(getattr(widgets, name)())).evaluate("sizes")) >= 12  # pixels

@@ -110,13 +110,11 @@ def test_a_finger_scrolls_over_the_pictures(mount):
     assert kept == [False, False]
 
 
-def test_pictures_follow_every_trait_and_the_theme(mount):
+def test_pictures_follow_every_trait(mount):
     page = mount(FeatureExplorer())
     pictures = [drawn(page).evaluate(PICTURES)]
     for new in [{"map": "Fourier"}, {"features": 32}, {"norm": 2.5}, {"seed": 3}, {"row": 5}]:
         pictures.append(change(page, **new).evaluate(PICTURES))
-    page.emulate_media(color_scheme="dark")
-    pictures.append(drawn(page).evaluate(PICTURES))
     for canvas in zip(*pictures, strict=True):
         assert len(set(canvas)) == len(pictures)
 

@@ -198,14 +198,12 @@ def test_warning_colour_is_for_what_is_not_masked(mount, page, scheme):
     assert pixels(change(page, design="one walk without masks"), "second-strong") > 1000
 
 
-def test_picture_follows_every_trait_and_the_theme(mount):
+def test_picture_follows_every_trait(mount):
     page = drawn(mount(KernelTracer(step=3)))
     pictures = [page.evaluate(PICTURE)]
     states = [{"step": step} for step in (0, 4, 5, 6, 9, 10, 28, 29, 112)]
     for new in [*states, {"design": "one walk without masks"}, {"design": "four steps"}]:
         pictures.append(change(page, **new).evaluate(PICTURE))
-    page.emulate_media(color_scheme="dark")
-    pictures.append(drawn(page).evaluate(PICTURE))
     assert len(set(pictures)) == len(pictures)
 
 

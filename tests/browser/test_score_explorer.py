@@ -286,7 +286,7 @@ def test_a_finger_drags_the_step_and_scrolls_elsewhere(mount):
     assert page.evaluate(touch, [0, 100, 100]) is False
 
 
-def test_pictures_follow_every_trait_and_the_theme(mount):
+def test_pictures_follow_every_trait(mount):
     page = mount(ScoreExplorer(length=20, pair=(15, 3)))
     seen = [[picture] for picture in drawn(page).evaluate(PICTURES)]
     for new, moves in [
@@ -301,9 +301,6 @@ def test_pictures_follow_every_trait_and_the_theme(mount):
         for pictures, picture, moved in zip(seen, change(page, **new).evaluate(PICTURES), moves, strict=True):
             assert (picture != pictures[-1]) == bool(moved), new
             pictures.append(picture)
-    page.emulate_media(color_scheme="dark")
-    for pictures, picture in zip(seen, drawn(page).evaluate(PICTURES), strict=True):
-        assert picture not in pictures
 
 
 def test_the_level_of_a_pair_is_the_lightness_of_its_cell(mount):

@@ -142,13 +142,11 @@ def test_sliders_and_list_tell_python(mount):
     assert page.get_by_role("slider", name="t, words read").get_attribute("aria-valuetext") == "6 of 10"
 
 
-def test_pictures_follow_every_trait_and_the_theme(mount):
+def test_pictures_follow_every_trait(mount):
     page = mount(StateExplorer())
     pictures = [drawn(page).evaluate(PICTURES)]
     for new in [{"query": "than"}, {"time": 6}, {"gates": [0.5] * 10}]:
         pictures.append(change(page, **new).evaluate(PICTURES))
-    page.emulate_media(color_scheme="dark")
-    pictures.append(drawn(page).evaluate(PICTURES))
     for canvas in zip(*pictures, strict=True):
         assert len(set(canvas)) == len(pictures)
 

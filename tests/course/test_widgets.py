@@ -177,18 +177,6 @@ def test_still_picture_changes_with_the_state(scan):
     assert len(pictures) == 3
 
 
-@pytest.mark.parametrize("explorer", EXPLORERS)
-def test_scripts_are_one_module_that_loads_nothing(explorer):
-    assert not re.findall(r"^\s*import\b|\bimport\(|\bfetch\(|https?:", explorer._esm, flags=re.MULTILINE)
-    assert not re.findall(r"@import|url\(", explorer._css)
-    assert explorer._esm.count("export default") == 1
-
-
-@pytest.mark.parametrize("explorer", EXPLORERS)
-def test_text_on_the_canvas_is_at_least_nine_points(explorer):
-    assert min(map(int, re.findall(r"font\((\d+)", explorer._esm))) >= 12
-
-
 def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatch):
     files = {
         "base.js": "export const one = 1;",
