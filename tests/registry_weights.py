@@ -47,6 +47,11 @@ class Case:
     def __repr__(self):
         return self.name.replace(" ", "-")
 
+    @property
+    def family(self):
+        """The class, whatever the size."""
+        return type(self.random(0, None))
+
     def oracle(self, factors):
         """The matrix (m, n), entry by entry."""
         m, n = self.shape
@@ -259,5 +264,11 @@ CASES = [
         [(2, 2), (1, 3)],
         [Level((5, 4), (4, 4), alpha=-0.5), Level((3, 3, 3), (8,), shuffled(9, 3), shuffled(3, 4))],
         7,
+    ),
+    contraction(
+        "square",
+        [(3, 2), (1, 1)],
+        [Level((2, 4), (3, 1, 2), shuffled(6, 5), shuffled(6, 6), alpha=2.0), Level((6,), (6,), alpha=-0.5)],
+        6,
     ),
 ]

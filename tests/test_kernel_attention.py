@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from covering import with_each
 from registry_features import INPUTS, MAPS
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -135,8 +136,7 @@ def kernel_loop(Q, K, V, kernel, L):
     return Y
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(("name", "mask"), with_each(MASKS, MAPS, lambda name: type(MAPS[name][0])))
 def test_kernel_attention_is_the_loop(name, mask):
     phi, kernel = MAPS[name]
     Q, K, V = random_tensors([(5, INPUTS), (7, INPUTS), (7, 2)])

@@ -453,8 +453,8 @@ def test_means_of_both_sequences_guide_the_draws():
     target = (Q @ K.mT).softmax(-1)
     errors = {build: [] for build in (PositiveRandom, LinearRandomized)}
     for seed in range(20):
-        for build, found in errors.items():
+        for build, samples in errors.items():
             M = kernel(build(gaussian_directions(8, 2, seed, torch.float64)).fit(Q, K), Q, K)
-            found.append((M / M.sum(-1, keepdim=True) - target).norm().item())
-    medians = [torch.tensor(found).median().item() for found in errors.values()]
+            samples.append((M / M.sum(-1, keepdim=True) - target).norm().item())
+    medians = [torch.tensor(samples).median().item() for samples in errors.values()]
     assert all(later < earlier / 2 for earlier, later in pairwise(medians))

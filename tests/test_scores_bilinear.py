@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from covering import with_each
 from registry_weights import CASES
 from torch.autograd import grad
 from torch.nn import functional
@@ -15,7 +16,7 @@ from smalearn.scores import BilinearAttention, Logits, bilinear_attention, bilin
 from smalearn.scores.factors import ORDERS, alike, has_levels, normed_factors, orders_of, score_factors
 from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs, score_costs, score_width
 from smalearn.scores.tiled import tiled_attention
-from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.testing import assert_close, pairwise, random_tensors, relative_rms
 from smalearn.weights import (
     BlockDiagonal,
     BlockLowRank,
@@ -30,6 +31,11 @@ from smalearn.weights import (
 F64 = torch.float64
 SQUARE = [case for case in CASES if case.shape[0] == case.shape[1]]
 LEADING = [(), (2,), (2, 4)]
+TILES = {
+    "heads": [(3, 3, 3), (1, 3, 3), (4, 2, 2), (4, 4, 1), (1, 1, 1)],
+    "length": [1, 33, 64, 131],
+    "causal": [True, False],
+}
 DRAWS = {
     "standard": None,
     "train": lambda seed: BlockTensorTrain.random((2, 8, 4, 4), 1, seed),
@@ -89,19 +95,17 @@ class Calls(TorchDispatchMode):
 # ----------------------------------------------------------------------------------------------------------- scores
 
 
-@pytest.mark.parametrize("leading", LEADING, ids=str)
-@pytest.mark.parametrize("case", SQUARE, ids=repr)
+@pytest.mark.parametrize(("case", "leading"), with_each(LEADING, SQUARE, lambda case: case.family), ids=repr)
 def test_every_order_gives_the_dense_scores(case, leading):
     weights = heads_of(case)
     (X,) = random_tensors([(*leading, 5, case.shape[0])], grad=True)
     expected = dense_scores(X, weights)
     inputs = [X, *(factor for weight in weights for factor in weight.parameters())]
     for order in (None, *orders_of(weights[0])):
-        found = bilinear_scores(X, weights, order)
-        assert_close(found, expected)
-        if not leading:
-            pairs = zip(gradients(found, inputs), gradients(expected, inputs), strict=True)
-            assert all(relative_rms(ours, theirs) < 1e-12 for ours, theirs in pairs)
+        S = bilinear_scores(X, weights, order)
+        assert_close(S, expected)
+        pairs = zip(gradients(S, inputs), gradients(expected, inputs), strict=True)
+        assert all(relative_rms(ours, theirs) < 1e-12 for ours, theirs in pairs)
 
 
 @pytest.mark.parametrize("case", SQUARE, ids=repr)
@@ -172,30 +176,28 @@ def test_all_heads_are_computed_at_once(name):
 # ------------------------------------------------------------------------------------------------ softmax by tiles
 
 
-@pytest.mark.parametrize("length", [1, 33, 64, 131])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("heads", [(3, 3, 3), (1, 3, 3), (4, 2, 2), (4, 4, 1), (1, 1, 1)], ids=str)
-def test_tiles_are_softmax_attention(length, causal, heads):
+@pytest.mark.parametrize(("heads", "length", "causal"), [case.values() for case in pairwise(TILES)], ids=str)
+def test_tiles_are_softmax_attention(heads, length, causal):
     shapes = [(2, h, length, size) for h, size in zip(heads, (5, 5, 4), strict=True)]
     Q, K, V = random_tensors(shapes, grad=True)
     every = max(heads)
     K_, V_ = (F.repeat_interleave(every // F.shape[1], 1) for F in (K, V))
     L = torch.ones(length, length, dtype=F64).tril() if causal else None
-    found, expected = tiled_attention(Q, K, V, causal), softmax_attention(Q, K_, V_, L)
-    assert_close(found, expected)
+    Y, expected = tiled_attention(Q, K, V, causal), softmax_attention(Q, K_, V_, L)
+    assert_close(Y, expected)
     assert_close(
-        found, functional.scaled_dot_product_attention(Q.expand(-1, every, -1, -1), K_, V_, is_causal=causal, scale=1.0)
+        Y, functional.scaled_dot_product_attention(Q.expand(-1, every, -1, -1), K_, V_, is_causal=causal, scale=1.0)
     )
-    for ours, theirs in zip(gradients(found, (Q, K, V)), gradients(expected, (Q, K, V)), strict=True):
+    for ours, theirs in zip(gradients(Y, (Q, K, V)), gradients(expected, (Q, K, V)), strict=True):
         assert_close(ours, theirs)
 
 
 def test_tiles_take_any_strides_other_lengths_and_broadcast():
     Q, K, V = random_tensors([(2, 7, 5), (3, 2, 5, 9), (2, 9, 4)], grad=True)
     expected = softmax_attention(Q, K.mT, V)
-    found = tiled_attention(Q, K.mT, V, causal=False)
-    assert_close(found, expected)
-    for ours, theirs in zip(gradients(found, (Q, K, V)), gradients(expected, (Q, K, V)), strict=True):
+    Y = tiled_attention(Q, K.mT, V, causal=False)
+    assert_close(Y, expected)
+    for ours, theirs in zip(gradients(Y, (Q, K, V)), gradients(expected, (Q, K, V)), strict=True):
         assert_close(ours, theirs)
 
 
@@ -206,9 +208,9 @@ def test_sequences_one_by_one_are_the_same(heads, causal, monkeypatch):
     together = tiled_attention(Q, K, V, causal)
     expected = gradients(together, (Q, K, V))
     monkeypatch.setattr(tiled, "TOGETHER", 1)
-    found = tiled_attention(Q, K, V, causal)
-    assert_close(found, together)
-    for ours, theirs in zip(gradients(found, (Q, K, V)), expected, strict=True):
+    Y = tiled_attention(Q, K, V, causal)
+    assert_close(Y, together)
+    for ours, theirs in zip(gradients(Y, (Q, K, V)), expected, strict=True):
         assert_close(ours, theirs)
 
 
@@ -239,10 +241,10 @@ def test_half_of_the_square_is_never_computed():
 
 def test_huge_logits_and_a_masked_future_of_infinities():
     Q, K, V = random_tensors([(1, 40, 4), (1, 40, 4), (1, 40, 3)], grad=True)
-    found = tiled_attention(1e4 * Q, K, V)
-    assert_close(found, softmax_attention(1e4 * Q, K, V, torch.ones(40, 40, dtype=F64).tril()))
-    assert all(torch.isfinite(g).all() for g in gradients(found, (Q, K, V)))
-    assert_close(found[:, 0], V[:, 0])
+    Y = tiled_attention(1e4 * Q, K, V)
+    assert_close(Y, softmax_attention(1e4 * Q, K, V, torch.ones(40, 40, dtype=F64).tril()))
+    assert all(torch.isfinite(g).all() for g in gradients(Y, (Q, K, V)))
+    assert_close(Y[:, 0], V[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -275,18 +277,23 @@ def test_tiles_want_one_dtype():
 # --------------------------------------------------------------------------------------------------------- the layer
 
 
-@pytest.mark.parametrize("length", [1, 33, 97])
-@pytest.mark.parametrize("logits", [Logits(), Logits(0.2, causal=False)], ids=["causal", "all"])
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize(
+    ("name", "logits", "length"),
+    [
+        case.values()
+        for case in pairwise({"name": DRAWS, "logits": [Logits(), Logits(0.2, causal=False)], "length": [1, 33, 97]})
+    ],
+    ids=str,
+)
 def test_the_layer_is_its_heads_one_by_one(name, logits, length):
     torch.manual_seed(length)
     layer = BilinearAttention(16, 4, DRAWS[name], logits=logits).double()
     (x,) = random_tensors([(2, length, 16)], grad=True)
-    found, expected = layer(x), layer_oracle(layer, x)
-    assert_close(found, expected)
+    Y, expected = layer(x), layer_oracle(layer, x)
+    assert_close(Y, expected)
     inputs = [x, *layer.parameters()]
     if length == 33:
-        for ours, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        for ours, theirs in zip(gradients(Y, inputs), gradients(expected, inputs), strict=True):
             assert relative_rms(ours, theirs) < 1e-12
 
 

@@ -170,12 +170,12 @@ def test_the_check_measures_the_change_of_the_outputs():
         layer = Scaled(dim)
         return layer, [{"params": layer.parameters(), "lr": 0.1 * dim / 64}]
 
-    found = coordinate_check(build, (64, 256), steps=1)
-    assert list(found) == [64, 256]
-    assert 0.09 < found[64] < 0.11
-    assert 3.6 < found[256] / found[64] < 4.4
-    assert coordinate_check(build, (64, 256), steps=1) == found
-    assert coordinate_check(build, (64,), steps=1, seed=1)[64] != found[64]
+    changes = coordinate_check(build, (64, 256), steps=1)
+    assert list(changes) == [64, 256]
+    assert 0.09 < changes[64] < 0.11
+    assert 3.6 < changes[256] / changes[64] < 4.4
+    assert coordinate_check(build, (64, 256), steps=1) == changes
+    assert coordinate_check(build, (64,), steps=1, seed=1)[64] != changes[64]
 
 
 @pytest.mark.full
@@ -188,8 +188,8 @@ def test_a_train_changes_alike_at_every_width(norm):
         layer = initialise(BilinearAttention(dim, 8, draw, logits=logits), 1)
         return layer, learning_rates(layer, 0.01, 64)
 
-    found = coordinate_check(build, WIDTHS).values()
-    assert max(found) < 2 * min(found)
+    changes = coordinate_check(build, WIDTHS).values()
+    assert max(changes) < 2 * min(changes)
 
 
 @pytest.mark.parametrize(

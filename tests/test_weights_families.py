@@ -116,8 +116,8 @@ def test_no_factors_nearby_are_nearer():
         MultiLevelLowRank.from_dense(M, (1, 1), (1, 2), sweeps=3000),
     )
     for weight in fits:
-        found = torch.autograd.grad((M - weight.dense()).square().sum(), list(weight.parameters()))
-        assert max(gradient.abs().max() for gradient in found) < 1e-6
+        grads = torch.autograd.grad((M - weight.dense()).square().sum(), list(weight.parameters()))
+        assert max(gradient.abs().max() for gradient in grads) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -151,21 +151,21 @@ def test_what_is_of_a_family_is_found_again(case):
     M = weight.dense().detach()
     match weight:
         case Monarch() | Kronecker():
-            found = type(weight).from_dense(M, weight.sizes)
+            fitted = type(weight).from_dense(M, weight.sizes)
         case BlockTensorTrain():
-            found = BlockTensorTrain.from_dense(M, weight.sizes, weight.rank)
+            fitted = BlockTensorTrain.from_dense(M, weight.sizes, weight.rank)
         case LowRank():
-            found = LowRank.from_dense(M, weight.rank)
+            fitted = LowRank.from_dense(M, weight.rank)
         case BlockDiagonal():
-            found = BlockDiagonal.from_dense(M, weight.blocks)
+            fitted = BlockDiagonal.from_dense(M, weight.blocks)
         case BlockLowRank():
-            found = BlockLowRank.from_dense(M, weight.blocks, weight.rank)
+            fitted = BlockLowRank.from_dense(M, weight.blocks, weight.rank)
         case Butterfly():
-            found = Butterfly.from_dense(M)
+            fitted = Butterfly.from_dense(M)
         case _:
             return  # the fit of several levels has tests of its own
-    assert_close(found.dense(), M)
-    assert all(x.is_leaf and x.requires_grad for x in found.parameters())
+    assert_close(fitted.dense(), M)
+    assert all(x.is_leaf and x.requires_grad for x in fitted.parameters())
 
 
 def test_a_full_rank_train_has_as_many_numbers_as_the_paper_says():
@@ -277,15 +277,15 @@ def test_conversions_are_exact(case):
     weight = case.random(3, F64)
     M = weight.dense().detach()
     trains, levels = (BlockTensorTrain, BlockDiagonal, Kronecker, Butterfly), (LowRank, BlockDiagonal, BlockLowRank)
-    found = [as_mlbtc(weight)]
+    converted = [as_mlbtc(weight)]
     for convert, kinds in ((as_btt, trains), (as_mlr, (*levels, MultiLevelLowRank))):
         if isinstance(weight, kinds):
-            found.append(convert(weight))
-            assert type(found[-1]) is {as_btt: BlockTensorTrain, as_mlr: MultiLevelLowRank}[convert]
+            converted.append(convert(weight))
+            assert type(converted[-1]) is {as_btt: BlockTensorTrain, as_mlr: MultiLevelLowRank}[convert]
         else:
             with pytest.raises(TypeError, match=f"{convert.__name__}: {type(weight).__name__} is not a special case"):
                 convert(weight)
-    for other in found:
+    for other in converted:
         assert_close(other.dense(), M)
         x = normal(3, case.shape[1])
         assert_close(other(x), x @ M.mT)
