@@ -68,9 +68,9 @@ def retnet(Q, K, V, gamma, theta):
     Q, K = (torch.complex(x[:, :half], x[:, half:]) for x in (Q, K))
     S, Y = torch.zeros(V.shape[1], half, dtype=Q.dtype), []
     for t in range(len(Q)):
-        turn = torch.polar(torch.ones_like(theta), t * theta)
-        S = gamma * S + torch.outer(V[t].to(Q.dtype), (K[t] * turn).conj())
-        Y.append((S @ (Q[t] * turn)).real)
+        rotation = torch.polar(torch.ones_like(theta), t * theta)
+        S = gamma * S + torch.outer(V[t].to(Q.dtype), (K[t] * rotation).conj())
+        Y.append((S @ (Q[t] * rotation)).real)
     return torch.stack(Y)
 
 

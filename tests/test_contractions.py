@@ -190,10 +190,10 @@ def test_orders_checks_its_arguments(arguments, message):
 
 
 def test_named_finds_an_order_or_lists_them():
-    found = orders("TN, SN, SP -> TP", SIZES, names="QKV")
-    assert found.named("(KV)Q").name == "(KV)Q"
+    paths = orders("TN, SN, SP -> TP", SIZES, names="QKV")
+    assert paths.named("(KV)Q").name == "(KV)Q"
     with pytest.raises(ValueError, match=re.escape("Orders.named: expected one of (KV)Q, (QK)V, (QV)K, got 'QKV'")):
-        found.named("QKV")
+        paths.named("QKV")
 
 
 # ------------------------------------------------------------------------------------------------ all orders
@@ -232,37 +232,37 @@ def tree(order):
 @pytest.mark.parametrize(("count", "trees"), [(2, 1), (3, 3), (4, 15), (5, 105), (6, 945)])
 def test_number_of_orders(count, trees):
     terms = [f"{a}{b}" for a, b in zip("ABCDEF", "BCDEFG", strict=True)][:count]
-    found = orders(f"{','.join(terms)} -> A", dict.fromkeys("ABCDEFG", 2))
-    assert len(found) == len({tree(order) for order in found}) == len({order.name for order in found}) == trees
+    paths = orders(f"{','.join(terms)} -> A", dict.fromkeys("ABCDEFG", 2))
+    assert len(paths) == len({tree(order) for order in paths}) == len({order.name for order in paths}) == trees
 
 
 def test_eighteen_sequences_are_fifteen_orders():
-    found = list(sequences(MASKED, SIZES))
-    assert len(found) == 18
-    assert len({tree for tree, *_ in found}) == len(orders(MASKED, SIZES)) == 15
+    paths = list(sequences(MASKED, SIZES))
+    assert len(paths) == 18
+    assert len({tree for tree, *_ in paths}) == len(orders(MASKED, SIZES)) == 15
 
 
 @given(networks(largest=50))
 def test_costs_agree_with_recursion_over_all_sequences(network):
     spec, sizes = network
     expected = {tree: tuple(costs) for tree, *costs in sequences(spec, sizes)}
-    found = orders(spec, sizes)
-    assert {tree(order): (order.macs, order.flops, order.peak_elements) for order in found} == expected
-    assert found[0].macs == min(macs for macs, _, _ in expected.values())
-    assert [(order.macs, order.name) for order in found] == sorted((order.macs, order.name) for order in found)
+    paths = orders(spec, sizes)
+    assert {tree(order): (order.macs, order.flops, order.peak_elements) for order in paths} == expected
+    assert paths[0].macs == min(macs for macs, _, _ in expected.values())
+    assert [(order.macs, order.name) for order in paths] == sorted((order.macs, order.name) for order in paths)
 
 
 def test_costs_of_masked_attention():
-    found = orders(MASKED, {"T": 128, "S": 128, "N": 16, "P": 16}, names="QKVL")
-    assert [found[0].name, found[0].macs, found[0].peak_elements] == ["((QK)L)V", 540_672, 128**2]
-    assert [found[-1].name, found[-1].macs] == ["((QV)L)K", 12_582_912]
-    assert found.named("((KV)L)Q").macs == 4_259_840
+    paths = orders(MASKED, {"T": 128, "S": 128, "N": 16, "P": 16}, names="QKVL")
+    assert [paths[0].name, paths[0].macs, paths[0].peak_elements] == ["((QK)L)V", 540_672, 128**2]
+    assert [paths[-1].name, paths[-1].macs] == ["((QV)L)K", 12_582_912]
+    assert paths.named("((KV)L)Q").macs == 4_259_840
 
 
 @given(*[st.integers(1, 300)] * 4)
 def test_the_two_modes_in_formulas(T, S, N, P):
-    found = orders(MASKED, {"T": T, "S": S, "N": N, "P": P}, names="QKVL", structured="L")
-    quadratic, linear = found.named("((QK)L)V"), found.named("((KV)L)Q")
+    paths = orders(MASKED, {"T": T, "S": S, "N": N, "P": P}, names="QKVL", structured="L")
+    quadratic, linear = paths.named("((QK)L)V"), paths.named("((KV)L)Q")
     assert quadratic.steps == (
         Step("TN, SN -> TS", ("Q", "K"), "(QK)", T * S * N, 2 * T * S * N, T * S),
         Step("TS, TS -> TS", ("(QK)", "L"), "((QK)L)", T * S, T * S, T * S),
@@ -283,8 +283,8 @@ def test_the_two_modes_in_formulas(T, S, N, P):
 
 @given(st.integers(64, 400), st.integers(1, 12), st.integers(1, 12))
 def test_a_dense_mask_hardly_ever_favours_the_linear_order(T, N, P):
-    found = orders(MASKED, {"T": T, "S": T, "N": N, "P": P}, names="QKVL")
-    if found.named("((KV)L)Q").macs < found.named("((QK)L)V").macs:
+    paths = orders(MASKED, {"T": T, "S": T, "N": N, "P": P}, names="QKVL")
+    if paths.named("((KV)L)Q").macs < paths.named("((QK)L)V").macs:
         assert (N - 1) * (P - 1) < 2
 
 
@@ -344,10 +344,10 @@ def test_below_the_optimal_path_of_opt_einsum():
     # with V is charged as L with V, while S is still needed: half the true price. It returns the quadratic order.
     T, N = 300, 2
     sizes = {"T": T, "S": T, "N": N, "P": N}
-    found = orders(MASKED, sizes, names="QKVL")
-    quadratic, linear = found.named("((QK)L)V"), found.named("((KV)L)Q")
+    paths = orders(MASKED, sizes, names="QKVL")
+    quadratic, linear = paths.named("((QK)L)V"), paths.named("((KV)L)Q")
     assert cheapest_by_opt_einsum(MASKED, sizes) == quadratic.flops == 9 * T * T == 810_000
-    assert found[0] == linear
+    assert paths[0] == linear
     assert linear.flops == 8 * T * T + 12 * T == 723_600
 
 
@@ -416,8 +416,8 @@ def test_run_contracts_two_at_a_time_what_its_steps_say(monkeypatch):
 
 
 def test_names_put_the_deeper_tree_first_then_the_earlier_operand():
-    found = orders(MASKED, SIZES, names="QKVL")
-    assert {order.name for order in found} == {
+    paths = orders(MASKED, SIZES, names="QKVL")
+    assert {order.name for order in paths} == {
         *("((QK)V)L", "((QK)L)V", "((QV)K)L", "((QV)L)K", "((QL)K)V", "((QL)V)K"),
         *("((KV)Q)L", "((KV)L)Q", "((KL)Q)V", "((KL)V)Q", "((VL)Q)K", "((VL)K)Q"),
         *("(QK)(VL)", "(QV)(KL)", "(QL)(KV)"),
@@ -453,14 +453,14 @@ def test_a_step_is_a_contraction_of_its_own():
 
 
 def test_text_table():
-    found = orders("TN, SN, SP -> TP", {"T": 128, "S": 128, "N": 16, "P": 16}, names="QKV")
-    assert repr(found).split("\n") == [
+    paths = orders("TN, SN, SP -> TP", {"T": 128, "S": 128, "N": 16, "P": 16}, names="QKV")
+    assert repr(paths).split("\n") == [
         "order  steps                                MACs       flops  peak elements",
         "(KV)Q  SN, SP -> PN; PN, TN -> TP         65,536     131,072            256",
         "(QK)V  TN, SN -> TS; TS, SP -> TP        524,288   1,048,576         16,384",
         "(QV)K  TN, SP -> TPNS; TPNS, SN -> TP  8,388,608  12,582,912      4,194,304",
     ]
-    assert repr(found[0]).split("\n") == [
+    assert repr(paths[0]).split("\n") == [
         "result  step            MACs   flops  elements",
         "(KV)    SN, SP -> PN  32,768  65,536       256",
         "(KV)Q   PN, TN -> TP  32,768  65,536     2,048",
@@ -468,9 +468,9 @@ def test_text_table():
 
 
 def test_html_table_has_no_colours():
-    found = orders("TN, SN -> TS", {"T": 1000, "S": 2, "N": 3}, names="QK")
+    paths = orders("TN, SN -> TS", {"T": 1000, "S": 2, "N": 3}, names="QK")
     left, right = (f'style="text-align: {side}; white-space: nowrap"' for side in ("left", "right"))
-    assert found._repr_html_().split("\n") == [
+    assert paths._repr_html_().split("\n") == [
         '<div style="overflow-x: auto">',
         "<table>",
         "<thead>",
@@ -484,15 +484,15 @@ def test_html_table_has_no_colours():
         "</table>",
         "</div>",
     ]
-    assert f"<td {left}>QK</td><td {left}>TN, SN -&gt; TS</td><td {right}>6,000</td>" in found[0]._repr_html_()
+    assert f"<td {left}>QK</td><td {left}>TN, SN -&gt; TS</td><td {right}>6,000</td>" in paths[0]._repr_html_()
 
 
 def test_a_slice_is_a_table_too():
-    found = orders(MASKED, SIZES, names="QKVL")
-    assert isinstance(found, list)
-    assert isinstance(found[0], Order)
-    assert type(found[:2]) is Orders
-    assert repr(found[:2]).count("\n") == 2
+    paths = orders(MASKED, SIZES, names="QKVL")
+    assert isinstance(paths, list)
+    assert isinstance(paths[0], Order)
+    assert type(paths[:2]) is Orders
+    assert repr(paths[:2]).count("\n") == 2
 
 
 def test_orders_are_values():

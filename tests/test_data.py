@@ -36,8 +36,8 @@ def test_edges():
 def test_recorded_results_say_how_they_were_made():
     from smalearn.data import recorded
 
-    found = recorded("masks")
-    assert found["command"] == "smalearn bench masks"
-    assert found["machine"]["date"]
+    record = recorded("masks")
+    assert record["command"] == "smalearn bench masks"
+    assert record["machine"]["date"]
     with pytest.raises(ValueError, match=r"recorded: name must be one of .*linear_attention, masks.*, got 'mask'"):
         recorded("mask")

@@ -66,9 +66,9 @@ def test_chance_is_one_in_the_number_of_points(points):
 
 def test_a_head_of_full_rank_solves_it():
     queries, X, nearest = nearest_neighbour(2000, 16, 16, seed=3, dtype=torch.float64)
-    wanted, errors = X[range(2000), nearest], []
+    expected, errors = X[range(2000), nearest], []
     for beta in (0.0, 10.0, 100.0, 1e3, 1e5, 1e8):
-        errors.append((full_rank_head(queries, X, beta) - wanted).square().sum(-1).mean().item())
+        errors.append((full_rank_head(queries, X, beta) - expected).square().sum(-1).mean().item())
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.9  # the mean of all points
     assert errors[-1] < 1e-6
@@ -87,8 +87,8 @@ def test_the_head_broadcasts_and_has_gradients(leading):
     generator = torch.Generator().manual_seed(0)
     queries = torch.randn(*leading, 4, dtype=torch.float64, generator=generator, requires_grad=True)
     X = torch.randn(5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
-    wanted = ((2 * queries @ X.mT).exp() / (2 * queries @ X.mT).exp().sum(-1, keepdim=True)) @ X
-    assert_close(full_rank_head(queries, X, 2.0), wanted)
+    expected = ((2 * queries @ X.mT).exp() / (2 * queries @ X.mT).exp().sum(-1, keepdim=True)) @ X
+    assert_close(full_rank_head(queries, X, 2.0), expected)
     assert torch.autograd.gradcheck(lambda q, x: full_rank_head(q, x, 2.0), (queries, X))
 
 

@@ -27,19 +27,19 @@ def test_mqar_is_what_its_docstring_says(drawn):
     pairs, half, length = drawn["pairs"], drawn["vocabulary"] // 2, drawn["length"]
     assert inputs.shape == targets.shape == (drawn["examples"], length)
     assert inputs.dtype == targets.dtype == torch.int64
-    for text, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
-        memory = dict(zip(text[0 : 2 * pairs : 2], text[1 : 2 * pairs : 2], strict=True))
+    for tokens, expected in zip(inputs.tolist(), targets.tolist(), strict=True):
+        memory = dict(zip(tokens[0 : 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
         assert len(memory) == len(set(memory.values())) == pairs
         assert all(1 <= key < half <= value < drawn["vocabulary"] for key, value in memory.items())
-        asked = [t for t in range(length) if wanted[t] != IGNORE]
-        assert sorted(text[t] for t in asked) == sorted(memory)  # each key once, after all pairs
+        questions = [t for t in range(length) if expected[t] != IGNORE]
+        assert sorted(tokens[t] for t in questions) == sorted(memory)  # each key once, after all pairs
         for t in range(length):
-            if t in asked:
+            if t in questions:
                 assert t >= 2 * pairs
                 assert t % 2 == 0
-                assert wanted[t] == memory[text[t]]
+                assert expected[t] == memory[tokens[t]]
             elif t >= 2 * pairs:
-                assert text[t] == MQAR_BLANK
+                assert tokens[t] == MQAR_BLANK
 
 
 @given(sizes())
@@ -63,14 +63,14 @@ def test_other_seeds_are_other_texts():
 def test_chance_is_one_in_the_number_of_pairs(pairs):
     """For a guess among the values of the text: three standard deviations of a binomial."""
     inputs, targets = mqar(2000, 4 * pairs, pairs, 64, seed=1)
-    asked = targets != IGNORE
+    questions = targets != IGNORE
     generator = torch.Generator().manual_seed(0)
     guess = inputs[:, 1 : 2 * pairs : 2].gather(1, torch.randint(pairs, inputs.shape, generator=generator))
-    right = (guess == targets)[asked].double().mean().item()
-    spread = (1 / pairs * (1 - 1 / pairs) / asked.sum().item()) ** 0.5
+    right = (guess == targets)[questions].double().mean().item()
+    spread = (1 / pairs * (1 - 1 / pairs) / questions.sum().item()) ** 0.5
     assert abs(right - 1 / pairs) < 3 * spread
     # The last value that was read is no better a guess.
-    last = (inputs[:, 2 * pairs - 1, None] == targets)[asked].double().mean().item()
+    last = (inputs[:, 2 * pairs - 1, None] == targets)[questions].double().mean().item()
     assert abs(last - 1 / pairs) < 3 * spread
 
 
@@ -88,9 +88,9 @@ def test_the_power_says_when_questions_come():
     early, even = (mqar(8000, 18, 1, 64, seed=2, power=power)[1] for power in (0.01, 1.0))
     slots = torch.arange(1.0, 9)
     for targets, power in ((early, 0.01), (even, 1.0)):
-        found = (targets[:, 2::2] != IGNORE).double().mean(0)
-        wanted = slots ** (power - 1) / (slots ** (power - 1)).sum()
-        assert (found - wanted).abs().max() < 0.02
+        frequencies = (targets[:, 2::2] != IGNORE).double().mean(0)
+        expected = slots ** (power - 1) / (slots ** (power - 1)).sum()
+        assert (frequencies - expected).abs().max() < 0.02
 
 
 @pytest.mark.parametrize(

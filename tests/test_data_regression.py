@@ -45,8 +45,8 @@ def test_moments(active):
     X, y = regression(20000, 8, 2, seed=5, active=active, dtype=torch.float64)
     x, spread = X.flatten(0, 1)[:, :active], 5 / 40000**0.5
     assert x.mean(0).abs().max() < spread / active**0.5
-    wanted = torch.eye(active).double() / active
-    assert (x.mT @ x / len(x) - wanted).abs().max() < 2**0.5 * spread / active
+    expected = torch.eye(active).double() / active
+    assert (x.mT @ x / len(x) - expected).abs().max() < 2**0.5 * spread / active
     assert y.mean().abs() < spread * 2**0.5
     fourth = 3 * (1 + 2 / active)  # of y, given |w|² a chi-square with E|w|⁴ = a(a + 2)
     assert (y.square().mean() - 1).abs() < spread * (2 * fourth) ** 0.5
@@ -56,12 +56,12 @@ def test_moments(active):
 
 def test_least_squares_is_the_shortest_solution():
     X, y = regression(3, 5, 9, seed=1, dtype=torch.float64)
-    found = least_squares(X, y)
-    assert (found[:, 0] == 0).all()
+    predictions = least_squares(X, y)
+    assert (predictions[:, 0] == 0).all()
     for example in range(3):
         for n in range(1, 9):
             w = torch.linalg.lstsq(X[example, :n], y[example, :n, None], driver="gelsd").solution[:, 0]
-            assert_close(found[example, n], X[example, n] @ w, 1e-9)
+            assert_close(predictions[example, n], X[example, n] @ w, 1e-9)
 
 
 def test_least_squares_needs_d_pairs():
@@ -78,16 +78,16 @@ def test_least_squares_needs_d_pairs():
 def test_nothing_looks_ahead(dim, points, seed):
     """A pair changes the rows of the prompt from its own on, and the predictions after it."""
     X, y = regression(2, dim, points, seed, dtype=torch.float64)
-    prompt, found = regression_prompt(X, y), least_squares(X, y)
+    prompt, predictions = regression_prompt(X, y), least_squares(X, y)
     assert prompt.shape == (2, 2 * points, dim)
     for i in range(points):
         changed_X, changed_y = X.clone(), y.clone()
         changed_y[:, i] += 1
         assert torch.equal(regression_prompt(X, changed_y)[:, : 2 * i + 1], prompt[:, : 2 * i + 1])
-        assert torch.equal(least_squares(X, changed_y)[:, : i + 1], found[:, : i + 1])
+        assert torch.equal(least_squares(X, changed_y)[:, : i + 1], predictions[:, : i + 1])
         changed_X[:, i] += 1
         assert torch.equal(regression_prompt(changed_X, y)[:, : 2 * i], prompt[:, : 2 * i])
-        assert torch.equal(least_squares(changed_X, y)[:, :i], found[:, :i])
+        assert torch.equal(least_squares(changed_X, y)[:, :i], predictions[:, :i])
 
 
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)])

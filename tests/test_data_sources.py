@@ -90,12 +90,12 @@ def test_what_was_fetched_needs_no_network(server, cache):
 
 
 def test_another_file_is_refused_and_not_kept(server, cache):
-    wanted = public(f"{server}/other")
+    target = public(f"{server}/other")
     message = (
-        rf"load: {server}/other is not a\.txt as it should be; SHA256.* expected sha256:{wanted.source.sha256} but got"
+        rf"load: {server}/other is not a\.txt as it should be; SHA256.* expected sha256:{target.source.sha256} but got"
     )
     with pytest.raises(ValueError, match=message):
-        fetch("load", wanted)
+        fetch("load", target)
     assert not list(cache.iterdir())
 
 
@@ -160,8 +160,8 @@ def test_the_folder_must_have_the_file_and_no_other(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"load: .*a\.txt must have 2000 bytes, got 1993"):
         fetch("load", public())
     (tmp_path / "a.txt").write_bytes(CONTENT[:-1] + b"!")
-    wanted, found = (hashlib.sha256(x).hexdigest() for x in (CONTENT, CONTENT[:-1] + b"!"))
-    with pytest.raises(ValueError, match=rf"load: .*a\.txt must have the sha256 {wanted}, got {found}"):
+    expected, got = (hashlib.sha256(x).hexdigest() for x in (CONTENT, CONTENT[:-1] + b"!"))
+    with pytest.raises(ValueError, match=rf"load: .*a\.txt must have the sha256 {expected}, got {got}"):
         fetch("load", public())
 
 
@@ -198,13 +198,13 @@ def test_the_loaders_give_what_the_files_have(server, small):
 @pytest.mark.parametrize("load", [load_text, load_series])
 def test_what_stands_in_says_so(load, small):
     small("http://127.0.0.1:9")
-    asked = load.__defaults__[0]
-    other = {"tinyshakespeare": "python topics", "ETTh1": "seasonal"}[asked]
-    found, wanted = load(), load(other)
-    assert found.source.name == other
-    assert found.source.sentence == f"{wanted.source.sentence}, in place of {asked}: there is no connection"
-    assert found.source.sha256 == wanted.source.sha256
-    data = [getattr(x, "text", None) or x.values.tolist() for x in (found, wanted)]
+    requested = load.__defaults__[0]
+    other = {"tinyshakespeare": "python topics", "ETTh1": "seasonal"}[requested]
+    loaded, expected = load(), load(other)
+    assert loaded.source.name == other
+    assert loaded.source.sentence == f"{expected.source.sentence}, in place of {requested}: there is no connection"
+    assert loaded.source.sha256 == expected.source.sha256
+    data = [getattr(x, "text", None) or x.values.tolist() for x in (loaded, expected)]
     assert data[0] == data[1]
 
 
@@ -226,14 +226,14 @@ def test_unknown_names_are_refused():
 
 
 def test_the_public_files_are_known_by_their_checksums():
-    for wanted, beginning, size in (
+    for target, beginning, size in (
         (text_module.SHAKESPEARE, "86c4e6aa9db7c042", 1_115_394),
         (series_module.ETTH1, "f18de3ad269cef59", 2_589_657),
     ):
-        assert wanted.source.sha256.startswith(beginning)
-        assert len(wanted.source.sha256) == 64
-        assert wanted.size == size
-        assert wanted.url.startswith("https://raw.githubusercontent.com/")
+        assert target.source.sha256.startswith(beginning)
+        assert len(target.source.sha256) == 64
+        assert target.size == size
+        assert target.url.startswith("https://raw.githubusercontent.com/")
 
 
 def test_no_part_of_etth1_is_shipped():

@@ -81,9 +81,9 @@ def read(cache, tensors, sizes):
 def test_token_by_token_is_parallel_attention(name, leading, dtype):
     start, parallel = CACHES[name]
     tensors = text(*leading, dtype=dtype)
-    found, cache = read(start(*leading, like=tensors[0]), tensors, [1] * 32)
-    assert_close(found, parallel(*(x.double() for x in tensors)))
-    assert (cache.length, found.dtype) == (32, dtype)
+    Y, cache = read(start(*leading, like=tensors[0]), tensors, [1] * 32)
+    assert_close(Y, parallel(*(x.double() for x in tensors)))
+    assert (cache.length, Y.dtype) == (32, dtype)
 
 
 @each_cache
@@ -113,8 +113,8 @@ def test_appending_a_prompt_and_reading_on(name, prompt):
     tensors = text(2)
     cache = start(2, like=WIDE).append(*(x[:, :prompt] for x in tensors[1:]))
     assert cache.length == prompt
-    found, _ = read(cache, [x[:, prompt:] for x in tensors], [1] * (32 - prompt) or [0])
-    assert_close(found, parallel(*tensors)[:, prompt:])
+    Y, _ = read(cache, [x[:, prompt:] for x in tensors], [1] * (32 - prompt) or [0])
+    assert_close(Y, parallel(*tensors)[:, prompt:])
 
 
 @each_cache
@@ -131,8 +131,8 @@ def test_an_old_cache_stays_true(name):
             for k, tensors in enumerate((first, second)):
                 y, caches[k] = caches[k].read(*(x[:, t : t + 1] for x in tensors))
                 outputs[k].append(y)
-        for tensors, found in zip((first, second), outputs, strict=True):
-            assert_close(torch.cat(found, 1), parallel(*tensors)[:, prompt:])
+        for tensors, parts in zip((first, second), outputs, strict=True):
+            assert_close(torch.cat(parts, 1), parallel(*tensors)[:, prompt:])
         assert shared.length == prompt
 
 
@@ -140,9 +140,9 @@ def test_an_old_cache_stays_true(name):
 def test_groups_share_a_cache(name):
     start, parallel = CACHES[name]
     tensors = text(2, 1, heads=3)
-    wanted = parallel(tensors[0], *(x.expand(-1, 3, -1, -1) for x in tensors[1:]))
-    found, cache = read(start(2, 1, like=WIDE), tensors, [1] * 5 + [27])
-    assert_close(found, wanted)
+    expected = parallel(tensors[0], *(x.expand(-1, 3, -1, -1) for x in tensors[1:]))
+    Y, cache = read(start(2, 1, like=WIDE), tensors, [1] * 5 + [27])
+    assert_close(Y, expected)
     alone = start(2, like=WIDE).append(*(x[:, 0] for x in tensors[1:]))
     assert cache.nbytes == alone.nbytes
 
@@ -153,9 +153,9 @@ def test_gradients_pass_through_the_cache(name, sizes):
     start, parallel = CACHES[name]
     inputs = [x.requires_grad_() for x in text(2, length=9)]
     (weights,) = random_tensors([(2, 9, 3)], seed=1)
-    wanted = torch.autograd.grad((parallel(*inputs) * weights).sum(), inputs)
-    found = torch.autograd.grad((read(start(2, like=WIDE), inputs, sizes)[0] * weights).sum(), inputs)
-    for pair in zip(found, wanted, strict=True):
+    expected = torch.autograd.grad((parallel(*inputs) * weights).sum(), inputs)
+    grads = torch.autograd.grad((read(start(2, like=WIDE), inputs, sizes)[0] * weights).sum(), inputs)
+    for pair in zip(grads, expected, strict=True):
         assert_close(*pair)
 
 
@@ -166,11 +166,11 @@ def test_gradients_where_some_operands_have_none(name, frozen):
     start, parallel = CACHES[name]
     inputs = text(length=9)
     leaves = [x.requires_grad_() for k, x in enumerate(inputs) if k not in frozen]
-    found, cache = read(start(like=WIDE), inputs, [1] * 7)
+    Y, cache = read(start(like=WIDE), inputs, [1] * 7)
     with torch.no_grad():
         cache.read(*(x[7:8] for x in inputs))
-    wanted = torch.autograd.grad(parallel(*(x[:7] for x in inputs)).sum(), leaves)
-    for pair in zip(torch.autograd.grad(found.sum(), leaves), wanted, strict=True):
+    expected = torch.autograd.grad(parallel(*(x[:7] for x in inputs)).sum(), leaves)
+    for pair in zip(torch.autograd.grad(Y.sum(), leaves), expected, strict=True):
         assert_close(*pair)
 
 
@@ -185,8 +185,8 @@ def test_branches_have_graphs_of_their_own(name):
     for inputs, y in zip(branches, outputs, strict=True):
         whole = parallel(*(torch.cat([old, new.square()], 1) for old, new in zip(prompt, inputs, strict=True)))
         y.backward()
-        for x, wanted in zip(inputs, torch.autograd.grad(whole[:, 5:].square().sum(), inputs), strict=True):
-            assert_close(x.grad, wanted)
+        for x, expected in zip(inputs, torch.autograd.grad(whole[:, 5:].square().sum(), inputs), strict=True):
+            assert_close(x.grad, expected)
 
 
 @each_cache
@@ -197,8 +197,8 @@ def test_decoding_after_a_recorded_prompt_leaves_its_gradient_alone(name):
     with torch.no_grad():
         z, _ = cache.read(*(x[:, 8:] for x in inputs))
     assert_close(z, parallel(*inputs)[:, 8:])
-    wanted = torch.autograd.grad(parallel(*(x[:, :8] for x in inputs)).sum(), inputs)
-    for pair in zip(torch.autograd.grad(y.sum(), inputs), wanted, strict=True):
+    expected = torch.autograd.grad(parallel(*(x[:, :8] for x in inputs)).sum(), inputs)
+    for pair in zip(torch.autograd.grad(y.sum(), inputs), expected, strict=True):
         assert_close(*pair)
 
 
@@ -228,8 +228,8 @@ def test_room_for_a_context_that_fills_no_block(context):
     assert cache.key_bytes == 8 * 2 * sum(r * min(context, size) for r, size in zip(ranks, block_lens, strict=True))
     assert cache.value_bytes == 8 * 2 * 3 * context
     tensors = text(2, length=context)
-    found, cache = read(cache, tensors, [1] * context)
-    assert_close(found, levels(*tensors, ranks, block_lens))
+    Y, cache = read(cache, tensors, [1] * context)
+    assert_close(Y, levels(*tensors, ranks, block_lens))
     with pytest.raises(
         ShapeError, match=f"^KeyCache.read: {context + 1} tokens, expected at most {context}, the context"
     ):
@@ -270,9 +270,9 @@ def test_half_precision_halves_the_bytes():
     ]
     assert sizes[0] == 2 * sizes[1]
     tensors = text(2, dtype=torch.bfloat16)
-    found, _ = read(CACHES["levels"][0](2, like=tensors[0]), tensors, [1] * 32)
-    assert found.dtype == torch.bfloat16
-    assert_close(found, CACHES["levels"][1](*(x.double() for x in tensors)), 0.02)
+    Y, _ = read(CACHES["levels"][0](2, like=tensors[0]), tensors, [1] * 32)
+    assert Y.dtype == torch.bfloat16
+    assert_close(Y, CACHES["levels"][1](*(x.double() for x in tensors)), 0.02)
 
 
 @pytest.mark.parametrize("name", ["levels", "full"])

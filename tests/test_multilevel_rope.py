@@ -17,8 +17,8 @@ def rope_loop(x, positions, base=10000.0):
     features = x.shape[-1]
     for t, position in enumerate(positions):
         for k in range(features // 2):
-            turn = cmath.exp(1j * float(position) * base ** (-2 * k / features))
-            z = complex(x[t, 2 * k], x[t, 2 * k + 1]) * turn
+            rotation = cmath.exp(1j * float(position) * base ** (-2 * k / features))
+            z = complex(x[t, 2 * k], x[t, 2 * k + 1]) * rotation
             y[t, 2 * k], y[t, 2 * k + 1] = z.real, z.imag
     return y
 
@@ -41,9 +41,9 @@ def test_leading_axes_have_their_own_positions_or_share_them(leading):
     (x,) = random_tensors([(*leading, 5, 6)])
     shared = torch.tensor([3, 1, 4, 1, 5])
     own = torch.arange(math.prod(leading) * 5).reshape(*leading, 5)
-    for found, positions in ((rope(x, shared), shared.expand(*leading, 5)), (rope(x, own), own)):
+    for rotated, positions in ((rope(x, shared), shared.expand(*leading, 5)), (rope(x, own), own)):
         pairs = zip(x.reshape(-1, 5, 6), positions.reshape(-1, 5), strict=True)
-        assert_close(found.reshape(-1, 5, 6), torch.stack([rope_loop(*pair) for pair in pairs]))
+        assert_close(rotated.reshape(-1, 5, 6), torch.stack([rope_loop(*pair) for pair in pairs]))
 
 
 def test_a_rotation_keeps_lengths():
@@ -69,19 +69,19 @@ def test_scores_depend_on_the_distance_alone():
 def test_gradient_is_that_of_the_loop():
     x, weights = random_tensors([(7, 6)] * 2)
     leaf = x.clone().requires_grad_()
-    (found,) = torch.autograd.grad((rope(leaf) * weights).sum(), leaf)
-    assert_close(found, rope_loop(weights, [-t for t in range(7)]))  # the transpose of a rotation turns back
+    (gradient,) = torch.autograd.grad((rope(leaf) * weights).sum(), leaf)
+    assert_close(gradient, rope_loop(weights, [-t for t in range(7)]))  # the transpose of a rotation turns back
     assert torch.autograd.gradcheck(lambda x: rope_levels(x, (4, 0, 2)), leaf)
 
 
 @pytest.mark.parametrize("ranks", [(6,), (4, 2), (2, 0, 4), (0, 6)])
 def test_levels_are_rotated_alone(ranks):
     (x,) = random_tensors([(2, 9, 6)])
-    wanted = torch.cat([rope(part) for part in x.split(ranks, -1)], -1)
-    assert torch.equal(rope_levels(x, ranks), wanted)
+    expected = torch.cat([rope(part) for part in x.split(ranks, -1)], -1)
+    assert torch.equal(rope_levels(x, ranks), expected)
     positions = torch.tensor([9, 8, 7, 6, 5, 4, 3, 2, 100])
-    wanted = torch.cat([rope(part, positions, 77.0) for part in x.split(ranks, -1)], -1)
-    assert torch.equal(rope_levels(x, ranks, positions, 77.0), wanted)
+    expected = torch.cat([rope(part, positions, 77.0) for part in x.split(ranks, -1)], -1)
+    assert torch.equal(rope_levels(x, ranks, positions, 77.0), expected)
 
 
 @pytest.mark.parametrize("block", [1, 3, 4, 16])

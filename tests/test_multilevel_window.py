@@ -42,8 +42,8 @@ def test_it_is_the_banded_mask():
 def test_a_dilated_window_is_a_window_over_every_few_tokens(dilation):
     tensors = random_tensors([(2, 30, 3)] * 3)
     apart = (x.unflatten(-2, (-1, dilation)).movedim(-2, -3) for x in tensors)
-    found = window_attention(*apart, 2).movedim(-3, -2).flatten(-3, -2)
-    assert_close(found, softmax_attention(*tensors, DilatedMask(30, 30, 2, dilation)))
+    Y = window_attention(*apart, 2).movedim(-3, -2).flatten(-3, -2)
+    assert_close(Y, softmax_attention(*tensors, DilatedMask(30, 30, 2, dilation)))
 
 
 def test_a_wide_window_is_full_attention():
@@ -67,10 +67,10 @@ def test_gradients(window, queries, causal):
     shapes = [(2, queries, 3), (2, max(queries, 9), 3), (2, max(queries, 9), 2)]
     inputs = random_tensors(shapes, grad=True)
     (weights,) = random_tensors([(2, queries, 2)], seed=1)
-    found, wanted = (
+    grads, expected = (
         torch.autograd.grad((f(*inputs, window, causal) * weights).sum(), inputs) for f in (window_attention, dense)
     )
-    for pair in zip(found, wanted, strict=True):
+    for pair in zip(grads, expected, strict=True):
         assert_close(*pair)
 
 
@@ -116,8 +116,8 @@ def test_no_square_of_scores_is_stored():
 @pytest.mark.parametrize("causal", [False, True])
 def test_groups_share_keys_and_values(causal):
     Q, K, V = random_tensors([(2, 3, 4, 21, 5), (2, 3, 1, 21, 5), (2, 3, 1, 21, 6)])
-    wanted = dense(Q, *(x.expand(-1, -1, 4, -1, -1) for x in (K, V)), 3, causal)
-    assert_close(window_attention(Q, K, V, 3, causal), wanted)
+    expected = dense(Q, *(x.expand(-1, -1, 4, -1, -1) for x in (K, V)), 3, causal)
+    assert_close(window_attention(Q, K, V, 3, causal), expected)
     assert_close(window_attention(Q[0, 0], K[0, 0, 0], V, 3, causal), dense(Q[0, 0], K[0, 0, 0], V, 3, causal))
 
 
@@ -138,9 +138,9 @@ def test_float32_and_large_scores():
     Q, K, V = random_tensors([(100, 3)] * 3, dtype=torch.float32)
     assert_close(window_attention(Q, K, V, 7), dense(Q.double(), K.double(), V.double(), 7))
     Q = 1e4 * Q
-    found = window_attention(Q, K, V, 7, causal=True)
-    assert_close(found, dense(Q, K, V, 7, True), 1e-5)
-    assert found.isfinite().all()
+    Y = window_attention(Q, K, V, 7, causal=True)
+    assert_close(Y, dense(Q, K, V, 7, True), 1e-5)
+    assert Y.isfinite().all()
 
 
 def test_empty_texts():

@@ -74,8 +74,8 @@ def test_a_step_is_adamw_with_clipped_gradients():
     for step in range(3):
         inputs, targets = task(step)
         log_p = twin(inputs).log_softmax(-1)
-        asked = [(b, t) for b in range(4) for t in range(16) if targets[b, t] >= 0]
-        loss = -sum(log_p[b, t, targets[b, t]] for b, t in asked) / len(asked)
+        questions = [(b, t) for b in range(4) for t in range(16) if targets[b, t] >= 0]
+        loss = -sum(log_p[b, t, targets[b, t]] for b, t in questions) / len(questions)
         assert record.losses[step] == pytest.approx(loss.item(), rel=1e-5)
         grads = torch.autograd.grad(loss, list(twin.parameters()))
         norm = math.sqrt(sum(g.square().sum().item() for g in grads))
@@ -111,16 +111,16 @@ def test_resuming_is_not_having_stopped(tmp_path, at):
     """To the last bit: the losses, the accuracies, the weights; in a new model too."""
     test, path = mqar(5, 16, 2, 12, seed=-1), tmp_path / "ümläut dir" / "run.pt"
     path.parent.mkdir()
-    whole, wanted = train(tiny(), task, PLAN, test)
+    whole, expected = train(tiny(), task, PLAN, test)
     stopped, record = train(tiny(), Stop(at), PLAN, test, path)
     assert record.interrupted
-    assert record.losses == wanted.losses[:at]
+    assert record.losses == expected.losses[:at]
     assert path.exists() == (at >= 4)
     assert not stopped.training
     for model in (stopped if at >= 4 else tiny(), tiny(seed=1 if at >= 4 else 0)):
         copy = path.read_bytes() if path.exists() else None
         resumed, record = train(model, task, PLAN, test, path)
-        assert record == wanted
+        assert record == expected
         assert torch.equal(weights(resumed), weights(whole))
         path.unlink()
         if copy:
@@ -131,8 +131,8 @@ def test_a_finished_run_comes_back_at_once(tmp_path):
     path = tmp_path / "run.pt"
     model, record = train(tiny(), task, PLAN, checkpoint=path)
     before = path.read_bytes()
-    again, found = train(tiny(seed=1), Stop(1), PLAN, checkpoint=path)
-    assert found == record
+    again, repeated = train(tiny(seed=1), Stop(1), PLAN, checkpoint=path)
+    assert repeated == record
     assert torch.equal(weights(again), weights(model))
     assert path.read_bytes() == before
 
@@ -160,9 +160,9 @@ def test_an_interruption_at_any_moment_leaves_a_usable_result(tmp_path, monkeypa
     assert len(record.losses) == (8 if where == "save" else 7)
     assert model(task(0)[0]).isfinite().all()
     assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]  # that of step 4, whole, and nothing beside it
-    resumed, found = train(model, task, PLAN, checkpoint=path)
-    whole, wanted = train(tiny(), task, PLAN)
-    assert found == wanted
+    resumed, repeated = train(model, task, PLAN, checkpoint=path)
+    whole, expected = train(tiny(), task, PLAN)
+    assert repeated == expected
     assert torch.equal(weights(resumed), weights(whole))
 
 

@@ -38,8 +38,8 @@ def test_a_model_of_numbers_learns_and_its_test_is_the_error():
     assert not record.accuracies
     assert math.isnan(record.accuracy)
     assert record.test_losses[200] < 0.05 < record.losses[0]
-    wanted = (model(test[0]) - test[1]).abs().mean().item()
-    assert record.test_losses[200] == pytest.approx(wanted, rel=1e-5)
+    expected = (model(test[0]) - test[1]).abs().mean().item()
+    assert record.test_losses[200] == pytest.approx(expected, rel=1e-5)
     assert torch.allclose(model.weight, torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 1.0]]), atol=0.05)
 
 
@@ -60,10 +60,10 @@ def test_every_question_of_a_test_has_the_same_weight():
     inputs = torch.tensor([[1, 2, 3], [4, 0, 0], [1, 1, 1]])
     targets = torch.tensor([[1, 3, 3], [4, -100, -100], [-100, -100, -100]])
     model, logits = Says(), nn.functional.one_hot(inputs, 5).float()
-    asked = [(b, t) for b in range(3) for t in range(3) if targets[b, t] >= 0]
-    wanted = -sum(logits[b, t].log_softmax(-1)[targets[b, t]].item() for b, t in asked) / len(asked)
+    questions = [(b, t) for b in range(3) for t in range(3) if targets[b, t] >= 0]
+    expected = -sum(logits[b, t].log_softmax(-1)[targets[b, t]].item() for b, t in questions) / len(questions)
     for batch in (1, 2, 256):
-        assert mean_loss(model, inputs, targets, batch=batch) == pytest.approx(wanted, rel=1e-6)
+        assert mean_loss(model, inputs, targets, batch=batch) == pytest.approx(expected, rel=1e-6)
     assert model.training
     assert math.isnan(mean_loss(model, inputs, torch.full_like(targets, -100)))
     x, y = draw(0, 7)
@@ -81,7 +81,7 @@ def test_tokens_have_a_loss_and_an_accuracy():
 
 def test_a_checkpoint_keeps_the_errors_of_the_test(tmp_path):
     path, test = tmp_path / "run.pt", draw(10**6, 8)
-    whole, wanted = train(Line(), draw, PLAN, test)
+    whole, expected = train(Line(), draw, PLAN, test)
 
     def stop(step):
         if step == 120:
@@ -91,7 +91,7 @@ def test_a_checkpoint_keeps_the_errors_of_the_test(tmp_path):
     _, record = train(Line(), stop, PLAN, test, path)
     assert list(record.test_losses) == [50, 100]
     resumed, record = train(Line(seed=1), draw, PLAN, test, path)
-    assert record == wanted
+    assert record == expected
     assert torch.equal(resumed.weight, whole.weight)
     plan = Plan(**{**vars(PLAN), "loss": "cross-entropy"})
     with pytest.raises(ValueError, match=r"train: .*run\.pt is of another plan"):
