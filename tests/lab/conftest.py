@@ -1,4 +1,4 @@
-"""What tests of the benchmarks share."""
+"""Fixtures of the tests of the benchmarks."""
 
 import pytest
 import torch

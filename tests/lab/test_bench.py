@@ -1,4 +1,4 @@
-"""What all benchmarks share: clocks, rounds, records, targets and tables; and what is recorded is what they make."""
+"""Parts that all benchmarks share: clocks, rounds, records, targets, tables; and records are what the code makes."""
 
 import importlib
 import json
@@ -33,7 +33,7 @@ MODULES = {name: importlib.import_module(f"smalearn.lab.bench.{name.replace('-',
 
 
 def here(monkeypatch):
-    """Everything in this process: no processes of their own, small products."""
+    """Run everything in this process, with small products."""
     for module in (importlib.import_module("smalearn.lab.bench.implementation"), ssd):
         monkeypatch.setattr(module, "processes", lambda names: _Here(names))
     for module in (importlib.import_module("smalearn.lab.bench.implementation"), multilevel):
@@ -179,8 +179,8 @@ def test_every_round_measures_everything_in_an_order_of_its_own():
 
 
 def test_what_is_slow_is_measured_in_few_rounds():
-    turns = dict.fromkeys(("quick", "slow"), float)
-    samples = timing.interleaved(turns, 7, {"slow": 3})
+    samplers = dict.fromkeys(("quick", "slow"), float)
+    samples = timing.interleaved(samplers, 7, {"slow": 3})
     assert {name: len(one) for name, one in samples.items()} == {"quick": 7, "slow": 3}
 
 

@@ -39,7 +39,7 @@ RIGHT = Implementation("right", right)
 
 @pytest.fixture(scope="module")
 def result():
-    """Everything once, at tiny sizes; what tuning finds is forgotten afterwards."""
+    """Result of all parts at tiny sizes; what tuning finds is forgotten afterwards."""
     before = dict(configs.TABLE)
     yield device.benchmark("cpu", rounds=2, tuning=True)
     configs.TABLE.clear()
@@ -50,8 +50,8 @@ def result():
 
 
 def test_all_that_can_run_here_are_right_and_timed(result):
-    text = json.dumps(result)
-    assert json.dumps(json.loads(text)) == text
+    stored = json.dumps(result)
+    assert json.dumps(json.loads(stored)) == stored
     assert result["command"] == "smalearn bench ssd --device cpu"
     assert result["targets"] == []
     assert (result["machine"]["clock"], result["device"]["runs in"]) == ("perf_counter", device_peers.where("cpu"))
@@ -176,7 +176,7 @@ def stub(monkeypatch, **modules):
 
 
 def test_peers_are_called_as_they_are_meant(monkeypatch):
-    """Each by a stand-in that computes its function; the error is that of float32."""
+    """Stand-ins compute the function of each peer; the error is that of float32."""
 
     def exactly(name, *arguments):
         peer = PEERS[name]
@@ -301,7 +301,7 @@ def test_what_runs_out_of_memory_later_has_no_times():
 
 
 def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
-    """At a length that only the second comparison has."""
+    """The answer is wrong at a length that only the second comparison has."""
     monkeypatch.setattr(device, "GATE", 20)
 
     def load():
@@ -337,7 +337,7 @@ def test_samples_of_a_device_are_taken_between_two_events(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: log.append("sleep"), raising=False)
-    assert device.sample("cuda", lambda given: log.append(given), lambda: log.append("prepare") or "run") == 0.007
+    assert device.sample("cuda", lambda prepared: log.append(prepared), lambda: log.append("prepare") or "run") == 0.007
     assert log == ["prepare", "wait", "sleep", "event", "run", "event", "wait"]
 
 
@@ -384,7 +384,7 @@ def test_memory_is_the_peak_above_what_is_held(monkeypatch):
 
 
 def every(*samples):
-    """The same samples of all ways."""
+    """Equal samples of all ways."""
     return {way: list(samples) for way in WAYS}
 
 

@@ -51,11 +51,11 @@ def missing():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("decay", [None, *DECAYS])
 def test_the_oracle_is_the_masked_product(decay, shared):
-    problem = replace(SHARED, length=100, decay=decay, backward=True, shared=shared)  # no multiple of its segments
+    problem = replace(SHARED, length=100, decay=decay, backward=True, shared=shared)  # not a multiple of its segments
     operands, dY = problem.inputs()
     X, log_a, B, C = doubles = [None if x is None else x.double().requires_grad_() for x in operands]
     log_a = X.new_zeros(1, 2, 100) if log_a is None else log_a
-    between = log_a[..., :, None].expand(1, 2, 100, 100).tril(-1).cumsum(-2)  # sums of what lies between, from below
+    between = log_a[..., :, None].expand(1, 2, 100, 100).tril(-1).cumsum(-2)  # sums over s < k <= t
     Y = (between.exp().tril() * (C @ B.mT)) @ X
     leaves = [x for x in doubles if x is not None]
     answers = problem.oracle()
@@ -239,8 +239,8 @@ def test_sets_of_inputs_are_used_in_turn():
 def test_growth_reports_both_clocks(monkeypatch):
     powers = {"fast.ssd": 2.0, "clone": 1.0}
 
-    def fake(turns, rounds):
-        return {(name, T): [float(T) ** powers[name]] * rounds for name, T in turns if turns[name, T]() >= 0}
+    def fake(samplers, rounds):
+        return {(name, T): [float(T) ** powers[name]] * rounds for name, T in samplers if samplers[name, T]() >= 0}
 
     monkeypatch.setattr(implementation, "interleaved", fake)
     part = growth(SSD[0], [replace(SHARED, length=length) for length in (64, 128, 256)], rounds=3)

@@ -34,16 +34,18 @@ def test_a_wrong_product_is_not_timed(factor, monkeypatch):
 
 def test_speedups_are_ratios_of_medians(monkeypatch):
     spent = {"structured": 2.0, "dense": 10.0, "cumsum": 1.0}
-    monkeypatch.setattr(masks, "interleaved", lambda turns, rounds: {name: [99, spent[name], 0.1] for name in turns})
+    monkeypatch.setattr(
+        masks, "interleaved", lambda samplers, rounds: {name: [99, spent[name], 0.1] for name in samplers}
+    )
     assert masks.compare(CausalMask, 64, 3, 3)["speedups"] == {"dense": 5.0, "cumsum": 0.5}
 
 
 def test_the_exponent_is_the_median_of_three_sweeps(monkeypatch):
     powers = iter([1.0, 3.0, 2.0])
 
-    def fake(turns, rounds):
+    def fake(samplers, rounds):
         power = next(powers)
-        return {(name, T): [float(T) ** (power if name == "structured" else 1.0)] for name, T in turns}
+        return {(name, T): [float(T) ** (power if name == "structured" else 1.0)] for name, T in samplers}
 
     monkeypatch.setattr(masks, "interleaved", fake)
     part = masks.growth(lambda T: DecayMask(T, 0.5), [64, 128, 256], 3, 9)

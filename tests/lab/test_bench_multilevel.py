@@ -20,8 +20,8 @@ def test_the_oracle_is_attention_with_its_gradients(monkeypatch):
     leaves = [x.clone().requires_grad_() for x in (Q, K, V)]
     Y = multilevel_attention(*leaves, (4, 2), (60, 6))
     expected = [Y, *torch.autograd.grad(Y, leaves, dY)]
-    for ours, theirs in zip(multilevel.oracle(Q, K, V, dY, (4, 2), (60, 6)), expected, strict=True):
-        assert_close(ours, theirs, 1e-11)
+    for answer, reference in zip(multilevel.oracle(Q, K, V, dY, (4, 2), (60, 6)), expected, strict=True):
+        assert_close(answer, reference, 1e-11)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,8 +32,8 @@ def test_implementations_compute_what_their_name_says(name, length):
     assert ranks == {STANDARD: (64,), PAPER: (32, 8, 6, 4, 4, 4, 4, 2)}.get(name, (8,) * 8)
     expected = multilevel.oracle(*operands, dY, ranks, block_lens)
     part = multilevel._run(multilevel.form(name, length), operands, dY)()
-    for ours, theirs in zip(part, expected, strict=True):
-        assert_close(ours, theirs, 1e-11)
+    for answer, reference in zip(part, expected, strict=True):
+        assert_close(answer, reference, 1e-11)
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -39,8 +39,8 @@ def test_the_faster_forms_are_the_mixers_of_the_library(fused, plain):
     (x,) = random_tensors([(2, 13, 8)])
     assert_close(fused(x), plain(x))
     grads, expected = (torch.autograd.grad(one(x).square().sum(), list(one.parameters())) for one in (fused, plain))
-    for ours, theirs in zip(grads, expected, strict=True):
-        assert_close(ours, theirs)
+    for grad, reference in zip(grads, expected, strict=True):
+        assert_close(grad, reference)
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
@@ -94,9 +94,9 @@ def test_slopes_and_quartiles():
 
 
 def test_the_slope_of_each_round_follows_from_its_samples(monkeypatch):
-    def timed(turns, rounds):
+    def timed(samplers, rounds):
         power = {"SSD": 0, "selective scan": 1, "selective loop": 2}
-        return {(name, state): [k * state ** power[name] for k in (1, 2)] for name, state in turns}
+        return {(name, state): [k * state ** power[name] for k in (1, 2)] for name, state in samplers}
 
     monkeypatch.setattr(training, "interleaved", timed)
     part = training.growth(TINY, (2, 4, 8), 2)

@@ -90,8 +90,8 @@ def test_a_step_of_training_has_gradients_for_input_and_factors():
     y = (x @ weight.dense().mT).detach()
     assert_close(grads[0], y @ weight.dense())
     expected = torch.autograd.grad((x @ weight.dense().mT * y).sum(), [weight.L, weight.R])
-    for ours, theirs in zip(grads[1:], expected, strict=True):
-        assert_close(ours, theirs)
+    for grad, reference in zip(grads[1:], expected, strict=True):
+        assert_close(grad, reference)
 
 
 def test_targets_compare_with_what_was_measured():
@@ -159,7 +159,7 @@ def copies(run: Weight, x):
 
 
 def test_ours_copies_only_what_comes_out():
-    """At rank 2 the numbers between the factors, two for each feature, are read where they lie."""
+    """The numbers between the factors, at rank 2 two for each feature, are read where they lie."""
     weight = BlockTensorTrain.random((16, 16, 16, 16), 2, 0)
     (x,) = random_tensors([(512, 256)], dtype=torch.float32)
     factors = weight.R.numel()

