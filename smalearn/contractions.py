@@ -55,7 +55,7 @@ def contract(spec: str, *tensors: torch.Tensor) -> torch.Tensor:
 
 
 class _Table:
-    """Shows rows of cells as text, and as HTML that takes its colours from the page."""
+    """Rows of cells, shown as text, and as HTML that takes its colours from the page."""
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
         """The header, then one row each: two cells of words, three of numbers."""
@@ -269,9 +269,7 @@ class _Planner(NamedTuple):
         if len(operands) == 1:
             (only,) = operands
             return [_Tree(self.names[only], self.terms[only], operands, 0, ())]
-        return [
-            self.join(a, b) for ours, others in _splits(operands) for a in self.trees(ours) for b in self.trees(others)
-        ]
+        return [self.join(a, b) for part, rest in _splits(operands) for a in self.trees(part) for b in self.trees(rest)]
 
     def join(self, a: _Tree, b: _Tree) -> _Tree:
         """The tree that contracts the results of two trees."""
@@ -289,16 +287,17 @@ class _Planner(NamedTuple):
     def kept(self, a: _Tree, b: _Tree, operands: tuple[int, ...]) -> str:
         """The axes that the output or an operand outside still needs, those of most terms first."""
         needed = {*self.output, *(axis for i, term in enumerate(self.terms) if i not in operands for axis in term)}
-        text = self.output + "".join(self.terms)
-        return "".join(sorted({*a.axes, *b.axes} & needed, key=lambda axis: (-text.count(axis), text.index(axis))))
+        letters = self.output + "".join(self.terms)
+        axes = {*a.axes, *b.axes} & needed
+        return "".join(sorted(axes, key=lambda axis: (-letters.count(axis), letters.index(axis))))
 
     def cost(self, a: _Tree, b: _Tree, axes: str) -> tuple[int, int]:
         """The macs and flops of one step."""
-        along = {*a.axes} & {*b.axes}
+        shared = {*a.axes} & {*b.axes}
         fast = [
             max(self.elements(partner.axes), self.elements(axes))
             for matrix, partner in ((a, b), (b, a))
-            if matrix.name in self.structured and len(along) == 1 and along == {*matrix.axes} - {*axes}
+            if matrix.name in self.structured and len(shared) == 1 and shared == {*matrix.axes} - {*axes}
         ]
         if fast:
             return min(fast), min(fast)

@@ -116,7 +116,7 @@ def sma_orders(target: int, source: int, features: int, head_dim: int, scan: boo
 
 
 def check_sma(function: str, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> None:
-    """Shapes (T, N), (S, N), (S, P), (T, S) with one dtype and device; a boolean tensor may be a mask."""
+    """Check shapes (T, N), (S, N), (S, P), (T, S), dtypes and devices; a boolean tensor may be a mask."""
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp"), "L": (L, "ts")})
     weights = {"L": L} if isinstance(L, torch.Tensor) and L.dtype != torch.bool else {}
     check_dtypes(function, {"Q": Q, "K": K, "V": V} | weights)

@@ -70,7 +70,7 @@ def decayed_scores(Q: torch.Tensor, K: torch.Tensor, log_a: torch.Tensor) -> tor
 
 
 def _join_neighbours(Q, K, log_a):
-    """`decayed_scores` for decays that differ between features, where Q K^T and the decay cannot be told apart."""
+    """`decayed_scores` for decays that differ between features, where Q K^T and the decay cannot be separated."""
 
     def across(earlier, later):
         (_, keys, before), (queries, _, after) = earlier, later

@@ -82,7 +82,7 @@ def slot_weights(
 
 
 def _check(function, Q, K, log_a, states, V=None):
-    """Shapes with one axis of slots, dtypes, and the sign of log_a."""
+    """Check shapes with one axis of slots, dtypes, and the sign of log_a."""
     values = {} if V is None else {"V": (V, "tp")}
     states = {name: pair for name, pair in states.items() if pair[0] is not None}
     check_dtypes(function, {"Q": Q, "K": K} | {name: x for name, (x, _) in values.items()})

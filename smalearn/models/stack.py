@@ -133,7 +133,7 @@ class SequenceModel(nn.Module):
         return x if self.positions is None else x + self.positions(positions)
 
     def _check(self, function, tokens, past):
-        """An axis of time, and not more tokens than positions."""
+        """Check that there is an axis of time, and not more tokens than positions."""
         if not tokens.ndim:
             raise ShapeError(f"SequenceModel.{function}: tokens need a trailing axis (T), got shape ()")
         length = past + tokens.shape[-1]

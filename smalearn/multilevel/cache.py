@@ -42,7 +42,7 @@ class Rows:
         return self.storage[..., : self.length, :]
 
     def append(self, new: torch.Tensor, recorded: bool) -> "Rows":
-        """These rows and (..., S, N) new ones, which autograd may record, or a product with them."""
+        """These rows and (..., S, N) new ones; `recorded`: whether autograd records them, or a product with them."""
         length, room = self.length + new.shape[-2], self.storage.shape[-2]
         free = self.used == [self.length] and not recorded and length <= room
         if length > room:
@@ -55,13 +55,13 @@ class Rows:
         return after
 
     def _copy(self, room):
-        """A tensor with room for so many rows, the first of which are these."""
+        """Copy the rows to the beginning of a tensor with room for `room` of them."""
         storage = self.storage.new_empty(*self.storage.shape[:-2], room, self.storage.shape[-1])
         storage[..., : self.length, :] = self.seen
         return storage
 
     def renew(self) -> "Rows":
-        """No rows, in a tensor of its own."""
+        """Empty rows, in a tensor of their own."""
         return Rows(torch.empty_like(self.storage))
 
 
@@ -102,7 +102,7 @@ class Cache:
         return [Rows(like.new_empty(*self.leading, *room)) for room in rooms]
 
     def _check(self, function, operands):
-        """New tokens have the axes and the dtype of the cache."""
+        """Check that new tokens have the axes and the dtype of the cache."""
         function = f"{type(self).__name__}.{function}"
         check_dtypes(function, {"cache": self._values.storage} | {name: x for name, (x, _) in operands.items()})
         check_shapes(function, operands)
@@ -207,7 +207,7 @@ class KeyCache(Cache):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2), cache
 
     def _append(self, function, K, V, recorded):
-        """Append what is checked."""
+        """Append keys and values that are checked."""
         after = copy.copy(self)
         after.length = self.length + K.shape[-2]
         if after.length > self.context:
@@ -307,5 +307,5 @@ class WindowCache(Cache):
 
 
 def _recorded(*tensors):
-    """Whether autograd records what is done with these."""
+    """Whether autograd records operations on these tensors."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

@@ -106,7 +106,7 @@ def check_levels(
 
 
 def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> list[torch.Tensor]:
-    """For each level the (T, T) matrix of who shares a block with whom.
+    """One (T, T) matrix for each level: which tokens share a block.
 
     Args:
         function: name of the public function, which opens every message.

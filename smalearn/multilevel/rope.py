@@ -80,7 +80,7 @@ def check_pairs(function: str, ranks: Sequence[int]) -> str:
 
 
 def _check(function, x, positions, base):
-    """Shapes and dtype of x, one position for each token, a positive base."""
+    """Check shape and dtype of x, one position for each token, and a positive base."""
     check_dtypes(function, {"x": x})
     operands = {"x": (x, "tn")}
     if positions is not None:

@@ -81,7 +81,7 @@ def batched_scores(Q: torch.Tensor, K: torch.Tensor, ranks: Sequence[int], block
 
 
 def _check_pair(function, Q, K):
-    """Queries and keys of one length."""
+    """Check that queries and keys have one length."""
     check_dtypes(function, {"Q": Q, "K": K})
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "tn")})
 

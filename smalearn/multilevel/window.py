@@ -97,7 +97,7 @@ def receptive_field(windows: Iterable[int | None], length: int) -> int:
 
 
 def _seen(first, block, before, after, keys):
-    """Which keys each query sees, (blocks, block, keys of a block), from the position of the first query of each."""
+    """Mask (blocks, block, keys of a block) of keys that each query sees; `first` is the first query of each block."""
     query = torch.arange(block, device=first.device)[:, None]
     key = torch.arange(before + block + after, device=first.device) - before
     in_window = (key >= query - before) & (key <= query + after)

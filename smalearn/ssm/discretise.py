@@ -15,7 +15,7 @@ def discretise_zero_order_hold(dt: torch.Tensor, A: torch.Tensor, B: torch.Tenso
     """The exact step of h' = A h + B x for an input that is constant while the step lasts.
 
     A_bar = exp(dt A), B_bar = ∫ exp(s A) ds B over 0 ≤ s ≤ dt, which is A^-1 (exp(dt A) - I) B where A is invertible
-    and dt·B where A = 0. The structure of A is told by its number of axes; a constant A is passed as `A.expand(T, N)`.
+    and dt·B where A = 0. The structure of A follows from its number of axes. Pass a constant A as `A.expand(T, N)`.
 
     Args:
         dt: (..., T) lengths of the steps, in the unit of time in which A is a rate.
@@ -67,7 +67,7 @@ def discretise_mamba(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tupl
 
 
 def _check(function, dt, A, B):
-    """Steps (..., T), A with its structure and B (..., T, N), of one dtype and device."""
+    """Check steps (..., T), A with its structure and B (..., T, N), of one dtype and device."""
     check_dtypes(function, {"B": B, "A": A, "dt": dt})
     check_generators(function, A, B)
     check_shapes(function, {"B": (B, "tn"), "dt": (dt, "t")})

@@ -111,8 +111,8 @@ def product_generators(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
     if A.device.type == "cpu":
         singular = torch.linalg.inv_ex(A).info != 0 if general else A == 0
         if singular.any():
-            at = singular.nonzero()[0][time if not general else -1].item() + 1
-            raise ValueError(f"product_generators: A must be invertible, but A_{at} is singular")
+            step = singular.nonzero()[0][time if not general else -1].item() + 1
+            raise ValueError(f"product_generators: A must be invertible, but A_{step} is singular")
     if not general:
         first = torch.ones_like(M.A.narrow(time, 0, min(1, M.length)))
         U = torch.cat([first, A], time).cumprod(time)

@@ -18,8 +18,8 @@ def ssm_recurrent(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A selective state space model as a recurrence, one state vector for each channel of X.
 
-    h_t = A_t h_(t-1) + B_t x_t, y_t = C_t^T h_t. The structure of A is told by its number of axes: one less than B is a
-    scalar a_t·I (Mamba-2), as many a diagonal matrix (S4D, S5, Mamba), one more any matrix.
+    h_t = A_t h_(t-1) + B_t x_t, y_t = C_t^T h_t. The structure of A follows from its number of axes: one less than B is
+    a scalar a_t·I (Mamba-2), as many a diagonal matrix (S4D, S5, Mamba), one more any matrix.
 
     Args:
         X: (..., T, P) input, P channels that run through the same model.
@@ -84,6 +84,6 @@ def ssm_matrix(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Semiseparab
 
 
 def check_ssm(function, X, A, B, C, state):
-    """Shapes (T, P), (T, ...), (T, N), (T, N), (P, N) with one dtype and device; A and the state may be float32."""
+    """Check shapes (T, P), (T, ...), (T, N), (T, N), (P, N), dtypes and devices; A and the state may be float32."""
     others = {"C": (C, "tn"), "X": (X, "tp"), "initial_state": (state, "pn")}
     check_generators(function, A, B, **{name: pair for name, pair in others.items() if pair[0] is not None})

@@ -15,7 +15,7 @@ __all__ = ["Semiseparable"]
 class Semiseparable:
     """M[t, s] = C_t^T A_t ... A_(s+1) B_s for s ≤ t, and 0 above the diagonal.
 
-    The structure of A is told by its number of axes: one axis less than B is a scalar a_t·I, as many is a diagonal
+    The structure of A follows from its number of axes: one axis less than B is a scalar a_t·I, as many is a diagonal
     matrix, one more is any matrix, singular ones included. So A has as many leading axes as B, of size 1 where it is
     shared. A_0 occurs in no entry. A constant A is passed as `A.expand(T, N, N)`, which copies nothing; tril(U V^T) is
     `Semiseparable(torch.ones(T), V, U)`, its product a running sum.

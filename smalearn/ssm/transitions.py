@@ -43,7 +43,7 @@ def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callabl
     """A with time as its third last axis, and what its structure makes of two products.
 
     Args:
-        A: (..., T), (..., T, N) or (..., T, N, N), told by the number of axes of B.
+        A: (..., T), (..., T, N) or (..., T, N, N), which the number of axes of B decides.
         B: (..., T, N).
 
     Returns:

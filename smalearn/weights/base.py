@@ -159,7 +159,7 @@ def check_factors(function: str, factors: Mapping[str, tuple[torch.Tensor, str]]
         The size of each axis letter.
 
     Raises:
-        ShapeError: a factor has not that many axes, or two disagree about a size.
+        ShapeError: a factor does not have that many axes, or two disagree about a size.
         TypeError: a factor is not a tensor.
         ValueError: a factor has no floating dtype, or another dtype or device than the first.
     """
@@ -185,7 +185,7 @@ def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
     """The matrix that a weight is fitted to, checked, without gradients.
 
     Raises:
-        ShapeError: M has not two axes.
+        ShapeError: M does not have two axes.
         TypeError: M is not a tensor.
         ValueError: M has no floating dtype.
     """

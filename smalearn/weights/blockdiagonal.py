@@ -17,7 +17,7 @@ class BlockDiagonal(Weight):
         W: (p, m/p, n/p), the blocks.
 
     Raises:
-        ShapeError: W has not three axes.
+        ShapeError: W does not have three axes.
         ValueError: W has no floating dtype.
     """
 
@@ -61,7 +61,7 @@ class BlockDiagonal(Weight):
             The weight; ‖M − dense‖² is the sum of the squares outside the blocks.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, or blocks does not divide m and n.
         """
         return cls(_diagonal_blocks("BlockDiagonal.from_dense", M, blocks).clone())
@@ -94,7 +94,7 @@ class BlockLowRank(Weight):
         R: (p, n/p, r), dtype and device of L.
 
     Raises:
-        ShapeError: a factor has not three axes, or p or r differs.
+        ShapeError: a factor does not have three axes, or p or r differs.
         ValueError: a factor has no floating dtype, or another dtype or device.
     """
 
@@ -132,7 +132,7 @@ class BlockLowRank(Weight):
             blocks after the r-th.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, blocks does not divide m and n, or rank is not an integer ≥ 1.
         """
         function = "BlockLowRank.from_dense"

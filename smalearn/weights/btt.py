@@ -28,7 +28,7 @@ class BlockTensorTrain(Weight):
         R: (c, d, b, s), dtype and device of L. Block c of the second direct sum is its (d, b·s) matrix, transposed.
 
     Raises:
-        ShapeError: a factor has not four axes, or b, c or s differs.
+        ShapeError: a factor does not have four axes, or b, c or s differs.
         ValueError: a factor has no floating dtype, or another dtype or device.
     """
 
@@ -78,7 +78,7 @@ class BlockTensorTrain(Weight):
             The weight; ‖M − dense‖² is the sum of the squares of all singular values of the slices after the s-th.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         function = f"{cls.__name__}.from_dense"

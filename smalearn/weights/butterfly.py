@@ -20,7 +20,7 @@ class Butterfly(Weight):
             are h, those below are w, and bit i is 0 and 1.
 
     Raises:
-        ShapeError: B has not four axes, or they do not have these sizes.
+        ShapeError: B does not have four axes, or they do not have these sizes.
         ValueError: B has no floating dtype.
     """
 
@@ -66,7 +66,7 @@ class Butterfly(Weight):
             The weight.
 
         Raises:
-            ShapeError: M has not two axes, or is not square.
+            ShapeError: M does not have two axes, or is not square.
             ValueError: M has no floating dtype, or n is not a power of two.
         """
         M = matrix("Butterfly.from_dense", M)

@@ -19,7 +19,7 @@ class Kronecker(Weight):
         B: (b, d), dtype and device of A.
 
     Raises:
-        ShapeError: a factor has not two axes.
+        ShapeError: a factor does not have two axes.
         ValueError: a factor has no floating dtype, or another dtype or device.
     """
 
@@ -62,7 +62,7 @@ class Kronecker(Weight):
             The weight; ‖M − dense‖² is the sum of the squares of all but the first singular value of M as (a c, b d).
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         M = matrix("Kronecker.from_dense", M)

@@ -18,7 +18,7 @@ class LowRank(Weight):
         R: (n, r), dtype and device of L.
 
     Raises:
-        ShapeError: a factor has not two axes, or r differs.
+        ShapeError: a factor does not have two axes, or r differs.
         ValueError: a factor has no floating dtype, or another dtype or device.
 
     Example:
@@ -67,7 +67,7 @@ class LowRank(Weight):
             The weight; ‖M − dense‖² is the sum of the squares of all singular values after the r-th.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, or rank is not an integer ≥ 1.
         """
         return cls(*truncated(matrix("LowRank.from_dense", M), check_count("LowRank.from_dense", "rank", rank)))

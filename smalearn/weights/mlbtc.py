@@ -52,7 +52,7 @@ class MultiLevelBlockTensorContraction(Weight):
         levels: for every level its blocks and permutations.
 
     Raises:
-        ShapeError: a factor has not two axes, m or n differs between levels, or sizes do not sum to m and n.
+        ShapeError: a factor does not have two axes, m or n differs between levels, or sizes do not sum to m and n.
         ValueError: a factor has no floating dtype, or another dtype or device; the three lists differ in length or are
             empty; r'_l·p'_l is not r_l·p_l; or an order is not a permutation of that many numbers.
     """
@@ -115,7 +115,7 @@ class MultiLevelBlockTensorContraction(Weight):
             The weight.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         return cls.from_btt(BlockTensorTrain.from_dense(M, sizes, rank))
@@ -193,7 +193,7 @@ class MultiLevelBlockTensorContraction(Weight):
 
 
 def _check_factors(L, R, levels):
-    """All that the factors and levels must satisfy."""
+    """Check that factors and levels fit together."""
     if not len(L) == len(R) == len(levels) or not levels:
         counts = f"{len(L)}, {len(R)} and {len(levels)}"
         raise ValueError(f"{NAME}: L, R and levels need one entry for every level, got {counts}")

@@ -29,7 +29,7 @@ class MultiLevelLowRank(Weight):
             (n_l1, n_l2, …), which sum to m and n.
 
     Raises:
-        ShapeError: a factor has not two axes, their r differs, or it is not the sum of the ranks.
+        ShapeError: a factor does not have two axes, their r differs, or it is not the sum of the ranks.
         ValueError: a factor has no floating dtype, or another dtype or device; a level lacks a rank or blocks; p_l does
             not divide m and n; or sizes do not sum to m and n.
     """
@@ -93,7 +93,7 @@ class MultiLevelLowRank(Weight):
             The weight.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, sweeps is not an integer ≥ 1, or ranks and blocks do not fit M.
         """
         function = "MultiLevelLowRank.from_dense"

@@ -19,7 +19,7 @@ class Monarch(BlockTensorTrain):
         R: (c, d, b, 1), dtype and device of L; their w1 is (c, b, d).
 
     Raises:
-        ShapeError: a factor has not four axes, b, c or s differs, or s is not 1.
+        ShapeError: a factor does not have four axes, b, c or s differs, or s is not 1.
         ValueError: a factor has no floating dtype, or another dtype or device.
     """
 
@@ -59,7 +59,7 @@ class Monarch(BlockTensorTrain):
             The weight; ‖M − dense‖² is the sum of the squares of all but the first singular value of every slice.
 
         Raises:
-            ShapeError: M has not two axes.
+            ShapeError: M does not have two axes.
             ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         return super().from_dense(M, sizes, 1)
