@@ -1,4 +1,4 @@
-"""What holds for all tests: under CI a test may be skipped for few reasons, so that nothing goes unnoticed."""
+"""Rules for all tests: under CI a test may be skipped for few reasons, so that nothing goes unnoticed."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ def fail_unlisted_skip(report):
 
 @pytest.fixture(autouse=True)
 def _own_settings_of_matplotlib():
-    """A test begins with matplotlib's own look, whatever a test or a fixture of a module before it has changed."""
+    """Begin each test with matplotlib's own look, whatever a test or a fixture of a module before it has changed."""
     if "matplotlib" in sys.modules:
         sys.modules["matplotlib"].rcdefaults()
 

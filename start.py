@@ -47,11 +47,11 @@ REMEDIES = {
 
 
 class SetupError(Exception):
-    """What went wrong, in the words of pip or of the module venv."""
+    """Error of pip or of the module venv, in its own words."""
 
 
 def explain(complaints):
-    """The line that says what to do, or else the last of the complaints."""
+    """Find the line that says what to do, or else return the last of the complaints."""
     for pattern, remedy in REMEDIES.items():
         if re.search(pattern, complaints):
             return remedy
@@ -62,7 +62,7 @@ def explain(complaints):
 
 
 def python_in_venv():
-    """Version of the Python in .venv, or nothing where it is missing, does not run, lacks pip or is too old."""
+    """Find the version of the Python in .venv; nothing where it is missing, does not run, lacks pip or is too old."""
     code = f"import sys, pip; print(sys.version_info[:2] if sys.version_info >= {OLDEST} else '')"
     try:
         return subprocess.check_output([str(PYTHON), "-c", code], stderr=subprocess.DEVNULL).strip()
@@ -89,7 +89,7 @@ def pip(*arguments):
 
 
 def cpu_index_helps():
-    """Whether PyTorch's index of CPU builds answers and is of use: the usual build for Linux brings CUDA."""
+    """Say whether PyTorch's index of CPU builds answers and is of use: the usual build for Linux brings CUDA."""
     if sys.platform != "linux" or shutil.which("nvidia-smi") or Path("/proc/driver/nvidia").exists():
         return False
     try:
@@ -111,7 +111,7 @@ def pip_torch(requirement):
 
 
 def install_torch():
-    """Install torch, before everything that depends on it; returns the constraints that the rest must keep."""
+    """Install torch, before everything that depends on it; return the constraints that the rest must keep."""
     pinned = re.search(r"^torch==\S+", PINS.read_text(encoding="utf-8"), re.MULTILINE)
     try:
         pip_torch(pinned.group())
@@ -141,16 +141,16 @@ def install(extras):
 
 
 def as_root():
-    """What makes a command run as root without a question, or nothing where that cannot be done."""
+    """Return what makes a command run as root without a question, or nothing where that cannot be done."""
     if os.geteuid() == 0:
         return ["env"]
     sudo = ["sudo", "--non-interactive"]
-    may = shutil.which("sudo") and not subprocess.run([*sudo, "true"], stderr=subprocess.DEVNULL).returncode
-    return [*sudo, "env"] if may else None
+    allowed = shutil.which("sudo") and not subprocess.run([*sudo, "true"], stderr=subprocess.DEVNULL).returncode
+    return [*sudo, "env"] if allowed else None
 
 
 def install_chromium():
-    """Install Chromium for the tests in a browser, through apt-get; what keeps it away, or nothing."""
+    """Install Chromium for the tests in a browser, through apt-get; return what keeps it away, or nothing."""
     if not shutil.which("apt-get"):
         return "there is no apt-get to bring it"
     prefix = as_root()
@@ -175,7 +175,7 @@ def run(*arguments):
 
 
 def test(arguments):
-    """Run pytest: on what the arguments select, or else on all folders, in a few minutes or with --full; its status."""
+    """Run pytest on what the arguments select, or else on all folders, in minutes or with --full; return its status."""
     coverage = []
     if "--full" in arguments:
         coverage = ["--cov"]
@@ -188,7 +188,7 @@ def test(arguments):
 
 
 def start(arguments):
-    """Install what the command needs and run it; the exit status."""
+    """Install what the command needs and run it; return the exit status."""
     command = arguments[0] if arguments[:1] in (["test"], ["install"]) else "lab"
     install({"lab"} if command == "lab" else {"lab", "dev", "bench", "site"})
     if command == "install":
@@ -199,7 +199,7 @@ def start(arguments):
 
 
 def main(arguments):
-    """Exit status of a command, or one line that says what is wrong."""
+    """Run a command; return its exit status, or one line that says what is wrong."""
     if sys.version_info < OLDEST:
         version = "{}.{}".format(*sys.version_info)
         return "Python 3.11 or newer is needed, this is " + version + ": see https://www.python.org/downloads"

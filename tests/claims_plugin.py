@@ -1,4 +1,4 @@
-"""`pytest --break-claims`: would the test of a claim notice if the claimed function were wrong?
+"""Options of pytest for claims: `--break-claims` asks whether a claim's test would notice that its function is wrong.
 
 A test marked `@pytest.mark.claim(id, function)` says that it pins a claim on a function, named by the module or class
 that defines it: "smalearn.sma.sma_quadratic", "smalearn.contractions.Order.run". With the option only marked tests are
@@ -38,13 +38,13 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Listen to what is compared, if errors are to be kept."""
+    """Record comparisons, if errors are to be kept."""
     if file := config.getoption("record_claims"):
         config.pluginmanager.register(Recorder(Path(file)))
 
 
 class Recorder:
-    """Claim -> the largest error that its tests met, written when all have passed."""
+    """Recorder of the largest error that each claim's tests met, written when all have passed."""
 
     def __init__(self, file):
         self.file, self.residuals, self.met = file, {}, []
@@ -55,15 +55,15 @@ class Recorder:
         self.met, compare = [], testing.assert_close
 
         @functools.wraps(compare)
-        def heard(actual, expected, tolerance=None):
+        def recorded(actual, expected, tolerance=None):
             self.met.append(testing.relative_rms(actual, expected))
             return compare(actual, expected, tolerance)
 
-        _swap(testing, "assert_close", compare, heard)
+        _swap(testing, "assert_close", compare, recorded)
         try:
             return (yield)
         finally:
-            _swap(testing, "assert_close", heard, compare)
+            _swap(testing, "assert_close", recorded, compare)
             for marker in item.iter_markers("claim") if self.met else ():
                 self.residuals[marker.args[0]] = max(*self.met, self.residuals.get(marker.args[0], 0.0))
 
@@ -73,12 +73,12 @@ class Recorder:
 
         if not session.testsfailed:
             residuals = {claim: float(f"{error:.1e}") for claim, error in sorted(self.residuals.items())}
-            found = {
+            result = {
                 "command": "pytest tests/claims --record-claims FILE",
                 "machine": machine(),
                 "residuals": residuals,
             }
-            self.file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            self.file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.hookimpl(trylast=True)
@@ -110,8 +110,8 @@ class BrokenClaim(pytest.Item):
             reports = [(variant, report) for variant in self.variants for report in runtestprotocol(variant, log=False)]
         for variant, report in reports:
             if report.failed:
-                where = report.longreprtext.strip().rpartition("\n")[-1]
-                return self.add_report_section("call", "claim", f"{variant.name} failed: {where}")
+                reason = report.longreprtext.strip().rpartition("\n")[-1]
+                return self.add_report_section("call", "claim", f"{variant.name} failed: {reason}")
         reasons = [report.longrepr[2] for _, report in reports if report.skipped and isinstance(report.longrepr, tuple)]
         if len(reasons) == len(self.variants):
             pytest.skip(reasons[0].removeprefix("Skipped: "))
@@ -134,7 +134,7 @@ def pytest_runtest_protocol(item):
 
 
 def resolve(path: str) -> tuple[object, str, Callable]:
-    """The module or class that defines a function, the function's name there, and the function."""
+    """Find the module or class that defines a function, the function's name there, and the function."""
     home, _, name = path.rpartition(".")
     owner = pkgutil.resolve_name(home)
     function = vars(owner).get(name)
@@ -147,7 +147,7 @@ def resolve(path: str) -> tuple[object, str, Callable]:
 
 @contextmanager
 def broken(path: str) -> Iterator[None]:
-    """While this lasts, the function returns wrong numbers, whoever calls it."""
+    """Make the function return wrong numbers while this lasts, whoever calls it."""
     owner, name, function = resolve(path)
 
     @functools.wraps(function)
@@ -174,10 +174,10 @@ def _swap(owner: object, name: str, old: Callable, new: Callable) -> None:
 
 
 def perturbed(value: object) -> object:
-    """A function's result with all its numbers slightly wrong; shapes, types and gradients stay.
+    """Make all numbers of a function's result slightly wrong; shapes, types and gradients stay.
 
     Tensors are changed by a pattern, entry by entry, so that the fault does not cancel in ratios and sums, and zeros
-    move too. Integers change by one at least, truth values turn round, and a text that is itself the result grows.
+    move too. Integers change by one at least, truth values are negated, and a text that is itself the result grows.
     """
     if isinstance(value, torch.Tensor):
         return _perturbed_tensor(value)
@@ -203,12 +203,12 @@ def perturbed(value: object) -> object:
 
 
 def _parts(values: Iterable) -> list:
-    """The parts of a result, perturbed; a text among them is a label, and stays."""
+    """Perturb the parts of a result; a text among them is a label, and stays."""
     return [value if isinstance(value, str) else perturbed(value) for value in values]
 
 
 def _perturbed_tensor(value: torch.Tensor) -> torch.Tensor:
-    """x·(1 + ε cos i) + ε·rms·sin i for entry number i, with rms = 1 where all entries are zero."""
+    """Return x·(1 + ε cos i) + ε·rms·sin i for entry number i, with rms = 1 where all entries are zero."""
     if value.dtype == torch.bool:
         return ~value
     if not (value.is_floating_point() or value.is_complex()):

@@ -1,4 +1,4 @@
-"""Which tests run: a few minutes' worth, or with `--full` everything.
+"""Selection of tests: a few minutes' worth, or with `--full` everything.
 
 By default a parametrised test runs the fewest cases that together have every value of every parameter, hypothesis tries
 few examples, and what is marked `full` waits for `--full`. What needs a GPU is collected only where there is one. The
@@ -45,32 +45,32 @@ def pytest_collection_modifyitems(config, items):
         left_out += _more_than_covers([item for item in items if item not in set(left_out)])
         for item in items:
             _compare_no_training(item)
-    gone = set(left_out)
-    if gone:
-        config.hook.pytest_deselected(items=[item for item in items if item in gone])
-        items[:] = [item for item in items if item not in gone]
+    deselected = set(left_out)
+    if deselected:
+        config.hook.pytest_deselected(items=[item for item in items if item in deselected])
+        items[:] = [item for item in items if item not in deselected]
 
 
 def _more_than_covers(items):
-    """The cases whose every value of a parameter stands in an earlier case of the same test."""
-    seen, more = {}, []
+    """List the cases whose every value of a parameter stands in an earlier case of the same test."""
+    seen, redundant = {}, []
     for item in items:
         if callspec := getattr(item, "callspec", None):
-            known = seen.setdefault((item.path, item.cls, item.originalname), set())
+            covered = seen.setdefault((item.path, item.cls, item.originalname), set())
             values = {(name, _key(value)) for name, value in callspec.params.items()}
-            if values <= known:
-                more.append(item)
-            known |= values
-    return more
+            if values <= covered:
+                redundant.append(item)
+            covered |= values
+    return redundant
 
 
 def _key(value):
-    """What equal values of a parameter share; others are the same object in all cases."""
+    """Return a key that equal values of a parameter share; others are the same object in all cases."""
     return (type(value), value) if isinstance(value, int | float | str | type(None)) else repr(value)
 
 
 def _compare_no_training(item):
-    """A cell tagged `trains` has other outputs after three steps."""
+    """Do not compare a cell tagged `trains`: it has other outputs after three steps."""
     if "trains" in getattr(item, "cell", {}).get("metadata", {}).get("tags", []):
         item.options["check"] = False
 
@@ -90,6 +90,6 @@ def pytest_xdist_make_scheduler(config, log):
 
 @functools.cache
 def _stays_together(path: Path) -> bool:
-    """Whether it is a chapter, or a fixture of the file or of its folder is made once for the whole file."""
+    """Say whether it is a chapter, or a fixture of the file or of its folder is made once for the whole file."""
     sources = [file for file in (path, path.with_name("conftest.py")) if file.is_file()]
     return path.suffix == ".ipynb" or any('scope="module"' in file.read_text(encoding="utf-8") for file in sources)

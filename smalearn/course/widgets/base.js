@@ -1,5 +1,5 @@
-// What all explorers share. Python puts this file in front of an explorer's own script (base.py, module): there is
-// nothing to build, and nothing is loaded from another host.
+// Everything that all explorers share. Python puts this file in front of an explorer's own script (base.py, module):
+// there is nothing to build, and nothing is loaded from another host.
 
 /**
  * An anywidget module: `traits` are the names of the state, `build(view)` makes the parts of one view of it.
@@ -291,14 +291,14 @@ export function octaves(limit) {
 }
 
 /** Index of the value that is nearest in proportion. */
-function nearest(values, wanted) {
-  const far = values.map((value) => Math.abs(Math.log(value / wanted)));
+function nearest(values, target) {
+  const far = values.map((value) => Math.abs(Math.log(value / target)));
   return far.indexOf(Math.min(...far));
 }
 
-/** The value nearest to the wanted one, or one so many places further. */
-export function snap(values, wanted, further = 0) {
-  return values[clamp(nearest(values, wanted) + further, 0, values.length - 1)];
+/** The value nearest to the target, or one so many places further. */
+export function snap(values, target, further = 0) {
+  return values[clamp(nearest(values, target) + further, 0, values.length - 1)];
 }
 
 /** What the page says of itself (JupyterLab, VS Code, Sphinx themes), or else what the reader prefers. */

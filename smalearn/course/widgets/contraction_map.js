@@ -100,19 +100,19 @@ function survey(orders, sizes, kind, across, up) {
 
 /** Pixels of each order: { order, area, x, y }, the largest first, with the centre. */
 function regions(columns, up) {
-  const found = new Map();
+  const byOrder = new Map();
   for (const { x, spans } of columns) {
     for (const { order, bottom, top } of spans) {
       const [low, high] = [Math.min(bottom, up.low), Math.max(top, up.high)];
       if (low - high < 1) continue;
-      const region = found.get(order) ?? { order, area: 0, x: 0, y: 0 };
+      const region = byOrder.get(order) ?? { order, area: 0, x: 0, y: 0 };
       region.area += low - high;
       region.x += (low - high) * (x + 0.5);
       region.y += ((low - high) * (low + high)) / 2;
-      found.set(order, region);
+      byOrder.set(order, region);
     }
   }
-  const centred = [...found.values()].map(({ order, area, x, y }) => ({ order, area, x: x / area, y: y / area }));
+  const centred = [...byOrder.values()].map(({ order, area, x, y }) => ({ order, area, x: x / area, y: y / area }));
   return centred.sort((a, b) => b.area - a.area);
 }
 
@@ -128,8 +128,8 @@ function roomFor({ order, x, y }, { columns, across, up, sizes }, width, height)
     const bottom = Math.min(up.low, ...among.map((span) => span.bottom));
     if (bottom - top < height) continue;
     const middle = columns[0].x + i + width / 2;
-    for (const wanted of [y, point.y - apart, point.y + apart]) {
-      const place = { x: middle, y: clamp(wanted, top + height / 2, bottom - height / 2) };
+    for (const target of [y, point.y - apart, point.y + apart]) {
+      const place = { x: middle, y: clamp(target, top + height / 2, bottom - height / 2) };
       const covered = Math.abs(place.x - point.x) < aside && Math.abs(place.y - point.y) < apart;
       places.push({ ...place, covered, far: Math.hypot(place.x - x, place.y - y) });
     }

@@ -266,9 +266,9 @@ function strip(view, parent, { family, trait, name, low, from }) {
   view.drag(canvas, {
     near: (x, y) => Math.abs(y - place.zero + values()[column(x)] * place.height) < 24,
     move(x, y) {
-      const here = [column(x), Math.round(100 * clamp((place.zero - y) / place.height, low, 1)) / 100];
-      const line = stroke(values(), last ?? here, here);
-      [last, chosen] = [here, here[0]];
+      const point = [column(x), Math.round(100 * clamp((place.zero - y) / place.height, low, 1)) / 100];
+      const line = stroke(values(), last ?? point, point);
+      [last, chosen] = [point, point[0]];
       view.set({ [trait]: line.map((value, i) => (value === values()[i] ? value : Math.round(100 * value) / 100)) });
     },
   });

@@ -22,7 +22,7 @@ function ones(entry, p) {
 }
 
 const near = (t, s, { window, dilation }) => +(Math.abs(t - s) <= window * dilation && (t - s) % dilation === 0);
-const beside = (t, s, { window }) => near(t, s, { window, dilation: 1 });
+const banded = (t, s, { window }) => near(t, s, { window, dilation: 1 });
 const together = (t, s, { T, blocks }) => +(Math.floor((t * blocks) / T) === Math.floor((s * blocks) / T));
 const angle = (t, s, T) => (2 * Math.PI * ((t * s) % T)) / T;
 
@@ -66,8 +66,8 @@ export const FAMILIES = {
     says: "L is UVᵀ with R columns each, and not causal",
   },
   banded: {
-    entry: beside,
-    cost: (p) => ones(beside, p),
+    entry: banded,
+    cost: (p) => ones(banded, p),
     by: "adding what lies under the ones",
     says: "L is 1 where |t − s| is at most the window: sliding-window attention, both ways",
   },

@@ -48,10 +48,10 @@ function keepTogether(place) {
   const mark = /^[.,;:!?)”’]+/.exec(place.nextSibling?.nodeValue ?? "");
   if (!mark) return;
   place.nextSibling.nodeValue = place.nextSibling.nodeValue.slice(mark[0].length);
-  const whole = document.createElement("span");
-  whole.className = "together";
-  place.replaceWith(whole);
-  whole.append(place, mark[0]);
+  const group = document.createElement("span");
+  group.className = "together";
+  place.replaceWith(group);
+  group.append(place, mark[0]);
 }
 
 document.addEventListener("DOMContentLoaded", () => {
