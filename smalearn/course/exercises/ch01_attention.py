@@ -127,7 +127,7 @@ register(
             Mutant(
                 "hidden scale",
                 lambda Q, K: causal_weights(Q / Q.shape[-1] ** 0.5, K),
-                "the scores are divided by √N: in this course there is no hidden scale, whoever wants it scales Q",
+                "the scores are divided by √N: in this course there is no hidden scale: scale Q where you want one",
             ),
             Mutant(
                 "keys ask queries",
@@ -155,7 +155,7 @@ def banded_attention(Q, K, V, window):
 
 
 def _with_window(near):
-    """The same with another window: `near(t, window)` is the slice of sources that target t sees."""
+    """Masked attention with another window: `near(t, window)` is the slice of sources that target t sees."""
     return lambda Q, K, V, window: torch.stack(
         [(K[near(t, window)] @ Q[t]) @ V[near(t, window)] for t in range(len(Q))]
     )

@@ -183,7 +183,7 @@ def _cosformer_oracle(x, horizon):
 
 
 def _cosformer_cases(generator):
-    """Every horizon is a power of two: whatever the order of the operations, float32 angles come out the same."""
+    """Cases whose horizons are powers of two: in whatever order of operations, float32 angles come out the same."""
     yield torch.zeros(1, 1, dtype=torch.float64), 4
     yield torch.ones(3, 2, dtype=torch.float64), 4
     yield _randn(generator, 4, 2).abs(), 4

@@ -217,7 +217,7 @@ def _chunk_cases(generator):
 
 
 def _last_lost(Q, K, V, chunk_len):
-    """Whole chunks only; zeros for the tokens that are left over."""
+    """Attention in whole chunks only; zeros for the tokens that are left over."""
     Y = _double_loop(Q, K, V)
     Y[len(Q) // chunk_len * chunk_len :] = 0
     return Y

@@ -10,7 +10,7 @@ from smalearn.course.exercises.core import Exercise, Mutant, register
 def final_state(K, V, log_a):
     """The state after the last token under a gate per key feature, by one matrix product.
 
-    Only sums, no total minus running sum: after a reset the difference −∞ − (−∞) is no number.
+    Only sums, no total minus running sum: after a reset the difference −∞ − (−∞) is NaN.
     """
     later = torch.cat([log_a[1:], torch.zeros_like(log_a[:1])])
     until = later.flip(0).cumsum(0).flip(0)  # Σ of log_a over the tokens after s

@@ -19,7 +19,7 @@ SPECTRA = {aten._fft_r2c, aten._fft_c2r, aten._fft_c2c}
 
 
 class Operations(TorchDispatchMode):
-    """Counts what torch is told to compute inside a `with`: `count`, a whole number.
+    """Counter of the operations of torch inside a `with`: `count`, a whole number.
 
     A matrix product (m, k) (k, n) counts 2·m·k·n, a Fourier transform of n entries n·log2(n) for each column, a view
     nothing, and everything else its largest operand or result. What Python computes on its own is not seen.
@@ -83,7 +83,7 @@ class Judge:
 
     @staticmethod
     def _one(dense, matmul, length):
-        """What is missing at one length, if anything, and the operations of its product."""
+        """Say what is missing at one length, if anything, and count the operations of its product."""
         L = dense(length)
         if not isinstance(L, torch.Tensor) or L.shape != (length, length):
             return "dense(T) is no (T, T) tensor", 0

@@ -94,7 +94,7 @@ register(
             Mutant(
                 "the age counts from the start",
                 _weighted(lambda gamma, t, s: gamma**s if s <= t else 0),
-                "your weight is γ^s, the place in the text: it must be γ^(t-s), the distance",
+                "your weight is γ^s, the place in the sequence: it must be γ^(t-s), the distance",
             ),
             Mutant(
                 "the future",

@@ -58,7 +58,7 @@ register(
         cases=_toeplitz_cases,
         solution=toeplitz_product,
         hints=(
-            "The FFT multiplies by a circulant matrix, which is told by one period. Which 2T − 1 numbers does the "
+            "The FFT multiplies by a circulant matrix, which one period determines. Which 2T − 1 numbers does the "
             "Toeplitz matrix consist of, and in which order do they stand around the circle?",
             "`circle = torch.cat([column, row[1:].flip(0)])`: after offset T−1 comes −(T−1), and −1 is the neighbour "
             "of 0.",

@@ -22,7 +22,7 @@ def _still(generator, length, state):
 
 
 def _product(matrices, state):
-    """Their product in the given order, the identity if there are none."""
+    """Multiply matrices in the given order; the identity if there are none."""
     result = torch.eye(state, dtype=torch.float64)
     for matrix in matrices:
         result = result @ matrix

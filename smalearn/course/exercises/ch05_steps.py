@@ -39,7 +39,7 @@ def _substitution(seen=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, d
 
 
 def _solve_dense(A, B, C, y):
-    """The same from the matrix."""
+    """Solve with the dense matrix."""
     M = torch.zeros(len(y), len(y), dtype=y.dtype)
     for s in range(len(y)):
         h = B[s]

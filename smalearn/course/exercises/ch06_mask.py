@@ -18,7 +18,7 @@ def decays(generator, *shape):
 
 
 def with_a_reset(log_a):
-    """The same with a reset in the middle of every row, and a strong decay before it where there is room."""
+    """Log decays with a reset in the middle of every row, and a strong decay before it where there is room."""
     middle = log_a.shape[-1] // 2
     log_a = log_a.clone()
     log_a[..., max(middle - 1, 0)] = -1e4
@@ -57,13 +57,13 @@ def _mask_cases(generator):
 
 
 def _difference(log_a, least=-INF):
-    """The difference of two running sums; what is no number is 0."""
+    """The difference of two running sums; NaN becomes 0."""
     sums = log_a.clamp(min=least).cumsum(-1)
     return (sums[..., :, None] - sums[..., None, :]).tril().exp().tril().nan_to_num(0.0)
 
 
 def _quotient(log_a):
-    """The quotient of two running products; what is no number is 0."""
+    """The quotient of two running products; NaN becomes 0."""
     products = log_a.exp().cumprod(-1)
     return (products[..., :, None] / products[..., None, :]).tril().nan_to_num(0.0)
 
@@ -75,7 +75,7 @@ def _along_rows(log_a):
 
 
 def _all_pairs(log_a):
-    """Without the mask: 1 above the diagonal."""
+    """Decays without the mask: 1 above the diagonal."""
     return _mask_loop(log_a) + torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=log_a.dtype).triu(1)
 
 
@@ -124,14 +124,14 @@ register(
             Mutant(
                 "a quotient, its holes filled",
                 _quotient,
-                "you divide running products and fill the holes with 0: after a decay of 0 that is 0 / 0, no number, "
-                "and what follows it is lost. Sum each segment on its own",
+                "you divide running products and fill the holes with 0: after a decay of 0 that is 0 / 0, not a "
+                "number, and what follows it is lost. Sum each segment on its own",
             ),
             Mutant(
                 "a difference, its holes filled",
                 _difference,
-                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), no number, and "
-                "what follows the reset is lost. Sum each segment on its own",
+                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
+                "and what follows the reset is lost. Sum each segment on its own",
             ),
             Mutant(
                 "a difference, clamped",

@@ -9,7 +9,7 @@ from smalearn.course.exercises.core import Exercise, Mutant, register
 
 
 def chunk_states(X, log_a, B):
-    """What each chunk leaves behind at its end: (chunks, P, N)."""
+    """State that each chunk leaves at its end, from zero: (chunks, P, N)."""
     left = decay_mask(log_a)[..., -1, :]
     return (left[..., None] * X).mT @ B
 
@@ -38,7 +38,7 @@ def _true_states(X, log_a, B):
 
 
 def _difference(log_a):
-    """The decays until the end as a difference of running sums; what is no number is 0."""
+    """The decays until the end as a difference of running sums; NaN becomes 0."""
     sums = log_a.cumsum(-1)
     return (sums[..., -1:] - sums).exp().nan_to_num(0.0)
 
@@ -95,8 +95,8 @@ register(
             Mutant(
                 "a difference, its holes filled",
                 _written(_difference),
-                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), no number, and "
-                "what is written after it is lost. Sum what comes after a token on its own",
+                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
+                "and what is written after it is lost. Sum what comes after a token on its own",
             ),
             Mutant(
                 "the true states",
@@ -239,7 +239,7 @@ register(
 
 
 def read_states(C, log_a, entering):
-    """What the past says to every token: (chunks, Q, P)."""
+    """Output that every token reads from the past: (chunks, Q, P)."""
     since = log_a.cumsum(-1).exp()
     return since[..., None] * (C @ entering.mT)
 

@@ -50,7 +50,7 @@ def _with_states(entering):
 
 
 def _written(state, chunk):
-    """What a chunk leaves behind, from zero."""
+    """State that a chunk leaves, from zero."""
     return _recurrence(*chunk, torch.zeros_like(state))[1][-1]
 
 
@@ -169,7 +169,7 @@ def _chunk_macs(c, q, n, p):
 
 
 def _largest(length, state, head_dim):
-    """The same, but the largest of several that are equally cheap."""
+    """Chunk length of the fewest multiply-adds, the largest of several that are equally cheap."""
     costs = [_chunk_macs(-(-length // q), q, state, head_dim) for q in range(length, 0, -1)]
     return length - costs.index(min(costs))
 
@@ -190,7 +190,7 @@ register(
         solution=best_chunk_len,
         hints=(
             "Count for one chunk of Q tokens, then multiply by the number of chunks, ⌈T / Q⌉: the last one is padded. "
-            "How many multiply-adds has a product of (Q, N) with (N, Q)?",
+            "How many multiply-adds does a product of (Q, N) with (N, Q) take?",
             "Inside: Q²·N for the scores and Q²·P for the values. Each state: Q·N·P to write, N·P to hand over, Q·N·P "
             "to read. (The mask's Q² products and the scalings are not counted.)",
             "`min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.",

@@ -128,7 +128,7 @@ def _convolve_loop(x, weight, window):
 
 
 def _window_after(x, weight, window):
-    """The text, then the window."""
+    """Convolve the text with the window behind it."""
     length, seen = len(x), torch.cat([x, window])
     return sum(tap * seen[k : k + length] for k, tap in enumerate(weight)), seen[length:]
 

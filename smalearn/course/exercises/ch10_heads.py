@@ -71,7 +71,7 @@ register(
             Mutant(
                 "a distance for a form",
                 lambda x, X, beta: _nearest_loop(x, X, beta, lambda x, point: -(x - point).norm()),
-                "this is nearest first too, but |x - y| is no bilinear form: no M gives such a score, β x^T y does",
+                "this is nearest first too, but |x - y| is not a bilinear form: no M gives such a score, β x^T y does",
             ),
             Mutant(
                 "a hard choice",

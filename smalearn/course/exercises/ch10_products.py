@@ -24,7 +24,7 @@ def levels_product(L, R, ranks, blocks, x):
 
 
 def _joined(i, j, p, dim):
-    """Do features i and j lie in the same of p blocks?"""
+    """Say whether features i and j lie in the same of p blocks."""
     return i // (dim // p) == j // (dim // p)
 
 
@@ -161,7 +161,7 @@ def _train_loop(L, R, x):
 
 
 def _unmoved(L, R, x):
-    """What stands between the factors is read in the order (b, c, s) though it is written as (c, b, s)."""
+    """Read the numbers between the factors in the order (b, c, s), though they are written as (c, b, s)."""
     b, _, c, s = L.shape
     Z = (R.flatten(2).mT @ x.view(c, -1, 1)).reshape(b, c * s, 1)
     return (L.flatten(2) @ Z)[..., 0].mT.flatten()

@@ -123,7 +123,7 @@ register(
 
 
 def kept_keys(tokens, ranks, block_lens):
-    """How many numbers of keys the query of the last of `tokens` tokens meets, its own key included."""
+    """Count the numbers of keys that the query of the last of `tokens` tokens meets, its own key included."""
     return sum(rank * ((tokens - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))
 
 

@@ -71,7 +71,7 @@ def _finite(x):
 
 
 def _overflow(Y_1, lse_1, Y_2, lse_2):
-    """The denominators themselves, in single precision, where they overflow; what is no number is 0."""
+    """The denominators themselves, in single precision, where they overflow; NaN becomes 0."""
     z_1, z_2 = lse_1.float().exp(), lse_2.float().exp()
     exact, lse = _merge_loop(Y_1, lse_1, Y_2, lse_2)
     fits = (z_1 + z_2 < INF) & (z_1 + z_2 > 0)
@@ -115,12 +115,12 @@ register(
             Mutant(
                 "not divided",
                 lambda *given: (_over_the_larger(*given)[0], _merge_loop(*given)[1]),
-                "your Y is a numerator: divide it by z_1 + z_2, over the same anchor",
+                "your Y is a numerator: divide it by z_1 + z_2, both with the same maximum subtracted",
             ),
             Mutant(
-                "anchor forgotten",
+                "maximum forgotten",
                 lambda *given: (_merge_loop(*given)[0], _over_the_larger(*given)[1].log()),
-                "your log-sum-exp lacks its anchor: lse = m + log z, where m is what you have subtracted",
+                "your log-sum-exp lacks the maximum: lse = m + log z, where m is what you have subtracted",
             ),
             Mutant(
                 "the larger part",

@@ -11,7 +11,7 @@ def randn(generator, *shape):
 
 
 def same_block(i, j, size, level=0):
-    """Do tokens i and j lie in one block of this size?"""
+    """Say whether tokens i and j lie in one block of this size."""
     return i // size == j // size
 
 
@@ -19,7 +19,7 @@ def same_block(i, j, size, level=0):
 
 
 def shared_levels(length, block_lens):
-    """How many levels have tokens i and j in one block: d (T, T), int64."""
+    """Count the levels that have tokens i and j in one block: d (T, T), int64."""
     tokens = torch.arange(length)
     d = torch.zeros(length, length, dtype=torch.int64)
     for size in block_lens:
@@ -47,7 +47,7 @@ register(
     Exercise(
         id="11.1",
         title="How many levels",
-        statement="Count for every pair of tokens the levels of which one block holds both.",
+        statement="Count for every pair of tokens the levels at which one block holds both.",
         oracle=_count,
         cases=_level_cases,
         solution=shared_levels,
@@ -200,7 +200,7 @@ register(
             Mutant(
                 "1/√r",
                 lambda Q, K, *given: _pairs(Q, K, *given) / Q.shape[-1] ** 0.5,
-                "your scores are divided by √r: equation (9) has no such factor, who wants it puts it into Q",
+                "your scores are divided by √r: equation (9) has no such factor. Put it into Q if you want it",
             ),
             Mutant(
                 "1/d",
@@ -254,8 +254,8 @@ register(
         cases=_block_cases,
         solution=block_level,
         hints=(
-            "Let T be a multiple of b at first. What shape have the blocks of Q, one behind the other? Which product "
-            "makes all the small (b, b) scores at once?",
+            "Let T be a multiple of b at first. What shape do the blocks of Q have, one behind the other? Which "
+            "product makes all the small (b, b) scores at once?",
             "(T/b, b, r) times (T/b, r, b). `torch.block_diag(*blocks)` puts them along the diagonal. If the last "
             "block is not full, fill it with rows of zeros, and cut at the end.",
             "`torch.nn.functional.pad(x, (0, 0, 0, -length % size))` adds rows of zeros; `.unflatten(0, (-1, size))`; "

@@ -119,7 +119,7 @@ def walked(H, X, log2_a, B, C=None):
 
 @program("added", "total", grid="total")
 def summary(x, log2_a, added, total, length, chunk_len):
-    """Of each chunk, one program each: what it adds to a state of one number, and its total log decay."""
+    """Sum up each chunk, one program each: what it adds to a state of one number, and its total log decay."""
     chunk = tl.program_id(0)
     rows = chunk * chunk_len + tl.arange(0, chunk_len)
     X = tl.load(x + rows, mask=rows < length, other=0.0)
@@ -163,13 +163,13 @@ register(
     Exercise(
         id="12.2",
         title="The tail",
-        statement="Write the program that sums up one chunk, for a length that is no multiple of the chunk's.",
+        statement="Write the program that sums up one chunk, for a length that is not a multiple of the chunk's.",
         oracle=_summaries,
         cases=_summary_cases,
         solution=summary,
         hints=(
-            "Which rows has this program? `tl.program_id(0)` is the number of its chunk. Which of them lie before "
-            "`length`? The memory does not end there: after the last token the next sequence begins.",
+            "Which rows does this program have? `tl.program_id(0)` is the number of its chunk. Which of them lie "
+            "before `length`? The memory does not end there: after the last token the next sequence begins.",
             "A row that is not there must add nothing and decay nothing. Nothing is x = 0; a decay of 1 is a logarithm "
             "of 0. `tl.load(x + rows, mask=rows < length, other=0.0)`, and the same for the decays.",
             "With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's "
@@ -238,7 +238,7 @@ def _carry_loop(H, X, B, log2_a):
 
 
 def _carried(on_state, on_tokens):
-    """What a chunk leaves where H has the log decay `on_state(s, a)` and its tokens have `on_tokens(s, a)`."""
+    """State after a chunk where H has the log decay `on_state(s, a)` and its tokens have `on_tokens(s, a)`."""
 
     def carried(H, X, B, log2_a):
         H, X, B, a = (z.double() for z in (H, X, B, log2_a))

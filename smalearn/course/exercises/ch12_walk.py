@@ -23,7 +23,7 @@ def _read_loop(H, X, B, C, log2_a):
 
 
 def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True, late=False, swapped=False):
-    """What a chunk reads, with one misconception."""
+    """Output that a chunk reads, with one misconception."""
 
     def read(H, X, B, C, log2_a):
         H, X, B, C, a = (z.double() for z in (H, X, B, C, log2_a))
@@ -62,7 +62,7 @@ register(
             "Steps 1 and 4 of chapter 06. For step 1 you need L: the exponent of entry (i, j) is `s[i] - s[j]` for "
             "j ≤ i. Above the diagonal that is positive, and may be huge.",
             "Mask the exponent, not the exponential: `tl.where(i[:, None] >= i[None, :], difference, float('-inf'))`, "
-            "then `tl.exp2`. An exponential that is ∞ times a mask of 0 is no number.",
+            "then `tl.exp2`. An exponential that is ∞ times a mask of 0 is NaN.",
             "`tl.dot(M, X)` with `M = tl.dot(C, tl.trans(B)) * L`, and to it `tl.dot(C, H) * tl.exp2(s)[:, None]`: a "
             "token lets the state decay before it reads, its own decay included.",
         ),
@@ -79,7 +79,7 @@ register(
                 "a token reads the state before its own decay: it comes first, so the factor is `tl.exp2(s)`",
             ),
             Mutant(
-                "zero is no mask",
+                "zero is not a mask",
                 _read(future=1.0),
                 "the exponent is masked with 0, and exp2(0) is 1: the future leaks in. Mask with −∞, whose power is 0",
             ),

@@ -118,7 +118,7 @@ register(
             Mutant(
                 "ties",
                 _ties_to_both,
-                'where both orders cost the same the answer is "keys": it needs no longer keys than tokens',
+                'where both orders cost the same the answer is "keys": its keys are no longer than tokens',
             ),
             Mutant(
                 "one product a level",

@@ -61,7 +61,7 @@ register(
         cases=_cheap_cases,
         solution=cheapest_train,
         hints=(
-            "How many numbers has L (b, a, c, s), how many R (c, d, b, s)? Through how many does everything pass "
+            "How many numbers does L (b, a, c, s) hold, how many R (c, d, b, s)? Through how many does everything pass "
             "between them?",
             "Parameters s(mc + nb), rank min(m, n, bcs). Only b, a divisor of m, and c, a divisor of n, are free: try "
             "all pairs.",
@@ -137,7 +137,7 @@ def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
 
 
 def _kronecker_cases(generator):
-    """No two sizes alike in the last case: who takes one for another, or transposes too little, gets another shape."""
+    """Cases, in the last no sizes alike: an answer that confuses two, or transposes too little, has another shape."""
     for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
         yield randn(generator, a, c), randn(generator, b, d)
 
