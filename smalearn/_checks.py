@@ -123,12 +123,27 @@ def check_log_a(function: str, log_a: object, first: str, reference: object) -> 
 def check_signs(function: str, log_a: object) -> None:
     """Check that no log decay is positive or NaN; on a GPU this would wait for all that runs there.
 
+    While PyTorch traces or batches a call (`torch.compile`, `torch.export`, `torch.func.vmap`) there are no values to
+    check.
+
     Raises:
         ValueError: naming function, argument, expected and got.
     """
-    largest = log_a.detach().max().item() if log_a.numel() else 0.0  # detached: nothing to save for a backward
+    largest = _largest(log_a)
     if not largest <= 0:
         raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {largest:.3g}")
+
+
+def _largest(log_a):
+    """The largest log decay; 0 if there are none, or none with a value."""
+    import torch
+
+    if torch.compiler.is_compiling() or not log_a.numel():
+        return 0.0
+    try:
+        return float(log_a.detach().max().item())  # detached: nothing to save for a backward
+    except RuntimeError:  # says PyTorch of a tensor without values
+        return 0.0
 
 
 def check_ssd(function: str, X: object, log_a: object, B: object, C: object, state: object, time: str = "t") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "smalearn"
 
 MATHEMATICS = [
-    {"_checks", "testing"},
+    {"_checks", "_operator", "testing"},
     {"_structured"},
     {"contractions", "masks", "weights"},
     {"sma", "linear_attention", "ssm"},

@@ -1,15 +1,19 @@
 """Choice of the best implementation for device, dtype and gate."""
 
+from functools import partial
+
 import torch
 
 from smalearn._checks import check_ssd
-from smalearn.fast.cpu import ssd_cpu
-from smalearn.fast.triton import ssd_triton, triton_handles
+from smalearn.fast.cpu import step
+from smalearn.fast.cpu.ssd import scan_in_blocks
+from smalearn.fast.triton import ssd_step_triton_, triton_handles
+from smalearn.fast.triton.ssd import ssd_of
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.linear_attention.inputs import check_inputs
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["linear_attention", "ssd"]
+__all__ = ["linear_attention", "ssd", "ssd_step_"]
 
 
 def ssd(
@@ -25,6 +29,10 @@ def ssd(
 
     H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t.
 
+    The axis before the last is time. mamba_ssm's layout, x (batch, time, heads, P), dt, A, B and C (batch, time,
+    groups, N), is that of `fast.triton.mamba2_ssd(x, dt, A, B, C)`; from tensors in its order call
+    `ssd(X.transpose(1, 2), log_a.transpose(1, 2), B.transpose(1, 2), C.transpose(1, 2))`.
+
     Args:
         X: (..., T, P) inputs.
         log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32.
@@ -38,10 +46,11 @@ def ssd(
     Raises:
         ShapeError: an axis has two sizes.
         ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
-        RuntimeError: the gradient is differentiated a second time, where a kernel is used.
+        NotImplementedError: derivatives are asked for in forward mode (`torch.func.jvp`), which `ssd_chunked` has.
 
     Cost:
-        See `fast.cpu.ssd_cpu`, `fast.triton.ssd_triton` and `smalearn.ssd.ssd_chunked`.
+        See `fast.cpu.ssd_cpu`, `fast.triton.ssd_triton` and `smalearn.ssd.ssd_chunked`. A second derivative takes what
+        it takes through `ssd_chunked`; `torch.func.vmap` is one call, and its gradients scan forward once more.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 6.
@@ -52,8 +61,8 @@ def ssd(
         tensor([1.0000, 1.5000, 1.7500])
     """
     check_ssd("ssd", X, log_a, B, C, initial_state)
-    form = _kernel(X, B) or ssd_chunked
-    return form(X, log_a, B, C, initial_state)
+    kernel = _kernel(X, B)
+    return kernel(X, log_a, B, C, initial_state) if kernel else ssd_chunked(X, log_a, B, C, initial_state)
 
 
 def linear_attention(
@@ -68,8 +77,7 @@ def linear_attention(
     With at most one decay per token the kernel that `ssd` takes, with a backward of its own. Otherwise
     `linear_attention_chunked`.
 
-    Arguments, results and errors are those of `linear_attention_chunked`, without chunk_len. A second derivative of
-    a kernel raises a RuntimeError.
+    Arguments, results and errors are those of `linear_attention_chunked`, without chunk_len.
 
     Cost:
         See `fast.cpu.ssd_cpu`, `fast.triton.ssd_triton` and `linear_attention_chunked`.
@@ -84,8 +92,39 @@ def linear_attention(
     return linear_attention_chunked(Q, K, V, log_a, initial_state)
 
 
+def ssd_step_(
+    x: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor
+) -> torch.Tensor:
+    """`smalearn.ssd.ssd_step` that overwrites the state, by its fastest implementation.
+
+    H = exp(log_a) state + x B^T, y = H C, for decoding without new memory; no gradient flows through it.
+
+    Args:
+        x: (..., P) input.
+        log_a: (...) log decay ≤ 0, dtype of x or float32.
+        B: (..., N), dtype of x. Heads that share B and C have an axis of size 1 there.
+        C: (..., N), dtype of x.
+        state: (..., P, N), contiguous, with all leading axes; dtype of x or float32. It is overwritten.
+
+    Returns:
+        y (..., P), dtype of x.
+
+    Raises:
+        ShapeError: an axis has two sizes, or the state has not all leading axes.
+        ValueError: a dtype or device differs, log_a (on a CPU) is positive, or the state is not contiguous.
+
+    Cost:
+        3·N·P multiply-adds for each head, and the state read and written once, part by part.
+
+    Source:
+        Dao and Gu 2024 (Mamba-2), section 2.
+    """
+    on_gpu = getattr(x, "is_cuda", False) and triton_handles(x, B)
+    return (ssd_step_triton_ if on_gpu else step.ssd_step_)(x, log_a, B, C, state)
+
+
 def _kernel(X, B):
-    """The kernel for tensors like X and B, or None."""
-    if X.device.type == "cpu":
-        return ssd_cpu
-    return ssd_triton if triton_handles(X, B) else None
+    """The kernel for tensors like X and B, which checks nothing, or None."""
+    if X.device.type in ("cpu", "meta"):
+        return scan_in_blocks
+    return partial(ssd_of, "on_triton") if triton_handles(X, B) else None

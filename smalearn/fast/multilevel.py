@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_count, check_dtypes, check_float32_or, check_shapes
-from smalearn.fast.cpu.layout import Layout
+from smalearn._operator import Operator
+from smalearn.fast.cpu import squares
 from smalearn.fast.cpu.plan import Plan
-from smalearn.fast.cpu.squares import LOG2E, Attention, gradients, laid
 from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handles
 from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.scores import batched_scores
@@ -50,7 +49,6 @@ def multilevel_attention(
     Raises:
         ShapeError: an axis has two sizes, or the ranks do not sum to N. Queries and keys of two lengths have no levels.
         ValueError: dtypes or devices differ, or ranks and block lengths are not an allocation for T.
-        RuntimeError: the gradient is differentiated a second time.
 
     Cost:
         The scores need `executed_macs`, little more than `score_macs`; the values T²·P, half of it if causal. Memory is
@@ -70,15 +68,16 @@ def multilevel_attention(
         check_shapes(name, operands | {"bias": (bias, "tt")})
     ranks, block_lens = check_levels(name, ranks, block_lens, Q.shape[-1], length)
     leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
-    empty = 0 in (length, *leading)
-    if causal and bias is None and not empty and multilevel_handles(Q, V):
-        return _OnGPU.apply(Q, K, V, ranks, block_lens)
-    wide = torch.promote_types(Q.dtype, torch.float32)
-    operands = [None if x is None else x.to(wide) for x in (Q, K, V, bias)]
-    if empty:
-        S = batched_scores(*operands[:2], ranks, block_lens)  # nothing to do, but gradients have shapes
-        return ((S if bias is None else S + operands[3]) @ operands[2]).to(Q.dtype)
-    return Attention.apply(*operands, ranks, block_lens, causal).to(Q.dtype)
+    settings = (causal, *ranks, *block_lens)
+    aligned = [None if x is None else x[(None,) * (len(leading) + 3 - x.ndim)] for x in (Q, K, V, bias)]
+    if 0 in (length, *leading):
+        (Y,) = _readable(aligned, settings)  # nothing to do, but gradients have shapes
+    elif causal and bias is None and multilevel_handles(Q, V):
+        (Y,) = ON_GPU(*aligned, settings=settings)
+    else:
+        wide = torch.promote_types(Q.dtype, torch.float32)
+        (Y,) = ON_CPU(*(None if x is None else x.to(wide) for x in aligned), settings=settings)
+    return Y[0].to(Q.dtype)
 
 
 def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], causal: bool = True) -> int:
@@ -104,26 +103,86 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
     return Plan(length, ranks, block_lens, causal).macs() if length else 0
 
 
-class _OnGPU(torch.autograd.Function):
-    """Y by the program of a GPU; the backward is that of the squares, from the program's log Σ exp S."""
+def _levels(settings):
+    """Ranks, block lengths and whether causal, from the settings of the operators."""
+    causal, *levels = map(int, settings)
+    return levels[: len(levels) // 2], levels[len(levels) // 2 :], bool(causal)
 
-    @staticmethod
-    def forward(ctx, Q, K, V, ranks, block_lens):
-        Y, log_sum = multilevel_forward(Q, K, V, ranks, block_lens)
-        ctx.levels = ranks, block_lens
-        ctx.save_for_backward(Q, K, V, Y, log_sum)
-        return Y
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dY):
-        *operands, Y, log_sum = ctx.saved_tensors
-        operands = [x.float() for x in operands]
-        layout = Layout(*operands, None)
-        plan = Plan(Y.shape[-2], *ctx.levels, True, layout.heads, layout.queries)
-        maxima = layout.lay(log_sum[..., None] * LOG2E, plan)
-        saved = *laid(layout, plan, *operands), Y.float(), None, torch.stack([maxima, torch.ones_like(maxima)])
-        return *gradients(layout, plan, saved, dY.float())[:3], None, None
+def _readable(tensors, settings):
+    """Y with a (T, T) matrix."""
+    Q, K, V, bias = tensors
+    ranks, block_lens, causal = _levels(settings)
+    S = batched_scores(Q, K, ranks, block_lens)
+    S = S if bias is None else S + bias
+    if causal:
+        S = S.masked_fill(torch.ones(S.shape[-2:], dtype=torch.bool, device=S.device).triu(1), -torch.inf)
+    visible = S.isfinite().any(-1, keepdim=True)  # a row that sees no key is 0
+    return (torch.where(visible, S, 0.0).softmax(-1).where(visible, 0.0) @ V,)
+
+
+def _squares_forward(tensors, settings, keep):
+    """Y, and what the squares keep."""
+    return squares.forward(tensors, *_levels(settings), keep)
+
+
+def _squares_shapes(tensors, settings, keep):
+    """Their shapes."""
+    return squares.shapes(tensors, *_levels(settings), keep)
+
+
+def _squares_backward(gradients, tensors, kept, settings, needs):
+    """Gradients by the squares."""
+    Y, q, k, v, sums, rescaled = kept
+    saved = q, k, v, Y, tensors[3], sums if rescaled else None
+    return squares.gradients(*squares.planned(tensors, *_levels(settings)), saved, gradients[0], needs[3])
+
+
+def _program_forward(tensors, settings, keep):
+    """Y by the program of a GPU, and log Σ exp S of every row."""
+    return list(multilevel_forward(*tensors[:3], *_levels(settings)[:2]))
+
+
+def _program_shapes(tensors, settings, keep):
+    """Their shapes."""
+    Q, K, V, _ = tensors
+    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V)))
+    rows = (*leading, Q.shape[-2])
+    return [Q.new_empty(*rows, V.shape[-1]), Q.new_empty(rows, dtype=torch.float32)]
+
+
+def _program_backward(gradients, tensors, kept, settings, needs):
+    """Gradients by the squares, from the program's log Σ exp S."""
+    Y, log_sum = kept
+    operands = [x.float() for x in tensors[:3]]
+    layout, plan = squares.planned([*operands, None], *_levels(settings))
+    maxima = layout.lay(log_sum[..., None] * squares.LOG2E, plan)
+    sums = torch.stack([maxima, torch.ones_like(maxima)])
+    saved = *squares.laid(layout, plan, *operands), Y.float(), None, sums
+    return squares.gradients(layout, plan, saved, gradients[0].float())
+
+
+INSTEAD = "softmax of smalearn.multilevel.multilevel_scores"
+ON_CPU = Operator(
+    "multilevel_attention",
+    _squares_forward,
+    _squares_backward,
+    _squares_shapes,
+    _readable,
+    counts=(4, 1),
+    kept_from=0,
+    instead=INSTEAD,
+)
+ON_GPU = Operator(
+    "multilevel_attention_on_gpu",
+    _program_forward,
+    _program_backward,
+    _program_shapes,
+    _readable,
+    counts=(4, 1),
+    kept_from=0,
+    instead=INSTEAD,
+)
 
 
 def _whole_bias(function, bias, Q):

@@ -9,6 +9,7 @@ Sequences are padded: every block to a length that can be halved down to a squar
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -54,7 +55,6 @@ class Plan:
 
     Attributes:
         padded_len: length of a sequence after padding.
-        where: padded position of each token.
         masked: whether a token could meet a key that is padding.
         extra: columns in front of the features: a constant of each query, and a mask if there is one.
         features: N.
@@ -79,24 +79,27 @@ class Plan:
         halvings = max(0, (block // DIAGONAL).bit_length() - 1)
         self.size = -(-block // (unit << halvings)) * unit
         padded = self.size << halvings
-        tokens = torch.arange(length)
-        tokens = tokens // block * padded + tokens % block
-        last = int(tokens[-1])
+        self._block, self._padded, self._length = block, padded, length
+        last = self._position(length - 1)
         self._coarse = [size // block * padded for size in coarse]
         self._chain = _chain(self.size, [*self._coarse[::-1], padded], last)
         # The end is padded to a larger segment, if that costs little: its small squares are then computed together.
         segments = [size for size in self._chain[1:] if size <= ROWS and 8 * (-(last + 1) % size) <= length]
         self._segment = max(segments, default=self.size)
         self.padded_len = (last // self._segment + 1) * self._segment
-        apart = last != length - 1
-        self.where = tokens if apart else slice(0, length)
-        self.masked = self.padded_len != length and (apart or not causal)  # no token sees what follows it
+        self._apart = last != length - 1
+        self.masked = self.padded_len != length and (self._apart or not causal)  # no token sees what follows it
         self.extra = 1 + self.masked
         self.features = sum(ranks)
         self._ends = list(accumulate(ranks, initial=0))
         self._outer = len(ranks) - len(coarse) - len(fine)
         local = range(len(ranks) - len(fine), len(ranks))
         self.local = [(slice(*self._ends[level : level + 2]), self.size // block_lens[level]) for level in local]
+
+    @cached_property
+    def where(self) -> torch.Tensor | slice:
+        """Padded position of each token."""
+        return self._position(torch.arange(self._length)) if self._apart else slice(0, self._length)
 
     def diagonal(self) -> Iterator[Square]:
         """Squares on the diagonal, with the columns of the levels that are one block there."""
@@ -132,6 +135,10 @@ class Plan:
             count = len(range(self.padded_len // period)[segments])
             off += count * (self.extra + columns) * (keys[1] - keys[0]) * sum(last - first for first, last in rows)
         return on + off
+
+    def _position(self, token):
+        """Padded position of a token."""
+        return token // self._block * self._padded + token % self._block
 
     def _columns(self, period):
         """Number of columns of the levels whose blocks hold `period` positions."""

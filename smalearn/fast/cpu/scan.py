@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-__all__ = ["Scan", "batch_parts"]
+__all__ = ["Scan", "batch_parts", "block_len", "states_of_blocks"]
 
 CHUNK_LEN = 32
 CACHE = 3 << 18
@@ -14,14 +14,30 @@ FLOOR = -1000.0
 
 def batch_parts(X: torch.Tensor, B: torch.Tensor) -> list[slice]:
     """Slices of the batch so small that four chunks of one fit the cache; one slice of all if X is empty."""
-    together = max(1, CACHE // (4 * CHUNK_LEN * _numbers_per_token(X[:1], B)))
+    together = max(1, CACHE // (4 * CHUNK_LEN * _numbers_per_token(X, B)))
     return [slice(start, start + together) for start in range(0, len(X), together)] if X.numel() else [slice(None)]
 
 
+def block_len(X: torch.Tensor, B: torch.Tensor) -> int:
+    """Tokens of a block, whole chunks: as many as fit the cache for one of `batch_parts`."""
+    chunk_len = max(1, min(CHUNK_LEN, X.shape[3]))
+    numbers = _numbers_per_token(X, B)
+    together = max(1, min(len(X), CACHE // (4 * CHUNK_LEN * numbers)))
+    return max(1, CACHE // (chunk_len * numbers * together)) * chunk_len
+
+
+def states_of_blocks(X: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """Memory for the state before every block, (blocks, b·g, N, r, P)."""
+    batch, groups, heads, length, head_dim = X.shape
+    blocks = (length + block_len(X, B) - 1) // block_len(X, B)
+    dtype = torch.promote_types(X.dtype, torch.float32)
+    return X.new_empty(blocks, batch * groups, B.shape[-1], heads, head_dim, dtype=dtype)
+
+
 def _numbers_per_token(X, B):
-    """Scratch memory of one token: X, B, C, and for each head a row of L, once in float32 and once in float64."""
-    batch, groups, heads, _, head_dim = X.shape
-    return max(1, batch * groups * (heads * (head_dim + 3 * CHUNK_LEN) + 2 * B.shape[-1]))
+    """Scratch memory of a token of one of the batch: X, B, C, and a row of L per head, in float32 and in float64."""
+    _, groups, heads, _, head_dim = X.shape
+    return max(1, groups * (heads * (head_dim + 3 * CHUNK_LEN) + 2 * B.shape[-1]))
 
 
 class Scratch:
@@ -50,23 +66,23 @@ class Scan:
         log_a: (b, g, r, T), or None.
         B: (b, g, 1, T, N).
         C: (b, g, 1, T, N).
+        block: tokens of a block, from `block_len`.
     """
 
-    def __init__(self, X, log_a, B, C):
-        self.X, self.log_a, self.B, self.C = X, log_a, B, C
+    def __init__(self, X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor, block: int):
+        self.X, self.log_a, self.B, self.C, self.block = X, log_a, B, C, block
         self.b, self.g, self.r, self.length, self.head_dim = X.shape
         self.state = B.shape[-1]
         self.chunk_len = max(1, min(CHUNK_LEN, self.length))
-        self.block = max(1, CACHE // (self.chunk_len * _numbers_per_token(X, B))) * self.chunk_len
         self.scratch = Scratch(torch.promote_types(X.dtype, torch.float32))
 
     def forward(self, initial_state, Y, kept=None):
-        """Write Y and return the last state; append the state before every block to `kept`, if it is a list."""
+        """Write Y, and the state before every block to `kept` (blocks, n, N, r, P) if given; return the last state."""
         H = self._columns(initial_state)
         flat = H.flatten(2)
-        for start in range(0, self.length, self.block):
+        for number, start in enumerate(range(0, self.length, self.block)):
             if kept is not None:
-                kept.append(H.clone())
+                kept[number] = H
             X, B, C, (e, f, totals, L) = self._read(start)
             inside = self._products("inside", _weigh(self._scores(B, C), L), self._copy("X", X))
             x = self._by_token("x", X, f)
@@ -80,10 +96,10 @@ class Scan:
         return self._rows(H)
 
     def backward(self, dY, dstate, kept, grads):
-        """Write the gradients of X, log_a, B and C; return that of the initial state. Takes its states from `kept`."""
+        """Write the gradients of X, log_a, B and C; return that of the initial state."""
         dH = self._columns(dstate)
-        for start in reversed(range(0, self.length, self.block)):
-            self._backward_block(start, dY, kept.pop(), dH, *grads)
+        for start, H in reversed(list(zip(range(0, self.length, self.block), kept, strict=True))):
+            self._backward_block(start, dY, H, dH, *grads)
         return self._rows(dH)
 
     def _backward_block(self, start, dY, H, dH, dX, dlog_a, dB, dC):

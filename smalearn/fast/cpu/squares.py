@@ -17,43 +17,56 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from smalearn.fast.cpu.layout import Layout
 from smalearn.fast.cpu.plan import Plan
 
-__all__ = ["LOG2E", "Attention", "gradients", "laid"]
+__all__ = ["LOG2E", "forward", "gradients", "laid", "planned", "shapes"]
 
 LOG2E = 1 / math.log(2)
 LOWEST = -1e30
 """Far below any score, far above -inf, so that the difference of two is a number."""
 
 
-class Attention(torch.autograd.Function):
-    """Y (..., T, P) of Q, K (..., T, N), V (..., T, P) and a bias (..., T, T) or None, float32 or float64."""
+def forward(
+    tensors: Sequence[torch.Tensor | None], ranks: Sequence[int], block_lens: Sequence[int], causal: bool, keep: bool
+) -> list[torch.Tensor]:
+    """Y (..., T, P) of Q, K (..., T, N), V (..., T, P) and a bias (..., T, T) or None, float32 or float64.
 
-    @staticmethod
-    def forward(ctx, Q, K, V, bias, ranks, block_lens, causal):
-        """Y, head by head where there is a bias."""
-        layout = Layout(Q, K, V, bias)
-        heads = layout.heads if bias is None else 1
-        plan = Plan(Q.shape[-2], ranks, block_lens, causal, heads, layout.queries)
-        q, k, v = laid(layout, plan, Q, K, V)
-        out, sums = q.new_zeros(*q.shape[:2], V.shape[-1]), q.new_empty(2, *q.shape[:2], 1)
-        for head in range(0, layout.heads, heads):
-            part = slice(head, head + heads)
-            some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
-            rescaled = Heads(plan, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
-        Y = layout.restore(out, plan)
-        ctx.layout, ctx.plan = layout, plan
-        ctx.save_for_backward(q, k, v, Y, bias, sums if rescaled else None)
-        return Y
+    Head by head where there is a bias. With `keep` follow q, k and v as `laid` gives them, the sums of `Heads`, and
+    whether it took the rescaling path.
+    """
+    Q, K, V, bias = tensors
+    layout, plan = planned(tensors, ranks, block_lens, causal)
+    q, k, v = laid(layout, plan, Q, K, V)
+    out, sums = q.new_zeros(*q.shape[:2], V.shape[-1]), q.new_empty(2, *q.shape[:2], 1)
+    for head in range(0, layout.heads, plan.heads):
+        part = slice(head, head + plan.heads)
+        some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
+        rescaled = Heads(plan, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
+    return [layout.restore(out, plan), *([q, k, v, sums, torch.tensor(rescaled, device=q.device)] if keep else [])]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dY):
-        """The gradients of Q, K, V and of the bias."""
-        return *gradients(ctx.layout, ctx.plan, ctx.saved_tensors, dY, ctx.needs_input_grad[3]), None, None, None
+
+def shapes(
+    tensors: Sequence[torch.Tensor | None], ranks: Sequence[int], block_lens: Sequence[int], causal: bool, keep: bool
+) -> list[torch.Tensor]:
+    """Tensors without values like those of `forward`."""
+    Q, _, V, _ = tensors
+    layout, plan = planned(tensors, ranks, block_lens, causal)
+    rows = layout.heads, plan.padded_len * layout.queries
+    Y = layout.restore(Q.new_empty(*rows, V.shape[-1]), plan)
+    width, keys = plan.extra + Q.shape[-1], (layout.heads, plan.padded_len)
+    sizes = (*rows, width), (*keys, width), (*keys, 1 + V.shape[-1]), (2, *rows, 1)
+    return [Y, *([*map(Q.new_empty, sizes), Q.new_empty((), dtype=torch.bool)] if keep else [])]
+
+
+def planned(
+    tensors: Sequence[torch.Tensor | None], ranks: Sequence[int], block_lens: Sequence[int], causal: bool
+) -> tuple[Layout, Plan]:
+    """Layout and plan for Q, K, V and a bias or None."""
+    layout = Layout(*tensors)
+    heads = layout.heads if tensors[3] is None else 1
+    return layout, Plan(tensors[0].shape[-2], ranks, block_lens, causal, heads, layout.queries)
 
 
 def gradients(
@@ -62,7 +75,7 @@ def gradients(
     saved: Sequence[torch.Tensor | None],
     dY: torch.Tensor,
     of_bias: bool = False,
-) -> tuple[torch.Tensor | None, ...]:
+) -> list[torch.Tensor | None]:
     """Gradients of Q, K, V and, with `of_bias`, of the bias, from the log of each row's denominator.
 
     Args:
@@ -87,7 +100,7 @@ def gradients(
             place = layout.of_head(dbias, head)
             place += layout.restore_bias(dsome, plan, place)
     dQ, dK, dV = (layout.restore(x, plan, of_keys=x is not dq) for x in (dq, dk, dv))
-    return dQ, dK, dV, dbias
+    return [dQ, dK, dV, dbias]
 
 
 def laid(layout, plan, Q, K, V):

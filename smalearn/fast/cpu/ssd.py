@@ -21,14 +21,15 @@ follows it. What makes it fast:
 """
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_ssd
+from smalearn._operator import Operator
 from smalearn.fast.cpu.memory import empty_like
-from smalearn.fast.cpu.scan import Scan, batch_parts
+from smalearn.fast.cpu.scan import Scan, batch_parts, block_len, states_of_blocks
 from smalearn.fast.groups import grouped
+from smalearn.linear_attention import linear_attention_chunked
 
-__all__ = ["ssd_cpu"]
+__all__ = ["scan_in_blocks", "ssd_cpu"]
 
 
 def ssd_cpu(
@@ -57,7 +58,6 @@ def ssd_cpu(
     Raises:
         ShapeError: an axis has two sizes.
         ValueError: a dtype or device differs, or log_a is positive.
-        RuntimeError: the gradient is differentiated a second time.
 
     Cost:
         T·32·(N + P) + 2·T·N·P multiply-adds for each head, the first N shared by a group; the backward 2.9 times that.
@@ -67,47 +67,83 @@ def ssd_cpu(
         Dao and Gu 2024 (Mamba-2), section 6.
     """
     check_ssd("ssd_cpu", X, log_a, B, C, initial_state)
-    inputs, restore = grouped(X, log_a, B, C, initial_state)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
-        return restore(*_SSD.apply(*inputs))
-    return restore(*_run(*inputs))
+    return scan_in_blocks(X, log_a, B, C, initial_state)
 
 
-class _SSD(torch.autograd.Function):
-    """`_run` with its gradients."""
-
-    @staticmethod
-    def forward(ctx, X, log_a, B, C, initial_state):
-        kept = []
-        Y, state = _run(X, log_a, B, C, initial_state, kept)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(X, log_a, B, C, initial_state, *kept)
-        return Y, state
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dY, dstate):
-        *inputs, initial_state = ctx.saved_tensors[:5]
-        kept = list(ctx.saved_tensors[5:])
-        X = inputs[0]
-        dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-        grads = [None if x is None else empty_like(x) for x in inputs]
-        dinitial = []
-        for part in reversed(batch_parts(X, inputs[2])):
-            scan = Scan(*_slice(inputs, part))
-            dH = None if dstate is None else dstate[part]
-            dinitial.append(scan.backward(dY[part], dH, kept, _slice(grads, part)))
-        dinitial = None if initial_state is None else torch.cat(dinitial[::-1]).to(initial_state.dtype)
-        return *grads, dinitial
+def scan_in_blocks(
+    X: torch.Tensor,
+    log_a: torch.Tensor | None,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ssd_cpu` of operands that are checked."""
+    operands, restore = grouped(X, log_a, B, C, initial_state)
+    return restore(*OPERATOR(*operands))
 
 
-def _run(X, log_a, B, C, initial_state, kept=None):
-    """Y and the last state; the states before every block are appended to `kept`, if it is a list."""
-    Y, states = empty_like(X), []
-    for part in batch_parts(X, B):
+def _forward(tensors, settings, keep):
+    """Y, the last state and, if `keep`, the state before every block."""
+    _, _, B, _, initial_state = tensors
+    results = Y, state, *kept = _room(empty_like, tensors, keep)
+    for part, scan in _scans(tensors):
         H = None if initial_state is None else initial_state[part]
-        states.append(Scan(*_slice((X, log_a, B, C), part)).forward(H, Y[part], kept))
-    return Y, torch.cat(states)
+        state[part] = scan.forward(H, Y[part], *(x[:, _groups(part, B)] for x in kept))
+    return list(results)
+
+
+def _backward(gradients, tensors, kept, settings, needs):
+    """Gradients, from one state for each block."""
+    (dY, dstate), (X, _, B, _, initial_state), (states,) = gradients, tensors, kept
+    dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
+    grads = [None if x is None else empty_like(x) for x in tensors]
+    for part, scan in _scans(tensors):
+        dH = None if dstate is None else dstate[part]
+        dinitial = scan.backward(dY[part], dH, states[:, _groups(part, B)], _slice(grads[:4], part))
+        if initial_state is not None:
+            grads[4][part] = dinitial
+    return grads
+
+
+def _shapes(tensors, settings, keep):
+    """Results of those shapes, without values."""
+    return _room(torch.empty_like, tensors, keep)
+
+
+def _readable(tensors, settings):
+    """`linear_attention_chunked` under other names."""
+    X, log_a, B, C, initial_state = tensors
+    return linear_attention_chunked(C, B, X, log_a, initial_state)
+
+
+def _room(empty_like, tensors, keep):
+    """Memory for Y, the last state and, if `keep`, the state before every block."""
+    X, _, B, _, _ = tensors
+    state = X.new_empty(*X.shape[:3], X.shape[-1], B.shape[-1], dtype=torch.promote_types(X.dtype, torch.float32))
+    return [empty_like(X), state, *([states_of_blocks(X, B)] if keep else [])]
+
+
+def _scans(tensors):
+    """Each part of the batch and its scan."""
+    X, log_a, B, C, _ = tensors
+    block = block_len(X, B)
+    return ((part, Scan(*_slice((X, log_a, B, C), part), block)) for part in batch_parts(X, B))
+
+
+def _groups(part, B):
+    """A part of the batch as a slice of (b·g)."""
+    groups = B.shape[1]
+    return part if part == slice(None) else slice(part.start * groups, part.stop * groups)
+
+
+def _slice(tensors, part):
+    """Slice the batch of all tensors."""
+    return [None if x is None else x[part] for x in tensors]
+
+
+OPERATOR = Operator(
+    "ssd_cpu", _forward, _backward, _shapes, _readable, counts=(5, 2), kept_from=2, instead="smalearn.ssd.ssd_chunked"
+)
 
 
 def _slice(tensors, part):

@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes
-from smalearn.fast.cpu.ssd import ssd_cpu
+from smalearn._operator import Operator
+from smalearn.fast.cpu.ssd import scan_in_blocks
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton
 from smalearn.fast.triton.plan import Plan
 from smalearn.fast.triton.ssd import Layer, backward, forward, ssd_of
+from smalearn.fast.triton.ssd import readable as ssd_readable
 
 __all__ = ["mamba2_ssd"]
 
@@ -74,7 +75,7 @@ def mamba2_ssd(
         ValueError: a dtype or device differs or (on a GPU) is not supported, groups does not divide heads, A (on a CPU)
             is positive, dt_limit is not an interval of step sizes, or cu_seqlens does not go from 0 to T without a step
             back.
-        RuntimeError: the tensors are on a GPU without Triton, or the gradient is differentiated a second time.
+        RuntimeError: the tensors are on a GPU without Triton,
 
     Cost:
         On a GPU that of `ssd_triton`, forward in one launch for all sequences, or two where heads are few, and nothing
@@ -99,12 +100,12 @@ def mamba2_ssd(
 
 
 def _runner(x, B):
-    """Choose the runner of programs for tensors like these; None on a CPU."""
+    """Name the function of `launch` that runs programs for tensors like these; None on a CPU."""
     if x.device.type != "cuda":
         return None
     check_programs(FUNCTION, "x", x, B)
     check_triton(FUNCTION, x)
-    return launch.on_triton
+    return "on_triton"
 
 
 class _Tensors(NamedTuple):
@@ -153,21 +154,21 @@ def _by_sequence(X, log_a, B, C, states, borders):
     outputs, ends = [], []
     for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
         now = slice(start, end)
-        Y, H = ssd_cpu(X[..., now, :], log_a[..., now], B[..., now, :], C[..., now, :], H)
+        Y, H = scan_in_blocks(X[..., now, :], log_a[..., now], B[..., now, :], C[..., now, :], H)
         outputs.append(Y)
         ends.append(H)
     return (outputs[0], ends[0]) if len(ends) == 1 else (torch.cat(outputs, -2), torch.cat(ends, -2))
 
 
-def _in_one(run: Callable, options: _Options, tensors: _Tensors):
-    """The layer in one launch where `run` runs programs, with gradients."""
+def _in_one(run: str, options: _Options, tensors: _Tensors):
+    """The layer in one launch, with gradients."""
     x, dt, A, B, C, D, z, dt_bias, initial_state = tensors
     X, dt, B, C = (_by_group(tensor, options.groups) for tensor in (x, dt[..., None], B, C))
     dt, H, Z = dt[..., 0], _folded(options, initial_state), None if z is None else _by_group(z, options.groups)
     leading = [dt.shape[:-1], *(tensor.shape[:-2] for tensor in (X, B, C, H) if tensor is not None)]
     everything = torch.broadcast_shapes(*leading)
     if Z is not None and torch.broadcast_shapes(everything, Z.shape[:-2]) != everything:
-        return _in_steps(partial(ssd_of, FUNCTION, run), options, tensors)  # there are more gates than outputs
+        return _in_steps(partial(ssd_of, run), options, tensors)  # there are more gates than outputs
 
     def by_head(values):
         """One value for each head as (b, g, r, T, 1), without memory."""
@@ -178,51 +179,82 @@ def _in_one(run: Callable, options: _Options, tensors: _Tensors):
     check_grid(FUNCTION, first, 1 if options.borders is None else len(options.borders) - 1)
     gate = None if Z is None else grouped(Z.expand(*everything, *Z.shape[-2:]), None, B, C, H)[0][0]
     inputs = first, *others, dt[..., None], by_head(A), by_head(dt_bias), by_head(D), gate
-    plan = Plan(first, others[0], options.borders)
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs):
-        Y, H = _Layer.apply(run, plan, options.steps, *inputs)
-    else:
-        Y, H, _ = _launched(run, plan, options.steps, inputs)
-    Y, H = restore(Y, H)
+    Y, H = restore(*OPERATORS[run](*inputs, settings=(*options.steps, *(options.borders or ()))))
     return Y.flatten(-4, -3).transpose(-2, -3), _unfolded(options, H)
 
 
-def _launched(run, plan, steps, inputs, **options):
+def _operator(run):
+    """The layer in one launch by a function of `launch`.
+
+    Its tensors are X, B, C, H, dt, A, the bias of dt, D and z, its settings `_Options.steps` and the borders. Nothing
+    is kept: the backward scans forward once more, for the states and the gradient of z.
+    """
+
+    def forwards(tensors, settings, keep):
+        steps, plan = _fixed(tensors, settings)
+        return list(_launched(getattr(launch, run), plan, steps, tensors)[:2])
+
+    def backwards(gradients, tensors, kept, settings, needs):
+        return _gradients(getattr(launch, run), *_fixed(tensors, settings), tensors, *gradients)
+
+    return Operator(
+        f"{FUNCTION}_{run}", forwards, backwards, _shapes, _readable, (9, 2), kept_from=None, instead="models.Mamba2"
+    )
+
+
+def _fixed(tensors, settings):
+    """Step sizes' options and the plan, from an operator's settings."""
+    softplus, least, greatest, *borders = settings
+    return (bool(softplus), least, greatest), Plan(tensors[0], tensors[1], list(map(int, borders)) or None)
+
+
+def _shapes(tensors, settings, keep):
+    """Tensors like those of `_launched`."""
+    X, (_, plan) = tensors[0], _fixed(tensors, settings)
+    state = X.new_empty(*X.shape[:3], plan.sequences * X.shape[4], plan.state, dtype=torch.float32)
+    return [torch.empty_like(X), state]
+
+
+def _readable(tensors, settings):
+    """The layer as it is written, on grouped operands."""
+    X, B, C, H, dt, A, bias, skip, gate = tensors
+    softplus, least, greatest, *borders = settings
+    used = _step_sizes(dt, bias, (bool(softplus), least, greatest))
+    Y, H = ssd_readable(((X * used).to(X.dtype), (A * used)[..., 0], B, C, H), borders)
+    Y = Y if skip is None else Y + skip * X
+    return (Y if gate is None else Y * F.silu(gate)).to(X.dtype), H
+
+
+def _launched(run, plan, steps, tensors, **options):
     """`ssd.forward` of the layer."""
-    X, B, C, H, dt, A, bias, skip, gate = inputs
+    X, B, C, H, dt, A, bias, skip, gate = tensors
     log_a = A * _step_sizes(dt, bias, steps) if plan.cut else None
     return forward(run, plan, X, A[..., 0], B, C, H, layer=Layer((dt, bias, skip, gate), steps, log_a), **options)
 
 
-class _Layer(torch.autograd.Function):
-    """`_launched` with its gradients; the backward scans forward once more, for the states and the gradient of z."""
+def _gradients(run, steps, plan, tensors, dY, dstate):
+    """Gradients of the tensors."""
+    X, B, C, H, dt, A, bias, skip, gate = tensors
+    dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
+    dgate, _, states = _launched(run, plan, steps, tensors, keep=True, dy=None if gate is None else dY)
+    used, slope = _step_sizes(dt, bias, steps), _slope(dt, bias, steps)
+    layer = Layer((dt, bias, skip, gate), steps, A * used)
+    dX, dlog_a, dB, dC, dH, dused, dskip = backward(run, plan, X, A[..., 0], B, C, H, states, dY, dstate, layer)
+    dlog_a = dlog_a[..., None]
+    ddt = (dused + A * dlog_a) * slope
+    return [dX, dB, dC, dH, ddt, dlog_a * used, ddt.clone(), dskip, dgate]
 
-    @staticmethod
-    def forward(ctx, run, plan, steps, *inputs):
-        ctx.fixed = run, plan, steps
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs)
-        return _launched(run, plan, steps, inputs)[:2]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dY, dstate):
-        run, plan, steps = ctx.fixed
-        X, B, C, H, dt, A, bias, skip, gate = inputs = ctx.saved_tensors
-        dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-        dgate, _, states = _launched(run, plan, steps, inputs, keep=True, dy=None if gate is None else dY)
-        with torch.enable_grad():
-            leaves = [x if x is None else x.detach().requires_grad_() for x in (dt, A, bias)]
-            used = _step_sizes(leaves[0], leaves[2], steps)
-            log_a = leaves[1] * used
-        layer = Layer((dt, bias, skip, gate), steps, log_a.detach())
-        grads = backward(run, plan, X, A[..., 0], B, C, H, states, dY, dstate, layer)
-        dX, dlog_a, dB, dC, dH, dused, dskip = grads
-        present = [x for x in leaves if x is not None]
-        small = iter(torch.autograd.grad([log_a, used], present, [dlog_a[..., None].to(log_a), dused.to(used)]))
-        ddt, dA, dbias = (None if x is None else next(small) for x in leaves)
-        dskip, dgate = None if skip is None else dskip.to(skip.dtype), None if gate is None else dgate
-        return None, None, None, dX, dB, dC, dH, ddt, dA, dbias, dskip, dgate
+def _slope(dt, bias, steps):
+    """Derivatives of `_step_sizes` in dt, which are those in the bias too."""
+    softplus, least, greatest = steps
+    raw = _step_sizes(dt, bias, (False, -math.inf, math.inf))
+    free = _step_sizes(dt, bias, (softplus, -math.inf, math.inf))
+    inside = (least <= free) & (free <= greatest)
+    return torch.where(inside, torch.sigmoid(raw) if softplus else 1.0, 0.0)
+
+
+OPERATORS = {run: _operator(run) for run in ("on_triton", "on_tiles")}
 
 
 def _check(x, B, C, others):

@@ -28,8 +28,6 @@ class Plan:
         scans: grid of the scans over time.
         pieces: grid of the backward of chunks.
         numbers: length, heads of a group, and segments.
-        scan: constants of the scans.
-        piece: constants of the backward of chunks.
     """
 
     def __init__(self, X: torch.Tensor, B: torch.Tensor, borders: Sequence[int] | None = None):
@@ -42,32 +40,52 @@ class Plan:
         self.scans = (tiles, groups * heads, self.batch * self.segments)
         self.pieces = (self.chunks, groups, self.batch)
         self.numbers = (length, heads, self.segments)
-        precision = "ieee" if X.dtype == torch.float32 else "tf32"
-        self.scan, self.piece = (
-            {
-                "sizes": (head_dim, self.state, which.chunk_len, which.tile, padded(self.state)),
-                "precision": precision,
-                "num_warps": which.num_warps,
-                "num_stages": which.num_stages,
-            }
-            for which in (scan, piece)
-        )
-        if self.segments > 1:
-            self.scan["borders"], self.piece["chunks"] = self.borders, self._chunks()
+        self._device, self._dtype, self._configs = X.device, X.dtype, (head_dim, scan, piece)
+
+    @functools.cached_property
+    def scan(self) -> dict[str, object]:
+        """Constants of the scans."""
+        head_dim, scan, _ = self._configs
+        return self._constants(head_dim, scan) | ({"borders": self.borders} if self.segments > 1 else {})
+
+    @functools.cached_property
+    def piece(self) -> dict[str, object]:
+        """Constants of the backward of chunks."""
+        head_dim, _, piece = self._configs
+        return self._constants(head_dim, piece) | ({"chunks": self._chunks()} if self.segments > 1 else {})
+
+    def _constants(self, head_dim, config):
+        """What any program is compiled for."""
+        return {
+            "sizes": (head_dim, self.state, config.chunk_len, config.tile, padded(self.state)),
+            "precision": "ieee" if self._dtype == torch.float32 else "tf32",
+            "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+        }
+
+    @functools.cached_property
+    def borders(self) -> torch.Tensor:
+        """Where segments begin, and the end."""
+        return _sent([*itertools.chain(*self._starts), self.length], torch.int32, self._device)
+
+    @functools.cached_property
+    def firsts(self) -> torch.Tensor:
+        """The first segment of every sequence."""
+        return _sent([0, *self._ends[:-1]], torch.int64, self._device)
+
+    @functools.cached_property
+    def lasts(self) -> torch.Tensor:
+        """The last segment of every sequence."""
+        return _sent([end - 1 for end in self._ends], torch.int64, self._device)
 
     def _cut(self, device, borders, programs):
         """Segments: where each begins, the first and the last of each sequence, and the tokens of the longest."""
         self.sequences, chunks = len(borders) - 1, -(-self.length // self.chunk_len)
         each = segments(programs * self.sequences, chunks // self.sequences, _processors(device))
         self.span = max(1, -(-chunks // (each * self.sequences))) * self.chunk_len if each > 1 else self.length or 1
-        starts = [range(start, max(end, start + 1), self.span) for start, end in itertools.pairwise(borders)]
-        ends = list(itertools.accumulate(map(len, starts)))
-        self.segments, self.cut = ends[-1], ends[-1] > self.sequences
-        if self.segments > 1:
-            self.borders = _sent([*itertools.chain(*starts), self.length], torch.int32, device)
-        if self.cut:
-            self.firsts = _sent([0, *ends[:-1]], torch.int64, device)
-            self.lasts = _sent([end - 1 for end in ends], torch.int64, device)
+        self._starts = [range(start, max(end, start + 1), self.span) for start, end in itertools.pairwise(borders)]
+        self._ends = list(itertools.accumulate(map(len, self._starts)))
+        self.segments, self.cut = self._ends[-1], self._ends[-1] > self.sequences
 
     def _chunks(self):
         """The tokens where chunks begin and their segments end, (chunks, 2)."""
@@ -82,6 +100,10 @@ class Plan:
         """Memory for a state of every segment, (b·segments, g, r, P, N) in float32."""
         groups, heads, head_dim = X.shape[1], X.shape[2], X.shape[4]
         return X.new_empty(self.batch * self.segments, groups, heads, head_dim, self.state, dtype=torch.float32)
+
+    def states_of_chunks(self, X: torch.Tensor) -> torch.Tensor:
+        """Memory for the state before every chunk, (b, g, r, chunks·N, P)."""
+        return X.new_empty(*X.shape[:3], self.chunks * self.state, X.shape[4])
 
     def by_sequence(self, states: torch.Tensor | None) -> torch.Tensor | None:
         """States of all sequences, (b, g, r, sequences·P, N), as programs take them, (b·sequences, g, r, P, N)."""

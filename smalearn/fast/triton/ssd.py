@@ -6,19 +6,30 @@ lie end to end are scans of their own in the same launches. Where scans are too 
 over segments: one for what each segment adds to the state, one from the carry-ins that follow from that.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from smalearn._operator import Operator
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import DTYPES, check_grid, check_operands, check_triton, strided
 from smalearn.fast.triton.configs import LARGEST
 from smalearn.fast.triton.plan import Plan
+from smalearn.linear_attention import linear_attention_chunked
 
-__all__ = ["Layer", "backward", "forward", "ssd_of", "ssd_tiles", "ssd_triton", "triton_handles"]
+__all__ = [
+    "OPERATORS",
+    "Layer",
+    "backward",
+    "forward",
+    "ssd_of",
+    "ssd_tiles",
+    "ssd_triton",
+    "triton_handles",
+]
 
 
 def ssd_triton(
@@ -48,8 +59,7 @@ def ssd_triton(
         ShapeError: an axis has two sizes.
         ValueError: a dtype or device differs or is not supported, log_a (on a CPU) is positive, P or N is 0 or too
             large.
-        RuntimeError: Triton is missing, or does not interpret though there is no GPU; the gradient is differentiated
-            a second time.
+        RuntimeError: Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
         T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64; 32 in float32) and P in
@@ -61,7 +71,7 @@ def ssd_triton(
     """
     check_operands("ssd_triton", X, log_a, B, C, initial_state)
     check_triton("ssd_triton", X)
-    return ssd_of("ssd_triton", launch.on_triton, X, log_a, B, C, initial_state)
+    return ssd_of("on_triton", X, log_a, B, C, initial_state)
 
 
 def ssd_tiles(
@@ -91,7 +101,7 @@ def ssd_tiles(
     check_operands("ssd_tiles", X, log_a, B, C, initial_state)
     if X.device.type != "cpu" or X.dtype == torch.bfloat16:
         raise ValueError(f"ssd_tiles: X is {X.dtype} on {X.device}, expected torch.float32 or torch.float16 on cpu")
-    return ssd_of("ssd_tiles", launch.on_tiles, X, log_a, B, C, initial_state)
+    return ssd_of("on_tiles", X, log_a, B, C, initial_state)
 
 
 def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
@@ -127,8 +137,7 @@ class Layer(NamedTuple):
 
 
 def ssd_of(
-    function: str,
-    run: Callable,
+    run: str,
     X: torch.Tensor,
     log_a: torch.Tensor | None,
     B: torch.Tensor,
@@ -136,11 +145,10 @@ def ssd_of(
     initial_state: torch.Tensor | None = None,
     borders: Sequence[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """SSD where `run` runs programs, with gradients; the operands are those of `ssd_triton`, and checked.
+    """SSD by programs, with gradients; the operands are those of `ssd_triton`, and checked.
 
     Args:
-        function: name of the public function.
-        run: `launch.on_triton` or `launch.on_tiles`.
+        run: name of the function of `launch` that runs programs, a key of `OPERATORS`.
         X: (..., T, P).
         log_a: (..., T), or None.
         B: (..., T, N).
@@ -151,32 +159,57 @@ def ssd_of(
     Returns:
         Y (..., T, P), and the last states, like initial_state.
     """
-    inputs, restore = grouped(X, log_a, B, C, initial_state)
-    check_grid(function, inputs[0], 1 if borders is None else len(borders) - 1)
-    plan = Plan(inputs[0], inputs[2], borders)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
-        return restore(*_SSD.apply(run, plan, *inputs))
-    Y, state, _ = forward(run, plan, *inputs)
-    return restore(Y, state)
+    operands, restore = grouped(X, log_a, B, C, initial_state)
+    operator = OPERATORS[run]
+    check_grid(operator.name, operands[0], 1 if borders is None else len(borders) - 1)
+    return restore(*operator(*operands, settings=tuple(borders or ())))
 
 
-class _SSD(torch.autograd.Function):
-    """`forward` with its gradients."""
+def _operator(name, run):
+    """The operator whose programs a function of `launch` runs; its settings are the borders."""
 
-    @staticmethod
-    def forward(ctx, run, plan, X, log_a, B, C, initial_state):
-        Y, state, states = forward(run, plan, X, log_a, B, C, initial_state, keep=True)
-        ctx.run, ctx.plan = run, plan
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(X, log_a, B, C, initial_state, states)
-        return Y, state
+    def forwards(tensors, settings, keep):
+        results = forward(getattr(launch, run), _plan(tensors, settings), *tensors, keep=keep)
+        return [x for x in results if x is not None]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dY, dstate):
-        X, log_a, B, C, initial_state, states = ctx.saved_tensors
-        dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-        return None, None, *backward(ctx.run, ctx.plan, X, log_a, B, C, initial_state, states, dY, dstate)
+    def backwards(gradients, tensors, kept, settings, needs):
+        dY, dstate = gradients
+        dY = tensors[0].new_zeros(()).expand(tensors[0].shape) if dY is None else dY
+        return backward(getattr(launch, run), _plan(tensors, settings), *tensors, *kept, dY, dstate)
+
+    return Operator(
+        name, forwards, backwards, _shapes, readable, (5, 2), kept_from=2, instead="smalearn.ssd.ssd_chunked"
+    )
+
+
+def _plan(tensors, settings):
+    """Plan of the programs for X, log_a, B, C and an initial state."""
+    return Plan(tensors[0], tensors[2], list(map(int, settings)) or None)
+
+
+def _shapes(tensors, settings, keep):
+    """Tensors like those of `forward`."""
+    X, plan = tensors[0], _plan(tensors, settings)
+    state = X.new_empty(*X.shape[:3], plan.sequences * X.shape[4], plan.state, dtype=torch.float32)
+    return [torch.empty_like(X), state, *([plan.states_of_chunks(X)] if keep else [])]
+
+
+def readable(tensors: Sequence[torch.Tensor | None], settings: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    """`linear_attention_chunked` for one sequence after the other."""
+    X, log_a, B, C, states = tensors
+    borders = list(map(int, settings)) or [0, X.shape[3]]
+    states = [None] * (len(borders) - 1) if states is None else states.unflatten(3, (len(borders) - 1, -1)).unbind(3)
+    outputs, ends = [], []
+    for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
+        now = slice(start, end)
+        one = None if log_a is None else log_a[..., now]
+        Y, H = linear_attention_chunked(C[..., now, :], B[..., now, :], X[..., now, :], one, H)
+        outputs.append(Y)
+        ends.append(H)
+    return torch.cat(outputs, 3), torch.cat(ends, 3)
+
+
+OPERATORS = {"on_triton": _operator("ssd_triton", "on_triton"), "on_tiles": _operator("ssd_tiles", "on_tiles")}
 
 
 def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy=None):
@@ -186,7 +219,7 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
     """
     log_a, initial_state = _column(log_a, X), plan.by_sequence(initial_state)
     Y, final = torch.empty_like(X), plan.new_states(X)
-    states = X.new_empty(*X.shape[:3], plan.chunks * B.shape[-1], X.shape[-1]) if keep else None
+    states = plan.states_of_chunks(X) if keep else None
     extras = layer.constants(dy) if layer else {}
 
     def scan(Y, initial, states):
@@ -197,7 +230,7 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
         scan(None, None, None)
         initial_state = plan.follow(final, layer.log_a if layer else log_a, initial_state)
     scan(Y, initial_state, states)
-    return Y, plan.joined(final), states
+    return Y, plan.joined(final).contiguous(), states
 
 
 def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer=None):

@@ -1,0 +1,198 @@
+"""Fast code as one operation of PyTorch, so that `torch.compile`, `torch.export`, `torch.func` and autograd take it.
+
+Fast code writes into scratch memory, which PyTorch can neither trace nor differentiate. What it has to know instead is
+said here once: shapes for tracing, a batch of calls for `vmap`, and the readable form for derivatives of the gradients.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd import forward_ad
+from torch.library import custom_op
+
+__all__ = ["Operator"]
+
+SCHEMA = "(Tensor?[] tensors, float[] settings, bool keep) -> Tensor[]"
+SCHEMA_BACKWARD = "(Tensor?[] gradients, Tensor?[] tensors, Tensor[] kept, float[] settings, bool[] needs) -> Tensor[]"
+
+
+class Operator:
+    """A function of tensors with gradients that PyTorch's transforms see as one operation.
+
+    Some of its tensors may be None. The first axis of all others, and of the results, is a batch of one size: `vmap`
+    makes it longer.
+
+    Args:
+        name: of the operation, and of the public function that messages speak of.
+        forward: (tensors, settings, keep) → results, followed if `keep` by what `backward` wants kept.
+        backward: (gradients, tensors, kept, settings, needs) → gradients of the tensors, None or anything where `needs`
+            is False. The gradient of a result that nobody uses is None.
+        shapes: like `forward`, for tensors without values: results of its shapes, dtypes and strides.
+        readable: (tensors, settings) → results in plain PyTorch, which second derivatives differentiate.
+        counts: how many tensors there are, and how many results.
+        kept_from: which of what `forward` returns is the first that `backward` takes as kept; None if it takes nothing.
+        instead: public function that has forward mode, which this has not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        forward: Callable,
+        backward: Callable,
+        shapes: Callable,
+        readable: Callable,
+        counts: tuple[int, int],
+        kept_from: int | None,
+        instead: str,
+    ):
+        self.name, self.readable, self.instead = name, readable, instead
+        self.tensors, self.results = counts
+        self.kept = slice(0, 0) if kept_from is None else slice(kept_from, None)
+
+        def gradients(gradients, tensors, kept, settings, needs):
+            if kept_from is not None and not kept:
+                kept = forward(tensors, settings, True)[self.kept]
+            grads = backward(gradients, tensors, kept, settings, needs)
+            return [_like(x, grad) for x, grad, need in zip(tensors, grads, needs, strict=True) if need]
+
+        def gradients_shapes(gradients, tensors, kept, settings, needs):
+            return [torch.empty_like(x) for x, need in zip(tensors, needs, strict=True) if need]
+
+        self.forward = custom_op(f"smalearn::{name}", forward, mutates_args=(), schema=SCHEMA)
+        self.forward.register_fake(shapes)
+        self.forward.register_vmap(self._forward_vmap)
+        self.backward = custom_op(f"smalearn::{name}_backward", gradients, mutates_args=(), schema=SCHEMA_BACKWARD)
+        self.backward.register_fake(gradients_shapes)
+        self.backward.register_vmap(self._backward_vmap)
+
+    def __call__(self, *tensors: torch.Tensor | None, settings: tuple[float, ...] = ()) -> tuple[torch.Tensor, ...]:
+        """The results for operands that are checked."""
+        refused = NotImplementedError(f"{self.name} has no forward mode (jvp): use {self.instead}")
+        if not torch.compiler.is_compiling() and any(x is not None and _has_tangent(x) for x in tensors):
+            raise refused
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+            try:
+                return _Forward.apply(self, settings, *tensors)[: self.results]
+            except NotImplementedError as error:
+                raise refused from error
+        return tuple(self.forward(tensors, settings, False))
+
+    def _forward_vmap(self, info, in_dims, tensors, settings, keep):
+        """One call for all; nothing is kept, because it need not have an axis of the batch."""
+        return _apart(self.forward(_joined(tensors, in_dims[0], info.batch_size), settings, False), info.batch_size)
+
+    def _backward_vmap(self, info, in_dims, gradients, tensors, kept, settings, needs):
+        """The same for the gradients: what is missing is computed again."""
+        operands = (
+            _joined(some, dims, info.batch_size) for some, dims in zip((gradients, tensors), in_dims, strict=False)
+        )
+        return _apart(self.backward(*operands, [], settings, needs), info.batch_size)
+
+
+class _Forward(torch.autograd.Function):
+    """Results of an operator, and what it keeps."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(operator, settings, *tensors):
+        return tuple(operator.forward(tensors, settings, True))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.operator, ctx.settings, *tensors = inputs
+        ctx.save_for_backward(*tensors, *output[ctx.operator.kept])
+        ctx.mark_non_differentiable(*output[ctx.operator.results :])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        operator, settings, needs = ctx.operator, ctx.settings, ctx.needs_input_grad[2:]
+        tensors, kept = ctx.saved_tensors[: operator.tensors], ctx.saved_tensors[operator.tensors :]
+        gradients = gradients[: operator.results]
+        if all(x is None for x in gradients):
+            return None, None, *(None for _ in tensors)
+        if torch.compiler.is_compiling():
+            grads = iter(operator.backward(gradients, tensors, kept, settings, needs))
+        else:
+            grads = iter(_Backward.apply(operator, settings, needs, *gradients, *tensors, *kept))
+        return None, None, *(next(grads) if need else None for need in needs)
+
+
+class _Backward(torch.autograd.Function):
+    """Gradients of an operator. Their own derivatives are those of the readable form."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(operator, settings, needs, *operands):
+        gradients, tensors, kept = _parts(operator, operands)
+        return tuple(operator.backward(gradients, tensors, kept, settings, needs))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *ctx.fixed, ctx.count = *inputs[:3], len(inputs)
+        gradients, tensors, _ = _parts(inputs[0], inputs[3:])
+        ctx.save_for_backward(*gradients, *tensors)
+
+    @staticmethod
+    def backward(ctx, *seconds):
+        operands = ctx.saved_tensors
+        present = [i for i, x in enumerate(operands) if x is not None]
+
+        def gradients(*some):
+            whole = _replaced(operands, present, some)
+            return _readable_gradients(*ctx.fixed, *_parts(ctx.fixed[0], whole)[:2])
+
+        _, pull_back = torch.func.vjp(gradients, *(operands[i] for i in present))
+        return None, None, None, *_replaced([None] * (ctx.count - 3), present, pull_back(seconds))
+
+
+def _readable_gradients(operator, settings, needs, gradients, tensors):
+    """Gradients of the tensors that need one, by the readable form."""
+    differentiated = [i for i, need in enumerate(needs) if need]
+    used = [i for i, x in enumerate(gradients) if x is not None]
+
+    def results(*some):
+        results = operator.readable(_replaced(tensors, differentiated, some), settings)
+        return tuple(results[i] for i in used)
+
+    _, pull_back = torch.func.vjp(results, *(tensors[i] for i in differentiated))
+    return pull_back(tuple(gradients[i] for i in used))
+
+
+def _replaced(items, where, others):
+    """A list with other items at some places."""
+    replaced = list(items)
+    for i, other in zip(where, others, strict=True):
+        replaced[i] = other
+    return replaced
+
+
+def _parts(operator, operands):
+    """Split operands into gradients of the results, tensors and what was kept."""
+    both = operator.results + operator.tensors
+    return operands[: operator.results], operands[operator.results : both], operands[both:]
+
+
+def _joined(tensors, in_dims, size):
+    """Tensors whose first axis is that of `vmap` and their own; what is not batched is repeated."""
+    pairs = zip(tensors, in_dims, strict=True)
+    fronts = [x if x is None else x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
+    return [x if x is None else x.flatten(0, 1) for x in fronts]
+
+
+def _apart(results, size):
+    """Results that begin with the axis of `vmap`, and where it is."""
+    return [x.unflatten(0, (size, -1)) for x in results], [0] * len(results)
+
+
+def _has_tangent(x):
+    """Whether derivatives are computed along with x, in forward mode."""
+    return forward_ad.unpack_dual(x).tangent is not None
+
+
+def _like(x, gradient):
+    """The gradient in shape, dtype and strides of x, which PyTorch has been promised."""
+    gradient, promised = gradient.sum_to_size(x.shape).to(x.dtype), torch.empty_like(x, device="meta")
+    return gradient if gradient.stride() == promised.stride() else torch.empty_like(x).copy_(gradient)
