@@ -10,9 +10,10 @@ attention. The two theorems, `scalar_ssm_as_attention` and `diagonal_ssm_as_atte
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes, check_ssd
+from smalearn._checks import check_count, check_dtypes, check_shapes, check_ssd
 from smalearn._structured import widen
-from smalearn.linear_attention import linear_attention_chunked, linear_attention_step
+from smalearn.linear_attention import linear_attention_step
+from smalearn.linear_attention.chunked import in_chunks
 from smalearn.masks import SemiseparableMask
 from smalearn.masks.decay import since_start, until_end
 from smalearn.sma import sma_quadratic
@@ -113,8 +114,9 @@ def ssd_chunked(
         Dao and Gu 2024 (Mamba-2), section 6 and listing 1.
     """
     check_ssd("ssd_chunked", X, log_a, B, C, initial_state)
+    check_count("ssd_chunked", "chunk_len", chunk_len)
     log_a, B, C = _aligned(log_a, B, C)
-    return linear_attention_chunked(C, B, X, log_a, initial_state, chunk_len)
+    return in_chunks(C, B, X, log_a, initial_state, chunk_len)
 
 
 def ssd_step(

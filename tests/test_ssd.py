@@ -155,7 +155,7 @@ def test_errors_name_the_function(name):
         form(X, -log_a, B, C, H)
     with pytest.raises(ValueError, match=rf"^{name}: initial_state is torch.float16"):
         form(X, log_a, B, C, H.half())
-    with pytest.raises(ValueError, match="linear_attention_chunked: chunk_len must be"):
+    with pytest.raises(ValueError, match="ssd_chunked: chunk_len must be"):
         ssd_chunked(X, log_a, B, C, H, 0)
 
 

@@ -9,7 +9,7 @@ from smalearn.fast.cpu import step
 from smalearn.fast.cpu.ssd import scan_in_blocks
 from smalearn.fast.triton import ssd_step_triton_, triton_handles
 from smalearn.fast.triton.ssd import ssd_of
-from smalearn.linear_attention import linear_attention_chunked
+from smalearn.linear_attention.chunked import in_chunks
 from smalearn.linear_attention.inputs import check_inputs
 from smalearn.ssd import ssd_chunked
 
@@ -89,7 +89,7 @@ def linear_attention(
     kernel = _kernel(V, K) if log_a is None or log_a.ndim < K.ndim else None
     if kernel:
         return kernel(V, log_a, K, Q, initial_state)
-    return linear_attention_chunked(Q, K, V, log_a, initial_state)
+    return in_chunks(Q, K, V, log_a, initial_state)
 
 
 def ssd_step_(

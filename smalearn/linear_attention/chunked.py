@@ -9,7 +9,7 @@ from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.linear_attention.parallel import decayed_scores
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 
-__all__ = ["linear_attention_chunked", "pass_states"]
+__all__ = ["in_chunks", "linear_attention_chunked", "pass_states"]
 
 
 def linear_attention_chunked(
@@ -57,6 +57,18 @@ def linear_attention_chunked(
     """
     check_inputs("linear_attention_chunked", Q, K, V, log_a, initial_state)
     check_count("linear_attention_chunked", "chunk_len", chunk_len)
+    return in_chunks(Q, K, V, log_a, initial_state, chunk_len)
+
+
+def in_chunks(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    log_a: torch.Tensor | None,
+    initial_state: torch.Tensor | None = None,
+    chunk_len: int = 64,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`linear_attention_chunked` of operands that are checked."""
     q, k, v, gate, state = widen(Q, Q, K, V, key_gate(log_a, K), initial_state)
     q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))
     read, write = since_start(gate).exp(), until_end(gate).exp()

@@ -1,12 +1,11 @@
 """Gradients of linear attention that keep the inputs and compute the states again."""
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from smalearn._checks import check_count
 from smalearn._structured import widen
 from smalearn.contractions import contract
-from smalearn.linear_attention.chunked import linear_attention_chunked, pass_states
+from smalearn.linear_attention.chunked import in_chunks, pass_states
 from smalearn.linear_attention.inputs import check_inputs, key_gate
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks, until_end
 
@@ -33,8 +32,8 @@ def linear_attention_recomputed(
         dV = (L ∘ Q K^T)^T dY    the same
         dlog_a_t = Σ_{s < t ≤ i} L[i, s] (Q_i · K_s)(dY_i · V_s): all that flows across t, from before it to t or later
 
-    Arguments, results and errors are those of `linear_attention_chunked`, with two exceptions: log_a is one decay per
-    token, (..., T), or None; and a gradient that is differentiated a second time raises a RuntimeError.
+    Arguments, results and errors are those of `linear_attention_chunked`, but that log_a is one decay per token,
+    (..., T), or None.
 
     Cost:
         Saved for the backward: T·(2N + P + 1) + N·P entries, where autograd through the recurrence saves T·N·P.
@@ -51,14 +50,18 @@ def linear_attention_recomputed(
 class _Recomputed(torch.autograd.Function):
     """Forward: the chunked form. Backward: its states once more, and those of the gradient."""
 
-    @staticmethod
-    def forward(ctx, Q, K, V, log_a, initial_state, chunk_len):
-        ctx.save_for_backward(Q, K, V, log_a, initial_state)
-        ctx.chunk_len = chunk_len
-        return linear_attention_chunked(Q, K, V, log_a, initial_state, chunk_len)
+    generate_vmap_rule = True
 
     @staticmethod
-    @once_differentiable
+    def forward(Q, K, V, log_a, initial_state, chunk_len):
+        return in_chunks(Q, K, V, log_a, initial_state, chunk_len)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *operands, ctx.chunk_len = inputs
+        ctx.save_for_backward(*operands)
+
+    @staticmethod
     def backward(ctx, dY, dstate):
         Q, K, V, log_a, initial_state = ctx.saved_tensors
         *rows, state, dstate = widen(Q, Q, K, V, key_gate(log_a, K), dY, initial_state, dstate)

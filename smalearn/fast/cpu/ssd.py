@@ -27,7 +27,7 @@ from smalearn._operator import Operator
 from smalearn.fast.cpu.memory import empty_like
 from smalearn.fast.cpu.scan import Scan, batch_parts, block_len, states_of_blocks
 from smalearn.fast.groups import grouped
-from smalearn.linear_attention import linear_attention_chunked
+from smalearn.linear_attention.chunked import in_chunks
 
 __all__ = ["scan_in_blocks", "ssd_cpu"]
 
@@ -111,9 +111,9 @@ def _shapes(tensors, settings, keep):
 
 
 def _readable(tensors, settings):
-    """`linear_attention_chunked` under other names."""
+    """The readable form, under other names."""
     X, log_a, B, C, initial_state = tensors
-    return linear_attention_chunked(C, B, X, log_a, initial_state)
+    return in_chunks(C, B, X, log_a, initial_state)
 
 
 def _room(empty_like, tensors, keep):

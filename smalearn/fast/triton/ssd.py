@@ -18,7 +18,7 @@ from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import DTYPES, check_grid, check_operands, check_triton, strided
 from smalearn.fast.triton.configs import LARGEST
 from smalearn.fast.triton.plan import Plan
-from smalearn.linear_attention import linear_attention_chunked
+from smalearn.linear_attention.chunked import in_chunks
 
 __all__ = [
     "OPERATORS",
@@ -195,7 +195,7 @@ def _shapes(tensors, settings, keep):
 
 
 def readable(tensors: Sequence[torch.Tensor | None], settings: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
-    """`linear_attention_chunked` for one sequence after the other."""
+    """The readable form for one sequence after the other."""
     X, log_a, B, C, states = tensors
     borders = list(map(int, settings)) or [0, X.shape[3]]
     states = [None] * (len(borders) - 1) if states is None else states.unflatten(3, (len(borders) - 1, -1)).unbind(3)
@@ -203,7 +203,7 @@ def readable(tensors: Sequence[torch.Tensor | None], settings: Sequence[float]) 
     for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
         now = slice(start, end)
         one = None if log_a is None else log_a[..., now]
-        Y, H = linear_attention_chunked(C[..., now, :], B[..., now, :], X[..., now, :], one, H)
+        Y, H = in_chunks(C[..., now, :], B[..., now, :], X[..., now, :], one, H)
         outputs.append(Y)
         ends.append(H)
     return torch.cat(outputs, 3), torch.cat(ends, 3)
