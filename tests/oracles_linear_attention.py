@@ -85,9 +85,9 @@ def gated_retnet(Q, K, V, z):
 def gated_rfa(Q, K, V, z):
     S, norm, Y = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype), torch.zeros(K.shape[1], dtype=V.dtype), []
     for t in range(len(Q)):
-        g = 1 / (1 + torch.exp(-z[t]))
-        S = g * S + (1 - g) * torch.outer(K[t], V[t])
-        norm = g * norm + (1 - g) * K[t]
+        g, write = 1 / (1 + torch.exp(-z[t])), 1 / (1 + torch.exp(z[t]))  # 1 − g, with all digits of a small one
+        S = g * S + write * torch.outer(K[t], V[t])
+        norm = g * norm + write * K[t]
         Y.append((Q[t] @ S) / (Q[t] @ norm))
     return torch.stack(Y)
 
@@ -95,7 +95,7 @@ def gated_rfa(Q, K, V, z):
 def mamba2(C, B, X, z, a):
     h, Y = torch.zeros(X.shape[1], B.shape[1], dtype=X.dtype), []
     for t in range(len(X)):
-        dt = torch.log(1 + torch.exp(z[t]))
+        dt = torch.log1p(torch.exp(z[t]))
         h = torch.exp(dt * -torch.exp(a)) * h + torch.outer(X[t], dt * B[t])
         Y.append(h @ C[t])
     return torch.stack(Y)
@@ -124,8 +124,8 @@ def gla(Q, K, V, z):
 def hgrn2(o, i, z, b):
     S, Y = torch.zeros(z.shape[1], i.shape[1], dtype=i.dtype), []
     for t in range(len(i)):
-        f = b[0] + (1 - b[0]) / (1 + torch.exp(-z[t]))
-        S = torch.diag(f) @ S + torch.outer(1 - f, i[t])
+        f, write = b[0] + (1 - b[0]) / (1 + torch.exp(-z[t])), (1 - b[0]) / (1 + torch.exp(z[t]))  # 1 − f
+        S = torch.diag(f) @ S + torch.outer(write, i[t])
         Y.append(o[t] @ S)
     return torch.stack(Y)
 
@@ -153,7 +153,7 @@ def mamba(C, B, X, z, a):
     for t in range(len(X)):
         h, y = h.clone(), torch.zeros(X.shape[1], dtype=X.dtype)
         for p in range(X.shape[1]):
-            dt = torch.log(1 + torch.exp(z[t, p]))
+            dt = torch.log1p(torch.exp(z[t, p]))
             h[p] = torch.exp(dt * -torch.exp(a[p])) * h[p] + dt * B[t] * X[t, p]
             y[p] = h[p] @ C[t]
         Y.append(y)

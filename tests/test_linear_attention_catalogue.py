@@ -1,5 +1,6 @@
 """Every model of the catalogue against its own recurrence, written in the model's own words."""
 
+import itertools
 import math
 import re
 
@@ -134,6 +135,71 @@ def test_the_state_is_H_and_tokens_are_rows_of_Q_K_V():
 def test_gradients(name):
     operands = [x.requires_grad_() for x in inputs(name, 4)]
     assert torch.autograd.gradcheck(lambda *x: MODELS[name].run(*x)[0], operands)
+
+
+# name -> inputs that are logits or logs, by position; gates that are given themselves, b and gamma, are then 0 or 1
+LOGITS = {
+    "linear attention": [],
+    "RetNet": [],
+    "gated RetNet": [3],
+    "gated RFA": [3],
+    "Mamba-2": [3, 4],
+    "mLSTM": [3, 4],
+    "GLA": [3],
+    "HGRN2": [2],
+    "RWKV-6": [3, 4],
+    "GateLoop": [3],
+    "Mamba": [3, 4],
+}
+GATES = {"RetNet": 3, "HGRN2": 3}
+
+
+def extremes(name, size, length=9):
+    """Inputs in float64 with logits of this size: of either sign, or both among ordinary ones."""
+    ordinary = inputs(name, length)
+    if name in GATES:
+        ordinary[GATES[name]] = torch.zeros_like(ordinary[GATES[name]])
+    for signs in itertools.product((-1, 0, 1), repeat=len(LOGITS[name])):
+        operands = list(ordinary)
+        for sign, k in zip(signs, LOGITS[name], strict=True):
+            mixed = torch.where(operands[k].abs() > 0.5, size * operands[k].sign(), operands[k])
+            operands[k] = torch.full_like(mixed, sign * size) if sign else mixed
+        yield operands
+
+
+def with_gradients(name, operands, form=linear_attention_recurrent):
+    """Output, and the gradients of all inputs for a random cotangent."""
+    operands = [x.detach().clone().requires_grad_() for x in operands]
+    Y, state = MODELS[name].run(*operands, form=form)
+    (cotangent,) = random_tensors([Y.shape], 1, Y.dtype)
+    grads = torch.autograd.grad((Y * cotangent).sum() + 0 * state.sum(), operands)
+    return [Y, *grads]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("size", [100.0, 300.0])
+def test_finite_at_extreme_logits(name, size):
+    forms = [linear_attention_recurrent] + [linear_attention_chunked] * (MODELS[name].gate != "full")
+    for operands in extremes(name, size):
+        expected = CASES[name][0](*operands)
+        for form in forms:
+            exact = with_gradients(name, operands, form)
+            assert_close(exact[0], expected)
+            single = with_gradients(name, [x.float() for x in operands], form)
+            assert all(torch.isfinite(x).all() for x in exact + single)
+            error = (single[0] - exact[0]).norm()
+            assert error <= 1e-5 * exact[0].norm().clamp(min=1e-30)  # what is smaller may be 0 in float32
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_of_zero_has_its_gradient(name):
+    for operands in extremes(name, 300.0):
+        gate = operands[GATES[name]].requires_grad_()
+        actual, expected = MODELS[name].run(*operands)[0], CASES[name][0](*operands)
+        (cotangent,) = random_tensors([actual.shape], 1)
+        of = [torch.autograd.grad(Y, gate, cotangent)[0] for Y in (actual, expected)]
+        assert_close(*of)
+        assert of[1].abs().max() > 0.1 or (operands[2] > 0).all()  # an open gate needs no lower bound
 
 
 def test_mlstm_survives_huge_input_gates():

@@ -1,5 +1,6 @@
 """What is particular to the Mamba blocks: projections, step sizes, initial values, cuts by heads."""
 
+import itertools
 import math
 
 import pytest
@@ -159,3 +160,17 @@ def same_as_hugging_face(ours, theirs):
         grads.append([y, *torch.autograd.grad((y * weights).sum(), [leaf, mixer.in_proj.weight, mixer.A_log])])
     for pair in zip(*grads, strict=True):
         assert_close(*pair)
+
+
+@pytest.mark.parametrize("name", ["mamba1", "mamba2"])
+def test_finite_at_extreme_parameters(name):
+    """A_log and the bias of dt where a diverging run takes them: e^100 overflows in float32, e^-100 underflows."""
+    for A_log, bias in itertools.product((-300.0, 100.0, 300.0), repeat=2):
+        block = build(name).float()
+        with torch.no_grad():
+            block.A_log.view(-1)[::2] = A_log
+            (block.dt_bias if name == "mamba2" else block.dt_proj.bias)[1:] = bias
+        x = sequence(block).float()
+        Y = block(x)
+        grads = torch.autograd.grad(Y.square().sum(), list(block.parameters()))
+        assert all(torch.isfinite(tensor).all() for tensor in (Y, *grads))

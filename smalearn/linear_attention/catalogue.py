@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from smalearn.linear_attention.gates import exp_bounded, log_of_gate, log_softplus, running_max
 from smalearn.linear_attention.recurrent import linear_attention_recurrent
 
 __all__ = ["MODELS", "OTHER_MODELS", "Gates", "RecurrentModel"]
@@ -106,7 +107,7 @@ def linear_attention(Q, K, V):
 def retnet(Q, K, V, gamma, theta):
     """Decay gamma (...), angles theta (..., N/2): features n and n + N/2 make a complex number. No norm, no xPos."""
     phase = torch.arange(Q.shape[-2], dtype=Q.dtype, device=Q.device)[:, None] * theta[..., None, :]
-    log_a = gamma.log()[..., None] + torch.zeros_like(K[..., 0])  # as many axes as a gate per token has
+    log_a = log_of_gate(gamma)[..., None] + torch.zeros_like(K[..., 0])  # as many axes as a gate per token has
     return Gates(_rotate(Q, phase), _rotate(K, phase), V, log_a)
 
 
@@ -118,15 +119,23 @@ def gated_retnet(Q, K, V, z):
 
 @_model("gated RFA", "scalar", "G_t = σ(z_t); K_t times 1 − σ(z_t); normalised", "Peng et al. 2021")
 def gated_rfa(Q, K, V, z):
-    """Q and K after the random features, z (..., T)."""
-    return Gates(Q, torch.sigmoid(-z)[..., None] * K, _with_ones(V), F.logsigmoid(z), _normalise)
+    """Q and K after the random features, z (..., T).
+
+    While all gates are open, all weights 1 − σ(z) are tiny, and so is their sum. The state is therefore kept divided by
+    the largest weight in it, exp(m_t) with m_t = max(log σ(z_t) + m_(t-1), log σ(−z_t)): the norm divides it out.
+    """
+    log_a, log_weight, _ = running_max(F.logsigmoid(z), F.logsigmoid(-z), -torch.inf)
+    return Gates(Q, log_weight.exp()[..., None] * K, _with_ones(V), log_a, _normalise)
 
 
 @_model("Mamba-2", "scalar", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t); V_t times Δ_t", "Dao and Gu 2024")
 def mamba2(Q, K, V, z, a):
-    """Q = C, K = B, V = X, z (..., T) with its bias, a (...) per head. Without convolution, D and output gate."""
+    """Q = C, K = B, V = X, z (..., T) with its bias, a (...) per head. Without convolution, D and output gate.
+
+    Δ_t e^a is exp(log Δ_t + a), since Δ_t alone may underflow and e^a overflow.
+    """
     dt = F.softplus(z)
-    return Gates(Q, K, dt[..., None] * V, -dt * a.exp()[..., None])
+    return Gates(Q, K, dt[..., None] * V, -exp_bounded(log_softplus(z) + a[..., None]))
 
 
 @_model(
@@ -135,20 +144,15 @@ def mamba2(Q, K, V, z, a):
 def mlstm(Q, K, V, i, f):
     """i, f (..., T). Without output gate; the paper also allows exp(f).
 
-    exp(i) would overflow, so the state is kept divided by exp(m_t), with m_t = max(log σ(f_t) + m_(t-1), i_t). The gate
-    log σ(f_t) + m_(t-1) − m_t is ≤ 0 by this very choice of m.
+    exp(i) would overflow, so the state is kept divided by exp(m_t), with m_t = max(log σ(f_t) + m_(t-1), i_t, 0). The
+    gate log σ(f_t) + m_(t-1) − m_t is ≤ 0 by this very choice of m.
     """
-    log_f = F.logsigmoid(f)
-    m = [i.new_zeros(*i.shape[:-1], 1)]
-    for t in range(i.shape[-1]):
-        m.append(torch.maximum(log_f[..., t, None] + m[-1], i[..., t, None]))
-    m = torch.cat(m, -1)
-    before, m = m[..., :-1], m[..., 1:]
+    log_a, log_weight, m = running_max(F.logsigmoid(f), i, 0.0)
 
     def read(Y):
         return Y[..., :-1] / torch.maximum(Y[..., -1:].abs(), torch.exp(-m)[..., None])
 
-    return Gates(Q, torch.exp(i - m)[..., None] * K, _with_ones(V), log_f + before - m, read)
+    return Gates(Q, log_weight.exp()[..., None] * K, _with_ones(V), log_a, read)
 
 
 @_model("GLA", "key", "G_t = 1 α_t^T, α_t = σ(z_t)^(1/τ), τ = 16", "Yang et al. 2023")
@@ -161,7 +165,7 @@ def gla(Q, K, V, z):
 def hgrn2(Q, V, z, b):
     """Q the output gate, V the input, z (..., T, N), b (..., 1, N) the layer's lower bound in [0, 1)."""
     f = b + (1 - b) * torch.sigmoid(z)
-    return Gates(Q, (1 - b) * torch.sigmoid(-z), V, f.log())
+    return Gates(Q, (1 - b) * torch.sigmoid(-z), V, log_of_gate(f))
 
 
 @_model(
@@ -180,7 +184,7 @@ def rwkv6(Q, K, V, z, u):
     def read(Y):
         return Y + (Q * u * K).sum(-1, keepdim=True) * V
 
-    return Gates(Q, _shift(K), _shift(V), _shift(-z.exp()), read)
+    return Gates(Q, _shift(K), _shift(V), _shift(-exp_bounded(z)), read)
 
 
 @_model("GateLoop", "key", "G_t = 1 a_t^T, a_t = σ(z_t) exp(i φ_t); Y_t the real part", "Katsch 2023")
@@ -197,9 +201,12 @@ def gateloop(Q, K, V, z, phi):
 
 @_model("Mamba", "full", "G_t = exp(−Δ_t e^a), Δ_t = softplus(z_t) per row; V_t times Δ_t", "Gu and Dao 2023")
 def mamba(Q, K, V, z, a):
-    """Q = C, K = B, V = X, z (..., T, P) with its bias, a (..., P, N). Without convolution, D and output gate."""
+    """Q = C, K = B, V = X, z (..., T, P) with its bias, a (..., P, N). Without convolution, D and output gate.
+
+    Δ_t e^a is exp(log Δ_t + a), as in Mamba-2.
+    """
     dt = F.softplus(z)
-    return Gates(Q, K, dt * V, -dt[..., None] * a.exp().unsqueeze(-3))
+    return Gates(Q, K, dt * V, -exp_bounded(log_softplus(z)[..., None] + a.unsqueeze(-3)))
 
 
 def _with_ones(V):

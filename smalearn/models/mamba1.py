@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_recurrent, linear_attention_step
+from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer
 
@@ -102,7 +103,7 @@ class Mamba1(RecurrentMixer):
         X = functional.silu(x)
         dt, B, C = self.x_proj(X).split([self.rank, self.state, self.state], -1)
         dt = functional.softplus(self.dt_proj(dt))
-        return X, C, B, dt * X, -self.A_log.exp() * dt[..., None]
+        return X, C, B, dt * X, -exp_bounded(self.A_log) * dt[..., None]
 
     def _output(self, Y, X, z):
         """The skip D X, the gate and the last projection."""

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from smalearn import fast
 from smalearn._checks import check_count
+from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide
 from smalearn.ssd import ssd_step
 
@@ -121,7 +122,7 @@ class Mamba2(RecurrentMixer):
         X = rearrange(X, "... (g h p) -> ... g h p", g=self.groups, p=self.head_dim)
         B, C = (rearrange(part, "... (g n) -> ... g 1 n", g=self.groups) for part in (B, C))
         dt = functional.softplus(dt + self.dt_bias).clamp(*self.dt_limits)
-        log_a = -self.A_log.exp() * dt
+        log_a = -exp_bounded(self.A_log) * dt
         dt, log_a = (rearrange(part, "... (g h) -> ... g h", g=self.groups) for part in (dt, log_a))
         return X, dt[..., None] * X, log_a, B, C
 
