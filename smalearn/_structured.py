@@ -1,6 +1,7 @@
 """Parts shared by structured matrices over time (masks, semiseparable matrices) and over features (weights).
 
-The check of an operand, the dtype of all arithmetic, and the table that shows a matrix in a notebook.
+What is written as for a tensor (`M @ x`, `M.mT`, `2 * M`), the check of an operand, the dtype of all arithmetic, and
+the table that shows a matrix in a notebook.
 """
 
 import html
@@ -8,9 +9,90 @@ from collections.abc import Mapping
 
 import torch
 
-from smalearn._checks import ShapeError
+from smalearn._checks import ShapeError, check_tensor
 
-__all__ = ["check_operand", "html_cell", "html_table", "widen"]
+__all__ = ["Structured", "View", "check_operand", "html_cell", "html_table", "widen"]
+
+
+class Structured:
+    """A matrix held by fewer numbers than it has entries, which is multiplied like a tensor.
+
+    A subclass has `shape` (..., T, S), `dense()`, and the products `matmul(x)` and `transpose_matmul(y)`.
+    """
+
+    shape: tuple[int, ...]
+
+    def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        """M x: `matmul` for x (..., S, columns), (..., T) for a vector x (S,)."""
+        if not isinstance(x, torch.Tensor):
+            return NotImplemented
+        return self.matmul(x[:, None])[..., 0] if x.ndim == 1 else self.matmul(x)
+
+    @property
+    def mT(self) -> "Structured":
+        """M^T (..., S, T), a view that multiplies as fast as M."""
+        return self._view(1, True)
+
+    def __mul__(self, factor: float | torch.Tensor) -> "Structured":
+        """c·M for a real number c or a tensor () that holds one, a view that multiplies as fast as M."""
+        if isinstance(factor, torch.Tensor) and (factor.ndim or factor.is_complex()):
+            return NotImplemented
+        if not isinstance(factor, torch.Tensor | float | int):
+            return NotImplemented
+        return self._view(factor, False)
+
+    def __rmul__(self, factor: float | torch.Tensor) -> "Structured":
+        """The same as M·c."""
+        return Structured.__mul__(self, factor)
+
+    def _view(self, factor: float | torch.Tensor, transposed: bool) -> "Structured":
+        return View(self, factor, transposed)
+
+
+class View(Structured):
+    """c·M or c·M^T of a structured matrix M, by its own products; made by `c * M` and `M.mT`.
+
+    Args:
+        matrix: M, (..., T, S).
+        factor: c, a real number or a tensor ().
+        transposed: whether M^T takes the place of M.
+    """
+
+    def __init__(self, matrix: Structured, factor: float | torch.Tensor = 1, transposed: bool = False):
+        self.matrix, self.factor, self.transposed = matrix, factor, transposed
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(..., T, S), the last two exchanged if transposed."""
+        *leading, target, source = self.matrix.shape
+        return (*leading, source, target) if self.transposed else (*leading, target, source)
+
+    def dense(self, *args, **settings) -> torch.Tensor:
+        """The matrix itself; arguments and errors are those of `dense` of M."""
+        M = self.matrix.dense(*args, **settings)
+        return self._scaled(M.mT if self.transposed else M)
+
+    def matmul(self, x: torch.Tensor) -> torch.Tensor:
+        """The product with x (..., S, columns); result, errors and cost are those of the product of M or of M^T."""
+        return self._scaled(self.matrix.transpose_matmul(x) if self.transposed else self.matrix.matmul(x))
+
+    def transpose_matmul(self, y: torch.Tensor) -> torch.Tensor:
+        """The product of the transpose with y (..., T, columns); see `matmul`."""
+        return self._scaled(self.matrix.matmul(y) if self.transposed else self.matrix.transpose_matmul(y))
+
+    def _scaled(self, x):
+        return x if self._unscaled() else self.factor * x
+
+    def _unscaled(self):
+        """Whether the factor is just the 1 of M^T."""
+        return isinstance(self.factor, int) and self.factor == 1
+
+    def _view(self, factor, transposed):
+        return type(self)(self.matrix, self.factor * factor, self.transposed != transposed)
+
+    def __repr__(self) -> str:
+        scale = "" if self._unscaled() else f"{self.factor} * "
+        return f"{scale}{self.matrix!r}{'.mT' if self.transposed else ''}"
 
 
 def check_operand(where: str, what: str, shape: tuple[int, ...], x: torch.Tensor, axis: str, size: int) -> None:
@@ -26,7 +108,10 @@ def check_operand(where: str, what: str, shape: tuple[int, ...], x: torch.Tensor
 
     Raises:
         ShapeError: x has fewer than two axes, its axis -2 has another size, or leading axes do not broadcast.
+        TypeError: x is not a tensor.
+        ValueError: x is not dense.
     """
+    check_tensor(where, "the operand", x)
     if x.ndim < 2:
         raise ShapeError(f"{where}: operand needs axes (..., {axis}, columns), got shape {tuple(x.shape)}")
     if x.shape[-2] != size:

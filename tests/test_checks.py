@@ -1,10 +1,21 @@
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from smalearn import ShapeError
-from smalearn._checks import check_dtypes, check_shapes
+from smalearn._checks import (
+    broadcast_shapes,
+    check_count,
+    check_counts,
+    check_dtypes,
+    check_number,
+    check_shapes,
+    check_tensor,
+    seeded,
+)
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 
@@ -43,6 +54,126 @@ def test_dtype_errors():
         check_dtypes("f", {"Q": single.long()})
     with pytest.raises(TypeError, match=r"f: Q must be a torch.Tensor, got list"):
         check_dtypes("f", {"Q": [1.0]})
+
+
+@pytest.mark.parametrize("value", [None, 3, "Q", [1.0], torch.ones(2, 2).numpy()], ids=repr)
+def test_what_is_no_tensor_is_named(value):
+    name = type(value).__name__
+    for check in (lambda: check_tensor("f", "Q", value), lambda: check_shapes("f", {"Q": (value, "tn")})):
+        with pytest.raises(TypeError, match=f"^f: Q must be a torch.Tensor, got {name}$"):
+            check()
+
+
+def strange_tensors():
+    dense = torch.ones(2, 2)
+    jagged, nested = (
+        torch.nested.nested_tensor([dense, dense[:1]], layout=layout) for layout in (torch.jagged, torch.strided)
+    )
+    compressed, quantised = dense.to_sparse_csr(), torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8)
+    return {
+        "sparse_coo": dense.to_sparse(),
+        "sparse_csr": compressed,
+        "nested": nested,
+        "nested ": jagged,
+        "quantised": quantised,
+        "_mkldnn": dense.to_mkldnn(),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")  # that to make them is new, or deprecated
+def test_sparse_nested_and_quantised_tensors_are_refused():
+    for kind, tensor in strange_tensors().items():
+        with pytest.raises(
+            ValueError, match=f"^f: Q must be an ordinary dense tensor, got a (torch.)?{kind.strip()} one$"
+        ):
+            check_dtypes("f", {"Q": tensor})
+
+
+def test_a_missing_axis_is_named_where_there_is_one_place_for_it():
+    def message(**shapes):
+        axes = {"X": "tp", "B": "tn", "C": "tn", "log_a": "t"}
+        with pytest.raises(ShapeError, match="do not broadcast with") as caught:
+            check_shapes("f", {name: (torch.zeros(shape), axes[name]) for name, shape in shapes.items()})
+        return str(caught.value).partition("; ")[2]
+
+    assert message(X=(2, 3, 5, 4), B=(2, 5, 6)) == "give B an axis of size 1: (2, 1, T, N)"
+    assert message(B=(2, 5, 6), X=(2, 3, 5, 4)) == "give B an axis of size 1: (2, 1, T, N)"
+    assert message(X=(2, 3, 4, 5, 4), log_a=(2, 4, 5)) == "give log_a an axis of size 1: (2, 1, 4, T)"
+    assert message(X=(2, 3, 4, 5, 4), C=(2, 5, 6)) == "give C an axis of size 1: (2, 1, 1, T, N)"
+    assert not message(X=(2, 3, 2, 5, 4), C=(4, 5, 6))  # fits nowhere
+    assert not message(X=(2, 3, 2, 3, 5, 4), C=(2, 1, 1, 5, 6), B=(2, 5, 6), log_a=(4, 5))
+    assert not message(X=(2, 5, 4), C=(3, 5, 6))  # no axis is missing
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [(), ((),), ((2, 1), (3,)), ((0, 1), (1, 4)), ((2, 3), (2, 3), ()), ((5, 1, 1), (1, 4, 1), (3,)), ((1,), (0,))],
+)
+def test_shapes_broadcast_as_those_of_tensors(shapes):
+    assert broadcast_shapes(*shapes) == tuple(torch.broadcast_shapes(*shapes))
+
+
+@pytest.mark.parametrize("shapes", [((2,), (3,)), ((2, 1), (3, 1)), ((0,), (2,)), ((4, 1), (5,), (4, 2))])
+def test_shapes_that_do_not_broadcast(shapes):
+    with pytest.raises(RuntimeError):
+        torch.broadcast_shapes(*shapes)
+    with pytest.raises(ValueError, match=r"broadcast_shapes: \(.* do not broadcast"):
+        broadcast_shapes(*shapes)
+
+
+def test_counts_numbers_and_seeds():
+    assert check_count("f", "n", 3) == 3
+    assert check_counts("f", "ranks", [2, 1]) == (2, 1)
+    assert check_number("f", "base", 2) == 2
+    assert seeded("f", -1).initial_seed() == torch.Generator().manual_seed(-1).initial_seed()
+    for value, got in (
+        (True, "True"),
+        (0, "0"),
+        (1.0, r"1\.0"),
+        (torch.ones(99, 99), "Tensor"),
+        ("a" * 99, "str"),
+        (None, "NoneType"),
+    ):
+        with pytest.raises(ValueError, match=f"^f: n must be an integer ≥ 1, got {got}$"):
+            check_count("f", "n", value)
+    for value, got in ((3, "int"), ("32", "str"), (torch.ones(2), "Tensor"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"^f: ranks must be a list of integers, got {got}$"):
+            check_counts("f", "ranks", value)
+    with pytest.raises(ValueError, match=r"^f: ranks\[1\] must be an integer ≥ 1, got 0$"):
+        check_counts("f", "ranks", [2, 0])
+    for value, got in (
+        (True, "bool"),
+        ("1", "str"),
+        (torch.tensor(1.0), "Tensor"),
+        (1j, "complex"),
+        (None, "NoneType"),
+    ):
+        with pytest.raises(TypeError, match=f"^f: base must be a number, got {got}$"):
+            check_number("f", "base", value)
+    with pytest.raises(ValueError, match="f: base must be a number, got nan"):
+        check_number("f", "base", math.nan)
+    for value, got in ((math.inf, "inf"), (True, "True"), (2**64, "18446744073709551616"), (None, "NoneType")):
+        with pytest.raises(ValueError, match=f"^f: seed must be an integer of 64 bits, got {got}$"):
+            seeded("f", value)
+
+
+FIRST_CALLS = """
+import sys, torch
+from smalearn import contractions, masks, sma, ssd, ssm, weights
+x, log_a = torch.ones(2, 3, 4), -torch.ones(2, 3)
+ssd.ssd_quadratic(x, log_a, x[0], x)
+ssd.ssd_recurrent(x, log_a, x[0], x)
+ssm.ssm_matrix(log_a, x, x).matmul(x)
+sma.sma_linear(x, x, x, masks.SemiseparableMask(log_a))
+contractions.contract("TN, SN -> TS", x, x)
+weights.LowRank.random(4, 4, 2, seed=0)(x)
+print("sympy" in sys.modules)
+"""
+
+
+def test_first_calls_do_not_wait_for_a_computer_algebra_system():
+    run = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 def test_metric():

@@ -102,7 +102,7 @@ def test_shapes_must_agree():
     with pytest.raises(ShapeError, match="IntersectionMask: axis 't' is 3 in sparse but 4 in other"):
         IntersectionMask(BandedMask(3, 3, 1), CausalMask(4))
     with pytest.raises(TypeError, match="unsupported operand"):
-        CausalMask(3) * 2.0
+        CausalMask(3) * torch.ones(3, 3)
 
 
 def test_a_rectangular_causal_mask_cuts_a_toeplitz_mask_and_is_no_decay():

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from smalearn._checks import check_shapes
-from smalearn._structured import check_operand, html_table, widen
+from smalearn._checks import check_dtypes, check_shapes, check_tensor
+from smalearn._structured import Structured, View, check_operand, html_table, widen
 
-__all__ = ["PROMOTIONS", "RULES", "Mask", "dense_mask", "hadamard"]
+__all__ = ["PROMOTIONS", "RULES", "Mask", "check_mask", "dense_mask", "hadamard"]
 
 RULES: list[tuple[type["Mask"], type["Mask"], Callable]] = []
 """Entrywise products that are fast again: two families, and what makes the product of a member of each."""
@@ -20,7 +20,7 @@ PROMOTIONS: dict[tuple[type["Mask"], type["Mask"]], Callable] = {}
 """(family, another) -> a function that takes a mask of the one to the same mask as one of the other, or to None."""
 
 
-class Mask(ABC):
+class Mask(Structured, ABC):
     """A (T, S) matrix over time with a product that is faster than its T·S entries.
 
     A subclass states its `shape`, its entries (`dense`) and its fast products. `dense` is the definition; that the
@@ -85,7 +85,8 @@ class Mask(ABC):
 
         Raises:
             ShapeError: x has fewer than two axes, its axis -2 is not S, or leading axes do not broadcast.
-            ValueError: the mask is complex and x is not.
+            TypeError: x is not a tensor.
+            ValueError: the mask is complex and x is not, or it has parameters and x holds integers.
         """
         self._check("matmul", x, axis="S", size=self.shape[-1])
         return self._product(*widen(x, x)).to(x.dtype)
@@ -98,15 +99,18 @@ class Mask(ABC):
         self._check("transpose_matmul", y, axis="T", size=self.shape[-2])
         return self._transpose_product(*widen(y, y)).to(y.dtype)
 
-    def __mul__(self, other: "Mask") -> "Mask":
-        """The entrywise product L1 ∘ L2; see `hadamard`."""
-        if not isinstance(other, Mask):
-            return NotImplemented
-        return hadamard(self, other)
+    def __mul__(self, other: "Mask | float | torch.Tensor") -> "Mask":
+        """The entrywise product L1 ∘ L2, see `hadamard`; or c·L for a number c."""
+        return hadamard(self, other) if isinstance(other, Mask) else super().__mul__(other)
+
+    def _view(self, factor, transposed):
+        return _MaskView(self, factor, transposed)
 
     def _check(self, method: str, x: torch.Tensor, axis: str, size: int) -> None:
         where = f"{type(self).__name__}.{method}"
         check_operand(where, "the mask", self.shape, x, axis, size)
+        if self.stored:  # masks of zeros and ones count integers too
+            check_dtypes(where, {"the operand": x})
         if self.is_complex and not x.is_complex():
             raise ValueError(f"{where}: the mask is complex but the operand is {x.dtype}; make it complex")
 
@@ -140,6 +144,26 @@ class Mask(ABC):
         return html_table(rows)
 
 
+class _MaskView(View, Mask):
+    """c·L or c·L^T of a mask L, which is a mask again."""
+
+    @property
+    def is_complex(self) -> bool:
+        """True if L is complex."""
+        return self.matrix.is_complex
+
+    @property
+    def stored(self) -> int:
+        """The numbers of L."""
+        return self.matrix.stored
+
+    _product, _transpose_product = View.matmul, View.transpose_matmul
+
+    def cost(self, columns: int = 1) -> int:
+        """The operations of L, and those of the factor: one for each entry of the product."""
+        return self.matrix.cost(columns) + (0 if self._unscaled() else self.shape[-2] * columns)
+
+
 def hadamard(L1: Mask, L2: Mask) -> Mask:
     """The entrywise product L1 ∘ L2, as a mask with a fast product; also written L1 * L2.
 
@@ -162,11 +186,13 @@ def hadamard(L1: Mask, L2: Mask) -> Mask:
 
     Raises:
         ShapeError: the shapes differ.
-        TypeError: no rule makes the product fast.
+        TypeError: an argument is not a mask, or no rule makes the product fast.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 4.3, for the families.
     """
+    check_mask("hadamard", "L1", L1)
+    check_mask("hadamard", "L2", L2)
     check_shapes("hadamard", {"L1": (L1, "ts"), "L2": (L2, "ts")})
     for one, other, product in RULES:
         for first, second in ((L1, L2), (L2, L1)):
@@ -189,6 +215,16 @@ def _brief(name: str, parameter: torch.Tensor, equals: str) -> str:
     return f"{name}{equals}{parameter.item():.4g}" if parameter.ndim == 0 else f"{name}: {tuple(parameter.shape)}"
 
 
+def check_mask(function: str, name: str, L: object, family: type = Mask) -> None:
+    """Check that an argument is a mask, of this family.
+
+    Raises:
+        TypeError: naming function, argument, expected and got.
+    """
+    if not isinstance(L, family):
+        raise TypeError(f"{function}: {name} must be a {family.__name__}, got {type(L).__name__}")
+
+
 def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
     """The mask as a tensor with the dtype and device of `like`; a tensor is passed through, booleans become 0 and 1.
 
@@ -198,7 +234,12 @@ def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
 
     Returns:
         (..., T, S) tensor.
+
+    Raises:
+        TypeError: L is neither a mask nor a tensor, or like is not a tensor.
     """
+    check_tensor("dense_mask", "like", like)
     if isinstance(L, Mask):
         return L.dense(like.dtype, like.device)
+    check_tensor("dense_mask", "L", L)
     return L.to(like.dtype) if L.dtype == torch.bool else L

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes
+from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.scan import CausalMask, DecayMask
 
@@ -48,8 +48,8 @@ class ToeplitzMask(Mask):
         if row is not None:
             source = row.shape[-1]
             try:
-                leading = torch.broadcast_shapes(leading, row.shape[:-1])
-            except RuntimeError:
+                leading = broadcast_shapes(leading, row.shape[:-1])
+            except ValueError:
                 raise ShapeError(
                     f"ToeplitzMask: leading axes {tuple(row.shape[:-1])} of row do not broadcast with "
                     f"{tuple(leading)} of column"
@@ -91,18 +91,14 @@ class ToeplitzMask(Mask):
     def _convolved(self, x, length, circle):
         """The first `length` rows of the circular convolution of x with a circle long enough not to wrap around."""
         target, source = self.shape[-2:]
-        shape = (*torch.broadcast_shapes(self.shape[:-2], x.shape[:-2]), length, x.shape[-1])
+        shape = (*broadcast_shapes(self.shape[:-2], x.shape[:-2]), length, x.shape[-1])
         if 0 in (*shape, target, source):  # no library transforms nothing
             return x.new_zeros(shape)
         size = _period(target, source)
         alpha = circle(size, x.device)
-        alpha = alpha.to(torch.promote_types(alpha.dtype, x.dtype.to_real()))
-        if x.is_complex():
-            forth, spectrum = torch.fft.fft, torch.fft.fft(alpha)[..., None].to(x.dtype)
-            back = torch.fft.ifft
-        else:
-            forth, spectrum = torch.fft.rfft, torch.fft.rfft(alpha)[..., None].to(x.dtype.to_complex())
-            back = torch.fft.irfft
+        alpha = alpha.to(torch.promote_types(alpha.dtype, (x.real if x.is_complex() else x).dtype))
+        forth, back = (torch.fft.fft, torch.fft.ifft) if x.is_complex() else (torch.fft.rfft, torch.fft.irfft)
+        spectrum = forth(alpha)[..., None].to(torch.promote_types(x.dtype, torch.complex32))
         # Few columns at a time: their spectra stay in a cache, and need little memory.
         parts = x.split(max(1, TOGETHER // size), -1)
         outputs = [back(spectrum * forth(part, size, dim=-2), size, dim=-2)[..., :length, :] for part in parts]

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
+from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes
 from smalearn.masks.base import RULES, Mask
 
 __all__ = ["HadamardMask", "LowRankMask"]
@@ -31,7 +31,7 @@ class LowRankMask(Mask):
         check_dtypes("LowRankMask", {"U": U, "V": V})
         sizes = check_shapes("LowRankMask", {"U": (U, "tr"), "V": (V, "sr")})
         self.U, self.V = U, V
-        self.shape = (*torch.broadcast_shapes(U.shape[:-2], V.shape[:-2]), sizes["t"], sizes["s"])
+        self.shape = (*broadcast_shapes(U.shape[:-2], V.shape[:-2]), sizes["t"], sizes["s"])
 
     @property
     def rank(self) -> int:
@@ -72,7 +72,7 @@ class HadamardMask(Mask):
     def __init__(self, factor: LowRankMask, mask: Mask):
         check_shapes("HadamardMask", {"factor": (factor, "ts"), "mask": (mask, "ts")})
         self.factor, self.mask = factor, mask
-        self.shape = (*torch.broadcast_shapes(factor.shape[:-2], mask.shape[:-2]), *factor.shape[-2:])
+        self.shape = (*broadcast_shapes(factor.shape[:-2], mask.shape[:-2]), *factor.shape[-2:])
 
     @property
     def is_complex(self) -> bool:

@@ -6,7 +6,7 @@ chunks, and in log2(T) rounds that all tokens pass at once.
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes, check_shapes, check_signs, holds
 from smalearn._structured import widen
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks
@@ -137,8 +137,8 @@ class SemiseparableMask(Mask):
         if log_a.ndim < 1:
             raise ShapeError("SemiseparableMask: log_a needs axes (..., T), got shape ()")
         decay = log_a.real if log_a.is_complex() else log_a
-        if decay.device.type == "cpu" and not (decay <= 0).all():
-            raise ValueError(f"SemiseparableMask: log_a must be ≤ 0, the log of a decay, got {decay.max().item():.3g}")
+        if decay.device.type == "cpu":
+            check_signs("SemiseparableMask", decay)
         self.log_a, self.shape = log_a, (*log_a.shape, log_a.shape[-1])
 
     def dense(self, dtype=None, device=None):
@@ -175,7 +175,7 @@ def scan_recurrent(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
         2·T·columns operations in T steps.
     """
     check_shapes("scan_recurrent", {"x": (x, "tp"), "log_a": (log_a, "t")})
-    leading = torch.broadcast_shapes(x.shape[:-2], log_a.shape[:-1])
+    leading = broadcast_shapes(x.shape[:-2], log_a.shape[:-1])
     y, rows = x.new_zeros(*leading, x.shape[-1]), []
     for decay, now in zip(log_a.exp().to(x.dtype).unbind(-1), x.unbind(-2), strict=True):
         y = decay[..., None] * y + now
@@ -223,7 +223,7 @@ def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
         Hillis and Steele 1986, "Data parallel algorithms".
     """
     check_shapes("scan_associative", {"x": (x, "tp"), "log_a": (log_a, "t")})
-    x = x.expand(*torch.broadcast_shapes(x.shape[:-2], log_a.shape[:-1]), *x.shape[-2:])
+    x = x.expand(*broadcast_shapes(x.shape[:-2], log_a.shape[:-1]), *x.shape[-2:])
     step, length = 1, x.shape[-2]
     while step < length:
         decayed = log_a[..., step:, None].exp().to(x.dtype) * x[..., :-step, :]
@@ -246,7 +246,7 @@ def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torc
     gamma = gamma if isinstance(gamma, torch.Tensor) else torch.tensor(gamma, dtype=torch.float64)
     if not gamma.is_floating_point():
         raise ValueError(f"{function}: gamma must be real and floating, got {gamma.dtype}")
-    if gamma.device.type == "cpu" and not ((gamma >= 0) & (gamma <= 1)).all():
+    if gamma.device.type == "cpu" and not holds((gamma >= 0) & (gamma <= 1)):
         worst = gamma.ravel()[(gamma - 0.5).abs().argmax()].item()  # argmax prefers NaN
         raise ValueError(f"{function}: gamma must be in [0, 1], got {worst:.3g}")
     return gamma
@@ -293,7 +293,7 @@ def _triangle(column):
 
 def _on_device(parameter, x):
     """A parameter on the operand's device, at least as precise as the operand."""
-    return parameter.to(x.device, torch.promote_types(parameter.dtype, x.dtype.to_real()))
+    return parameter.to(x.device, torch.promote_types(parameter.dtype, (x.real if x.is_complex() else x).dtype))
 
 
 def _resize(x: torch.Tensor, length: int, repeat_last: bool = False) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
+from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes
 from smalearn.ssm.transitions import check_generators
 
 __all__ = ["discretise_mamba", "discretise_zero_order_hold"]
@@ -43,7 +43,7 @@ def discretise_zero_order_hold(dt: torch.Tensor, A: torch.Tensor, B: torch.Tenso
         return rates.exp(), _phi(z) * dt_b * B
     # exp of [[dt A, dt B], [0, 0]] is [[A_bar, B_bar], [0, 1]]: no inverse of A is needed.
     inputs = dt_b * B
-    leading = torch.broadcast_shapes(rates.shape[:-2], inputs.shape[:-1])
+    leading = broadcast_shapes(rates.shape[:-2], inputs.shape[:-1])
     columns = torch.cat([rates.expand(*leading, *rates.shape[-2:]), inputs.expand(*leading, -1)[..., None]], -1)
     block = torch.linalg.matrix_exp(torch.nn.functional.pad(columns, (0, 0, 0, 1)))
     return block[..., :-1, :-1], block[..., :-1, -1]

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import broadcast_shapes, check_count
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.ssm.recurrent import check_ssm
@@ -48,10 +48,10 @@ def ssm_scan(
     A, B, C, U, initial_state = widen(X, A, B, C, X, initial_state)
     state = start(A, B, U, initial_state)
     if not X.shape[-2]:
-        leading = torch.broadcast_shapes(state.shape[:-2], C.shape[:-2])
+        leading = broadcast_shapes(state.shape[:-2], C.shape[:-2])
         return X.new_zeros(*leading, *X.shape[-2:]), state
     inputs = contract("TP, TN -> TPN", U, B)
-    inputs = inputs.expand(*torch.broadcast_shapes(inputs.shape[:-3], state.shape[:-2]), *inputs.shape[-3:])
+    inputs = inputs.expand(*broadcast_shapes(inputs.shape[:-3], state.shape[:-2]), *inputs.shape[-3:])
     A, act, compose = transitions(A, B)
     # The state before the first step is an input of the first step.
     first = inputs[..., :1, :, :] + act(A[..., :1, :, :], state[..., None, :, :])

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
-from smalearn._structured import check_operand, widen
+from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes, holds
+from smalearn._structured import Structured, check_operand, widen
 from smalearn.ssm.transitions import check_generators, recur, start, transitions
 
 __all__ = ["Semiseparable"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Semiseparable:
+class Semiseparable(Structured):
     """M[t, s] = C_t^T A_t ... A_(s+1) B_s for s ≤ t, and 0 above the diagonal.
 
     The structure of A follows from its number of axes: one axis less than B is a scalar a_t·I, as many is a diagonal
@@ -50,7 +50,7 @@ class Semiseparable:
     @property
     def shape(self) -> tuple[int, ...]:
         """(..., T, T), the shape of `dense()`."""
-        leading = torch.broadcast_shapes(self.A.shape[: self.B.ndim - 2], self.B.shape[:-2], self.C.shape[:-2])
+        leading = broadcast_shapes(self.A.shape[: self.B.ndim - 2], self.B.shape[:-2], self.C.shape[:-2])
         return (*leading, self.length, self.length)
 
     @property
@@ -118,7 +118,11 @@ class Semiseparable:
         """
         time = {"scalar": -1, "diagonal": -2, "general": -3}[self.structure]
         A = self.A.flip(time).roll(1, time)
-        return Semiseparable(A.mT if self.structure == "general" else A, self.C.flip(-2), self.B.flip(-2))
+        A = A.mT if self.structure == "general" else A
+        # C is to be a B, which has as many leading axes as A.
+        axes = max(self.B.ndim, self.C.ndim)
+        A, B = (x[(None,) * (axes - self.B.ndim)] for x in (A, self.B))
+        return Semiseparable(A, self.C[(None,) * (axes - self.C.ndim)].flip(-2), B.flip(-2))
 
     def solve(self, y: torch.Tensor, diagonal: torch.Tensor | None = None) -> torch.Tensor:
         """The x with (M + diag(diagonal)) x = y, by forward substitution through the state.
@@ -145,7 +149,7 @@ class Semiseparable:
         self._check("solve", y, diagonal)
         A, B, C, u, diagonal = widen(y, self.A, self.B, self.C, y, diagonal)
         pivots = (C * B).sum(-1) if diagonal is None else (C * B).sum(-1) + diagonal
-        if pivots.device.type == "cpu" and not pivots.all():
+        if pivots.device.type == "cpu" and not holds(pivots != 0):
             step = (pivots == 0).nonzero()[0, -1].item()
             raise ValueError(f"Semiseparable.solve: the matrix is singular, entry {step} of its diagonal is 0")
         A, act, _ = transitions(A, B)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_float32_or, check_shapes
 from smalearn._structured import widen
 
 __all__ = ["check_generators", "full_transitions", "recur", "start", "states", "transitions"]
@@ -82,7 +82,7 @@ def recur(
         outputs.append((h * c[..., None, :]).sum(-1))
         state = h
     if not outputs:
-        leading = torch.broadcast_shapes(state.shape[:-2], C.shape[:-2])
+        leading = broadcast_shapes(state.shape[:-2], C.shape[:-2])
         return x.new_zeros(*leading, *x.shape[-2:]), state
     return torch.stack(outputs, -2).to(x.dtype), state
 
@@ -93,4 +93,4 @@ def start(A: torch.Tensor, B: torch.Tensor, x: torch.Tensor, state: torch.Tensor
         state = x.new_zeros(x.shape[-1], B.shape[-1])
     # A has exactly the leading axes of B: its number of axes names its structure.
     leading = [A.shape[: B.ndim - 2], B.shape[:-2], x.shape[:-2], state.shape[:-2]]
-    return state.expand(*torch.broadcast_shapes(*leading), *state.shape[-2:])
+    return state.expand(*broadcast_shapes(*leading), *state.shape[-2:])

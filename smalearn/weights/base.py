@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, check_dtypes, check_shapes
-from smalearn._structured import html_table
+from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_shapes
+from smalearn._structured import Structured, check_operand, html_table
 
 __all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
 
 
-class Weight(nn.Module, ABC):
+class Weight(Structured, nn.Module, ABC):
     """An (m, n) matrix over features, held by fewer numbers than its m·n entries.
 
     A subclass takes its factors, states its entries (`dense`) and its fast product. `dense` is the definition; that
@@ -70,6 +70,33 @@ class Weight(nn.Module, ABC):
         self._check("forward", "x", x, 1)
         return self._apply_to(x)
 
+    def matmul(self, x: torch.Tensor) -> torch.Tensor:
+        """M x for vectors that are columns, also written `M @ x`; `forward` takes them as rows.
+
+        Args:
+            x: (..., n, columns), dtype and device of the factors.
+
+        Returns:
+            (..., m, columns), dtype and device of x. Cost: `macs` multiply-adds for each column.
+
+        Raises:
+            ShapeError: x has fewer than two axes, or its axis -2 is not n.
+            ValueError: x has another dtype or device than the factors.
+        """
+        self._check_columns("matmul", x, 1)
+        return self._apply_to(x.mT).mT
+
+    def transpose_matmul(self, y: torch.Tensor) -> torch.Tensor:
+        """M^T y, (..., n, columns) for y (..., m, columns): the gradient of Σ y ∘ (M x), which is linear in x.
+
+        Errors are those of `matmul`, for y and m in place of x and n. Cost: twice `macs` multiply-adds for each column.
+        """
+        self._check_columns("transpose_matmul", y, 0)
+        rows = y.mT
+        _, gradient = torch.func.vjp(self._apply_to, rows.new_zeros(*rows.shape[:-1], self.shape[1]))
+        (x,) = gradient(rows.conj())
+        return x.conj().mT
+
     def bilinear(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """x^T M y for every pair of vectors, without forming M.
 
@@ -89,8 +116,8 @@ class Weight(nn.Module, ABC):
         self._check("bilinear", "x", x, 0)
         self._check("bilinear", "y", y, 1)
         try:
-            torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
-        except RuntimeError:
+            broadcast_shapes(x.shape[:-1], y.shape[:-1])
+        except ValueError:
             axes = f"leading axes {tuple(y.shape[:-1])} of y do not broadcast with {tuple(x.shape[:-1])} of x"
             raise ShapeError(f"{type(self).__name__}.bilinear: {axes}") from None
         return torch.linalg.vecdot(x.conj(), self._apply_to(y))
@@ -101,10 +128,18 @@ class Weight(nn.Module, ABC):
         rows = Y.mT if Y.mT.is_contiguous() else _Rows.apply(Y)
         return rows.view(*x.shape[:-1], self.shape[0])
 
-    def _check(self, method: str, name: str, x: torch.Tensor, axis: int) -> None:
-        where, letter, size = f"{type(self).__name__}.{method}", "mn"[axis], self.shape[axis]
+    def _check_columns(self, method: str, x: torch.Tensor, axis: int) -> None:
+        where = f"{type(self).__name__}.{method}"
+        check_operand(where, "the weight", self.shape, x, "mn"[axis], self.shape[axis])
+        self._check_dtype(where, "the operand", x)
+
+    def _check_dtype(self, where: str, name: str, x: torch.Tensor) -> None:
         first = next(self.named_parameters(), None)
         check_dtypes(where, {first[0]: first[1], name: x} if first else {name: x})
+
+    def _check(self, method: str, name: str, x: torch.Tensor, axis: int) -> None:
+        where, letter, size = f"{type(self).__name__}.{method}", "mn"[axis], self.shape[axis]
+        self._check_dtype(where, name, x)
         if x.ndim < 1 or x.shape[-1] != size:
             raise ShapeError(f"{where}: {name} needs axes (..., {letter}) with {letter} = {size}, got {tuple(x.shape)}")
 
