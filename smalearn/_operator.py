@@ -49,16 +49,21 @@ class Operator:
         self.tensors, self.results = counts
         self.kept = slice(0, 0) if kept_from is None else slice(kept_from, None)
 
+        def results(tensors, settings, keep):
+            with _as_it_is(tensors):
+                return forward(tensors, settings, keep)
+
         def gradients(gradients, tensors, kept, settings, needs):
             if kept_from is not None and not kept:
-                kept = forward(tensors, settings, True)[self.kept]
-            grads = backward(gradients, tensors, kept, settings, needs)
+                kept = results(tensors, settings, True)[self.kept]
+            with _as_it_is(tensors):
+                grads = backward(gradients, tensors, kept, settings, needs)
             return [_like(x, grad) for x, grad, need in zip(tensors, grads, needs, strict=True) if need]
 
         def gradients_shapes(gradients, tensors, kept, settings, needs):
             return [torch.empty_like(x) for x, need in zip(tensors, needs, strict=True) if need]
 
-        self.forward = custom_op(f"smalearn::{name}", forward, mutates_args=(), schema=SCHEMA)
+        self.forward = custom_op(f"smalearn::{name}", results, mutates_args=(), schema=SCHEMA)
         self.forward.register_fake(shapes)
         self.forward.register_vmap(self._forward_vmap)
         self.backward = custom_op(f"smalearn::{name}_backward", gradients, mutates_args=(), schema=SCHEMA_BACKWARD)
@@ -185,6 +190,11 @@ def _joined(tensors, in_dims, size):
 def _apart(results, size):
     """Results that begin with the axis of `vmap`, and where it is."""
     return [x.unflatten(0, (size, -1)) for x in results], [0] * len(results)
+
+
+def _as_it_is(tensors):
+    """Arithmetic in the dtypes of the tensors, also under `torch.autocast`."""
+    return torch.autocast(next(x.device.type for x in tensors if x is not None), enabled=False)
 
 
 def _has_tangent(x):

@@ -182,5 +182,5 @@ def test_errors(form, extra):
         form(X, log_a, B.float(), C)
     with pytest.raises(ValueError, match=f"{name}: log_a must have a floating dtype, got torch.int64"):
         form(X, log_a.long(), B, C)
-    with pytest.raises(ValueError, match=r"SemiseparableMask: log_a must be ≤ 0, the log of a decay, got 1"):
+    with pytest.raises(ValueError, match=r"SemiseparableMask: log_a must be ≤ 0, the log of a decay in .0, 1., got 1"):
         form(X, torch.ones_like(log_a), B, C)

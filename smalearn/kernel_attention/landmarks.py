@@ -89,4 +89,5 @@ def segment_means(x: torch.Tensor, segments: int) -> torch.Tensor:
         raise ValueError(f"segment_means: segments must be at most the length {length}, got {segments}")
     segment = torch.arange(length, device=x.device) * segments // length
     sums = x.new_zeros(*x.shape[:-2], segments, x.shape[-1]).index_add(-2, segment, x)
-    return sums / segment.bincount()[:, None]
+    counts = (segment == torch.arange(segments, device=x.device)[:, None]).sum(-1, keepdim=True)
+    return sums / counts

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from smalearn._checks import ShapeError, check_count
+from smalearn._checks import ShapeError, check_count, holds
 
 __all__ = [
     "Blocks",
@@ -125,11 +125,11 @@ def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> lis
     numbers = [_block_numbers(function, level, length, blocks) for level, blocks in enumerate(block_lens)]
     _check_divisors(function, block_lens)
     matrices = [blocks[:, None] == blocks for blocks in numbers]
-    if not matrices[0].all():
+    if not holds(matrices[0]):
         rule = f"block_lens[0] must hold all T = {length} tokens in one block"
         raise ValueError(f"{function}: {rule}, got {len(numbers[0].unique())} blocks")
     for level, (coarse, fine) in enumerate(pairwise(matrices), start=1):
-        if (fine & ~coarse).any():
+        if not holds(~fine | coarse):
             rule = f"block_lens[{level}] must nest in block_lens[{level - 1}]"
             raise ValueError(f"{function}: {rule}, got a block that reaches over a border")
     return matrices

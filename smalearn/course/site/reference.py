@@ -8,6 +8,18 @@ import smalearn
 __all__ = ["SETTINGS", "page", "setup"]
 
 WORKSHOP = {"course", "lab"}
+TRANSFORMS = """## PyTorch's transforms
+
+| | readable forms, masks, weights | `fast`, `tiled_attention` | `models` |
+|---|---|---|---|
+| `torch.compile`, `torch.export` | yes | as one operation | yes |
+| `torch.func.vmap`, gradients by sample | yes | one call; its gradients scan forward once more | yes |
+| second derivatives | yes | those of the readable form | not `SoftmaxAttention` on a CPU |
+| autocast, meta tensors | yes | yes | yes |
+| forward mode (`jvp`) | yes | refused, with the form to use | where all parts have it |
+
+Every public function of arrays, every mixer and every weight is tested so in `tests/test_transforms.py`.
+"""
 SETTINGS = {
     "autodoc_default_options": {"members": True},  # those that `__all__` names
     "autodoc_preserve_defaults": True,
@@ -28,7 +40,7 @@ def page() -> str:
     rooms = [f"smalearn.{name}" for name in names if name not in WORKSHOP and not name.startswith("_")]
     sections = [f"## {room}\n\n```{{eval-rst}}\n.. automodule:: {room}\n```\n" for room in rooms]
     introduction = "# Reference\n\nEvery public function, by module. Shapes are written `(..., T, N)`.\n"
-    return "\n".join([introduction, *sections])
+    return "\n".join([introduction, TRANSFORMS, *sections])
 
 
 def setup(app):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes, holds
 from smalearn._operator import Operator
 from smalearn.fast.cpu.ssd import scan_in_blocks
 from smalearn.fast.groups import grouped
@@ -271,7 +271,7 @@ def _check(x, B, C, others):
     if not sizes["g"] or sizes["h"] % sizes["g"]:
         raise ShapeError(f"{FUNCTION}: axis 'g' of B is {sizes['g']}, which does not divide {sizes['h']} heads of x")
     A = others["A"][0]
-    if A.device.type == "cpu" and not (A <= 0).all():
+    if A.device.type == "cpu" and not holds(A <= 0):
         raise ValueError(f"{FUNCTION}: A must be ≤ 0, got {A.max().item():.3g}")
     return sizes
 

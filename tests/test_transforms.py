@@ -1,0 +1,175 @@
+"""Every public function of arrays, and every mixer and weight, under PyTorch's own transforms.
+
+By default one function of each room; with `--full` all of them, and Inductor where it pays, in `fast` and `models`.
+"""
+
+import warnings
+
+import pytest
+import torch
+from registry_functions import FUNCTIONS, operands
+from registry_models import MIXERS, build
+from registry_weights import CASES
+
+from smalearn.testing import assert_close
+
+MODULES = {f"models.{name}": lambda name=name: build(name) for name in MIXERS} | {
+    f"weights.{case.name}": lambda case=case: case.random(0, torch.float64)
+    for case in {type(case.random(0, torch.float64)): case for case in CASES}.values()
+}
+NAMES = [*FUNCTIONS, *MODULES]
+FIRST = list({name.partition(".")[0]: name for name in reversed(NAMES)}.values())
+REFUSED = {"hessian": ("models.softmax", "_scaled_dot_product_flash_attention_for_cpu_backward is not implemented")}
+
+
+def by_default(name):
+    return name if name in FIRST else pytest.param(name, marks=pytest.mark.full)
+
+
+every_function = pytest.mark.parametrize("name", [by_default(name) for name in NAMES])
+
+
+def case(name, dtype=torch.float64, batch=()):
+    """A function of tensors that gives a tuple, and its operands; a module is a function of its parameters too."""
+    if name in FUNCTIONS:
+        function, shapes = FUNCTIONS[name]
+        return (lambda *x: several(function(*x))), operands(shapes, batch, dtype)
+    torch.manual_seed(0)
+    module = MODULES[name]().to(dtype)
+    names, values = zip(*module.named_parameters(), strict=True)
+    width = module.dim if hasattr(module, "dim") else module.shape[1]
+    x = torch.randn(*batch, 2, 7, width, dtype=dtype)
+
+    def call(*tensors):
+        *values, x = tensors
+        return several(torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x,)))
+
+    parameters = [value.detach().expand(*batch, *value.shape).clone() for value in values]
+    return call, [*parameters, x]
+
+
+def several(results):
+    """The tensors among results, however nested."""
+    return tuple(x for x in torch.utils._pytree.tree_leaves(results) if isinstance(x, torch.Tensor))
+
+
+def loss(function):
+    return lambda *x: sum(y.abs().square().sum() for y in function(*x))
+
+
+def gradients(function, tensors):
+    tensors = [x.detach().requires_grad_() for x in tensors]
+    return torch.autograd.grad(loss(function)(*tensors), tensors)
+
+
+def all_close(results, expected, tolerance=1e-10):
+    for actual, truth in zip(results, expected, strict=True):
+        assert_close(actual, truth, tolerance)
+
+
+def compiled(name, backend):
+    function, tensors = case(name)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quick = torch.compile(function, backend=backend, fullgraph=True)
+        all_close(quick(*tensors), function(*tensors))
+        all_close(gradients(quick, tensors), gradients(function, tensors))
+
+
+@every_function
+def test_compile(name):
+    compiled(name, "aot_eager")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fast.", "models."))])
+def test_inductor(name):
+    compiled(name, "inductor")
+
+
+@every_function
+def test_export(name):
+    function, tensors = case(name)
+
+    class Module(torch.nn.Module):
+        def forward(self, *x):
+            return function(*x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(Module(), tuple(tensors)).module()
+    all_close(exported(*tensors), function(*tensors))
+
+
+@every_function
+def test_vmap(name):
+    function, tensors = case(name, batch=(2,))
+    each = [function(*(x[i] for x in tensors)) for i in range(2)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        results = torch.func.vmap(function)(*tensors)
+    all_close(results, map(torch.stack, zip(*each, strict=True)))
+
+
+@every_function
+def test_gradients_by_sample(name):
+    function, tensors = case(name, batch=(2,))
+    grad = torch.func.grad(loss(function), argnums=tuple(range(len(tensors))))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        results = torch.func.vmap(grad)(*tensors)
+    each = [gradients(function, [x[i] for x in tensors]) for i in range(2)]
+    all_close(results, map(torch.stack, zip(*each, strict=True)))
+
+
+@every_function
+def test_hessian(name):
+    function, tensors = case(name)
+    tensors = [x.requires_grad_() for x in tensors]
+    prefix, reason = REFUSED["hessian"]
+    if name.startswith(prefix):
+        with pytest.raises(RuntimeError, match=reason):
+            torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
+    else:
+        assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
+
+
+@every_function
+def test_autocast(name):
+    function, tensors = case(name, torch.float32)
+    expected, truth = function(*tensors), gradients(function, tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        all_close(function(*tensors), expected, 0.04)
+        all_close(gradients(function, tensors), truth, 0.1)
+
+
+@every_function
+def test_meta(name):
+    function, tensors = case(name)
+    shapes = [y.shape for y in function(*(x.to("meta") for x in tensors))]
+    assert shapes == [y.shape for y in function(*tensors)]
+
+
+ignore_jit = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch itself calls it
+FAST = [name for name in FUNCTIONS if name.startswith(("fast.", "scores.")) and "by key" not in name]
+
+
+@ignore_jit
+@pytest.mark.parametrize("name", FAST)
+def test_forward_mode_is_refused_by_what_has_none(name):
+    function, tensors = case(name)
+    with pytest.raises(NotImplementedError, match=r"^\w+ has no forward mode \(jvp\): use "):
+        torch.func.jvp(function, tuple(tensors), tuple(tensors))
+    with pytest.raises(NotImplementedError, match=r"^\w+ has no forward mode \(jvp\): use "):
+        torch.func.hessian(lambda x: loss(function)(x, *tensors[1:]))(tensors[0])
+
+
+@ignore_jit
+def test_forward_mode_of_readable_forms():
+    for name in ("ssd.ssd_chunked", "linear_attention.linear_attention_recurrent", "sma.sma_quadratic"):
+        function, tensors = case(name)
+        _, tangents = torch.func.jvp(function, tuple(tensors), tuple(tensors))
+        step = 1e-6
+        nearby = function(*(x + step * x for x in tensors)), function(*(x - step * x for x in tensors))
+        all_close(tangents, [(after - before) / (2 * step) for after, before in zip(*nearby, strict=True)], 1e-7)
