@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from smalearn import fast
 from smalearn._checks import check_count, check_dtypes, check_shapes, check_ssd
@@ -73,10 +72,11 @@ def ssd(
         ValueError: a dtype or device differs, log_a (on a CPU) is positive, a rank other than 0 has an initial state,
             or (on a CPU, where it costs no waiting) the ranks differ in dtype, in the shape of the state, or in whether
             they need gradients. If one rank refuses its arguments, all others raise too.
-        RuntimeError: there is no process group, or this process is not in it; the gradient is differentiated a second
-            time; or another rank has died or does not take part. "gloo" notices a death at once, and silence after the
-            timeout of the group, which is yours to set: `init_process_group(timeout=timedelta(seconds=20))`, where
-            torch's own is half an hour. The group is of no use after that.
+        RuntimeError: there is no process group, or this process is not in it; a graph of the gradient is asked for, for
+            a second derivative; or another rank has died or does not take part. "gloo" notices a death at once, and
+            silence after the timeout of the group, which is yours to set:
+            `init_process_group(timeout=timedelta(seconds=20))`, where torch's own is half an hour. The group is of no
+            use after that.
 
     Cost:
         That of `fast.ssd`, and T·N·P multiply-adds for each head before it. `traffic` says how many bytes: as many for
@@ -203,8 +203,9 @@ class _CarryIn(torch.autograd.Function):
         return carry_in
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient):
+        if torch.is_grad_enabled():
+            raise RuntimeError("distributed: a gradient across ranks has no graph: create_graph must be False")
         carry_in, *transitions = ctx.saved_tensors
         gradients = _gather(gradient, ctx.group)[dist.get_rank(ctx.group) + 1 :]
         after = _pass_on(ctx.act, [x.mT for x in reversed(transitions)], reversed(gradients), gradient)
