@@ -22,7 +22,7 @@ LINEAR = "((KV)L)Q"
 def sma_quadratic(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> torch.Tensor:
     """Quadratic mode of structured masked attention, equations (13a-c).
 
-    G = Q K^T, M = G ∘ L, Y = M V.
+    G = Q K^T, M = G ∘ L, Y = M V. A NaN or infinity in K or V may reach all outputs, also where L is 0: 0·NaN is NaN.
 
     Args:
         Q: (..., T, N) queries.
@@ -55,7 +55,8 @@ def sma_linear(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torc
     Z[s, p, n] = V[s, p] K[s, n], H = L Z with (P, N) as columns, Y[t, p] = Σ_n Q[t, n] H[t, p, n].
 
     It is linear in T where the product by L is: a running sum for the causal mask. With a tensor as mask it costs more
-    than the quadratic mode. Arguments, results and errors are those of `sma_quadratic`.
+    than the quadratic mode. What a NaN reaches stands in `Mask.matmul`. Arguments, results and errors are those of
+    `sma_quadratic`.
 
     Cost:
         (S + T)·N·P multiply-adds and `L.cost(N·P)`; S·P·N and T·P·N entries, the latter kept for the
@@ -77,7 +78,8 @@ def sma_sparse(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: SparseMask)
     """Masked attention that computes only the scores under the mask's ones.
 
     Y_t = Σ_{s : L[t,s] = 1} (Q_t · K_s) V_s, the same function as `sma_quadratic` for a (T, S) sparse mask L; any other
-    L is a TypeError. All other arguments, results and errors are those of `sma_quadratic`.
+    L is a TypeError. A NaN or infinity reaches no output where L is 0. All other arguments, results and errors are
+    those of `sma_quadratic`.
 
     Cost:
         nnz(L)·(N + P) multiply-adds, linear in T at fixed window or block size; nnz(L)·max(N, P) entries.

@@ -27,7 +27,8 @@ def ssd(
 
     On a CPU `fast.cpu.ssd_cpu`; on a GPU `fast.triton.ssd_triton`, where Triton is there and takes dtype and sizes.
 
-    H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t.
+    H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t. A NaN or infinity in X or B may reach all outputs of its
+    chunk, also those before it.
 
     The axis before the last is time. mamba_ssm's layout, x (batch, time, heads, P), dt, A, B and C (batch, time,
     groups, N), is that of `fast.triton.mamba2_ssd(x, dt, A, B, C)`; from tensors in its order call
@@ -75,7 +76,7 @@ def linear_attention(
     """`linear_attention_chunked` by its fastest implementation.
 
     With at most one decay per token the kernel that `ssd` takes, with a backward of its own. Otherwise
-    `linear_attention_chunked`.
+    `linear_attention_chunked`. A NaN or infinity in K or V may reach all outputs of its chunk, also those before it.
 
     Arguments, results and errors are those of `linear_attention_chunked`, without chunk_len.
 

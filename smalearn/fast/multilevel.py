@@ -30,7 +30,8 @@ def multilevel_attention(
     earlier causal outputs as they are. One level is standard attention. No hidden scale: for 1/√N pass Q / √N.
 
     A pair costs only the columns of the levels it shares. Squares of pairs with the same d are one product each; a row
-    keeps a running denominator and numerator, so that all squares may be summed in any order.
+    keeps a running denominator and numerator, so that all squares may be summed in any order. A NaN or infinity in K or
+    V may reach all outputs of its square on the diagonal, of less than 192 tokens, also those before it.
 
     Args:
         Q: (..., T, N) queries, N = Σ_l r_l, the columns of the coarsest level first; any floating dtype.

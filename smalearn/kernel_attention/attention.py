@@ -47,6 +47,7 @@ def softmax_attention(
     """Softmax attention Y = M V, equation (9) with f = softmax, masked as in equation (10).
 
     Y_t = Σ_s L[t, s]·exp(Q_t · K_s)·V_s / Σ_s L[t, s]·exp(Q_t · K_s). No hidden scale: for the usual 1/√N pass Q / √N.
+    A NaN or infinity in V may reach all outputs, also where L is 0: 0·NaN is NaN.
 
     V are values (..., S, P); Y is (..., T, P), dtype of Q, and a row whose mask has no source left is zero. All other
     arguments and the errors are those of `softmax_weights`.
@@ -72,6 +73,8 @@ def kernel_attention(
 
     Pass `phi.fit(Q, K)` for maps of random features: it keeps numerator and denominator in the range of floats (without
     a mask the denominator of positive features is 1/features at least), and leaves Y as it is otherwise.
+
+    What a NaN reaches stands in `Mask.matmul` for a structured mask, and in `sma_quadratic` for a tensor.
 
     Args:
         Q: (..., T, N) queries.

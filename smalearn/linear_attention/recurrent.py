@@ -18,7 +18,8 @@ def linear_attention_recurrent(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal linear attention as a recurrence (Proposition 4.1), with any elementwise gate.
 
-    H_t = exp(log_a_t) ∘ H_(t-1) + V_t K_t^T, Y_t = H_t Q_t. For the normaliser append a column of ones to V.
+    H_t = exp(log_a_t) ∘ H_(t-1) + V_t K_t^T, Y_t = H_t Q_t. For the normaliser append a column of ones to V. A NaN or
+    infinity in a token reaches no earlier output.
 
     Args:
         Q: (..., T, N) queries.

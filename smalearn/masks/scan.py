@@ -188,7 +188,7 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
 
     Rows are computed as if each chunk were alone. The carry-outs follow from the last rows by a scan over chunks, whose
     decays are those across a whole chunk: this function, one level up. Each chunk's carry-in is added to its rows,
-    decayed.
+    decayed. A NaN or infinity in x may reach all rows but those of the first chunk, also rows before it.
 
     A chunk has `chunk_len` tokens, an integer ≥ 2, or a ValueError says so; the last may be shorter. All other
     arguments, results and errors are those of `scan_recurrent`.

@@ -171,7 +171,10 @@ class SoftmaxAttention(GroupedAttention):
         super().__init__(dim, heads, (features,), groups, rope, limit)
 
     def attend(self, Q, K, V):
-        """Compute the attention of all tokens by PyTorch's fused form; operands as in `GroupedAttention.attend`."""
+        """Compute the attention of all tokens by PyTorch's fused form; operands as in `GroupedAttention.attend`.
+
+        A NaN or infinity in V may reach all outputs, also those before it.
+        """
         Q, K, V = (rearrange(x, "... g h t n -> ... (g h) t n") for x in (Q, K, V))
         shared = self.groups < self.heads
         Y = functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0, enable_gqa=shared)

@@ -23,7 +23,9 @@ class Cache(Protocol):
 class Mixer(nn.Module):
     """A causal layer over time: all tokens at once for training, one after the other with a cache for decoding.
 
-    Both are one function: `prefill` on T tokens, or T calls of `step`, give the same outputs and the same cache.
+    Both are one function: `prefill` on T tokens, or T calls of `step`, give the same outputs and the same cache. A NaN
+    in a token reaches the outputs from there on; with `prefill` it may reach earlier ones too, as far as the function
+    says that mixes the tokens. A decay of NaN is a ValueError on a CPU.
 
     A mixer has `dim`, the size of a token; `start`; `check_cache`; `prefill`; and, where one token can be had for less
     than `prefill` takes, `step`.

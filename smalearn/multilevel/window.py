@@ -22,7 +22,8 @@ def window_attention(
         Y_i = Σ_j p_ij V_j,   p_ij ∝ exp(Q_i · K_j) where |i - j| ≤ window, and j ≤ i if causal; 0 elsewhere
 
     An inner row has 2·window + 1 keys, a causal one window + 1. No hidden scale: for the usual 1/√N pass Q / √N. The
-    window alone looks both ways: causality is composed with it, never implied.
+    window alone looks both ways: causality is composed with it, never implied. A NaN or infinity in V may reach, of the
+    outputs before a causal window, those of its block of min(w, S, 64) queries.
 
     Args:
         Q: (..., S, N) queries of the last S ≤ T tokens: all of them in training, one in decoding.

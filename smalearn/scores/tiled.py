@@ -19,7 +19,8 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
     """Y = softmax(Q K^T) V, with −∞ in place of the scores of later tokens.
 
     There is no hidden scale: scale Q. The mask stands inside the softmax: a score times 0, as equations (14) and (17)
-    have it, would still weigh exp(0) = 1.
+    have it, would still weigh exp(0) = 1. A NaN or infinity in V may reach the outputs before it: those of its tile of
+    64, or all where PyTorch's own attention computes.
 
     Args:
         Q: (..., H, T, N) queries; H may be 1 where all heads ask the same.
