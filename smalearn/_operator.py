@@ -1,7 +1,8 @@
-"""Fast code as one operation of PyTorch, so that `torch.compile`, `torch.export`, `torch.func` and autograd take it.
+"""Fast code as one operation of PyTorch, which `torch.compile`, `torch.export`, `torch.func` and autograd accept.
 
 Fast code writes into scratch memory, which PyTorch can neither trace nor differentiate. What it has to know instead is
-said here once: shapes for tracing, a batch of calls for `vmap`, and the readable form for derivatives of the gradients.
+said here once: shapes for tracing, a batch of calls for `vmap`, and the readable form, the same function in plain
+PyTorch, for derivatives of the gradients.
 """
 
 from collections.abc import Callable
@@ -19,19 +20,20 @@ SCHEMA_BACKWARD = "(Tensor?[] gradients, Tensor?[] tensors, Tensor[] kept, float
 class Operator:
     """A function of tensors with gradients that PyTorch's transforms see as one operation.
 
-    Some of its tensors may be None. The first axis of all others, and of the results, is a batch of one size: `vmap`
-    makes it longer.
+    Some of its tensors may be None. All others, and all results, share their first axis, the batch: `vmap` folds its
+    own axis into it.
 
     Args:
         name: of the operation, and of the public function that messages speak of.
         forward: (tensors, settings, keep) → results, followed if `keep` by what `backward` wants kept.
-        backward: (gradients, tensors, kept, settings, needs) → gradients of the tensors, None or anything where `needs`
-            is False. The gradient of a result that nobody uses is None.
+        backward: (gradients of the results, tensors, kept, settings, needs) → gradients of the tensors, anything where
+            `needs` is False: the operation returns one for each True. That of a result that nobody uses is None.
         shapes: like `forward`, for tensors without values: results of its shapes, dtypes and strides.
         readable: (tensors, settings) → results in plain PyTorch, which second derivatives differentiate.
         counts: how many tensors there are, and how many results.
-        kept_from: which of what `forward` returns is the first that `backward` takes as kept; None if it takes nothing.
-        instead: public function that has forward mode, which this has not.
+        kept_from: index in what `forward` returns from which on it is kept for `backward`: the number of results for
+            the rest alone, 0 for the results too, None for nothing.
+        instead: what to use for forward mode, which this operation lacks.
     """
 
     def __init__(
@@ -46,52 +48,52 @@ class Operator:
         instead: str,
     ):
         self.name, self.readable, self.instead = name, readable, instead
-        self.tensors, self.results = counts
+        self.num_tensors, self.num_results = counts
         self.kept = slice(0, 0) if kept_from is None else slice(kept_from, None)
 
-        def results(tensors, settings, keep):
-            with _as_it_is(tensors):
+        def run_forward(tensors, settings, keep):
+            with _without_autocast(tensors):
                 return forward(tensors, settings, keep)
 
-        def gradients(gradients, tensors, kept, settings, needs):
+        def run_backward(gradients, tensors, kept, settings, needs):
             if kept_from is not None and not kept:
-                kept = results(tensors, settings, True)[self.kept]
-            with _as_it_is(tensors):
+                kept = run_forward(tensors, settings, True)[self.kept]
+            with _without_autocast(tensors):
                 grads = backward(gradients, tensors, kept, settings, needs)
             return [_like(x, grad) for x, grad, need in zip(tensors, grads, needs, strict=True) if need]
 
-        def gradients_shapes(gradients, tensors, kept, settings, needs):
+        def backward_shapes(gradients, tensors, kept, settings, needs):
             return [torch.empty_like(x) for x, need in zip(tensors, needs, strict=True) if need]
 
-        self.forward = custom_op(f"smalearn::{name}", results, mutates_args=(), schema=SCHEMA)
+        self.forward = custom_op(f"smalearn::{name}", run_forward, mutates_args=(), schema=SCHEMA)
         self.forward.register_fake(shapes)
         self.forward.register_vmap(self._forward_vmap)
-        self.backward = custom_op(f"smalearn::{name}_backward", gradients, mutates_args=(), schema=SCHEMA_BACKWARD)
-        self.backward.register_fake(gradients_shapes)
+        self.backward = custom_op(f"smalearn::{name}_backward", run_backward, mutates_args=(), schema=SCHEMA_BACKWARD)
+        self.backward.register_fake(backward_shapes)
         self.backward.register_vmap(self._backward_vmap)
 
     def __call__(self, *tensors: torch.Tensor | None, settings: tuple[float, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """The results for operands that are checked."""
-        refused = NotImplementedError(f"{self.name} has no forward mode (jvp): use {self.instead}")
+        """Compute the results of tensors that have been checked."""
+        no_forward_mode = NotImplementedError(f"{self.name} has no forward mode (jvp): use {self.instead}")
         if not torch.compiler.is_compiling() and any(x is not None and _has_tangent(x) for x in tensors):
-            raise refused
+            raise no_forward_mode
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
             try:
-                return _Forward.apply(self, settings, *tensors)[: self.results]
+                return _Forward.apply(self, settings, *tensors)[: self.num_results]
             except NotImplementedError as error:
-                raise refused from error
+                raise no_forward_mode from error
         return tuple(self.forward(tensors, settings, False))
 
     def _forward_vmap(self, info, in_dims, tensors, settings, keep):
-        """One call for all; nothing is kept, because it need not have an axis of the batch."""
-        return _apart(self.forward(_joined(tensors, in_dims[0], info.batch_size), settings, False), info.batch_size)
+        """One call for the batch. Nothing is kept, for want of an axis to unfold; the backward computes it again."""
+        return _unfold(self.forward(_fold(tensors, in_dims[0], info.batch_size), settings, False), info.batch_size)
 
     def _backward_vmap(self, info, in_dims, gradients, tensors, kept, settings, needs):
-        """The same for the gradients: what is missing is computed again."""
+        """One call for the batch."""
         operands = (
-            _joined(some, dims, info.batch_size) for some, dims in zip((gradients, tensors), in_dims, strict=False)
+            _fold(some, dims, info.batch_size) for some, dims in zip((gradients, tensors), in_dims, strict=False)
         )
-        return _apart(self.backward(*operands, [], settings, needs), info.batch_size)
+        return _unfold(self.backward(*operands, [], settings, needs), info.batch_size)
 
 
 class _Forward(torch.autograd.Function):
@@ -107,14 +109,14 @@ class _Forward(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         ctx.operator, ctx.settings, *tensors = inputs
         ctx.save_for_backward(*tensors, *output[ctx.operator.kept])
-        ctx.mark_non_differentiable(*output[ctx.operator.results :])
+        ctx.mark_non_differentiable(*output[ctx.operator.num_results :])
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, *gradients):
         operator, settings, needs = ctx.operator, ctx.settings, ctx.needs_input_grad[2:]
-        tensors, kept = ctx.saved_tensors[: operator.tensors], ctx.saved_tensors[operator.tensors :]
-        gradients = gradients[: operator.results]
+        tensors, kept = ctx.saved_tensors[: operator.num_tensors], ctx.saved_tensors[operator.num_tensors :]
+        gradients = gradients[: operator.num_results]
         if all(x is None for x in gradients):
             return None, None, *(None for _ in tensors)
         if torch.compiler.is_compiling():
@@ -141,16 +143,16 @@ class _Backward(torch.autograd.Function):
         ctx.save_for_backward(*gradients, *tensors)
 
     @staticmethod
-    def backward(ctx, *seconds):
+    def backward(ctx, *grad_grads):
         operands = ctx.saved_tensors
         present = [i for i, x in enumerate(operands) if x is not None]
 
-        def gradients(*some):
-            whole = _replaced(operands, present, some)
-            return _readable_gradients(*ctx.fixed, *_parts(ctx.fixed[0], whole)[:2])
+        def readable_gradients(*some):
+            gradients, tensors, _ = _parts(ctx.fixed[0], _replaced(operands, present, some))
+            return _readable_gradients(*ctx.fixed, gradients, tensors)
 
-        _, pull_back = torch.func.vjp(gradients, *(operands[i] for i in present))
-        return None, None, None, *_replaced([None] * (ctx.count - 3), present, pull_back(seconds))
+        _, pull_back = torch.func.vjp(readable_gradients, *(operands[i] for i in present))
+        return None, None, None, *_replaced([None] * (ctx.count - 3), present, pull_back(grad_grads))
 
 
 def _readable_gradients(operator, settings, needs, gradients, tensors):
@@ -158,11 +160,11 @@ def _readable_gradients(operator, settings, needs, gradients, tensors):
     differentiated = [i for i, need in enumerate(needs) if need]
     used = [i for i, x in enumerate(gradients) if x is not None]
 
-    def results(*some):
+    def used_results(*some):
         results = operator.readable(_replaced(tensors, differentiated, some), settings)
         return tuple(results[i] for i in used)
 
-    _, pull_back = torch.func.vjp(results, *(tensors[i] for i in differentiated))
+    _, pull_back = torch.func.vjp(used_results, *(tensors[i] for i in differentiated))
     return pull_back(tuple(gradients[i] for i in used))
 
 
@@ -176,24 +178,24 @@ def _replaced(items, where, others):
 
 def _parts(operator, operands):
     """Split operands into gradients of the results, tensors and what was kept."""
-    both = operator.results + operator.tensors
-    return operands[: operator.results], operands[operator.results : both], operands[both:]
+    end = operator.num_results + operator.num_tensors
+    return operands[: operator.num_results], operands[operator.num_results : end], operands[end:]
 
 
-def _joined(tensors, in_dims, size):
-    """Tensors whose first axis is that of `vmap` and their own; what is not batched is repeated."""
+def _fold(tensors, in_dims, size):
+    """Fold the axis of `vmap` into the first axis; repeat what is not batched."""
     pairs = zip(tensors, in_dims, strict=True)
     fronts = [x if x is None else x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
     return [x if x is None else x.flatten(0, 1) for x in fronts]
 
 
-def _apart(results, size):
-    """Results that begin with the axis of `vmap`, and where it is."""
+def _unfold(results, size):
+    """Unfold the axis of `vmap` from the first axis; return the results, and where it is."""
     return [x.unflatten(0, (size, -1)) for x in results], [0] * len(results)
 
 
-def _as_it_is(tensors):
-    """Arithmetic in the dtypes of the tensors, also under `torch.autocast`."""
+def _without_autocast(tensors):
+    """Compute in the dtypes of the tensors, also under `torch.autocast`."""
     return torch.autocast(next(x.device.type for x in tensors if x is not None), enabled=False)
 
 

@@ -19,7 +19,7 @@ from triton_marks import needs_gpu, needs_triton
 from smalearn import ShapeError, fast
 from smalearn.fast import dispatch, tile
 from smalearn.fast.cpu import ssd_cpu
-from smalearn.fast.cpu.ssd import scan_in_blocks
+from smalearn.fast.cpu.ssd import ssd_cpu_unchecked
 from smalearn.fast.triton import checks, configs, launch, plan, ssd_tiles, ssd_triton, triton_handles
 from smalearn.linear_attention import linear_attention_chunked
 from smalearn.ssd import ssd_chunked
@@ -452,7 +452,7 @@ def test_fast_takes_the_kernel_that_can():
     def like(device, dtype=torch.float32, size=64):
         return SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(5, size))
 
-    assert dispatch._kernel(like("cpu"), like("cpu")) is scan_in_blocks
+    assert dispatch._kernel(like("cpu"), like("cpu")) is ssd_cpu_unchecked
     assert dispatch._kernel(like("cuda", torch.float64), like("cuda")) is None
     assert dispatch._kernel(like("cuda"), like("cuda", size=257)) is None
     assert dispatch._kernel(like("cuda", size=0), like("cuda")) is None

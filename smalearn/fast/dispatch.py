@@ -6,7 +6,7 @@ import torch
 
 from smalearn._checks import check_ssd
 from smalearn.fast.cpu import step
-from smalearn.fast.cpu.ssd import scan_in_blocks
+from smalearn.fast.cpu.ssd import ssd_cpu_unchecked
 from smalearn.fast.triton import ssd_step_triton_, triton_handles
 from smalearn.fast.triton.ssd import ssd_of
 from smalearn.linear_attention.chunked import in_chunks
@@ -127,5 +127,5 @@ def ssd_step_(
 def _kernel(X, B):
     """The kernel for tensors like X and B, which checks nothing, or None."""
     if X.device.type in ("cpu", "meta"):
-        return scan_in_blocks
+        return ssd_cpu_unchecked
     return partial(ssd_of, "on_triton") if triton_handles(X, B) else None

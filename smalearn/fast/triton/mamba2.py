@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes, holds
 from smalearn._operator import Operator
-from smalearn.fast.cpu.ssd import scan_in_blocks
+from smalearn.fast.cpu.ssd import ssd_cpu_unchecked
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton
@@ -154,7 +154,7 @@ def _by_sequence(X, log_a, B, C, states, borders):
     outputs, ends = [], []
     for (start, end), H in zip(itertools.pairwise(borders), states, strict=True):
         now = slice(start, end)
-        Y, H = scan_in_blocks(X[..., now, :], log_a[..., now], B[..., now, :], C[..., now, :], H)
+        Y, H = ssd_cpu_unchecked(X[..., now, :], log_a[..., now], B[..., now, :], C[..., now, :], H)
         outputs.append(Y)
         ends.append(H)
     return (outputs[0], ends[0]) if len(ends) == 1 else (torch.cat(outputs, -2), torch.cat(ends, -2))
