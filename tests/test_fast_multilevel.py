@@ -1,4 +1,4 @@
-"""Multi-level attention against a loop over pairs; its plan against a count of pairs; its costs against what runs."""
+"""Multi-level attention against a loop over pairs; its tiling against a count of pairs; its costs against what runs."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
 from smalearn.fast import executed_macs, multilevel, multilevel_attention
-from smalearn.fast.cpu import plan as tiling
+from smalearn.fast.cpu import tiling
 from smalearn.fast.cpu.layout import Layout
 from smalearn.multilevel import (
     batched_scores,
@@ -194,7 +194,7 @@ def test_shared_keys_are_laid_out_once():
     Q, K, V = random_tensors([(2, 3, 4, 20, 4), (3, 1, 20, 4), (2, 3, 1, 20, 5)])
     layout = Layout(Q, K, V, None)
     assert (layout.heads, layout.queries) == (6, 4)
-    plan = tiling.Plan(20, (4,), (20,), True, 6, 4)
+    plan = tiling.Tiling(20, (4,), (20,), True, 6, 4)
     assert layout.lay(K, plan, 1, of_keys=True).shape == (6, plan.padded_len, 5)
     assert layout.lay(Q, plan, 1).shape == (6, plan.padded_len * 4, 5)
 
@@ -402,7 +402,7 @@ def test_executed_macs_are_few_more_than_needed():
 def test_the_plan_meets_every_pair_once_with_its_columns(allocation, causal, heads):
     length, ranks, block_lens = allocation
     with tiles(**TINY):
-        plan = tiling.Plan(length, ranks, block_lens, causal, heads, 2)
+        plan = tiling.Tiling(length, ranks, block_lens, causal, heads, 2)
         met = torch.zeros(heads, plan.padded_len, plan.padded_len, dtype=torch.int64)
         for square in [*plan.diagonal(), *plan.squares()]:
             segments = torch.arange(heads * plan.padded_len).view(-1, square.period)[square.batch]
@@ -573,7 +573,7 @@ def test_messages_of_borders():
         level_counts(9, ())
     with pytest.raises(ValueError, match=r"^level_counts: length must be an integer ≥ 0, got -1"):
         level_counts(-1, (9,))
-    with pytest.raises(ValueError, match=r"^batched_scores: block_lens\[1\] must be an integer ≥ 1, got tensor"):
+    with pytest.raises(ValueError, match=r"^batched_scores: block_lens\[1\] must be an integer ≥ 1, got Tensor"):
         batched_scores(Q, K, (2, 2), (9, crossing))
 
 

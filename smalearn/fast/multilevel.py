@@ -7,7 +7,7 @@ import torch
 from smalearn._checks import check_count, check_dtypes, check_float32_or, check_shapes
 from smalearn._operator import Operator
 from smalearn.fast.cpu import squares
-from smalearn.fast.cpu.plan import Plan
+from smalearn.fast.cpu.tiling import Tiling
 from smalearn.fast.triton.multilevel import multilevel_forward, multilevel_handles
 from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.scores import batched_scores
@@ -101,7 +101,7 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
     """
     check_count("executed_macs", "length", length, least=0)
     check_levels("executed_macs", ranks, block_lens, length=length)
-    return Plan(length, ranks, block_lens, causal).macs() if length else 0
+    return Tiling(length, ranks, block_lens, causal).macs() if length else 0
 
 
 def _levels(settings):
@@ -136,7 +136,7 @@ def _squares_backward(gradients, tensors, kept, settings, needs):
     """Gradients by the squares."""
     Y, q, k, v, sums, rescaled = kept
     saved = q, k, v, Y, tensors[3], sums if rescaled else None
-    return squares.gradients(*squares.planned(tensors, *_levels(settings)), saved, gradients[0], needs[3])
+    return squares.gradients(*squares.layout_and_tiling(tensors, *_levels(settings)), saved, gradients[0], needs[3])
 
 
 def _program_forward(tensors, settings, keep):
@@ -156,11 +156,11 @@ def _program_backward(gradients, tensors, kept, settings, needs):
     """Gradients by the squares, from the program's log Σ exp S."""
     Y, log_sum = kept
     operands = [x.float() for x in tensors[:3]]
-    layout, plan = squares.planned([*operands, None], *_levels(settings))
-    maxima = layout.lay(log_sum[..., None] * squares.LOG2E, plan)
+    layout, tiling = squares.layout_and_tiling([*operands, None], *_levels(settings))
+    maxima = layout.lay(log_sum[..., None] * squares.LOG2E, tiling)
     sums = torch.stack([maxima, torch.ones_like(maxima)])
-    saved = *squares.laid(layout, plan, *operands), Y.float(), None, sums
-    return squares.gradients(layout, plan, saved, gradients[0].float())
+    saved = *squares.lay_out(layout, tiling, *operands), Y.float(), None, sums
+    return squares.gradients(layout, tiling, saved, gradients[0].float())
 
 
 INSTEAD = "softmax of smalearn.multilevel.multilevel_scores"

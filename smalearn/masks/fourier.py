@@ -11,7 +11,7 @@ from smalearn.masks.scan import CausalMask, DecayMask
 __all__ = ["FourierMask", "ToeplitzMask"]
 
 TOGETHER = 1 << 20
-"""Numbers that are transformed at once."""
+"""Numbers that are transformed at once: half takes 1.15 times as long, double the same (one thread of an AMD EPYC)."""
 
 
 class ToeplitzMask(Mask):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from smalearn.fast.cpu.plan import Plan
+from smalearn.fast.cpu.tiling import Tiling
 
 __all__ = ["Layout"]
 
@@ -33,18 +33,18 @@ class Layout:
         self.heads = math.prod(self.leading[axis] for axis in self._own)
         self.queries = math.prod(self.leading[axis] for axis in self._shared)
 
-    def lay(self, x: torch.Tensor, plan: Plan, front: int = 0, of_keys: bool = False) -> torch.Tensor:
+    def lay(self, x: torch.Tensor, tiling: Tiling, front: int = 0, of_keys: bool = False) -> torch.Tensor:
         """Lay out queries as (heads, padded_len·queries, front + width), keys as (heads, padded_len, front + width)."""
         leading, own, shared = self._sizes(of_keys)
-        out = x.new_zeros(*own, plan.padded_len, *shared, front + x.shape[-1])
+        out = x.new_zeros(*own, tiling.padded_len, *shared, front + x.shape[-1])
         x = x.expand(*leading, *x.shape[-2:])
-        out[self._tokens(plan, front)] = x.permute(*self._own, -2, *self._shared, -1)
+        out[self._tokens(tiling, front)] = x.permute(*self._own, -2, *self._shared, -1)
         return out.view(self.heads, -1, out.shape[-1])
 
-    def restore(self, x: torch.Tensor, plan: Plan, of_keys: bool = False) -> torch.Tensor:
+    def restore(self, x: torch.Tensor, tiling: Tiling, of_keys: bool = False) -> torch.Tensor:
         """Invert `lay`: (..., T, width), a view where tokens lie together."""
         leading, own, shared = self._sizes(of_keys)
-        x = x.view(*own, plan.padded_len, *shared, x.shape[-1])[self._tokens(plan, 0)]
+        x = x.view(*own, tiling.padded_len, *shared, x.shape[-1])[self._tokens(tiling, 0)]
         order = [*self._own, len(leading), *self._shared, len(leading) + 1]
         return x.permute(*(order.index(axis) for axis in range(len(order))))
 
@@ -58,20 +58,20 @@ class Layout:
             place.append(index if bias.shape[axis] > 1 else 0)
         return bias[tuple(reversed(place))]
 
-    def lay_bias(self, part: torch.Tensor, plan: Plan) -> torch.Tensor:
+    def lay_bias(self, part: torch.Tensor, tiling: Tiling) -> torch.Tensor:
         """Lay out a head's part of the bias as (queries or 1, padded_len, padded_len)."""
         if part.shape[:-2].numel() > 1:
             part = part.expand(*(self.leading[axis] for axis in self._shared), *part.shape[-2:])
         part = part.reshape(-1, *part.shape[-2:])
-        if plan.padded_len == part.shape[-1]:
+        if tiling.padded_len == part.shape[-1]:
             return part
-        out = part.new_zeros(len(part), plan.padded_len, plan.padded_len)
-        out[self._pairs(plan)] = part
+        out = part.new_zeros(len(part), tiling.padded_len, tiling.padded_len)
+        out[self._pairs(tiling)] = part
         return out
 
-    def restore_bias(self, x: torch.Tensor, plan: Plan, like: torch.Tensor) -> torch.Tensor:
+    def restore_bias(self, x: torch.Tensor, tiling: Tiling, like: torch.Tensor) -> torch.Tensor:
         """Invert `lay_bias` for a gradient, summed to the shape of the part `like`."""
-        x = x[self._pairs(plan)]
+        x = x[self._pairs(tiling)]
         if len(x) > 1:
             x = x.unflatten(0, [self.leading[axis] for axis in self._shared])
         return x.sum_to_size(like.shape) if x.ndim == like.ndim else x.view(like.shape)
@@ -81,13 +81,13 @@ class Layout:
         leading = [1 if of_keys and axis in self._shared else size for axis, size in enumerate(self.leading)]
         return leading, [leading[axis] for axis in self._own], [leading[axis] for axis in self._shared]
 
-    def _tokens(self, plan, front):
+    def _tokens(self, tiling, front):
         """Index of the tokens' padded positions and of the columns behind those in front."""
         every = slice(None)
-        return *[every] * len(self._own), plan.where, *[every] * len(self._shared), slice(front, None)
+        return *[every] * len(self._own), tiling.where, *[every] * len(self._shared), slice(front, None)
 
-    def _pairs(self, plan):
+    def _pairs(self, tiling):
         """Index of the pairs of tokens in (queries, padded_len, padded_len)."""
-        if isinstance(plan.where, slice):
-            return slice(None), plan.where, plan.where
-        return slice(None), plan.where[:, None], plan.where
+        if isinstance(tiling.where, slice):
+            return slice(None), tiling.where, tiling.where
+        return slice(None), tiling.where[:, None], tiling.where

@@ -1,4 +1,4 @@
-"""Multi-level attention without its (T, T) scores: forward and backward over the squares of a plan.
+"""Multi-level attention without its (T, T) scores: forward and backward over the squares of a tiling.
 
 Laid-out tensors have columns in front, which make the products do all that belongs to a row:
 
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import torch
 
 from smalearn.fast.cpu.layout import Layout
-from smalearn.fast.cpu.plan import Plan
+from smalearn.fast.cpu.tiling import Tiling
 
-__all__ = ["LOG2E", "forward", "gradients", "laid", "planned", "shapes"]
+__all__ = ["LOG2E", "forward", "gradients", "lay_out", "layout_and_tiling", "shapes"]
 
 LOG2E = 1 / math.log(2)
 LOWEST = -1e30
@@ -33,18 +33,18 @@ def forward(
 ) -> list[torch.Tensor]:
     """Y (..., T, P) of Q, K (..., T, N), V (..., T, P) and a bias (..., T, T) or None, float32 or float64.
 
-    Head by head where there is a bias. With `keep` follow q, k and v as `laid` gives them, the sums of `Heads`, and
+    Head by head where there is a bias. With `keep` follow q, k and v as `lay_out` gives them, the sums of `Heads`, and
     whether it took the rescaling path.
     """
     Q, K, V, bias = tensors
-    layout, plan = planned(tensors, ranks, block_lens, causal)
-    q, k, v = laid(layout, plan, Q, K, V)
+    layout, tiling = layout_and_tiling(tensors, ranks, block_lens, causal)
+    q, k, v = lay_out(layout, tiling, Q, K, V)
     out, sums = q.new_zeros(*q.shape[:2], V.shape[-1]), q.new_empty(2, *q.shape[:2], 1)
-    for head in range(0, layout.heads, plan.heads):
-        part = slice(head, head + plan.heads)
-        some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
-        rescaled = Heads(plan, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
-    return [layout.restore(out, plan), *([q, k, v, sums, torch.tensor(rescaled, device=q.device)] if keep else [])]
+    for head in range(0, layout.heads, tiling.heads):
+        part = slice(head, head + tiling.heads)
+        some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), tiling)
+        rescaled = Heads(tiling, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
+    return [layout.restore(out, tiling), *([q, k, v, sums, torch.tensor(rescaled, device=q.device)] if keep else [])]
 
 
 def shapes(
@@ -52,26 +52,26 @@ def shapes(
 ) -> list[torch.Tensor]:
     """Tensors without values like those of `forward`."""
     Q, _, V, _ = tensors
-    layout, plan = planned(tensors, ranks, block_lens, causal)
-    rows = layout.heads, plan.padded_len * layout.queries
-    Y = layout.restore(Q.new_empty(*rows, V.shape[-1]), plan)
-    width, keys = plan.extra + Q.shape[-1], (layout.heads, plan.padded_len)
+    layout, tiling = layout_and_tiling(tensors, ranks, block_lens, causal)
+    rows = layout.heads, tiling.padded_len * layout.queries
+    Y = layout.restore(Q.new_empty(*rows, V.shape[-1]), tiling)
+    width, keys = tiling.extra + Q.shape[-1], (layout.heads, tiling.padded_len)
     sizes = (*rows, width), (*keys, width), (*keys, 1 + V.shape[-1]), (2, *rows, 1)
     return [Y, *([*map(Q.new_empty, sizes), Q.new_empty((), dtype=torch.bool)] if keep else [])]
 
 
-def planned(
+def layout_and_tiling(
     tensors: Sequence[torch.Tensor | None], ranks: Sequence[int], block_lens: Sequence[int], causal: bool
-) -> tuple[Layout, Plan]:
-    """Layout and plan for Q, K, V and a bias or None."""
+) -> tuple[Layout, Tiling]:
+    """Layout and tiling for Q, K, V and a bias or None."""
     layout = Layout(*tensors)
     heads = layout.heads if tensors[3] is None else 1
-    return layout, Plan(tensors[0].shape[-2], ranks, block_lens, causal, heads, layout.queries)
+    return layout, Tiling(tensors[0].shape[-2], ranks, block_lens, causal, heads, layout.queries)
 
 
 def gradients(
     layout: Layout,
-    plan: Plan,
+    tiling: Tiling,
     saved: Sequence[torch.Tensor | None],
     dY: torch.Tensor,
     of_bias: bool = False,
@@ -80,38 +80,38 @@ def gradients(
 
     Args:
         layout: of the heads.
-        plan: of the squares.
-        saved: q, k, v as `laid` gives them, Y (..., T, P), bias or None, and `Heads`' sums or None.
+        tiling: of the squares.
+        saved: q, k, v as `lay_out` gives them, Y (..., T, P), bias or None, and `Heads`' sums or None.
         dY: (..., T, P).
         of_bias: whether the bias has a gradient; None in its place otherwise.
     """
     q, k, v, Y, bias, sums = saved
-    g = layout.lay(torch.cat([-(dY * Y).sum(-1, keepdim=True), dY], -1), plan)
-    dq, dk = (x.new_zeros(*x.shape[:2], plan.features) for x in (q, k))
+    g = layout.lay(torch.cat([-(dY * Y).sum(-1, keepdim=True), dY], -1), tiling)
+    dq, dk = (x.new_zeros(*x.shape[:2], tiling.features) for x in (q, k))
     dv = v.new_zeros(*v.shape[:2], Y.shape[-1])
     dbias = torch.zeros_like(bias) if of_bias else None
-    for head in range(0, layout.heads, plan.heads):
-        part = slice(head, head + plan.heads)
-        some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), plan)
+    for head in range(0, layout.heads, tiling.heads):
+        part = slice(head, head + tiling.heads)
+        some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), tiling)
         dsome = None if dbias is None else torch.zeros_like(some)
-        heads = Heads(plan, q[part], k[part], v[part], some, None if sums is None else sums[:, part])
+        heads = Heads(tiling, q[part], k[part], v[part], some, None if sums is None else sums[:, part])
         heads.backward(g[part], (dq[part], dk[part], dv[part], dsome))
         if dbias is not None:
             place = layout.of_head(dbias, head)
-            place += layout.restore_bias(dsome, plan, place)
-    dQ, dK, dV = (layout.restore(x, plan, of_keys=x is not dq) for x in (dq, dk, dv))
+            place += layout.restore_bias(dsome, tiling, place)
+    dQ, dK, dV = (layout.restore(x, tiling, of_keys=x is not dq) for x in (dq, dk, dv))
     return [dQ, dK, dV, dbias]
 
 
-def laid(layout, plan, Q, K, V):
+def lay_out(layout, tiling, Q, K, V):
     """Lay out q, k and v with their columns in front; that of q for the running max is zero."""
-    q = layout.lay(Q, plan, plan.extra)
-    k, v = layout.lay(K, plan, plan.extra, True), layout.lay(V, plan, 1, True)
+    q = layout.lay(Q, tiling, tiling.extra)
+    k, v = layout.lay(K, tiling, tiling.extra, True), layout.lay(V, tiling, 1, True)
     k[..., 0] = v[..., 0] = 1
-    if plan.masked:
-        q[..., 1].view(*q.shape[:1], plan.padded_len, -1)[:, plan.where] = 1
+    if tiling.masked:
+        q[..., 1].view(*q.shape[:1], tiling.padded_len, -1)[:, tiling.where] = 1
         k[..., 1] = LOWEST
-        k[:, plan.where, 1] = 0
+        k[:, tiling.where, 1] = 0
     return q, k, v
 
 
@@ -119,7 +119,7 @@ class Heads:
     """Laid-out heads that are worked on together.
 
     Args:
-        plan: their squares.
+        tiling: their squares.
         q: (heads, padded_len·queries, extra + N).
         k: (heads, padded_len, extra + N).
         v: (heads, padded_len, 1 + P).
@@ -129,19 +129,19 @@ class Heads:
 
     def __init__(
         self,
-        plan: Plan,
+        tiling: Tiling,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         bias: torch.Tensor | None,
         sums: torch.Tensor | None = None,
     ):
-        self.plan, self.q, self.k, self.v, self.bias, self.sums = plan, q, k, v, bias, sums
-        self._scratch = q.new_empty(plan.scratch())
+        self.tiling, self.q, self.k, self.v, self.bias, self.sums = tiling, q, k, v, bias, sums
+        self._scratch = q.new_empty(tiling.scratch())
         self._future = None
-        if plan.causal:
-            future = q.new_full((plan.size, plan.size), -math.inf).triu(1)
-            self._future = future.repeat_interleave(plan.queries, 0)
+        if tiling.causal:
+            future = q.new_full((tiling.size, tiling.size), -math.inf).triu(1)
+            self._future = future.repeat_interleave(tiling.queries, 0)
 
     def forward(self, out: torch.Tensor, sums: torch.Tensor) -> bool:
         """Write Y to `out`, which is zero, and what the backward needs to `sums` or to the front of q.
@@ -168,11 +168,11 @@ class Heads:
     def _run(self, out, total, highest, rescaled):
         """Fill in numerators, denominators and running maxima."""
         highest.fill_(LOWEST), total.zero_()
-        for square in self.plan.diagonal():
+        for square in self.tiling.diagonal():
             self._add(square, self._diagonal(square), (out, total, highest))
         if not rescaled:
             self.q[..., :1] = highest / -LOG2E
-        for square in self.plan.squares():
+        for square in self.tiling.squares():
             for tile in square.tiles():
                 self._add(tile, self._scores(tile), (out, total, highest if rescaled else None))
 
@@ -192,12 +192,12 @@ class Heads:
         """Add to the gradients of Q, K, V and the bias."""
         dq, dk, dv, dbias = grads
         other = torch.empty_like(self._scratch)
-        for square in self.plan.diagonal():
+        for square in self.tiling.diagonal():
             p, ds = self._weights(square, self._diagonal(square), g, other)
             self._keys(dv, square).add_(torch.bmm(p.mT, self._rows(g, square)[..., 1:]))
             self._spread(square, ds, dq, dk)
             self._spread_bias(square, ds, dbias)
-        for square in self.plan.squares():
+        for square in self.tiling.squares():
             self._backward_square(square, g, grads, other)
 
     def _backward_square(self, square, g, grads, other):
@@ -229,7 +229,7 @@ class Heads:
         """Gradients of Q and K from diagonal squares, level by level where blocks are smaller than the square."""
         q, k = self._bare(self._rows(self.q, square)), self._bare(self._keys(self.k, square))
         into_q, into_k = self._rows(dq, square), self._keys(dk, square)
-        for columns, blocks in [(slice(0, square.columns), 1), *self.plan.local]:
+        for columns, blocks in [(slice(0, square.columns), 1), *self.tiling.local]:
             cells = _cells(ds, blocks).flatten(0, 1)
             one_q, one_k = (_split(x[..., columns], blocks) for x in (q, k))
             into_q[..., columns] += torch.bmm(cells, one_k).view_as(q[..., columns])
@@ -239,32 +239,34 @@ class Heads:
         """Gradient of the bias from a tile."""
         if dbias is not None:
             part = self._part(dbias, tile)
-            part += ds.unflatten(1, (-1, self.plan.queries)).transpose(1, 2).sum_to_size(part.shape)
+            part += ds.unflatten(1, (-1, self.tiling.queries)).transpose(1, 2).sum_to_size(part.shape)
 
     def _scores(self, tile):
         """Scores of a tile, in the scratch memory."""
-        q, k = (x[..., : self.plan.extra + tile.columns] for x in (self._rows(self.q, tile), self._keys(self.k, tile)))
+        q, k = (
+            x[..., : self.tiling.extra + tile.columns] for x in (self._rows(self.q, tile), self._keys(self.k, tile))
+        )
         s = _product(self._scratch, q, k.mT, LOG2E)
         if self.bias is not None:
-            s.unflatten(1, (-1, self.plan.queries)).transpose(1, 2).add_(self._part(self.bias, tile), alpha=LOG2E)
+            s.unflatten(1, (-1, self.tiling.queries)).transpose(1, 2).add_(self._part(self.bias, tile), alpha=LOG2E)
         return s
 
     def _diagonal(self, square):
         """Scores of diagonal squares: the columns that all pairs share, and the cells of smaller blocks."""
         s = self._scores(square)
         q, k = self._bare(self._rows(self.q, square)), self._bare(self._keys(self.k, square))
-        for columns, blocks in self.plan.local:
+        for columns, blocks in self.tiling.local:
             more = torch.bmm(_split(q[..., columns], blocks), _split(k[..., columns], blocks).mT)
             _cells(s, blocks).add_(more.unflatten(0, (-1, blocks)), alpha=LOG2E)
         return s if self._future is None else s.add_(self._future)
 
     def _bare(self, x):
         """Without the columns in front."""
-        return x[..., self.plan.extra :]
+        return x[..., self.tiling.extra :]
 
     def _rows(self, x, tile):
         """Part of q, or of what is laid out like q, that belongs to a tile."""
-        return self._cut(x, tile, tile.rows[0], self.plan.queries)
+        return self._cut(x, tile, tile.rows[0], self.tiling.queries)
 
     def _keys(self, x, tile):
         """Part of k or v, or of what is laid out like them, that belongs to a tile."""
@@ -272,7 +274,7 @@ class Heads:
 
     def _cut(self, x, tile, span, unit):
         """View a span of each segment: (segments, span, width)."""
-        segments = x.view(len(x) * self.plan.padded_len // tile.period, tile.period * unit, x.shape[-1])
+        segments = x.view(len(x) * self.tiling.padded_len // tile.period, tile.period * unit, x.shape[-1])
         return segments[tile.batch, span[0] * unit : span[1] * unit]
 
     def _part(self, bias, tile):

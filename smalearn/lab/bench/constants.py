@@ -64,7 +64,11 @@ def _multilevel(Q, K, V):
     return fast.multilevel_attention(Q, K, V, ranks, halving_blocks(Q.shape[-2], len(ranks)))
 
 
-_LEVELS, _TILED = partial(_attention, _multilevel), partial(_attention, tiled_attention)
+def _tiles(Q, K, V):
+    return tiled_attention(Q, K, V[..., :32])  # values as wide as keys would be PyTorch's attention
+
+
+_LEVELS, _TILED = partial(_attention, _multilevel), partial(_attention, _tiles)
 _SSD = partial(_run, SSD[0])
 
 CONSTANTS = (
@@ -74,10 +78,10 @@ CONSTANTS = (
     Constant("fast.cpu.scan", "CHUNK_LEN", _SSD),
     Constant("fast.cpu.scan", "CACHE", _SSD),
     Constant("fast.cpu.step", "CACHE", _step),
-    Constant("fast.cpu.plan", "DIAGONAL", _LEVELS),
-    Constant("fast.cpu.plan", "ROWS", _LEVELS),
-    Constant("fast.cpu.plan", "KEYS", _LEVELS),
-    Constant("fast.cpu.plan", "SCORES", _LEVELS),
+    Constant("fast.cpu.tiling", "DIAGONAL", _LEVELS),
+    Constant("fast.cpu.tiling", "ROWS", _LEVELS),
+    Constant("fast.cpu.tiling", "KEYS", _LEVELS),
+    Constant("fast.cpu.tiling", "SCORES", _LEVELS),
     Constant("fast.cpu.memory", "LARGE", partial(_SSD, heads=64), values=(NEVER,)),  # without huge pages
     Constant("scores.tiled", "TILE", _TILED),
     Constant("scores.tiled", "TOGETHER", _TILED),
