@@ -122,7 +122,7 @@ def check_operand(where: str, what: str, shape: tuple[int, ...], x: torch.Tensor
 
 
 def widen(like: torch.Tensor, *tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """The tensors in the dtype of all arithmetic: that of `like`, float32 for half precision."""
+    """The tensors (not `like` itself) in the dtype of all arithmetic: that of `like`, float32 for half precision."""
     wide = torch.promote_types(like.dtype, torch.float32) if like.is_floating_point() else like.dtype
     return [None if x is None else x.to(wide) for x in tensors]
 

@@ -2,9 +2,9 @@
 
     M[t, s] = C_t^T A_t ... A_(s+1) B_s = L[t, s] · (C_t · B_s)    where A_t = a_t·I
 
-The forms are names for functions of other modules, with (C, B, X) for (Q, K, V): the recurrent form is the scalar
-state space model, the quadratic form is attention with a 1-semiseparable mask, the chunked form is chunked linear
-attention. The two theorems, `scalar_ssm_as_attention` and `diagonal_ssm_as_attentions`, are functions too.
+Each form is a thin wrapper: the recurrent one of `ssm_recurrent`; the quadratic one of masked attention, plus the terms
+of the initial state; the chunked one and the step of linear attention with Q = C, K = B, V = X. The two theorems are
+executable as well: `scalar_ssm_as_attention` and `diagonal_ssm_as_attentions`.
 `smalearn.fast.ssd` is the one to use where only the result matters.
 """
 
@@ -42,9 +42,10 @@ def ssd_recurrent(
 
     Args:
         X: (..., T, P) inputs.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; log_a[0] decays the initial state.
-        B: (..., T, N). Heads that share B and C have an axis of size 1, or none, there.
-        C: (..., T, N).
+        log_a: (..., T) log decay ≤ 0, −inf for a reset, dtype of X or float32; the first in time decays
+            the initial state.
+        B: (..., T, N) input maps. To share B and C across heads, give them a head axis of size 1, or none.
+        C: (..., T, N) output maps.
         initial_state: (..., P, N) state before the first token, dtype of X or float32; zeros if None.
 
     Returns:
@@ -52,10 +53,10 @@ def ssd_recurrent(
 
     Raises:
         ShapeError: an axis has two sizes.
-        ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
+        ValueError: a dtype or device differs, or log_a (on a CPU) is positive or NaN.
 
     Cost:
-        3·T·N·P multiply-adds in T steps that follow one another; a state of N·P numbers.
+        3·T·N·P multiply-adds in T sequential steps; a state of N·P numbers.
 
     Source:
         Dao and Gu 2024 (Mamba-2), sections 2 and 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssm).
@@ -75,11 +76,10 @@ def ssd_quadratic(
     """State space duality, quadratic form: attention with a 1-semiseparable mask, Y = (L ∘ C B^T) X.
 
     An initial state adds exp(Σ_{k ≤ t} log_a_k) H C_t to Y_t. A NaN or infinity in X or B may reach all outputs, also
-    those before it: 0·NaN is NaN. Arguments, results and errors are those of
-    `ssd_recurrent`.
+    those before it: 0·NaN is NaN. Arguments, results and errors are those of `ssd_recurrent`.
 
     Cost:
-        T²·(N + P + 1) multiply-adds, T² entries.
+        T²·(N + P + 1) multiply-adds, T² numbers of intermediate memory.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssd-attention).
@@ -105,9 +105,9 @@ def ssd_chunked(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """State space duality, chunked: attention inside the chunks, the state space model between them.
 
-    It is `linear_attention_chunked` under (C, B, X) for (Q, K, V), with chunks of chunk_len ≥ 1 tokens, the last one
-    maybe shorter. A NaN or infinity in X or B may reach all outputs of its chunk, also those before it. All other
-    arguments, results and errors are those of `ssd_recurrent`.
+    It is `linear_attention_chunked` called with (Q, K, V) = (C, B, X), in chunks of chunk_len ≥ 1 tokens; the last
+    chunk may be shorter. A NaN or infinity in X or B may reach all outputs of its chunk, also those before it. All
+    other arguments, results and errors are those of `ssd_recurrent`.
 
     Cost:
         T·chunk_len·(N + P) + 2·T·N·P multiply-adds, almost all in matrix products; linear in T.
@@ -148,16 +148,16 @@ def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tenso
 
     Args:
         X: (..., T, P) input: the values.
-        log_a: (..., T) log decay ≤ 0, −inf for a reset.
-        B: (..., T, N) input vectors: the keys.
-        C: (..., T, N) output vectors: the queries.
+        log_a: (..., T) log decay ≤ 0, −inf for a reset; any floating dtype, any device.
+        B: (..., T, N) input maps: the keys.
+        C: (..., T, N) output maps: the queries.
 
     Returns:
         Y (..., T, P), dtype of X.
 
     Raises:
         ShapeError: an axis has two sizes.
-        ValueError: the dtypes or devices differ, or log_a (on a CPU) is positive.
+        ValueError: the dtypes or devices of X, B and C differ, or log_a (on a CPU) is positive or NaN.
 
     Cost:
         T²·(N + P + 1) multiply-adds, quadratic in T where the recurrence has 3·T·N·P.
@@ -177,19 +177,19 @@ def diagonal_ssm_as_attentions(X: torch.Tensor, log_a: torch.Tensor, B: torch.Te
 
     Args:
         X: (..., T, P) input: the values of all heads.
-        log_a: (..., T, N) log decays ≤ 0, −inf for a reset.
-        B: (..., T, N): column n has the keys of head n.
-        C: (..., T, N): column n has the queries of head n.
+        log_a: (..., T, N) log decays ≤ 0, −inf for a reset; any floating dtype, any device.
+        B: (..., T, N) input maps: column n has the keys of head n.
+        C: (..., T, N) output maps: column n has the queries of head n.
 
     Returns:
         Y (..., T, P), dtype of X.
 
     Raises:
         ShapeError: an axis has two sizes.
-        ValueError: the dtypes or devices differ, or log_a (on a CPU) is positive.
+        ValueError: the dtypes or devices of X, B and C differ, or log_a (on a CPU) is positive or NaN.
 
     Cost:
-        N·T²·(P + 2) multiply-adds and N·T² entries, N masks where the scalar model has one.
+        N·T²·(P + 2) multiply-adds and N·T² numbers of intermediate memory, N masks where the scalar model has one.
 
     Source:
         "Structured Masked Attention", last display.
@@ -200,13 +200,19 @@ def diagonal_ssm_as_attentions(X: torch.Tensor, log_a: torch.Tensor, B: torch.Te
 
 
 def _check(function, X, log_a, B, C, axes):
-    """Shapes (T, P), log_a with these axes, (T, N), (T, N), one dtype and device but for the dtype of log_a."""
+    """Shapes (T, P), log_a with these axes, (T, N), (T, N), and one dtype and device of X, B and C.
+
+    The mask takes log_a of any floating dtype to the device of X.
+    """
     check_dtypes(function, {"X": X, "B": B, "C": C})
     check_dtypes(function, {"log_a": log_a})
     check_shapes(function, {"X": (X, "tp"), "log_a": (log_a, axes), "B": (B, "tn"), "C": (C, "tn")})
 
 
 def _aligned(log_a, B, C):
-    """The three with as many leading axes, by axes of size 1 in front: the functions below tell gates by their axes."""
+    """Prepend axes of size 1 until all three have the same number of leading axes.
+
+    The functions called infer from log_a.ndim whether it is one decay per token or one per feature.
+    """
     axes = max(log_a.ndim + 1, B.ndim, C.ndim)
-    return tuple(x[(None,) * (axes - less - x.ndim)] for x, less in ((log_a, 1), (B, 0), (C, 0)))
+    return tuple(x[(None,) * (axes - missing_axes - x.ndim)] for x, missing_axes in ((log_a, 1), (B, 0), (C, 0)))
