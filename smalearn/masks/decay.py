@@ -1,8 +1,8 @@
 """Decays between tokens: segment sums, the dense 1-semiseparable matrix, and sequences cut into chunks.
 
-A decay a_k in [0, 1] is given as log_a[k] ≤ 0, −inf for a reset. From token s to token t everything decays by the
-exponential of a sum of log_a's own entries. Nothing here subtracts two sums or divides two products: a strong decay
-would drown what follows it, and a reset would leave inf − inf.
+A decay has |a_k| ≤ 1; log_a[k] has a real part ≤ 0, −inf for a reset. From token s to token t everything decays by the
+exponential of a sum of log_a's own entries. No sum is computed as a difference of two running sums: after a strong
+decay that would lose the small terms to rounding, and after a reset it would be inf − inf.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ def segsum(log_a: torch.Tensor) -> torch.Tensor:
         log_a: (..., T) log decays, real or complex; −inf for a reset. The first is in no segment.
 
     Returns:
-        (..., T, T), dtype of log_a. Its gradient is free of NaN if it comes through an exponential, resets included.
+        (..., T, T), dtype of log_a. `segsum(log_a).exp()` has NaN-free gradients for log_a, resets included; other
+        functions of the −inf entries may not.
 
     Raises:
         ShapeError: log_a has no axis.
@@ -48,9 +49,10 @@ def segsum(log_a: torch.Tensor) -> torch.Tensor:
 
 
 def decay_matrix(log_a: torch.Tensor) -> torch.Tensor:
-    """The 1-semiseparable matrix L[t, s] = exp(Σ_{s < k ≤ t} log_a[k]) for s ≤ t, else 0: `segsum(log_a).exp()`.
+    """The 1-semiseparable matrix L[t, s] = exp(Σ_{s < k ≤ t} log_a[k]) for s ≤ t, else 0.
 
-    Argument, result and errors are those of `segsum`.
+    Equal to `segsum(log_a).exp()`, with T·log2(T) exponentials instead of T². Argument, result and errors are those of
+    `segsum`.
 
     Cost:
         T² multiplications, T·log2(T) exponentials.
@@ -71,15 +73,15 @@ def join_neighbours(
 ) -> torch.Tensor:
     """A lower triangular matrix from blocks of one token, joined in pairs until one block is left.
 
-    Where two blocks meet there is a border between every s of the first and t of the second, so the decay from s to t
-    is that until the border times that since the border. Both exponents are sums of log_a's own entries, hence ≤ 0:
-    there is no quotient to overflow, and no difference of sums in which a reset would drown what follows it.
+    For s in the earlier block and t in the later one,
+    decay(s → t) = decay(s → end of the earlier block) · decay(start of the later block → t). Both exponents are sums of
+    log_a's own entries, with real parts ≤ 0: no quotient can overflow, and no difference of sums can lose small terms.
 
     Args:
         diagonal: (..., T) entries on the diagonal.
-        rows: tensors (..., T, ·) of which `across` sees the rows of two neighbours.
-        across: from the rows of the earlier and of the later block, each a sequence like `rows`, the entries
-            (..., block, block) of the later block's targets and the earlier block's sources.
+        rows: tensors (..., T, ·), cut into blocks along T for `across`.
+        across: across(earlier, later), each argument `rows` cut to one block; returns the entries (..., size, size)
+            below the diagonal, later targets × earlier sources.
         above: every entry above the diagonal.
 
     Returns:
@@ -97,12 +99,18 @@ def join_neighbours(
 
 
 def since_start(log_a: torch.Tensor) -> torch.Tensor:
-    """Σ_{k ≤ t} log_a[k] along axis -2: the log decay from before the first token to t."""
+    """Σ_{k ≤ t} log_a[k] along axis -2: the log decay from before the first token to t.
+
+    Takes log_a (..., T, N or 1) and returns sums of logarithms, of the same shape.
+    """
     return log_a.cumsum(-2)
 
 
 def until_end(log_a: torch.Tensor) -> torch.Tensor:
-    """Σ_{k > s} log_a[k] along axis -2: the log decay from s to the last token."""
+    """Σ_{k > s} log_a[k] along axis -2: the log decay from s to the last token.
+
+    Takes log_a (..., T, N or 1) and returns sums of logarithms, of the same shape.
+    """
     after = torch.cat([log_a[..., 1:, :], torch.zeros_like(log_a[..., :1, :])], -2)
     return after.flip(-2).cumsum(-2).flip(-2)
 

@@ -1,7 +1,7 @@
-"""Masks whose product is a scan over time: causal, decay, 1-semiseparable.
+"""Masks whose product with a matrix is a scan over time: causal, decay, 1-semiseparable.
 
 All are y_t = a_t y_(t-1) + x_t, with a_t = 1, a_t = γ, or any a_t. The scan has three algorithms: step by step, in
-chunks, and in log2(T) rounds that all tokens pass at once.
+chunks, and in log2(T) rounds, each parallel over all tokens.
 """
 
 import torch
@@ -21,8 +21,8 @@ __all__ = [
     "scan_recurrent",
 ]
 
-CHUNK_LEN = 16  # larger chunks have more decays to compute, smaller ones more levels
-SUM_LEN = 64  # of running sums, which need no decays
+CHUNK_LEN = 16  # Chunk length of the scans: larger costs more decays, smaller more recursion levels.
+SUM_LEN = 64  # Chunk length of running sums, which need no decays.
 
 
 class CausalMask(Mask):
@@ -53,12 +53,12 @@ class CausalMask(Mask):
 
     def _product(self, x):
         target, source = self.shape
-        return _resize(_running_sum(x[..., :target, :]), target, repeat_last=target > source)
+        return _extend(_running_sum(x[..., :target, :]), target, repeat_last=target > source)
 
     def _transpose_product(self, y):
-        # Column s of L holds ones from row s on: a running sum from the end, in which the rows t ≥ S-1 that see
-        # every source act as one.
-        return _resize(_running_sum(y.flip(-2)).flip(-2)[..., : self.shape[1], :], self.shape[1])
+        # Summing from the end: (L^T y)_s = Σ_{t ≥ s} y_t. Rows t ≥ S enter every column, and the cut to S keeps their
+        # sum.
+        return _extend(_running_sum(y.flip(-2)).flip(-2)[..., : self.shape[1], :], self.shape[1])
 
     def cost(self, columns: int = 1) -> int:
         """One addition per entry of the running sum: min(T, S)·columns."""
@@ -96,7 +96,7 @@ class DecayMask(Mask):
         return _triangle(powers).to(self._dense_dtype(dtype))
 
     def _product(self, x):
-        return _scan_constant(x, _on_device(self.gamma, x))
+        return _scan_constant(x, _matched_to(self.gamma, x))
 
     def _transpose_product(self, y):
         return self._product(y.flip(-2)).flip(-2)
@@ -110,7 +110,7 @@ class SemiseparableMask(Mask):
     """L[t, s] = a_t a_(t-1) ... a_(s+1) if s ≤ t else 0: the 1-semiseparable mask of SSD, a decay that depends on time.
 
     Its product is y_t = a_t y_(t-1) + x_t. Constant a gives the decay mask. Nothing precedes the first token, so a_0
-    does not occur. A complex log_a turns as it decays: π i in it makes a negative a.
+    does not occur. An imaginary part of log_a rotates the phase; π i gives a negative a.
 
     Args:
         log_a: (..., T) log of a, real part ≤ 0; −inf for a = 0, a reset: nothing before it is seen from there on.
@@ -136,9 +136,9 @@ class SemiseparableMask(Mask):
         check_dtypes("SemiseparableMask", {"log_a": log_a})
         if log_a.ndim < 1:
             raise ShapeError("SemiseparableMask: log_a needs axes (..., T), got shape ()")
-        decay = log_a.real if log_a.is_complex() else log_a
-        if decay.device.type == "cpu":
-            check_signs("SemiseparableMask", decay)
+        log_size = log_a.real if log_a.is_complex() else log_a
+        if log_size.device.type == "cpu":
+            check_signs("SemiseparableMask", log_size)
         self.log_a, self.shape = log_a, (*log_a.shape, log_a.shape[-1])
 
     def dense(self, dtype=None, device=None):
@@ -146,11 +146,12 @@ class SemiseparableMask(Mask):
         return decay_matrix(*widen(self.log_a, self.log_a.to(device))).to(self._dense_dtype(dtype))
 
     def _product(self, x):
-        return scan_chunked(x, _on_device(self.log_a, x))
+        return scan_chunked(x, _matched_to(self.log_a, x))
 
     def _transpose_product(self, y):
-        # Back in time, what reaches s from s+1 is decayed by a_(s+1).
-        log_a = _on_device(self.log_a, y)
+        # Back in time, what reaches s from s+1 is decayed by a_(s+1). The roll wraps a_0 to the end; after the flip it
+        # is first, and acts on nothing.
+        log_a = _matched_to(self.log_a, y)
         return scan_chunked(y.flip(-2), log_a.roll(-1, -1).flip(-1)).flip(-2)
 
     def cost(self, columns: int = 1) -> int:
@@ -186,12 +187,21 @@ def scan_recurrent(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
 def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LEN) -> torch.Tensor:
     """`scan_recurrent` in chunks: a dense product inside each, and a scan over their carry-outs.
 
-    Rows are computed as if each chunk were alone. The carry-outs follow from the last rows by a scan over chunks, whose
-    decays are those across a whole chunk: this function, one level up. Each chunk's carry-in is added to its rows,
-    decayed. A NaN or infinity in x may reach all rows but those of the first chunk, also rows before it.
+    1. Multiply each chunk by its decay matrix as if it stood alone.
+    2. The last row of each chunk goes through this same function (recursion), with one decay per chunk; the result is
+       the state at each chunk's end, its carry-out.
+    3. Add the previous carry-out, decayed, to each row.
 
-    A chunk has `chunk_len` tokens, an integer ≥ 2, or a ValueError says so; the last may be shorter. All other
-    arguments, results and errors are those of `scan_recurrent`.
+    A NaN or infinity in x may reach all rows but those of the first chunk, also rows before it. Results and errors are
+    those of `scan_recurrent`, and one error more.
+
+    Args:
+        x: (..., T, columns).
+        log_a: (..., T) log decays; the first acts on nothing.
+        chunk_len: tokens of a chunk, ≥ 2; the last chunk may be shorter.
+
+    Raises:
+        ValueError: chunk_len is not an integer ≥ 2.
 
     Cost:
         About T·(chunk_len + 2)·columns multiply-adds in matrix products, T·chunk_len decays, log(T) / log(chunk_len)
@@ -202,18 +212,19 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
     length = x.shape[-2]
     if length <= chunk_len:
         return decay_matrix(log_a).to(x.dtype) @ x
-    gates = split_chunks(log_a[..., None], chunk_len)
-    inside = decay_matrix(gates[..., 0]).to(x.dtype) @ split_chunks(x, chunk_len)
-    decay = since_start(gates)
-    carry_out = scan_chunked(inside[..., -1, :], decay[..., -1, 0], chunk_len)
-    return _add_carry(inside, decay.exp().to(x.dtype), carry_out, length)
+    log_a_chunks = split_chunks(log_a[..., None], chunk_len)
+    inside = decay_matrix(log_a_chunks[..., 0]).to(x.dtype) @ split_chunks(x, chunk_len)
+    log_decay = since_start(log_a_chunks)
+    carry_out = scan_chunked(inside[..., -1, :], log_decay[..., -1, 0], chunk_len)
+    return _add_carry(inside, log_decay.exp().to(x.dtype), carry_out, length)
 
 
 def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
-    """`scan_recurrent` in log2(T) rounds, each of which all tokens pass at once.
+    """`scan_recurrent` in log2(T) rounds, each parallel over all tokens.
 
-    Pairs (log a, x) compose: first (a, x), then (b, y) is (a + b, exp(b) x + y), whatever the brackets. After round r
-    every token holds the composition of the 2^r tokens up to it; next it takes over that of the token 2^r before.
+    Pairs compose: first (log_a, x), then (log_a', x') is (log_a + log_a', exp(log_a') x + x'), which is associative.
+    After round r every token holds the composition of the 2^r tokens up to it; next it takes over that of the token 2^r
+    before.
     Arguments, results and errors are those of `scan_recurrent`.
 
     Cost:
@@ -257,16 +268,16 @@ def _scan_constant(x, gamma, stride=1):
     length = x.shape[-2]
     chunk_len = min(CHUNK_LEN, length)
     powers = _powers(gamma, chunk_len + 1, stride).to(x.dtype)
-    block = _triangle(powers[..., :chunk_len])
+    toeplitz = _triangle(powers[..., :chunk_len])
     if length == chunk_len:
-        return block @ x
-    inside = block[..., None, :, :] @ split_chunks(x, chunk_len)
+        return toeplitz @ x
+    inside = toeplitz[..., None, :, :] @ split_chunks(x, chunk_len)
     carry_out = _scan_constant(inside[..., -1, :], gamma, stride * chunk_len)
     return _add_carry(inside, powers[..., None, 1:, None], carry_out, length)
 
 
 def _running_sum(x):
-    """`x.cumsum(-2)`, in chunks that fit into the fastest cache; a column has its entries far apart."""
+    """`x.cumsum(-2)`, in chunks: cumsum along axis -2 strides through memory, which many columns make slow."""
     length = x.shape[-2]
     if length <= SUM_LEN:
         return x.cumsum(-2)
@@ -275,7 +286,7 @@ def _running_sum(x):
 
 
 def _add_carry(inside, decay, carry_out, length):
-    """Add the carry: inside + decay · (last row of the previous chunk)."""
+    """Add the carry: inside + decay · (carry-out of the previous chunk)."""
     carry_in = torch.cat([torch.zeros_like(carry_out[..., :1, :]), carry_out[..., :-1, :]], -2)
     return join_chunks(torch.addcmul(inside, decay, carry_in[..., None, :]), length)
 
@@ -291,12 +302,12 @@ def _triangle(column):
     return column[..., (steps[:, None] - steps).clamp(min=0)].tril()
 
 
-def _on_device(parameter, x):
+def _matched_to(parameter, x):
     """A parameter on the operand's device, at least as precise as the operand."""
     return parameter.to(x.device, torch.promote_types(parameter.dtype, (x.real if x.is_complex() else x).dtype))
 
 
-def _resize(x: torch.Tensor, length: int, repeat_last: bool = False) -> torch.Tensor:
+def _extend(x: torch.Tensor, length: int, repeat_last: bool = False) -> torch.Tensor:
     """Extend axis -2 of x to a length: with copies of its last row, or with zeros."""
     missing = length - x.shape[-2]
     if missing <= 0:
