@@ -1,4 +1,4 @@
-"""Block tensor train (structured attention paper, sections 3.1 and A.2): full rank from D^1.5 parameters."""
+"""Block tensor train (Kuang et al. 2025, sections 3.1 and A.2): full rank D × D from 2·D^1.5 parameters."""
 
 from math import prod
 
@@ -7,25 +7,28 @@ import torch
 from smalearn._checks import check_count
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
-__all__ = ["BlockTensorTrain", "balanced_sizes", "check_sizes", "fit_sizes"]
+__all__ = ["BlockTensorTrain", "balanced_sizes", "check_sizes", "check_sizes_of"]
 
 
 class BlockTensorTrain(Weight):
-    """M = P_L (⊕_b L_b) P_R (⊕_c R_c^T), equation (11): mix within blocks, regroup, mix within the new blocks, regroup.
+    """M = P_L (⊕_j L_j) P_R (⊕_k R_k^T), equation (11): mix within blocks, regroup, mix within the new blocks, regroup.
 
-    With m = a·b, n = c·d, rows numbered (a b) and columns (c d), entry by entry::
+    M is (m, n) with m = a·b and n = c·d; P_L and P_R are fixed permutations. With indices i < a, j < b, k < c, l < d::
 
-        M[(a b), (c d)] = Σ_s L[b, a, c, s] R[c, d, b, s]
+        M[i·b + j, k·d + l] = Σ_r L[j, i, k, r] R[k, l, j, r],    r < s
 
-    So for fixed (b, c) the a × d slice of M has rank s, and nothing else is asked of M: with s = min(a, d) every matrix
-    is one. Parameters s·(m·c + n·b), as many multiply-adds, rank at most min(m, n, b·c·s). With a = b = c = d = √D
-    these are 2·s·D^1.5 and D. The paper's second direct sum runs to b; it has c blocks.
+    For fixed (j, k) the a × d slice of M has rank at most s; that is the only constraint, so with s = min(a, d) every
+    matrix is a block tensor train. It has s·(m·c + n·b) parameters, as many multiply-adds, and rank at most
+    min(m, n, b·c·s). For a = b = c = d = √D: 2·s·D^1.5 parameters and multiply-adds, rank up to D. Erratum: the paper's
+    second direct sum should run to c, not b.
 
-    Several matrices for one input, one for each head, are one weight whose b is heads·b; its rows are (a, heads, b).
+    To apply one matrix per head to the same input, stack them into one weight with heads·b in place of b; its output
+    rows are ordered (a, heads, b).
 
     Args:
-        L: (b, a, c, s). Block b of the first direct sum is its (a, c·s) matrix.
-        R: (c, d, b, s), dtype and device of L. Block c of the second direct sum is its (d, b·s) matrix, transposed.
+        L: (b, a, c, s). Block j of the first direct sum is L[j] as an (a, c·s) matrix.
+        R: (c, d, b, s), dtype and device of L. Block k of the second direct sum is R[k] as a (d, b·s) matrix,
+            transposed.
 
     Raises:
         ShapeError: a factor does not have four axes, or b, c or s differs.
@@ -67,7 +70,7 @@ class BlockTensorTrain(Weight):
 
     @classmethod
     def from_dense(cls, M: torch.Tensor, sizes: tuple[int, int, int, int], rank: int):
-        """The nearest such matrix: every slice of M cut to rank s by its singular value decomposition.
+        """The nearest block tensor train in the Frobenius norm: every slice of M, cut to rank s by its truncated SVD.
 
         Args:
             M: (m, n).
@@ -75,7 +78,7 @@ class BlockTensorTrain(Weight):
             rank: s.
 
         Returns:
-            The weight; ‖M − dense‖² is the sum of the squares of all singular values of the slices after the s-th.
+            The weight; ‖M − dense‖² is the sum, over all slices, of the squared singular values beyond the s-th.
 
         Raises:
             ShapeError: M does not have two axes.
@@ -83,39 +86,41 @@ class BlockTensorTrain(Weight):
         """
         function = f"{cls.__name__}.from_dense"
         M = matrix(function, M)
-        a, b, c, d = fit_sizes(function, M, sizes)
+        a, b, c, d = check_sizes_of(function, M, sizes)
         check_count(function, "rank", rank)
-        L, R = truncated(M.reshape(a, b, c, d).permute(1, 2, 0, 3), rank)  # of the slices, (b, c, a, d)
+        # One truncated SVD per slice (b, c): a × d.
+        L, R = truncated(M.reshape(a, b, c, d).permute(1, 2, 0, 3), rank)
         return cls(L.transpose(1, 2).contiguous(), R.permute(1, 2, 0, 3).contiguous())
 
     @property
     def macs(self) -> int:
-        """s·(m·c + n·b)."""
+        """Multiply-adds for one vector, one per parameter: s·(m·c + n·b)."""
         return self.L.numel() + self.R.numel()
 
     @property
     def rank_bound(self) -> int:
-        """min(m, n, b·c·s)."""
+        """Largest rank for these sizes, which almost all factors reach: min(m, n, b·c·s)."""
         _, b, c, _ = self.sizes
         return min(*self.shape, b * c * self.rank)
 
     def dense(self):
-        """Its entries by the formula, (m, n)."""
+        """The matrix (m, n), entry by entry from the formula above."""
         return torch.einsum("bacs,cdbs->abcd", self.L, self.R).reshape(self.shape)
 
     def _product(self, X):
         a, b, c, d = self.sizes
-        # In the order (c, s, b) the numbers in between can be read as c blocks and as b blocks: P_R moves nothing.
+        # Z is laid out (c, s, b), which reads as c blocks (s, b) or, by strides, as b blocks (c, s): P_R is no copy.
         Z = torch.bmm(self.R.permute(0, 3, 2, 1).reshape(c, -1, d), X.unflatten(0, (c, d)))
         Z = Z.view(c * self.rank, b, -1).transpose(0, 1)
         Y = torch.bmm(self.L.flatten(2), Z)
-        return Y.transpose(0, 1).reshape(a * b, -1)  # P_L
+        return Y.transpose(0, 1).reshape(a * b, -1)  # P_L: rows (b, a) to (a, b).
 
 
 def balanced_sizes(m: int, n: int) -> tuple[int, int, int, int]:
     """Sizes (a, b, c, d) for a block tensor train of shape (m, n), each pair as near to a square as it can be.
 
-    a ≤ b and c ≤ d, because then b·c, on which the rank depends, is at least m where m = n: full rank at s = 1.
+    Both pairs are ordered the same way (a ≤ b, c ≤ d), so b·c = m where m = n, and s = 1 reaches full rank. Where m ≠ n
+    it may not.
 
     Args:
         m: rows, a·b.
@@ -151,7 +156,7 @@ def check_sizes(function: str, sizes: tuple[int, int, int, int]) -> tuple[int, i
     return tuple(check_count(function, name, size) for name, size in zip("abcd", sizes, strict=True))
 
 
-def fit_sizes(function: str, M: torch.Tensor, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+def check_sizes_of(function: str, M: torch.Tensor, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """Check that sizes multiply to the shape of M: a·b = m and c·d = n.
 
     Returns:

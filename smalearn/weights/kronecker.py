@@ -3,7 +3,7 @@
 import torch
 
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
-from smalearn.weights.btt import check_sizes, fit_sizes
+from smalearn.weights.btt import check_sizes, check_sizes_of
 
 __all__ = ["Kronecker"]
 
@@ -66,7 +66,7 @@ class Kronecker(Weight):
             ValueError: M has no floating dtype, a size is not an integer ≥ 1, or the sizes do not multiply to (m, n).
         """
         M = matrix("Kronecker.from_dense", M)
-        a, b, c, d = fit_sizes("Kronecker.from_dense", M, sizes)
+        a, b, c, d = check_sizes_of("Kronecker.from_dense", M, sizes)
         A, B = truncated(M.reshape(a, b, c, d).permute(0, 2, 1, 3).reshape(a * c, b * d), 1)
         return cls(A.view(a, c), B.view(b, d))
 
