@@ -1,16 +1,19 @@
-"""Masks with parameters: every family against its definition, in both modes of attention, with all gradients."""
+"""Masks whose entries are not just zeros and ones: families against definitions, both modes, all gradients."""
 
 import pytest
 import torch
 from registry_masks import FAMILIES
 
 from smalearn import ShapeError
-from smalearn.masks import DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask, fourier
+from smalearn.masks import DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask, fourier, scan
 from smalearn.sma import sma_linear, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
+real_families = pytest.mark.parametrize("family", [one for one in FAMILIES if not one.dtype.is_complex], ids=repr)
+complex_families = pytest.mark.parametrize("family", [one for one in FAMILIES if one.dtype.is_complex], ids=repr)
 LENGTHS = [(1, 1), (7, 13), (13, 7), (33, 33)]
+# Leading axes of (mask, operand).
 LEADING = [((), ()), ((), (2, 4)), ((4,), ()), ((4,), (2, 1)), ((2, 4), (2, 4))]
 
 
@@ -25,7 +28,7 @@ def operands(family, shapes, seed=5, dtype=None):
 
 
 def gradients(run, tensors, weight):
-    """Of Re(weight · run(*tensors))."""
+    """Gradients of Re Σ weight · run(*tensors) for all tensors."""
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
     out = run(*leaves)
     # The gradient of what has no effect, such as the first decay where there is no second, is zero.
@@ -48,12 +51,12 @@ def test_dense_is_the_definition(family, leading):
 
 
 @every_family
-@pytest.mark.parametrize(("ours", "theirs"), LEADING)
-def test_products_are_the_dense_products(family, ours, theirs):
+@pytest.mark.parametrize(("mask_axes", "operand_axes"), LEADING)
+def test_products_are_the_dense_products(family, mask_axes, operand_axes):
     for T, S in cases(family):
-        parameters = family.draw(ours, T, S)
+        parameters = family.draw(mask_axes, T, S)
         mask, L = family.build(T, S, *parameters), family.oracle(T, S, parameters)
-        x, y = operands(family, [(*theirs, S, 3), (*theirs, T, 3)])
+        x, y = operands(family, [(*operand_axes, S, 3), (*operand_axes, T, 3)])
         assert_close(mask.matmul(x), L @ x)
         assert_close(mask.transpose_matmul(y), L.mT @ y)
         narrow = torch.complex64 if family.dtype.is_complex else torch.float32
@@ -64,7 +67,7 @@ def test_products_are_the_dense_products(family, ours, theirs):
 
 @every_family
 def test_products_over_many_chunks(family):
-    T = 16 * 16 + 15  # three levels of chunks, the last of each cut off
+    T = scan.CHUNK_LEN**2 + scan.CHUNK_LEN - 1  # three levels of chunks, the last of each cut off
     parameters = family.draw((), T, T)
     mask = family.build(T, T, *parameters)
     x, y = operands(family, [(T, 2), (T, 2)])
@@ -74,8 +77,8 @@ def test_products_over_many_chunks(family):
     weight = operands(family, [(T, 2)], seed=9)[0]
     results = gradients(lambda x, *p: family.build(T, T, *p).matmul(x), [x, *parameters], weight)
     expected = gradients(lambda x, *p: family.build(T, T, *p).dense(family.dtype) @ x, [x, *parameters], weight)
-    for ours, theirs in zip(results, expected, strict=True):
-        assert_close(ours, theirs)
+    for result, right in zip(results, expected, strict=True):
+        assert_close(result, right)
 
 
 @every_family
@@ -85,9 +88,9 @@ def test_operands_without_columns_and_empty_batches(family):
     x, y = operands(family, [(5, 0), (0, 1, 5, 3)])
     assert mask.matmul(x).shape == mask.transpose_matmul(x).shape == (*heads, 5, 0)
     assert mask.matmul(y).shape == mask.transpose_matmul(y).shape == (0, *(heads or (1,)), 5, 3)
-    headless = family.build(5, 5, *family.draw((0,), 5, 5))
+    zero_heads = family.build(5, 5, *family.draw((0,), 5, 5))
     (z,) = operands(family, [(5, 3)])
-    assert headless.matmul(z).shape == headless.transpose_matmul(z).shape == (*headless.shape[:-2], 5, 3)
+    assert zero_heads.matmul(z).shape == zero_heads.transpose_matmul(z).shape == (*zero_heads.shape[:-2], 5, 3)
 
 
 @pytest.mark.parametrize("together", [1, 40, 64])
@@ -104,12 +107,13 @@ def test_gradients_of_products(family):
     T, S = (5, 5) if family.square else (5, 3)
     parameters = family.draw((2,), T, S)
     x, y = operands(family, [(S, 2), (T, 2)])
-    if any(not torch.isfinite(p).all() for p in parameters):  # differences say nothing of a reset
+    if any(not torch.isfinite(p).all() for p in parameters):
+        # Finite differences cannot test log_a = −inf; compare with the oracle's gradients.
         weight = operands(family, [(T, 2)], seed=9)[0]
         results = gradients(lambda x, *p: family.build(T, S, *p).matmul(x), [x, *parameters], weight)
         expected = gradients(lambda x, *p: family.oracle(T, S, p) @ x, [x, *parameters], weight)
-        for ours, theirs in zip(results, expected, strict=True):
-            assert_close(ours, theirs)
+        for result, right in zip(results, expected, strict=True):
+            assert_close(result, right)
         return
     leaves = [p.requires_grad_() for p in parameters]
     assert torch.autograd.gradcheck(lambda x, *p: family.build(T, S, *p).matmul(x), [x.requires_grad_(), *leaves])
@@ -136,16 +140,18 @@ def test_both_modes_of_attention_agree_with_all_gradients(family, leading):
         for mode in (sma_quadratic, sma_linear):
             assert_close(run(mode, Q, K, V, *parameters), expected)
             results = gradients(lambda *x, mode=mode: run(mode, *x), [Q, K, V, *parameters], dY)
-            for ours, theirs in zip(results, expected_gradients, strict=True):
-                assert_close(ours, theirs)
+            for result, right in zip(results, expected_gradients, strict=True):
+                assert_close(result, right)
 
 
-@every_family
+@complex_families
+def test_a_product_with_complex64_is_complex64(family):
+    x = operands(family, [(33, 2)], dtype=torch.complex64)[0]
+    assert family.build(33, 33, *family.draw((), 33, 33)).matmul(x).dtype == torch.complex64
+
+
+@real_families
 def test_half_precision_is_computed_in_float32(family):
-    if family.dtype.is_complex:
-        x = operands(family, [(33, 2)], dtype=torch.complex64)[0]
-        assert family.build(33, 33, *family.draw((), 33, 33)).matmul(x).dtype == torch.complex64
-        return
     parameters = family.draw((), 33, 33)
     mask, L = family.build(33, 33, *parameters), family.oracle(33, 33, parameters)
     (x,) = operands(family, [(33, 2)], dtype=torch.bfloat16)
@@ -178,16 +184,25 @@ def test_one_empty_length(target, source):
 
 
 @pytest.mark.parametrize(
-    ("mask", "stored", "cost"),
+    ("mask", "stored", "cost"),  # the cost of 5 columns, counted by hand
     [
+        # For each step but the first and each column: one multiplication, one addition.
         (DecayMask(33, 0.5), 1, 2 * 32 * 5),
+        # One γ for each of 4 heads; the cost is that of one head.
         (DecayMask(33, torch.full((4,), 0.5)), 4, 2 * 32 * 5),
+        # One log_a for each of 2·33 steps.
         (SemiseparableMask(torch.zeros(2, 33)), 66, 2 * 32 * 5),
+        # 3 sums over 13 sources (13 + 12 operations), then 7 sums over 3 features (3 + 2).
         (LowRankMask(torch.zeros(7, 3), torch.zeros(13, 3)), 60, (3 * 25 + 7 * 5) * 5),
+        # 15 offsets, period 16: 2·5 + 1 transforms of 2.5·16·log2(16) = 160, and 3 per number to multiply.
         (ToeplitzMask(torch.zeros(8)), 8, 11 * 160 + 3 * 16 * 5),
+        # 3 + 6 numbers, of which row[0] is not used; 8 offsets, period 8, transforms of 2.5·8·log2(8) = 60.
         (ToeplitzMask(torch.zeros(3), torch.zeros(6)), 8, 11 * 60 + 3 * 8 * 5),
+        # One complex transform for each column: 5·8·log2(8).
         (FourierMask(8), 0, 5 * 8 * 3 * 5),
+        # log2(1) = 0.
         (FourierMask(1), 0, 0),
+        # 3·5 columns with the decay mask (2·8 each), 3 scalings on either side, 2 additions of terms per target.
         (LowRankMask(torch.zeros(9, 3), torch.zeros(9, 3)) * DecayMask(9, 0.5), 55, 16 * 15 + (3 * 18 + 2 * 9) * 5),
     ],
     ids=repr,
@@ -292,7 +307,7 @@ def test_bad_operands(family):
             mask.matmul(x[:5].expand(3, 5, 2))
 
 
-@pytest.mark.parametrize("family", [one for one in FAMILIES if one.dtype.is_complex], ids=repr)
+@complex_families
 def test_a_complex_mask_wants_complex_operands(family):
     mask = family.build(5, 5, *family.draw((), 5, 5))
     name, x = type(mask).__name__, torch.zeros(5, 2)
@@ -308,12 +323,11 @@ def test_a_complex_mask_wants_complex_operands(family):
         sma_linear(x, x, x, mask)
 
 
-def test_a_real_mask_takes_complex_operands():
-    for family in FAMILIES:
-        if not family.dtype.is_complex:
-            parameters = family.draw((), 33, 33)
-            mask = family.build(33, 33, *parameters)
-            x, y = random_tensors([(33, 2), (33, 2)])
-            z = torch.complex(x, y)
-            assert_close(mask.matmul(z), torch.complex(mask.matmul(x), mask.matmul(y)))
-            assert mask.dense(torch.complex128).dtype == torch.complex128
+@real_families
+def test_a_real_mask_takes_complex_operands(family):
+    parameters = family.draw((), 33, 33)
+    mask = family.build(33, 33, *parameters)
+    x, y = random_tensors([(33, 2), (33, 2)])
+    z = torch.complex(x, y)
+    assert_close(mask.matmul(z), torch.complex(mask.matmul(x), mask.matmul(y)))
+    assert mask.dense(torch.complex128).dtype == torch.complex128

@@ -1,4 +1,4 @@
-"""The exercises of chapter 05 on the steps of a state space model: undone, joined, and made from a rate."""
+"""Exercises 5.4 to 5.6: invert a state space model, compose two steps, discretise a continuous one."""
 
 import math
 
@@ -15,7 +15,10 @@ def _randn(generator, *shape):
 
 
 def find_input(A, B, C, y):
-    """The x (T,) whose output is y: solve M x = y in linear time, without M."""
+    """The x (T,) whose output is y: solve M x = y in linear time, without the dense matrix M (T, T) of the model.
+
+    A is (T, N, N), B and C are (T, N), y is (T,).
+    """
     h = torch.zeros(B.shape[1], dtype=B.dtype)
     x = torch.zeros_like(y)
     for t in range(len(y)):
@@ -25,14 +28,18 @@ def find_input(A, B, C, y):
     return x
 
 
-def _substitution(seen=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divided=True, written=True):
-    """Forward substitution with a fault: what the output shows of the past, how the state goes on, what is added."""
+def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=True, add_input=True):
+    """Forward substitution with a fault.
+
+    past(A, h) is what the output shows of the old state h, step(A, h, new) the next state. Without `divide` the
+    division by C_t^T B_t is missing; without `add_input` the state receives B_t y_t in place of B_t x_t.
+    """
 
     def solve(A, B, C, y):
         h, x = torch.zeros(B.shape[1], dtype=B.dtype), torch.zeros_like(y)
         for t in range(len(y)):
-            x[t] = (y[t] - C[t] @ seen(A[t], h)) / (C[t] @ B[t] if divided else 1)
-            h = step(A[t], h, B[t] * (x[t] if written else y[t]))
+            x[t] = (y[t] - C[t] @ past(A[t], h)) / (C[t] @ B[t] if divide else 1)
+            h = step(A[t], h, B[t] * (x[t] if add_input else y[t]))
         return x
 
     return solve
@@ -53,9 +60,11 @@ def _input_cases(generator):
     for length, state in [(1, 1), (3, 1), (3, 2), (6, 3)]:
         A = 0.5 * _randn(generator, length, state, state)
         B = _randn(generator, length, state)
+        # C is near B: C_t^T B_t is about |B_t|², not 0.
         yield A, B, B + 0.1 * _randn(generator, length, state), _randn(generator, length)
     one = torch.ones(2, 1, dtype=torch.float64)
     yield torch.zeros(2, 1, 1, dtype=torch.float64), one, one, _randn(generator, 2)  # no memory, M = I
+    # A running sum, to be checked by hand: x = (0, 3).
     yield torch.ones(2, 1, 1, dtype=torch.float64), one, one, torch.tensor([0.0, 3.0], dtype=torch.float64)
 
 
@@ -70,47 +79,47 @@ register(
         hints=(
             "You know the state before step t. Which part of y_t comes from it, and which from x_t?",
             "y_t = C_t^T (A_t h) + (C_t^T B_t) x_t. Only x_t is unknown.",
-            "When you have x_t, the step is a step as always: h becomes A_t h + B_t x_t.",
+            "When you have x_t, continue as in the forward recurrence: h becomes A_t h + B_t x_t.",
         ),
         mutants=(
             Mutant(
                 "no past",
-                _substitution(seen=lambda A, h: 0 * h),
+                _faulty(past=lambda A, h: 0 * h),
                 "you divide y_t by C_t^T B_t alone: what the past contributes to y_t has to be taken away first",
             ),
             Mutant(
                 "past without its transition",
-                _substitution(seen=lambda A, h: h),
-                "you subtract C_t^T h_(t-1). The old state is moved before it is seen: C_t^T A_t h_(t-1)",
+                _faulty(past=lambda A, h: h),
+                "you subtract C_t^T h_(t-1). The old state is multiplied by A_t before it is seen: C_t^T A_t h_(t-1)",
             ),
             Mutant(
                 "not divided",
-                _substitution(divided=False),
+                _faulty(divide=False),
                 "the division by C_t^T B_t is missing: that is the diagonal of M, which need not be 1",
             ),
             Mutant(
                 "the output written",
-                _substitution(written=False),
+                _faulty(add_input=False),
                 "you write y_t into the state: what enters is the input x_t that you have just found",
             ),
             Mutant(
-                "old state not moved",
-                _substitution(step=lambda A, h, new: h + new),
+                "old state not multiplied by A",
+                _faulty(step=lambda A, h, new: h + new),
                 "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t",
             ),
             Mutant(
                 "state replaced",
-                _substitution(step=lambda A, h, new: new),
+                _faulty(step=lambda A, h, new: new),
                 "your state holds only the last input: add B_t x_t to A_t h_(t-1)",
             ),
             Mutant(
-                "written before it moves",
-                _substitution(step=lambda A, h, new: A @ (h + new)),
-                "your state is A_t (h_(t-1) + B_t x_t): A_t moves what was there before, and then B_t x_t is added",
+                "input added before the product with A",
+                _faulty(step=lambda A, h, new: A @ (h + new)),
+                "your state is A_t (h_(t-1) + B_t x_t): A_t multiplies what was there before, then B_t x_t is added",
             ),
             Mutant(
                 "transitions transposed",
-                _substitution(lambda A, h: h @ A, lambda A, h, new: h @ A + new),
+                _faulty(lambda A, h: h @ A, lambda A, h, new: h @ A + new),
                 "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`",
             ),
         ),
@@ -131,8 +140,8 @@ def combine(earlier, later):
     return A_later @ A, A_later @ b + b_later
 
 
-def _run_both(earlier, later):
-    """The joint step, from where it sends 0 and the unit vectors."""
+def _compose_by_probing(earlier, later):
+    """(A, b) of both steps run in turn, read off their values at 0 and at the unit vectors."""
     (A, b), (A_later, b_later) = earlier, later
 
     def both(h):
@@ -159,30 +168,31 @@ register(
         id="5.5",
         title="Two steps are one step",
         statement="A step is a pair (A, b): h becomes A h + b. Return the pair for the step `earlier`, then `later`.",
-        oracle=_run_both,
+        oracle=_compose_by_probing,
         cases=_step_cases,
         solution=combine,
         hints=(
-            "Put the first into the second: A' (A h + b) + b'. Sort by what multiplies h.",
-            "The new matrix is A' A: what acts first stands on the right.",
-            "The rest is A' b + b': what the earlier step wrote is moved by the later one.",
+            "Put the first into the second: A_later (A h + b) + b_later. Sort by what multiplies h.",
+            "The new matrix is A_later A: what acts first stands on the right.",
+            "The rest is A_later b + b_later: what the earlier step added is multiplied by the later matrix.",
         ),
         mutants=(
             Mutant(
                 "matrices in reverse",
                 lambda earlier, later: (earlier[0] @ later[0], later[0] @ earlier[1] + later[1]),
-                "your product is A A'. The earlier step acts first and stands on the right, and matrices do not "
-                "commute",
+                "your product is A A_later. The earlier step acts first and stands on the right, A_later A, and "
+                "matrices do not commute",
             ),
             Mutant(
                 "inputs just added",
                 lambda earlier, later: (later[0] @ earlier[0], earlier[1] + later[1]),
-                "you add b + b': what the earlier step wrote must pass through the later transition, A' b + b'",
+                "you add b + b_later: what the earlier step added must pass through the later transition, "
+                "A_later b + b_later",
             ),
             Mutant(
-                "the wrong input moved",
+                "the wrong input multiplied",
                 lambda earlier, later: (later[0] @ earlier[0], later[0] @ earlier[1] + later[0] @ later[1]),
-                "you move b' by A' too: the later step writes after its own transition",
+                "you multiply b_later by A_later too: the later step adds it after its own transition",
             ),
             Mutant(
                 "steps exchanged",
@@ -190,9 +200,9 @@ register(
                 "this is the later step first: associative does not mean commutative",
             ),
             Mutant(
-                "moved by the earlier",
+                "multiplied by the earlier",
                 lambda earlier, later: (later[0] @ earlier[0], earlier[0] @ earlier[1] + later[1]),
-                "you move b by its own A: only what comes later acts on it, A' b + b'",
+                "you multiply b by its own A: only what comes later acts on it, A_later b + b_later",
             ),
         ),
         claim="004:associative-scan",
@@ -214,7 +224,7 @@ def hold(dt, A, B):
 
 
 def _by_series(dt, A, B):
-    """∫ exp(s A) ds over 0 ≤ s ≤ dt, by 200 terms of its power series, entry by entry."""
+    """(A_bar, B_bar), the integral ∫_0^dt exp(s A) ds in B_bar by 199 terms of its power series, entry by entry."""
     A_bar, B_bar = torch.zeros_like(B), torch.zeros_like(B)
     for t, step in enumerate(dt.tolist()):
         for n, rate in enumerate(A.tolist()):
@@ -226,12 +236,12 @@ def _by_series(dt, A, B):
     return A_bar, B_bar
 
 
-def _held(phi, transition=torch.exp):
-    """A discretisation with B_bar = phi(dt, A, z) B, z = dt A."""
+def _discretisation(input_factor, transition=torch.exp):
+    """A discretisation with A_bar = transition(z) and B_bar = input_factor(dt, A, z) B, where z = dt A."""
 
     def discretise(dt, A, B):
         dt, z = dt[:, None], dt[:, None] * A
-        return transition(z), phi(dt, A, z) * B
+        return transition(z), input_factor(dt, A, z) * B
 
     return discretise
 
@@ -246,8 +256,8 @@ def _hold_cases(generator):
 
     yield tensor(1.0), tensor(0.0), _randn(generator, 1, 1)  # an integral: B_bar = dt B
     yield tensor(0.0, 0.0), tensor(0.0), _randn(generator, 2, 1)  # no time passes
-    yield tensor(1.0, 1.0), tensor(0.0), torch.zeros(2, 1, dtype=torch.float64)
-    yield tensor(0.5, 2.0), tensor(-1.0, -0.25), _randn(generator, 2, 2)
+    yield tensor(1.0, 1.0), tensor(0.0), torch.zeros(2, 1, dtype=torch.float64)  # no input gets in
+    yield tensor(0.5, 2.0), tensor(-1.0, -0.25), _randn(generator, 2, 2)  # ordinary rates and steps
     yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), _randn(generator, 3, 2)  # next to 0, and 0
 
 
@@ -267,30 +277,31 @@ register(
         mutants=(
             Mutant(
                 "exp(z) - 1",
-                _held(lambda dt, A, z: dt * _ratio(z.exp() - 1, z)),
+                _discretisation(lambda dt, A, z: dt * _ratio(z.exp() - 1, z)),
                 "right except near z = 0, where e^z - 1 subtracts nearly equal numbers and loses its digits: "
                 "`torch.expm1(z)`",
             ),
             Mutant(
                 "Mamba's step",
-                _held(lambda dt, A, z: dt),
+                _discretisation(lambda dt, A, z: dt),
                 "this is Mamba's simplification B_bar = dt B: the input as one kick at the end of the step, which does "
                 "not decay while the step lasts",
             ),
             Mutant(
                 "without dt",
-                _held(lambda dt, A, z: _ratio(torch.expm1(z), z)),
-                "your B_bar is (e^z - 1)/z B: it lacks a factor dt. Is it (e^(dt A) - 1)/A, in the unit of dt?",
+                _discretisation(lambda dt, A, z: _ratio(torch.expm1(z), z)),
+                "your B_bar is (e^z - 1)/z B: the factor dt is missing. The right factor is "
+                "dt (e^z - 1)/z = (e^(dt A) - 1)/A",
             ),
             Mutant(
                 "a kick at the beginning",
-                _held(lambda dt, A, z: dt * z.exp()),
+                _discretisation(lambda dt, A, z: dt * z.exp()),
                 "your input decays for the whole step, e^z dt B: that is a kick at its beginning. A held input enters "
                 "all the time, and the last of it hardly decays",
             ),
             Mutant(
                 "Euler",
-                _held(lambda dt, A, z: dt, transition=lambda z: 1 + z),
+                _discretisation(lambda dt, A, z: dt, transition=lambda z: 1 + z),
                 "this is Euler's step, A_bar = 1 + dt A: the first terms of the exponential. It even grows when dt |A| "
                 "exceeds 2",
             ),
