@@ -59,7 +59,7 @@ class ToeplitzMask(Mask):
     @property
     def stored(self) -> int:
         """Numbers that are read: all but the first of each row."""
-        return super().stored - (0 if self.row is None else self.row[..., :1].numel())
+        return self.column.numel() + (0 if self.row is None else self.row[..., 1:].numel())
 
     def dense(self, dtype=None, device=None):
         """The Toeplitz matrix, (..., T, S)."""
