@@ -8,6 +8,7 @@ from itertools import combinations
 
 __all__ = [
     "ShapeError",
+    "brief",
     "broadcast_shapes",
     "check_count",
     "check_counts",
@@ -19,6 +20,7 @@ __all__ = [
     "check_signs",
     "check_ssd",
     "check_tensor",
+    "check_type",
     "seeded",
 ]
 
@@ -147,7 +149,7 @@ def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
     first, reference = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         check_tensor(function, name, tensor)
-        if not (tensor.is_floating_point() or tensor.is_complex()):
+        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() < 2:
             raise ValueError(f"{function}: {name} must have a floating dtype, got {tensor.dtype}")
         if tensor.dtype != reference.dtype and not torch.is_autocast_enabled(tensor.device.type):
             raise ValueError(f"{function}: {name} is {tensor.dtype} but {first} is {reference.dtype}")
@@ -165,18 +167,20 @@ def check_count(function: str, argument: str, value: int, least: int = 1) -> int
         ValueError: naming function, argument, expected and got.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {_brief(value)}")
+        raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {brief(value)}")
     return value
 
 
-def _brief(value):
+def brief(value):
     """A value as a message shows it: in one short line, a tensor or another large thing by its type."""
     shown = repr(value) if isinstance(value, int | float | str) else type(value).__name__
     return shown if len(shown) < 50 else type(value).__name__
 
 
-def check_counts(function: str, argument: str, values: object, least: int = 1) -> tuple[int, ...]:
-    """Check that an argument is a list (or tuple) of integers of at least `least`.
+def check_counts(
+    function: str, argument: str, values: object, least: int = 1, count: int | None = None
+) -> tuple[int, ...]:
+    """Check that an argument is a list (or tuple) of integers of at least `least`, so many of them if `count` says.
 
     Returns:
         The values.
@@ -187,36 +191,60 @@ def check_counts(function: str, argument: str, values: object, least: int = 1) -
     """
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise TypeError(f"{function}: {argument} must be a list of integers, got {type(values).__name__}")
+    if count is not None and len(values) != count:
+        raise ValueError(f"{function}: {argument} must be a list of {count} integers, got {len(values)}")
     return tuple(check_count(function, f"{argument}[{i}]", value, least) for i, value in enumerate(values))
 
 
 def check_number(function: str, argument: str, value: object) -> float:
-    """Check that an argument is a real number and not NaN.
+    """Check that an argument is a real number.
 
     Returns:
         The value.
 
     Raises:
-        TypeError: it is not a number.
-        ValueError: it is NaN.
+        TypeError: naming function, argument, expected and got.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{function}: {argument} must be a number, got {type(value).__name__}")
-    if value != value:
-        raise ValueError(f"{function}: {argument} must be a number, got nan")
     return value
 
 
-def seeded(function: str, seed: int) -> object:
-    """A generator of random numbers, the same for the same seed.
+def check_type(function: str, argument: str, value: object, *kinds: type) -> None:
+    """Check that an argument is of one of these types.
 
     Raises:
-        ValueError: the seed is not an integer of 64 bits.
+        TypeError: naming function, argument, expected and got.
+    """
+    if not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{function}: {argument} must be a {expected}, got {type(value).__name__}")
+
+
+def seeded(function: str, seed: int, dtype: object = None) -> object:
+    """A generator for a draw, the same for the same seed.
+
+    Args:
+        function: name of the public function, which opens every message.
+        seed: an integer of 64 bits.
+        dtype: of what will be drawn, checked as well.
+
+    Returns:
+        A `torch.Generator`.
+
+    Raises:
+        TypeError: dtype is neither a torch.dtype nor None.
+        ValueError: the seed is not an integer of 64 bits, or dtype is not a floating one.
     """
     import torch
 
+    if dtype is not None:
+        check_type(function, "dtype", dtype, torch.dtype)
+        if not dtype.is_floating_point or dtype.itemsize < 2:
+            raise ValueError(f"{function}: dtype must be a floating one of 16 bits or more, got {dtype}")
+
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
-        raise ValueError(f"{function}: seed must be an integer of 64 bits, got {_brief(seed)}")
+        raise ValueError(f"{function}: seed must be an integer of 64 bits, got {brief(seed)}")
     return torch.Generator().manual_seed(seed)
 
 

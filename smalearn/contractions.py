@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
+from smalearn._checks import brief, check_dtypes, check_shapes, check_type
 from smalearn._structured import html_cell
 
 __all__ = ["Order", "Orders", "Step", "contract", "orders", "parse_spec"]
@@ -238,6 +238,9 @@ def orders(
     if not 2 <= len(terms) <= MAX_OPERANDS:
         raise ValueError(f"orders: spec {spec!r}, expected 2 to {MAX_OPERANDS} operands, got {len(terms)}")
     _check_sizes(terms, sizes)
+    check_type("orders", "structured", structured, Collection)
+    if names is not None:
+        check_type("orders", "names", names, Sequence)
     names = _default_names(terms) if names is None else tuple(names)
     _check_names(terms, names, structured)
     planner = _Planner(terms, output, sizes, names, frozenset(structured))
@@ -328,8 +331,11 @@ def parse_spec(function: str, spec: str) -> tuple[tuple[str, ...], str]:
         The operands' axes and the output's.
 
     Raises:
+        TypeError: the spec is not a string.
         ValueError: no arrow, a character that is not a letter, an axis twice in a term, an output axis without operand.
     """
+    check_type("parse_spec", "function", function, str)
+    check_type(function, "spec", spec, str)
     inputs, arrow, output = "".join(spec.split()).partition("->")
     start = f"{function}: spec {spec!r}"
     if not arrow:
@@ -359,11 +365,13 @@ def _check_operands(function: str, terms: Sequence[str], tensors: Sequence[torch
 
 def _check_sizes(terms: Sequence[str], sizes: Mapping[str, int]) -> None:
     """Check that every axis has a size."""
+    check_type("orders", "sizes", sizes, Mapping)
     for axis in "".join(terms):
         if axis not in sizes:
             raise ValueError(f"orders: sizes, expected a size for axis '{axis}', got {', '.join(sizes) or 'none'}")
-        if not isinstance(sizes[axis], int) or sizes[axis] < 1:
-            raise ValueError(f"orders: size of axis '{axis}', expected an int of at least 1, got {sizes[axis]!r}")
+        if isinstance(sizes[axis], bool) or not isinstance(sizes[axis], int) or sizes[axis] < 1:
+            got = brief(sizes[axis])
+            raise ValueError(f"orders: size of axis '{axis}', expected an int of at least 1, got {got}")
 
 
 def _default_names(terms: Sequence[str]) -> tuple[str, ...]:
@@ -376,8 +384,9 @@ def _check_names(terms: Sequence[str], names: Sequence[str], structured: Collect
     """Check that names are usable and that structured operands are matrices."""
     if len(names) != len(terms):
         raise ValueError(f"orders: names, expected {len(terms)}, got {len(names)}")
-    if len(set(names)) < len(names) or not all(re.fullmatch(r"\w+", name) for name in names):
-        raise ValueError(f"orders: names, expected distinct words, got {', '.join(map(repr, names))}")
+    words = all(isinstance(name, str) and re.fullmatch(r"\w+", name) for name in names)
+    if not words or len(set(names)) < len(names):
+        raise ValueError(f"orders: names, expected distinct words, got {', '.join(map(brief, names))}")
     for name in structured:
         if name not in names:
             raise ValueError(f"orders: structured, expected some of {', '.join(names)}, got {name!r}")

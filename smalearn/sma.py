@@ -6,7 +6,7 @@ contractions is an algorithm.
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes
+from smalearn._checks import check_count, check_dtypes, check_shapes, check_tensor, check_type
 from smalearn.contractions import Orders, contract, orders
 from smalearn.masks import Mask, SparseMask, dense_mask
 
@@ -35,6 +35,7 @@ def sma_quadratic(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | t
 
     Raises:
         ShapeError: an axis has two sizes, naming it and both operands.
+        TypeError: an argument is not a tensor, or L neither a mask nor a tensor.
         ValueError: the dtypes or devices differ.
 
     Cost:
@@ -113,12 +114,18 @@ def sma_orders(target: int, source: int, features: int, head_dim: int, scan: boo
     Cost:
         Constant: no tensor is made.
     """
+    for name, size in (("target", target), ("source", source), ("features", features), ("head_dim", head_dim)):
+        check_count("sma_orders", name, size)
     sizes = {"T": target, "S": source, "N": features, "P": head_dim}
     return orders(SMA, sizes, names=("Q", "K", "V", "L"), structured=("L",) if scan else ())
 
 
 def check_sma(function: str, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> None:
     """Check shapes (T, N), (S, N), (S, P), (T, S), dtypes and devices; a boolean tensor may be a mask."""
+    check_dtypes(function, {"Q": Q, "K": K, "V": V})
+    check_type(function, "L", L, Mask, torch.Tensor)
+    if isinstance(L, torch.Tensor):
+        check_tensor(function, "L", L)
+        if L.dtype != torch.bool:
+            check_dtypes(function, {"Q": Q, "L": L})
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp"), "L": (L, "ts")})
-    weights = {"L": L} if isinstance(L, torch.Tensor) and L.dtype != torch.bool else {}
-    check_dtypes(function, {"Q": Q, "K": K, "V": V} | weights)

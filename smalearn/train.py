@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import check_count
+from smalearn._checks import ShapeError, brief, check_count, check_number, check_tensor, check_type
 
 __all__ = ["LOSSES", "Plan", "Record", "accuracy", "mean_loss", "train", "write_atomically"]
 
@@ -72,15 +72,15 @@ class Plan:
     def __post_init__(self):
         check_count("Plan", "steps", self.steps)
         check_count("Plan", "every", self.every)
-        if not 0 <= self.warmup < 1:
+        if not 0 <= check_number("Plan", "warmup", self.warmup) < 1:
             raise ValueError(f"Plan: warmup must be in [0, 1), got {self.warmup}")
         for name in ("lr", "clip"):
-            if not getattr(self, name) > 0:
+            if not check_number("Plan", name, getattr(self, name)) > 0:
                 raise ValueError(f"Plan: {name} must be positive, got {getattr(self, name)}")
-        if not self.weight_decay >= 0:
+        if not check_number("Plan", "weight_decay", self.weight_decay) >= 0:
             raise ValueError(f"Plan: weight_decay must be ≥ 0, got {self.weight_decay}")
-        if self.loss not in LOSSES:
-            raise ValueError(f"Plan: loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        check_type("Plan", "scales", self.scales, Mapping)
+        _check_loss("Plan", self.loss)
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, from 0 to steps - 1."""
@@ -181,6 +181,8 @@ def mean_loss(
     Returns:
         Sum of losses / questions, NaN if there are no questions.
     """
+    _check_test("mean_loss", model, inputs, targets, batch)
+    _check_loss("mean_loss", loss)
     training, total, count = model.training, 0.0, 0
     model.eval()
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
@@ -205,6 +207,7 @@ def accuracy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batc
     Returns:
         Right answers / questions, NaN if there are no questions.
     """
+    _check_test("accuracy", model, inputs, targets, batch)
     training, right, questions = model.training, 0, 0
     model.eval()
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
@@ -213,6 +216,23 @@ def accuracy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batc
         questions += has_target.sum().item()
     model.train(training)
     return right / questions if questions else math.nan
+
+
+def _check_loss(function, loss):
+    """Check the name of a loss."""
+    if not isinstance(loss, str) or loss not in LOSSES:
+        raise ValueError(f"{function}: loss must be one of {', '.join(LOSSES)}, got {brief(loss)}")
+
+
+def _check_test(function, model, inputs, targets, batch):
+    """Check a model, and as many inputs as targets."""
+    check_type(function, "model", model, nn.Module)
+    check_tensor(function, "inputs", inputs)
+    check_tensor(function, "targets", targets)
+    if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
+        got = f"{tuple(inputs.shape)} and {tuple(targets.shape)}"
+        raise ShapeError(f"{function}: inputs and targets need axes (B, ...) with one B, got {got}")
+    check_count(function, "batch", batch)
 
 
 class _Run:

@@ -314,9 +314,9 @@ def test_low_rank_errors():
     Q, K, V = random_tensors([(5, 3), (7, 3), (7, 2)])
     with pytest.raises(ShapeError, match="nystrom: axis 'n' is 3 in Q but 2 in K"):
         nystrom(Q, K[:, :2], V, 2)
-    with pytest.raises(ValueError, match="segment_means: segments must be at most the length 5, got 6"):
+    with pytest.raises(ValueError, match="nystrom: landmarks must be at most the shorter length 5, got 6"):
         nystrom(Q, K, V, 6)
-    with pytest.raises(ValueError, match="iterated_pinv: iterations must be an integer ≥ 0, got -1"):
+    with pytest.raises(ValueError, match="nystrom: iterations must be an integer ≥ 0, got -1"):
         nystrom(Q, K, V, 2, iterations=-1)
     with pytest.raises(ShapeError, match=r"iterated_pinv: A needs trailing axes \(T, S\), got shape \(3,\)"):
         iterated_pinv(Q[0], 3)

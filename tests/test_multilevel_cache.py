@@ -311,7 +311,7 @@ def test_a_step_multiplies_what_is_kept():
         (lambda: KeyCache((), (2,), (0,), 3), r"^KeyCache: block_lens\[0\] must be an integer ≥ 1, got 0"),
         (lambda: KeyCache((), (2,), (8,), 3, 9), r"^KeyCache: context must be ≤ block_lens\[0\] = 8, got 9"),
         (lambda: KeyCache((), (2,), (8,), 3, 0), "^KeyCache: context must be an integer ≥ 1, got 0"),
-        (lambda: KeyCache((-1,), (2,), (8,), 3), "^KeyCache: leading axis must be an integer ≥ 0, got -1"),
+        (lambda: KeyCache((-1,), (2,), (8,), 3), r"^KeyCache: leading\[0\] must be an integer ≥ 0, got -1"),
         (lambda: KeyCache((), (2,), (8,), 0), "^KeyCache: head_dim must be an integer ≥ 1, got 0"),
         (lambda: FullCache((), 2, 0, 3), r"^FullCache: block_lens\[0\] must be an integer ≥ 1, got 0"),
         (lambda: WindowCache((), 2, -1, 3), "^WindowCache: window must be an integer ≥ 0, got -1"),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from smalearn._checks import check_count, check_type
+
 __all__ = ["ngram_features", "recorded", "zen_of_python"]
 
 # A wheel carries the assets inside the package, a checkout beside it.
@@ -43,13 +45,16 @@ def ngram_features(tokens: list[str], order: int) -> torch.Tensor:
         (T, order·vocabulary) tensor of zeros and ones in torch's default dtype; places before the first token are 0.
 
     Raises:
-        ValueError: order is below 1.
+        TypeError: tokens are not a list of words.
+        ValueError: order is not an integer ≥ 1.
 
     Cost:
         T·order·vocabulary entries.
     """
-    if order < 1:
-        raise ValueError(f"ngram_features: order must be at least 1, got {order}")
+    check_type("ngram_features", "tokens", tokens, list, tuple)
+    for i, token in enumerate(tokens):
+        check_type("ngram_features", f"tokens[{i}]", token, str)
+    check_count("ngram_features", "order", order)
     vocabulary = {word: index for index, word in enumerate(dict.fromkeys(tokens))}
     codes = torch.tensor([vocabulary[word] for word in tokens], dtype=torch.long)
     one_hot = torch.nn.functional.one_hot(codes, max(len(vocabulary), 1)).to(torch.get_default_dtype())

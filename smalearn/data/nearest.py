@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from smalearn._checks import check_count, check_shapes
+from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, seeded
 from smalearn.kernel_attention import softmax_attention
 
 __all__ = ["full_rank_head", "nearest_neighbour"]
@@ -38,7 +38,7 @@ def nearest_neighbour(
     """
     for name, value, least in (("examples", examples, 1), ("dim", dim, 2), ("points", points, 1)):
         check_count("nearest_neighbour", name, value, least)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded("nearest_neighbour", seed, dtype)
     drawn = torch.randn(examples, 1 + points, dim, dtype=dtype, generator=generator)
     queries, X = functional.normalize(drawn, dim=-1).split([1, points], 1)
     return queries[:, 0], X, torch.linalg.vecdot(queries, X).argmax(-1)
@@ -61,5 +61,7 @@ def full_rank_head(queries: torch.Tensor, X: torch.Tensor, beta: float) -> torch
     Raises:
         ShapeError: queries and X disagree about d, or do not broadcast.
     """
+    check_dtypes("full_rank_head", {"queries": queries, "X": X})
+    check_number("full_rank_head", "beta", beta)
     check_shapes("full_rank_head", {"queries": (queries, "d"), "X": (X, "nd")})
     return softmax_attention(beta * queries[..., None, :], X, X)[..., 0, :]

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import ShapeError, check_count, check_number, check_tensor, seeded
 
 __all__ = ["IGNORE", "MQAR_BLANK", "mqar", "mqar_lookup"]
 
@@ -62,9 +62,9 @@ def mqar(
         raise ValueError(f"mqar: length must be at least 4·pairs = {4 * pairs}, got {length}")
     if vocabulary < 2 * pairs + 2:
         raise ValueError(f"mqar: vocabulary must be at least 2·pairs + 2 = {2 * pairs + 2}, got {vocabulary}")
-    if not power > 0:
+    if not check_number("mqar", "power", power) > 0:
         raise ValueError(f"mqar: power must be positive, got {power}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded("mqar", seed)
     half = vocabulary // 2
     keys = 1 + _draw(torch.ones(half - 1), examples, pairs, generator)
     values = half + _draw(torch.ones(vocabulary - half), examples, pairs, generator)
@@ -91,6 +91,9 @@ def mqar_lookup(inputs: torch.Tensor, pairs: int) -> torch.Tensor:
         ValueError: pairs is not an integer ≥ 1.
     """
     check_count("mqar_lookup", "pairs", pairs)
+    check_tensor("mqar_lookup", "inputs", inputs)
+    if not inputs.ndim or inputs.is_floating_point() or inputs.is_complex():
+        raise ShapeError(f"mqar_lookup: inputs must be integers (..., T), got {inputs.dtype} {tuple(inputs.shape)}")
     keys, values = inputs[..., 0 : 2 * pairs : 2], inputs[..., 1 : 2 * pairs : 2]
     matches = inputs[..., :, None] == keys[..., None, :]
     matches[..., : 2 * pairs, :] = False

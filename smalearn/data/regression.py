@@ -3,7 +3,8 @@
 import torch
 from torch.nn import functional
 
-from smalearn._checks import check_count, check_shapes
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, seeded
+from smalearn.testing import TOLERANCE
 
 __all__ = ["curriculum", "least_squares", "regression", "regression_prompt"]
 
@@ -39,7 +40,7 @@ def regression(
         check_count("regression", name, value)
     if active > dim:
         raise ValueError(f"regression: active must be at most dim = {dim}, got {active}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded("regression", seed, dtype)
     w, X = torch.randn(examples, 1 + points, active, dtype=dtype, generator=generator).split([1, points], 1)
     X = X / active**0.5
     return functional.pad(X, (0, dim - active)), torch.linalg.vecdot(X, w)
@@ -58,7 +59,9 @@ def regression_prompt(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Raises:
         ShapeError: X and y disagree about N or the leading axes.
     """
+    check_dtypes("regression_prompt", {"X": X, "y": y})
     check_shapes("regression_prompt", {"X": (X, "nd"), "y": (y, "n")})
+    _check_leading("regression_prompt", X, y)
     values = functional.pad(y[..., None], (0, X.shape[-1] - 1))
     return torch.stack([X, values], -2).flatten(-3, -2)
 
@@ -82,7 +85,11 @@ def least_squares(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Cost:
         N pseudo-inverses, N²·d² multiply-adds or so.
     """
+    check_dtypes("least_squares", {"X": X, "y": y})
+    if X.dtype not in TOLERANCE:
+        raise ValueError(f"least_squares: X is {X.dtype}, expected {' or '.join(map(str, TOLERANCE))}")
     check_shapes("least_squares", {"X": (X, "nd"), "y": (y, "n")})
+    _check_leading("least_squares", X, y)
     predictions = [torch.zeros_like(y[..., 0])]
     for n in range(1, y.shape[-1]):
         w = torch.linalg.pinv(X[..., :n, :]) @ y[..., :n, None]
@@ -121,3 +128,11 @@ def curriculum(step: int, dim: int, first: int = 4, every: int = 2000, updates: 
         check_count("curriculum", name, value)
     increment = -(-max(0, dim - first) // updates)
     return min(dim, first + increment * (step // every))
+
+
+def _check_leading(function, X, y):
+    """Check that X and y have the same leading axes."""
+    if X.shape[:-1] != y.shape:
+        raise ShapeError(
+            f"{function}: leading axes {tuple(y.shape[:-1])} of y are not {tuple(X.shape[:-2])}, those of X"
+        )

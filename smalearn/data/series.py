@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_shapes
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_tensor
 from smalearn.data.sources import PublicFile, Source, UnreachableError, fetch
 
 __all__ = ["SERIES", "Series", "load_series", "seasonal_series", "series_windows", "split_series"]
@@ -108,6 +108,7 @@ def seasonal_series(length: int, columns: int, seed: int) -> torch.Tensor:
         ValueError: a count is not an integer ≥ 1.
     """
     check_count("seasonal_series", "length", length)
+    check_count("seasonal_series", "seed", seed, 0)
     draw = np.random.default_rng(seed)
     periods = np.array([12, 24, 168, 8766])[:, None]
     strength = draw.uniform(0.3, 1.0, (4, check_count("seasonal_series", "columns", columns)))
@@ -140,6 +141,7 @@ def split_series(values: torch.Tensor, context: int) -> tuple[torch.Tensor, torc
     Source:
         Zhou et al. 2021 (Informer), 12/4/4 months; all later work on ETTh1 does the same.
     """
+    check_dtypes("split_series", {"values": values})
     check_shapes("split_series", {"values": (values, "tc")})
     if values.ndim != 2 or len(values) < 20 * MONTH:
         raise ShapeError(f"split_series: values must be (T ≥ {20 * MONTH}, C), got {tuple(values.shape)}")
@@ -170,6 +172,11 @@ def series_windows(
     Raises:
         ValueError: a count is not an integer ≥ 1, or a window does not lie within the series.
     """
+    check_tensor("series_windows", "part", part)
+    check_tensor("series_windows", "begin", begin)
+    if part.ndim != 2 or begin.ndim != 1 or begin.is_floating_point() or begin.is_complex():
+        got = f"{tuple(part.shape)} and {begin.dtype} {tuple(begin.shape)}"
+        raise ShapeError(f"series_windows: expected part (T, C) and integers begin (B,), got {got}")
     check_count("series_windows", "context", context)
     last = len(part) - context - check_count("series_windows", "horizon", horizon)
     if len(begin) and not 0 <= int(begin.min()) <= int(begin.max()) <= last:

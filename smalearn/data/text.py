@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import ShapeError, check_count, check_number, check_tensor, check_type, seeded
 from smalearn.data.sources import PublicFile, Source, UnreachableError, fetch
 
 __all__ = ["TEXTS", "Text", "Vocabulary", "excerpts", "load_text", "split_text"]
@@ -90,6 +90,7 @@ class Vocabulary:
     """
 
     def __init__(self, text: str):
+        check_type("Vocabulary", "text", text, str)
         if not text:
             raise ValueError("Vocabulary: text must have at least one character, got none")
         self.characters = "".join(sorted(set(text)))
@@ -105,13 +106,17 @@ class Vocabulary:
         Raises:
             ValueError: a character has none.
         """
+        check_type("Vocabulary.encode", "text", text, str)
         try:
             return torch.tensor([self._codes[character] for character in text], dtype=torch.long)
         except KeyError as error:
             raise ValueError(f"Vocabulary.encode: {error} is none of the {len(self)} characters") from None
 
     def decode(self, codes: torch.Tensor) -> str:
-        """The text of numbers (T,)."""
+        """The text of numbers (T,), integers from 0 to `len(self)` - 1; a ValueError says what is not."""
+        _check_codes("Vocabulary.decode", codes)
+        if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < len(self):
+            raise ValueError(f"Vocabulary.decode: codes must be in 0 to {len(self) - 1}, got another")
         return "".join(self.characters[code] for code in codes.tolist())
 
 
@@ -128,7 +133,8 @@ def split_text(codes: torch.Tensor, part: float = 0.1) -> tuple[torch.Tensor, to
     Raises:
         ValueError: part is out of its range.
     """
-    if not 0 < part < 1:
+    _check_codes("split_text", codes)
+    if not 0 < check_number("split_text", "part", part) < 1:
         raise ValueError(f"split_text: part must be in (0, 1), got {part}")
     end = int(part * len(codes))
     return codes[: len(codes) - end], codes[len(codes) - end :]
@@ -149,10 +155,18 @@ def excerpts(codes: torch.Tensor, examples: int, length: int, seed: int) -> tupl
     Raises:
         ValueError: a count is not an integer ≥ 1, or the text is too short.
     """
+    _check_codes("excerpts", codes)
     check_count("excerpts", "examples", examples)
     if len(codes) <= check_count("excerpts", "length", length):
         raise ValueError(f"excerpts: length must be at most {len(codes) - 1}, got {length}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded("excerpts", seed)
     begin = torch.randint(len(codes) - length, (examples, 1), generator=generator)
     places = begin + torch.arange(length)
     return codes[places], codes[places + 1]
+
+
+def _check_codes(function, codes):
+    """Check that codes are integers (T,)."""
+    check_tensor(function, "codes", codes)
+    if codes.ndim != 1 or codes.is_floating_point() or codes.is_complex():
+        raise ShapeError(f"{function}: codes must be integers (T,), got {codes.dtype} {tuple(codes.shape)}")

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_count, check_dtypes, check_shapes, holds
+from smalearn._checks import check_count, check_dtypes, check_shapes, check_type, holds
 from smalearn.contractions import contract
 from smalearn.kernel_attention.base import FeatureMap
 from smalearn.kernel_attention.landmarks import segment_means
@@ -98,6 +98,7 @@ def kernel_attention(
     Source:
         Dao and Gu 2024 (Mamba-2), section 4.1.3; Katharopoulos et al. 2020.
     """
+    check_type("kernel_attention", "phi", phi, FeatureMap)
     _check("kernel_attention", Q, K, V, L)
     phi_Q, phi_K = phi.query(Q), phi.key(K)
     V_and_ones = torch.cat([V, torch.ones_like(V[..., :1])], dim=-1)
@@ -138,8 +139,8 @@ def linformer(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, E: torch.Tensor
         (M R^T)(R V) with a random R, not about E inside the softmax: an orthogonal E with R = S does not give softmax
         attention.
     """
-    check_shapes("linformer", {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp"), "E": (E, "rs"), "F": (F, "rs")})
     check_dtypes("linformer", {"Q": Q, "K": K, "V": V, "E": E, "F": F})
+    check_shapes("linformer", {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp"), "E": (E, "rs"), "F": (F, "rs")})
     return softmax_attention(Q, contract("RS, SN -> RN", E, K), contract("RS, SP -> RP", F, V))
 
 
@@ -171,6 +172,10 @@ def nystrom(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, landmarks: int, i
         Xiong et al. 2021, "Nyströmformer" (without its convolution); Mamba-2 paper, section 4.1.3.
     """
     _check("nystrom", Q, K, V, None)
+    check_count("nystrom", "iterations", iterations, 0)
+    if check_count("nystrom", "landmarks", landmarks) > min(Q.shape[-2], K.shape[-2]):
+        shorter = min(Q.shape[-2], K.shape[-2])
+        raise ValueError(f"nystrom: landmarks must be at most the shorter length {shorter}, got {landmarks}")
     Q_means, K_means = segment_means(Q, landmarks), segment_means(K, landmarks)
     inverse = iterated_pinv(softmax_weights(Q_means, K_means), iterations)
     return softmax_weights(Q, K_means) @ (inverse @ softmax_attention(Q_means, K, V))
@@ -217,8 +222,8 @@ def _check(function, Q, K, V, L):
     """Check operands as `check_sma` does, with L or without."""
     if L is not None:
         return check_sma(function, Q, K, V, L)
-    check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp")})
     check_dtypes(function, {"Q": Q, "K": K, "V": V})
+    check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp")})
 
 
 def _weights(function, Q, K, L):
@@ -228,7 +233,8 @@ def _weights(function, Q, K, L):
         return scores.softmax(-1)
     L = dense_mask(L, like=Q)
     if L.device.type == "cpu" and not holds(L >= 0):
-        raise ValueError(f"{function}: L must be non-negative, because each row of M is a distribution")
+        remedy = "L multiplies exp(scores), so one that is added to scores is passed as L.exp()"
+        raise ValueError(f"{function}: L must be non-negative, because each row of M is a distribution; {remedy}")
     zero = L == 0
     empty = zero.all(-1, keepdim=True)
     # A gradient through log(0) or through a row of -inf would be NaN even where it is multiplied by zero.

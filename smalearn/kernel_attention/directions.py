@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, seeded
 
 __all__ = ["gaussian_directions", "orthogonal_directions"]
 
@@ -20,7 +20,8 @@ def gaussian_directions(count: int, inputs: int, seed: int, dtype: torch.dtype |
         (m, N) tensor, one direction a row.
 
     Raises:
-        ValueError: count or inputs is not an integer ≥ 1.
+        TypeError: dtype is not one.
+        ValueError: count or inputs is not an integer ≥ 1, the seed not one of 64 bits, or dtype not a floating one.
 
     Example:
         >>> gaussian_directions(256, 16, seed=0).shape
@@ -28,7 +29,7 @@ def gaussian_directions(count: int, inputs: int, seed: int, dtype: torch.dtype |
     """
     check_count("gaussian_directions", "count", count)
     check_count("gaussian_directions", "inputs", inputs)
-    return _normal((count, inputs), _generator(seed)).to(dtype or torch.get_default_dtype())
+    return _normal((count, inputs), seeded("gaussian_directions", seed, dtype)).to(dtype or torch.get_default_dtype())
 
 
 def orthogonal_directions(count: int, inputs: int, seed: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -50,16 +51,12 @@ def orthogonal_directions(count: int, inputs: int, seed: int, dtype: torch.dtype
     """
     check_count("orthogonal_directions", "count", count)
     check_count("orthogonal_directions", "inputs", inputs)
-    generator = _generator(seed)
+    generator = seeded("orthogonal_directions", seed, dtype)
     blocks = -(-count // inputs)
     rotations, R = torch.linalg.qr(_normal((blocks, inputs, inputs), generator))
     rotations = rotations * R.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
     norms = _normal((count, inputs), generator).norm(dim=-1, keepdim=True)
     return (rotations.flatten(0, 1)[:count] * norms).to(dtype or torch.get_default_dtype())
-
-
-def _generator(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def _normal(shape, generator):

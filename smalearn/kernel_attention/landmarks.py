@@ -5,7 +5,7 @@ from copy import copy
 
 import torch
 
-from smalearn._checks import check_count, check_shapes
+from smalearn._checks import check_count, check_dtypes, check_shapes
 from smalearn.kernel_attention.random import PositiveRandom
 
 __all__ = ["LinearRandomized", "segment_means"]
@@ -84,6 +84,7 @@ def segment_means(x: torch.Tensor, segments: int) -> torch.Tensor:
         tensor([[2.],
                 [6.]])
     """
+    check_dtypes("segment_means", {"x": x})
     length = check_shapes("segment_means", {"x": (x, "tn")})["t"]
     if check_count("segment_means", "segments", segments) > length:
         raise ValueError(f"segment_means: segments must be at most the length {length}, got {segments}")

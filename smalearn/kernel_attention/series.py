@@ -7,7 +7,7 @@ from typing import Self
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, check_number, check_type
 from smalearn.kernel_attention.base import FeatureMap
 
 __all__ = ["PowerSeries"]
@@ -25,6 +25,7 @@ class PowerSeries(FeatureMap):
         coefficients: c_0 … c_m of the series.
 
     Raises:
+        TypeError: coefficients are not a list of numbers.
         ValueError: inputs is not an integer ≥ 1, or there is no coefficient.
 
     Cost:
@@ -41,6 +42,9 @@ class PowerSeries(FeatureMap):
 
     def __init__(self, inputs: int, coefficients: Sequence[float]):
         self.inputs = check_count("PowerSeries", "inputs", inputs)
+        check_type("PowerSeries", "coefficients", coefficients, Sequence)
+        for i, coefficient in enumerate(coefficients):
+            check_number("PowerSeries", f"coefficients[{i}]", coefficient)
         if not coefficients:
             raise ValueError("PowerSeries: coefficients, expected at least one, got none")
         self.coefficients = tuple(map(float, coefficients))

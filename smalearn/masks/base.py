@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from smalearn._checks import check_dtypes, check_shapes, check_tensor
+from smalearn._checks import check_dtypes, check_shapes, check_tensor, check_type
 from smalearn._structured import Structured, View, check_operand, html_table, widen
 
-__all__ = ["PROMOTIONS", "RULES", "Mask", "check_mask", "dense_mask", "hadamard"]
+__all__ = ["PROMOTIONS", "RULES", "Mask", "dense_mask", "hadamard"]
 
 RULES: list[tuple[type["Mask"], type["Mask"], Callable]] = []
 """Entrywise products that are fast again: two families, and what makes the product of a member of each."""
@@ -119,6 +119,8 @@ class Mask(Structured, ABC):
 
     def _dense_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         """The dtype that `dense(dtype)` is to have, checked."""
+        if dtype is not None:
+            check_type(f"{type(self).__name__}.dense", "dtype", dtype, torch.dtype)
         dtype = torch.get_default_dtype() if dtype is None and not self.is_complex else dtype
         dtype = torch.get_default_dtype().to_complex() if dtype is None else dtype
         if self.is_complex and not dtype.is_complex:
@@ -194,8 +196,8 @@ def hadamard(L1: Mask, L2: Mask) -> Mask:
     Source:
         Dao and Gu 2024 (Mamba-2), section 4.3, for the families.
     """
-    check_mask("hadamard", "L1", L1)
-    check_mask("hadamard", "L2", L2)
+    for name, L in (("L1", L1), ("L2", L2)):
+        check_type("hadamard", name, L, Mask)
     check_shapes("hadamard", {"L1": (L1, "ts"), "L2": (L2, "ts")})
     for one, other, product in RULES:
         for first, second in ((L1, L2), (L2, L1)):
@@ -218,16 +220,6 @@ def _brief(name: str, parameter: torch.Tensor, equals: str) -> str:
     return f"{name}{equals}{parameter.item():.4g}" if parameter.ndim == 0 else f"{name}: {tuple(parameter.shape)}"
 
 
-def check_mask(function: str, name: str, L: object, family: type = Mask) -> None:
-    """Check that an argument is a mask, of this family.
-
-    Raises:
-        TypeError: naming function, argument, expected and got.
-    """
-    if not isinstance(L, family):
-        raise TypeError(f"{function}: {name} must be a {family.__name__}, got {type(L).__name__}")
-
-
 def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
     """The mask as a tensor with the dtype and device of `like`; a tensor is passed through, booleans become 0 and 1.
 
@@ -241,6 +233,7 @@ def dense_mask(L: "Mask | torch.Tensor", like: torch.Tensor) -> torch.Tensor:
     Raises:
         TypeError: L is neither a mask nor a tensor, or like is not a tensor.
     """
+    check_type("dense_mask", "L", L, Mask, torch.Tensor)
     check_tensor("dense_mask", "like", like)
     if isinstance(L, Mask):
         return L.dense(like.dtype, like.device)

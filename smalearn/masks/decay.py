@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
-from smalearn._checks import check_shapes
+from smalearn._checks import check_dtypes, check_shapes
 
 __all__ = ["decay_matrix", "join_chunks", "join_neighbours", "segsum", "since_start", "split_chunks", "until_end"]
 
@@ -40,6 +40,7 @@ def segsum(log_a: torch.Tensor) -> torch.Tensor:
                 [-1.,  0., -inf],
                 [-3., -2.,  0.]])
     """
+    check_dtypes("segsum", {"log_a": log_a})
     check_shapes("segsum", {"log_a": (log_a, "t")})
 
     def across(earlier, later):
@@ -57,6 +58,7 @@ def decay_matrix(log_a: torch.Tensor) -> torch.Tensor:
     Cost:
         T² multiplications, T·log2(T) exponentials.
     """
+    check_dtypes("decay_matrix", {"log_a": log_a})
     check_shapes("decay_matrix", {"log_a": (log_a, "t")})
 
     def across(earlier, later):

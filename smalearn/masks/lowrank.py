@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes
+from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes, check_type
 from smalearn.masks.base import RULES, Mask
 
 __all__ = ["HadamardMask", "LowRankMask"]
@@ -67,9 +67,12 @@ class HadamardMask(Mask):
 
     Raises:
         ShapeError: the shapes differ, or leading axes do not broadcast.
+        TypeError: an argument is not such a mask.
     """
 
     def __init__(self, factor: LowRankMask, mask: Mask):
+        check_type("HadamardMask", "factor", factor, LowRankMask)
+        check_type("HadamardMask", "mask", mask, Mask)
         check_shapes("HadamardMask", {"factor": (factor, "ts"), "mask": (mask, "ts")})
         self.factor, self.mask = factor, mask
         self.shape = (*broadcast_shapes(factor.shape[:-2], mask.shape[:-2]), *factor.shape[-2:])

@@ -1,8 +1,10 @@
 """Masks that models are known by: the slopes of ALiBi, the decays of RetNet, and a decay that turns."""
 
+import math
+
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, check_dtypes, check_number, check_shapes
 from smalearn.masks.scan import SemiseparableMask, check_decay
 
 __all__ = ["alibi_slopes", "retnet_decays", "rotary_decay_mask"]
@@ -64,12 +66,21 @@ def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | t
         Complex mask of shape (..., T, T).
 
     Raises:
-        ValueError: length is not an integer ≥ 0, or γ (on a CPU) is outside [0, 1].
+        ShapeError: γ and θ do not broadcast.
+        TypeError: γ or θ is neither a number nor a tensor.
+        ValueError: length is not an integer ≥ 0, γ (on a CPU) is outside [0, 1], or θ is not real.
 
     Source:
         Sun et al. 2023 (RetNet), equation (3); Su et al. 2021 (RoPE).
     """
     gamma = check_decay("rotary_decay_mask", length, gamma)
-    theta = torch.as_tensor(theta, dtype=gamma.dtype, device=gamma.device)
-    log_a = torch.complex(*torch.broadcast_tensors(gamma.log(), theta))
+    if isinstance(theta, torch.Tensor):
+        check_dtypes("rotary_decay_mask", {"theta": theta})
+    elif not math.isfinite(check_number("rotary_decay_mask", "theta", theta)):
+        raise ValueError(f"rotary_decay_mask: theta must be finite, got {theta}")
+    theta = torch.as_tensor(theta)
+    if theta.is_complex():
+        raise ValueError(f"rotary_decay_mask: theta must be real, got {theta.dtype}")
+    check_shapes("rotary_decay_mask", {"gamma": (gamma, ""), "theta": (theta, "")})
+    log_a = torch.complex(*torch.broadcast_tensors(gamma.log(), theta.to(gamma)))
     return SemiseparableMask(log_a[..., None].expand(*log_a.shape, length))

@@ -6,7 +6,17 @@ chunks, and in log2(T) rounds, each parallel over all tokens.
 
 import torch
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes, check_shapes, check_signs, holds
+from smalearn._checks import (
+    ShapeError,
+    broadcast_shapes,
+    check_count,
+    check_dtypes,
+    check_number,
+    check_shapes,
+    check_signs,
+    check_tensor,
+    holds,
+)
 from smalearn._structured import widen
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.decay import decay_matrix, join_chunks, since_start, split_chunks
@@ -49,7 +59,7 @@ class CausalMask(Mask):
 
     def dense(self, dtype=None, device=None):
         """The lower triangular matrix of ones, (T, S)."""
-        return torch.ones(self.shape, dtype=dtype, device=device).tril()
+        return torch.ones(self.shape, dtype=self._dense_dtype(dtype), device=device).tril()
 
     def _product(self, x):
         target, source = self.shape
@@ -175,7 +185,7 @@ def scan_recurrent(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     Cost:
         2·T·columns operations in T steps.
     """
-    check_shapes("scan_recurrent", {"x": (x, "tp"), "log_a": (log_a, "t")})
+    _check_scan("scan_recurrent", x, log_a)
     leading = broadcast_shapes(x.shape[:-2], log_a.shape[:-1])
     y, rows = x.new_zeros(*leading, x.shape[-1]), []
     for decay, now in zip(log_a.exp().to(x.dtype).unbind(-1), x.unbind(-2), strict=True):
@@ -207,7 +217,7 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
         About T·(chunk_len + 2)·columns multiply-adds in matrix products, T·chunk_len decays, log(T) / log(chunk_len)
         levels.
     """
-    check_shapes("scan_chunked", {"x": (x, "tp"), "log_a": (log_a, "t")})
+    _check_scan("scan_chunked", x, log_a)
     check_count("scan_chunked", "chunk_len", chunk_len, 2)
     length = x.shape[-2]
     if length <= chunk_len:
@@ -233,7 +243,7 @@ def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     Source:
         Hillis and Steele 1986, "Data parallel algorithms".
     """
-    check_shapes("scan_associative", {"x": (x, "tp"), "log_a": (log_a, "t")})
+    _check_scan("scan_associative", x, log_a)
     x = x.expand(*broadcast_shapes(x.shape[:-2], log_a.shape[:-1]), *x.shape[-2:])
     step, length = 1, x.shape[-2]
     while step < length:
@@ -251,16 +261,29 @@ def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torc
         gamma as a tensor, float64 if it was a number.
 
     Raises:
+        TypeError: γ is neither a number nor a tensor.
         ValueError: length is not an integer ≥ 0, γ is not real, or (on a CPU) outside [0, 1].
     """
     check_count(function, "length", length, 0)
-    gamma = gamma if isinstance(gamma, torch.Tensor) else torch.tensor(gamma, dtype=torch.float64)
+    if isinstance(gamma, torch.Tensor):
+        check_tensor(function, "gamma", gamma)
+    else:
+        gamma = torch.tensor(check_number(function, "gamma", gamma), dtype=torch.float64)
     if not gamma.is_floating_point():
         raise ValueError(f"{function}: gamma must be real and floating, got {gamma.dtype}")
     if gamma.device.type == "cpu" and not holds((gamma >= 0) & (gamma <= 1)):
         worst = gamma.ravel()[(gamma - 0.5).abs().argmax()].item()  # argmax prefers NaN
         raise ValueError(f"{function}: gamma must be in [0, 1], got {worst:.3g}")
     return gamma
+
+
+def _check_scan(function, x, log_a):
+    """Check x (..., T, columns) and log_a (..., T), of any floating dtypes."""
+    check_dtypes(function, {"x": x})
+    check_dtypes(function, {"log_a": log_a})
+    if log_a.device != x.device:
+        raise ValueError(f"{function}: log_a is on {log_a.device} but x is on {x.device}")
+    check_shapes(function, {"x": (x, "tp"), "log_a": (log_a, "t")})
 
 
 def _scan_constant(x, gamma, stride=1):

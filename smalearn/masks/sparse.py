@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 import torch
 
-from smalearn._checks import check_count, check_shapes
+from smalearn._checks import check_count, check_shapes, check_type
 from smalearn.masks.base import RULES, Mask
 from smalearn.masks.scan import CausalMask
 
@@ -34,7 +34,7 @@ class SparseMask(Mask):
 
     def dense(self, dtype=None, device=None):
         """The matrix of zeros and ones, (T, S)."""
-        L = torch.zeros(self.shape, dtype=dtype, device=device)
+        L = torch.zeros(self.shape, dtype=self._dense_dtype(dtype), device=device)
         L[self.nonzeros(device)] = 1
         return L
 
@@ -134,9 +134,12 @@ class IntersectionMask(SparseMask):
 
     Raises:
         ShapeError: the shapes differ.
+        TypeError: an argument is not such a mask.
     """
 
     def __init__(self, sparse: SparseMask, other: Mask):
+        check_type("IntersectionMask", "sparse", sparse, SparseMask)
+        check_type("IntersectionMask", "other", other, SparseMask, CausalMask)
         check_shapes("IntersectionMask", {"sparse": (sparse, "ts"), "other": (other, "ts")})
         self.sparse, self.other, self.shape = sparse, other, sparse.shape
 

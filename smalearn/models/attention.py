@@ -10,7 +10,7 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count
+from smalearn._checks import ShapeError, check_count, check_counts, check_type
 from smalearn.fast import multilevel_attention
 from smalearn.models.mixer import Mixer, divide
 from smalearn.multilevel.cache import FullCache, KeyCache, WindowCache
@@ -51,6 +51,10 @@ class GroupedAttention(Mixer):
     def __init__(self, dim: int, heads: int, ranks: Sequence[int], groups: int | None, rope: bool, context: int | None):
         super().__init__()
         name = type(self).__name__
+        check_type(name, "rope", rope, bool)
+        if context is not None:
+            check_count(name, "context", context)
+        check_counts(name, "ranks", ranks, 0)
         self.dim, self.heads, self.rope, self.context = dim, heads, rope, context
         self.head_dim = divide(name, "dim", dim, "heads", heads)
         self.groups = heads if groups is None else groups
@@ -132,11 +136,13 @@ class GroupedAttention(Mixer):
             raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
 
     def check_cache(self, function: str, cache: KeyCache | WindowCache, leading: tuple[int, ...]) -> None:
-        """Check that the cache has a KV head for each group.
+        """Check that it is a cache with a KV head for each group.
 
         Raises:
             ShapeError: naming function, expected and got.
+            TypeError: naming function, expected and got.
         """
+        check_type(function, "cache", cache, KeyCache, WindowCache)
         expected = (*leading, self.groups, 1)
         if cache.leading != expected:
             raise ShapeError(f"{function}: cache has leading axes {cache.leading}, expected {expected}")
@@ -167,8 +173,7 @@ class SoftmaxAttention(GroupedAttention):
         self, dim: int, heads: int = 1, context: int | None = None, groups: int | None = None, rope: bool = False
     ):
         features = divide("SoftmaxAttention", "dim", dim, "heads", heads)
-        limit = context if context is None else check_count("SoftmaxAttention", "context", context)
-        super().__init__(dim, heads, (features,), groups, rope, limit)
+        super().__init__(dim, heads, (features,), groups, rope, context)
 
     def attend(self, Q, K, V):
         """Compute the attention of all tokens by PyTorch's fused form; operands as in `GroupedAttention.attend`.
@@ -212,6 +217,8 @@ class MultiLevelAttention(GroupedAttention):
     ):
         name = type(self).__name__
         features = divide(name, "dim", dim, "heads", heads)
+        check_counts(name, "ranks", ranks, 0)
+        check_type(name, "context", context, int, Sequence)
         block_lens = halving_blocks(context, len(ranks)) if isinstance(context, int) else context
         ranks, block_lens = check_levels(name, ranks, block_lens, features)
         super().__init__(dim, heads, ranks, groups, rope, context if isinstance(context, int) else block_lens[0])

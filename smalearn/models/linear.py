@@ -89,7 +89,7 @@ class ShortConvolution(RecurrentMixer):
         conv_len: K, how many tokens it sees.
 
     Raises:
-        ValueError: conv_len is not an integer ≥ 1.
+        ValueError: a size is not an integer ≥ 1.
 
     Cost:
         K·D multiply-adds per token; the cache has K - 1 tokens.
@@ -100,6 +100,8 @@ class ShortConvolution(RecurrentMixer):
 
     def __init__(self, dim: int, conv_len: int = 4):
         super().__init__()
+        for name, size in (("dim", dim), ("conv_len", conv_len)):
+            check_count("ShortConvolution", name, size)
         self.dim, self.conv = dim, CausalConvolution(dim, conv_len)
 
     def state_shape(self):

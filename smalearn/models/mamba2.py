@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn._checks import check_count
+from smalearn._checks import check_count, check_number
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide
 from smalearn.ssd import ssd_step
@@ -145,9 +145,18 @@ def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) ->
     Returns:
         (count,) drawn with torch's global generator.
 
+    Raises:
+        TypeError: a length is not a number.
+        ValueError: count is not an integer ≥ 1, or not 0 < shortest ≤ longest < ∞.
+
     Source:
         Gu et al. 2020 (HiPPO) for the range; b = dt + log(1 - e^(-dt)) inverts the softplus without overflow.
     """
+    check_count("initial_dt_bias", "count", count)
+    for name, value in (("shortest", shortest), ("longest", longest)):
+        check_number("initial_dt_bias", name, value)
+    if not 0 < shortest <= longest < math.inf:
+        raise ValueError(f"initial_dt_bias: steps need 0 < shortest ≤ longest, got {shortest} and {longest}")
     dt = torch.empty(count).uniform_(math.log(shortest), math.log(longest)).exp()
     return dt + torch.log(-torch.expm1(-dt))
 

@@ -7,7 +7,7 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_type
 
 __all__ = ["Cache", "CausalConvolution", "GatedRMSNorm", "Mixer", "RecurrentCache", "RecurrentMixer", "divide"]
 
@@ -135,11 +135,13 @@ class RecurrentMixer(Mixer):
         return RecurrentCache(*zeros)
 
     def check_cache(self, function: str, cache: RecurrentCache, leading: tuple[int, ...]) -> None:
-        """Check the shapes of both tensors.
+        """Check that it is such a cache, and the shapes of both tensors.
 
         Raises:
             ShapeError: naming function, tensor, expected and got.
+            TypeError: naming function, expected and got.
         """
+        check_type(function, "cache", cache, RecurrentCache)
         for name, sizes in self.cache_shapes().items():
             got, expected = tuple(getattr(cache, name).shape), (*leading, *sizes)
             if got != expected:
@@ -155,12 +157,16 @@ class CausalConvolution(nn.Module):
         channels: number of channels.
         length: K ≥ 1, how many tokens a channel sees, its own included.
 
+    Raises:
+        ValueError: a size is not an integer ≥ 1.
+
     Cost:
         K multiply-adds per token and channel; the conv state kept for decoding has K - 1 tokens.
     """
 
     def __init__(self, channels: int, length: int):
         super().__init__()
+        check_count("CausalConvolution", "channels", channels)
         bound = check_count("CausalConvolution", "length", length) ** -0.5
         self.weight = nn.Parameter(torch.empty(channels, 1, length).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, check_count
+from smalearn._checks import ShapeError, check_count, check_tensor, check_type
 from smalearn.models.mixer import Cache, Mixer
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
@@ -20,7 +20,8 @@ class Block(nn.Module):
         mlp: width of the hidden layer over features; none if 0, as in Mamba, whose mixer has its own nonlinearities.
 
     Raises:
-        ValueError: mlp is not an integer ≥ 0.
+        TypeError: mixer is not a module.
+        ValueError: mlp is not an integer ≥ 0, or the mixer has no dim.
 
     Source:
         Xiong et al. 2020 for the place of the norm; Gu and Dao 2023 (Mamba) for a block without MLP.
@@ -28,6 +29,8 @@ class Block(nn.Module):
 
     def __init__(self, mixer: Mixer, mlp: int = 0):
         super().__init__()
+        check_type("Block", "mixer", mixer, nn.Module)
+        check_count("Block", "dim of mixer", getattr(mixer, "dim", None))
         self.norm, self.mixer, self.mlp = nn.RMSNorm(mixer.dim, eps=1e-5), mixer, None
         if check_count("Block", "mlp", mlp, 0):
             hidden = nn.Linear(mixer.dim, mlp), nn.GELU(), nn.Linear(mlp, mixer.dim)
@@ -73,11 +76,16 @@ class SequenceModel(nn.Module):
             themselves.
 
     Raises:
+        TypeError: a block is not a `Block`.
         ValueError: there is no block, two have different dim, or a size is not an integer in its range.
     """
 
     def __init__(self, vocabulary: int, blocks: Iterable[Block], positions: int = 0):
         super().__init__()
+        check_type("SequenceModel", "blocks", blocks, Iterable)
+        blocks = list(blocks)
+        for i, block in enumerate(blocks):
+            check_type("SequenceModel", f"blocks[{i}]", block, Block)
         self.blocks = nn.ModuleList(blocks)
         dims = {block.mixer.dim for block in self.blocks}
         if len(dims) != 1:
@@ -95,8 +103,10 @@ class SequenceModel(nn.Module):
 
         Raises:
             ShapeError: there is no axis of time, or more tokens than positions.
+            TypeError: tokens are not a tensor.
+            ValueError: tokens are not integers.
         """
-        self._check("forward", tokens, 0)
+        self._check("forward", tokens)
         x = self._embed(tokens, torch.arange(tokens.shape[-1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
@@ -108,14 +118,15 @@ class SequenceModel(nn.Module):
 
     def prefill(self, tokens: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
         """Logits for tokens (..., T) that follow those of the cache, and the cache after them."""
-        self._check("prefill", tokens, cache.length)
+        self._check("prefill", tokens, cache)
         length = cache.length + tokens.shape[-1]
         x = self._embed(tokens, torch.arange(cache.length, length, device=tokens.device))
         return self._read([block.prefill for block in self.blocks], x, cache.blocks, length)
 
     def step(self, token: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
         """Logits (..., vocabulary) after one more token (...), and the cache after it."""
-        self._check("step", token[..., None], cache.length)
+        check_tensor("SequenceModel.step", "token", token)
+        self._check("step", token[..., None], cache)
         x = self._embed(token, torch.tensor(cache.length, device=token.device))
         return self._read([block.step for block in self.blocks], x, cache.blocks, cache.length + 1)
 
@@ -132,8 +143,14 @@ class SequenceModel(nn.Module):
         x = self.embedding(tokens)
         return x if self.positions is None else x + self.positions(positions)
 
-    def _check(self, function, tokens, past):
-        """Check that there is an axis of time, and not more tokens than positions."""
+    def _check(self, function, tokens, cache=None):
+        """Check that tokens are integers with an axis of time, not more of them than positions."""
+        check_tensor(f"SequenceModel.{function}", "tokens", tokens)
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"SequenceModel.{function}: tokens must be int64 or int32, got {tokens.dtype}")
+        if cache is not None:
+            check_type(f"SequenceModel.{function}", "cache", cache, ModelCache)
+        past = 0 if cache is None else cache.length
         if not tokens.ndim:
             raise ShapeError(f"SequenceModel.{function}: tokens need a trailing axis (T), got shape ()")
         length = past + tokens.shape[-1]

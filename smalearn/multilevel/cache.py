@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_count, check_counts, check_dtypes, check_shapes
 from smalearn.contractions import contract
 from smalearn.multilevel.levels import check_levels
 from smalearn.multilevel.window import window_attention
@@ -72,7 +72,7 @@ class Cache:
 
     def __init__(self, leading: Sequence[int], features: int, head_dim: int):
         name = type(self).__name__
-        self.leading = tuple(check_count(name, "leading axis", size, 0) for size in leading)
+        self.leading = check_counts(name, "leading", leading, 0)
         self.features, self.head_dim = features, check_count(name, "head_dim", head_dim)
 
     @property
@@ -98,6 +98,7 @@ class Cache:
     def _empty(self, rooms, like):
         """Rows with room for (length, size) numbers each, none at first where the length has no limit."""
         like = torch.empty(0) if like is None else like
+        check_dtypes(type(self).__name__, {"like": like})
         rooms = [(0 if length == UNLIMITED else length, size) for length, size in rooms]
         return [Rows(like.new_empty(*self.leading, *room)) for room in rooms]
 

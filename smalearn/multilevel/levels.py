@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, holds
+from smalearn._checks import ShapeError, check_count, check_counts, check_type, holds
 
 __all__ = [
     "Blocks",
@@ -39,6 +39,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     Source:
         Kuang et al. 2025, section 3.4.
     """
+    check_type("parse_ranks", "text", text, str)
     parts = [part.strip() for part in text.split("|")]
     for part in parts:
         if not (part.isascii() and part.isdigit()):
@@ -97,8 +98,7 @@ def check_levels(
             short.
     """
     check_ranks(function, ranks, block_lens, features)
-    for level, size in enumerate(block_lens):
-        check_count(function, f"block_lens[{level}]", size)
+    check_counts(function, "block_lens", block_lens)
     _check_divisors(function, block_lens)
     if length is not None and block_lens[0] < length:
         raise ValueError(f"{function}: block_lens[0] must be ≥ T = {length}, one block of all, got {block_lens[0]}")
@@ -120,6 +120,7 @@ def same_blocks(function: str, length: int, block_lens: Sequence[Blocks]) -> lis
         ShapeError: a tensor is not (T,).
         ValueError: it does not hold integers, blocks do not nest, or the first level has more than one block.
     """
+    check_type(function, "block_lens", block_lens, Sequence)
     if not block_lens:
         raise ValueError(f"{function}: block_lens must have at least one level, got none")
     numbers = [_block_numbers(function, level, length, blocks) for level, blocks in enumerate(block_lens)]
@@ -238,11 +239,11 @@ def live_key_numbers(length: int, ranks: Sequence[int], block_lens: Sequence[int
 
 def check_ranks(function, ranks, block_lens, features):
     """Check one rank for every level, and N in all; see `check_levels`."""
+    check_counts(function, "ranks", ranks, 0)
+    check_type(function, "block_lens", block_lens, Sequence)
     if len(ranks) != len(block_lens) or not len(ranks):
         got = f"{len(ranks)} ranks, {len(block_lens)} block lengths"
         raise ValueError(f"{function}: every level has a rank and a block length, got {got}")
-    for level, rank in enumerate(ranks):
-        check_count(function, f"ranks[{level}]", rank, least=0)
     if features is not None and sum(ranks) != features:
         raise ShapeError(f"{function}: axis 'n' of Q and K must be the sum of ranks = {sum(ranks)}, got {features}")
 

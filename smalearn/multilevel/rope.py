@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_counts, check_dtypes, check_number, check_shapes, check_tensor
 
 __all__ = ["check_pairs", "rope", "rope_levels"]
 
@@ -73,8 +73,8 @@ def check_pairs(function: str, ranks: Sequence[int]) -> str:
     Raises:
         ValueError: a rank is not an integer ≥ 0, or odd.
     """
-    allocation = "|".join(map(str, ranks))
-    if any(check_count(function, f"ranks[{level}]", rank, 0) % 2 for level, rank in enumerate(ranks)):
+    allocation = "|".join(map(str, check_counts(function, "ranks", ranks, 0)))
+    if any(rank % 2 for rank in ranks):
         raise ValueError(f"{function}: ranks must be even, got {allocation}: an odd one cuts a rotated pair in two")
     return allocation
 
@@ -84,9 +84,10 @@ def _check(function, x, positions, base):
     check_dtypes(function, {"x": x})
     operands = {"x": (x, "tn")}
     if positions is not None:
+        check_tensor(function, "positions", positions)
         operands["positions"] = (positions, "t")
     check_shapes(function, operands)
-    if not base > 0:
+    if not check_number(function, "base", base) > 0:
         raise ValueError(f"{function}: base must be positive, got {base!r}")
 
 

@@ -68,8 +68,9 @@ def batched_scores(Q: torch.Tensor, K: torch.Tensor, ranks: Sequence[int], block
     Source:
         Kuang et al. 2025, section 3.4, equation (26) and Lemma D.1.
     """
-    name, length = "batched_scores", Q.shape[-2]
+    name = "batched_scores"
     _check_pair(name, Q, K)
+    length = Q.shape[-2]
     check_levels(name, ranks, block_lens, features=Q.shape[-1], length=length)
     S = 0
     for size, Q_l, K_l in zip(block_lens, Q.split(list(ranks), -1), K.split(list(ranks), -1), strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_type
 from smalearn.contractions import contract
 
 __all__ = ["receptive_field", "window_attention"]
@@ -49,6 +49,7 @@ def window_attention(
         2·w keys a row, future ones included, for a causal window of w + 1.
     """
     check_dtypes("window_attention", {"Q": Q, "K": K, "V": V})
+    check_type("window_attention", "causal", causal, bool)
     sizes = check_shapes("window_attention", {"Q": (Q, "sn"), "K": (K, "tn"), "V": (V, "tp")})
     window, (queries, keys) = check_count("window_attention", "window", window, 0), (sizes["s"], sizes["t"])
     if queries > keys:
@@ -93,6 +94,7 @@ def receptive_field(windows: Iterable[int | None], length: int) -> int:
         100
     """
     check_count("receptive_field", "length", length)
+    check_type("receptive_field", "windows", windows, Iterable)
     reach = [length if w is None else check_count("receptive_field", "window", w, 0) for w in windows]
     return min(length, 1 + sum(reach))
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
-from smalearn.scores.factors import alike, check_weights, normed_factors, score_factors
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_type
+from smalearn.scores.factors import alike, check_order, check_weights, normed_factors, score_factors
 from smalearn.scores.orders import cheapest, score_width
 from smalearn.scores.products import apply_heads
 from smalearn.scores.tiled import tiled_attention
@@ -66,6 +66,7 @@ def bilinear_scores(X: torch.Tensor, weights: Weight | Sequence[Weight], order: 
                 [1., 5.]])
     """
     heads = check_weights("bilinear_scores", X, weights)
+    check_order("bilinear_scores", order)
     Q, K = score_factors(X, weights, order or cheapest(heads[0], X.shape[-2]))
     if not isinstance(weights, Weight) and K.shape[-3] < len(heads):
         K = K.repeat_interleave(len(heads) // K.shape[-3], -3)
@@ -92,8 +93,10 @@ def bilinear_weights(
         ShapeError: as `bilinear_scores`.
         ValueError: as there, or an order is given as well as layer norm.
     """
+    _check_logits("bilinear_weights", logits)
     single = isinstance(weights, Weight)
     heads = check_weights("bilinear_weights", X, weights)
+    check_order("bilinear_weights", order)
     Q, K = _queries_and_keys("bilinear_weights", X, heads, logits or Logits(), order)
     identity = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)[None]
     P = tiled_attention(Q, K, identity.expand(K.shape[-3], -1, -1), (logits or Logits()).causal)
@@ -123,6 +126,12 @@ def bilinear_attention(
         ShapeError: X has no axis of time, a weight is not (D, D), or V does not fit.
         ValueError: dtypes or devices differ, the order is not one of the weight's or given as well as layer norm.
     """
+    check_type("bilinear_attention", "weights", weights, Sequence, nn.ModuleList)
+    for i, weight in enumerate(weights):
+        check_type("bilinear_attention", f"weights[{i}]", weight, Weight)
+    check_dtypes("bilinear_attention", {"X": X, "V": V})
+    _check_logits("bilinear_attention", logits)
+    check_order("bilinear_attention", order)
     logits, groups = logits or Logits(), alike(weights)
     check_weights("bilinear_attention", X, [weights[i] for i in groups[0]] if groups else [])
     check_shapes("bilinear_attention", {"V": (V, "hsp")})
@@ -192,7 +201,8 @@ class BilinearAttention(nn.Module):
         self.kv_heads = heads if kv_heads is None else kv_heads
         size = _divide("heads", heads, "kv_heads", self.kv_heads)
         self.logits = logits or Logits()
-        draw = scoring or (lambda seed: LowRank.random(dim, dim, self.head_dim, seed))
+        _check_logits("BilinearAttention", logits)
+        draw = (lambda seed: LowRank.random(dim, dim, self.head_dim, seed)) if scoring is None else scoring
         self.scores = nn.ModuleList(_drawn("scoring", draw, dim, heads))
         if size > 1:
             _share(self.scores, size)
@@ -227,6 +237,12 @@ class BilinearAttention(nn.Module):
         return bilinear_attention(x, self.scores, V, self.logits).sum(-3)
 
 
+def _check_logits(function, logits):
+    """Check that these are logits, or none."""
+    if logits is not None:
+        check_type(function, "logits", logits, Logits)
+
+
 def _in_order(parts, groups):
     """All heads (..., H, T, P) in their own order, from those of each group."""
     if len(groups) == 1:
@@ -258,11 +274,15 @@ def _drawn(name, scoring, dim, count):
     """Check `count` weights, or draw them with seeds from torch's own generator."""
     if isinstance(scoring, Weight):
         raise TypeError(f"BilinearAttention: {name} must be a function or a list, got one {type(scoring).__name__}")
+    if not callable(scoring) and not isinstance(scoring, Sequence):
+        kind = type(scoring).__name__
+        raise TypeError(f"BilinearAttention: {name} must be a function of a seed or a list of weights, got {kind}")
     if not isinstance(scoring, Sequence | nn.ModuleList):
         scoring = [scoring(seed) for seed in torch.randint(2**31, (count,)).tolist()]
     if len(scoring) != count:
         raise ValueError(f"BilinearAttention: {name} needs {count} weights, got {len(scoring)}")
     for i, weight in enumerate(scoring):
+        check_type("BilinearAttention", f"{name}[{i}]", weight, Weight)
         if weight.shape != (dim, dim):
             raise ShapeError(f"BilinearAttention: weight {i} of {name} must be {(dim, dim)}, got {weight.shape}")
     return scoring

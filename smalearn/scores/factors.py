@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from smalearn._checks import ShapeError, check_dtypes
+from smalearn._checks import ShapeError, brief, check_dtypes, check_type
 from smalearn.scores.products import by_order, two_sides
 from smalearn.weights import (
     BlockLowRank,
@@ -17,7 +18,16 @@ from smalearn.weights import (
     Weight,
 )
 
-__all__ = ["ORDERS", "alike", "check_weights", "has_levels", "normed_factors", "orders_of", "score_factors"]
+__all__ = [
+    "ORDERS",
+    "alike",
+    "check_order",
+    "check_weights",
+    "has_levels",
+    "normed_factors",
+    "orders_of",
+    "score_factors",
+]
 
 ORDERS = ("keys", "both", "keys by level", "dense", "dense by level")
 """Names of all orders: equations (31) and (34), (29) and (33), (30), (27), (28)."""
@@ -76,7 +86,7 @@ def score_factors(X: torch.Tensor, weights: Weights, order: str = "keys") -> tup
     heads = check_weights("score_factors", X, weights)
     if order not in (known := orders_of(heads[0])):
         family = type(heads[0]).__name__
-        raise ValueError(f"score_factors: order of {family} must be one of {', '.join(known)}, got {order!r}")
+        raise ValueError(f"score_factors: order of {family} must be one of {', '.join(known)}, got {brief(order)}")
     Q, K = by_order(X, heads, order)
     return (Q[..., 0, :, :], K[..., 0, :, :]) if isinstance(weights, Weight) else (Q, K)
 
@@ -144,7 +154,10 @@ def check_weights(function: str, X: torch.Tensor, weights: Weights) -> list[Weig
         ShapeError: naming function, argument, expected and got.
         ValueError: dtypes or devices differ, or there is no weight.
     """
+    check_type(function, "weights", weights, Weight, Sequence, nn.ModuleList)
     heads = [weights] if isinstance(weights, Weight) else list(weights)
+    for i, weight in enumerate(heads):
+        check_type(function, f"weights[{i}]", weight, Weight)
     if not heads:
         raise ValueError(f"{function}: weights needs one weight or more, got none")
     check_dtypes(function, {"X": X, **{f"weight {i}": next(w.parameters()) for i, w in enumerate(heads)}})
@@ -156,6 +169,16 @@ def check_weights(function: str, X: torch.Tensor, weights: Weights) -> list[Weig
     if len(alike(heads)) > 1:
         raise ShapeError(f"{function}: weights must have one structure, got {', '.join(map(repr, heads))}")
     return heads
+
+
+def check_order(function: str, order: object) -> None:
+    """Check that an order is a name of `ORDERS`, or None.
+
+    Raises:
+        ValueError: naming function, expected and got.
+    """
+    if order is not None and (not isinstance(order, str) or order not in ORDERS):
+        raise ValueError(f"{function}: order must be one of {', '.join(ORDERS)}, got {brief(order)}")
 
 
 def _structure(weight):

@@ -3,6 +3,7 @@
 import torch
 
 from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes
+from smalearn._structured import widen
 from smalearn.ssm.transitions import check_generators
 
 __all__ = ["discretise_mamba", "discretise_zero_order_hold"]
@@ -45,7 +46,8 @@ def discretise_zero_order_hold(dt: torch.Tensor, A: torch.Tensor, B: torch.Tenso
     inputs = dt_b * B
     leading = broadcast_shapes(rates.shape[:-2], inputs.shape[:-1])
     columns = torch.cat([rates.expand(*leading, *rates.shape[-2:]), inputs.expand(*leading, -1)[..., None]], -1)
-    block = torch.linalg.matrix_exp(torch.nn.functional.pad(columns, (0, 0, 0, 1)))
+    (wide,) = widen(columns, torch.nn.functional.pad(columns, (0, 0, 0, 1)))
+    block = torch.linalg.matrix_exp(wide).to(columns.dtype)
     return block[..., :-1, :-1], block[..., :-1, -1]
 
 
@@ -63,7 +65,8 @@ def discretise_mamba(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tupl
     """
     _check("discretise_mamba", dt, A, B)
     rates = _rates(dt, A, B)
-    return torch.linalg.matrix_exp(rates) if A.ndim > B.ndim else rates.exp(), dt[..., None] * B
+    A_bar = torch.linalg.matrix_exp(*widen(rates, rates)).to(rates.dtype) if A.ndim > B.ndim else rates.exp()
+    return A_bar, dt[..., None] * B
 
 
 def _check(function, dt, A, B):

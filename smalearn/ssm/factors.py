@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 
+from smalearn._checks import brief, check_type
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.ssm.transitions import full_transitions
 
@@ -28,6 +29,7 @@ def block_factors(M: Semiseparable, order: Order = "time") -> tuple[torch.Tensor
         C_blocks (..., T, T·N), bidiagonal (..., T·N, T·N), B_blocks (..., T·N, T), dtype of B.
 
     Raises:
+        TypeError: M is not a Semiseparable.
         ValueError: order is neither "time" nor "state".
 
     Cost:
@@ -36,7 +38,7 @@ def block_factors(M: Semiseparable, order: Order = "time") -> tuple[torch.Tensor
     Source:
         "Structured Masked Attention", the displays of the block-bidiagonal system and of M.
     """
-    _check_order("block_factors", order)
+    _check("block_factors", M, order)
     A = full_transitions(M.A, M.B).to(M.B.dtype)
     eye = torch.eye(M.length, dtype=M.B.dtype, device=M.B.device)
     identity = torch.eye(M.length * M.state, dtype=M.B.dtype, device=M.B.device)
@@ -63,6 +65,7 @@ def bidiagonal_inverse(M: Semiseparable, order: Order = "time") -> torch.Tensor:
         (..., T·N, T·N), dtype of B.
 
     Raises:
+        TypeError: M is not a Semiseparable.
         ValueError: order is neither "time" nor "state".
 
     Cost:
@@ -71,7 +74,7 @@ def bidiagonal_inverse(M: Semiseparable, order: Order = "time") -> torch.Tensor:
     Source:
         "Structured Masked Attention", the display of the inverse.
     """
-    _check_order("bidiagonal_inverse", order)
+    _check("bidiagonal_inverse", M, order)
     A = full_transitions(M.A, M.B).to(M.B.dtype)
     size = M.length * M.state
     identity = torch.eye(size, dtype=M.B.dtype, device=M.B.device)
@@ -97,6 +100,7 @@ def product_generators(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
         U and V, each with the shape of A; entry 0 is the identity.
 
     Raises:
+        TypeError: M is not a Semiseparable.
         ValueError: an A_t is singular (on a CPU): then no V exists.
 
     Cost:
@@ -105,6 +109,7 @@ def product_generators(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
     Source:
         "Structured Masked Attention", the display of the inverse, with the transpose that V lacks there.
     """
+    _check("product_generators", M)
     general = M.structure == "general"
     time = {"scalar": -1, "diagonal": -2, "general": -3}[M.structure]
     A = M.A.narrow(time, min(1, M.length), max(0, M.length - 1))
@@ -134,6 +139,7 @@ def tril_factors(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
         U and V, (..., T, N) each. Their entries under- and overflow like those of `product_generators`.
 
     Raises:
+        TypeError: M is not a Semiseparable.
         ValueError: an A_t is singular (on a CPU): then no V exists.
 
     Cost:
@@ -142,6 +148,7 @@ def tril_factors(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
     Source:
         Andersen and Chen 2020 for tril(U V^T).
     """
+    _check("tril_factors", M)
     U, V = product_generators(M)
     if M.structure == "general":
         return (U.mT @ M.C[..., None])[..., 0], (V.mT @ M.B[..., None])[..., 0]
@@ -156,6 +163,8 @@ def _positions(M, order):
     return index if order == "time" else index.reshape(M.length, M.state).mT.flatten()
 
 
-def _check_order(function, order):
-    if order not in ("time", "state"):
-        raise ValueError(f"{function}: order must be 'time' or 'state', got {order!r}")
+def _check(function, M, order="time"):
+    """Check that M is semiseparable, and the name of an order."""
+    check_type(function, "M", M, Semiseparable)
+    if not isinstance(order, str) or order not in ("time", "state"):
+        raise ValueError(f"{function}: order must be 'time' or 'state', got {brief(order)}")

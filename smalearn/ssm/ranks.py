@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_shapes, holds
+from smalearn._checks import ShapeError, brief, check_dtypes, check_number, check_shapes, holds
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.testing import TOLERANCE
 
@@ -35,6 +35,8 @@ def block_ranks(M: torch.Tensor, tolerance: float | None = None, diagonal: int =
         Dao and Gu 2024 (Mamba-2), section 3.2.
     """
     cut = _cut("block_ranks", M, tolerance)
+    if isinstance(diagonal, bool) or not isinstance(diagonal, int):
+        raise ValueError(f"block_ranks: diagonal must be an integer, got {brief(diagonal)}")
     ranks = [(torch.linalg.svdvals(M[..., k:, : max(0, k + 1 + diagonal)]) > cut).sum(-1) for k in range(M.shape[-1])]
     return torch.stack(ranks, -1) if ranks else torch.zeros(M.shape[:-1], dtype=torch.int64, device=M.device)
 
@@ -105,9 +107,13 @@ def _cut(function, M, tolerance):
     """The size at and below which singular values count as zero, (..., 1); checks both arguments."""
     check_dtypes(function, {"M": M})
     check_shapes(function, {"M": (M, "ts")})
+    if M.dtype not in TOLERANCE:
+        raise ValueError(f"{function}: M is {M.dtype}, expected {' or '.join(map(str, TOLERANCE))}, which have an SVD")
     if M.shape[-1] != M.shape[-2]:
         raise ShapeError(f"{function}: M must be square, got shape {tuple(M.shape)}")
     tolerance = TOLERANCE[M.dtype] if tolerance is None else tolerance
-    if not 0 <= tolerance < 1:
+    if M.device.type == "cpu" and not holds(M.isfinite()):
+        raise ValueError(f"{function}: M must be finite, got infinite numbers or NaN")
+    if not 0 <= check_number(function, "tolerance", tolerance) < 1:
         raise ValueError(f"{function}: tolerance must be in [0, 1), got {tolerance}")
     return tolerance * torch.linalg.matrix_norm(M)[..., None]

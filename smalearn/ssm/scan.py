@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from smalearn._checks import broadcast_shapes, check_count
+from smalearn._checks import ShapeError, brief, broadcast_shapes, check_count, check_tensor, check_type
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.ssm.recurrent import check_ssm
@@ -77,18 +77,29 @@ def scan_by_pairs(combine: Combine, elements: Elements) -> Elements:
     Returns:
         Tensors of the same shapes: the combination of elements 0..t at time t.
 
+    Raises:
+        ShapeError: an element has fewer than three axes, or another T than the first.
+        TypeError: an argument is not a function, or not a tuple of tensors.
+        ValueError: there is no tensor.
+
     Cost:
         `scan_cost(T, "pairs")`: fewer than 2·T combinations, in at most 2·log2 T rounds.
 
     Source:
         Ladner and Fischer 1980; Blelloch 1990.
     """
+    _check_scan("scan_by_pairs", combine, elements)
+    return _by_pairs(combine, elements)
+
+
+def _by_pairs(combine, elements):
+    """`scan_by_pairs` of checked arguments."""
     length = elements[0].shape[-3]
     if length < 2:
         return elements
     earlier = tuple(x[..., 0 : length - 1 : 2, :, :] for x in elements)
     later = tuple(x[..., 1::2, :, :] for x in elements)
-    odd = scan_by_pairs(combine, combine(earlier, later))
+    odd = _by_pairs(combine, combine(earlier, later))
     first = tuple(x[..., :1, :, :] for x in elements)
     if length == 2:
         return tuple(torch.cat(pair, -3) for pair in zip(first, odd, strict=True))
@@ -108,6 +119,7 @@ def scan_by_doubling(combine: Combine, elements: Elements) -> Elements:
     Source:
         Hillis and Steele 1986, "Data parallel algorithms".
     """
+    _check_scan("scan_by_doubling", combine, elements)
     length, distance = elements[0].shape[-3], 1
     while distance < length:
         earlier = tuple(x[..., : length - distance, :, :] for x in elements)
@@ -138,15 +150,29 @@ def scan_cost(length: int, method: Literal["pairs", "doubling"] = "pairs") -> Sc
         (ScanCost(combines=2036, depth=19), ScanCost(combines=9217, depth=10))
     """
     check_count("scan_cost", "length", length, 0)
+    if not isinstance(method, str) or method not in ("pairs", "doubling"):
+        raise ValueError(f"scan_cost: method must be 'pairs' or 'doubling', got {brief(method)}")
     if method == "doubling":
         rounds = max(0, length - 1).bit_length()
         return ScanCost(sum(length - 2**k for k in range(rounds)), rounds)
-    if method != "pairs":
-        raise ValueError(f"scan_cost: method must be 'pairs' or 'doubling', got {method!r}")
     if length < 2:
         return ScanCost(0, 0)
     pairs = scan_cost(length // 2)
     return ScanCost(length // 2 + pairs.combines + (length - 1) // 2, pairs.depth + (2 if length > 2 else 1))
+
+
+def _check_scan(function, combine, elements):
+    """Check a function of two tuples, and tensors with time as axis -3, of one length."""
+    if not callable(combine):
+        raise TypeError(f"{function}: combine must be a function of two tuples, got {type(combine).__name__}")
+    check_type(function, "elements", elements, tuple, list)
+    if not elements:
+        raise ValueError(f"{function}: elements must have at least one tensor, got none")
+    for i, x in enumerate(elements):
+        check_tensor(function, f"elements[{i}]", x)
+        if x.ndim < 3 or x.shape[-3] != elements[0].shape[-3]:
+            expected = "axes (..., T, ·, ·), with one T for all"
+            raise ShapeError(f"{function}: elements[{i}] needs {expected}, got shape {tuple(x.shape)}")
 
 
 def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:

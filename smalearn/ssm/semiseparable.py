@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes, holds
+from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes, check_type, holds
 from smalearn._structured import Structured, check_operand, widen
 from smalearn.ssm.transitions import check_generators, recur, start, transitions
 
@@ -78,6 +78,8 @@ class Semiseparable(Structured):
         Returns:
             (..., T, T) tensor. Cost: T products with a vector, `cost(T)` multiply-adds.
         """
+        if dtype is not None:
+            check_type("Semiseparable.dense", "dtype", dtype, torch.dtype)
         M = self.matmul(torch.eye(self.length, dtype=self.B.dtype, device=self.B.device))
         return M.to(device=device, dtype=dtype)
 

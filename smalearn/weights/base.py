@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, brief, broadcast_shapes, check_dtypes, check_shapes, holds
 from smalearn._structured import Structured, check_operand, html_table
 
 __all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
@@ -222,11 +222,13 @@ def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
     Raises:
         ShapeError: M does not have two axes.
         TypeError: M is not a tensor.
-        ValueError: M has no floating dtype.
+        ValueError: M has no floating dtype, or (on a CPU) a number that is not finite.
     """
     check_dtypes(function, {"M": M})
     if M.ndim != 2:
         raise ShapeError(f"{function}: M needs axes (m, n), got shape {tuple(M.shape)}")
+    if M.device.type == "cpu" and not holds(M.isfinite()):
+        raise ValueError(f"{function}: M must be finite, got infinite numbers or NaN")
     return M.detach()
 
 
@@ -240,7 +242,7 @@ def split(function: str, argument: str, count: int, **sizes: int) -> None:
         fitting = [k for k in range(1, min(sizes.values()) + 1) if not any(n % k for n in sizes.values())]
         named = " and ".join(f"{name} = {size}" for name, size in sizes.items())
         choices = ", ".join(map(str, fitting)) or "nothing"
-        raise ValueError(f"{function}: {argument} must divide {named}, got {count!r}; what fits: {choices}")
+        raise ValueError(f"{function}: {argument} must divide {named}, got {brief(count)}; what fits: {choices}")
 
 
 def truncated(M: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, split, truncated
 
 __all__ = ["BlockDiagonal", "BlockLowRank"]
@@ -46,7 +46,7 @@ class BlockDiagonal(Weight):
             ValueError: a size is not an integer ≥ 1, or blocks does not divide m and n.
         """
         _check_sizes("BlockDiagonal.random", m, n, blocks)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded("BlockDiagonal.random", seed, dtype)
         return cls(normal((blocks, m // blocks, n // blocks), n // blocks, generator, dtype))
 
     @classmethod
@@ -115,7 +115,7 @@ class BlockLowRank(Weight):
         """
         _check_sizes("BlockLowRank.random", m, n, blocks)
         check_count("BlockLowRank.random", "rank", rank)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded("BlockLowRank.random", seed, dtype)
         return cls(*(normal((blocks, size // blocks, rank), size // blocks, generator, dtype) for size in (m, n)))
 
     @classmethod

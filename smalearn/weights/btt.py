@@ -1,10 +1,11 @@
 """Block tensor train (Kuang et al. 2025, sections 3.1 and A.2): full rank D × D from 2·D^1.5 parameters."""
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, check_type, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
 __all__ = ["BlockTensorTrain", "balanced_sizes", "check_sizes", "check_sizes_of"]
@@ -64,7 +65,7 @@ class BlockTensorTrain(Weight):
         """
         a, b, c, d = check_sizes(f"{cls.__name__}.random", sizes)
         check_count(f"{cls.__name__}.random", "rank", rank)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(f"{cls.__name__}.random", seed, dtype)
         L = normal((b, a, c, rank), c * rank, generator, dtype)
         return cls(L, normal((c, d, b, rank), d, generator, dtype))
 
@@ -149,8 +150,10 @@ def check_sizes(function: str, sizes: tuple[int, int, int, int]) -> tuple[int, i
         (a, b, c, d).
 
     Raises:
+        TypeError: sizes is not a list.
         ValueError: naming function, argument, expected and got.
     """
+    check_type(function, "sizes", sizes, Sequence)
     if len(sizes) != 4:
         raise ValueError(f"{function}: sizes must be (a, b, c, d), got {sizes!r}")
     return tuple(check_count(function, name, size) for name, size in zip("abcd", sizes, strict=True))

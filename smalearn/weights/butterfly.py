@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes
+from smalearn._checks import ShapeError, check_count, check_dtypes, seeded
 from smalearn.weights.base import Weight, matrix, normal, parameter
 from smalearn.weights.btt import BlockTensorTrain
 
@@ -50,7 +50,7 @@ class Butterfly(Weight):
             ValueError: n is not a power of two.
         """
         levels = _levels("Butterfly.random", "n", n)
-        return cls(normal((levels, n // 2, 2, 2), 2, torch.Generator().manual_seed(seed), dtype))
+        return cls(normal((levels, n // 2, 2, 2), 2, seeded("Butterfly.random", seed, dtype), dtype))
 
     @classmethod
     def from_dense(cls, M: torch.Tensor) -> "Butterfly":

@@ -2,6 +2,7 @@
 
 import torch
 
+from smalearn._checks import seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 from smalearn.weights.btt import check_sizes, check_sizes_of
 
@@ -47,7 +48,7 @@ class Kronecker(Weight):
             ValueError: a size is not an integer ≥ 1.
         """
         a, b, c, d = check_sizes("Kronecker.random", sizes)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded("Kronecker.random", seed, dtype)
         return cls(normal((a, c), c, generator, dtype), normal((b, d), d, generator, dtype))
 
     @classmethod

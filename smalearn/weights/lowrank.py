@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import check_count, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, truncated
 
 __all__ = ["LowRank"]
@@ -52,7 +52,7 @@ class LowRank(Weight):
         """
         for name, size in (("m", m), ("n", n), ("rank", rank)):
             check_count("LowRank.random", name, size)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded("LowRank.random", seed, dtype)
         return cls(normal((m, rank), m, generator, dtype), normal((n, rank), n, generator, dtype))
 
     @classmethod

@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError
+from smalearn._checks import ShapeError, check_counts, check_type, seeded
 from smalearn.weights.base import Weight, check_factors, normal, parameter
 from smalearn.weights.blocks import direct_sum, expand, project
 from smalearn.weights.btt import BlockTensorTrain
@@ -90,10 +90,14 @@ class MultiLevelBlockTensorContraction(Weight):
             ValueError: the two lists differ in length, r'_l·p'_l is not r_l·p_l, or an order is not a permutation of
                 that many numbers.
         """
+        check_type(f"{NAME}.random", "ranks", ranks, Sequence)
+        _check_levels(f"{NAME}.random", levels)
+        for i, pair in enumerate(ranks):
+            check_counts(f"{NAME}.random", f"ranks[{i}]", pair, count=2)
         if len(ranks) != len(levels):
             counts = f"{len(ranks)} and {len(levels)}"
             raise ValueError(f"{NAME}.random: ranks and levels need one entry for every level, got {counts}")
-        generator, L, R = torch.Generator().manual_seed(seed), [], []
+        generator, L, R = seeded(f"{NAME}.random", seed, dtype), [], []
         for (left, right), level in zip(ranks, levels, strict=True):
             m, n = sum(level.rows), sum(level.columns)
             L.append(normal((m, left), left, generator, dtype))
@@ -192,8 +196,20 @@ class MultiLevelBlockTensorContraction(Weight):
         return getattr(self, f"left_{i}"), getattr(self, f"right_{i}")
 
 
+def _check_levels(function, levels):
+    """Check that levels are a list of `Level`, with blocks that are lists of sizes."""
+    check_type(function, "levels", levels, Sequence)
+    for i, level in enumerate(levels):
+        check_type(function, f"levels[{i}]", level, Level)
+        for side in ("rows", "columns"):
+            check_counts(function, f"{side} of levels[{i}]", getattr(level, side), 0)
+
+
 def _check_factors(L, R, levels):
     """Check that factors and levels fit together."""
+    for name, factors in (("L", L), ("R", R)):
+        check_type(NAME, name, factors, Sequence)
+    _check_levels(NAME, levels)
     if not len(L) == len(R) == len(levels) or not levels:
         counts = f"{len(L)}, {len(R)} and {len(levels)}"
         raise ValueError(f"{NAME}: L, R and levels need one entry for every level, got {counts}")

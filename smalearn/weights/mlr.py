@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import torch
 
-from smalearn._checks import ShapeError, check_count
+from smalearn._checks import ShapeError, check_count, check_counts, check_type, seeded
 from smalearn.weights.base import Weight, check_factors, matrix, normal, parameter, split, truncated
 from smalearn.weights.blocks import direct_sum, expand, project
 
@@ -66,8 +66,11 @@ class MultiLevelLowRank(Weight):
         Raises:
             ValueError: a level lacks a rank or blocks, p_l does not divide m and n, or sizes do not sum to m and n.
         """
+        check_type("MultiLevelLowRank.random", "shape", shape, Sequence)
+        if len(shape) != 2:
+            raise ValueError(f"MultiLevelLowRank.random: shape must be (m, n), got {shape!r}")
         rows, columns = _block_sizes("MultiLevelLowRank.random", *shape, ranks, blocks)
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded("MultiLevelLowRank.random", seed, dtype)
         L, R = (
             torch.cat([_draw(level, rank, generator, dtype) for level, rank in zip(sizes, ranks, strict=True)], 1)
             for sizes in (rows, columns)
@@ -184,14 +187,19 @@ def _block_sizes(function, m, n, ranks, blocks):
     """The row sizes and column sizes of the blocks of every level, checked."""
     check_count(function, "m", m)
     check_count(function, "n", n)
+    check_counts(function, "ranks", ranks)
+    check_type(function, "blocks", blocks, Sequence)
     if len(ranks) != len(blocks) or not ranks:
         raise ValueError(f"{function}: every level has a rank and blocks, got {len(ranks)} ranks, {len(blocks)} blocks")
     rows, columns = [], []
-    for i, (rank, level) in enumerate(zip(ranks, blocks, strict=True)):
-        check_count(function, f"ranks[{i}]", rank)
+    for i, level in enumerate(blocks):
         if isinstance(level, int):
             split(function, f"blocks[{i}]", level, m=m, n=n)
             level = [m // level] * level, [n // level] * level
+        check_type(function, f"blocks[{i}]", level, Sequence)
+        if len(level) != 2:
+            raise ValueError(f"{function}: blocks[{i}] must be a count or two lists of sizes, got {level!r}")
+        level = [check_counts(function, f"blocks[{i}]", sizes, 0) for sizes in level]
         if len(level[0]) != len(level[1]) or (sum(level[0]), sum(level[1])) != (m, n) or min(*level[0], *level[1]) < 1:
             got = f"{list(level[0])} and {list(level[1])}"
             raise ValueError(
