@@ -1,6 +1,6 @@
 """Small models: an embedding, blocks with residual connections, a head. Any mixer goes into any block."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -82,7 +82,7 @@ class SequenceModel(nn.Module):
 
     def __init__(self, vocabulary: int, blocks: Iterable[Block], positions: int = 0):
         super().__init__()
-        check_type("SequenceModel", "blocks", blocks, Iterable)
+        check_type("SequenceModel", "blocks", blocks, list, tuple, nn.ModuleList, Iterator)
         blocks = list(blocks)
         for i, block in enumerate(blocks):
             check_type("SequenceModel", f"blocks[{i}]", block, Block)

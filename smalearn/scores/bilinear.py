@@ -200,8 +200,8 @@ class BilinearAttention(nn.Module):
         self.head_dim = _divide("dim", dim, "heads", heads)
         self.kv_heads = heads if kv_heads is None else kv_heads
         size = _divide("heads", heads, "kv_heads", self.kv_heads)
-        self.logits = logits or Logits()
         _check_logits("BilinearAttention", logits)
+        self.logits = logits or Logits()
         draw = (lambda seed: LowRank.random(dim, dim, self.head_dim, seed)) if scoring is None else scoring
         self.scores = nn.ModuleList(_drawn("scoring", draw, dim, heads))
         if size > 1:
