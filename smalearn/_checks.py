@@ -151,10 +151,15 @@ def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
         check_tensor(function, name, tensor)
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() < 2:
             raise ValueError(f"{function}: {name} must have a floating dtype, got {tensor.dtype}")
-        if tensor.dtype != reference.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        if tensor.dtype != reference.dtype and not _is_cast(torch, tensor):
             raise ValueError(f"{function}: {name} is {tensor.dtype} but {first} is {reference.dtype}")
         if tensor.device != reference.device:
             raise ValueError(f"{function}: {name} is on {tensor.device} but {first} is on {reference.device}")
+
+
+def _is_cast(torch, tensor):
+    """Whether PyTorch casts such a tensor before it multiplies."""
+    return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 
 def check_count(function: str, argument: str, value: int, least: int = 1) -> int:

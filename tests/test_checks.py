@@ -161,6 +161,7 @@ from smalearn import contractions, masks, sma, ssd, ssm, weights
 x, log_a = torch.ones(2, 3, 4), -torch.ones(2, 3)
 ssd.ssd_quadratic(x, log_a, x[0], x)
 ssd.ssd_recurrent(x, log_a, x[0], x)
+ssd.ssd_chunked(x, log_a, x[0], x)
 ssm.ssm_matrix(log_a, x, x).matmul(x)
 sma.sma_linear(x, x, x, masks.SemiseparableMask(log_a))
 contractions.contract("TN, SN -> TS", x, x)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from smalearn._checks import broadcast_shapes
+
 __all__ = ["grouped"]
 
 
@@ -33,8 +35,8 @@ def grouped(
     """
     operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2)]
     leading = [() if x is None else x.shape[: x.ndim - axes] for x, axes in operands]
-    everything, written = torch.broadcast_shapes(*leading), torch.broadcast_shapes(*leading[:3], leading[4])
-    maps = torch.broadcast_shapes(leading[2], leading[3])
+    everything, written = broadcast_shapes(*leading), broadcast_shapes(*leading[:3], leading[4])
+    maps = broadcast_shapes(leading[2], leading[3])
     maps = (1,) * (len(everything) - len(maps)) + tuple(maps)
     shared = [axis for axis, size in enumerate(maps) if size == 1]
     own = [axis for axis, size in enumerate(maps) if size != 1]

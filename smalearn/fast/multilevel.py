@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smalearn._checks import check_count, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import broadcast_shapes, check_count, check_dtypes, check_float32_or, check_shapes
 from smalearn._operator import Operator
 from smalearn.fast.cpu import squares
 from smalearn.fast.cpu.tiling import Tiling
@@ -68,7 +68,7 @@ def multilevel_attention(
         bias = _whole_bias(name, bias, Q)
         check_shapes(name, operands | {"bias": (bias, "tt")})
     ranks, block_lens = check_levels(name, ranks, block_lens, Q.shape[-1], length)
-    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
+    leading = broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
     settings = (causal, *ranks, *block_lens)
     aligned = [None if x is None else x[(None,) * (len(leading) + 3 - x.ndim)] for x in (Q, K, V, bias)]
     if 0 in (length, *leading):
@@ -147,7 +147,7 @@ def _program_forward(tensors, settings, keep):
 def _program_shapes(tensors, settings, keep):
     """Their shapes."""
     Q, K, V, _ = tensors
-    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V)))
+    leading = broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V)))
     rows = (*leading, Q.shape[-2])
     return [Q.new_empty(*rows, V.shape[-1]), Q.new_empty(rows, dtype=torch.float32)]
 

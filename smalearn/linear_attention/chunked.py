@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import check_count
+from smalearn._checks import broadcast_shapes, check_count
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs, key_gate
@@ -95,7 +95,7 @@ def pass_states(
         2·C·N·P operations. (As a matrix over chunks it would cost C²·N·P.)
     """
     state = torch.zeros_like(updates[..., 0, :, :]) if state is None else state
-    state = state.expand(*torch.broadcast_shapes(updates.shape[:-3], state.shape[:-2]), *state.shape[-2:])
+    state = state.expand(*broadcast_shapes(updates.shape[:-3], state.shape[:-2]), *state.shape[-2:])
     carry_in = []
     # unbind, not indexing: the gradient of x[c] would fill a tensor of the size of x for every chunk.
     for decay, update in zip(decays.unbind(-3), updates.unbind(-3), strict=True):

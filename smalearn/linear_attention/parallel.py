@@ -2,6 +2,7 @@
 
 import torch
 
+from smalearn._checks import broadcast_shapes
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs, key_gate
@@ -77,5 +78,5 @@ def _join_neighbours(Q, K, log_a):
         (_, keys, before), (queries, _, after) = earlier, later
         return contract("TN, SN -> TS", queries * since_start(after).exp(), keys * until_end(before).exp())
 
-    leading = torch.broadcast_shapes(Q.shape[:-2], K.shape[:-2], log_a.shape[:-2])
+    leading = broadcast_shapes(Q.shape[:-2], K.shape[:-2], log_a.shape[:-2])
     return join_neighbours((Q * K).sum(-1).expand(*leading, -1), [Q, K, log_a], across)

@@ -2,6 +2,7 @@
 
 import torch
 
+from smalearn._checks import broadcast_shapes
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.inputs import check_inputs
@@ -49,7 +50,7 @@ def linear_attention_recurrent(
     if state is None:
         state = v.new_zeros(v.shape[-1], k.shape[-1])
     leading = [x.shape[:-2] for x in (k, v, state)] + ([] if gate is None else [gate.shape[:-3]])
-    state = state.expand(*torch.broadcast_shapes(*leading), *state.shape[-2:])
+    state = state.expand(*broadcast_shapes(*leading), *state.shape[-2:])
     gates = [None] * Q.shape[-2] if gate is None else gate.unbind(-3)
     outputs = []
     for q_t, k_t, v_t, gate_t in zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), gates, strict=True):

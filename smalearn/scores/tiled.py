@@ -4,7 +4,7 @@ from math import prod
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_shapes
 from smalearn._operator import Operator
 
 __all__ = ["TILE", "TOGETHER", "tiled_attention"]
@@ -43,7 +43,7 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
     check_dtypes("tiled_attention", {"Q": Q, "K": K, "V": V})
     heads = _check(Q, K, V, causal)
     K, V = (F.repeat_interleave(heads // F.shape[-3], -3) if F.shape[-3] < heads else F for F in (K, V))
-    leading = torch.broadcast_shapes(*(F.shape[:-3] for F in (Q, K, V)))
+    leading = broadcast_shapes(*(F.shape[:-3] for F in (Q, K, V)))
     Q, K, V = (F.expand(*leading, *F.shape[-3:]).reshape(prod(leading), *F.shape[-3:]) for F in (Q, K, V))
     if Q.device.type == "cpu" and Q.shape[-1] == V.shape[-1] and Q.numel() and K.numel():
         (Y,) = FUSED(Q.expand(*K.shape[:2], *Q.shape[-2:]), K, V, settings=(causal,))

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from smalearn._checks import broadcast_shapes
 from smalearn.fast.cpu.tiling import Tiling
 
 __all__ = ["Layout"]
@@ -25,9 +26,9 @@ class Layout:
     """
 
     def __init__(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, bias: torch.Tensor | None):
-        self.leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
+        self.leading = broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V, bias) if x is not None))
         axes = range(len(self.leading))
-        keys = torch.broadcast_shapes(K.shape[:-2], V.shape[:-2], (1,) * len(axes))
+        keys = broadcast_shapes(K.shape[:-2], V.shape[:-2], (1,) * len(axes))
         self._own = [axis for axis in axes if keys[axis] == self.leading[axis]]
         self._shared = [axis for axis in axes if axis not in self._own]
         self.heads = math.prod(self.leading[axis] for axis in self._own)

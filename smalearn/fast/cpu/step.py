@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from smalearn._checks import ShapeError, check_signs, check_ssd
+from smalearn._checks import ShapeError, broadcast_shapes, check_signs, check_ssd
 
 __all__ = ["ssd_step_"]
 
@@ -86,10 +86,10 @@ def _plan(*kinds):
     x, log_a, B, C, state = (torch.zeros((), dtype=d, device=device).expand(shape) for shape, d, device in kinds)
     check_ssd("ssd_step_", x, log_a, B, C, state, time="")
     *leading, head_dim, features = state.shape
-    everything = torch.broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
+    everything = broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
     if everything != tuple(leading):
         raise ShapeError(f"ssd_step_: leading axes of state are {tuple(leading)}, expected {tuple(everything)}")
-    own = list(torch.broadcast_shapes(B.shape[:-1], C.shape[:-1]))
+    own = list(broadcast_shapes(B.shape[:-1], C.shape[:-1]))
     own = [1] * (len(leading) - len(own)) + own
     while own and own[-1] == 1:  # the last axes along which B and C do not vary: more rows of the same product
         own.pop()

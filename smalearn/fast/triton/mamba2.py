@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_shapes, holds
+from smalearn._checks import ShapeError, broadcast_shapes, check_dtypes, check_float32_or, check_shapes, holds
 from smalearn._operator import Operator
 from smalearn.fast.cpu.ssd import ssd_cpu_unchecked
 from smalearn.fast.groups import grouped
@@ -166,8 +166,8 @@ def _in_one(run: str, options: _Options, tensors: _Tensors):
     X, dt, B, C = (_by_group(tensor, options.groups) for tensor in (x, dt[..., None], B, C))
     dt, H, Z = dt[..., 0], _folded(options, initial_state), None if z is None else _by_group(z, options.groups)
     leading = [dt.shape[:-1], *(tensor.shape[:-2] for tensor in (X, B, C, H) if tensor is not None)]
-    everything = torch.broadcast_shapes(*leading)
-    if Z is not None and torch.broadcast_shapes(everything, Z.shape[:-2]) != everything:
+    everything = broadcast_shapes(*leading)
+    if Z is not None and broadcast_shapes(everything, Z.shape[:-2]) != everything:
         return _in_steps(partial(ssd_of, run), options, tensors)  # there are more gates than outputs
 
     def by_head(values):

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import ShapeError
+from smalearn._checks import ShapeError, broadcast_shapes
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import check_grid, check_operands, check_triton, strided
@@ -47,7 +47,7 @@ def ssd_step_triton_(
     function = "ssd_step_triton_"
     check_operands(function, x, log_a, B, C, state, time="")
     leading = tuple(state.shape[:-2])
-    everything = tuple(torch.broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1]))
+    everything = tuple(broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1]))
     if everything != leading:
         raise ShapeError(f"{function}: leading axes of state are {leading}, expected {everything}")
     if not state.is_contiguous():
