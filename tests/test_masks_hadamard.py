@@ -200,3 +200,10 @@ def test_rotary_decay_has_a_gamma_for_each_head():
 def test_bad_arguments(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_numbers_are_angles_and_decays_in_double_precision():
+    exact = torch.tensor(0.9, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
+    assert_close(
+        rotary_decay_mask(10, 0.9, 0.3).dense(torch.complex128), rotary_decay_mask(10, *exact).dense(torch.complex128)
+    )

@@ -78,7 +78,7 @@ def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | t
         check_dtypes("rotary_decay_mask", {"theta": theta})
     elif not math.isfinite(check_number("rotary_decay_mask", "theta", theta)):
         raise ValueError(f"rotary_decay_mask: theta must be finite, got {theta}")
-    theta = torch.as_tensor(theta)
+    theta = theta if isinstance(theta, torch.Tensor) else torch.tensor(theta, dtype=torch.float64)
     if theta.is_complex():
         raise ValueError(f"rotary_decay_mask: theta must be real, got {theta.dtype}")
     check_shapes("rotary_decay_mask", {"gamma": (gamma, ""), "theta": (theta, "")})
