@@ -113,7 +113,7 @@ class Vocabulary:
             raise ValueError(f"Vocabulary.encode: {error} is none of the {len(self)} characters") from None
 
     def decode(self, codes: torch.Tensor) -> str:
-        """The text of numbers (T,), one integer for each character, below their count; a ValueError says what is not."""
+        """The text of numbers (T,), one for each character, below their count; a ValueError says what is not."""
         _check_codes("Vocabulary.decode", codes)
         if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < len(self):
             raise ValueError(f"Vocabulary.decode: codes must be in 0 to {len(self) - 1}, got another")
