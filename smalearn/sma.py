@@ -116,6 +116,7 @@ def sma_orders(target: int, source: int, features: int, head_dim: int, scan: boo
     """
     for name, size in (("target", target), ("source", source), ("features", features), ("head_dim", head_dim)):
         check_count("sma_orders", name, size)
+    check_type("sma_orders", "scan", scan, bool)
     sizes = {"T": target, "S": source, "N": features, "P": head_dim}
     return orders(SMA, sizes, names=("Q", "K", "V", "L"), structured=("L",) if scan else ())
 
