@@ -83,7 +83,7 @@ def test_compile(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fast.", "models."))])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fast.", "models.", "linear_att"))])
 def test_inductor(name):
     compiled(name, "inductor")
 

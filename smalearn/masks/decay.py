@@ -93,7 +93,10 @@ def join_neighbours(
     blocks = _pad_to_power_of_two(diagonal[..., None])[..., None]
     rows = [_pad_to_power_of_two(x) for x in rows]
     while (size := blocks.shape[-1]) < length:
-        earlier, later = zip(*(x.unflatten(-2, (-1, 2, size)).unbind(-3) for x in rows), strict=True)
+        pairs = [
+            x.unflatten(-2, (-1, 2, size)) for x in rows
+        ]  # indexed: Inductor of torch 2.13 loses gradients of unbind
+        earlier, later = ([x[..., which, :, :] for x in pairs] for which in (0, 1))
         first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
         top = torch.cat([first, torch.full_like(first, above)], -1)
         blocks = torch.cat([top, torch.cat([across(earlier, later), second], -1)], -2)
