@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-__all__ = ["Scan", "batch_parts", "block_len", "states_of_blocks"]
+__all__ = ["Scan", "batch_parts", "block_len", "flow", "states_of_blocks"]
 
 CHUNK_LEN = 32
 """16 takes 1.13, 64 takes 1.10 times as long (T = 2048, 24 heads, with gradients, one thread of an AMD EPYC)."""
@@ -80,20 +80,10 @@ class Scan:
     def forward(self, initial_state, Y, kept=None):
         """Write Y, and the state before every block to `kept` (blocks, n, N, r, P) if given; return the last state."""
         H = self._columns(initial_state)
-        flat = H.flatten(2)
         for number, start in enumerate(range(0, self.length, self.block)):
             if kept is not None:
                 kept[number] = H
-            X, B, C, (e, f, totals, L) = self._read(start)
-            inside = self._products("inside", _weigh(self._scores(B, C), L), self._copy("X", X))
-            x = self._by_token("x", X, f)
-            y = self.scratch("y", *x.shape)
-            for B_k, C_k, x_k, y_k, total in zip(B, C, _matrices(x), _matrices(y), totals, strict=True):
-                torch.bmm(C_k, flat, out=y_k)
-                if total is not None:
-                    H.mul_(total)
-                flat.baddbmm_(B_k.mT, x_k)
-            self._write(Y, start, inside, y, e)
+            self._forward_block(start, H, Y)
         return self._rows(H)
 
     def backward(self, dY, dstate, kept, grads):
@@ -102,6 +92,19 @@ class Scan:
         for start, H in reversed(list(zip(range(0, self.length, self.block), kept, strict=True))):
             self._backward_block(start, dY, H, dH, *grads)
         return self._rows(dH)
+
+    def _forward_block(self, start, H, Y):
+        """The formulas of `fast.cpu.ssd` for one block; H becomes the state after it."""
+        X, B, C, (e, f, totals, L) = self._read(start)
+        inside = self._products("inside", _weigh(self._scores(B, C), L), self._copy("X", X))
+        x, flat = self._by_token("x", X, f), H.flatten(2)
+        y = self.scratch("y", *x.shape)
+        for B_k, C_k, x_k, y_k, total in zip(B, C, _matrices(x), _matrices(y), totals, strict=True):
+            torch.bmm(C_k, flat, out=y_k)
+            if total is not None:
+                H.mul_(total)
+            flat.baddbmm_(B_k.mT, x_k)
+        self._write(Y, start, inside, y, e)
 
     def _backward_block(self, start, dY, H, dH, dX, dlog_a, dB, dC):
         """The formulas of `fast.cpu.ssd` for one block; dH becomes the gradient of the state before it."""
@@ -122,7 +125,7 @@ class Scan:
         self._put(dC, start, grad_C.unflatten(1, (self.b, self.g, 1)))
         if L is not None:
             past, future = (x.sum(-1).mT for x in (y.mul_(dy), dx.mul_(x)))
-            self._put(dlog_a[..., None], start, _flow(G, past, future, through)[..., None])
+            self._put(dlog_a[..., None], start, flow(G, past, future, through)[..., None])
 
     def _scan_back(self, B, C, x, dy, totals, states, dH, grad_B, grad_C):
         """Add to grad_B and grad_C what crosses chunk borders; return B dH, C H, and ⟨H, dH⟩ for each chunk."""
@@ -159,8 +162,7 @@ class Scan:
         """Decays: e and f as factors by token, a factor of the state for each chunk, and L (K, b, g, r, Q, Q)."""
         if self.log_a is None:
             return None, None, [None] * chunks, None
-        log_a, dtype = self._chunks(self.log_a[..., None], start)[..., 0], self.scratch.dtype
-        s = log_a.double().clamp(min=FLOOR).cumsum(-1)  # no clamp_: for float64, .double() is the input itself
+        s, dtype = self._running_sums(start), self.scratch.dtype
         last = s[..., -1:]
         differences = self.scratch("differences", *s.shape, s.shape[-1], dtype=torch.float64)
         torch.sub(s[..., :, None], s[..., None, :], out=differences)
@@ -168,6 +170,13 @@ class Scan:
         totals = last.exp().to(dtype).reshape(chunks, self.b * self.g, 1, self.r, 1)
         e, f = (x.exp_().to(dtype).mT.contiguous()[..., None] for x in (s.clone(), last - s))
         return e, f, totals, L
+
+    def _running_sums(self, start):
+        """Running sums of log_a in every chunk of a block, (K, b, g, r, Q), None without decay."""
+        if self.log_a is None:
+            return None
+        log_a = self._chunks(self.log_a[..., None], start)[..., 0]
+        return log_a.double().clamp(min=FLOOR).cumsum(-1)  # no clamp_: for float64, .double() is the input itself
 
     def _chunks(self, x, start):
         """The block's tokens of x (b, g, r, T, D) by head: a view, or padded by zeros to whole chunks."""
@@ -240,17 +249,17 @@ def _weigh(scores, L):
     return scores.tril_() if L is None else L.mul_(scores)
 
 
-def _flow(inside, past, future, through):
-    """Gradient of log_a, (K, b, g, r, Q): for every t the sum of all that flows from before t to t or later.
+def flow(inside, past, future, through):
+    """Gradient of log_a, (..., Q): for every t the sum of all that flows from before t to t or later.
 
     Only terms that cross t are added and nothing is subtracted, so that small gradients between strong decays keep
     their digits.
 
     Args:
-        inside: (K, b, g, r, Q, Q), flow from s (column) to a later or the same t (row).
-        past: (K, b, g, r, Q), from before the chunk to t.
-        future: (K, b, g, r, Q), from s to after the chunk.
-        through: (K, b, g, r, 1), from before the chunk to after it.
+        inside: (..., Q, Q), flow from s (column) to a later or the same t (row).
+        past: (..., Q), from before the chunk to t.
+        future: (..., Q), from s to after the chunk.
+        through: (..., 1), from before the chunk to after it.
     """
     ones = inside.new_ones(inside.shape[-1], inside.shape[-1])
     before, until = ones.triu(1), ones.tril()  # [s < t], [i ≥ t]

@@ -13,6 +13,7 @@ What makes it fast:
 - Chunks are handled in blocks that fit the cache, with the same scratch memory for every block. What needs no state is
   one product for all chunks and heads of a block; only the state goes through a loop, three calls a chunk.
 - The state is kept as (N, heads·P): heads that share B and C are columns of one matrix product.
+- Where every head has its own B and C and the decays are mild, no L is made: see `fast.cpu.folded`.
 - X, B, C and Y keep their memory layout: the product with e or f writes its result transposed, which saves a copy.
 - The backward keeps one state for each block, and computes the others of the block again. With dH' the gradient of the
   state after a chunk, W = L ∘ dY X^T and G = W ∘ C B^T,
@@ -27,6 +28,7 @@ import torch
 
 from smalearn._checks import check_ssd
 from smalearn._operator import Operator
+from smalearn.fast.cpu.folded import FoldedScan
 from smalearn.fast.cpu.memory import empty_like
 from smalearn.fast.cpu.scan import Scan, batch_parts, block_len, states_of_blocks
 from smalearn.fast.groups import grouped
@@ -132,8 +134,8 @@ def _allocate(new_like, tensors, keep):
 def _scans(tensors):
     """Each part of the batch and its scan."""
     X, log_a, B, C, _ = tensors
-    block = block_len(X, B)
-    return ((part, Scan(*_slice((X, log_a, B, C), part), block)) for part in batch_parts(X, B))
+    block, kind = block_len(X, B), FoldedScan if X.shape[2] == 1 else Scan
+    return ((part, kind(*_slice((X, log_a, B, C), part), block)) for part in batch_parts(X, B))
 
 
 def _rows(part, B):
