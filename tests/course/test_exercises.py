@@ -21,11 +21,11 @@ def test_exercise_is_sound_on_one_seed(exercise):
 @every_exercise
 def test_exercise_is_sound_on_others(exercise):
     assert verify(exercise, seeds=[1, 2]) == []
-    for mutant in exercise.mutants:
-        result = evaluate(exercise, mutant.function, seed=7)
+    for sentence, function in exercise.wrong.items():
+        result = evaluate(exercise, function, seed=7)
         assert result.outcome == "failed"
         assert 0 < result.passed < result.cases
-        assert result.misconception is mutant
+        assert result.misconception == sentence
 
 
 @every_exercise

@@ -108,7 +108,7 @@ def test_a_loop_over_the_whole_past_is_recognised_as_dense():
         return torch.stack([sum(0.5 ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
 
     result = evaluate(registry()["4.6"], lambda judge: judge(_mask, matmul))
-    assert result.misconception.name == "a dense product"
+    assert "it costs T²" in result.misconception
 
 
 def differences(log_a, lowest=-torch.inf):
@@ -125,15 +125,15 @@ def complex_product(column, row, x):
 @pytest.mark.parametrize(
     ("attempt", "misconception"),
     [
-        (lambda log_a: differences(log_a).nan_to_num(0).tril(), "NaN made 0"),
-        (lambda log_a: differences(log_a, -1e4).tril(), "a large number for −∞"),
-        (lambda log_a: differences(log_a, -1e6).tril(), "a large number for −∞"),
+        (lambda log_a: differences(log_a).nan_to_num(0).tril(), "put 0 where −∞ − (−∞) gives NaN"),
+        (lambda log_a: differences(log_a, -1e4).tril(), "cut off at a large number"),
+        (lambda log_a: differences(log_a, -1e6).tril(), "cut off at a large number"),
     ],
 )
 def test_short_cuts_to_the_semiseparable_matrix_are_recognised(attempt, misconception):
     result = evaluate(registry()["4.2"], attempt)
     assert result.outcome == "failed"
-    assert result.misconception.name == misconception
+    assert misconception in result.misconception
 
 
 def test_positive_entries_are_not_all_entries():

@@ -25,7 +25,6 @@ import torch
 from smalearn.course.exercises import (
     CheckFailed,
     Exercise,
-    Mutant,
     check,
     commands,
     compare,
@@ -57,52 +56,61 @@ class Steps:
 
 
 def causal_product(Q, K, V):
-    """Masked attention without softmax."""
+    """Masked attention without softmax.
+
+    Hint: Which scores may row t see?
+
+    Hint: `tril` zeroes what lies above
+    the diagonal.
+    """
     return (Q @ K.mT).tril() @ V
 
 
-def _causal_cases(generator):
+def _causal_cases(randn):
     for length in (1, 2, 4, 9):
-        yield tuple(torch.randn(length, size, generator=generator, dtype=torch.float64) for size in (2, 2, 3))
+        yield tuple(randn(length, size) for size in (2, 2, 3))
 
 
 def _causal_loop(Q, K, V):
     return torch.stack([sum((Q[t] @ K[s]) * V[s] for s in range(t + 1)) for t in range(len(Q))])
 
 
+NO_MASK = "the causal mask is missing: this is the unmasked product Q(KᵀV)"
+
+
+def unmasked(Q, K, V):
+    return Q @ (K.mT @ V)
+
+
 CAUSAL = Exercise(
     id="demo.1",
     title="causal attention",
-    statement="Return the masked product.",
-    oracle=_causal_loop,
-    cases=_causal_cases,
-    solution=causal_product,
-    hints=("Which scores may row t see?", "`tril` zeroes what lies above the diagonal."),
-    mutants=(
-        Mutant(
-            "no mask",
-            lambda Q, K, V: Q @ (K.mT @ V),
-            "the causal mask is missing: this is the unmasked product Q(KᵀV)",
-        ),
-        Mutant("wrong triangle", lambda Q, K, V: (Q @ K.mT).triu() @ V, "this keeps the future and hides the past"),
-        Mutant(
-            "diagonal only", lambda Q, K, V: (Q * K).sum(-1, keepdim=True) * V, "each row sees itself alone, no past"
-        ),
-    ),
     claim="000:eq10",
-    difficulty=2,
+    level=2,
     minutes=5,
-    lines=1,
+    cases=_causal_cases,
+    oracle=_causal_loop,
+    solution=causal_product,
+    wrong={
+        NO_MASK: unmasked,
+        "this keeps the future and hides the past": lambda Q, K, V: (Q @ K.mT).triu() @ V,
+        "each row sees itself alone, no past": lambda Q, K, V: (Q * K).sum(-1, keepdim=True) * V,
+    },
 )
 
 
 def describe(spec, sizes, shift, flag):
-    """The number of axes, their letters, their volume, and the flag turned round."""
+    """The number of axes, their letters, their volume, and the flag turned round.
+
+    Hint: Count.
+
+    Hint: Sort.
+    """
     letters = "".join(sorted(set(spec) & set(sizes)))
     return len(letters), letters, math.prod(sizes[letter] for letter in letters) * shift, not flag
 
 
-def _describe_cases(generator):
+def _describe_cases(randn):
     yield "t", {"t": 1}, 1.5, True
     yield "ts", {"t": 2, "s": 3}, 0.0, False
     yield "tsn", {"t": 2, "s": 3, "n": 5}, 1.5, True
@@ -120,24 +128,28 @@ PLAIN = dataclasses.replace(
     ),
     cases=_describe_cases,
     solution=describe,
-    mutants=(
-        Mutant("not sorted", lambda s, z, h, f: (len(s), s, describe(s, z, h, f)[2], not f), "sort the letters"),
-        Mutant("sum", lambda s, z, h, f: (len(s), "".join(sorted(s)), sum(z.values()) * h, not f), "you added sizes"),
-        Mutant("pairs", lambda s, z, h, f: (min(len(s), 2), *describe(s, z, h, f)[1:]), "you stop at two axes"),
-    ),
-    lines=4,
+    wrong={
+        "sort the letters": lambda s, z, h, f: (len(s), s, describe(s, z, h, f)[2], not f),
+        "you added sizes": lambda s, z, h, f: (len(s), "".join(sorted(s)), sum(z.values()) * h, not f),
+        "you stop at two axes": lambda s, z, h, f: (min(len(s), 2), *describe(s, z, h, f)[1:]),
+    },
 )
 
 
 def masked_sum(mask, log, initial_state):
-    """Rows of sums under a mask, the logarithm of the mask, and the last row."""
+    """Rows of sums under a mask, the logarithm of the mask, and the last row.
+
+    Hint: Multiply.
+
+    Hint: Add.
+    """
     rows = mask.dense() @ log + initial_state
     return rows, mask.dense().log(), {"last": rows[-1]}["last"]
 
 
-def _state_cases(generator):
+def _state_cases(randn):
     for length in (1, 3, 8):
-        log = torch.randn(length, 2, generator=generator, dtype=torch.float64)
+        log = randn(length, 2)
         yield Steps(torch.arange(length)), log, torch.zeros(2, dtype=torch.float64)
 
 
@@ -152,11 +164,11 @@ STATE = dataclasses.replace(
     ),
     cases=_state_cases,
     solution=masked_sum,
-    mutants=(
-        Mutant("mean", lambda m, x, s: (x.cumsum(0) / len(x) + s, m.dense().log(), x.sum(0) + s), "do not divide"),
-        Mutant("first row", lambda m, x, s: (x.cumsum(0) + s, m.dense().log(), x[0] + s), "this is the first row"),
-        Mutant("no sum", lambda m, x, s: (x + s, m.dense().log(), x.sum(0) + s), "rows must add up"),
-    ),
+    wrong={
+        "do not divide": lambda m, x, s: (x.cumsum(0) / len(x) + s, m.dense().log(), x.sum(0) + s),
+        "this is the first row": lambda m, x, s: (x.cumsum(0) + s, m.dense().log(), x[0] + s),
+        "rows must add up": lambda m, x, s: (x + s, m.dense().log(), x.sum(0) + s),
+    },
 )
 
 DEMOS = {exercise.id: exercise for exercise in (CAUSAL, PLAIN, STATE)}
@@ -167,6 +179,16 @@ def said(exercise, attempt, **options):
     text = report.render(evaluate(exercise, attempt, **options))
     assert max(map(len, text.split("\n"))) <= 104
     return text
+
+
+def described(text):
+    """A solution with another docstring."""
+
+    def product(Q, K, V):
+        return causal_product(Q, K, V)
+
+    product.__doc__ = text
+    return product
 
 
 def by(exercise, change):
@@ -184,7 +206,7 @@ def test_demo_exercises_are_sound(exercise):
 
 def test_label():
     assert CAUSAL.label == "●●○ · 5 min · about 1 line · claim 000:eq10"
-    assert PLAIN.label == "●●○ · 5 min · about 4 lines · claim 000:eq10"
+    assert PLAIN.label == "●●○ · 5 min · about 2 lines · claim 000:eq10"
 
 
 @pytest.mark.parametrize(
@@ -193,25 +215,22 @@ def test_label():
         ({"id": "1. 2"}, r"Exercise '1. 2': id must be letters and digits joined by dots, such as '1.2'"),
         ({"id": 1.2}, r"Exercise 1.2: id must be"),
         ({"title": " "}, r"Exercise 'demo.1': title must be a non-empty string, got ' '"),
-        ({"statement": None}, r"statement must be a non-empty string, got None"),
         ({"claim": ""}, r"claim must be a non-empty string, got ''"),
         ({"oracle": 3}, r"oracle must be callable, got int"),
         ({"cases": []}, r"cases must be callable, got list"),
         ({"solution": "tril"}, r"solution must be a function written with `def`, got 'tril'"),
         ({"solution": lambda Q, K, V: Q}, r"solution must be a function written with `def`, got <function <lambda>"),
-        ({"hints": ("one",)}, r"hints must be a tuple of at least 2 strings, got \('one',\)"),
-        ({"hints": "two words"}, r"hints must be a tuple of at least 2 strings"),
-        ({"mutants": CAUSAL.mutants[:2]}, r"mutants must be a tuple of at least 3 Mutants"),
-        ({"mutants": (1, 2, 3)}, r"mutants must be a tuple of at least 3 Mutants, got \(1, 2, 3\)"),
+        ({"solution": described("Multiply.\n\nHint: one")}, r"docstring must have at least 2 paragraphs 'Hint: ...'"),
+        ({"solution": described("Hint: one\n\nHint: two")}, r"the solution's docstring must say what to write"),
+        ({"solution": described(None)}, r"docstring must have at least 2 paragraphs"),
+        ({"wrong": dict(list(CAUSAL.wrong.items())[:2])}, r"wrong must have at least 3 answers, got {"),
+        ({"wrong": (1, 2, 3)}, r"wrong must have at least 3 answers, got \(1, 2, 3\)"),
+        ({"wrong": CAUSAL.wrong | {"new": 3}}, r"wrong must map sentences to functions, got 'new': int"),
+        ({"wrong": CAUSAL.wrong | {" ": unmasked}}, r"wrong must map sentences to functions, got ' ': function"),
         ({"minutes": 0}, r"minutes must be a positive integer, got 0"),
-        ({"lines": True}, r"lines must be a positive integer, got True"),
-        ({"difficulty": 4}, r"difficulty must be 1, 2 or 3, got 4"),
+        ({"minutes": True}, r"minutes must be a positive integer, got True"),
+        ({"level": 4}, r"level must be 1, 2 or 3, got 4"),
         ({"tolerance": 0.0}, r"tolerance must lie between 0 and 1, got 0.0"),
-        ({"mutants": (*CAUSAL.mutants, CAUSAL.mutants[0])}, r"two mutants have the same name"),
-        (
-            {"mutants": (*CAUSAL.mutants, dataclasses.replace(CAUSAL.mutants[0], name="other"))},
-            r"two mutants have the same message",
-        ),
     ],
 )
 def test_exercise_says_what_is_wrong_with_it(change, message):
@@ -219,26 +238,29 @@ def test_exercise_says_what_is_wrong_with_it(change, message):
         dataclasses.replace(CAUSAL, **change)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (("", print, "m"), "Mutant '': name must be a non-empty string"),
-        (("n", 3, "m"), "Mutant 'n': function must be callable, got int"),
-        (("n", print, None), "Mutant 'n': message must be a non-empty string, got None"),
-    ],
-)
-def test_mutant_says_what_is_wrong_with_it(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Mutant(*fields)
+def test_the_code_of_a_solution_has_no_decorator_and_no_hints():
+    assert CAUSAL.hints == ["Which scores may row t see?", "`tril` zeroes what lies above the diagonal."]
+    first = registry()["1.1"].code
+    assert first.startswith('def attend(W, V):\n    """Normalised attention')
+    assert "Hint" not in first
+    assert first.endswith("return both[:, :-1] / both[:, -1:]")
+    exec(first, vars(torch) | {"torch": torch})  # complete, and Python
+
+
+def test_a_decorated_function_is_an_exercise_and_stays_a_function(monkeypatch):
+    monkeypatch.setattr(core, "_registry", {})
+    fields = {name: getattr(CAUSAL, name) for name in ("claim", "level", "minutes", "cases", "oracle", "wrong")}
+    assert core.exercise("demo.1", "causal attention", **fields)(causal_product) is causal_product
+    assert core._registry == {"demo.1": CAUSAL}
 
 
 def test_cases_are_drawn_again_for_the_same_seed():
     assert compare.same(CAUSAL.draw(3), CAUSAL.draw(3))
     assert not compare.same(CAUSAL.draw(3), CAUSAL.draw(4))
-    few = dataclasses.replace(CAUSAL, cases=lambda generator: [(1,), 2])
+    few = dataclasses.replace(CAUSAL, cases=lambda randn: [(1,), 2])
     with pytest.raises(ValueError, match=r"cases must yield at least 3 tuples of arguments, got \['tuple', 'int'\]"):
         few.draw()
-    loose = dataclasses.replace(CAUSAL, cases=lambda generator: [(1,), 2, (3,)])
+    loose = dataclasses.replace(CAUSAL, cases=lambda randn: [(1,), 2, (3,)])
     with pytest.raises(ValueError, match=r"at least 3 tuples"):
         loose.draw()
 
@@ -342,10 +364,10 @@ def test_misconception_text():
     )
 
 
-def test_every_mutant_is_recognised_and_a_new_mistake_is_not():
+def test_every_known_wrong_answer_is_recognised_and_a_new_mistake_is_not():
     for exercise in DEMOS.values():
-        for mutant in exercise.mutants:
-            assert evaluate(exercise, mutant.function, seed=5).misconception is mutant
+        for sentence, function in exercise.wrong.items():
+            assert evaluate(exercise, function, seed=5).misconception == sentence
     other = evaluate(CAUSAL, by(CAUSAL, lambda Y: 2 * Y))
     assert other.outcome == "failed"
     assert other.misconception is None
@@ -370,11 +392,13 @@ def test_misconception_must_hold_in_all_cases():
     assert evaluate(CAUSAL, partly).misconception is None
 
 
-def test_a_mutant_that_agrees_with_the_attempt_in_one_case_alone_is_not_named():
-    only_long = Mutant("long", lambda Q, K, V: Q @ K.mT @ V if len(Q) == 9 else causal_product(Q, K, V), "only long")
-    both = dataclasses.replace(CAUSAL, mutants=(only_long, *CAUSAL.mutants))
-    assert evaluate(both, CAUSAL.mutants[0].function).misconception is CAUSAL.mutants[0]
-    assert evaluate(both, only_long.function).misconception is only_long
+def test_a_known_answer_that_agrees_with_the_attempt_in_one_case_alone_is_not_named():
+    def only_long(Q, K, V):
+        return Q @ K.mT @ V if len(Q) == 9 else causal_product(Q, K, V)
+
+    both = dataclasses.replace(CAUSAL, wrong={"only long": only_long} | CAUSAL.wrong)
+    assert evaluate(both, unmasked).misconception == NO_MASK
+    assert evaluate(both, only_long).misconception == "only long"
 
 
 @pytest.mark.parametrize(
@@ -394,21 +418,17 @@ def test_a_misconception_begins_with_a_capital_unless_with_a_name(message, shown
     assert report._sentence_case(message) == shown
 
 
-def test_broken_mutants_match_nothing():
+def test_broken_known_answers_match_nothing():
     def broken(Q, K, V):
         raise RuntimeError("broken")
 
-    mutants = (
-        Mutant("broken", broken, "broken"),
-        Mutant("right", causal_product, "right"),
-        Mutant("none", lambda Q, K, V: None, "none"),
-        CAUSAL.mutants[0],
-    )
-    exercise = dataclasses.replace(CAUSAL, mutants=mutants)
+    wrong = {"broken": broken, "right": causal_product, "none": lambda Q, K, V: None, NO_MASK: unmasked}
+    exercise = dataclasses.replace(CAUSAL, wrong=wrong)
     assert evaluate(exercise, broken).misconception is None
-    assert evaluate(dataclasses.replace(exercise, mutants=mutants[:2] + mutants[3:]), print).misconception is None
+    del wrong["none"]
+    assert evaluate(dataclasses.replace(exercise, wrong=wrong), print).misconception is None
     assert evaluate(exercise, by(CAUSAL, torch.neg)).misconception is None
-    assert evaluate(exercise, CAUSAL.mutants[0].function).misconception is CAUSAL.mutants[0]
+    assert evaluate(exercise, unmasked).misconception == NO_MASK
 
 
 SENTENCES = {
@@ -669,8 +689,8 @@ def test_long_and_deep_exceptions_are_cut():
 
 
 def test_smallest_failing_case_is_shown():
-    backwards = dataclasses.replace(CAUSAL, cases=lambda generator: reversed(list(_causal_cases(generator))))
-    result = evaluate(backwards, CAUSAL.mutants[0].function)
+    backwards = dataclasses.replace(CAUSAL, cases=lambda randn: reversed(list(_causal_cases(randn))))
+    result = evaluate(backwards, unmasked)
     assert (result.case, result.cases, result.passed) == (3, 4, 1)
     assert list(result.arguments) == ["Q", "K", "V"]
     held = evaluate(STATE, by(STATE, lambda a: (*a[:2], a[2] + 1)))
@@ -1192,7 +1212,7 @@ def test_check_returns_attempt_or_reference(capsys):
 
     assert check(CAUSAL, mine) is mine
     assert capsys.readouterr().out == "✓ demo.1 causal attention: 4 cases passed (seed 0)\n"
-    returned = check(CAUSAL, CAUSAL.mutants[0].function, seed=2)
+    returned = check(CAUSAL, unmasked, seed=2)
     assert "(seed 2)" in capsys.readouterr().out
     assert is_copy(returned)
     assert returned.__name__ == "causal_product"
@@ -1206,7 +1226,7 @@ def stub(Q, K, V):
     raise NotImplementedError
 
 
-@pytest.mark.parametrize("attempt", [stub, CAUSAL.mutants[0].function, None], ids=["stub", "wrong", "none"])
+@pytest.mark.parametrize("attempt", [stub, unmasked, None], ids=["stub", "wrong", "none"])
 def test_check_twice_says_the_same_twice(attempt, capsys):
     attention = check(CAUSAL, attempt)
     first = capsys.readouterr().out
@@ -1246,11 +1266,11 @@ def test_an_attempt_that_calls_itself_never_calls_ours(capsys):
 
 
 def test_another_seed_or_a_changed_exercise_is_judged_anew(capsys):
-    attention = check(CAUSAL, CAUSAL.mutants[0].function)
+    attention = check(CAUSAL, unmasked)
     attention = check(CAUSAL, attention, seed=3)
     assert capsys.readouterr().out.count("4 cases passed (seed 3)") == 1
-    changed = dataclasses.replace(CAUSAL, oracle=CAUSAL.mutants[0].function)
-    assert check(changed, attention) is CAUSAL.mutants[0].function
+    changed = dataclasses.replace(CAUSAL, oracle=unmasked)
+    assert check(changed, attention) is unmasked
     assert "✓ demo.1" in capsys.readouterr().out
 
 
@@ -1291,7 +1311,7 @@ def test_strict_mode_raises_after_printing(monkeypatch, capsys):
         check(CAUSAL, stub)
     assert capsys.readouterr().out.endswith("○ demo.1 not started; later cells use the reference solution\n")
     with pytest.raises(CheckFailed, match="The causal mask is missing"):
-        check(CAUSAL, CAUSAL.mutants[0].function)
+        check(CAUSAL, unmasked)
     monkeypatch.setenv("SMALEARN_STRICT", "0")
     assert is_copy(check(CAUSAL, stub))
 
@@ -1320,6 +1340,7 @@ def test_solution_shows_its_source(capsys):
 def test_solution_without_source(capsys):
     namespace = {}
     exec("def typed(Q, K, V):\n    return (Q @ K.mT).tril() @ V", namespace)
+    namespace["typed"].__doc__ = causal_product.__doc__
     exercise = dataclasses.replace(CAUSAL, solution=namespace["typed"])
     solution(exercise)
     assert "The source of demo.1 cannot be read" in capsys.readouterr().out
@@ -1336,9 +1357,9 @@ def test_consoles_without_a_tick_survive(monkeypatch):
 
 def test_record():
     assert "misconception" not in report.record(evaluate(CAUSAL, by(CAUSAL, torch.neg)))
-    record = report.record(evaluate(CAUSAL, CAUSAL.mutants[0].function, seed=4))
+    record = report.record(evaluate(CAUSAL, unmasked, seed=4))
     counts = {"seed": 4, "cases": 4, "passed": 1}
-    assert record == {"exercise": "demo.1", "outcome": "failed", **counts, "misconception": "no mask"}
+    assert record == {"exercise": "demo.1", "outcome": "failed", **counts, "misconception": NO_MASK}
     assert json.loads(json.dumps(record)) == record
 
 
@@ -1433,15 +1454,15 @@ def _faulty(**changes):
     return verify(dataclasses.replace(CAUSAL, **changes), seeds=[0])
 
 
-def _with_mutant(function):
-    return _faulty(mutants=(*CAUSAL.mutants, Mutant("new", function, "new")))
+def _with_wrong(function):
+    return _faulty(wrong=CAUSAL.wrong | {"new": function})
 
 
 def test_verify_finds_faulty_cases():
     grown = iter(range(1, 1000))
-    unstable = _faulty(cases=lambda generator: ((torch.ones(next(grown), 2).double(),) * 3 for _ in range(3)))
+    unstable = _faulty(cases=lambda randn: ((torch.ones(next(grown), 2).double(),) * 3 for _ in range(3)))
     assert "seed 0: the cases differ from one drawing to the next: draw from the given generator alone" in unstable
-    backwards = _faulty(cases=lambda generator: reversed(list(_causal_cases(generator))))
+    backwards = _faulty(cases=lambda randn: reversed(list(_causal_cases(randn))))
     assert backwards == ["seed 0: the first case is not the smallest"]
 
 
@@ -1452,9 +1473,11 @@ def test_verify_finds_oracles_that_cannot_be_compared(answer):
 
 
 def test_verify_finds_faulty_solutions():
+    @functools.wraps(causal_product)
     def wrong(Q, K, V):
         return Q @ K.mT @ V
 
+    @functools.wraps(causal_product)
     def changing(Q, K, V):
         return causal_product(Q.mul_(1.0).add_(0.0), K.neg_(), -V)
 
@@ -1467,7 +1490,7 @@ def test_verify_needs_a_stub_that_is_recognised(monkeypatch):
     assert "seed 0: an empty stub is not 'not started'" in verify(CAUSAL, seeds=[0])
 
 
-def test_verify_finds_faulty_mutants(monkeypatch):
+def test_verify_finds_faulty_wrong_answers(monkeypatch):
     def endless(Q, K, V):
         while len(Q) > 1:
             pass
@@ -1476,19 +1499,21 @@ def test_verify_finds_faulty_mutants(monkeypatch):
     def half(Q, K, V):
         return Q @ K.mT @ V if len(Q) == 9 else causal_product(Q, K, V)
 
-    assert _with_mutant(causal_product) == ["seed 0: mutant 'new' is right on every case"]
-    assert _with_mutant(lambda Q, K, V: 2 * causal_product(Q, K, V)) == ["seed 0: mutant 'new' is right on no case"]
-    assert "seed 0: mutant 'new' is taken for 'no mask'" in _with_mutant(CAUSAL.mutants[0].function)
-    assert _with_mutant(half) == []
-    shapes = _with_mutant(lambda Q, K, V: causal_product(Q, K, V)[:1])
-    assert "seed 0: mutant 'new' in case 2: Wrong shape: expected (2, 3), got (1, 3)" in shapes
-    infinite = _with_mutant(lambda Q, K, V: causal_product(Q, K, V) / (len(Q) == 1))
-    assert "seed 0: mutant 'new' in case 2: Not finite: 6 of 6 entries" in infinite[0]
-    raising = _with_mutant(lambda Q, K, V: causal_product(Q, K, V[: len(Q) or 1]) if len(Q) == 1 else Q[9])
-    assert re.search(r"mutant 'new' in case 2: Your code raised an exception .* IndexError", raising[0])
-    assert raising[-1] == "seed 0: mutant 'new' is not recognised"
+    assert _with_wrong(causal_product) == ["seed 0: wrong answer 'new' is right on every case"]
+    assert _with_wrong(lambda Q, K, V: 2 * causal_product(Q, K, V)) == [
+        "seed 0: wrong answer 'new' is right on no case"
+    ]
+    assert f"seed 0: wrong answer 'new' is taken for {NO_MASK!r}" in _with_wrong(unmasked)
+    assert _with_wrong(half) == []
+    shapes = _with_wrong(lambda Q, K, V: causal_product(Q, K, V)[:1])
+    assert "seed 0: wrong answer 'new' in case 2: Wrong shape: expected (2, 3), got (1, 3)" in shapes
+    infinite = _with_wrong(lambda Q, K, V: causal_product(Q, K, V) / (len(Q) == 1))
+    assert "seed 0: wrong answer 'new' in case 2: Not finite: 6 of 6 entries" in infinite[0]
+    raising = _with_wrong(lambda Q, K, V: causal_product(Q, K, V[: len(Q) or 1]) if len(Q) == 1 else Q[9])
+    assert re.search(r"wrong answer 'new' in case 2: Your code raised an exception .* IndexError", raising[0])
+    assert raising[-1] == "seed 0: wrong answer 'new' is not recognised"
     monkeypatch.setattr(judge, "LIMIT", 0.1)
-    assert _with_mutant(endless) == ["seed 0: mutant 'new' does not return in time"]
+    assert _with_wrong(endless) == ["seed 0: wrong answer 'new' does not return in time"]
 
 
 @pytest.mark.parametrize("module", [core, commands, judge, report])
@@ -1505,7 +1530,7 @@ def test_a_whole_number_that_no_float_holds_is_a_wrong_answer(target):
 
 def test_an_answer_key_judges_what_was_run_elsewhere():
     key = judge.AnswerKey(CAUSAL, 3)
-    for function in (causal_product, CAUSAL.mutants[0].function, lambda Q, K, V: None):
+    for function in (causal_product, unmasked, lambda Q, K, V: None):
         here, there = evaluate(CAUSAL, function, 3), key.judge(run(function, key.cases, 3, 5.0))
         assert (there.outcome, there.seed, there.passed) == (here.outcome, 3, here.passed)
         assert there.misconception is here.misconception

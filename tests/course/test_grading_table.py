@@ -235,7 +235,7 @@ def no_traces(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", "mine.py has no Exercise"),
+        ("x = 1", "mine.py has no exercise"),
         ("def f(:", r"mine.py cannot be run: SyntaxError: "),
         ("1 / 0", "mine.py cannot be run: ZeroDivisionError: division by zero"),
     ],
@@ -251,7 +251,7 @@ def test_a_file_of_exercises_that_is_none(tmp_path, text, message):
 
 def test_arguments_that_cannot_leave_this_process_are_refused(no_traces):
     own = {field: getattr(registry()["3.1"], field) for field in Exercise.__dataclass_fields__}
-    exercise = Exercise(**own | {"cases": lambda generator: iter([(lambda: 1,)] * 3), "oracle": lambda f: f()})
+    exercise = Exercise(**own | {"cases": lambda randn: iter([(lambda: 1,)] * 3), "oracle": lambda f: f()})
     with pytest.raises(ValueError, match=r"grade: the arguments of exercise 3\.1 must be tensors, numbers, strings"):
         grading.grade([], {"3.1": exercise})
 

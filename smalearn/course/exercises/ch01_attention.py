@@ -2,156 +2,117 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 from smalearn.kernel_attention import softmax_weights
 from smalearn.masks import BandedMask, CausalMask, Mask
 from smalearn.sma import sma_quadratic
 
-
-def _randn(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 # -------------------------------------------------------------------------------------------- 1.1 the normaliser
 
 
+def _attend_cases(randn):
+    yield torch.ones(1, 1, dtype=torch.float64), randn(1, 2)
+    for target, source, head_dim in [(2, 3, 1), (4, 4, 3), (5, 8, 2)]:
+        yield randn(target, source).exp(), randn(source, head_dim)
+
+
+@exercise(
+    "1.1",
+    "The normaliser is attention on ones",
+    claim="000:normaliser",
+    level=1,
+    minutes=5,
+    cases=_attend_cases,
+    oracle=lambda W, V: torch.stack([sum(w * v for w, v in zip(row, V, strict=True)) / sum(row) for row in W]),
+    wrong={
+        "this is W V: the division by the row sums is missing": lambda W, V: W @ V,
+        "every row is divided by S: right only if all weights are 1. Divide row t by its own sum": lambda W, V: (
+            W @ V / len(V)
+        ),
+        "every row is divided by the sum of ALL weights: divide row t by the sum of its own": lambda W, V: (
+            W @ V / W.sum()
+        ),
+        "you took the exponential of W once more: these weights are positive already, only divide them": lambda W, V: (
+            W.softmax(-1) @ V
+        ),
+        "the weights are divided by the sums of their columns: normalise over the sources, row by row": lambda W, V: (
+            (W / W.sum(0)) @ V
+        ),
+    },
+)
 def attend(W, V):
-    """Normalised attention from unnormalised weights W (T, S) and values V (S, P), by one product with W."""
+    """Normalised attention from unnormalised weights W (T, S) and values V (S, P), by one product with W.
+
+    Multiply W once, with V and a column of ones beside it; divide the result by its last column.
+
+    Hint: What is W times a column of ones?
+
+    Hint: `torch.cat([V, ones], dim=1)` is (S, P + 1). After the product, the last column holds the row sums of W.
+
+    Hint: Slice with `both[:, -1:]`, not `both[:, -1]`: the kept axis makes the division broadcast over P.
+    """
     ones = torch.ones(len(V), 1, dtype=V.dtype)
     both = W @ torch.cat([V, ones], dim=1)
     return both[:, :-1] / both[:, -1:]
 
 
-def _attend_cases(generator):
-    yield torch.ones(1, 1, dtype=torch.float64), _randn(generator, 1, 2)
-    for target, source, head_dim in [(2, 3, 1), (4, 4, 3), (5, 8, 2)]:
-        yield _randn(generator, target, source).exp(), _randn(generator, source, head_dim)
-
-
-register(
-    Exercise(
-        id="1.1",
-        title="The normaliser is attention on ones",
-        statement="Multiply W once, with V and a column of ones beside it; divide the result by its last column.",
-        oracle=lambda W, V: torch.stack([sum(w * v for w, v in zip(row, V, strict=True)) / sum(row) for row in W]),
-        cases=_attend_cases,
-        solution=attend,
-        hints=(
-            "What is W times a column of ones?",
-            "`torch.cat([V, ones], dim=1)` is (S, P + 1). After the product, the last column holds the row sums of W.",
-            "Slice with `both[:, -1:]`, not `both[:, -1]`: the kept axis makes the division broadcast over P.",
-        ),
-        mutants=(
-            Mutant("not divided", lambda W, V: W @ V, "this is W V: the division by the row sums is missing"),
-            Mutant(
-                "divided by the length",
-                lambda W, V: W @ V / len(V),
-                "every row is divided by S: right only if all weights are 1. Divide row t by its own sum",
-            ),
-            Mutant(
-                "divided by everything",
-                lambda W, V: W @ V / W.sum(),
-                "every row is divided by the sum of ALL weights: divide row t by the sum of its own",
-            ),
-            Mutant(
-                "exponential again",
-                lambda W, V: W.softmax(-1) @ V,
-                "you took the exponential of W once more: these weights are positive already, only divide them",
-            ),
-            Mutant(
-                "column sums",
-                lambda W, V: (W / W.sum(0)) @ V,
-                "the weights are divided by the sums of their columns: normalise over the sources, row by row",
-            ),
-        ),
-        claim="000:normaliser",
-        difficulty=1,
-        minutes=5,
-        lines=3,
-    )
-)
-
 # ------------------------------------------------------------------------------------------- 1.2 causal weights
 
 
+def _causal_cases(randn):
+    for length, features in [(1, 2), (2, 2), (5, 3), (12, 4)]:
+        yield randn(length, features), randn(length, features)
+
+
+@exercise(
+    "1.2",
+    "Hide the future",
+    claim="002:causal-softmax-training",
+    level=1,
+    minutes=5,
+    cases=_causal_cases,
+    oracle=lambda Q, K: torch.stack(
+        [torch.cat([(K[: t + 1] @ Q[t]).softmax(0), K.new_zeros(len(K) - t - 1)]) for t in range(len(Q))]
+    ),
+    wrong={
+        "the scores of the future became 0, and exp(0) = 1: the future keeps weight. "
+        "The mask must act after the exponential, or the score must be -inf before it": lambda Q, K: (
+            (Q @ K.mT).tril().softmax(-1)
+        ),
+        "the softmax still counted the future: its rows no longer sum to 1 once the future is removed": lambda Q, K: (
+            (Q @ K.mT).softmax(-1).tril()
+        ),
+        "the columns sum to 1: normalise over the sources, the last axis": lambda Q, K: (
+            softmax_weights(K, Q, CausalMask(len(Q)).dense(Q.dtype).mT).mT
+        ),
+        "this hides the past and keeps the future: rows are targets, columns are sources": lambda Q, K: softmax_weights(
+            Q, K, CausalMask(len(Q)).dense(Q.dtype).mT
+        ),
+        "nothing is hidden: every target still sees the future": softmax_weights,
+        "the scores are divided by √N: in this course there is no hidden scale: scale "
+        "Q where you want one": lambda Q, K: causal_weights(Q / Q.shape[-1] ** 0.5, K),
+        "these are the scores K Qᵀ: in row t, target t asks with its query, Q[t] · K[s]": lambda Q, K: causal_weights(
+            K, Q
+        ),
+    },
+)
 def causal_weights(Q, K):
-    """The (T, T) matrix of causal softmax attention; Q and K are (T, N)."""
+    """The (T, T) matrix of causal softmax attention; Q and K are (T, N).
+
+    Return the (T, T) weights of causal softmax attention: zero above the diagonal, rows that sum to 1.
+
+    Hint: What must a score be so that its exponential is 0? It is not 0.
+
+    Hint: `torch.ones(T, T, dtype=torch.bool).triu(1)` is True above the diagonal; `masked_fill` takes it.
+
+    Hint: Fill the scores above the diagonal with `-torch.inf`, then take the softmax over the last axis.
+    """
     G = Q @ K.mT
     future = torch.ones(G.shape, dtype=torch.bool).triu(1)
     return G.masked_fill(future, -torch.inf).softmax(-1)
 
 
-def _causal_cases(generator):
-    for length, features in [(1, 2), (2, 2), (5, 3), (12, 4)]:
-        yield _randn(generator, length, features), _randn(generator, length, features)
-
-
-register(
-    Exercise(
-        id="1.2",
-        title="Hide the future",
-        statement="Return the (T, T) weights of causal softmax attention: zero above the diagonal, rows that sum to 1.",
-        oracle=lambda Q, K: torch.stack(
-            [torch.cat([(K[: t + 1] @ Q[t]).softmax(0), K.new_zeros(len(K) - t - 1)]) for t in range(len(Q))]
-        ),
-        cases=_causal_cases,
-        solution=causal_weights,
-        hints=(
-            "What must a score be so that its exponential is 0? It is not 0.",
-            "`torch.ones(T, T, dtype=torch.bool).triu(1)` is True above the diagonal; `masked_fill` takes it.",
-            "Fill the scores above the diagonal with `-torch.inf`, then take the softmax over the last axis.",
-        ),
-        mutants=(
-            Mutant(
-                "mask inside the softmax",
-                lambda Q, K: (Q @ K.mT).tril().softmax(-1),
-                "the scores of the future became 0, and exp(0) = 1: the future keeps weight. "
-                "The mask must act after the exponential, or the score must be -inf before it",
-            ),
-            Mutant(
-                "not normalised again",
-                lambda Q, K: (Q @ K.mT).softmax(-1).tril(),
-                "the softmax still counted the future: its rows no longer sum to 1 once the future is removed",
-            ),
-            Mutant(
-                "wrong axis",
-                lambda Q, K: softmax_weights(K, Q, CausalMask(len(Q)).dense(Q.dtype).mT).mT,
-                "the columns sum to 1: normalise over the sources, the last axis",
-            ),
-            Mutant(
-                "wrong triangle",
-                lambda Q, K: softmax_weights(Q, K, CausalMask(len(Q)).dense(Q.dtype).mT),
-                "this hides the past and keeps the future: rows are targets, columns are sources",
-            ),
-            Mutant("no mask", softmax_weights, "nothing is hidden: every target still sees the future"),
-            Mutant(
-                "hidden scale",
-                lambda Q, K: causal_weights(Q / Q.shape[-1] ** 0.5, K),
-                "the scores are divided by √N: in this course there is no hidden scale: scale Q where you want one",
-            ),
-            Mutant(
-                "keys ask queries",
-                lambda Q, K: causal_weights(K, Q),
-                "these are the scores K Qᵀ: in row t, target t asks with its query, Q[t] · K[s]",
-            ),
-        ),
-        claim="002:causal-softmax-training",
-        difficulty=1,
-        minutes=5,
-        lines=3,
-    )
-)
-
 # ---------------------------------------------------------------------------------------------- 1.6 a banded window
-
-
-def banded_attention(Q, K, V, window):
-    """Masked attention Y_t = Σ (Q_t · K_s) V_s over |t - s| ≤ window, computing only those scores."""
-    Y = torch.zeros(len(Q), V.shape[1], dtype=V.dtype)
-    for t in range(len(Q)):
-        near = slice(max(t - window, 0), t + window + 1)
-        Y[t] = (K[near] @ Q[t]) @ V[near]
-    return Y
 
 
 def _with_window(near):
@@ -161,9 +122,9 @@ def _with_window(near):
     )
 
 
-def _band_cases(generator):
+def _band_cases(randn):
     for length, window in [(1, 1), (4, 0), (5, 1), (12, 3), (6, 20)]:
-        yield (*(_randn(generator, length, size) for size in (3, 3, 2)), window)
+        yield (*(randn(length, size) for size in (3, 3, 2)), window)
 
 
 def _with_mask(build):
@@ -180,53 +141,45 @@ def _distance(length):
     return (torch.arange(length)[:, None] - torch.arange(length)).abs()
 
 
-register(
-    Exercise(
-        id="1.6",
-        title="Only what the window shows",
-        statement="Compute masked attention (no softmax) under a banded mask; try to do it without a (T, T) matrix.",
-        oracle=_with_mask(lambda length, window: _distance(length) <= window),
-        cases=_band_cases,
-        solution=banded_attention,
-        hints=(
-            "Go through the targets t one by one: which rows of K and V does target t see?",
-            "`near = slice(max(t - window, 0), t + window + 1)`; a slice may run over the end, not below 0.",
-            "`K[near] @ Q[t]` are the scores of target t; weigh the rows of `V[near]` with them.",
+@exercise(
+    "1.6",
+    "Only what the window shows",
+    claim="000:sparse-masks",
+    level=2,
+    minutes=10,
+    cases=_band_cases,
+    oracle=_with_mask(lambda length, window: _distance(length) <= window),
+    wrong={
+        "your window looks only back: the band has `window` sources on EITHER side of t": _with_mask(
+            lambda length, window: BandedMask(length, length, window).dense().tril()
         ),
-        mutants=(
-            Mutant(
-                "one-sided",
-                _with_mask(lambda length, window: BandedMask(length, length, window).dense().tril()),
-                "your window looks only back: the band has `window` sources on EITHER side of t",
-            ),
-            Mutant(
-                "too narrow",
-                _with_mask(lambda length, window: _distance(length) < max(window, 1)),
-                "your window ends one source early: |t - s| ≤ window includes the distance `window` itself",
-            ),
-            Mutant(
-                "negative start",
-                _with_window(lambda t, window: slice(t - window, t + window + 1)),
-                "the first targets see nothing: a slice that starts below 0 counts from the end, and is empty here. "
-                "Start at max(t - window, 0)",
-            ),
-            Mutant(
-                "right end missing",
-                _with_window(lambda t, window: slice(max(t - window, 0), t + window)),
-                "the last source of your window is missing: the end of a slice is not included, so add 1",
-            ),
-            Mutant(
-                "wraps around",
-                _with_mask(
-                    lambda length, window: torch.minimum(_distance(length), length - _distance(length)) <= window
-                ),
-                "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll "
-                "does that",
-            ),
+        "your window ends one source early: |t - s| ≤ window includes the distance `window` itself": _with_mask(
+            lambda length, window: _distance(length) < max(window, 1)
         ),
-        claim="000:sparse-masks",
-        difficulty=2,
-        minutes=10,
-        lines=5,
-    )
+        "the first targets see nothing: a slice that starts below 0 counts from the end, and is empty here. "
+        "Start at max(t - window, 0)": _with_window(lambda t, window: slice(t - window, t + window + 1)),
+        "the last source of your window is missing: the end of a slice is not included, so add 1": _with_window(
+            lambda t, window: slice(max(t - window, 0), t + window)
+        ),
+        "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll "
+        "does that": _with_mask(
+            lambda length, window: torch.minimum(_distance(length), length - _distance(length)) <= window
+        ),
+    },
 )
+def banded_attention(Q, K, V, window):
+    """Masked attention Y_t = Σ (Q_t · K_s) V_s over |t - s| ≤ window, computing only those scores.
+
+    Compute masked attention (no softmax) under a banded mask; try to do it without a (T, T) matrix.
+
+    Hint: Go through the targets t one by one: which rows of K and V does target t see?
+
+    Hint: `near = slice(max(t - window, 0), t + window + 1)`; a slice may run over the end, not below 0.
+
+    Hint: `K[near] @ Q[t]` are the scores of target t; weigh the rows of `V[near]` with them.
+    """
+    Y = torch.zeros(len(Q), V.shape[1], dtype=V.dtype)
+    for t in range(len(Q)):
+        near = slice(max(t - window, 0), t + window + 1)
+        Y[t] = (K[near] @ Q[t]) @ V[near]
+    return Y

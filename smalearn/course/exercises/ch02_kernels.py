@@ -4,20 +4,9 @@ import math
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
-
-
-def _randn(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+from smalearn.course.exercises.core import exercise
 
 # ----------------------------------------------------------------------------------------- 2.1 two degrees of exp
-
-
-def taylor_features(x):
-    """Features (T, 1 + N + N²) of x (T, N) whose dot products are 1 + q·k + (q·k)²/2."""
-    squares = x[:, :, None] * x[:, None, :]
-    return torch.cat([torch.ones_like(x[:, :1]), x, squares.flatten(1) / math.sqrt(2)], dim=1)
 
 
 def _scaled_squares(scale):
@@ -38,10 +27,10 @@ def _taylor_oracle(x):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _taylor_cases(generator):
+def _taylor_cases(randn):
     yield (torch.zeros(1, 1, dtype=torch.float64),)
     for length, size in [(3, 1), (2, 2), (5, 3)]:
-        yield (_randn(generator, length, size),)
+        yield (randn(length, size),)
 
 
 def _without_cross_products(x):
@@ -49,51 +38,38 @@ def _without_cross_products(x):
     return torch.cat([torch.ones_like(x[:, :1]), x, squares], dim=1)
 
 
-register(
-    Exercise(
-        id="2.1",
-        title="Two degrees of exp",
-        statement="Return features whose dot products are 1 + q·k + (q·k)²/2: first a one, then the N entries of x, "
-        "then a weight times all N² products x_i x_j, row by row.",
-        oracle=_taylor_oracle,
-        cases=_taylor_cases,
-        solution=taylor_features,
-        hints=(
-            "Expand (q·k)² into a double sum over i and j: what belongs to q, what to k? Their weights are equal.",
-            "`x[:, :, None] * x[:, None, :]` holds all products; `flatten(1)` lays them out row by row.",
-            "The weight is 1/√2, because it meets itself: 1/√2 · 1/√2 = 1/2. Join with `torch.cat(..., dim=1)`.",
-        ),
-        mutants=(
-            Mutant(
-                "weight 1/2",
-                _scaled_squares(math.sqrt(0.5)),
-                "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by 4: take the root, 1/√2",
-            ),
-            Mutant(
-                "no weight",
-                _scaled_squares(math.sqrt(2)),
-                "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing",
-            ),
-            Mutant(
-                "squares only",
-                _without_cross_products,
-                "these are the squares x_i² alone: (q·k)² also has the mixed terms q_i q_j k_i k_j",
-            ),
-        ),
-        claim="000:exp-feature-map",
-        difficulty=1,
-        minutes=10,
-        lines=2,
-    )
+@exercise(
+    "2.1",
+    "Two degrees of exp",
+    claim="000:exp-feature-map",
+    level=1,
+    minutes=10,
+    cases=_taylor_cases,
+    oracle=_taylor_oracle,
+    wrong={
+        "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by "
+        "4: take the root, 1/√2": _scaled_squares(math.sqrt(0.5)),
+        "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": _scaled_squares(math.sqrt(2)),
+        "these are the squares x_i² alone: (q·k)² also has the mixed terms q_i q_j k_i k_j": _without_cross_products,
+    },
 )
+def taylor_features(x):
+    """Features (T, 1 + N + N²) of x (T, N) whose dot products are 1 + q·k + (q·k)²/2.
+
+    Return features whose dot products are 1 + q·k + (q·k)²/2: first a one, then the N entries of x, then a weight times
+    all N² products x_i x_j, row by row.
+
+    Hint: Expand (q·k)² into a double sum over i and j: what belongs to q, what to k? Their weights are equal.
+
+    Hint: `x[:, :, None] * x[:, None, :]` holds all products; `flatten(1)` lays them out row by row.
+
+    Hint: The weight is 1/√2, because it meets itself: 1/√2 · 1/√2 = 1/2. Join with `torch.cat(..., dim=1)`.
+    """
+    squares = x[:, :, None] * x[:, None, :]
+    return torch.cat([torch.ones_like(x[:, :1]), x, squares.flatten(1) / math.sqrt(2)], dim=1)
+
 
 # ------------------------------------------------------------------------------------------ 2.2 is it a kernel?
-
-
-def is_kernel_matrix(G):
-    """Whether the symmetric G (S, S) is phi phiᵀ for some features phi: no eigenvalue is negative (beyond rounding)."""
-    eigenvalues = torch.linalg.eigvalsh(G)
-    return bool(eigenvalues[0] >= -1e-9 * eigenvalues.abs().max())
 
 
 def _kernel_oracle(G):
@@ -101,11 +77,11 @@ def _kernel_oracle(G):
     return bool((eigenvalues / eigenvalues.abs().max() >= -1e-9).all())
 
 
-def _kernel_cases(generator):
+def _kernel_cases(randn):
     """Matrices on which the usual wrong tests differ; the last two from six points in three dimensions."""
     for rows in ([[2.0]], [[1.0, -0.5], [-0.5, 1.0]], [[1.0, 2.0], [2.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]]):
         yield (torch.tensor(rows, dtype=torch.float64),)
-    X = _randn(generator, 6, 3)
+    X = randn(6, 3)
     yield ((X @ X.mT).square(),)
     yield (X @ X.mT,)
 
@@ -115,63 +91,45 @@ def _minors_are_positive(G):
     return all(torch.linalg.det(G[:n, :n]).item() > 1e-9 for n in range(1, len(G) + 1))
 
 
-register(
-    Exercise(
-        id="2.2",
-        title="Is it a kernel?",
-        statement="Say (True or False) whether the symmetric matrix G can be phi phiᵀ for real features phi. Allow for "
-        "rounding: an eigenvalue above -1e-9 times the largest counts as zero.",
-        oracle=_kernel_oracle,
-        cases=_kernel_cases,
-        solution=is_kernel_matrix,
-        hints=(
-            "cᵀ G c = |phiᵀ c|² for every vector c: can that be negative? What does it say about eigenvalues?",
-            "`torch.linalg.eigvalsh(G)` returns the eigenvalues of a symmetric matrix, the smallest first.",
-            "Compare the smallest with -1e-9 times the largest magnitude, and make a `bool` of the answer.",
+@exercise(
+    "2.2",
+    "Is it a kernel?",
+    claim="004:feature-map-any-f",
+    level=1,
+    minutes=5,
+    cases=_kernel_cases,
+    oracle=_kernel_oracle,
+    wrong={
+        "you ask whether the ENTRIES are non-negative: a kernel may be negative somewhere, and positive "
+        "entries do not make a kernel": lambda G: bool((G >= 0).all()),
+        "a non-negative diagonal is needed, but it is not enough: try [[1, 2], [2, 1]]": lambda G: bool(
+            (G.diagonal() >= 0).all()
         ),
-        mutants=(
-            Mutant(
-                "entries instead of eigenvalues",
-                lambda G: bool((G >= 0).all()),
-                "you ask whether the ENTRIES are non-negative: a kernel may be negative somewhere, and positive "
-                "entries do not make a kernel",
-            ),
-            Mutant(
-                "the diagonal",
-                lambda G: bool((G.diagonal() >= 0).all()),
-                "a non-negative diagonal is needed, but it is not enough: try [[1, 2], [2, 1]]",
-            ),
-            Mutant(
-                "the determinant",
-                lambda G: bool(torch.linalg.det(G) >= -1e-9),
-                "two negative eigenvalues make a positive determinant: look at the eigenvalues one by one",
-            ),
-            Mutant(
-                "zero not allowed",
-                _minors_are_positive,
-                "you leave no room for zero: six points in three dimensions have a G = X Xᵀ with three zero "
-                "eigenvalues, and rounding puts some of them at -1e-16",
-            ),
-            Mutant(
-                "always True",
-                lambda G: True,
-                "your answer is always True: singular values are never negative, eigenvalues can be",
-            ),
+        "two negative eigenvalues make a positive determinant: look at the eigenvalues one by one": lambda G: bool(
+            torch.linalg.det(G) >= -1e-9
         ),
-        claim="004:feature-map-any-f",
-        difficulty=1,
-        minutes=5,
-        lines=2,
-    )
+        "you leave no room for zero: six points in three dimensions have a G = X Xᵀ with three zero "
+        "eigenvalues, and rounding puts some of them at -1e-16": _minors_are_positive,
+        "your answer is always True: singular values are never negative, eigenvalues can be": lambda G: True,
+    },
 )
+def is_kernel_matrix(G):
+    """Whether the symmetric G (S, S) is phi phiᵀ for some features phi: no eigenvalue is negative (beyond rounding).
+
+    Say (True or False) whether the symmetric matrix G can be phi phiᵀ for real features phi. Allow for rounding: an
+    eigenvalue above -1e-9 times the largest counts as zero.
+
+    Hint: cᵀ G c = |phiᵀ c|² for every vector c: can that be negative? What does it say about eigenvalues?
+
+    Hint: `torch.linalg.eigvalsh(G)` returns the eigenvalues of a symmetric matrix, the smallest first.
+
+    Hint: Compare the smallest with -1e-9 times the largest magnitude, and make a `bool` of the answer.
+    """
+    eigenvalues = torch.linalg.eigvalsh(G)
+    return bool(eigenvalues[0] >= -1e-9 * eigenvalues.abs().max())
+
 
 # ------------------------------------------------------------------------------------------------ 2.6 cosFormer
-
-
-def cosformer_features(x, horizon):
-    """Features (T, 2N) of x (T, N) with dot products relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon))."""
-    angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=x.dtype)[:, None]
-    return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)
 
 
 def _cosformer_oracle(x, horizon):
@@ -182,13 +140,13 @@ def _cosformer_oracle(x, horizon):
     return torch.tensor([row(t, values) for t, values in enumerate(x.tolist())], dtype=torch.float64)
 
 
-def _cosformer_cases(generator):
+def _cosformer_cases(randn):
     """Cases whose horizons are powers of two: in whatever order of operations, float32 angles come out the same."""
     yield torch.zeros(1, 1, dtype=torch.float64), 4
     yield torch.ones(3, 2, dtype=torch.float64), 4
-    yield _randn(generator, 4, 2).abs(), 4
-    yield _randn(generator, 1, 4), 2
-    yield _randn(generator, 6, 3), 16
+    yield randn(4, 2).abs(), 4
+    yield randn(1, 4), 2
+    yield randn(6, 3), 16
 
 
 def _single_precision(x, horizon):
@@ -202,52 +160,41 @@ def _literal_cosformer(x, horizon):
     return cosformer_features(torch.ones_like(x), horizon) * torch.cat([x.relu(), torch.ones_like(x)], dim=1)
 
 
-register(
-    Exercise(
-        id="2.6",
-        title="Positions in the features",
-        statement="Return the 2N features relu(x_t) cos θ_t, relu(x_t) sin θ_t, with θ_t = π t / (2 · horizon) and t "
-        "from 0.",
-        oracle=_cosformer_oracle,
-        cases=_cosformer_cases,
-        solution=cosformer_features,
-        hints=(
-            "One angle for each row: `torch.arange(len(x), dtype=x.dtype)`, times π / (2 · horizon).",
-            "Give the angles the shape (T, 1) with `[:, None]`; then they broadcast over the N entries.",
-            "`torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)`.",
+@exercise(
+    "2.6",
+    "Positions in the features",
+    claim="000:cosformer",
+    level=2,
+    minutes=10,
+    cases=_cosformer_cases,
+    oracle=_cosformer_oracle,
+    wrong={
+        "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_t - θ_s), "
+        "times q·k. (The Mamba-2 paper prints it without the x)": _literal_cosformer,
+        "the ReLU is missing: the weights can be negative": lambda x, horizon: (
+            cosformer_features(x, horizon) - cosformer_features(-x, horizon)
         ),
-        mutants=(
-            Mutant(
-                "bare sine",
-                _literal_cosformer,
-                "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_t - θ_s), "
-                "times q·k. (The Mamba-2 paper prints it without the x)",
-            ),
-            Mutant(
-                "no ReLU",
-                lambda x, horizon: cosformer_features(x, horizon) - cosformer_features(-x, horizon),
-                "the ReLU is missing: the weights can be negative",
-            ),
-            Mutant(
-                "twice the angle",
-                lambda x, horizon: cosformer_features(x, horizon / 2),
-                "the angle runs to π instead of π/2: the cosine of a large distance becomes negative",
-            ),
-            Mutant(
-                "single precision",
-                _single_precision,
-                "the features are right to seven digits: the angles are float32, because `torch.arange` holds integers "
-                "and these times a float are float32; give it `dtype=x.dtype`",
-            ),
-            Mutant(
-                "positions from 1",
-                lambda x, horizon: cosformer_features(torch.cat([torch.zeros_like(x[:1]), x]), horizon)[1:],
-                "the positions start at 1, they should start at 0. (The weights are the same: only t - s counts)",
-            ),
+        "the angle runs to π instead of π/2: the cosine of a large distance becomes negative": lambda x, horizon: (
+            cosformer_features(x, horizon / 2)
         ),
-        claim="000:cosformer",
-        difficulty=2,
-        minutes=10,
-        lines=2,
-    )
+        "the features are right to seven digits: the angles are float32, because `torch.arange` holds integers "
+        "and these times a float are float32; give it `dtype=x.dtype`": _single_precision,
+        "the positions start at 1, they should start at 0. (The weights are the "
+        "same: only t - s counts)": lambda x, horizon: cosformer_features(
+            torch.cat([torch.zeros_like(x[:1]), x]), horizon
+        )[1:],
+    },
 )
+def cosformer_features(x, horizon):
+    """Features (T, 2N) of x (T, N) with dot products relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)).
+
+    Return the 2N features relu(x_t) cos θ_t, relu(x_t) sin θ_t, with θ_t = π t / (2 · horizon) and t from 0.
+
+    Hint: One angle for each row: `torch.arange(len(x), dtype=x.dtype)`, times π / (2 · horizon).
+
+    Hint: Give the angles the shape (T, 1) with `[:, None]`; then they broadcast over the N entries.
+
+    Hint: `torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)`.
+    """
+    angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=x.dtype)[:, None]
+    return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)

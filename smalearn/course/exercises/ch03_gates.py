@@ -2,19 +2,9 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------------ 3.5 what a gate leaves
-
-
-def final_state(K, V, log_a):
-    """The state after the last token under a gate per key feature, by one matrix product.
-
-    Only sums, no total minus running sum: after a reset the difference −∞ − (−∞) is NaN.
-    """
-    later = torch.cat([log_a[1:], torch.zeros_like(log_a[:1])])
-    until = later.flip(0).cumsum(0).flip(0)  # Σ of log_a over the tokens after s
-    return V.mT @ (K * until.exp())
 
 
 def _recurrence(K, V, log_a):
@@ -24,10 +14,7 @@ def _recurrence(K, V, log_a):
     return H
 
 
-def _gate_cases(generator):
-    def randn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+def _gate_cases(randn):
     yield randn(1, 1), randn(1, 1), -randn(1, 1).abs()
     yield randn(4, 3), randn(4, 2), torch.zeros(4, 3, dtype=torch.float64)  # no decay
     yield randn(5, 3), randn(5, 2), -randn(5, 1).abs().expand(5, 3).clone()  # one decay for all features
@@ -50,52 +37,42 @@ def _after(log_a):
     return _from(torch.cat([log_a[1:], torch.zeros_like(log_a[:1])]))
 
 
-register(
-    Exercise(
-        id="3.5",
-        title="What is left at the end",
-        statement="Return the state after the last token, H = Σ_s V_s (f_s ∘ K_s)ᵀ, without a loop over time.",
-        oracle=_recurrence,
-        cases=_gate_cases,
-        solution=final_state,
-        hints=(
-            "Token s is written at time s. By which gates is it multiplied after that? Is its own among them?",
-            "f_s = exp of the sum of log_a over k > s. A sum from the end is `.flip(0).cumsum(0).flip(0)`; shift log_a "
-            "by one first, with a row of zeros at the end.",
-            "A difference of sums, such as `total - log_a.cumsum(0)`, is −∞ − (−∞) after a reset: not a number. With "
-            "the shift nothing is subtracted, and the state is `V.mT @ (K * f)`.",
+@exercise(
+    "3.5",
+    "What is left at the end",
+    claim="002:gla-parallel",
+    level=2,
+    minutes=12,
+    cases=_gate_cases,
+    oracle=_recurrence,
+    wrong={
+        "your decay includes the token's own gate: a gate acts on the state BEFORE its token is written, so "
+        "the sum runs over k > s": _with_exponents(_from),
+        "`roll` shifts in a circle: gate 0 came round to the end, and now acts on every "
+        "token. Put zeros there": _with_exponents(lambda log_a: _from(log_a.roll(-1, 0))),
+        "you multiply the gates up to s: those act on what was there before. Token s "
+        "meets the gates after it": _with_exponents(lambda log_a: log_a.cumsum(0)),
+        "nothing is forgotten: this is the state without gates": _with_exponents(torch.zeros_like),
+        "you use one decay for all features: here each key feature has its own": _with_exponents(
+            lambda log_a: _after(log_a).mean(-1, keepdim=True).expand_as(log_a)
         ),
-        mutants=(
-            Mutant(
-                "its own gate too",
-                _with_exponents(_from),
-                "your decay includes the token's own gate: a gate acts on the state BEFORE its token is written, so "
-                "the sum runs over k > s",
-            ),
-            Mutant(
-                "shifted in a circle",
-                _with_exponents(lambda log_a: _from(log_a.roll(-1, 0))),
-                "`roll` shifts in a circle: gate 0 came round to the end, and now acts on every token. Put zeros there",
-            ),
-            Mutant(
-                "from the beginning",
-                _with_exponents(lambda log_a: log_a.cumsum(0)),
-                "you multiply the gates up to s: those act on what was there before. Token s meets the gates after it",
-            ),
-            Mutant(
-                "no decay",
-                _with_exponents(torch.zeros_like),
-                "nothing is forgotten: this is the state without gates",
-            ),
-            Mutant(
-                "one decay for all features",
-                _with_exponents(lambda log_a: _after(log_a).mean(-1, keepdim=True).expand_as(log_a)),
-                "you use one decay for all features: here each key feature has its own",
-            ),
-        ),
-        claim="002:gla-parallel",
-        difficulty=2,
-        minutes=12,
-        lines=3,
-    )
+    },
 )
+def final_state(K, V, log_a):
+    """The state after the last token under a gate per key feature, by one matrix product.
+
+    Only sums, no total minus running sum: after a reset the difference −∞ − (−∞) is NaN.
+
+    Return the state after the last token, H = Σ_s V_s (f_s ∘ K_s)ᵀ, without a loop over time.
+
+    Hint: Token s is written at time s. By which gates is it multiplied after that? Is its own among them?
+
+    Hint: f_s = exp of the sum of log_a over k > s. A sum from the end is `.flip(0).cumsum(0).flip(0)`; shift log_a by
+    one first, with a row of zeros at the end.
+
+    Hint: A difference of sums, such as `total - log_a.cumsum(0)`, is −∞ − (−∞) after a reset: not a number. With the
+    shift nothing is subtracted, and the state is `V.mT @ (K * f)`.
+    """
+    later = torch.cat([log_a[1:], torch.zeros_like(log_a[:1])])
+    until = later.flip(0).cumsum(0).flip(0)  # Σ of log_a over the tokens after s
+    return V.mT @ (K * until.exp())

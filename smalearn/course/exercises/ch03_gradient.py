@@ -3,15 +3,9 @@
 import torch
 
 from smalearn.course.exercises.ch03_forms import running_attention
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------------ 3.3 a gradient in time
-
-
-def grad_keys(Q, V, dY):
-    """Gradient of the keys: linear attention backwards in time, dK_s = R_s^T V_s with R_s = Σ_{t ≥ s} dY_t Q_t^T."""
-    R = (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0).flip(0)
-    return torch.einsum("spn,sp->sn", R, V)
 
 
 def _by_autograd(Q, V, dY):
@@ -20,65 +14,48 @@ def _by_autograd(Q, V, dY):
         return torch.autograd.grad((Q @ K.mT).tril() @ V, K, dY)[0]
 
 
-def _grad_cases(generator):
-    def randn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+def _grad_cases(randn):
     for length, features, head_dim in [(1, 1, 1), (3, 2, 2), (4, 3, 2), (7, 2, 4)]:
         yield randn(length, features), randn(length, head_dim), randn(length, head_dim)
     Q, V = randn(5, 3), randn(5, 2)
     yield Q, V, torch.stack([-V[:, 1], V[:, 0]], 1)  # dY_t · V_t = 0
 
 
-register(
-    Exercise(
-        id="3.3",
-        title="A gradient is linear attention",
-        statement="Compute the gradient of the keys of causal linear attention without autograd.",
-        oracle=_by_autograd,
-        cases=_grad_cases,
-        solution=grad_keys,
-        hints=(
-            "Which outputs did key s have a part in? Those at t ≥ s: Y_t contains (Q_t · K_s) V_s.",
-            "So dK_s = Σ_{t ≥ s} (dY_t · V_s) Q_t. Read this as a linear attention: who asks, who is stored?",
-            "The stored state is R_s = Σ_{t ≥ s} dY_t Q_tᵀ, a running sum from the end: `.flip(0).cumsum(0).flip(0)`.",
+@exercise(
+    "3.3",
+    "A gradient is linear attention",
+    claim="002:memory",
+    level=3,
+    minutes=15,
+    cases=_grad_cases,
+    oracle=_by_autograd,
+    wrong={
+        "your sum runs over t ≤ s: key s has a part in the outputs at s and LATER": lambda Q, V, dY: running_attention(
+            V, dY, Q
         ),
-        mutants=(
-            Mutant(
-                "forwards in time",
-                lambda Q, V, dY: running_attention(V, dY, Q),
-                "your sum runs over t ≤ s: key s has a part in the outputs at s and LATER",
-            ),
-            Mutant(
-                "no mask",
-                lambda Q, V, dY: V @ (dY.mT @ Q),
-                "you summed over all t: outputs before s have never seen key s",
-            ),
-            Mutant(
-                "strictly later",
-                lambda Q, V, dY: (V @ dY.mT).triu(1) @ Q,
-                "the output at s itself is missing: key s is read by query s too",
-            ),
-            Mutant(
-                "V and dY exchanged",
-                lambda Q, V, dY: (dY @ V.mT).triu() @ Q,
-                "V and dY have changed places: the value belongs to the key's token s, dY and Q to token t",
-            ),
-            Mutant(
-                "dQ with Q for K",
-                lambda Q, V, dY: (dY @ V.mT).tril() @ Q,
-                "this is dQ's formula with Q in the place of K: row t of (dY Vᵀ) collects over s ≤ t, but dK_s "
-                "collects over t ≥ s. Transpose it",
-            ),
-            Mutant(
-                "not turned back",
-                lambda Q, V, dY: torch.einsum("spn,sp->sn", (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0), V),
-                "you turned time round for the running sum and did not turn it back: a second `.flip(0)` is missing",
-            ),
+        "you summed over all t: outputs before s have never seen key s": lambda Q, V, dY: V @ (dY.mT @ Q),
+        "the output at s itself is missing: key s is read by query s too": lambda Q, V, dY: (V @ dY.mT).triu(1) @ Q,
+        "V and dY have changed places: the value belongs to the key's token s, dY and Q to token t": lambda Q, V, dY: (
+            (dY @ V.mT).triu() @ Q
         ),
-        claim="002:memory",
-        difficulty=3,
-        minutes=15,
-        lines=2,
-    )
+        "this is dQ's formula with Q in the place of K: row t of (dY Vᵀ) collects over s ≤ t, but dK_s "
+        "collects over t ≥ s. Transpose it": lambda Q, V, dY: (dY @ V.mT).tril() @ Q,
+        "you turned time round for the running sum and did not turn it back: a second "
+        "`.flip(0)` is missing": lambda Q, V, dY: torch.einsum(
+            "spn,sp->sn", (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0), V
+        ),
+    },
 )
+def grad_keys(Q, V, dY):
+    """Gradient of the keys: linear attention backwards in time, dK_s = R_s^T V_s with R_s = Σ_{t ≥ s} dY_t Q_t^T.
+
+    Compute the gradient of the keys of causal linear attention without autograd.
+
+    Hint: Which outputs did key s have a part in? Those at t ≥ s: Y_t contains (Q_t · K_s) V_s.
+
+    Hint: So dK_s = Σ_{t ≥ s} (dY_t · V_s) Q_t. Read this as a linear attention: who asks, who is stored?
+
+    Hint: The stored state is R_s = Σ_{t ≥ s} dY_t Q_tᵀ, a running sum from the end: `.flip(0).cumsum(0).flip(0)`.
+    """
+    R = (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0).flip(0)
+    return torch.einsum("spn,sp->sn", R, V)

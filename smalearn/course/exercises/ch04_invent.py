@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 from smalearn.testing import random_tensors, relative_rms
 
 __all__ = ["Judge", "Operations"]
@@ -100,8 +100,42 @@ class Judge:
         return "", operations.count
 
 
+def _mask(length):
+    time = torch.arange(length)
+    return (0.5 ** (time[:, None] - time).clamp(min=0).double()).tril()
+
+
+@exercise(
+    "4.6",
+    "A mask of your own",
+    claim="000:def4.2",
+    level=3,
+    minutes=20,
+    cases=lambda randn: iter([(Judge(1),), (Judge(2, 7),), (Judge(128, 256),)]),
+    oracle=lambda judge: "structured",
+    wrong={
+        "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
+        "token. What can it keep from one token to the next?": lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
+        "your two functions are not the same mask. Multiply a short identity matrix by `matmul` and compare it "
+        "with `dense`; is one the transpose of the other?": lambda judge: judge(_mask, lambda x: _mask(len(x)).mT @ x),
+        "a sparse mask is fast, but it sees next to nothing: here at least a quarter of the entries must not "
+        "be zero": lambda judge: judge(lambda length: torch.eye(length, dtype=torch.float64), lambda x: 1 * x),
+    },
+)
 def invent(judge):
-    """Two memories in one mask, 0.5^(t-s) + 0.99^(t-s): a sum of structured masks is structured."""
+    """Two memories in one mask, 0.5^(t-s) + 0.99^(t-s): a sum of structured masks is structured.
+
+    Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge says "structured" if
+    the two agree and the operations of matmul grow less than threefold when T doubles.
+
+    Hint: New structured masks are made from old ones: a sum of two, a product of two (section 8), rows or columns
+    scaled, time reversed, blocks of one structure with another between them.
+
+    Hint: The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has
+    `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.
+
+    Hint: `def matmul(x): return DecayMask(len(x), 0.5).matmul(x) + DecayMask(len(x), 0.99).matmul(x)`
+    """
     rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
 
     def dense(length):
@@ -116,52 +150,3 @@ def invent(judge):
         return torch.stack(rows)
 
     return judge(dense, matmul)
-
-
-def _mask(length):
-    time = torch.arange(length)
-    return (0.5 ** (time[:, None] - time).clamp(min=0).double()).tril()
-
-
-register(
-    Exercise(
-        id="4.6",
-        title="A mask of your own",
-        statement="Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge "
-        'says "structured" if the two agree and the operations of matmul grow less than threefold when T doubles.',
-        oracle=lambda judge: "structured",
-        cases=lambda generator: iter([(Judge(1),), (Judge(2, 7),), (Judge(128, 256),)]),
-        solution=invent,
-        hints=(
-            "New structured masks are made from old ones: a sum of two, a product of two (section 8), rows or columns "
-            "scaled, time reversed, blocks of one structure with another between them.",
-            "The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has "
-            "`dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.",
-            "`def matmul(x): return DecayMask(len(x), 0.5).matmul(x) + DecayMask(len(x), 0.99).matmul(x)`",
-        ),
-        mutants=(
-            Mutant(
-                "a dense product",
-                lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
-                "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
-                "token. What can it keep from one token to the next?",
-            ),
-            Mutant(
-                "another matrix",
-                lambda judge: judge(_mask, lambda x: _mask(len(x)).mT @ x),
-                "your two functions are not the same mask. Multiply a short identity matrix by `matmul` and compare it "
-                "with `dense`; is one the transpose of the other?",
-            ),
-            Mutant(
-                "almost no mask",
-                lambda judge: judge(lambda length: torch.eye(length, dtype=torch.float64), lambda x: 1 * x),
-                "a sparse mask is fast, but it sees next to nothing: here at least a quarter of the entries must not "
-                "be zero",
-            ),
-        ),
-        claim="000:def4.2",
-        difficulty=3,
-        minutes=20,
-        lines=10,
-    )
-)

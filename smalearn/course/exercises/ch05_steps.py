@@ -4,28 +4,9 @@ import math
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
-
-
-def _randn(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+from smalearn.course.exercises.core import exercise
 
 # --------------------------------------------------------------------------------------------- 5.4 what was the input?
-
-
-def find_input(A, B, C, y):
-    """The x (T,) whose output is y: solve M x = y in linear time, without the dense matrix M (T, T) of the model.
-
-    A is (T, N, N), B and C are (T, N), y is (T,).
-    """
-    h = torch.zeros(B.shape[1], dtype=B.dtype)
-    x = torch.zeros_like(y)
-    for t in range(len(y)):
-        past = A[t] @ h
-        x[t] = (y[t] - C[t] @ past) / (C[t] @ B[t])
-        h = past + B[t] * x[t]
-    return x
 
 
 def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=True, add_input=True):
@@ -56,88 +37,68 @@ def _solve_dense(A, B, C, y):
     return torch.linalg.solve(M, y)
 
 
-def _input_cases(generator):
+def _input_cases(randn):
     for length, state in [(1, 1), (3, 1), (3, 2), (6, 3)]:
-        A = 0.5 * _randn(generator, length, state, state)
-        B = _randn(generator, length, state)
+        A = 0.5 * randn(length, state, state)
+        B = randn(length, state)
         # C is near B: C_t^T B_t is about |B_t|², not 0.
-        yield A, B, B + 0.1 * _randn(generator, length, state), _randn(generator, length)
+        yield A, B, B + 0.1 * randn(length, state), randn(length)
     one = torch.ones(2, 1, dtype=torch.float64)
-    yield torch.zeros(2, 1, 1, dtype=torch.float64), one, one, _randn(generator, 2)  # no memory, M = I
+    yield torch.zeros(2, 1, 1, dtype=torch.float64), one, one, randn(2)  # no memory, M = I
     # A running sum, to be checked by hand: x = (0, 3).
     yield torch.ones(2, 1, 1, dtype=torch.float64), one, one, torch.tensor([0.0, 3.0], dtype=torch.float64)
 
 
-register(
-    Exercise(
-        id="5.4",
-        title="What was the input?",
-        statement="Given y = M x, find x by one pass over time. No C_t^T B_t is 0.",
-        oracle=_solve_dense,
-        cases=_input_cases,
-        solution=find_input,
-        hints=(
-            "You know the state before step t. Which part of y_t comes from it, and which from x_t?",
-            "y_t = C_t^T (A_t h) + (C_t^T B_t) x_t. Only x_t is unknown.",
-            "When you have x_t, continue as in the forward recurrence: h becomes A_t h + B_t x_t.",
+@exercise(
+    "5.4",
+    "What was the input?",
+    claim="001:forward-substitution",
+    level=2,
+    minutes=10,
+    cases=_input_cases,
+    oracle=_solve_dense,
+    wrong={
+        "you divide y_t by C_t^T B_t alone: what the past contributes to y_t has to be taken away first": _faulty(
+            past=lambda A, h: 0 * h
         ),
-        mutants=(
-            Mutant(
-                "no past",
-                _faulty(past=lambda A, h: 0 * h),
-                "you divide y_t by C_t^T B_t alone: what the past contributes to y_t has to be taken away first",
-            ),
-            Mutant(
-                "past without its transition",
-                _faulty(past=lambda A, h: h),
-                "you subtract C_t^T h_(t-1). The old state is multiplied by A_t before it is seen: C_t^T A_t h_(t-1)",
-            ),
-            Mutant(
-                "not divided",
-                _faulty(divide=False),
-                "the division by C_t^T B_t is missing: that is the diagonal of M, which need not be 1",
-            ),
-            Mutant(
-                "the output written",
-                _faulty(add_input=False),
-                "you write y_t into the state: what enters is the input x_t that you have just found",
-            ),
-            Mutant(
-                "old state not multiplied by A",
-                _faulty(step=lambda A, h, new: h + new),
-                "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t",
-            ),
-            Mutant(
-                "state replaced",
-                _faulty(step=lambda A, h, new: new),
-                "your state holds only the last input: add B_t x_t to A_t h_(t-1)",
-            ),
-            Mutant(
-                "input added before the product with A",
-                _faulty(step=lambda A, h, new: A @ (h + new)),
-                "your state is A_t (h_(t-1) + B_t x_t): A_t multiplies what was there before, then B_t x_t is added",
-            ),
-            Mutant(
-                "transitions transposed",
-                _faulty(lambda A, h: h @ A, lambda A, h, new: h @ A + new),
-                "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`",
-            ),
+        "you subtract C_t^T h_(t-1). The old state is multiplied by A_t before it is seen: C_t^T A_t h_(t-1)": _faulty(
+            past=lambda A, h: h
         ),
-        claim="001:forward-substitution",
-        difficulty=2,
-        minutes=10,
-        lines=7,
-    )
+        "the division by C_t^T B_t is missing: that is the diagonal of M, which need not be 1": _faulty(divide=False),
+        "you write y_t into the state: what enters is the input x_t that you have just found": _faulty(add_input=False),
+        "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t": _faulty(step=lambda A, h, new: h + new),
+        "your state holds only the last input: add B_t x_t to A_t h_(t-1)": _faulty(step=lambda A, h, new: new),
+        "your state is A_t (h_(t-1) + B_t x_t): A_t multiplies what was there before, then B_t x_t is added": _faulty(
+            step=lambda A, h, new: A @ (h + new)
+        ),
+        "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`": _faulty(
+            lambda A, h: h @ A, lambda A, h, new: h @ A + new
+        ),
+    },
 )
+def find_input(A, B, C, y):
+    """The x (T,) whose output is y: solve M x = y in linear time, without the dense matrix M (T, T) of the model.
+
+    A is (T, N, N), B and C are (T, N), y is (T,).
+
+    Given y = M x, find x by one pass over time. No C_t^T B_t is 0.
+
+    Hint: You know the state before step t. Which part of y_t comes from it, and which from x_t?
+
+    Hint: y_t = C_t^T (A_t h) + (C_t^T B_t) x_t. Only x_t is unknown.
+
+    Hint: When you have x_t, continue as in the forward recurrence: h becomes A_t h + B_t x_t.
+    """
+    h = torch.zeros(B.shape[1], dtype=B.dtype)
+    x = torch.zeros_like(y)
+    for t in range(len(y)):
+        past = A[t] @ h
+        x[t] = (y[t] - C[t] @ past) / (C[t] @ B[t])
+        h = past + B[t] * x[t]
+    return x
+
 
 # ------------------------------------------------------------------------------------------- 5.5 two steps are one step
-
-
-def combine(earlier, later):
-    """The one step (A, b) that does what the step `earlier` and then the step `later` do; h becomes A h + b."""
-    A, b = earlier
-    A_later, b_later = later
-    return A_later @ A, A_later @ b + b_later
 
 
 def _compose_by_probing(earlier, later):
@@ -154,73 +115,59 @@ def _compose_by_probing(earlier, later):
     return torch.cat(columns, -1), origin
 
 
-def _step_cases(generator):
+def _step_cases(randn):
     for leading, state, columns in [((), 1, 1), ((3,), 1, 2), ((), 2, 1), ((4,), 3, 2)]:
         shapes = [(*leading, state, state), (*leading, state, columns)] * 2
-        a, b, a_later, b_later = (_randn(generator, *shape) for shape in shapes)
+        a, b, a_later, b_later = (randn(*shape) for shape in shapes)
         yield (a, b), (a_later, b_later)
     one, nothing = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     yield (one, nothing), (one, nothing)  # two steps that do nothing
 
 
-register(
-    Exercise(
-        id="5.5",
-        title="Two steps are one step",
-        statement="A step is a pair (A, b): h becomes A h + b. Return the pair for the step `earlier`, then `later`.",
-        oracle=_compose_by_probing,
-        cases=_step_cases,
-        solution=combine,
-        hints=(
-            "Put the first into the second: A_later (A h + b) + b_later. Sort by what multiplies h.",
-            "The new matrix is A_later A: what acts first stands on the right.",
-            "The rest is A_later b + b_later: what the earlier step added is multiplied by the later matrix.",
+@exercise(
+    "5.5",
+    "Two steps are one step",
+    claim="004:associative-scan",
+    level=2,
+    minutes=8,
+    cases=_step_cases,
+    oracle=_compose_by_probing,
+    wrong={
+        "your product is A A_later. The earlier step acts first and stands on the right, A_later A, and "
+        "matrices do not commute": lambda earlier, later: (earlier[0] @ later[0], later[0] @ earlier[1] + later[1]),
+        "you add b + b_later: what the earlier step added must pass through the later transition, "
+        "A_later b + b_later": lambda earlier, later: (later[0] @ earlier[0], earlier[1] + later[1]),
+        "you multiply b_later by A_later too: the later step adds it after its own transition": lambda earlier, later: (
+            later[0] @ earlier[0],
+            later[0] @ earlier[1] + later[0] @ later[1],
         ),
-        mutants=(
-            Mutant(
-                "matrices in reverse",
-                lambda earlier, later: (earlier[0] @ later[0], later[0] @ earlier[1] + later[1]),
-                "your product is A A_later. The earlier step acts first and stands on the right, A_later A, and "
-                "matrices do not commute",
-            ),
-            Mutant(
-                "inputs just added",
-                lambda earlier, later: (later[0] @ earlier[0], earlier[1] + later[1]),
-                "you add b + b_later: what the earlier step added must pass through the later transition, "
-                "A_later b + b_later",
-            ),
-            Mutant(
-                "the wrong input multiplied",
-                lambda earlier, later: (later[0] @ earlier[0], later[0] @ earlier[1] + later[0] @ later[1]),
-                "you multiply b_later by A_later too: the later step adds it after its own transition",
-            ),
-            Mutant(
-                "steps exchanged",
-                lambda earlier, later: (earlier[0] @ later[0], earlier[0] @ later[1] + earlier[1]),
-                "this is the later step first: associative does not mean commutative",
-            ),
-            Mutant(
-                "multiplied by the earlier",
-                lambda earlier, later: (later[0] @ earlier[0], earlier[0] @ earlier[1] + later[1]),
-                "you multiply b by its own A: only what comes later acts on it, A_later b + b_later",
-            ),
+        "this is the later step first: associative does not mean commutative": lambda earlier, later: (
+            earlier[0] @ later[0],
+            earlier[0] @ later[1] + earlier[1],
         ),
-        claim="004:associative-scan",
-        difficulty=2,
-        minutes=8,
-        lines=3,
-    )
+        "you multiply b by its own A: only what comes later acts on it, A_later b + b_later": lambda earlier, later: (
+            later[0] @ earlier[0],
+            earlier[0] @ earlier[1] + later[1],
+        ),
+    },
 )
+def combine(earlier, later):
+    """The one step (A, b) that does what the step `earlier` and then the step `later` do; h becomes A h + b.
+
+    A step is a pair (A, b): h becomes A h + b. Return the pair for the step `earlier`, then `later`.
+
+    Hint: Put the first into the second: A_later (A h + b) + b_later. Sort by what multiplies h.
+
+    Hint: The new matrix is A_later A: what acts first stands on the right.
+
+    Hint: The rest is A_later b + b_later: what the earlier step added is multiplied by the later matrix.
+    """
+    A, b = earlier
+    A_later, b_later = later
+    return A_later @ A, A_later @ b + b_later
+
 
 # ------------------------------------------------------------------------------------------------- 5.6 a held input
-
-
-def hold(dt, A, B):
-    """The zero-order hold of h' = A h + B x: (A_bar, B_bar), (T, N) each, for dt (T,), rates A (N,) and B (T, N)."""
-    z = dt[:, None] * A
-    safe = torch.where(z == 0, 1, z)
-    phi = torch.where(z == 0, 1, torch.expm1(safe) / safe)
-    return z.exp(), dt[:, None] * phi * B
 
 
 def _by_series(dt, A, B):
@@ -250,65 +197,50 @@ def _ratio(numerator, z):
     return torch.where(z == 0, 1, numerator / torch.where(z == 0, 1, z))
 
 
-def _hold_cases(generator):
+def _hold_cases(randn):
     def tensor(*numbers):
         return torch.tensor(numbers, dtype=torch.float64)
 
-    yield tensor(1.0), tensor(0.0), _randn(generator, 1, 1)  # an integral: B_bar = dt B
-    yield tensor(0.0, 0.0), tensor(0.0), _randn(generator, 2, 1)  # no time passes
+    yield tensor(1.0), tensor(0.0), randn(1, 1)  # an integral: B_bar = dt B
+    yield tensor(0.0, 0.0), tensor(0.0), randn(2, 1)  # no time passes
     yield tensor(1.0, 1.0), tensor(0.0), torch.zeros(2, 1, dtype=torch.float64)  # no input gets in
-    yield tensor(0.5, 2.0), tensor(-1.0, -0.25), _randn(generator, 2, 2)  # ordinary rates and steps
-    yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), _randn(generator, 3, 2)  # next to 0, and 0
+    yield tensor(0.5, 2.0), tensor(-1.0, -0.25), randn(2, 2)  # ordinary rates and steps
+    yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), randn(3, 2)  # next to 0, and 0
 
 
-register(
-    Exercise(
-        id="5.6",
-        title="A held input",
-        statement="Discretise h' = A h + B x, diagonal A, for an input that is constant while a step lasts.",
-        oracle=_by_series,
-        cases=_hold_cases,
-        solution=hold,
-        hints=(
-            "With z = dt A the step is h -> e^z h + dt φ(z) B x, where φ(z) = (e^z - 1)/z. What is φ(0)?",
-            "Near 0, e^z - 1 loses its digits: `torch.expm1(z)` is accurate.",
-            "Put a 1 for z where z is 0, divide, and put φ = 1 there: `torch.where(z == 0, 1, z)`.",
-        ),
-        mutants=(
-            Mutant(
-                "exp(z) - 1",
-                _discretisation(lambda dt, A, z: dt * _ratio(z.exp() - 1, z)),
-                "right except near z = 0, where e^z - 1 subtracts nearly equal numbers and loses its digits: "
-                "`torch.expm1(z)`",
-            ),
-            Mutant(
-                "Mamba's step",
-                _discretisation(lambda dt, A, z: dt),
-                "this is Mamba's simplification B_bar = dt B: the input as one kick at the end of the step, which does "
-                "not decay while the step lasts",
-            ),
-            Mutant(
-                "without dt",
-                _discretisation(lambda dt, A, z: _ratio(torch.expm1(z), z)),
-                "your B_bar is (e^z - 1)/z B: the factor dt is missing. The right factor is "
-                "dt (e^z - 1)/z = (e^(dt A) - 1)/A",
-            ),
-            Mutant(
-                "a kick at the beginning",
-                _discretisation(lambda dt, A, z: dt * z.exp()),
-                "your input decays for the whole step, e^z dt B: that is a kick at its beginning. A held input enters "
-                "all the time, and the last of it hardly decays",
-            ),
-            Mutant(
-                "Euler",
-                _discretisation(lambda dt, A, z: dt, transition=lambda z: 1 + z),
-                "this is Euler's step, A_bar = 1 + dt A: the first terms of the exponential. It even grows when dt |A| "
-                "exceeds 2",
-            ),
-        ),
-        claim="004:eq-ssm",
-        difficulty=2,
-        minutes=12,
-        lines=4,
-    )
+@exercise(
+    "5.6",
+    "A held input",
+    claim="004:eq-ssm",
+    level=2,
+    minutes=12,
+    cases=_hold_cases,
+    oracle=_by_series,
+    wrong={
+        "right except near z = 0, where e^z - 1 subtracts nearly equal numbers and loses its digits: "
+        "`torch.expm1(z)`": _discretisation(lambda dt, A, z: dt * _ratio(z.exp() - 1, z)),
+        "this is Mamba's simplification B_bar = dt B: the input as one kick at the end of the step, which does "
+        "not decay while the step lasts": _discretisation(lambda dt, A, z: dt),
+        "your B_bar is (e^z - 1)/z B: the factor dt is missing. The right factor is "
+        "dt (e^z - 1)/z = (e^(dt A) - 1)/A": _discretisation(lambda dt, A, z: _ratio(torch.expm1(z), z)),
+        "your input decays for the whole step, e^z dt B: that is a kick at its beginning. A held input enters "
+        "all the time, and the last of it hardly decays": _discretisation(lambda dt, A, z: dt * z.exp()),
+        "this is Euler's step, A_bar = 1 + dt A: the first terms of the exponential. It even grows when dt |A| "
+        "exceeds 2": _discretisation(lambda dt, A, z: dt, transition=lambda z: 1 + z),
+    },
 )
+def hold(dt, A, B):
+    """The zero-order hold of h' = A h + B x: (A_bar, B_bar), (T, N) each, for dt (T,), rates A (N,) and B (T, N).
+
+    Discretise h' = A h + B x, diagonal A, for an input that is constant while a step lasts.
+
+    Hint: With z = dt A the step is h -> e^z h + dt φ(z) B x, where φ(z) = (e^z - 1)/z. What is φ(0)?
+
+    Hint: Near 0, e^z - 1 loses its digits: `torch.expm1(z)` is accurate.
+
+    Hint: Put a 1 for z where z is 0, divide, and put φ = 1 there: `torch.where(z == 0, 1, z)`.
+    """
+    z = dt[:, None] * A
+    safe = torch.where(z == 0, 1, z)
+    phi = torch.where(z == 0, 1, torch.expm1(safe) / safe)
+    return z.exp(), dt[:, None] * phi * B

@@ -2,19 +2,14 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 INF = float("inf")
 
 
-def randn(generator, *shape):
-    """Standard normal numbers in float64."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def decays(generator, *shape):
+def decays(randn, *shape):
     """Log decays, mild but never 0."""
-    return -0.1 - randn(generator, *shape).abs()
+    return -0.1 - randn(*shape).abs()
 
 
 def with_a_reset(log_a):
@@ -29,14 +24,6 @@ def with_a_reset(log_a):
 # --------------------------------------------------------------------------------- 6.1 sums of segments, not of pasts
 
 
-def decay_mask(log_a):
-    """L (..., T, T) with L[t, s] = exp of the sum of log_a over s < k ≤ t, and 0 above the diagonal."""
-    length = log_a.shape[-1]
-    later = torch.ones(length, length, dtype=torch.bool).tril(-1)
-    steps = torch.where(later, log_a[..., :, None], 0.0)
-    return steps.cumsum(-2).exp().tril()
-
-
 def _mask_loop(log_a, first=1, last=1):
     """One product after the other: a_k over s + first ≤ k < t + last."""
     a, length = log_a.exp(), log_a.shape[-1]
@@ -47,13 +34,13 @@ def _mask_loop(log_a, first=1, last=1):
     return L
 
 
-def _mask_cases(generator):
-    yield (decays(generator, 1),)
+def _mask_cases(randn):
+    yield (decays(randn, 1),)
     yield (torch.zeros(3, dtype=torch.float64),)
-    yield (decays(generator, 4),)
-    yield (with_a_reset(decays(generator, 5)),)
-    yield (with_a_reset(decays(generator, 2, 6)),)
-    yield (torch.cat([torch.full((2,), -1e4), decays(generator, 5).float()]),)  # digits count in float32
+    yield (decays(randn, 4),)
+    yield (with_a_reset(decays(randn, 5)),)
+    yield (with_a_reset(decays(randn, 2, 6)),)
+    yield (torch.cat([torch.full((2,), -1e4), decays(randn, 5).float()]),)  # digits count in float32
 
 
 def _difference(log_a, least=-INF):
@@ -79,71 +66,47 @@ def _all_pairs(log_a):
     return _mask_loop(log_a) + torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=log_a.dtype).triu(1)
 
 
-register(
-    Exercise(
-        id="6.1",
-        title="The mask, safely",
-        statement="Compute the 1-semiseparable mask from log decays, resets included, without a difference of sums.",
-        oracle=_mask_loop,
-        cases=_mask_cases,
-        solution=decay_mask,
-        hints=(
-            "Entry (t, s) needs its own sum, over s < k ≤ t. Write down column s of these sums: what is added from one "
-            "row to the next?",
-            "In column s every row k > s adds log_a[k], and the rows before add 0. So fill a matrix whose entry (k, s) "
-            "is log_a[k] for k > s and 0 elsewhere, with `torch.where` (a product with a mask would give 0 · ∞).",
-            "`steps.cumsum(-2)` runs down the columns. Above the diagonal the sums are 0, so take the exponential "
-            "first and `.tril()` after it: nothing here can overflow.",
-        ),
-        mutants=(
-            Mutant(
-                "its own decay",
-                lambda log_a: _mask_loop(log_a, first=0),
-                "your decay includes a_s: a token is written after its own decay, so the product runs over s < k ≤ t",
-            ),
-            Mutant(
-                "the last one missing",
-                lambda log_a: _mask_loop(log_a, last=0),
-                "your decay leaves out a_t: the product runs over s < k ≤ t, and the diagonal is 1 all the same",
-            ),
-            Mutant(
-                "both ends",
-                lambda log_a: _mask_loop(log_a, first=0, last=0),
-                "your product runs over s ≤ k < t: it is one step early at both ends. It should run over s < k ≤ t",
-            ),
-            Mutant(
-                "not masked",
-                _all_pairs,
-                "above the diagonal stands exp(0) = 1: the future is not masked",
-            ),
-            Mutant(
-                "along the rows",
-                _along_rows,
-                "you add up along the rows: what belongs to one sum stands in one column, row under row, axis -2",
-            ),
-            Mutant(
-                "a quotient, its holes filled",
-                _quotient,
-                "you divide running products and fill the holes with 0: after a decay of 0 that is 0 / 0, not a "
-                "number, and what follows it is lost. Sum each segment on its own",
-            ),
-            Mutant(
-                "a difference, its holes filled",
-                _difference,
-                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
-                "and what follows the reset is lost. Sum each segment on its own",
-            ),
-            Mutant(
-                "a difference, clamped",
-                lambda log_a: _difference(log_a, least=-1e4),
-                "you subtract running sums that a strong decay has made huge: what follows it has few digits left. Sum "
-                "each segment on its own",
-            ),
-        ),
-        claim="004:listing-segsum",
-        difficulty=2,
-        minutes=12,
-        lines=4,
-        tolerance=1e-6,
-    )
+@exercise(
+    "6.1",
+    "The mask, safely",
+    claim="004:listing-segsum",
+    level=2,
+    minutes=12,
+    tolerance=1e-6,
+    cases=_mask_cases,
+    oracle=_mask_loop,
+    wrong={
+        "your decay includes a_s: a token is written after its own decay, so the "
+        "product runs over s < k ≤ t": lambda log_a: _mask_loop(log_a, first=0),
+        "your decay leaves out a_t: the product runs over s < k ≤ t, and the "
+        "diagonal is 1 all the same": lambda log_a: _mask_loop(log_a, last=0),
+        "your product runs over s ≤ k < t: it is one step early at both ends. It "
+        "should run over s < k ≤ t": lambda log_a: _mask_loop(log_a, first=0, last=0),
+        "above the diagonal stands exp(0) = 1: the future is not masked": _all_pairs,
+        "you add up along the rows: what belongs to one sum stands in one column, row under row, axis -2": _along_rows,
+        "you divide running products and fill the holes with 0: after a decay of 0 that is 0 / 0, not a "
+        "number, and what follows it is lost. Sum each segment on its own": _quotient,
+        "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
+        "and what follows the reset is lost. Sum each segment on its own": _difference,
+        "you subtract running sums that a strong decay has made huge: what follows it has few digits left. Sum "
+        "each segment on its own": lambda log_a: _difference(log_a, least=-1e4),
+    },
 )
+def decay_mask(log_a):
+    """L (..., T, T) with L[t, s] = exp of the sum of log_a over s < k ≤ t, and 0 above the diagonal.
+
+    Compute the 1-semiseparable mask from log decays, resets included, without a difference of sums.
+
+    Hint: Entry (t, s) needs its own sum, over s < k ≤ t. Write down column s of these sums: what is added from one row
+    to the next?
+
+    Hint: In column s every row k > s adds log_a[k], and the rows before add 0. So fill a matrix whose entry (k, s) is
+    log_a[k] for k > s and 0 elsewhere, with `torch.where` (a product with a mask would give 0 · ∞).
+
+    Hint: `steps.cumsum(-2)` runs down the columns. Above the diagonal the sums are 0, so take the exponential first and
+    `.tril()` after it: nothing here can overflow.
+    """
+    length = log_a.shape[-1]
+    later = torch.ones(length, length, dtype=torch.bool).tril(-1)
+    steps = torch.where(later, log_a[..., :, None], 0.0)
+    return steps.cumsum(-2).exp().tril()

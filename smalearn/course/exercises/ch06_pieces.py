@@ -2,16 +2,10 @@
 
 import torch
 
-from smalearn.course.exercises.ch06_mask import decay_mask, decays, randn, with_a_reset
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.ch06_mask import decay_mask, decays, with_a_reset
+from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------------- 6.2 what a chunk writes
-
-
-def chunk_states(X, log_a, B):
-    """State that each chunk leaves at its end, from zero: (chunks, P, N)."""
-    left = decay_mask(log_a)[..., -1, :]
-    return (left[..., None] * X).mT @ B
 
 
 def _written(weights):
@@ -43,7 +37,7 @@ def _difference(log_a):
     return (sums[..., -1:] - sums).exp().nan_to_num(0.0)
 
 
-def _chunk_cases(generator):
+def _chunk_cases(randn):
     """X, log_a and B in chunks; the decays in turn all 1, mild, and with resets."""
     for chunks, length, head_dim, features, kind in [
         (1, 1, 1, 1, 0),
@@ -51,83 +45,56 @@ def _chunk_cases(generator):
         (2, 3, 2, 3, 1),
         (3, 4, 2, 2, 2),
     ]:
-        log_a = decays(generator, chunks, length)
+        log_a = decays(randn, chunks, length)
         log_a = [torch.zeros_like(log_a), log_a, with_a_reset(log_a)][kind]
-        yield randn(generator, chunks, length, head_dim), log_a, randn(generator, chunks, length, features)
+        yield randn(chunks, length, head_dim), log_a, randn(chunks, length, features)
 
 
-register(
-    Exercise(
-        id="6.2",
-        title="What a chunk leaves behind",
-        statement="Compute for every chunk the state that its own tokens leave at its end, if it starts from zero.",
-        oracle=_written_loop,
-        cases=_chunk_cases,
-        solution=chunk_states,
-        hints=(
-            "Token s writes X_s B_sᵀ. Which decays does that meet on its way to the end of the chunk?",
-            "All a_k with k > s, not its own. You have these products already: look at the last row of `decay_mask`.",
-            "`left = decay_mask(log_a)[..., -1, :]` is (chunks, Q). Scale the rows of X by it; the sum over s is then "
-            "one product, `(left[..., None] * X).mT @ B`.",
+@exercise(
+    "6.2",
+    "What a chunk leaves behind",
+    claim="004:listing-step2",
+    level=2,
+    minutes=10,
+    cases=_chunk_cases,
+    oracle=_written_loop,
+    wrong={
+        "nothing decays: what a token writes must meet all decays from the next token to the chunk's end": _written(
+            torch.ones_like
         ),
-        mutants=(
-            Mutant(
-                "no decay",
-                _written(torch.ones_like),
-                "nothing decays: what a token writes must meet all decays from the next token to the chunk's end",
-            ),
-            Mutant(
-                "from the start",
-                _written(lambda log_a: log_a.cumsum(-1).exp()),
-                "you decay from the chunk's start to the token: that is for reading. What is written meets the decays "
-                "after it, until the chunk's END",
-            ),
-            Mutant(
-                "its own decay",
-                _written(lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()),
-                "your decay includes a_s: a token is written after its own decay",
-            ),
-            Mutant(
-                "the whole chunk",
-                _written(lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)),
-                "every token gets the decay of the whole chunk: only what was there before the chunk meets all of it",
-            ),
-            Mutant(
-                "a difference, its holes filled",
-                _written(_difference),
-                "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
-                "and what is written after it is lost. Sum what comes after a token on its own",
-            ),
-            Mutant(
-                "the true states",
-                _true_states,
-                "these are the true states, with all that came before the chunk: passing them on is the next step. "
-                "Here every chunk starts from zero",
-            ),
-            Mutant(
-                "one chunk on top of the other",
-                lambda X, log_a, B: _written_loop(X, log_a, B).cumsum(0),
-                "you add up the chunks: that is the next step, and it has decays of its own. Here each starts from "
-                "zero",
-            ),
+        "you decay from the chunk's start to the token: that is for reading. What is written meets the decays "
+        "after it, until the chunk's END": _written(lambda log_a: log_a.cumsum(-1).exp()),
+        "your decay includes a_s: a token is written after its own decay": _written(
+            lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()
         ),
-        claim="004:listing-step2",
-        difficulty=2,
-        minutes=10,
-        lines=2,
-    )
+        "every token gets the decay of the whole chunk: only what was there before the chunk meets all of it": _written(
+            lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)
+        ),
+        "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
+        "and what is written after it is lost. Sum what comes after a token on its own": _written(_difference),
+        "these are the true states, with all that came before the chunk: passing them on is the next step. "
+        "Here every chunk starts from zero": _true_states,
+        "you add up the chunks: that is the next step, and it has decays of its own. Here each starts from "
+        "zero": lambda X, log_a, B: _written_loop(X, log_a, B).cumsum(0),
+    },
 )
+def chunk_states(X, log_a, B):
+    """State that each chunk leaves at its end, from zero: (chunks, P, N).
+
+    Compute for every chunk the state that its own tokens leave at its end, if it starts from zero.
+
+    Hint: Token s writes X_s B_sᵀ. Which decays does that meet on its way to the end of the chunk?
+
+    Hint: All a_k with k > s, not its own. You have these products already: look at the last row of `decay_mask`.
+
+    Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, Q). Scale the rows of X by it; the sum over s is then one
+    product, `(left[..., None] * X).mT @ B`.
+    """
+    left = decay_mask(log_a)[..., -1, :]
+    return (left[..., None] * X).mT @ B
+
 
 # -------------------------------------------------------------------------------------------- 6.3 from chunk to chunk
-
-
-def hand_over(decay, updates, state):
-    """The states that enter the chunks (chunks, P, N), and the one after the last chunk (P, N)."""
-    entering = []
-    for a, update in zip(decay, updates, strict=True):
-        entering.append(state)
-        state = a * state + update
-    return torch.stack(entering), state
 
 
 def _handed_over(decay, updates, state):
@@ -164,84 +131,61 @@ def _undecayed_start(decay, updates, state):
     return entering + state, final + state
 
 
-def _hand_cases(generator):
-    yield torch.ones(1).double(), torch.zeros(1, 1, 1).double(), randn(generator, 1, 1)
+def _hand_cases(randn):
+    yield torch.ones(1).double(), torch.zeros(1, 1, 1).double(), randn(1, 1)
     yield torch.ones(2).double(), torch.zeros(2, 2, 1).double(), torch.zeros(2, 1).double()
     for chunks, head_dim, features in [(1, 1, 2), (3, 2, 2), (4, 2, 3)]:
-        decay = decays(generator, chunks).exp()
-        yield decay, randn(generator, chunks, head_dim, features), randn(generator, head_dim, features)
-    yield torch.tensor([0.5, 0.0, 0.25]).double(), randn(generator, 3, 2, 3), randn(generator, 2, 3)
+        decay = decays(randn, chunks).exp()
+        yield decay, randn(chunks, head_dim, features), randn(head_dim, features)
+    yield torch.tensor([0.5, 0.0, 0.25]).double(), randn(3, 2, 3), randn(2, 3)
 
 
-register(
-    Exercise(
-        id="6.3",
-        title="From chunk to chunk",
-        statement="Pass the state through the chunks; return the state that enters each, and the last one.",
-        oracle=_handed_over,
-        cases=_hand_cases,
-        solution=hand_over,
-        hints=(
-            "Seen from far away a chunk is a single step of a state space model. What are its decay and its input?",
-            "Before a chunk changes the state, note it down: that is what the chunk's tokens will read.",
-            "`entering.append(state)`, then `state = a * state + update`, for `a, update in zip(decay, updates)`.",
+@exercise(
+    "6.3",
+    "From chunk to chunk",
+    claim="004:listing-step3",
+    level=1,
+    minutes=8,
+    cases=_hand_cases,
+    oracle=_handed_over,
+    wrong={
+        "these are the states AFTER the chunks. A chunk sees its own tokens through its diagonal block; it "
+        "must read the state that enters it": _after,
+        "you decay what a chunk adds by that chunk's decay: the update is already a state at the chunk's end. "
+        "Decay the old state, then add": _handed_late,
+        "the states only add up: the old state meets the decay of every "
+        "chunk that it passes": lambda decay, updates, state: _handed_over(torch.ones_like(decay), updates, state),
+        "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
+        "How it fades inside is the next exercise": _decayed_at_the_door,
+        "your decays are one chunk late: chunk c multiplies the state that "
+        "enters it by its own decay": lambda decay, updates, state: _handed_over(
+            torch.cat([torch.ones_like(decay[:1]), decay[:-1]]), updates, state
         ),
-        mutants=(
-            Mutant(
-                "after, not before",
-                _after,
-                "these are the states AFTER the chunks. A chunk sees its own tokens through its diagonal block; it "
-                "must read the state that enters it",
-            ),
-            Mutant(
-                "added, then decayed",
-                _handed_late,
-                "you decay what a chunk adds by that chunk's decay: the update is already a state at the chunk's end. "
-                "Decay the old state, then add",
-            ),
-            Mutant(
-                "no decay",
-                lambda decay, updates, state: _handed_over(torch.ones_like(decay), updates, state),
-                "the states only add up: the old state meets the decay of every chunk that it passes",
-            ),
-            Mutant(
-                "decayed as it enters",
-                _decayed_at_the_door,
-                "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
-                "How it fades inside is the next exercise",
-            ),
-            Mutant(
-                "the decay of the chunk before",
-                lambda decay, updates, state: _handed_over(
-                    torch.cat([torch.ones_like(decay[:1]), decay[:-1]]), updates, state
-                ),
-                "your decays are one chunk late: chunk c multiplies the state that enters it by its own decay",
-            ),
-            Mutant(
-                "from zero",
-                lambda decay, updates, state: _handed_over(decay, updates, torch.zeros_like(state)),
-                "you start from zero: the first chunk reads the given state",
-            ),
-            Mutant(
-                "a start that stays",
-                _undecayed_start,
-                "the given state never decays: it passes through the chunks like everything else",
-            ),
+        "you start from zero: the first chunk reads the given state": lambda decay, updates, state: _handed_over(
+            decay, updates, torch.zeros_like(state)
         ),
-        claim="004:listing-step3",
-        difficulty=1,
-        minutes=8,
-        lines=5,
-    )
+        "the given state never decays: it passes through the chunks like everything else": _undecayed_start,
+    },
 )
+def hand_over(decay, updates, state):
+    """The states that enter the chunks (chunks, P, N), and the one after the last chunk (P, N).
+
+    Pass the state through the chunks; return the state that enters each, and the last one.
+
+    Hint: Seen from far away a chunk is a single step of a state space model. What are its decay and its input?
+
+    Hint: Before a chunk changes the state, note it down: that is what the chunk's tokens will read.
+
+    Hint: `entering.append(state)`, then `state = a * state + update`, for `a, update in zip(decay, updates)`.
+    """
+    entering = []
+    for a, update in zip(decay, updates, strict=True):
+        entering.append(state)
+        state = a * state + update
+    return torch.stack(entering), state
+
 
 # ------------------------------------------------------------------------------------------ 6.4 what a chunk reads
-
-
-def read_states(C, log_a, entering):
-    """Output that every token reads from the past: (chunks, Q, P)."""
-    since = log_a.cumsum(-1).exp()
-    return since[..., None] * (C @ entering.mT)
 
 
 def _read(weights):
@@ -261,65 +205,46 @@ def _read_loop(C, log_a, entering):
     return torch.stack(outputs)
 
 
-def _read_cases(generator):
-    for _, log_a, C in _chunk_cases(generator):
-        yield C, log_a, randn(generator, len(C), 2, C.shape[-1])
+def _read_cases(randn):
+    for _, log_a, C in _chunk_cases(randn):
+        yield C, log_a, randn(len(C), 2, C.shape[-1])
 
 
-register(
-    Exercise(
-        id="6.4",
-        title="What a chunk reads",
-        statement="Compute for every token what it reads from the state that enters its chunk.",
-        oracle=_read_loop,
-        cases=_read_cases,
-        solution=read_states,
-        hints=(
-            "The state entered before the chunk's first token. Which decays has it met when token t reads it?",
-            "All of the chunk so far, a_t included: a token first decays the state. A running sum of `log_a`.",
-            "`C @ entering.mT` is (chunks, Q, P): all tokens read in one product. Scale its rows by "
-            "`log_a.cumsum(-1).exp()`.",
+@exercise(
+    "6.4",
+    "What a chunk reads",
+    claim="004:listing-step4",
+    level=2,
+    minutes=8,
+    cases=_read_cases,
+    oracle=_read_loop,
+    wrong={
+        "the state is read as it entered: it has met every decay since the chunk's start": _read(torch.ones_like),
+        "your decay leaves out a_t: a token decays the state before it reads": _read(
+            lambda log_a: torch.cat([0 * log_a[..., :1].clamp(min=-1), log_a[..., :-1]], -1).cumsum(-1).exp()
         ),
-        mutants=(
-            Mutant(
-                "no decay",
-                _read(torch.ones_like),
-                "the state is read as it entered: it has met every decay since the chunk's start",
-            ),
-            Mutant(
-                "without the token's own",
-                _read(
-                    lambda log_a: torch.cat([0 * log_a[..., :1].clamp(min=-1), log_a[..., :-1]], -1).cumsum(-1).exp()
-                ),
-                "your decay leaves out a_t: a token decays the state before it reads",
-            ),
-            Mutant(
-                "only the token's own",
-                _read(torch.exp),
-                "every token sees its own decay alone: the state has met all decays since the chunk's start, a running "
-                "sum of `log_a`",
-            ),
-            Mutant(
-                "from the first token",
-                _read(lambda log_a: decay_mask(log_a)[..., :, 0]),
-                "this is the first column of the mask, the decay from the chunk's first token. The state is older: it "
-                "has met that token's decay too",
-            ),
-            Mutant(
-                "until the end",
-                _read(lambda log_a: decay_mask(log_a)[..., -1, :]),
-                "you decay from the token to the chunk's end: that is for writing. What is read has decayed since the "
-                "chunk's START",
-            ),
-            Mutant(
-                "the whole chunk",
-                _read(lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)),
-                "every token reads the state as it is at the chunk's end: token t sees the decays up to its own",
-            ),
+        "every token sees its own decay alone: the state has met all decays since the chunk's start, a running "
+        "sum of `log_a`": _read(torch.exp),
+        "this is the first column of the mask, the decay from the chunk's first token. The state is older: it "
+        "has met that token's decay too": _read(lambda log_a: decay_mask(log_a)[..., :, 0]),
+        "you decay from the token to the chunk's end: that is for writing. What is read has decayed since the "
+        "chunk's START": _read(lambda log_a: decay_mask(log_a)[..., -1, :]),
+        "every token reads the state as it is at the chunk's end: token t sees the decays up to its own": _read(
+            lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)
         ),
-        claim="004:listing-step4",
-        difficulty=2,
-        minutes=8,
-        lines=2,
-    )
+    },
 )
+def read_states(C, log_a, entering):
+    """Output that every token reads from the past: (chunks, Q, P).
+
+    Compute for every token what it reads from the state that enters its chunk.
+
+    Hint: The state entered before the chunk's first token. Which decays has it met when token t reads it?
+
+    Hint: All of the chunk so far, a_t included: a token first decays the state. A running sum of `log_a`.
+
+    Hint: `C @ entering.mT` is (chunks, Q, P): all tokens read in one product. Scale its rows by
+    `log_a.cumsum(-1).exp()`.
+    """
+    since = log_a.cumsum(-1).exp()
+    return since[..., None] * (C @ entering.mT)

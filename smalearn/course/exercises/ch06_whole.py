@@ -2,23 +2,12 @@
 
 import torch
 
-from smalearn.course.exercises.ch06_mask import decay_mask, decays, randn, with_a_reset
+from smalearn.course.exercises.ch06_mask import decay_mask, decays, with_a_reset
 from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 from smalearn.masks.decay import split_chunks
 
 # ------------------------------------------------------------------------------------------- 6.5 the whole algorithm
-
-
-def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
-    """The scalar state space model in chunks: Y (T, P) and the last state (P, N)."""
-    length = len(X)
-    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
-    log_a = log_a[..., 0]
-    inside = (decay_mask(log_a) * (C @ B.mT)) @ X
-    entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), state)
-    Y = inside + read_states(C, log_a, entering)
-    return Y.flatten(0, 1)[:length], final
 
 
 def _recurrence(X, log_a, B, C, state):
@@ -73,84 +62,63 @@ def _from_zero(X, log_a, B, C, state, chunk_len):
     return Y, states[-1]
 
 
-def _ssd_cases(generator):
+def _ssd_cases(randn):
     sizes = [(1, 1, 1, 1), (3, 2, 1, 1), (4, 2, 2, 2), (6, 2, 3, 2), (7, 2, 2, 3), (5, 2, 2, 8), (8, 2, 2, 2)]
     for number, (length, head_dim, features, chunk_len) in enumerate(sizes):
-        X, B, C = (randn(generator, length, size) for size in (head_dim, features, features))
-        log_a, state = decays(generator, length), randn(generator, head_dim, features)
+        X, B, C = (randn(length, size) for size in (head_dim, features, features))
+        log_a, state = decays(randn, length), randn(head_dim, features)
         if number == 0:
             B, state = 0 * B, 0 * state
         yield X, with_a_reset(log_a) if number == 6 else log_a, B, C, state * (number % 3 != 2), chunk_len
 
 
-register(
-    Exercise(
-        id="6.5",
-        title="The chunked algorithm",
-        statement="Put the four steps together: any length, a first state, and the last state returned.",
-        oracle=_loop,
-        cases=_ssd_cases,
-        solution=ssd_in_chunks,
-        hints=(
-            "Four lines, one for each step, with your functions of 6.1 to 6.4; before them a line that cuts, after "
-            "them a line that joins.",
-            "`split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, Q, D), with zeros after the last token: "
-            "they say nothing and decay nothing. For `log_a`, append an axis, and take it away again.",
-            "The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.",
+@exercise(
+    "6.5",
+    "The chunked algorithm",
+    claim="004:block-decomposition",
+    level=3,
+    minutes=20,
+    cases=_ssd_cases,
+    oracle=_loop,
+    wrong={
+        "these are the diagonal blocks alone: step 4, what the states say, is never added": _with_states(
+            lambda state, chunk, before: torch.zeros_like(state)
         ),
-        mutants=(
-            Mutant(
-                "no states",
-                _with_states(lambda state, chunk, before: torch.zeros_like(state)),
-                "these are the diagonal blocks alone: step 4, what the states say, is never added",
-            ),
-            Mutant(
-                "own chunk twice",
-                _with_states(lambda state, chunk, before: state + _written(state, chunk)),
-                "each chunk also reads what it writes itself, which its diagonal block has counted: read the state "
-                "that ENTERS the chunk",
-            ),
-            Mutant(
-                "the first state for all",
-                _first_for_all,
-                "every chunk starts from the given state: only the first one does, the others from what came before",
-            ),
-            Mutant(
-                "only the chunk before",
-                _with_states(lambda state, chunk, before: _written(state, before) if before else state),
-                "each chunk knows only the chunk before it: the states must be handed on, decayed, through all chunks",
-            ),
-            Mutant(
-                "the rest left out",
-                _whole_chunks_only,
-                "the last, shorter chunk is lost: T need not be a multiple of the chunk length",
-            ),
-            Mutant(
-                "from zero",
-                _from_zero,
-                "the given state is ignored: it enters the first chunk",
-            ),
+        "each chunk also reads what it writes itself, which its diagonal block has counted: read the state "
+        "that ENTERS the chunk": _with_states(lambda state, chunk, before: state + _written(state, chunk)),
+        "every chunk starts from the given state: only the first one does, the others "
+        "from what came before": _first_for_all,
+        "each chunk knows only the chunk before it: the states must be handed on, "
+        "decayed, through all chunks": _with_states(
+            lambda state, chunk, before: _written(state, before) if before else state
         ),
-        claim="004:block-decomposition",
-        difficulty=3,
-        minutes=20,
-        lines=7,
-    )
+        "the last, shorter chunk is lost: T need not be a multiple of the chunk length": _whole_chunks_only,
+        "the given state is ignored: it enters the first chunk": _from_zero,
+    },
 )
+def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
+    """The scalar state space model in chunks: Y (T, P) and the last state (P, N).
+
+    Put the four steps together: any length, a first state, and the last state returned.
+
+    Hint: Four lines, one for each step, with your functions of 6.1 to 6.4; before them a line that cuts, after them a
+    line that joins.
+
+    Hint: `split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, Q, D), with zeros after the last token: they
+    say nothing and decay nothing. For `log_a`, append an axis, and take it away again.
+
+    Hint: The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.
+    """
+    length = len(X)
+    X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
+    log_a = log_a[..., 0]
+    inside = (decay_mask(log_a) * (C @ B.mT)) @ X
+    entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), state)
+    Y = inside + read_states(C, log_a, entering)
+    return Y.flatten(0, 1)[:length], final
+
 
 # ---------------------------------------------------------------------------------------- 6.6 the length of a chunk
-
-
-def best_chunk_len(length, state, head_dim):
-    """The chunk length of the fewest multiply-adds, the smallest if there are several."""
-
-    def macs(chunk_len):
-        chunks = -(-length // chunk_len)
-        inside = chunk_len**2 * (state + head_dim)
-        through = 2 * chunk_len * state * head_dim + state * head_dim
-        return chunks * (inside + through)
-
-    return min(range(1, length + 1), key=macs)
 
 
 def _cheapest(cost):
@@ -174,78 +142,62 @@ def _largest(length, state, head_dim):
     return length - costs.index(min(costs))
 
 
-def _length_cases(generator):
+def _length_cases(randn):
     yield 1, 4, 4
     yield 2, 1, 1
     yield from [(100, 16, 16), (500, 64, 64), (500, 128, 64), (300, 256, 64), (400, 16, 256)]
 
 
-register(
-    Exercise(
-        id="6.6",
-        title="How long is a chunk?",
-        statement="Find the chunk length with the fewest multiply-adds by counting the four steps for every length.",
-        oracle=_cheapest(_chunk_macs),
-        cases=_length_cases,
-        solution=best_chunk_len,
-        hints=(
-            "Count for one chunk of Q tokens, then multiply by the number of chunks, ⌈T / Q⌉: the last one is padded. "
-            "How many multiply-adds does a product of (Q, N) with (N, Q) take?",
-            "Inside: Q²·N for the scores and Q²·P for the values. Each state: Q·N·P to write, N·P to hand over, Q·N·P "
-            "to read. (The mask's Q² products and the scalings are not counted.)",
-            "`min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.",
+@exercise(
+    "6.6",
+    "How long is a chunk?",
+    claim="004:listing-cost",
+    level=2,
+    minutes=12,
+    cases=_length_cases,
+    oracle=_cheapest(_chunk_macs),
+    wrong={
+        "handing over is free in your count: N·P multiply-adds a chunk are missing, and without them a chunk "
+        "of one token is always best": _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p)),
+        "you hand over from every chunk to every later one, as the listing does with its matrix over chunks: a "
+        "loop needs N·P once a chunk": _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p) + c * c * n * p),
+        "this is the length that STORES least, scores and states together: you were asked for multiply-adds": _cheapest(
+            lambda c, q, n, p: c * (q * q + n * p)
         ),
-        mutants=(
-            Mutant(
-                "nothing handed over",
-                _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p)),
-                "handing over is free in your count: N·P multiply-adds a chunk are missing, and without them a chunk "
-                "of one token is always best",
-            ),
-            Mutant(
-                "every pair of chunks",
-                _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p) + c * c * n * p),
-                "you hand over from every chunk to every later one, as the listing does with its matrix over chunks: a "
-                "loop needs N·P once a chunk",
-            ),
-            Mutant(
-                "memory",
-                _cheapest(lambda c, q, n, p: c * (q * q + n * p)),
-                "this is the length that STORES least, scores and states together: you were asked for multiply-adds",
-            ),
-            Mutant(
-                "only the scores",
-                _cheapest(lambda c, q, n, p: c * (q * q * n + 2 * q * n * p + n * p)),
-                "inside a chunk the scores (Q·Q·N) are only half of it: they are then multiplied with X, Q·Q·P",
-            ),
-            Mutant(
-                "the formula",
-                lambda length, state, head_dim: min(
-                    length, max(1, round((state * head_dim / (state + head_dim)) ** 0.5))
-                ),
-                "this is the length next to √(N·P / (N + P)), the least if T / Q chunks need not be a whole number. "
-                "There are ⌈T / Q⌉, and the last one, padded, costs as much as a full one",
-            ),
-            Mutant(
-                "half a block",
-                _cheapest(lambda c, q, n, p: c * (q * (q + 1) / 2 * (n + p) + 2 * q * n * p + n * p)),
-                "inside a chunk you count only the pairs that the mask keeps: a matrix product computes the whole "
-                "Q × Q block, and the mask throws half of it away",
-            ),
-            Mutant(
-                "the largest of equals",
-                _largest,
-                "several lengths cost the same: the smallest of them is asked for",
-            ),
-            Mutant(
-                "two halves",
-                lambda length, state, head_dim: min(length, round((state * head_dim) ** 0.5)),
-                "this is √(N·P), where the diagonal blocks cost as much as the states: a balance, not the least",
-            ),
+        "inside a chunk the scores (Q·Q·N) are only half of it: they are then multiplied with X, Q·Q·P": _cheapest(
+            lambda c, q, n, p: c * (q * q * n + 2 * q * n * p + n * p)
         ),
-        claim="004:listing-cost",
-        difficulty=2,
-        minutes=12,
-        lines=6,
-    )
+        "this is the length next to √(N·P / (N + P)), the least if T / Q chunks need not be a whole number. "
+        "There are ⌈T / Q⌉, and the last one, padded, costs as much as a full one": lambda length, state, head_dim: min(
+            length, max(1, round((state * head_dim / (state + head_dim)) ** 0.5))
+        ),
+        "inside a chunk you count only the pairs that the mask keeps: a matrix product computes the whole "
+        "Q × Q block, and the mask throws half of it away": _cheapest(
+            lambda c, q, n, p: c * (q * (q + 1) / 2 * (n + p) + 2 * q * n * p + n * p)
+        ),
+        "several lengths cost the same: the smallest of them is asked for": _largest,
+        "this is √(N·P), where the diagonal blocks cost as much as the states: a "
+        "balance, not the least": lambda length, state, head_dim: min(length, round((state * head_dim) ** 0.5)),
+    },
 )
+def best_chunk_len(length, state, head_dim):
+    """The chunk length of the fewest multiply-adds, the smallest if there are several.
+
+    Find the chunk length with the fewest multiply-adds by counting the four steps for every length.
+
+    Hint: Count for one chunk of Q tokens, then multiply by the number of chunks, ⌈T / Q⌉: the last one is padded. How
+    many multiply-adds does a product of (Q, N) with (N, Q) take?
+
+    Hint: Inside: Q²·N for the scores and Q²·P for the values. Each state: Q·N·P to write, N·P to hand over, Q·N·P to
+    read. (The mask's Q² products and the scalings are not counted.)
+
+    Hint: `min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.
+    """
+
+    def macs(chunk_len):
+        chunks = -(-length // chunk_len)
+        inside = chunk_len**2 * (state + head_dim)
+        through = 2 * chunk_len * state * head_dim + state * head_dim
+        return chunks * (inside + through)
+
+    return min(range(1, length + 1), key=macs)

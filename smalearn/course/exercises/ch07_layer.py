@@ -2,16 +2,10 @@
 
 import torch
 
-from smalearn.course.exercises.ch06_mask import INF, decays, randn
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.ch06_mask import INF, decays
+from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------------------ 7.1 a single token
-
-
-def step(x, log_a, B, C, state):
-    """One token for all heads: y (heads, P) and the new state (heads, P, N)."""
-    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
-    return state @ C, state
 
 
 def _step_loop(x, log_a, B, C, state):
@@ -42,78 +36,55 @@ def _read_too_early(x, log_a, B, C, state):
     return left @ C, left + x[:, :, None] * B
 
 
-def _step_cases(generator):
+def _step_cases(randn):
     for heads, head_dim, features, kind in [(1, 1, 1, 0), (1, 2, 2, 1), (2, 2, 2, 1), (3, 2, 4, 1)]:
-        x, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
-        log_a = decays(generator, heads) * (kind > 0)
-        yield x * (kind > 0), log_a, *randn(generator, 2, features), state
+        x, state = randn(heads, head_dim), randn(heads, head_dim, features)
+        log_a = decays(randn, heads) * (kind > 0)
+        yield x * (kind > 0), log_a, *randn(2, features), state
     reset = torch.tensor([-INF, -0.5]).double()
     for kept in (0, 1):  # an empty state, and one that a head forgets
-        yield randn(generator, 2, 3), reset, *randn(generator, 2, 2), kept * randn(generator, 2, 3, 2)
+        yield randn(2, 3), reset, *randn(2, 2), kept * randn(2, 3, 2)
 
 
-register(
-    Exercise(
-        id="7.1",
-        title="One token more",
-        statement="Decode: one step for all heads of a group, which share B and C but not x and the decay.",
-        oracle=_step_loop,
-        cases=_step_cases,
-        solution=step,
-        hints=(
-            "The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?",
-            "`x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.",
-            "The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.",
+@exercise(
+    "7.1",
+    "One token more",
+    claim="004:hybrid",
+    level=1,
+    minutes=6,
+    cases=_step_cases,
+    oracle=_step_loop,
+    wrong={
+        "you read the state before the token was written: in training a token sees itself (the diagonal of L "
+        "is 1)": _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
+        "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
+        "lets through in training": _read_too_early,
+        "the token meets its own decay: decay the old state first, then write": _stepped(
+            lambda decay, state, new: decay * (state + new)
         ),
-        mutants=(
-            Mutant(
-                "read, then written",
-                _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
-                "you read the state before the token was written: in training a token sees itself (the diagonal of L "
-                "is 1)",
-            ),
-            Mutant(
-                "decayed, read, then written",
-                _read_too_early,
-                "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
-                "lets through in training",
-            ),
-            Mutant(
-                "written, then decayed",
-                _stepped(lambda decay, state, new: decay * (state + new)),
-                "the token meets its own decay: decay the old state first, then write",
-            ),
-            Mutant(
-                "no decay",
-                _stepped(lambda decay, state, new: state + new),
-                "the old state does not decay",
-            ),
-            Mutant(
-                "overwritten",
-                _stepped(lambda decay, state, new: new),
-                "the old state is lost: add to what is left of it",
-            ),
-            Mutant(
-                "the decay on what is new",
-                _stepped(lambda decay, state, new: state + decay * new),
-                "you decay the new token and keep the old state: it is the other way round",
-            ),
+        "the old state does not decay": _stepped(lambda decay, state, new: state + new),
+        "the old state is lost: add to what is left of it": _stepped(lambda decay, state, new: new),
+        "you decay the new token and keep the old state: it is the other way round": _stepped(
+            lambda decay, state, new: state + decay * new
         ),
-        claim="004:hybrid",
-        difficulty=1,
-        minutes=6,
-        lines=2,
-    )
+    },
 )
+def step(x, log_a, B, C, state):
+    """One token for all heads: y (heads, P) and the new state (heads, P, N).
+
+    Decode: one step for all heads of a group, which share B and C but not x and the decay.
+
+    Hint: The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?
+
+    Hint: `x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.
+
+    Hint: The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.
+    """
+    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
+    return state @ C, state
+
 
 # ------------------------------------------------------------------------------- 7.2 a convolution that can be resumed
-
-
-def convolve(x, weight, window):
-    """Every channel a weighted sum of its last K tokens: y (T, D), and the next window (K - 1, D)."""
-    length, x = len(x), torch.cat([window, x])
-    y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))
-    return y, x[length:]
 
 
 def _convolve_loop(x, weight, window):
@@ -144,87 +115,64 @@ def _mixed(x, weight, window):
     return y.sum(1, keepdim=True).expand_as(y).clone(), window
 
 
-def _convolve_cases(generator):
+def _convolve_cases(randn):
     """Length, channels, taps, and whether there was a text before."""
     for length, dim, taps, past in [(2, 1, 1, 0), (3, 1, 2, 0), (1, 2, 3, 1), (4, 2, 3, 1), (5, 3, 4, 0), (2, 3, 4, 1)]:
-        yield randn(generator, length, dim), randn(generator, taps, dim), past * randn(generator, taps - 1, dim) + 0.0
+        yield randn(length, dim), randn(taps, dim), past * randn(taps - 1, dim) + 0.0
 
 
-register(
-    Exercise(
-        id="7.2",
-        title="A convolution that can be resumed",
-        statement="Write the causal convolution of every channel with its own taps, and return the next window.",
-        oracle=_convolve_loop,
-        cases=_convolve_cases,
-        solution=convolve,
-        hints=(
-            "Put the window before the text. Then every token has K - 1 tokens before it, and nothing is special.",
-            "With the window in front, tap k meets the tokens x[k], x[k + 1], …: T rows of the longer text, shifted "
-            "by k.",
-            "`sum(tap * x[k : k + length] for k, tap in enumerate(weight))`, and the next window is what stands at "
-            "the END of the longer text: its last K - 1 rows, `x[length:]` (for K = 1 there are none).",
+@exercise(
+    "7.2",
+    "A convolution that can be resumed",
+    claim="004:fig-mamba2-block",
+    level=2,
+    minutes=10,
+    cases=_convolve_cases,
+    oracle=_convolve_loop,
+    wrong={
+        "your taps run the wrong way: the LAST row of the weights belongs to the token itself, the first to "
+        "the one K - 1 back": lambda x, weight, window: _convolve_loop(x, weight.flip(0), window),
+        "token t sees the tokens after it: the convolution must look back, or the "
+        "model reads the answer": lambda x, weight, window: (
+            _convolve_loop(x.flip(0), weight.flip(0), 0 * window)[0].flip(0),
+            _convolve_loop(x, weight, window)[1],
         ),
-        mutants=(
-            Mutant(
-                "taps reversed",
-                lambda x, weight, window: _convolve_loop(x, weight.flip(0), window),
-                "your taps run the wrong way: the LAST row of the weights belongs to the token itself, the first to "
-                "the one K - 1 back",
-            ),
-            Mutant(
-                "the future",
-                lambda x, weight, window: (
-                    _convolve_loop(x.flip(0), weight.flip(0), 0 * window)[0].flip(0),
-                    _convolve_loop(x, weight, window)[1],
-                ),
-                "token t sees the tokens after it: the convolution must look back, or the model reads the answer",
-            ),
-            Mutant(
-                "no past",
-                lambda x, weight, window: (
-                    _convolve_loop(x, weight, 0 * window)[0],
-                    _convolve_loop(x, weight, window)[1],
-                ),
-                "you put zeros before the text where the window belongs: a text in two parts must give what it gives "
-                "in one",
-            ),
-            Mutant(
-                "the window after the text",
-                _window_after,
-                "you put the window after the text: its tokens came before",
-            ),
-            Mutant(
-                "the window of this text alone",
-                lambda x, weight, window: (_convolve_loop(x, weight, window)[0], _with_zeros(x, len(window))),
-                "your next window forgets the old one: after a text shorter than K - 1, and after every decoded "
-                "token, some of the old window is still in sight",
-            ),
-            Mutant(
-                "the window stays",
-                lambda x, weight, window: (_convolve_loop(x, weight, window)[0], window),
-                "you return the window that came in: it must move on to the last K - 1 tokens",
-            ),
-            Mutant(
-                "the channels mixed",
-                _mixed,
-                "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before",
-            ),
+        "you put zeros before the text where the window belongs: a text in two parts must give what it gives "
+        "in one": lambda x, weight, window: (
+            _convolve_loop(x, weight, 0 * window)[0],
+            _convolve_loop(x, weight, window)[1],
         ),
-        claim="004:fig-mamba2-block",
-        difficulty=2,
-        minutes=10,
-        lines=3,
-    )
+        "you put the window after the text: its tokens came before": _window_after,
+        "your next window forgets the old one: after a text shorter than K - 1, and after every decoded "
+        "token, some of the old window is still in sight": lambda x, weight, window: (
+            _convolve_loop(x, weight, window)[0],
+            _with_zeros(x, len(window)),
+        ),
+        "you return the window that came in: it must move on to the last K - 1 tokens": lambda x, weight, window: (
+            _convolve_loop(x, weight, window)[0],
+            window,
+        ),
+        "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before": _mixed,
+    },
 )
+def convolve(x, weight, window):
+    """Every channel a weighted sum of its last K tokens: y (T, D), and the next window (K - 1, D).
+
+    Write the causal convolution of every channel with its own taps, and return the next window.
+
+    Hint: Put the window before the text. Then every token has K - 1 tokens before it, and nothing is special.
+
+    Hint: With the window in front, tap k meets the tokens x[k], x[k + 1], …: T rows of the longer text, shifted by k.
+
+    Hint: `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`, and the next window is what stands at the END
+    of the longer text: its last K - 1 rows, `x[length:]` (for K = 1 there are none).
+    """
+    length, x = len(x), torch.cat([window, x])
+    y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))
+    return y, x[length:]
+
 
 # --------------------------------------------------------------------------------- 7.3 a step as long as the token says
-
-
-def block_step(X, dt, A_log, B, C, D, state):
-    """One token for all heads of the block: y (heads, P) and the new state (heads, P, N)."""
-    y, state = step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)
-    return y + D[:, None] * X, state
 
 
 def _block_loop(X, dt, A_log, B, C, D, state):
@@ -266,87 +214,62 @@ def _token_decays_too(X, dt, A_log, B, C, D, state):
     return y + D[:, None] * X, state
 
 
-def _block_cases(generator):
+def _block_cases(randn):
     """Heads, P, N; first an empty state and no input, then a token of length 0, then ordinary ones."""
     for heads, head_dim, features, kind in [(1, 1, 1, 0), (2, 1, 2, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 2, 2)]:
-        X, state = randn(generator, heads, head_dim), randn(generator, heads, head_dim, features)
-        dt, A_log, D = -decays(generator, heads), -decays(generator, heads), randn(generator, heads)
-        B, C = randn(generator, 2, features)
+        X, state = randn(heads, head_dim), randn(heads, head_dim, features)
+        dt, A_log, D = -decays(randn, heads), -decays(randn, heads), randn(heads)
+        B, C = randn(2, features)
         yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
 
 
-register(
-    Exercise(
-        id="7.3",
-        title="A step as long as the token says",
-        statement="Decode one token of the block: from step sizes to decays and inputs, the recurrence, and the skip.",
-        oracle=_block_loop,
-        cases=_block_cases,
-        solution=block_step,
-        hints=(
-            "It is your `step` of 7.1, with two of its arguments made from dt first. Which two depend on how long the "
-            "token lasts?",
-            "The log decay is A·dt with A = −exp(A_log), so it is at most 0 whatever the parameter is. What is "
-            "written is dt·X.",
-            "`step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)`; then add `D[:, None] * X`, with X itself.",
+@exercise(
+    "7.3",
+    "A step as long as the token says",
+    claim="004:fig-mamba2-block",
+    level=2,
+    minutes=8,
+    cases=_block_cases,
+    oracle=_block_loop,
+    wrong={
+        "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it": _block_stepped(
+            write=lambda dt, X: X
         ),
-        mutants=(
-            Mutant(
-                "X as it is",
-                _block_stepped(write=lambda dt, X: X),
-                "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it",
-            ),
-            Mutant(
-                "the parameter as it is",
-                _block_stepped(log_decay=lambda dt, A_log: -dt * A_log),
-                "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 however it is trained",
-            ),
-            Mutant(
-                "growth",
-                _block_stepped(log_decay=lambda dt, A_log: dt * A_log.exp()),
-                "your state grows: A is −exp(A_log), and a log decay is at most 0",
-            ),
-            Mutant(
-                "the same decay for every token",
-                _block_stepped(log_decay=lambda dt, A_log: -A_log.exp()),
-                "your decay does not depend on dt: every token forgets alike, and nothing is selected",
-            ),
-            Mutant(
-                "softplus twice",
-                lambda X, dt, A_log, B, C, D, state: _block_loop(
-                    X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
-                ),
-                "you take a softplus of dt: it has been through one, and a token of length 0 may occur",
-            ),
-            Mutant(
-                "the token decays too",
-                _token_decays_too,
-                "your new token has decayed already: the decay acts on the old state, then the token is written whole",
-            ),
-            Mutant(
-                "B and C exchanged",
-                lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
-                "you write with C and read with B: B is the key under which X is written, C asks",
-            ),
-            Mutant(
-                "a scaled skip",
-                _block_stepped(skip=lambda dt, X, D: D[:, None] * dt[:, None] * X),
-                "your skip adds D·dt·X: it passes the state by, and takes X as it is",
-            ),
-            Mutant(
-                "no skip",
-                _block_stepped(skip=lambda dt, X, D: 0 * X),
-                "the skip D·X is missing",
-            ),
-            Mutant(
-                "read too early",
-                _block_read_too_early,
-                "you read the state before the token has changed it: decay, write, then read",
-            ),
+        "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 "
+        "however it is trained": _block_stepped(log_decay=lambda dt, A_log: -dt * A_log),
+        "your state grows: A is −exp(A_log), and a log decay is at most 0": _block_stepped(
+            log_decay=lambda dt, A_log: dt * A_log.exp()
         ),
-        claim="004:fig-mamba2-block",
-        difficulty=2,
-        minutes=8,
-        lines=2,
-    )
+        "your decay does not depend on dt: every token forgets alike, and nothing is selected": _block_stepped(
+            log_decay=lambda dt, A_log: -A_log.exp()
+        ),
+        "you take a softplus of dt: it has been through one, and a token "
+        "of length 0 may occur": lambda X, dt, A_log, B, C, D, state: _block_loop(
+            X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
+        ),
+        "your new token has decayed already: the decay acts on the old state, then the "
+        "token is written whole": _token_decays_too,
+        "you write with C and read with B: B is the key under which "
+        "X is written, C asks": lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
+        "your skip adds D·dt·X: it passes the state by, and takes X as it is": _block_stepped(
+            skip=lambda dt, X, D: D[:, None] * dt[:, None] * X
+        ),
+        "the skip D·X is missing": _block_stepped(skip=lambda dt, X, D: 0 * X),
+        "you read the state before the token has changed it: decay, write, then read": _block_read_too_early,
+    },
 )
+def block_step(X, dt, A_log, B, C, D, state):
+    """One token for all heads of the block: y (heads, P) and the new state (heads, P, N).
+
+    Decode one token of the block: from step sizes to decays and inputs, the recurrence, and the skip.
+
+    Hint: It is your `step` of 7.1, with two of its arguments made from dt first. Which two depend on how long the token
+    lasts?
+
+    Hint: The log decay is A·dt with A = −exp(A_log), so it is at most 0 whatever the parameter is. What is written is
+    dt·X.
+
+    Hint: `step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)`; then add `D[:, None] * X`, with X itself.
+    """
+    y, state = step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)
+    return y + D[:, None] * X, state

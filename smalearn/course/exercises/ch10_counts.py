@@ -2,23 +2,18 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import Randn, exercise
 
 # ---------------------------------------------------------------------------------------------- 10.2 the rank of levels
 
 
-def generic_rank(m, n, ranks, blocks):
-    """Rank of almost every (m, n) matrix with levels of ranks r_l in p_l equal blocks."""
-    return min(m, n, sum(rank * p for rank, p in zip(ranks, blocks, strict=True)))
-
-
 def _measured(m, n, ranks, blocks):
     """Rank of one matrix with random factors."""
-    generator = torch.Generator().manual_seed(7)
+    randn = Randn(7)
     M = torch.zeros(m, n, dtype=torch.float64)
     for rank, p in zip(ranks, blocks, strict=True):
         for k in range(p):
-            L, R = (torch.randn(size // p, rank, generator=generator, dtype=torch.float64) for size in (m, n))
+            L, R = (randn(size // p, rank) for size in (m, n))
             M[k * m // p : (k + 1) * m // p, k * n // p : (k + 1) * n // p] += L @ R.mT
     return torch.linalg.matrix_rank(M).item()
 
@@ -27,7 +22,7 @@ def _sum(ranks, blocks):
     return sum(rank * p for rank, p in zip(ranks, blocks, strict=True))
 
 
-def _rank_cases(generator):
+def _rank_cases(randn):
     yield 1, 1, [1], [1]
     yield 8, 8, [3], [1]
     yield 8, 8, [1], [8]
@@ -38,60 +33,47 @@ def _rank_cases(generator):
     yield 12, 24, [2, 3], [1, 6]
 
 
-register(
-    Exercise(
-        id="10.2",
-        title="The rank of levels",
-        statement="Say what rank a multi-level low rank matrix with random factors has; the check measures it.",
-        oracle=_measured,
-        cases=_rank_cases,
-        solution=generic_rank,
-        hints=(
-            "What is the rank of one level? Of a sum of two matrices, at most?",
-            "A level is p_l blocks of rank r_l that have no row and no column in common: their ranks add up. So do, at "
-            "most, those of the levels. But no matrix has a rank above its size.",
-            "The least of m, n and the sum of all `rank * p`.",
+@exercise(
+    "10.2",
+    "The rank of levels",
+    claim="003:table1-row3",
+    level=1,
+    minutes=6,
+    cases=_rank_cases,
+    oracle=_measured,
+    wrong={
+        "this is Σ r_l p_l, as Table 1 has it: a bound that may lie above "
+        "the size of the matrix": lambda m, n, ranks, blocks: _sum(ranks, blocks),
+        "you cut each block to its size, but not the sum of the levels "
+        "to that of the matrix": lambda m, n, ranks, blocks: sum(
+            p * min(r, m // p, n // p) for r, p in zip(ranks, blocks, strict=True)
         ),
-        mutants=(
-            Mutant(
-                "the table's",
-                lambda m, n, ranks, blocks: _sum(ranks, blocks),
-                "this is Σ r_l p_l, as Table 1 has it: a bound that may lie above the size of the matrix",
-            ),
-            Mutant(
-                "level by level",
-                lambda m, n, ranks, blocks: sum(p * min(r, m // p, n // p) for r, p in zip(ranks, blocks, strict=True)),
-                "you cut each block to its size, but not the sum of the levels to that of the matrix",
-            ),
-            Mutant(
-                "always full",
-                lambda m, n, ranks, blocks: min(m, n),
-                "this is full rank: the levels may have too little for that, Σ r_l p_l in all",
-            ),
-            Mutant(
-                "as many as columns",
-                lambda m, n, ranks, blocks: min(m, n, sum(ranks)),
-                "this is Σ r_l, the columns of L: a level has p_l blocks, and each adds its own r_l",
-            ),
-            Mutant(
-                "the largest level",
-                lambda m, n, ranks, blocks: min(m, n, max(r * p for r, p in zip(ranks, blocks, strict=True))),
-                "this is the rank of the largest level: the ranks of random levels add up",
-            ),
-            Mutant(
-                "rows only",
-                lambda m, n, ranks, blocks: min(m, _sum(ranks, blocks)),
-                "your rank may exceed the number of columns: the least of m AND n",
-            ),
-            Mutant(
-                "columns only",
-                lambda m, n, ranks, blocks: min(n, _sum(ranks, blocks)),
-                "your rank may exceed the number of rows: the least of m AND n",
-            ),
+        "this is full rank: the levels may have too little for that, Σ r_l p_l in all": lambda m, n, ranks, blocks: min(
+            m, n
         ),
-        claim="003:table1-row3",
-        difficulty=1,
-        minutes=6,
-        lines=1,
-    )
+        "this is Σ r_l, the columns of L: a level has p_l blocks, and "
+        "each adds its own r_l": lambda m, n, ranks, blocks: min(m, n, sum(ranks)),
+        "this is the rank of the largest level: the ranks of random levels add up": lambda m, n, ranks, blocks: min(
+            m, n, max(r * p for r, p in zip(ranks, blocks, strict=True))
+        ),
+        "your rank may exceed the number of columns: the least of m AND n": lambda m, n, ranks, blocks: min(
+            m, _sum(ranks, blocks)
+        ),
+        "your rank may exceed the number of rows: the least of m AND n": lambda m, n, ranks, blocks: min(
+            n, _sum(ranks, blocks)
+        ),
+    },
 )
+def generic_rank(m, n, ranks, blocks):
+    """Rank of almost every (m, n) matrix with levels of ranks r_l in p_l equal blocks.
+
+    Say what rank a multi-level low rank matrix with random factors has; the check measures it.
+
+    Hint: What is the rank of one level? Of a sum of two matrices, at most?
+
+    Hint: A level is p_l blocks of rank r_l that have no row and no column in common: their ranks add up. So do, at
+    most, those of the levels. But no matrix has a rank above its size.
+
+    Hint: The least of m, n and the sum of all `rank * p`.
+    """
+    return min(m, n, sum(rank * p for rank, p in zip(ranks, blocks, strict=True)))

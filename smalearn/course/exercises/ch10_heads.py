@@ -2,15 +2,9 @@
 
 import torch
 
-from smalearn.course.exercises.ch10_products import randn
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import Randn, exercise
 
 # --------------------------------------------------------------------------------------- 10.6 the nearest point by hand
-
-
-def nearest_head(x, X, beta):
-    """The head with M = β I and the points as values: softmax(β X x) X."""
-    return (beta * X @ x).softmax(-1) @ X
 
 
 def _nearest_loop(x, X, beta, score=torch.dot):
@@ -20,79 +14,59 @@ def _nearest_loop(x, X, beta, score=torch.dot):
     return sum(w * point for w, point in zip(weights / weights.sum(), X, strict=True))
 
 
-def _sphere_cases(generator):
+def _sphere_cases(randn):
     """Points on the sphere; in the first case the query is the only point there is."""
-    one = torch.nn.functional.normalize(randn(generator, 1, 3), dim=-1)
+    one = torch.nn.functional.normalize(randn(1, 3), dim=-1)
     yield one[0], one, 1.0
     for points, dim, beta in [(2, 2, 1.0), (3, 2, 5.0), (5, 4, 20.0), (8, 16, 1e6)]:
-        drawn = torch.nn.functional.normalize(randn(generator, points + 1, dim), dim=-1)
+        drawn = torch.nn.functional.normalize(randn(points + 1, dim), dim=-1)
         yield drawn[0], drawn[1:], beta
 
 
-register(
-    Exercise(
-        id="10.6",
-        title="The nearest point by hand",
-        statement="Build the attention head that answers a query on the sphere with the nearest point as β grows.",
-        oracle=_nearest_loop,
-        cases=_sphere_cases,
-        solution=nearest_head,
-        hints=(
-            "On the sphere |x - y|² = 2 - 2 x^T y. So which score is largest for the nearest point?",
-            "The score is β x^T y, its matrix β I. The values are the points themselves.",
-            "`(beta * X @ x).softmax(-1) @ X`",
+@exercise(
+    "10.6",
+    "The nearest point by hand",
+    claim="003:nearest-neighbour",
+    level=1,
+    minutes=6,
+    cases=_sphere_cases,
+    oracle=_nearest_loop,
+    wrong={
+        "your answer goes to the farthest point as β grows: a distance is small where "
+        "a score must be large": lambda x, X, beta: _nearest_loop(x, X, -beta),
+        "without softmax this is a sum over all points: nothing is chosen": lambda x, X, beta: sum(
+            beta * (x @ point) * point for point in X
         ),
-        mutants=(
-            Mutant(
-                "the farthest",
-                lambda x, X, beta: _nearest_loop(x, X, -beta),
-                "your answer goes to the farthest point as β grows: a distance is small where a score must be large",
-            ),
-            Mutant(
-                "no softmax",
-                lambda x, X, beta: sum(beta * (x @ point) * point for point in X),
-                "without softmax this is a sum over all points: nothing is chosen",
-            ),
-            Mutant(
-                "no scale",
-                lambda x, X, beta: _nearest_loop(x, X, 1.0),
-                "β is missing: scores between -1 and 1 leave all points nearly equal weights",
-            ),
-            Mutant(
-                "scaled by √d",
-                lambda x, X, beta: _nearest_loop(x, X, beta / x.numel() ** 0.5),
-                "you divide by √d: here β alone says how sharp the choice is",
-            ),
-            Mutant(
-                "twice the score",
-                lambda x, X, beta: _nearest_loop(x, X, 2 * beta),
-                "your head has M = 2β I: -|x - y|² is 2 x^T y and a constant, so take half of it",
-            ),
-            Mutant(
-                "a distance for a form",
-                lambda x, X, beta: _nearest_loop(x, X, beta, lambda x, point: -(x - point).norm()),
-                "this is nearest first too, but |x - y| is not a bilinear form: no M gives such a score, β x^T y does",
-            ),
-            Mutant(
-                "a hard choice",
-                lambda x, X, beta: X[(X @ x).argmax()],
-                "this is the nearest point itself, the limit β → ∞: the head has a softmax, and gives a mean",
-            ),
+        "β is missing: scores between -1 and 1 leave all points nearly equal weights": lambda x, X, beta: _nearest_loop(
+            x, X, 1.0
         ),
-        claim="003:nearest-neighbour",
-        difficulty=1,
-        minutes=6,
-        lines=1,
-    )
+        "you divide by √d: here β alone says how sharp the choice is": lambda x, X, beta: _nearest_loop(
+            x, X, beta / x.numel() ** 0.5
+        ),
+        "your head has M = 2β I: -|x - y|² is 2 x^T y and a constant, so take half of it": lambda x, X, beta: (
+            _nearest_loop(x, X, 2 * beta)
+        ),
+        "this is nearest first too, but |x - y| is not a bilinear form: no M gives such "
+        "a score, β x^T y does": lambda x, X, beta: _nearest_loop(x, X, beta, lambda x, point: -(x - point).norm()),
+        "this is the nearest point itself, the limit β → ∞: the head has a "
+        "softmax, and gives a mean": lambda x, X, beta: X[(X @ x).argmax()],
+    },
 )
+def nearest_head(x, X, beta):
+    """The head with M = β I and the points as values: softmax(β X x) X.
+
+    Build the attention head that answers a query on the sphere with the nearest point as β grows.
+
+    Hint: On the sphere |x - y|² = 2 - 2 x^T y. So which score is largest for the nearest point?
+
+    Hint: The score is β x^T y, its matrix β I. The values are the points themselves.
+
+    Hint: `(beta * X @ x).softmax(-1) @ X`
+    """
+    return (beta * X @ x).softmax(-1) @ X
+
 
 # --------------------------------------------------------------------------------- 10.7 heads that add up, by formula
-
-
-def linear_error(heads, rank, dim, points):
-    """The least error of linear attention with H heads of rank r on in-context regression from N pairs."""
-    whole = min(heads * rank, dim)
-    return 1 - whole / dim * points / (points + dim + 1)
 
 
 def _least(dim, points, directions):
@@ -113,70 +87,58 @@ def _least(dim, points, directions):
 
 def _measured_rank(heads, rank, dim):
     """Rank of a sum of random matrices."""
-    generator = torch.Generator().manual_seed(3)
+    randn = Randn(3)
     M = torch.zeros(dim, dim, dtype=torch.float64)
     for _ in range(heads):
-        L, R = torch.randn(2, dim, rank, generator=generator, dtype=torch.float64)
+        L, R = randn(2, dim, rank)
         M += L @ R.mT
     return torch.linalg.matrix_rank(M).item()
 
 
-def _error_cases(generator):
+def _error_cases(randn):
     yield from [(1, 0, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
 
 
-register(
-    Exercise(
-        id="10.7",
-        title="Heads that add up",
-        statement="Say how small the error of linear attention with H heads of rank r can be on in-context regression.",
-        oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),
-        cases=_error_cases,
-        solution=linear_error,
-        hints=(
-            "Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a "
-            "(d, d) matrix, at most?",
-            "The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d "
-            "directions. Each direction kept wins N/(N + d + 1), divided by d.",
-            "`1 - min(heads * rank, dim) / dim * points / (points + dim + 1)`",
+@exercise(
+    "10.7",
+    "Heads that add up",
+    claim="003:full-rank-head",
+    level=2,
+    minutes=12,
+    cases=_error_cases,
+    oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),
+    wrong={
+        "this is the error of a single head: without softmax the "
+        "ranks of heads add up": lambda heads, rank, dim, points: linear_error(1, rank, dim, points),
+        "a (d, d) matrix has no more than d directions: min(H r, d)": lambda heads, rank, dim, points: (
+            1 - heads * rank / dim * points / (points + dim + 1)
         ),
-        mutants=(
-            Mutant(
-                "one head",
-                lambda heads, rank, dim, points: linear_error(1, rank, dim, points),
-                "this is the error of a single head: without softmax the ranks of heads add up",
-            ),
-            Mutant(
-                "beyond d",
-                lambda heads, rank, dim, points: 1 - heads * rank / dim * points / (points + dim + 1),
-                "a (d, d) matrix has no more than d directions: min(H r, d)",
-            ),
-            Mutant(
-                "γ forgotten",
-                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) * points * (points + dim + 1) / dim**3,
-                "M is to be near γ I, not I: what a direction wins is N(N + d + 1)/d³ times γ²",
-            ),
-            Mutant(
-                "no noise",
-                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) / dim,
-                "this is what infinitely many points would leave: A = Σ x x^T is not its mean, and E A² is larger than "
-                "(E A)² by the factor (N + d + 1)/N",
-            ),
-            Mutant(
-                "no fourth moment",
-                lambda heads, rank, dim, points: 1 - min(heads * rank, dim) / dim * points / (points + dim),
-                "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has three pairings, not two",
-            ),
-            Mutant(
-                "enough points",
-                lambda heads, rank, dim, points: 1 - min(heads * rank, dim, points) / dim,
-                "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
-                "cannot invert A",
-            ),
+        "M is to be near γ I, not I: what a direction wins is N(N "
+        "+ d + 1)/d³ times γ²": lambda heads, rank, dim, points: (
+            1 - min(heads * rank, dim) * points * (points + dim + 1) / dim**3
         ),
-        claim="003:full-rank-head",
-        difficulty=2,
-        minutes=12,
-        lines=2,
-    )
+        "this is what infinitely many points would leave: A = Σ x x^T is not its mean, and E A² is larger than "
+        "(E A)² by the factor (N + d + 1)/N": lambda heads, rank, dim, points: 1 - min(heads * rank, dim) / dim,
+        "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has "
+        "three pairings, not two": lambda heads, rank, dim, points: (
+            1 - min(heads * rank, dim) / dim * points / (points + dim)
+        ),
+        "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
+        "cannot invert A": lambda heads, rank, dim, points: 1 - min(heads * rank, dim, points) / dim,
+    },
 )
+def linear_error(heads, rank, dim, points):
+    """The least error of linear attention with H heads of rank r on in-context regression from N pairs.
+
+    Say how small the error of linear attention with H heads of rank r can be on in-context regression.
+
+    Hint: Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a (d, d)
+    matrix, at most?
+
+    Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d
+    directions. Each direction kept wins N/(N + d + 1), divided by d.
+
+    Hint: `1 - min(heads * rank, dim) / dim * points / (points + dim + 1)`
+    """
+    whole = min(heads * rank, dim)
+    return 1 - whole / dim * points / (points + dim + 1)

@@ -2,25 +2,9 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
-
-
-def randn(generator, *shape):
-    """Standard normal numbers in float64."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+from smalearn.course.exercises.core import exercise
 
 # --------------------------------------------------------------------------------------------- 10.1 level by level
-
-
-def levels_product(L, R, ranks, blocks, x):
-    """M x for the multi-level low rank M with factors L and R (D, Σ r_l), level l in p_l equal blocks."""
-    y, start = torch.zeros_like(x), 0
-    for rank, p in zip(ranks, blocks, strict=True):
-        L_l, R_l = (F[:, start : start + rank].unflatten(0, (p, -1)) for F in (L, R))
-        y = y + (L_l @ (R_l.mT @ x.view(p, -1, 1))).flatten()
-        start += rank
-    return y
 
 
 def _joined(i, j, p, dim):
@@ -49,7 +33,7 @@ def _cascade(L, R, ranks, blocks, x):
     return x
 
 
-def _level_cases(generator):
+def _level_cases(randn):
     for dim, ranks, blocks in [
         (1, [1], [1]),
         (4, [2], [1]),
@@ -57,95 +41,67 @@ def _level_cases(generator):
         (6, [1, 2], [1, 3]),
         (8, [2, 1, 1], [1, 2, 4]),
     ]:
-        L, R, x = randn(generator, dim, sum(ranks)), randn(generator, dim, sum(ranks)), randn(generator, dim)
+        L, R, x = randn(dim, sum(ranks)), randn(dim, sum(ranks)), randn(dim)
         yield L, R, ranks, blocks, x
-    yield randn(generator, 4, 2), randn(generator, 4, 2), [1, 1], [1, 1], randn(generator, 4)
+    yield randn(4, 2), randn(4, 2), [1, 1], [1, 1], randn(4)
 
 
-register(
-    Exercise(
-        id="10.1",
-        title="Level by level",
-        statement="Multiply a vector by a multi-level low rank matrix without forming the matrix.",
-        oracle=_levels_loop,
-        cases=_level_cases,
-        solution=levels_product,
-        hints=(
-            "One level first. Its p blocks of L are (p, D/p, r), those of R too, and x is p pieces of D/p features.",
-            "Each piece of x meets its own block of R and becomes r numbers; its own block of L makes D/p of them. "
-            "With the blocks as a leading axis that is two batched products. Then add up the levels.",
-            "For each level take its columns of L and R, `start` to `start + rank`, and `.unflatten(0, (p, -1))`; add "
-            "`(L_l @ (R_l.mT @ x.view(p, -1, 1))).flatten()` to y; move `start` on by `rank`.",
+@exercise(
+    "10.1",
+    "Level by level",
+    claim="003:eq4",
+    level=2,
+    minutes=12,
+    cases=_level_cases,
+    oracle=_levels_loop,
+    wrong={
+        "this is L Rᵀ x, low rank: every level sees the whole of x. At level l a feature meets only its own "
+        "block of D/p_l features": lambda L, R, ranks, blocks, x: L @ (R.mT @ x),
+        "your blocks hold every p-th feature: a block is D/p_l features side by side": lambda *given: _levels_loop(
+            *given, joined=lambda i, j, p, dim: i % p == j % p
         ),
-        mutants=(
-            Mutant(
-                "no blocks",
-                lambda L, R, ranks, blocks, x: L @ (R.mT @ x),
-                "this is L Rᵀ x, low rank: every level sees the whole of x. At level l a feature meets only its own "
-                "block of D/p_l features",
-            ),
-            Mutant(
-                "every p-th feature",
-                lambda *given: _levels_loop(*given, joined=lambda i, j, p, dim: i % p == j % p),
-                "your blocks hold every p-th feature: a block is D/p_l features side by side",
-            ),
-            Mutant(
-                "blocks of p",
-                lambda *given: _levels_loop(*given, joined=lambda i, j, p, dim: i // p == j // p),
-                "your blocks have p_l features: p_l is how many blocks there are, each of D/p_l features",
-            ),
-            Mutant(
-                "always the first columns",
-                lambda *given: _levels_loop(*given, start_of=lambda ranks, level: 0),
-                "every level takes the first columns of L and R: level l has its own, after those of the levels before",
-            ),
-            Mutant(
-                "columns by the number of the level",
-                lambda *given: _levels_loop(*given, start_of=lambda ranks, level: level),
-                "your columns start at the number of the level: they start after all r of the levels before, at their "
-                "sum",
-            ),
-            Mutant(
-                "the last level alone",
-                lambda L, R, ranks, blocks, x: _levels_loop(
-                    L[:, -ranks[-1] :], R[:, -ranks[-1] :], ranks[-1:], blocks[-1:], x
-                ),
-                "only the last level is left, each overwrites the one before: add them up",
-            ),
-            Mutant(
-                "one level after the other",
-                _cascade,
-                "you feed each level with what the one before has made, a product of the levels. They all see x, and "
-                "the results add up",
-            ),
-            Mutant(
-                "a mean of the levels",
-                lambda L, R, ranks, blocks, x: _levels_loop(L, R, ranks, blocks, x) / len(ranks),
-                "you take the mean of the levels: they are added, with no weights",
-            ),
-            Mutant(
-                "L and R exchanged",
-                lambda L, R, ranks, blocks, x: _levels_loop(R, L, ranks, blocks, x),
-                "L and R are exchanged, so this is Mᵀ x: R reads x, L writes y",
-            ),
+        "your blocks have p_l features: p_l is how many blocks there are, each of D/p_l features": lambda *given: (
+            _levels_loop(*given, joined=lambda i, j, p, dim: i // p == j // p)
         ),
-        claim="003:eq4",
-        difficulty=2,
-        minutes=12,
-        lines=7,
-    )
+        "every level takes the first columns of L and R: level l has its own, after those "
+        "of the levels before": lambda *given: _levels_loop(*given, start_of=lambda ranks, level: 0),
+        "your columns start at the number of the level: they start after all r of the levels before, at their "
+        "sum": lambda *given: _levels_loop(*given, start_of=lambda ranks, level: level),
+        "only the last level is left, each overwrites the one before: add them up": lambda L, R, ranks, blocks, x: (
+            _levels_loop(L[:, -ranks[-1] :], R[:, -ranks[-1] :], ranks[-1:], blocks[-1:], x)
+        ),
+        "you feed each level with what the one before has made, a product of the levels. They all see x, and "
+        "the results add up": _cascade,
+        "you take the mean of the levels: they are added, with no weights": lambda L, R, ranks, blocks, x: (
+            _levels_loop(L, R, ranks, blocks, x) / len(ranks)
+        ),
+        "L and R are exchanged, so this is Mᵀ x: R reads x, L writes y": lambda L, R, ranks, blocks, x: _levels_loop(
+            R, L, ranks, blocks, x
+        ),
+    },
 )
+def levels_product(L, R, ranks, blocks, x):
+    """M x for the multi-level low rank M with factors L and R (D, Σ r_l), level l in p_l equal blocks.
+
+    Multiply a vector by a multi-level low rank matrix without forming the matrix.
+
+    Hint: One level first. Its p blocks of L are (p, D/p, r), those of R too, and x is p pieces of D/p features.
+
+    Hint: Each piece of x meets its own block of R and becomes r numbers; its own block of L makes D/p of them. With the
+    blocks as a leading axis that is two batched products. Then add up the levels.
+
+    Hint: For each level take its columns of L and R, `start` to `start + rank`, and `.unflatten(0, (p, -1))`; add `(L_l
+    @ (R_l.mT @ x.view(p, -1, 1))).flatten()` to y; move `start` on by `rank`.
+    """
+    y, start = torch.zeros_like(x), 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        L_l, R_l = (F[:, start : start + rank].unflatten(0, (p, -1)) for F in (L, R))
+        y = y + (L_l @ (R_l.mT @ x.view(p, -1, 1))).flatten()
+        start += rank
+    return y
+
 
 # ----------------------------------------------------------------------------------- 10.3 two products and a regrouping
-
-
-def train_product(L, R, x):
-    """M x for a block tensor train with factors L (b, a, c, s) and R (c, d, b, s)."""
-    b, _, c, s = L.shape
-    Z = R.flatten(2).mT @ x.view(c, -1, 1)  # (c, b·s, 1)
-    Z = Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)  # P_R
-    Y = L.flatten(2) @ Z  # (b, a, 1)
-    return Y[..., 0].mT.flatten()  # P_L
 
 
 def _train_loop(L, R, x):
@@ -188,72 +144,55 @@ def _crossed_ranks(L, R, x):
     return (L.flatten(2) @ Z)[..., 0].mT.flatten()
 
 
-def _train_cases(generator):
+def _train_cases(randn):
     for a, b, c, d, s in [(1, 1, 1, 1, 1), (2, 1, 1, 3, 2), (1, 3, 1, 2, 1), (3, 1, 2, 2, 1), (2, 2, 2, 2, 1)]:
-        yield randn(generator, b, a, c, s), randn(generator, c, d, b, s), randn(generator, c * d)
+        yield randn(b, a, c, s), randn(c, d, b, s), randn(c * d)
     for a, b, c, d, s in [(2, 3, 2, 3, 2), (3, 4, 2, 6, 2)]:
-        yield randn(generator, b, a, c, s), randn(generator, c, d, b, s), randn(generator, c * d)
+        yield randn(b, a, c, s), randn(c, d, b, s), randn(c * d)
 
 
-register(
-    Exercise(
-        id="10.3",
-        title="Mix, regroup, mix, regroup",
-        statement="Multiply a vector by a block tensor train: two batched products, with a regrouping after each.",
-        oracle=_train_loop,
-        cases=_train_cases,
-        solution=train_product,
-        hints=(
-            "Start at the right: cut x into c pieces of d features. Each meets its own block of R, a (d, b·s) matrix, "
-            "transposed. What are the axes of the result?",
-            "The result is (c, b, s): c blocks have each made b·s numbers. Block j of L wants (c, s) numbers, those "
-            "with b = j. So bring b to the front; the order of c and s stays.",
-            "`Z = R.flatten(2).mT @ x.view(c, -1, 1)`; `Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)`; "
-            "`Y = L.flatten(2) @ Z` is (b, a, 1). Rows are numbered (a b): transpose once more, then flatten.",
+@exercise(
+    "10.3",
+    "Mix, regroup, mix, regroup",
+    claim="003:eq5",
+    level=2,
+    minutes=15,
+    cases=_train_cases,
+    oracle=_train_loop,
+    wrong={
+        "the result is in the order (b a): P_L is missing. Row number i·b + j is entry i of block j": lambda L, R, x: (
+            _train_loop(L, R, x).view(L.shape[1], L.shape[0]).mT.flatten()
         ),
-        mutants=(
-            Mutant(
-                "no P_L",
-                lambda L, R, x: _train_loop(L, R, x).view(L.shape[1], L.shape[0]).mT.flatten(),
-                "the result is in the order (b a): P_L is missing. Row number i·b + j is entry i of block j",
-            ),
-            Mutant(
-                "no P_R",
-                _unmoved,
-                "P_R is missing: you read the numbers between the factors as (b, c, s), but they were written as "
-                "(c, b, s). A view moves nothing",
-            ),
-            Mutant(
-                "no permutation",
-                _neither,
-                "P_R and P_L are both missing: bring the (c, b, s) numbers between the factors into the order "
-                "(b, c, s), and the (b, a) numbers at the end into (a, b)",
-            ),
-            Mutant(
-                "axes reversed",
-                _reversed,
-                "you turn (c, b, s) around to (s, b, c): P_R makes (b, c, s) of it, and exchanges c and b alone",
-            ),
-            Mutant(
-                "c and s crossed",
-                _crossed_ranks,
-                "the blocks of L have their columns in the order (c, s), yours meet them as (s, c): P_R exchanges c "
-                "and b alone",
-            ),
-            Mutant(
-                "x cut the other way",
-                lambda L, R, x: _train_loop(L, R, x.view(R.shape[1], R.shape[0]).mT.flatten()),
-                "you cut x into every c-th feature: columns are numbered (c d), so a piece is d features side by side",
-            ),
-            Mutant(
-                "rank one",
-                lambda L, R, x: _train_loop(L[..., :1], R[..., :1], x),
-                "only the first of the s terms is there: sum over s too",
-            ),
+        "P_R is missing: you read the numbers between the factors as (b, c, s), but they were written as "
+        "(c, b, s). A view moves nothing": _unmoved,
+        "P_R and P_L are both missing: bring the (c, b, s) numbers between the factors into the order "
+        "(b, c, s), and the (b, a) numbers at the end into (a, b)": _neither,
+        "you turn (c, b, s) around to (s, b, c): P_R makes (b, c, s) of it, and exchanges c and b alone": _reversed,
+        "the blocks of L have their columns in the order (c, s), yours meet them as (s, c): P_R exchanges c "
+        "and b alone": _crossed_ranks,
+        "you cut x into every c-th feature: columns are numbered (c d), so a piece is d "
+        "features side by side": lambda L, R, x: _train_loop(L, R, x.view(R.shape[1], R.shape[0]).mT.flatten()),
+        "only the first of the s terms is there: sum over s too": lambda L, R, x: _train_loop(
+            L[..., :1], R[..., :1], x
         ),
-        claim="003:eq5",
-        difficulty=2,
-        minutes=15,
-        lines=5,
-    )
+    },
 )
+def train_product(L, R, x):
+    """M x for a block tensor train with factors L (b, a, c, s) and R (c, d, b, s).
+
+    Multiply a vector by a block tensor train: two batched products, with a regrouping after each.
+
+    Hint: Start at the right: cut x into c pieces of d features. Each meets its own block of R, a (d, b·s) matrix,
+    transposed. What are the axes of the result?
+
+    Hint: The result is (c, b, s): c blocks have each made b·s numbers. Block j of L wants (c, s) numbers, those with b
+    = j. So bring b to the front; the order of c and s stays.
+
+    Hint: `Z = R.flatten(2).mT @ x.view(c, -1, 1)`; `Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)`; `Y =
+    L.flatten(2) @ Z` is (b, a, 1). Rows are numbered (a b): transpose once more, then flatten.
+    """
+    b, _, c, s = L.shape
+    Z = R.flatten(2).mT @ x.view(c, -1, 1)  # (c, b·s, 1)
+    Z = Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)  # P_R
+    Y = L.flatten(2) @ Z  # (b, a, 1)
+    return Y[..., 0].mT.flatten()  # P_L

@@ -2,20 +2,9 @@
 
 import torch
 
-from smalearn.course.exercises.ch10_products import randn
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------------- 10.4 the scores of a train
-
-
-def train_scores(X, L, R):
-    """X M X^T for the train M with factors L (b, a, c, s) and R (c, d, b, s): projected queries, projected keys."""
-    b, a, c, s = L.shape
-    Q = X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)  # (b, T, c·s)
-    K = X.view(len(X), c, -1).transpose(0, 1) @ R.flatten(2)  # (c, T, b·s)
-    Q = Q.unflatten(-1, (c, s)).permute(1, 2, 0, 3)
-    K = K.unflatten(-1, (b, s)).transpose(0, 1)
-    return Q.flatten(1) @ K.flatten(1).mT
 
 
 def _train_entries(L, R):
@@ -60,7 +49,7 @@ def _wires_inside(X, L, R):
     return _pairs(X, _train_entries(L, R.flatten(2).unflatten(-1, (s, b)).mT))
 
 
-def _train_cases(generator):
+def _train_cases(randn):
     """Tokens, then a, b, c, d, s."""
     for length, a, b, c, d, s in [
         (1, 1, 1, 1, 1, 1),
@@ -71,89 +60,60 @@ def _train_cases(generator):
         (2, 2, 3, 6, 1, 1),
         (3, 4, 2, 2, 4, 3),
     ]:
-        yield randn(generator, length, a * b), randn(generator, b, a, c, s), randn(generator, c, d, b, s)
+        yield randn(length, a * b), randn(b, a, c, s), randn(c, d, b, s)
 
 
-register(
-    Exercise(
-        id="10.4",
-        title="The scores of a train",
-        statement="Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.",
-        oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
-        cases=_train_cases,
-        solution=train_scores,
-        hints=(
-            "An entry of M is Σ_s L[j, i, k, s] R[k, h, j, s]. Which letters are left when x has been summed over its "
-            "row (i, j), and y over its column (k, h)? These are the features of queries and keys.",
-            "L turns the a numbers of block j into c·s: Q is (b, T, c·s). R turns the d numbers of block k into b·s: K "
-            "is (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in "
-            "which order x holds its rows: i·b + j.",
-            "`X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)` and `X.view(T, c, d).transpose(0, 1) @ R.flatten(2)`; "
-            "unflatten the last axes to (c, s) and (b, s), bring both to (T, c, b, s), flatten from axis 1, and "
-            "multiply.",
+@exercise(
+    "10.4",
+    "The scores of a train",
+    claim="003:eq15-16",
+    level=3,
+    minutes=18,
+    cases=_train_cases,
+    oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
+    wrong={
+        "P_L is missing on the side of the queries, as in the paper's equation 15: rows are numbered (a b), so "
+        "block j meets every b-th feature, not neighbouring ones": lambda X, L, R: _pairs(
+            _recut(X, L.shape[0], L.shape[1]), _train_entries(L, R), X
         ),
-        mutants=(
-            Mutant(
-                "no P_L",
-                lambda X, L, R: _pairs(_recut(X, L.shape[0], L.shape[1]), _train_entries(L, R), X),
-                "P_L is missing on the side of the queries, as in the paper's equation 15: rows are numbered (a b), so "
-                "block j meets every b-th feature, not neighbouring ones",
-            ),
-            Mutant(
-                "no P_R",
-                _unregrouped,
-                "P_R is missing: your queries have their features in the order (b, c, s), your keys in the order "
-                "(c, b, s)",
-            ),
-            Mutant(
-                "no permutation",
-                _neither,
-                "both permutations are missing: rows are numbered (a b), so block j of L meets every b-th feature; and "
-                "queries in the order (b, c, s) do not fit keys in the order (c, b, s)",
-            ),
-            Mutant(
-                "wires cut as (s, b)",
-                _wires_inside,
-                "you cut the b·s numbers of a block of R into (s, b): R is (c, d, b, s), so s is the last axis",
-            ),
-            Mutant(
-                "the other side",
-                lambda X, L, R: _pairs(X, _train_entries(L, R)).mT,
-                "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
-                "is asked",
-            ),
-            Mutant(
-                "rank one",
-                lambda X, L, R: _pairs(X, _train_entries(L[..., :1], R[..., :1])),
-                "only the first of the s terms is there: sum over s too",
-            ),
-            Mutant(
-                "keys cut the other way",
-                lambda X, L, R: _pairs(X, _train_entries(L, R), _recut(X, R.shape[1], R.shape[0])),
-                "for the keys you cut x into every c-th feature: columns are numbered (c d), so a piece is d features "
-                "side by side",
-            ),
+        "P_R is missing: your queries have their features in the order (b, c, s), your keys in the order "
+        "(c, b, s)": _unregrouped,
+        "both permutations are missing: rows are numbered (a b), so block j of L meets every b-th feature; and "
+        "queries in the order (b, c, s) do not fit keys in the order (c, b, s)": _neither,
+        "you cut the b·s numbers of a block of R into (s, b): R is (c, d, b, s), so s is the last axis": _wires_inside,
+        "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
+        "is asked": lambda X, L, R: _pairs(X, _train_entries(L, R)).mT,
+        "only the first of the s terms is there: sum over s too": lambda X, L, R: _pairs(
+            X, _train_entries(L[..., :1], R[..., :1])
         ),
-        claim="003:eq15-16",
-        difficulty=3,
-        minutes=18,
-        lines=6,
-    )
+        "for the keys you cut x into every c-th feature: columns are numbered (c d), so a piece is d features "
+        "side by side": lambda X, L, R: _pairs(X, _train_entries(L, R), _recut(X, R.shape[1], R.shape[0])),
+    },
 )
+def train_scores(X, L, R):
+    """X M X^T for the train M with factors L (b, a, c, s) and R (c, d, b, s): projected queries, projected keys.
+
+    Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.
+
+    Hint: An entry of M is Σ_s L[j, i, k, s] R[k, h, j, s]. Which letters are left when x has been summed over its row
+    (i, j), and y over its column (k, h)? These are the features of queries and keys.
+
+    Hint: L turns the a numbers of block j into c·s: Q is (b, T, c·s). R turns the d numbers of block k into b·s: K is
+    (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in which order x
+    holds its rows: i·b + j.
+
+    Hint: `X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)` and `X.view(T, c, d).transpose(0, 1) @ R.flatten(2)`;
+    unflatten the last axes to (c, s) and (b, s), bring both to (T, c, b, s), flatten from axis 1, and multiply.
+    """
+    b, a, c, s = L.shape
+    Q = X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)  # (b, T, c·s)
+    K = X.view(len(X), c, -1).transpose(0, 1) @ R.flatten(2)  # (c, T, b·s)
+    Q = Q.unflatten(-1, (c, s)).permute(1, 2, 0, 3)
+    K = K.unflatten(-1, (b, s)).transpose(0, 1)
+    return Q.flatten(1) @ K.flatten(1).mT
+
 
 # ------------------------------------------------------------------------------------------- 10.5 the scores of levels
-
-
-def level_scores(X, L, R, ranks, blocks):
-    """X M X^T for the multi-level low rank M: queries and keys of all levels side by side, and one product."""
-    Q, K, start = [], [], 0
-    for rank, p in zip(ranks, blocks, strict=True):
-        tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)  # (p, T, D/p)
-        for side, F in ((Q, L), (K, R)):
-            factor = F[:, start : start + rank].unflatten(0, (p, -1))  # (p, D/p, r_l)
-            side.append((tokens @ factor).transpose(0, 1).flatten(1))
-        start += rank
-    return torch.cat(Q, 1) @ torch.cat(K, 1).mT
 
 
 def _levels(L, R, ranks, blocks):
@@ -193,7 +153,7 @@ def _tokens_mixed(X, L, R, ranks, blocks):
     return S
 
 
-def _level_cases(generator):
+def _level_cases(randn):
     for length, dim, ranks, blocks in [
         (1, 1, [1], [1]),
         (1, 4, [1], [2]),
@@ -203,76 +163,57 @@ def _level_cases(generator):
         (4, 6, [2, 1], [3, 6]),
     ]:
         width = sum(ranks)
-        yield randn(generator, length, dim), randn(generator, dim, width), randn(generator, dim, width), ranks, blocks
+        yield randn(length, dim), randn(dim, width), randn(dim, width), ranks, blocks
 
 
-register(
-    Exercise(
-        id="10.5",
-        title="The scores of levels",
-        statement="Write all scores X M X^T of a multi-level low rank M as Q K^T, all levels side by side, without M.",
-        oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
-        cases=_level_cases,
-        solution=level_scores,
-        hints=(
-            "Within one level a block of a token's features meets its own block of L. How many numbers does that make "
-            "of one token, over all blocks?",
-            "p_l r_l numbers for each level: cut X into (p, T, D/p), multiply by the blocks (p, D/p, r_l), and put the "
-            "blocks side by side, (T, p·r_l). A sum over levels needs no sum: side by side, one product adds it up.",
-            "`tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)`, for each side "
-            "`(tokens @ F[:, start : start + rank].unflatten(0, (p, -1))).transpose(0, 1).flatten(1)`, then "
-            "`torch.cat(Q, 1) @ torch.cat(K, 1).mT`.",
+@exercise(
+    "10.5",
+    "The scores of levels",
+    claim="003:eq12-13",
+    level=2,
+    minutes=12,
+    cases=_level_cases,
+    oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
+    wrong={
+        "you add up the blocks of a level before the product: then every block meets every other, and this is "
+        "low rank. Keep them side by side, p·r_l numbers for each token": lambda X, L, R, ranks, blocks: _pairs(
+            X, L @ R.mT
         ),
-        mutants=(
-            Mutant(
-                "blocks added up",
-                lambda X, L, R, ranks, blocks: _pairs(X, L @ R.mT),
-                "you add up the blocks of a level before the product: then every block meets every other, and this is "
-                "low rank. Keep them side by side, p·r_l numbers for each token",
-            ),
-            Mutant(
-                "the first level",
-                lambda X, L, R, ranks, blocks: _pairs(X, next(_levels(L, R, ranks, blocks))),
-                "only the first level is there",
-            ),
-            Mutant(
-                "the finest level",
-                lambda X, L, R, ranks, blocks: _pairs(X, list(_levels(L, R, ranks, blocks))[-1]),
-                "only the last level is there: is `start` moved on, and is each level kept?",
-            ),
-            Mutant(
-                "the same columns",
-                lambda X, L, R, ranks, blocks: _pairs(X, _columns_from(L, R, ranks, blocks)),
-                "every level reads the first columns of L and R: level l begins after r_1 + … + r_(l-1) of them",
-            ),
-            Mutant(
-                "columns from l·r_l",
-                lambda X, L, R, ranks, blocks: _pairs(
-                    X, _columns_from(L, R, ranks, blocks, lambda level, rank: level * rank)
-                ),
-                "a level begins where those before it end, at the sum of their ranks: l·r_l is that only if all ranks "
-                "are equal",
-            ),
-            Mutant(
-                "groups far apart",
-                _far_groups,
-                "your groups are every p-th feature: a block takes in D/p neighbours, (p, D/p) and not (D/p, p)",
-            ),
-            Mutant(
-                "tokens mixed up",
-                _tokens_mixed,
-                "you flatten (p, T, r_l) as it stands, which mixes the tokens: first transpose to (T, p, r_l)",
-            ),
-            Mutant(
-                "the other side",
-                lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))).mT,
-                "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
-                "is asked",
-            ),
+        "only the first level is there": lambda X, L, R, ranks, blocks: _pairs(X, next(_levels(L, R, ranks, blocks))),
+        "only the last level is there: is `start` moved on, and is each level kept?": lambda X, L, R, ranks, blocks: (
+            _pairs(X, list(_levels(L, R, ranks, blocks))[-1])
         ),
-        claim="003:eq12-13",
-        difficulty=2,
-        minutes=12,
-        lines=7,
-    )
+        "every level reads the first columns of L and R: level l begins after r_1 "
+        "+ … + r_(l-1) of them": lambda X, L, R, ranks, blocks: _pairs(X, _columns_from(L, R, ranks, blocks)),
+        "a level begins where those before it end, at the sum of their ranks: l·r_l is that only if all ranks "
+        "are equal": lambda X, L, R, ranks, blocks: _pairs(
+            X, _columns_from(L, R, ranks, blocks, lambda level, rank: level * rank)
+        ),
+        "your groups are every p-th feature: a block takes in D/p neighbours, (p, D/p) and not (D/p, p)": _far_groups,
+        "you flatten (p, T, r_l) as it stands, which mixes the tokens: first transpose to (T, p, r_l)": _tokens_mixed,
+        "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
+        "is asked": lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))).mT,
+    },
 )
+def level_scores(X, L, R, ranks, blocks):
+    """X M X^T for the multi-level low rank M: queries and keys of all levels side by side, and one product.
+
+    Write all scores X M X^T of a multi-level low rank M as Q K^T, all levels side by side, without M.
+
+    Hint: Within one level a block of a token's features meets its own block of L. How many numbers does that make of
+    one token, over all blocks?
+
+    Hint: p_l r_l numbers for each level: cut X into (p, T, D/p), multiply by the blocks (p, D/p, r_l), and put the
+    blocks side by side, (T, p·r_l). A sum over levels needs no sum: side by side, one product adds it up.
+
+    Hint: `tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)`, for each side `(tokens @ F[:, start : start +
+    rank].unflatten(0, (p, -1))).transpose(0, 1).flatten(1)`, then `torch.cat(Q, 1) @ torch.cat(K, 1).mT`.
+    """
+    Q, K, start = [], [], 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)  # (p, T, D/p)
+        for side, F in ((Q, L), (K, R)):
+            factor = F[:, start : start + rank].unflatten(0, (p, -1))  # (p, D/p, r_l)
+            side.append((tokens @ factor).transpose(0, 1).flatten(1))
+        start += rank
+    return torch.cat(Q, 1) @ torch.cat(K, 1).mT

@@ -1,6 +1,6 @@
 """The exercises of chapter 11 on counting: multiply-adds of causal scores, and the keys that a step still needs."""
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 
 def _levels(ranks, block_lens):
@@ -10,23 +10,13 @@ def _levels(ranks, block_lens):
 # ------------------------------------------------------------------------------------ 11.4 what causal scores cost
 
 
-def causal_macs(length, ranks, block_lens):
-    """Multiply-adds of the scores of all pairs j ≤ i, where level l counts in its blocks of block_lens[l] tokens."""
-    total = 0
-    for rank, size in zip(ranks, block_lens, strict=True):
-        for start in range(0, length, size):
-            tokens = min(size, length - start)
-            total += rank * tokens * (tokens + 1) // 2
-    return total
-
-
 def _brute(length, ranks, block_lens, meets=lambda i, j: j <= i, joined=lambda i, j, size: i // size == j // size):
     """Pair by pair, level by level."""
     pairs = [(i, j) for i in range(length) for j in range(length) if meets(i, j)]
     return sum(rank for rank, size in _levels(ranks, block_lens) for i, j in pairs if joined(i, j, size))
 
 
-def _mac_cases(generator):
+def _mac_cases(randn):
     yield 0, [2], [1]
     yield 1, [2], [1]
     yield 4, [2, 1], [4, 2]
@@ -37,94 +27,69 @@ def _mac_cases(generator):
     yield 7, [4], [7]
 
 
-register(
-    Exercise(
-        id="11.4",
-        title="What causal scores cost",
-        statement="Count the multiply-adds of causal multi-level scores exactly, for any T.",
-        oracle=_brute,
-        cases=_mac_cases,
-        solution=causal_macs,
-        hints=(
-            "How many pairs j ≤ i are there among b tokens? How many multiply-adds does level l spend on each?",
-            "b(b + 1)/2 pairs, the diagonal among them, r_l multiply-adds each. Level l has ⌊T / b_l⌋ full blocks, and "
-            "perhaps a shorter one at the end.",
-            "For each level let `start` run over `range(0, length, size)`; the block has `min(size, length - start)` "
-            "tokens.",
+@exercise(
+    "11.4",
+    "What causal scores cost",
+    claim="003:mlr-flops",
+    level=2,
+    minutes=8,
+    cases=_mac_cases,
+    oracle=_brute,
+    wrong={
+        "you count every pair in a block, b²: a causal query meets the keys j ≤ i alone, b(b + 1)/2": lambda *given: (
+            _brute(*given, meets=lambda i, j: True)
         ),
-        mutants=(
-            Mutant(
-                "all pairs",
-                lambda *given: _brute(*given, meets=lambda i, j: True),
-                "you count every pair in a block, b²: a causal query meets the keys j ≤ i alone, b(b + 1)/2",
-            ),
-            Mutant(
-                "no diagonal",
-                lambda *given: _brute(*given, meets=lambda i, j: j < i),
-                "your pairs are j < i: a token meets itself, too, b(b + 1)/2 pairs in a block",
-            ),
-            Mutant(
-                "standard",
-                lambda length, ranks, block_lens: sum(ranks) * length * (length + 1) // 2,
-                "this is r·T(T + 1)/2, standard attention: level l spends only on pairs in one block of it",
-            ),
-            Mutant(
-                "full blocks only",
-                lambda length, ranks, block_lens: sum(
-                    r * (length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
-                ),
-                "the tokens after the last full block are missing: they are a block, too, a shorter one",
-            ),
-            Mutant(
-                "the last block filled",
-                lambda length, ranks, block_lens: sum(
-                    r * -(-length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
-                ),
-                "you count the last block as if it were full: it ends with token T - 1",
-            ),
-            Mutant(
-                "T / b blocks",
-                lambda length, ranks, block_lens: sum(r * length * (b + 1) // 2 for r, b in _levels(ranks, block_lens)),
-                "this is r·T(b + 1)/2, right where b divides T: else the last block is shorter, and its tokens meet "
-                "fewer keys",
-            ),
-            Mutant(
-                "half of all",
-                lambda length, ranks, block_lens: sum(r * length * b // 2 for r, b in _levels(ranks, block_lens)),
-                "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and the last "
-                "block may be shorter",
-            ),
-            Mutant(
-                "one block",
-                lambda length, ranks, block_lens: sum(
-                    r * min(length, b) * (min(length, b) + 1) // 2 for r, b in _levels(ranks, block_lens)
-                ),
-                "you count one block of each level: level l has ⌈T / b_l⌉ of them",
-            ),
-            Mutant(
-                "two operations",
-                lambda *given: 2 * _brute(*given),
-                "this is twice as much: a multiply-add counts once",
-            ),
-            Mutant(
-                "windows",
-                lambda *given: _brute(*given, joined=lambda i, j, size: abs(i - j) < size),
-                "these are windows, pairs less than b apart: a level counts where one block holds both",
-            ),
+        "your pairs are j < i: a token meets itself, too, b(b + 1)/2 pairs in a block": lambda *given: _brute(
+            *given, meets=lambda i, j: j < i
         ),
-        claim="003:mlr-flops",
-        difficulty=2,
-        minutes=8,
-        lines=6,
-    )
+        "this is r·T(T + 1)/2, standard attention: level l spends only on "
+        "pairs in one block of it": lambda length, ranks, block_lens: sum(ranks) * length * (length + 1) // 2,
+        "the tokens after the last full block are missing: they are a "
+        "block, too, a shorter one": lambda length, ranks, block_lens: sum(
+            r * (length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "you count the last block as if it were full: it ends with token T - 1": lambda length, ranks, block_lens: sum(
+            r * -(-length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "this is r·T(b + 1)/2, right where b divides T: else the last block is shorter, and its tokens meet "
+        "fewer keys": lambda length, ranks, block_lens: sum(
+            r * length * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and the last "
+        "block may be shorter": lambda length, ranks, block_lens: sum(
+            r * length * b // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "you count one block of each level: level l has ⌈T / b_l⌉ of them": lambda length, ranks, block_lens: sum(
+            r * min(length, b) * (min(length, b) + 1) // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "this is twice as much: a multiply-add counts once": lambda *given: 2 * _brute(*given),
+        "these are windows, pairs less than b apart: a level counts where one block holds both": lambda *given: _brute(
+            *given, joined=lambda i, j, size: abs(i - j) < size
+        ),
+    },
 )
+def causal_macs(length, ranks, block_lens):
+    """Multiply-adds of the scores of all pairs j ≤ i, where level l counts in its blocks of block_lens[l] tokens.
+
+    Count the multiply-adds of causal multi-level scores exactly, for any T.
+
+    Hint: How many pairs j ≤ i are there among b tokens? How many multiply-adds does level l spend on each?
+
+    Hint: b(b + 1)/2 pairs, the diagonal among them, r_l multiply-adds each. Level l has ⌊T / b_l⌋ full blocks, and
+    perhaps a shorter one at the end.
+
+    Hint: For each level let `start` run over `range(0, length, size)`; the block has `min(size, length - start)`
+    tokens.
+    """
+    total = 0
+    for rank, size in zip(ranks, block_lens, strict=True):
+        for start in range(0, length, size):
+            tokens = min(size, length - start)
+            total += rank * tokens * (tokens + 1) // 2
+    return total
+
 
 # ------------------------------------------------------------------------------ 11.6 what a step of decoding needs
-
-
-def kept_keys(tokens, ranks, block_lens):
-    """Count the numbers of keys that the query of the last of `tokens` tokens meets, its own key included."""
-    return sum(rank * ((tokens - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))
 
 
 def _needed(tokens, ranks, block_lens, joined=lambda i, j, size: i // size == j // size):
@@ -134,7 +99,7 @@ def _needed(tokens, ranks, block_lens, joined=lambda i, j, size: i // size == j 
     return sum(rank for rank, size in levels for j in range(tokens) if joined(last, j, size))
 
 
-def _kept_cases(generator):
+def _kept_cases(randn):
     yield 1, [1], [1]
     yield 4, [2], [8]
     yield 6, [0], [4]
@@ -145,68 +110,46 @@ def _kept_cases(generator):
     yield 17, [3, 0, 2], [30, 15, 5]
 
 
-register(
-    Exercise(
-        id="11.6",
-        title="What a step still needs",
-        statement="Count the numbers of keys that the newest token's query meets: what a cache must hold at that step.",
-        oracle=_needed,
-        cases=_kept_cases,
-        solution=kept_keys,
-        hints=(
-            "The newest of t tokens is number t - 1, counted from 0. Where does its block of level l begin?",
-            "At ((t - 1) // b_l)·b_l. From there up to itself these are (t - 1) mod b_l + 1 tokens; of each, level l "
-            "holds r_l numbers.",
-            "The sum over levels of `rank * ((tokens - 1) % size + 1)`.",
+@exercise(
+    "11.6",
+    "What a step still needs",
+    claim="003:key-cache",
+    level=1,
+    minutes=6,
+    cases=_kept_cases,
+    oracle=_needed,
+    wrong={
+        "where a block has just become full, yours holds nothing of it: the token that fills it still meets "
+        "all of it": lambda tokens, ranks, block_lens: sum(r * (tokens % b) for r, b in _levels(ranks, block_lens)),
+        "this is the room that a cache needs, a full block of each level: at a border a level starts anew, and "
+        "holds less": lambda tokens, ranks, block_lens: sum(r * min(tokens, b) for r, b in _levels(ranks, block_lens)),
+        "this is the room that a cache needs, whatever it holds: at this step a level holds what has been read "
+        "of its block": lambda tokens, ranks, block_lens: sum(r * b for r, b in _levels(ranks, block_lens)),
+        "you are one token ahead: the newest of t tokens is number t - 1": lambda tokens, ranks, block_lens: sum(
+            r * (tokens % b + 1) for r, b in _levels(ranks, block_lens)
         ),
-        mutants=(
-            Mutant(
-                "empty at the border",
-                lambda tokens, ranks, block_lens: sum(r * (tokens % b) for r, b in _levels(ranks, block_lens)),
-                "where a block has just become full, yours holds nothing of it: the token that fills it still meets "
-                "all of it",
-            ),
-            Mutant(
-                "room",
-                lambda tokens, ranks, block_lens: sum(r * min(tokens, b) for r, b in _levels(ranks, block_lens)),
-                "this is the room that a cache needs, a full block of each level: at a border a level starts anew, and "
-                "holds less",
-            ),
-            Mutant(
-                "full room",
-                lambda tokens, ranks, block_lens: sum(r * b for r, b in _levels(ranks, block_lens)),
-                "this is the room that a cache needs, whatever it holds: at this step a level holds what has been read "
-                "of its block",
-            ),
-            Mutant(
-                "one too far",
-                lambda tokens, ranks, block_lens: sum(r * (tokens % b + 1) for r, b in _levels(ranks, block_lens)),
-                "you are one token ahead: the newest of t tokens is number t - 1",
-            ),
-            Mutant(
-                "without itself",
-                lambda tokens, ranks, block_lens: sum(r * ((tokens - 1) % b) for r, b in _levels(ranks, block_lens)),
-                "the newest token's own key is missing: its query meets it, too",
-            ),
-            Mutant(
-                "everything",
-                lambda tokens, ranks, block_lens: sum(ranks) * tokens,
-                "this is the cache of standard attention: of level l only the keys of the current block are needed",
-            ),
-            Mutant(
-                "the last b",
-                lambda *given: _needed(*given, joined=lambda i, j, size: i - j < size - 1),
-                "these are the last b_l - 1 keys, a window: a level holds its current block, which began at a border",
-            ),
-            Mutant(
-                "tokens",
-                lambda tokens, ranks, block_lens: sum((tokens - 1) % b + 1 for b in block_lens),
-                "you count tokens: each has r_l numbers in level l",
-            ),
+        "the newest token's own key is missing: its query meets it, too": lambda tokens, ranks, block_lens: sum(
+            r * ((tokens - 1) % b) for r, b in _levels(ranks, block_lens)
         ),
-        claim="003:key-cache",
-        difficulty=1,
-        minutes=6,
-        lines=1,
-    )
+        "this is the cache of standard attention: of level l only the keys of the "
+        "current block are needed": lambda tokens, ranks, block_lens: sum(ranks) * tokens,
+        "these are the last b_l - 1 keys, a window: a level holds its current block, "
+        "which began at a border": lambda *given: _needed(*given, joined=lambda i, j, size: i - j < size - 1),
+        "you count tokens: each has r_l numbers in level l": lambda tokens, ranks, block_lens: sum(
+            (tokens - 1) % b + 1 for b in block_lens
+        ),
+    },
 )
+def kept_keys(tokens, ranks, block_lens):
+    """Count the numbers of keys that the query of the last of `tokens` tokens meets, its own key included.
+
+    Count the numbers of keys that the newest token's query meets: what a cache must hold at that step.
+
+    Hint: The newest of t tokens is number t - 1, counted from 0. Where does its block of level l begin?
+
+    Hint: At ((t - 1) // b_l)·b_l. From there up to itself these are (t - 1) mod b_l + 1 tokens; of each, level l holds
+    r_l numbers.
+
+    Hint: The sum over levels of `rank * ((tokens - 1) % size + 1)`.
+    """
+    return sum(rank * ((tokens - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))

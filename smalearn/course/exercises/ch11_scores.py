@@ -2,12 +2,7 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
-
-
-def randn(generator, *shape):
-    """Standard normal numbers in float64."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+from smalearn.course.exercises.core import exercise
 
 
 def same_block(i, j, size, level=0):
@@ -18,15 +13,6 @@ def same_block(i, j, size, level=0):
 # ------------------------------------------------------------------------------------------ 11.1 how many levels
 
 
-def shared_levels(length, block_lens):
-    """Count the levels that have tokens i and j in one block: d (T, T), int64."""
-    tokens = torch.arange(length)
-    d = torch.zeros(length, length, dtype=torch.int64)
-    for size in block_lens:
-        d += tokens[:, None] // size == tokens // size
-    return d
-
-
 def _count(length, block_lens, joined=same_block):
     """Pair by pair, level by level."""
     levels = range(len(block_lens))
@@ -34,7 +20,7 @@ def _count(length, block_lens, joined=same_block):
     return torch.tensor(rows, dtype=torch.int64).view(length, length)
 
 
-def _level_cases(generator):
+def _level_cases(randn):
     yield 1, [1]
     yield 4, [4, 2]
     yield 8, [8, 4, 2, 1]
@@ -43,80 +29,63 @@ def _level_cases(generator):
     yield 9, [9, 3]
 
 
-register(
-    Exercise(
-        id="11.1",
-        title="How many levels",
-        statement="Count for every pair of tokens the levels at which one block holds both.",
-        oracle=_count,
-        cases=_level_cases,
-        solution=shared_levels,
-        hints=(
-            "One level first: what is the number of the block in which token i lies, if a block has b tokens?",
-            "Blocks begin at 0, b, 2b, …, so that token i is in block i // b. Two tokens share a block where these "
-            "numbers are equal, and d counts for how many levels they are.",
-            "With `tokens = torch.arange(length)`, `tokens[:, None] // size == tokens // size` is (T, T), one level; "
-            "add it up over `block_lens`.",
+@exercise(
+    "11.1",
+    "How many levels",
+    claim="003:two-level",
+    level=1,
+    minutes=6,
+    cases=_level_cases,
+    oracle=_count,
+    wrong={
+        "your levels join tokens less than b apart: two neighbours on both sides of a border do not share a "
+        "block. Compare i // b with j // b": lambda length, block_lens: _count(
+            length, block_lens, lambda i, j, size, n: abs(i - j) < size
         ),
-        mutants=(
-            Mutant(
-                "near enough",
-                lambda length, block_lens: _count(length, block_lens, lambda i, j, size, n: abs(i - j) < size),
-                "your levels join tokens less than b apart: two neighbours on both sides of a border do not share a "
-                "block. Compare i // b with j // b",
-            ),
-            Mutant(
-                "remainders",
-                lambda length, block_lens: _count(length, block_lens, lambda i, j, size, n: i % size == j % size),
-                "you compare i mod b, the place within a block: the number of the block is i // b",
-            ),
-            Mutant(
-                "blocks of p",
-                lambda length, block_lens: _count(length, [max(1, block_lens[0] // size) for size in block_lens]),
-                "your blocks have b_1/b tokens: that is how many blocks there are; each has b tokens",
-            ),
-            Mutant(
-                "counted from 1",
-                lambda length, block_lens: _count(
-                    length, block_lens, lambda i, j, size, n: (i + 1) // size == (j + 1) // size
-                ),
-                "your tokens are counted from 1, so that the first block is one short: the first token is number 0",
-            ),
-            Mutant(
-                "always halves",
-                lambda length, block_lens: _count(length, [max(1, length // 2**n) for n in range(len(block_lens))]),
-                "your blocks halve from level to level: their lengths are given in block_lens, and a first block may "
-                "be longer than the text",
-            ),
-            Mutant(
-                "all or one",
-                lambda length, block_lens: torch.where(_count(length, block_lens[-1:]) > 0, len(block_lens), 1),
-                "you ask only whether the finest block is shared: a pair may share some levels and not the others",
-            ),
-            Mutant(
-                "causal",
-                lambda length, block_lens: _count(length, block_lens).tril(),
-                "you leave out the keys after a query: d says how near two tokens are, whichever comes first",
-            ),
+        "you compare i mod b, the place within a block: the number of the block is i // b": lambda length, block_lens: (
+            _count(length, block_lens, lambda i, j, size, n: i % size == j % size)
         ),
-        claim="003:two-level",
-        difficulty=1,
-        minutes=6,
-        lines=4,
-    )
+        "your blocks have b_1/b tokens: that is how many blocks there "
+        "are; each has b tokens": lambda length, block_lens: _count(
+            length, [max(1, block_lens[0] // size) for size in block_lens]
+        ),
+        "your tokens are counted from 1, so that the first block is one short: the "
+        "first token is number 0": lambda length, block_lens: _count(
+            length, block_lens, lambda i, j, size, n: (i + 1) // size == (j + 1) // size
+        ),
+        "your blocks halve from level to level: their lengths are given in block_lens, and a first block may "
+        "be longer than the text": lambda length, block_lens: _count(
+            length, [max(1, length // 2**n) for n in range(len(block_lens))]
+        ),
+        "you ask only whether the finest block is shared: a pair may share some "
+        "levels and not the others": lambda length, block_lens: torch.where(
+            _count(length, block_lens[-1:]) > 0, len(block_lens), 1
+        ),
+        "you leave out the keys after a query: d says how near two tokens are, "
+        "whichever comes first": lambda length, block_lens: _count(length, block_lens).tril(),
+    },
 )
+def shared_levels(length, block_lens):
+    """Count the levels that have tokens i and j in one block: d (T, T), int64.
+
+    Count for every pair of tokens the levels at which one block holds both.
+
+    Hint: One level first: what is the number of the block in which token i lies, if a block has b tokens?
+
+    Hint: Blocks begin at 0, b, 2b, …, so that token i is in block i // b. Two tokens share a block where these numbers
+    are equal, and d counts for how many levels they are.
+
+    Hint: With `tokens = torch.arange(length)`, `tokens[:, None] // size == tokens // size` is (T, T), one level; add it
+    up over `block_lens`.
+    """
+    tokens = torch.arange(length)
+    d = torch.zeros(length, length, dtype=torch.int64)
+    for size in block_lens:
+        d += tokens[:, None] // size == tokens // size
+    return d
+
 
 # ----------------------------------------------------------------------------------------------- 11.2 equation (9)
-
-
-def level_scores(Q, K, ranks, block_lens):
-    """S (T, T): S[i, j] sums Q_l[i] · K_l[j] over the levels l ≤ d(i, j). Q and K (T, Σ r_l), level beside level."""
-    tokens, S, start = torch.arange(len(Q)), 0, 0
-    for rank, size in zip(ranks, block_lens, strict=True):
-        together = tokens[:, None] // size == tokens // size
-        S = S + together * (Q[:, start : start + rank] @ K[:, start : start + rank].mT)
-        start += rank
-    return S
 
 
 def _pairs(Q, K, ranks, block_lens, joined=same_block, start_of=lambda ranks, n: sum(ranks[:n]), weight=None):
@@ -131,7 +100,7 @@ def _pairs(Q, K, ranks, block_lens, joined=same_block, start_of=lambda ranks, n:
     return S
 
 
-def _score_cases(generator):
+def _score_cases(randn):
     for length, ranks, block_lens in [
         (1, [1], [1]),
         (5, [3], [5]),
@@ -141,93 +110,67 @@ def _score_cases(generator):
         (6, [0, 2], [6, 3]),
         (4, [1, 1], [4, 4]),
     ]:
-        yield randn(generator, length, sum(ranks)), randn(generator, length, sum(ranks)), ranks, block_lens
+        yield randn(length, sum(ranks)), randn(length, sum(ranks)), ranks, block_lens
 
 
-register(
-    Exercise(
-        id="11.2",
-        title="Scores by levels",
-        statement="Compute the scores of equation (9), where a pair uses the columns of the levels that it shares.",
-        oracle=_pairs,
-        cases=_score_cases,
-        solution=level_scores,
-        hints=(
-            "Turn the sum round: instead of asking a pair for its levels, ask a level for its pairs.",
-            "Level l adds Q_l K_lᵀ, with its own columns, wherever it counts: multiply by the (T, T) matrix of who "
-            "shares a block of it.",
-            "In a loop over ranks and block lengths: `together * (Q[:, start : start + rank] @ K[:, start : start + "
-            "rank].mT)`, and `start` moves on by `rank`.",
+@exercise(
+    "11.2",
+    "Scores by levels",
+    claim="003:eq9",
+    level=2,
+    minutes=10,
+    cases=_score_cases,
+    oracle=_pairs,
+    wrong={
+        "this is Q Kᵀ: all pairs use all columns. Level l counts only for "
+        "pairs in one block of it": lambda Q, K, ranks, block_lens: Q @ K.mT,
+        "each pair uses the columns of its finest level alone: the sum runs over all l ≤ d(i, j)": lambda *given: (
+            _pairs(*given, weight=lambda shared, ranks, n: n == shared[-1])
         ),
-        mutants=(
-            Mutant(
-                "no levels",
-                lambda Q, K, ranks, block_lens: Q @ K.mT,
-                "this is Q Kᵀ: all pairs use all columns. Level l counts only for pairs in one block of it",
-            ),
-            Mutant(
-                "the finest level alone",
-                lambda *given: _pairs(*given, weight=lambda shared, ranks, n: n == shared[-1]),
-                "each pair uses the columns of its finest level alone: the sum runs over all l ≤ d(i, j)",
-            ),
-            Mutant(
-                "the coarsest level alone",
-                lambda *given: _pairs(*given, weight=lambda shared, ranks, n: n == 0),
-                "you use the first level alone: pairs in one block have the columns of the finer levels, too",
-            ),
-            Mutant(
-                "near enough",
-                lambda *given: _pairs(*given, joined=lambda i, j, size, n: abs(i - j) < size),
-                "your levels join tokens less than b apart: a level joins tokens in one block, i // b = j // b",
-            ),
-            Mutant(
-                "always the first columns",
-                lambda *given: _pairs(*given, start_of=lambda ranks, n: 0),
-                "every level takes the first columns of Q and K: its own begin after those of the levels before",
-            ),
-            Mutant(
-                "columns again",
-                lambda Q, K, ranks, block_lens: _pairs(
-                    Q, K, ranks, block_lens, weight=lambda shared, ranks, n: len(shared) - n
-                ),
-                "coarse columns count several times: each level adds its own columns alone, not those before it again",
-            ),
-            Mutant(
-                "causal",
-                lambda *given: _pairs(*given).tril(),
-                "you leave out the keys after a query: the mask comes with the softmax, equation (9) is for all pairs",
-            ),
-            Mutant(
-                "1/√r",
-                lambda Q, K, *given: _pairs(Q, K, *given) / Q.shape[-1] ** 0.5,
-                "your scores are divided by √r: equation (9) has no such factor. Put it into Q if you want it",
-            ),
-            Mutant(
-                "1/d",
-                lambda *given: _pairs(*given, weight=lambda shared, ranks, n: 1 / len(shared)),
-                "your scores are divided by d(i, j), as in the published code: equation (9) has no such factor",
-            ),
-            Mutant(
-                "1/r",
-                lambda *given: _pairs(*given, weight=lambda shared, ranks, n: 1 / max(1, ranks[n])),
-                "each level is divided by r_l, as in the published code: equation (9) has no such factor",
-            ),
+        "you use the first level alone: pairs in one block have the columns of the finer levels, too": lambda *given: (
+            _pairs(*given, weight=lambda shared, ranks, n: n == 0)
         ),
-        claim="003:eq9",
-        difficulty=2,
-        minutes=10,
-        lines=6,
-    )
+        "your levels join tokens less than b apart: a level joins tokens in one "
+        "block, i // b = j // b": lambda *given: _pairs(*given, joined=lambda i, j, size, n: abs(i - j) < size),
+        "every level takes the first columns of Q and K: its own begin after those "
+        "of the levels before": lambda *given: _pairs(*given, start_of=lambda ranks, n: 0),
+        "coarse columns count several times: each level adds its own columns alone, not "
+        "those before it again": lambda Q, K, ranks, block_lens: _pairs(
+            Q, K, ranks, block_lens, weight=lambda shared, ranks, n: len(shared) - n
+        ),
+        "you leave out the keys after a query: the mask comes with the softmax, equation "
+        "(9) is for all pairs": lambda *given: _pairs(*given).tril(),
+        "your scores are divided by √r: equation (9) has no such factor. Put it "
+        "into Q if you want it": lambda Q, K, *given: _pairs(Q, K, *given) / Q.shape[-1] ** 0.5,
+        "your scores are divided by d(i, j), as in the published code: equation "
+        "(9) has no such factor": lambda *given: _pairs(*given, weight=lambda shared, ranks, n: 1 / len(shared)),
+        "each level is divided by r_l, as in the published code: equation (9) has no such factor": lambda *given: (
+            _pairs(*given, weight=lambda shared, ranks, n: 1 / max(1, ranks[n]))
+        ),
+    },
 )
+def level_scores(Q, K, ranks, block_lens):
+    """S (T, T): S[i, j] sums Q_l[i] · K_l[j] over the levels l ≤ d(i, j). Q and K (T, Σ r_l), level beside level.
+
+    Compute the scores of equation (9), where a pair uses the columns of the levels that it shares.
+
+    Hint: Turn the sum round: instead of asking a pair for its levels, ask a level for its pairs.
+
+    Hint: Level l adds Q_l K_lᵀ, with its own columns, wherever it counts: multiply by the (T, T) matrix of who shares a
+    block of it.
+
+    Hint: In a loop over ranks and block lengths: `together * (Q[:, start : start + rank] @ K[:, start : start +
+    rank].mT)`, and `start` moves on by `rank`.
+    """
+    tokens, S, start = torch.arange(len(Q)), 0, 0
+    for rank, size in zip(ranks, block_lens, strict=True):
+        together = tokens[:, None] // size == tokens // size
+        S = S + together * (Q[:, start : start + rank] @ K[:, start : start + rank].mT)
+        start += rank
+    return S
+
 
 # --------------------------------------------------------------------------------- 11.3 one level, block by block
-
-
-def block_level(Q, K, size):
-    """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r)."""
-    length = len(Q)
-    Q, K = (torch.nn.functional.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))
-    return torch.block_diag(*(Q @ K.mT))[:length, :length]
 
 
 def _block_loop(Q, K, size, joined=same_block):
@@ -240,76 +183,58 @@ def _block_loop(Q, K, size, joined=same_block):
     return S
 
 
-def _block_cases(generator):
+def _block_cases(randn):
     for length, rank, size in [(1, 1, 1), (4, 2, 4), (4, 2, 2), (6, 1, 2), (9, 3, 3), (7, 2, 3), (3, 2, 8), (10, 2, 4)]:
-        yield randn(generator, length, rank), randn(generator, length, rank), size
+        yield randn(length, rank), randn(length, rank), size
 
 
-register(
-    Exercise(
-        id="11.3",
-        title="One level, block by block",
-        statement="Compute the scores of one level as a batched product of its blocks, for any number of tokens.",
-        oracle=_block_loop,
-        cases=_block_cases,
-        solution=block_level,
-        hints=(
-            "Let T be a multiple of b at first. What shape do the blocks of Q have, one behind the other? Which "
-            "product makes all the small (b, b) scores at once?",
-            "(T/b, b, r) times (T/b, r, b). `torch.block_diag(*blocks)` puts them along the diagonal. If the last "
-            "block is not full, fill it with rows of zeros, and cut at the end.",
-            "`torch.nn.functional.pad(x, (0, 0, 0, -length % size))` adds rows of zeros; `.unflatten(0, (-1, size))`; "
-            "`Q @ K.mT`; `torch.block_diag(*...)[:length, :length]`.",
+@exercise(
+    "11.3",
+    "One level, block by block",
+    claim="003:lemmaD1",
+    level=2,
+    minutes=10,
+    cases=_block_cases,
+    oracle=_block_loop,
+    wrong={
+        "this is Q Kᵀ, all pairs: outside of the blocks stands 0": lambda Q, K, size: Q @ K.mT,
+        "you cut into b blocks: a block has b tokens, and there are ⌈T / b⌉ of them": lambda Q, K, size: _block_loop(
+            Q, K, -(-len(Q) // size)
         ),
-        mutants=(
-            Mutant(
-                "no blocks",
-                lambda Q, K, size: Q @ K.mT,
-                "this is Q Kᵀ, all pairs: outside of the blocks stands 0",
-            ),
-            Mutant(
-                "so many blocks",
-                lambda Q, K, size: _block_loop(Q, K, -(-len(Q) // size)),
-                "you cut into b blocks: a block has b tokens, and there are ⌈T / b⌉ of them",
-            ),
-            Mutant(
-                "full blocks only",
-                lambda Q, K, size: _block_loop(
-                    Q, K, size, lambda i, j, b: same_block(i, j, b) and (i // b + 1) * b <= len(Q)
-                ),
-                "the last block is missing where it is not full: fill it with zeros instead of dropping it",
-            ),
-            Mutant(
-                "every so many tokens",
-                lambda Q, K, size: _block_loop(Q, K, -(-len(Q) // size), lambda i, j, p: i % p == j % p),
-                "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)",
-            ),
-            Mutant(
-                "equal parts",
-                lambda Q, K, size: torch.block_diag(
-                    *(q @ k.mT for q, k in zip(*(x.tensor_split(-(-len(Q) // size)) for x in (Q, K)), strict=True))
-                ),
-                "your blocks share the tokens evenly: all have b tokens but the last, which has what is left",
-            ),
-            Mutant(
-                "near enough",
-                lambda Q, K, size: _block_loop(Q, K, size, lambda i, j, b: abs(i - j) < b),
-                "this is a window, tokens less than b apart: a block joins tokens with the same i // b",
-            ),
-            Mutant(
-                "causal",
-                lambda Q, K, size: _block_loop(Q, K, size).tril(),
-                "you leave out the keys after a query: the mask comes with the softmax, a block holds all its pairs",
-            ),
-            Mutant(
-                "keys and queries changed",
-                lambda Q, K, size: _block_loop(K, Q, size),
-                "this is K_k Q_kᵀ: rows belong to queries",
-            ),
+        "the last block is missing where it is not full: fill it with zeros "
+        "instead of dropping it": lambda Q, K, size: _block_loop(
+            Q, K, size, lambda i, j, b: same_block(i, j, b) and (i // b + 1) * b <= len(Q)
         ),
-        claim="003:lemmaD1",
-        difficulty=2,
-        minutes=10,
-        lines=3,
-    )
+        "your blocks hold every p-th token: a block is b tokens side by side. Split "
+        "the axis into (T/b, b)": lambda Q, K, size: _block_loop(
+            Q, K, -(-len(Q) // size), lambda i, j, p: i % p == j % p
+        ),
+        "your blocks share the tokens evenly: all have b tokens but the last, "
+        "which has what is left": lambda Q, K, size: torch.block_diag(
+            *(q @ k.mT for q, k in zip(*(x.tensor_split(-(-len(Q) // size)) for x in (Q, K)), strict=True))
+        ),
+        "this is a window, tokens less than b apart: a block joins tokens with the same i // b": lambda Q, K, size: (
+            _block_loop(Q, K, size, lambda i, j, b: abs(i - j) < b)
+        ),
+        "you leave out the keys after a query: the mask comes with the softmax, a "
+        "block holds all its pairs": lambda Q, K, size: _block_loop(Q, K, size).tril(),
+        "this is K_k Q_kᵀ: rows belong to queries": lambda Q, K, size: _block_loop(K, Q, size),
+    },
 )
+def block_level(Q, K, size):
+    """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r).
+
+    Compute the scores of one level as a batched product of its blocks, for any number of tokens.
+
+    Hint: Let T be a multiple of b at first. What shape do the blocks of Q have, one behind the other? Which product
+    makes all the small (b, b) scores at once?
+
+    Hint: (T/b, b, r) times (T/b, r, b). `torch.block_diag(*blocks)` puts them along the diagonal. If the last block is
+    not full, fill it with rows of zeros, and cut at the end.
+
+    Hint: `torch.nn.functional.pad(x, (0, 0, 0, -length % size))` adds rows of zeros; `.unflatten(0, (-1, size))`; `Q @
+    K.mT`; `torch.block_diag(*...)[:length, :length]`.
+    """
+    length = len(Q)
+    Q, K = (torch.nn.functional.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))
+    return torch.block_diag(*(Q @ K.mT))[:length, :length]

@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile
 from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import strided
@@ -11,13 +11,6 @@ from smalearn.fast.triton.configs import padded
 CHUNK = 16  # of the recorded walks; what they move does not depend on it
 
 # ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
-
-
-def walk_bytes(length, heads, head_dim, state, tile):
-    """Bytes that a walk moves, in float32."""
-    tiles = -(-head_dim // tile)
-    tokens = length * (2 * head_dim + tiles * (2 * state + 1))
-    return 4 * heads * (tokens + head_dim * state)
 
 
 def recorded_walk(length, heads, head_dim, state, tile_width):
@@ -38,7 +31,7 @@ def _recorded_bytes(length, heads, head_dim, state, tile):
     return sum(event.bytes for event in recorded_walk(length, heads, head_dim, state, tile))
 
 
-def _bytes_cases(generator):
+def _bytes_cases(randn):
     yield 0, 1, 16, 16, 16
     yield 1, 1, 16, 16, 16
     yield 16, 1, 16, 16, 16
@@ -65,66 +58,46 @@ def _counted(name):
     return count
 
 
-register(
-    Exercise(
-        id="12.1",
-        title="The bytes of a walk",
-        statement="Count the bytes that one launch of walks moves between the programs and memory, in float32.",
-        oracle=_recorded_bytes,
-        cases=_bytes_cases,
-        solution=walk_bytes,
-        hints=(
-            "There is one program for each head and each tile of P columns. Which operands does it read, and which "
-            "parts of them? What does it write, and when?",
-            "x and y: each entry once, whoever has that tile. log_a, B and C: whole, once for each tile of each head. "
-            "The state: written once, at the end.",
-            "`-(-head_dim // tile)` tiles; `length · (2 · head_dim + tiles · (2 · state + 1)) + head_dim · state` "
-            "numbers for each head, four bytes each. What is masked is not moved.",
+@exercise(
+    "12.1",
+    "The bytes of a walk",
+    claim="004:kernel-traffic",
+    level=2,
+    minutes=10,
+    cases=_bytes_cases,
+    oracle=_recorded_bytes,
+    wrong={
+        "B, C and the decays are counted once for a head, but every tile of P is a program of its own and "
+        "reads them again": _counted("tiles share"),
+        "B and C are counted once for all heads: they are shared in memory, but every program fetches them "
+        "for itself": _counted("heads share"),
+        "every tile of a head reads and writes all columns of x and y: it has columns of its own, and leaves "
+        "the others alone": _counted("all of x"),
+        "the decays are missing: one number a token, which every program reads": _counted("no decays"),
+        "you count the columns after the last one of P too: they are masked, and what is masked is not moved": _counted(
+            "whole tiles"
         ),
-        mutants=(
-            Mutant(
-                "tiles share",
-                _counted("tiles share"),
-                "B, C and the decays are counted once for a head, but every tile of P is a program of its own and "
-                "reads them again",
-            ),
-            Mutant(
-                "heads share",
-                _counted("heads share"),
-                "B and C are counted once for all heads: they are shared in memory, but every program fetches them "
-                "for itself",
-            ),
-            Mutant(
-                "all of x",
-                _counted("all of x"),
-                "every tile of a head reads and writes all columns of x and y: it has columns of its own, and leaves "
-                "the others alone",
-            ),
-            Mutant(
-                "no decays",
-                _counted("no decays"),
-                "the decays are missing: one number a token, which every program reads",
-            ),
-            Mutant(
-                "whole tiles",
-                _counted("whole tiles"),
-                "you count the columns after the last one of P too: they are masked, and what is masked is not moved",
-            ),
-            Mutant(
-                "whole chunks",
-                _counted("whole chunks"),
-                "you count the rows after the last token too: they are masked, and what is masked is not moved",
-            ),
-            Mutant(
-                "states in memory",
-                _counted("states in memory"),
-                "you write the state after every chunk and read it back: it stays on the chip, and is written once, "
-                "at the end",
-            ),
+        "you count the rows after the last token too: they are masked, and what is masked is not moved": _counted(
+            "whole chunks"
         ),
-        claim="004:kernel-traffic",
-        difficulty=2,
-        minutes=10,
-        lines=3,
-    )
+        "you write the state after every chunk and read it back: it stays on the chip, and is written once, "
+        "at the end": _counted("states in memory"),
+    },
 )
+def walk_bytes(length, heads, head_dim, state, tile):
+    """Bytes that a walk moves, in float32.
+
+    Count the bytes that one launch of walks moves between the programs and memory, in float32.
+
+    Hint: There is one program for each head and each tile of P columns. Which operands does it read, and which parts of
+    them? What does it write, and when?
+
+    Hint: x and y: each entry once, whoever has that tile. log_a, B and C: whole, once for each tile of each head. The
+    state: written once, at the end.
+
+    Hint: `-(-head_dim // tile)` tiles; `length · (2 · head_dim + tiles · (2 · state + 1)) + head_dim · state` numbers
+    for each head, four bytes each. What is masked is not moved.
+    """
+    tiles = -(-head_dim // tile)
+    tokens = length * (2 * head_dim + tiles * (2 * state + 1))
+    return 4 * heads * (tokens + head_dim * state)

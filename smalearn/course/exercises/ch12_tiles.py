@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 
 __all__ = ["program", "tiles"]
@@ -89,14 +89,14 @@ def program(*outputs: str, grid: str | None = None) -> Callable:
 LN2 = float(np.log(2))
 
 
-def randn(generator, *shape):
-    """Standard normal numbers in float32, as the programs take them."""
-    return torch.randn(*shape, generator=generator)
+def floats(randn, *shape):
+    """Standard normal numbers in float32."""
+    return randn(*shape).float()
 
 
-def decays(generator, *shape):
+def decays(randn, *shape):
     """Logarithms of decays to base 2, mild but never 0."""
-    return -0.1 - 0.3 * randn(generator, *shape).abs()
+    return -0.1 - 0.3 * floats(randn, *shape).abs()
 
 
 def holes(*shape):
@@ -117,18 +117,6 @@ def walked(H, X, log2_a, B, C=None):
 # ------------------------------------------------------------------------------------------ 12.2 the tail of a sequence
 
 
-@program("added", "total", grid="total")
-def summary(x, log2_a, added, total, length, chunk_len):
-    """Sum up each chunk, one program each: what it adds to a state of one number, and its total log decay."""
-    chunk = tl.program_id(0)
-    rows = chunk * chunk_len + tl.arange(0, chunk_len)
-    X = tl.load(x + rows, mask=rows < length, other=0.0)
-    a = tl.load(log2_a + rows, mask=rows < length, other=0.0)
-    s, last = tl.cumsum(a), tl.sum(a)
-    tl.store(added + chunk, tl.sum(X * tl.exp2(last - s)))
-    tl.store(total + chunk, last)
-
-
 def _summaries(x, log2_a, added, total, length, chunk_len, *, x_until=0, a_until=0, other=0.0, until=None):
     """In each chunk one token after the other; x and log2_a end so many tokens after `length`.
 
@@ -145,10 +133,10 @@ def _summaries(x, log2_a, added, total, length, chunk_len, *, x_until=0, a_until
     return torch.stack(sums).float(), a.unflatten(0, (-1, chunk_len)).sum(-1).float()
 
 
-def _summary_cases(generator):
+def _summary_cases(randn):
     for length, chunk_len in [(1, 1), (3, 4), (8, 4), (9, 4), (13, 8), (21, 16)]:
         chunks = -(-length // chunk_len)
-        x, log2_a = randn(generator, chunks * chunk_len), decays(generator, chunks * chunk_len)
+        x, log2_a = floats(randn, chunks * chunk_len), decays(randn, chunks * chunk_len)
         if length == 1:
             log2_a = torch.zeros_like(log2_a)
         yield x, log2_a, holes(chunks), holes(chunks), length, chunk_len
@@ -159,78 +147,61 @@ def _with(**changes):
     return lambda *arguments: _summaries(*arguments, **changes)
 
 
-register(
-    Exercise(
-        id="12.2",
-        title="The tail",
-        statement="Write the program that sums up one chunk, for a length that is not a multiple of the chunk's.",
-        oracle=_summaries,
-        cases=_summary_cases,
-        solution=summary,
-        hints=(
-            "Which rows does this program have? `tl.program_id(0)` is the number of its chunk. Which of them lie "
-            "before `length`? The memory does not end there: after the last token the next sequence begins.",
-            "A row that is not there must add nothing and decay nothing. Nothing is x = 0; a decay of 1 is a logarithm "
-            "of 0. `tl.load(x + rows, mask=rows < length, other=0.0)`, and the same for the decays.",
-            "With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's "
-            "end. Store the sum at `added + chunk`, and `last` at `total + chunk`.",
+@exercise(
+    "12.2",
+    "The tail",
+    claim="004:listing-kernel",
+    level=2,
+    minutes=12,
+    tolerance=1e-5,
+    cases=_summary_cases,
+    oracle=_summaries,
+    wrong={
+        "the tail is not masked: the program reads on into the next sequence. `mask=rows < length`": _with(
+            x_until=1000, a_until=1000
         ),
-        mutants=(
-            Mutant(
-                "unmasked",
-                _with(x_until=1000, a_until=1000),
-                "the tail is not masked: the program reads on into the next sequence. `mask=rows < length`",
-            ),
-            Mutant(
-                "decays unmasked",
-                _with(a_until=1000),
-                "x is masked, the decays are not: the state decays on after the last token",
-            ),
-            Mutant(
-                "x unmasked",
-                _with(x_until=1000),
-                "the decays are masked, x is not: the next sequence's tokens are added to this one's state",
-            ),
-            Mutant(
-                "one too many",
-                _with(x_until=1, a_until=1),
-                "one row too many: rows count from 0, so the last one is `length - 1`, and the mask is `rows < length`",
-            ),
-            Mutant(
-                "a decay of one",
-                _with(other=1.0),
-                "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0",
-            ),
-            Mutant(
-                "the wrong end",
-                _with(until=lambda s, a: s),
-                "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
-                "`last - s`",
-            ),
-            Mutant(
-                "its own decay",
-                _with(until=lambda s, a: s[-1] - s + a),
-                "your tokens meet their own decay: a token is added after it, so only the decays behind it count",
-            ),
+        "x is masked, the decays are not: the state decays on after the last token": _with(a_until=1000),
+        "the decays are masked, x is not: the next sequence's tokens are added to this one's state": _with(
+            x_until=1000
         ),
-        claim="004:listing-kernel",
-        difficulty=2,
-        minutes=12,
-        lines=7,
-        tolerance=1e-5,
-    )
+        "one row too many: rows count from 0, so the last one is `length - 1`, and the mask is `rows < length`": _with(
+            x_until=1, a_until=1
+        ),
+        "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0": _with(
+            other=1.0
+        ),
+        "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
+        "`last - s`": _with(until=lambda s, a: s),
+        "your tokens meet their own decay: a token is added after it, so only the decays behind it count": _with(
+            until=lambda s, a: s[-1] - s + a
+        ),
+    },
 )
+@program("added", "total", grid="total")
+def summary(x, log2_a, added, total, length, chunk_len):
+    """Sum up each chunk, one program each: what it adds to a state of one number, and its total log decay.
+
+    Write the program that sums up one chunk, for a length that is not a multiple of the chunk's.
+
+    Hint: Which rows does this program have? `tl.program_id(0)` is the number of its chunk. Which of them lie before
+    `length`? The memory does not end there: after the last token the next sequence begins.
+
+    Hint: A row that is not there must add nothing and decay nothing. Nothing is x = 0; a decay of 1 is a logarithm of
+    0. `tl.load(x + rows, mask=rows < length, other=0.0)`, and the same for the decays.
+
+    Hint: With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's end.
+    Store the sum at `added + chunk`, and `last` at `total + chunk`.
+    """
+    chunk = tl.program_id(0)
+    rows = chunk * chunk_len + tl.arange(0, chunk_len)
+    X = tl.load(x + rows, mask=rows < length, other=0.0)
+    a = tl.load(log2_a + rows, mask=rows < length, other=0.0)
+    s, last = tl.cumsum(a), tl.sum(a)
+    tl.store(added + chunk, tl.sum(X * tl.exp2(last - s)))
+    tl.store(total + chunk, last)
 
 
 # ---------------------------------------------------------------------------------------- 12.3 the state after a chunk
-
-
-@tiles
-def carry(H, X, B, log2_a):
-    """The state (N, P) after a chunk, from the one before it."""
-    s, last = tl.cumsum(log2_a), tl.sum(log2_a)
-    fX = X * tl.exp2(last - s)[:, None]
-    return H * tl.exp2(last) + tl.dot(tl.trans(B), fX)
 
 
 def _carry_loop(H, X, B, log2_a):
@@ -248,71 +219,60 @@ def _carried(on_state, on_tokens):
     return carried
 
 
-def _carry_cases(generator):
+def _carry_cases(randn):
     # No two sizes alike: what is transposed, or scaled along the wrong axis, does not fit.
     for number, (chunk_len, state, head_dim) in enumerate([(16, 32, 64), (16, 32, 64), (32, 16, 64), (64, 16, 32)]):
-        H, X, B = (randn(generator, *shape) for shape in [(state, head_dim), (chunk_len, head_dim), (chunk_len, state)])
-        yield H, X, B, decays(generator, chunk_len) * (number != 1)
+        H, X, B = (floats(randn, *shape) for shape in [(state, head_dim), (chunk_len, head_dim), (chunk_len, state)])
+        yield H, X, B, decays(randn, chunk_len) * (number != 1)
 
 
-register(
-    Exercise(
-        id="12.3",
-        title="Carry the state",
-        statement="Compute the state after a chunk from the state before it and the chunk's tiles.",
-        oracle=_carry_loop,
-        cases=_carry_cases,
-        solution=carry,
-        hints=(
-            "Two things happen to the state: the whole chunk lets it decay, and every token is added to it, decayed "
-            "from then until the chunk's end.",
-            "`tl.sum(log2_a)` is the log decay of the whole chunk, `tl.cumsum(log2_a)` of its beginning up to each "
-            "token. What lies between token t and the end is their difference: a number ≤ 0, so nothing overflows.",
-            "The state is (N, P), so the product is `tl.dot(tl.trans(B), fX)` with `fX` (Q, P), each row scaled by "
-            "`tl.exp2(last - s)[:, None]`.",
+@exercise(
+    "12.3",
+    "Carry the state",
+    claim="004:listing-kernel",
+    level=2,
+    minutes=10,
+    tolerance=1e-5,
+    cases=_carry_cases,
+    oracle=_carry_loop,
+    wrong={
+        "the state itself does not decay: `H * tl.exp2(last)`, with the decay of the whole chunk": _carried(
+            lambda s, a: 0 * s[-1], lambda s, a: s[-1] - s
         ),
-        mutants=(
-            Mutant(
-                "no decay on the state",
-                _carried(lambda s, a: 0 * s[-1], lambda s, a: s[-1] - s),
-                "the state itself does not decay: `H * tl.exp2(last)`, with the decay of the whole chunk",
-            ),
-            Mutant(
-                "the wrong end",
-                _carried(lambda s, a: s[-1], lambda s, a: s),
-                "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
-                "`last - s`",
-            ),
-            Mutant(
-                "its own decay",
-                _carried(lambda s, a: s[-1], lambda s, a: s[-1] - s + a),
-                "your tokens meet their own decay: a token is written after it, so only the decays behind it count",
-            ),
-            Mutant(
-                "no decay on the tokens",
-                _carried(lambda s, a: s[-1], lambda s, a: 0 * s),
-                "the tokens do not decay: each of them decays from its own place to the end of the chunk",
-            ),
-            Mutant(
-                "always the whole",
-                _carried(lambda s, a: s[-1], lambda s, a: s[-1].expand(len(s))),
-                "every token decays by the whole chunk: only the state does, a token by what follows it, `last - s`",
-            ),
-            Mutant(
-                "decays twice",
-                _carried(lambda s, a: s[-1], lambda s, a: 2 * s[-1] - s),
-                "the new tokens decay with the state once more: first the state decays, then they are added",
-            ),
-            Mutant(
-                "to base e",
-                _carried(lambda s, a: s[-1] / LN2, lambda s, a: (s[-1] - s) / LN2),
-                "you take powers of e: these logarithms are to base 2, `tl.exp2`",
-            ),
+        "your tokens decay to the wrong end, to the chunk's beginning: what counts is what follows them, "
+        "`last - s`": _carried(lambda s, a: s[-1], lambda s, a: s),
+        "your tokens meet their own decay: a token is written after it, so only the decays behind it count": _carried(
+            lambda s, a: s[-1], lambda s, a: s[-1] - s + a
         ),
-        claim="004:listing-kernel",
-        difficulty=2,
-        minutes=10,
-        lines=3,
-        tolerance=1e-5,
-    )
+        "the tokens do not decay: each of them decays from its own place to the end of the chunk": _carried(
+            lambda s, a: s[-1], lambda s, a: 0 * s
+        ),
+        "every token decays by the whole chunk: only the state does, a token by what follows it, `last - s`": _carried(
+            lambda s, a: s[-1], lambda s, a: s[-1].expand(len(s))
+        ),
+        "the new tokens decay with the state once more: first the state decays, then they are added": _carried(
+            lambda s, a: s[-1], lambda s, a: 2 * s[-1] - s
+        ),
+        "you take powers of e: these logarithms are to base 2, `tl.exp2`": _carried(
+            lambda s, a: s[-1] / LN2, lambda s, a: (s[-1] - s) / LN2
+        ),
+    },
 )
+@tiles
+def carry(H, X, B, log2_a):
+    """The state (N, P) after a chunk, from the one before it.
+
+    Compute the state after a chunk from the state before it and the chunk's tiles.
+
+    Hint: Two things happen to the state: the whole chunk lets it decay, and every token is added to it, decayed from
+    then until the chunk's end.
+
+    Hint: `tl.sum(log2_a)` is the log decay of the whole chunk, `tl.cumsum(log2_a)` of its beginning up to each token.
+    What lies between token t and the end is their difference: a number ≤ 0, so nothing overflows.
+
+    Hint: The state is (N, P), so the product is `tl.dot(tl.trans(B), fX)` with `fX` (Q, P), each row scaled by
+    `tl.exp2(last - s)[:, None]`.
+    """
+    s, last = tl.cumsum(log2_a), tl.sum(log2_a)
+    fX = X * tl.exp2(last - s)[:, None]
+    return H * tl.exp2(last) + tl.dot(tl.trans(B), fX)

@@ -2,20 +2,11 @@
 
 import torch
 
-from smalearn.course.exercises.ch12_tiles import carry, decays, holes, program, randn, tiles, walked
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.ch12_tiles import carry, decays, floats, holes, program, tiles, walked
+from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 
 # ------------------------------------------------------------------------------------------ 12.4 the outputs of a chunk
-
-
-@tiles
-def read_chunk(H, X, B, C, log2_a):
-    """Y (Q, P) of a chunk, from the state H (N, P) before it."""
-    s, i = tl.cumsum(log2_a), tl.arange(0, len(log2_a))
-    segments = tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))
-    M = tl.dot(C, tl.trans(B)) * tl.exp2(segments)
-    return tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(M, X)
 
 
 def _read_loop(H, X, B, C, log2_a):
@@ -38,106 +29,73 @@ def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True
     return read
 
 
-def _read_cases(generator):
+def _read_cases(randn):
     sizes = [(16, 32, 64), (16, 32, 64), (16, 32, 64), (32, 16, 64), (16, 32, 64)]
     for number, (chunk_len, state, head_dim) in enumerate(sizes):
         shapes = [(state, head_dim), (chunk_len, head_dim), (chunk_len, state), (chunk_len, state)]
-        H, X, B, C = (randn(generator, *shape) for shape in shapes)
-        log2_a = decays(generator, chunk_len)
+        H, X, B, C = (floats(randn, *shape) for shape in shapes)
+        log2_a = decays(randn, chunk_len)
         if number == 4:  # whole numbers, of which float32 loses no digit; their sums reach below -1000
-            log2_a = torch.where(randn(generator, chunk_len) > 0, -128.0, -1.0)
+            log2_a = torch.where(floats(randn, chunk_len) > 0, -128.0, -1.0)
             log2_a[:10] = -128.0
         yield H * (number != 1), X, B * (number != 2), C, log2_a
 
 
-register(
-    Exercise(
-        id="12.4",
-        title="What a chunk reads",
-        statement="Compute the outputs of a chunk: what its tokens read from one another, and from the state before.",
-        oracle=_read_loop,
-        cases=_read_cases,
-        solution=read_chunk,
-        hints=(
-            "Steps 1 and 4 of chapter 06. For step 1 you need L: the exponent of entry (i, j) is `s[i] - s[j]` for "
-            "j ≤ i. Above the diagonal that is positive, and may be huge.",
-            "Mask the exponent, not the exponential: `tl.where(i[:, None] >= i[None, :], difference, float('-inf'))`, "
-            "then `tl.exp2`. An exponential that is ∞ times a mask of 0 is NaN.",
-            "`tl.dot(M, X)` with `M = tl.dot(C, tl.trans(B)) * L`, and to it `tl.dot(C, H) * tl.exp2(s)[:, None]`: a "
-            "token lets the state decay before it reads, its own decay included.",
+@exercise(
+    "12.4",
+    "What a chunk reads",
+    claim="004:listing-kernel",
+    level=2,
+    minutes=15,
+    tolerance=1e-5,
+    cases=_read_cases,
+    oracle=_read_loop,
+    wrong={
+        "the state before the chunk is not read: C H, decayed, is missing": _read(reads=False),
+        "the state does not decay inside the chunk: token i reads it after the decays up to i, `tl.exp2(s)`": _read(
+            state=lambda s, a: 0 * s
         ),
-        mutants=(
-            Mutant("no state", _read(reads=False), "the state before the chunk is not read: C H, decayed, is missing"),
-            Mutant(
-                "the state as it was",
-                _read(state=lambda s, a: 0 * s),
-                "the state does not decay inside the chunk: token i reads it after the decays up to i, `tl.exp2(s)`",
-            ),
-            Mutant(
-                "reads too early",
-                _read(state=lambda s, a: s - a),
-                "a token reads the state before its own decay: it comes first, so the factor is `tl.exp2(s)`",
-            ),
-            Mutant(
-                "zero is not a mask",
-                _read(future=1.0),
-                "the exponent is masked with 0, and exp2(0) is 1: the future leaks in. Mask with −∞, whose power is 0",
-            ),
-            Mutant(
-                "not itself",
-                _read(mask=-1),
-                "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`",
-            ),
-            Mutant(
-                "no decay inside",
-                _read(segments=False),
-                "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones",
-            ),
-            Mutant(
-                "the state after",
-                _read(late=True),
-                "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it",
-            ),
-            Mutant(
-                "the wrong end",
-                _read(state=lambda s, a: s[-1] - s),
-                "the state decays by what follows token i: it has come from before the chunk, so `tl.exp2(s)`",
-            ),
-            Mutant(
-                "B and C exchanged",
-                _read(swapped=True),
-                "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B",
-            ),
+        "a token reads the state before its own decay: it comes first, so the factor is `tl.exp2(s)`": _read(
+            state=lambda s, a: s - a
         ),
-        claim="004:listing-kernel",
-        difficulty=2,
-        minutes=15,
-        lines=4,
-        tolerance=1e-5,
-    )
+        "the exponent is masked with 0, and exp2(0) is 1: the future leaks in. Mask with −∞, whose power is 0": _read(
+            future=1.0
+        ),
+        "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": _read(mask=-1),
+        "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones": _read(segments=False),
+        "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it": _read(
+            late=True
+        ),
+        "the state decays by what follows token i: it has come from before the chunk, so `tl.exp2(s)`": _read(
+            state=lambda s, a: s[-1] - s
+        ),
+        "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B": _read(
+            swapped=True
+        ),
+    },
 )
+@tiles
+def read_chunk(H, X, B, C, log2_a):
+    """Y (Q, P) of a chunk, from the state H (N, P) before it.
+
+    Compute the outputs of a chunk: what its tokens read from one another, and from the state before.
+
+    Hint: Steps 1 and 4 of chapter 06. For step 1 you need L: the exponent of entry (i, j) is `s[i] - s[j]` for j ≤ i.
+    Above the diagonal that is positive, and may be huge.
+
+    Hint: Mask the exponent, not the exponential: `tl.where(i[:, None] >= i[None, :], difference, float('-inf'))`, then
+    `tl.exp2`. An exponential that is ∞ times a mask of 0 is NaN.
+
+    Hint: `tl.dot(M, X)` with `M = tl.dot(C, tl.trans(B)) * L`, and to it `tl.dot(C, H) * tl.exp2(s)[:, None]`: a token
+    lets the state decay before it reads, its own decay included.
+    """
+    s, i = tl.cumsum(log2_a), tl.arange(0, len(log2_a))
+    segments = tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))
+    M = tl.dot(C, tl.trans(B)) * tl.exp2(segments)
+    return tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(M, X)
 
 
 # ------------------------------------------------------------------------------------------------------ 12.5 the walk
-
-
-@program("y", "final")
-def walk(x, log2_a, b, c, y, initial, final, length, sizes):
-    """Y and the last state of one sequence, chunk by chunk, with the state on the chip."""
-    Q, N, P = sizes
-    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
-    state = n[:, None] * P + p[None, :]
-    H = tl.load(initial + state)
-    for start in range(0, length, Q):
-        rows, inside = start + i, start + i < length
-        wide, maps = rows[:, None] * P + p[None, :], rows[:, None] * N + n[None, :]
-        X = tl.load(x + wide, mask=inside[:, None], other=0.0)
-        B = tl.load(b + maps, mask=inside[:, None], other=0.0)
-        C = tl.load(c + maps, mask=inside[:, None], other=0.0)
-        a = tl.load(log2_a + rows, mask=inside, other=0.0)
-        tl.store(y + wide, read_chunk(H, X, B, C, a), mask=inside[:, None])
-        H = carry(H, X, B, a)
-    tl.store(final + state, H)
 
 
 def _walk_loop(x, log2_a, b, c, y, initial, final, length, sizes):
@@ -177,11 +135,11 @@ def _whole_chunks(x, log2_a, b, c, y, initial, final, length, sizes):
     return Y, walked(initial, x[:whole], log2_a[:whole], b[:whole])[1].float()
 
 
-def _walk_cases(generator):
+def _walk_cases(randn):
     lengths = [(1, 16), (16, 16), (32, 16), (40, 16), (37, 32)]
     for number, (length, chunk_len) in enumerate(lengths):
-        x, b, c = (randn(generator, length, width) for width in (32, 16, 16))
-        log2_a, initial = decays(generator, length), randn(generator, 16, 32)
+        x, b, c = (floats(randn, length, width) for width in (32, 16, 16))
+        log2_a, initial = decays(randn, length), floats(randn, 16, 32)
         if number == 0:
             x, log2_a = torch.zeros_like(x), torch.zeros_like(log2_a)
         if number == 1:
@@ -189,70 +147,58 @@ def _walk_cases(generator):
         yield x, log2_a, b, c, holes(length, 32), initial, holes(16, 32), length, (chunk_len, 16, 32)
 
 
-register(
-    Exercise(
-        id="12.5",
-        title="The walk",
-        statement="Write the whole program for one sequence: load, compute and store chunk after chunk, any length.",
-        oracle=_walk_loop,
-        cases=_walk_cases,
-        solution=walk,
-        hints=(
-            "Before the loop: H from memory. In it: the rows of this chunk, four loads, what the chunk reads, a store, "
-            "and H for the next one. After it: H to memory. `read_chunk` and `carry` are yours.",
-            "Entry (row, p) of x lies at `rows[:, None] * P + p[None, :]`, entry (row, n) of b and c at "
-            "`rows[:, None] * N + n[None, :]`, and the state's (n, p) at `n[:, None] * P + p[None, :]`.",
-            "The memory ends with the last token: mask every load and the store with `(rows < length)[:, None]`, the "
-            "decays with `rows < length`. And store what the chunk reads BEFORE you overwrite H.",
+@exercise(
+    "12.5",
+    "The walk",
+    claim="004:listing-kernel",
+    level=3,
+    minutes=25,
+    tolerance=1e-5,
+    cases=_walk_cases,
+    oracle=_walk_loop,
+    wrong={
+        "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),
+        "every chunk starts from the first state: H is not carried from chunk to chunk": _first_for_all,
+        "H stays what it was at the start: after a chunk has read it, `carry` makes the next chunk's H": _walked(
+            leave=lambda H, first, after: H
         ),
-        mutants=(
-            Mutant(
-                "from zero",
-                _walked(start=torch.zeros_like),
-                "the walk starts with a state of zeros: the one it is given is never loaded",
-            ),
-            Mutant(
-                "the first state for all",
-                _first_for_all,
-                "every chunk starts from the first state: H is not carried from chunk to chunk",
-            ),
-            Mutant(
-                "never carried",
-                _walked(leave=lambda H, first, after: H),
-                "H stays what it was at the start: after a chunk has read it, `carry` makes the next chunk's H",
-            ),
-            Mutant(
-                "too late",
-                _walked(enter=lambda H, first, after: after),
-                "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then "
-                "carry",
-            ),
-            Mutant(
-                "one chunk late",
-                _whole_chunks,
-                "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own",
-            ),
-        ),
-        claim="004:listing-kernel",
-        difficulty=3,
-        minutes=25,
-        lines=14,
-        tolerance=1e-5,
-    )
+        "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then "
+        "carry": _walked(enter=lambda H, first, after: after),
+        "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own": _whole_chunks,
+    },
 )
+@program("y", "final")
+def walk(x, log2_a, b, c, y, initial, final, length, sizes):
+    """Y and the last state of one sequence, chunk by chunk, with the state on the chip.
+
+    Write the whole program for one sequence: load, compute and store chunk after chunk, any length.
+
+    Hint: Before the loop: H from memory. In it: the rows of this chunk, four loads, what the chunk reads, a store, and
+    H for the next one. After it: H to memory. `read_chunk` and `carry` are yours.
+
+    Hint: Entry (row, p) of x lies at `rows[:, None] * P + p[None, :]`, entry (row, n) of b and c at `rows[:, None] * N
+    + n[None, :]`, and the state's (n, p) at `n[:, None] * P + p[None, :]`.
+
+    Hint: The memory ends with the last token: mask every load and the store with `(rows < length)[:, None]`, the decays
+    with `rows < length`. And store what the chunk reads BEFORE you overwrite H.
+    """
+    Q, N, P = sizes
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    state = n[:, None] * P + p[None, :]
+    H = tl.load(initial + state)
+    for start in range(0, length, Q):
+        rows, inside = start + i, start + i < length
+        wide, maps = rows[:, None] * P + p[None, :], rows[:, None] * N + n[None, :]
+        X = tl.load(x + wide, mask=inside[:, None], other=0.0)
+        B = tl.load(b + maps, mask=inside[:, None], other=0.0)
+        C = tl.load(c + maps, mask=inside[:, None], other=0.0)
+        a = tl.load(log2_a + rows, mask=inside, other=0.0)
+        tl.store(y + wide, read_chunk(H, X, B, C, a), mask=inside[:, None])
+        H = carry(H, X, B, a)
+    tl.store(final + state, H)
 
 
 # ---------------------------------------------------------------------------------- 12.6 many sequences in one memory
-
-
-@program("y", "final", grid="initial")
-def packed(x, log2_a, b, c, y, initial, final, borders, sizes):
-    """The walks of many sequences that lie end to end, one program each."""
-    _, N, P = sizes
-    k = tl.program_id(0)
-    first, end = tl.load(borders + k), tl.load(borders + k + 1)
-    rows, state = (log2_a + first, b + first * N, c + first * N, y + first * P), k * N * P
-    walk(x + first * P, *rows, initial + state, final + state, end - first, sizes)
 
 
 def _packed_loop(x, log2_a, b, c, y, initial, final, borders, sizes):
@@ -276,58 +222,55 @@ def _packed(start, late=False):
     return run
 
 
-def _packed_cases(generator):
+def _packed_cases(randn):
     cases = [([0, 3], 1), ([0, 16, 32], 0), ([0, 5, 24], 1), ([0, 20, 20, 37, 40], 1)]
     for borders, given in cases:
         count, length = len(borders) - 1, borders[-1]
-        x, b, c = (randn(generator, length, width) for width in (32, 16, 16))
-        initial, final = given * randn(generator, count, 16, 32), holes(count, 16, 32)
+        x, b, c = (floats(randn, length, width) for width in (32, 16, 16))
+        initial, final = given * floats(randn, count, 16, 32), holes(count, 16, 32)
         places = torch.tensor(borders)
-        yield x, decays(generator, length), b, c, holes(length, 32), initial, final, places, (16, 16, 32)
+        yield x, decays(randn, length), b, c, holes(length, 32), initial, final, places, (16, 16, 32)
 
 
-register(
-    Exercise(
-        id="12.6",
-        title="Many sequences, one memory",
-        statement="Sequences lie end to end: let program k walk through the k-th of them, from its own first state.",
-        oracle=_packed_loop,
-        cases=_packed_cases,
-        solution=packed,
-        hints=(
-            "A pointer plus a number is a pointer: seen from its first token, a sequence looks like a memory of its "
-            "own. Your `walk` can be called with such pointers.",
-            "`tl.load(borders + k)` is where sequence k begins, `tl.load(borders + k + 1)` where it ends. A row of x "
-            "has P numbers, one of b has N, one of the decays has 1; a state has N · P.",
-            "`walk(x + first * P, log2_a + first, b + first * N, ..., initial + k * N * P, ..., end - first, sizes)`.",
+@exercise(
+    "12.6",
+    "Many sequences, one memory",
+    claim="004:listing-kernel",
+    level=2,
+    minutes=12,
+    tolerance=1e-5,
+    cases=_packed_cases,
+    oracle=_packed_loop,
+    wrong={
+        "the state runs on into the next sequence: each starts from its own first state": _packed(
+            lambda k, before, initial: before
         ),
-        mutants=(
-            Mutant(
-                "runs on",
-                _packed(lambda k, before, initial: before),
-                "the state runs on into the next sequence: each starts from its own first state",
-            ),
-            Mutant(
-                "one first state",
-                _packed(lambda k, before, initial: initial[0]),
-                "all sequences start from the first one's state: `initial` must move on by N · P for each of them",
-            ),
-            Mutant(
-                "from zero",
-                _packed(lambda k, before, initial: torch.zeros_like(initial[k])),
-                "all sequences start from zero: each has a first state of its own",
-            ),
-            Mutant(
-                "late",
-                _packed(lambda k, before, initial: initial[k], late=True),
-                "a sequence begins with the first whole chunk after its border: chunks count from the sequence's own "
-                "first token",
-            ),
+        "all sequences start from the first one's state: `initial` must move on by N · P for each of them": _packed(
+            lambda k, before, initial: initial[0]
         ),
-        claim="004:listing-kernel",
-        difficulty=2,
-        minutes=12,
-        lines=5,
-        tolerance=1e-5,
-    )
+        "all sequences start from zero: each has a first state of its own": _packed(
+            lambda k, before, initial: torch.zeros_like(initial[k])
+        ),
+        "a sequence begins with the first whole chunk after its border: chunks count from the sequence's own "
+        "first token": _packed(lambda k, before, initial: initial[k], late=True),
+    },
 )
+@program("y", "final", grid="initial")
+def packed(x, log2_a, b, c, y, initial, final, borders, sizes):
+    """The walks of many sequences that lie end to end, one program each.
+
+    Sequences lie end to end: let program k walk through the k-th of them, from its own first state.
+
+    Hint: A pointer plus a number is a pointer: seen from its first token, a sequence looks like a memory of its own.
+    Your `walk` can be called with such pointers.
+
+    Hint: `tl.load(borders + k)` is where sequence k begins, `tl.load(borders + k + 1)` where it ends. A row of x has P
+    numbers, one of b has N, one of the decays has 1; a state has N · P.
+
+    Hint: `walk(x + first * P, log2_a + first, b + first * N, ..., initial + k * N * P, ..., end - first, sizes)`.
+    """
+    _, N, P = sizes
+    k = tl.program_id(0)
+    first, end = tl.load(borders + k), tl.load(borders + k + 1)
+    rows, state = (log2_a + first, b + first * N, c + first * N, y + first * P), k * N * P
+    walk(x + first * P, *rows, initial + state, final + state, end - first, sizes)

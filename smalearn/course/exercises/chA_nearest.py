@@ -2,17 +2,7 @@
 
 import torch
 
-from smalearn.course.exercises.ch10_products import randn
-from smalearn.course.exercises.core import Exercise, Mutant, register
-
-
-def nearest_train(M, sizes, rank):
-    """The (a·b, c·d) matrix nearest to M that is a block tensor train of these sizes with s = rank."""
-    a, b, c, d = sizes
-    slices = M.view(a, b, c, d).permute(1, 2, 0, 3)  # (b, c, a, d)
-    U, S, Vh = torch.linalg.svd(slices, full_matrices=False)
-    near = (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]
-    return near.permute(2, 0, 1, 3).reshape(M.shape)
+from smalearn.course.exercises.core import exercise
 
 
 def _cut(M, keep):
@@ -66,7 +56,7 @@ def _unweighted(M, sizes, rank):
     return (U[..., :rank] @ Vh[..., :rank, :]).permute(2, 0, 1, 3).reshape(M.shape)
 
 
-def _nearest_cases(generator):
+def _nearest_cases(randn):
     yield torch.ones(1, 1).double(), (1, 1, 1, 1), 1
     for sizes, rank in [
         ((3, 1, 1, 4), 2),
@@ -77,73 +67,51 @@ def _nearest_cases(generator):
         ((4, 3, 3, 4), 3),
     ]:
         a, b, c, d = sizes
-        yield randn(generator, a * b, c * d), sizes, rank
+        yield randn(a * b, c * d), sizes, rank
 
 
-register(
-    Exercise(
-        id="A.3",
-        title="The nearest train",
-        statement="Project a matrix on the block tensor trains of given sizes: cut each of its slices to rank s.",
-        oracle=_slice_loop,
-        cases=_nearest_cases,
-        solution=nearest_train,
-        hints=(
-            "For which rows and columns do b and c stay the same? That is a slice; the entries of different slices "
-            "share no factor.",
-            "View M as (a, b, c, d) and bring b and c to the front. `torch.linalg.svd` decomposes all slices at once; "
-            "keep the s largest singular values of each.",
-            "`M.view(a, b, c, d).permute(1, 2, 0, 3)`, its SVD with `full_matrices=False`, "
-            "`(U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]`, and back: `.permute(2, 0, 1, 3)`, then "
-            "`.reshape(M.shape)`.",
+@exercise(
+    "A.3",
+    "The nearest train",
+    claim="003:btt-universal",
+    level=3,
+    minutes=15,
+    cases=_nearest_cases,
+    oracle=_slice_loop,
+    wrong={
+        "this is the nearest matrix of rank s: cut every slice on its own, M may "
+        "then have a high rank": lambda M, sizes, rank: _cut(M, slice(None, rank)),
+        "you cut M into a × d tiles of neighbouring rows: rows are numbered (a b), so that the rows of a slice "
+        "are b apart": _tiles,
+        "the columns of your slices are c apart: columns are numbered (c d), so that those of a slice stand "
+        "side by side": _strided,
+        "you cut the b × d tiles of M, one for each a and c: a slice has one b and one c, and is a × d": _neighbours,
+        "your slices are right, but still in the order (b, c, a, d): put the axes back before you reshape": _not_back,
+        "you keep the smallest singular values: the nearest matrix keeps the largest": lambda M, sizes, rank: (
+            _slice_loop(M, sizes, rank, keep=lambda s: slice(-s, None))
         ),
-        mutants=(
-            Mutant(
-                "M as a whole",
-                lambda M, sizes, rank: _cut(M, slice(None, rank)),
-                "this is the nearest matrix of rank s: cut every slice on its own, M may then have a high rank",
-            ),
-            Mutant(
-                "tiles, not slices",
-                _tiles,
-                "you cut M into a × d tiles of neighbouring rows: rows are numbered (a b), so that the rows of a slice "
-                "are b apart",
-            ),
-            Mutant(
-                "columns apart",
-                _strided,
-                "the columns of your slices are c apart: columns are numbered (c d), so that those of a slice stand "
-                "side by side",
-            ),
-            Mutant(
-                "a and c in front",
-                _neighbours,
-                "you cut the b × d tiles of M, one for each a and c: a slice has one b and one c, and is a × d",
-            ),
-            Mutant(
-                "not put back",
-                _not_back,
-                "your slices are right, but still in the order (b, c, a, d): put the axes back before you reshape",
-            ),
-            Mutant(
-                "the last singular values",
-                lambda M, sizes, rank: _slice_loop(M, sizes, rank, keep=lambda s: slice(-s, None)),
-                "you keep the smallest singular values: the nearest matrix keeps the largest",
-            ),
-            Mutant(
-                "one too many",
-                lambda M, sizes, rank: _slice_loop(M, sizes, rank, keep=lambda s: slice(None, s + 1)),
-                "you keep s + 1 singular values of each slice",
-            ),
-            Mutant(
-                "no singular values",
-                _unweighted,
-                "U and V alone are directions: the singular values say how far to go in each",
-            ),
+        "you keep s + 1 singular values of each slice": lambda M, sizes, rank: _slice_loop(
+            M, sizes, rank, keep=lambda s: slice(None, s + 1)
         ),
-        claim="003:btt-universal",
-        difficulty=3,
-        minutes=15,
-        lines=5,
-    )
+        "U and V alone are directions: the singular values say how far to go in each": _unweighted,
+    },
 )
+def nearest_train(M, sizes, rank):
+    """The (a·b, c·d) matrix nearest to M that is a block tensor train of these sizes with s = rank.
+
+    Project a matrix on the block tensor trains of given sizes: cut each of its slices to rank s.
+
+    Hint: For which rows and columns do b and c stay the same? That is a slice; the entries of different slices share no
+    factor.
+
+    Hint: View M as (a, b, c, d) and bring b and c to the front. `torch.linalg.svd` decomposes all slices at once; keep
+    the s largest singular values of each.
+
+    Hint: `M.view(a, b, c, d).permute(1, 2, 0, 3)`, its SVD with `full_matrices=False`, `(U[..., :rank] * S[..., None,
+    :rank]) @ Vh[..., :rank, :]`, and back: `.permute(2, 0, 1, 3)`, then `.reshape(M.shape)`.
+    """
+    a, b, c, d = sizes
+    slices = M.view(a, b, c, d).permute(1, 2, 0, 3)  # (b, c, a, d)
+    U, S, Vh = torch.linalg.svd(slices, full_matrices=False)
+    near = (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank, :]
+    return near.permute(2, 0, 1, 3).reshape(M.shape)

@@ -3,18 +3,9 @@
 import torch
 
 from smalearn.contractions import orders
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 # -------------------------------------------------------------------------------------------- A.4 the cheaper order
-
-
-def cheaper_order(length, dim, ranks):
-    """("both" or "keys", multiply-adds) for the scores of levels with 1, 2, 4, … blocks."""
-    through = 2 * length * dim * sum(ranks)
-    width = sum(rank * 2**level for level, rank in enumerate(ranks))
-    if width < dim:
-        return "both", through + length**2 * width
-    return "keys", through + length**2 * dim
 
 
 def _counted(length, dim, ranks):
@@ -57,7 +48,7 @@ def _level_by_level(length, dim, ranks):
     return name, macs + (name == "keys") * (len(ranks) - 1) * length**2 * dim
 
 
-def _order_cases(generator):
+def _order_cases(randn):
     yield from [
         (1, 2, [1]),
         (3, 4, [2, 1]),
@@ -70,82 +61,54 @@ def _order_cases(generator):
     ]
 
 
-register(
-    Exercise(
-        id="A.4",
-        title="The cheaper order",
-        statement="Say which order of a multi-level score takes fewer multiply-adds, both sides projected or keys "
-        "first, and how many.",
-        oracle=_cheaper,
-        cases=_order_cases,
-        solution=cheaper_order,
-        hints=(
-            "Both orders put T tokens through both factors, 2TD Σ r_l. They differ in one number: over how many "
-            "features do the T² dot products run?",
-            "Σ p_l r_l features with both sides projected; D, if keys have come all the way back to features.",
-            "`width = sum(rank * 2**level for level, rank in enumerate(ranks))`; both sides if it is below `dim`.",
+@exercise(
+    "A.4",
+    "The cheaper order",
+    claim="003:eq32",
+    level=2,
+    minutes=10,
+    cases=_order_cases,
+    oracle=_cheaper,
+    wrong={
+        "this is both sides projected, which the paper calls minimal: with Σ p_l r_l ≥ D keys first is cheaper "
+        "or as cheap": lambda length, dim, ranks: ("both", _counted(length, dim, ranks)[0]),
+        "this is always keys first: with Σ p_l r_l < D the dot products are shorter on "
+        "both projected sides": lambda length, dim, ranks: (
+            "keys",
+            _counted(length, dim, ranks)[1],
         ),
-        mutants=(
-            Mutant(
-                "the paper's",
-                lambda length, dim, ranks: ("both", _counted(length, dim, ranks)[0]),
-                "this is both sides projected, which the paper calls minimal: with Σ p_l r_l ≥ D keys first is cheaper "
-                "or as cheap",
-            ),
-            Mutant(
-                "keys first",
-                lambda length, dim, ranks: ("keys", _counted(length, dim, ranks)[1]),
-                "this is always keys first: with Σ p_l r_l < D the dot products are shorter on both projected sides",
-            ),
-            Mutant(
-                "r for the width",
-                lambda length, dim, ranks: _by_width(length, dim, ranks, sum(ranks)),
-                "you take dot products over Σ r_l features: a level has p_l blocks, each with r_l of its own",
-            ),
-            Mutant(
-                "p_l = l",
-                lambda length, dim, ranks: _by_width(
-                    length, dim, ranks, sum(rank * (level + 1) for level, rank in enumerate(ranks))
-                ),
-                "your levels have 1, 2, 3, … blocks: they double",
-            ),
-            Mutant(
-                "every block reads all",
-                _all_features,
-                "your blocks take in all D features each: a block takes in D/p_l, so that a side of a level costs "
-                "T·D·r_l, whatever p_l is",
-            ),
-            Mutant(
-                "ties",
-                _ties_to_both,
-                'where both orders cost the same the answer is "keys": its keys are no longer than tokens',
-            ),
-            Mutant(
-                "one product a level",
-                _level_by_level,
-                "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
-                "numbers each",
-            ),
+        "you take dot products over Σ r_l features: a level has p_l blocks, "
+        "each with r_l of its own": lambda length, dim, ranks: _by_width(length, dim, ranks, sum(ranks)),
+        "your levels have 1, 2, 3, … blocks: they double": lambda length, dim, ranks: _by_width(
+            length, dim, ranks, sum(rank * (level + 1) for level, rank in enumerate(ranks))
         ),
-        claim="003:eq32",
-        difficulty=2,
-        minutes=10,
-        lines=5,
-    )
+        "your blocks take in all D features each: a block takes in D/p_l, so that a side of a level costs "
+        "T·D·r_l, whatever p_l is": _all_features,
+        'where both orders cost the same the answer is "keys": its keys are no longer than tokens': _ties_to_both,
+        "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
+        "numbers each": _level_by_level,
+    },
 )
+def cheaper_order(length, dim, ranks):
+    """("both" or "keys", multiply-adds) for the scores of levels with 1, 2, 4, … blocks.
+
+    Say which order of a multi-level score takes fewer multiply-adds, both sides projected or keys first, and how many.
+
+    Hint: Both orders put T tokens through both factors, 2TD Σ r_l. They differ in one number: over how many features do
+    the T² dot products run?
+
+    Hint: Σ p_l r_l features with both sides projected; D, if keys have come all the way back to features.
+
+    Hint: `width = sum(rank * 2**level for level, rank in enumerate(ranks))`; both sides if it is below `dim`.
+    """
+    through = 2 * length * dim * sum(ranks)
+    width = sum(rank * 2**level for level, rank in enumerate(ranks))
+    if width < dim:
+        return "both", through + length**2 * width
+    return "keys", through + length**2 * dim
+
 
 # -------------------------------------------------------------------------------------- A.5 each factor by its own fan
-
-
-def train_rules(sizes, rank, heads, lr, base_dim):
-    """(σ of L, rate of L, σ of R, rate of R) for a train, by μP with the good rate `lr` of width `base_dim`."""
-    a, b, c, d = sizes
-    fans = (c * rank, a), (d, heads * b * rank)
-    return tuple(
-        number
-        for inputs, outputs in fans
-        for number in (min(1, (outputs / inputs) ** 0.5) / inputs**0.5, lr * base_dim / inputs)
-    )
 
 
 def _by_shapes(sizes, rank, heads, lr, base_dim, std=None, rate=None):
@@ -177,7 +140,7 @@ def _heads_of_left(sizes, rank, heads, lr, base_dim):
     return (min(heads * a, c * rank) ** 0.5 / (c * rank), *_by_shapes(sizes, rank, heads, lr, base_dim)[1:])
 
 
-def _rule_cases(generator):
+def _rule_cases(randn):
     yield from [
         ((1, 1, 1, 1), 1, 1, 0.1, 1),
         ((2, 2, 2, 2), 1, 1, 0.01, 4),
@@ -188,82 +151,57 @@ def _rule_cases(generator):
     ]
 
 
-register(
-    Exercise(
-        id="A.5",
-        title="Each factor by its own fan",
-        statement="Give the start σ and the learning rate of both factors of a train, by the numbers they take in.",
-        oracle=_by_shapes,
-        cases=_rule_cases,
-        solution=train_rules,
-        hints=(
-            "Which numbers does a block of R take in, and how many does it give out for all heads together? A block "
-            "of L?",
-            "R: d in, H·b·s out. L: c·s in, a out. σ = min(1, √(out/in)) / √in, and the rate is lr·base_dim / in.",
-            "For L `inputs, outputs = c * rank, a`, for R `d, heads * b * rank`; return σ and rate of L, then of R, "
-            "as one tuple.",
+@exercise(
+    "A.5",
+    "Each factor by its own fan",
+    claim="003:eq37-38",
+    level=2,
+    minutes=10,
+    cases=_rule_cases,
+    oracle=_by_shapes,
+    wrong={
+        "the rate of R has a where d belongs, as in equation 38: R takes in d numbers": _printed_rate,
+        "your σ is 1/√in: a factor that gives out less than it takes in needs a "
+        "smaller one, by √(out/in)": lambda *given: _by_shapes(*given, std=_no_minimum),
+        "this is what the paper prints, with two slips: the rate of R has a where d belongs, and σ lacks the "
+        "minimum": lambda *given: _printed_rate(*given, std=_no_minimum),
+        "these are the right numbers with those of R first: the answer is (σ of L, rate of L, σ of R, rate of "
+        "R)": _right_first,
+        "s is missing: s numbers pass along each connection, so R gives out "
+        "H·b·s and L takes in c·s": lambda sizes, rank, heads, lr, base_dim: _by_shapes(sizes, 1, heads, lr, base_dim),
+        "L gives out a numbers: every head has blocks of its own, which read that head's numbers alone": _heads_of_left,
+        "all heads read the same token: R gives out H·b·s numbers": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
+            sizes, rank, 1, lr, base_dim
         ),
-        mutants=(
-            Mutant(
-                "equation 38",
-                _printed_rate,
-                "the rate of R has a where d belongs, as in equation 38: R takes in d numbers",
-            ),
-            Mutant(
-                "no minimum",
-                lambda *given: _by_shapes(*given, std=_no_minimum),
-                "your σ is 1/√in: a factor that gives out less than it takes in needs a smaller one, by √(out/in)",
-            ),
-            Mutant(
-                "as printed",
-                lambda *given: _printed_rate(*given, std=_no_minimum),
-                "this is what the paper prints, with two slips: the rate of R has a where d belongs, and σ lacks the "
-                "minimum",
-            ),
-            Mutant(
-                "R first",
-                _right_first,
-                "these are the right numbers with those of R first: the answer is (σ of L, rate of L, σ of R, rate of "
-                "R)",
-            ),
-            Mutant(
-                "s forgotten",
-                lambda sizes, rank, heads, lr, base_dim: _by_shapes(sizes, 1, heads, lr, base_dim),
-                "s is missing: s numbers pass along each connection, so R gives out H·b·s and L takes in c·s",
-            ),
-            Mutant(
-                "L for all heads",
-                _heads_of_left,
-                "L gives out a numbers: every head has blocks of its own, which read that head's numbers alone",
-            ),
-            Mutant(
-                "heads forgotten",
-                lambda sizes, rank, heads, lr, base_dim: _by_shapes(sizes, rank, 1, lr, base_dim),
-                "all heads read the same token: R gives out H·b·s numbers",
-            ),
-            Mutant(
-                "a variance",
-                lambda *given: _by_shapes(*given, std=lambda W: min(W.shape) / W.shape[1] ** 2),
-                "you give the variance: σ is its root",
-            ),
-            Mutant(
-                "the whole width",
-                lambda sizes, rank, heads, lr, base_dim: _by_shapes(
-                    sizes, rank, heads, lr, base_dim, rate=lambda W: lr * base_dim / (sizes[0] * sizes[1])
-                ),
-                "you divide the rate by the width D: a block takes in c·s, or d, numbers, and far fewer than D",
-            ),
-            Mutant(
-                "one rate",
-                lambda sizes, rank, heads, lr, base_dim: _by_shapes(
-                    sizes, rank, heads, lr, base_dim, rate=lambda W: lr
-                ),
-                "your rates do not know the width: what is good for one width is too fast for a larger one",
-            ),
+        "you give the variance: σ is its root": lambda *given: _by_shapes(
+            *given, std=lambda W: min(W.shape) / W.shape[1] ** 2
         ),
-        claim="003:eq37-38",
-        difficulty=2,
-        minutes=10,
-        lines=6,
-    )
+        "you divide the rate by the width D: a block takes in c·s, or d, numbers, "
+        "and far fewer than D": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
+            sizes, rank, heads, lr, base_dim, rate=lambda W: lr * base_dim / (sizes[0] * sizes[1])
+        ),
+        "your rates do not know the width: what is good for one width is too "
+        "fast for a larger one": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
+            sizes, rank, heads, lr, base_dim, rate=lambda W: lr
+        ),
+    },
 )
+def train_rules(sizes, rank, heads, lr, base_dim):
+    """(σ of L, rate of L, σ of R, rate of R) for a train, by μP with the good rate `lr` of width `base_dim`.
+
+    Give the start σ and the learning rate of both factors of a train, by the numbers they take in.
+
+    Hint: Which numbers does a block of R take in, and how many does it give out for all heads together? A block of L?
+
+    Hint: R: d in, H·b·s out. L: c·s in, a out. σ = min(1, √(out/in)) / √in, and the rate is lr·base_dim / in.
+
+    Hint: For L `inputs, outputs = c * rank, a`, for R `d, heads * b * rank`; return σ and rate of L, then of R, as one
+    tuple.
+    """
+    a, b, c, d = sizes
+    fans = (c * rank, a), (d, heads * b * rank)
+    return tuple(
+        number
+        for inputs, outputs in fans
+        for number in (min(1, (outputs / inputs) ** 0.5) / inputs**0.5, lr * base_dim / inputs)
+    )

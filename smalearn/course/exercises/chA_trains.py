@@ -2,21 +2,9 @@
 
 import torch
 
-from smalearn.course.exercises.ch10_products import randn
-from smalearn.course.exercises.core import Exercise, Mutant, register
+from smalearn.course.exercises.core import exercise
 
 # --------------------------------------------------------------------------------- A.1 the cheapest train of full rank
-
-
-def cheapest_train(m, n, rank):
-    """Sizes (a, b, c, d) of the train of full rank with s = rank and the fewest parameters; of equals, the least b."""
-    best = None
-    for b in (k for k in range(1, m + 1) if m % k == 0):
-        for c in (k for k in range(1, n + 1) if n % k == 0):
-            cost = rank * (m * c + n * b)
-            if b * c * rank >= min(m, n) and (best is None or cost < best[0]):
-                best = cost, (m // b, b, c, n // c)
-    return best[1]
 
 
 def _search(m, n, rank, enough=lambda m, n, b, c, s: min(m, n, b * c * s) == min(m, n), cost=None):
@@ -37,7 +25,7 @@ def _square(m, n, rank):
     return a, m // a, c, n // c
 
 
-def _cheap_cases(generator):
+def _cheap_cases(randn):
     yield from [
         (1, 1, 1),
         (16, 16, 1),
@@ -52,75 +40,59 @@ def _cheap_cases(generator):
     ]
 
 
-register(
-    Exercise(
-        id="A.1",
-        title="The cheapest train of full rank",
-        statement="Find the sizes of the block tensor train that has full rank and the fewest parameters.",
-        oracle=_search,
-        cases=_cheap_cases,
-        solution=cheapest_train,
-        hints=(
-            "How many numbers does L (b, a, c, s) hold, how many R (c, d, b, s)? Through how many does everything pass "
-            "between them?",
-            "Parameters s(mc + nb), rank min(m, n, bcs). Only b, a divisor of m, and c, a divisor of n, are free: try "
-            "all pairs.",
-            "Loop over b, then over c, both from small to large; skip where `b * c * rank < min(m, n)`; keep the first "
-            "of the least `rank * (m * c + n * b)`; return `(m // b, b, c, n // c)`.",
+@exercise(
+    "A.1",
+    "The cheapest train of full rank",
+    claim="003:table1-row4",
+    level=2,
+    minutes=12,
+    cases=_cheap_cases,
+    oracle=_search,
+    wrong={
+        "these are the fewest parameters of all, and that is b = c = 1: a low rank matrix with r = s. Ask for "
+        "b·c·s ≥ min(m, n)": lambda m, n, rank: _search(m, n, rank, enough=lambda *given: True),
+        "you ask for b·c ≥ min(m, n): there are b·c·s numbers between the factors, so that a larger s allows a "
+        "smaller b·c": lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c >= min(m, n)),
+        "you ask for b·c·s = min(m, n): with more than that a train may be cheaper": lambda m, n, rank: _search(
+            m, n, rank, enough=lambda m, n, b, c, s: b * c * s == min(m, n)
         ),
-        mutants=(
-            Mutant(
-                "any rank",
-                lambda m, n, rank: _search(m, n, rank, enough=lambda *given: True),
-                "these are the fewest parameters of all, and that is b = c = 1: a low rank matrix with r = s. Ask for "
-                "b·c·s ≥ min(m, n)",
-            ),
-            Mutant(
-                "s forgotten",
-                lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c >= min(m, n)),
-                "you ask for b·c ≥ min(m, n): there are b·c·s numbers between the factors, so that a larger s allows a "
-                "smaller b·c",
-            ),
-            Mutant(
-                "just enough",
-                lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c * s == min(m, n)),
-                "you ask for b·c·s = min(m, n): with more than that a train may be cheaper",
-            ),
-            Mutant(
-                "the larger size",
-                lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c * s >= max(m, n)),
-                "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)",
-            ),
-            Mutant(
-                "the largest b",
-                lambda m, n, rank: _search(m, n, rank, cost=lambda a, b, c, d, s: (s * (a * b * c + c * d * b), -b)),
-                "where several sizes cost the same, yours is not the one with the least b",
-            ),
-            Mutant(
-                "the wrong side",
-                lambda m, n, rank: _search(m, n, rank, cost=lambda a, b, c, d, s: s * (a * b * b + c * d * c)),
-                "your count is s(mb + nc): the blocks of L are (a, c·s), so that L holds m·c·s numbers and R n·b·s",
-            ),
-            Mutant(
-                "always squares",
-                _square,
-                "you take the sizes nearest to squares: with s > 1, or with m ≠ n, there is a cheaper train",
-            ),
+        "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)": lambda m, n, rank: _search(
+            m, n, rank, enough=lambda m, n, b, c, s: b * c * s >= max(m, n)
         ),
-        claim="003:table1-row4",
-        difficulty=2,
-        minutes=12,
-        lines=7,
-    )
+        "where several sizes cost the same, yours is not the one with the least b": lambda m, n, rank: _search(
+            m, n, rank, cost=lambda a, b, c, d, s: (s * (a * b * c + c * d * b), -b)
+        ),
+        "your count is s(mb + nc): the blocks of L are (a, c·s), so that L holds "
+        "m·c·s numbers and R n·b·s": lambda m, n, rank: _search(
+            m, n, rank, cost=lambda a, b, c, d, s: s * (a * b * b + c * d * c)
+        ),
+        "you take the sizes nearest to squares: with s > 1, or with m ≠ n, there is a cheaper train": _square,
+    },
 )
+def cheapest_train(m, n, rank):
+    """Sizes (a, b, c, d) of the train of full rank with s = rank and the fewest parameters; of equals, the least b.
+
+    Find the sizes of the block tensor train that has full rank and the fewest parameters.
+
+    Hint: How many numbers does L (b, a, c, s) hold, how many R (c, d, b, s)? Through how many does everything pass
+    between them?
+
+    Hint: Parameters s(mc + nb), rank min(m, n, bcs). Only b, a divisor of m, and c, a divisor of n, are free: try all
+    pairs.
+
+    Hint: Loop over b, then over c, both from small to large; skip where `b * c * rank < min(m, n)`; keep the first of
+    the least `rank * (m * c + n * b)`; return `(m // b, b, c, n // c)`.
+    """
+    best = None
+    for b in (k for k in range(1, m + 1) if m % k == 0):
+        for c in (k for k in range(1, n + 1) if n % k == 0):
+            cost = rank * (m * c + n * b)
+            if b * c * rank >= min(m, n) and (best is None or cost < best[0]):
+                best = cost, (m // b, b, c, n // c)
+    return best[1]
+
 
 # ----------------------------------------------------------------------------------- A.2 a Kronecker product as a train
-
-
-def kronecker_as_train(A, B):
-    """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B."""
-    b, c = len(B), A.shape[1]
-    return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
 
 
 def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
@@ -136,52 +108,44 @@ def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
     return L, R
 
 
-def _kronecker_cases(generator):
+def _kronecker_cases(randn):
     """Cases, in the last no sizes alike: an answer that confuses two, or transposes too little, has another shape."""
     for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
-        yield randn(generator, a, c), randn(generator, b, d)
+        yield randn(a, c), randn(b, d)
 
 
-register(
-    Exercise(
-        id="A.2",
-        title="A Kronecker product is a train",
-        statement="Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.",
-        oracle=_kronecker_loop,
-        cases=_kronecker_cases,
-        solution=kronecker_as_train,
-        hints=(
-            "Compare the entries: A[a, c] B[b, d] is to be L[b, a, c, 0] R[c, d, b, 0]. On what does L depend, on what "
-            "not?",
-            "L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).",
-            "`A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.",
+@exercise(
+    "A.2",
+    "A Kronecker product is a train",
+    claim="003:btt-special-cases",
+    level=2,
+    minutes=8,
+    cases=_kronecker_cases,
+    oracle=_kronecker_loop,
+    wrong={
+        "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
+        "R enters the product transposed, so transpose B": lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
+        "only the first block of L holds A: every b has an A of its own, and all are equal": lambda A, B: (
+            _kronecker_loop(A, B, lambda j: float(j == 0))
         ),
-        mutants=(
-            Mutant(
-                "B reshaped",
-                lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
-                "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
-                "R enters the product transposed, so transpose B",
-            ),
-            Mutant(
-                "one block only",
-                lambda A, B: _kronecker_loop(A, B, lambda j: float(j == 0)),
-                "only the first block of L holds A: every b has an A of its own, and all are equal",
-            ),
-            Mutant(
-                "one block of B only",
-                lambda A, B: _kronecker_loop(A, B, right=lambda k: float(k == 0)),
-                "only the first block of R holds B: every c has a B of its own, and all are equal",
-            ),
-            Mutant(
-                "A shared out",
-                lambda A, B: _kronecker_loop(A, B, lambda j: 1 / len(B)),
-                "you share A out among the blocks: nothing sums over b, so that each block needs all of it",
-            ),
+        "only the first block of R holds B: every c has a B of its own, and all are equal": lambda A, B: (
+            _kronecker_loop(A, B, right=lambda k: float(k == 0))
         ),
-        claim="003:btt-special-cases",
-        difficulty=2,
-        minutes=8,
-        lines=2,
-    )
+        "you share A out among the blocks: nothing sums over b, so that each block needs all of it": lambda A, B: (
+            _kronecker_loop(A, B, lambda j: 1 / len(B))
+        ),
+    },
 )
+def kronecker_as_train(A, B):
+    """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B.
+
+    Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.
+
+    Hint: Compare the entries: A[a, c] B[b, d] is to be L[b, a, c, 0] R[c, d, b, 0]. On what does L depend, on what not?
+
+    Hint: L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).
+
+    Hint: `A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.
+    """
+    b, c = len(B), A.shape[1]
+    return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]

@@ -1,7 +1,6 @@
 """Commands of a chapter: check, hint, solution."""
 
 import functools
-import inspect
 import os
 import textwrap
 from collections import Counter
@@ -117,9 +116,9 @@ def solution(exercise: str | Exercise) -> None:
     """
     exercise = find("solution", exercise)
     try:
-        source = inspect.getsource(exercise.solution)
-    except (OSError, TypeError):
+        source = exercise.code
+    except OSError:
         show(f"The source of {exercise.id} cannot be read: its solution was not written in a file or a cell.")
         return
     show("Our solution:")
-    show_code(textwrap.dedent(source).rstrip())
+    show_code(source)

@@ -1,158 +1,143 @@
 """The class of exercises, and the registry of the course's own."""
 
+import ast
 import difflib
 import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-__all__ = ["Exercise", "Mutant", "find", "register", "registry"]
+__all__ = ["Exercise", "Randn", "exercise", "find", "register", "registry"]
+
+HINT = "Hint: "
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _holds(value: object, kind: type, minimum: int) -> bool:
-    return isinstance(value, tuple) and len(value) >= minimum and all(isinstance(item, kind) for item in value)
-
-
-def _validate(owner: str, rules: Iterable[tuple[bool, str]]) -> None:
-    """Raise the message of the first rule that does not hold."""
-    for holds, message in rules:
-        if not holds:
-            raise ValueError(f"{owner}: {message}")
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """Known wrong answer: a learner who gives it is told which misconception it comes from.
+class Randn:
+    """Draws for the cases of an exercise: `randn(T, N)` are standard normal numbers in float64.
 
     Args:
-        name: a few words, "no mask".
-        function: the wrong solution; finite, of the right shape, and right on at least one case.
-        message: the misconception, "the causal mask is missing: this is the unmasked product Q(KᵀV)".
-
-    Raises:
-        ValueError: naming the field, expected and got.
+        seed: the same draws for the same seed; `generator` is what other draws take.
     """
 
-    name: str
-    function: Callable
-    message: str
+    def __init__(self, seed: int):
+        self.generator = torch.Generator().manual_seed(seed)
 
-    def __post_init__(self):
-        rules = [
-            (_is_text(self.name), f"name must be a non-empty string, got {self.name!r}"),
-            (callable(self.function), f"function must be callable, got {type(self.function).__name__}"),
-            (_is_text(self.message), f"message must be a non-empty string, got {self.message!r}"),
-        ]
-        _validate(f"Mutant {self.name!r}", rules)
+    def __call__(self, *shape: int) -> torch.Tensor:
+        """Return a tensor of that shape."""
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exercise:
-    """Exercise: what to write, how it is judged, and what helps.
+    """Exercise: what to write, how it is judged, and what helps. `exercise` makes one of a function.
 
     Args:
         id: chapter and number, "1.2".
         title: a few words.
-        statement: what to write, one or two sentences.
+        claim: id of the claim that it practises, "000:eq10".
+        level: difficulty, 1, 2 or 3.
+        minutes: how long a learner takes.
+        cases: takes `randn`, a `Randn`, and yields at least three tuples of arguments, the smallest first. Arguments
+            are tensors, numbers, strings, containers of these, or objects that hold tensors (masks).
         oracle: the answer in the slowest obvious form. An answer is a tensor, a number, a bool, a string, or a tuple of
             these.
-        cases: takes a `torch.Generator` and yields at least three tuples of arguments, the smallest first. Arguments
-            are tensors, numbers, strings, containers of these, or objects that hold tensors (masks).
-        solution: the answer as the learner should write it; its signature is the one that the stub has.
-        hints: at least two, from a nudge to nearly the answer.
-        mutants: at least three known wrong answers.
-        claim: id of the claim that the exercise practises, "000:eq10".
-        difficulty: 1, 2 or 3.
-        minutes: how long a learner takes.
-        lines: about how long the answer is.
+        solution: the answer as the learner should write it; its signature is the one that the stub has. Its docstring
+            is the statement, followed by paragraphs "Hint: ...", at least two, from a nudge to nearly the answer.
+        wrong: at least three known wrong answers by the misconception that a learner who gives one is told: "the causal
+            mask is missing". Finite, of the right shape, and right on at least one case.
         tolerance: largest relative RMS error of a right answer (absolute where the target is zero).
 
     Raises:
         ValueError: naming the field, expected and got.
-
-    Example:
-        >>> def total(x):
-        ...     return x.sum(-1)
-        >>> def cases(generator):
-        ...     for shape in [(1, 1), (2, 3), (4, 4)]:
-        ...         yield (torch.randn(shape, generator=generator, dtype=torch.float64),)
-        >>> quiz = Exercise(
-        ...     id="quiz.1",
-        ...     title="Row sums",
-        ...     statement="Return the sum of each row of x.",
-        ...     oracle=lambda x: torch.stack([sum(row) for row in x]),
-        ...     cases=cases,
-        ...     solution=total,
-        ...     hints=("Which axis goes away?", "`x.sum(-1)`"),
-        ...     mutants=(
-        ...         Mutant("mean", lambda x: x.mean(-1), "this is the mean of each row, not its sum"),
-        ...         Mutant("first entry", lambda x: x[:, 0], "this is the first entry of each row"),
-        ...         Mutant("absolute", lambda x: x.abs().sum(-1) * x[:, 0].sign(), "the entries keep their signs"),
-        ...     ),
-        ...     claim="000:normaliser",
-        ...     difficulty=1,
-        ...     minutes=2,
-        ...     lines=1,
-        ... )
-        >>> quiz.label
-        '●○○ · 2 min · about 1 line · claim 000:normaliser'
     """
 
     id: str
     title: str
-    statement: str
-    oracle: Callable
-    cases: Callable[[torch.Generator], Iterable[tuple]]
-    solution: Callable
-    hints: tuple[str, ...]
-    mutants: tuple[Mutant, ...]
     claim: str
-    difficulty: int
+    level: int
     minutes: int
-    lines: int
+    cases: Callable[[Randn], Iterable[tuple]]
+    oracle: Callable
+    solution: Callable
+    wrong: Mapping[str, Callable]
     tolerance: float = 1e-9
 
     def __post_init__(self):
-        words = {name: getattr(self, name) for name in ("title", "statement", "claim")}
+        words = {name: getattr(self, name) for name in ("title", "claim")}
         functions = {name: getattr(self, name) for name in ("oracle", "cases")}
         is_def = inspect.isfunction(self.solution) and self.solution.__name__ != "<lambda>"
-        counts = {name: getattr(self, name) for name in ("minutes", "lines")}
         is_id = isinstance(self.id, str) and re.fullmatch(r"\w+(\.\w+)*", self.id)
-        hints, mutants = self.hints, self.mutants
+        minutes, wrong = self.minutes, self.wrong
+        is_count = isinstance(minutes, int) and not isinstance(minutes, bool) and minutes >= 1
         rules = [
             (bool(is_id), "id must be letters and digits joined by dots, such as '1.2'"),
             *((_is_text(text), f"{name} must be a non-empty string, got {text!r}") for name, text in words.items()),
             *((callable(f), f"{name} must be callable, got {type(f).__name__}") for name, f in functions.items()),
             (is_def, f"solution must be a function written with `def`, got {self.solution!r}"),
-            (_holds(hints, str, 2), f"hints must be a tuple of at least 2 strings, got {hints!r}"),
-            (_holds(mutants, Mutant, 3), f"mutants must be a tuple of at least 3 Mutants, got {mutants!r}"),
-            *((_is_count(n), f"{name} must be a positive integer, got {n!r}") for name, n in counts.items()),
-            (self.difficulty in (1, 2, 3), f"difficulty must be 1, 2 or 3, got {self.difficulty!r}"),
+            (is_def and len(self.hints) >= 2, "the solution's docstring must have at least 2 paragraphs 'Hint: ...'"),
+            (is_def and _is_text(self.statement), "the solution's docstring must say what to write"),
+            (isinstance(wrong, Mapping) and len(wrong) >= 3, f"wrong must have at least 3 answers, got {wrong!r}"),
+            (is_count, f"minutes must be a positive integer, got {minutes!r}"),
+            (self.level in (1, 2, 3), f"level must be 1, 2 or 3, got {self.level!r}"),
             (0 < self.tolerance < 1, f"tolerance must lie between 0 and 1, got {self.tolerance!r}"),
         ]
-        _validate(f"Exercise {self.id!r}", rules)
-        for field in ("name", "message"):
-            distinct = {getattr(mutant, field) for mutant in self.mutants}
-            if len(distinct) < len(self.mutants):
-                raise ValueError(f"Exercise {self.id!r}: two mutants have the same {field}")
+        for holds, message in rules:
+            if not holds:
+                raise ValueError(f"Exercise {self.id!r}: {message}")
+        for sentence, function in wrong.items():
+            if not (_is_text(sentence) and callable(function)):
+                got = f"{sentence!r}: {type(function).__name__}"
+                raise ValueError(f"Exercise {self.id!r}: wrong must map sentences to functions, got {got}")
+
+    @property
+    def statement(self) -> str:
+        """What to write: the paragraphs of the solution's docstring but for the hints."""
+        return "\n\n".join(text for text in self._paragraphs if not text.startswith(HINT))
+
+    @property
+    def hints(self) -> list[str]:
+        """The hints, each in one line."""
+        return [" ".join(text.split())[len(HINT) :] for text in self._paragraphs if text.startswith(HINT)]
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return (inspect.getdoc(self.solution) or "").split("\n\n")
+
+    @property
+    def code(self) -> str:
+        """Source of the solution as a learner would write it: its docstring is the statement.
+
+        Raises:
+            OSError: it was not written in a file or a cell.
+        """
+        source = textwrap.dedent(inspect.getsource(self.solution))
+        function = ast.parse(source).body[0]
+        lines, first = source.splitlines(), function.body[0]
+        kept = [x for x in function.decorator_list if not (isinstance(x, ast.Call) and _name(x.func) == "exercise")]
+        head = [f"@{ast.unparse(x)}" for x in kept] + lines[function.lineno - 1 : first.lineno - 1]
+        quotes = 'r"""' if "\\" in self.statement else '"""'
+        end = "\n" + quotes[-3:] if "\n" in self.statement else quotes[-3:]
+        doc = textwrap.indent(f"{quotes}{self.statement}{end}", "    ", lambda line: line.strip()).splitlines()
+        return "\n".join([*head, *doc, *lines[first.end_lineno : function.end_lineno]])
+
+    @property
+    def lines(self) -> int:
+        """How many lines the solution's body has."""
+        source = textwrap.dedent(inspect.getsource(self.solution))
+        _, *body = ast.parse(source).body[0].body
+        written = source.splitlines()[body[0].lineno - 1 :]
+        return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in written)
 
     @property
     def label(self) -> str:
         """Difficulty, time, length and claim: "●○○ · 5 min · about 4 lines · claim 000:eq10"."""
-        dots = "●" * self.difficulty + "○" * (3 - self.difficulty)
+        dots = "●" * self.level + "○" * (3 - self.level)
         plural = "" if self.lines == 1 else "s"
         return f"{dots} · {self.minutes} min · about {self.lines} line{plural} · claim {self.claim}"
 
@@ -162,7 +147,7 @@ class Exercise:
         Raises:
             ValueError: fewer than three cases, or a case that is not a tuple.
         """
-        cases = list(self.cases(torch.Generator().manual_seed(seed)))
+        cases = list(self.cases(Randn(seed)))
         if len(cases) < 3 or not all(isinstance(case, tuple) for case in cases):
             got = [type(case).__name__ for case in cases]
             raise ValueError(f"Exercise {self.id!r}: cases must yield at least 3 tuples of arguments, got {got}")
@@ -171,6 +156,37 @@ class Exercise:
     def bind(self, arguments: tuple) -> dict[str, object]:
         """Name a case's arguments as the solution does."""
         return inspect.signature(self.solution).bind(*arguments).arguments
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _name(node: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def exercise(id: str, title: str, **fields: object) -> Callable[[Callable], Callable]:
+    """Make the decorated function the solution of a new exercise, and register it; TEACHING.md shows one.
+
+    Args:
+        id: chapter and number, "1.2".
+        title: a few words.
+        **fields: the others of `Exercise`.
+
+    Returns:
+        A decorator that returns the function as it is.
+
+    Raises:
+        ValueError: a field is wrong, or the id belongs to an exercise with another title.
+    """
+
+    def make(solution: Callable) -> Callable:
+        register(Exercise(id=id, title=title, solution=solution, **fields))
+        return solution
+
+    return make
 
 
 _registry: dict[str, Exercise] = {}
@@ -202,7 +218,7 @@ def _in_order(id: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in id.split(".")]
 
 
-def find(function: str, exercise: "str | Exercise") -> Exercise:
+def find(function: str, exercise: str | Exercise) -> Exercise:
     """Return the exercise of an id, or the exercise itself.
 
     Raises:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from smalearn.course.exercises.compare import KINDS, Difference, difference, elements, freeze, kind, same
-from smalearn.course.exercises.core import Exercise, Mutant
+from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.run import Call, Run, run
 
 __all__ = ["AnswerKey", "Result", "evaluate", "verify"]
@@ -31,7 +31,8 @@ class Result:
         problem: what is wrong with the attempt as a whole, or in the smallest failing case.
         case: number of that case, from 1.
         arguments: its arguments by name.
-        misconception: the mutant that answers as the attempt does in every case, those where both are right included.
+        misconception: the sentence of the known wrong answer that is the attempt's in every case, those where both are
+            right included.
     """
 
     exercise: Exercise
@@ -43,7 +44,7 @@ class Result:
     problem: Difference | None = None
     case: int | None = None
     arguments: dict[str, object] = field(default_factory=dict)
-    misconception: Mutant | None = None
+    misconception: str | None = None
 
 
 def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = LIMIT) -> Result:
@@ -93,9 +94,10 @@ class AnswerKey:
         return [freeze(self.exercise.oracle(*copy.deepcopy(case))) for case in self.cases]
 
     @cached_property
-    def known(self) -> list[list[Call]]:
-        """The answers of each mutant."""
-        return [run(mutant.function, self.cases, self.seed, LIMIT).calls for mutant in self.exercise.mutants]
+    def known(self) -> dict[str, list[Call]]:
+        """What each known wrong answer gives, by its sentence."""
+        wrong = self.exercise.wrong
+        return {sentence: run(function, self.cases, self.seed, LIMIT).calls for sentence, function in wrong.items()}
 
     def judge(self, answers: Run, limit: float = LIMIT) -> Result:
         """Judge an attempt by its answers.
@@ -130,17 +132,17 @@ class AnswerKey:
         """Describe what is wrong with each call; None where it is right."""
         return [_verdict(self.exercise, *trio) for trio in zip(calls, self.cases, self.targets, strict=False)]
 
-    def recognise(self, calls: list[Call]) -> Mutant | None:
-        """Find the mutant that answers as the attempt does in every case; None where the attempt raised.
+    def recognise(self, calls: list[Call]) -> str | None:
+        """Find the known wrong answer that the attempt gives in every case; None where the attempt raised.
 
-        To agree where the mutant is wrong would be too little: two wrong answers often meet in one small case.
+        To agree where it is wrong would be too little: two wrong answers often meet in one small case.
         """
         if any(call.error for call in calls):
             return None
-        for mutant, wrong in zip(self.exercise.mutants, self.known, strict=True):
+        for sentence, wrong in self.known.items():
             pairs = zip(calls, wrong, strict=False)
             if len(wrong) == len(calls) and all(_agree(call, other, self.exercise.tolerance) for call, other in pairs):
-                return mutant
+                return sentence
         return None
 
 
@@ -187,16 +189,19 @@ def _agree(call: Call, known: Call, tolerance: float) -> bool:
     return not known.error and difference(call.answer, known.answer, tolerance) is None
 
 
-def verify(exercise: Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
+def verify(exercise: str | Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
     """List what is wrong with an exercise itself, for its author; an empty list where all is well.
 
     The cases are reproducible and begin with the smallest; the oracle's answers can be compared; the solution passes;
-    an empty stub is not started; every mutant is finite, has the right form, is right at least once, and is recognised.
+    an empty stub is not started; every wrong answer is finite, has the right form, is right at least once, and is
+    recognised.
 
     Example:
-        >>> from smalearn.course.exercises import registry, verify
-        >>> assert verify(registry()["0.1"]) == []
+        >>> from smalearn.course.exercises import verify
+        >>> verify("0.1")
+        []
     """
+    exercise = find("verify", exercise)
     problems = [f"seed {seed}: {problem}" for seed in seeds for problem in _problems(exercise, seed)]
     try:
         inspect.getsource(exercise.solution)
@@ -221,14 +226,14 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         yield f"the solution has the outcome {result.outcome!r}: {result.problem and result.problem.sentence}"
     if evaluate(exercise, stub, seed).outcome != "not started":
         yield "an empty stub is not 'not started'"
-    for mutant, calls in zip(exercise.mutants, key.known, strict=True):
+    for sentence, calls in key.known.items():
         verdicts = key.verdicts(calls)
-        for problem in _mutant_problems(mutant, verdicts, key.recognise(calls), len(key.cases)):
-            yield f"mutant {mutant.name!r} {problem}"
+        for problem in _wrong_problems(sentence, verdicts, key.recognise(calls), len(key.cases)):
+            yield f"wrong answer {sentence!r} {problem}"
 
 
-def _mutant_problems(
-    mutant: Mutant, verdicts: list[Difference | None], recognised: Mutant | None, cases: int
+def _wrong_problems(
+    sentence: str, verdicts: list[Difference | None], recognised: str | None, cases: int
 ) -> Iterator[str]:
     for number, verdict in enumerate(verdicts, start=1):
         if verdict and not verdict.in_form:
@@ -239,8 +244,8 @@ def _mutant_problems(
         yield "is right on no case"
     elif verdicts.count(None) == cases:
         yield "is right on every case"
-    elif recognised is not mutant:
-        yield f"is taken for {recognised.name!r}" if recognised else "is not recognised"
+    elif recognised != sentence:
+        yield f"is taken for {recognised!r}" if recognised else "is not recognised"
 
 
 def _comparable(target: object) -> bool:

@@ -64,7 +64,7 @@ def _failure(result: Result) -> list[str]:
         lines += [f"    {line}" for line in side_by_side(problem.target, problem.answer)]
     lines += [part for line in problem.lines for part in _wrap(line, "    ")]
     if result.misconception:
-        lines += _wrap(f"→ {_sentence_case(result.misconception.message)}", "  ")
+        lines += _wrap(f"→ {_sentence_case(result.misconception)}", "  ")
     return lines
 
 
@@ -188,7 +188,7 @@ def _panels(pair: list[list[list[str]]], width: int) -> list[str]:
 def record(result: Result) -> dict[str, object]:
     """Return the outcome as the small JSON output from which progress is read."""
     counts = {name: getattr(result, name) for name in ("outcome", "seed", "cases", "passed")}
-    named = {"misconception": result.misconception.name} if result.misconception else {}
+    named = {"misconception": result.misconception} if result.misconception else {}
     return {"exercise": result.exercise.id, **counts, **named}
 
 

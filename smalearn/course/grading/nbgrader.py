@@ -125,10 +125,8 @@ def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
     """Put our solution, marked, into a stub, with imports of the names that the notebook does not have."""
     function = ast.parse(stub).body[-1]
     head = stub.splitlines()[: function.body[0].end_lineno]
-    source = textwrap.dedent(inspect.getsource(exercise.solution))
-    definition = ast.parse(source).body[0]
-    first = definition.body[0].end_lineno if ast.get_docstring(definition) else definition.body[0].lineno - 1
-    body = textwrap.dedent("\n".join(source.splitlines()[first : definition.end_lineno]))
+    docstring = ast.parse(exercise.code).body[0].body[0]
+    body = textwrap.dedent("\n".join(exercise.code.splitlines()[docstring.end_lineno :]))
     lines = ["### BEGIN SOLUTION", *_imports(exercise.solution, defined), *body.splitlines(), "### END SOLUTION"]
     return "\n".join([*head, *(f"    {line}".rstrip() for line in lines)])
 

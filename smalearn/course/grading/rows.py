@@ -1,10 +1,8 @@
 """Grade submissions: ask each process for answers, judge them here, and put the outcomes into rows."""
 
 import contextlib
-import inspect
 import os
 import pickle
-import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -213,7 +211,7 @@ def _say(key: AnswerKey, result: Result) -> tuple[str, str]:
     if result.outcome in ("passed", "not started"):
         return result.outcome, ""
     if result.misconception:
-        return result.outcome, result.misconception.name
+        return result.outcome, result.misconception
     lines = result.problem.lines if result.outcome == "error" else ()
     return result.outcome, lines[-1] if lines else result.problem.sentence
 
@@ -241,8 +239,7 @@ def _mark(rows: Sequence[Row], submissions: Sequence[Submission], keys: Mapping[
 
 def _ours(key: AnswerKey) -> str | None:
     """Return the fingerprint of our solution; None where its source cannot be read."""
-    solution = key.exercise.solution
     try:
-        return fingerprint(textwrap.dedent(inspect.getsource(solution)), solution.__name__)
-    except (OSError, TypeError):
+        return fingerprint(key.exercise.code, key.exercise.solution.__name__)
+    except OSError:
         return None

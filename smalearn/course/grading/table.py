@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from smalearn.course.exercises import Exercise, register, registry
+from smalearn.course.exercises import Exercise, registry
 from smalearn.course.grading.rows import Row
 from smalearn.course.grading.submission import Submission
 
@@ -39,7 +39,7 @@ def files(names: Iterable[str]) -> list[Path]:
 
 
 def load(path: Path) -> None:
-    """Register the exercises of a teacher's own file: every `Exercise` among its names.
+    """Run a teacher's own file, whose exercises register themselves.
 
     Raises:
         ValueError: the file cannot be run, or has no exercise.
@@ -55,11 +55,8 @@ def load(path: Path) -> None:
         raise ValueError(f"grade: {path} cannot be run: {type(error).__name__}: {error}") from error
     finally:
         del sys.modules[spec.name]  # so that nothing of it is sent to a submission's process by its name
-    exercises = [value for value in vars(module).values() if isinstance(value, Exercise)]
-    if not exercises:
-        raise ValueError(f"grade: {path} has no Exercise")
-    for exercise in exercises:
-        register(exercise)
+    if not any(exercise.solution.__module__ == spec.name for exercise in registry().values()):
+        raise ValueError(f"grade: {path} has no exercise")
 
 
 def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Chapter as a page: buttons on top, hints and solutions folded under each exercise, explorers that move."""
 
 import copy
-import inspect
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,5 +108,4 @@ def _help(exercise: Exercise) -> Iterator[str]:
     """Yield each hint and the solution, folded."""
     for number, hint in enumerate(exercise.hints, 1):
         yield f"<details><summary>Hint {number}</summary>\n\n```text\n{textwrap.fill(hint, 100)}\n```\n\n</details>"
-    code = textwrap.dedent(inspect.getsource(exercise.solution)).strip()
-    yield f"<details><summary>Solution</summary>\n\n```python\n{code}\n```\n\n</details>"
+    yield f"<details><summary>Solution</summary>\n\n```python\n{exercise.code}\n```\n\n</details>"
