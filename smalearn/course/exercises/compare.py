@@ -1,6 +1,7 @@
 """Compare an answer with its target, and say in one sentence how they differ."""
 
 import cmath
+import math
 import numbers
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import torch
 
 from smalearn.testing import relative_rms
 
-__all__ = ["KINDS", "Difference", "difference", "elements", "freeze", "kind", "same"]
+__all__ = ["KINDS", "Difference", "alike", "difference", "distance", "elements", "freeze", "kind", "same"]
 
 KINDS = {
     "a tensor": torch.Tensor,
@@ -78,6 +79,33 @@ def same(before: object, after: object) -> bool:
     if hasattr(before, "__dict__") and not isinstance(before, type):
         return all(same(value, vars(after).get(name)) for name, value in vars(before).items())
     return kind(before) not in KINDS or before is after or before == after
+
+
+def distance(answer: object, target: object) -> float:
+    """Largest relative error of an answer in the form of its target; infinite if it has another form."""
+    if isinstance(target, tuple | list):
+        alike = isinstance(answer, tuple | list) and len(answer) == len(target)
+        return max(map(distance, answer, target), default=0.0) if alike else math.inf
+    if not all(isinstance(x, torch.Tensor | numbers.Number) for x in (answer, target)):
+        return 0.0 if answer == target else math.inf
+    a, b = (torch.as_tensor(x).to(torch.complex128) for x in (answer, target))
+    if a.shape != b.shape:
+        return math.inf
+    finite = torch.isfinite(a) & torch.isfinite(b)
+    a, b = a[finite], b[finite]
+    return relative_rms(a, b) if b.any() else math.inf
+
+
+def alike(answer: object, other: object, tolerance: float) -> bool:
+    """Whether two frozen answers are the same up to a relative error; NaN equals NaN."""
+    if isinstance(other, tuple | list) and isinstance(answer, tuple | list):
+        return len(answer) == len(other) and all(alike(*pair, tolerance) for pair in zip(answer, other, strict=True))
+    if not all(isinstance(x, torch.Tensor | float | complex) for x in (answer, other)):
+        return type(answer) is type(other) and answer == other
+    answer, other = map(torch.as_tensor, (answer, other))
+    if (answer.shape, answer.dtype) != (other.shape, other.dtype) or not torch.equal(answer.isnan(), other.isnan()):
+        return False
+    return _close(answer[~answer.isnan()], other[~other.isnan()], tolerance)
 
 
 def difference(answer: object, target: object, tolerance: float) -> Difference | None:

@@ -63,8 +63,8 @@ def _failure(result: Result) -> list[str]:
     if problem.target is not None:
         lines += [f"    {line}" for line in side_by_side(problem.target, problem.answer)]
     lines += [part for line in problem.lines for part in _wrap(line, "    ")]
-    if result.misconception:
-        lines += _wrap(f"→ {_sentence_case(result.misconception)}", "  ")
+    if reason := result.misconception or result.sign:
+        lines += _wrap(f"→ {_sentence_case(reason)}", "  ")
     return lines
 
 

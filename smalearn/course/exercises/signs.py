@@ -1,0 +1,382 @@
+"""What a wrong answer looks like beside the right one, for all exercises: twice as large, transposed, one step late.
+
+A sign is said only where it holds in every case that is wrong, and where the right answers of enough of them have
+content: four different numbers, so that agreement is no accident.
+"""
+
+import copy
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from smalearn.course.exercises.core import Exercise
+from smalearn.testing import relative_rms
+
+__all__ = ["sign"]
+
+CLOSE = 1e-7
+SINGLE = 1e-6  # relative error of a short computation in float32, at most
+ROUNDED = "your answer is right to seven digits, those of float32: one of your tensors is float32"
+POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
+
+
+def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:
+    """The first sign that holds.
+
+    Args:
+        exercise: what is attempted.
+        cases: arguments.
+        targets: the right answer in each case.
+        answers: those of the attempt, frozen; None where it raised.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    if any(answer is None for answer in answers):
+        return None
+    names, near = list(exercise.bind(cases[0])), exercise.tolerance
+    where, items = _first_wrong_item(targets, answers, near)
+    pairs = [_numeric(pair) for pair in items]
+    wrong = [k for k, pair in enumerate(pairs) if pair is None or not _same(*pair, near)]
+    if not wrong or None in pairs:
+        return _of_words(where, items)
+    chosen = [pairs[k] for k in wrong]
+    for found in (
+        ROUNDED if _all(chosen, _rounded) else None,
+        _factor(names, [cases[k] for k in wrong], chosen),
+        _relation(chosen),
+        _counterfactual(names, exercise.oracle, cases, targets, answers, wrong),
+        _region(chosen),
+    ):
+        if found:
+            return where + found
+    return None
+
+
+def _first_wrong_item(targets, answers, near):
+    """Pairs of answer and target; where they are tuples, of the first item that is ever wrong, and what to call it."""
+    pairs = list(zip(answers, targets, strict=True))
+    if not isinstance(targets[0], tuple | list):
+        return "", pairs
+    size = len(targets[0])
+    if not all(isinstance(a, tuple | list) and len(a) == len(b) == size for a, b in pairs):
+        return "", [(None, None)]
+    for item in range(size):
+        chosen = [(a[item], b[item]) for a, b in pairs]
+        if any((numeric := _numeric(pair)) is None or not _same(*numeric, near) for pair in chosen):
+            return f"in item {item}, ", chosen
+    return "", pairs
+
+
+def _numeric(pair):
+    """Answer and target as tensors of float64, or complex128; None if they are no numbers or no tensors."""
+    made = []
+    for value in pair:
+        if isinstance(value, bool) or not isinstance(value, torch.Tensor | numbers.Number):
+            return None
+        x = torch.as_tensor(value)
+        made.append(x.to(torch.complex128 if x.is_complex() else torch.float64))
+    return tuple(made)
+
+
+def _same(answer, target, near=CLOSE):
+    """Whether two tensors agree, infinities and NaNs included."""
+    if answer.shape != target.shape or answer.dtype != target.dtype:
+        return False
+    finite = torch.isfinite(target)
+    if not torch.equal(torch.isfinite(answer), finite) or not torch.equal(
+        answer[~finite].nan_to_num(nan=0.5), target[~finite].nan_to_num(nan=0.5)
+    ):
+        return False
+    answer, target = answer[finite], target[finite]
+    if not target.any():
+        return not answer.numel() or bool(answer.abs().max() <= near)
+    return relative_rms(answer, target) <= near
+
+
+def _has_content(target):
+    return target.numel() >= 4 and len(target.unique()) >= 4
+
+
+def _all(pairs, holds, least=1):
+    """Whether something holds of all pairs, at least so many of them with content."""
+    return sum(_has_content(b) for _, b in pairs) >= least and all(holds(a, b) for a, b in pairs)
+
+
+# ------------------------------------------------------------------------------------------------------------ factors
+
+
+def _factor(names, cases, pairs):
+    """A constant factor, one that depends on a size, or one for each row or column."""
+    if any(a.shape != b.shape or a.is_complex() or b.is_complex() or not torch.isfinite(a).all() for a, b in pairs):
+        return None
+    factors = [_ratio(a, b) for a, b in pairs]
+    if None not in factors:
+        entries = sum(b.count_nonzero().item() for _, b in pairs)
+        if all(math.isclose(f, factors[0], rel_tol=CLOSE) for f in factors):
+            named = "the right one with its sign changed" if math.isclose(factors[0], -1) else None
+            named = named or f"{factors[0]:.6g} times the right one"
+            return f"your answer is {named}, in every wrong case" if factors[0] and entries >= 3 else None
+        return _size(names, cases, factors)
+    for axis, line in ((-1, "row"), (-2, "column")):
+
+        def scaled(a, b, axis=axis):
+            return a.ndim >= 2 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis)
+
+        if len(pairs) >= 3 and _all(pairs, scaled, 2):
+            return f"each {line} of your answer is the right one times a number of its own"
+    return None
+
+
+def _ratio(answer, target):
+    """Answer / target if that is one number."""
+    held = target != 0
+    if not held.any() or answer[~held].any() or not torch.isfinite(target).all():
+        return None
+    ratio = answer[held] / target[held]
+    return ratio.mean().item() if (ratio - ratio[0]).abs().max() <= CLOSE * max(ratio[0].abs(), CLOSE) else None
+
+
+def _size(names, cases, factors):
+    """Factors that are a power of the size of an argument's axis, or of a whole number that is given."""
+    sizes = []
+    for name, *values in zip(names, *cases, strict=False):
+        if all(isinstance(x, torch.Tensor) and x.ndim == values[0].ndim for x in values):
+            sizes += [(f"{name}.shape[{axis}]", [x.shape[axis] for x in values]) for axis in range(values[0].ndim)]
+        elif all(type(x) is int for x in values):
+            sizes.append((name, values))
+    for name, numbers_ in sizes:
+        for power, words in POWERS.items():
+            if min(numbers_) > 0 and all(
+                math.isclose(f, n**power, rel_tol=CLOSE) for f, n in zip(factors, numbers_, strict=True)
+            ):
+                return f"your answer is {words.format(name)} the right one"
+    return None
+
+
+def _lines_scaled(answer, target, axis):
+    """Whether each line along an axis is the right one times a number."""
+    size = (target * target).sum(axis, keepdim=True)
+    factor = (answer * target).sum(axis, keepdim=True) / size.clamp(min=1e-300)
+    return _same(factor * target, answer) and not _same(answer, target)
+
+
+# ---------------------------------------------------------------------------------------------------------- relations
+
+
+def _relation(pairs):
+    """One transformation that makes the right answer of each wrong one."""
+    for words, turn, least in _RELATIONS:
+        if _all(pairs, lambda a, b, turn=turn: any(_same(x, b) for x in _tried(turn, a, b)), least):
+            return words
+    for axis in range(pairs[0][1].ndim):
+        for words, turn in _ALONG.items():
+            if _all(pairs, lambda a, b, turn=turn, axis=axis: b.ndim > axis and turn(a, b, axis)):
+                return words.format(axis)
+    return None
+
+
+def _tried(turn, answer, target):
+    """What a transformation gives; nothing where it cannot be made."""
+    try:
+        return list(turn(answer, target))
+    except (RuntimeError, IndexError, ValueError):
+        return []
+
+
+def _rounded(answer, target):
+    """Whether an answer differs in the digits that float32 lacks."""
+    if answer.shape != target.shape or answer.dtype != target.dtype or not torch.isfinite(answer).all():
+        return False
+    return torch.isfinite(target).all() and 1e-9 < relative_rms(answer, target) < SINGLE
+
+
+_RELATIONS = [  # what is said, candidates for the right answer, how many cases with content it takes
+    ("your answer is the transpose of the right one", lambda a, b: [a.mT] if a.ndim >= 2 else [], 1),
+    ("the real part of your answer is right", lambda a, b: [a.real] if a.is_complex() else [], 1),
+    (
+        "your answer has the right entries with some signs changed",
+        lambda a, b: [a.abs() * b.sign()] if torch.equal(a != 0, b != 0) else [],
+        1,
+    ),
+    ("the exponential of your answer is right", lambda a, b: [a.exp()], 1),
+    ("the logarithm of your answer is right", lambda a, b: [a.log()] if (a > 0).all() else [], 1),
+    ("the square of your answer is right", lambda a, b: [a * a], 1),
+    ("the square root of your answer is right", lambda a, b: [a.sqrt()] if (a >= 0).all() else [], 1),
+    ("your answer has the right entries in another shape", lambda a, b: [a.reshape(b.shape)], 1),
+    (
+        "your answer is right as far as it is needed, and goes on after that",
+        lambda a, b: [a[tuple(slice(0, n) for n in b.shape)]] if a.ndim == b.ndim else [],
+        2,
+    ),
+    (
+        "the end is missing: your answer is right as far as it goes",
+        lambda a, b: [b] if a.ndim == b.ndim and _same(a, b[tuple(slice(0, n) for n in a.shape)]) else [],
+        2,
+    ),
+    (
+        "your answer has an axis too many: its sum over that axis is right",
+        lambda a, b: [a.sum(d) for d in range(a.ndim) if a.shape[d] > 1] if a.ndim == b.ndim + 1 else [],
+        2,
+    ),
+    (
+        "an axis of the right answer is missing: yours is its sum",
+        lambda a, b: [b] if b.ndim == a.ndim + 1 and any(_same(a, b.sum(d)) for d in range(b.ndim)) else [],
+        2,
+    ),
+    (
+        "all pairs of rows are in your answer: the right one is its diagonal",
+        lambda a, b: [a.diagonal(dim1=0, dim2=1).movedim(-1, 0)] if a.ndim == b.ndim + 1 else [],
+        2,
+    ),
+]
+
+
+def _late(answer, target, axis):
+    """Whether the answer's lines along an axis, from the second on, are the right ones from the first on."""
+    if answer.shape != target.shape:
+        return False
+    size = target.shape[axis] - 1
+    return size >= 0 and _same(answer.narrow(axis, 1, size), target.narrow(axis, 0, size))
+
+
+_ALONG = {
+    "your answer is the right one in reverse order along axis {}": lambda a, b, d: (
+        a.shape == b.shape and _same(a.flip(d), b)
+    ),
+    "your answer is one place late along axis {}": _late,
+    "your answer is one place early along axis {}": lambda a, b, d: _late(b, a, d),
+    "your answer is not summed up along axis {}: its running sum is right": lambda a, b, d: (
+        a.shape == b.shape and _same(a.cumsum(d), b)
+    ),
+    "your answer is summed up once too often along axis {}": lambda a, b, d: (
+        a.shape == b.shape and _same(a, b.cumsum(d))
+    ),
+    "your answer is not normalised along axis {}: divided by its sums there, it is right": lambda a, b, d: (
+        a.shape == b.shape and _same(a / a.sum(d, keepdim=True), b)
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------ regions
+
+
+def _region(pairs):
+    """Where the wrong entries are."""
+    if len(pairs) < 3 or any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
+        return None
+    differ = [~torch.isclose(a, b, rtol=CLOSE, atol=CLOSE * _scale(b), equal_nan=True) for a, b in pairs]
+    regions = [dict(_regions(x.shape)) for x in differ]
+    for name in regions[-1]:
+        inside = [found.get(name) for found in regions]
+        if all(r is None or not (x & ~r).any() for x, r in zip(differ, inside, strict=True)):
+            known = [b for (_, b), r in zip(pairs, inside, strict=True) if r is not None and _has_content(b[~r])]
+            if len(known) >= 2 and inside[0] is not None:
+                return f"your answer is right {name}"
+    sums = all(b.ndim >= 2 and torch.allclose(b.sum(-1), torch.ones((), dtype=torch.float64)) for _, b in pairs)
+    if sums and all((a.sum(-1) - 1).abs().max() > 1e-3 for a, _ in pairs):
+        return "the rows of the right answer sum to 1, yours do not"
+    return None
+
+
+def _scale(target):
+    finite = target[torch.isfinite(target)].abs()
+    return finite.max().item() if finite.numel() else 1.0
+
+
+def _regions(shape):
+    """Names of parts of a tensor, and where they are."""
+    rows = torch.zeros(shape, dtype=torch.bool)
+    if len(shape) >= 1:
+        for name, index in (("first", 0), ("last", -1)):
+            part = rows.clone()
+            part[index] = True
+            yield f"but for {f'the {name} row' if len(shape) > 1 else f'entry {index}'}", part
+        part = ~rows
+        part[0] = False
+        yield "at index 0 of its first axis, and wrong at the others", part
+    if len(shape) >= 2:
+        for name, index in (("first", 0), ("last", -1)):
+            part = rows.clone()
+            part[..., index] = True
+            yield f"but for the {name} column", part
+        yield "but for the diagonal", (~rows).triu() & (~rows).tril()
+        yield "but for what lies above the diagonal", (~rows).triu(1)
+        yield "but for what lies below the diagonal", (~rows).tril(-1)
+
+
+# ----------------------------------------------------------------------------------------------------- counterfactuals
+
+
+def _counterfactual(names, oracle, cases, targets, answers, wrong):
+    """The right answer to another question, if there is only one such."""
+    if len(wrong) < 2:
+        return None
+    found = []
+    for words, change in _changes(names, cases[0]):
+        try:
+            others = [oracle(*change(*copy.deepcopy(case))) for case in cases]
+        except Exception:  # an oracle need not know what to do with other arguments
+            continue
+        if all(map(_equal, answers, others)) and any(_informative(targets[k]) for k in wrong):
+            found.append(words)
+    return f"your answer would be right if {found[0]}" if len(found) == 1 else None
+
+
+def _equal(answer, other):
+    """Whether two answers of any kind are the same."""
+    if isinstance(other, tuple | list):
+        return isinstance(answer, tuple | list) and len(answer) == len(other) and all(map(_equal, answer, other))
+    pair = _numeric((answer, other))
+    return _same(*pair) if pair else type(answer) is type(other) and answer == other
+
+
+def _informative(target):
+    if isinstance(target, tuple | list):
+        return any(map(_informative, target))
+    pair = _numeric((target, target))
+    return pair is not None and _has_content(pair[0])
+
+
+def _changes(names: Sequence[str], case: tuple) -> Iterator[tuple[str, Callable]]:
+    """Other arguments in place of those that are given."""
+
+    def put(i, change):
+        return lambda *case: (*case[:i], change(case[i]), *case[i + 1 :])
+
+    for i, j in itertools.combinations(range(len(case)), 2):
+        a, b = case[i], case[j]
+        if type(a) is type(b) and getattr(a, "ndim", 0) == getattr(b, "ndim", 0):
+            yield (
+                f"{names[i]} and {names[j]} were exchanged",
+                lambda *case, i=i, j=j: tuple(case[j if k == i else i if k == j else k] for k in range(len(case))),
+            )
+    for i, value in enumerate(case):
+        name = names[i]
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            yield f"{name} were -{name}", put(i, torch.neg)
+            yield f"{name} were exp({name})", put(i, torch.exp)
+            if value.ndim:
+                yield f"{name} came one place later", put(i, lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]))
+                yield f"{name} came one place earlier", put(i, lambda x: torch.cat([x[1:], torch.zeros_like(x[:1])]))
+                yield f"{name} were reversed along axis 0", put(i, lambda x: x.flip(0))
+            if value.ndim >= 2 and value.shape[-1] == value.shape[-2]:
+                yield f"{name} were transposed", put(i, lambda x: x.mT.contiguous())
+        elif isinstance(value, float):
+            yield f"{name} were -{name}", put(i, lambda x: -x)
+            yield f"{name} were squared", put(i, lambda x: x * x)
+
+
+def _of_words(where, pairs):
+    """Signs of answers that are True, False, or strings."""
+    if all(isinstance(value, bool) for pair in pairs for value in pair):
+        if all(a is not b for a, b in pairs):
+            return f"{where}your answer is always the opposite of the right one"
+        if len({a for a, _ in pairs}) == 1:
+            return f"{where}your answer is {pairs[0][0]} in every case"
+    words = all(isinstance(value, str) for pair in pairs for value in pair)
+    if words and all(sorted(a) == sorted(b) for a, b in pairs):
+        return f"{where}the letters are right, their order is not"
+    return None

@@ -1,0 +1,153 @@
+"""Signs of wrong answers: what is said of a transformed right answer, and that nothing is said by accident."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from smalearn.course.exercises import Exercise, evaluate
+
+
+def weigh(Q, K, gamma):
+    """The (T, T) weights of Q K^T under a decay, rows that sum to 1.
+
+    Hint: one
+
+    Hint: two
+    """
+    time = torch.arange(len(Q), dtype=torch.float64)
+    weights = ((Q @ K.mT).exp() * (gamma ** (time[:, None] - time).abs())).tril()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def cases(randn):
+    for length, gamma in [(1, 0.5), (2, 0.25), (4, 0.5), (5, 0.8), (7, 0.9)]:
+        yield randn(length, 3), randn(length, 3), gamma
+
+
+WEIGHTS = Exercise(
+    id="demo.9",
+    title="weights",
+    claim="demo",
+    level=1,
+    minutes=1,
+    cases=cases,
+    oracle=weigh,
+    solution=weigh,
+    wrong={name: lambda Q, K, gamma, n=n: n * Q for n, name in enumerate("abc")},
+)
+
+
+def rows(Q, K):
+    """Sums of the rows of Q + K, a running sum of them, and whether the first is positive.
+
+    Hint: one
+
+    Hint: two
+    """
+    return (Q + K).sum(-1), (Q + 2 * K).cumsum(0), bool(Q[0, 0] > 0)
+
+
+ROWS = dataclasses.replace(
+    WEIGHTS,
+    cases=lambda randn: ((randn(length, 3), randn(length, 3)) for length in (2, 4, 5, 7)),
+    oracle=rows,
+    solution=rows,
+    wrong={name: lambda Q, K, n=n: n for n, name in enumerate("abc")},
+)
+
+
+def late(L):
+    return torch.cat([torch.zeros_like(L[:1]), L[:-1]])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda L, *_: 2 * L, "your answer is 2 times the right one, in every wrong case"),
+        (lambda L, *_: -L, "your answer is the right one with its sign changed, in every wrong case"),
+        (lambda L, Q, *_: L * len(Q), "your answer is Q.shape[0] times the right one"),
+        (lambda L, Q, *_: L / len(Q) ** 0.5, "your answer is 1/√Q.shape[0] times the right one"),
+        (lambda L, *_: L * L.diagonal()[:, None], "each row of your answer is the right one times a number of its own"),
+        (lambda L, *_: L * L.diagonal(), "each column of your answer is the right one times a number of its own"),
+        (lambda L, *_: L.mT, "your answer is the transpose of the right one"),
+        (lambda L, *_: L.log(), "the exponential of your answer is right"),
+        (lambda L, *_: L.sqrt(), "the square of your answer is right"),
+        (lambda L, *_: L.float().double(), "your answer is right to seven digits, those of float32"),
+        (lambda L, *_: L.flatten(), "your answer has the right entries in another shape"),
+        (lambda L, *_: torch.cat([L, L]), "your answer is right as far as it is needed, and goes on after that"),
+        (lambda L, *_: L[:-1], "the end is missing: your answer is right as far as it goes"),
+        (lambda L, *_: torch.stack([L / 3, 2 * L / 3]), "your answer has an axis too many: its sum over that axis"),
+        (lambda L, *_: L.sum(0), "an axis of the right answer is missing: yours is its sum"),
+        (lambda L, *_: L.flip(0), "your answer is the right one in reverse order along axis 0"),
+        (lambda L, *_: late(L), "your answer is one place late along axis 0"),
+        (lambda L, *_: torch.cat([L[1:], L[:1]]), "your answer is one place early along axis 0"),
+        (lambda L, *_: L.cumsum(0), "your answer is summed up once too often along axis 0"),
+        (lambda L, *_: L.diff(dim=0, prepend=L.new_zeros(1, len(L))), "its running sum is right"),
+        (lambda L, *_: L + torch.eye(len(L)), "your answer is right but for the diagonal"),
+        (
+            lambda L, *_: L + torch.ones(len(L), len(L)).triu(1),
+            "right but for what lies above the diagonal",
+        ),
+        (lambda L, *_: torch.cat([L[:1] + 1, L[1:]]), "your answer is right but for the first row"),
+        (lambda L, *_: torch.cat([L[:-1], L[-1:] + 1]), "your answer is right but for the last row"),
+        (lambda L, *_: (L + 0.3).tanh(), "the rows of the right answer sum to 1, yours do not"),
+        (lambda L, Q, K, gamma: weigh(K, Q, gamma), "your answer would be right if Q and K were exchanged"),
+        (lambda L, Q, K, gamma: weigh(Q, K, gamma**2), "your answer would be right if gamma were squared"),
+        (lambda L, Q, K, gamma: weigh(Q, late(K), gamma), "your answer would be right if K came one place later"),
+        (lambda L, *_: torch.tanh(L) / torch.tanh(L).sum(-1, keepdim=True), None),
+    ],
+)
+def test_what_is_said(change, said):
+    result = evaluate(WEIGHTS, lambda Q, K, gamma: change(weigh(Q, K, gamma), Q, K, gamma))
+    assert result.outcome == "failed"
+    assert result.misconception is None
+    assert said in result.sign if said else result.sign is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a, b, c: (3 * a, b, c), "in item 0, your answer is 3 times the right one, in every wrong case"),
+        (lambda a, b, c: (a, b.flip(0), c), "in item 1, your answer is the right one in reverse order along axis 0"),
+        (lambda a, b, c: (a, b, not c), "in item 2, your answer is always the opposite of the right one"),
+        (lambda a, b, c: (a, b, True), "in item 2, your answer is True in every case"),
+        (lambda a, b, c: (a, b), None),
+    ],
+)
+def test_what_is_said_of_an_item(change, said):
+    result = evaluate(ROWS, lambda Q, K: change(*rows(Q, K)))
+    assert result.sign == said
+
+
+def test_an_accident_in_a_small_case_is_no_sign():
+    """One case may look transposed; where another does not, nothing is said."""
+
+    def attempt(Q, K, gamma):
+        L = weigh(Q, K, gamma)
+        return L.mT if len(Q) < 5 else L.tanh() / L.tanh().sum(-1, keepdim=True)
+
+    assert evaluate(WEIGHTS, attempt).sign is None
+
+
+def test_one_head_alone():
+    """The others repeat the first, as after a forgotten axis."""
+    heads = dataclasses.replace(
+        ROWS,
+        cases=lambda randn: ((randn(3, length, 2), randn(3, length, 2)) for length in (1, 4, 5, 7)),
+        oracle=lambda Q, K: Q * K,
+    )
+    result = evaluate(heads, lambda Q, K: (Q * K)[:1].expand(3, -1, -1))
+    assert result.sign == "your answer is right at index 0 of its first axis, and wrong at the others"
+
+
+def test_right_cases_do_not_hide_a_sign():
+    result = evaluate(WEIGHTS, lambda Q, K, gamma: weigh(Q, K, gamma) * (2 if len(Q) > 3 else 1))
+    assert result.sign == "your answer is 2 times the right one, in every wrong case"
+
+
+def test_nothing_is_said_of_attempts_that_raise():
+    def attempt(Q, K, gamma):
+        return 2 * weigh(Q, K, gamma) if len(Q) < 7 else Q[99]
+
+    assert evaluate(WEIGHTS, attempt).sign is None
