@@ -18,8 +18,10 @@ from smalearn.testing import relative_rms
 __all__ = ["sign"]
 
 CLOSE = 1e-7
-SINGLE = 1e-6  # relative error of a short computation in float32, at most
+NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to seven digits, those of float32: one of your tensors is float32"
+LOST = "your answer is nearly right: it loses digits, as a difference of two nearly equal numbers does"
+FIRST = "at index 0 of its first axis, and wrong at the others"
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
 
 
@@ -44,8 +46,9 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     if not wrong or None in pairs:
         return _of_words(where, items)
     chosen = [pairs[k] for k in wrong]
+    if all(_nearly(*pair) for pair in chosen):
+        return where + (ROUNDED if _all(chosen, _rounded) else LOST)
     for found in (
-        ROUNDED if _all(chosen, _rounded) else None,
         _factor(names, [cases[k] for k in wrong], chosen),
         _relation(chosen),
         _counterfactual(names, exercise.oracle, cases, targets, answers, wrong),
@@ -66,7 +69,7 @@ def _first_wrong_item(targets, answers, near):
         return "", [(None, None)]
     for item in range(size):
         chosen = [(a[item], b[item]) for a, b in pairs]
-        if any((numeric := _numeric(pair)) is None or not _same(*numeric, near) for pair in chosen):
+        if not all(_equal(*pair, near) for pair in chosen):
             return f"in item {item}, ", chosen
     return "", pairs
 
@@ -187,11 +190,16 @@ def _tried(turn, answer, target):
         return []
 
 
+def _nearly(answer, target):
+    """Whether an answer is right up to rounding."""
+    return answer.shape == target.shape and answer.dtype == target.dtype and _same(answer, target, NEARLY)
+
+
 def _rounded(answer, target):
-    """Whether an answer differs in the digits that float32 lacks."""
-    if answer.shape != target.shape or answer.dtype != target.dtype or not torch.isfinite(answer).all():
-        return False
-    return torch.isfinite(target).all() and 1e-9 < relative_rms(answer, target) < SINGLE
+    """Whether most entries have errors as float32 makes them."""
+    held = (target != 0) & torch.isfinite(target)
+    error = ((answer - target).abs() / target.abs())[held]
+    return (error > 1e-10).double().mean() > 0.5
 
 
 _RELATIONS = [  # what is said, candidates for the right answer, how many cases with content it takes
@@ -272,6 +280,8 @@ def _region(pairs):
     for name in regions[-1]:
         inside = [found.get(name) for found in regions]
         if all(r is None or not (x & ~r).any() for x, r in zip(differ, inside, strict=True)):
+            if name == FIRST and not all(x.reshape(len(x), -1).any(1)[1:].all() for x in differ):
+                continue
             known = [b for (_, b), r in zip(pairs, inside, strict=True) if r is not None and _has_content(b[~r])]
             if len(known) >= 2 and inside[0] is not None:
                 return f"your answer is right {name}"
@@ -296,7 +306,7 @@ def _regions(shape):
             yield f"but for {f'the {name} row' if len(shape) > 1 else f'entry {index}'}", part
         part = ~rows
         part[0] = False
-        yield "at index 0 of its first axis, and wrong at the others", part
+        yield FIRST, part
     if len(shape) >= 2:
         for name, index in (("first", 0), ("last", -1)):
             part = rows.clone()
@@ -325,12 +335,13 @@ def _counterfactual(names, oracle, cases, targets, answers, wrong):
     return f"your answer would be right if {found[0]}" if len(found) == 1 else None
 
 
-def _equal(answer, other):
+def _equal(answer, other, near=CLOSE):
     """Whether two answers of any kind are the same."""
     if isinstance(other, tuple | list):
-        return isinstance(answer, tuple | list) and len(answer) == len(other) and all(map(_equal, answer, other))
+        alike = isinstance(answer, tuple | list) and len(answer) == len(other)
+        return alike and all(_equal(*pair, near) for pair in zip(answer, other, strict=True))
     pair = _numeric((answer, other))
-    return _same(*pair) if pair else type(answer) is type(other) and answer == other
+    return _same(*pair, near) if pair else type(answer) is type(other) and answer == other
 
 
 def _informative(target):
