@@ -3,6 +3,7 @@
 torch is imported when a check needs it, so that `import smalearn` and `smalearn doctor` work where it is missing.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
@@ -13,14 +14,17 @@ __all__ = [
     "check_count",
     "check_counts",
     "check_dtypes",
+    "check_finite",
     "check_float32_or",
     "check_log_a",
     "check_number",
+    "check_pair",
     "check_shapes",
     "check_signs",
     "check_ssd",
     "check_tensor",
     "check_type",
+    "check_values",
     "seeded",
 ]
 
@@ -43,15 +47,14 @@ def check_shapes(function: str, operands: Mapping[str, tuple[object, str]]) -> d
     Raises:
         ShapeError: naming function, argument, axis, expected and got.
         TypeError: an operand is not a tensor.
+        ValueError: it is a tensor that is not dense.
     """
-    import torch
-
     sizes: dict[str, int] = {}
     first: dict[str, str] = {}
     leading: tuple[int, ...] = ()
     for name, (tensor, axes) in operands.items():
-        if not (isinstance(tensor, torch.Tensor) or hasattr(tensor, "dense")):
-            raise TypeError(f"{function}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if not hasattr(tensor, "dense"):
+            check_tensor(function, name, tensor)
         shape = tuple(tensor.shape)
         if len(shape) < len(axes):
             expected = ", ".join(axes.upper())
@@ -135,10 +138,23 @@ def check_tensor(function: str, name: str, tensor: object) -> None:
         raise ValueError(f"{function}: {name} must be an ordinary dense tensor, got a {kind} one")
 
 
-def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
+def check_values(function: str, name: str, tensor: object) -> None:
+    """Check that a tensor has values, which one on PyTorch's device "meta" has not; ValueError if it has none."""
+    if tensor.is_meta:
+        raise ValueError(f"{function}: {name} must have values, got a tensor on meta")
+
+
+def check_finite(function: str, name: str, tensor: object) -> None:
+    """Check that a tensor, if it is on a CPU, has only finite numbers; ValueError if not."""
+    if tensor.device.type == "cpu" and not holds(tensor.isfinite()):
+        raise ValueError(f"{function}: {name} must be finite, got infinite numbers or NaN")
+
+
+def check_dtypes(function: str, tensors: Mapping[str, object], real: bool = False) -> None:
     """Check that tensors are dense, and share one floating (or complex) dtype and one device.
 
-    Under `torch.autocast` dtypes may differ: PyTorch's products cast them.
+    Under `torch.autocast` dtypes may differ: PyTorch's products cast them. With `real` none may be complex. Numbers of
+    less than 16 bits, or complex ones of 16, are for storage: PyTorch computes nothing with them on a CPU.
 
     Raises:
         TypeError: an argument is not a tensor.
@@ -149,8 +165,11 @@ def check_dtypes(function: str, tensors: Mapping[str, object]) -> None:
     first, reference = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         check_tensor(function, name, tensor)
-        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() < 2:
+        least = 8 if tensor.is_complex() else 2
+        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() < least:
             raise ValueError(f"{function}: {name} must have a floating dtype, got {tensor.dtype}")
+        if real and tensor.is_complex():
+            raise ValueError(f"{function}: {name} must be real, got {tensor.dtype}")
         if tensor.dtype != reference.dtype and not _is_cast(torch, tensor):
             raise ValueError(f"{function}: {name} is {tensor.dtype} but {first} is {reference.dtype}")
         if tensor.device != reference.device:
@@ -163,7 +182,7 @@ def _is_cast(torch, tensor):
 
 
 def check_count(function: str, argument: str, value: int, least: int = 1) -> int:
-    """Check that an argument is an integer of at least `least`.
+    """Check that an argument is an integer of at least `least`, and no larger than a size can be.
 
     Returns:
         The value.
@@ -173,6 +192,8 @@ def check_count(function: str, argument: str, value: int, least: int = 1) -> int
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {brief(value)}")
+    if value > sys.maxsize:
+        raise ValueError(f"{function}: {argument} must be an integer below 2^63, got {brief(value)}")
     return value
 
 
@@ -209,9 +230,12 @@ def check_number(function: str, argument: str, value: object) -> float:
 
     Raises:
         TypeError: naming function, argument, expected and got.
+        ValueError: it is an integer of more than 64 bits, which PyTorch multiplies with nothing.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{function}: {argument} must be a number, got {type(value).__name__}")
+    if isinstance(value, int) and abs(value) > sys.maxsize:
+        raise ValueError(f"{function}: {argument} must be a float where it is as large as 2^63, got {brief(value)}")
     return value
 
 
@@ -224,6 +248,21 @@ def check_type(function: str, argument: str, value: object, *kinds: type) -> Non
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{function}: {argument} must be a {expected}, got {type(value).__name__}")
+
+
+def check_pair(function: str, argument: str, value: object, first: str, second: str) -> tuple[object, object]:
+    """Check that an argument is a tuple (or list) of two things, called so; what they are is checked elsewhere.
+
+    Returns:
+        Both.
+
+    Raises:
+        TypeError: naming function, argument, expected and got.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        got = f"{type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
+        raise TypeError(f"{function}: {argument} must be a pair ({first}, {second}), got {got}")
+    return tuple(value)
 
 
 def seeded(function: str, seed: int, dtype: object = None) -> object:
@@ -269,12 +308,14 @@ def check_float32_or(function: str, name: str, tensor: object, first: str, refer
 
 
 def check_log_a(function: str, log_a: object, first: str, reference: object) -> None:
-    """Check dtype and device of log_a against those of `reference`, called `first`, and its sign where it is on a CPU.
+    """Check that log_a is real, dtype and device against those of `reference`, called `first`, and its sign on a CPU.
 
     Raises:
         ValueError: naming function, argument, expected and got.
     """
     check_float32_or(function, "log_a", log_a, first, reference)
+    if log_a.is_complex():
+        raise ValueError(f"{function}: log_a must be real, got {log_a.dtype}")
     if log_a.device.type == "cpu":
         check_signs(function, log_a)
 
@@ -311,10 +352,10 @@ def check_ssd(function: str, X: object, log_a: object, B: object, C: object, sta
     Args:
         function: name of the public function, which opens every message.
         X: inputs.
-        log_a: log decay, one per token, or None.
+        log_a: log decay, one per token, or None, which a single step does not take.
         B: input maps.
         C: output maps.
-        state: before the first token, or None.
+        state: before the first token, or None, which a single step does not take.
         time: letter of the time axis; empty for a single step, whose x, log_a and state have no time.
 
     Raises:
@@ -325,10 +366,10 @@ def check_ssd(function: str, X: object, log_a: object, B: object, C: object, sta
     first, state_name = ("X", "initial_state") if time else ("x", "state")
     check_dtypes(function, {first: X, "B": B, "C": C})
     operands = {first: (X, time + "p"), "B": (B, time + "n"), "C": (C, time + "n")}
-    if log_a is not None:
+    if log_a is not None or not time:
         check_dtypes(function, {"log_a": log_a})
         operands["log_a"] = (log_a, time)
-    if state is not None:
+    if state is not None or not time:
         check_dtypes(function, {state_name: state})
         operands[state_name] = (state, "pn")
     check_shapes(function, operands)

@@ -6,7 +6,7 @@ contraction give the same result at very different prices.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 from string import ascii_letters
@@ -176,6 +176,7 @@ class Orders(_Table, list[Order]):
         Raises:
             ValueError: no order has the name; the message lists those there are.
         """
+        check_type("Orders.named", "name", name, str)
         for order in self:
             if order.name == name:
                 return order
@@ -238,7 +239,7 @@ def orders(
     if not 2 <= len(terms) <= MAX_OPERANDS:
         raise ValueError(f"orders: spec {spec!r}, expected 2 to {MAX_OPERANDS} operands, got {len(terms)}")
     _check_sizes(terms, sizes)
-    check_type("orders", "structured", structured, Collection)
+    check_type("orders", "structured", structured, Sequence, Set)  # no tensor, which is a Collection too
     if names is not None:
         check_type("orders", "names", names, Sequence)
     names = _default_names(terms) if names is None else tuple(names)

@@ -10,7 +10,7 @@ executable as well: `scalar_ssm_as_attention` and `diagonal_ssm_as_attentions`.
 
 import torch
 
-from smalearn._checks import check_count, check_dtypes, check_shapes, check_ssd
+from smalearn._checks import check_count, check_dtypes, check_shapes, check_ssd, check_tensor, check_values
 from smalearn._structured import widen
 from smalearn.linear_attention import linear_attention_step
 from smalearn.linear_attention.chunked import in_chunks
@@ -61,7 +61,7 @@ def ssd_recurrent(
     Source:
         Dao and Gu 2024 (Mamba-2), sections 2 and 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssm).
     """
-    check_ssd("ssd_recurrent", X, log_a, B, C, initial_state)
+    _check_decayed("ssd_recurrent", X, log_a, B, C, initial_state)
     log_a, B, C = _aligned(log_a, B, C)
     return ssm_recurrent(X, log_a.exp(), B, C, initial_state)
 
@@ -84,7 +84,7 @@ def ssd_quadratic(
     Source:
         Dao and Gu 2024 (Mamba-2), section 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssd-attention).
     """
-    check_ssd("ssd_quadratic", X, log_a, B, C, initial_state)
+    _check_decayed("ssd_quadratic", X, log_a, B, C, initial_state)
     x, log_a, b, c, state = widen(X, X, log_a, B, C, initial_state)
     Y = scalar_ssm_as_attention(x, log_a, b, c)
     final = (x * until_end(log_a[..., None]).exp()).mT @ b
@@ -115,7 +115,7 @@ def ssd_chunked(
     Source:
         Dao and Gu 2024 (Mamba-2), section 6 and listing 1.
     """
-    check_ssd("ssd_chunked", X, log_a, B, C, initial_state)
+    _check_decayed("ssd_chunked", X, log_a, B, C, initial_state)
     check_count("ssd_chunked", "chunk_len", chunk_len)
     log_a, B, C = _aligned(log_a, B, C)
     return in_chunks(C, B, X, log_a, initial_state, chunk_len)
@@ -199,6 +199,12 @@ def diagonal_ssm_as_attentions(X: torch.Tensor, log_a: torch.Tensor, B: torch.Te
     return sma_quadratic(C.mT[..., None], B.mT[..., None], X[..., None, :, :], masks).sum(-3)
 
 
+def _check_decayed(function, X, log_a, B, C, state):
+    """Check the operands of a form that has decays: the kernels of `fast`, which share the check, do without."""
+    check_tensor(function, "log_a", log_a)
+    check_ssd(function, X, log_a, B, C, state)
+
+
 def _check(function, X, log_a, B, C, axes):
     """Shapes (T, P), log_a with these axes, (T, N), (T, N), and one dtype and device of X, B and C.
 
@@ -207,6 +213,8 @@ def _check(function, X, log_a, B, C, axes):
     check_dtypes(function, {"X": X, "B": B, "C": C})
     check_dtypes(function, {"log_a": log_a})
     check_shapes(function, {"X": (X, "tp"), "log_a": (log_a, axes), "B": (B, "tn"), "C": (C, "tn")})
+    if not X.is_meta:
+        check_values(function, "log_a", log_a)
 
 
 def _aligned(log_a, B, C):

@@ -188,7 +188,7 @@ def mean_loss(
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
         questions = y.numel() if y.is_floating_point() else int((y != -100).sum())
         if questions:
-            total += LOSSES[loss](model(x), y).item() * questions
+            total += LOSSES[loss](_outputs("mean_loss", model, x, y, loss), y).item() * questions
         count += questions
     model.train(training)
     return total / count if count else math.nan
@@ -212,7 +212,7 @@ def accuracy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, batc
     model.eval()
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
         has_target = y != -100
-        right += (model(x).argmax(-1) == y)[has_target].sum().item()
+        right += (_outputs("accuracy", model, x, y).argmax(-1) == y)[has_target].sum().item()
         questions += has_target.sum().item()
     model.train(training)
     return right / questions if questions else math.nan
@@ -235,6 +235,19 @@ def _check_test(function, model, inputs, targets, batch):
     check_count(function, "batch", batch)
 
 
+def _outputs(function, model, inputs, targets, loss="cross-entropy"):
+    """A model's outputs, checked: logits behind the axes of the targets for a cross-entropy, else their very shape."""
+    outputs = model(inputs)
+    check_tensor(function, "outputs of the model", outputs)
+    logits = loss == "cross-entropy"
+    if logits and (targets.is_floating_point() or targets.is_complex()):
+        raise ValueError(f"{function}: targets of logits must be integers, got {targets.dtype}")
+    got, expected = tuple(outputs.shape), ", ".join([*map(str, targets.shape), *["V"] * logits])
+    if (got[:-1] if logits else got) != tuple(targets.shape):
+        raise ShapeError(f"{function}: outputs of the model have shape {got}, expected ({expected}) for these targets")
+    return outputs
+
+
 class _Run:
     """A model, its optimiser and its record, which are saved and loaded together."""
 
@@ -251,7 +264,7 @@ class _Run:
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.rate(len(self.record.losses)) * group["scale"]
-        loss = LOSSES[self.plan.loss](self.model(inputs), targets)
+        loss = LOSSES[self.plan.loss](_outputs("train", self.model, inputs, targets, self.plan.loss), targets)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)

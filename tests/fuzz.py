@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import torch
-from registry_fuzz import ARGUMENTS, LEVELS, METHODS, NUMBER, ORDINARY, OWN, Draw, of, one_of
+from registry_fuzz import ARGUMENTS, LEVELS, METHODS, NUMBER, ORDINARY, OWN, Draw, is_dense, of, one_of
 
 ROOMS = (
     "contractions kernel_attention linear_attention masks sma ssm ssd weights scores multilevel fast models data train"
@@ -116,8 +116,7 @@ def has_nan(value) -> bool:
 def ordinary(value):
     """The floating tensors of a value that are dense and have values."""
     for x in tensors_in(value):
-        dense = x.layout is torch.strided and not (x.is_nested or x.is_quantized)
-        if dense and x.device.type == "cpu" and (x.dtype in ORDINARY or not x.numel()):
+        if is_dense(x) and x.device.type == "cpu" and (x.dtype in ORDINARY or not x.numel()):
             yield x
 
 
@@ -138,6 +137,18 @@ def verdict(error: Exception) -> str | None:
         r"Can't instantiate abstract|.*\(\) (missing|takes|got)", text
     )
     return None if ours or signature else f"{type(error).__name__}: {text[:300]}"
+
+
+def is_theirs(error: Exception, named: dict) -> bool:
+    """Whether a function of Python that was given as one to call (`combine=int`) raised this; it goes through as it is.
+
+    A function in Python shows in the traceback; these do not.
+    """
+    return isinstance(error, TypeError) and any(
+        callable(named.get(name)) and re.search(said, str(error))
+        for name in ("combine", "scoring", "value")
+        for said in ("object cannot be interpreted as an integer", r"has no len\(\)")
+    )
 
 
 def call(target: Target, seed: int) -> tuple[str, str]:
@@ -161,7 +172,7 @@ def call(target: Target, seed: int) -> tuple[str, str]:
                 return "failed", f"{target.name}({shown})\n    NaN from finite arguments"
             return "returned", ""
         except Exception as error:
-            wrong = verdict(error)
+            wrong = None if is_theirs(error, named) else verdict(error)
             return ("failed", f"{target.name}({shown})\n    {wrong}") if wrong else ("refused", "")
 
 
@@ -169,7 +180,8 @@ def brief(value) -> str:
     """A value in few words."""
     if isinstance(value, torch.Tensor):
         shape = "nested" if value.is_nested else tuple(value.shape)
-        return f"<{shape} {str(value.dtype)[6:]}{'' if value.layout is torch.strided else ' ' + str(value.layout)}>"
+        layout = "" if value.layout is torch.strided else f" {value.layout}"
+        return f"<{shape} {str(value.dtype)[6:]}{layout}{' meta' if value.is_meta else ''}>"
     if isinstance(value, list | tuple) and len(value) < 9:
         return f"{type(value).__name__}({', '.join(map(brief, value))})"
     return repr(value)[:80].replace("\n", " ")

@@ -6,6 +6,8 @@ Nothing here uses the package: plain loops over tokens, in the dtype of the argu
 import torch
 import torch.nn.functional as F
 
+from smalearn.testing import random_tensors
+
 
 def linear_attention(Q, K, V, log_a=None, state=None):
     """(Y, state after the last token) for any gate, token by token; leading axes broadcast."""
@@ -175,3 +177,47 @@ def gated_slots(Q, K, V, log_a, keys=None, values=None):
         weights.append(F.softmax(keys @ Q[t], 0))
         Y.append(weights[-1] @ values)
     return torch.stack(Y), torch.stack(weights), keys, values
+
+
+# Random inputs of every model: (its recurrence, [(shape for a length, map from random numbers)] of the inputs, rows of
+# the state).
+
+N, P = 4, 3
+KEYS, VALUES = (lambda T: (T, N)), (lambda T: (T, P))
+
+
+def per_token(T):
+    return (T,)
+
+
+def positive(x):
+    return x.abs() + 0.1
+
+
+def unchanged(x):
+    return x
+
+
+def decay(x):
+    return torch.sigmoid(x)
+
+
+QKV = [(KEYS, unchanged), (KEYS, unchanged), (VALUES, unchanged)]
+POSITIVE = [(KEYS, positive), (KEYS, positive), (VALUES, unchanged)]
+CASES = {
+    "linear attention": (katharopoulos, POSITIVE, P + 1),
+    "RetNet": (retnet, [*QKV, (lambda T: (), decay), (lambda T: (N // 2,), unchanged)], P),
+    "gated RetNet": (gated_retnet, [*QKV, (per_token, unchanged)], P),
+    "gated RFA": (gated_rfa, [*POSITIVE, (per_token, unchanged)], P + 1),
+    "Mamba-2": (mamba2, [*QKV, (per_token, unchanged), (lambda T: (), unchanged)], P),
+    "mLSTM": (mlstm, [*QKV, (per_token, unchanged), (per_token, unchanged)], P + 1),
+    "GLA": (gla, [*QKV, (KEYS, unchanged)], P),
+    "HGRN2": (hgrn2, [QKV[0], QKV[2], (KEYS, unchanged), (lambda T: (1, N), decay)], P),
+    "RWKV-6": (rwkv6, [*QKV, (KEYS, unchanged), (lambda T: (1, N), unchanged)], P),
+    "GateLoop": (gateloop, [*QKV, (KEYS, unchanged), (KEYS, unchanged)], P),
+    "Mamba": (mamba, [*QKV, (VALUES, unchanged), (lambda T: (P, N), unchanged)], P),
+}
+def inputs(name, length, leading=(), seed=0):
+    _, makers, _ = CASES[name]
+    drawn = random_tensors([(*leading, *shape(length)) for shape, _ in makers], seed=seed)
+    return [make(x) for x, (_, make) in zip(drawn, makers, strict=True)]

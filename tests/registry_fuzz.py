@@ -22,47 +22,18 @@ def strange_tensors():
 
 with warnings.catch_warnings(action="ignore"):
     STRANGE_TENSORS = strange_tensors()
-STRANGE = [
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        3,
-        1.0,
-        0.5,
-        -2.5,
-        float("inf"),
-        float("nan"),
-        1j,
-        "",
-        "TN",
-        "keys",
-        "é" * 200,
-        b"x",
-    ),
-    *(
-        [],
-        [1, 2],
-        (3, 2, 1),
-        ["a"],
-        [None],
-        {},
-        {"T": 3},
-        {1, 2},
-        range(3),
-        object(),
-        len,
-        lambda x: x,
-        int,
-        [[1], [2]],
-    ),
-    *(torch.ones(3).numpy(), torch.float16, torch.int64, torch.device("cpu"), torch.nn.Linear(4, 4), slice(2)),
-]
-
-
+NUMBERS = (None, True, -1, 0, 1, 3, 2**70, 1.0, 0.5, -2.5, float("inf"), float("nan"), 1j)
+LISTS = ([], [1, 2], (3, 2, 1), ["a"], [None], {}, {"T": 3}, {1, 2}, range(3), [[1], [2]], torch.ones(3).numpy())
+WORDS = ("", "TN", "keys", "é" * 200, b"x")
+THINGS = (object(), len, lambda x: x, int, torch.float16, torch.int64, torch.device("cpu"), slice(2))
+STRANGE = [*NUMBERS, *LISTS, *WORDS, *THINGS, torch.nn.Linear(4, 4)]
+OTHER_DTYPES = [*[torch.float64, torch.float16, torch.bfloat16] * 2, torch.complex64]
 ORDINARY = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Whether a tensor's entries stand in memory as they are."""
+    return x.layout is torch.strided and not (x.is_nested or x.is_quantized)
 
 
 class Draw:
@@ -72,7 +43,12 @@ class Draw:
         self.random, self.generator = random.Random(seed), torch.Generator().manual_seed(seed)
         leading = [(), (), (2,), (2, 3)]
         self.leading, self.finite = self.random.choice(leading), True
-        self.dtype = self.random.choice([torch.float32] * 6 + [torch.float64, torch.float16, torch.bfloat16])
+        self.dtype = self.random.choice([torch.float32] * 8 + OTHER_DTYPES)
+
+    @property
+    def real(self) -> torch.dtype:
+        """The dtype of this call, a real one: that of weights."""
+        return torch.float32 if self.dtype.is_complex else self.dtype
 
     def tensor(self, axes: str = "tn", leading: tuple[int, ...] | None = None) -> torch.Tensor:
         """Normal numbers with the leading axes of this call and these axes, a letter of SIZES or a digit each."""
@@ -95,7 +71,7 @@ class Draw:
 
     def changed(self, value):
         """A good tensor with one thing changed: an axis more or less, its dtype, an odd value."""
-        if not isinstance(value, torch.Tensor) or not value.numel():
+        if not isinstance(value, torch.Tensor) or not is_dense(value) or not value.numel():
             return self.strange()
         changes = [
             lambda: value[None],
@@ -111,7 +87,10 @@ class Draw:
             lambda: value.to("meta"),
             lambda: value.detach().requires_grad_() if value.is_floating_point() else value,
         ]
-        return self.random.choice(changes)()
+        try:
+            return self.random.choice(changes)()
+        except (RuntimeError, UserWarning):  # a strange tensor need not have such a neighbour
+            return value
 
 
 MATRICES = {
@@ -123,8 +102,8 @@ MATRICES = {
     "Fourier": lambda d: masks.FourierMask(6),
     "view": lambda d: 2 * masks.CausalMask(6).mT,
     "semiseparable": lambda d: ssm.Semiseparable(d.tensor("tn"), d.tensor("tn"), d.tensor("tn")),
-    "weight": lambda d: weights.LowRank.random(4, 4, 2, 0, d.dtype),
-    "other weight": lambda d: d.random.choice(SQUARE)(d.dtype),
+    "weight": lambda d: weights.LowRank.random(4, 4, 2, 0, d.real),
+    "other weight": lambda d: d.random.choice(SQUARE)(d.real),
     "map": lambda d: kernel_attention.EluPlusOne(4),
     "model": lambda d: models.Mamba2(4, state=4, head_dim=4),
 }
@@ -172,7 +151,7 @@ ARGUMENTS = {
     "L": lambda d: d.random.choice([MATRICES["mask"], MATRICES["decay"], lambda d: d.tensor("tt").abs()])(d),
     "dtype": one_of(None, torch.float64, torch.float16),
     "phi": lambda d: kernel_attention.EluPlusOne(4),
-    "weights": lambda d: [d.random.choice(SQUARE)(d.dtype)] * 2,
+    "weights": lambda d: [d.random.choice(SQUARE)(d.real)] * 2,
     "weight": matrix("weight", "other weight"),
     "ranks": one_of((2, 2), [2, 2], (4,)),
     "block_lens": one_of((6, 3), [8, 4], (6,)),
@@ -390,6 +369,14 @@ METHODS = {
         )
         for method in ("forward", "step", "prefill", "start")
     },
+    **{
+        f"CausalConvolution.{method}": (
+            lambda d: models.CausalConvolution(4, 3).to(d.dtype),
+            {"x": of("n" if method == "step" else "tn"), "conv_state": of("2n")},
+        )
+        for method in ("prefill", "step")
+    },
+    "GatedRMSNorm.forward": (lambda d: models.GatedRMSNorm(4, 2).to(d.dtype), {"y": of("tn"), "z": of("tn")}),
     **{
         f"SequenceModel.{method}": (
             lambda d: models.SequenceModel(7, [models.Block(models.Mamba2(4, 4, 4))], 9),

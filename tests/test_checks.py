@@ -11,9 +11,12 @@ from smalearn._checks import (
     check_count,
     check_counts,
     check_dtypes,
+    check_finite,
     check_number,
+    check_pair,
     check_shapes,
     check_tensor,
+    check_values,
     seeded,
 )
 from smalearn.testing import assert_close, random_tensors, relative_rms
@@ -54,6 +57,37 @@ def test_dtype_errors():
         check_dtypes("f", {"Q": single.long()})
     with pytest.raises(TypeError, match=r"f: Q must be a torch.Tensor, got list"):
         check_dtypes("f", {"Q": [1.0]})
+    check_dtypes("f", {"Q": single.to(torch.complex64)})
+    with pytest.raises(ValueError, match=r"f: Q must be real, got torch.complex64"):
+        check_dtypes("f", {"Q": single.to(torch.complex64)}, real=True)
+    for dtype in (torch.float8_e4m3fn, torch.complex32):
+        with pytest.raises(ValueError, match=f"f: Q must have a floating dtype, got {dtype}"):
+            check_dtypes("f", {"Q": torch.empty(1, dtype=dtype)})
+
+
+def test_values_and_finite_numbers():
+    x = torch.ones(2)
+    check_values("f", "x", x)
+    check_finite("f", "x", x)
+    check_finite("f", "x", x.to("meta"))
+    with pytest.raises(ValueError, match=r"^f: x must have values, got a tensor on meta$"):
+        check_values("f", "x", x.to("meta"))
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"^f: x must be finite, got infinite numbers or NaN$"):
+            check_finite("f", "x", value * x)
+
+
+def test_pairs():
+    assert check_pair("f", "state", [1, 2], "keys", "values") == (1, 2)
+    for value, got in (
+        (3, "int"),
+        ("ab", "str"),
+        (torch.ones(2, 2), "Tensor"),
+        ((1,), "tuple of 1"),
+        ([], "list of 0"),
+    ):
+        with pytest.raises(TypeError, match=rf"^f: state must be a pair \(keys, values\), got {got}$"):
+            check_pair("f", "state", value, "keys", "values")
 
 
 @pytest.mark.parametrize("value", [None, 3, "Q", [1.0], torch.ones(2, 2).numpy()], ids=repr)
@@ -150,6 +184,10 @@ def test_counts_numbers_and_seeds():
     ):
         with pytest.raises(TypeError, match=f"^f: base must be a number, got {got}$"):
             check_number("f", "base", value)
+    with pytest.raises(ValueError, match=r"^f: n must be an integer below 2\^63, got 1180591620717411303424$"):
+        check_count("f", "n", 2**70)
+    with pytest.raises(ValueError, match=r"^f: base must be a float where it is as large as 2\^63, got 1180591620"):
+        check_number("f", "base", 2**70)
     for value, got in ((math.inf, "inf"), (True, "True"), (2**64, "18446744073709551616"), (None, "NoneType")):
         with pytest.raises(ValueError, match=f"^f: seed must be an integer of 64 bits, got {got}$"):
             seeded("f", value)

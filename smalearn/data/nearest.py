@@ -1,5 +1,7 @@
 """Nearest neighbour on the sphere: a task that scores of low rank cannot solve (structured attention paper, 2.2)."""
 
+import math
+
 import torch
 from torch.nn import functional
 
@@ -60,8 +62,10 @@ def full_rank_head(queries: torch.Tensor, X: torch.Tensor, beta: float) -> torch
 
     Raises:
         ShapeError: queries and X disagree about d, or do not broadcast.
+        ValueError: beta is not finite.
     """
     check_dtypes("full_rank_head", {"queries": queries, "X": X})
-    check_number("full_rank_head", "beta", beta)
+    if not math.isfinite(check_number("full_rank_head", "beta", beta)):
+        raise ValueError(f"full_rank_head: beta must be finite, got {beta}")
     check_shapes("full_rank_head", {"queries": (queries, "d"), "X": (X, "nd")})
     return softmax_attention(beta * queries[..., None, :], X, X)[..., 0, :]

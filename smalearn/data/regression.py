@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, seeded
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_finite, check_shapes, seeded
 from smalearn.testing import TOLERANCE
 
 __all__ = ["curriculum", "least_squares", "regression", "regression_prompt"]
@@ -81,6 +81,7 @@ def least_squares(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
     Raises:
         ShapeError: X and y disagree about N.
+        ValueError: X has no dtype with a singular value decomposition, or (on a CPU) a number that is not finite.
 
     Cost:
         N pseudo-inverses, N²·d² multiply-adds or so.
@@ -90,6 +91,7 @@ def least_squares(X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"least_squares: X is {X.dtype}, expected {' or '.join(map(str, TOLERANCE))}")
     check_shapes("least_squares", {"X": (X, "nd"), "y": (y, "n")})
     _check_leading("least_squares", X, y)
+    check_finite("least_squares", "X", X)
     predictions = [torch.zeros_like(y[..., 0])]
     for n in range(1, y.shape[-1]):
         w = torch.linalg.pinv(X[..., :n, :]) @ y[..., :n, None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_tensor
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_tensor, holds
 from smalearn.data.sources import PublicFile, Source, UnreachableError, fetch
 
 __all__ = ["SERIES", "Series", "load_series", "seasonal_series", "series_windows", "split_series"]
@@ -149,7 +149,7 @@ def split_series(values: torch.Tensor, context: int) -> tuple[torch.Tensor, torc
         raise ValueError(f"split_series: context must be at most {12 * MONTH} hours, got {context}")
     known = values[: 12 * MONTH]
     scale = known.std(0, correction=0)
-    if not (scale > 0).all():
+    if not holds(scale > 0):
         raise ValueError(f"split_series: every column must vary, got column {int(scale.argmin())} constant in training")
     values = (values - known.mean(0)) / scale
     return tuple(values[max(0, begin * MONTH - context) : end * MONTH] for begin, end in ((0, 12), (12, 16), (16, 20)))
@@ -179,8 +179,8 @@ def series_windows(
         raise ShapeError(f"series_windows: expected part (T, C) and integers begin (B,), got {got}")
     check_count("series_windows", "context", context)
     last = len(part) - context - check_count("series_windows", "horizon", horizon)
-    if len(begin) and not 0 <= int(begin.min()) <= int(begin.max()) <= last:
+    if len(begin) and not holds((begin >= 0) & (begin <= last)):
         span = f"{int(begin.min())} to {int(begin.max())}"
         raise ValueError(f"series_windows: begin must be in 0 to {last}, got {span}")
-    windows = part[begin[:, None] + torch.arange(context + horizon)]
+    windows = part[begin[:, None] + torch.arange(context + horizon, device=begin.device)]
     return windows[:, :context], windows[:, context:]

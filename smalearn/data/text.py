@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_number, check_tensor, check_type, seeded
+from smalearn._checks import ShapeError, check_count, check_number, check_tensor, check_type, check_values, seeded
 from smalearn.data.sources import PublicFile, Source, UnreachableError, fetch
 
 __all__ = ["TEXTS", "Text", "Vocabulary", "excerpts", "load_text", "split_text"]
@@ -115,6 +115,7 @@ class Vocabulary:
     def decode(self, codes: torch.Tensor) -> str:
         """The text of numbers (T,), one for each character, below their count; a ValueError says what is not."""
         _check_codes("Vocabulary.decode", codes)
+        check_values("Vocabulary.decode", "codes", codes)
         if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < len(self):
             raise ValueError(f"Vocabulary.decode: codes must be in 0 to {len(self) - 1}, got another")
         return "".join(self.characters[code] for code in codes.tolist())

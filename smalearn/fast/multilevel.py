@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smalearn._checks import broadcast_shapes, check_count, check_dtypes, check_float32_or, check_shapes
+from smalearn._checks import broadcast_shapes, check_count, check_dtypes, check_float32_or, check_shapes, check_type
 from smalearn._operator import Operator
 from smalearn.fast.cpu import squares
 from smalearn.fast.cpu.tiling import Tiling
@@ -49,6 +49,7 @@ def multilevel_attention(
 
     Raises:
         ShapeError: an axis has two sizes, or the ranks do not sum to N. Queries and keys of two lengths have no levels.
+        TypeError: causal is not a bool.
         ValueError: dtypes or devices differ, or ranks and block lengths are not an allocation for T.
 
     Cost:
@@ -60,7 +61,8 @@ def multilevel_attention(
         Kuang et al. 2025, section 3.4, whose code builds (T, T) scores for every level.
     """
     name = "multilevel_attention"
-    check_dtypes(name, {"Q": Q, "K": K, "V": V})
+    check_dtypes(name, {"Q": Q, "K": K, "V": V}, real=True)
+    check_type(name, "causal", causal, bool)
     operands = {"Q": (Q, "tn"), "K": (K, "tn"), "V": (V, "tp")}
     check_shapes(name, operands)
     length = Q.shape[-2]
@@ -100,6 +102,7 @@ def executed_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], 
         ValueError: the length is not an integer ≥ 0, or ranks and block lengths are not an allocation for it.
     """
     check_count("executed_macs", "length", length, least=0)
+    check_type("executed_macs", "causal", causal, bool)
     check_levels("executed_macs", ranks, block_lens, length=length)
     return Tiling(length, ranks, block_lens, causal).macs() if length else 0
 

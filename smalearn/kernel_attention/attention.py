@@ -220,9 +220,9 @@ def iterated_pinv(A: torch.Tensor, iterations: int) -> torch.Tensor:
 
 def _check(function, Q, K, V, L):
     """Check operands as `check_sma` does, with L or without."""
+    check_dtypes(function, {"Q": Q, "K": K, "V": V}, real=True)
     if L is not None:
         return check_sma(function, Q, K, V, L)
-    check_dtypes(function, {"Q": Q, "K": K, "V": V})
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "sn"), "V": (V, "sp")})
 
 

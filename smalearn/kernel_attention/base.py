@@ -77,7 +77,7 @@ class FeatureMap(ABC):
 
     def _check(self, method: str, name: str, x: torch.Tensor) -> None:
         where = f"{type(self).__name__}.{method}"
-        check_dtypes(where, {name: x})
+        check_dtypes(where, {name: x}, real=True)
         check_shapes(where, {name: (x, "tn")})
         if x.shape[-1] != self.inputs:
             raise ShapeError(f"{where}: axis 'n' is {x.shape[-1]} in {name} but {self.inputs} in the map")

@@ -40,6 +40,8 @@ def check_inputs(
     if log_a is not None:
         check_dtypes(function, {"log_a": log_a})
         operands["log_a"] = (log_a, _gate_axes(function, log_a, K, gates))
+        if log_a.ndim == K.ndim < max(Q.ndim, V.ndim):
+            _check_key_gate(function, log_a, names[1], K, time)
     check_shapes(function, {name: pair for name, pair in operands.items() if pair[0] is not None})
     if state is not None:
         check_float32_or(function, names[3], state, names[0], Q)
@@ -58,6 +60,16 @@ def _gate_axes(function, log_a, K, gates):
         allowed = " or ".join(map(_shown, gates))
         raise ValueError(f"{function}: log_a has axes {_shown(axes)}, expected {allowed}; use {REMEDY[axes]}")
     return axes
+
+
+def _check_key_gate(function, log_a, name, K, time):
+    """Where keys lack an axis that other operands have, check that a gate per key feature was meant."""
+    axes = len(time) + 1
+    if log_a.shape[-axes:] != K.shape[-axes:]:
+        one = ", ".join(map(str, [*K.shape[:-axes], 1, *K.shape[-axes:]]))
+        meant = f"log_a with as many axes as {name} has one gate per key feature, {_shown(time + 'n')}"
+        remedy = f"for one per token give {name} an axis of size 1: ({one})"
+        raise ShapeError(f"{function}: {meant}, got shape {tuple(log_a.shape)}; {remedy}")
 
 
 def _shown(axes):

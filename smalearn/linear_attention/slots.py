@@ -3,7 +3,7 @@
 import torch
 from einops import rearrange
 
-from smalearn._checks import check_dtypes, check_log_a, check_shapes
+from smalearn._checks import check_dtypes, check_log_a, check_pair, check_shapes
 from smalearn.linear_attention.chunked import linear_attention_chunked
 
 __all__ = ["gated_slot_attention", "slot_weights"]
@@ -37,6 +37,7 @@ def gated_slot_attention(
 
     Raises:
         ShapeError: an axis has two sizes.
+        TypeError: initial_state is not a pair.
         ValueError: a dtype or device differs, or log_a (on a CPU) is positive.
 
     Cost:
@@ -45,7 +46,9 @@ def gated_slot_attention(
     Source:
         Zhang et al. 2024 (Gated Slot Attention), section 3.
     """
-    keys, values = (None, None) if initial_state is None else initial_state
+    keys = values = None
+    if initial_state is not None:
+        keys, values = check_pair("gated_slot_attention", "initial_state", initial_state, "keys", "values")
     _check(
         "gated_slot_attention", Q, K, log_a, {"initial_state[0]": (keys, "mn"), "initial_state[1]": (values, "pm")}, V
     )
@@ -86,7 +89,7 @@ def _check(function, Q, K, log_a, states, V=None):
     """Check shapes with one axis of slots, dtypes, and the sign of log_a."""
     values = {} if V is None else {"V": (V, "tp")}
     states = {name: pair for name, pair in states.items() if pair[0] is not None}
-    check_dtypes(function, {"Q": Q, "K": K} | {name: x for name, (x, _) in values.items()})
+    check_dtypes(function, {"Q": Q, "K": K} | {name: x for name, (x, _) in values.items()}, real=True)
     check_dtypes(function, {"log_a": log_a})
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "tn"), **values, "log_a": (log_a, "tm"), **states})
     check_log_a(function, log_a, "Q", Q)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from smalearn._checks import check_count, check_dtypes, check_number, check_shapes
+from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, check_values
 from smalearn.masks.scan import SemiseparableMask, check_decay
 
 __all__ = ["alibi_slopes", "retnet_decays", "rotary_decay_mask"]
@@ -81,6 +81,8 @@ def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | t
     theta = theta if isinstance(theta, torch.Tensor) else torch.tensor(theta, dtype=torch.float64)
     if theta.is_complex():
         raise ValueError(f"rotary_decay_mask: theta must be real, got {theta.dtype}")
+    if not gamma.is_meta:
+        check_values("rotary_decay_mask", "theta", theta)
     check_shapes("rotary_decay_mask", {"gamma": (gamma, ""), "theta": (theta, "")})
     log_a = torch.complex(*torch.broadcast_tensors(gamma.log(), theta.to(gamma)))
     return SemiseparableMask(log_a[..., None].expand(*log_a.shape, length))

@@ -269,7 +269,7 @@ def check_decay(function: str, length: int, gamma: float | torch.Tensor) -> torc
         check_tensor(function, "gamma", gamma)
     else:
         gamma = torch.tensor(check_number(function, "gamma", gamma), dtype=torch.float64)
-    if not gamma.is_floating_point():
+    if not gamma.is_floating_point() or gamma.element_size() < 2:
         raise ValueError(f"{function}: gamma must be real and floating, got {gamma.dtype}")
     if gamma.device.type == "cpu" and not holds((gamma >= 0) & (gamma <= 1)):
         worst = gamma.ravel()[(gamma - 0.5).abs().argmax()].item()  # argmax prefers NaN
@@ -281,6 +281,8 @@ def _check_scan(function, x, log_a):
     """Check x (..., T, columns) and log_a (..., T), of any floating dtypes."""
     check_dtypes(function, {"x": x})
     check_dtypes(function, {"log_a": log_a})
+    if log_a.is_complex() and not x.is_complex():
+        raise ValueError(f"{function}: log_a is complex but x is {x.dtype}; make it complex")
     if log_a.device != x.device:
         raise ValueError(f"{function}: log_a is on {log_a.device} but x is on {x.device}")
     check_shapes(function, {"x": (x, "tp"), "log_a": (log_a, "t")})

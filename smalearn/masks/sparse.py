@@ -39,12 +39,16 @@ class SparseMask(Mask):
         return L
 
     def _product(self, x):
-        rows, columns = self.nonzeros(x.device)
+        rows, columns = self._nonzeros_for(x)
         return _gather_add(x, columns, rows, self.shape[0])
 
     def _transpose_product(self, y):
-        rows, columns = self.nonzeros(y.device)
+        rows, columns = self._nonzeros_for(y)
         return _gather_add(y, rows, columns, self.shape[1])
+
+    def _nonzeros_for(self, x):
+        """The ones on the device of x: their number, which shapes need, is not known on meta."""
+        return (index.to(x.device) for index in self.nonzeros("cpu" if x.is_meta else x.device))
 
     def cost(self, columns: int = 1) -> int:
         """One addition for each one of the mask and each column: nnz(L)·columns."""

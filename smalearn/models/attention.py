@@ -122,15 +122,15 @@ class GroupedAttention(Mixer):
             Y, cache = self.attend(Q, K, V), cache.append(K, V)
         return self._output(Y), cache
 
-    def check(self, function: str, x: torch.Tensor, cache: KeyCache | WindowCache | None = None, time: str = "t"):
+    def check(self, function: str, x: torch.Tensor, *cache: KeyCache | WindowCache, time: str = "t") -> None:
         """Check what `Mixer.check` does, and the limit of the context.
 
         Raises:
             ShapeError: naming function, argument, expected and got.
             ValueError: dtype or device differ.
         """
-        super().check(function, x, cache, time)
-        length = (0 if cache is None else cache.length) + (x.shape[-2] if time else 1)
+        super().check(function, x, *cache, time=time)
+        length = sum(given.length for given in cache) + (x.shape[-2] if time else 1)
         if self.context is not None and length > self.context:
             limit = f"{length} tokens, expected at most {self.context}, the context"
             raise ShapeError(f"{type(self).__name__}.{function}: {limit}")

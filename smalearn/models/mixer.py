@@ -7,7 +7,7 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_type
+from smalearn._checks import ShapeError, check_count, check_counts, check_dtypes, check_shapes, check_tensor, check_type
 
 __all__ = ["Cache", "CausalConvolution", "GatedRMSNorm", "Mixer", "RecurrentCache", "RecurrentMixer", "divide"]
 
@@ -77,11 +77,12 @@ class Mixer(nn.Module):
         self.check("forward", x)
         return self.prefill(x, self.start(*x.shape[:-2]))[0]
 
-    def check(self, function: str, x: torch.Tensor, cache: Cache | None = None, time: str = "t") -> None:
-        """Check x (..., T, D), without T if `time` is empty, against the weights and the cache.
+    def check(self, function: str, x: torch.Tensor, *cache: Cache, time: str = "t") -> None:
+        """Check x (..., T, D), without T if `time` is empty, against the weights and, if given, the cache.
 
         Raises:
             ShapeError: naming function, argument, expected and got.
+            TypeError: x is not a tensor, or the cache not one of this mixer.
             ValueError: dtype or device differ.
         """
         function = f"{type(self).__name__}.{function}"
@@ -89,8 +90,8 @@ class Mixer(nn.Module):
         check_shapes(function, {"x": (x, time + "d")})
         if x.shape[-1] != self.dim:
             raise ShapeError(f"{function}: axis 'd' of x is {x.shape[-1]}, expected {self.dim}")
-        if cache is not None:
-            self.check_cache(function, cache, tuple(x.shape[: x.ndim - len(time) - 1]))
+        for given in cache:
+            self.check_cache(function, given, tuple(x.shape[: x.ndim - len(time) - 1]))
 
 
 class RecurrentCache(NamedTuple):
@@ -128,7 +129,11 @@ class RecurrentMixer(Mixer):
 
         Returns:
             Zeros of the shapes that `cache_shapes` says, in the dtype of the weights; float32 for half precision.
+
+        Raises:
+            ValueError: a size is not an integer ≥ 0.
         """
+        check_counts(f"{type(self).__name__}.start", "leading", leading, 0)
         weight = next(self.parameters())
         wide = torch.promote_types(weight.dtype, torch.float32)
         zeros = (weight.new_zeros(*leading, *sizes, dtype=wide) for sizes in self.cache_shapes().values())
@@ -143,6 +148,7 @@ class RecurrentMixer(Mixer):
         """
         check_type(function, "cache", cache, RecurrentCache)
         for name, sizes in self.cache_shapes().items():
+            check_tensor(function, f"cache.{name}", getattr(cache, name))
             got, expected = tuple(getattr(cache, name).shape), (*leading, *sizes)
             if got != expected:
                 raise ShapeError(f"{function}: cache.{name} has shape {got}, expected {expected}")
@@ -173,16 +179,35 @@ class CausalConvolution(nn.Module):
 
     def prefill(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state."""
+        self._check("prefill", x, conv_state, time="t")
+        return self._shifted(x, conv_state)
+
+    def step(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output (..., channels) for one more token, and the next conv state."""
+        self._check("step", x, conv_state, time="")
+        y, conv_state = self._shifted(x[..., None, :], conv_state)
+        return y[..., 0, :], conv_state
+
+    def _check(self, function, x, conv_state, time):
+        """Check x, without an axis of time if `time` is empty, and the conv state."""
+        function = f"CausalConvolution.{function}"
+        check_dtypes(function, {"weights": self.weight, "x": x}, real=True)
+        check_dtypes(function, {"conv_state": conv_state}, real=True)
+        if conv_state.device != x.device:
+            raise ValueError(f"{function}: conv_state is on {conv_state.device} but x is on {x.device}")
+        channels, _, length = self.weight.shape
+        check_shapes(function, {"weights": (self.weight[:, 0, 0], "c"), "x": (x, time + "c")})
+        got, expected = tuple(conv_state.shape), (*x.shape[: x.ndim - len(time) - 1], length - 1, channels)
+        if got != expected:
+            raise ShapeError(f"{function}: conv_state has shape {got}, expected {expected}")
+
+    def _shifted(self, x, conv_state):
+        """Sums of shifted copies, and the next conv state."""
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
         x = torch.cat([conv_state.to(x.dtype), x], -2)
         # Shifted copies, not conv1d: faster on a CPU, and it is the formula.
         y = self.bias + sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
         return y, x[..., length:, :]
-
-    def step(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output (..., channels) for one more token, and the next conv state."""
-        y, conv_state = self.prefill(x[..., None, :], conv_state)
-        return y[..., 0, :], conv_state
 
 
 class GatedRMSNorm(nn.Module):
@@ -207,6 +232,8 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         """Both (..., channels), the gate z before its nonlinearity."""
+        check_dtypes("GatedRMSNorm.forward", {"weights": self.weight, "y": y, "z": z})
+        check_shapes("GatedRMSNorm.forward", {"weights": (self.weight, "c"), "y": (y, "c"), "z": (z, "c")})
         u = rearrange(y * functional.silu(z), "... (g c) -> ... g c", g=self.groups)
         return self.weight * rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
 

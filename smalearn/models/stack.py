@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, check_count, check_tensor, check_type
+from smalearn._checks import ShapeError, check_count, check_tensor, check_type, holds
 from smalearn.models.mixer import Cache, Mixer
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
@@ -104,7 +104,7 @@ class SequenceModel(nn.Module):
         Raises:
             ShapeError: there is no axis of time, or more tokens than positions.
             TypeError: tokens are not a tensor.
-            ValueError: tokens are not integers.
+            ValueError: tokens are not integers, or (on a CPU) not below the size of the vocabulary.
         """
         self._check("forward", tokens)
         x = self._embed(tokens, torch.arange(tokens.shape[-1], device=tokens.device))
@@ -143,14 +143,20 @@ class SequenceModel(nn.Module):
         x = self.embedding(tokens)
         return x if self.positions is None else x + self.positions(positions)
 
-    def _check(self, function, tokens, cache=None):
+    def _check(self, function, tokens, *cache):
         """Check that tokens are integers with an axis of time, not more of them than positions."""
         check_tensor(f"SequenceModel.{function}", "tokens", tokens)
         if tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"SequenceModel.{function}: tokens must be int64 or int32, got {tokens.dtype}")
-        if cache is not None:
-            check_type(f"SequenceModel.{function}", "cache", cache, ModelCache)
-        past = 0 if cache is None else cache.length
+        for given in cache:
+            check_type(f"SequenceModel.{function}", "cache", given, ModelCache)
+            if len(given.blocks) != len(self.blocks):
+                got = f"{len(given.blocks)} blocks, expected {len(self.blocks)}"
+                raise ShapeError(f"SequenceModel.{function}: cache has {got}")
+        most = self.embedding.num_embeddings
+        if tokens.device.type == "cpu" and not holds((tokens >= 0) & (tokens < most)):
+            raise ValueError(f"SequenceModel.{function}: tokens must be from 0 to {most - 1}, got another")
+        past = sum(given.length for given in cache)
         if not tokens.ndim:
             raise ShapeError(f"SequenceModel.{function}: tokens need a trailing axis (T), got shape ()")
         length = past + tokens.shape[-1]

@@ -98,7 +98,7 @@ class Cache:
     def _empty(self, rooms, like):
         """Rows with room for (length, size) numbers each, none at first where the length has no limit."""
         like = torch.empty(0) if like is None else like
-        check_dtypes(type(self).__name__, {"like": like})
+        check_dtypes(type(self).__name__, {"like": like}, real=True)
         rooms = [(0 if length == UNLIMITED else length, size) for length, size in rooms]
         return [Rows(like.new_empty(*self.leading, *room)) for room in rooms]
 

@@ -67,9 +67,10 @@ def halving_blocks(context: int, levels: int) -> tuple[int, ...]:
     """
     check_count("halving_blocks", "context", context)
     check_count("halving_blocks", "levels", levels)
+    if levels > context.bit_length():  # context < 2^(levels - 1), which may be too long a number to compute
+        needed = 2 ** (levels - 1) if levels < 64 else f"2^{levels - 1}"
+        raise ValueError(f"halving_blocks: {levels} levels need context ≥ {needed}, a token a block, got {context}")
     finest = 2 ** (levels - 1)
-    if context < finest:
-        raise ValueError(f"halving_blocks: {levels} levels need context ≥ {finest}, a token a block, got {context}")
     return tuple(-(-context // finest) * finest // 2**level for level in range(levels))
 
 
@@ -187,6 +188,7 @@ def score_macs(length: int, ranks: Sequence[int], block_lens: Sequence[int], cau
         Kuang et al. 2025, section 3.4.
     """
     check_count("score_macs", "length", length, least=0)
+    check_type("score_macs", "causal", causal, bool)
     check_levels("score_macs", ranks, block_lens, length=length)
 
     def pairs(size):

@@ -1,7 +1,7 @@
 """Sliding window attention: the score of tokens more than w apart is -∞, so nothing computes it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch.nn import functional
@@ -48,7 +48,7 @@ def window_attention(
         Child et al. 2019 (Sparse Transformer); Kuang et al. 2025, section 2.3. The published code of the latter counts
         2·w keys a row, future ones included, for a causal window of w + 1.
     """
-    check_dtypes("window_attention", {"Q": Q, "K": K, "V": V})
+    check_dtypes("window_attention", {"Q": Q, "K": K, "V": V}, real=True)
     check_type("window_attention", "causal", causal, bool)
     sizes = check_shapes("window_attention", {"Q": (Q, "sn"), "K": (K, "tn"), "V": (V, "tp")})
     window, (queries, keys) = check_count("window_attention", "window", window, 0), (sizes["s"], sizes["t"])
@@ -94,7 +94,7 @@ def receptive_field(windows: Iterable[int | None], length: int) -> int:
         100
     """
     check_count("receptive_field", "length", length)
-    check_type("receptive_field", "windows", windows, Iterable)
+    check_type("receptive_field", "windows", windows, Sequence, Iterator)  # no tensor, which is an Iterable too
     reach = [length if w is None else check_count("receptive_field", "window", w, 0) for w in windows]
     return min(length, 1 + sum(reach))
 

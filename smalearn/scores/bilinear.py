@@ -274,10 +274,11 @@ def _drawn(name, scoring, dim, count):
     """Check `count` weights, or draw them with seeds from torch's own generator."""
     if isinstance(scoring, Weight):
         raise TypeError(f"BilinearAttention: {name} must be a function or a list, got one {type(scoring).__name__}")
-    if not callable(scoring) and not isinstance(scoring, Sequence):
+    draws = callable(scoring) and not isinstance(scoring, nn.Module)
+    if not draws and not isinstance(scoring, Sequence | nn.ModuleList):
         kind = type(scoring).__name__
         raise TypeError(f"BilinearAttention: {name} must be a function of a seed or a list of weights, got {kind}")
-    if not isinstance(scoring, Sequence | nn.ModuleList):
+    if draws:
         scoring = [scoring(seed) for seed in torch.randint(2**31, (count,)).tolist()]
     if len(scoring) != count:
         raise ValueError(f"BilinearAttention: {name} needs {count} weights, got {len(scoring)}")

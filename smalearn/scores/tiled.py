@@ -40,7 +40,7 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
         which T·S weights, or half, are kept. On a CPU PyTorch's own attention computes what it can, N = P; it keeps no
         weights. A second derivative needs T·S weights and more.
     """
-    check_dtypes("tiled_attention", {"Q": Q, "K": K, "V": V})
+    check_dtypes("tiled_attention", {"Q": Q, "K": K, "V": V}, real=True)
     heads = _check(Q, K, V, causal)
     K, V = (F.repeat_interleave(heads // F.shape[-3], -3) if F.shape[-3] < heads else F for F in (K, V))
     leading = broadcast_shapes(*(F.shape[:-3] for F in (Q, K, V)))

@@ -2,7 +2,16 @@
 
 import torch
 
-from smalearn._checks import ShapeError, brief, check_dtypes, check_number, check_shapes, holds
+from smalearn._checks import (
+    ShapeError,
+    brief,
+    check_dtypes,
+    check_finite,
+    check_number,
+    check_shapes,
+    check_values,
+    holds,
+)
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.testing import TOLERANCE
 
@@ -63,8 +72,8 @@ def from_dense(M: torch.Tensor, tolerance: float | None = None) -> Semiseparable
 
     Raises:
         ShapeError: M is not square.
-        ValueError: M has no floating dtype, has an entry above the diagonal (on a CPU), or the tolerance is not in
-            [0, 1).
+        ValueError: M has no floating dtype, no values (on meta), an entry above the diagonal (on a CPU), or the
+            tolerance is not in [0, 1).
 
     Cost:
         T decompositions of T × (N + 1) matrices: of order T²·N².
@@ -74,6 +83,7 @@ def from_dense(M: torch.Tensor, tolerance: float | None = None) -> Semiseparable
         (Mamba-2), section 3.2.
     """
     cut = _cut("from_dense", M, tolerance)
+    check_values("from_dense", "M", M)
     if M.device.type == "cpu" and not holds(M.triu(1) == 0):
         raise ValueError("from_dense: M must be 0 above the diagonal; decompose M.triu(1).mT by itself")
     length, leading = M.shape[-1], M.shape[:-2]
@@ -112,8 +122,7 @@ def _cut(function, M, tolerance):
     if M.shape[-1] != M.shape[-2]:
         raise ShapeError(f"{function}: M must be square, got shape {tuple(M.shape)}")
     tolerance = TOLERANCE[M.dtype] if tolerance is None else tolerance
-    if M.device.type == "cpu" and not holds(M.isfinite()):
-        raise ValueError(f"{function}: M must be finite, got infinite numbers or NaN")
+    check_finite(function, "M", M)
     if not 0 <= check_number(function, "tolerance", tolerance) < 1:
         raise ValueError(f"{function}: tolerance must be in [0, 1), got {tolerance}")
     return tolerance * torch.linalg.matrix_norm(M)[..., None]

@@ -42,7 +42,7 @@ def ssm_recurrent(
     Source:
         "State Space Duality (Mamba-2) Part 1", Eq. (ssm) and (ssm-transformation).
     """
-    check_ssm("ssm_recurrent", X, A, B, C, initial_state)
+    check_ssm("ssm_recurrent", X, A, B, initial_state, C=(C, "tn"))
     return recur(A, B, C, X, initial_state)
 
 
@@ -61,7 +61,7 @@ def ssm_states(
         "Structured Masked Attention", the display of the hidden states: forward substitution on the block-bidiagonal
         system of `smalearn.ssm.block_factors`.
     """
-    check_ssm("ssm_states", X, A, B, None, initial_state)
+    check_ssm("ssm_states", X, A, B, initial_state)
     A, B, X, initial_state = widen(X, A, B, X, initial_state)
     state = start(A, B, X, initial_state)
     rows = list(states(A, B, X, state))
@@ -83,7 +83,7 @@ def ssm_matrix(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Semiseparab
     return Semiseparable(A, B, C)
 
 
-def check_ssm(function, X, A, B, C, state):
-    """Check shapes (T, P), (T, ...), (T, N), (T, N), (P, N), dtypes and devices; A and the state may be float32."""
-    others = {"C": (C, "tn"), "X": (X, "tp"), "initial_state": (state, "pn")}
-    check_generators(function, A, B, **{name: pair for name, pair in others.items() if pair[0] is not None})
+def check_ssm(function, X, A, B, state, **others):
+    """Check shapes (T, P), (T, ...), (T, N), (P, N), dtypes and devices; A and the state, if any, may be float32."""
+    given = {} if state is None else {"initial_state": (state, "pn")}
+    check_generators(function, A, B, **others, X=(X, "tp"), **given)

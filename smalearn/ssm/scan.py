@@ -44,7 +44,7 @@ def ssm_scan(
     Source:
         Blelloch 1990, "Prefix sums and their applications"; Smith et al. 2023 (S5), section 2.2.
     """
-    check_ssm("ssm_scan", X, A, B, C, initial_state)
+    check_ssm("ssm_scan", X, A, B, initial_state, C=(C, "tn"))
     A, B, C, U, initial_state = widen(X, A, B, C, X, initial_state)
     state = start(A, B, U, initial_state)
     if not X.shape[-2]:

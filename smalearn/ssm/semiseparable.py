@@ -77,9 +77,14 @@ class Semiseparable(Structured):
 
         Returns:
             (..., T, T) tensor. Cost: T products with a vector, `cost(T)` multiply-adds.
+
+        Raises:
+            ValueError: the matrix is complex and dtype is not.
         """
         if dtype is not None:
             check_type("Semiseparable.dense", "dtype", dtype, torch.dtype)
+            if self.B.is_complex() and not dtype.is_complex:
+                raise ValueError(f"Semiseparable.dense: the matrix is complex but the dtype is {dtype}")
         M = self.matmul(torch.eye(self.length, dtype=self.B.dtype, device=self.B.device))
         return M.to(device=device, dtype=dtype)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, brief, broadcast_shapes, check_dtypes, check_shapes, holds
+from smalearn._checks import ShapeError, brief, broadcast_shapes, check_dtypes, check_finite, check_shapes
 from smalearn._structured import Structured, check_operand, html_table
 
 __all__ = ["Weight", "check_factors", "matrix", "normal", "parameter", "split", "truncated"]
@@ -227,8 +227,7 @@ def matrix(function: str, M: torch.Tensor) -> torch.Tensor:
     check_dtypes(function, {"M": M})
     if M.ndim != 2:
         raise ShapeError(f"{function}: M needs axes (m, n), got shape {tuple(M.shape)}")
-    if M.device.type == "cpu" and not holds(M.isfinite()):
-        raise ValueError(f"{function}: M must be finite, got infinite numbers or NaN")
+    check_finite(function, "M", M)
     return M.detach()
 
 

@@ -37,9 +37,9 @@ def ssd_step_(
         Dao and Gu 2024 (Mamba-2), section 2.
     """
     try:
-        plan = _plan(*[(z.shape, z.dtype, z.device) for z in (x, log_a, B, C, state)])
-    except AttributeError:
-        check_ssd("ssd_step_", x, log_a, B, C, state, time="")  # says which one is not a tensor
+        plan = _plan(*[(z.shape, z.dtype, z.device, z.layout) for z in (x, log_a, B, C, state)])
+    except (AttributeError, RuntimeError, TypeError):
+        check_ssd("ssd_step_", x, log_a, B, C, state, time="")  # says which one is not a dense tensor
         raise
     outer, shared, groups, rows, shape, dtype = plan
     together = max(1, CACHE // max(1, rows * state.shape[-1]))
@@ -77,13 +77,15 @@ Double takes 3 times as long, half the same (one thread of an AMD EPYC).
 
 @functools.lru_cache(maxsize=256)  # the checks take longer than a small step
 def _plan(*kinds):
-    """Check a step on operands of these shapes, dtypes and devices, and say how its state lies as matrices.
+    """Check a step on operands of these shapes, dtypes, devices and layouts; say how its state lies as matrices.
 
     Returns:
         Shapes to which x, and B and C, have to be expanded, None if they need not; groups; rows of each; shape and
         dtype of y.
     """
-    x, log_a, B, C, state = (torch.zeros((), dtype=d, device=device).expand(shape) for shape, d, device in kinds)
+    if any(layout is not torch.strided for *_, layout in kinds):
+        raise TypeError("sparse")  # which one, says the caller
+    x, log_a, B, C, state = (torch.zeros((), dtype=d, device=device).expand(shape) for shape, d, device, _ in kinds)
     check_ssd("ssd_step_", x, log_a, B, C, state, time="")
     *leading, head_dim, features = state.shape
     everything = broadcast_shapes(leading, x.shape[:-1], log_a.shape, B.shape[:-1], C.shape[:-1])
