@@ -1,13 +1,14 @@
 """Every public function of arrays, and every mixer and weight, under PyTorch's own transforms.
 
-By default one function of each room; with `--full` all of them, and Inductor where it pays, in `fast` and `models`.
+By default one function of each room; with `--full` all of them, and Inductor where it pays, in `fast` and `models`, and
+where it has been wrong.
 """
 
 import warnings
 
 import pytest
 import torch
-from registry_functions import FUNCTIONS, operands
+from registry_functions import FUNCTIONS, T, operands
 from registry_models import MIXERS, build
 from registry_weights import CASES
 
@@ -29,10 +30,11 @@ def by_default(name):
 every_function = pytest.mark.parametrize("name", [by_default(name) for name in NAMES])
 
 
-def case(name, dtype=torch.float64, batch=()):
+def case(name, dtype=torch.float64, batch=(), length=T):
     """A function of tensors that gives a tuple, and its operands; a module is a function of its parameters too."""
     if name in FUNCTIONS:
         function, shapes = FUNCTIONS[name]
+        shapes = {key: tuple(length if size == T else size for size in shape) for key, shape in shapes.items()}
         return (lambda *x: several(function(*x))), operands(shapes, batch, dtype)
     torch.manual_seed(0)
     module = MODULES[name]().to(dtype)
@@ -67,8 +69,8 @@ def all_close(results, expected, tolerance=1e-10):
         assert_close(actual, truth, tolerance)
 
 
-def compiled(name, backend):
-    function, tensors = case(name)
+def compiled(name, backend, length=T):
+    function, tensors = case(name, length=length)
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,6 +88,12 @@ def test_compile(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fast.", "models.", "linear_att"))])
 def test_inductor(name):
     compiled(name, "inductor")
+
+
+@pytest.mark.full
+def test_inductor_where_it_once_lost_gradients():
+    """Of decays per token that are taken apart, from 8 tokens on."""
+    compiled("masks.scan_recurrent", "inductor", length=9)
 
 
 @every_function

@@ -188,8 +188,9 @@ def scan_recurrent(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     _check_scan("scan_recurrent", x, log_a)
     leading = broadcast_shapes(x.shape[:-2], log_a.shape[:-1])
     y, rows = x.new_zeros(*leading, x.shape[-1]), []
-    for decay, now in zip(log_a.exp().to(x.dtype).unbind(-1), x.unbind(-2), strict=True):
-        y = decay[..., None] * y + now
+    # Decays with an axis behind them: of unbind(-1), and 8 tokens or more, Inductor of torch 2.13 has wrong gradients.
+    for decay, now in zip(log_a.exp().to(x.dtype)[..., None].unbind(-2), x.unbind(-2), strict=True):
+        y = decay * y + now
         rows.append(y)
     return torch.stack(rows, -2) if rows else x.expand(*leading, *x.shape[-2:])
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from smalearn._checks import brief, check_type
+from smalearn._checks import brief, check_type, holds
 from smalearn.ssm.semiseparable import Semiseparable
 from smalearn.ssm.transitions import full_transitions
 
@@ -115,7 +115,7 @@ def product_generators(M: Semiseparable) -> tuple[torch.Tensor, torch.Tensor]:
     A = M.A.narrow(time, min(1, M.length), max(0, M.length - 1))
     if A.device.type == "cpu":
         singular = torch.linalg.inv_ex(A).info != 0 if general else A == 0
-        if singular.any():
+        if not holds(~singular):
             step = singular.nonzero()[0][time if not general else -1].item() + 1
             raise ValueError(f"product_generators: A must be invertible, but A_{step} is singular")
     if not general:
