@@ -1,6 +1,7 @@
 """Linear attention in its slowest obvious form, and each model of the catalogue as its own recurrence.
 
-Nothing here uses the package: plain loops over tokens, in the dtype of the arguments, differentiable by autograd.
+Nothing here uses the package but its random numbers: plain loops over tokens, in the dtype of the arguments,
+differentiable by autograd.
 """
 
 import torch
@@ -217,6 +218,8 @@ CASES = {
     "GateLoop": (gateloop, [*QKV, (KEYS, unchanged), (KEYS, unchanged)], P),
     "Mamba": (mamba, [*QKV, (VALUES, unchanged), (lambda T: (P, N), unchanged)], P),
 }
+
+
 def inputs(name, length, leading=(), seed=0):
     _, makers, _ = CASES[name]
     drawn = random_tensors([(*leading, *shape(length)) for shape, _ in makers], seed=seed)

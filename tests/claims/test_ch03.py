@@ -88,38 +88,57 @@ def counted(function, *args, **kwargs):
 
 
 @pytest.mark.claim("000:associativity", "smalearn.contractions.orders")
+@pytest.mark.claim("002:linear-noncausal", "smalearn.contractions.orders")
 @pytest.mark.parametrize(("features", "head_dim"), [(64, 64), (3, 5), (16, 64), (1, 1)])
 def test_moving_the_brackets_pays_from_a_length_on(features, head_dim):
     def costs(target, source):
         table = orders(UNMASKED, {"T": target, "S": source, "N": features, "P": head_dim}, names="QKV")
         return table.named("(QK)V").macs, table.named("(KV)Q").macs
 
-    assert costs(7, 5) == (7 * 5 * (features + head_dim), features * head_dim * (5 + 7))
+    for target, source in ((7, 5), (7, 7), (14, 14)):
+        left, right = target * source * (features + head_dim), features * head_dim * (target + source)
+        assert costs(target, source) == (left, right)
     for length in range(1, 100):
         left, right = costs(length, length)
         assert (right < left) == (length * (features + head_dim) > 2 * features * head_dim)
 
 
 @pytest.mark.claim("000:associativity", "smalearn.contractions.Order.run")
+@pytest.mark.claim("002:linear-noncausal", "smalearn.contractions.contract")
 def test_the_brackets_do_not_change_the_result():
     Q, K, V = random_tensors([(T, N), (S, N), (S, P)])
     expected = torch.stack([sum((Q[t] @ K[s]) * V[s] for s in range(S)) for t in range(T)])
     table = orders(UNMASKED, {"T": T, "S": S, "N": N, "P": P}, names="QKV")
     for name in ("(QK)V", "(KV)Q"):
         assert_close(table.named(name).run(Q, K, V), expected)
+    assert_close(contract(UNMASKED, Q, K, V), expected)
+    assert_close(Q @ torch.stack([sum(K[s, n] * V[s] for s in range(S)) for n in range(N)]), expected)
 
 
 @pytest.mark.claim("000:eq14", "smalearn.sma.sma_linear")
+@pytest.mark.claim("002:causal-linear", "smalearn.linear_attention.parallel.linear_attention_parallel")
+@pytest.mark.claim("002:hadamard", "smalearn.sma.sma_linear")
+@pytest.mark.claim("004:eq-causal-la", "smalearn.sma.sma_quadratic")
+@pytest.mark.claim("004:cumsum-form", "smalearn.contractions.contract")
 def test_each_query_reads_its_own_running_sum():
+    """The mask stops associativity, but no reordering; the proof of (14) is executed step by step."""
     Q, K, V = qkv()
+    L = torch.tensor([[float(s <= t) for s in range(T)] for t in range(T)], dtype=torch.float64)
     expected = causal_loop(Q, K, V)
-    assert_close(sma_linear(Q, K, V, CausalMask(T)), expected)
-    running = torch.einsum("tn,tp->tnp", K, V).cumsum(0)
-    assert_close(torch.einsum("tn,tnp->tp", Q, running), expected)
-    for axis in (0, 1):  # read literally, K^T V has no time axis
-        assert relative_rms(Q @ (K.mT @ V).cumsum(axis), expected) > 0.1
+    forms = [((Q @ K.mT) * L) @ V, contract(SMA, Q, K, V, L), linear_attention_parallel(Q, K, V)]
+    forms += [mode(Q, K, V, mask) for mode in (sma_quadratic, sma_linear) for mask in (L, CausalMask(T))]
+    for Y in forms:
+        assert_close(Y, expected)
+    Z = contract("SP, SN -> SPN", V, K)
+    H = contract("TS, SPN -> TPN", L, Z)
+    assert_close(H, Z.cumsum(0))
+    assert_close(contract("TN, TPN -> TP", Q, H), expected)
+    wrong = [Q @ (K.mT @ V), (L @ Q) @ (K.mT @ V), Q @ (K.mT @ (L @ V)), Q @ ((L @ K).mT @ V)]
+    for Y in (*wrong, *(Q @ (K.mT @ V).cumsum(axis) for axis in (0, 1))):  # read literally, K^T V has no time axis
+        assert relative_rms(Y, expected) > 0.1
 
 
+@pytest.mark.claim("002:linear-time", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
 @pytest.mark.claim("000:prop4.1", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
 @pytest.mark.parametrize("length", [1, 10, 20, 40])
 def test_constant_work_per_step(length):
@@ -131,59 +150,45 @@ def test_constant_work_per_step(length):
 
 
 @pytest.mark.claim("000:eq15a", "smalearn.contractions.contract")
-def test_expansion():
-    V, K = random_tensors([(S, P), (S, N)])
-    expected = torch.stack([torch.outer(v, k) for v, k in zip(V, K, strict=True)])
-    assert_close(contract("SP, SN -> SPN", V, K), expected)
+@pytest.mark.claim("000:eq15b", "smalearn.contractions.contract")
+@pytest.mark.claim("000:eq15c", "smalearn.contractions.contract")
+@pytest.mark.parametrize("causal", [True, False])
+def test_three_steps_compose_to_one_contraction(causal):
+    Q, K, V, L = random_tensors([(S, N), (S, N), (S, P), (S, S)])
+    L = torch.ones_like(L).tril() if causal else L
+    Z = contract("SP, SN -> SPN", V, K)
+    assert_close(Z, torch.stack([torch.outer(v, k) for v, k in zip(V, K, strict=True)]))
+    H = contract("TS, SPN -> TPN", L, Z)
+    assert_close(H, (L @ Z.reshape(S, P * N)).reshape(S, P, N))
+    assert not causal or relative_rms(H, Z.cumsum(0)) < 1e-12
+    Y = contract("TN, TPN -> TP", Q, H)
+    assert_close(Y, torch.einsum("tn,sn,sp,ts->tp", Q, K, V, L))
+    assert_close(Y, torch.stack([H[t] @ Q[t] for t in range(S)]))
 
 
 @pytest.mark.claim("000:eq15a", "smalearn.sma.sma_orders")
 @pytest.mark.claim("000:eq15c", "smalearn.sma.sma_orders")
-def test_costs_of_expansion_and_contraction():
-    first, _, last = sma_orders(T, S, N, P).named(LINEAR).steps
-    assert (first.spec, first.macs) == ("SN, SP -> SPN", S * P * N)
-    assert (last.spec, last.macs) == ("TPN, TN -> TP", T * P * N)
-
-
-@pytest.mark.claim("000:eq15b", "smalearn.contractions.contract")
-def test_time_passes_by_one_matrix_product():
-    L, Z = random_tensors([(T, S), (S, P, N)])
-    assert_close(contract("TS, SPN -> TPN", L, Z), (L @ Z.reshape(S, P * N)).reshape(T, P, N))
-    ones = torch.ones(S, S, dtype=torch.float64).tril()
-    assert_close(contract("TS, SPN -> TPN", ones, Z), Z.cumsum(0))
-
-
-@pytest.mark.claim("000:eq15c", "smalearn.contractions.contract")
-@pytest.mark.parametrize("causal", [True, False])
-def test_three_steps_compose_to_one_contraction(causal):
-    Q, K, V, L = random_tensors([(T, N), (T, N), (T, P), (T, T)])
-    L = L.tril().sign().abs() if causal else L
-    Z = contract("SP, SN -> SPN", V, K)
-    H = contract("TS, SPN -> TPN", L, Z)
-    assert_close(contract("TN, TPN -> TP", Q, H), torch.einsum("tn,sn,sp,ts->tp", Q, K, V, L))
-    assert_close(contract("TN, TPN -> TP", Q, H), torch.stack([H[t] @ Q[t] for t in range(T)]))
-
-
 @pytest.mark.claim("000:expand-contract", "smalearn.sma.sma_orders")
+@pytest.mark.claim("004:eq-sma-lin", "smalearn.sma.sma_orders")
 def test_the_key_expands_and_the_query_contracts():
     first, second, last = sma_orders(T, S, N, P).named(LINEAR).steps
+    assert (first.spec, first.macs) == ("SN, SP -> SPN", S * P * N)  # K brings the axis N
+    assert set(second.spec.split(" -> ")[1]) == set("TPN")
+    assert (last.spec, last.macs) == ("TPN, TN -> TP", T * P * N)  # and Q meets it
     assert [step.output_elements for step in (first, second, last)] == [S * P * N, T * P * N, T * P]
-    assert first.output_elements == N * (S * P)  # a factor N over the input V
-    new = {axis for axis in "SPN" if axis not in "SP"}
-    assert new == {"N"} <= set("SN")  # it is K, not V, that brings the axis
-    assert set(last.spec.split(" -> ")[0].replace(", ", "")) - set(last.spec.split(" -> ")[1]) == new
-    assert "TN" in last.spec.split(" -> ")[0].split(", ")  # and Q that meets it
 
 
 @pytest.mark.claim("000:eq15b-cost", "smalearn.sma.sma_orders")
+@pytest.mark.claim("002:hadamard", "smalearn.sma.sma_orders")
 def test_an_unstructured_mask_forces_quadratic_cost():
-    def step(length, scan=False):
-        return sma_orders(length, length, N, P, scan=scan).named(LINEAR).steps[1]
+    def order(length, scan=False):
+        return sma_orders(length, length, N, P, scan=scan).named(LINEAR)
 
     both = [s for s in sma_orders(T, S, N, P).named(LINEAR).steps if {"T", "S"} <= set(s.spec)]
     assert [s.macs for s in both] == [T * S * N * P]
-    assert math.log2(step(128).macs / step(64).macs) == 2
-    assert math.log2(step(128, scan=True).macs / step(64, scan=True).macs) == 1
+    assert math.log2(order(128).steps[1].macs / order(64).steps[1].macs) == 2
+    assert order(2048, scan=True).macs == 2 * order(1024, scan=True).macs == 3 * 2048 * N * P
+    assert order(2048).macs / order(1024).macs > 3.99
     for features in range(1, 5):
         for head_dim in range(1, 5):
             table = sma_orders(64, 64, features, head_dim)
@@ -191,60 +196,25 @@ def test_an_unstructured_mask_forces_quadratic_cost():
             assert cheaper == (features == 1 or head_dim == 1 or features == head_dim == 2)
 
 
-@pytest.mark.claim("000:eq15b-cost", "smalearn.masks.scan.CausalMask.cost")
-@pytest.mark.parametrize("length", [1, 8, 64])
-def test_the_causal_mask_takes_one_addition_for_each_further_entry(length):
-    (Z,) = random_tensors([(length, P, N)])
-    H, additions = [Z[0]], 0
-    for t in range(1, length):
-        H.append(H[-1] + Z[t])
-        additions += Z[t].numel()
-    assert_close(CausalMask(length).dense(torch.float64) @ Z.flatten(1), torch.stack(H).flatten(1))
-    assert additions == N * P * (length - 1)
-    assert CausalMask(length).cost(N * P) == additions + N * P  # the first entries, which are copied, count there
-
-
 @pytest.mark.claim("000:cumsum-mask", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.claim("000:eq15b-cost", "smalearn.masks.scan.CausalMask.cost")
+@pytest.mark.claim("004:cumsum-form", "smalearn.masks.base.Mask.matmul")
 @pytest.mark.parametrize("length", [1, 2, 33])
 def test_the_mask_is_a_running_sum(length):
     (x,) = random_tensors([(length, 4)])
-    y = [x[0]]
+    y, additions = [x[0]], 0
     for t in range(1, length):
         y.append(y[-1] + x[t])
-    product = CausalMask(length).matmul(x)
-    for expected in (torch.stack(y), x.cumsum(0), torch.ones(length, length, dtype=torch.float64).tril() @ x):
+        additions += x[t].numel()
+    product, L = CausalMask(length).matmul(x), torch.ones(length, length, dtype=torch.float64).tril()
+    for expected in (torch.stack(y), x.cumsum(0), L @ x):
         assert_close(product, expected)
-    difference = torch.eye(length, dtype=torch.float64)
-    difference[range(1, length), range(length - 1)] = -1
-    assert_close(difference @ product, x)
-
-
-@pytest.mark.claim("002:linear-noncausal", "smalearn.contractions.contract")
-def test_without_softmax_the_brackets_move():
-    Q, K, V = qkv()
-    Y = contract(UNMASKED, Q, K, V)
-    assert_close(Y, (Q @ K.mT) @ V)
-    assert_close(Y, Q @ torch.stack([sum(K[s, n] * V[s] for s in range(T)) for n in range(N)]))
-
-
-@pytest.mark.claim("002:linear-noncausal", "smalearn.contractions.orders")
-def test_its_cost_is_linear_in_every_size():
-    def macs(length, features, head_dim):
-        sizes = {"T": length, "S": length, "N": features, "P": head_dim}
-        return orders(UNMASKED, sizes, names="QKV").named("(KV)Q").macs
-
-    assert macs(T, N, P) == 2 * T * N * P
-    assert [macs(2 * T, N, P), macs(T, 2 * N, P), macs(T, N, 2 * P)] == [2 * macs(T, N, P)] * 3
-
-
-@pytest.mark.claim("002:causal-linear", "smalearn.linear_attention.parallel.linear_attention_parallel")
-def test_training_form_row_by_row():
-    Q, K, V = qkv()
-    training = linear_attention_parallel(Q, K, V)
-    M = torch.tensor([[float(s <= t) for s in range(T)] for t in range(T)], dtype=torch.float64)
-    assert_close(training, ((Q @ K.mT) * M) @ V)
-    for t in range(T):
-        assert_close(training[t], sum((Q[t] @ K[j]) * V[j] for j in range(t + 1)))
+    assert CausalMask(length).cost(4) == additions + 4  # the first entries, which are copied, count there
+    identity = torch.eye(length, dtype=torch.float64)
+    assert torch.equal(identity.cumsum(0), L)
+    assert torch.equal(CausalMask(length).matmul(identity), L)
+    identity[range(1, length), range(length - 1)] = -1
+    assert_close(identity @ product, x)  # the inverse is a difference
 
 
 @pytest.mark.claim("002:causal-linear", "smalearn.linear_attention.recurrent.linear_attention_step")
@@ -258,25 +228,6 @@ def test_decoding_with_the_normaliser():
         rows.append(y[:-1] / y[-1])
     weights = (Q @ K.mT).tril()
     assert_close(torch.stack(rows), weights @ V / weights.sum(-1, keepdim=True))
-
-
-@pytest.mark.claim("002:hadamard", "smalearn.sma.sma_linear")
-def test_the_mask_stops_associativity_but_no_reordering():
-    Q, K, V = qkv()
-    L = torch.ones(T, T, dtype=torch.float64).tril()
-    expected = (Q @ K.mT * L) @ V
-    for wrong in (Q @ (K.mT @ V), (L @ Q) @ (K.mT @ V), Q @ (K.mT @ (L @ V)), Q @ ((L @ K).mT @ V)):
-        assert relative_rms(wrong, expected) > 0.1
-    assert_close(sma_linear(Q, K, V, CausalMask(T)), expected)
-
-
-@pytest.mark.claim("002:hadamard", "smalearn.sma.sma_orders")
-def test_the_masked_product_is_linear_in_the_length():
-    def macs(length, scan):
-        return sma_orders(length, length, 16, 16, scan=scan).named(LINEAR).macs
-
-    assert macs(2048, scan=True) == 2 * macs(1024, scan=True) == 3 * 2048 * 16 * 16
-    assert macs(2048, scan=False) / macs(1024, scan=False) > 3.99
 
 
 @pytest.mark.claim("002:rnn-form", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
@@ -298,17 +249,6 @@ def test_a_step_costs_the_same_after_any_text():
         assert counter.macs == 2 * 8 * 4
         assert state.numel() == 8 * 4  # a cache of keys and values has length · (8 + 4)
         assert_close(y, (K @ Q[-1]) @ V)
-
-
-@pytest.mark.claim("002:linear-time", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
-def test_work_grows_with_slope_one():
-    costs = []
-    for length in (50, 100):
-        Q, K, V = qkv(length)
-        counter, (Y, _) = counted(linear_attention_recurrent, Q, K, V)
-        costs.append(counter.macs)
-        assert_close(Y, (Q @ K.mT).tril() @ V)
-    assert math.log2(costs[1] / costs[0]) == 1
 
 
 def saved_entries(function, length, features, head_dim):
@@ -436,55 +376,35 @@ def test_special_cases_of_the_full_gate():
     assert_close(state, torch.outer(V[-1], K[-1]))
 
 
-def test_a_full_gate_has_no_chunked_form():
-    with pytest.raises(ValueError, match=r"linear_attention_chunked: log_a has axes \(..., T, P, N\)"):
-        linear_attention_chunked(*qkv(), gates(T, P, N))
-
-
-# name -> (independent loop, gate, shape of log_a, rows and columns of the state)
-TABLE = {
-    "linear attention": (oracles.katharopoulos, "none", None, (P + 1, 4)),
-    "RetNet": (oracles.retnet, "scalar", (T,), (P, 4)),
-    "gated RetNet": (oracles.gated_retnet, "scalar", (T,), (P, 4)),
-    "gated RFA": (oracles.gated_rfa, "scalar", (T,), (P + 1, 4)),
-    "Mamba-2": (oracles.mamba2, "scalar", (T,), (P, 4)),
-    "mLSTM": (oracles.mlstm, "scalar", (T,), (P + 1, 4)),
-    "GLA": (oracles.gla, "key", (T, 4), (P, 4)),
-    "HGRN2": (oracles.hgrn2, "key", (T, 4), (P, 4)),
-    "RWKV-6": (oracles.rwkv6, "key", (T, 4), (P, 4)),
-    "GateLoop": (oracles.gateloop, "key", (T, 8), (P, 8)),
-    "Mamba": (oracles.mamba, "full", (T, P, 4), (P, 4)),
+GATES = {
+    "none": {"linear attention"},
+    "scalar": {"RetNet", "gated RetNet", "gated RFA", "Mamba-2", "mLSTM"},
+    "key": {"GLA", "HGRN2", "RWKV-6", "GateLoop"},
+    "full": {"Mamba"},
 }
 
 
-def model_inputs(name):
-    """Random inputs by the names of a model's parameters."""
-    gate = TABLE[name][1]
-    logit = {"scalar": (T,), "key": (T, 4), "full": (T, P), "none": None}[gate]
-    shapes = {"Q": (T, 4), "K": (T, 4), "V": (T, P), "z": logit, "phi": (T, 4), "b": (1, 4), "u": (1, 4)}
-    shapes |= {"a": (P, 4) if gate == "full" else (), "gamma": (), "theta": (2,), "i": (T,), "f": (T,)}
-    names = list(inspect.signature(MODELS[name].gates).parameters)
-    drawn = zip(names, random_tensors([shapes[parameter] for parameter in names]), strict=True)
-    return [x.sigmoid() if parameter in ("Q", "K", "b", "gamma") else x for parameter, x in drawn]
-
-
 @pytest.mark.claim("002:gla-table", "smalearn.linear_attention.catalogue.RecurrentModel.run")
-@pytest.mark.parametrize("name", TABLE)
-def test_a_model_is_a_choice_of_the_gate(name):
-    oracle, gate, gate_shape, state_shape = TABLE[name]
-    inputs = model_inputs(name)
-    Y, state = MODELS[name].run(*inputs)
-    assert_close(Y, oracle(*inputs))
-    assert state.shape == state_shape
-    assert MODELS[name].gate == gate
-    log_a = MODELS[name].gates(*inputs).log_a
-    assert (None if log_a is None else log_a.shape) == gate_shape
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("length", [1, 2, 17])
+def test_a_model_is_a_choice_of_the_gate(name, length):
+    model, (oracle, _, rows) = MODELS[name], oracles.CASES[name]
+    assert name in GATES[model.gate]
+    for seed in range(3):
+        operands = oracles.inputs(name, length, seed=seed)
+        Y, state = model.run(*operands)
+        assert_close(Y, oracle(*operands))
+        features = 8 if name == "GateLoop" else 4
+        assert state.shape == (rows, features)
+        log_a = model.gates(*operands).log_a
+        shapes = {"none": None, "scalar": (length,), "key": (length, features), "full": (length, rows, features)}
+        assert (None if log_a is None else log_a.shape) == shapes[model.gate]
+        if model.gate != "full":
+            for again, found in zip(model.run(*operands, form=linear_attention_chunked), (Y, state), strict=True):
+                assert_close(again, found)
 
 
-def test_the_table_is_complete():
-    assert set(TABLE) == set(MODELS)
-    named = {"RetNet", "Mamba-2", "mLSTM", "gated RFA", "GLA", "HGRN2", "RWKV-6", "Mamba"}
-    assert named <= set(TABLE)
+def test_a_matrix_is_no_gate():
     assert "a matrix product in the place of the gate" in OTHER_MODELS["DeltaNet"]
 
 
@@ -538,30 +458,23 @@ def test_vector_gates_in_chunks_of_any_length(strength):
 
 
 @pytest.mark.claim("002:gsa", "smalearn.linear_attention.slots.gated_slot_attention")
-def test_slots_are_two_linear_attentions():
-    slots = 4
-    for length in (1, T):
-        Q, K, V = qkv(length)
-        log_a = gates(length, slots)
-        expected, weights, keys, values = oracles.gated_slots(Q, K, V, log_a)
-        Y, state = gated_slot_attention(Q, K, V, log_a)
-        assert_close(Y, expected)
-        assert_close(state[0], keys)
-        assert_close(state[1], values.mT)
-        assert sum(x.numel() for x in state) == slots * (N + P)  # 2 m d where N = P = d
-        alpha = log_a.exp()
-        second, _ = oracles.linear_attention(weights, 1 - alpha, V, log_a)
-        assert_close(Y, second)
-
-
 @pytest.mark.claim("002:gsa", "smalearn.linear_attention.slots.slot_weights")
-def test_weights_of_slots_sum_to_one():
-    Q, K, V = qkv()
-    log_a = gates(T, 4)
-    weights, keys = slot_weights(Q, K, log_a)
-    assert_close(weights, oracles.gated_slots(Q, K, V, log_a)[1])
-    assert_close(weights.sum(-1), torch.ones(T, dtype=torch.float64))
-    assert keys.shape == (4, N)
+@pytest.mark.parametrize("length", [1, 2, 70])
+@pytest.mark.parametrize("reset", [0.0, -1e-9, -1e4, -math.inf])
+def test_slots_are_two_linear_attentions(length, reset):
+    (Q, K, V), log_a, slots = qkv(length), gates(length, 5), 5
+    log_a[length // 2, 1] = reset
+    expected, weights, keys, values = oracles.gated_slots(Q, K, V, log_a)
+    Y, state = gated_slot_attention(Q, K, V, log_a)
+    assert_close(Y, expected)
+    assert_close(state[0], keys)
+    assert_close(state[1], values.mT)
+    assert sum(x.numel() for x in state) == slots * (N + P)  # 2 m d where N = P = d
+    assert_close(oracles.linear_attention(weights, 1 - log_a.exp(), V, log_a)[0], Y)
+    found, last = slot_weights(Q, K, log_a)
+    assert_close(found, weights)
+    assert_close(last, keys)
+    assert_close(found.sum(-1), torch.ones(length, dtype=torch.float64))
 
 
 # Family names as arXiv lists them: all of Transformer Quality in Linear Time, the first of Gated Slot Attention.
@@ -601,64 +514,24 @@ def test_reordering_lowers_the_slope_only_at_fixed_features():
     assert slope("(KV)Q", lambda length: length) == 2
 
 
-@pytest.mark.claim("004:eq-causal-la", "smalearn.sma.sma_quadratic")
-def test_causal_linear_attention_in_quadratic_form():
-    Q, K, V = qkv()
-    assert_close(sma_quadratic(Q, K, V, CausalMask(T)), causal_loop(Q, K, V))
-    L = torch.tensor([[float(s <= t) for s in range(T)] for t in range(T)], dtype=torch.float64)
-    assert_close(sma_quadratic(Q, K, V, L), (L * (Q @ K.mT)) @ V)
-
-
-@pytest.mark.claim("004:cumsum-form", "smalearn.masks.base.Mask.matmul")
-def test_the_columns_of_a_running_sum_are_the_mask():
-    identity = torch.eye(T, dtype=torch.float64)
-    assert torch.equal(identity.cumsum(0), torch.ones(T, T, dtype=torch.float64).tril())
-    assert torch.equal(CausalMask(T).matmul(identity), identity.cumsum(0))
-
-
-@pytest.mark.claim("004:cumsum-form", "smalearn.contractions.contract")
-def test_the_one_line_proof_step_by_step():
-    Q, K, V = qkv()
-    L = torch.eye(T, dtype=torch.float64).cumsum(0)
-    Z = contract("SP, SN -> SPN", V, K)
-    H = contract("TS, SPN -> TPN", L, Z)
-    assert_close(H, Z.cumsum(0))
-    assert_close(contract("TN, TPN -> TP", Q, H), causal_loop(Q, K, V))
-    assert_close(contract(SMA, Q, K, V, L), causal_loop(Q, K, V))
-
-
 @pytest.mark.claim("004:eq-sma-lin", "smalearn.sma.sma_linear")
-@pytest.mark.parametrize("kind", ["dense", "causal", "1-semiseparable"])
+@pytest.mark.claim("004:associativity-special-case", "smalearn.sma.sma_linear")
+@pytest.mark.parametrize("kind", ["dense", "causal", "1-semiseparable", "ones"])
 def test_linear_form_for_any_mask(kind):
+    """Only under a mask of ones do the brackets move: then all rows of H are K^T V."""
     Q, K, V, dense = random_tensors([(T, N), (T, N), (T, P), (T, T)])
-    a = gates(T).exp()
+    a, ones = gates(T).exp(), torch.ones_like(dense)
     decays = torch.tensor(
         [[math.prod(a[s + 1 : t + 1].tolist()) * (s <= t) for s in range(T)] for t in range(T)], dtype=torch.float64
     )
-    L = {"dense": dense, "causal": torch.ones_like(dense).tril(), "1-semiseparable": decays}[kind]
-    G = torch.einsum("tn,sn->ts", Q, K)
-    assert_close(sma_linear(Q, K, V, L), torch.einsum("ts,sp->tp", G * L, V))
-    if kind == "causal":
-        assert_close(sma_linear(Q, K, V, CausalMask(T)), torch.einsum("ts,sp->tp", G * L, V))
-
-
-@pytest.mark.claim("004:eq-sma-lin", "smalearn.sma.sma_orders")
-def test_intermediates_of_the_linear_form():
-    order = sma_orders(T, S, N, P).named(LINEAR)
-    assert [set(step.spec.split(" -> ")[1]) for step in order.steps] == [set("SPN"), set("TPN"), set("TP")]
-    assert [step.output_elements for step in order.steps[:-1]] == [S * P * N, T * P * N]
-
-
-@pytest.mark.claim("004:associativity-special-case", "smalearn.sma.sma_linear")
-def test_brackets_are_reordering_with_a_mask_of_ones():
-    Q, K, V, L = random_tensors([(T, N), (T, N), (T, P), (T, T)])
-    ones = torch.ones(T, T, dtype=torch.float64)
-    assert_close(sma_linear(Q, K, V, ones), Q @ (K.mT @ V))
-    assert_close(sma_linear(Q, K, V, L), (L * (Q @ K.mT)) @ V)
-    assert relative_rms(Q @ (K.mT @ V), (L * (Q @ K.mT)) @ V) > 0.1
-    # Queries of the identity read out H itself: with a mask of ones all its rows are K^T V.
-    for t in range(T):
-        everything = torch.zeros(T, N, dtype=torch.float64)
-        for n in range(N):
-            everything.zero_()[t, n] = 1
-            assert_close(sma_linear(everything, K, V, ones)[t], (K.mT @ V)[n])
+    L = {"dense": dense, "causal": ones.tril(), "1-semiseparable": decays, "ones": ones}[kind]
+    expected = torch.einsum("ts,sp->tp", torch.einsum("tn,sn->ts", Q, K) * L, V)
+    assert_close(sma_linear(Q, K, V, L), expected)
+    if kind != "ones":
+        assert relative_rms(Q @ (K.mT @ V), expected) > 0.1
+        return
+    assert_close(Q @ (K.mT @ V), expected)
+    for n in range(N):  # queries of a unit read out a column of H
+        unit = torch.zeros(T, N, dtype=torch.float64)
+        unit[:, n] = 1
+        assert_close(sma_linear(unit, K, V, L), (K.mT @ V)[n].expand(T, P))
