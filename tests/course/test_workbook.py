@@ -628,9 +628,20 @@ def test_the_table_is_one_line_for_each_chapter(course):
     course_of_two = {id: COURSE[id] for id in COURSE if id[:2] in ("0.", "1.")}
     first, second = workbook.table(workbook.progress(course / "work", course_of_two)).splitlines()
     assert re.fullmatch(r"00 Start here +● +1 of 1  done", first)
-    assert second.startswith("01 Attention is one contraction  ●◐○")
+    assert second.startswith("01 Attention is one contraction  ●◔○")
     assert second.endswith(f"○  1 of {len(IDS)}  next: {B} {COURSE[B].title} ({COURSE[B].minutes} min)")
     assert first.index("1 of 1") == second.index("1 of")
+
+
+def test_an_answer_that_was_not_found_as_asked_counts_half(course):
+    sync(course)
+    answer(course, (A, RIGHT), outcome="not as asked")
+    answer(course, (B, written(B, "...")), outcome="failed")
+    assert states(course)[A] == "not as asked"
+    line = workbook.table(workbook.progress(course / "work", {id: COURSE[id] for id in IDS}))
+    assert re.search(rf"contraction  ◐◔○+  0\.5 of {len(IDS)}  next: {re.escape(B)} ", line)
+    answer(course, (A, RIGHT), outcome="passed")
+    assert states(course)[A] == "passed"
 
 
 def test_the_table_of_a_course_without_exercises_is_empty():

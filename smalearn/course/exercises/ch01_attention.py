@@ -3,6 +3,7 @@
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 from smalearn.kernel_attention import softmax_weights
 from smalearn.masks import BandedMask, CausalMask, Mask
 from smalearn.sma import sma_quadratic
@@ -149,6 +150,7 @@ def _distance(length):
     minutes=10,
     cases=_band_cases,
     oracle=_with_mask(lambda length, window: _distance(length) <= window),
+    way=Way(case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1),
     wrong={
         "your window looks only back: the band has `window` sources on EITHER side of t": _with_mask(
             lambda length, window: BandedMask(length, length, window).dense().tril()

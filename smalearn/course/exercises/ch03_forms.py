@@ -3,6 +3,7 @@
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 
 def _qkv(randn, length, features, head_dim):
@@ -45,6 +46,7 @@ def _outer(K, V):
     minutes=8,
     cases=_running_cases,
     oracle=_double_loop,
+    way=Way(case=lambda randn, length: tuple(randn(length, 2) for _ in "QKV"), memory=1, loops=0),
     wrong={
         "this is Q (KᵀV): every query reads the sum over ALL tokens. Each needs the "
         "state of its own time": lambda Q, K, V: Q @ (K.mT @ V),
@@ -110,6 +112,7 @@ def _divided(by):
     oracle=lambda Q, K, V: torch.stack(
         [(K[: t + 1] @ Q[t]) @ V[: t + 1] / (K[: t + 1] @ Q[t]).sum() for t in range(len(Q))]
     ),
+    way=Way(case=lambda randn, length: tuple(randn(length, 2).abs() for _ in "QKV"), memory=1, loops=1),
     wrong={
         "the division is missing: the weights of a row must sum to 1": running_attention,
         "you divide by the number of tokens: right only if all weights are 1. The sum of the weights depends "
@@ -185,6 +188,9 @@ def _with_pairs(count):
     minutes=15,
     cases=_chunk_cases,
     oracle=lambda Q, K, V, chunk_len: _double_loop(Q, K, V),
+    way=Way(
+        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 8), memory=1, matters={"chunk_len": (4, 16)}
+    ),
     wrong={
         "the chunks know nothing of one another: the state of the earlier chunks is never read": _with_pairs(
             lambda same, between, causal: same & causal

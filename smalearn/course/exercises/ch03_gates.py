@@ -3,6 +3,7 @@
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ------------------------------------------------------------------------------------------ 3.5 what a gate leaves
 
@@ -45,6 +46,9 @@ def _after(log_a):
     minutes=12,
     cases=_gate_cases,
     oracle=_recurrence,
+    way=Way(
+        case=lambda randn, length: (randn(length, 2), randn(length, 3), -randn(length, 2).abs()), memory=1, loops=0
+    ),
     wrong={
         "your decay includes the token's own gate: a gate acts on the state BEFORE its token is written, so "
         "the sum runs over k > s": _with_exponents(_from),

@@ -4,6 +4,7 @@ import torch
 
 from smalearn.course.exercises.ch03_forms import running_attention
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ------------------------------------------------------------------------------------------ 3.3 a gradient in time
 
@@ -29,6 +30,10 @@ def _grad_cases(randn):
     minutes=15,
     cases=_grad_cases,
     oracle=_by_autograd,
+    way=Way(
+        case=lambda randn, length: tuple(randn(length, 2) for _ in "QVY"),
+        forbids=("torch.autograd",),
+    ),
     wrong={
         "your sum runs over t ≤ s: key s has a part in the outputs at s and LATER": lambda Q, V, dY: running_attention(
             V, dY, Q

@@ -3,6 +3,7 @@
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 
 def _integers(randn, *shape):
@@ -45,6 +46,9 @@ def _circular(circle, x, length):
     minutes=15,
     cases=_toeplitz_cases,
     oracle=lambda column, row, x: _toeplitz(column, row) @ x,
+    way=Way(
+        case=lambda randn, length: (randn(length), randn(length), randn(length, 2)), memory=1, needs=("torch.fft",)
+    ),
     wrong={
         "this is the circular convolution with the column alone: the end of the sequence wraps around into its "
         "beginning. The circle needs 2T − 1 places": lambda column, row, x: _circular(column, x, len(x)),

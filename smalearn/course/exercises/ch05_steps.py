@@ -5,6 +5,7 @@ import math
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # --------------------------------------------------------------------------------------------- 5.4 what was the input?
 
@@ -57,6 +58,16 @@ def _input_cases(randn):
     minutes=10,
     cases=_input_cases,
     oracle=_solve_dense,
+    way=Way(
+        case=lambda randn, length: (
+            randn(length, 2, 2) / 2,
+            torch.ones(length, 2, dtype=torch.float64),
+            torch.ones(length, 2, dtype=torch.float64),
+            randn(length),
+        ),
+        memory=1,
+        loops=1,
+    ),
     wrong={
         "you divide y_t by C_t^T B_t alone: what the past contributes to y_t has to be taken away first": _faulty(
             past=lambda A, h: 0 * h

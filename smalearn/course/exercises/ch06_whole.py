@@ -5,6 +5,7 @@ import torch
 from smalearn.course.exercises.ch06_mask import decay_mask, decays, with_a_reset
 from smalearn.course.exercises.ch06_pieces import chunk_states, hand_over, read_states
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 from smalearn.masks.decay import split_chunks
 
 # ------------------------------------------------------------------------------------------- 6.5 the whole algorithm
@@ -80,6 +81,19 @@ def _ssd_cases(randn):
     minutes=20,
     cases=_ssd_cases,
     oracle=_loop,
+    way=Way(
+        case=lambda randn, length: (
+            randn(length, 2),
+            decays(randn, length),
+            randn(length, 3),
+            randn(length, 3),
+            randn(2, 3),
+            8,
+        ),
+        memory=1,
+        loops=1,
+        matters={"chunk_len": (4, 16)},
+    ),
     wrong={
         "these are the diagonal blocks alone: step 4, what the states say, is never added": _with_states(
             lambda state, chunk, before: torch.zeros_like(state)

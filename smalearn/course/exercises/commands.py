@@ -1,16 +1,19 @@
 """Commands of a chapter: check, hint, solution."""
 
+import copy
 import functools
 import os
 import textwrap
+import timeit
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from smalearn.course.exercises.compare import Difference
-from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.core import Exercise, Randn, find
 from smalearn.course.exercises.judge import Result, evaluate
 from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
+from smalearn.course.exercises.way import LENGTHS
 
 __all__ = ["CheckFailed", "check", "hint", "solution"]
 
@@ -24,6 +27,7 @@ class _Session:
 
 
 _session = _Session()  # global, as a cell calls `hint("1.2")` and hands over nothing that could hold it
+SLOWER = 3  # times as long as our solution
 OURS = "this is our solution, which an earlier check handed back; run the cell with your function first"
 
 
@@ -43,7 +47,8 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
         seed: of the random data.
 
     Returns:
-        The attempt if it passes, else a copy of the reference solution, so that later cells work for everybody.
+        The attempt if it passes, or is right but not as asked and nearly as fast as ours; else a copy of the reference
+        solution, so that later cells work for everybody.
 
     Raises:
         ValueError: the id is unknown, or no attempt is given.
@@ -61,13 +66,27 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
         name = exercise.solution.__name__
         raise ValueError(f'check: attempt is missing; write {name} = check("{exercise.id}", {name})')
     attempt, result = _judge(exercise, attempt, seed)
-    text = render(result)
+    text, used = render(result), result.outcome == "passed"
+    if result.outcome == "not as asked":
+        used = _as_fast(exercise, attempt)
+        slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
+        text += f"\n  {'Later cells use yours.' if used else slow}"
     show(text, record(result))
-    if result.outcome == "passed":
+    if used:
         return attempt
     if os.environ.get("SMALEARN_STRICT") == "1":
         raise CheckFailed(text)
     return _reference(exercise)
+
+
+def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
+    """Whether an attempt is fast enough for later cells, on the longer of the lengths at which its way was measured."""
+    case = exercise.way.case(Randn(0), LENGTHS[1])
+
+    def seconds(function):
+        return min(timeit.repeat(lambda: function(*copy.deepcopy(case)), number=1, repeat=3))
+
+    return seconds(attempt) <= SLOWER * seconds(exercise.solution)
 
 
 def _judge(exercise: Exercise, attempt: Callable, seed: int) -> tuple[Callable, Result]:

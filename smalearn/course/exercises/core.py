@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from smalearn.course.exercises.way import LENGTHS, Way, detours
+
 __all__ = ["Exercise", "Randn", "exercise", "find", "register", "registry"]
 
 HINT = "Hint: "
@@ -51,6 +53,7 @@ class Exercise:
             is the statement, followed by paragraphs "Hint: ...", at least two, from a nudge to nearly the answer.
         wrong: at least three known wrong answers by the misconception that a learner who gives one is told: "the causal
             mask is missing". Finite, of the right shape, and right on at least one case.
+        way: what is asked of the way to the answer, measured once all answers are right; None for nothing.
         tolerance: largest relative RMS error of a right answer (absolute where the target is zero).
 
     Raises:
@@ -66,6 +69,7 @@ class Exercise:
     oracle: Callable
     solution: Callable
     wrong: Mapping[str, Callable]
+    way: Way | None = None
     tolerance: float = 1e-9
 
     def __post_init__(self):
@@ -152,6 +156,11 @@ class Exercise:
             got = [type(case).__name__ for case in cases]
             raise ValueError(f"Exercise {self.id!r}: cases must yield at least 3 tuples of arguments, got {got}")
         return cases
+
+    def detours(self, attempt: Callable, seed: int = 0) -> list[str]:
+        """Say what in an attempt with right answers is not as asked."""
+        cases = [self.way.case(Randn(seed), length) for length in LENGTHS] if self.way else []
+        return detours(self.way, attempt, list(inspect.signature(self.solution).parameters), cases) if cases else []
 
     def bind(self, arguments: tuple) -> dict[str, object]:
         """Name a case's arguments as the solution does."""

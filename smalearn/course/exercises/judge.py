@@ -35,7 +35,7 @@ class Result:
 
     Args:
         exercise: what was attempted.
-        outcome: "passed", "failed", "not started", "error" or "timeout".
+        outcome: "passed", "not as asked" (all answers are right), "failed", "not started", "error" or "timeout".
         seed: of the random data.
         cases: how many there are.
         passed: how many are right.
@@ -46,6 +46,7 @@ class Result:
         misconception: the sentence of the known wrong answer that is the attempt's in every case, those where both are
             right included.
         sign: what the attempt's answers have to do with the right ones, where no misconception is found.
+        detours: what in the way to right answers is not as asked.
     """
 
     exercise: Exercise
@@ -59,6 +60,7 @@ class Result:
     arguments: dict[str, object] = field(default_factory=dict)
     misconception: str | None = None
     sign: str | None = None
+    detours: tuple[str, ...] = ()
 
 
 def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = LIMIT) -> Result:
@@ -80,7 +82,9 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     unusable = _unusable(exercise, attempt, key.cases)
     if unusable:
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
-    return key.judge(run(attempt, key.cases, seed, limit), limit)
+    result = key.judge(run(attempt, key.cases, seed, limit), limit)
+    detours = tuple(exercise.detours(attempt, seed)) if result.outcome == "passed" else ()
+    return replace(result, outcome="not as asked", detours=detours) if detours else result
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,8 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
     result = evaluate(exercise, exercise.solution, seed)
     if result.outcome != "passed":
-        yield f"the solution has the outcome {result.outcome!r}: {result.problem and result.problem.sentence}"
+        why = result.problem.sentence if result.problem else "; ".join(result.detours)
+        yield f"the solution has the outcome {result.outcome!r}: {why}"
     if evaluate(exercise, stub, seed).outcome != "not started":
         yield "an empty stub is not 'not started'"
     for sentence, calls in key.known.items():

@@ -37,6 +37,9 @@ def render(result: Result) -> str:
         lines = [f"○ {exercise.id} not started; later cells use the reference solution"]
     elif result.outcome == "passed":
         lines = [f"✓ {head}: {result.cases} cases passed (seed {seed})"]
+    elif result.outcome == "not as asked":
+        lines = [f"◐ {head}: all {result.cases} cases are right, but not found as asked (seed {seed})"]
+        lines += [line for detour in result.detours for line in _wrap(f"→ {_sentence_case(detour)}", "  ")]
     elif result.case is None:
         lines = _wrap(f"✗ {head}: {result.problem.sentence}")
     else:

@@ -11,7 +11,8 @@ from smalearn.course.workbook.notebook import Notebook, answers, exercises, note
 
 __all__ = ["ChapterProgress", "progress", "table"]
 
-SYMBOLS = {"passed": "●", "started": "◐", "open": "○"}
+SYMBOLS = {"passed": "●", "not as asked": "◐", "started": "◔", "open": "○"}
+POINTS = {"passed": 1, "not as asked": 0.5}
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class ChapterProgress:
 
     Args:
         title: "01 Attention is one contraction".
-        states: exercise id -> "passed", "started" or "open", in the order of the chapter.
-        upcoming: id, title and minutes of the first exercise that is not passed; empty where all are.
+        states: exercise id -> "passed", "not as asked", "started" or "open", in the order of the chapter.
+        upcoming: id, title and minutes of the first exercise that has no right answer; empty where all have one.
     """
 
     title: str
@@ -32,9 +33,9 @@ class ChapterProgress:
 def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
     """Count how far the learner is, by the outcomes that `check` left in the saved notebooks in `work`.
 
-    An exercise is passed if any notebook says so, and started if one has another outcome, or an answer that is not
-    checked yet. An answer that changed after its check passed stays passed until the check runs again. Exercises of an
-    earlier edition count for those that have their title now.
+    An exercise is passed if any notebook says so, or else right but not as asked, which counts half. It is started if
+    one has another outcome, or an answer that is not checked yet. An answer that changed after its check passed stays
+    passed until the check runs again. Exercises of an earlier edition count for those that have their title now.
 
     Args:
         work: folder of the learner's copies. A file that cannot be read counts as empty: see `unreadable`.
@@ -49,7 +50,7 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
     saved = list(notebooks(work).values())
     copies = [renumbered(notebook, course_with_past) for notebook in saved]
     seen = {outcome for notebook in saved for outcome in outcomes(notebook, course_with_past)}
-    passed = {id for id, outcome in seen if outcome == "passed"}
+    best = {id: outcome for outcome in reversed(POINTS) for id, found in seen if found == outcome}
     started = {id for id, outcome in seen if outcome != "not started"}
     started.update(answers(copies, (renumbered(notebook, course_with_past) for notebook in versions)))
     rows = []
@@ -57,8 +58,8 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
         ids = list(group)
         copy = _copy(ids, zip(saved, copies, strict=True))
         ids = [id for id in dict.fromkeys([*exercises(copy), *ids]) if id in ids]
-        states = {id: "passed" if id in passed else "started" if id in started else "open" for id in ids}
-        next_id = next((id for id in ids if id not in passed), None)
+        states = {id: best.get(id, "started" if id in started else "open") for id in ids}
+        next_id = next((id for id in ids if id not in best), None)
         upcoming = f"{next_id} {course[next_id].title} ({course[next_id].minutes} min)" if next_id else ""
         title = _title(copy) or (number.zfill(2) if number.isdigit() else number)
         rows.append(ChapterProgress(title, states, upcoming))
@@ -84,14 +85,14 @@ def table(rows: Iterable[ChapterProgress]) -> str:
     """Write a line for each chapter: its title, a mark for each exercise, how many are passed, and what comes next.
 
     Example:
-        >>> states = {"1.2": "passed", "1.1": "started", "1.3": "open"}
+        >>> states = {"1.2": "passed", "1.1": "started", "1.3": "not as asked", "1.4": "open"}
         >>> print(table([ChapterProgress("01 Attention", states, "1.1 Hide the future (5 min)")]))
-        01 Attention  ●◐○  1 of 3  next: 1.1 Hide the future (5 min)
+        01 Attention  ●◔◐○  1.5 of 4  next: 1.1 Hide the future (5 min)
     """
     cells = []
     for row in rows:
         marks = "".join(SYMBOLS[state] for state in row.states.values())
-        count = f"{marks.count(SYMBOLS['passed'])} of {len(marks)}"
+        count = f"{sum(POINTS.get(state, 0) for state in row.states.values()):g} of {len(marks)}"
         cells.append([row.title, marks, count, f"next: {row.upcoming}" if row.upcoming else "done"])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)

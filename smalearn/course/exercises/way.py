@@ -1,0 +1,175 @@
+"""The way to a right answer, measured at two lengths: its largest tensor, its calls of torch, what it leans on.
+
+A tensor counts as made if it shares no memory with what it was made of: views and expanded tensors are free. What is
+asked is compared as a power of the length, with half a power of room.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves
+
+from smalearn.course.exercises.run import run
+
+__all__ = ["Way", "detours"]
+
+LENGTHS = 32, 64
+LIMIT = 10.0  # seconds
+BUDGET = 6000  # calls: who needs more for 64 tokens has a loop in a loop
+BYTES = 64 << 20
+OUTSIDE = {"numpy", "tolist", "__array__"}  # what leaves torch cannot be measured
+PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
+WORDS = {0: "a constant", 1: "T", 2: "T²"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """What is asked of the way to the answer.
+
+    Args:
+        case: (randn, length) → arguments of that length; all other sizes 2 or 3.
+        memory: largest power of the length in the entries of a tensor that is made: 1 forbids (T, T).
+        loops: loops over time, one inside the other: 0 forbids one.
+        forbids: beginnings of the names of functions, "torch.autograd".
+        needs: the same; one must be called.
+        matters: argument → two values that must not lead to the same calls.
+    """
+
+    case: Callable
+    memory: int | None = None
+    loops: int | None = None
+    forbids: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    matters: Mapping[str, tuple] = field(default_factory=dict)
+
+
+def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[tuple]) -> list[str]:
+    """Say what in an attempt with right answers is not as asked; nothing where it cannot be measured.
+
+    Args:
+        way: what is asked.
+        attempt: the learner's function.
+        names: of its arguments.
+        cases: `way.case` at both of `LENGTHS`.
+    """
+    small, large = (_trace(attempt, case) for case in cases)
+    if small.failed or large.failed or small.left or large.left:
+        return []
+    said = [*_memory(way, small, large), *_loops(way, small, large)]
+    called = small.names if way.forbids or way.needs else []
+    said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
+    if way.needs and not any(name.startswith(way.needs) for name in called):
+        said.append(f"it calls no function of `{way.needs[0]}`")
+    for argument, values in way.matters.items():
+        place = list(names).index(argument)
+        traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
+        if traces[0] == traces[1]:
+            said.append(f"{argument} changes nothing in what it computes")
+    return said
+
+
+def _memory(way, small, large):
+    power = _power(small.largest, large.largest)
+    if way.memory is not None and (large.heavy or power > way.memory + 0.5):
+        grows = "passes 64 MB" if large.heavy else f"grows as {WORDS.get(round(power), f'T^{power:.1f}')}"
+        yield f"its largest tensor, {large.shape} for {LENGTHS[1]} tokens, {grows}; asked is {WORDS[way.memory]}"
+
+
+def _loops(way, small, large):
+    if way.loops is None:
+        return
+    more = (len(large.calls) - len(small.calls)) / (LENGTHS[1] - LENGTHS[0])
+    loops = 0 if more < PER_TOKEN else 2 if large.over or more > PER_PAIR else 1
+    if loops > way.loops:
+        counts = f"{len(small.calls)} calls of torch for {LENGTHS[0]} tokens, {len(large.calls)} for {LENGTHS[1]}"
+        what = "a loop over time inside a loop" if loops == 2 else "a loop over time"
+        yield f"it makes {counts}: {what}"
+
+
+def _power(small, large):
+    return math.log(max(large, 1) / max(small, 1), LENGTHS[1] / LENGTHS[0])
+
+
+class _Stop(BaseException):
+    """Error that ends a measurement; not an Exception, so that attempts let it through."""
+
+
+class _Trace(TorchFunctionMode):
+    """Record of the calls of torch under it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.names, self.largest, self.shape = [], [], 0, ()
+        self.over = self.heavy = self.left = self.failed = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        self.left |= name in OUTSIDE
+        out = func(*args, **(kwargs or {}))
+        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if not made and name not in ("__setitem__", "item"):
+            return out
+        self.names.append(resolve_name(func) or name)
+        self.calls.append((name, tuple(tuple(x.shape) for x in made)))
+        given = {_memory_of(x)[0] for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        for x in made:
+            place, entries = _memory_of(x)
+            if place not in given and entries > self.largest:
+                self.largest, self.shape = entries, tuple(x.shape)
+                self.heavy |= entries * x.element_size() > BYTES
+        self.over |= len(self.calls) > BUDGET
+        if self.over or self.heavy:
+            raise _Stop
+        return out
+
+
+def _memory_of(x):
+    """What tells a tensor's memory from others', and the number of its entries; inside vmap there is none to ask."""
+    try:
+        storage = x.untyped_storage()
+        return storage._cdata, storage.nbytes() // x.element_size()
+    except NotImplementedError:
+        return id(x), x.numel()
+
+
+def _trace(attempt, case):
+    """Run an attempt once and record its calls of torch, and the functions written in Python that it calls itself."""
+    trace = _Trace()
+
+    def watched(*arguments):
+        with trace:
+            before = sys.getprofile()
+            sys.setprofile(_listener(trace.names, {type(x).__module__ for x in arguments}))
+            try:
+                return attempt(*arguments)
+            except _Stop:
+                return None
+            finally:
+                sys.setprofile(before)
+
+    calls = run(watched, [case], 0, LIMIT).calls
+    trace.failed = not calls or bool(calls[0].error)
+    return trace
+
+
+def _listener(names, given):
+    """A profiler that collects the functions of torch and smalearn that the learner's own code calls, and autograd."""
+
+    def seen(frame, event, argument):
+        module = frame.f_globals.get("__name__", "")
+        if event != "call" or not _of_library(module) or module in given or module == "torch.autograd.grad_mode":
+            return
+        if module == "torch.autograd.graph":  # the engine, whoever started it
+            names.append("torch.autograd")
+        elif not frame.f_back or not _of_library(frame.f_back.f_globals.get("__name__", "")):
+            names.append(f"{module}.{frame.f_code.co_qualname}")
+
+    return seen
+
+
+def _of_library(module):
+    return module.partition(".")[0] in ("torch", "smalearn") and not module.startswith("smalearn.course.exercises")

@@ -1,0 +1,199 @@
+"""The way to a right answer: detours are named, other right ways are not."""
+
+import dataclasses
+import json
+
+import einops
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from smalearn.course.exercises import check, evaluate, registry, report, verify
+from smalearn.course.exercises.way import BYTES, Way
+from smalearn.linear_attention import linear_attention_chunked
+
+EXERCISES = registry()
+
+
+def dense(Q, K, V):
+    return (Q @ K.mT).tril() @ V
+
+
+def window_of(Q, K, V, window):
+    distance = (torch.arange(len(Q))[:, None] - torch.arange(len(Q))).abs()
+    return ((Q @ K.mT) * (distance <= window)) @ V
+
+
+def window_unfolded(Q, K, V, window):
+    keys, values = (F.pad(x, (0, 0, window, window)).unfold(0, 2 * window + 1, 1) for x in (K, V))
+    return torch.einsum("tn,tnw,tpw->tp", Q, keys, values)
+
+
+def running(Q, K, V):
+    state, rows = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
+    for q, k, v in zip(Q, K, V, strict=True):
+        state = state + torch.outer(v, k)
+        rows.append(state @ q)
+    return torch.stack(rows)
+
+
+def in_einops(Q, K, V):
+    H = einops.einsum(V, K, "t p, t n -> t p n").cumsum(0)
+    return einops.einsum(H, Q, "t p n, t n -> t p")
+
+
+def in_numpy(Q, K, V):
+    H = (V.numpy()[:, :, None] * K.numpy()[:, None]).cumsum(0)
+    return torch.from_numpy(np.einsum("tpn,tn->tp", H, Q.numpy()))
+
+
+def in_pairs(Q, K, V):
+    return torch.stack([sum((Q[t] @ K[s]) * V[s] for s in range(t + 1)) for t in range(len(Q))])
+
+
+def without_chunks(Q, K, V, chunk_len):
+    return running(Q, K, V)
+
+
+def padded_chunks(Q, K, V, chunk_len):
+    length = len(Q)
+    q, k, v = (F.pad(x, (0, 0, 0, -length % chunk_len)).unflatten(0, (-1, chunk_len)) for x in (Q, K, V))
+    updates = v.mT @ k
+    states = updates.cumsum(0) - updates
+    return ((q @ k.mT).tril() @ v + q @ states.mT).flatten(0, 1)[:length]
+
+
+def by_library(Q, K, V, chunk_len):
+    return linear_attention_chunked(Q, K, V, chunk_len=chunk_len)[0]
+
+
+def by_autograd(Q, V, dY):
+    K = torch.zeros(len(Q), Q.shape[1], dtype=Q.dtype, requires_grad=True)
+    with torch.enable_grad():
+        return torch.autograd.grad((dense(Q, K, V) * dY).sum(), K)[0]
+
+
+def by_backward(Q, V, dY):
+    K = torch.zeros_like(Q, requires_grad=True)
+    with torch.enable_grad():
+        (dense(Q, K, V) * dY).sum().backward()
+    return K.grad
+
+
+def by_func(Q, V, dY):
+    return torch.func.grad(lambda K: (dense(Q, K, V) * dY).sum())(torch.zeros_like(Q))
+
+
+def by_loop(Q, V, dY):
+    R, rows = torch.zeros(V.shape[1], Q.shape[1], dtype=Q.dtype), []
+    for q, v, dy in zip(Q.flip(0), V.flip(0), dY.flip(0), strict=True):
+        R = R + torch.outer(dy, q)
+        rows.append(R.mT @ v)
+    return torch.stack(rows).flip(0)
+
+
+def toeplitz_dense(column, row, x):
+    t = torch.arange(len(column))
+    distance = t[:, None] - t
+    return torch.where(distance >= 0, column[distance.abs()], row[distance.abs()]) @ x
+
+
+def toeplitz_complex(column, row, x):
+    circle = torch.cat([column, column.new_zeros(1), row[1:].flip(0)])
+    return torch.fft.ifft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0), dim=0).real[: len(x)]
+
+
+def fading_by_mask(x, gamma):
+    t = torch.arange(len(x), dtype=x.dtype)
+    return (gamma ** (t[:, None] - t).clamp(min=0)).tril() @ x
+
+
+def fading_by_doubling(x, gamma):
+    y, step = x.clone(), 1
+    while step < len(x):
+        y = torch.cat([y[:step], y[step:] + gamma**step * y[:-step]])
+        step *= 2
+    return y
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "said"),
+    [
+        ("1.6", window_of, "its largest tensor, (64, 64) for 64 tokens, grows as T²; asked is T"),
+        ("3.1", dense, "its largest tensor, (64, 64) for 64 tokens, grows as T²"),
+        ("3.1", running, "calls of torch for 32 tokens, "),
+        ("3.1", in_pairs, "a loop over time inside a loop"),
+        ("3.3", by_autograd, "it calls `torch.autograd"),
+        ("3.3", by_backward, "it calls `torch.autograd`"),
+        ("3.3", by_func, "it calls `torch.autograd"),
+        ("3.4", without_chunks, "chunk_len changes nothing in what it computes"),
+        ("4.1", fading_by_mask, "grows as T²"),
+        ("4.3", toeplitz_dense, "it calls no function of `torch.fft`"),
+    ],
+)
+def test_a_detour_is_named(id, attempt, said):
+    result = evaluate(EXERCISES[id], attempt)
+    assert result.outcome == "not as asked"
+    assert result.passed == result.cases
+    assert any(said in detour for detour in result.detours), result.detours
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt"),
+    [
+        ("1.6", window_unfolded),
+        ("3.1", in_einops),
+        ("3.1", in_numpy),  # outside torch nothing is measured, and nothing said
+        ("3.3", by_loop),
+        ("3.3", torch.no_grad()(by_loop)),
+        ("3.4", padded_chunks),
+        ("3.4", by_library),
+        ("4.1", fading_by_doubling),
+        ("4.3", toeplitz_complex),
+    ],
+)
+def test_another_right_way_is_none(id, attempt):
+    assert evaluate(EXERCISES[id], attempt).outcome == "passed"
+
+
+def test_a_large_tensor_ends_the_measurement():
+    def attempt(Q, K, V):
+        if len(Q) == 64:
+            torch.empty(BYTES, dtype=torch.float64)
+            raise AssertionError("not reached")
+        return EXERCISES["3.1"].solution(Q, K, V)
+
+    assert "passes 64 MB" in evaluate(EXERCISES["3.1"], attempt).detours[0]
+
+
+def test_an_attempt_that_fails_at_these_lengths_has_no_detour():
+    def attempt(Q, K, V):
+        return EXERCISES["3.1"].solution(Q, K, V) if len(Q) < 32 else Q[999]
+
+    assert evaluate(EXERCISES["3.1"], attempt).outcome == "passed"
+
+
+def test_a_solution_must_go_its_own_way():
+    strict = dataclasses.replace(EXERCISES["3.4"], way=dataclasses.replace(EXERCISES["3.4"].way, loops=0))
+    assert "the solution has the outcome 'not as asked': it makes" in verify(strict, seeds=[0])[0]
+
+
+def test_check_says_so_and_takes_what_is_nearly_as_fast(capsys):
+    assert check("3.3", by_backward) is by_backward
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "◐ 3.3 A gradient is linear attention: all 5 cases are right, but not found as asked (seed 0)\n"
+    )
+    assert "  → It calls `torch.autograd`\n" in text
+    assert text.endswith("  Later cells use yours.\n")
+    assert check("3.1", in_pairs) is not in_pairs
+    assert "more than 3 times as long as our solution, which later cells use" in capsys.readouterr().out
+    record = report.record(evaluate(EXERCISES["3.3"], by_backward))
+    assert json.loads(json.dumps(record))["outcome"] == "not as asked"
+
+
+def test_nothing_is_measured_where_nothing_is_asked():
+    assert EXERCISES["1.2"].way is None
+    assert EXERCISES["1.2"].detours(print) == []
+    assert Way(case=print).memory is None
