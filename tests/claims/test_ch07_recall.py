@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import softplus
 
 from smalearn.data import Vocabulary, load_text, recorded
-from smalearn.lab.bench.timing import one_thread, slope
-from smalearn.lab.bench.training import quartiles
+from smalearn.lab.bench.timing import one_thread, quartiles, slope
+from smalearn.lab.bench.training import samples
 from smalearn.lab.experiments import charlm
 from smalearn.lab.experiments.recall import FULL, PARTS, Setting, build, run
 from smalearn.lab.experiments.variants import ConstantDecay
@@ -66,8 +66,8 @@ def test_sixteen_times_the_state():
 def test_ssd_pays_less_for_a_larger_state_than_the_scan():
     part = recorded("training")["growth"]
     assert (part["states"][0], part["states"][-1]) == (16, 256)
-    for name, samples in part["seconds"].items():
-        found = [slope([16, 32, 64, 128, 256], one) for one in zip(*samples, strict=True)]
+    for name, times in samples(part).items():
+        found = [slope([16, 32, 64, 128, 256], one) for one in zip(*times, strict=True)]
         assert part["slopes"][name] == pytest.approx(found, rel=1e-9)
     (_, _, ssd), (scan, middle, _) = (quartiles(part["slopes"][name]) for name in ("SSD", "selective scan"))
     assert ssd < 0.75

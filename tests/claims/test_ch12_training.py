@@ -8,8 +8,8 @@ import torch
 
 from smalearn.data import recorded
 from smalearn.lab.bench.problem import Problem as SSDProblem
-from smalearn.lab.bench.timing import slope
-from smalearn.lab.bench.training import MODELS, ROUTES, quartiles
+from smalearn.lab.bench.timing import quartiles, slope
+from smalearn.lab.bench.training import MODELS, ROUTES, samples
 from smalearn.models import SequenceModel
 from smalearn.testing import assert_close
 
@@ -18,7 +18,7 @@ from smalearn.testing import assert_close
 
 @pytest.mark.claim("004:mamba1-slower", "smalearn.data.included.recorded")
 def test_mamba_trains_slower_than_a_transformer_of_its_size():
-    models = recorded("training")["steps"]["models"]
+    models = recorded("training")["steps"]["contestants"]
     dim = recorded("training")["steps"]["dim"]
     for name, one in models.items():
         built = 2 * sum(parameter.numel() for block in MODELS[name](dim) for parameter in block.parameters())
@@ -56,14 +56,15 @@ def test_what_is_timed_is_the_model_that_decodes(name):
 def test_ssd_trains_faster_with_a_state_sixteen_times_as_large():
     part = recorded("training")["growth"]
     assert (part["states"][0], part["states"][-1]) == (16, 256)
-    ssd = quartiles(part["seconds"]["SSD"][-1])
+    times = samples(part)
+    ssd = quartiles(times["SSD"][-1])
     for name in ("selective scan", "selective loop"):
-        assert quartiles(part["seconds"][name][0])[0] > 2 * ssd[2]  # their least state against its largest
-        for ours, theirs in zip(part["seconds"]["SSD"], part["seconds"][name], strict=True):
+        assert quartiles(times[name][0])[0] > 2 * ssd[2]  # their least state against its largest
+        for ours, theirs in zip(times["SSD"], times[name], strict=True):
             assert statistics.median(theirs) > 5 * statistics.median(ours)
-    for name, samples in part["seconds"].items():
+    for name, found in times.items():
         assert part["slopes"][name] == pytest.approx(
-            [slope(part["states"], one) for one in zip(*samples, strict=True)], rel=1e-9
+            [slope(part["states"], one) for one in zip(*found, strict=True)], rel=1e-9
         )
 
 

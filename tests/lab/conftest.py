@@ -1,7 +1,12 @@
 """Fixtures of the tests of the benchmarks."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+
+from smalearn.lab.bench import implementation, multilevel, ssd
+from smalearn.lab.bench.implementation import Run
 
 
 @pytest.fixture
@@ -11,3 +16,12 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """All runs in this process, with small products."""
+    monkeypatch.setattr(implementation, "processes", lambda names: nullcontext(dict.fromkeys(names, Run)))
+    monkeypatch.setattr(implementation, "alone", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(ssd, "GEMM", 32)
+    monkeypatch.setattr(multilevel, "LOOPS", {130: 3})

@@ -1,12 +1,14 @@
-"""Parts that all benchmarks share: clocks, rounds, records, targets, tables; and records are what the code makes."""
+"""Parts that all benchmarks share: contests, clocks, records, targets, tables; and records are what the code makes."""
 
 import importlib
 import json
 import math
 import os
+import statistics
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ import torch
 from smalearn.data import recorded
 from smalearn.lab import bench
 from smalearn.lab.bench import bilinear, linear_attention, masks, multilevel, report, ssd, timing, training, weights
-from smalearn.lab.bench.implementation import Run
+from smalearn.lab.bench import contest as contests
+from smalearn.lab.bench.contest import checked, contest, every_kth, growth, judge, unchecked
 from smalearn.lab.bench.problem import Problem
 
 TINY = Problem(length=128, heads=2, head_dim=3, state=4)
@@ -32,53 +35,32 @@ SIZES["ssd"]["rounds"] = 3
 MODULES = {name: importlib.import_module(f"smalearn.lab.bench.{name.replace('-', '_')}") for name in SIZES}
 
 
-def here(monkeypatch):
-    """Run everything in this process, with small products."""
-    for module in (importlib.import_module("smalearn.lab.bench.implementation"), ssd):
-        monkeypatch.setattr(module, "processes", lambda names: _Here(names))
-    for module in (importlib.import_module("smalearn.lab.bench.implementation"), multilevel):
-        monkeypatch.setattr(module, "alone", lambda function, *arguments: function(*arguments))
-    monkeypatch.setattr(ssd, "GEMM", 32)
-    monkeypatch.setattr(multilevel, "LOOPS", {130: 3})
-
-
-class _Here(dict):
-    def __init__(self, names):
-        super().__init__(dict.fromkeys(names, Run))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return False
-
-
-def numbers(part):
-    """All numbers in a record's times."""
-    if isinstance(part, dict):
-        part = list(part.values())
-    return [number for one in part for number in numbers(one)] if isinstance(part, list) else [part]
-
-
 # The records of all benchmarks
 
 
+def parts(result):
+    """All contests in a record."""
+    if isinstance(result, list | dict) and "contestants" in result:
+        return [result]
+    inner = result.values() if isinstance(result, dict) else result if isinstance(result, list) else []
+    return [part for one in inner for part in parts(one)]
+
+
 @pytest.mark.parametrize("name", SIZES)
-def test_a_record_can_be_stored_shown_and_judged(name, monkeypatch, two_threads):
-    here(monkeypatch)
+def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
     result = bench.BENCHMARKS[name](**SIZES[name])
     assert torch.get_num_threads() == 2
-    assert json.loads(json.dumps(result)) == result
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert (result["command"], result["rounds"]) == (f"smalearn bench {name}", SIZES[name]["rounds"])
     assert {"cpu", "cores", "torch", "python", "date", "load"} <= set(result["machine"])
-    stored = recorded(name.replace("-", "_"))
-    assert result.keys() == stored.keys()
-    if name != "training":
-        assert [row["what"].split(":")[-1] for row in result["targets"]]
-        assert result["targets"] == MODULES[name].targets(result)
+    assert result.keys() == recorded(name.replace("-", "_")).keys()
+    assert [row["what"].split(":")[-1] for row in result["targets"]]
+    assert result["targets"] == MODULES[name].targets(result)
     lines = bench.table(result).splitlines()
     assert f"torch: {torch.__version__}" in lines
-    for title, rows in MODULES[name].sections(result):
+    shown = list(report.sections(result))
+    assert len(shown) >= len(parts(result)) > 0
+    for title, rows in shown:
         assert title in lines
         assert all(cell in "\n".join(lines) for row in rows for cell in row)
 
@@ -87,45 +69,125 @@ def test_a_record_can_be_stored_shown_and_judged(name, monkeypatch, two_threads)
 def test_what_is_recorded_follows_from_its_samples(name):
     stored = recorded(name.replace("-", "_"))
     assert stored["command"] == f"smalearn bench {name}"
-    if name != "training":
-        assert stored["targets"] == MODULES[name].targets(stored)
+    assert stored["targets"] == MODULES[name].targets(stored)
     assert bench.table(stored).count("\n") > 15
-    parts = stored.get("contests", [])
-    for part in parts.values() if isinstance(parts, dict) else parts:
-        if "contestants" in part:
-            present = {one: entry for one, entry in part["contestants"].items() if "absent" not in entry}
-            assert all(entry["tolerated"] and len(entry["seconds"]) >= 3 for entry in present.values())
-            assert part["speedups"] == report.speedups(present, list(part["speedups"]))
+    for part in parts(stored):
+        entries = {one: entry for one, entry in part["contestants"].items() if "seconds" in entry}
+        assert all(entry.get("tolerated", True) and len(entry["seconds"]) >= 3 for entry in entries.values())
+        statistic = min if name == "multilevel" else statistics.median
+        assert part["speedups"] == contests.speedups(entries, list(part["speedups"]), statistic)
         if name in ("masks", "weights"):
-            middle = report.medians(part["seconds"])
-            assert part["speedups"]["dense"] == middle["dense"] / middle["structured"]
-            assert all(len(samples) >= 21 for samples in part["seconds"].values())
+            assert all(len(entry["seconds"]) >= 21 for entry in entries.values())
 
 
 def test_recorded_sizes_are_the_usual_ones():
-    ways = [(one, way) for one in ssd.PROBLEMS for way in (False, True)]
-    assert [part["sizes"] for part in recorded("ssd")["contests"]] == [replace(p, backward=w).sizes() for p, w in ways]
-    usual = [part["sizes"] for part in recorded("linear_attention")["contests"]]
-    assert usual == [
-        replace(linear_attention.PROBLEM, decay=decay, backward=way).sizes()
-        for way in (False, True)
-        for decay in (None, "gate")
-    ]
+    def sizes(name):
+        return [part["sizes"] for part in recorded(name)["contests"]]
+
+    assert sizes("ssd") == [replace(one, backward=way).sizes() for one in ssd.PROBLEMS for way in (False, True)]
+    one, ways = linear_attention.PROBLEM, [(d, w) for w in (False, True) for d in (None, "gate")]
+    assert sizes("linear_attention") == [replace(one, decay=decay, backward=way).sizes() for decay, way in ways]
     assert tuple(recorded("ssd")["growth"]["lengths"]) == ssd.LENGTHS
     assert {(part["length"], part["columns"]) for part in recorded("masks")["contests"].values()} == {(4096, 64)}
     assert list(recorded("masks")["contests"]) == list(recorded("masks")["growth"]) == list(masks.FAMILIES)
-    families = [(part["family"], part["dim"]) for part in recorded("weights")["contests"]]
+    families = [(part["family"], part["dim"]) for part in recorded("weights")["contests"] if not part["backward"]]
     assert families == [(name, dim) for dim in (1024, 4096) for name in weights.FAMILIES]
-    assert list(recorded("bilinear")["seconds"]) == [bilinear.SDPA, *bilinear.FORMS]
-    part, models = recorded("training")["growth"], recorded("training")["steps"]["models"]
+    assert list(recorded("bilinear")["contests"][0]["contestants"]) == [bilinear.SDPA, *bilinear.FORMS]
+    part, steps = recorded("training")["growth"], recorded("training")["steps"]
     assert (part["states"], list(part["slopes"])) == (list(training.STATES), list(training.ROUTES))
-    assert list(models) == list(training.MODELS)
+    assert list(steps["contestants"]) == list(training.MODELS)
+    assert {(one["length"], one["backward"]) for one in sizes("multilevel")} == {
+        (length, way) for length in multilevel.LENGTHS for way in (False, True)
+    }
 
 
 def test_all_is_measured_on_one_thread(two_threads):
     result = report.record("x", 3, lambda: {"threads": torch.get_num_threads()}, lambda result: [result["threads"]])
     assert (result["threads"], result["targets"], torch.get_num_threads()) == (1, [1], 2)
     assert list(result) == ["command", "machine", "rounds", "threads", "load_at_the_end", "targets"]
+
+
+# Contests
+
+
+def fails(error):
+    raise error
+
+
+def test_only_the_right_ones_are_timed():
+    ones, samples = torch.ones(2), iter(range(1, 100))
+    entrants = {
+        "right": partial(checked, lambda: [ones, ones], [ones, ones], lambda run: float(next(samples))),
+        "wrong": partial(checked, lambda: ones * 1.001, [ones]),
+        "not a number": partial(checked, lambda: [ones, ones * math.nan], [ones, ones]),
+        "missing": lambda: fails(ModuleNotFoundError("No module named 'elsewhere'")),
+        "large": lambda: fails(torch.OutOfMemoryError("CUDA out of memory.\nAnd more")),
+        "late": lambda: ([0.0], True, lambda: fails(torch.OutOfMemoryError("full"))),
+        "a copy": partial(unchecked, ones.clone),
+    }
+    part = contest("p", entrants, 3, ["right", "a copy", "wrong"])
+    assert part["problem"] == "p"
+    right, wrong, nan, missing, large, late, copy = part["contestants"].values()
+    assert right == {"error": 0.0, "errors": [0.0, 0.0], "tolerated": True, "seconds": [2.0, 3.0, 4.0]}
+    assert wrong == {"error": pytest.approx(1e-3, rel=1e-3), "tolerated": False}
+    assert nan == {"error": None, "errors": [0.0, None], "tolerated": False}
+    assert missing == {"absent": "ModuleNotFoundError: No module named 'elsewhere'"}
+    assert large == {"absent": "OutOfMemoryError: CUDA out of memory."}
+    assert late == {"absent": "OutOfMemoryError: full"}
+    assert list(copy) == ["seconds"]
+    assert {base: list(others) for base, others in part["speedups"].items()} == {"right": [], "a copy": ["right"]}
+
+
+def test_speedups_are_ratios_of_medians():
+    entries = {
+        "ours": {"error": 0.0, "seconds": [1.0, 2.0, 90.0]},
+        "peer": {"error": 0.0, "seconds": [6.0, 5.0, 1.0]},
+        "floor": {"seconds": [0.5]},
+        "wrong": {"error": 1.0, "tolerated": False},
+        "gone": {"absent": "why"},
+    }
+    ratios = contests.speedups(entries, ["ours", "wrong", "floor"], statistics.median)
+    assert ratios == {"ours": {"peer": 2.5}, "floor": {"ours": 4.0, "peer": 10.0}}
+    assert contests.speedups(entries, ["ours"], min)["ours"]["peer"] == 1.0
+    part = {"speedups": {"ours": {"peer": 2.5, "other": 1.5}, "floor": {}}}
+    assert [contests.best(part, base) for base in ("ours", "floor", "nobody")] == [1.5, None, None]
+    assert contests.ratio(part, "ours", "peer") == 2.5
+    assert contests.ratio(part, "ours", "x") is contests.ratio(part, "x", "ours") is None
+
+
+def test_errors_are_compared_with_the_tolerance_of_their_dtype_or_with_one():
+    one, half = torch.ones(2), torch.ones(2, dtype=torch.float16)
+    assert judge([one, 1.5 * one], [one, one]) == ([0.0, 0.5], False)
+    assert judge([one], [one]) == ([0.0], True)
+    assert judge([half * 1.001, one * 1.001], [one, one], 1e-2)[1]
+    assert not judge([half * 1.001, one * 1.1], [one, one], 1e-2)[1]
+    for answers in ([one * math.nan, one], [one, one * math.inf]):
+        assert not judge(answers, [one, one])[1]
+    with pytest.raises(ValueError, match="zip"):
+        judge([one], [one, one])
+
+
+def test_what_is_slow_has_three_samples(monkeypatch):
+    assert [every_kth(taken, 9, 60.0) for taken in (0.0, 6.0, 14.0, 1e9)] == [1, 1, 3, 4]
+    assert every_kth(1e9, 2) == 1
+    entrants = {"quick": lambda: (None, True, lambda: 1e-3), "slow": lambda: (None, True, lambda: 9e9)}
+    part = contest("p", entrants, 7, [])["contestants"]
+    assert {name: len(one["seconds"]) for name, one in part.items()} == {"quick": 7, "slow": 3}
+
+
+def test_growth_reports_both_clocks(monkeypatch):
+    powers, calls = {"x": 2.0, "clone": 1.0}, []
+
+    def fake(samplers, rounds):
+        calls.append(rounds)
+        return {(name, T): [float(T) ** powers[name]] * rounds for name, T in samplers if samplers[name, T]() >= 0}
+
+    monkeypatch.setattr(contests, "interleaved", fake)
+    part = growth("x", {T: (lambda: None, torch.ones(T)) for T in (64, 128, 256)}, 3)
+    assert part["lengths"] == [64, 128, 256]
+    assert calls == [1, 3]
+    assert all(len(one) == 3 for times in part["seconds"].values() for one in times)
+    assert part["exponents"] == pytest.approx({"against T": 2.0, "clone against T": 1.0, "against clone": 2.0})
 
 
 # Targets and tables
@@ -138,27 +200,48 @@ def test_targets_are_bounds(measured, least, most):
     assert rows[0] == {"what": "speed, at least", "target": 1.8, "measured": measured, "met": least}
 
 
-def test_speedups_are_ratios_of_medians():
-    entries = {
-        "ours": {"seconds": [1.0, 2.0, 90.0]},
-        "peer": {"seconds": [6.0, 5.0, 1.0]},
-        "wrong": {"tolerated": False},
-        "gone": {"absent": "why"},
-    }
-    assert report.speedups(entries, ["ours", "wrong"]) == {"ours": {"peer": 2.5}}
+RESULT = {
+    "machine": {"torch": "2"},
+    "contests": [
+        {
+            "problem": "a product",
+            "share": 0.5,
+            "key_bytes": 2**20,
+            "backward": True,
+            "contestants": {
+                "ours": {"error": 2e-7, "errors": [1e-7, 2e-7], "tolerated": True, "seconds": [0.001, 0.003, 0.002]},
+                "a peer": {"error": 1e-7, "tolerated": True, "seconds": [0.004], "parameters": 1234},
+                "wrong": {"error": 1e-3, "tolerated": False},
+                "nan": {"error": None, "tolerated": False},
+                "gone": {"absent": "ImportError: no"},
+            },
+            "speedups": {"ours": {"a peer": 2.0}},
+        }
+    ],
+    "growth": {"x": {"lengths": [4, 8], "seconds": {"x": []}, "exponents": {"against T": 1.0}}},
+    "memory": {"problem": "Memory", "unit": 2**20, "bytes": {"x": {"saved": 3 * 2**20, "peak": None}}},
+    "targets": [report.at_least("speed", 1.8, None), report.at_most("bytes", 0.125, 0.04)],
+}
 
 
 def test_a_table_has_its_cells_below_each_other():
-    rows = [("a", "1.00 ms", "x"), ("long", "absent: no such library"), ("b", "12.00 ms", "y")]
-    targets = [report.at_least("speed", 1.8, None), report.at_most("bytes", 0.125, 0.04)]
-    lines = report.render({"machine": {"torch": "2"}, "targets": targets}, [("title", rows)]).splitlines()
-    assert lines == [
+    assert report.table(RESULT, [("more", [("a", "b")])]).splitlines() == [
         "torch: 2",
         "",
-        "title",
-        "  a      1.00 ms    x",
-        "  long   absent: no such library",
-        "  b      12.00 ms   y",
+        "a product; share 0.5; key_bytes 1.0 MiB",
+        "  ours     2.000 ms       1.500 to 2.500   least 1.000   error 2e-07                      1e-07 2e-07",
+        "  a peer   4.000 ms       4.000 to 4.000   least 4.000   error 1e-07   parameters 1,234   2.00 × ours",
+        "  wrong    not reported   error 0.001",
+        "  nan      not reported   error unknown",
+        "  gone     absent: ImportError: no",
+        "",
+        "Exponent of the time of x, T = [4, 8]: 1.00 against T",
+        "",
+        "Memory; in brackets, in units of the bytes of X",
+        "  x   saved 3.0 MiB (3.0)   peak unknown",
+        "",
+        "more",
+        "  a   b",
         "",
         "Targets",
         "  MISSED   speed, at least 1.8: unknown",
@@ -178,12 +261,6 @@ def test_every_round_measures_everything_in_an_order_of_its_own():
     assert sorted(number for one in samples.values() for number in one) == list(range(1, 25))
 
 
-def test_what_is_slow_is_measured_in_few_rounds():
-    samplers = dict.fromkeys(("quick", "slow"), float)
-    samples = timing.interleaved(samplers, 7, {"slow": 3})
-    assert {name: len(one) for name, one in samples.items()} == {"quick": 7, "slow": 3}
-
-
 def test_waiting_is_not_counted_where_the_system_can_tell():
     limit = 0.01 if timing.CLOCK is time.process_time else math.inf
     assert timing.seconds(lambda: time.sleep(0.05)) < limit
@@ -197,8 +274,10 @@ def test_a_short_run_is_timed_after_a_warm_up(monkeypatch, taken, runs):
     assert len(calls) == runs
 
 
-def test_slope_is_the_exponent():
+def test_slope_is_the_exponent_and_quartiles_are_of_samples():
     assert timing.slope([1, 2, 4, 8], [3 * x**1.5 for x in (1, 2, 4, 8)]) == pytest.approx(1.5)
+    assert timing.quartiles([3.0, 1.0, 2.0, 5.0, 4.0]) == [2.0, 3.0, 4.0]
+    assert timing.quartiles([3.0]) == [3.0, 3.0, 3.0]
 
 
 def test_saved_bytes_counts_each_storage_once():

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -16,96 +15,74 @@ from triton_marks import needs_gpu
 from smalearn.fast import tile
 from smalearn.fast.triton import configs, launch, ssd_tiles
 from smalearn.lab import bench
-from smalearn.lab.bench import device, device_peers, device_report, device_tune
-from smalearn.lab.bench.device_peers import LAYER, SSD, STEPS
-from smalearn.lab.bench.device_report import WAYS, floor, title, work
+from smalearn.lab.bench import device, device_peers, device_tune
+from smalearn.lab.bench.contest import speedups
+from smalearn.lab.bench.device import FEW, LARGE, MAMBA, OURS, STEP, WAYS, floor, work
+from smalearn.lab.bench.device_peers import LAYERS, SSD, STEPS
 from smalearn.lab.bench.implementation import Implementation
 from smalearn.lab.bench.problem import Problem, recurrence
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close
 
 TINY = device.TINY[0]
-PEERS = {one.name: one for one in (*SSD, *STEPS)}
+PEERS = {one.name: one for one in (*SSD, *LAYERS, *STEPS)}
 RATES = {"copy": 1e9, "gemm": 1e12}
 problem_of = partial(Problem, views=True, backward=True, dtype=torch.bfloat16, device="cuda")
 
 
-def right():
-    return recurrence
+def entries(*implementations, problem=TINY, rounds=1):
+    """What a comparison says of implementations in each way."""
+    return [part["contestants"] for part in device.measure(problem, implementations, RATES, rounds)[0]]
 
 
-RIGHT = Implementation("right", right)
-
-
-@pytest.fixture(scope="module")
-def result():
-    """Result of all parts at tiny sizes; what tuning finds is forgotten afterwards."""
-    before = dict(configs.TABLE)
-    yield device.benchmark("cpu", rounds=2, tuning=True)
-    configs.TABLE.clear()
-    configs.TABLE.update(before)
+@pytest.fixture
+def configurations(monkeypatch):
+    monkeypatch.setattr(configs, "TABLE", {})
+    monkeypatch.setattr(device_tune, "TABLE", configs.TABLE)
+    return configs.TABLE
 
 
 # The whole
 
 
-def test_all_that_can_run_here_are_right_and_timed(result):
-    stored = json.dumps(result)
-    assert json.dumps(json.loads(stored)) == stored
+def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
+    result = device.benchmark("cpu", rounds=2, tuning=True)
+    assert json.loads(json.dumps(result, allow_nan=False))["contests"] == result["contests"]
     assert result["command"] == "smalearn bench ssd --device cpu"
     assert result["targets"] == []
     assert (result["machine"]["clock"], result["device"]["runs in"]) == ("perf_counter", device_peers.where("cpu"))
     assert set(device.LIBRARIES) <= set(result["device"])
-    (part,) = result["contests"]
-    assert list(part["contestants"]) == ["ssd_triton", "ssd_chunked", "softmax attention (torch)"]
-    for entry in part["contestants"].values():
-        assert entry["tolerated"]
-        assert entry["error"] < 1e-6
-        assert {way: len(samples) for way, samples in entry["seconds"].items()} == dict.fromkeys(WAYS, 2)
-        assert min(min(samples) for samples in entry["seconds"].values()) > 0
-        assert entry["peak"] is None
-    assert [one["batch"] for one in result["decode"]] == [1, 2]
+    assert [part["problem"] for part in result["contests"]] == [f"{TINY.title}, {way}" for way in WAYS]
+    names = ["ssd_triton", "ssd_chunked", "softmax attention (torch)"]
+    for part in result["contests"]:
+        least, *others = part["contestants"].items()
+        assert least[0] == "floor"
+        assert [name for name, _ in others] == names
+        assert all(entry["tolerated"] and entry["error"] < 1e-6 for _, entry in others)
+        assert all(len(entry["seconds"]) == 2 and min(entry["seconds"]) > 0 for _, entry in others)
+        assert {base: list(ratios) for base, ratios in part["speedups"].items()} == {"floor": names, OURS: names[1:]}
+    assert [part["bytes"] for part in result["memory"]] == [{name: {"peak": None} for name in names}]
+    assert [(one["batch"], one["steps"]) for one in result["decode"]] == [(1, 2), (2, 2)]
     for one in result["decode"]:
         assert list(one["contestants"]) == ["ssd_step_triton_", "einsums"]
         assert all(len(entry["seconds"]) == 2 for entry in one["contestants"].values())
-
-
-def test_the_table_shows_every_part(result):
     lines = bench.table(result).splitlines()
-    assert lines.count(device.NOTE) == 2
-    assert "b2 h2 p16 n16 T40 float32" in lines
-    (tuned,) = result["tuned"]
-    assert f"  {tuned['line']}" in lines
-    rows = [line for line in lines if line.startswith("  ssd_triton ")]
-    assert len(rows) == 1
-    assert rows[0].count("%)") == 3
-    assert "unknown" in rows[0]
-    assert "2 steps of decoding, batch 2" in lines
-
-
-def test_the_table_shows_who_is_absent_or_wrong_and_targets():
-    entries = {"a": {"absent": "ImportError: no a"}, "b": {"error": 0.5, "tolerated": False}}
-    part = {"problem": "p", "floor": dict.fromkeys(WAYS, 1.0), "speedups": {}, "contestants": entries}
-    shown = {"command": "smalearn bench ssd --device cuda", "note": None, "machine": {"cpu": "c"}, "device": {}}
-    shown |= {"rates": RATES, "tuned": [], "contests": [part], "targets": device_report.targets(made())}
-    shown["decode"] = [{"batch": 1, "steps": 20, "contestants": entries}]
-    lines = bench.table(shown).splitlines()
-    assert sum("absent: ImportError: no a" in line for line in lines) == 2
-    assert sum("not reported: error 5e-01" in line for line in lines) == 2
-    assert lines[-len(shown["targets"]) - 1] == "Targets"
+    assert sum(device.NOTE in line for line in lines) == 2
+    assert f"  {result['tuned'][0]['line']}" in lines
+    assert sum(line.startswith("  ssd_triton ") and " × floor" in line for line in lines) == 3
 
 
 @needs_gpu
 def test_the_whole_on_a_gpu():
     problem = problem_of(batch=2, heads=4, head_dim=64, state=128, length=1000)
-    part = device.benchmark("cuda", [problem], rounds=3)
-    entries = part["contests"][0]["contestants"]
-    assert set(entries) == {one.name for one in SSD}
-    assert all(entries[name]["tolerated"] for name in ("ssd_triton", "ssd_chunked", "softmax attention (torch)"))
-    assert entries["ssd_triton"]["peak"] > 0
-    assert part["rates"]["copy"] > 1e11
-    assert part["device"]["driver"]
-    assert bench.table(part)
+    result = device.benchmark("cuda", [problem], rounds=3)
+    both = result["contests"][2]["contestants"]
+    assert set(both) == {"floor", *(one.name for one in SSD)}
+    assert all(both[name]["tolerated"] for name in ("ssd_triton", "ssd_chunked", "softmax attention (torch)"))
+    assert result["memory"][0]["bytes"]["ssd_triton"]["peak"] > 0
+    assert result["rates"]["copy"] > 1e11
+    assert result["device"]["driver"]
+    assert bench.table(result)
 
 
 # Problems and their floor
@@ -135,17 +112,17 @@ def test_the_floor_is_the_slower_of_bytes_and_flops():
 
 
 def test_the_usual_sizes():
-    assert len({title(problem) for problem in device.PROBLEMS}) == 10
-    growth = device.PROBLEMS[5:]
-    assert {problem.batch * problem.length for problem in growth} == {2**18}
-    assert [problem.length for problem in growth] == [2**k for k in (10, 12, 14, 16, 18)]
-    assert {title(problem) for problem in device.PROBLEMS} >= {*device_report.LARGE, device_report.FEW}
+    assert len({problem.title for problem in device.PROBLEMS}) == 10
+    assert [problem.length for problem in device.PROBLEMS[5:]] == [2**k for k in (10, 12, 14, 16, 18)]
+    assert {problem.batch * problem.length for problem in device.PROBLEMS[5:]} == {2**18}
+    named = {one.title: (one.batch, one.heads, one.length) for one in device.PROBLEMS}
+    assert [named[title] for title in (*LARGE, FEW)] == [(8, 80, 2048), (8, 80, 8192), (1, 24, 65536)]
 
 
 # Implementations
 
 
-@pytest.mark.parametrize("name", [one.name for one in SSD if "attention" not in one.name and "layer" not in one.name])
+@pytest.mark.parametrize("name", [one.name for one in SSD if "attention" not in one.name])
 def test_every_implementation_computes_the_same_function(name):
     (X, log_a, B, C), _ = replace(TINY, dtype=torch.float64).inputs()
     expected = ssd_recurrent(X, log_a.double(), B, C)[0]
@@ -163,10 +140,7 @@ def test_every_step_is_the_same_step(name):
 
 
 def test_the_whole_layer_is_that_of_mamba2():
-    layer = replace(PEERS[LAYER], anywhere=True)
-    entry = device.measure(TINY, [layer], RATES, 1)["contestants"][layer.name]
-    assert entry["error"] < 1e-6
-    assert entry["seconds"]
+    assert all(one[LAYERS[0].name]["error"] < 1e-6 for one in entries(replace(LAYERS[0], anywhere=True)))
 
 
 def stub(monkeypatch, **modules):
@@ -185,8 +159,8 @@ def test_peers_are_called_as_they_are_meant(monkeypatch):
     def scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False):
         assert (A.tolist(), chunk_size, dt_softplus) == ([-1.0] * x.shape[2], 256, D is not None)
         if dt_softplus:
-            return exactly(LAYER, x, dt, A, B, C, D, z, dt_bias)
-        return exactly("mamba_ssm mamba_chunk_scan_combined", x, dt, B, C)
+            return exactly(LAYERS[0].name, x, dt, A, B, C, D, z, dt_bias)
+        return exactly(MAMBA, x, dt, B, C)
 
     def gla(q, k, v, g, scale):
         assert (q.shape[2], scale) == (v.shape[2], 1.0)
@@ -199,15 +173,13 @@ def test_peers_are_called_as_they_are_meant(monkeypatch):
     stub(monkeypatch, fla__ops__simple_gla={"chunk_simple_gla": gla, "fused_chunk_simple_gla": gla})
     stub(monkeypatch, mamba_ssm={}, mamba_ssm__ops__triton__ssd_combined={"mamba_chunk_scan_combined": scan})
     stub(monkeypatch, mamba_ssm__ops__triton__selective_state_update={"selective_state_update": update})
-    peers = [replace(PEERS[name], anywhere=True) for name in PEERS if name.split()[0] in ("fla", "mamba_ssm")]
-    peers.append(replace(PEERS["mamba_ssm, whole layer"], anywhere=True))
-    assert len(peers) == 5
-    steps = [one for one in peers if "update" in one.name]
-    peers = [one for one in peers if one not in steps]
-    part = device.measure(TINY, peers, RATES, 1)
-    assert [entry["tolerated"] for entry in part["contestants"].values()] == [True] * 4
-    assert all(list(entry["seconds"]) == list(WAYS) for entry in part["contestants"].values())
-    assert all(entry["tolerated"] for entry in device.decode(TINY, steps, 1)["contestants"].values())
+    theirs = [replace(one, anywhere=True) for one in PEERS.values() if one.name.split()[0] in ("fla", "mamba_ssm,")]
+    theirs += [replace(SSD[1], anywhere=True)]
+    assert len(theirs) == 4
+    for way in entries(*theirs):
+        assert [entry["tolerated"] and len(entry["seconds"]) for entry in list(way.values())[1:]] == [1] * 4
+    part = device.decode(TINY, [replace(STEPS[1], anywhere=True)], 1)
+    assert part["contestants"][STEPS[1].name]["tolerated"]
 
 
 def test_mamba_ssm_is_imported_without_its_own_init(tmp_path, monkeypatch):
@@ -231,9 +203,8 @@ def test_a_peer_that_is_not_here_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.selective_state_update", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     peers = [replace(one, anywhere=True) for one in (SSD[1], STEPS[1])]
-    part = device.measure(TINY, peers[:1], RATES, 1)["contestants"] | device.decode(TINY, peers[1:], 1)["contestants"]
-    assert [list(entry) for entry in part.values()] == [["absent"]] * 2
-    assert all("ModuleNotFoundError" in entry["absent"] for entry in part.values())
+    found = entries(peers[0])[0] | device.decode(TINY, peers[1:], 1)["contestants"]
+    assert all("ModuleNotFoundError" in found[one.name]["absent"] for one in peers)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -248,56 +219,35 @@ def test_where_programs_run(there, monkeypatch):
 
 def test_without_triton_the_tile_machine_takes_part(monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: False)
-    assert device.judged(SSD[0], TINY)["tolerated"]
-    assert device.decode(replace(TINY, batch=1), STEPS[:1], 1)["contestants"]["ssd_step_triton_"]["tolerated"]
+    assert device.judged(SSD[0], TINY)[1]
+    assert device.decode(replace(TINY, batch=1), STEPS[:1], 1)["contestants"][STEP]["tolerated"]
+
+
+def test_long_and_large_problems_are_for_some():
+    large = problem_of(batch=256, heads=128, length=1024, head_dim=64, state=128)
+    assert [one.name for one in (*SSD, *LAYERS) if one.takes(large)] == ["ssd_triton", LAYERS[0].name]
+    middle = replace(large, batch=8)
+    assert all(one.takes(middle) for one in SSD)
+    assert not PEERS["ssd_chunked, compiled"].takes(replace(middle, length=8192, batch=1))
 
 
 # The gate and the times
 
 
-def wrong():
-    return lambda *operands: 1.001 * recurrence(*operands)
+def test_only_the_right_ones_are_timed():
+    def gradient(X, log_a, B, C):
+        return recurrence(X, log_a.detach() + 0 * log_a, B, C)
 
-
-def wrong_gradient():
-    return lambda X, log_a, B, C: recurrence(X, log_a.detach() + 0 * log_a, B, C)
-
-
-def not_a_number():
-    return lambda *operands: recurrence(*operands) * math.nan
-
-
-def too_large():
-    def run(*operands):
+    def large(*operands):
         raise torch.OutOfMemoryError("CUDA out of memory.\nAnd more")
 
-    return run
-
-
-def test_only_the_right_ones_are_timed():
-    loads = {"wrong": wrong, "gradient": wrong_gradient, "nan": not_a_number, "large": too_large}
-    part = device.measure(TINY, [RIGHT, *(Implementation(*one) for one in loads.items())], RATES, 3)["contestants"]
-    assert len(part["right"]["seconds"]["both"]) == 3
-    assert [part[name].get("tolerated") for name in loads] == [False, False, False, None]
-    assert not any("seconds" in part[name] for name in loads)
-    assert part["large"] == {"absent": "OutOfMemoryError: CUDA out of memory."}
-
-
-def test_what_runs_out_of_memory_later_has_no_times():
-    calls = []
-
-    def load():
-        def run(*operands):
-            calls.append(operands)
-            if len(calls) > 3:
-                raise torch.OutOfMemoryError("full")
-            return ssd_recurrent(*operands)[0]
-
-        return run
-
-    part = device.measure(TINY, [Implementation("large", load), RIGHT], RATES, 2)["contestants"]
-    assert part["large"] == {"absent": "OutOfMemoryError: full"}
-    assert "seconds" in part["right"]
+    runs = {"right": recurrence, "wrong": lambda *x: 1.001 * recurrence(*x), "gradient": gradient, "large": large}
+    for way in entries(*(Implementation(name, lambda run=run: run) for name, run in runs.items()), rounds=3):
+        assert len(way["right"]["seconds"]) == 3
+        assert not way["wrong"]["tolerated"]
+        assert not way["gradient"]["tolerated"]
+        assert way["large"] == {"absent": "OutOfMemoryError: CUDA out of memory."}
+        assert not any("seconds" in way[name] for name in ("wrong", "gradient", "large"))
 
 
 def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
@@ -307,18 +257,18 @@ def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
     def load():
         return lambda X, *others: ssd_recurrent(X, *others)[0] * (1 if X.shape[2] == 20 else 1.01)
 
-    assert not device.judged(Implementation("ssd_triton", load), TINY)["tolerated"]
-    assert device.judged(Implementation("another", load), TINY)["tolerated"]
+    assert not device.judged(Implementation(OURS, load), TINY)[1]
+    assert device.judged(Implementation("another", load), TINY)[1]
 
 
 def test_a_wrong_step_is_not_timed():
     def load():
-        return lambda x, log_a, B, C, state: device_peers._step_exactly(x, log_a, B, C, state) + 1
+        return lambda *operands: device_peers._step_exactly(*operands) + 1
 
     off = Implementation("wrong", load, exact=device_peers._step_exactly)
-    part = device.decode(TINY, [off], 1)["contestants"]["wrong"]
-    assert not part["tolerated"]
-    assert "seconds" not in part
+    entry = device.decode(TINY, [off], 1)["contestants"]["wrong"]
+    assert not entry["tolerated"]
+    assert "seconds" not in entry
 
 
 def test_samples_of_a_device_are_taken_between_two_events(monkeypatch):
@@ -341,27 +291,14 @@ def test_samples_of_a_device_are_taken_between_two_events(monkeypatch):
     assert log == ["prepare", "wait", "sleep", "event", "run", "event", "wait"]
 
 
-def test_so_many_sets_of_inputs_that_no_cache_holds_the_next(monkeypatch):
-    properties = SimpleNamespace(L2_cache_size=100)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert [device.sets("cuda", size) for size in (1000, 200, 199, 50)] == [2, 2, 3, 5]
-    assert device.sets("cpu", 50) == 1
-
-
-def test_long_and_large_problems_are_for_some():
-    large = problem_of(batch=256, heads=128, length=1024, head_dim=64, state=128)
-    assert [one.name for one in SSD if one.takes(large)] == ["ssd_triton", LAYER]
-    middle = replace(large, batch=8)
-    assert all(one.takes(middle) for one in SSD)
-    assert not PEERS["ssd_chunked, compiled"].takes(replace(middle, length=8192, batch=1))
-
-
 def test_what_a_gpu_is_is_read_from_the_driver(monkeypatch):
-    properties = SimpleNamespace(name="G", major=9, minor=0, multi_processor_count=3, total_memory=5, L2_cache_size=7)
+    properties = SimpleNamespace(name="G", major=9, minor=0, multi_processor_count=3, total_memory=5, L2_cache_size=100)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(device.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="570.1\n570.1\n"))
     part = device.about("cuda")
     assert (part["name"], part["capability"], part["driver"]) == ("G", "sm90", "570.1")
+    assert [device.sets("cuda", size) for size in (1000, 200, 199, 50)] == [2, 2, 3, 5]  # no cache holds the next
+    assert device.sets("cpu", 50) == 1
 
     def missing(*_, **__):
         raise FileNotFoundError
@@ -383,66 +320,47 @@ def test_memory_is_the_peak_above_what_is_held(monkeypatch):
 # What follows from the samples
 
 
-def every(*samples):
-    """Equal samples of all ways."""
-    return {way: list(samples) for way in WAYS}
+def made(faster=3.0, slower=2.5, memory=0.5, step=1.0):
+    """A result with these ratios: ours over mamba_ssm, over the floor, of its memory, and of the best step."""
+    times = {"floor": {"seconds": [1.0]}, OURS: {"error": 0, "seconds": [slower, slower, 99.0]}}
+    times[MAMBA] = {"error": 0, "seconds": [slower * faster]}
+    ratios = speedups(times, ["floor", OURS], lambda samples: sorted(samples)[len(samples) // 2])
+    titles = (*LARGE, FEW)
+    bytes_of = {OURS: {"peak": memory * 10}, MAMBA: {"peak": 10}}
+    return {
+        "contests": [{"problem": f"{title}, {way}", "speedups": ratios} for title in titles for way in WAYS],
+        "memory": [{"problem": f"Memory, {title}, {OURS}", "bytes": bytes_of} for title in titles],
+        "decode": [{"batch": 1, "speedups": {STEP: {"einsums": 9.0, "peer": step}}}],
+    }
 
 
-def made(faster=3.0, share=0.5, memory=0.5, step=1.0):
-    """A result with these ratios: ours over mamba_ssm, of the floor, of its memory, and of the best step."""
-    names = device_report.OURS, device_report.MAMBA
-    contests = []
-    for problem in (*device_report.LARGE, device_report.FEW):
-        seconds = [every(1.0, 1.0, 9.0), every(faster)]
-        peaks = [memory * 10, 10]
-        entries = {n: {"seconds": s, "peak": p} for n, s, p in zip(names, seconds, peaks, strict=True)}
-        part = {"problem": problem, "floor": dict.fromkeys(WAYS, share), "contestants": entries}
-        contests.append(part | {"speedups": device_report.speedups(entries)})
-    steps = {"ssd_step_triton_": {"seconds": [1.0]}, "einsums": {"seconds": [9.0]}, "peer": {"seconds": [step]}}
-    return {"contests": contests, "decode": [{"batch": 1, "contestants": steps}]}
-
-
-def test_all_targets_can_be_met():
-    rows = device_report.targets(made())
-    assert len(rows) == 2 * 2 + 1 + 2 * 2 + 1
-    assert all(row["met"] for row in rows)
+NOTHING = {"contests": [], "memory": [], "decode": [{"batch": 1, "speedups": {}}]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "missed"),
-    [({"faster": 2.4}, 2), ({"faster": 1.9}, 5), ({"share": 0.39}, 2), ({"memory": 0.6}, 2), ({"step": 0.9}, 1)],
+    ("result", "missed"),
+    [
+        (made(), 0),
+        (made(faster=2.4), 2),
+        (made(faster=1.9), 5),
+        (made(slower=2.6), 2),
+        (made(memory=0.6), 2),
+        (made(step=0.9), 1),
+        (NOTHING, 10),
+    ],
 )
-def test_each_target_can_be_missed(changes, missed):
-    assert sum(not row["met"] for row in device_report.targets(made(**changes))) == missed
-
-
-def test_what_was_not_measured_is_not_met():
-    rows = device_report.targets(
-        {"contests": [], "decode": [{"batch": 1, "contestants": {"einsums": {"absent": "x"}}}]}
-    )
-    assert {(row["measured"], row["met"]) for row in rows} == {(None, False)}
-
-
-def test_there_are_no_speedups_without_ours():
-    entries = {"a": {"seconds": every(1.0)}, "b": {"absent": "x"}}
-    assert device_report.speedups(entries) == {}
-    assert device_report.speedups(entries | {"ssd_triton": {"seconds": every(0.5)}}) == {"a": dict.fromkeys(WAYS, 2.0)}
+def test_all_targets_can_be_met_and_missed(result, missed):
+    rows = device.targets(result)
+    assert len(rows) == 2 * 2 + 1 + 2 * 2 + 1
+    assert sum(not row["met"] for row in rows) == missed
 
 
 # Tuning
 
-
-@pytest.fixture
-def table_of_configurations(monkeypatch):
-    monkeypatch.setattr(configs, "TABLE", {})
-    monkeypatch.setattr(device_tune, "TABLE", configs.TABLE)
-    return configs.TABLE
-
-
 KEY = ("cpu", 16, 16, torch.float32)
 
 
-def test_tuning_keeps_the_fastest_and_says_its_line(table_of_configurations):
+def test_tuning_keeps_the_fastest_and_says_its_line(configurations):
     expected = configs.Config(16, 16, 4, 1)
 
     def sample(run):
@@ -450,13 +368,13 @@ def test_tuning_keeps_the_fastest_and_says_its_line(table_of_configurations):
         return 1.0 if configs.TABLE[KEY] == (expected, expected) else 2.0
 
     (part,) = device_tune.tune([TINY, TINY], ssd_tiles, sample, 1)
-    assert table_of_configurations == {KEY: (expected, expected)}
+    assert configurations == {KEY: (expected, expected)}
     assert part["seconds"] == {"before": 2.0, "after": 1.0}
     line = eval(f"{{{part['line']}}}", {"Config": configs.Config, "torch": torch})
-    assert line == table_of_configurations
+    assert line == configurations
 
 
-def test_what_fails_or_is_wrong_is_passed_over(table_of_configurations):
+def test_what_fails_or_is_wrong_is_passed_over(configurations):
     def form(*operands):
         scan = configs.config("cpu", 16, 16, torch.float32)[0]
         if scan.chunk_len == 16:
@@ -465,11 +383,11 @@ def test_what_fails_or_is_wrong_is_passed_over(table_of_configurations):
         return Y * (1.01 if scan.chunk_len == 32 else 1), state
 
     (part,) = device_tune.tune([TINY], form, lambda run: run() and 1.0, 1)
-    assert table_of_configurations[KEY] == 2 * (configs.Config(64, 16, 4, 1),)  # the rule's own
+    assert configurations[KEY] == 2 * (configs.Config(64, 16, 4, 1),)  # the rule's own
     assert "chunk_len=64" in part["line"]
 
 
 def test_candidates_of_a_gpu():
-    groups = list(device_tune.candidates(problem_of(head_dim=40, state=16, device="cuda")))
+    groups = list(device_tune.candidates(problem_of(head_dim=40, state=16)))
     assert [{one.chunk_len for one in group} for group in groups] == [{32}, {64}, {128}]
     assert {one.tile for group in groups for one in group} == {16, 32, 64}

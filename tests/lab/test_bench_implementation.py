@@ -5,14 +5,15 @@ import pickle
 import sys
 import types
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from smalearn.lab.bench import implementation, peers
-from smalearn.lab.bench.implementation import Implementation, Run, compare, every_kth, growth, measure, memory
+from smalearn.lab.bench.implementation import Implementation, Run, compare, memory
 from smalearn.lab.bench.peers import BACKWARDS, LINEAR_ATTENTION, SSD
-from smalearn.lab.bench.problem import DECAYS, Problem, judge, recurrence
+from smalearn.lab.bench.problem import DECAYS, Problem, recurrence
 from smalearn.testing import assert_close
 
 SHARED = Problem(length=128, heads=2, head_dim=3, state=4)
@@ -20,9 +21,10 @@ OWN = replace(SHARED, shared=False)
 LIBRARIES = {"fla": "fla", "transformers": "transformers", "mamba_ssm": "mamba_ssm"}
 
 
-def check(problem, *implementations, rounds=2):
-    """Measure in this process."""
-    return measure(problem, implementations, {one.name: Run for one in implementations}, rounds)
+@pytest.fixture
+def check(here):
+    """Measure implementations at a problem in this process: their entries."""
+    return lambda problem, *implementations: compare([problem], implementations, 2)[0]["contestants"]
 
 
 def right():
@@ -66,6 +68,12 @@ def test_the_oracle_is_the_masked_product(decay, shared):
     assert torch.equal(forward, answers[0])
 
 
+def test_the_oracle_of_some_heads_is_a_part_of_all():
+    problem = replace(OWN, backward=True)
+    for some, every in zip(problem.oracle(heads=1), problem.oracle(), strict=True):
+        assert torch.equal(some, every[:, :1])
+
+
 @pytest.mark.parametrize(("decay", "mean"), [("mean -2", -2), ("mean -5", -5), ("mean -20", -20)])
 def test_decays_are_as_strong_as_they_say(decay, mean):
     log_a = replace(SHARED, length=4096, decay=decay).inputs()[0][1]
@@ -94,18 +102,9 @@ def test_inputs_have_their_shapes_and_layout(views):
 
 def test_a_problem_says_what_it_is():
     assert str(replace(SHARED, backward=True)) == "T = 128, 2 heads, P = 3, N = 4: forward + backward"
-    assert str(OWN) == "forward, one decay per token"
-    assert str(replace(OWN, decay=None, backward=True)) == "forward + backward, no decay"
-
-
-def test_the_error_is_the_largest_and_nan_counts_as_largest():
-    one, two = torch.ones(2), torch.full((2,), math.nan)
-    assert judge([one, 1.5 * one], [one, one]) == (0.5, False)
-    assert judge([one], [one]) == (0.0, True)
-    for answers in ([two, one], [one, two]):
-        error, passed = judge(answers, [one, one])
-        assert math.isnan(error)
-        assert not passed
+    assert str(replace(OWN, decay=None)) == "T = 128, 2 heads, P = 3, N = 4, no decay: forward"
+    unusual = replace(OWN, decay="mean -5", batch=3, dtype=torch.bfloat16)
+    assert unusual.title == "batch 3, T = 128, 2 heads, P = 3, N = 4, decay mean -5, bfloat16"
 
 
 # Implementations
@@ -125,7 +124,7 @@ CASES = [
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("one", "problem"), CASES, ids=lambda x: getattr(x, "name", str(x)))
-def test_every_implementation_is_right(one, problem, backward):
+def test_every_implementation_is_right(one, problem, backward, check):
     library = LIBRARIES.get(one.name.split()[0])
     if library:
         pytest.importorskip(library, reason=f"needs a peer: {library}")
@@ -141,7 +140,7 @@ def test_the_textbooks_agree_where_chunks_matter():
     assert_close(peers.textbook_attention(X, log_a, B, C), recurrence(X, log_a, B, C))
 
 
-def test_the_listing_of_mamba_ssm_is_called_like_the_textbook(monkeypatch):
+def test_the_listing_of_mamba_ssm_is_called_like_the_textbook(monkeypatch, check):
     """The library needs a GPU to be imported; this is how its listing would be called."""
     calls = []
 
@@ -158,7 +157,7 @@ def test_the_listing_of_mamba_ssm_is_called_like_the_textbook(monkeypatch):
     assert calls[0] == ((1, 128, 2, 3), (1, 128, 2), (1, 128, 2, 4), (1, 128, 2, 4), 64, True)
 
 
-def test_transformers_is_called_with_step_sizes_of_one(monkeypatch):
+def test_transformers_is_called_with_step_sizes_of_one(monkeypatch, check):
     def mamba2_chunk_scan(X, dt, A, B, C, chunk_size):
         assert (dt == 1).all()
         return recurrence(X.transpose(1, 2), A.transpose(1, 2), B.transpose(1, 2), C.transpose(1, 2)).transpose(1, 2)
@@ -182,7 +181,7 @@ def test_transformers_is_called_with_step_sizes_of_one(monkeypatch):
         ({"anywhere": False}, replace(SHARED, device="cuda"), True),
     ],
 )
-def test_which_problems_an_implementation_takes(changes, problem, takes):
+def test_which_problems_an_implementation_takes(changes, problem, takes, check):
     one = Implementation("one", right, **changes)
     assert one.takes(problem) == takes
     if problem.device == "cpu":
@@ -194,29 +193,42 @@ def test_which_problems_an_implementation_takes(changes, problem, takes):
 
 @pytest.mark.parametrize(("load", "backward"), [(wrong, False), (not_a_number, False), (wrong_gradient, True)])
 @pytest.mark.parametrize("problem", [SHARED, OWN], ids=str)
-def test_a_wrong_answer_is_not_timed(load, backward, problem):
-    entries = check(replace(problem, backward=backward), Implementation("right", right), Implementation("wrong", load))
+def test_a_wrong_answer_is_not_timed(load, backward, problem, check):
+    ones = Implementation("right", right), Implementation("wrong", load), Implementation("peer", missing)
+    entries = check(replace(problem, backward=backward), *ones)
     assert entries["right"]["tolerated"]
     assert len(entries["right"]["seconds"]) == 2
     assert not entries["wrong"]["tolerated"]
     assert "seconds" not in entries["wrong"]
+    assert entries["peer"] == {"absent": "ModuleNotFoundError: No module named 'elsewhere'"}
 
 
-def test_a_missing_peer_is_absent_with_its_reason():
-    entries = check(SHARED, Implementation("peer", missing))
-    assert entries == {"peer": {"absent": "ModuleNotFoundError: No module named 'elsewhere'"}}
+def wrong_later():
+    return lambda *x: recurrence(*x) * torch.tensor([1.0, 2.0])[:, None, None]
 
 
-def test_what_is_slow_has_three_samples():
-    assert [every_kth(taken, 9, 60.0) for taken in (0.0, 6.0, 14.0, 1e9)] == [1, 1, 3, 4]
-    assert every_kth(1e9, 2) == 1
+@pytest.mark.parametrize(("heads", "tolerated"), [(1, True), (None, False)])
+def test_so_many_heads_are_judged_as_it_says(heads, tolerated, check):
+    assert check(OWN, Implementation("one", wrong_later, heads=heads))["one"]["tolerated"] == tolerated
+
+
+def twice(X, log_a, B, C):
+    return 2 * X, log_a, B, C
+
+
+def test_an_implementation_is_judged_by_its_own_function_and_arguments(check):
+    same = Implementation("same", right, arguments=twice)
+    other = Implementation("other", partial(peers.given, torch.add), lambda X, *_: (X, X), lambda x, y: x + y)
+    entries = check(replace(OWN, backward=True), same, other, replace(same, name="no", exact=right()), other)
+    assert all(entry["tolerated"] for entry in entries.values())
+    assert not check(OWN, replace(other, exact=lambda x, y: x - 2 * y))["other"]["tolerated"]
 
 
 @pytest.mark.full
 def test_implementations_run_in_processes_of_their_own():
     implementations = [BACKWARDS[1], LINEAR_ATTENTION[2], Implementation("peer", missing)]
     (part,) = compare([replace(OWN, backward=True)], implementations, 3)
-    assert part["problem"] == "forward + backward, one decay per token"
+    assert part["problem"] == "T = 128, 2 heads, P = 3, N = 4: forward + backward"
     first, second, peer = part["contestants"].values()
     assert [len(entry["seconds"]) for entry in (first, second)] == [3, 3]
     assert peer == {"absent": "ModuleNotFoundError: No module named 'elsewhere'"}
@@ -233,27 +245,11 @@ def test_sets_of_inputs_are_used_in_turn():
     assert seen[3] is seen[0]
 
 
-# Growth and memory
-
-
-def test_growth_reports_both_clocks(monkeypatch):
-    powers = {"fast.ssd": 2.0, "clone": 1.0}
-
-    def fake(samplers, rounds):
-        return {(name, T): [float(T) ** powers[name]] * rounds for name, T in samplers if samplers[name, T]() >= 0}
-
-    monkeypatch.setattr(implementation, "interleaved", fake)
-    part = growth(SSD[0], [replace(SHARED, length=length) for length in (64, 128, 256)], rounds=3)
-    assert part["lengths"] == [64, 128, 256]
-    assert all(len(one) == 3 for times in part["seconds"].values() for one in times)
-    assert part["exponents"] == pytest.approx({"against T": 2.0, "clone against T": 1.0, "against clone": 2.0})
-
-
 def test_recomputing_saves_less_than_every_state(monkeypatch):
     monkeypatch.setattr(implementation, "alone", lambda function, *arguments: function(*arguments))
-    problem = replace(OWN, length=512, heads=1, state=16, head_dim=16)
+    problem = replace(OWN, length=512, heads=1, state=16, head_dim=16, backward=True)
     part = memory(problem, [*BACKWARDS, Implementation("peer", missing)])
-    assert (part["length"], part["unit"]) == (512, 4 * 512 * 16)
+    assert (part["length"], part["unit"], part["backward"]) == (512, 4 * 512 * 16, True)
     assert list(part["bytes"]) == [one.name for one in BACKWARDS]
     saved = {name: sizes["saved"] for name, sizes in part["bytes"].items()}
     assert saved["linear_attention_recurrent"] >= 4 * 512 * 16 * 16
@@ -261,26 +257,5 @@ def test_recomputing_saves_less_than_every_state(monkeypatch):
     states = saved["fast.linear_attention"] - saved["linear_attention_recomputed"]  # one for each block
     assert 0 < states <= 4 * 4 * 16 * 16
     assert states % (4 * 16 * 16) == 0
-
-
-def test_memory_is_shown_in_bytes_and_units():
-    part = {"length": 5, "unit": 2**20, "bytes": {"x": {"saved": 3 * 2**20, "peak": None}}}
-    title, rows = implementation.memory_section(part)
-    assert title.startswith("Memory of forward + backward, T = 5")
-    assert rows == [("x", "saved 3.0 MiB (3.0)", "peak unknown")]
-
-
-def test_a_comparison_shows_times_errors_and_who_is_missing():
-    part = {
-        "contestants": {
-            "peer": {"error": 1e-7, "tolerated": True, "seconds": [0.003, 0.002, 0.1]},
-            "wrong": {"error": 1e-3, "tolerated": False},
-            "gone": {"absent": "ImportError: no"},
-        },
-        "speedups": {"a": {"peer": 1.5}, "b": {"peer": 2.0}},
-    }
-    assert list(implementation.comparison_rows(part)) == [
-        ("peer", "3.00 ms", "error 1e-07", "ours are faster by 1.50, 2.00"),
-        ("wrong", "not reported: error 1e-03"),
-        ("gone", "absent: ImportError: no"),
-    ]
+    forward = memory(replace(problem, backward=False), [BACKWARDS[0]])
+    assert forward["bytes"][BACKWARDS[0].name]["saved"] == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from smalearn.lab.bench import training
+from smalearn.lab.bench import contest, training
 from smalearn.lab.bench.problem import Problem
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel, SoftmaxAttention
 from smalearn.testing import assert_close, random_tensors
@@ -54,12 +54,12 @@ def test_models_have_equally_many_parameters(dim):
         assert [shape[-1] for shape in states] == [64, 16]
 
 
-def test_a_wrong_route_is_not_timed(monkeypatch):
+def test_a_wrong_route_is_not_timed_and_has_no_slope(here, monkeypatch):
     right = training.ROUTES["SSD"]
     monkeypatch.setitem(training.ROUTES, "SSD", lambda *x: right(*x) * (1 + 1e-3 * (x[2].shape[-1] == 4)))
     part = training.growth(TINY, (2, 4), 1)
-    assert part["errors"]["SSD"][0] < 1e-5 < part["errors"]["SSD"][1]
-    assert set(part["seconds"]) == set(part["slopes"]) == {"selective scan", "selective loop"}
+    assert ["seconds" in one["contestants"]["SSD"] for one in part["contests"]] == [True, False]
+    assert set(training.samples(part)) == set(part["slopes"]) == {"selective scan", "selective loop"}
 
 
 def test_a_model_that_decodes_otherwise_is_not_timed(monkeypatch):
@@ -68,10 +68,11 @@ def test_a_model_that_decodes_otherwise_is_not_timed(monkeypatch):
             return super().forward(x) * 1.001
 
     monkeypatch.setitem(training.MODELS, "Mamba-2", lambda dim: [Block(Wrong(dim, 4, 4))])
-    part = training.steps(8, (1, 5), 2)["models"]
+    part = training.steps(8, (1, 5), 2)["contestants"]
     assert not part["Mamba-2"]["tolerated"]
     assert "seconds" not in part["Mamba-2"]
     assert all(len(one["seconds"]) == 2 for name, one in part.items() if name != "Mamba-2")
+    assert part["Mamba-1, scan"]["parameters"] == part["Mamba-1, loop"]["parameters"] > 0
 
 
 def test_a_step_trains():
@@ -88,43 +89,25 @@ def test_a_step_trains():
     assert not any(torch.equal(*pair) for pair in zip(before.parameters(), model.parameters(), strict=True))
 
 
-def test_slopes_and_quartiles():
-    assert training.quartiles([3.0, 1.0, 2.0, 5.0, 4.0]) == [2.0, 3.0, 4.0]
-    assert training.quartiles([3.0]) == [3.0, 3.0, 3.0]
+def test_the_slope_of_each_round_follows_from_its_samples(here, monkeypatch):
+    states = iter((2, 4, 8))
 
+    def timed(samplers, rounds, every):
+        assert set(every.values()) == {1}
+        state, power = next(states), {"SSD": 0, "selective scan": 1, "selective loop": 2}
+        return {name: [k * state ** power[name] for k in (1, 2)] for name in samplers}
 
-def test_the_slope_of_each_round_follows_from_its_samples(monkeypatch):
-    def timed(samplers, rounds):
-        power = {"SSD": 0, "selective scan": 1, "selective loop": 2}
-        return {(name, state): [k * state ** power[name] for k in (1, 2)] for name, state in samplers}
-
-    monkeypatch.setattr(training, "interleaved", timed)
+    monkeypatch.setattr(contest, "interleaved", timed)
     part = training.growth(TINY, (2, 4, 8), 2)
-    assert part["seconds"]["selective loop"] == [[4, 8], [16, 32], [64, 128]]
+    assert training.samples(part)["selective loop"] == [[4, 8], [16, 32], [64, 128]]
     for name, power in (("SSD", 0), ("selective scan", 1), ("selective loop", 2)):
         assert part["slopes"][name] == pytest.approx([power, power], abs=1e-12)
 
 
-def test_the_table_shows_medians_and_their_spread():
-    growth = {
-        "sizes": {"length": 33, "heads": 2, "head_dim": 3},
-        "states": [16, 32],
-        "errors": {"SSD": [1e-7, 2e-7], "selective scan": [1e-7, 1e-3]},
-        "seconds": {"SSD": [[0.001, 0.002, 0.003], [0.004, 0.004, 0.004]]},
-        "slopes": {"SSD": [0.25, 0.5, 0.75]},
-    }
-    good = {"parameters": 1234, "error": 1e-7, "tolerated": True, "seconds": [0.1, 0.2, 0.3]}
-    models = {"good": good, "bad": {"parameters": 5, "error": 0.1, "tolerated": False}}
-    steps = {"dim": 16, "texts": 2, "length": 21, "models": models}
-    (title, rows), (second, lines) = training.sections({"growth": growth, "steps": steps})
-    assert title == "Forward + backward, T = 33, 2 heads, P = 3"
-    assert rows == [
-        ("N", "16", "32"),
-        ("SSD", "2.00 ms", "4.00 ms", "time ∝ N^p: p = 0.50 (0.38 to 0.62)"),
-        ("selective scan", "not reported: error 1e-03"),
-    ]
-    assert second == "A training step, D = 16, 2 sequences of 21 tokens"
-    assert lines == [
-        ("good", "1,234 parameters", "error 1e-07", "200.0 ms (150.0 to 250.0)"),
-        ("bad", "5 parameters", "error 1e-01", "not reported"),
-    ]
+def test_targets_are_medians_of_slopes_and_steps_over_those_of_the_transformer():
+    steps = {"speedups": {"Transformer": {"Mamba-1, scan": 1.9, "Mamba-1, loop": 2.0}}}
+    slopes = {"SSD": [0.2, 0.7, 9.0], "selective scan": [0.8]}
+    rows = training.targets({"growth": {"slopes": slopes}, "steps": steps})
+    assert [(row["measured"], row["met"]) for row in rows] == [(0.7, True), (0.8, False), (1.9, False), (2.0, True)]
+    rows = training.targets({"growth": {"slopes": {}}, "steps": {"speedups": {}}})
+    assert {(row["measured"], row["met"]) for row in rows} == {(None, False)}

@@ -6,26 +6,33 @@ kept. Our GPU programs and their peers, `device`, run in one process: a device d
 
 from collections.abc import Mapping
 
-from smalearn.lab.bench import bilinear, constants, device, linear_attention, masks, multilevel, ssd, training, weights
-from smalearn.lab.bench.report import render
+from smalearn.lab.bench import (
+    bilinear,
+    constants,
+    device,
+    linear_attention,
+    masks,
+    multilevel,
+    report,
+    ssd,
+    training,
+    weights,
+)
 
 __all__ = ["BENCHMARKS", "table"]
 
-_MODULES = {
-    "bilinear": bilinear,
-    "constants": constants,
-    "linear-attention": linear_attention,
-    "masks": masks,
-    "multilevel": multilevel,
-    "ssd": ssd,
-    "training": training,
-    "weights": weights,
+BENCHMARKS = {
+    "bilinear": bilinear.benchmark,
+    "constants": constants.benchmark,
+    "linear-attention": linear_attention.benchmark,
+    "masks": masks.benchmark,
+    "multilevel": multilevel.benchmark,
+    "ssd": ssd.benchmark,
+    "training": training.benchmark,
+    "weights": weights.benchmark,
 }
-BENCHMARKS = {name: module.benchmark for name, module in _MODULES.items()}
 
 
 def table(result: Mapping) -> str:
     """A result of any benchmark for a terminal."""
-    name = result["command"].removeprefix("smalearn bench ")
-    module = device if "--device" in name else _MODULES[name]
-    return render(result, module.sections(result))
+    return report.table(result, device.sections(result) if "--device" in result["command"] else ())

@@ -1,8 +1,7 @@
 """The benchmark `constants`: the sizes that were tuned on one machine, each at half, itself and double on this one."""
 
 import importlib
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,17 +9,17 @@ import torch
 
 from smalearn import fast
 from smalearn.lab.bench import masks
-from smalearn.lab.bench.implementation import Run
-from smalearn.lab.bench.multilevel import EQUAL
+from smalearn.lab.bench.contest import best, contest
+from smalearn.lab.bench.implementation import Implementation, Run
+from smalearn.lab.bench.multilevel import ATTENTIONS
 from smalearn.lab.bench.peers import BACKWARDS, SSD
 from smalearn.lab.bench.problem import DECAYS, Problem
-from smalearn.lab.bench.report import milliseconds, record
-from smalearn.lab.bench.timing import interleaved, warm_seconds
-from smalearn.multilevel import halving_blocks, parse_ranks
+from smalearn.lab.bench.report import record
+from smalearn.lab.bench.timing import warm_seconds
 from smalearn.scores.tiled import tiled_attention
 from smalearn.testing import random_tensors
 
-__all__ = ["CONSTANTS", "Constant", "benchmark", "measure", "sections"]
+__all__ = ["CONSTANTS", "Constant", "benchmark", "measure"]
 
 NEVER = 1 << 62  # bytes of no tensor
 
@@ -43,8 +42,8 @@ def _mask(name, scale):
     return partial(mask.matmul, masks.operand(mask, 64))
 
 
-def _run(implementation, scale, **sizes):
-    return Run(implementation, Problem(length=round(2048 * scale), backward=True, **sizes)).once
+def _run(implementation, scale, length=2048, backward=True, **sizes):
+    return Run(implementation, Problem(length=round(length * scale), backward=backward, **sizes)).once
 
 
 def _step(scale):
@@ -54,21 +53,13 @@ def _step(scale):
     return partial(fast.ssd_step_, x, DECAYS["gate"](z), B, C, state)
 
 
-def _attention(form, scale):
-    Q, K, V = random_tensors([(1, 4, round(4096 * scale), 64)] * 3, dtype=torch.float32)
-    return partial(form, Q / 8, K, V)
+def _tiles():
+    return lambda V, _, K, Q: tiled_attention(Q, K, V)
 
 
-def _multilevel(Q, K, V):
-    ranks = parse_ranks(EQUAL)
-    return fast.multilevel_attention(Q, K, V, ranks, halving_blocks(Q.shape[-2], len(ranks)))
-
-
-def _tiles(Q, K, V):
-    return tiled_attention(Q, K, V[..., :32])  # values as wide as keys would be PyTorch's attention
-
-
-_LEVELS, _TILED = partial(_attention, _multilevel), partial(_attention, _tiles)
+_ATTENTION = {"length": 4096, "heads": 4, "state": 64, "decay": None, "shared": False, "backward": False}
+_LEVELS = partial(_run, ATTENTIONS[1], **_ATTENTION)
+_TILED = partial(_run, Implementation("tiles", _tiles), head_dim=32, **_ATTENTION)  # 64 would be PyTorch's attention
 _SSD = partial(_run, SSD[0])
 
 CONSTANTS = (
@@ -110,7 +101,8 @@ def measure(constant: Constant, rounds: int, scale: float = 1.0) -> dict[str, ob
     """Time one run at every value; the module has its own value afterwards.
 
     Returns:
-        `present`; `seconds`, value -> samples; and `buys`, the least median of another value over that of the present.
+        What `contest` does for the values, beside the present one; `present`; and `buys`, the least median of another
+        value over that of the present.
     """
     module = importlib.import_module(f"smalearn.{constant.module}")
     present, run = getattr(module, constant.name), constant.prepare(scale)
@@ -120,15 +112,15 @@ def measure(constant: Constant, rounds: int, scale: float = 1.0) -> dict[str, ob
         _set(module, constant.name, value)
         return warm_seconds(run)
 
+    def enter(value):
+        return None, True, partial(sample, value)
+
     try:
-        for value in values:
-            sample(value)
-        seconds = interleaved({str(value): partial(sample, value) for value in values}, rounds)
+        entrants = {"never" if value == NEVER else str(value): partial(enter, value) for value in values}
+        part = contest(f"{constant.module}.{constant.name}, now {present}", entrants, rounds, [str(present)])
     finally:
         _set(module, constant.name, present)
-    middle = {value: statistics.median(samples) for value, samples in seconds.items()}
-    median = middle.pop(str(present))
-    return {"present": present, "seconds": seconds, "buys": min(middle.values()) / median}
+    return part | {"present": present, "buys": best(part, str(present))}
 
 
 def _set(module, name, value):
@@ -137,17 +129,3 @@ def _set(module, name, value):
     for member in list(vars(module).values()):
         if hasattr(member, "cache_clear"):
             member.cache_clear()
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, Sequence]]:
-    """Titles and rows for `render`."""
-    rows = []
-    for name, part in result["constants"].items():
-        times = [
-            f"{'never' if int(value) == NEVER else value}: {milliseconds(samples)}"
-            for value, samples in part["seconds"].items()
-        ]
-        rows.append(
-            (name, f"now {part['present']}", f"best other takes {part['buys']:.2f} times as long", ", ".join(times))
-        )
-    yield "Medians at each value", rows

@@ -3,6 +3,7 @@
 On a CPU the same harness runs tiny sizes in an interpreter. That shows that it works; its times say nothing of a GPU.
 """
 
+import functools
 import gc
 import importlib.metadata
 import itertools
@@ -10,23 +11,37 @@ import math
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from smalearn.fast.triton import launch
-from smalearn.lab.bench.device_peers import OURS, SSD, STEPS, programs, where
-from smalearn.lab.bench.device_report import floor, sections, speedups, targets, title
+from smalearn.lab.bench.contest import best, contest, judge, ratio
+from smalearn.lab.bench.device_peers import LAYERS, SSD, STEPS, programs, where
 from smalearn.lab.bench.device_tune import tune
-from smalearn.lab.bench.implementation import Implementation, Run, every_kth
+from smalearn.lab.bench.implementation import Implementation, Run
 from smalearn.lab.bench.problem import Problem
+from smalearn.lab.bench.report import at_least, at_most
 from smalearn.lab.bench.timing import interleaved, machine
 from smalearn.ssd import ssd_chunked
-from smalearn.testing import relative_rms
 
-__all__ = ["PROBLEMS", "TINY", "benchmark", "can_run", "decode", "measure", "rates", "sections"]
+__all__ = [
+    "PROBLEMS",
+    "TINY",
+    "WAYS",
+    "benchmark",
+    "can_run",
+    "decode",
+    "floor",
+    "judged",
+    "measure",
+    "rates",
+    "sections",
+    "targets",
+    "work",
+]
 
 NOTE = "interpreter: these times say nothing about a GPU"
 SIZES = ((8, 24, 2048), (8, 80, 2048), (8, 80, 8192), (1, 128, 65536), (1, 24, 65536))  # batch, heads, T
@@ -37,6 +52,8 @@ PROBLEMS = tuple(
     for batch, heads, length in SIZES + GROWTH
 )
 TINY = (_problem(batch=2, heads=2, length=40, head_dim=16, state=16),)
+WAYS = ("forward", "backward", "both")
+CHUNK_LEN = 64  # of the floor: with fewer tokens the products of a chunk do not fill matrix units
 GATE = 500  # tokens of the problem at which answers are compared
 PATIENCE = 20.0  # seconds for all samples of one way of one implementation
 STEPS_AT_ONCE = {"cuda": 20, "cpu": 2}
@@ -44,6 +61,8 @@ CLOCKS = {"cuda": "CUDA events", "cpu": "perf_counter"}
 BATCHES = {"cuda": (1, 8, 64), "cpu": (1, 2)}
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LIBRARIES = ("triton", "mamba-ssm", "fla-core", "flash-linear-attention")
+OURS, MAMBA, STEP = SSD[0].name, SSD[1].name, STEPS[0].name
+LARGE, FEW = tuple(problem.title for problem in PROBLEMS[1:3]), PROBLEMS[4].title
 
 
 def can_run(device: str) -> str | None:
@@ -70,11 +89,10 @@ def benchmark(
 
     Returns:
         What is written as JSON: `command`, `note` (what it is worth, None on a GPU), `machine`, `device`, `rounds`,
-        `tuned`, `rates`, `contests`, `decode`, `targets`.
+        `tuned`, `rates`, `contests`, `memory`, `decode`, `targets`.
     """
     problems = problems or (PROBLEMS if device == "cuda" else TINY)
     tuned = tune(problems, programs(device), partial(sample, device), max(1, rounds // 4)) if tuning else []
-    measured = rates(device, rounds)
     result = {
         "command": f"smalearn bench ssd --device {device}",
         "note": None if device == "cuda" else NOTE,
@@ -82,10 +100,16 @@ def benchmark(
         "device": about(device),
         "rounds": rounds,
         "tuned": tuned,
-        "rates": measured,
-        "contests": [measure(problem, SSD, measured, rounds) for problem in problems],
-        "decode": [decode(replace(problems[0], batch=batch), STEPS, rounds) for batch in BATCHES[device]],
+        "rates": rates(device, rounds),
+        "contests": [],
+        "memory": [],
     }
+    for problem, implementations in itertools.product(problems, (SSD, LAYERS)):
+        if taking := [one for one in implementations if one.takes(problem)]:
+            contests, memory = measure(problem, taking, result["rates"], rounds)
+            result["contests"] += contests
+            result["memory"].append(memory)
+    result["decode"] = [decode(replace(problems[0], batch=batch), STEPS, rounds) for batch in BATCHES[device]]
     return result | {"targets": targets(result) if device == "cuda" else []}
 
 
@@ -165,45 +189,34 @@ def sets(device: str, size: int) -> int:
 
 def measure(
     problem: Problem, implementations: Sequence[Implementation], measured: Mapping[str, float], rounds: int
-) -> dict[str, object]:
+) -> tuple[list[dict[str, object]], dict[str, object]]:
     """Check all implementations at one problem, then time those that are right.
 
     Returns:
-        `problem`, `sizes`, `floor` in seconds of each way, `speedups` of ours, and `contestants`: for each name either
-        `absent` with the reason, or `error` and `tolerated`, and where it is `peak` in bytes and `seconds` of each way.
+        For each of `WAYS` what `contest` does, with `sizes` and the floor as one that is not checked; and the memory,
+        `problem`, `unit`, the bytes of X, and `bytes`, the `peak` of both for each.
     """
-    entries, timed, every = {}, {}, {}
-    for name, implementation in ((one.name, one) for one in implementations if one.takes(problem)):
-        try:
-            entries[name] = judged(implementation, problem)
-            if entries[name]["tolerated"]:
-                run = Run(implementation, problem, sets(problem.device, _bytes(implementation, problem)))
-                entries[name]["peak"] = peak(problem.device, run.both)
-                samplers = {(name, way): sampler for way, sampler in _samplers(run).items()}
-                every |= {key: every_kth(sampler(), rounds, PATIENCE) for key, sampler in samplers.items()}
-                timed |= samplers
-        except (ImportError, torch.OutOfMemoryError) as error:
-            entries[name] = {"absent": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-            run = samplers = None
-            _release(problem.device)
-    for (name, way), samples in interleaved(timed, rounds, every).items():
-        entries[name].setdefault("seconds", {})[way] = samples
-    timed = run = samplers = None
-    _release(problem.device)
-    sizes = asdict(problem) | {"dtype": str(problem.dtype)}
-    shown = {"problem": title(problem), "sizes": sizes, "floor": floor(problem, measured)}
-    return shown | {"speedups": speedups(entries), "contestants": entries}
+    least, parts, verdict = floor(problem, measured), [], functools.cache(judged)
+    bases = ["floor", *(one.name for one in implementations if one.base)]
+    for way in WAYS:
+        _release(problem.device)
+        entrants = {"floor": lambda way=way: (None, True, lambda: least[way])}
+        entrants |= {one.name: partial(_enter, verdict, one, problem, way) for one in implementations}
+        part = contest(f"{problem.title}, {way}", entrants, rounds, bases, PATIENCE)
+        parts.append(part | {"sizes": problem.sizes()})
+    right = [one for one in implementations if "seconds" in parts[-1]["contestants"][one.name]]
+    peaks = {one.name: {"peak": peak(problem.device, Run(one, problem).both)} for one in right}
+    unit = problem.batch * problem.length * problem.heads * problem.head_dim * problem.dtype.itemsize
+    return parts, {"problem": f"Memory, {problem.title}, {implementations[0].name}", "unit": unit, "bytes": peaks}
 
 
-def _bytes(implementation, problem):
-    """The size of an implementation's arguments."""
-    return sum(x.nbytes for x in implementation.laid_out(implementation.arguments(*problem.inputs()[0])))
-
-
-def _samplers(run):
-    """Functions that take a sample, for each way."""
-    ways = {"forward": (run.forward,), "backward": (run.backward, run.start), "both": (run.both,)}
-    return {way: partial(sample, run.problem.device, *one) for way, one in ways.items()}
+def _enter(verdict, one, problem, way):
+    """The entrant that an implementation is in one of the ways."""
+    errors, tolerated = verdict(one, problem)
+    size = sum(x.nbytes for x in one.laid_out(one.arguments(*problem.inputs()[0])))
+    run = Run(one, problem, sets(problem.device, size))
+    once = {"forward": (run.forward,), "backward": (run.backward, run.start), "both": (run.both,)}[way]
+    return errors, tolerated, partial(sample, problem.device, *once)
 
 
 def _release(device):
@@ -213,31 +226,28 @@ def _release(device):
         torch.cuda.empty_cache()
 
 
-def judged(implementation: Implementation, problem: Problem) -> dict[str, object]:
-    """The largest error of the output and all gradients against the exact function in float64, at one short sequence.
+def judged(implementation: Implementation, problem: Problem) -> tuple[list[float], bool]:
+    """Errors of the output and all gradients against the exact function in float64, at one short sequence.
 
     Of ours also the output of one head at the full length, against the chunked form in float64.
     """
-    run = Run(implementation, replace(problem, batch=1, length=min(problem.length, GATE)))
+    short = replace(problem, batch=1, length=min(problem.length, GATE), backward=True)
+    run = Run(implementation, short)
     answers = implementation.laid_out(run.both())
-    operands, dY = run.problem.inputs()
-    leaves = [x.detach().double().requires_grad_() for x in implementation.arguments(*operands)]
-    Y = implementation.exact(*leaves)
-    expected = [Y, *torch.autograd.grad(Y, leaves, dY.to(Y.dtype))]
-    errors = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
+    expected = short.oracle(implementation.exact, implementation.arguments)
     if implementation.name == OURS:
         (X, *others), _ = replace(problem, batch=1).inputs()
         with torch.no_grad():
-            first = run.compute(X, *others)[:, :1]
-            errors.append(relative_rms(first, ssd_chunked(*(x[:, :1].double() for x in (X, *others)))[0]))
-    error = max(errors, key=lambda error: (error != error, error))
-    return {"error": error, "tolerated": error <= TOLERANCE[problem.dtype]}
+            answers.append(run.compute(X, *others)[:, :1])
+            expected.append(ssd_chunked(*(x[:, :1].double() for x in (X, *others)))[0])
+    return judge(answers, expected, TOLERANCE[problem.dtype])
 
 
 def peak(device: str, run: Callable) -> int | None:
     """Bytes of the device by which a run exceeds what is held before it; None for a CPU."""
     if device == "cpu":
         return None
+    run()  # its inputs and what it compiles
     _release(device)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -250,30 +260,23 @@ def decode(problem: Problem, implementations: Sequence[Implementation], rounds: 
     """Steps of decoding, the state in float32 and overwritten.
 
     Returns:
-        `batch`, `heads`, `steps`, and `contestants` as in `measure`, with `seconds` of so many steps and no `peak`.
+        What `contest` does for so many `steps`, and `batch`.
     """
-    entries, timed, count = {}, {}, STEPS_AT_ONCE[problem.device]
-    for name, one in ((one.name, one) for one in implementations if one.takes(problem)):
-        try:
-            run = one.load()
-        except ImportError as error:
-            entries[name] = {"absent": f"{type(error).__name__}: {error}"}
-            continue
-        arguments = one.arguments(*_one_token(problem))
+    count = STEPS_AT_ONCE[problem.device]
+
+    def enter(one):
+        run, arguments = one.load(), one.arguments(*_one_token(problem))
         wide = [x.double() for x in arguments]
         expected, answer = one.exact(*wide), run(*arguments)
-        error = max(relative_rms(answer, expected), relative_rms(arguments[-1], wide[-1]))
-        entries[name] = {"error": error, "tolerated": error <= TOLERANCE[problem.dtype]}
-        if entries[name]["tolerated"]:
-            more = range(1, sets(problem.device, sum(x.nbytes for x in arguments)))
-            steps = itertools.cycle([arguments, *(one.arguments(*_one_token(problem)) for _ in more)])
-            timed[name] = lambda run=run, steps=steps: sample(
-                problem.device, lambda: [run(*next(steps)) for _ in range(count)]
-            )
-    interleaved(timed, 1)
-    for name, samples in interleaved(timed, rounds).items():
-        entries[name]["seconds"] = samples
-    return {"batch": problem.batch, "heads": problem.heads, "steps": count, "contestants": entries}
+        more = range(1, sets(problem.device, sum(x.nbytes for x in arguments)))
+        steps = itertools.cycle([arguments, *(one.arguments(*_one_token(problem)) for _ in more)])
+        verdict = judge([answer, arguments[-1]], [expected, wide[-1]], TOLERANCE[problem.dtype])
+        return *verdict, partial(sample, problem.device, lambda: [run(*next(steps)) for _ in range(count)])
+
+    taking = {one.name: partial(enter, one) for one in implementations if one.takes(problem)}
+    name = f"{count} steps of decoding, batch {problem.batch}, {problem.heads} heads"
+    part = contest(name, taking, rounds, [one.name for one in implementations if one.base], PATIENCE)
+    return part | {"batch": problem.batch, "steps": count}
 
 
 def _one_token(problem):
@@ -281,3 +284,67 @@ def _one_token(problem):
     (X, log_a, B, C), _ = replace(problem, length=1).inputs()
     state = torch.ones(problem.batch, problem.heads, problem.head_dim, problem.state, device=problem.device)
     return X[..., 0, :].contiguous(), log_a[..., 0], B[..., 0, :], C[..., 0, :], state
+
+
+def work(problem: Problem) -> dict[str, tuple[float, float]]:
+    """Bytes and flops of each way that no program can do without, if it works in chunks of 64.
+
+    Operands are read once and results are written once, log_a in float32. For each token and head with Q = 64, the
+    forward has 2·Q·P + 4·N·P flops and 2·Q·N more for each group of heads; the backward, which must compute
+    states and scores again, 4·Q·P + 10·N·P and 6·Q·N.
+
+    Args:
+        problem: its sizes.
+
+    Returns:
+        For each of `WAYS` (bytes, flops).
+    """
+    tokens = problem.batch * problem.length
+    rows, P, N = tokens * problem.heads, problem.head_dim, problem.state
+    item = problem.dtype.itemsize
+    decays, values, maps = 4 * rows, item * rows * P, item * 2 * tokens * N
+    forward = decays + 2 * values + maps, 2 * CHUNK_LEN * (rows * P + tokens * N) + 4 * rows * N * P
+    backward = 2 * decays + 3 * values + 2 * maps, CHUNK_LEN * (4 * rows * P + 6 * tokens * N) + 10 * rows * N * P
+    return dict(zip(WAYS, [forward, backward, tuple(map(sum, zip(forward, backward, strict=True)))], strict=True))
+
+
+def floor(problem: Problem, rates: Mapping[str, float]) -> dict[str, float]:
+    """Seconds that each way takes at least: those of its bytes, or those of its flops.
+
+    Args:
+        problem: its sizes.
+        rates: `copy` in bytes and `gemm` in flops a second, as measured.
+
+    Returns:
+        For each of `WAYS` the larger of the two.
+    """
+    return {way: max(size / rates["copy"], flops / rates["gemm"]) for way, (size, flops) in work(problem).items()}
+
+
+def targets(result: Mapping) -> list[dict[str, object]]:
+    """Bounds on an H200."""
+    parts, rows = {part["problem"]: part for part in result["contests"]}, []
+    peaks = {part["problem"]: part["bytes"] for part in result["memory"]}
+    bounds = [(problem, *bound) for problem in LARGE for bound in (("forward", 2.5), ("backward", 2.0))]
+    for problem, way, least in [*bounds, (FEW, "forward", 2.0)]:
+        faster = ratio(parts.get(f"{problem}, {way}", {"speedups": {}}), OURS, MAMBA)
+        rows.append(at_least(f"{problem}, {way}: times as fast as mamba_ssm", least, faster))
+    for problem in LARGE:
+        slower = ratio(parts.get(f"{problem}, forward", {"speedups": {}}), "floor", OURS)
+        rows.append(at_least(f"{problem}, forward: fraction of the floor", 0.4, slower and 1 / slower))
+        ours, mamba = (peaks.get(f"Memory, {problem}, {OURS}", {}).get(name, {}).get("peak") for name in (OURS, MAMBA))
+        rows.append(at_most(f"{problem}: peak memory over that of mamba_ssm", 0.5, ours and mamba and ours / mamba))
+    for part in result["decode"]:
+        what = f"a step of decoding, batch {part['batch']}: times as fast as the best"
+        rows.append(at_least(what, 1.0, best(part, STEP)))
+    return rows
+
+
+def sections(result: Mapping) -> Iterator[tuple[str, list]]:
+    """Titles and rows of what other benchmarks have not, for `table`."""
+    rates = result["rates"]
+    yield f"measured: copy {rates['copy'] / 1e12:.3g} TB/s, product {rates['gemm'] / 1e12:.3g} TFLOP/s", []
+    if result["tuned"]:
+        yield "Lines for TABLE in fast/triton/configs.py", [(one["line"],) for one in result["tuned"]]
+    if result["note"]:
+        yield result["note"], []

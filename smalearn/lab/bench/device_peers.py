@@ -16,13 +16,11 @@ import torch.nn.functional as F
 from smalearn.fast.triton import launch, mamba2_ssd, ssd_step_triton_, ssd_tiles, ssd_triton, step
 from smalearn.kernel_attention import softmax_attention
 from smalearn.lab.bench.implementation import Implementation
-from smalearn.lab.bench.peers import every_head, ours
+from smalearn.lab.bench.peers import every_head, given, ours
 from smalearn.lab.bench.problem import recurrence
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["LAYER", "OURS", "SSD", "STEPS", "programs", "where"]
-
-OURS, LAYER = "ssd_triton", "mamba2_ssd, whole layer"
+__all__ = ["LAYERS", "SSD", "STEPS", "programs", "where"]
 
 
 def where(device: str) -> str:
@@ -37,8 +35,8 @@ def programs(device: str) -> Callable:
     return ssd_tiles if where(device) == "tile machine" else ssd_triton
 
 
-def _programs():
-    return lambda X, *others: programs(X.device.type)(X, *others)[0]
+def _programs(X, *others):
+    return programs(X.device.type)(X, *others)
 
 
 def _compiled():
@@ -86,10 +84,6 @@ def _layer_exactly(x, dt, A, B, C, D, z, bias):
     return (Y + D[:, None, None] * x) * F.silu(z)
 
 
-def _our_layer():
-    return lambda *arguments: mamba2_ssd(*arguments, dt_softplus=True)[0]
-
-
 def _their_layer():
     run = _mamba_ssm("ssd_combined").mamba_chunk_scan_combined
     options = {"chunk_size": 256, "dt_softplus": True}
@@ -116,46 +110,39 @@ def _attention_exactly(Q, K, V):
     return softmax_attention(Q, K, V, below)
 
 
-def _flash():
-    return partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
-
-
+_flash = partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
 _peer = partial(Implementation, anywhere=False, most=2**31)
 _mamba = partial(_peer, time_first=True, arguments=_by_steps, exact=_by_steps_exactly)
 _whole = partial(Implementation, anywhere=False, time_first=True, arguments=_layer, exact=_layer_exactly)
 _gla = partial(_peer, time_first=True, arguments=every_head)
 
 SSD = (
-    Implementation(OURS, _programs, ours=True),
+    Implementation("ssd_triton", partial(ours, _programs), base=True),
     _mamba("mamba_ssm mamba_chunk_scan_combined", _chunk_scan),
-    _whole(LAYER, _our_layer, ours=True),
-    _whole("mamba_ssm, whole layer", _their_layer, most=2**31),
     _gla("fla chunk_simple_gla", partial(_simple_gla, "chunk_simple_gla")),
     _gla("fla fused_chunk_simple_gla", partial(_simple_gla, "fused_chunk_simple_gla")),
     _peer("ssd_chunked", partial(ours, ssd_chunked), anywhere=True),
     _peer("ssd_chunked, compiled", _compiled, longest=4096),
-    _peer("softmax attention (torch)", _flash, _attention, _attention_exactly, anywhere=True),
+    _peer("softmax attention (torch)", partial(given, _flash), _attention, _attention_exactly, anywhere=True),
+)
+LAYERS = (
+    _whole("mamba2_ssd, whole layer", partial(ours, mamba2_ssd, dt_softplus=True), base=True),
+    _whole("mamba_ssm, whole layer", _their_layer, most=2**31),
 )
 
 
 # One step of decoding: y is returned, and the last argument, a state (batch, heads, P, N), overwritten
 
 
-def _step():
-    def run(*operands):
-        if where(operands[0].device.type) == "tile machine":
-            return step._step("bench", launch.on_tiles, *operands)
-        return ssd_step_triton_(*operands)
-
-    return run
+def _step(*operands):
+    if where(operands[0].device.type) == "tile machine":
+        return step._step("bench", launch.on_tiles, *operands)
+    return ssd_step_triton_(*operands)
 
 
-def _einsums():
-    def run(x, log_a, B, C, state):
-        state.mul_(log_a.exp()[..., None, None]).add_(x[..., :, None] * B[..., None, :])
-        return torch.einsum("bhpn,bn->bhp", state, C[:, 0].to(state.dtype)).to(x.dtype)
-
-    return run
+def _einsums(x, log_a, B, C, state):
+    state.mul_(log_a.exp()[..., None, None]).add_(x[..., :, None] * B[..., None, :])
+    return torch.einsum("bhpn,bn->bhp", state, C[:, 0].to(state.dtype)).to(x.dtype)
 
 
 def _step_exactly(x, log_a, B, C, state):
@@ -180,7 +167,7 @@ def _state_update():
 
 
 STEPS = (
-    Implementation("ssd_step_triton_", _step, exact=_step_exactly, ours=True),
+    Implementation("ssd_step_triton_", partial(given, _step), exact=_step_exactly, base=True),
     _peer("mamba_ssm selective_state_update", _state_update, _step_sizes, _step_sizes_exactly),
-    _peer("einsums", _einsums, exact=_step_exactly, anywhere=True),
+    _peer("einsums", partial(given, _einsums), exact=_step_exactly, anywhere=True),
 )

@@ -9,7 +9,6 @@ import torch
 
 from smalearn.fast.triton import plan
 from smalearn.fast.triton.configs import TABLE, Config, config, padded
-from smalearn.lab.bench.device_report import title
 from smalearn.lab.bench.problem import Problem
 from smalearn.testing import relative_rms
 
@@ -47,54 +46,41 @@ def tune(
         sizes = padded(problem.head_dim), padded(problem.state), problem.dtype
         key = plan.architecture(torch.empty(0, device=problem.device).device), *sizes
         if key not in tuned:
-            tuned[key] = _tuned(key, problem, _Clock(key, problem, form, sample, rounds))
+            tuned[key] = _tuned(key, problem, form, lambda run: statistics.median(sample(run) for _ in range(rounds)))
     return list(tuned.values())
 
 
-class _Clock:
-    """Times of configurations at one problem, infinite where they fail."""
+def _tuned(key, problem, form, median):
+    """Result of `tune` for one problem; the best is in `TABLE` afterwards."""
+    arguments, dY = problem.inputs()
+    leaves, right = [x.requires_grad_() for x in arguments], form(*arguments)[0].detach()
 
-    def __init__(self, key, problem, form, sample, rounds):
-        self.key, self.form, self.sample, self.rounds = key, form, sample, rounds
-        arguments, self.dY = problem.inputs()
-        self.leaves = [x.requires_grad_() for x in arguments]
-        self.right = form(*arguments)[0].detach()
-        self.tolerance = 4 * torch.finfo(problem.dtype).eps
-
-    def forward(self, pair):
-        """Seconds with configurations (scan, chunks)."""
-        return self._seconds(pair, self._forward)
-
-    def both(self, pair):
-        """Seconds of forward and backward."""
-        return self._seconds(pair, lambda: torch.autograd.grad(self.form(*self.leaves)[0], self.leaves, self.dY))
-
-    def _forward(self):
+    def forward():
         with torch.no_grad():
-            return self.form(*self.leaves)[0]
+            return form(*leaves)[0]
 
-    def _seconds(self, pair, run):
-        before = TABLE.get(self.key)
-        TABLE[self.key] = pair
+    def both():
+        return torch.autograd.grad(form(*leaves)[0], leaves, dY)
+
+    def seconds(run, *pair):
+        """Seconds with configurations (scan, chunks), infinite where they fail."""
+        before = TABLE.get(key)
+        TABLE[key] = pair
         try:
             run()
-            if not relative_rms(self._forward(), self.right) <= self.tolerance:
-                return math.inf
-            return statistics.median(self.sample(run) for _ in range(self.rounds))
+            right_there = relative_rms(forward(), right) <= 4 * torch.finfo(problem.dtype).eps
+            return median(run) if right_there else math.inf
         except Exception:  # a compiler has many ways to say that registers or shared memory do not suffice
             return math.inf
         finally:
-            TABLE.pop(self.key) if before is None else TABLE.update({self.key: before})
+            TABLE.pop(key) if before is None else TABLE.update({key: before})
 
-
-def _tuned(key, problem, clock):
-    """Result of `tune` for one problem; the best is in `TABLE` afterwards."""
     first = config(key[0], problem.head_dim, problem.state, problem.dtype)
-    times = {first: clock.both(first)}
+    times = {first: seconds(both, *first)}
     for group in candidates(problem):
-        scan = min(group, key=lambda scan, group=group: clock.forward((scan, group[0])))
-        times |= {(scan, chunk): clock.both((scan, chunk)) for chunk in group}
+        scan = min(group, key=lambda scan, group=group: seconds(forward, scan, group[0]))
+        times |= {(scan, chunk): seconds(both, scan, chunk) for chunk in group}
     best = min(times, key=times.get)
     TABLE[key] = best
     line = f"({key[0]!r}, {key[1]}, {key[2]}, {key[3]}): {best},"
-    return {"problem": title(problem), "line": line, "seconds": {"before": times[first], "after": times[best]}}
+    return {"problem": problem.title, "line": line, "seconds": {"before": times[first], "after": times[best]}}

@@ -1,21 +1,15 @@
 """The benchmark `linear-attention`: times beside peers, growth of the time with T, and memory of the backward."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from smalearn.lab.bench.implementation import (
-    compare,
-    comparison_rows,
-    growth,
-    growth_line,
-    memory,
-    memory_section,
-)
+from smalearn.lab.bench.contest import best, growth
+from smalearn.lab.bench.implementation import Run, compare, memory
 from smalearn.lab.bench.peers import BACKWARDS, LINEAR_ATTENTION
 from smalearn.lab.bench.problem import Problem
 from smalearn.lab.bench.report import at_least, at_most, record
 
-__all__ = ["PROBLEM", "benchmark", "sections", "targets"]
+__all__ = ["PROBLEM", "benchmark", "targets"]
 
 FAST = LINEAR_ATTENTION[0].name
 PROBLEM = Problem(length=2048, heads=8, state=64, head_dim=64, shared=False)
@@ -32,14 +26,16 @@ def benchmark(problem: Problem = PROBLEM, rounds: int = 31) -> dict[str, object]
         See `record`, with the parts `contests`, `growth`, `memory`.
     """
     ways = [(decay, backward) for backward in (False, True) for decay in (None, "gate")]
-    problems = [replace(problem, decay=decay, backward=backward) for decay, backward in ways]
     longer = [replace(problem, length=problem.length * 2**k) for k in range(1, 5)]
+    fourfold = replace(problem, length=4 * problem.length, backward=True)
 
     def measure():
+        runs = {one.length: (Run(LINEAR_ATTENTION[0], one).once, one.inputs()[1]) for one in longer}
+        problems = [replace(problem, decay=decay, backward=backward) for decay, backward in ways]
         return {
             "contests": compare(problems, LINEAR_ATTENTION, rounds),
-            "growth": growth(LINEAR_ATTENTION[0], longer, max(1, rounds // 3)),
-            "memory": memory(replace(problem, length=4 * problem.length), BACKWARDS),
+            "growth": growth(FAST, runs, max(1, rounds // 3)),
+            "memory": memory(fourfold, BACKWARDS),
         }
 
     return record("linear-attention", rounds, measure, targets)
@@ -49,9 +45,8 @@ def targets(result: Mapping) -> list[dict[str, object]]:
     """Bounds for the fast one, beside its fastest peer."""
     rows = []
     for part in result["contests"]:
-        best = min(part["speedups"].get(FAST, {}).values(), default=None)
         target = 2.0 if part["sizes"]["backward"] else 1.8
-        rows.append(at_least(f"{part['problem']}: times as fast as the best peer", target, best))
+        rows.append(at_least(f"{part['problem']}: times as fast as the best peer", target, best(part, FAST)))
     for clock in ("against T", "against clone"):
         rows.append(at_most(f"exponent of the forward's time {clock}", 1.1, result["growth"]["exponents"][clock]))
     saved = {name: sizes["saved"] for name, sizes in result["memory"]["bytes"].items()}
@@ -59,11 +54,3 @@ def targets(result: Mapping) -> list[dict[str, object]]:
         what = f"{name}: saved bytes over those of the recurrence"
         rows.append(at_most(what, 1 / 8, saved[name] / saved["linear_attention_recurrent"]))
     return rows
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """Titles and rows for `render`."""
-    for part in result["contests"]:
-        yield part["problem"], comparison_rows(part)
-    yield growth_line(result["growth"]), []
-    yield memory_section(result["memory"])

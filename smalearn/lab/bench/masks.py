@@ -1,18 +1,17 @@
 """The benchmark `masks`: products by structured masks beside the dense product, and growth of their time with T."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 
-from smalearn.lab.bench.problem import judge
-from smalearn.lab.bench.report import at_least, at_most, medians, milliseconds, outcome, record
-from smalearn.lab.bench.timing import interleaved, slope, warm_seconds
+from smalearn.lab.bench.contest import checked, contest, growth, ratio, unchecked
+from smalearn.lab.bench.report import at_least, at_most, record
 from smalearn.masks import CausalMask, DecayMask, FourierMask, Mask, SemiseparableMask, ToeplitzMask
 from smalearn.testing import random_tensors
 
-__all__ = ["FAMILIES", "benchmark", "compare", "growth", "operand", "sections", "targets"]
+__all__ = ["FAMILIES", "benchmark", "compare", "operand", "sweeps", "targets"]
 
 
 def _semiseparable(length: int) -> SemiseparableMask:
@@ -56,8 +55,8 @@ def benchmark(length: int = 4096, columns: int = 64, rounds: int = 31) -> dict[s
 
     def measure():
         return {
-            "contests": {name: compare(build, length, columns, rounds) for name, build in FAMILIES.items()},
-            "growth": {name: growth(build, lengths, columns, rounds) for name, build in FAMILIES.items()},
+            "contests": {name: compare(name, length, columns, rounds) for name in FAMILIES},
+            "growth": {name: sweeps(name, lengths, columns, rounds) for name in FAMILIES},
         }
 
     return record("masks", rounds, measure, targets)
@@ -69,58 +68,46 @@ def operand(mask: Mask, columns: int) -> torch.Tensor:
     return torch.complex(real, imaginary) if mask.is_complex else real
 
 
-def compare(build: Callable[[int], Mask], length: int, columns: int, rounds: int) -> dict[str, object]:
+def compare(name: str, length: int, columns: int, rounds: int) -> dict[str, object]:
     """A mask's product beside a dense matrix that is already there, and beside torch's running sum.
 
     Returns:
-        `length`, `columns`; `error` against float64 and whether it is `tolerated`. If so, `seconds` of `structured`,
-        `dense` and `cumsum`, and `speedups`, by how many times the first is faster than either of the others.
+        What `contest` does for `structured`, `dense` and `cumsum`, with `length` and `columns`.
     """
-    mask = build(length)
+    mask = FAMILIES[name](length)
     x = operand(mask, columns)
     wide = torch.complex128 if mask.is_complex else torch.float64
-    error, passed = judge([mask.matmul(x)], [mask.dense(wide) @ x.to(wide)])
-    result = {"length": length, "columns": columns, "error": error, "tolerated": passed}
-    if not passed:
-        return result
-    L = mask.dense(x.dtype)
-    runs = {"structured": lambda: mask.matmul(x), "dense": lambda: L @ x, "cumsum": lambda: x.cumsum(-2)}
-    samples = interleaved({name: partial(warm_seconds, run) for name, run in runs.items()}, rounds)
-    middle = medians(samples)
-    speedups = {name: middle[name] / middle["structured"] for name in ("dense", "cumsum")}
-    return result | {"seconds": samples, "speedups": speedups}
+    expected, L = [mask.dense(wide) @ x.to(wide)], mask.dense(x.dtype)
+    entrants = {
+        "structured": partial(checked, partial(mask.matmul, x), expected),
+        "dense": partial(checked, partial(torch.matmul, L, x), expected),
+        "cumsum": partial(unchecked, partial(x.cumsum, -2)),
+    }
+    part = contest(f"{name}, T = {length}, {columns} columns", entrants, rounds, ["structured"])
+    return part | {"length": length, "columns": columns}
 
 
-def growth(build: Callable[[int], Mask], lengths: Sequence[int], columns: int, rounds: int) -> dict[str, object]:
-    """Time of a mask's product against that of `clone`, which is linear in T whatever the caches make of it.
+def sweeps(name: str, lengths: Sequence[int], columns: int, rounds: int) -> dict[str, object]:
+    """Growth of the time of a mask's product.
 
     Returns:
-        `lengths`; `sweeps`, for each of three the `seconds` of `structured` and `clone` at each length and the
-        `exponent` p of time ∝ clone^p; and `exponent`, their median.
+        `sweeps`, what `growth` returns for each of three; and `exponent`, the median of theirs against clone.
     """
-    samplers, sweeps = {}, []
-    for length in lengths:
-        mask = build(length)
-        x = operand(mask, columns)
-        samplers["structured", length] = partial(warm_seconds, partial(mask.matmul, x))
-        samplers["clone", length] = partial(warm_seconds, x.clone)
-    for _ in range(3):
-        samples = interleaved(samplers, max(1, rounds // 3))
-        times = {name: [samples[name, length] for length in lengths] for name in ("structured", "clone")}
-        structured, clone = (list(map(statistics.median, one)) for one in times.values())
-        sweeps.append({"seconds": times, "exponent": slope(clone, structured)})
-    exponent = statistics.median(sweep["exponent"] for sweep in sweeps)
-    return {"lengths": list(lengths), "sweeps": sweeps, "exponent": exponent}
+    masks = {length: FAMILIES[name](length) for length in lengths}
+    operands = {length: operand(mask, columns) for length, mask in masks.items()}
+    runs = {length: (partial(mask.matmul, operands[length]), operands[length]) for length, mask in masks.items()}
+    parts = [growth(name, runs, max(1, rounds // 3)) for _ in range(3)]
+    return {"sweeps": parts, "exponent": statistics.median(part["exponents"]["against clone"] for part in parts)}
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
     """Bounds on speedups and exponents."""
-    ratios = {name: part.get("speedups", {}) for name, part in result["contests"].items()}
-    cumsum = ratios["1-semiseparable"].get("cumsum")
+    contests = result["contests"]
+    cumsum = ratio(contests["1-semiseparable"], "structured", "cumsum")
     return [
         *(
-            at_least(f"{name}: times as fast as the dense product", FASTER[name], one.get("dense"))
-            for name, one in ratios.items()
+            at_least(f"{name}: times as fast as the dense product", FASTER[name], ratio(part, "structured", "dense"))
+            for name, part in contests.items()
         ),
         at_most("1-semiseparable: time over that of torch.cumsum", CUMSUM, cumsum and 1 / cumsum),
         *(
@@ -128,22 +115,3 @@ def targets(result: Mapping) -> list[dict[str, object]]:
             for name, part in result["growth"].items()
         ),
     ]
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """Titles and rows for `render`."""
-    rows = []
-    for name, part in result["contests"].items():
-        sizes = f"T = {part['length']}, {part['columns']} columns"
-        if "seconds" not in part:
-            rows.append((name, sizes, outcome(part)))
-            continue
-        times = [f"{key} {milliseconds(samples)}" for key, samples in part["seconds"].items()]
-        faster = f"faster than dense by {part['speedups']['dense']:.1f}"
-        rows.append((name, sizes, f"error {part['error']:.0e}", *times, faster))
-    yield "Products", rows
-    rows = []
-    for name, part in result["growth"].items():
-        exponents = ", ".join(f"{sweep['exponent']:.2f}" for sweep in part["sweeps"])
-        rows.append((name, f"time ∝ clone^p, T = {part['lengths'][0]} to {part['lengths'][-1]}: p = {exponents}"))
-    yield "Growth", rows

@@ -16,7 +16,7 @@ from smalearn.linear_attention import (
 )
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["BACKWARDS", "LINEAR_ATTENTION", "SSD", "every_head", "ours", "textbook_attention", "textbook_ssd"]
+__all__ = ["BACKWARDS", "LINEAR_ATTENTION", "SSD", "every_head", "given", "ours", "textbook_attention", "textbook_ssd"]
 
 CHUNK_LEN = 64  # of all but the fast ones, which choose for themselves
 
@@ -24,6 +24,11 @@ CHUNK_LEN = 64  # of all but the fast ones, which choose for themselves
 def every_head(X, log_a, B, C):
     """B and C once for each head."""
     return X, log_a, *(x.expand(-1, X.shape[1], -1, -1) for x in (B, C))
+
+
+def given(function: Callable) -> Callable:
+    """A function that needs no import."""
+    return function
 
 
 def ours(function: Callable, **options: object) -> Callable:
@@ -108,11 +113,6 @@ def _segment_sums(x):
     return terms.cumsum(-2).masked_fill(~below, -torch.inf)
 
 
-def _load(function):
-    """A function of this package or this module, which needs no import."""
-    return function
-
-
 def _simple_gla():
     """Chunked, one decay per token."""
     run = _fla("simple_gla").naive_chunk_simple_gla
@@ -146,7 +146,7 @@ def _mamba_ssm():
 
 
 def _ours(name, function, **options):
-    return Implementation(name, partial(_attention, function, **options), ours=True)
+    return Implementation(name, partial(_attention, function, **options), base=True)
 
 
 _FAST = _ours("fast.linear_attention", fast.linear_attention)
@@ -155,7 +155,7 @@ _CHUNKED = _ours("linear_attention_chunked", linear_attention_chunked, chunk_len
 LINEAR_ATTENTION = (
     _FAST,
     _CHUNKED,
-    Implementation("textbook", partial(_load, textbook_attention)),
+    Implementation("textbook", partial(given, textbook_attention)),
     Implementation("fla naive_chunk_simple_gla", _simple_gla, time_first=True, decay=True),
     Implementation("fla naive_chunk_linear_attn", _linear_attn, time_first=True, decay=False),
 )
@@ -171,9 +171,9 @@ BACKWARDS = (
 _EVERY_HEAD = {"arguments": every_head, "time_first": True}
 
 SSD = (
-    Implementation("fast.ssd", partial(ours, fast.ssd), ours=True),
-    Implementation("ssd_chunked", partial(ours, ssd_chunked, chunk_len=CHUNK_LEN), ours=True),
-    Implementation("textbook", partial(_load, textbook_ssd), **_EVERY_HEAD),
+    Implementation("fast.ssd", partial(ours, fast.ssd), base=True),
+    Implementation("ssd_chunked", partial(ours, ssd_chunked, chunk_len=CHUNK_LEN), base=True),
+    Implementation("textbook", partial(given, textbook_ssd), **_EVERY_HEAD),
     Implementation("fla naive_chunk_simple_gla", _simple_gla, **_EVERY_HEAD),
     Implementation("transformers mamba2_chunk_scan", _transformers, time_first=True),
     Implementation("mamba_ssm ssd_minimal_discrete", _mamba_ssm, **_EVERY_HEAD),

@@ -1,17 +1,17 @@
-"""Problems of the benchmarks: seeded inputs, the right answer, and how far from it an answer may be."""
+"""Problems of the benchmarks: seeded inputs, and the right answer in float64."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from smalearn.linear_attention import linear_attention_recurrent
-from smalearn.testing import TOLERANCE, relative_rms
 
-__all__ = ["DECAYS", "Problem", "judge", "recurrence"]
+__all__ = ["DECAYS", "Problem", "operands", "recurrence", "way"]
 
-SEGMENT = 64  # tokens of the oracle between two states that its backward keeps
+SEGMENT = 64  # tokens of the recurrence between two states that its backward keeps
 
 DECAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gate": lambda z: F.logsigmoid(z + 3),
@@ -21,6 +21,33 @@ DECAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean -20": lambda z: -20 * (1 + z / 4).abs(),
 }
 """log_a of independent standard normal z: that of a learned gate, resets among weak decays, and ever stronger ones."""
+
+
+def way(backward: bool) -> str:
+    """Name of what is timed."""
+    return "forward + backward" if backward else "forward"
+
+
+def operands(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The problem's operands as they are."""
+    return tensors
+
+
+def recurrence(X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+    """Y of the recurrence: the definition that implementations are compared with.
+
+    It goes by segments, because a backward through all states would not fit the memory.
+    """
+
+    def run(X, log_a, B, C, state):
+        return linear_attention_recurrent(C, B, X, log_a, initial_state=state)
+
+    outputs, state = [], None
+    for start in range(0, X.shape[2], SEGMENT):
+        segment = (x if x is None else x[:, :, start : start + SEGMENT] for x in (X, log_a, B, C))
+        y, state = checkpoint(run, *segment, state, use_reentrant=False)
+        outputs.append(y)
+    return torch.cat(outputs, 2)
 
 
 @dataclass(frozen=True)
@@ -55,18 +82,20 @@ class Problem:
     device: str = "cpu"
     seed: int = 0
 
+    @property
+    def title(self) -> str:
+        """The sizes, and whatever is unusual."""
+        decay = {None: ", no decay", "gate": ""}.get(self.decay, f", decay {self.decay}")
+        dtype = "" if self.dtype == torch.float32 else f", {str(self.dtype).removeprefix('torch.')}"
+        batch = f"batch {self.batch}, " if self.batch > 1 else ""
+        return f"{batch}T = {self.length}, {self.heads} heads, P = {self.head_dim}, N = {self.state}{decay}{dtype}"
+
     def __str__(self) -> str:
-        way = "forward + backward" if self.backward else "forward"
-        if not self.shared:
-            return f"{way}, {'one decay per token' if self.decay else 'no decay'}"
-        return f"T = {self.length}, {self.heads} heads, P = {self.head_dim}, N = {self.state}: {way}"
+        return f"{self.title}: {way(self.backward)}"
 
     def sizes(self) -> dict[str, object]:
-        """The sizes, as records name them."""
-        if not self.shared:
-            names = {"length": self.length, "heads": self.heads, "features": self.state, "head_dim": self.head_dim}
-            return names | {"decay": self.decay is not None, "backward": self.backward}
-        return {name: getattr(self, name) for name in ("length", "heads", "head_dim", "state", "decay", "backward")}
+        """What a record says of it."""
+        return asdict(self) | {"dtype": str(self.dtype)}
 
     def inputs(self) -> tuple[list[torch.Tensor | None], torch.Tensor]:
         """X (batch, heads, T, P), log_a (batch, heads, T) or None, B, C (batch, heads or 1, T, N); and dY like X."""
@@ -83,46 +112,23 @@ class Problem:
         *operands, dY = heads_first if self.views else [x if x is None else x.contiguous() for x in heads_first]
         return operands, dY
 
-    def oracle(self) -> list[torch.Tensor]:
-        """Y, and for a backward the gradients of the operands: the recurrence in float64.
+    def oracle(
+        self,
+        exact: Callable[..., torch.Tensor] = recurrence,
+        arguments: Callable[..., Sequence[torch.Tensor | None]] = operands,
+        heads: int | None = None,
+    ) -> list[torch.Tensor]:
+        """Y in float64, and for a backward the gradients of the arguments.
 
-        It goes by segments, because a backward through all states would not fit the memory.
+        Args:
+            exact: the function of the arguments.
+            arguments: from the operands.
+            heads: of the answer, the first so many; all if None.
         """
-        operands, dY = self.inputs()
-        parts = [
-            [x if x is None else x[:, :, start : start + SEGMENT].double() for x in (*operands, dY)]
-            for start in range(0, self.length, SEGMENT)
-        ]
-        outputs, states = [], [None]
-        for *segment, _ in parts:
-            y, state = _recurrent(*segment, states[-1])
-            outputs.append(y)
-            states.append(state)
-        if not self.backward:
-            return [torch.cat(outputs, 2)]
-        dstate = states[0] = torch.zeros_like(states.pop())
-        gradients = []
-        for (*segment, dy), state in zip(reversed(parts), reversed(states), strict=True):
-            leaves = [None if x is None else x.detach().requires_grad_() for x in (*segment, state)]
-            present = [x for x in leaves if x is not None]
-            *grads, dstate = torch.autograd.grad(_recurrent(*leaves), present, (dy, dstate))
-            gradients.append(grads)
-        return [torch.cat(outputs, 2), *(torch.cat(grads[::-1], 2) for grads in zip(*gradients, strict=True))]
-
-
-def _recurrent(X, log_a, B, C, state):
-    return linear_attention_recurrent(C, B, X, log_a, initial_state=state)
-
-
-def recurrence(
-    X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor, state: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Y of the recurrence: the definition that every implementation is compared with."""
-    return _recurrent(X, log_a, B, C, state)[0]
-
-
-def judge(answers: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> tuple[float, bool]:
-    """The largest relative RMS error of the answers, and whether all are within the tolerance of their dtype."""
-    errors = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
-    passed = all(error <= TOLERANCE[x.dtype] for error, x in zip(errors, answers, strict=True))
-    return max(errors, key=lambda error: (error != error, error)), passed
+        tensors, dY = self.inputs()
+        tensors = [x if x is None else x[:, :heads] for x in tensors]
+        leaves = [x if x is None else x.double().detach().requires_grad_() for x in arguments(*tensors)]
+        present = [x for x in leaves if x is not None]
+        Y = exact(*leaves)
+        grads = torch.autograd.grad(Y, present, dY[:, :heads].to(Y)) if self.backward else ()
+        return [Y.detach(), *grads]

@@ -1,13 +1,12 @@
 """The frame of every benchmark: what its record says besides the times, its targets, and one table for a terminal."""
 
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from smalearn.lab.bench.timing import machine, one_thread
+from smalearn.lab.bench.timing import machine, one_thread, quartiles
 
-__all__ = ["at_least", "at_most", "medians", "milliseconds", "outcome", "record", "render", "speedups"]
+__all__ = ["at_least", "at_most", "number", "record", "sections", "table"]
 
 Rows = Iterable[Sequence[str]]
 
@@ -46,48 +45,72 @@ def at_most(what: str, target: float, measured: float | None) -> dict[str, objec
     return {"what": f"{what}, at most", "target": target, "measured": measured, "met": met}
 
 
-def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median of every list of samples."""
-    return {name: statistics.median(samples) for name, samples in seconds.items()}
+def number(value: object) -> str:
+    """A number for a reader."""
+    return "unknown" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
-def speedups(entries: Mapping[str, Mapping], ours: Iterable[str]) -> dict[str, dict[str, float]]:
-    """The ratio median(peer) / median(ours) for each of ours and each peer that was timed."""
-    middle = medians({name: entry["seconds"] for name, entry in entries.items() if "seconds" in entry})
-    peers = [name for name in middle if name not in ours]
-    return {name: {peer: middle[peer] / middle[name] for peer in peers} for name in ours if name in middle}
+def _mebibytes(value):
+    return "unknown" if value is None else f"{value / 2**20:.1f} MiB"
 
 
-def milliseconds(samples: Sequence[float], of: Callable = statistics.median) -> str:
-    """The median of samples in seconds, for a reader."""
-    return f"{1e3 * of(samples):.2f} ms"
+def sections(part: object) -> Iterator[tuple[str, Rows]]:
+    """Title and rows of each part of a result that is a contest, a growth or a comparison of memory."""
+    if isinstance(part, list):
+        for one in part:
+            yield from sections(one)
+    elif isinstance(part, Mapping) and "contestants" in part:
+        facts = [f"{key} {number(value)}" for key, value in part.items() if isinstance(value, float)]
+        facts += [f"{key} {_mebibytes(value)}" for key, value in part.items() if key.endswith("bytes")]
+        yield "; ".join([part["problem"], *facts]), [_row(part, name) for name in part["contestants"]]
+    elif isinstance(part, Mapping) and "exponents" in part:
+        exponents = ", ".join(f"{value:.2f} {clocks}" for clocks, value in part["exponents"].items())
+        yield f"Exponent of the time of {next(iter(part['seconds']))}, T = {part['lengths']}: {exponents}", []
+    elif isinstance(part, Mapping) and "unit" in part:
+        rows = [[name, *_memory(sizes, part["unit"])] for name, sizes in part["bytes"].items()]
+        yield f"{part['problem']}; in brackets, in units of the bytes of X", rows
+    elif isinstance(part, Mapping):
+        for one in part.values():
+            yield from sections(one)
 
 
-def outcome(entry: Mapping) -> str:
-    """Reason why an implementation has no times."""
-    return f"absent: {entry['absent']}" if "absent" in entry else f"not reported: error {entry['error']:.0e}"
+def _row(part, name):
+    """An entrant of a contest: median, quartiles and least time, error, whatever else it has, ratios, all errors."""
+    entry = part["contestants"][name]
+    if "absent" in entry:
+        return name, f"absent: {entry['absent']}"
+    cells = [] if entry.get("tolerated", True) else ["not reported"]
+    if "seconds" in entry:
+        low, middle, high = (f"{1e3 * seconds:.3f}" for seconds in quartiles(entry["seconds"]))
+        cells += [f"{middle} ms", f"{low} to {high}", f"least {1e3 * min(entry['seconds']):.3f}"]
+    cells += [f"{key} {number(entry[key])}" for key in entry if key not in ("errors", "seconds", "tolerated")]
+    ratios = {base: others[name] for base, others in part["speedups"].items() if name in others}
+    cells.append(", ".join(f"{ratio:.2f} × {base}" for base, ratio in ratios.items()))
+    return name, *cells, " ".join(map(number, entry.get("errors", [])[:6]))
 
 
-def render(result: Mapping, sections: Iterable[tuple[str, Rows]]) -> str:
+def _memory(sizes, unit):
+    """Bytes in MiB and in units."""
+    for key, size in sizes.items():
+        yield f"{key} {_mebibytes(size)}" + ("" if size is None else f" ({size / unit:.1f})")
+
+
+def table(result: Mapping, extra: Iterable[tuple[str, Rows]] = ()) -> str:
     """A result for a terminal: machine, sections, targets.
 
     Args:
         result: of a benchmark.
-        sections: title and rows of cells of each.
+        extra: title and rows of parts that only this benchmark has.
     """
-    facts = result["machine"] | result.get("device", {})
+    facts = result["machine"] | result.get("device", {}) | ({"note": note} if (note := result.get("note")) else {})
     lines = [f"{key}: {value}" for key, value in facts.items()]
     targets = [
-        ("met" if row["met"] else "MISSED", f"{row['what']} {row['target']:.3g}: {_number(row['measured'])}")
+        ("met" if row["met"] else "MISSED", f"{row['what']} {number(row['target'])}: {number(row['measured'])}")
         for row in result["targets"]
     ]
-    for title, rows in [*sections, *[("Targets", targets)] * bool(targets)]:
+    for title, rows in [*sections(dict(result)), *extra, *[("Targets", targets)] * bool(targets)]:
         lines += ["", title, *_columns(rows)]
     return "\n".join(lines)
-
-
-def _number(value):
-    return "unknown" if value is None else f"{value:.3g}"
 
 
 def _columns(rows: Rows) -> Iterator[str]:

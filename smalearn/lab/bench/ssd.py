@@ -1,41 +1,21 @@
 """The benchmark `ssd`: times beside peers, accuracy under strong decays, growth, memory, and what a step costs."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from smalearn.fast import ssd_step_
-from smalearn.lab.bench.implementation import (
-    Implementation,
-    Run,
-    compare,
-    comparison_rows,
-    growth,
-    growth_line,
-    memory,
-    memory_section,
-    processes,
-)
+from smalearn.lab.bench.contest import best, checked, contest, growth, judge, ratio, unchecked
+from smalearn.lab.bench.implementation import Run, compare, memory
 from smalearn.lab.bench.peers import SSD
-from smalearn.lab.bench.problem import DECAYS, Problem, judge
-from smalearn.lab.bench.report import at_least, at_most, medians, milliseconds, record
-from smalearn.lab.bench.timing import interleaved, one_thread, seconds
-from smalearn.testing import random_tensors, relative_rms
+from smalearn.lab.bench.problem import DECAYS, Problem
+from smalearn.lab.bench.report import at_least, at_most, record
+from smalearn.lab.bench.timing import warm_seconds
+from smalearn.testing import random_tensors
 
-__all__ = [
-    "PROBLEMS",
-    "accuracy",
-    "benchmark",
-    "decode",
-    "efficiency",
-    "layouts",
-    "multiply_adds",
-    "sections",
-    "targets",
-]
+__all__ = ["PROBLEMS", "benchmark", "decode", "efficiency", "layouts", "multiply_adds", "targets"]
 
 PROBLEMS = (
     Problem(),
@@ -46,7 +26,6 @@ LENGTHS = tuple(2**k for k in range(12, 17))
 GEMM = 2048
 SPEEDUPS = (1.8, 2.1, 2.2, 2.3, 2.4, 4.0)  # of each problem: forward, forward + backward
 FAST = SSD[0].name
-PARTS = ("Y", "dX", "dlog_a", "dB", "dC")
 
 
 def benchmark(
@@ -68,39 +47,21 @@ def benchmark(
     both = [replace(one, backward=way) for one in problems for way in (False, True)]
 
     def measure():
+        brief = replace(short, length=min(512, short.length), backward=True)
+        decayed = [replace(brief, decay=decay) for decay in DECAYS]
+        growing = [replace(short, length=length) for length in lengths]
+        runs = {one.length: (Run(SSD[0], one).once, one.inputs()[1]) for one in growing}
         return {
             "contests": compare(both, SSD, rounds),
-            "accuracy": accuracy(replace(short, length=min(512, short.length)), SSD),
-            "growth": growth(SSD[0], [replace(short, length=length) for length in lengths], max(1, rounds // 3)),
-            "memory": [memory(problem, SSD) for problem in (first, last)],
+            "accuracy": compare(decayed, SSD, max(1, rounds // 10)),
+            "growth": growth(FAST, runs, max(1, rounds // 3)),
+            "memory": [memory(replace(problem, backward=True), SSD) for problem in (first, last)],
             "efficiency": efficiency(first, rounds),
             "decode": [decode(first, batch, rounds) for batch in (1, 8)],
             "layouts": [layouts(replace(first, backward=way), rounds) for way in (False, True)],
         }
 
     return record("ssd", rounds, measure, targets)
-
-
-def accuracy(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
-    """Relative RMS errors against the recurrence in float64, for every kind of decay.
-
-    Returns:
-        `length`, and `errors`: decay -> implementation -> error of Y, dX, dlog_a, dB and dC, None if not finite.
-    """
-    errors = {}
-    with processes([one.name for one in implementations]) as start:
-        for decay in DECAYS:
-            decayed = replace(problem, decay=decay, backward=True)
-            expected, errors[decay] = decayed.oracle(), {}
-            for one in implementations:
-                try:
-                    answers = map(torch.from_numpy, start[one.name](one, decayed).answers())
-                except ImportError:
-                    continue
-                distances = [relative_rms(*pair) for pair in zip(answers, expected, strict=True)]
-                finite = [error if math.isfinite(error) else None for error in distances]
-                errors[decay][one.name] = dict(zip(PARTS, finite, strict=True))
-    return {"length": problem.length, "errors": errors}
 
 
 def multiply_adds(problem: Problem) -> int:
@@ -113,45 +74,48 @@ def efficiency(problem: Problem, rounds: int) -> dict[str, object]:
     """Multiply-adds a second of the forward and of a square matrix product.
 
     Returns:
-        `problem`, `gemm`, the size of the square matrices, `seconds` of both, and `fraction`, the rate of the first
+        What `contest` does for both; `gemm`, the size of the square matrices; and `fraction`, the rate of the first
         over that of the second.
     """
     left, right = random_tensors([(GEMM, GEMM)] * 2, dtype=torch.float32)
-    times = _timed({FAST: Run(SSD[0], problem).once, "product": lambda: left @ right}, rounds)
-    spent = medians(times)
-    fraction = multiply_adds(problem) / spent[FAST] * spent["product"] / GEMM**3
-    return {"problem": str(problem), "gemm": GEMM, "seconds": times, "fraction": fraction}
+    entrants = {
+        FAST: partial(checked, Run(SSD[0], problem).once, problem.oracle()),
+        "product": partial(unchecked, partial(torch.matmul, left, right)),
+    }
+    part = contest(f"{problem}, beside a product of {GEMM} × {GEMM}", entrants, rounds, ["product"])
+    slower = ratio(part, "product", FAST)
+    return part | {"gemm": GEMM, "fraction": slower and multiply_adds(problem) / slower / GEMM**3}
 
 
 def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
-    """One step of decoding in place, beside the same step as two einsums.
+    """Steps of decoding in place, beside the same steps as two einsums.
 
     Returns:
-        `batch`; the larger `error` of y and the state of both, and whether it is `tolerated`. If so, `seconds` of 20
-        steps of both, and `ratio`, ours over that of the einsums.
+        What `contest` does for 20 steps of both, and `batch`.
     """
     step, state = (batch, problem.heads), (problem.head_dim, problem.state)
     shapes = [(*step, state[0]), step, (batch, 1, state[1]), (batch, 1, state[1]), (*step, *state)]
     x, z, B, C, H = random_tensors(shapes, dtype=torch.float32)
     inputs = x, DECAYS["gate"](z), B, C
-    expected = _einsum_step(*(one.double() for one in (*inputs, H)))
-    overwritten = H.clone()
-    y = ssd_step_(*inputs, overwritten)
-    error, passed = judge([y, overwritten, *_einsum_step(*inputs, H)], [*expected, *expected])
-    result = {"batch": batch, "error": error, "tolerated": passed}
-    if not passed:
-        return result
 
-    def einsum_steps():
-        state = H
+    def in_place(state, *inputs):
         for _ in range(20):
-            state = _einsum_step(*inputs, state)[1]
+            y = ssd_step_(*inputs, state)
+        return y, state
 
-    def steps_in_place():
+    def einsums(state, *inputs):
         for _ in range(20):
-            ssd_step_(*inputs, overwritten)
+            y, state = _einsum_step(*inputs, state)
+        return y, state
 
-    return result | _pair({"ssd_step_": steps_in_place, "einsum": einsum_steps}, rounds)
+    expected = einsums(*(one.double() for one in (H, *inputs)))
+
+    def enter(steps):
+        error, tolerated = judge(steps(H.clone(), *inputs), expected)
+        return error, tolerated, partial(warm_seconds, partial(steps, H.clone(), *inputs))
+
+    entrants = {"ssd_step_": partial(enter, in_place), "einsum": partial(enter, einsums)}
+    return contest(f"20 steps of decoding, batch {batch}", entrants, rounds, ["einsum"]) | {"batch": batch}
 
 
 def _einsum_step(x, log_a, B, C, state):
@@ -164,72 +128,33 @@ def layouts(problem: Problem, rounds: int) -> dict[str, object]:
     """Views of tensors (batch, T, heads, ...), as projections give them, beside contiguous ones with heads first.
 
     Returns:
-        `problem`, `seconds` of both, and `ratio`, that of the views over that of the contiguous.
+        What `contest` does for both.
     """
-    runs = {"views": Run(SSD[0], replace(problem, views=True)).once, "contiguous": Run(SSD[0], problem).once}
-    return {"problem": str(problem)} | _pair(runs, rounds)
-
-
-def _pair(runs, rounds):
-    """The `seconds` of two runs, and their `ratio`."""
-    times = _timed(runs, rounds)
-    first, second = medians(times).values()
-    return {"seconds": times, "ratio": first / second}
-
-
-def _timed(runs, rounds):
-    """Samples of each run, interleaved, in this process; the first of each does not count."""
-    samplers = {name: partial(seconds, run) for name, run in runs.items()}
-    with one_thread():
-        interleaved(samplers, 1)
-        return interleaved(samplers, rounds)
+    runs = {"views": Run(SSD[0], replace(problem, views=True)), "contiguous": Run(SSD[0], problem)}
+    expected = problem.oracle()
+    entrants = {name: partial(checked, run.once, expected) for name, run in runs.items()}
+    return contest(str(problem), entrants, rounds, ["contiguous"])
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
     """Bounds for the fast one, beside its fastest peer."""
     rows = []
     for part, target in zip(result["contests"], SPEEDUPS, strict=True):
-        best = min(part["speedups"].get(FAST, {}).values(), default=None)
-        rows.append(at_least(f"{part['problem']}: times as fast as the best peer", target, best))
-    errors = [error for one in result["accuracy"]["errors"].values() for error in one[FAST].values()]
+        rows.append(at_least(f"{part['problem']}: times as fast as the best peer", target, best(part, FAST)))
+    errors = [one["contestants"][FAST]["error"] for one in result["accuracy"]]
     rows.append(at_most("largest error under any decay", 2e-6, None if None in errors else max(errors)))
     for clock in ("against T", "against clone"):
         rows.append(at_most(f"exponent of the forward's time {clock}", 1.1, result["growth"]["exponents"][clock]))
     for part in result["memory"]:
         peak = part["bytes"][FAST]["peak"]
         what = f"peak of forward + backward over the bytes of X, T = {part['length']}"
-        rows.append(at_most(what, 6, None if peak is None else peak / part["unit"]))
+        rows.append(at_most(what, 6, peak and peak / part["unit"]))
     part = result["efficiency"]
     rows.append(at_least(f"rate over that of a product of size {part['gemm']}", 0.55, part["fraction"]))
     for part in result["decode"]:
-        rows.append(at_most(f"step over einsum step, batch {part['batch']}", 0.6, part.get("ratio")))
+        what = f"step over einsum step, batch {part['batch']}"
+        rows.append(at_most(what, 0.6, ratio(part, "einsum", "ssd_step_")))
     for part in result["layouts"]:
-        rows.append(at_most(f"time-first views over heads first, {part['problem']}", 1.1, part["ratio"]))
+        what = f"time-first views over heads first, {part['problem']}"
+        rows.append(at_most(what, 1.1, ratio(part, "contiguous", "views")))
     return rows
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """Titles and rows for `render`."""
-    for part in result["contests"]:
-        yield part["problem"], comparison_rows(part)
-    part = result["accuracy"]
-    yield f"Relative errors against float64, T = {part['length']}", _accuracy_rows(part["errors"])
-    yield growth_line(result["growth"]), []
-    yield from map(memory_section, result["memory"])
-    pairs = [result["efficiency"], *result["decode"], *result["layouts"]]
-    yield "Medians, both in one process", [_pair_row(part) for part in pairs]
-
-
-def _accuracy_rows(errors):
-    """One row for each decay and implementation."""
-    yield "", "", *PARTS
-    for decay, by_name in errors.items():
-        for name, parts in by_name.items():
-            yield decay, name, *("NaN" if error is None else f"{error:.1e}" for error in parts.values())
-
-
-def _pair_row(part):
-    """The two medians."""
-    what = part.get("problem", f"20 steps of decoding, batch {part.get('batch')}")
-    times = [f"{name} {milliseconds(samples)}" for name, samples in part.get("seconds", {}).items()]
-    return what, ", ".join(times) or "not reported"

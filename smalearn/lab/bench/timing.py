@@ -15,7 +15,17 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["grown_bytes", "interleaved", "machine", "one_thread", "saved_bytes", "seconds", "slope", "warm_seconds"]
+__all__ = [
+    "grown_bytes",
+    "interleaved",
+    "machine",
+    "one_thread",
+    "quartiles",
+    "saved_bytes",
+    "seconds",
+    "slope",
+    "warm_seconds",
+]
 
 SHORT = 0.1  # seconds of a run so short that cold caches would count
 CLOCK = time.perf_counter if sys.platform == "win32" else time.process_time
@@ -51,6 +61,11 @@ def interleaved(
             if number % (every or {}).get(name, 1) == 0:
                 samples[name].append(samplers[name]())
     return samples
+
+
+def quartiles(samples: Sequence[float]) -> list[float]:
+    """The median between the two other quartiles; a single sample is all three."""
+    return statistics.quantiles(samples, method="inclusive") if len(samples) > 1 else 3 * list(samples)
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:

@@ -1,8 +1,9 @@
 """The benchmark `training`: what a larger state costs SSD and the selective scan, and a step of three small models."""
 
 import copy
+import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,15 +11,16 @@ import torch
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn.lab.bench.implementation import Implementation, Run
-from smalearn.lab.bench.problem import Problem, judge
-from smalearn.lab.bench.report import milliseconds, record
-from smalearn.lab.bench.timing import interleaved, slope, warm_seconds
+from smalearn.lab.bench.contest import contest, judge, ratio
+from smalearn.lab.bench.implementation import Implementation, compare
+from smalearn.lab.bench.problem import Problem
+from smalearn.lab.bench.report import at_least, at_most, record
+from smalearn.lab.bench.timing import slope, warm_seconds
 from smalearn.linear_attention import linear_attention_recurrent
 from smalearn.models import Block, Mamba1, Mamba2, SequenceModel, SoftmaxAttention
 from smalearn.ssm import ssm_scan
 
-__all__ = ["MODELS", "ROUTES", "STATES", "benchmark", "growth", "quartiles", "sections", "steps"]
+__all__ = ["MODELS", "ROUTES", "STATES", "benchmark", "growth", "samples", "steps", "targets"]
 
 STATES = (16, 32, 64, 128, 256)
 PROBLEM = Problem(length=1024, heads=2, head_dim=64, backward=True)
@@ -107,36 +109,38 @@ def benchmark(
         rounds: samples of each time.
 
     Returns:
-        See `record`, with the parts `growth` and `steps`, and no `targets`.
+        See `record`, with the parts `growth` and `steps`.
     """
 
     def measure():
         return {"growth": growth(problem, states, rounds), "steps": steps(dim, batch, rounds)}
 
-    return record("training", rounds, measure, lambda _: [])
+    return record("training", rounds, measure, targets)
+
+
+def _route(name):
+    return ROUTES[name]
 
 
 def growth(problem: Problem, states: Sequence[int], rounds: int) -> dict[str, object]:
     """Time of a forward and backward against N by each of the routes.
 
     Returns:
-        `sizes` of the problem; `states`; for each route its `errors` against float64; and of those that are within
-        tolerance at every N the `seconds`, for each N a list, and the `slopes`: p of time ∝ N^p, for every round.
+        `states`; `contests`, what `compare` returns for each; and `slopes` of the routes that are right at every N: p
+        of time ∝ N^p, for every round.
     """
-    samplers, errors, wrong = {}, {name: [] for name in ROUTES}, set()
-    for one in (replace(problem, state=state, backward=True) for state in states):
-        expected = one.oracle()
-        for name, form in ROUTES.items():
-            run = Run(Implementation(name, lambda form=form: form), one)
-            error, passed = judge(run.both(), expected)
-            errors[name].append(error)
-            wrong |= set() if passed else {name}
-            samplers[name, one.state] = partial(warm_seconds, run.both)
-    samples = interleaved({key: sampler for key, sampler in samplers.items() if key[0] not in wrong}, rounds)
-    times = {name: [samples[name, state] for state in states] for name in ROUTES if name not in wrong}
-    slopes = {name: [slope(states, one) for one in zip(*by_state, strict=True)] for name, by_state in times.items()}
-    sizes = {"length": problem.length, "heads": problem.heads, "head_dim": problem.head_dim}
-    return {"sizes": sizes, "states": list(states), "errors": errors, "seconds": times, "slopes": slopes}
+    problems = [replace(problem, state=state, backward=True) for state in states]
+    routes = [Implementation(name, partial(_route, name), base=name == "SSD") for name in ROUTES]
+    part = {"states": list(states), "contests": compare(problems, routes, rounds, patience=math.inf)}
+    every = samples(part).items()
+    return part | {"slopes": {name: [slope(states, one) for one in zip(*by_N, strict=True)] for name, by_N in every}}
+
+
+def samples(part: Mapping) -> dict[str, list[list[float]]]:
+    """Seconds of each route in the part `growth` of a result, for each N a list; of those that are right at every N."""
+    entries = {name: [one["contestants"][name] for one in part["contests"]] for name in ROUTES}
+    right = {name: every for name, every in entries.items() if all("seconds" in one for one in every)}
+    return {name: [one["seconds"] for one in every] for name, every in right.items()}
 
 
 def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
@@ -145,23 +149,26 @@ def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
     Each must first give, on a short sequence, the logits and gradients that it has token by token in float64.
 
     Returns:
-        `dim`, `texts`, `length`; and `models`: for each its `parameters` without embedding and head, its `error` and
-        whether it is `tolerated`, and, if it is, `seconds`.
+        What `contest` does, each with its `parameters` without embedding and head; `dim`, `texts`, `length`.
     """
     sequences, length = batch
     tokens = torch.randint(WORDS, (sequences, length + 1), generator=torch.Generator().manual_seed(0))
-    models, samplers = {}, {}
-    for name, build in MODELS.items():
+    parameters = {}
+
+    def enter(name):
         torch.manual_seed(0)
-        model = SequenceModel(WORDS, [*build(dim), *build(dim)], length if name == "Transformer" else 0)
+        blocks = [block for _ in range(2) for block in MODELS[name](dim)]
+        model = SequenceModel(WORDS, blocks, length if name == "Transformer" else 0)
+        parameters[name] = _parameters(model.blocks)
         short = tokens[:, : min(TRIED, length) + 1]
-        error, passed = judge(_answers(model, short), _answers(copy.deepcopy(model).double(), short, decode=True))
-        models[name] = {"parameters": _parameters(model.blocks), "error": error, "tolerated": passed}
-        if passed:
-            samplers[name] = partial(warm_seconds, _step(model, tokens))
-    for name, samples in interleaved(samplers, rounds).items():
-        models[name]["seconds"] = samples
-    return {"dim": dim, "texts": sequences, "length": length, "models": models}
+        judged = judge(_answers(model, short), _answers(copy.deepcopy(model).double(), short, decode=True))
+        return *judged, partial(warm_seconds, _step(model, tokens))
+
+    problem = f"a training step, D = {dim}, {sequences} sequences of {length} tokens"
+    part = contest(problem, {name: partial(enter, name) for name in MODELS}, rounds, ["Transformer"])
+    for name, count in parameters.items():
+        part["contestants"][name]["parameters"] = count
+    return part | {"dim": dim, "texts": sequences, "length": length}
 
 
 def _parameters(part):
@@ -202,28 +209,17 @@ def _step(model, tokens):
     return run
 
 
-def quartiles(samples: Sequence[float]) -> list[float]:
-    """The median between the two other quartiles; a single sample is all three."""
-    return statistics.quantiles(samples, method="inclusive") if len(samples) > 1 else 3 * list(samples)
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """Titles and rows for `render`: medians, and the middle half of the samples in brackets."""
-    part, models = result["growth"], result["steps"]
-    sizes, rows = part["sizes"], [("N", *map(str, part["states"]))]
-    for name, errors in part["errors"].items():
-        if name not in part["seconds"]:
-            rows.append((name, f"not reported: error {max(errors):.0e}"))
-            continue
-        low, middle, high = quartiles(part["slopes"][name])
-        exponent = f"time ∝ N^p: p = {middle:.2f} ({low:.2f} to {high:.2f})"
-        rows.append((name, *map(milliseconds, part["seconds"][name]), exponent))
-    yield f"Forward + backward, T = {sizes['length']}, {sizes['heads']} heads, P = {sizes['head_dim']}", rows
-    rows = []
-    for name, one in models["models"].items():
-        times = "not reported"
-        if "seconds" in one:
-            low, middle, high = (1e3 * value for value in quartiles(one["seconds"]))
-            times = f"{middle:.1f} ms ({low:.1f} to {high:.1f})"
-        rows.append((name, f"{one['parameters']:,} parameters", f"error {one['error']:.0e}", times))
-    yield f"A training step, D = {models['dim']}, {models['texts']} sequences of {models['length']} tokens", rows
+def targets(result: Mapping) -> list[dict[str, object]]:
+    """Bounds on what a larger state costs, and on the steps of Mamba-1."""
+    slopes = {name: statistics.median(every) for name, every in result["growth"]["slopes"].items()}
+    what = "time ∝ N^p of a forward and backward: p of"
+    return [
+        at_most(f"{what} SSD", 0.75, slopes.get("SSD")),
+        at_least(f"{what} the selective scan", 0.9, slopes.get("selective scan")),
+        *(
+            at_least(
+                f"a training step of {name} over the Transformer's", 2, ratio(result["steps"], "Transformer", name)
+            )
+            for name in ("Mamba-1, scan", "Mamba-1, loop")
+        ),
+    ]

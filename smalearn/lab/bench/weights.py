@@ -1,19 +1,20 @@
 """The benchmark `weights`: structured layers beside a dense one, and beside plain ways to write the same."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 from torch import nn
 
-from smalearn.lab.bench.bilinear import RANKS, gradients
-from smalearn.lab.bench.problem import judge
-from smalearn.lab.bench.report import at_least, medians, milliseconds, outcome, record
-from smalearn.lab.bench.timing import interleaved, warm_seconds
+from smalearn.lab.bench.bilinear import RANKS, entrant
+from smalearn.lab.bench.contest import contest, ratio
+from smalearn.lab.bench.peers import given
+from smalearn.lab.bench.problem import way
+from smalearn.lab.bench.report import at_least, record
 from smalearn.testing import random_tensors
 from smalearn.weights import BlockTensorTrain, MultiLevelLowRank, Weight, balanced_sizes
 
-__all__ = ["FAMILIES", "OTHERS", "benchmark", "compare", "sections", "targets"]
+__all__ = ["FAMILIES", "OTHERS", "benchmark", "compare", "targets"]
 
 FASTER = {("BTT", 1024): 4, ("BTT", 4096): 10}
 COLA = "CoLA"
@@ -108,83 +109,50 @@ def benchmark(dims: tuple[int, ...] = (1024, 4096), batch: int = 512, rounds: in
     """
 
     def measure():
-        return {"batch": batch, "contests": [compare(name, dim, batch, rounds) for dim in dims for name in FAMILIES]}
+        cases = [(name, dim, backward) for dim in dims for name in FAMILIES for backward in (False, True)]
+        return {"batch": batch, "contests": [compare(*case, batch, rounds) for case in cases]}
 
     return record("weights", rounds, measure, targets)
 
 
-def compare(name: str, dim: int, batch: int, rounds: int) -> dict[str, object]:
-    """A structured layer beside `nn.Linear` with the same matrix, and beside `OTHERS`, forward and backward.
+def compare(name: str, dim: int, backward: bool, batch: int, rounds: int) -> dict[str, object]:
+    """A structured layer beside `nn.Linear` with the same matrix, and beside `OTHERS`, each judged in float64.
 
     Returns:
-        `family`, `dim`; `saving`, multiply-adds of the dense layer over its own; for each implementation its `errors`
-        against float64, or why it is `absent`. Of those within tolerance `seconds` of a forward, and, of what can be
-        trained, `seconds_trained` of a forward and a backward. `speedups`, by how many times the structured forward is
-        faster than each other one, and `reached`, that over the dense layer as a fraction of the saving.
+        What `contest` does, CoLA only in a forward; `family`, `dim`, `backward`; `saving`, multiply-adds of the dense
+        layer over its own; and `reached`, its speedup over the dense layer as a fraction of the saving.
     """
     weight = FAMILIES[name](dim)
     dense = nn.Linear(dim, dim, bias=False)
     dense.weight = nn.Parameter(weight.dense().detach())
     (x,) = random_tensors([(batch, dim)], dtype=torch.float32)
-    expected = x.double() @ dense.weight.detach().double().mT
-    result, runs = {"family": name, "dim": dim, "saving": dim**2 / weight.macs, "errors": {}, "absent": {}}, {}
-    for key, load in {"structured": lambda w: w, "dense": lambda _: dense, **OTHERS[name]}.items():
-        try:
-            run = load(weight)
-        except ImportError as error:
-            result["absent"][key] = f"{type(error).__name__}: {error}"
-            continue
-        result["errors"][key], passed = judge([run(x)], [expected])
-        if passed:
-            runs[key] = run
-    with torch.no_grad():
-        samplers = {key: partial(warm_seconds, partial(run, x)) for key, run in runs.items()}
-        result["seconds"] = interleaved(samplers, rounds)
-    layers = {key: dense if key == "dense" else weight for key in runs if key != COLA}
-    steps = {key: partial(gradients, runs[key], layer, x) for key, layer in layers.items()}
-    samplers = {key: partial(warm_seconds, step) for key, step in steps.items()}
-    result["seconds_trained"] = interleaved(samplers, rounds)
-    return result | _ratios(result)
+
+    loads = {"structured": given, "dense": lambda _: dense, **OTHERS[name]}
+
+    def enter(key):
+        return entrant(loads[key](weight), dense if key == "dense" else weight, _multiply, x, backward)
+
+    entrants = {key: partial(enter, key) for key in loads if not (backward and key == COLA)}
+    problem = f"{name}, D = {dim}, {batch} vectors, {way(backward)}"
+    part = contest(problem, entrants, rounds, ["structured"])
+    saving, reached = dim**2 / weight.macs, ratio(part, "structured", "dense")
+    sizes = {"family": name, "dim": dim, "backward": backward}
+    return part | sizes | {"saving": saving, "reached": reached and reached / saving}
 
 
-def _ratios(part):
-    """`speedups` and `reached`, where the structured product was timed; and the speedups of a step of training."""
-    ratios = {}
-    for times, name in (("seconds", "speedups"), ("seconds_trained", "speedups_trained")):
-        middle = medians(part[times])
-        ours = middle.pop("structured", None)
-        ratios[name] = {key: value / ours for key, value in middle.items()} if ours else {}
-    reached = ratios["speedups"].get("dense")
-    return ratios | {"reached": reached and reached / part["saving"]}
+def _multiply(layer, x):
+    """The product with the matrix in full."""
+    return x @ (layer.dense() if isinstance(layer, Weight) else layer.weight).mT
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
-    """Bounds on the speedups."""
+    """Bounds on the speedups of the forward."""
     rows = []
-    for part in result["contests"]:
-        name, dim, speedups = part["family"], part["dim"], part["speedups"]
+    for part in (part for part in result["contests"] if not part["backward"]):
+        name, dim = part["family"], part["dim"]
         if (name, dim) in FASTER:
             what = f"{name}, D = {dim}: times as fast as nn.Linear"
-            rows.append(at_least(what, FASTER[name, dim], speedups.get("dense")))
-        best = min((speedups[key] for key in OTHERS[name] if key in speedups), default=None)
-        rows.append(at_least(f"{name}, D = {dim}: times as fast as the best rival", 1, best))
+            rows.append(at_least(what, FASTER[name, dim], ratio(part, "structured", "dense")))
+        rivals = [found for key in OTHERS[name] if (found := ratio(part, "structured", key))]
+        rows.append(at_least(f"{name}, D = {dim}: times as fast as the best rival", 1, min(rivals, default=None)))
     return rows
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """Titles and rows for `render`."""
-    for part in result["contests"]:
-        rows = []
-        for key, error in part["errors"].items():
-            times = ["not reported"]
-            if key in part["seconds"]:
-                times = [f"forward {milliseconds(part['seconds'][key])}"]
-            if key in part["seconds_trained"]:
-                times.append(f"with backward {milliseconds(part['seconds_trained'][key])}")
-            if key in part["speedups"]:
-                times.append(f"ours is {part['speedups'][key]:.1f} times as fast")
-            rows.append((key, f"error {error:.0e}", *times))
-        rows += [(key, outcome({"absent": why})) for key, why in part["absent"].items()]
-        reached = f", of which the forward reaches {part['reached']:.0%}" if part["reached"] else ""
-        saving = f"{part['saving']:.1f} times fewer multiply-adds than dense{reached}"
-        yield f"{part['family']}, D = {part['dim']}, {result['batch']} vectors: {saving}", rows

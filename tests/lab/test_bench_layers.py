@@ -1,0 +1,238 @@
+"""The benchmarks `masks`, `weights` and `bilinear`: products are right, wrong ones have no time, targets are bounds."""
+
+import importlib.util
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn.lab.bench import bilinear, masks, weights
+from smalearn.lab.bench.training import FusedAttention
+from smalearn.masks import CausalMask
+from smalearn.testing import assert_close, random_tensors
+from smalearn.weights import BlockTensorTrain, Weight
+
+BTT = "BTT, s = 1"
+OTHERS = [(family, other) for family, others in weights.OTHERS.items() for other in others if other != weights.COLA]
+CONTESTS = {
+    **{name: (lambda name=name: masks.compare(name, 700, 5, 2)) for name in masks.FAMILIES},
+    **{
+        f"{name}, {dim}, {way}": (lambda name=name, dim=dim, way=way: weights.compare(name, dim, way, 7, 2))
+        for name in weights.FAMILIES
+        for dim in (256, 1024)
+        for way in (False, True)
+    },
+    **{f"bilinear, {way}": (lambda way=way: bilinear.compare(64, 33, 4, way, 2)) for way in (False, True)},
+}
+
+
+@pytest.mark.parametrize("name", CONTESTS)
+def test_all_are_right_and_timed_alike(name):
+    part = CONTESTS[name]()
+    assert len(part["contestants"]) >= 3
+    for key, entry in part["contestants"].items():
+        if "absent" in entry:
+            assert (key, entry["absent"]) == (weights.COLA, "ModuleNotFoundError: No module named 'cola'")
+        else:
+            assert len(entry["seconds"]) == 2
+            assert key == "cumsum" or entry["error"] < 2e-6
+    ((base, others),) = part["speedups"].items()
+    assert base in ("structured", bilinear.SDPA)
+    assert {base, *others} == {key for key, entry in part["contestants"].items() if "seconds" in entry}
+
+
+class WrongMask(CausalMask):
+    factor = 1.0
+
+    def _product(self, x):
+        return super()._product(x) * self.factor
+
+
+class WrongProduct(BlockTensorTrain):
+    factor = 1.0
+
+    def _product(self, X):
+        return super()._product(X) * self.factor
+
+
+class WrongScores(BlockTensorTrain):
+    factor = 1.0
+
+    def dense(self):
+        return super().dense() * self.factor
+
+
+class WrongGradient(BlockTensorTrain):
+    factor = 1.0
+
+    def _product(self, X):
+        return super()._product(X.detach() * self.factor) + 0 * super()._product(X)
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-3, torch.nan])
+@pytest.mark.parametrize(
+    ("wrong", "family", "name", "run"),
+    [
+        (WrongMask, (masks.FAMILIES, "causal"), "structured", lambda: masks.compare("causal", 64, 3, 2)),
+        (WrongProduct, (weights.FAMILIES, "BTT"), "structured", lambda: weights.compare("BTT", 256, False, 3, 2)),
+        (WrongProduct, (weights.FAMILIES, "BTT"), "structured", lambda: weights.compare("BTT", 256, True, 3, 2)),
+        (WrongGradient, (weights.FAMILIES, "BTT"), "structured", lambda: weights.compare("BTT", 256, True, 3, 2)),
+        (WrongScores, (bilinear.FORMS, BTT), BTT, lambda: bilinear.compare(64, 9, 4, False, 2)),
+        (WrongScores, (bilinear.FORMS, BTT), BTT, lambda: bilinear.compare(64, 9, 4, True, 2)),
+    ],
+)
+def test_a_wrong_product_is_not_timed(wrong, family, name, run, factor, monkeypatch):
+    size = 8 if family[0] is bilinear.FORMS else 16
+    monkeypatch.setattr(wrong, "factor", 1.0 if wrong is WrongGradient else factor)
+    monkeypatch.setitem(*family, lambda *x: wrong(64) if wrong is WrongMask else wrong.random((size,) * 4, 1, 0))
+    part = run()
+    assert not part["contestants"][name]["tolerated"]
+    assert "seconds" not in part["contestants"][name]
+    assert all(name != base and name not in others for base, others in part["speedups"].items())
+    assert part.get("reached") is None
+
+
+# Masks
+
+
+def test_the_semiseparable_mask_has_resets():
+    log_a = masks.FAMILIES["1-semiseparable"](4096).log_a
+    assert log_a.isinf().sum() == 4
+    assert (log_a <= 0).all()
+
+
+def test_the_exponent_is_the_median_of_three_sweeps(monkeypatch):
+    found = iter([1.0, 3.0, 2.0])
+    monkeypatch.setattr(masks, "growth", lambda *_: {"exponents": {"against clone": next(found)}})
+    part = masks.sweeps("decay", [64, 128, 256], 3, 9)
+    assert [sweep["exponents"]["against clone"] for sweep in part["sweeps"]] == [1.0, 3.0, 2.0]
+    assert part["exponent"] == 2.0
+
+
+def test_targets_of_masks():
+    def part(**speedups):
+        return {"speedups": {"structured": speedups}}
+
+    ratios = {"causal": 20.0, "decay": 19.0, "1-semiseparable": 11.0, "Toeplitz": None, "Fourier": 5.5}
+    parts = {name: part(dense=one, cumsum=0.25) if one else {"speedups": {}} for name, one in ratios.items()}
+    growths = dict(zip(masks.FAMILIES, ({"exponent": p} for p in (1.0, 1.2, 1.1, 1.2, 1.3)), strict=True))
+    rows = masks.targets({"contests": parts, "growth": growths})
+    measured = [20.0, 19.0, 11.0, None, 5.5, 4.0, 1.0, 1.2, 1.1, 1.2, 1.3]
+    assert [(row["target"], row["measured"]) for row in rows] == list(
+        zip([20, 20, 10, 5, 5, 5, 1.1, 1.1, 1.1, 1.25, 1.25], measured, strict=True)
+    )
+    assert [row["met"] for row in rows] == [True, False, True, False, True, True, True, False, True, True, False]
+    parts["1-semiseparable"] = {"speedups": {}}
+    assert masks.targets({"contests": parts, "growth": growths})[5]["measured"] is None
+
+
+# Weights
+
+
+@pytest.mark.parametrize(("family", "other"), OTHERS)
+def test_others_multiply_by_the_same_matrix_for_any_rank(family, other):
+    weight = weights.FAMILIES[family](256)
+    if family == "BTT":
+        weight = BlockTensorTrain.random((3, 4, 2, 6), 3, 0, torch.float64)
+    weight = weight.double()
+    (x,) = random_tensors([(5, weight.shape[1])])
+    assert_close(weights.OTHERS[family][other](weight)(x), x @ weight.dense().mT)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cola") is None, reason="needs a peer: CoLA")
+def test_cola_multiplies_by_the_same_matrix():
+    weight = BlockTensorTrain.random((3, 4, 2, 6), 2, 0)
+    (x,) = random_tensors([(5, 12)], dtype=torch.float32)
+    assert_close(weights.OTHERS["BTT"][weights.COLA](weight)(x), x @ weight.dense().mT)
+
+
+def test_both_families_hold_as_many_numbers():
+    for dim in (1024, 4096):
+        btt, levels = (weights.FAMILIES[name](dim) for name in ("BTT", "MLR"))
+        assert btt.num_parameters == levels.num_parameters == 2 * dim * round(dim**0.5)
+    assert weights.FAMILIES["MLR"](4096).ranks == weights.RANKS
+    assert weights.FAMILIES["MLR"](1024).ranks == (16, 4, 3, 2, 2, 2, 2, 1)
+
+
+def test_what_is_reached_is_the_speedup_as_a_fraction_of_the_saving():
+    part = weights.compare("BTT", 256, False, 3, 2)
+    assert (part["family"], part["dim"], part["backward"], part["saving"]) == ("BTT", 256, False, 8)
+    assert part["reached"] == part["speedups"]["structured"]["dense"] / 8
+
+
+def test_a_step_of_training_has_gradients_for_input_and_factors():
+    weight = BlockTensorTrain.random((3, 4, 2, 6), 2, 0, torch.float64)
+    (x,) = random_tensors([(3, 12)])
+    answers = bilinear.once(weight, weight, x, True)
+    y = (x @ weight.dense().mT).detach()
+    expected = torch.autograd.grad((x @ weight.dense().mT * y).sum(), [weight.L, weight.R])
+    for answer, reference in zip(answers, [y, y @ weight.dense(), *expected], strict=True):
+        assert_close(answer, reference)
+    assert len(bilinear.once(weight, weight, x, False)) == 1
+
+
+def test_targets_of_weights():
+    def part(family, dim, backward=False, **speedups):
+        sizes = {"family": family, "dim": dim, "backward": backward}
+        return sizes | {"speedups": {"structured": speedups} if speedups else {}}
+
+    parts = [
+        part("BTT", 1024, dense=4.0, einsum=0.5, **{"bmm with copies": 2.0}),
+        part("BTT", 4096, dense=9.5, einsum=1.5),
+        part("BTT", 4096, backward=True, dense=0.1),
+        part("MLR", 1024, dense=3.0, einsum=1.0),
+        part("MLR", 4096),
+    ]
+    rows = [(row["target"], row["measured"], row["met"]) for row in weights.targets({"contests": parts})]
+    expected = [(4, 4.0), (1, 0.5), (10, 9.5), (1, 1.5), (1, 1.0), (1, None)]
+    assert rows == [(*one, met) for one, met in zip(expected, [1, 0, 0, 1, 1, 0], strict=True)]
+
+
+class Copies(TorchDispatchMode):
+    """Counts the numbers that are copied from one place to another."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten.cat):
+            self.numbers += out.numel()
+        return out
+
+
+def copies(run: Weight, x):
+    with Copies() as counted, torch.no_grad():
+        run(x)
+    return counted.numbers
+
+
+def test_ours_copies_only_what_comes_out():
+    """The numbers between the factors, at rank 2 two for each feature, are read where they lie."""
+    weight = BlockTensorTrain.random((16, 16, 16, 16), 2, 0)
+    (x,) = random_tensors([(512, 256)], dtype=torch.float32)
+    factors = weight.R.numel()
+    assert copies(weight, x) == factors + 2 * x.numel()
+    assert copies(weights.OTHERS["BTT"]["bmm with copies"](weight), x) >= 3 * x.numel()
+
+
+# Structured scores
+
+
+def test_standard_attention_is_its_definition():
+    layer = FusedAttention(16, 4).double()
+    (x,) = random_tensors([(2, 7, 16)])
+    assert_close(layer(x)[1], bilinear.definition(layer, x[1]))
+
+
+def test_levels_are_scaled_to_the_numbers_of_a_head():
+    weight = bilinear.FORMS["MLR"](512, 8, 0)
+    assert weight.ranks == bilinear.RANKS
+    assert weight.num_parameters == bilinear.FORMS["low rank"](512, 8, 0).num_parameters
+
+
+@pytest.mark.parametrize(("measured", "met"), [(1.6, True), (1.8, False), (None, False)])
+def test_the_target_of_bilinear_scores(measured, met):
+    both = {"speedups": {bilinear.SDPA: {BTT: measured}} if measured else {}}
+    (row,) = bilinear.targets({"dim": 512, "length": 512, "heads": 8, "contests": [{"speedups": {}}, both]})
+    assert (row["target"], row["measured"], row["met"]) == (1.7, measured, met)
+    assert row["what"].startswith("BTT, s = 1, D = 512, T = 512, H = 8: time of a forward and backward")
