@@ -5,13 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
 from smalearn.ssm import (
     ScanCost,
-    Semiseparable,
-    block_factors,
     discretise_mamba,
     discretise_zero_order_hold,
     scan,
@@ -200,42 +197,6 @@ def test_a_reset_forgets_exactly(form, structure):
     assert relative_rms(Y_mixed[:17], Y[:17]) > 0.1
 
 
-@each_case
-def test_the_matrix_is_the_model(structure, kind):
-    X, A, B, C, _ = inputs(33, structure, kind)
-    M = ssm_matrix(A, B, C)
-    assert isinstance(M, Semiseparable)
-    assert_close(M.dense() @ X, loop(X, A, B, C)[0])
-    small = ssm_matrix(A[:6], B[:6], C[:6])
-    left, bidiagonal, right = block_factors(small)
-    states = torch.linalg.solve_triangular(bidiagonal, right @ X[:6], upper=False)
-    assert_close(states.unflatten(0, (6, 3)).mT, ssm_states(X[:6], A[:6], B[:6]))
-    assert_close(left @ states, loop(X[:6], A[:6], B[:6], C[:6])[0])
-
-
-def test_constant_parameters_are_a_convolution():
-    X, A, B, C, _ = inputs(33, "general")
-    A, B, C = A[0].expand(33, 3, 3), B[0].expand(33, 3), C[0].expand(33, 3)
-    kernel = torch.stack([C[0] @ torch.linalg.matrix_power(A[0], k) @ B[0] for k in range(33)])
-    Y = torch.stack([sum(kernel[t - s] * X[s] for s in range(t + 1)) for t in range(33)])
-    assert_close(ssm_recurrent(X, A, B, C)[0], Y)
-
-
-def test_the_model_is_linear_in_its_input():
-    X, A, B, C, state = inputs(33, "general")
-    other, other_state = random_tensors([(33, 2), (2, 3)], seed=9)
-    Y, last = ssm_recurrent(X + 2 * other, A, B, C, state + 2 * other_state)
-    ours, theirs = ssm_recurrent(X, A, B, C, state), ssm_recurrent(other, A, B, C, other_state)
-    assert_close(Y, ours[0] + 2 * theirs[0])
-    assert_close(last, ours[1] + 2 * theirs[1])
-
-
-@each_structure
-@pytest.mark.parametrize("length", [10, 1000])
-def test_the_state_does_not_grow_with_the_sequence(structure, length):
-    assert ssm_recurrent(*inputs(length, structure)[:4])[1].shape == (2, 3)
-
-
 # ---------------------------------------------------------------- scans
 
 SCANS = {"pairs": scan_by_pairs, "doubling": scan_by_doubling}
@@ -252,6 +213,7 @@ class Counter:
         return a_later @ a, b @ a_later.mT + b_later, torch.maximum(waits, waits_later) + 1
 
 
+@pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_cost")
 @pytest.mark.parametrize("method", SCANS)
 @pytest.mark.parametrize("length", range(34))
 def test_scans_of_every_length(method, length):
@@ -469,28 +431,6 @@ def test_gradients_of_discretisation(discretise, structure):
 
 
 # ---------------------------------------------------------------- costs and errors
-
-
-class Multiplications(TorchDispatchMode):
-    """Counts the multiplications of elementwise and matrix products."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        results = func(*args, **kwargs or {})
-        if func.overloadpacket is torch.ops.aten.mul:
-            self.count += results.numel()
-        elif func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
-            self.count += results.numel() * args[0].shape[-1]
-        return results
-
-
-@each_structure
-def test_the_recurrence_costs_what_the_matrix_says(structure):
-    X, A, B, C, _ = inputs(33, structure)
-    with Multiplications() as counter:
-        ssm_recurrent(X, A, B, C)
-    assert counter.count == ssm_matrix(A, B, C).cost(2)
 
 
 def zeros(*shape, dtype=torch.float64):

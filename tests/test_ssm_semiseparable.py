@@ -164,26 +164,6 @@ def test_complex_generators_are_not_conjugated():
     assert_close(from_dense(expected).dense(), expected)
 
 
-def test_tril_of_a_low_rank_matrix_is_the_running_sum():
-    U, V, x = random_tensors([(33, 2), (33, 2), (33, 4)])
-    M = Semiseparable(torch.ones(33, dtype=torch.float64), V, U)
-    assert_close(M.dense(), (U @ V.mT).tril())
-    assert_close(M.matmul(x), (U[:, None] * (V[:, None] * x[..., None]).cumsum(0)).sum(-1))
-    assert block_ranks(M.dense()).max() == 2
-
-
-def test_two_sided_with_a_diagonal():
-    """Lower and upper parts and a diagonal: the forward and the backward recurrence add."""
-    (A, B, C), (A2, B2, C2) = generators(33, "diagonal"), generators(33, "general", seed=20)
-    d, x = random_tensors([(33,), (33, 2)], seed=9)
-    lower, upper = Semiseparable(A, B, C), Semiseparable(A2, B2, C2)
-    Y = lower.matmul(x) + upper.transpose_matmul(x) + d[:, None] * x
-    M = entries(A, B, C) + entries(A2, B2, C2).mT + d.diag()
-    assert_close(Y, M @ x)
-    assert block_ranks(M, diagonal=-1).max() == block_ranks(M.mT, diagonal=-1).max() == 3
-    assert block_ranks(M).max() > 3
-
-
 class Multiplications(TorchDispatchMode):
     """Counts the multiplications of elementwise and matrix products."""
 
@@ -300,32 +280,6 @@ def test_three_factors(case, length, order):
     assert torch.equal(bidiagonal.diag(), torch.ones(3 * length, dtype=torch.float64))
 
 
-def test_factors_by_hand():
-    A, B, C = generators(3, "general")
-    left, bidiagonal, right = block_factors(Semiseparable(A, B, C))
-    eye, zero = torch.eye(3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.float64)
-    rows = [[eye, zero, zero], [-A[1], eye, zero], [zero, -A[2], eye]]
-    assert torch.equal(bidiagonal, torch.cat([torch.cat(row, 1) for row in rows]))
-    assert torch.equal(left, torch.block_diag(*C[:, None]))
-    assert torch.equal(right, torch.block_diag(*B[:, :, None]))
-    inverse = bidiagonal_inverse(Semiseparable(A, B, C))
-    assert_close(inverse[6:, :3], A[2] @ A[1])
-
-
-def test_a_scalar_transition_is_a_kronecker_product_in_both_orders():
-    A, B, C = generators(5, "scalar", "resets")
-    M, eye = Semiseparable(A, B, C), torch.eye(3, dtype=torch.float64)
-    a = torch.eye(5, dtype=torch.float64) - torch.diag(A[1:], -1)
-    inverse = torch.linalg.inv(a).contiguous()
-    for order, kron in [("time", torch.kron(a, eye)), ("state", torch.kron(eye, a))]:
-        left, bidiagonal, right = block_factors(M, order)
-        assert torch.equal(bidiagonal, kron)
-        inverses = (inverse, eye) if order == "time" else (eye, inverse)
-        assert_close(bidiagonal_inverse(M, order), torch.kron(*inverses))
-    assert torch.equal(left, torch.cat([c.diag() for c in C.T], 1))
-    assert torch.equal(right, torch.cat([b.diag() for b in B.T]))
-
-
 @pytest.mark.parametrize("leading", [(2,), (2, 4)])
 @each_structure
 def test_factors_of_a_batch(leading, structure):
@@ -355,36 +309,6 @@ def test_products_and_their_inverse_transposes(structure, length):
     U, V = tril_factors(M)
     assert U.shape == V.shape == (length, 3)
     assert_close((U @ V.mT).tril(), entries(A, B, C))
-
-
-def test_without_the_transpose_v_is_wrong_even_for_symmetric_matrices():
-    A, B, C = generators(4, "general")
-    commuting = torch.stack([torch.eye(3, dtype=torch.float64) * (t + 2) for t in range(4)])
-    for A_t, fits in [(A, False), (A + A.mT, False), (commuting, True)]:
-        M = Semiseparable(A_t, B, C)
-        U, V = product_generators(M)
-        inverse = bidiagonal_inverse(M)
-        wrong = U[3] @ V[2]  # stacks of plain inverses, transposed as a stack
-        assert (relative_rms(wrong, inverse[9:, 6:9]) < 1e-12) == fits
-        assert_close(U[3] @ V[2].mT, inverse[9:, 6:9])
-
-
-@pytest.mark.parametrize(
-    ("a", "dtype", "first"),
-    [(0.5, torch.float64, 1024), (0.9, torch.float64, 6737), (0.5, torch.float32, 128), (0.9, torch.float32, 843)],
-)
-def test_where_the_generators_overflow_and_the_matrix_does_not(a, dtype, first):
-    length = first + 20
-    one = torch.ones(length, 1, dtype=dtype)
-    M = Semiseparable(torch.full((length,), a, dtype=dtype), one, one)
-    U, V = tril_factors(M)
-    assert V.isfinite().all(-1).tolist() == [t < first for t in range(length)]
-    corner = (U[-5:] @ V[-5:].mT).tril()
-    assert not corner.isfinite().all()
-    exact = torch.tensor([[a ** (t - s) if s <= t else 0.0 for s in range(5)] for t in range(5)], dtype=torch.float64)
-    steps = torch.zeros(length, 5, dtype=dtype)
-    steps[-5:] = torch.eye(5)
-    assert_close(M.matmul(steps)[-5:], exact)
 
 
 def test_subtracting_running_sums_cancels():

@@ -25,7 +25,6 @@ from smalearn.ssm import (
     product_generators,
     scan_by_doubling,
     scan_by_pairs,
-    scan_cost,
     ssm_matrix,
     ssm_recurrent,
     ssm_scan,
@@ -133,48 +132,86 @@ def test_its_product_is_linear_in_length_and_rank():
     assert slope(lambda p: cost(64, p), 2, 32) == pytest.approx(1)
 
 
+@pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.ssm_scan")
 @pytest.mark.claim("001:ssm", "smalearn.ssm.recurrent.ssm_recurrent")
+@pytest.mark.claim("004:eq-ssm", "smalearn.ssm.recurrent.ssm_recurrent")
+@pytest.mark.claim("004:structure-of-a", "smalearn.ssm.recurrent.ssm_recurrent")
+@pytest.mark.claim("004:multihead", "smalearn.ssm.recurrent.ssm_recurrent")
+@pytest.mark.claim("004:eq-ssm-transformation", "smalearn.ssm.recurrent.ssm_recurrent")
 @each_structure
 @pytest.mark.parametrize("started", [False, True])
 def test_the_recurrence_is_the_unrolled_sum(structure, started):
+    """Channel by channel, linear in what comes in, and the same for every way to store one transition."""
     A, B, C = model(structure)
-    X, h = random_tensors([(T, P), (P, N)], seed=1)
-    h = h if started else torch.zeros_like(h)
-    Y, last = ssm_recurrent(X, A, B, C, h if started else None)
+    X, h, other, other_h = random_tensors([(T, P), (P, N), (T, P), (P, N)], seed=1)
+    h, other_h = (h, other_h) if started else (0 * h, 0 * other_h)
+    start = h if started else None
+    Y, last = ssm_recurrent(X, A, B, C, start)
+    assert A.shape == (T, *STRUCTURES[structure])
+    assert (Y.shape, last.shape) == ((T, P), (P, N))
     for t in range(T):
         state = sum(torch.outer(X[s], product(full(A), s, t) @ B[s]) for s in range(t + 1))
         state = state + h @ product(full(A), -1, t).mT
         assert_close(Y[t], state @ C[t])
     assert_close(last, state)
+    for p in range(P):
+        y, states = loop(X[:, p], A, B, C, h[p])
+        assert_close(Y[:, p], y)
+        assert_close(last[p], states[-1])
+    assert started or relative_rms(entries(A, B, C) @ X, Y) < 1e-12
+    for same in (full(A), A[:, None].expand(T, N) if structure == "scalar" else A):
+        assert_close(ssm_recurrent(X, same, B, C, start)[0], Y)
+    for found, expected in zip(ssm_scan(X, A, B, C, start), (Y, last), strict=True):
+        assert_close(found, expected)
+    order = [1, 0]
+    assert_close(ssm_recurrent(X[:, order], A, B, C, h[order])[0], Y[:, order])
+    sums = ssm_recurrent(2 * X - 3 * other, A, B, C, 2 * h - 3 * other_h)
+    for found, one, two in zip(sums, (Y, last), ssm_recurrent(other, A, B, C, other_h), strict=True):
+        assert_close(found, 2 * one - 3 * two)
+
+
+@pytest.mark.claim("004:multihead", "smalearn.ssm.recurrent.ssm_recurrent")
+@each_structure
+def test_heads_run_apart(structure):
+    (X,) = random_tensors([(T, P)], seed=1)
+    heads = [model(structure, seed=seed) for seed in range(3)]
+    batched = ssm_recurrent(X, *(torch.stack(group) for group in zip(*heads, strict=True)))[0]
+    for head, operands in zip(batched, heads, strict=True):
+        assert_close(head, torch.stack([loop(x, *operands)[0] for x in X.mT], -1))
 
 
 @pytest.mark.claim("001:bidiagonal", "smalearn.ssm.factors.block_factors")
+@pytest.mark.claim("001:forward-substitution", "smalearn.ssm.recurrent.ssm_states")
+@pytest.mark.claim("001:states", "smalearn.ssm.recurrent.ssm_states")
+@pytest.mark.claim("001:states", "smalearn.ssm.factors.product_generators")
+@pytest.mark.claim("001:outputs", "smalearn.ssm.factors.block_factors")
 @each_structure
 def test_the_states_solve_a_bidiagonal_system(structure):
     A, B, C = model(structure)
     (x,) = random_tensors([(T,)], seed=1)
-    _, system, inputs = block_factors(Semiseparable(A, B, C))
+    y, states = loop(x, A, B, C)
+    outputs, system, inputs = block_factors(Semiseparable(A, B, C))
     assert system.shape == (T * N, T * N)
-    assert_close(system @ loop(x, A, B, C)[1].flatten(), (B * x[:, None]).flatten())
     assert_close(inputs @ x, (B * x[:, None]).flatten())
+    assert_close(system @ states.flatten(), inputs @ x)
     blocks = system.unflatten(0, (T, N)).unflatten(2, (T, N)).transpose(1, 2)
     for t in range(T):
         for s in range(T):
             expected = {0: torch.eye(N, dtype=torch.float64), 1: -full(A)[t]}.get(t - s, torch.zeros(N, N).double())
-            assert_close(blocks[t, s], expected)
+            assert torch.equal(blocks[t, s], expected)
     other = A.clone()
     other[0] += 1  # A_0 acts on h_(-1) = 0 alone
     assert torch.equal(block_factors(Semiseparable(other, B, C))[1], system)
-
-
-@pytest.mark.claim("001:forward-substitution", "smalearn.ssm.recurrent.ssm_states")
-@each_structure
-def test_the_recurrence_is_forward_substitution(structure):
-    A, B, C = model(structure)
-    (X,) = random_tensors([(T, P)], seed=1)
-    _, system, inputs = block_factors(Semiseparable(A, B, C))
-    solved = torch.linalg.solve_triangular(system, inputs @ X, upper=False)
-    assert_close(ssm_states(X, A, B), solved.unflatten(0, (T, N)).mT)
+    # Solved by forward substitution, by the recurrence, and with the generators of the inverse.
+    U, V = product_generators(Semiseparable(full(A), B, C))
+    solved = torch.linalg.solve_triangular(system, (inputs @ x)[:, None], upper=False)[:, 0]
+    for found in (solved, (U.flatten(0, 1) @ V.flatten(0, 1).mT).tril() @ inputs @ x):
+        assert_close(found.unflatten(0, (T, N)), states)
+    assert_close(ssm_states(x[:, None], A, B)[:, 0], states)
+    M = outputs @ torch.linalg.inv(system) @ inputs
+    assert torch.equal(outputs, torch.block_diag(*C[:, None]))
+    assert_close(M, entries(A, B, C))
+    assert_close(M @ x, y)
 
 
 class Multiplications(TorchDispatchMode):
@@ -201,11 +238,15 @@ def counted(structure, length, state=N):
 
 
 @pytest.mark.claim("001:forward-substitution", "smalearn.ssm.semiseparable.Semiseparable.cost")
+@pytest.mark.claim("004:structure-of-a", "smalearn.ssm.semiseparable.Semiseparable.cost")
+@pytest.mark.claim("004:constant-state", "smalearn.ssm.semiseparable.Semiseparable.cost")
+@pytest.mark.claim("004:asymptotics", "smalearn.ssm.semiseparable.Semiseparable.cost")
 @each_structure
-def test_substitution_is_linear_in_length(structure):
-    for length in (5, 20):
-        made, said = counted(structure, length)
-        assert made == said == length * ((N * N if structure == "general" else N) + 2 * N)
+@pytest.mark.parametrize(("length", "state"), [(5, N), (20, N), (10, 4), (10, 8), (40, 2)])
+def test_the_product_is_linear_in_length_and_for_structured_a_in_the_state(structure, length, state):
+    """Slopes 1 in T, and 2, 1, 1 in N, of what one channel takes."""
+    transition = state**2 if structure == "general" else state
+    assert counted(structure, length, state) == (length * (transition + 2 * state),) * 2
 
 
 @pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.bidiagonal_inverse")
@@ -289,32 +330,6 @@ def test_its_generators_are_linear():
         assert_close((U @ running).flatten(0, 1), torch.linalg.solve(block_factors(M)[1], x))
 
 
-@pytest.mark.claim("001:states", "smalearn.ssm.recurrent.ssm_states")
-@pytest.mark.claim("001:states", "smalearn.ssm.factors.product_generators")
-@each_structure
-def test_all_states_at_once(structure):
-    A, B, C = model(structure)
-    (x,) = random_tensors([(T,)], seed=1)
-    M = Semiseparable(full(A), B, C)
-    U, V = product_generators(M)
-    stacked = (U.flatten(0, 1) @ V.flatten(0, 1).mT).tril() @ block_factors(M)[2] @ x
-    expected = loop(x, A, B, C)[1]
-    assert_close(stacked.unflatten(0, (T, N)), expected)
-    assert_close(ssm_states(x[:, None], A, B)[:, 0], expected)
-
-
-@pytest.mark.claim("001:outputs", "smalearn.ssm.factors.block_factors")
-@each_structure
-def test_outputs_from_blocks(structure):
-    A, B, C = model(structure)
-    (x,) = random_tensors([(T,)], seed=1)
-    outputs, system, inputs = block_factors(Semiseparable(A, B, C))
-    M = outputs @ torch.linalg.inv(system) @ inputs
-    assert M.shape == (T, T)
-    assert_close(M, entries(A, B, C))
-    assert_close(M @ x, loop(x, A, B, C)[0])
-
-
 @pytest.mark.claim("001:listing-ssm", "smalearn.ssm.factors.block_factors")
 @pytest.mark.parametrize("kind", ["multiples of the identity", "general"])
 def test_the_second_listing(kind):
@@ -345,6 +360,7 @@ def test_the_second_listing(kind):
     assert same == (kind != "general")
 
 
+@pytest.mark.claim("001:diagonal-sum", "smalearn.ssd.scalar_ssm_as_attention")
 @pytest.mark.claim("001:diagonal-sum", "smalearn.ssd.diagonal_ssm_as_attentions")
 def test_a_diagonal_model_is_a_sum_of_attentions():
     A, B, C = model("diagonal")
@@ -355,6 +371,7 @@ def test_a_diagonal_model_is_a_sum_of_attentions():
     equal = log_a[:, :1].expand(T, N)
     collapsed = (SemiseparableMask(log_a[:, 0]).dense(torch.float64) * (C @ B.mT)) @ X
     assert_close(diagonal_ssm_as_attentions(X, equal, B, C), collapsed)
+    assert_close(scalar_ssm_as_attention(X, log_a[:, 0], B, C), collapsed)
 
 
 @pytest.mark.claim("001:diagonal-sum", "smalearn.ssm.semiseparable.Semiseparable.dense")
@@ -390,19 +407,6 @@ def test_the_gallery_of_mixers_has_the_named_structures():
     assert_close(steady[1:, 1:], steady[:-1, :-1])
 
 
-@pytest.mark.claim("004:eq-ssm", "smalearn.ssm.recurrent.ssm_recurrent")
-@each_structure
-def test_the_selective_model(structure):
-    A, B, C = model(structure)
-    (x,) = random_tensors([(T,)], seed=1)
-    Y, state = ssm_recurrent(x[:, None], A, B, C)
-    y, states = loop(x, A, B, C)
-    assert_close(Y[:, 0], y)
-    assert_close(state[0], states[-1])
-    assert_close(Y[:, 0], entries(A, B, C) @ x)
-    assert state.shape == (1, N)
-
-
 @pytest.mark.claim("004:ssm-shapes", "smalearn.ssm.recurrent.ssm_matrix")
 def test_constant_parameters_make_a_convolution():
     A, B, C = model()
@@ -419,61 +423,6 @@ def test_constant_parameters_make_a_convolution():
     assert relative_rms(selective[1:, 1:], selective[:-1, :-1]) > 0.1
 
 
-@pytest.mark.claim("004:structure-of-a", "smalearn.ssm.recurrent.ssm_recurrent")
-@pytest.mark.parametrize("structure", ["diagonal", "scalar"])
-def test_structures_of_a_are_special_cases(structure):
-    A, B, C = model(structure)
-    (X,) = random_tensors([(T, P)], seed=1)
-    expected = torch.stack([loop(x, full(A), B, C)[0] for x in X.mT], -1)
-    assert_close(ssm_recurrent(X, A, B, C)[0], expected)
-    assert_close(ssm_recurrent(X, full(A), B, C)[0], expected)
-    if structure == "scalar":
-        assert_close(ssm_recurrent(X, A[:, None].expand(T, N), B, C)[0], expected)
-    assert A.numel() == {"diagonal": T * N, "scalar": T}[structure]
-    assert full(A).numel() == T * N * N
-
-
-@pytest.mark.claim("004:structure-of-a", "smalearn.ssm.semiseparable.Semiseparable.cost")
-def test_a_step_is_linear_in_the_state_for_structured_a():
-    for structure, power in (("general", 2), ("diagonal", 1), ("scalar", 1)):
-        for state in (2, 8):
-            made, said = counted(structure, 5, state)
-            assert made == said
-        transition = [counted(structure, 5, state)[1] - 2 * 5 * state for state in (2, 32)]
-        assert math.log(transition[1] / transition[0], 16) == pytest.approx(power)
-
-
-@pytest.mark.claim("004:multihead", "smalearn.ssm.recurrent.ssm_recurrent")
-@each_structure
-def test_a_head_runs_its_channels_apart(structure):
-    A, B, C = model(structure)
-    (X,) = random_tensors([(T, 4)], seed=1)
-    Y, state = ssm_recurrent(X, A, B, C)
-    for p in range(4):
-        y, states = loop(X[:, p], A, B, C)
-        assert_close(Y[:, p], y)
-        assert_close(state[p], states[-1])
-    order = [2, 0, 3, 1]
-    assert_close(ssm_recurrent(X[:, order], A, B, C)[0], Y[:, order])
-    heads = [model(structure, seed=seed) for seed in range(3)]
-    A, B, C = (torch.stack(group) for group in zip(*heads, strict=True))
-    batched = ssm_recurrent(X, A, B, C)[0]
-    for head, operands in zip(batched, heads, strict=True):
-        assert_close(head, torch.stack([loop(x, *operands)[0] for x in X.mT], -1))
-
-
-@pytest.mark.claim("004:eq-ssm-transformation", "smalearn.ssm.recurrent.ssm_recurrent")
-@each_structure
-def test_the_model_is_a_linear_transformation(structure):
-    A, B, C = model(structure)
-    first, second = random_tensors([(T, P), (T, P)], seed=1)
-    assert A.shape == (T, *STRUCTURES[structure])
-    Y, state = ssm_recurrent(first, A, B, C)
-    assert (Y.shape, state.shape) == ((T, P), (P, N))
-    together = ssm_recurrent(2 * first - 3 * second, A, B, C)[0]
-    assert_close(together, 2 * Y - 3 * ssm_recurrent(second, A, B, C)[0])
-
-
 @pytest.mark.claim("004:constant-state", "smalearn.ssm.recurrent.ssm_recurrent")
 @pytest.mark.parametrize("length", [10, 10_000])
 def test_the_state_does_not_grow(length):
@@ -483,13 +432,6 @@ def test_the_state_does_not_grow(length):
     assert state.numel() == N * P  # N for each channel, not N in all
     recent = sum(0.5**k * X[length - 1 - k] for k in range(min(length, 60)))
     assert_close(state, recent[:, None].expand(P, N))
-
-
-@pytest.mark.claim("004:constant-state", "smalearn.ssm.semiseparable.Semiseparable.cost")
-@each_structure
-def test_the_recurrence_is_linear_in_length(structure):
-    assert counted(structure, 40)[0] == counted(structure, 40)[1]
-    assert slope(lambda length: counted(structure, length)[1], 10, 80) == pytest.approx(1)
 
 
 @pytest.mark.claim("004:matrix-transformation", "smalearn.kernel_attention.attention.softmax_attention")
@@ -657,16 +599,6 @@ def scalar_mask(a):
     return entries(a[:, None, None], one, one)
 
 
-@pytest.mark.claim("004:asymptotics", "smalearn.ssm.semiseparable.Semiseparable.cost")
-def test_the_product_is_linear_in_length_and_order():
-    for length, state in ((10, 4), (20, 4), (10, 8)):
-        made, said = counted("diagonal", length, state)
-        assert made == said == 3 * length * state
-    assert slope(lambda length: counted("diagonal", length)[1], 10, 80) == pytest.approx(1)
-    assert slope(lambda state: counted("diagonal", 10, state)[1], 2, 16) == pytest.approx(1)
-    assert counted("general", 10, 8) == (10 * (64 + 16),) * 2
-
-
 @pytest.mark.claim("004:bidirectional", "smalearn.ssm.semiseparable.Semiseparable.matmul")
 def test_both_directions_are_quasiseparable():
     forward, backward = (Semiseparable(*model(length=12, seed=seed)) for seed in (0, 1))
@@ -724,45 +656,3 @@ def test_the_operation_is_associative():
     for a, b in zip(left, right, strict=True):
         assert_close(a, b)
     assert relative_rms(combine(first, second)[0], combine(second, first)[0]) > 0.1
-
-
-@pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.scan_cost")
-@pytest.mark.parametrize("length", [1, 2, 3, 17, 32, 33, 1024])
-def test_depth_and_work_of_the_scans(length):
-    class Counting:
-        combines = rounds = 0
-
-        def __call__(self, earlier, later):
-            self.combines += len(earlier[0])
-            self.rounds += 1
-            return combine(earlier, later)
-
-    for method, scan in (("pairs", scan_by_pairs), ("doubling", scan_by_doubling)):
-        counter = Counting()
-        scan(counter, steps(length))
-        assert scan_cost(length, method) == (counter.combines, counter.rounds)
-    log = math.ceil(math.log2(length))
-    assert scan_cost(length, "doubling").depth == log
-    assert scan_cost(length, "doubling").combines <= length * log
-    assert scan_cost(length).combines <= 2 * length
-    assert scan_cost(length).depth <= 2 * math.log2(length)
-
-
-@pytest.mark.claim("004:associative-scan", "smalearn.ssm.scan.ssm_scan")
-@each_structure
-def test_the_scan_is_the_model(structure):
-    A, B, C = model(structure)
-    X, h = random_tensors([(T, P), (P, N)], seed=1)
-    Y, last = ssm_scan(X, A, B, C, h)
-    for p in range(P):
-        y, states = loop(X[:, p], A, B, C, h[p])
-        assert_close(Y[:, p], y)
-        assert_close(last[p], states[-1])
-
-
-@pytest.mark.claim("001:diagonal-sum", "smalearn.ssd.scalar_ssm_as_attention")
-def test_a_scalar_model_is_one_attention():
-    A, B, C = model("scalar")
-    log_a = -A.log().abs()
-    (X,) = random_tensors([(T, P)], seed=1)
-    assert_close(scalar_ssm_as_attention(X, log_a, B, C), entries(log_a.exp(), B, C) @ X)
