@@ -4,7 +4,7 @@ Teachers write their own with the decorator `exercise`; `verify(id)` lists what 
 it.
 """
 
-from smalearn.course.exercises.commands import CheckFailed, check, hint, solution
+from smalearn.course.exercises.commands import CheckFailed, case, check, hint, solution
 from smalearn.course.exercises.core import Exercise, Randn, exercise, register, registry
 from smalearn.course.exercises.judge import AnswerKey, Result, evaluate, verify
 
@@ -14,6 +14,7 @@ __all__ = [
     "Exercise",
     "Randn",
     "Result",
+    "case",
     "check",
     "evaluate",
     "exercise",

@@ -1,21 +1,23 @@
-"""Commands of a chapter: check, hint, solution."""
+"""Commands of a chapter: check, hint, solution, case."""
 
 import copy
 import functools
+import inspect
 import os
 import textwrap
 import timeit
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from smalearn.course.exercises.compare import Difference
-from smalearn.course.exercises.core import Exercise, Randn, find
+from smalearn.course.exercises.core import Exercise, Randn, count_lines, find, registry
 from smalearn.course.exercises.judge import Result, evaluate
 from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
 from smalearn.course.exercises.way import LENGTHS
 
-__all__ = ["CheckFailed", "check", "hint", "solution"]
+__all__ = ["CheckFailed", "case", "check", "hint", "solution"]
 
 
 @dataclass
@@ -23,6 +25,7 @@ class _Session:
     """Record of what the learner has seen and tried since the kernel was started, by exercise."""
 
     hints: Counter[str] = field(default_factory=Counter)  # shown so far
+    wrong: Counter[str] = field(default_factory=Counter)  # attempts since the last hint
     attempts: dict[str, tuple[Callable, Result]] = field(default_factory=dict)  # the latest one and its result
 
 
@@ -71,6 +74,8 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
         used = _as_fast(exercise, attempt)
         slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
         text += f"\n  {'Later cells use yours.' if used else slow}"
+    if result.outcome == "passed":
+        text = "\n".join([text, *_moment(exercise, attempt)])
     show(text, record(result))
     if used:
         return attempt
@@ -81,23 +86,51 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
 
 def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
     """Whether an attempt is fast enough for later cells, on the longer of the lengths at which its way was measured."""
-    case = exercise.way.case(Randn(0), LENGTHS[1])
+    arguments = exercise.way.case(Randn(0), LENGTHS[1])
+    return _seconds(attempt, arguments) <= SLOWER * _seconds(exercise.solution, arguments)
 
-    def seconds(function):
-        return min(timeit.repeat(lambda: function(*copy.deepcopy(case)), number=1, repeat=3))
 
-    return seconds(attempt) <= SLOWER * seconds(exercise.solution)
+def _seconds(function: Callable, arguments: tuple) -> float:
+    return min(timeit.repeat(lambda: function(*copy.deepcopy(arguments)), number=1, repeat=3))
+
+
+def _moment(exercise: Exercise, attempt: Callable) -> list[str]:
+    """What follows a ✓: the insight, lines and milliseconds beside ours, how many of the chapter pass, what is next."""
+    facts, chapter = [_measures(exercise, attempt)], exercise.id.partition(".")[0]
+    if ids := [id for id in registry() if id.partition(".")[0] == chapter]:
+        solved = {id for id, (_, result) in _session.attempts.items() if result.outcome == "passed"}
+        following = [f"next: {id} {registry()[id].title}" for id in ids if id not in solved]
+        facts += [f"{len(solved & set(ids))} of {len(ids)} in this chapter", *(following[:1] or ["all done"])]
+    return [f"  {line}" for text in (exercise.insight, " · ".join(filter(None, facts))) for line in _lines(text)]
+
+
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH - 2)
+
+
+def _measures(exercise: Exercise, attempt: Callable) -> str:
+    """Lines and milliseconds of an attempt and of ours; nothing where its source cannot be read."""
+    try:
+        lines = count_lines(attempt), exercise.lines
+    except Exception:  # no source, or none that stands alone
+        return ""
+    arguments = exercise.draw()[-1]
+    times = (1e3 * _seconds(function, arguments) for function in (attempt, exercise.solution))
+    yours, ours = (f"{n} line{'' if n == 1 else 's'}, {ms:.2g} ms" for n, ms in zip(lines, times, strict=True))
+    return f"yours {yours}; ours {ours}"
 
 
 def _judge(exercise: Exercise, attempt: Callable, seed: int) -> tuple[Callable, Result]:
     """Judge the attempt; in place of a copy of the reference, judge the learner's latest attempt."""
-    if getattr(attempt, "__smalearn_reference__", None) == exercise.id:
+    if inspect.isfunction(attempt) and getattr(attempt, "__smalearn_reference__", None) == exercise.id:
         if exercise.id not in _session.attempts:
             return attempt, Result(exercise, "not started", seed, len(exercise.draw(seed)), problem=Difference(OURS))
         attempt, result = _session.attempts[exercise.id]
         if result.exercise is exercise and result.seed == seed:
             return attempt, result  # not run again: if it calls itself by its name, that is our solution by now
-    _session.attempts[exercise.id] = attempt, evaluate(exercise, attempt, seed)
+    result = evaluate(exercise, attempt, seed)
+    _session.wrong[exercise.id] += result.outcome not in ("passed", "not started")
+    _session.attempts[exercise.id] = attempt, result
     return _session.attempts[exercise.id]
 
 
@@ -113,18 +146,48 @@ def _reference(exercise: Exercise) -> Callable:
 
 
 def hint(exercise: str | Exercise) -> None:
-    """Show the hints of an exercise, one more at each call.
+    """Show the hints of an exercise: the first at once, one more after each further attempt that is wrong.
 
     Raises:
         ValueError: the id is unknown.
     """
     exercise = find("hint", exercise)
-    _session.hints[exercise.id] += 1
-    total, shown = len(exercise.hints), _session.hints[exercise.id]
+    id, total = exercise.id, len(exercise.hints)
+    if not _session.hints[id] or _session.wrong[id]:
+        _session.hints[id] = min(total, _session.hints[id] + 1)
+        _session.wrong[id] = 0
+    shown = _session.hints[id]
     lines = [f"Hint {number} of {total}: {text}" for number, text in enumerate(exercise.hints[:shown], start=1)]
-    if shown > total:
-        lines.append(f'{exercise.id} has no more hints: solution("{exercise.id}") shows one way to write it.')
+    more = "The next one comes after another attempt."
+    lines.append(more if shown < total else f'There are no more: solution("{id}") shows one way to write it.')
     show("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines))
+
+
+class Case(NamedTuple):
+    """A case that an attempt got wrong: its arguments by name, the right answer, and the attempt's."""
+
+    arguments: dict[str, object]
+    expected: object
+    got: object
+
+
+def case(exercise: str | Exercise) -> Case:
+    """The smallest case that your latest attempt got wrong, to look at and to try again.
+
+    Raises:
+        ValueError: the id is unknown, or no attempt has got a case wrong.
+
+    Example:
+        >>> _ = check("0.1", lambda V: V)  # doctest: +ELLIPSIS
+        ✗ 0.1 ...
+        >>> sorted(case("0.1").arguments)
+        ['V']
+    """
+    exercise = find("case", exercise)
+    result = _session.attempts.get(exercise.id, (None, None))[1]
+    if not result or result.case is None:
+        raise ValueError(f"case: no attempt at exercise {exercise.id} has got a case wrong")
+    return Case(*copy.deepcopy((result.arguments, result.expected, result.got)))
 
 
 def solution(exercise: str | Exercise) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from smalearn.testing import relative_rms
 
-__all__ = ["KINDS", "Difference", "alike", "difference", "distance", "elements", "freeze", "kind", "same"]
+__all__ = ["KINDS", "RIGHT", "Difference", "alike", "difference", "distance", "elements", "freeze", "kind", "same"]
 
 KINDS = {
     "a tensor": torch.Tensor,
@@ -21,6 +21,7 @@ KINDS = {
     "a list": list,
 }
 OTHERS = {"a NumPy array": np.ndarray, "a set": set | frozenset, "a dict": dict}  # not answers, but they have a name
+RIGHT = "The values are right"
 ROUNDING = 32  # units in the last place that an answer of another dtype may differ by
 
 
@@ -36,8 +37,17 @@ class Difference:
     lines: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Unusual:
+    """Tensor without entries in memory, by its name: "a nested tensor"."""
+
+    name: str
+
+
 def kind(value: object) -> str:
     """Name the value as a learner does: "a tensor", "a number", "None"."""
+    if isinstance(value, Unusual):
+        return value.name
     for name, types in (KINDS | OTHERS).items():
         if isinstance(value, types):
             return name
@@ -46,6 +56,13 @@ def kind(value: object) -> str:
 
 def freeze(value: object) -> object:
     """Copy a value so that later edits cannot reach it: tensors plain, detached, dense and on the CPU."""
+    unusual = isinstance(value, torch.Tensor) and {
+        "a nested tensor": value.is_nested,
+        "a quantised tensor": value.is_quantized,
+        "a tensor on the device meta, which has no entries": value.is_meta,
+    }
+    if unusual and any(unusual.values()):
+        return Unusual(next(name for name, holds in unusual.items() if holds))
     if isinstance(value, torch.Tensor):
         return value.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
     if isinstance(value, tuple | list):
@@ -123,6 +140,8 @@ def _difference(answer: object, target: object, tolerance: float) -> Difference 
     if isinstance(target, tuple | list) and isinstance(answer, tuple | list):
         return _items(answer, target, tolerance)
     expected, got = kind(target), kind(answer)
+    if expected == "a number" and isinstance(answer, torch.Tensor) and not answer.ndim:
+        answer, got = answer.item(), expected
     if expected != got:
         return Difference(f"Wrong type: expected {expected}, got {got}{_remedy(expected, answer)}")
     if expected == "a tensor":
@@ -180,8 +199,8 @@ def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Di
         if _close_but_for_rounding(answer, target, tolerance):
             name = str(answer.dtype).removeprefix("torch.")
             if answer.is_complex() and not target.is_complex():
-                return Difference(f"The values are right, but in {name}: take `.real`, or use `irfft`")
-            return Difference(f"The values are right, but in {name}", dtype=target.dtype)
+                return Difference(f"{RIGHT}, but in {name}: take `.real`, or use `irfft`")
+            return Difference(f"{RIGHT}, but in {name}", dtype=target.dtype)
         floating = answer.is_floating_point() and target.is_floating_point()
         hint = ": does a tensor that you make lack `dtype=`?" if floating else ""
         return Difference(f"Wrong dtype: expected {target.dtype}, got {answer.dtype}{hint}")
@@ -199,6 +218,8 @@ def _tensors(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> Di
 
 def _close_but_for_rounding(answer: torch.Tensor, target: torch.Tensor, tolerance: float) -> bool:
     """Say whether an answer of another dtype has the right values, as well as its dtype can hold them."""
+    if answer.dtype.is_floating_point and answer.dtype.itemsize == 1:  # float8 is promoted to nothing
+        answer = answer.float()
     wide = torch.promote_types(answer.dtype, target.dtype)
     exact = not (answer.is_floating_point() or answer.is_complex())
     rounding = 0.0 if exact else ROUNDING * torch.finfo(answer.dtype).eps

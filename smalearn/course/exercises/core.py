@@ -15,9 +15,9 @@ import torch
 
 from smalearn.course.exercises.way import LENGTHS, Way, detours
 
-__all__ = ["Exercise", "Randn", "exercise", "find", "register", "registry"]
+__all__ = ["Exercise", "Randn", "count_lines", "exercise", "find", "register", "registry"]
 
-HINT = "Hint: "
+HINT, INSIGHT = "Hint: ", "Insight: "
 
 
 class Randn:
@@ -50,7 +50,8 @@ class Exercise:
         oracle: the answer in the slowest obvious form. An answer is a tensor, a number, a bool, a string, or a tuple of
             these.
         solution: the answer as the learner should write it; its signature is the one that the stub has. Its docstring
-            is the statement, followed by paragraphs "Hint: ...", at least two, from a nudge to nearly the answer.
+            is the statement, followed by paragraphs "Hint: ...", at least two, from a nudge to half of the answer, and
+            "Insight: ...", which is told with the ✓.
         wrong: at least three known wrong answers by the misconception that a learner who gives one is told: "the causal
             mask is missing". Finite, of the right shape, and right on at least one case.
         way: what is asked of the way to the answer, measured once all answers are right; None for nothing.
@@ -101,13 +102,21 @@ class Exercise:
 
     @property
     def statement(self) -> str:
-        """What to write: the paragraphs of the solution's docstring but for the hints."""
-        return "\n\n".join(text for text in self._paragraphs if not text.startswith(HINT))
+        """What to write: the paragraphs of the solution's docstring but for hints and insight."""
+        return "\n\n".join(text for text in self._paragraphs if not text.startswith((HINT, INSIGHT)))
 
     @property
     def hints(self) -> list[str]:
         """The hints, each in one line."""
-        return [" ".join(text.split())[len(HINT) :] for text in self._paragraphs if text.startswith(HINT)]
+        return self._after(HINT)
+
+    @property
+    def insight(self) -> str:
+        """What the answer is good for beyond itself, in one line; empty if there is no such paragraph."""
+        return " ".join(self._after(INSIGHT))
+
+    def _after(self, word):
+        return [" ".join(text.split())[len(word) :] for text in self._paragraphs if text.startswith(word)]
 
     @property
     def _paragraphs(self) -> list[str]:
@@ -133,10 +142,7 @@ class Exercise:
     @property
     def lines(self) -> int:
         """How many lines the solution's body has."""
-        source = textwrap.dedent(inspect.getsource(self.solution))
-        _, *body = ast.parse(source).body[0].body
-        written = source.splitlines()[body[0].lineno - 1 :]
-        return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in written)
+        return count_lines(self.solution)
 
     @property
     def label(self) -> str:
@@ -165,6 +171,19 @@ class Exercise:
     def bind(self, arguments: tuple) -> dict[str, object]:
         """Name a case's arguments as the solution does."""
         return inspect.signature(self.solution).bind(*arguments).arguments
+
+
+def count_lines(function: Callable) -> int:
+    """How many lines a function's body has, but for its docstring, comments and empty lines.
+
+    Raises:
+        OSError: it was not written in a file or a cell.
+    """
+    source = textwrap.dedent(inspect.getsource(function))
+    definition = ast.parse(source).body[0]
+    first = definition.body[1 if ast.get_docstring(definition) else 0]
+    written = source.splitlines()[first.lineno - 1 : definition.end_lineno]
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in written)
 
 
 def _is_text(value: object) -> bool:

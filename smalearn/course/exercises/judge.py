@@ -10,6 +10,7 @@ import torch
 
 from smalearn.course.exercises.compare import (
     KINDS,
+    RIGHT,
     Difference,
     alike,
     difference,
@@ -43,6 +44,8 @@ class Result:
         problem: what is wrong with the attempt as a whole, or in the smallest failing case.
         case: number of that case, from 1.
         arguments: its arguments by name.
+        expected: the right answer there.
+        got: the attempt's, if it returned one.
         misconception: the sentence of the known wrong answer that is the attempt's in every case, those where both are
             right included.
         sign: what the attempt's answers have to do with the right ones, where no misconception is found.
@@ -58,6 +61,8 @@ class Result:
     problem: Difference | None = None
     case: int | None = None
     arguments: dict[str, object] = field(default_factory=dict)
+    expected: object = None
+    got: object = None
     misconception: str | None = None
     sign: str | None = None
     detours: tuple[str, ...] = ()
@@ -138,14 +143,17 @@ class AnswerKey:
             worst = min((i for i, verdict in enumerate(verdicts) if verdict), key=lambda i: elements(cases[i]))
             outcome = "error" if answers.calls[worst].error else "failed"
         misconception = self.recognise(answers.calls)
+        silent = misconception or outcome != "failed" or verdicts[worst].sentence.startswith(RIGHT)
         return replace(
             result,
             outcome=outcome,
             problem=verdicts[worst],
             case=worst + 1,
             arguments=exercise.bind(cases[worst]),
+            expected=self.targets[worst],
+            got=answers.calls[worst].answer if worst < len(answers.calls) else None,
             misconception=misconception,
-            sign=None if misconception or outcome != "failed" else self.sign(answers.calls),
+            sign=None if silent else self.sign(answers.calls),
         )
 
     def verdicts(self, calls: list[Call]) -> list[Difference | None]:
@@ -180,7 +188,7 @@ def _unusable(exercise: Exercise, attempt: object, cases: list[tuple]) -> str | 
         return f'check needs the function itself, got {kind(attempt)}: write check("{exercise.id}", {name})'
     try:
         signature = inspect.signature(attempt)
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except Exception:  # some built-in functions do not tell; other objects may do anything
         return None
     try:
         for case in cases:

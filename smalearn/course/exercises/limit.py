@@ -30,7 +30,7 @@ class _Watch:
     def __init__(self, seconds: float, out: TextIO):
         self.seconds, self.out = seconds, out
         self.running = False  # the watched code is under way
-        self.rung = False  # the next signal is ours, not the learner's Ctrl-C
+        self.rung = False  # time is over: from here on signals are ours, not the learner's Ctrl-C
         self.struck = False
         self.done = threading.Event()
         self.trace = sys.gettrace()
@@ -54,7 +54,6 @@ class _Watch:
             if callable(self.previous):
                 self.previous(number, frame)
             return
-        self.rung = False
         if self.running and frame.f_code is not within.__code__ and not _traced(frame):
             if self.struck:
                 _insist(frame)

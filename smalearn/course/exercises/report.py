@@ -45,7 +45,8 @@ def render(result: Result) -> str:
     else:
         lines = [f"✗ {head}: {result.passed} of {result.cases} cases passed (seed {seed})", *_failure(result)]
     if result.outcome in ("failed", "error", "timeout"):
-        lines.append("  Later cells use the reference solution.")
+        name = exercise.solution.__name__
+        lines.append(f"  {name} is our solution from here on; to have yours back, run its cell.")
     if result.printed:
         lines += ["  Your code printed:", *(f"  | {line}".rstrip() for line in result.printed)]
     return "\n".join(lines)

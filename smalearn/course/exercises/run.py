@@ -47,8 +47,9 @@ class Run:
 def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     """Call the function on a copy of each case's arguments.
 
-    Random numbers, the default dtype and the gradient mode are the caller's again afterwards, and the same at the
-    start of each call, with torch seeded. Warnings are not errors. KeyboardInterrupt passes through.
+    Random numbers, the default dtype and device, the gradient mode, the number of threads and the recursion limit are
+    the caller's again after each call; torch is seeded before it. Warnings are not errors. KeyboardInterrupt passes
+    through.
 
     Args:
         function: the learner's attempt, or a known wrong answer.
@@ -62,7 +63,7 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
         for arguments in cases:
             restore()
             torch.default_generator.manual_seed(seed)
-            yield _call(function, arguments)
+            yield _call(function, arguments, restore)
 
     try:
         with warnings.catch_warnings():
@@ -75,10 +76,14 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     return Run(collected, printed.lines())
 
 
-def _call(function: Callable, arguments: tuple) -> Call:
+def _call(function: Callable, arguments: tuple, restore: Callable[[], None]) -> Call:
     copies = copy.deepcopy(arguments)
     try:
-        answer = freeze(function(*copies))
+        try:
+            answer = function(*copies)
+        finally:
+            restore()
+        answer = freeze(answer)
     except (Expired, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: an attempt that calls exit() must not end the notebook
@@ -89,10 +94,16 @@ def _call(function: Callable, arguments: tuple) -> Call:
 
 
 def _snapshot() -> Callable[[], None]:
-    """Make a function that puts torch's global settings back to what they are now."""
+    """Make a function that puts global settings of torch and Python back to what they are now."""
     dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
+    device, threads, depth = torch.get_default_device(), torch.get_num_threads(), sys.getrecursionlimit()
 
     def restore() -> None:
+        if torch.get_default_device() != device:
+            torch.set_default_device(None if device.type == "cpu" else device)  # None: as it was before it was set
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        sys.setrecursionlimit(depth)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.set_rng_state(state)
@@ -127,7 +138,7 @@ class _Printed(io.TextIOBase):
 
 def _own_lines(error: BaseException, function: Callable) -> list[tuple]:
     """List each of the learner's lines that was running, (function, number in it, source), outermost first."""
-    home = getattr(inspect.unwrap(function), "__globals__", None)
+    home = getattr(inspect.unwrap(function), "__globals__", None) if inspect.isfunction(function) else None
     lines, step = [], error.__traceback__
     while step:
         frame = step.tb_frame
