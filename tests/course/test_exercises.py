@@ -31,3 +31,9 @@ def test_exercise_is_sound_on_others(exercise):
 @every_exercise
 def test_it_practises_a_claim(exercise):
     assert exercise.claim in {claim["id"] for claim in CLAIMS["claim"]}
+
+
+@every_exercise
+def test_it_tells_an_insight_with_the_tick(exercise):
+    assert exercise.insight.endswith(".")
+    assert len(exercise.insight) < 200

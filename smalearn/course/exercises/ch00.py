@@ -48,6 +48,9 @@ def running_mean(V):
     Hint: Without a loop: the sums of rows 0..t are `V.cumsum(0)`. How many rows went into sum number t?
 
     Hint: Dividing (T, P) by (T,) does not broadcast as you want: give the counts a second axis with `[:, None]`.
+
+    Insight: The matrix of these weights is lower triangular with rows that sum to 1: all causal attention is such a
+    mean, with weights that depend on the tokens.
     """
     count = torch.arange(1, len(V) + 1, dtype=V.dtype)
     return V.cumsum(0) / count[:, None]

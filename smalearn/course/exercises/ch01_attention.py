@@ -51,6 +51,9 @@ def attend(W, V):
     Hint: `torch.cat([V, ones], dim=1)` is (S, P + 1). After the product, the last column holds the row sums of W.
 
     Hint: Slice with `both[:, -1:]`, not `both[:, -1]`: the kept axis makes the division broadcast over P.
+
+    Insight: So a normaliser costs one more column, not one more algorithm: whatever speeds up W V speeds up the
+    division too.
     """
     ones = torch.ones(len(V), 1, dtype=V.dtype)
     both = W @ torch.cat([V, ones], dim=1)
@@ -107,6 +110,9 @@ def causal_weights(Q, K):
     Hint: `torch.ones(T, T, dtype=torch.bool).triu(1)` is True above the diagonal; `masked_fill` takes it.
 
     Hint: Fill the scores above the diagonal with `-torch.inf`, then take the softmax over the last axis.
+
+    Insight: Token t's weights do not change when a token is appended, which is why keys and values can be kept while a
+    model writes.
     """
     G = Q @ K.mT
     future = torch.ones(G.shape, dtype=torch.bool).triu(1)
@@ -179,6 +185,8 @@ def banded_attention(Q, K, V, window):
     Hint: `near = slice(max(t - window, 0), t + window + 1)`; a slice may run over the end, not below 0.
 
     Hint: `K[near] @ Q[t]` are the scores of target t; weigh the rows of `V[near]` with them.
+
+    Insight: A stack of such layers sees further than its window: after n layers, n windows back.
     """
     Y = torch.zeros(len(Q), V.shape[1], dtype=V.dtype)
     for t in range(len(Q)):

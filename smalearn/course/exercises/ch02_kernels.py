@@ -64,6 +64,9 @@ def taylor_features(x):
     Hint: `x[:, :, None] * x[:, None, :]` holds all products; `flatten(1)` lays them out row by row.
 
     Hint: The weight is 1/√2, because it meets itself: 1/√2 · 1/√2 = 1/2. Join with `torch.cat(..., dim=1)`.
+
+    Insight: Degree d needs N^d features: exp itself, all degrees, has infinitely many, and random features are a way to
+    sample them.
     """
     squares = x[:, :, None] * x[:, None, :]
     return torch.cat([torch.ones_like(x[:, :1]), x, squares.flatten(1) / math.sqrt(2)], dim=1)
@@ -124,6 +127,9 @@ def is_kernel_matrix(G):
     Hint: `torch.linalg.eigvalsh(G)` returns the eigenvalues of a symmetric matrix, the smallest first.
 
     Hint: Compare the smallest with -1e-9 times the largest magnitude, and make a `bool` of the answer.
+
+    Insight: Mercer's theorem says the same of kernels on infinitely many points: no negative eigenvalue, and features
+    exist.
     """
     eigenvalues = torch.linalg.eigvalsh(G)
     return bool(eigenvalues[0] >= -1e-9 * eigenvalues.abs().max())
@@ -195,6 +201,9 @@ def cosformer_features(x, horizon):
     Hint: Give the angles the shape (T, 1) with `[:, None]`; then they broadcast over the N entries.
 
     Hint: `torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)`.
+
+    Insight: Every weight of relative position that is a sum of cosines can be split like this, a pair of features for
+    each; RoPE turns Q and K by the same identity.
     """
     angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=x.dtype)[:, None]
     return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)

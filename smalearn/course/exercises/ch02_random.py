@@ -76,6 +76,9 @@ def fourier_features(x, W):
     Hint: |x|² is `x.square().sum(dim=1, keepdim=True)`: a column, so that it multiplies each row.
 
     Hint: Two estimates meet in a dot product, each with the factor 1/√m: together they make the mean over m.
+
+    Insight: Where |x| is large the factor in front is, too, and multiplies the noise: such features are at their worst
+    where attention is sharp.
     """
     angles = x @ W.mT
     factor = (x.square().sum(dim=1, keepdim=True) / 2).exp() / math.sqrt(len(W))
@@ -117,6 +120,9 @@ def positive_features(x, W):
     Hint: `(x @ W.mT).exp()` are the first m features, `(-x @ W.mT).exp()` the last m.
 
     Hint: Multiply row by row with `(-x.square().sum(dim=1, keepdim=True) / 2).exp() / math.sqrt(2 * len(W))`.
+
+    Insight: The variance of positive features goes to 0 with the weight itself, so that small weights stay small and no
+    row sum is near 0 by accident.
     """
     projections = x @ W.mT
     factor = (-x.square().sum(dim=1, keepdim=True) / 2).exp() / math.sqrt(2 * len(W))
@@ -174,6 +180,9 @@ def fair_rotation(A):
     Hint: `R.diagonal().sign()` are N signs. Column j of Q takes sign j.
 
     Hint: A vector of N numbers times a matrix broadcasts along the last axis, so it multiplies columns.
+
+    Insight: Without the signs the rotation depends on how QR is computed, and is not uniform: then the mean over draws
+    need not be the kernel.
     """
     rotation, R = torch.linalg.qr(A)
     return rotation * R.diagonal().sign()
@@ -245,6 +254,8 @@ def nystrom_weights(Q, K, Q_means, K_means):
     Hint: `softmax_weights(Q, K_means)` is the first, (T, r). The pseudo-inverse is `torch.linalg.pinv`.
 
     Hint: Multiply the three factors in the order (T, r), (r, r), (r, S); only the middle one is inverted.
+
+    Insight: With as many landmarks as tokens, and all of them different, the answer is softmax attention itself.
     """
     middle = torch.linalg.pinv(softmax_weights(Q_means, K_means))
     return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K)

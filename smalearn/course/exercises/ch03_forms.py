@@ -80,6 +80,8 @@ def running_attention(Q, K, V):
     Hint: `Z = V[:, :, None] * K[:, None, :]` is (T, P, N), one outer product for each token. Axis 0 is time.
 
     Hint: After `H = Z.cumsum(0)`, each query reads its own state: `torch.einsum("tpn,tn->tp", H, Q)`.
+
+    Insight: The running sum is all that a model has to keep while it writes: P·N numbers, however long the text.
     """
     Z = V[:, :, None] * K[:, None, :]
     H = Z.cumsum(0)
@@ -141,6 +143,9 @@ def decode(Q, K, V):
     1, N).
 
     Hint: `y = state @ Q[t]`, after the token is written; the output is `y[:-1] / y[-1]`.
+
+    Insight: The denominator is linear attention to values that are all 1, so that any fast form of the one is a fast
+    form of both.
     """
     state = torch.zeros(V.shape[1] + 1, K.shape[1], dtype=V.dtype)
     Y = torch.zeros_like(V)
@@ -216,6 +221,9 @@ def chunked_attention(Q, K, V, chunk_len):
     Hint: `Q.split(chunk_len)` gives the chunks. Inside one: `(q @ k.mT).tril() @ v`.
 
     Hint: Add `q @ state.mT`, what the earlier chunks say. Only then write the whole chunk: `state = state + v.mT @ k`.
+
+    Insight: chunk_len = 1 is the recurrence and chunk_len = T the quadratic form: one loop holds both, and GPUs want
+    what lies between.
     """
     state = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype)
     outputs = []

@@ -76,6 +76,8 @@ def final_state(K, V, log_a):
 
     Hint: A difference of sums, such as `total - log_a.cumsum(0)`, is −∞ − (−∞) after a reset: not a number. With the
     shift nothing is subtracted, and the state is `V.mT @ (K * f)`.
+
+    Insight: No state before the last is formed: a prompt is read by one product, and writing starts from there.
     """
     later = torch.cat([log_a[1:], torch.zeros_like(log_a[:1])])
     until = later.flip(0).cumsum(0).flip(0)  # Σ of log_a over the tokens after s

@@ -61,6 +61,9 @@ def grad_keys(Q, V, dY):
     Hint: So dK_s = Σ_{t ≥ s} (dY_t · V_s) Q_t. Read this as a linear attention: who asks, who is stored?
 
     Hint: The stored state is R_s = Σ_{t ≥ s} dY_t Q_tᵀ, a running sum from the end: `.flip(0).cumsum(0).flip(0)`.
+
+    Insight: All three gradients of linear attention are linear attentions, forwards or backwards in time: a backward
+    needs no new kernel.
     """
     R = (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0).flip(0)
     return torch.einsum("spn,sp->sn", R, V)

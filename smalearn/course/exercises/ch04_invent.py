@@ -135,6 +135,9 @@ def invent(judge):
     `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.
 
     Hint: `def matmul(x): return DecayMask(len(x), 0.5).matmul(x) + DecayMask(len(x), 0.99).matmul(x)`
+
+    Insight: Sums, products, scalings and transposes of structured masks are structured: they are closed under what a
+    model needs.
     """
     rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
 

@@ -80,6 +80,8 @@ def decay_scan(x, gamma):
     Hint: Keep one row, `now`, which begins as zeros. Let it fade, then add the new token.
 
     Hint: In the loop: `now = gamma * now + x[t]`, and then `y[t] = now`.
+
+    Insight: The same loop with a γ of its own for every channel is the exponential moving average of optimisers.
     """
     y = torch.zeros_like(x)
     now = torch.zeros_like(x[0])
@@ -189,6 +191,8 @@ def semiseparable(log_a):
     not `* mask`: 0 · (−∞) is NaN. A running sum down each column then adds exactly the right entries.
 
     Hint: `steps.cumsum(0).exp().tril()`; the last `tril` clears what stands above the diagonal.
+
+    Insight: These matrices are inverses of matrices with two diagonals, which is what the recurrence says.
     """
     length = len(log_a)
     steps = log_a[:, None].expand(length, length).tril(-1)  # row k, column s: log_a[k] if k > s

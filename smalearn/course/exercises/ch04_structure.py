@@ -81,6 +81,9 @@ def toeplitz_product(column, row, x):
 
     Hint: `torch.fft.rfft(x, size, dim=0)` pads x with zeros up to `size = len(circle)`. Multiply the two spectra, go
     back with `torch.fft.irfft(..., size, dim=0)`, keep the first T rows.
+
+    Insight: A long convolution model is this product with a learned column: S4 trains like this and decodes by its
+    recurrence.
     """
     circle = torch.cat([column, row[1:].flip(0)])  # offsets 0, 1, ..., T-1, then -(T-1), ..., -1
     size = len(circle)
@@ -156,6 +159,9 @@ def masked_product(U, V, B, x):
     Hint: For one column: `u[:, None] * B.matmul(v[:, None] * x)`. For more, the entry is a sum over r.
 
     Hint: `sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))`
+
+    Insight: With rank 1 this is a mask with rows and columns scaled, the case of a decay between resets: L[t, s] = p_t
+    / p_s.
     """
     return sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))
 
@@ -267,6 +273,8 @@ def fingerprints(L):
     Hint: `int(torch.linalg.matrix_rank(M, rtol=1e-10))` is a rank. `max(..., default=0)` takes care of T = 1.
 
     Hint: `max((int(torch.linalg.matrix_rank(L[k:, :k], rtol=1e-10)) for k in range(1, len(L))), default=0)`
+
+    Insight: No fingerprint is better than the others: a matrix may look dense to one and cost T by another.
     """
 
     def rank(M):

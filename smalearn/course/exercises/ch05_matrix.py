@@ -105,6 +105,8 @@ def matrix_of(A, B, C):
     Hint: Begin with `h = B[s]`. At each later t the state becomes `A[t] @ h`; what one sees of it is `C[t] @ h`.
 
     Hint: `A[s]` is never used for column s: it acts on what was there before the push.
+
+    Insight: Nothing of M is learned by itself: T² entries hang on the T·(N² + 2N) numbers of the model.
     """
     length = len(B)
     M = torch.zeros(length, length, dtype=B.dtype)
@@ -186,6 +188,9 @@ def through_the_state(A, B, C, k):
 
     Hint: Build both from k outwards. Going up: `row = A[t] @ row`, then `C[t] @ row`. Going down: `column @ B[s]`
     first, then `column = column @ A[s]`.
+
+    Insight: The state is where all that the past says of the future has to pass: its size bounds the rank of every such
+    block.
     """
     left, right = [], []
     row = torch.eye(B.shape[1], dtype=B.dtype)
@@ -259,6 +264,9 @@ def queries_and_keys(A, B, C):
     Hint: Keep `product = A_t ... A_1`, the identity at t = 0; each step multiplies on the LEFT. A_0 never occurs.
 
     Hint: As rows: `U[t] = product.mT @ C[t]`, and `V[t]` solves `product @ V[t] = B[t]`.
+
+    Insight: The inverse grows as fast as the product decays: this is why practice works with ratios inside short
+    chunks.
     """
     U, V = [], []
     product = torch.eye(B.shape[1], dtype=B.dtype)

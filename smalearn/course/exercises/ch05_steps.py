@@ -99,6 +99,9 @@ def find_input(A, B, C, y):
     Hint: y_t = C_t^T (A_t h) + (C_t^T B_t) x_t. Only x_t is unknown.
 
     Hint: When you have x_t, continue as in the forward recurrence: h becomes A_t h + B_t x_t.
+
+    Insight: M is inverted by a model of the same size: the inverse of a semiseparable matrix with such a diagonal costs
+    T as well.
     """
     h = torch.zeros(B.shape[1], dtype=B.dtype)
     x = torch.zeros_like(y)
@@ -172,6 +175,8 @@ def combine(earlier, later):
     Hint: The new matrix is A_later A: what acts first stands on the right.
 
     Hint: The rest is A_later b + b_later: what the earlier step added is multiplied by the later matrix.
+
+    Insight: Associative steps can be combined in a tree: T steps take log₂ T rounds, which is how a GPU scans.
     """
     A, b = earlier
     A_later, b_later = later
@@ -250,6 +255,9 @@ def hold(dt, A, B):
     Hint: Near 0, e^z - 1 loses its digits: `torch.expm1(z)` is accurate.
 
     Hint: Put a 1 for z where z is 0, divide, and put φ = 1 there: `torch.where(z == 0, 1, z)`.
+
+    Insight: For small dt the hold is Euler's step, and for large dt the state forgets and takes B/|A|: one rate is all
+    that gates it.
     """
     z = dt[:, None] * A
     safe = torch.where(z == 0, 1, z)

@@ -89,6 +89,9 @@ def chunk_states(X, log_a, B):
 
     Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, Q). Scale the rows of X by it; the sum over s is then one
     product, `(left[..., None] * X).mT @ B`.
+
+    Insight: This product of (P, Q) and (Q, N) is where a GPU's matrix units do the work that a scan would do number by
+    number.
     """
     left = decay_mask(log_a)[..., -1, :]
     return (left[..., None] * X).mT @ B
@@ -177,6 +180,9 @@ def hand_over(decay, updates, state):
     Hint: Before a chunk changes the state, note it down: that is what the chunk's tokens will read.
 
     Hint: `entering.append(state)`, then `state = a * state + update`, for `a, update in zip(decay, updates)`.
+
+    Insight: It is the recurrence once more, with chunks for tokens: the same function could be used on chunks of
+    chunks.
     """
     entering = []
     for a, update in zip(decay, updates, strict=True):
@@ -245,6 +251,8 @@ def read_states(C, log_a, entering):
 
     Hint: `C @ entering.mT` is (chunks, Q, P): all tokens read in one product. Scale its rows by
     `log_a.cumsum(-1).exp()`.
+
+    Insight: All tokens of a chunk read at once because none of them needs the states between: one product with C.
     """
     since = log_a.cumsum(-1).exp()
     return since[..., None] * (C @ entering.mT)

@@ -122,6 +122,9 @@ def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
     say nothing and decay nothing. For `log_a`, append an axis, and take it away again.
 
     Hint: The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.
+
+    Insight: Per token this costs what the recurrence does up to a constant, but as matrix products: duality, used where
+    each side is best.
     """
     length = len(X)
     X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
@@ -206,6 +209,9 @@ def best_chunk_len(length, state, head_dim):
     read. (The mask's Q² products and the scalings are not counted.)
 
     Hint: `min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.
+
+    Insight: Multiply-adds alone ask for short chunks, of about √(N P / (N + P)) tokens; a GPU asks for longer ones,
+    since products of small tiles are slow.
     """
 
     def macs(chunk_len):

@@ -79,6 +79,9 @@ def step(x, log_a, B, C, state):
     Hint: `x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.
 
     Hint: The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.
+
+    Insight: A step reads and writes the state once: decoding is bound by memory, not by arithmetic, and its time does
+    not grow with the text.
     """
     state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
     return state @ C, state
@@ -166,6 +169,8 @@ def convolve(x, weight, window):
 
     Hint: `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`, and the next window is what stands at the END
     of the longer text: its last K - 1 rows, `x[length:]` (for K = 1 there are none).
+
+    Insight: The window is the convolution's state: a block has two states, one of K - 1 tokens and one of P·N numbers.
     """
     length, x = len(x), torch.cat([window, x])
     y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))
@@ -270,6 +275,8 @@ def block_step(X, dt, A_log, B, C, D, state):
     dt·X.
 
     Hint: `step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)`; then add `D[:, None] * X`, with X itself.
+
+    Insight: dt acts twice, as forgetting and as writing: a token with dt near 0 passes by and leaves the state alone.
     """
     y, state = step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)
     return y + D[:, None] * X, state

@@ -75,5 +75,7 @@ def generic_rank(m, n, ranks, blocks):
     most, those of the levels. But no matrix has a rank above its size.
 
     Hint: The least of m, n and the sum of all `rank * p`.
+
+    Insight: Full rank costs few parameters if many small blocks carry it: rank and parameters are two budgets.
     """
     return min(m, n, sum(rank * p for rank, p in zip(ranks, blocks, strict=True)))

@@ -62,6 +62,8 @@ def nearest_head(x, X, beta):
     Hint: The score is β x^T y, its matrix β I. The values are the points themselves.
 
     Hint: `(beta * X @ x).softmax(-1) @ X`
+
+    Insight: Eight heads of rank 2 cannot add up to this one: softmax is taken of each head's scores alone.
     """
     return (beta * X @ x).softmax(-1) @ X
 
@@ -139,6 +141,8 @@ def linear_error(heads, rank, dim, points):
     directions. Each direction kept wins N/(N + d + 1), divided by d.
 
     Hint: `1 - min(heads * rank, dim) / dim * points / (points + dim + 1)`
+
+    Insight: Rank adds up over heads if the scores are linear; the softmax between is what makes narrow heads fail.
     """
     whole = min(heads * rank, dim)
     return 1 - whole / dim * points / (points + dim + 1)

@@ -92,6 +92,9 @@ def levels_product(L, R, ranks, blocks, x):
 
     Hint: For each level take its columns of L and R, `start` to `start + rank`, and `.unflatten(0, (p, -1))`; add `(L_l
     @ (R_l.mT @ x.view(p, -1, 1))).flatten()` to y; move `start` on by `rank`.
+
+    Insight: With p_l = 1 it is a low rank, with p_l = D a diagonal: levels hold both ends, and every block size
+    between.
     """
     y, start = torch.zeros_like(x), 0
     for rank, p in zip(ranks, blocks, strict=True):
@@ -190,6 +193,8 @@ def train_product(L, R, x):
 
     Hint: `Z = R.flatten(2).mT @ x.view(c, -1, 1)`; `Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)`; `Y =
     L.flatten(2) @ Z` is (b, a, 1). Rows are numbered (a b): transpose once more, then flatten.
+
+    Insight: The regroupings move numbers and compute nothing: on a GPU they decide whether the two products are fast.
     """
     b, _, c, s = L.shape
     Z = R.flatten(2).mT @ x.view(c, -1, 1)  # (c, b·s, 1)

@@ -104,6 +104,8 @@ def train_scores(X, L, R):
 
     Hint: `X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)` and `X.view(T, c, d).transpose(0, 1) @ R.flatten(2)`;
     unflatten the last axes to (c, s) and (b, s), bring both to (T, c, b, s), flatten from axis 1, and multiply.
+
+    Insight: The middle axis takes the place of the head size: what is kept for a token is its half of the product.
     """
     b, a, c, s = L.shape
     Q = X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)  # (b, T, c·s)
@@ -208,6 +210,8 @@ def level_scores(X, L, R, ranks, blocks):
 
     Hint: `tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)`, for each side `(tokens @ F[:, start : start +
     rank].unflatten(0, (p, -1))).transpose(0, 1).flatten(1)`, then `torch.cat(Q, 1) @ torch.cat(K, 1).mT`.
+
+    Insight: A level of p blocks adds r·p columns to Q and K, and as much to the rank that the scores can have.
     """
     Q, K, start = [], [], 0
     for rank, p in zip(ranks, blocks, strict=True):

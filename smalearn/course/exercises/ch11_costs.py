@@ -80,6 +80,8 @@ def causal_macs(length, ranks, block_lens):
 
     Hint: For each level let `start` run over `range(0, length, size)`; the block has `min(size, length - start)`
     tokens.
+
+    Insight: The diagonal blocks count half: causal attention saves a factor of 2 only where blocks are long.
     """
     total = 0
     for rank, size in zip(ranks, block_lens, strict=True):
@@ -151,5 +153,8 @@ def kept_keys(tokens, ranks, block_lens):
     r_l numbers.
 
     Hint: The sum over levels of `rank * ((tokens - 1) % size + 1)`.
+
+    Insight: What only near tokens share can be forgotten when their block ends: the cache of a level is as short as its
+    blocks.
     """
     return sum(rank * ((tokens - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))

@@ -134,6 +134,8 @@ def merge(Y_1, lse_1, Y_2, lse_2):
     be too large for a float: work with its logarithm alone.
 
     Hint: `lse = torch.logaddexp(lse_1, lse_2)`, and the weight of Y_1 is `(lse_1 - lse).exp()[:, None]`: never above 1.
+
+    Insight: The merge is associative: keys may lie on many machines, and their parts come in any order.
     """
     lse = torch.logaddexp(lse_1, lse_2)
     Y = (lse_1 - lse).exp()[:, None] * Y_1 + (lse_2 - lse).exp()[:, None] * Y_2
@@ -226,6 +228,9 @@ def rotate_levels(x, ranks, positions):
 
     Hint: `torch.view_as_complex(part.unflatten(-1, (-1, 2)))` is (T, r/2); `torch.view_as_real(...).flatten(-2)` goes
     back; the exponents are `-torch.arange(0, rank, 2) / rank`, in the dtype of x.
+
+    Insight: A pair that two levels shared would turn by two angles: rotation and truncation commute only if pairs stay
+    whole.
     """
     parts = []
     for part, rank in zip(x.split(ranks, -1), ranks, strict=True):

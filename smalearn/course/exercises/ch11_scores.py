@@ -77,6 +77,9 @@ def shared_levels(length, block_lens):
 
     Hint: With `tokens = torch.arange(length)`, `tokens[:, None] // size == tokens // size` is (T, T), one level; add it
     up over `block_lens`.
+
+    Insight: d is a distance in a tree, an ultrametric: of three tokens, the two most distant pairs share equally many
+    levels.
     """
     tokens = torch.arange(length)
     d = torch.zeros(length, length, dtype=torch.int64)
@@ -161,6 +164,8 @@ def level_scores(Q, K, ranks, block_lens):
 
     Hint: In a loop over ranks and block lengths: `together * (Q[:, start : start + rank] @ K[:, start : start +
     rank].mT)`, and `start` moves on by `rank`.
+
+    Insight: Far tokens meet in few columns, so that their scores are coarse, and cheap to keep.
     """
     tokens, S, start = torch.arange(len(Q)), 0, 0
     for rank, size in zip(ranks, block_lens, strict=True):
@@ -234,6 +239,8 @@ def block_level(Q, K, size):
 
     Hint: `torch.nn.functional.pad(x, (0, 0, 0, -length % size))` adds rows of zeros; `.unflatten(0, (-1, size))`; `Q @
     K.mT`; `torch.block_diag(*...)[:length, :length]`.
+
+    Insight: A batched product never makes the zeros: its cost is T·size·r in place of T²·r.
     """
     length = len(Q)
     Q, K = (torch.nn.functional.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))

@@ -97,6 +97,8 @@ def walk_bytes(length, heads, head_dim, state, tile):
 
     Hint: `-(-head_dim // tile)` tiles; `length · (2 · head_dim + tiles · (2 · state + 1)) + head_dim · state` numbers
     for each head, four bytes each. What is masked is not moved.
+
+    Insight: Divide the arithmetic by these bytes: the quotient says whether a kernel waits for memory or for its units.
     """
     tiles = -(-head_dim // tile)
     tokens = length * (2 * head_dim + tiles * (2 * state + 1))

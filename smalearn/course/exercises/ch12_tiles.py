@@ -191,6 +191,8 @@ def summary(x, log2_a, added, total, length, chunk_len):
 
     Hint: With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's end.
     Store the sum at `added + chunk`, and `last` at `total + chunk`.
+
+    Insight: A masked load costs what a full one does: the tail is slow only if the grid has many of them.
     """
     chunk = tl.program_id(0)
     rows = chunk * chunk_len + tl.arange(0, chunk_len)
@@ -272,6 +274,9 @@ def carry(H, X, B, log2_a):
 
     Hint: The state is (N, P), so the product is `tl.dot(tl.trans(B), fX)` with `fX` (Q, P), each row scaled by
     `tl.exp2(last - s)[:, None]`.
+
+    Insight: The state stays on the chip for the whole walk: of all tensors it is the one that is never written between
+    chunks.
     """
     s, last = tl.cumsum(log2_a), tl.sum(log2_a)
     fX = X * tl.exp2(last - s)[:, None]

@@ -88,6 +88,8 @@ def read_chunk(H, X, B, C, log2_a):
 
     Hint: `tl.dot(M, X)` with `M = tl.dot(C, tl.trans(B)) * L`, and to it `tl.dot(C, H) * tl.exp2(s)[:, None]`: a token
     lets the state decay before it reads, its own decay included.
+
+    Insight: Both products have C on their left: a program loads it once and uses it twice.
     """
     s, i = tl.cumsum(log2_a), tl.arange(0, len(log2_a))
     segments = tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))
@@ -181,6 +183,9 @@ def walk(x, log2_a, b, c, y, initial, final, length, sizes):
 
     Hint: The memory ends with the last token: mask every load and the store with `(rows < length)[:, None]`, the decays
     with `rows < length`. And store what the chunk reads BEFORE you overwrite H.
+
+    Insight: One program walks alone, so that a short batch leaves most of a GPU idle; longer sequences are cut for that
+    reason.
     """
     Q, N, P = sizes
     i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
@@ -268,6 +273,9 @@ def packed(x, log2_a, b, c, y, initial, final, borders, sizes):
     numbers, one of b has N, one of the decays has 1; a state has N · P.
 
     Hint: `walk(x + first * P, log2_a + first, b + first * N, ..., initial + k * N * P, ..., end - first, sizes)`.
+
+    Insight: Padding would cost what the longest sequence does, times their number; starts and lengths cost two numbers
+    each.
     """
     _, N, P = sizes
     k = tl.program_id(0)

@@ -100,6 +100,9 @@ def cheaper_order(length, dim, ranks):
     Hint: Σ p_l r_l features with both sides projected; D, if keys have come all the way back to features.
 
     Hint: `width = sum(rank * 2**level for level, rank in enumerate(ranks))`; both sides if it is below `dim`.
+
+    Insight: Once the columns of all levels outnumber the features, the second projection saves nothing: the keys may as
+    well meet the tokens themselves.
     """
     through = 2 * length * dim * sum(ranks)
     width = sum(rank * 2**level for level, rank in enumerate(ranks))
@@ -197,6 +200,8 @@ def train_rules(sizes, rank, heads, lr, base_dim):
 
     Hint: For L `inputs, outputs = c * rank, a`, for R `d, heads * b * rank`; return σ and rate of L, then of R, as one
     tuple.
+
+    Insight: The rule asks every layer to change its output by as much in one step: the width drops out of both.
     """
     a, b, c, d = sizes
     fans = (c * rank, a), (d, heads * b * rank)

@@ -82,6 +82,8 @@ def cheapest_train(m, n, rank):
 
     Hint: Loop over b, then over c, both from small to large; skip where `b * c * rank < min(m, n)`; keep the first of
     the least `rank * (m * c + n * b)`; return `(m // b, b, c, n // c)`.
+
+    Insight: With s = 1 and equal sizes this is Monarch's shape: √D blocks of √D × √D on either side.
     """
     best = None
     for b in (k for k in range(1, m + 1) if m % k == 0):
@@ -146,6 +148,9 @@ def kronecker_as_train(A, B):
     Hint: L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).
 
     Hint: `A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.
+
+    Insight: So every product of Kronecker factors is a train with s = 1, and a train is a sum of s products with blocks
+    of their own.
     """
     b, c = len(B), A.shape[1]
     return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
