@@ -153,23 +153,6 @@ def test_a_power_series_has_binomial_many_features(inputs, degree):
     assert PowerSeries.exp(inputs, degree).features == math.comb(inputs + degree, degree)
 
 
-def test_taylor_remainder():
-    Q, K = (0.5 * x for x in random_tensors([(20, 4), (20, 4)]))
-    x = (Q @ K.mT).abs()
-    for degree in range(8):
-        error = (kernel(PowerSeries.exp(4, degree), Q, K) - (Q @ K.mT).exp()).abs()
-        assert (error <= x.exp() * x ** (degree + 1) / math.factorial(degree + 1) + 1e-14).all()
-
-
-def test_a_negative_coefficient_needs_two_maps():
-    (x,) = random_tensors([(6, INPUTS)])
-    same = PowerSeries(INPUTS, [0.5, 1, 2])
-    assert torch.equal(same.query(x), same.key(x))
-    minus = PowerSeries(INPUTS, [0, -1])
-    assert_close(kernel(minus, x, x), -x @ x.mT)
-    assert not torch.equal(minus.query(x), minus.key(x))
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -234,25 +217,6 @@ def test_rotations_are_haar_distributed():
     assert abs(trace.square().mean() - 1) < 4 * math.sqrt(2) / 100
 
 
-def test_plain_qr_is_not_haar():
-    """Without the signs a block has a mean: one-sided features are biased, up or down with the direction of q + k."""
-    generator = torch.Generator().manual_seed(0)
-    rotations, R = torch.linalg.qr(torch.randn(20_000, 4, 4, generator=generator, dtype=torch.float64))
-    norms = torch.randn(20_000, 4, 4, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
-    fixed = rotations * R.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
-    target, ratios = math.exp(0.5), []
-    for sign in (1, -1):
-        x = torch.full((1, 4), sign / math.sqrt(8), dtype=torch.float64)  # |x|² = q·k = 1/2
-        for directions in (rotations * norms, fixed * norms):
-            for build in (PositiveRandom, HyperbolicRandom):
-                estimates = kernel(build(directions), x, x).ravel()
-                ratios.append((estimates.mean() - target) / (estimates.std() / math.sqrt(20_000)))
-    up, up_hyperbolic, *right_up, down, down_hyperbolic = ratios[:6]
-    assert up * down < 0
-    assert min(abs(up), abs(down)) > 10
-    assert max(map(abs, [up_hyperbolic, down_hyperbolic, *right_up, *ratios[6:]])) < 4
-
-
 # ------------------------------------------------------------------------------------------------ random features
 
 
@@ -314,12 +278,6 @@ def test_variances():
         phi = build(W)
         relative = (phi.query(q) * phi.key(k)).sum(-1) / target
         assert ((relative.var(0) / variance - 1).abs() < 0.15).all()
-
-
-@pytest.mark.parametrize("name", ["Fourier", "positive", "hyperbolic"])
-def test_orthogonal_directions_lower_the_variance(name):
-    independent, orthogonal = (estimates(key, 64).var(0).mean() for key in (name, f"{name}, orthogonal"))
-    assert orthogonal < 0.95 * independent
 
 
 def test_large_norms_need_too_many_directions():

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from smalearn import ShapeError
-from smalearn.kernel_attention import softmax_attention
 from smalearn.masks import (
     BandedMask,
     BlockDiagonalMask,
@@ -139,22 +138,6 @@ def test_a_causal_window_has_no_other_ones():
 
 
 # Masks of models
-
-
-@pytest.mark.parametrize("heads", [1, 4, 8])
-def test_alibi_is_a_mask_that_multiplies(heads):
-    """softmax(Q K^T - m (t-s)) over s ≤ t, written out, is softmax attention under the decay mask."""
-    Q, K, V = random_tensors([(heads, T, 3), (heads, T, 3), (heads, T, 2)])
-    slopes = torch.tensor([2 ** (-8 * (h + 1) / heads) for h in range(heads)], dtype=torch.float64)
-    steps = torch.arange(T)
-    scores = Q @ K.mT - slopes[:, None, None] * (steps[:, None] - steps)
-    expected = scores.masked_fill(steps[:, None] < steps, -torch.inf).softmax(-1) @ V
-    L = DecayMask(T, torch.exp(-alibi_slopes(heads)))
-    assert L.shape == (heads, T, T)
-    assert_close(alibi_slopes(heads), slopes)
-    assert_close(softmax_attention(Q, K, V, L), expected)
-    weights = (Q @ K.mT).exp() * L.dense(torch.float64)
-    assert_close(weights / weights.sum(-1, keepdim=True) @ V, expected)
 
 
 def test_retnet_decays():

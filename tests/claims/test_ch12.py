@@ -273,7 +273,7 @@ def test_what_the_listing_moves(chunks, Q, N, P):
     assert_close(last, H.mT)
 
 
-@pytest.mark.claim("004:kernel-traffic", "smalearn.fast.cpu.ssd.ssd_cpu")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.fast.cpu.ssd.ssd_cpu_unchecked")
 def test_the_memory_that_both_need():
     operands, plain = listing_operands(256, 64, 64, 64)
     assert_close(fast.ssd(*plain)[0], listing(*operands)[0].flatten(0, 1))

@@ -68,7 +68,7 @@ def test_ssd_trains_faster_with_a_state_sixteen_times_as_large():
         )
 
 
-@pytest.mark.claim("004:faster-training", "smalearn.fast.cpu.ssd.ssd_cpu")
+@pytest.mark.claim("004:faster-training", "smalearn.fast.cpu.ssd.ssd_cpu_unchecked")
 @pytest.mark.claim("004:faster-training", "smalearn.ssm.scan.ssm_scan")
 @pytest.mark.claim("004:faster-training", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
 @pytest.mark.parametrize("name", ROUTES)
