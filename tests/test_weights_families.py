@@ -79,22 +79,6 @@ def test_block_families_from_dense(m, n, blocks, rank):
     assert_close(left_over(M, cut) + 1, torch.hypot(outside.norm(), tail(torch.stack(tiles), rank)) + 1)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (4, 4, 4, 4), (3, 4, 2, 6), (8, 2, 2, 8), (1, 7, 5, 1)])
-def test_block_tensor_train_from_dense_cuts_every_slice(sizes):
-    a, b, c, d = sizes
-    M = normal(a * b, c * d)
-    slices = slices_of(M, *sizes)
-    for rank in range(1, min(a, d) + 2):
-        weight = BlockTensorTrain.from_dense(M, sizes, rank)
-        assert (weight.sizes, weight.rank) == (sizes, rank)
-        assert_close(left_over(M, weight) + 1, tail(slices, rank) + 1)
-    assert_close(BlockTensorTrain.from_dense(M, sizes, min(a, d)).dense(), M)
-    monarch = Monarch.from_dense(M, sizes)
-    assert isinstance(monarch, Monarch)
-    assert_close(monarch.dense(), BlockTensorTrain.from_dense(M, sizes, 1).dense())
-    assert_close(MultiLevelBlockTensorContraction.from_dense(M, sizes, min(a, d)).dense(), M)
-
-
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 4, 2, 5), (2, 2, 7, 3), (5, 1, 1, 7)])
 def test_kronecker_from_dense_is_the_nearest(sizes):
     a, b, c, d = sizes
@@ -168,38 +152,6 @@ def test_what_is_of_a_family_is_found_again(case):
     assert all(x.is_leaf and x.requires_grad for x in fitted.parameters())
 
 
-def test_a_full_rank_train_has_as_many_numbers_as_the_paper_says():
-    D, root = 64, 8
-    weight = BlockTensorTrain.from_dense(normal(D, D), balanced_sizes(D, D), root)
-    assert weight.num_parameters == 2 * root * D * root == 2 * D * D
-    for s in (1, 2):
-        assert BlockTensorTrain.random((root,) * 4, s, 0).num_parameters == 2 * s * D * root
-
-
-def test_the_identity_needs_structure_not_rank():
-    I = torch.eye(64, dtype=F64)  # noqa: E741
-    assert_close(left_over(I, LowRank.from_dense(I, 16)), torch.tensor(math.sqrt(64 - 16), dtype=F64))
-    for weight in (
-        BlockTensorTrain.from_dense(I, (8, 8, 8, 8), 1),
-        BlockDiagonal.from_dense(I, 64),
-        Kronecker.from_dense(I, (4, 16, 4, 16)),
-        Butterfly.from_dense(I),
-    ):
-        assert_close(weight.dense(), I)
-    sizes = (32, 2, 2, 32)
-    assert relative_rms(BlockTensorTrain.from_dense(I, sizes, 15).dense(), I) > 0.1
-    assert_close(BlockTensorTrain.from_dense(I, sizes, 16).dense(), I)
-
-
-def test_the_fourier_transform_is_a_monarch_with_its_columns_reordered():
-    F = fourier(16)
-    order = torch.arange(16).view(4, 4).mT.flatten()
-    sizes = (4, 4, 4, 4)
-    assert_close(Monarch.from_dense(F[:, order], sizes).dense(), F[:, order])
-    assert relative_rms(Monarch.from_dense(F, sizes).dense(), F) > 0.1
-    assert set(torch.linalg.matrix_rank(slices_of(F, *sizes)).flatten().tolist()) == {4}
-
-
 def test_the_fast_fourier_transform_is_a_butterfly_after_bit_reversal():
     F = fourier(16)
     reverse = torch.tensor([int(f"{j:04b}"[::-1], 2) for j in range(16)])
@@ -259,14 +211,6 @@ def test_heads_are_one_train_with_more_blocks():
     x = normal(7, c * d)
     split = together(x).unflatten(-1, (a, heads, b)).transpose(1, 2).flatten(2)
     assert_close(split, torch.stack([weight(x) for weight in apart], 1))
-
-
-def test_a_random_matrix_is_fitted_as_well_by_a_train_as_by_low_rank():
-    """At equal numbers: structure pays where the matrix has it."""
-    M = normal(64, 64)
-    train, low = BlockTensorTrain.from_dense(M, (8, 8, 8, 8), 1), LowRank.from_dense(M, 8)
-    assert train.num_parameters == low.num_parameters
-    assert relative_rms(train.dense(), M) == pytest.approx(relative_rms(low.dense(), M), rel=0.02)
 
 
 # Who contains whom

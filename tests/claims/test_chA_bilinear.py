@@ -110,17 +110,6 @@ def level_orders(length, dim, ranks, blocks, order):
     return [recomputed("TPM, PMR, PNR, SPN -> TS", {"T": length, "S": length} | level, order) for level in sizes]
 
 
-TABLE_2 = pytest.mark.parametrize(
-    ("length", "dim", "ranks"), [(7, 16, (4,)), (5, 32, (3, 2, 1)), (24, 16, (2, 1, 1, 1, 1)), (3, 8, (1, 1))]
-)
-
-
-def table_2_case(length, dim, ranks):
-    """A weight with p_l = 2^(l-1), its blocks, and T² D."""
-    blocks = [2**i for i in range(len(ranks))]
-    return multi_levels(1, dim, ranks, blocks)[0], blocks, length * length * dim
-
-
 @pytest.mark.claim("003:table2-row1", "smalearn.scores.orders.low_rank_costs")
 @pytest.mark.parametrize(("T", "D", "r"), [(1, 1, 1), (7, 12, 3), (20, 8, 8)])
 def test_table_2_low_rank(T, D, r):
@@ -131,61 +120,37 @@ def test_table_2_low_rank(T, D, r):
 
 
 @pytest.mark.claim("003:table2-row2", "smalearn.scores.orders.level_costs")
-@TABLE_2
-def test_table_2_the_sum_of_levels_formed(length, dim, ranks):
-    """Erratum: the additions are twice those of the table, D² Σ_(l>1) 1/2^(l-1)."""
-    weight, blocks, square = table_2_case(length, dim, ranks)
-    formed = sum(dim * dim * r // p for r, p in zip(ranks, blocks, strict=True))
-    cost = level_costs(length, dim, ranks)["dense"]
-    assert cost.macs == square + length * dim**2 + formed == counted(weight, length, "dense")
-    table = dim * dim * (sum(1 / 2 ** (i + 1) for i in range(len(ranks))) - 1 / 2)
-    assert cost.additions == 2 * table == sum(dim * dim // p for p in blocks[1:])
-    if len(ranks) == 1:
-        assert cost.macs == level_orders(length, dim, ranks, blocks, "dense")[0]
-
-
 @pytest.mark.claim("003:table2-row3", "smalearn.scores.orders.level_costs")
-@TABLE_2
-def test_table_2_every_level_formed(length, dim, ranks):
-    """Erratum: the sum covers both terms."""
-    weight, blocks, square = table_2_case(length, dim, ranks)
-    terms = [(dim**2 * r + length * dim**2) // p for r, p in zip(ranks, blocks, strict=True)]
-    cost = level_costs(length, dim, ranks)["dense by level"]
-    assert cost.macs == len(ranks) * square + sum(terms) == counted(weight, length, "dense by level")
-    assert cost.macs == sum(level_orders(length, dim, ranks, blocks, "dense"))
-
-
 @pytest.mark.claim("003:table2-row4", "smalearn.scores.orders.level_costs")
-@TABLE_2
-def test_table_2_both_sides_projected(length, dim, ranks):
-    weight, blocks, _ = table_2_case(length, dim, ranks)
-    width = sum(r * p for r, p in zip(ranks, blocks, strict=True))
-    costs = level_costs(length, dim, ranks)
-    assert costs["both"].macs == 2 * length * dim * sum(ranks) + length**2 * width == counted(weight, length, "both")
-    assert costs["both"].macs == sum(level_orders(length, dim, ranks, blocks, "both"))
-    assert (costs["both"].macs < costs["keys"].macs) == (width < dim)
-
-
 @pytest.mark.claim("003:table2-row5", "smalearn.scores.orders.level_costs")
-@TABLE_2
-def test_table_2_keys_first_level_by_level(length, dim, ranks):
-    weight, blocks, square = table_2_case(length, dim, ranks)
-    costs = level_costs(length, dim, ranks)
-    expected = len(ranks) * square + 2 * length * dim * sum(ranks)
-    assert costs["keys by level"].macs == expected == counted(weight, length, "keys by level")
-    assert expected == sum(level_orders(length, dim, ranks, blocks, "keys"))
-    assert costs["keys by level"].macs >= costs["keys"].macs
-
-
 @pytest.mark.claim("003:table2-row6", "smalearn.scores.orders.level_costs")
-@TABLE_2
-def test_table_2_keys_first_and_summed(length, dim, ranks):
-    weight, blocks, square = table_2_case(length, dim, ranks)
-    costs = level_costs(length, dim, ranks)
-    assert costs["keys"].macs == square + 2 * length * dim * sum(ranks) == counted(weight, length, "keys")
+@pytest.mark.parametrize(
+    ("length", "dim", "ranks"), [(7, 16, (4,)), (5, 32, (3, 2, 1)), (24, 16, (2, 1, 1, 1, 1)), (3, 8, (1, 1))]
+)
+def test_table_2_levels(length, dim, ranks):
+    """Errata: the additions are twice those of the table, and in its third row the sum covers both terms."""
+    blocks, square, through = [2**i for i in range(len(ranks))], length * length * dim, 2 * length * dim * sum(ranks)
+    weight, costs = multi_levels(1, dim, ranks, blocks)[0], level_costs(length, dim, ranks)
+    formed = [dim * dim * r // p for r, p in zip(ranks, blocks, strict=True)]
+    width = sum(r * p for r, p in zip(ranks, blocks, strict=True))
+    expected = {
+        "dense": square + length * dim**2 + sum(formed),
+        "dense by level": len(ranks) * square + sum(formed) + sum(length * dim**2 // p for p in blocks),
+        "both": through + length**2 * width,
+        "keys by level": len(ranks) * square + through,
+        "keys": square + through,
+    }
+    assert {order: cost.macs for order, cost in costs.items()} == expected
+    for order, macs in expected.items():
+        assert counted(weight, length, order) == macs
+    for order, name in (("dense by level", "dense"), ("both", "both"), ("keys by level", "keys")):
+        assert expected[order] == sum(level_orders(length, dim, ranks, blocks, name))
+    table = dim * dim * (sum(1 / 2 ** (i + 1) for i in range(len(ranks))) - 1 / 2)
+    assert costs["dense"].additions == 2 * table == sum(dim * dim // p for p in blocks[1:])
     assert costs["keys"].additions == (len(ranks) - 1) * length * dim
-    if sum(r * p for r, p in zip(ranks, blocks, strict=True)) >= dim:
-        assert costs["keys"].macs == min(cost.macs for cost in costs.values())
+    assert expected["keys"] <= expected["keys by level"]
+    assert (expected["both"] < expected["keys"]) == (width < dim)
+    assert width < dim or expected["keys"] == min(expected.values())
 
 
 @pytest.mark.claim("003:eq33-35", "smalearn.scores.bilinear.bilinear_scores")
