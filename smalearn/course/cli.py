@@ -120,19 +120,21 @@ def bench(args: argparse.Namespace) -> int:
     """Measure against peers and print the result, which takes minutes.
 
     Args:
-        args: `name` of the benchmark; `output`, a file for the result with all samples as JSON, or None; of `ssd` also
-            `device`, where our GPU programs run, or None for the CPU's form, and `tune`, whether to look for better
-            configurations of them.
+        args: `name` of the benchmark; `output`, a file for the result with all samples as JSON, or a folder of results
+            in which every CPU has its own, or None; of `ssd` also `device`, where our GPU programs run, or None for
+            the CPU's form, and `tune`, whether to look for better configurations of them.
 
     Returns:
         Exit status.
     """
-    from smalearn.lab.bench import BENCHMARKS, device, table
+    from smalearn.lab.bench import BENCHMARKS, device, place_of, table, timing
 
     if args.name not in BENCHMARKS:
         return _fail(f"bench: there is no benchmark {args.name!r}, only {', '.join(BENCHMARKS)}")
-    if args.output and not args.output.parent.is_dir():
-        return _fail(f"bench: there is no folder {args.output.parent} for the result")
+    try:
+        file = args.output and place_of(args.output, args.name, None if args.device else timing.machine())
+    except ValueError as error:
+        return _fail(f"bench: {error}")
     if args.device or args.tune:
         if args.name != "ssd" or not args.device:
             return _fail("bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]")
@@ -141,8 +143,9 @@ def bench(args: argparse.Namespace) -> int:
         result = device.benchmark(args.device, tuning=args.tune)
     else:
         result = BENCHMARKS[args.name]()
-    if args.output:
-        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(table(result))
     return 0
 
@@ -285,7 +288,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
     names = "bilinear, constants, linear-attention, masks, multilevel, ssd, training or weights"
     command.add_argument("name", help=names)
-    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep the result with all samples, as JSON")
+    text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU"
+    command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)
     command.add_argument(
         "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"
     )

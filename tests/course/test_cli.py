@@ -14,6 +14,7 @@ import pytest
 from smalearn import __version__
 from smalearn.course import cli, doctor, exercises, workbook
 from smalearn.lab import bench
+from smalearn.lab.bench import timing
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
 
@@ -228,6 +229,23 @@ def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
     assert capsys.readouterr().err == f"smalearn bench: there is no benchmark 'dance', only {names}\n"
     assert cli.main(["bench", "linear-attention", "-o", str(tmp_path / "nowhere/result.json")]) == 1
     assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
+    assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(tmp_path)]) == 1
+    assert f"or {tmp_path} is no file" in capsys.readouterr().err
+
+
+def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
+    times = {"machine": timing.machine()}
+    monkeypatch.setattr(bench, "BENCHMARKS", {"linear-attention": lambda: times})
+    monkeypatch.setattr(bench, "table", str)
+    assert cli.main(["bench", "linear-attention", "-o", str(tmp_path)]) == 0
+    (file,) = tmp_path.glob("cpu/*/linear_attention.json")
+    assert json.loads(file.read_text(encoding="utf-8")) == times
+    file.write_text(json.dumps({"machine": times["machine"] | {"model": "another"}}), encoding="utf-8")
+    before = file.read_bytes()
+    for output in (tmp_path, file):
+        assert cli.main(["bench", "linear-attention", "-o", str(output)]) == 1
+        assert f"smalearn bench: {file} holds times of " in capsys.readouterr().err
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("tuning", [False, True])

@@ -469,7 +469,7 @@ def test_a_known_answer_that_agrees_with_the_attempt_in_one_case_alone_is_not_na
     ],
 )
 def test_a_misconception_begins_with_a_capital_unless_with_a_name(message, shown):
-    assert report._sentence_case(message) == shown
+    assert report.sentence_case(message) == shown
 
 
 def test_known_answers_may_raise_or_be_no_numbers():
@@ -770,15 +770,15 @@ def test_arguments_are_described():
     lines = said(PLAIN, by(PLAIN, lambda a: a[:1])).split("\n")
     assert lines[1:4] == ["  Smallest failing case: 1 of 3", "    spec = 't'", "    sizes = {'t': 1}"]
     assert lines[4:6] == ["    shift = 1.5", "    flag = True"]
-    assert report._argument("V", torch.ones(13, 1).double()) == "V of shape (13, 1)"
-    assert report._argument("V", torch.ones(0, 3).double()) == "V of shape (0, 3)"
-    assert report._argument("V", torch.ones(13)) == "V of shape (13,), torch.float32"
-    assert report._argument("K", torch.ones(2, dtype=torch.int64)) == "K = torch.tensor([1, 1])"
+    assert report.argument("V", torch.ones(13, 1).double()) == "V of shape (13, 1)"
+    assert report.argument("V", torch.ones(0, 3).double()) == "V of shape (0, 3)"
+    assert report.argument("V", torch.ones(13)) == "V of shape (13,), torch.float32"
+    assert report.argument("K", torch.ones(2, dtype=torch.int64)) == "K = torch.tensor([1, 1])"
     both = [torch.ones(13).double(), (1, None), (2,)]
-    assert report._argument("both", both) == "both = [Tensor of shape (13,), (1, None), (2,)]"
-    assert report._argument("how", object()) == "how = object"
-    assert report._argument("how", {1}) == "how = set"
-    assert report._argument("spec", "word " * 40) == "spec = " + "'" + "word " * 11 + "…"
+    assert report.argument("both", both) == "both = [Tensor of shape (13,), (1, None), (2,)]"
+    assert report.argument("how", object()) == "how = object"
+    assert report.argument("how", {1}) == "how = set"
+    assert report.argument("spec", "word " * 40) == "spec = " + "'" + "word " * 11 + "…"
 
 
 @pytest.mark.parametrize(
@@ -795,7 +795,7 @@ def test_arguments_are_described():
 )
 def test_small_arguments_can_be_pasted(value):
     namespace = {"torch": torch}
-    exec(report._argument("value", value), namespace)
+    exec(report.argument("value", value), namespace)
     assert compare.same(value, namespace["value"])
 
 

@@ -1,8 +1,6 @@
 """Pictures of recorded results: every bar and point is a median of the samples, and everything can be read."""
 
-import json
 from itertools import combinations
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -11,6 +9,7 @@ from matplotlib import pyplot as plt
 
 from smalearn.course import plots
 from smalearn.course.plots.results import growth, times
+from smalearn.data import recorded
 
 matplotlib.use("Agg")
 
@@ -29,7 +28,6 @@ CONTEST = {
 LONG = CONTEST | {"contestants": CONTEST["contestants"] | {"slow": {"seconds": [20.3]}}}
 SHORT = CONTEST | {"contestants": {"fast.ssd": {"seconds": [0.0024]}, "peer": {"seconds": [0.0021]}}}
 GROWTH = {"lengths": [4, 8, 16], "seconds": {"fast.ssd": [[1, 2, 9], [4, 4, 4], [8, 1, 9]], "clone": [[0.1]] * 3}}
-RESULTS = Path(__file__).parents[2] / "assets/results"
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +119,7 @@ def test_a_picture_is_drawn_where_it_is_asked_for_and_can_be_read(draw, what):
 
 @pytest.mark.parametrize("name", ["linear_attention", "ssd"])
 def test_recorded_results_can_be_drawn_and_read(name):
-    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    result = recorded(name)
     for contest in result["contests"]:
         assert_readable(times(contest))
     assert_readable(growth(result["growth"]))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from smalearn.course.exercises.card import SYMBOLS, card
 from smalearn.course.exercises.compare import Difference
 from smalearn.course.exercises.core import Exercise, Randn, count_lines, find, registry
 from smalearn.course.exercises.judge import Result, evaluate
@@ -69,14 +70,16 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
         name = exercise.solution.__name__
         raise ValueError(f'check: attempt is missing; write {name} = check("{exercise.id}", {name})')
     attempt, result = _judge(exercise, attempt, seed)
-    text, used = render(result), result.outcome == "passed"
-    if result.outcome == "not as asked":
+    used, after = result.outcome == "passed", []
+    if used:
+        after = [exercise.insight, " · ".join([_measures(exercise, attempt), *_next(exercise)]).strip(" ·")]
+    elif result.outcome == "not as asked":
         used = _as_fast(exercise, attempt)
         slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
-        text += f"\n  {'Later cells use yours.' if used else slow}"
-    if result.outcome == "passed":
-        text = "\n".join([text, *_moment(exercise, attempt)])
-    show(text, record(result))
+        after = ["Later cells use yours." if used else slow]
+    lines = [line for text in after for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")]
+    text = "\n".join([render(result), *lines])
+    show(text, record(result), card(result, after, _dots(exercise)))
     if used:
         return attempt
     if os.environ.get("SMALEARN_STRICT") == "1":
@@ -94,18 +97,25 @@ def _seconds(function: Callable, arguments: tuple) -> float:
     return min(timeit.repeat(lambda: function(*copy.deepcopy(arguments)), number=1, repeat=3))
 
 
-def _moment(exercise: Exercise, attempt: Callable) -> list[str]:
-    """What follows a ✓: the insight, lines and milliseconds beside ours, how many of the chapter pass, what is next."""
-    facts, chapter = [_measures(exercise, attempt)], exercise.id.partition(".")[0]
-    if ids := [id for id in registry() if id.partition(".")[0] == chapter]:
-        solved = {id for id, (_, result) in _session.attempts.items() if result.outcome == "passed"}
-        following = [f"next: {id} {registry()[id].title}" for id in ids if id not in solved]
-        facts += [f"{len(solved & set(ids))} of {len(ids)} in this chapter", *(following[:1] or ["all done"])]
-    return [f"  {line}" for text in (exercise.insight, " · ".join(filter(None, facts))) for line in _lines(text)]
+def _chapter(exercise: Exercise) -> dict[str, str]:
+    """The outcome in this session of each exercise of the chapter; nothing for one that is in no chapter."""
+    chapter = exercise.id.partition(".")[0]
+    tried = {id: result.outcome for id, (_, result) in _session.attempts.items()}
+    return {id: tried.get(id, "not started") for id in registry() if id.partition(".")[0] == chapter}
 
 
-def _lines(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH - 2)
+def _next(exercise: Exercise) -> list[str]:
+    """How many exercises of the chapter pass, and which is next."""
+    if not (outcomes := _chapter(exercise)):
+        return []
+    following = [f"next: {id} {registry()[id].title}" for id, outcome in outcomes.items() if outcome != "passed"]
+    passed = list(outcomes.values()).count("passed")
+    return [f"{passed} of {len(outcomes)} in this chapter", *(following[:1] or ["all done"])]
+
+
+def _dots(exercise: Exercise) -> str:
+    """A mark for each exercise of the chapter."""
+    return "".join(SYMBOLS.get(outcome, "✗") for outcome in _chapter(exercise).values())
 
 
 def _measures(exercise: Exercise, attempt: Callable) -> str:

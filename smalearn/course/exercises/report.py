@@ -11,7 +11,18 @@ import torch
 from smalearn.course.exercises.compare import KINDS, kind
 from smalearn.course.exercises.judge import Result
 
-__all__ = ["MIME", "record", "render", "show", "show_code", "side_by_side"]
+__all__ = [
+    "MIME",
+    "argument",
+    "excerpts",
+    "plain_pair",
+    "record",
+    "render",
+    "sentence_case",
+    "show",
+    "show_code",
+    "side_by_side",
+]
 
 MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
@@ -39,7 +50,7 @@ def render(result: Result) -> str:
         lines = [f"✓ {head}: {result.cases} cases passed (seed {seed})"]
     elif result.outcome == "not as asked":
         lines = [f"◐ {head}: all {result.cases} cases are right, but not found as asked (seed {seed})"]
-        lines += [line for detour in result.detours for line in _wrap(f"→ {_sentence_case(detour)}", "  ")]
+        lines += [line for detour in result.detours for line in _wrap(f"→ {sentence_case(detour)}", "  ")]
     elif result.case is None:
         lines = _wrap(f"✗ {head}: {result.problem.sentence}")
     else:
@@ -62,22 +73,22 @@ def _failure(result: Result) -> list[str]:
     intro = "In case" if result.outcome == "timeout" else "Smallest failing case:"
     lines = [f"  {intro} {result.case} of {result.cases}"]
     for name, value in result.arguments.items():
-        lines += _wrap(_argument(name, value), "    ")
+        lines += _wrap(argument(name, value), "    ")
     lines += _wrap(problem.sentence, "  ")
     if problem.target is not None:
         lines += [f"    {line}" for line in side_by_side(problem.target, problem.answer)]
     lines += [part for line in problem.lines for part in _wrap(line, "    ")]
     if reason := result.misconception or result.sign:
-        lines += _wrap(f"→ {_sentence_case(reason)}", "  ")
+        lines += _wrap(f"→ {sentence_case(reason)}", "  ")
     return lines
 
 
-def _sentence_case(text: str) -> str:
+def sentence_case(text: str) -> str:
     """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)"."""
     return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
 
 
-def _argument(name: str, value: object) -> str:
+def argument(name: str, value: object) -> str:
     """Write an argument as a line that can be pasted; where that would be long, say what it is."""
     text = _describe(value)
     return f"{name} {text[len('Tensor ') :]}" if text.startswith("Tensor of ") else f"{name} = {text}"
@@ -123,10 +134,21 @@ def side_by_side(target: object, answer: object) -> list[str]:
         Lines at most a page wide.
     """
     if not isinstance(target, torch.Tensor):
-        texts = [_plain(target), _plain(answer)]
-        if texts[0] == texts[1]:
-            texts = [repr(target), repr(answer)]
+        texts = plain_pair(target, answer)
         return [f"expected     {texts[0]}", f"your answer  {texts[1]}"]
+    *tables, facts = excerpts(target, answer)
+    width = max((len(cell) for table in tables for line in table for cell in line), default=0)
+    return [*_panels(tables, width), facts]
+
+
+def plain_pair(target: object, answer: object) -> list[str]:
+    """Two numbers, bools or strings with as many digits as it takes to see the difference."""
+    texts = [_plain(target), _plain(answer)]
+    return texts if texts[0] != texts[1] else [repr(target), repr(answer)]
+
+
+def excerpts(target: torch.Tensor, answer: torch.Tensor) -> tuple[list[list[str]], list[list[str]], str]:
+    """The same part of two tensors of one shape, as tables of texts that fit a page; and facts about the whole."""
     delta = _distance(target, answer)
     index = [int(axis) for axis in torch.unravel_index(delta.argmax(), delta.shape)]
     gap = delta.max().item()
@@ -137,13 +159,12 @@ def side_by_side(target: object, answer: object) -> list[str]:
     spec = _digits([matrix[down, across] for matrix in pair], gap)
     width = max(len(cell) for matrix in pair for line in _cells(matrix[down, across], spec) for cell in line)
     across = _span(column, columns, min(COLUMNS, max(1, (PANEL + 2) // (width + 2))))
-    lines = _panels([_cells(matrix[down, across], spec) for matrix in pair], width)
     facts = [f"largest difference {gap:.3g} at {index}"] if math.isfinite(gap) else []
     facts.append(f"shape {tuple(target.shape)}, {target.dtype}")
-    if lines and pair[0][down, across].numel() < target.numel():
+    if pair[0][down, across].numel() < target.numel():
         spans = [f"{span.start}:{span.stop}" for span in (down, across)][-min(target.ndim, 2) :]
         facts.append(f"shown: [{', '.join([*map(str, index[:-2]), *spans])}]")
-    return [*lines, ", ".join(facts)]
+    return *(_cells(matrix[down, across], spec) for matrix in pair), ", ".join(facts)
 
 
 def _plain(value: object) -> str:
@@ -204,12 +225,13 @@ def _in_ipython() -> bool:
     return get_ipython() is not None
 
 
-def show(text: str, record: Mapping[str, object] | None = None) -> None:
-    """Display a text, in a notebook together with a record; elsewhere print it, whatever the console can write."""
+def show(text: str, record: Mapping[str, object] | None = None, html: str = "") -> None:
+    """Display a text, in a notebook as a card and with a record; elsewhere print it, whatever the console can write."""
     if _in_ipython():
         from IPython.display import display
 
-        display({"text/plain": text, **({MIME: dict(record)} if record else {})}, raw=True)
+        rich = {"text/html": html, MIME: dict(record or {})}
+        display({"text/plain": text} | {kind: value for kind, value in rich.items() if value}, raw=True)
         return
     try:
         print(text)

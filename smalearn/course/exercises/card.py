@@ -1,0 +1,101 @@
+"""A result as a card in HTML that reads at a glance, on light and dark pages; all that a learner wrote is escaped."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import torch
+
+from smalearn.course.exercises.judge import Result
+from smalearn.course.exercises.report import argument, excerpts, plain_pair, sentence_case
+
+__all__ = ["SYMBOLS", "card"]
+
+SYMBOLS = {"passed": "✓", "not as asked": "◐", "not started": "○"}
+COLOURS = {"passed": "#2e9e5b", "not as asked": "#d08a00"}  # the edge; text keeps the page's own colour
+WRONG = "#d1495b"
+STYLE = """
+.smalearn-card { border-left: 4px solid var(--edge); padding: 2px 0 2px 12px; max-width: 50em; line-height: 1.45;
+  color: var(--jp-content-font-color1, inherit); font-family: var(--jp-content-font-family, inherit); }
+.smalearn-card h4 { margin: 0; font-size: 1em; font-weight: 600; }
+.smalearn-card h4 b { color: var(--edge); font-size: 1.15em; margin-right: .35em; }
+.smalearn-card h4 span { float: right; opacity: .7; letter-spacing: .15em; font-weight: 400; }
+.smalearn-card p { margin: .35em 0; }
+.smalearn-card .reason { font-weight: 600; }
+.smalearn-card .faint { opacity: .75; font-size: .92em; }
+.smalearn-card table { display: inline-table; margin: .3em 2em .3em 0; border-collapse: collapse; font-size: .92em;
+  background: none; }
+.smalearn-card caption { text-align: left; white-space: nowrap; opacity: .75; caption-side: top; padding: 0; }
+.smalearn-card td { font-family: var(--jp-code-font-family, monospace); text-align: right; padding: .1em .45em;
+  border: 1px solid rgba(128, 128, 128, .35); background: none; }
+.smalearn-card td.off { background: color-mix(in srgb, #d1495b 28%, transparent); font-weight: 600; }
+.smalearn-card pre { margin: .3em 0; padding: .3em .6em; white-space: pre-wrap; background: rgba(128, 128, 128, .12); }
+"""
+
+
+def card(result: Result, after: Sequence[str], dots: str) -> str:
+    """Write a result as HTML; empty for what was not started, whose text says it all.
+
+    Args:
+        result: of a check.
+        after: sentences that follow it.
+        dots: a mark for each exercise of the chapter.
+    """
+    if result.outcome == "not started":
+        return ""
+    edge = COLOURS.get(result.outcome, WRONG)
+    return (
+        f'<div class="smalearn-card" style="--edge: {edge}" role="group" aria-label="{escape(result.exercise.id)}">'
+        f"<style>{STYLE}</style>{''.join(_parts(result, after, dots))}</div>"
+    )
+
+
+def _parts(result: Result, after: Sequence[str], dots: str) -> Iterator[str]:
+    exercise, problem = result.exercise, result.problem
+    symbol = SYMBOLS.get(result.outcome, "✗")
+    yield f"<h4><b>{symbol}</b>{escape(f'{exercise.id} {exercise.title}')}<span>{dots}</span></h4>"
+    reason = result.misconception or result.sign
+    if result.detours:
+        yield "<p>All answers are right, but not found as asked:</p>"
+    for text in [reason] if reason else result.detours:
+        yield f'<p class="reason">{escape(sentence_case(text))}</p>'
+    if problem and not (reason and problem.in_form):
+        yield f'<p class="{"" if reason else "reason"}">{escape(problem.sentence)}</p>'
+    if result.case is None:
+        yield _faint([f"{result.passed} of {result.cases} cases passed (seed {result.seed})"])
+    else:
+        where = f"{result.passed} of {result.cases} cases passed; the smallest that did not, with seed {result.seed}:"
+        yield _faint([where])
+        yield _pre([argument(name, value) for name, value in result.arguments.items()])
+    if problem and problem.target is not None:
+        yield from _tables(problem.target, problem.answer)
+    if problem and problem.lines:
+        yield _pre(problem.lines)
+    if result.printed:
+        yield _faint(["your code printed"]) + _pre(result.printed)
+    if result.outcome in ("failed", "error", "timeout"):
+        name = exercise.solution.__name__
+        yield _faint([f"{name} is our solution from here on; to have yours back, run its cell."])
+    yield "".join(f"<p>{escape(text)}</p>" for text in after if text)
+
+
+def _faint(texts: Sequence[str]) -> str:
+    return "".join(f'<p class="faint">{escape(text)}</p>' for text in texts)
+
+
+def _pre(lines: Sequence[str]) -> str:
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def _tables(target: object, answer: object) -> Iterator[str]:
+    """Expected and got beside each other, entries that differ marked."""
+    if isinstance(target, torch.Tensor):
+        *pair, facts = excerpts(target, answer)
+    else:
+        pair, facts = [[[text]] for text in plain_pair(target, answer)], ""
+    for caption, table, other in zip(("expected", "your answer"), pair, reversed(pair), strict=True):
+        rows = [
+            "".join(f"<td{' class=off' if a != b else ''}>{escape(a)}</td>" for a, b in zip(line, beside, strict=True))
+            for line, beside in zip(table, other, strict=True)
+        ]
+        yield f"<table><caption>{caption}</caption><tr>{'</tr><tr>'.join(rows)}</tr></table>"
+    yield _faint([facts] if facts else [])
