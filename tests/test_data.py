@@ -34,10 +34,13 @@ def test_edges():
 
 
 def test_recorded_results_say_how_they_were_made():
-    from smalearn.data import recorded
+    from smalearn.data import recorded, recorded_cpus
 
-    record = recorded("masks")
+    assert recorded_cpus("masks") == recorded_cpus("ssd") != recorded_cpus("recall") == []
+    record = recorded("masks", recorded_cpus("masks")[0])
     assert record["command"] == "smalearn bench masks"
     assert record["machine"]["date"]
     with pytest.raises(ValueError, match=r"recorded: name must be one of .*linear_attention, masks.*, got 'mask'"):
         recorded("mask")
+    with pytest.raises(ValueError, match=r"recorded: cpu must be one of .*amd-epyc-avx512.*, got 'abacus'"):
+        recorded("masks", "abacus")

@@ -1,12 +1,13 @@
 """The README says what was measured, and names what exists: `python tests/test_readme.py` prints its table."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from smalearn.course.workbook.notebook import chapters
+from smalearn.data import recorded, recorded_cpus
+from smalearn.lab.bench.records import cpu_name
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,21 +32,25 @@ ROWS = [
 ]
 
 
-def result(name):
-    return json.loads((ROOT / "assets" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-
-
 def table():
-    """The lines of the README's table, from the recorded results."""
-    machine = result("ssd")["machine"]
-    yield f"On one core ({machine['cpu']}, {machine['instructions']}), float32, torch {machine['torch'].split('+')[0]}:"
-    yield ""
-    yield "| | measured | when, by |"
-    yield "|---|---|---|"
+    """The lines of the README's table, from the recorded results: a column for each CPU."""
+    cpus = recorded_cpus("ssd")
+    results = [{name: recorded(name, cpu) for name, *_ in ROWS if cpu in recorded_cpus(name)} for cpu in cpus]
+    heads = []
+    for found in results:
+        machine, dates = found["ssd"]["machine"], {one["machine"]["date"][:10] for one in found.values()}
+        torch = machine["torch"].split("+")[0]
+        heads.append(f"{cpu_name(machine)}, torch {torch}, {' to '.join(sorted({min(dates), max(dates)}))}")
+    yield f"| one core, float32 | {' | '.join(heads)} | by |"
+    yield f"|---|{'---|' * len(cpus)}---|"
     for name, pattern, words, form in ROWS:
-        found = result(name)
-        (target,) = [target for target in found["targets"] if re.search(pattern, target["what"])]
-        yield f"| {words} | {form.format(target['measured'])} | {found['machine']['date'][:10]}, `{found['command']}` |"
+        cells = []
+        for found in results:
+            targets = [one for one in found.get(name, {"targets": []})["targets"] if re.search(pattern, one["what"])]
+            assert len(targets) == (name in found)
+            measured = targets[0]["measured"] if targets else None
+            cells.append("–" if measured is None else form.format(measured))
+        yield f"| {words} | {' | '.join(cells)} | `smalearn bench {name}` |"
 
 
 def test_its_table_is_what_was_recorded():

@@ -16,7 +16,7 @@ import smalearn
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[1]
-RESULTS = sorted(path.stem for path in (ROOT / "assets/results").glob("*.json"))
+RESULTS = sorted((ROOT / "assets/results").rglob("*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_it_carries_the_package_and_what_that_reads_alone(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"smalearn", f"smalearn-{smalearn.__version__}.dist-info"}
     assets = {name for name in names if name.startswith("smalearn/assets/")}
-    wanted = {f"smalearn/assets/results/{name}.json" for name in RESULTS}
+    wanted = {f"smalearn/{path.relative_to(ROOT).as_posix()}" for path in RESULTS}
     assert assets == wanted | {"smalearn/assets/smalearn.mplstyle"}
     files = {path for path in (ROOT / "smalearn").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     sources = {path.relative_to(ROOT).as_posix() for path in files}
@@ -103,11 +103,11 @@ from smalearn.data import recorded
 import matplotlib
 use_style()
 print(sorted(matplotlib.rcParams["axes.prop_cycle"].by_key()))
-print([len(recorded(name)) > 0 for name in {RESULTS}])
+print([len(recorded(name)) > 0 for name in {sorted({path.stem for path in RESULTS})}])
 """
     status, said, errors = run("python", "-c", code)
     assert (status, errors) == (0, "")
-    assert ast.literal_eval(said.splitlines()[1]) == [True] * len(RESULTS)
+    assert ast.literal_eval(said.splitlines()[1]) == [True] * len({path.stem for path in RESULTS})
 
 
 @pytest.mark.parametrize("command", ["lab", "progress", "reset 1", "site", "claims", "export nbgrader 1 -o new"])

@@ -8,7 +8,7 @@ Synthetic, drawn anew for every seed: what solves a task is known, so what a mod
 for memory, `nearest` for a scoring function of full rank, `regression` for learning within the sequence.
 """
 
-from smalearn.data.included import ngram_features, recorded, zen_of_python
+from smalearn.data.included import ngram_features, recorded, recorded_cpus, zen_of_python
 from smalearn.data.nearest import full_rank_head, nearest_neighbour
 from smalearn.data.recall import IGNORE, MQAR_BLANK, mqar, mqar_lookup
 from smalearn.data.regression import curriculum, least_squares, regression, regression_prompt
@@ -34,6 +34,7 @@ __all__ = [
     "nearest_neighbour",
     "ngram_features",
     "recorded",
+    "recorded_cpus",
     "regression",
     "regression_prompt",
     "seasonal_series",

@@ -10,7 +10,10 @@ import torch
 
 from smalearn._checks import check_count, check_type
 
-__all__ = ["ngram_features", "recorded", "zen_of_python"]
+__all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "zen_of_python"]
+
+CPU = "amd-epyc-avx512"
+"""The CPU whose times the chapters show: the name of a folder in `assets/results/cpu`."""
 
 # A wheel carries the assets inside the package, a checkout beside it.
 RESULTS = [Path(__file__).parents[up] / "assets" / "results" for up in (1, 2)]
@@ -63,21 +66,41 @@ def ngram_features(tokens: list[str], order: int) -> torch.Tensor:
     return torch.cat([padded[order - 1 - back : order - 1 - back + length] for back in range(order)], dim=-1)
 
 
-def recorded(name: str) -> dict:
+def recorded(name: str, cpu: str = CPU) -> dict:
     """A result that was measured once and is kept with the course: what it says of the machine and date stands in it.
 
     Args:
         name: of the benchmark or experiment, such as "masks".
+        cpu: one of `recorded_cpus(name)`, for times; experiments have one result for all.
 
     Returns:
-        The content of `assets/results/<name>.json`.
+        The content of `assets/results/cpu/<cpu>/<name>.json`, or of `assets/results/<name>.json`.
 
     Raises:
-        ValueError: there is none of that name; it lists those that there are.
+        ValueError: there is none of that name, or none of that CPU; it lists those that there are.
     """
-    folder = next(path for path in RESULTS if path.is_dir())
-    path = folder / f"{name}.json"
-    if not path.is_file():
-        names = ", ".join(sorted(other.stem for other in folder.glob("*.json")))
+    folder = _results()
+    if cpus := recorded_cpus(name):
+        if cpu not in cpus:
+            raise ValueError(f"recorded: cpu must be one of {', '.join(cpus)}, got {cpu!r}")
+        folder = folder / "cpu" / cpu
+    elif not (folder / f"{name}.json").is_file():
+        names = ", ".join(sorted({other.stem for other in folder.rglob("*.json")}))
         raise ValueError(f"recorded: name must be one of {names}, got {name!r}")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def recorded_cpus(name: str) -> list[str]:
+    """The CPUs on which a benchmark was recorded.
+
+    Args:
+        name: of the benchmark, such as "masks".
+
+    Returns:
+        Names for `recorded`, sorted; an empty list for what is recorded once, or not at all.
+    """
+    return sorted(path.parent.name for path in (_results() / "cpu").glob(f"*/{name}.json"))
+
+
+def _results():
+    return next(path for path in RESULTS if path.is_dir())

@@ -14,9 +14,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from smalearn.data import recorded
+from smalearn import data
+from smalearn.data import recorded, recorded_cpus
+from smalearn.data.included import CPU
 from smalearn.lab import bench
-from smalearn.lab.bench import bilinear, linear_attention, masks, multilevel, report, ssd, timing, training, weights
+from smalearn.lab.bench import (
+    bilinear,
+    linear_attention,
+    masks,
+    multilevel,
+    records,
+    report,
+    ssd,
+    timing,
+    training,
+    weights,
+)
 from smalearn.lab.bench import contest as contests
 from smalearn.lab.bench.contest import checked, contest, every_kth, growth, judge, unchecked
 from smalearn.lab.bench.problem import Problem
@@ -65,9 +78,11 @@ def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
         assert all(cell in "\n".join(lines) for row in rows for cell in row)
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_what_is_recorded_follows_from_its_samples(name):
-    stored = recorded(name.replace("-", "_"))
+@pytest.mark.parametrize(
+    ("name", "cpu"), [(name, cpu) for name in SIZES for cpu in recorded_cpus(name.replace("-", "_"))]
+)
+def test_what_is_recorded_follows_from_its_samples(name, cpu):
+    stored = recorded(name.replace("-", "_"), cpu)
     assert stored["command"] == f"smalearn bench {name}"
     assert stored["targets"] == MODULES[name].targets(stored)
     assert bench.table(stored).count("\n") > 15
@@ -80,7 +95,10 @@ def test_what_is_recorded_follows_from_its_samples(name):
             assert all(len(entry["seconds"]) >= 21 for entry in entries.values())
 
 
-def test_recorded_sizes_are_the_usual_ones():
+@pytest.mark.parametrize("cpu", recorded_cpus("ssd"))
+def test_recorded_sizes_are_the_usual_ones(cpu):
+    recorded = partial(data.recorded, cpu=cpu)
+
     def sizes(name):
         return [part["sizes"] for part in recorded(name)["contests"]]
 
@@ -105,6 +123,58 @@ def test_all_is_measured_on_one_thread(two_threads):
     result = report.record("x", 3, lambda: {"threads": torch.get_num_threads()}, lambda result: [result["threads"]])
     assert (result["threads"], result["targets"], torch.get_num_threads()) == (1, [1], 2)
     assert list(result) == ["command", "machine", "rounds", "threads", "load_at_the_end", "targets"]
+
+
+# Records by CPU
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instructions", "folder"),
+    [
+        ("AMD EPYC", "AVX512", "amd-epyc-avx512"),
+        ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "AVX512", "intel-xeon-platinum-8481c-avx512"),
+        ("AMD Ryzen 7 5800X 8-Core Processor", "AVX2", "amd-ryzen-7-5800x-avx2"),
+        ("Apple M2", "DEFAULT", "apple-m2-default"),
+    ],
+)
+def test_a_cpu_has_a_folder_of_its_own(cpu, instructions, folder, tmp_path):
+    machine = {"cpu": cpu, "instructions": instructions, "model": "cpu family 1, model 2"}
+    file = records.place_of(tmp_path, "linear-attention", machine)
+    assert file == tmp_path / "cpu" / folder / "linear_attention.json"
+    file.parent.mkdir(parents=True)
+    for there in (machine, {"cpu": cpu, "instructions": instructions}):  # older records do not say the model
+        file.write_text(json.dumps({"machine": there}), encoding="utf-8")
+        assert records.place_of(tmp_path, "linear-attention", machine) == file
+    for fact in machine:
+        file.write_text(json.dumps({"machine": machine | {fact: "another"}}), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"holds times of .*another.*: name another file"):
+            records.place_of(file, "linear-attention", machine)
+
+
+def test_records_lie_with_their_cpu():
+    for name in SIZES:
+        for cpu in recorded_cpus(name.replace("-", "_")):
+            assert records.cpu_folder(recorded(name.replace("-", "_"), cpu)["machine"]) == cpu
+    assert CPU in recorded_cpus("ssd")
+
+
+def test_a_result_is_shown_beside_those_of_all_cpus(monkeypatch):
+    found = records.beside("linear-attention")
+    stored = recorded("linear_attention", CPU)
+    assert list(found) == [
+        f"{records.cpu_name(one['machine'])}, {one['machine']['date'][:10]}"
+        for one in (recorded("linear_attention", cpu) for cpu in recorded_cpus("linear_attention"))
+    ]
+    row = stored["targets"][0]
+    shown = [line for line in bench.table(stored).splitlines() if row["what"] in line]
+    assert [line.split()[-1] for line in shown] == [report.number(row["measured"])]
+    result = {"machine": {}, "targets": [report.at_least("speed", 2, 1.5), report.at_most("x", 1, None)]}
+    assert report.table(result, records={"A": {"speed, at least": 3.0}, "B": {"x, at most": 0.5}}).splitlines()[1:] == [
+        "Targets",
+        "           recorded on              A         B",
+        "  MISSED   speed, at least 2: 1.5   3         unknown",
+        "  MISSED   x, at most 1: unknown    unknown   0.5",
+    ]
 
 
 # Contests

@@ -13,13 +13,15 @@ from smalearn.lab.bench import (
     linear_attention,
     masks,
     multilevel,
+    records,
     report,
     ssd,
     training,
     weights,
 )
+from smalearn.lab.bench.records import place_of
 
-__all__ = ["BENCHMARKS", "table"]
+__all__ = ["BENCHMARKS", "place_of", "table"]
 
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
@@ -34,5 +36,8 @@ BENCHMARKS = {
 
 
 def table(result: Mapping) -> str:
-    """A result of any benchmark for a terminal."""
-    return report.table(result, device.sections(result) if "--device" in result["command"] else ())
+    """A result of any benchmark for a terminal, beside those recorded on every CPU."""
+    name = result["command"].removeprefix("smalearn bench ")
+    if name not in BENCHMARKS:
+        return report.table(result, device.sections(result))
+    return report.table(result, records=records.beside(name))

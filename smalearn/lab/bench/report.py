@@ -95,20 +95,23 @@ def _memory(sizes, unit):
         yield f"{key} {_mebibytes(size)}" + ("" if size is None else f" ({size / unit:.1f})")
 
 
-def table(result: Mapping, extra: Iterable[tuple[str, Rows]] = ()) -> str:
+def table(result: Mapping, extra: Iterable[tuple[str, Rows]] = (), records: Mapping[str, Mapping] | None = None) -> str:
     """A result for a terminal: machine, sections, targets.
 
     Args:
         result: of a benchmark.
         extra: title and rows of parts that only this benchmark has.
+        records: what was measured elsewhere for each target, by the name of the CPU.
     """
     facts = result["machine"] | result.get("device", {}) | ({"note": note} if (note := result.get("note")) else {})
     lines = [f"{key}: {value}" for key, value in facts.items()]
-    targets = [
-        ("met" if row["met"] else "MISSED", f"{row['what']} {number(row['target'])}: {number(row['measured'])}")
-        for row in result["targets"]
-    ]
-    for title, rows in [*sections(dict(result)), *extra, *[("Targets", targets)] * bool(targets)]:
+    records = records or {}
+    targets = [("", "recorded on", *records)] * bool(records)
+    for row in result["targets"]:
+        shown = f"{row['what']} {number(row['target'])}: {number(row['measured'])}"
+        elsewhere = (number(one.get(row["what"])) for one in records.values())
+        targets.append(("met" if row["met"] else "MISSED", shown, *elsewhere))
+    for title, rows in [*sections(dict(result)), *extra, *[("Targets", targets)] * bool(result["targets"])]:
         lines += ["", title, *_columns(rows)]
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -120,11 +121,15 @@ def one_thread():
 
 def machine() -> dict[str, object]:
     """Facts that a time depends on, and how busy the machine is; None where the system does not report one."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    file, brand = Path("/proc/cpuinfo"), None
+    lines = file.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if file.exists() else []
+    info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    if sys.platform == "darwin":
+        brand = subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], encoding="utf-8").strip()
+    model = [f"{key} {info[key]}" for key in ("cpu family", "model", "CPU implementer", "CPU part") if key in info]
     return {
-        "cpu": model or platform.processor() or platform.machine(),
+        "cpu": info.get("model name") or brand or platform.processor() or platform.machine(),
+        "model": ", ".join(model) or None,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
