@@ -47,6 +47,7 @@ def test_gradients_are_those_of_the_loop(name):
         assert_close(grad, oracle)
 
 
+@pytest.mark.claim("004:fig-mamba2-block", "smalearn.models.mamba2.Mamba2.step")
 @each_mixer
 @pytest.mark.parametrize(
     ("leading", "dtype"), [((), torch.float64), ((2,), torch.float32), ((2, 4), torch.float64), ((0,), torch.float64)]

@@ -14,25 +14,6 @@ from smalearn.ssd import ssd_quadratic, ssd_recurrent
 from smalearn.testing import assert_close, random_tensors
 
 
-def test_all_operands_come_from_one_projection():
-    """Of width 2·inner + 2·groups·N + heads; nothing of the SSM depends on another one's output."""
-    block = build("mamba2-groups")
-    x = sequence(block)
-    assert block.in_proj.out_features == 2 * 24 + 2 * 3 * 3 + 12
-    before = block.operands(x)
-    with torch.no_grad():
-        block.in_proj.weight[24:48] += 1  # the rows that make X
-    X, *others = (torch.equal(*pair) for pair in zip(before, block.operands(x), strict=True))
-    assert not X
-    assert all(others)
-    older = build("mamba1")
-    before = older.operands(x)
-    with torch.no_grad():
-        older.in_proj.weight[: older.inner] += 1
-    same = [torch.equal(*pair) for pair in zip(before, older.operands(x), strict=True)]
-    assert same == [False] * 4
-
-
 @pytest.mark.parametrize("form", [ssd_quadratic, ssd_recurrent])
 def test_operands_are_for_every_form_of_ssd(form):
     block = build("mamba2-groups")
@@ -85,30 +66,6 @@ def test_bias_inverts_the_softplus():
     dt = functional.softplus(initial_dt_bias(1000, 1e-4, 1.0).double())
     assert 1e-4 * 0.99 < dt.min() < 2e-4
     assert 0.9 < dt.max() < 1.01
-
-
-def test_a_block_can_be_cut_by_heads():
-    """Tensor parallelism: halves with their own groups and norms add up; with one norm for all channels they do not."""
-    torch.manual_seed(0)
-    whole = Mamba2(12, state=3, head_dim=4, groups=2).double()
-    x, inner, shared = sequence(whole), 24, 6
-    total = 0
-    for half in range(2):
-        part = Mamba2(12, state=3, head_dim=4, expand=1, groups=1).double()
-        spans = [(0, inner), (inner, inner), (2 * inner, shared), (2 * inner + shared, shared)]
-        spans += [(2 * (inner + shared), 6)]
-        rows = [torch.arange(start + half * size // 2, start + (half + 1) * size // 2) for start, size in spans]
-        channels = torch.cat(rows[1:4]) - inner
-        halves = {"dt_bias": 6, "A_log": 6, "D": 6, "norm.weight": inner}
-        weights = {key: getattr(whole, key, whole.norm.weight).chunk(2)[half] for key in halves}
-        weights |= {"in_proj.weight": whole.in_proj.weight[torch.cat(rows)]}
-        weights |= {f"conv.{key}": getattr(whole.conv, key)[channels] for key in ("weight", "bias")}
-        weights |= {"out_proj.weight": whole.out_proj.weight.chunk(2, 1)[half]}
-        part.load_state_dict(weights)
-        total = total + part(x)
-    assert_close(total, whole(x))
-    whole.norm.groups = 1
-    assert not torch.allclose(total, whole(x), rtol=1e-3)
 
 
 @pytest.mark.parametrize("training", [False, True])

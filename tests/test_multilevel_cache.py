@@ -13,7 +13,6 @@ from smalearn.multilevel.levels import key_numbers, live_key_numbers
 from smalearn.testing import assert_close, random_tensors
 
 WIDE = torch.empty(0, dtype=torch.float64)
-PAPER = (32, 8, 6, 4, 4, 4, 4, 2)
 
 
 def levels(Q, K, V, ranks, block_lens):
@@ -234,24 +233,6 @@ def test_room_for_a_context_that_fills_no_block(context):
         ShapeError, match=f"^KeyCache.read: {context + 1} tokens, expected at most {context}, the context"
     ):
         cache.read(*(x[:, :1] for x in tensors))
-
-
-def test_the_numbers_of_the_paper():
-    """T = 1024: 39,376 numbers of keys, not 65,536; eight equal levels keep 1/4.016 of them."""
-    block_lens = [1024 >> level for level in range(8)]
-    kept = {}
-    for ranks in (PAPER, (8,) * 8, (64,)):
-        cache = KeyCache((), ranks, block_lens[: len(ranks)], 64)
-        K, V = random_tensors([(1024, 64)] * 2, dtype=torch.float32)
-        peak = 0
-        for t in range(1024):
-            cache = cache.append(K[t : t + 1], V[t : t + 1])
-            peak = max(peak, cache.key_numbers)
-        assert cache.key_bytes == 4 * peak
-        kept[ranks] = peak
-    assert kept[PAPER] == 39376
-    assert kept[64,] == 65536
-    assert kept[64,] / kept[(8,) * 8] == 8 / (2 - 2**-7)
 
 
 def test_a_window_keeps_its_tokens_only():

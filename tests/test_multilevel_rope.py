@@ -94,25 +94,6 @@ def test_the_position_in_a_block_is_as_good_as_the_position(block):
     assert block > 13 or relative_rms(local[~together], whole[~together]) > 0.1
 
 
-def test_a_split_that_cuts_a_pair_would_not_be_relative():
-    """Rotate the whole head, then split it: scores of constant tokens depend on i - j and d if no pair is cut."""
-    i, block_lens = torch.arange(16), (16, 8, 4)
-    d = sum((i[:, None] // size == i // size).long() for size in block_lens)
-
-    def spread(q, k, ranks):
-        """How much scores of equal i - j and d differ."""
-        first = torch.tensor([sum(ranks[:count]) for count in range(4)])[d]  # columns that each pair uses
-        S = torch.stack([torch.stack([q[t, :n] @ k[s, :n] for s, n in enumerate(row)]) for t, row in enumerate(first)])
-        keys = 100 * d + i[:, None] - i
-        return max((S[keys == key].max() - S[keys == key].min()).item() for key in keys.unique())
-
-    q, k = (x.expand(16, 8) for x in random_tensors([(1, 8)] * 2))
-    for ranks in ((4, 2, 2), (2, 4, 2), (8, 0, 0)):
-        assert spread(rope_levels(q, ranks), rope_levels(k, ranks), ranks) < 1e-12
-        assert spread(rope(q), rope(k), ranks) < 1e-12  # adjacent pairs: any even split will do
-    assert spread(rope(q), rope(k), (3, 3, 2)) > 0.1
-
-
 def test_far_positions_are_exact_in_float32():
     (x,) = random_tensors([(4, 8)], dtype=torch.float32)
     positions = torch.tensor([10**5, 10**6, 10**7, 2**30 + 1])

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from smalearn import ShapeError
 from smalearn.kernel_attention import softmax_attention
@@ -38,6 +37,7 @@ def test_it_is_the_banded_mask():
     assert_close(window_attention(Q, K, V, 4, causal=True), softmax_attention(Q, K, V, both))
 
 
+@pytest.mark.claim("003:local-global", "smalearn.multilevel.window.window_attention")
 @pytest.mark.parametrize("dilation", [1, 2, 5])
 def test_a_dilated_window_is_a_window_over_every_few_tokens(dilation):
     tensors = random_tensors([(2, 30, 3)] * 3)
@@ -72,36 +72,6 @@ def test_gradients(window, queries, causal):
     )
     for pair in zip(grads, expected, strict=True):
         assert_close(*pair)
-
-
-def seen(window, causal, length=40):
-    """Which keys each row uses: the rows of the weights, taken out by values that are the identity."""
-    Q, K = random_tensors([(length, 3)] * 2)
-    return window_attention(Q, K, torch.eye(length).double(), window, causal) > 0
-
-
-@pytest.mark.parametrize("window", [0, 1, 6])
-def test_keys_of_a_row_are_counted(window):
-    inner = slice(window, 40 - window)
-    assert (seen(window, False).sum(-1)[inner] == 2 * window + 1).all()
-    assert (seen(window, True).sum(-1)[window:] == window + 1).all()
-    assert not seen(window, True).triu(1).any()
-    assert torch.equal(seen(window, False), BandedMask(40, 40, window).dense().bool())
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_cost_is_linear_in_the_length(causal):
-    """Products counted by torch: twice the tokens, twice the cost, and 2·w + c, or w + c, keys for each of them."""
-
-    def flops(length, window=8):
-        Q, K, V = random_tensors([(length, 4), (length, 4), (length, 6)])
-        with FlopCounterMode(display=False) as counter:
-            window_attention(Q, K, V, window, causal)
-        return counter.get_total_flops()
-
-    keys = (1 if causal else 2) * 8 + 8
-    for length in (64, 128, 1024):
-        assert flops(length) == 2 * length * keys * (4 + 6)
 
 
 def test_no_square_of_scores_is_stored():
@@ -147,32 +117,6 @@ def test_empty_texts():
     Q, K, V = random_tensors([(2, 0, 3)] * 3)
     assert window_attention(Q, K, V, 2).shape == (2, 0, 3)
     assert window_attention(Q[:0], K[:0], V[:0], 2, causal=True).shape == (0, 0, 3)
-
-
-@pytest.mark.parametrize(
-    ("windows", "length", "reach"),
-    [
-        ([], 9, 1),
-        ([2], 9, 3),
-        ([2, 3], 9, 6),
-        ([2, 2, 2], 9, 7),
-        ([5, 5], 9, 9),
-        ([None], 9, 9),
-        ([None, 2], 9, 9),
-        ([0, 1], 9, 2),
-    ],
-)
-def test_how_far_a_stack_sees(windows, length, reach):
-    """By the formula, and by the tokens whose change reaches the last output of a stack of layers."""
-    (x,) = random_tensors([(length, 3)])
-    x.requires_grad_()
-    y = x
-    for window in windows:
-        y = window_attention(y, y, y, length if window is None else window, causal=True)
-    (gradient,) = torch.autograd.grad(y[-1].sum(), x)
-    assert receptive_field(windows, length) == reach
-    assert (gradient.abs().sum(-1) > 0).sum() == reach
-    assert (gradient[length - reach :].abs().sum(-1) > 0).all()
 
 
 @pytest.mark.parametrize(
