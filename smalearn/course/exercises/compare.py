@@ -56,18 +56,23 @@ def kind(value: object) -> str:
 
 def freeze(value: object) -> object:
     """Copy a value so that later edits cannot reach it: tensors plain, detached, dense and on the CPU."""
-    unusual = isinstance(value, torch.Tensor) and {
-        "a nested tensor": value.is_nested,
-        "a quantised tensor": value.is_quantized,
-        "a tensor on the device meta, which has no entries": value.is_meta,
-    }
-    if unusual and any(unusual.values()):
-        return Unusual(next(name for name, holds in unusual.items() if holds))
     if isinstance(value, torch.Tensor):
-        return value.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
+        with torch._C.DisableTorchFunctionSubclass():  # a learner's subclass may answer for itself
+            return _plain(value)
     if isinstance(value, tuple | list):
         return (list if isinstance(value, list) else tuple)(freeze(item) for item in value)
     return value
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor | Unusual:
+    unusual = {
+        "a nested tensor": x.is_nested,
+        "a quantised tensor": x.is_quantized,
+        "a tensor on the device meta, which has no entries": x.is_meta,
+    }
+    if name := next((name for name, holds in unusual.items() if holds), None):
+        return Unusual(name)
+    return x.detach().to_dense().as_subclass(torch.Tensor).cpu().clone()
 
 
 def elements(value: object) -> int:
