@@ -47,14 +47,15 @@ def check_shapes(function: str, operands: Mapping[str, tuple[object, str]]) -> d
     Raises:
         ShapeError: naming function, argument, axis, expected and got.
         TypeError: an operand is not a tensor.
-        ValueError: it is a tensor that is not dense.
     """
+    import torch
+
     sizes: dict[str, int] = {}
     first: dict[str, str] = {}
     leading: tuple[int, ...] = ()
     for name, (tensor, axes) in operands.items():
-        if not hasattr(tensor, "dense"):
-            check_tensor(function, name, tensor)
+        if not (isinstance(tensor, torch.Tensor) or hasattr(tensor, "dense")):
+            raise TypeError(f"{function}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
         shape = tuple(tensor.shape)
         if len(shape) < len(axes):
             expected = ", ".join(axes.upper())

@@ -269,6 +269,11 @@ def test_outputs_fit_the_targets():
             call()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_decay_of_half_precision_turns_in_single_precision(dtype):
+    assert rotary_decay_mask(3, torch.tensor(0.5, dtype=dtype), 1.0).dense().dtype == torch.complex64
+
+
 def test_what_needs_no_values_works_on_meta():
     series = torch.empty(14_400, 2, device="meta")
     assert [len(part) for part in split_series(series, 3)] == [8640, 2883, 2883]

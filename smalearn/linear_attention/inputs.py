@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_log_a, check_shapes
+from smalearn._checks import ShapeError, check_dtypes, check_float32_or, check_log_a, check_shapes, check_tensor
 
 __all__ = ["check_inputs", "key_gate"]
 
@@ -42,6 +42,8 @@ def check_inputs(
         operands["log_a"] = (log_a, _gate_axes(function, log_a, K, gates))
         if log_a.ndim == K.ndim < max(Q.ndim, V.ndim):
             _check_key_gate(function, log_a, names[1], K, time)
+    if state is not None:
+        check_tensor(function, names[3], state)
     check_shapes(function, {name: pair for name, pair in operands.items() if pair[0] is not None})
     if state is not None:
         check_float32_or(function, names[3], state, names[0], Q)

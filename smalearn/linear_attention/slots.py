@@ -90,7 +90,8 @@ def _check(function, Q, K, log_a, states, V=None):
     values = {} if V is None else {"V": (V, "tp")}
     states = {name: pair for name, pair in states.items() if pair[0] is not None}
     check_dtypes(function, {"Q": Q, "K": K} | {name: x for name, (x, _) in values.items()}, real=True)
-    check_dtypes(function, {"log_a": log_a})
+    for name, x in {"log_a": log_a, **{name: x for name, (x, _) in states.items()}}.items():
+        check_dtypes(function, {name: x})
     check_shapes(function, {"Q": (Q, "tn"), "K": (K, "tn"), **values, "log_a": (log_a, "tm"), **states})
     check_log_a(function, log_a, "Q", Q)
 

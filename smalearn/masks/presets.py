@@ -5,6 +5,7 @@ import math
 import torch
 
 from smalearn._checks import check_count, check_dtypes, check_number, check_shapes, check_values
+from smalearn._structured import widen
 from smalearn.masks.scan import SemiseparableMask, check_decay
 
 __all__ = ["alibi_slopes", "retnet_decays", "rotary_decay_mask"]
@@ -84,5 +85,6 @@ def rotary_decay_mask(length: int, gamma: float | torch.Tensor, theta: float | t
     if not gamma.is_meta:
         check_values("rotary_decay_mask", "theta", theta)
     check_shapes("rotary_decay_mask", {"gamma": (gamma, ""), "theta": (theta, "")})
+    (gamma,) = widen(gamma, gamma)  # PyTorch computes with no complex numbers of half precision
     log_a = torch.complex(*torch.broadcast_tensors(gamma.log(), theta.to(gamma)))
     return SemiseparableMask(log_a[..., None].expand(*log_a.shape, length))

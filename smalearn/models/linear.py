@@ -56,7 +56,7 @@ class LinearAttention(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.linear_attention`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        x, conv_state = self.conv.prefill(self.in_proj(x), cache.conv_state)
+        x, conv_state = self.conv.prefill_unchecked(self.in_proj(x), cache.conv_state)
         Q, K, V = (rearrange(part, "... t h n -> ... h t n") for part in self._heads(x))
         Y, state = fast.linear_attention(Q, K, V, None, cache.state)
         return self._output(rearrange(Y, "... h t p -> ... t h p")), RecurrentCache(conv_state, state)
@@ -64,7 +64,7 @@ class LinearAttention(RecurrentMixer):
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `linear_attention_step`; see `Mixer.step`."""
         self.check("step", x, cache, time="")
-        x, conv_state = self.conv.step(self.in_proj(x), cache.conv_state)
+        x, conv_state = self.conv.step_unchecked(self.in_proj(x), cache.conv_state)
         y, state = linear_attention_step(*self._heads(x), None, cache.state)
         return self._output(y), RecurrentCache(conv_state, state)
 
@@ -111,5 +111,5 @@ class ShortConvolution(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        y, conv_state = self.conv.prefill(x, cache.conv_state)
+        y, conv_state = self.conv.prefill_unchecked(x, cache.conv_state)
         return y, RecurrentCache(conv_state, cache.state)

@@ -66,12 +66,12 @@ class Mamba1(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens, by `linear_attention_recurrent` with a full gate; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        return self._read(x, cache, self.conv.prefill, linear_attention_recurrent)
+        return self._read(x, cache, self.conv.prefill_unchecked, linear_attention_recurrent)
 
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `linear_attention_step`; see `Mixer.step`."""
         self.check("step", x, cache, time="")
-        return self._read(x, cache, self.conv.step, linear_attention_step)
+        return self._read(x, cache, self.conv.step_unchecked, linear_attention_step)
 
     def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The operands of `linear_attention_recurrent` for a sequence, to look inside.
@@ -87,7 +87,7 @@ class Mamba1(RecurrentMixer):
             ValueError: dtype or device differ from the weights'.
         """
         self.check("operands", x)
-        x, _ = self.conv.prefill(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).conv_state)
+        x, _ = self.conv.prefill_unchecked(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).conv_state)
         return self._operands(x)[1:]
 
     def _read(self, x, cache, convolve, attend):

@@ -78,7 +78,7 @@ class Mamba2(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.ssd`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        z, xBC, dt, conv_state = self._project(x, self.conv.prefill, cache.conv_state)
+        z, xBC, dt, conv_state = self._project(x, self.conv.prefill_unchecked, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         Y, state = fast.ssd(*time_last(*operands), cache.state)
         return self._output(rearrange(Y, "... g h t p -> ... t g h p"), X, z), RecurrentCache(conv_state, state)
@@ -86,7 +86,7 @@ class Mamba2(RecurrentMixer):
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `ssd_step`: the same work whatever came before; see `Mixer.step`."""
         self.check("step", x, cache, time="")
-        z, xBC, dt, conv_state = self._project(x, self.conv.step, cache.conv_state)
+        z, xBC, dt, conv_state = self._project(x, self.conv.step_unchecked, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         y, state = ssd_step(*operands, cache.state)
         return self._output(y, X, z), RecurrentCache(conv_state, state)
@@ -106,7 +106,7 @@ class Mamba2(RecurrentMixer):
             ValueError: dtype or device differ from the weights'.
         """
         self.check("operands", x)
-        _, xBC, dt, _ = self._project(x, self.conv.prefill, self.start(*x.shape[:-2]).conv_state)
+        _, xBC, dt, _ = self._project(x, self.conv.prefill_unchecked, self.start(*x.shape[:-2]).conv_state)
         return time_last(*self._operands(xBC, dt)[1:])
 
     def _project(self, x, convolve, conv_state):

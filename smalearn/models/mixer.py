@@ -180,13 +180,12 @@ class CausalConvolution(nn.Module):
     def prefill(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state."""
         self._check("prefill", x, conv_state, time="t")
-        return self._shifted(x, conv_state)
+        return self.prefill_unchecked(x, conv_state)
 
     def step(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (..., channels) for one more token, and the next conv state."""
         self._check("step", x, conv_state, time="")
-        y, conv_state = self._shifted(x[..., None, :], conv_state)
-        return y[..., 0, :], conv_state
+        return self.step_unchecked(x, conv_state)
 
     def _check(self, function, x, conv_state, time):
         """Check x, without an axis of time if `time` is empty, and the conv state."""
@@ -201,13 +200,18 @@ class CausalConvolution(nn.Module):
         if got != expected:
             raise ShapeError(f"{function}: conv_state has shape {got}, expected {expected}")
 
-    def _shifted(self, x, conv_state):
-        """Sums of shifted copies, and the next conv state."""
+    def prefill_unchecked(self, x, conv_state):
+        """`prefill` for a mixer, which has checked x and its cache."""
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
         x = torch.cat([conv_state.to(x.dtype), x], -2)
         # Shifted copies, not conv1d: faster on a CPU, and it is the formula.
         y = self.bias + sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
         return y, x[..., length:, :]
+
+    def step_unchecked(self, x, conv_state):
+        """`step` for a mixer, which has checked x and its cache."""
+        y, conv_state = self.prefill_unchecked(x[..., None, :], conv_state)
+        return y[..., 0, :], conv_state
 
 
 class GatedRMSNorm(nn.Module):
@@ -232,10 +236,11 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         """Both (..., channels), the gate z before its nonlinearity."""
-        check_dtypes("GatedRMSNorm.forward", {"weights": self.weight, "y": y, "z": z})
-        check_shapes("GatedRMSNorm.forward", {"weights": (self.weight, "c"), "y": (y, "c"), "z": (z, "c")})
+        weight = self.weight
+        check_dtypes("GatedRMSNorm.forward", {"weights": weight, "y": y, "z": z})
+        check_shapes("GatedRMSNorm.forward", {"weights": (weight, "c"), "y": (y, "c"), "z": (z, "c")})
         u = rearrange(y * functional.silu(z), "... (g c) -> ... g c", g=self.groups)
-        return self.weight * rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
+        return weight * rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
 
 
 def divide(function: str, whole: str, size: int, part: str, count: int) -> int:

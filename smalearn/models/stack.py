@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from smalearn._checks import ShapeError, check_count, check_tensor, check_type, holds
+from smalearn._checks import ShapeError, check_count, check_tensor, check_type
 from smalearn.models.mixer import Cache, Mixer
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
@@ -107,7 +107,7 @@ class SequenceModel(nn.Module):
             ValueError: tokens are not integers, or (on a CPU) not below the size of the vocabulary.
         """
         self._check("forward", tokens)
-        x = self._embed(tokens, torch.arange(tokens.shape[-1], device=tokens.device))
+        x = self._embed("forward", tokens, torch.arange(tokens.shape[-1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -120,14 +120,14 @@ class SequenceModel(nn.Module):
         """Logits for tokens (..., T) that follow those of the cache, and the cache after them."""
         self._check("prefill", tokens, cache)
         length = cache.length + tokens.shape[-1]
-        x = self._embed(tokens, torch.arange(cache.length, length, device=tokens.device))
+        x = self._embed("prefill", tokens, torch.arange(cache.length, length, device=tokens.device))
         return self._read([block.prefill for block in self.blocks], x, cache.blocks, length)
 
     def step(self, token: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
         """Logits (..., vocabulary) after one more token (...), and the cache after it."""
         check_tensor("SequenceModel.step", "token", token)
         self._check("step", token[..., None], cache)
-        x = self._embed(token, torch.tensor(cache.length, device=token.device))
+        x = self._embed("step", token, torch.tensor(cache.length, device=token.device))
         return self._read([block.step for block in self.blocks], x, cache.blocks, cache.length + 1)
 
     def _read(self, readers, x, caches, length):
@@ -138,9 +138,13 @@ class SequenceModel(nn.Module):
             after.append(cache)
         return self.head(self.norm(x)), ModelCache(length, tuple(after))
 
-    def _embed(self, tokens, positions):
+    def _embed(self, function, tokens, positions):
         """The vectors of tokens, and of positions if the model has any."""
-        x = self.embedding(tokens)
+        try:
+            x = self.embedding(tokens)
+        except IndexError:  # says PyTorch on a CPU, at no cost for tokens that are there
+            most = self.embedding.num_embeddings - 1
+            raise ValueError(f"SequenceModel.{function}: tokens must be from 0 to {most}, got another") from None
         return x if self.positions is None else x + self.positions(positions)
 
     def _check(self, function, tokens, *cache):
@@ -153,9 +157,6 @@ class SequenceModel(nn.Module):
             if len(given.blocks) != len(self.blocks):
                 got = f"{len(given.blocks)} blocks, expected {len(self.blocks)}"
                 raise ShapeError(f"SequenceModel.{function}: cache has {got}")
-        most = self.embedding.num_embeddings
-        if tokens.device.type == "cpu" and not holds((tokens >= 0) & (tokens < most)):
-            raise ValueError(f"SequenceModel.{function}: tokens must be from 0 to {most - 1}, got another")
         past = sum(given.length for given in cache)
         if not tokens.ndim:
             raise ShapeError(f"SequenceModel.{function}: tokens need a trailing axis (T), got shape ()")

@@ -26,17 +26,16 @@ def check_generators(function: str, A: torch.Tensor, B: torch.Tensor, **others: 
         ValueError: a dtype or device differs.
     """
     check_dtypes(function, {"B": B} | {name: x for name, (x, axes) in others.items() if "t" in axes})
-    check_dtypes(function, {"A": A})
+    alone = {"A": A} | {name: x for name, (x, axes) in others.items() if "t" not in axes}
+    for name, x in alone.items():
+        check_dtypes(function, {name: x})
     if A.ndim - B.ndim not in SHAPES:
         expected = ", ".join(f"{B.ndim + extra} for {shape}" for extra, shape in SHAPES.items())
         raise ShapeError(f"{function}: A has {A.ndim} axes, expected {expected}")
     axes = {-1: "t", 0: "tn", 1: "tnn"}[A.ndim - B.ndim]
     check_shapes(function, {"B": (B, "tn"), "A": (A, axes)} | others)
-    check_float32_or(function, "A", A, "B", B)
-    for name, (x, axes) in others.items():
-        if "t" not in axes:
-            check_dtypes(function, {name: x})
-            check_float32_or(function, name, x, "B", B)
+    for name, x in alone.items():
+        check_float32_or(function, name, x, "B", B)
 
 
 def transitions(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, Callable, Callable]:
