@@ -244,12 +244,6 @@ def test_linformer_is_softmax_over_mixtures():
             scores = [sum(E[r, s] * (Q[b, t] @ K[b, s]) for s in range(7)) for r in range(4)]
             weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
             assert_close(Y[b, t], sum(weights[r] * P[r, s] * V[b, s] for r in range(4) for s in range(7)))
-    eye = torch.eye(7, dtype=torch.float64)
-    M = linformer(Q[0], K[0], eye, E, P)
-    assert_close(M @ V[0], Y[0])
-    assert torch.linalg.matrix_rank(M) == 4
-    for E in (eye, eye[torch.randperm(7, generator=torch.Generator().manual_seed(0))]):
-        assert_close(linformer(Q, K, V, E, E), softmax_attention(Q, K, V))
     assert torch.autograd.gradcheck(linformer, [x.requires_grad_() for x in (Q, K, V, 0.3 * P, P)])
 
 

@@ -321,14 +321,6 @@ def test_step_in_half_precision():
     assert (y.dtype, state.dtype) == (torch.float16, torch.float32)
 
 
-def test_a_column_of_ones_normalises():
-    Q, K, V, _, _ = inputs(12, "none")
-    Q, K = Q.abs(), K.abs()
-    Y = linear_attention_parallel(Q, K, torch.cat([V, torch.ones(12, 1)], -1))
-    weights = (Q @ K.mT).tril()
-    assert_close(Y[:, :-1] / Y[:, -1:], weights / weights.sum(-1, keepdim=True) @ V)
-
-
 @pytest.mark.parametrize(
     "function",
     [linear_attention_chunked, linear_attention_recomputed, linear_attention_recurrent, linear_attention_parallel],

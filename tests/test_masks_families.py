@@ -212,13 +212,6 @@ def test_numbers_stored_and_operations(mask, stored, cost):
     assert mask.cost(5) == cost
 
 
-def test_scans_are_linear_and_transforms_nearly():
-    for build in (lambda T: DecayMask(T, 0.5), lambda T: SemiseparableMask(torch.zeros(T))):
-        assert build(8193).cost() == 2 * build(4097).cost()
-    for build in (FourierMask, lambda T: ToeplitzMask(torch.zeros(T))):
-        assert 2 < build(8192).cost() / build(4096).cost() < 2.2
-
-
 def test_repr_shows_scalars_and_the_shapes_of_the_rest():
     U, V = torch.zeros(3, 2), torch.zeros(4, 2)
     assert repr(DecayMask(3, 0.5)) == "DecayMask(3, 3, gamma=0.5)"

@@ -313,21 +313,6 @@ def test_nothing_in_nothing_out(name, leading):
     assert layer(torch.zeros(*leading, 0 if leading == (3,) else 5, 16)).numel() == 0
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_low_rank_is_torchs_attention(causal):
-    """With the usual 1/√r, which is the default."""
-    layer = BilinearAttention(24, 3, logits=Logits(causal=causal)).double()
-    (x,) = random_tensors([(2, 50, 24)], grad=True)
-    Q, K = (x[..., None, :, :] @ torch.stack([getattr(w, side) for w in layer.scores]) for side in "LR")
-    V = layer.values(x).unflatten(-1, (3, 8)).transpose(-2, -3)
-    Y = functional.scaled_dot_product_attention(Q, K, V, is_causal=causal)
-    expected = layer.out(Y.transpose(-2, -3).flatten(-2))
-    assert_close(layer(x), expected)
-    inputs = [x, *layer.parameters()]
-    for ours, theirs in zip(gradients(layer(x), inputs), gradients(expected, inputs), strict=True):
-        assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize("logits", [Logits(), Logits(norm=4.0)], ids=["plain", "layer norm"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_no_token_sees_a_later_one(name, logits):
@@ -433,12 +418,6 @@ def test_torchs_seed_decides_the_draw():
     assert not any(torch.equal(p, q) for p, q in zip(first, other, strict=True))
     M = [weight.dense() for weight in layers[0].scores]
     assert not torch.equal(M[0], M[1])
-
-
-def test_numbers_of_standard_attention_and_of_a_train():
-    assert sum(p.numel() for p in BilinearAttention(64, 8).parameters()) == 4 * 64**2
-    one = BilinearAttention(64, 1, lambda seed: BlockTensorTrain.random((8, 8, 8, 8), 1, seed))
-    assert sum(p.numel() for p in one.scores.parameters()) == 2 * 64 * 8
 
 
 # --------------------------------------------------------------------------------------------------------- messages

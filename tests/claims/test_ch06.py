@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from counting import counted
 
 from smalearn import fast
 from smalearn.course.exercises.ch06_mask import decay_mask
@@ -36,7 +36,6 @@ from smalearn.testing import assert_close, random_tensors, relative_rms
 INF = float("inf")
 T, N, P = 12, 3, 2
 KINDS = ["mild", "ones", "resets", "strong"]
-aten = torch.ops.aten
 
 
 def inputs(length=T, kind="mild", leading=(), shared=None, seed=0):
@@ -99,29 +98,6 @@ def listing(X, A, B, C, block_len=64, initial_states=None, segments=differences)
     states = torch.einsum("bhzc,bchpn->bzhpn", segments(totals).exp(), states)
     through = sums.exp()[..., None] * (c @ states[:, :-1].mT)
     return (inside + through).transpose(2, 3).flatten(1, 2), states[:, -1]
-
-
-class Counter(TorchDispatchMode):
-    """What torch really computes: multiply-adds of matrix products and of entrywise products, and calls of any kind."""
-
-    def __init__(self):
-        super().__init__()
-        self.products = self.entrywise = self.calls = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.calls += 1
-        out = function(*args, **(kwargs or {}))
-        if function.overloadpacket in (aten.bmm, aten.mm):
-            self.products += math.prod(args[0].shape) * args[1].shape[-1]
-        if function.overloadpacket == aten.mul:
-            self.entrywise += out.numel()
-        return out
-
-
-def counted(function, *args):
-    with Counter() as counter:
-        result = function(*args)
-    return counter, result
 
 
 def slope(cost, low, high):

@@ -7,7 +7,8 @@ import nbformat
 import pytest
 import test_ch06
 import torch
-from test_ch06 import KINDS, N, P, T, counted, inputs, walk
+from counting import counted
+from test_ch06 import KINDS, N, P, T, inputs, walk
 
 from smalearn.course.exercises.ch07_layer import step
 from smalearn.masks import BandedMask, CausalMask, SemiseparableMask, decay_matrix

@@ -153,7 +153,8 @@ def powers(dim, ranks, seed=0):
 
 @pytest.mark.claim("003:eq2", "smalearn.weights.base.Weight.bilinear")
 @pytest.mark.claim("003:eq2", "smalearn.weights.lowrank.LowRank.dense")
-@pytest.mark.parametrize(("dim", "r"), [(1, 1), (7, 2), (5, 5), (4, 6)])
+@pytest.mark.claim("003:table1-row1-2", "smalearn.weights.lowrank.LowRank.dense")
+@pytest.mark.parametrize(("dim", "r"), [(1, 1), (7, 2), (5, 5), (4, 6), (32, 4), (5, 9)])
 def test_a_score_is_a_bilinear_form_of_low_rank(dim, r):
     X, W_Q, W_K = random_tensors([(6, dim), (dim, r), (dim, r)])
     weight = LowRank(W_Q, W_K)
@@ -161,13 +162,16 @@ def test_a_score_is_a_bilinear_form_of_low_rank(dim, r):
     for t in range(6):
         for s in range(6):
             S[t, s] = sum((X[t] @ W_Q[:, k]) * (X[s] @ W_K[:, k]) for k in range(r))
+    assert_close(M, equal_levels(W_Q, W_K, [r], [1]))
     assert_close(X @ M @ X.mT, S)
     assert_close(weight.bilinear(X[:, None], X), S)
     x, y, z = X[:3]
     assert_close(weight.bilinear(2 * x + y, z), 2 * S[0, 2] + S[1, 2])
     assert_close(weight.bilinear(z, 2 * x + y), 2 * S[2, 0] + S[2, 1])
-    assert rank(M) == min(r, dim)
+    assert rank(M) == weight.rank_bound == min(r, dim)
     assert rank(S) <= r
+    assert weight.num_parameters == 2 * r * dim
+    assert (normal(dim, dim).numel(), rank(normal(dim, dim))) == (dim**2, dim)
 
 
 @pytest.mark.claim("003:full-bilinear", "smalearn.weights.base.truncated")
@@ -293,16 +297,6 @@ def test_levels_are_a_sum_of_blocks(dim, ranks, blocks):
     for i, p in enumerate(blocks):
         together = number[:, None] * p // dim == number * p // dim
         assert torch.equal(weight.level(i) != 0, together)
-
-
-@pytest.mark.claim("003:table1-row1-2", "smalearn.weights.lowrank.LowRank.dense")
-@pytest.mark.parametrize(("dim", "r"), [(8, 3), (32, 4), (5, 9)])
-def test_table_1_dense_and_low_rank(dim, r):
-    weight = LowRank.random(dim, dim, r, 0, F64)
-    assert_close(weight.dense(), equal_levels(*factors(weight), [r], [1]))
-    assert weight.num_parameters == 2 * dim * r
-    assert rank(weight.dense()) == weight.rank_bound == min(r, dim)
-    assert (normal(dim, dim).numel(), rank(normal(dim, dim))) == (dim**2, dim)
 
 
 @pytest.mark.claim("003:table1-row3", "smalearn.weights.mlr.MultiLevelLowRank.dense")

@@ -158,23 +158,37 @@ def test_projections_of_levels(ranks, blocks):
 
 
 @pytest.mark.claim("003:eq14", "smalearn.scores.bilinear.bilinear_weights")
-@pytest.mark.parametrize("blocks", [(1, 2, 4), (2, 8, 16)])
-def test_weights_of_levels_are_causal_by_minus_infinity(blocks):
+@pytest.mark.claim("003:eq17", "smalearn.scores.bilinear.bilinear_weights")
+@pytest.mark.parametrize(
+    "weights",
+    [
+        *(multi_levels(2, blocks=blocks) for blocks in ((1, 2, 4), (2, 8, 16))),
+        *(trains(2, sizes, s) for sizes, s in (((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3))),
+    ],
+    ids=["levels", "levels of small blocks", "train", "train of rank 3"],
+)
+def test_weights_are_causal_by_minus_infinity(weights):
     """Erratum: a 0/1 mask inside the softmax lets the future in; and (T, T) weights are no output yet."""
-    weights = multi_levels(2, blocks=blocks)
-    (X,) = random_tensors([(4, 16)])
+    (X,) = random_tensors([(5, 16)])
     found = bilinear_weights(X, weights, Logits(1.0))
-    assert found.shape == (2, 4, 4)
+    assert found.shape == (2, 5, 5)
     for W, weight in zip(found, weights, strict=True):
-        S = sum(X @ left @ right.mT @ X.mT for left, right in sides(weight))
+        if isinstance(weight, BlockTensorTrain):
+            left, P_R, right = train_sides(weight)
+            S = X @ left @ P_R @ right @ X.mT
+        else:
+            S = sum(X @ left @ right.mT @ X.mT for left, right in sides(weight))
         assert_close(W, softmax_rows(S, True))
-    assert_close(found.sum(-1), torch.ones(2, 4, dtype=F64))
+    assert_close(found.sum(-1), torch.ones(2, 5, dtype=F64))
     later = X.clone()
-    later[-1] += 1
-    assert torch.equal(bilinear_weights(later, weights, Logits(1.0))[:, :-1], found[:, :-1])
+    later[3:] += 1
+    assert torch.equal(bilinear_weights(later, weights, Logits(1.0))[:, :3], found[:, :3])
+    assert found.triu(1).eq(0).all()
+
+
+def test_a_mask_inside_the_softmax_lets_the_future_in():
     as_printed = (torch.zeros(4, 4, dtype=F64) * torch.ones(4, 4).tril()).softmax(-1)
     assert as_printed.triu(1).sum() > 1.39
-    assert found.triu(1).eq(0).all()
 
 
 @pytest.mark.claim("003:eq15-16", "smalearn.scores.factors.score_factors")
@@ -195,21 +209,6 @@ def test_projections_of_trains(sizes, s):
     heads, r = 8, 16 // 8
     if a == b == c == d:
         assert Q.shape[-1] / r == s * heads
-
-
-@pytest.mark.claim("003:eq17", "smalearn.scores.bilinear.bilinear_weights")
-@pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3)])
-def test_weights_of_trains_are_causal_by_minus_infinity(sizes, s):
-    """Errata: as for Eq. (14)."""
-    weights = trains(2, sizes, s)
-    (X,) = random_tensors([(5, 16)])
-    found = bilinear_weights(X, weights, Logits(1.0))
-    for W, weight in zip(found, weights, strict=True):
-        left, P_R, right = train_sides(weight)
-        assert_close(W, softmax_rows(X @ left @ P_R @ right @ X.mT, True))
-    later = X.clone()
-    later[3:] += 1
-    assert torch.equal(bilinear_weights(later, weights, Logits(1.0))[:, :3], found[:, :3])
 
 
 @pytest.mark.claim("003:value-form", "smalearn.scores.bilinear.BilinearAttention.forward")

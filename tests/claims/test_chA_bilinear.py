@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
+from counting import Counter
 from test_ch10_bilinear import F64, FORMS, multi_levels, sides, softmax_rows, train_sides, trains
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn.contractions import orders
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_scores, bilinear_weights
@@ -33,21 +33,6 @@ from smalearn.weights import (
 
 NAMES = {"keys": "((RY)L)X", "both": "(XL)(RY)", "dense": "((LR)Y)X"}
 PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
-aten = torch.ops.aten
-
-
-class Counter(TorchDispatchMode):
-    """Multiply-adds of the matrix products that torch really computes."""
-
-    macs = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        if function.overloadpacket in (aten.bmm, aten.mm, aten.baddbmm):
-            self.macs += out.numel() * args[-1].shape[-2]
-        if function.overloadpacket is aten.mul:  # so einsum does what has nothing to sum
-            self.macs += out.numel()
-        return out
 
 
 def counted(weight, length, order):
