@@ -171,7 +171,7 @@ def _crossover_loop(features, head_dim):
 
 
 def _crossover_cases(randn):
-    yield from [(1, 1), (2, 2), (2, 3), (3, 5), (7, 7), (16, 16), (16, 64), (64, 64)]
+    yield from [(1, 1), (2, 2), (2, 3), (3, 5), (7, 7), (16, 16), (16, 64), (64, 64), (4096, 4096)]
 
 
 @exercise(

@@ -87,6 +87,10 @@ def _kernel_cases(randn):
     X = randn(6, 3)
     yield ((X @ X.mT).square(),)
     yield (X @ X.mT,)
+    nearly = torch.tensor([[1.0, 0.501], [0.501, 0.25]], dtype=torch.float64)  # the least eigenvalue is -0.0008
+    for scale in (1.0, 1e-12):
+        yield (scale * nearly,)
+    yield (1e6 * (X @ X.mT),)  # eigenvalues that are 0 but for rounding
 
 
 def _minors_are_positive(G):
@@ -153,6 +157,7 @@ def _cosformer_cases(randn):
     yield randn(4, 2).abs(), 4
     yield randn(1, 4), 2
     yield randn(6, 3), 16
+    yield randn(7, 2), 4  # the last positions are beyond the horizon, where the cosine is negative
 
 
 def _single_precision(x, horizon):

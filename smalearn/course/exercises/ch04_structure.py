@@ -127,6 +127,15 @@ def _masked_cases(randn):
     minutes=10,
     cases=_masked_cases,
     oracle=lambda U, V, B, x: ((U @ V.mT) * B.matmul(torch.eye(B.shape[1], dtype=x.dtype))) @ x,
+    way=Way(
+        case=lambda randn, length: (
+            randn(length, 2),
+            randn(length, 2),
+            Operator(randn(length, length)),
+            randn(length, 2),
+        ),
+        memory=1,
+    ),
     wrong={
         "only the first column of U and V takes part: the identity is a sum over all R of them": lambda U, V, B, x: (
             masked_product(U[:, :1], V[:, :1], B, x)
@@ -210,6 +219,12 @@ def _fingerprint_cases(randn):
     yield (torch.tensor([[1.0, 0.0], [-3.0, 2.0]], dtype=torch.float64),)
     u, v = (torch.complex(_integers(randn, *shape), -_integers(randn, *shape)) for shape in [(5, 1), (1, 5)])
     yield (u @ v,)
+    corner = torch.eye(8, dtype=torch.float64)
+    corner[:4, :4] = _integers(randn, 4, 4).tril()  # the largest rank lies off the middle
+    yield (corner,)
+    spread = torch.eye(8, dtype=torch.float64)
+    spread[2, 0] = spread[7, 1] = 1  # the block of rank 2 is taller than wide
+    yield (spread,)
 
 
 def _prints(entries=None, below=None, moved=None):

@@ -222,6 +222,7 @@ def _hold_cases(randn):
     yield tensor(1.0, 1.0), tensor(0.0), torch.zeros(2, 1, dtype=torch.float64)  # no input gets in
     yield tensor(0.5, 2.0), tensor(-1.0, -0.25), randn(2, 2)  # ordinary rates and steps
     yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), randn(3, 2)  # next to 0, and 0
+    yield tensor(1.0), tensor(-5e-7, -5e-4), randn(1, 2)  # small, but one or two terms of the series are too few
 
 
 @exercise(

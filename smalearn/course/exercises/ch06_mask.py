@@ -75,6 +75,7 @@ def _all_pairs(log_a):
     tolerance=1e-6,
     cases=_mask_cases,
     oracle=_mask_loop,
+    gradient=("log_a",),
     wrong={
         "your decay includes a_s: a token is written after its own decay, so the "
         "product runs over s < k ≤ t": lambda log_a: _mask_loop(log_a, first=0),

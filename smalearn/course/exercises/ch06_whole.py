@@ -163,6 +163,7 @@ def _length_cases(randn):
     yield 1, 4, 4
     yield 2, 1, 1
     yield from [(100, 16, 16), (500, 64, 64), (500, 128, 64), (300, 256, 64), (400, 16, 256)]
+    yield from [(13, 64, 64), (29, 64, 64), (127, 64, 64)]  # primes: no divisor is near the best length
 
 
 @exercise(

@@ -226,6 +226,7 @@ def _carry_cases(randn):
     for number, (chunk_len, state, head_dim) in enumerate([(16, 32, 64), (16, 32, 64), (32, 16, 64), (64, 16, 32)]):
         H, X, B = (floats(randn, *shape) for shape in [(state, head_dim), (chunk_len, head_dim), (chunk_len, state)])
         yield H, X, B, decays(randn, chunk_len) * (number != 1)
+    yield *(floats(randn, *shape) for shape in [(32, 64), (16, 64), (16, 32)]), torch.full((16,), -12.0)  # 2^192 is inf
 
 
 @exercise(

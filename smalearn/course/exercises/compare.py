@@ -145,8 +145,9 @@ def _difference(answer: object, target: object, tolerance: float) -> Difference 
     if isinstance(target, tuple | list) and isinstance(answer, tuple | list):
         return _items(answer, target, tolerance)
     expected, got = kind(target), kind(answer)
-    if expected == "a number" and isinstance(answer, torch.Tensor) and not answer.ndim:
-        answer, got = answer.item(), expected
+    if expected in ("a number", "a bool") and isinstance(answer, torch.Tensor) and not answer.ndim:
+        answer = answer.item()
+        got = kind(answer)
     if expected != got:
         return Difference(f"Wrong type: expected {expected}, got {got}{_remedy(expected, answer)}")
     if expected == "a tensor":

@@ -54,6 +54,7 @@ class Exercise:
             "Insight: ...", which is told with the ✓.
         wrong: at least three known wrong answers by the misconception that a learner who gives one is told: "the causal
             mask is missing". Finite, of the right shape, and right on at least one case.
+        gradient: arguments by which the gradient of the answer, a tensor, must be right too.
         way: what is asked of the way to the answer, measured once all answers are right; None for nothing.
         tolerance: largest relative RMS error of a right answer (absolute where the target is zero).
 
@@ -70,6 +71,7 @@ class Exercise:
     oracle: Callable
     solution: Callable
     wrong: Mapping[str, Callable]
+    gradient: tuple[str, ...] = ()
     way: Way | None = None
     tolerance: float = 1e-9
 

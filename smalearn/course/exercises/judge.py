@@ -88,6 +88,8 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     if unusable:
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
     result = key.judge(run(attempt, key.cases, seed, limit), limit)
+    if result.outcome == "passed" and exercise.gradient:
+        result = key.judge_gradients(run(_gradient(exercise, attempt), key.cases, seed, limit), result)
     detours = tuple(exercise.detours(attempt, seed)) if result.outcome == "passed" else ()
     return replace(result, outcome="not as asked", detours=detours) if detours else result
 
@@ -156,6 +158,22 @@ class AnswerKey:
             sign=None if silent else self.sign(answers.calls),
         )
 
+    def judge_gradients(self, answers: Run, result: Result) -> Result:
+        """Judge the gradients of an attempt whose values are right; `result` if they are right too."""
+        gradient = _gradient(self.exercise, self.exercise.oracle)
+        for number, (call, case) in enumerate(zip(answers.calls, self.cases, strict=False), start=1):
+            target = freeze(gradient(*copy.deepcopy(case)))
+            problem = difference(call.answer, target, self.exercise.tolerance) if not call.error else Difference("none")
+            if problem:
+                named = " and ".join(self.exercise.gradient)
+                sentence = f"The values are right, the gradient by {named} is not: {problem.sentence}"
+                problem = replace(problem, sentence=sentence, lines=call.error)
+                arguments = self.exercise.bind(case)
+                return replace(
+                    result, outcome="failed", passed=number - 1, problem=problem, case=number, arguments=arguments
+                )
+        return result
+
     def verdicts(self, calls: list[Call]) -> list[Difference | None]:
         """Describe what is wrong with each call; None where it is right."""
         return [_verdict(self.exercise, *trio) for trio in zip(calls, self.cases, self.targets, strict=False)]
@@ -175,6 +193,24 @@ class AnswerKey:
         """What the answers of a wrong attempt have to do with the right ones."""
         answers = [None if call.error else call.answer for call in calls]
         return sign(self.exercise, self.cases, self.targets, answers)
+
+
+def _gradient(exercise: Exercise, function: Callable) -> Callable:
+    """The function that gives the gradients of another: of the sum of its answer's entries, each with its weight."""
+    places = [list(inspect.signature(exercise.solution).parameters).index(name) for name in exercise.gradient]
+
+    def gradient(*arguments):
+        held = [arguments[place].requires_grad_() for place in places]
+        with torch.enable_grad():
+            answer = function(*arguments)
+            weights = torch.arange(1.0, answer.numel() + 1).sin().reshape(answer.shape)
+            total = (answer * weights.to(answer)).sum()
+            gradients = (
+                torch.autograd.grad(total, held, allow_unused=True) if total.requires_grad else [None] * len(held)
+            )
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(held, gradients, strict=True))
+
+    return gradient
 
 
 def _parameters(function: Callable) -> str:

@@ -1,0 +1,103 @@
+"""Answers that students would write: wrong ones that passed once are rejected, right ones in other styles pass."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from smalearn.course.exercises import evaluate, registry
+from smalearn.fast import tile as tl
+
+EXERCISES = registry()
+
+
+def macs(length, chunk_len, state, head_dim):
+    chunks = -(-length // chunk_len)
+    inside = chunk_len * (state + head_dim) + 2 * state * head_dim
+    return chunks * (chunk_len * inside + state * head_dim)
+
+
+def eigenvalues(G):
+    return torch.linalg.eigvalsh(G)
+
+
+def rectified_late(x, horizon):
+    angles = torch.pi * torch.arange(len(x), dtype=x.dtype)[:, None] / (2 * horizon)
+    return torch.cat([x * angles.cos(), x * angles.sin()], 1).relu()
+
+
+def landmarks_inverted(Q, K, q, k):
+    return (Q @ k.mT).softmax(-1) @ torch.linalg.inv((q @ k.mT).softmax(-1)) @ (q @ K.mT).softmax(-1)
+
+
+def one_block(L):
+    below = torch.linalg.matrix_rank(L[len(L) // 2 :, : len(L) // 2]).item() if len(L) > 1 else 0
+    return EXERCISES["4.5"].solution(L)[0], below, EXERCISES["4.5"].solution(L)[2]
+
+
+def square_blocks(L):
+    ranks = [torch.linalg.matrix_rank(L[k : 2 * k, :k]).item() for k in range(1, len(L))]
+    return EXERCISES["4.5"].solution(L)[0], max(ranks, default=0), EXERCISES["4.5"].solution(L)[2]
+
+
+def held_crudely(dt, A, B):
+    z = dt[:, None] * A
+    phi = torch.where(z.abs() < 1e-6, 1.0, torch.expm1(z) / torch.where(z == 0, 1.0, z))
+    return z.exp(), dt[:, None] * phi * B
+
+
+def masked_after_the_exponential(log_a):
+    s = log_a.double().clamp(min=-1000).cumsum(-1)
+    return (s[..., :, None] - s[..., None, :]).exp().tril().to(log_a.dtype)
+
+
+def decayed_backwards(H, X, B, log2_a):
+    s = tl.cumsum(log2_a, 0)
+    return (H + tl.dot(tl.trans(B), X * tl.exp2(-s)[:, None])) * tl.exp2(tl.sum(log2_a, 0))
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt"),
+    [
+        ("1.5", lambda n, p: next((T for T in range(1, 100) if 3 * T * n * p < T * T * (n + p + 1)), None)),
+        ("2.2", lambda G: bool(eigenvalues(G)[0] > -0.5)),
+        ("2.2", lambda G: bool(eigenvalues(G).round()[0] >= 0)),
+        ("2.2", lambda G: bool(eigenvalues(G)[0] >= -1e-9)),
+        ("2.6", rectified_late),
+        ("2.7", landmarks_inverted),
+        ("4.5", one_block),
+        ("4.5", square_blocks),
+        ("5.6", held_crudely),
+        ("6.1", masked_after_the_exponential),
+        ("6.1", lambda log_a: EXERCISES["6.1"].solution(log_a.detach())),
+        ("6.6", lambda T, n, p: min((q for q in range(1, T + 1) if T % q == 0), key=lambda q: macs(T, q, n, p))),
+        ("6.6", lambda T, n, p: min(range(1, max(T, 2)), key=lambda q: macs(T, q, n, p))),
+        ("12.3", decayed_backwards),
+    ],
+)
+def test_a_wrong_answer_that_passed_once(id, attempt):
+    assert evaluate(EXERCISES[id], attempt).outcome in ("failed", "error")
+
+
+def test_a_wrong_gradient_is_told():
+    result = evaluate(EXERCISES["6.1"], masked_after_the_exponential)
+    assert "The values are right, the gradient by log_a is not: in item 0" in result.problem.sentence.replace("I", "i")
+    assert (result.passed, result.case) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt"),
+    [
+        ("1.4", lambda steps, sizes: torch.tensor(EXERCISES["1.4"].solution(steps, sizes))),
+        ("2.2", lambda G: eigenvalues(G)[0] >= -1e-9 * eigenvalues(G).abs().max()),
+        ("2.2", lambda G: np.linalg.eigvalsh(G.numpy())[0] >= -1e-9 * np.abs(np.linalg.eigvalsh(G.numpy())).max()),
+        (
+            "6.1",
+            lambda log_a: EXERCISES["4.2"].solution(log_a) if log_a.ndim == 1 else EXERCISES["6.1"].solution(log_a),
+        ),
+        ("6.6", lambda T, n, p: min(range(1, T + 1), key=lambda q: macs(T, q, n, p))),
+        ("1.1", lambda W, V: F.normalize(W, p=1, dim=-1) @ V),
+    ],
+)
+def test_a_right_answer_in_another_style(id, attempt):
+    assert evaluate(EXERCISES[id], attempt).outcome == "passed"
