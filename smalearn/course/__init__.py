@@ -1,12 +1,12 @@
 """Workshop that runs the course: exercises, explorers, pictures, learners' copies, grading, site, command line.
 
-A chapter's first line is `from smalearn.course import check, hint, solution`. They are fetched at first use, so that
-`smalearn doctor` works where torch is missing.
+A chapter's first line is `from smalearn.course import case, check, hint, solution`. They are fetched at first use, so
+that `smalearn doctor` works where torch is missing.
 """
 
 from importlib import import_module
 
-__all__ = ["check", "hint", "solution"]
+__all__ = ["case", "check", "hint", "solution"]
 
 
 def __getattr__(name: str) -> object:

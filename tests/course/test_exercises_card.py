@@ -61,7 +61,7 @@ def stub(Q, K):
 def test_a_wrong_answer():
     page = Tags(card(evaluate(EXERCISE, wrong), [], "○✗"))
     assert not page.open
-    assert "✗1.2 Hide the future○✗" in page.text
+    assert "✗ 1.2 Hide the future ○✗" in page.text
     assert "Your answer is 2 times the right one" in page.text
     assert "Wrong values" not in page.text  # the reason says more
     assert page.tags.count("table") == 2

@@ -1438,6 +1438,12 @@ def test_solution_shows_its_source(capsys):
     )
 
 
+def test_a_solution_ends_in_its_insight(capsys):
+    solution("1.1")
+    *_, last = capsys.readouterr().out.splitlines()
+    assert registry()["1.1"].insight.endswith(last)
+
+
 def test_solution_without_source(capsys):
     namespace = {}
     exec("def typed(Q, K, V):\n    return (Q @ K.mT).tril() @ V", namespace)

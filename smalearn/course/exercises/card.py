@@ -17,7 +17,7 @@ STYLE = """
 .smalearn-card { border-left: 4px solid var(--edge); padding: 2px 0 2px 12px; max-width: 50em; line-height: 1.45;
   color: var(--jp-content-font-color1, inherit); font-family: var(--jp-content-font-family, inherit); }
 .smalearn-card h4 { margin: 0; font-size: 1em; font-weight: 600; }
-.smalearn-card h4 b { color: var(--edge); font-size: 1.15em; margin-right: .35em; }
+.smalearn-card h4 b { color: var(--edge); font-size: 1.15em; }
 .smalearn-card h4 span { float: right; opacity: .7; letter-spacing: .15em; font-weight: 400; }
 .smalearn-card p { margin: .35em 0; }
 .smalearn-card .reason { font-weight: 600; }
@@ -52,7 +52,7 @@ def card(result: Result, after: Sequence[str], dots: str) -> str:
 def _parts(result: Result, after: Sequence[str], dots: str) -> Iterator[str]:
     exercise, problem = result.exercise, result.problem
     symbol = SYMBOLS.get(result.outcome, "✗")
-    yield f"<h4><b>{symbol}</b>{escape(f'{exercise.id} {exercise.title}')}<span>{dots}</span></h4>"
+    yield f"<h4><b>{symbol}</b> {escape(f'{exercise.id} {exercise.title}')} <span>{dots}</span></h4>"
     reason = result.misconception or result.sign
     if result.detours:
         yield "<p>All answers are right, but not found as asked:</p>"

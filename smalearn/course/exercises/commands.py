@@ -201,7 +201,7 @@ def case(exercise: str | Exercise) -> Case:
 
 
 def solution(exercise: str | Exercise) -> None:
-    """Show the source of the reference solution, the one that the tests run.
+    """Show the source of the reference solution, the one that the tests run, and what it is good for.
 
     Raises:
         ValueError: the id is unknown.
@@ -214,3 +214,5 @@ def solution(exercise: str | Exercise) -> None:
         return
     show("Our solution:")
     show_code(source)
+    if exercise.insight:
+        show(textwrap.fill(exercise.insight, WIDTH))

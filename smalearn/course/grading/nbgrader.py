@@ -18,7 +18,6 @@ __all__ = ["chapters", "export"]
 CHECK = """\
 attempt = {name}
 {name} = check("{id}", attempt)
-# hint("{id}")
 ### BEGIN HIDDEN TESTS
 from smalearn.course.exercises import evaluate, registry
 

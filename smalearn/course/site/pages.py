@@ -38,6 +38,8 @@ def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple
     place = place or path.name
     cells, used = [], set()
     for cell in source["cells"]:
+        if str(cell.get("id")).endswith("-help"):
+            continue  # folded hints and solution stand there
         name = explorers.shown(cell)
         if name is not None:
             used.add(name)
