@@ -154,6 +154,17 @@ def test_chunks_have_at_least_two_tokens():
         scan_chunked(torch.ones(3, 1), torch.zeros(3), 1)
 
 
+@pytest.mark.parametrize("scan", [scan_recurrent, scan_chunked, scan_associative])
+def test_complex_decays_with_resets(scan):
+    (x,) = random_tensors([(12, 2)])
+    log_a = torch.complex(-torch.arange(12.0).double() / 9, torch.arange(12.0).double())
+    log_a[[1, 2, 7]] = complex(-torch.inf, 0)
+    expected = scan_recurrent(x[7:].to(torch.complex128), log_a[7:])
+    result = scan(x.to(torch.complex128), log_a)
+    assert not result.isnan().any()
+    assert_close(result[7:], expected)
+
+
 def test_negative_and_turning_decays_are_complex_logs():
     a = torch.tensor([0.9, -0.5, 0.0, -1.0, 0.25], dtype=torch.float64)
     log_a = torch.complex(a.abs().log(), torch.pi * (a < 0).double())

@@ -233,10 +233,9 @@ def scan_chunked(x: torch.Tensor, log_a: torch.Tensor, chunk_len: int = CHUNK_LE
 def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     """`scan_recurrent` in log2(T) rounds, each parallel over all tokens.
 
-    Pairs compose: first (log_a, x), then (log_a', x') is (log_a + log_a', exp(log_a') x + x'), which is associative.
-    After round r every token holds the composition of the 2^r tokens up to it; next it takes over that of the token 2^r
-    before.
-    Arguments, results and errors are those of `scan_recurrent`.
+    Pairs compose: first (a, x), then (a', x') is (a' a, a' x + x'), with a = exp(log_a), which is associative. After
+    round r every token holds the composition of the 2^r tokens up to it; next it takes over that of the token 2^r
+    before. Arguments, results and errors are those of `scan_recurrent`.
 
     Cost:
         2·T·log2(T)·columns operations in log2(T) rounds.
@@ -246,11 +245,11 @@ def scan_associative(x: torch.Tensor, log_a: torch.Tensor) -> torch.Tensor:
     """
     _check_scan("scan_associative", x, log_a)
     x = x.expand(*broadcast_shapes(x.shape[:-2], log_a.shape[:-1]), *x.shape[-2:])
-    step, length = 1, x.shape[-2]
+    a, step, length = log_a.exp(), 1, x.shape[-2]  # no sums of log_a: complex, -inf + -inf has an imaginary part NaN
     while step < length:
-        decayed = log_a[..., step:, None].exp().to(x.dtype) * x[..., :-step, :]
+        decayed = a[..., step:, None].to(x.dtype) * x[..., :-step, :]
         x = torch.cat([x[..., :step, :], x[..., step:, :] + decayed], -2)
-        log_a = torch.cat([log_a[..., :step], log_a[..., step:] + log_a[..., :-step]], -1)
+        a = torch.cat([a[..., :step], a[..., step:] * a[..., :-step]], -1)
         step *= 2
     return x
 

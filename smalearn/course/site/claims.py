@@ -62,7 +62,7 @@ def claims(course: Path) -> list[Claim]:
     if not path.is_file():
         raise ValueError(f"claims: there is no file {path}; give the course's folder")
     listed = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
-    marks, recorded = _marks(course / "tests" / "claims"), course / "assets" / "results" / "claims.json"
+    marks, recorded = _marks(course / "tests"), course / "assets" / "results" / "claims.json"
     residuals = json.loads(recorded.read_text(encoding="utf-8"))["residuals"] if recorded.exists() else {}
     sections = {number: list(_sections(file)) for number, file in _files(course).items()}
     return [_claim(entry, marks.get(entry["id"], []), residuals, sections) for entry in listed]
@@ -93,7 +93,7 @@ def _files(course):
 def _marks(folder):
     """Map each claim to (test, function) of its markers in the tests, read from their source."""
     marks = {}
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         for test in ast.parse(path.read_text(encoding="utf-8")).body:
             for node in getattr(test, "decorator_list", []):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.claim"):
