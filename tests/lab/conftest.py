@@ -20,7 +20,8 @@ def two_threads():
 
 @pytest.fixture
 def here(monkeypatch):
-    """All runs in this process, with small products."""
+    """All runs in this process, with small products, and nothing compiled."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     monkeypatch.setattr(implementation, "processes", lambda names: nullcontext(dict.fromkeys(names, Run)))
     monkeypatch.setattr(implementation, "alone", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(ssd, "GEMM", 32)

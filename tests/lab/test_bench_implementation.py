@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import shutil
 import sys
 import types
 from dataclasses import replace
@@ -9,10 +10,11 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from smalearn.lab.bench import implementation, peers
 from smalearn.lab.bench.implementation import Implementation, Run, compare, memory
-from smalearn.lab.bench.peers import BACKWARDS, LINEAR_ATTENTION, SSD
+from smalearn.lab.bench.peers import BACKWARDS, COMPILED_SSD, LINEAR_ATTENTION, SSD
 from smalearn.lab.bench.problem import DECAYS, Problem, recurrence
 from smalearn.testing import assert_close
 
@@ -114,7 +116,7 @@ CASES = [
     for some, problems in (
         (LINEAR_ATTENTION, (OWN, replace(OWN, decay=None))),
         ((*BACKWARDS,), (OWN,)),
-        (SSD, (SHARED,)),
+        ((*SSD, COMPILED_SSD), (SHARED,)),
     )
     for one in some
     for problem in problems
@@ -129,8 +131,50 @@ def test_every_implementation_is_right(one, problem, backward, check):
     if library:
         pytest.importorskip(library, reason=f"needs a peer: {library}")
     entry = check(replace(problem, backward=backward), pickle.loads(pickle.dumps(one)))[one.name]
-    assert entry["tolerated"], entry
+    assert entry["tolerated"] if one.checked else "tolerated" not in entry, entry
     assert len(entry["seconds"]) == 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("one", "problem"), [(COMPILED_SSD, SHARED), (LINEAR_ATTENTION[4], OWN)], ids=["ssd", "linear"]
+)
+def test_what_is_compiled_is_right_in_a_process_of_its_own(one, problem):
+    if not shutil.which("c++"):
+        pytest.skip("needs a peer: a C++ compiler")
+    parts = compare([problem, replace(problem, backward=True)], [one], 1)
+    assert [part["contestants"][one.name]["tolerated"] for part in parts] == [True, True]
+
+
+def test_without_a_compiler_the_compiled_ones_are_absent(here, monkeypatch):
+    def fails(*_, **__):
+        raise torch._dynamo.exc.InternalTorchDynamoError("No working C++ compiler found\nand more")
+
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic, fullgraph: fails)
+    (part,) = compare([SHARED], [COMPILED_SSD], 1)
+    reason = "ImportError: torch.compile: No working C++ compiler found"
+    assert part["contestants"] == {"ssd_chunked, compiled beforehand": {"absent": reason}}
+
+
+@pytest.mark.parametrize("chunk_len", [32, 64])
+def test_the_floor_has_the_products_of_the_algorithm_and_no_new_memory(chunk_len):
+    floor = Implementation("floor", partial(peers.products_only, chunk_len))
+    run, count = Run(floor, OWN), 128 * 2 * (chunk_len * (3 + 4) + 2 * 3 * 4)  # multiply-adds of two heads
+    for once, times in ((run.forward, 1), (run.both, 3)):
+        with FlopCounterMode(display=False) as flops:
+            once()
+        assert flops.get_total_flops() == 2 * times * count
+    assert run.forward().data_ptr() == run.forward().data_ptr()
+    first, second = (run.both() for _ in range(2))
+    assert [x.shape for x in first] == [x.shape for x in [first[0], *next(run.sets)[0]]]
+    assert [x.data_ptr() for x in first] == [x.data_ptr() for x in second]
+
+
+def test_a_floor_is_no_peer(check, here):
+    part = compare([OWN], LINEAR_ATTENTION[:3], 2)[0]
+    fast, chunked, floor = part["contestants"]
+    assert part["speedups"][fast] == {}
+    assert set(part["speedups"][floor]) == {fast, chunked}
 
 
 def test_the_textbooks_agree_where_chunks_matter():
@@ -226,7 +270,7 @@ def test_an_implementation_is_judged_by_its_own_function_and_arguments(check):
 
 @pytest.mark.full
 def test_implementations_run_in_processes_of_their_own():
-    implementations = [BACKWARDS[1], LINEAR_ATTENTION[2], Implementation("peer", missing)]
+    implementations = [BACKWARDS[1], LINEAR_ATTENTION[5], Implementation("peer", missing)]
     (part,) = compare([replace(OWN, backward=True)], implementations, 3)
     assert part["problem"] == "T = 128, 2 heads, P = 3, N = 4: forward + backward"
     first, second, peer = part["contestants"].values()

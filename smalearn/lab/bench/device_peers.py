@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from smalearn.fast.triton import launch, mamba2_ssd, ssd_step_triton_, ssd_tiles, ssd_triton, step
 from smalearn.kernel_attention import softmax_attention
 from smalearn.lab.bench.implementation import Implementation
-from smalearn.lab.bench.peers import every_head, given, ours
+from smalearn.lab.bench.peers import compiled, every_head, given, ours
 from smalearn.lab.bench.problem import recurrence
 from smalearn.ssd import ssd_chunked
 
@@ -37,10 +37,6 @@ def programs(device: str) -> Callable:
 
 def _programs(X, *others):
     return programs(X.device.type)(X, *others)
-
-
-def _compiled():
-    return ours(torch.compile(ssd_chunked))
 
 
 # Mamba-2's authors
@@ -122,7 +118,7 @@ SSD = (
     _gla("fla chunk_simple_gla", partial(_simple_gla, "chunk_simple_gla")),
     _gla("fla fused_chunk_simple_gla", partial(_simple_gla, "fused_chunk_simple_gla")),
     _peer("ssd_chunked", partial(ours, ssd_chunked), anywhere=True),
-    _peer("ssd_chunked, compiled", _compiled, longest=4096),
+    _peer("ssd_chunked, compiled", partial(compiled, ours, ssd_chunked), longest=4096),
     _peer("softmax attention (torch)", partial(given, _flash), _attention, _attention_exactly, anywhere=True),
 )
 LAYERS = (

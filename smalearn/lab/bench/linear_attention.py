@@ -16,7 +16,7 @@ PROBLEM = Problem(length=2048, heads=8, state=64, head_dim=64, shared=False)
 
 
 def benchmark(problem: Problem = PROBLEM, rounds: int = 31) -> dict[str, object]:
-    """Run all parts, several minutes at the usual sizes.
+    """Run all parts, about ten minutes at the usual sizes, half of it a compiler's, which no time counts.
 
     Args:
         problem: sizes of the comparison; the growth is measured from twice its length on, the memory at four times.

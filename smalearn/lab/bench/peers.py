@@ -16,7 +16,20 @@ from smalearn.linear_attention import (
 )
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["BACKWARDS", "LINEAR_ATTENTION", "SSD", "every_head", "given", "ours", "textbook_attention", "textbook_ssd"]
+__all__ = [
+    "BACKWARDS",
+    "COMPILED_SSD",
+    "LINEAR_ATTENTION",
+    "SSD",
+    "Products",
+    "compiled",
+    "every_head",
+    "given",
+    "ours",
+    "products_only",
+    "textbook_attention",
+    "textbook_ssd",
+]
 
 CHUNK_LEN = 64  # of all but the fast ones, which choose for themselves
 
@@ -39,6 +52,65 @@ def ours(function: Callable, **options: object) -> Callable:
 def _attention(function, **options):
     """Y of one of our linear attentions, whose arguments are Q, K and V."""
     return lambda X, log_a, B, C: function(C, B, X, log_a, **options)[0]
+
+
+def compiled(load: Callable, function: Callable, **options: object) -> Callable:
+    """`load(function, **options)`, the function compiled by PyTorch's Inductor at its first call, for every size.
+
+    A call raises ImportError where there is no C++ compiler.
+    """
+    torch._dynamo.config.recompile_limit = 64  # sizes
+    run = load(torch.compile(function, dynamic=False, fullgraph=True), **options)
+
+    def try_to(*arguments):
+        try:
+            return run(*arguments)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise ImportError(f"torch.compile: {str(error).splitlines()[0]}") from None
+
+    return try_to
+
+
+class Products(torch.autograd.Function):
+    """The matrix products that linear attention in chunks needs, alone: no masks, no decays, no sums, no new memory.
+
+    Forward these are the scores, their product with the values, the states and what these say; backward twice as many.
+    What comes out are numbers without meaning. `bmm(name, left, right)` is a product into memory of that name.
+    """
+
+    @staticmethod
+    def forward(ctx, bmm, chunk_len, V, log_a, K, Q):
+        """One of the results, in the shape of V."""
+        q, k, v = (x.reshape(-1, chunk_len, x.shape[-1]) for x in (Q, K, V))
+        scores, states = bmm("scores", q, k.mT), bmm("states", v.mT, k)
+        bmm("inside", scores, v)
+        ctx.save_for_backward(q, k, v, scores, states)
+        ctx.bmm, ctx.log_a = bmm, log_a
+        return bmm("past", q, states.mT).view(V.shape)
+
+    @staticmethod
+    def backward(ctx, dY):
+        """Results in the shapes of the operands."""
+        (q, k, v, scores, states), bmm = ctx.saved_tensors, ctx.bmm
+        d = dY.reshape(v.shape)
+        dscores, dstates = bmm("dscores", d, v.mT), bmm("dstates", d.mT, q)
+        for name, left, right in (("q", dscores, k), ("k", dscores.mT, q), ("v", scores.mT, d)):
+            bmm(f"d{name} inside", left, right)
+        dq, dk, dv = bmm("dq", d, states), bmm("dk", v, dstates), bmm("dv", k, dstates.mT)
+        return None, None, dv.view(dY.shape), ctx.log_a, *(x.view(*dY.shape[:-1], -1) for x in (dk, dq))
+
+
+def products_only(chunk_len: int) -> Callable:
+    """`Products` of chunks of that length, with their memory."""
+    memory = {}
+
+    def bmm(name, left, right):
+        shape = len(left), left.shape[1], right.shape[2]
+        if name not in memory or memory[name].shape != shape:
+            memory[name] = left.new_empty(shape)
+        return torch.bmm(left, right, out=memory[name])
+
+    return partial(Products.apply, bmm, chunk_len)
 
 
 def textbook_attention(X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
@@ -149,12 +221,23 @@ def _ours(name, function, **options):
     return Implementation(name, partial(_attention, function, **options), base=True)
 
 
+def _floor(chunk_len):
+    load = partial(products_only, chunk_len)
+    return Implementation(f"products only, chunks of {chunk_len}", load, base=True, checked=False)
+
+
+def _peer(name, load, function):
+    return Implementation(name, partial(compiled, load, function, chunk_len=CHUNK_LEN))
+
+
 _FAST = _ours("fast.linear_attention", fast.linear_attention)
 _CHUNKED = _ours("linear_attention_chunked", linear_attention_chunked, chunk_len=CHUNK_LEN)
 
 LINEAR_ATTENTION = (
     _FAST,
     _CHUNKED,
+    *map(_floor, (CHUNK_LEN, 32)),  # 32 is the fast one's
+    _peer("linear_attention_chunked, compiled beforehand", _attention, linear_attention_chunked),
     Implementation("textbook", partial(given, textbook_attention)),
     Implementation("fla naive_chunk_simple_gla", _simple_gla, time_first=True, decay=True),
     Implementation("fla naive_chunk_linear_attn", _linear_attn, time_first=True, decay=False),
@@ -169,6 +252,8 @@ BACKWARDS = (
 """Implementations whose memory is compared: two that recompute, and two that autograd differentiates."""
 
 _EVERY_HEAD = {"arguments": every_head, "time_first": True}
+
+COMPILED_SSD = _peer("ssd_chunked, compiled beforehand", ours, ssd_chunked)
 
 SSD = (
     Implementation("fast.ssd", partial(ours, fast.ssd), base=True),

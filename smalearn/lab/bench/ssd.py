@@ -9,7 +9,7 @@ import torch
 from smalearn.fast import ssd_step_
 from smalearn.lab.bench.contest import best, checked, contest, growth, judge, ratio, unchecked
 from smalearn.lab.bench.implementation import Run, compare, memory
-from smalearn.lab.bench.peers import SSD
+from smalearn.lab.bench.peers import COMPILED_SSD, SSD
 from smalearn.lab.bench.problem import DECAYS, Problem
 from smalearn.lab.bench.report import at_least, at_most, record
 from smalearn.lab.bench.timing import warm_seconds
@@ -31,7 +31,7 @@ FAST = SSD[0].name
 def benchmark(
     problems: Sequence[Problem] = PROBLEMS, lengths: Sequence[int] = LENGTHS, rounds: int = 31
 ) -> dict[str, object]:
-    """Run all parts, about ten minutes at the usual sizes.
+    """Run all parts, about twenty minutes at the usual sizes, half of it a compiler's, which no time counts.
 
     Args:
         problems: three sizes to compare. The first one's are also those of the efficiency, the decoding and the
@@ -52,7 +52,7 @@ def benchmark(
         growing = [replace(short, length=length) for length in lengths]
         runs = {one.length: (Run(SSD[0], one).once, one.inputs()[1]) for one in growing}
         return {
-            "contests": compare(both, SSD, rounds),
+            "contests": compare(both, (*SSD, COMPILED_SSD), rounds),
             "accuracy": compare(decayed, SSD, max(1, rounds // 10)),
             "growth": growth(FAST, runs, max(1, rounds // 3)),
             "memory": [memory(replace(problem, backward=True), SSD) for problem in (first, last)],
