@@ -152,3 +152,11 @@ def test_nothing_is_said_of_attempts_that_raise():
         return 2 * weigh(Q, K, gamma) if len(Q) < 7 else Q[99]
 
     assert evaluate(WEIGHTS, attempt).sign is None
+
+
+@pytest.mark.parametrize("odd", [10**400, float("nan"), torch.tensor([]), torch.ones(2, 0, 3), "a", [1, "b"], {}, True])
+def test_odd_answers_have_no_sign(odd):
+    assert evaluate(WEIGHTS, lambda *_: odd).sign is None
+    assert evaluate(ROWS, lambda *_: (odd, odd, odd)).sign is None
+    sizes = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
+    assert evaluate(sizes, lambda *_: odd).sign is None

@@ -222,7 +222,11 @@ _RELATIONS = [  # what is said, candidates for the right answer, how many cases 
     ),
     (
         "the end is missing: your answer is right as far as it goes",
-        lambda a, b: [b] if a.ndim == b.ndim and _same(a, b[tuple(slice(0, n) for n in a.shape)]) else [],
+        lambda a, b: (
+            [b]
+            if a.ndim == b.ndim and (a.numel() or len(b) == 1) and _same(a, b[tuple(slice(0, n) for n in a.shape)])
+            else []
+        ),
         2,
     ),
     (
