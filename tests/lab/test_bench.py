@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 import sys
-import time
+import time as clocks
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,7 @@ def test_a_result_is_shown_beside_those_of_all_cpus(monkeypatch):
     shown = [line for line in bench.table(stored).splitlines() if row["what"] in line]
     assert [line.split()[-1] for line in shown] == [report.number(row["measured"])]
     result = {"machine": {}, "targets": [report.at_least("speed", 2, 1.5), report.at_most("x", 1, None)]}
-    assert report.table(result, records={"A": {"speed, at least": 3.0}, "B": {"x, at most": 0.5}}).splitlines()[1:] == [
+    assert report.table(result, {"A": {"speed, at least": 3.0}, "B": {"x, at most": 0.5}}).splitlines()[1:] == [
         "Targets",
         "           recorded on              A         B",
         "  MISSED   speed, at least 2: 1.5   3         unknown",
@@ -290,12 +290,14 @@ RESULT = {
     ],
     "growth": {"x": {"lengths": [4, 8], "seconds": {"x": []}, "exponents": {"against T": 1.0}}},
     "memory": {"problem": "Memory", "unit": 2**20, "bytes": {"x": {"saved": 3 * 2**20, "peak": None}}},
+    "tuned": [{"problem": "p", "line": "x: y"}],
+    "note": "no more",
     "targets": [report.at_least("speed", 1.8, None), report.at_most("bytes", 0.125, 0.04)],
 }
 
 
 def test_a_table_has_its_cells_below_each_other():
-    assert report.table(RESULT, [("more", [("a", "b")])]).splitlines() == [
+    assert report.table(RESULT, {}).splitlines() == [
         "torch: 2",
         "",
         "a product; share 0.5; key_bytes 1.0 MiB",
@@ -310,13 +312,102 @@ def test_a_table_has_its_cells_below_each_other():
         "Memory; in brackets, in units of the bytes of X",
         "  x   saved 3.0 MiB (3.0)   peak unknown",
         "",
-        "more",
-        "  a   b",
+        "A line for TABLE in fast/triton/configs.py, from p",
+        "  x: y",
         "",
         "Targets",
         "  MISSED   speed, at least 1.8: unknown",
         "  met      bytes, at most 0.125: 0.04",
+        "no more",
     ]
+
+
+def time(part, name, statistic=statistics.median):
+    return statistic(part["contestants"][name]["seconds"])
+
+
+def faster(part, ours, peers=None):
+    """By how many times ours is faster than the fastest peer, from the samples."""
+    bases = (*part["speedups"], *(name for name, entry in part["contestants"].items() if "seconds" not in entry))
+    return min(time(part, name) for name in peers or set(part["contestants"]) - set(bases)) / time(part, ours)
+
+
+def shares(result):
+    """Targets of multi-level attention, from the samples."""
+    for part in result["contests"]:
+        standard, equal, paper, *loop = (min(one["seconds"]) for one in part["contestants"].values())
+        yield from (equal / standard, paper / standard)
+        if part["sizes"]["length"] in multilevel.LOOPS:
+            yield loop[0] / equal
+    for part in result["memory"]:
+        yield part["bytes"][multilevel.EQUAL]["peak"] / part["bytes"][multilevel.LOOP]["peak"]
+    yield time(result["decode"], multilevel.EQUAL, min) / time(result["decode"], multilevel.STANDARD, min)
+    yield 0
+
+
+FAST, LINEAR = "fast.ssd", "fast.linear_attention"
+MEASURED = {
+    "bilinear": lambda r: [time(r["contests"][1], "BTT, s = 1") / time(r["contests"][1], bilinear.SDPA)],
+    "linear-attention": lambda r: [
+        *(faster(part, LINEAR) for part in r["contests"]),
+        *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
+        *(
+            r["memory"]["bytes"][name]["saved"] / r["memory"]["bytes"]["linear_attention_recurrent"]["saved"]
+            for name in (LINEAR, "linear_attention_recomputed")
+        ),
+    ],
+    "masks": lambda r: [
+        *(time(part, "dense") / time(part, "structured") for part in r["contests"].values()),
+        time(r["contests"]["1-semiseparable"], "structured") / time(r["contests"]["1-semiseparable"], "cumsum"),
+        *(part["exponent"] for part in r["growth"].values()),
+    ],
+    "multilevel": shares,
+    "ssd": lambda r: [
+        *(faster(part, FAST) for part in r["contests"]),
+        max(part["contestants"][FAST]["error"] for part in r["accuracy"]),
+        *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
+        *(part["bytes"][FAST]["peak"] / part["unit"] for part in r["memory"]),
+        ssd.multiply_adds(Problem()) / time(r["efficiency"], FAST) / (2048**3 / time(r["efficiency"], "product")),
+        *(time(part, "ssd_step_") / time(part, "einsum") for part in r["decode"]),
+        *(time(part, "views") / time(part, "contiguous") for part in r["layouts"]),
+    ],
+    "training": lambda r: [
+        *(statistics.median(r["growth"]["slopes"][name]) for name in ("SSD", "selective scan")),
+        *(time(r["steps"], f"Mamba-1, {form}") / time(r["steps"], "Transformer") for form in ("scan", "loop")),
+    ],
+    "weights": lambda r: [
+        faster(part, "structured", peers)
+        for part in r["contests"]
+        if not part["backward"]
+        for peers in (["dense"], [name for name in weights.OTHERS[part["family"]] if name in part["contestants"]])
+        if part["family"] == "BTT" or peers != ["dense"]
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_targets_are_what_was_measured(name):
+    stored = recorded(name.replace("-", "_"))
+    rows = stored["targets"]
+    assert [row["measured"] for row in rows] == pytest.approx(list(MEASURED[name](stored)), rel=1e-12)
+    bounds = [report.at_least if row["what"].endswith("at least") else report.at_most for row in rows]
+    for row, bound in zip(rows, bounds, strict=True):
+        assert row == bound(row["what"].rpartition(",")[0], row["target"], row["measured"])
+
+
+def without_times(part):
+    """A result in which nothing was right, and the system reported no memory."""
+    if not isinstance(part, dict):
+        return [without_times(one) for one in part] if isinstance(part, list) else part
+    none = {"speedups": {}, "slopes": {}, "fraction": None, "peak": None, "error": None}
+    return {key: none[key] if key in none else without_times(one) for key, one in part.items()}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_what_was_not_measured_is_not_met(name):
+    rows = MODULES[name].targets(without_times(recorded(name.replace("-", "_"))))
+    others = [row for row in rows if not any(word in row["what"] for word in ("exponent", "saved bytes", "formula"))]
+    assert {(row["measured"], row["met"]) for row in others} == {(None, False)}
 
 
 # Times and memory
@@ -332,8 +423,8 @@ def test_every_round_measures_everything_in_an_order_of_its_own():
 
 
 def test_waiting_is_not_counted_where_the_system_can_tell():
-    limit = 0.01 if timing.CLOCK is time.process_time else math.inf
-    assert timing.seconds(lambda: time.sleep(0.05)) < limit
+    limit = 0.01 if timing.CLOCK is clocks.process_time else math.inf
+    assert timing.seconds(lambda: clocks.sleep(0.05)) < limit
 
 
 @pytest.mark.parametrize(("taken", "runs"), [(0.01, 2), (3.0, 1)])

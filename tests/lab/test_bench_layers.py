@@ -109,23 +109,6 @@ def test_the_exponent_is_the_median_of_three_sweeps(monkeypatch):
     assert part["exponent"] == 2.0
 
 
-def test_targets_of_masks():
-    def part(**speedups):
-        return {"speedups": {"structured": speedups}}
-
-    ratios = {"causal": 20.0, "decay": 19.0, "1-semiseparable": 11.0, "Toeplitz": None, "Fourier": 5.5}
-    parts = {name: part(dense=one, cumsum=0.25) if one else {"speedups": {}} for name, one in ratios.items()}
-    growths = dict(zip(masks.FAMILIES, ({"exponent": p} for p in (1.0, 1.2, 1.1, 1.2, 1.3)), strict=True))
-    rows = masks.targets({"contests": parts, "growth": growths})
-    measured = [20.0, 19.0, 11.0, None, 5.5, 4.0, 1.0, 1.2, 1.1, 1.2, 1.3]
-    assert [(row["target"], row["measured"]) for row in rows] == list(
-        zip([20, 20, 10, 5, 5, 5, 1.1, 1.1, 1.1, 1.25, 1.25], measured, strict=True)
-    )
-    assert [row["met"] for row in rows] == [True, False, True, False, True, True, True, False, True, True, False]
-    parts["1-semiseparable"] = {"speedups": {}}
-    assert masks.targets({"contests": parts, "growth": growths})[5]["measured"] is None
-
-
 # Weights
 
 
@@ -171,23 +154,6 @@ def test_a_step_of_training_has_gradients_for_input_and_factors():
     assert len(bilinear.once(weight, weight, x, False)) == 1
 
 
-def test_targets_of_weights():
-    def part(family, dim, backward=False, **speedups):
-        sizes = {"family": family, "dim": dim, "backward": backward}
-        return sizes | {"speedups": {"structured": speedups} if speedups else {}}
-
-    parts = [
-        part("BTT", 1024, dense=4.0, einsum=0.5, **{"bmm with copies": 2.0}),
-        part("BTT", 4096, dense=9.5, einsum=1.5),
-        part("BTT", 4096, backward=True, dense=0.1),
-        part("MLR", 1024, dense=3.0, einsum=1.0),
-        part("MLR", 4096),
-    ]
-    rows = [(row["target"], row["measured"], row["met"]) for row in weights.targets({"contests": parts})]
-    expected = [(4, 4.0), (1, 0.5), (10, 9.5), (1, 1.5), (1, 1.0), (1, None)]
-    assert rows == [(*one, met) for one, met in zip(expected, [1, 0, 0, 1, 1, 0], strict=True)]
-
-
 class Copies(TorchDispatchMode):
     """Counts the numbers that are copied from one place to another."""
 
@@ -228,11 +194,3 @@ def test_levels_are_scaled_to_the_numbers_of_a_head():
     weight = bilinear.FORMS["MLR"](512, 8, 0)
     assert weight.ranks == bilinear.RANKS
     assert weight.num_parameters == bilinear.FORMS["low rank"](512, 8, 0).num_parameters
-
-
-@pytest.mark.parametrize(("measured", "met"), [(1.6, True), (1.8, False), (None, False)])
-def test_the_target_of_bilinear_scores(measured, met):
-    both = {"speedups": {bilinear.SDPA: {BTT: measured}} if measured else {}}
-    (row,) = bilinear.targets({"dim": 512, "length": 512, "heads": 8, "contests": [{"speedups": {}}, both]})
-    assert (row["target"], row["measured"], row["met"]) == (1.7, measured, met)
-    assert row["what"].startswith("BTT, s = 1, D = 512, T = 512, H = 8: time of a forward and backward")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from smalearn.lab.bench import linear_attention, ssd
+from smalearn.lab.bench import ssd
 from smalearn.lab.bench.implementation import Run, compare
-from smalearn.lab.bench.peers import BACKWARDS, SSD
+from smalearn.lab.bench.peers import SSD
 from smalearn.lab.bench.problem import DECAYS, Problem
 from smalearn.ssd import ssd_quadratic
 
@@ -72,68 +72,3 @@ def test_layouts_compare_views_with_contiguous_tensors(monkeypatch):
     assert all(entry["tolerated"] for entry in part["contestants"].values())
     views, contiguous = (next(x for x in seen if (x[0].stride()[1] < x[0].stride()[2]) == way) for way in (True, False))
     assert all(torch.equal(*pair) for pair in zip(views, contiguous, strict=True))
-
-
-def made(**changes):
-    """A result with all targets just met."""
-    part = {"problem": "p", "speedups": {"fast.ssd": {"a": 5.0, "b": 4.0}, "ssd_chunked": {"a": 9.0}}}
-    return {
-        "contests": [part] * 6,
-        "accuracy": [errors(1e-7), errors(2e-6)],
-        "growth": {"exponents": {"against T": 1.1, "against clone": 1.0}},
-        "memory": [{"length": 8, "unit": 10, "bytes": {"fast.ssd": {"peak": 60}}}] * 2,
-        "efficiency": {"gemm": 4, "fraction": 0.55},
-        "decode": [{"batch": batch, "speedups": {"einsum": {"ssd_step_": 0.6}}} for batch in (1, 8)],
-        "layouts": [layouts(1.1)] * 2,
-    } | changes
-
-
-def errors(error):
-    return {"contestants": {"fast.ssd": {"error": error}, "textbook": {"error": None}}}
-
-
-def layouts(ratio):
-    return {"problem": "p", "speedups": {"contiguous": {"views": ratio}}}
-
-
-MISSED = [
-    ({}, 0),
-    ({"contests": [{"problem": "p", "speedups": {"fast.ssd": {"a": 5.0, "b": 1.79}}}] * 6}, 6),
-    ({"contests": [{"problem": "p", "speedups": {"ssd_chunked": {"a": 9.0}}}] * 6}, 6),
-    ({"accuracy": [errors(1e-7), errors(2.1e-6)]}, 1),
-    ({"accuracy": [errors(None), errors(1e-7)]}, 1),
-    ({"growth": {"exponents": {"against T": 1.2, "against clone": 1.2}}}, 2),
-    ({"memory": [{"length": 8, "unit": 10, "bytes": {"fast.ssd": {"peak": 61}}}] * 2}, 2),
-    ({"memory": [{"length": 8, "unit": 10, "bytes": {"fast.ssd": {"peak": None}}}] * 2}, 2),
-    ({"efficiency": {"gemm": 4, "fraction": 0.54}}, 1),
-    ({"decode": [{"batch": 1, "speedups": {}}, {"batch": 8, "speedups": {"einsum": {"ssd_step_": 0.61}}}]}, 2),
-    ({"layouts": [layouts(1.11), {"problem": "p", "speedups": {}}]}, 2),
-]
-
-
-@pytest.mark.parametrize(("changes", "count"), MISSED)
-def test_each_target_can_be_met_and_missed(changes, count):
-    rows = ssd.targets(made(**changes))
-    assert len(rows) == 16
-    assert sum(not row["met"] for row in rows) == count
-
-
-def test_linear_attention_counts_the_fast_one_beside_its_fastest_peer():
-    def part(backward, **speedups):
-        return {"problem": "p", "sizes": {"backward": backward}, "speedups": speedups}
-
-    fast, names = "fast.linear_attention", [one.name for one in BACKWARDS]
-    rows = linear_attention.targets(
-        {
-            "contests": [
-                part(False, **{fast: {"x": 1.9, "y": 1.85}, "linear_attention_chunked": {"x": 1.7}}),
-                part(True, **{fast: {"x": 1.9}, "linear_attention_chunked": {"x": 9.0}}),
-                part(False, **{fast: {}}),
-                part(False),
-            ],
-            "growth": {"exponents": {"against T": 1.2, "against clone": 1.05}},
-            "memory": {"bytes": {name: {"saved": saved} for name, saved in zip(names, [10, 20, 50, 100], strict=True)}},
-        }
-    )
-    expected = [(1.8, 1.85), (2.0, 1.9), (1.8, None), (1.8, None), (1.1, 1.2), (1.1, 1.05), (0.125, 0.1), (0.125, 0.2)]
-    assert [(row["target"], row["measured"]) for row in rows] == expected

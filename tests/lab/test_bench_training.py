@@ -102,12 +102,3 @@ def test_the_slope_of_each_round_follows_from_its_samples(here, monkeypatch):
     assert training.samples(part)["selective loop"] == [[4, 8], [16, 32], [64, 128]]
     for name, power in (("SSD", 0), ("selective scan", 1), ("selective loop", 2)):
         assert part["slopes"][name] == pytest.approx([power, power], abs=1e-12)
-
-
-def test_targets_are_medians_of_slopes_and_steps_over_those_of_the_transformer():
-    steps = {"speedups": {"Transformer": {"Mamba-1, scan": 1.9, "Mamba-1, loop": 2.0}}}
-    slopes = {"SSD": [0.2, 0.7, 9.0], "selective scan": [0.8]}
-    rows = training.targets({"growth": {"slopes": slopes}, "steps": steps})
-    assert [(row["measured"], row["met"]) for row in rows] == [(0.7, True), (0.8, False), (1.9, False), (2.0, True)]
-    rows = training.targets({"growth": {"slopes": {}}, "steps": {"speedups": {}}})
-    assert {(row["measured"], row["met"]) for row in rows} == {(None, False)}

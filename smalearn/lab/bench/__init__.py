@@ -21,7 +21,7 @@ from smalearn.lab.bench import (
 )
 from smalearn.lab.bench.records import place_of
 
-__all__ = ["BENCHMARKS", "place_of", "table"]
+__all__ = ["BENCHMARKS", "device", "place_of", "table"]
 
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
@@ -37,7 +37,4 @@ BENCHMARKS = {
 
 def table(result: Mapping) -> str:
     """A result of any benchmark for a terminal, beside those recorded on every CPU."""
-    name = result["command"].removeprefix("smalearn bench ")
-    if name not in BENCHMARKS:
-        return report.table(result, device.sections(result))
-    return report.table(result, records=records.beside(name))
+    return report.table(result, records.beside(result["command"].removeprefix("smalearn bench ")))

@@ -46,12 +46,11 @@ def benchmark(dim: int = 512, length: int = 512, heads: int = 8, rounds: int = 2
         rounds: samples of each time.
 
     Returns:
-        See `record`, with `dim`, `length`, `heads`, and the part `contests`: the forward, and forward and backward.
+        See `record`, with the part `contests`: the forward, and forward and backward.
     """
 
     def measure():
-        contests = [compare(dim, length, heads, backward, rounds) for backward in (False, True)]
-        return {"dim": dim, "length": length, "heads": heads, "contests": contests}
+        return {"contests": [compare(dim, length, heads, backward, rounds) for backward in (False, True)]}
 
     return record("bilinear", rounds, measure, targets)
 
@@ -121,7 +120,5 @@ def once(run: Callable, layer: nn.Module, x: torch.Tensor, backward: bool) -> li
 
 def targets(result: Mapping) -> list[dict[str, object]]:
     """The bound on the time of BTT."""
-    name = "BTT, s = 1"
-    what = f"{name}, D = {result['dim']}, T = {result['length']}, H = {result['heads']}"
-    what += f": time of a forward and backward over that of {SDPA}"
-    return [at_most(what, SLOWER, ratio(result["contests"][1], SDPA, name))]
+    name, part = "BTT, s = 1", result["contests"][1]
+    return [at_most(f"{name}, {part['problem']}: time over that of {SDPA}", SLOWER, ratio(part, SDPA, name))]

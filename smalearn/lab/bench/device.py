@@ -11,7 +11,7 @@ import math
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -38,7 +38,6 @@ __all__ = [
     "judged",
     "measure",
     "rates",
-    "sections",
     "targets",
     "work",
 ]
@@ -338,13 +337,3 @@ def targets(result: Mapping) -> list[dict[str, object]]:
         what = f"a step of decoding, batch {part['batch']}: times as fast as the best"
         rows.append(at_least(what, 1.0, best(part, STEP)))
     return rows
-
-
-def sections(result: Mapping) -> Iterator[tuple[str, list]]:
-    """Titles and rows of what other benchmarks have not, for `table`."""
-    rates = result["rates"]
-    yield f"measured: copy {rates['copy'] / 1e12:.3g} TB/s, product {rates['gemm'] / 1e12:.3g} TFLOP/s", []
-    if result["tuned"]:
-        yield "Lines for TABLE in fast/triton/configs.py", [(one["line"],) for one in result["tuned"]]
-    if result["note"]:
-        yield result["note"], []

@@ -66,6 +66,8 @@ def sections(part: object) -> Iterator[tuple[str, Rows]]:
     elif isinstance(part, Mapping) and "exponents" in part:
         exponents = ", ".join(f"{value:.2f} {clocks}" for clocks, value in part["exponents"].items())
         yield f"Exponent of the time of {next(iter(part['seconds']))}, T = {part['lengths']}: {exponents}", []
+    elif isinstance(part, Mapping) and "line" in part:
+        yield f"A line for TABLE in fast/triton/configs.py, from {part['problem']}", [(part["line"],)]
     elif isinstance(part, Mapping) and "unit" in part:
         rows = [[name, *_memory(sizes, part["unit"])] for name, sizes in part["bytes"].items()]
         yield f"{part['problem']}; in brackets, in units of the bytes of X", rows
@@ -95,25 +97,23 @@ def _memory(sizes, unit):
         yield f"{key} {_mebibytes(size)}" + ("" if size is None else f" ({size / unit:.1f})")
 
 
-def table(result: Mapping, extra: Iterable[tuple[str, Rows]] = (), records: Mapping[str, Mapping] | None = None) -> str:
+def table(result: Mapping, records: Mapping[str, Mapping]) -> str:
     """A result for a terminal: machine, sections, targets.
 
     Args:
         result: of a benchmark.
-        extra: title and rows of parts that only this benchmark has.
         records: what was measured elsewhere for each target, by the name of the CPU.
     """
-    facts = result["machine"] | result.get("device", {}) | ({"note": note} if (note := result.get("note")) else {})
+    facts = result["machine"] | result.get("device", {}) | result.get("rates", {})
     lines = [f"{key}: {value}" for key, value in facts.items()]
-    records = records or {}
     targets = [("", "recorded on", *records)] * bool(records)
     for row in result["targets"]:
         shown = f"{row['what']} {number(row['target'])}: {number(row['measured'])}"
         elsewhere = (number(one.get(row["what"])) for one in records.values())
         targets.append(("met" if row["met"] else "MISSED", shown, *elsewhere))
-    for title, rows in [*sections(dict(result)), *extra, *[("Targets", targets)] * bool(result["targets"])]:
+    for title, rows in [*sections(dict(result)), *[("Targets", targets)] * bool(result["targets"])]:
         lines += ["", title, *_columns(rows)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [result.get("note")])])
 
 
 def _columns(rows: Rows) -> Iterator[str]:

@@ -98,23 +98,23 @@ def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
     x, z, B, C, H = random_tensors(shapes, dtype=torch.float32)
     inputs = x, DECAYS["gate"](z), B, C
 
-    def in_place(state, *inputs):
+    forms = {
+        "ssd_step_": lambda inputs, state: (ssd_step_(*inputs, state), state),
+        "einsum": lambda inputs, state: _einsum_step(*inputs, state),
+    }
+
+    def steps(form, inputs, state):
         for _ in range(20):
-            y = ssd_step_(*inputs, state)
+            y, state = form(inputs, state)
         return y, state
 
-    def einsums(state, *inputs):
-        for _ in range(20):
-            y, state = _einsum_step(*inputs, state)
-        return y, state
+    expected = steps(forms["einsum"], [one.double() for one in inputs], H.double())
 
-    expected = einsums(*(one.double() for one in (H, *inputs)))
+    def enter(form):
+        errors, tolerated = judge(steps(form, inputs, H.clone()), expected)
+        return errors, tolerated, partial(warm_seconds, partial(steps, form, inputs, H.clone()))
 
-    def enter(steps):
-        error, tolerated = judge(steps(H.clone(), *inputs), expected)
-        return error, tolerated, partial(warm_seconds, partial(steps, H.clone(), *inputs))
-
-    entrants = {"ssd_step_": partial(enter, in_place), "einsum": partial(enter, einsums)}
+    entrants = {name: partial(enter, form) for name, form in forms.items()}
     return contest(f"20 steps of decoding, batch {batch}", entrants, rounds, ["einsum"]) | {"batch": batch}
 
 
