@@ -59,6 +59,14 @@ def parts(result):
     return [part for one in inner for part in parts(one)]
 
 
+def ratios_follow(name, part):
+    """Check the speedups of a contest; those of its entries that are timed."""
+    entries = {one: entry for one, entry in part["contestants"].items() if "seconds" in entry}
+    statistic = min if name == "multilevel" else statistics.median
+    assert part["speedups"] == contests.speedups(entries, list(part["speedups"]), statistic)
+    return entries
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
     result = bench.BENCHMARKS[name](**SIZES[name])
@@ -69,6 +77,7 @@ def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
     assert result.keys() == recorded(name.replace("-", "_")).keys()
     assert [row["what"].split(":")[-1] for row in result["targets"]]
     assert result["targets"] == MODULES[name].targets(result)
+    assert all(ratios_follow(name, part) for part in parts(result))
     lines = bench.table(result).splitlines()
     assert f"torch: {torch.__version__}" in lines
     shown = list(report.sections(result))
@@ -87,10 +96,8 @@ def test_what_is_recorded_follows_from_its_samples(name, cpu):
     assert stored["targets"] == MODULES[name].targets(stored)
     assert bench.table(stored).count("\n") > 15
     for part in parts(stored):
-        entries = {one: entry for one, entry in part["contestants"].items() if "seconds" in entry}
+        entries = ratios_follow(name, part)
         assert all(entry.get("tolerated", True) and len(entry["seconds"]) >= 3 for entry in entries.values())
-        statistic = min if name == "multilevel" else statistics.median
-        assert part["speedups"] == contests.speedups(entries, list(part["speedups"]), statistic)
         if name in ("masks", "weights"):
             assert all(len(entry["seconds"]) >= 21 for entry in entries.values())
 

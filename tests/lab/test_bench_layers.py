@@ -30,6 +30,7 @@ CONTESTS = {
 def test_all_are_right_and_timed_alike(name):
     part = CONTESTS[name]()
     assert len(part["contestants"]) >= 3
+    assert (weights.COLA in part["contestants"]) == (name.startswith("BTT") and name.endswith("False"))
     for key, entry in part["contestants"].items():
         if "absent" in entry:
             assert (key, entry["absent"]) == (weights.COLA, "ModuleNotFoundError: No module named 'cola'")
