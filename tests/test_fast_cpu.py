@@ -100,7 +100,7 @@ def test_any_mixture_of_decays(length, leading, strongest, seed):
     X, _, B, C, H = inputs(length, "none", leading)
     mild, where = random_tensors([(*leading, length)] * 2, seed=seed)
     log_a = torch.where(where > 1, strongest, -0.1 * mild.abs())
-    check([X, log_a, B, C, H])
+    check([X, log_a, B, C, H], 1e-11)  # sums of a chunk reach -32,000: a difference of two has an error of 4e-12
 
 
 @pytest.mark.parametrize("kind", DECAYS)

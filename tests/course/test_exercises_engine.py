@@ -277,7 +277,8 @@ def test_what_an_attempt_sets_is_as_it_was():
     assert (torch.get_default_device(), torch.get_num_threads(), sys.getrecursionlimit()) == before
 
 
-def test_a_recursion_without_end_ends(monkeypatch):
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # time may be over in a destructor
+def test_a_recursion_without_end_ends():
     def attempt(Q, K, V):
         sys.setrecursionlimit(200_000)
 
