@@ -325,6 +325,7 @@ def test_a_table_has_its_cells_below_each_other():
         "Targets",
         "  MISSED   speed, at least 1.8: unknown",
         "  met      bytes, at most 0.125: 0.04",
+        "",
         "no more",
     ]
 
@@ -466,6 +467,23 @@ def test_the_peak_counts_what_is_freed_within_the_run_and_not_before():
         assert abs(many - 2**24) < 2**22, last.shape
     else:
         assert large is many is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "text", "cpu", "model"),
+    [
+        ("linux", "processor : 0\ncpu family : 26\nmodel : 2\nmodel name : AMD\n\n", "AMD", "cpu family 26, model 2"),
+        ("linux", "CPU implementer : 0x41\nCPU part : 0xd40\n", None, "CPU implementer 0x41, CPU part 0xd40"),
+        ("darwin", "", "Apple M2", None),
+    ],
+)
+def test_what_a_cpu_says_of_itself(platform, text, cpu, model, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(Path, "exists", lambda self: bool(text))
+    monkeypatch.setattr(Path, "read_text", lambda self, encoding: text)
+    monkeypatch.setattr(timing.subprocess, "check_output", lambda command, **_: "Apple M2\n")
+    machine = timing.machine()
+    assert (machine["cpu"], machine["model"]) == (cpu or machine["cpu"], model)
 
 
 def test_what_the_system_does_not_report_is_none(monkeypatch):

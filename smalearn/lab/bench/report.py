@@ -113,7 +113,7 @@ def table(result: Mapping, records: Mapping[str, Mapping]) -> str:
         targets.append(("met" if row["met"] else "MISSED", shown, *elsewhere))
     for title, rows in [*sections(dict(result)), *[("Targets", targets)] * bool(result["targets"])]:
         lines += ["", title, *_columns(rows)]
-    return "\n".join([*lines, *filter(None, [result.get("note")])])
+    return "\n".join([*lines, *["", result.get("note")] * bool(result.get("note"))])
 
 
 def _columns(rows: Rows) -> Iterator[str]:
