@@ -354,10 +354,19 @@ def shares(result):
 
 
 FAST, LINEAR = "fast.ssd", "fast.linear_attention"
+
+
+def beside(part):
+    """Linear attention beside its products alone, the fastest peer and the readable form, from the samples."""
+    yield time(part, LINEAR) / time(part, "products only, chunks of 32")
+    yield faster(part, LINEAR)
+    yield time(part, "linear_attention_chunked") / time(part, LINEAR)
+
+
 MEASURED = {
     "bilinear": lambda r: [time(r["contests"][1], "BTT, s = 1") / time(r["contests"][1], bilinear.SDPA)],
     "linear-attention": lambda r: [
-        *(faster(part, LINEAR) for part in r["contests"]),
+        *(number for part in r["contests"] for number in beside(part)),
         *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
         *(
             r["memory"]["bytes"][name]["saved"] / r["memory"]["bytes"]["linear_attention_recurrent"]["saved"]

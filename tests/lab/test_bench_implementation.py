@@ -153,7 +153,7 @@ def test_without_a_compiler_the_compiled_ones_are_absent(here, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, dynamic, fullgraph: fails)
     (part,) = compare([SHARED], [COMPILED_SSD], 1)
     reason = "ImportError: torch.compile: No working C++ compiler found"
-    assert part["contestants"] == {"ssd_chunked, compiled beforehand": {"absent": reason}}
+    assert part["contestants"] == {"ssd_chunked, compiled": {"absent": reason}}
 
 
 @pytest.mark.parametrize("chunk_len", [32, 64])

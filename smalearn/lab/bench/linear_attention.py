@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smalearn.lab.bench.contest import best, growth
+from smalearn.lab.bench.contest import best, growth, ratio
 from smalearn.lab.bench.implementation import Run, compare, memory
 from smalearn.lab.bench.peers import BACKWARDS, LINEAR_ATTENTION
 from smalearn.lab.bench.problem import Problem
@@ -11,7 +11,7 @@ from smalearn.lab.bench.report import at_least, at_most, record
 
 __all__ = ["PROBLEM", "benchmark", "targets"]
 
-FAST = LINEAR_ATTENTION[0].name
+FAST, READABLE, _, FLOOR = (one.name for one in LINEAR_ATTENTION[:4])
 PROBLEM = Problem(length=2048, heads=8, state=64, head_dim=64, shared=False)
 
 
@@ -42,11 +42,16 @@ def benchmark(problem: Problem = PROBLEM, rounds: int = 31) -> dict[str, object]
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:
-    """Bounds for the fast one, beside its fastest peer."""
+    """Bounds for the fast one, beside its products alone, its fastest peer, and the readable form."""
     rows = []
     for part in result["contests"]:
-        target = 2.0 if part["sizes"]["backward"] else 1.8
-        rows.append(at_least(f"{part['problem']}: times as fast as the best peer", target, best(part, FAST)))
+        problem = part["problem"]
+        over, readable = (ratio(part, FLOOR, name) for name in (FAST, READABLE))  # times, in units of the floor's
+        rows.append(at_most(f"{problem}: time over that of its products alone", 1 / 0.85, over))
+        rows.append(at_least(f"{problem}: times as fast as the best peer", 1.0, best(part, FAST)))
+        rows.append(
+            at_least(f"{problem}: times as fast as the readable form", 1.0, over and readable and readable / over)
+        )
     for clock in ("against T", "against clone"):
         rows.append(at_most(f"exponent of the forward's time {clock}", 1.1, result["growth"]["exponents"][clock]))
     saved = {name: sizes["saved"] for name, sizes in result["memory"]["bytes"].items()}

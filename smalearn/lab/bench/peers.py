@@ -237,7 +237,7 @@ LINEAR_ATTENTION = (
     _FAST,
     _CHUNKED,
     *map(_floor, (CHUNK_LEN, 32)),  # 32 is the fast one's
-    _peer("linear_attention_chunked, compiled beforehand", _attention, linear_attention_chunked),
+    _peer("linear_attention_chunked, compiled", _attention, linear_attention_chunked),
     Implementation("textbook", partial(given, textbook_attention)),
     Implementation("fla naive_chunk_simple_gla", _simple_gla, time_first=True, decay=True),
     Implementation("fla naive_chunk_linear_attn", _linear_attn, time_first=True, decay=False),
@@ -253,7 +253,7 @@ BACKWARDS = (
 
 _EVERY_HEAD = {"arguments": every_head, "time_first": True}
 
-COMPILED_SSD = _peer("ssd_chunked, compiled beforehand", ours, ssd_chunked)
+COMPILED_SSD = _peer("ssd_chunked, compiled", ours, ssd_chunked)
 
 SSD = (
     Implementation("fast.ssd", partial(ours, fast.ssd), base=True),
