@@ -435,7 +435,7 @@ def test_misconception_must_hold_in_all_cases():
 
     assert evaluate(CAUSAL, sometimes).misconception is None
 
-    def otherwise_wrong(Q, K, V):  # also where the mutant is right: it comes from something else
+    def otherwise_wrong(Q, K, V):  # also where the known answer is right: it comes from something else
         return Q @ K.mT @ V if len(Q) > 1 else 0 * V
 
     assert evaluate(CAUSAL, otherwise_wrong).misconception is None

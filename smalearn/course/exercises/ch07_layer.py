@@ -200,11 +200,11 @@ def _block_stepped(log_decay=None, write=None, skip=None):
     write = write or (lambda dt, X: dt[:, None] * X)
     skip = skip or (lambda dt, X, D: D[:, None] * X)
 
-    def mutant(X, dt, A_log, B, C, D, state):
+    def wrong(X, dt, A_log, B, C, D, state):
         y, state = step(write(dt, X), log_decay(dt, A_log), B, C, state)
         return y + skip(dt, X, D), state
 
-    return mutant
+    return wrong
 
 
 def _block_read_too_early(X, dt, A_log, B, C, D, state):
