@@ -67,6 +67,7 @@ def decayed_backwards(H, X, B, log2_a):
         ("2.7", landmarks_inverted),
         ("4.5", one_block),
         ("4.5", square_blocks),
+        ("4.6", lambda judge: "structured"),
         ("5.6", held_crudely),
         ("6.1", masked_after_the_exponential),
         ("6.1", lambda log_a: EXERCISES["6.1"].solution(log_a.detach())),

@@ -58,10 +58,11 @@ class Judge:
 
     Args:
         lengths: to be tried, ascending; growth is judged if the last is twice the one before.
+        seal: what follows "structured", so that who says it must have asked.
     """
 
-    def __init__(self, *lengths: int):
-        self.lengths = lengths
+    def __init__(self, *lengths: int, seal: str = ""):
+        self.lengths, self.seal = lengths, seal
 
     def __call__(self, dense: Callable, matmul: Callable) -> str:
         """The verdict.
@@ -79,7 +80,7 @@ class Judge:
         before, last = self.lengths[-2:] if len(counts) > 1 else (0, 1)
         if last == 2 * before and counts[-1] > GROWTH * counts[-2]:
             return f"from T = {before} to {last} the operations of matmul grow more than threefold"
-        return "structured"
+        return f"structured{self.seal}"
 
     @staticmethod
     def _one(dense, matmul, length):
@@ -105,14 +106,19 @@ def _mask(length):
     return (0.5 ** (time[:, None] - time).clamp(min=0).double()).tril()
 
 
+def _judges(randn):
+    for lengths in [(1,), (2, 7), (128, 256)]:
+        yield (Judge(*lengths, seal=f", sealed {randn(1).abs().item():.6f}"),)
+
+
 @exercise(
     "4.6",
     "A mask of your own",
     claim="000:def4.2",
     level=3,
     minutes=20,
-    cases=lambda randn: iter([(Judge(1),), (Judge(2, 7),), (Judge(128, 256),)]),
-    oracle=lambda judge: "structured",
+    cases=_judges,
+    oracle=lambda judge: f"structured{judge.seal}",
     wrong={
         "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
         "token. What can it keep from one token to the next?": lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
