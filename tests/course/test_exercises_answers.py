@@ -80,6 +80,15 @@ def test_a_wrong_answer_that_passed_once(id, attempt):
     assert evaluate(EXERCISES[id], attempt).outcome in ("failed", "error")
 
 
+def test_a_gradient_that_is_not_there_is_told():
+    def without(log_a):
+        return torch.from_numpy(EXERCISES["6.1"].solution(torch.from_numpy(log_a.numpy())).numpy())
+
+    result = evaluate(EXERCISES["6.1"], without)
+    assert result.problem.sentence == "The values are right, the gradient by log_a is not: there is none"
+    assert "numpy" in result.problem.lines[-1]
+
+
 def test_a_wrong_gradient_is_told():
     result = evaluate(EXERCISES["6.1"], masked_after_the_exponential)
     assert "The values are right, the gradient by log_a is not: in item 0" in result.problem.sentence.replace("I", "i")

@@ -105,3 +105,18 @@ def test_values_that_are_no_tensors_and_attempts_that_are_no_functions():
     assert page.tags.count("td") == 2
     assert SCRIPT in page.text
     assert "check needs the function itself" in Tags(card(evaluate(EXERCISE, 3), [], "")).text
+
+
+def test_an_attempt_is_timed_as_guarded_as_it_is_checked(shown, capsys):
+    calls = []
+
+    def fails_later(Q, K):
+        calls.append(None)
+        print("here")
+        if len(calls) > len(EXERCISE.draw()):
+            raise ValueError("later")
+        return EXERCISE.solution(Q, K)
+
+    assert check("1.2", fails_later) is fails_later
+    assert "yours" not in Tags(shown[0]).text
+    assert capsys.readouterr().out == ""

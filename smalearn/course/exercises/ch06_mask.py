@@ -96,7 +96,8 @@ def _all_pairs(log_a):
 def decay_mask(log_a):
     """L (..., T, T) with L[t, s] = exp of the sum of log_a over s < k ≤ t, and 0 above the diagonal.
 
-    Compute the 1-semiseparable mask from log decays, resets included, without a difference of sums.
+    Compute the 1-semiseparable mask from log decays, resets included, without a difference of sums; the gradient by
+    log_a must be right too.
 
     Hint: Entry (t, s) needs its own sum, over s < k ≤ t. Write down column s of these sums: what is added from one row
     to the next?

@@ -3,9 +3,10 @@
 import copy
 import functools
 import inspect
+import math
 import os
 import textwrap
-import timeit
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from typing import NamedTuple
 from smalearn.course.exercises.card import SYMBOLS, card
 from smalearn.course.exercises.compare import Difference
 from smalearn.course.exercises.core import Exercise, Randn, count_lines, find, registry
-from smalearn.course.exercises.judge import Result, evaluate
+from smalearn.course.exercises.judge import LIMIT, Result, evaluate
 from smalearn.course.exercises.report import WIDTH, record, render, show, show_code
+from smalearn.course.exercises.run import run
 from smalearn.course.exercises.way import LENGTHS
 
 __all__ = ["CheckFailed", "case", "check", "hint", "solution"]
@@ -94,7 +96,16 @@ def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
 
 
 def _seconds(function: Callable, arguments: tuple) -> float:
-    return min(timeit.repeat(lambda: function(*copy.deepcopy(arguments)), number=1, repeat=3))
+    """Least time of three calls, as guarded as those of a check; infinite where none returns."""
+    seconds = []
+
+    def timed(*given):
+        start = time.perf_counter()
+        function(*given)
+        seconds.append(time.perf_counter() - start)
+
+    run(timed, [arguments] * 3, 0, LIMIT)
+    return min(seconds, default=math.inf)
 
 
 def _chapter(exercise: Exercise) -> dict[str, str]:
@@ -119,13 +130,15 @@ def _dots(exercise: Exercise) -> str:
 
 
 def _measures(exercise: Exercise, attempt: Callable) -> str:
-    """Lines and milliseconds of an attempt and of ours; nothing where its source cannot be read."""
+    """Lines and milliseconds of an attempt and of ours; nothing where its source cannot be read, or it fails now."""
     try:
         lines = count_lines(attempt), exercise.lines
     except Exception:  # no source, or none that stands alone
         return ""
     arguments = exercise.draw()[-1]
-    times = (1e3 * _seconds(function, arguments) for function in (attempt, exercise.solution))
+    times = [1e3 * _seconds(function, arguments) for function in (attempt, exercise.solution)]
+    if not all(map(math.isfinite, times)):
+        return ""
     yours, ours = (f"{n} line{'' if n == 1 else 's'}, {ms:.2g} ms" for n, ms in zip(lines, times, strict=True))
     return f"yours {yours}; ours {ours}"
 

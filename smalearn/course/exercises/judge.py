@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -160,10 +161,13 @@ class AnswerKey:
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
         """Judge the gradients of an attempt whose values are right; `result` if they are right too."""
-        gradient = _gradient(self.exercise, self.exercise.oracle)
-        for number, (call, case) in enumerate(zip(answers.calls, self.cases, strict=False), start=1):
+        gradient, late = _gradient(self.exercise, self.exercise.oracle), Call(error=("it is not there in time",))
+        for number, (call, case) in enumerate(
+            itertools.zip_longest(answers.calls, self.cases, fillvalue=late), start=1
+        ):
             target = freeze(gradient(*copy.deepcopy(case)))
-            problem = difference(call.answer, target, self.exercise.tolerance) if not call.error else Difference("none")
+            none = Difference("there is none")
+            problem = none if call.error else difference(call.answer, target, self.exercise.tolerance)
             if problem:
                 named = " and ".join(self.exercise.gradient)
                 sentence = f"The values are right, the gradient by {named} is not: {problem.sentence}"
