@@ -193,8 +193,8 @@ def grade(args: argparse.Namespace) -> int:
 
     Args:
         args: `files`, names of notebooks and folders; `output`, the table; `jobs`, notebooks at a time, or None;
-            `exercises` and `weights`, files of the teacher's own, or None; `seconds` and `memory` in GiB, for each
-            notebook.
+            `partial`, part of the points for what is right but not as asked; `exercises` and `weights`, files of the
+            teacher's own, or None; `seconds` and `memory` in GiB, for each notebook.
 
     Returns:
         Exit status: 0 if every notebook could be read, set up and graded to its end; 1 if one could not (its row says
@@ -210,12 +210,12 @@ def grade(args: argparse.Namespace) -> int:
         args.output.open("a").close()  # what cannot be written is known before it takes minutes
         limits = grading.Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
         rows = grading.grade(submissions, grading.exercises(weights), limits, args.jobs)
-        grading.write(rows, weights, args.output)
+        grading.write(rows, weights, args.output, args.partial)
     except ValueError as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"grade: {error}")
-    print(grading.summary(rows, weights), f"The table: {args.output}", sep="\n")
+    print(grading.summary(rows, weights, args.partial), f"The table: {args.output}", sep="\n")
     return int(any("" in row.notes for row in rows))
 
 
@@ -328,6 +328,9 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (default: up to 4)")
     command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
     command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
+    command.add_argument(
+        "--partial", type=_share, default=0.5, help="part of the points for ◐, right but not as asked (default: 0.5)"
+    )
     command.add_argument("--seconds", type=_count, default=120, help="time limit of each notebook (default: 120)")
     command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="memory limit, on Linux (default: 2)")
     command.set_defaults(run=grade)
@@ -348,6 +351,17 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
     return int(text)
+
+
+def _share(text: str) -> float:
+    """Read a number from 0 to 1."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return share
 
 
 def _anywhere(path: str) -> Path:

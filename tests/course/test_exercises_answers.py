@@ -95,16 +95,45 @@ def test_a_wrong_gradient_is_told():
     assert (result.passed, result.case) == (3, 4)
 
 
+def triangular(G):
+    """Gram and Schmidt by the Cholesky factor: rows of C⁻¹ G are orthonormal where C Cᵀ = G Gᵀ."""
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(G @ G.mT), G, upper=False)
+
+
+def row_by_row(log_a):
+    """The mask without sums: each row is the one above, times a_t, and a 1."""
+    rows = [F.one_hot(torch.tensor(0), log_a.shape[-1]).to(log_a).expand(log_a.shape)]
+    for t in range(1, log_a.shape[-1]):
+        now = F.one_hot(torch.tensor(t), log_a.shape[-1]).to(log_a)
+        rows.append(rows[-1] * log_a[..., t : t + 1].exp() + now)
+    return torch.stack(rows, -2)
+
+
+def two_that_look_alike(L, R):
+    """A query in sight, and points that differ only where R does not look."""
+    hidden = torch.linalg.svd(R.mT).Vh[-1]
+    x = F.normalize(L[:, 0] + (1 if L[:, 0] @ hidden >= 0 else -1) * hidden, dim=0)
+    return x, torch.stack([x, x - 2 * (x @ hidden) * hidden])
+
+
 @pytest.mark.parametrize(
     ("id", "attempt"),
     [
-        ("1.4", lambda steps, sizes: torch.tensor(EXERCISES["1.4"].solution(steps, sizes))),
+        ("1.4", lambda sizes: tuple(step.replace(" ", "") for step in EXERCISES["1.4"].solution(sizes))),
+        ("1.5", lambda N, P: next(T for T in range(1, 99_999) if 3 * N * P < T * (N + P + 1))),
+        ("2.5", lambda G, lengths: torch.cat([triangular(block) for block in G.split(G.shape[1])]) * lengths[:, None]),
         ("2.2", lambda G: eigenvalues(G)[0] >= -1e-9 * eigenvalues(G).abs().max()),
         ("2.2", lambda G: np.linalg.eigvalsh(G.numpy())[0] >= -1e-9 * np.abs(np.linalg.eigvalsh(G.numpy())).max()),
         (
-            "6.1",
-            lambda log_a: EXERCISES["4.2"].solution(log_a) if log_a.ndim == 1 else EXERCISES["6.1"].solution(log_a),
+            "4.2",
+            lambda form, least, length: torch.tensor(
+                [least] + [max(least, -2.0) * (0.15 if form == "difference" else 0.99)] * (length - 1),
+                dtype=torch.float64,
+            ),
         ),
+        ("6.1", row_by_row),
+        ("7.1", lambda: 129.0),
+        ("10.6", two_that_look_alike),
         ("6.6", lambda T, n, p: min(range(1, T + 1), key=lambda q: macs(T, q, n, p))),
         ("1.1", lambda W, V: F.normalize(W, p=1, dim=-1) @ V),
     ],

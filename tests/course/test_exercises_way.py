@@ -117,12 +117,32 @@ def fading_by_doubling(x, gamma):
     return y
 
 
+def nystrom_weights(Q, K, landmarks):
+    Q_means, K_means = (x.unflatten(0, (landmarks, -1)).mean(1) for x in (Q, K))
+    first, middle, last = (q @ k.mT for q, k in ((Q, K_means), (Q_means, K_means), (Q_means, K)))
+    return first.softmax(-1) @ torch.linalg.pinv(middle.softmax(-1)) @ last.softmax(-1)
+
+
+def differences_in_float64(log_a):
+    sums = log_a.double().clamp(min=-800).cumsum(-1)
+    return (sums[..., :, None] - sums[..., None, :]).tril().exp().tril().to(log_a)
+
+
+def train_dense(L, R, x):
+    b, a = L.shape[:2]
+    return torch.einsum("bacs,cdbs->abcd", L, R).reshape(a * b, -1) @ x
+
+
+def block_by_block(Q, K, size):
+    return torch.block_diag(*(q @ k.mT for q, k in zip(Q.split(size), K.split(size), strict=True)))
+
+
 @pytest.mark.parametrize(
     ("id", "attempt", "said"),
     [
-        ("1.6", window_of, "its largest tensor, (64, 64) for 64 tokens, grows as T²; asked is T"),
-        ("3.1", dense, "its largest tensor, (64, 64) for 64 tokens, grows as T²"),
-        ("3.1", running, "calls of torch for 32 tokens, "),
+        ("1.6", window_of, "its largest tensor, (64, 64) for T = 64, grows as T²; asked is T"),
+        ("3.1", dense, "its largest tensor, (64, 64) for T = 64, grows as T²"),
+        ("3.1", running, "calls of torch for T = 32, "),
         ("3.1", in_pairs, "a loop over time inside a loop"),
         ("3.3", by_autograd, "it calls `torch.autograd"),
         ("3.3", by_backward, "it calls `torch.autograd`"),
@@ -130,6 +150,13 @@ def fading_by_doubling(x, gamma):
         ("3.4", without_chunks, "chunk_len changes nothing in what it computes"),
         ("4.1", fading_by_mask, "grows as T²"),
         ("4.3", toeplitz_dense, "it calls no function of `torch.fft`"),
+        ("1.1", lambda W, V: W @ V / W.sum(1, keepdim=True), "it reads W 2 times, by `matmul`, `sum`"),
+        ("1.1", lambda W, V: (W / W.sum(1, keepdim=True)) @ V, "it reads W 2 times"),
+        ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; asked is T"),
+        ("2.7", lambda Q, K, V, r: nystrom_weights(Q, K, r) @ V, "its largest tensor, (64, 64) for T = 64"),
+        ("6.1", differences_in_float64, "it subtracts running sums"),
+        ("10.3", train_dense, "grows as D²; asked is D"),
+        ("11.3", block_by_block, "a loop over time"),
     ],
 )
 def test_a_detour_is_named(id, attempt, said):

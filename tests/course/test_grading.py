@@ -23,20 +23,21 @@ SETUP = "%matplotlib inline\nimport torch\nfrom smalearn.course.exercises import
 RIGHT = {
     "3.1": """
         def running_attention(Q, K, V):
-            state, rows = K.new_zeros(K.shape[1], V.shape[1]), []
-            for q, k, v in zip(Q, K, V):
-                state = state + torch.outer(k, v)
-                rows.append(q @ state)
-            return torch.stack(rows)
+            states = torch.einsum("tn,tp->tnp", K, V).cumsum(0)
+            return torch.einsum("tn,tnp->tp", Q, states)
         """,
     "3.2": """
         def decode(Q, K, V):
-            W = (Q @ K.mT).tril()
-            return (W @ V) / W.sum(1, keepdim=True)
+            state, rows = K.new_zeros(V.shape[1] + 1, K.shape[1]), []
+            for q, k, v in zip(Q, K, V):
+                state = state + torch.outer(torch.cat([v, v.new_ones(1)]), k)
+                rows.append((state @ q)[:-1] / (state @ q)[-1])
+            return torch.stack(rows)
         """,
     "3.3": """
         def grad_keys(Q, V, dY):
-            return torch.triu(V @ dY.mT) @ Q
+            R = (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0).flip(0)
+            return torch.einsum("spn,sp->sn", R, V)
         """,
 }
 
@@ -418,3 +419,43 @@ def test_a_process_that_does_not_start_is_named(monkeypatch):
     monkeypatch.setenv("PYTHONHOME", os.devnull)  # so that Python finds nothing of its own
     with pytest.raises(Lost, match="it does not start: its process ended"):
         Child({"setup": [], "exercises": {}, "limit": 5, "memory": 2**30, "seconds": 60})
+
+
+LOOP = """
+    def running_attention(Q, K, V):
+        state, rows = K.new_zeros(K.shape[1], V.shape[1]), []
+        for q, k, v in zip(Q, K, V):
+            state = state + torch.outer(k, v)
+            rows.append(q @ state)
+        return torch.stack(rows)
+    """
+
+
+def graded_one(folder, exercise, source):
+    path = folder / "ada.ipynb"
+    path.write_text(json.dumps(notebook({exercise: source}, check=False)), encoding="utf-8")
+    (row,) = grading.grade(grading.read([path]), {exercise: registry()[exercise]}, LIMITS)
+    return row
+
+
+@pytest.mark.parametrize(("partial", "total"), [(0.5, "1"), (0, "0"), (1, "2")])
+def test_what_is_right_but_not_as_asked_earns_a_part(tmp_path, partial, total):
+    row = graded_one(tmp_path, "3.1", LOOP)
+    assert row.outcomes == {"3.1": "not as asked"}
+    assert row.notes["3.1"].endswith("a loop over time")
+    grading.write([row], {"3.1": 2}, tmp_path / "table.csv", partial)
+    (line,) = csv.DictReader((tmp_path / "table.csv").read_text(encoding="utf-8").splitlines())
+    assert (line["3.1"], line["total"]) == (total, total)
+    assert f"on average {total} of 2 points" in grading.summary([row], {"3.1": 2}, partial)
+    assert "passed by 0, right but not as asked by 1" in grading.summary([row], {"3.1": 2}, partial)
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [("return steps.cumsum(-2).exp().tril()", "passed"), ("return steps.cumsum(-2).exp().tril().detach()", "failed")],
+)
+def test_gradients_are_graded(tmp_path, line, outcome):
+    source = registry()["6.1"].code.replace("return steps.cumsum(-2).exp().tril()", line)
+    row = graded_one(tmp_path, "6.1", source)
+    assert row.outcomes == {"6.1": outcome}
+    assert ("the gradient by log_a is not" in row.notes.get("6.1", "")) == (outcome == "failed")

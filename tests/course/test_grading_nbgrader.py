@@ -86,6 +86,27 @@ def test_the_source_notebook_solves_itself_and_the_untouched_one_does_not(export
             assert capsys.readouterr().out.startswith("✓ ")
 
 
+@pytest.mark.parametrize(
+    ("attempt", "points"),
+    [
+        ("states = torch.einsum('tn,tp->tpn', K, V).cumsum(0)\n    return (states @ Q[:, :, None])[:, :, 0]", 3),
+        ("return (Q @ K.mT).tril() @ V", 1.5),
+    ],
+)
+def test_the_last_line_of_a_check_is_its_points(attempt, points, tmp_path):
+    """nbgrader takes the number that a test cell shows for the points, where it shows one."""
+    chapter = next(path for path in CHAPTERS if path.stem.startswith("03"))
+    (made,) = grading.export([chapter], tmp_path, {"3.1": 3})
+    source = next(
+        cell.source for cell in cells(made) if cell.metadata.get("nbgrader", {}).get("grade_id") == "check-3-1"
+    )
+    namespace = {"check": lambda id, attempt: attempt}
+    exec(f"import torch\ndef running_attention(Q, K, V):\n    {attempt}", namespace)
+    *lines, last = source.removesuffix("\n### END HIDDEN TESTS").split("\n")
+    exec("\n".join(lines), namespace)
+    assert eval(last, namespace) == points
+
+
 def test_chapters_are_meant_by_number_or_name():
     by = grading.chapters(
         ["0", "03", "01_attention_is_a_contraction", "chapters/02_kernel_attention.ipynb"], CHAPTERS[0].parent

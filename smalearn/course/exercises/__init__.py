@@ -7,6 +7,7 @@ it.
 from smalearn.course.exercises.commands import CheckFailed, case, check, hint, solution
 from smalearn.course.exercises.core import Exercise, Randn, exercise, register, registry
 from smalearn.course.exercises.judge import AnswerKey, Result, evaluate, verify
+from smalearn.course.exercises.way import Way
 
 __all__ = [
     "AnswerKey",
@@ -14,6 +15,7 @@ __all__ = [
     "Exercise",
     "Randn",
     "Result",
+    "Way",
     "case",
     "check",
     "evaluate",

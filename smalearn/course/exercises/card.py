@@ -6,7 +6,7 @@ from html import escape
 import torch
 
 from smalearn.course.exercises.judge import Result
-from smalearn.course.exercises.report import argument, excerpts, plain_pair, sentence_case
+from smalearn.course.exercises.report import argument, excerpts, plain_pair, sentence_case, tally
 
 __all__ = ["SYMBOLS", "card"]
 
@@ -61,10 +61,9 @@ def _parts(result: Result, after: Sequence[str], dots: str) -> Iterator[str]:
     if problem and not (reason and problem.in_form):
         yield f'<p class="{"" if reason else "reason"}">{escape(problem.sentence)}</p>'
     if result.case is None:
-        yield _faint([f"{result.passed} of {result.cases} cases passed (seed {result.seed})"])
+        yield _faint([tally(result)] if tally(result) else [])
     else:
-        where = f"{result.passed} of {result.cases} cases passed; the smallest that did not, with seed {result.seed}:"
-        yield _faint([where])
+        yield _faint([f"{tally(result)}; the smallest that did not:"])
         yield _pre([argument(name, value) for name, value in result.arguments.items()])
     if problem and problem.target is not None:
         yield from _tables(problem.target, problem.answer)

@@ -25,6 +25,7 @@ def _attend_cases(randn):
     minutes=5,
     cases=_attend_cases,
     oracle=lambda W, V: torch.stack([sum(w * v for w, v in zip(row, V, strict=True)) / sum(row) for row in W]),
+    way=Way(case=lambda randn, length: (randn(length, 4).exp(), randn(4, 2)), once="W"),
     wrong={
         "this is W V: the division by the row sums is missing": lambda W, V: W @ V,
         "every row is divided by S: right only if all weights are 1. Divide row t by its own sum": lambda W, V: (
@@ -44,7 +45,7 @@ def _attend_cases(randn):
 def attend(W, V):
     """Normalised attention from unnormalised weights W (T, S) and values V (S, P), by one product with W.
 
-    Multiply W once, with V and a column of ones beside it; divide the result by its last column.
+    Divide each row of W V by the sum of that row of W. Read W only once: one product must give both.
 
     Hint: What is W times a column of ones?
 

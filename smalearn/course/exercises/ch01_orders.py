@@ -1,8 +1,7 @@
 """The exercises of chapter 01 on contraction orders: which axes survive a step, what an order costs, which one wins."""
 
+import itertools
 import math
-
-import torch
 
 from smalearn.course.exercises.core import exercise
 
@@ -65,99 +64,126 @@ def kept_axes(left, right, others, output):
     return "".join(sorted(set(left + right) & needed))
 
 
-# ----------------------------------------------------------------------------------------- 1.4 the cost of an order
+# ------------------------------------------------------------------------------------------ 1.4 the cheapest order
 
 
-def _macs_cases(randn):
-    steps = {
-        "elementwise": ["T, T -> T"],
-        "outer": ["T, S -> TS"],
-        "quadratic": ["TN, SN -> TS", "TS, TS -> TS", "TS, SP -> TP"],
-        "linear": ["SN, SP -> SPN", "SPN, TS -> TPN", "TPN, TN -> TP"],
-    }
-    for name in steps:
-        drawn = torch.randint(2, 9, (4,), generator=randn.generator).tolist()
-        yield steps[name], dict(zip("TSNP", drawn, strict=True))
-    yield steps["quadratic"], {"T": 128, "S": 128, "N": 16, "P": 16}
+OPERANDS, OUTPUT = ["TN", "SN", "TS", "SP"], "TP"
+FORM = '"TN, SN -> TS": two operands, an arrow, the axes that stay'
 
 
-def _macs_loop(steps, sizes):
-    total = 0
+def _sizes_cases(randn):
+    for sizes in [(4, 4, 2, 3), (9, 9, 2, 2), (1, 8, 1, 4), (64, 64, 16, 16), (8, 1, 5, 1)]:
+        yield (dict(zip("TSNP", sizes, strict=True)),)
+
+
+def _macs(steps, sizes):
+    """Multiply-adds of a list of steps."""
+    return sum(math.prod(sizes[axis] for axis in set(step.split("->")[0]) - set(", ")) for step in steps)
+
+
+def _fault(steps):
+    """Say why a list of steps is not an order of masked attention; "" if it is."""
+    waiting = [set(operand) for operand in OPERANDS]
     for step in steps:
-        inputs = step.partition("->")[0]
-        cost = 1
-        for axis in sizes:
-            cost *= sizes[axis] if axis in inputs else 1
-        total += cost
-    return total
+        operands, arrow, result = step.replace(" ", "").partition("->")
+        factors, result = [set(axes) for axes in operands.split(",")], set(result)
+        if not arrow or len(factors) != 2:
+            return f"a step has the form {FORM}; got {step!r}"
+        for factor in factors:
+            if factor not in waiting:
+                return f"in {step!r} there is no operand {''.join(sorted(factor))} at that time"
+            waiting.remove(factor)
+        needed = set(OUTPUT).union(*waiting) & set().union(*factors)
+        if result != needed:
+            return f"the result of {step!r} must have the axes {''.join(sorted(needed))}"
+        waiting.append(result)
+    return "" if waiting == [set(OUTPUT)] else "after your last step more than one operand is left"
 
 
-def _macs_with(cost, combine=sum):
-    """A wrong answer that takes `cost(left, right, output, sizes)` for one step."""
-
-    def macs(steps, sizes):
-        costs = []
-        for step in steps:
-            inputs, output = step.replace(" ", "").split("->")
-            costs.append(cost(*inputs.split(","), output, sizes))
-        return combine(costs)
-
-    return macs
+def _dear(steps, sizes):
+    if not isinstance(steps, list | tuple) or not all(isinstance(step, str) for step in steps):
+        return f"the answer must be a list of steps such as {FORM}"
+    if fault := _fault(steps):
+        return fault
+    macs, least = _macs(steps, sizes), _macs(cheapest_order(sizes), sizes)
+    return f"your order takes {macs:,} multiply-adds; there is a cheaper one" if macs > least else ""
 
 
-def _entries(axes, sizes):
-    return math.prod(sizes[axis] for axis in axes)
+def _joined(*pairs):
+    """An order, told by the pairs of axes that meet."""
+    return lambda sizes: [f"{left}, {right} -> {result}" for left, right, result in pairs]
+
+
+def _greedy(sizes):
+    """The cheapest pair first, then the cheapest of what is left."""
+    steps, waiting = [], list(OPERANDS)
+    while len(waiting) > 1:
+        pairs = itertools.combinations(waiting, 2)
+        pair = min(pairs, key=lambda pair: math.prod(sizes[axis] for axis in set("".join(pair))))
+        for factor in pair:
+            waiting.remove(factor)
+        waiting.append(kept_axes(*pair, waiting, OUTPUT))
+        steps.append(f"{pair[0]}, {pair[1]} -> {waiting[-1]}")
+    return steps
 
 
 @exercise(
     "1.4",
-    "The price of an order",
+    "The cheapest order",
     claim="000:order-cost",
-    level=2,
-    minutes=8,
-    cases=_macs_cases,
-    oracle=_macs_loop,
+    kind="open",
+    level=3,
+    minutes=20,
+    cases=_sizes_cases,
+    refuse=_dear,
+    reached=lambda steps, sizes: f"{_macs(steps, sizes):,} multiply-adds",
     wrong={
-        "you multiplied the entries of both operands: a shared axis is ONE loop, count it once": _macs_with(
-            lambda left, right, output, sizes: _entries(left, sizes) * _entries(right, sizes)
+        "this is order (13) whatever the sizes: for many tokens with few features it is dear": _joined(
+            ("TN", "SN", "TS"), ("TS", "TS", "TS"), ("TS", "SP", "TP")
         ),
-        "you counted the entries of the results: each of them is a sum, and its terms cost too": _macs_with(
-            lambda left, right, output, sizes: _entries(output, sizes)
+        "this is order (15) whatever the sizes: with a dense mask its second step costs T·S·N·P": _joined(
+            ("SP", "SN", "SPN"), ("TS", "SPN", "TPN"), ("TN", "TPN", "TP")
         ),
-        "these are flops: a multiplication and an addition together are ONE multiply-accumulate": _macs_with(
-            lambda left, right, output, sizes: (
-                _entries({*left, *right}, sizes) * (2 if {*left, *right} - {*output} else 1)
-            )
+        "you take the cheapest pair first: what is left may then be dear. Try every order to its end": _greedy,
+        "you sum S before the mask has met it: then nothing can be hidden": _joined(
+            ("SN", "SP", "NP"), ("TN", "NP", "TP"), ("TP", "TS", "TP")
         ),
-        "this is the first step alone: is there a return inside your loop?": _macs_with(
-            lambda left, right, output, sizes: _entries({*left, *right}, sizes), combine=lambda c: c[0]
-        ),
-        "this is the last step alone: does your loop start the total anew each time?": _macs_with(
-            lambda left, right, output, sizes: _entries({*left, *right}, sizes), combine=lambda c: c[-1]
-        ),
-        "this is the dearest step alone: the steps run one after the other, so their costs add": _macs_with(
-            lambda left, right, output, sizes: _entries({*left, *right}, sizes), combine=max
+        "the values are still waiting: an order ends when one operand is left": _joined(
+            ("TN", "SN", "TS"), ("TS", "TS", "TS")
         ),
     },
 )
-def order_macs(steps, sizes):
-    """Multiply-accumulates of a list of steps such as "TN, SN -> TS"; `sizes` maps an axis letter to its size.
+def cheapest_order(sizes):
+    """Steps such as "TN, SN -> TS" that contract TN, SN, TS, SP to TP with the fewest multiply-adds for these sizes.
 
-    Add up the multiply-accumulates of the steps: for each, the product of the sizes of all its axes.
+    A step contracts two operands and costs the product of the sizes of all their different axes; its result waits with
+    the others. No order may be cheaper than yours.
 
-    Hint: Write "TN, SN -> TS" as nested loops. How many loops are there, and how often does the inner line run?
+    Hint: With four operands there are few orders: six pairs can come first, then three, then one. Try them all.
 
-    Hint: There is one loop for each DIFFERENT axis of the two operands: T, S and N, so T·S·N.
+    Hint: Which axes a step keeps is exercise 1.3: `kept_axes(left, right, others, "TP")`.
 
-    Hint: The part before "->" without commas and spaces, as a `set`, is the set of loops; `math.prod` multiplies.
+    Hint: Recursion: for each pair of a list of operands, the cost of this step plus the least cost of what is left, the
+    list without the two and with their result.
 
-    Insight: Orders of one contraction can differ by a factor of T; no choice of hardware wins back as much.
+    Insight: Orders of one contraction can differ by a factor of T, and no choice of hardware wins back as much. Which
+    one is the cheapest depends on the sizes, so a library must search, as yours does.
     """
-    total = 0
-    for step in steps:
-        axes = set(step.split("->")[0]) - set(", ")
-        total += math.prod(sizes[axis] for axis in axes)
-    return total
+
+    def search(operands):
+        if len(operands) == 1:
+            return 0, []
+        found = []
+        for pair in itertools.combinations(range(len(operands)), 2):
+            left, right = (operands[place] for place in pair)
+            others = [axes for place, axes in enumerate(operands) if place not in pair]
+            kept = kept_axes(left, right, others, "TP")
+            macs, steps = search([*others, kept])
+            macs += math.prod(sizes[axis] for axis in set(left + right))
+            found.append((macs, [f"{left}, {right} -> {kept}", *steps]))
+        return min(found)
+
+    return search(["TN", "SN", "TS", "SP"])[1]
 
 
 # ------------------------------------------------------------------------------------------------ 1.5 the crossover
@@ -194,11 +220,11 @@ def _crossover_cases(randn):
 def crossover(features, head_dim):
     """The least length T = S at which order (15) with a running sum takes fewer MACs than order (13).
 
-    Return the least T (with S = T) at which 3·T·N·P is below T²·(N + P + 1).
+    Return the least T (with S = T) from which on the linear order needs strictly fewer multiply-adds.
 
-    Hint: Order (15) with a running sum takes T·N·P in each of its three steps; order (13) takes T²·(N + P + 1).
+    Hint: Count the three steps of each. With a running sum, each step of (15) takes T·N·P; of (13), one takes T² alone.
 
-    Hint: Divide both sides by T: the linear order wins as soon as T > 3·N·P / (N + P + 1).
+    Hint: 3·T·N·P against T²·(N + P + 1): divide both sides by T.
 
     Hint: The least integer strictly above x / y is `x // y + 1`, also where y divides x.
 

@@ -5,6 +5,7 @@ import math
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ----------------------------------------------------------------------------------------- 2.1 two degrees of exp
 
@@ -142,33 +143,44 @@ def is_kernel_matrix(G):
 # ------------------------------------------------------------------------------------------------ 2.6 cosFormer
 
 
-def _cosformer_oracle(x, horizon):
-    def row(t, values):
-        angle = math.pi * t / (2 * horizon)
-        return [max(v, 0.0) * wave for wave in (math.cos(angle), math.sin(angle)) for v in values]
-
-    return torch.tensor([row(t, values) for t, values in enumerate(x.tolist())], dtype=torch.float64)
+def _cosformer_oracle(Q, K, V, horizon, weight=math.cos):
+    """One weight after the other."""
+    rows = []
+    for t in range(len(Q)):
+        weights = [
+            sum(max(q, 0.0) * max(k, 0.0) for q, k in zip(Q[t].tolist(), K[s].tolist(), strict=True))
+            * weight(math.pi * (t - s) / (2 * horizon))
+            for s in range(len(K))
+        ]
+        rows.append(sum(w * v for w, v in zip(weights, V, strict=True)) / sum(weights))
+    return torch.stack(rows)
 
 
 def _cosformer_cases(randn):
     """Cases whose horizons are powers of two: in whatever order of operations, float32 angles come out the same."""
-    yield torch.zeros(1, 1, dtype=torch.float64), 4
-    yield torch.ones(3, 2, dtype=torch.float64), 4
-    yield randn(4, 2).abs(), 4
-    yield randn(1, 4), 2
-    yield randn(6, 3), 16
-    yield randn(7, 2), 4  # the last positions are beyond the horizon, where the cosine is negative
+    ones = torch.ones(2, 1, dtype=torch.float64)
+    yield ones[:1], ones[:1], randn(1, 1), 4
+    yield ones, ones.clone(), randn(2, 1), 4
+    for length, features, horizon in [(4, 2, 4), (6, 3, 16), (7, 3, 4)]:  # in the last some cosines are negative
+        Q, K = randn(length, features), randn(length, features)
+        Q[:, 0], K[:, 0] = Q[:, 0].abs() + 1, K[:, 0].abs() + 1
+        yield Q, K, randn(length, 2), horizon
 
 
-def _single_precision(x, horizon):
-    """The angles in torch's default dtype."""
-    angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=torch.float32)[:, None]
-    return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)
+def _features(first=lambda x, angles: x.relu() * angles.cos(), second=lambda x, angles: x.relu() * angles.sin()):
+    """Attention by other features, made of the tokens and of their angles."""
+
+    def attention(Q, K, V, horizon):
+        angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)[:, None]
+        q, k = (torch.cat([first(x, angles), second(x, angles)], dim=1) for x in (Q, K))
+        return q @ (k.mT @ V) / (q @ k.sum(0))[:, None]
+
+    return attention
 
 
-def _literal_cosformer(x, horizon):
-    """The map of the Mamba-2 paper, its second half widened to N entries, with the ReLU."""
-    return cosformer_features(torch.ones_like(x), horizon) * torch.cat([x.relu(), torch.ones_like(x)], dim=1)
+def _undivided(Q, K, V, horizon):
+    distance = torch.arange(len(Q))[:, None] - torch.arange(len(Q), dtype=Q.dtype)
+    return (Q.relu() @ K.relu().mT * (math.pi / (2 * horizon) * distance).cos()) @ V
 
 
 @exercise(
@@ -176,39 +188,48 @@ def _literal_cosformer(x, horizon):
     "Positions in the features",
     claim="000:cosformer",
     level=2,
-    minutes=10,
+    minutes=12,
     cases=_cosformer_cases,
     oracle=_cosformer_oracle,
+    way=Way(case=lambda randn, length: (*(randn(length, 2).abs() for _ in "QKV"), length), memory=1, loops=0),
     wrong={
         "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_t - θ_s), "
-        "times q·k. (The Mamba-2 paper prints it without the x)": _literal_cosformer,
-        "the ReLU is missing: the weights can be negative": lambda x, horizon: (
-            cosformer_features(x, horizon) - cosformer_features(-x, horizon)
+        "times q·k. (The Mamba-2 paper prints it without the x)": _features(
+            second=lambda x, angles: angles.sin().expand(x.shape)
         ),
-        "the angle runs to π instead of π/2: the cosine of a large distance becomes negative": lambda x, horizon: (
-            cosformer_features(x, horizon / 2)
+        "the ReLU is missing: the weights can be negative": _features(
+            lambda x, angles: x * angles.cos(), lambda x, angles: x * angles.sin()
         ),
-        "the features are right to seven digits: the angles are float32, because `torch.arange` holds integers "
-        "and these times a float are float32; give it `dtype=x.dtype`": _single_precision,
-        "the positions start at 1, they should start at 0. (The weights are the "
-        "same: only t - s counts)": lambda x, horizon: cosformer_features(
-            torch.cat([torch.zeros_like(x[:1]), x]), horizon
-        )[1:],
+        "you take the ReLU of the finished features: where the cosine is negative, beyond the horizon, it must "
+        "stay": _features(lambda x, angles: (x * angles.cos()).relu(), lambda x, angles: (x * angles.sin()).relu()),
+        "your angle runs to π instead of π/2: the cosine of a large distance becomes "
+        "negative": lambda Q, K, V, horizon: _cosformer_oracle(Q, K, V, horizon / 2),
+        "the answer is right to seven digits: the angles are float32, because `torch.arange` holds integers "
+        "and these times a float are float32; give it `dtype=Q.dtype`": _features(
+            lambda x, angles: x.relu() * angles.float().cos(), lambda x, angles: x.relu() * angles.float().sin()
+        ),
+        "the division is missing: the weights of a row must sum to 1": _undivided,
+        "only the cosines are there: cos θ_t · cos θ_s is not cos(θ_t - θ_s)": _features(
+            second=lambda x, angles: 0 * x * angles
+        ),
     },
 )
-def cosformer_features(x, horizon):
-    """Features (T, 2N) of x (T, N) with dot products relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)).
+def cosformer(Q, K, V, horizon):
+    """Y (T, P) with weights relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)), divided by their sum; no (T, T) matrix.
 
-    Return the 2N features relu(x_t) cos θ_t, relu(x_t) sin θ_t, with θ_t = π t / (2 · horizon) and t from 0.
+    Return attention with these weights, every row divided by the sum of its weights (no causal mask), in O(T): put the
+    cosine into features of t and of s alone.
 
-    Hint: One angle for each row: `torch.arange(len(x), dtype=x.dtype)`, times π / (2 · horizon).
+    Hint: cos(a - b) = cos a cos b + sin a sin b. So 2N features for each token: what are they?
 
-    Hint: Give the angles the shape (T, 1) with `[:, None]`; then they broadcast over the N entries.
+    Hint: One angle for each row: `torch.arange(len(Q), dtype=Q.dtype)[:, None] * math.pi / (2 * horizon)`; the features
+    of a token are relu(x) cos θ and relu(x) sin θ.
 
-    Hint: `torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)`.
+    Hint: With features q and k: `q @ (k.mT @ V)`, divided by `q @ k.sum(0)`, a number for each row.
 
     Insight: Every weight of relative position that is a sum of cosines can be split like this, a pair of features for
     each; RoPE turns Q and K by the same identity.
     """
-    angles = math.pi / (2 * horizon) * torch.arange(len(x), dtype=x.dtype)[:, None]
-    return torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1)
+    angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)[:, None]
+    q, k = (torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1) for x in (Q, K))
+    return q @ (k.mT @ V) / (q @ k.sum(0))[:, None]

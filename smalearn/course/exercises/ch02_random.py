@@ -5,6 +5,7 @@ import math
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 from smalearn.kernel_attention import softmax_weights
 
 
@@ -129,76 +130,109 @@ def positive_features(x, W):
     return factor * torch.cat([projections.exp(), (-projections).exp()], dim=1)
 
 
-# ------------------------------------------------------------------------------------------- 2.5 a fair rotation
+# ---------------------------------------------------------------------------------------- 2.5 fair directions
 
 
-def _gram_schmidt(A):
-    """Columns one by one: what is left of each after the earlier ones, at length 1."""
-    columns = []
-    for a in A.mT:
-        for c in columns:
-            a = a - (a @ c) * c
-        columns.append(a / a.norm())
-    return torch.stack(columns, dim=1)
+def _gram_schmidt(G, lengths):
+    """Row by row: what is left of each after the earlier ones of its block, at its length."""
+    rows = []
+    for place, g in enumerate(G):
+        for c in rows[place - place % G.shape[1] :]:
+            g = g - (g @ c) * c
+        rows.append(g / g.norm())
+    return torch.stack([length * row for length, row in zip(lengths, rows, strict=True)])
 
 
-def _rotation_cases(randn):
-    yield (torch.tensor([[2.0]], dtype=torch.float64),)
-    yield (torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=torch.float64),)
-    for size in (3, 4, 5):
-        yield (randn(size, size),)
+def _directions_cases(randn):
+    yield torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
+    yield torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    for count, size in [(3, 3), (2, 4), (8, 4), (7, 3)]:
+        yield randn(count, size), randn(count).abs()
+
+
+def _by_blocks(turn):
+    """Directions with `turn(G)` (rows) in the place of the signed orthogonal factor of a block."""
+    return lambda G, lengths: torch.cat([turn(block) for block in G.split(G.shape[1])]) * lengths[:, None]
+
+
+def _signed(G):
+    rotation, R = torch.linalg.qr(G.mT)
+    return (rotation * R.diagonal().sign()).mT
+
+
+def _whole(G, lengths):
+    """One factorisation for all rows: only the first N can be orthogonal to one another."""
+    return torch.linalg.qr(G.mT).Q.mT.repeat(-(-len(G) // G.shape[1]), 1)[: len(G)] * lengths[:, None]
 
 
 @exercise(
     "2.5",
-    "A fair rotation",
+    "Fair directions",
     claim="000:performer-orthogonal",
     level=2,
-    minutes=5,
-    cases=_rotation_cases,
+    minutes=10,
+    cases=_directions_cases,
     oracle=_gram_schmidt,
     wrong={
         "the signs are still those that the algorithm chose: they are not random, so the "
-        "rotation is not fair": lambda A: torch.linalg.qr(A).Q,
-        "the signs multiply the ROWS of Q: then Q R is no longer A": lambda A: (
-            torch.linalg.qr(A).Q * torch.linalg.qr(A).R.diagonal().sign()[:, None]
+        "directions are not fair": _by_blocks(lambda G: torch.linalg.qr(G.mT).Q.mT),
+        "you factorise G, not Gᵀ: QR makes COLUMNS orthogonal, and the directions are rows": _by_blocks(
+            lambda G: torch.linalg.qr(G).Q
         ),
-        "you make the diagonal of Q positive; it is the diagonal of R that must be": lambda A: (
-            torch.linalg.qr(A).Q * torch.linalg.qr(A).Q.diagonal().sign()
+        "you make the diagonal of Q positive; it is the diagonal of R that must be": _by_blocks(
+            lambda G: (torch.linalg.qr(G.mT).Q * torch.linalg.qr(G.mT).Q.diagonal().sign()).mT
         ),
-        "these are the columns of A at length 1: they are not orthogonal": lambda A: A / A.norm(dim=0),
+        "these are the rows of G at their lengths: nothing makes them orthogonal": _by_blocks(
+            lambda G: G / G.norm(dim=1, keepdim=True)
+        ),
+        "the lengths are missing: all directions have length 1": lambda G, lengths: fair_directions(
+            G, torch.ones_like(lengths)
+        ),
+        "all rows go through one factorisation: no more than N directions can be orthogonal, so each block of N "
+        "rows needs its own": _whole,
     },
 )
-def fair_rotation(A):
-    """The orthogonal factor of the Gaussian matrix A (N, N), its columns so signed that R has a positive diagonal.
+def fair_directions(G, lengths):
+    """Directions (m, N), orthogonal within each block of N rows, made of a Gaussian G (m, N), with lengths (m,).
 
-    Return the orthogonal factor of A = QR with the signs chosen such that every diagonal entry of R is positive:
-    multiply each COLUMN of Q by the sign of its diagonal entry of R.
+    Cut G into blocks of N rows (the last may be shorter). In each block take of every row what is left after the
+    earlier ones (Gram and Schmidt), and give it its length. `torch.linalg.qr` does it, up to signs.
 
-    Hint: `torch.linalg.qr(A)` returns Q and R. If a column of Q changes its sign, what must change in R?
+    Hint: `torch.linalg.qr(A)` makes the COLUMNS of A orthogonal. Which matrix has the directions as columns?
 
-    Hint: `R.diagonal().sign()` are N signs. Column j of Q takes sign j.
+    Hint: Gram and Schmidt keep the sign of what is left: the diagonal of R is positive. If a column of Q changes its
+    sign, what must change in R?
 
-    Hint: A vector of N numbers times a matrix broadcasts along the last axis, so it multiplies columns.
+    Hint: For a block: `rotation, R = torch.linalg.qr(block.mT)`; `(rotation * R.diagonal().sign()).mT` has its rows.
 
-    Insight: Without the signs the rotation depends on how QR is computed, and is not uniform: then the mean over draws
-    need not be the kernel.
+    Insight: Without the signs the directions depend on how QR is computed, and are not uniform: then the mean over
+    draws need not be the kernel.
     """
-    rotation, R = torch.linalg.qr(A)
-    return rotation * R.diagonal().sign()
+    blocks = []
+    for block in G.split(G.shape[1]):
+        rotation, R = torch.linalg.qr(block.mT)
+        blocks.append((rotation * R.diagonal().sign()).mT)
+    return torch.cat(blocks) * lengths[:, None]
 
 
 # ---------------------------------------------------------------------------------------- 2.7 Nyström attention
 
 
-def _around(middle):
+def _means(x, landmarks):
+    """Mean of each segment, one after the other."""
+    size = len(x) // landmarks
+    return torch.stack([x[k * size : (k + 1) * size].mean(0) for k in range(landmarks)])
+
+
+def _around(middle, means=_means):
     """The three factors with another one in the middle, made from A = softmax(Q̃ K̃ᵀ)."""
 
-    def weights(Q, K, Q_means, K_means):
+    def attention(Q, K, V, landmarks):
+        Q_means, K_means = means(Q, landmarks), means(K, landmarks)
         A = softmax_weights(Q_means, K_means)
-        return softmax_weights(Q, K_means) @ middle(A) @ softmax_weights(Q_means, K)
+        return softmax_weights(Q, K_means) @ middle(A) @ softmax_weights(Q_means, K) @ V
 
-    return weights
+    return attention
 
 
 def _pinv(A):
@@ -208,25 +242,25 @@ def _pinv(A):
 
 
 def _nystrom_cases(randn):
-    yield tuple(randn(1, 2) for _ in range(4))
-    for target, source, landmarks in [(4, 3, 1), (5, 6, 2), (6, 7, 3)]:
-        sizes = (target, source, landmarks, landmarks)
-        yield tuple(randn(size, 4) for size in sizes)
+    yield randn(1, 2), randn(1, 2), randn(1, 1), 1
+    for length, landmarks in [(4, 1), (6, 2), (6, 3), (4, 4)]:
+        yield randn(length, 4), randn(length, 4), randn(length, 3), landmarks
+    again = [0, 1, 2, 3, 2, 3]  # a landmark that is there twice: then A has no inverse
     Q, K = randn(4, 4), randn(4, 4)
-    yield Q, K, Q, K
-    twice = [0, 1, 1]  # a landmark that is there twice: then A has no inverse
-    yield Q, K, Q[twice], K[twice]
+    yield Q[again], K[again], randn(6, 2), 3
 
 
-def _swapped_landmarks(Q, K, Q_means, K_means):
+def _swapped_landmarks(Q, K, V, landmarks):
     """The middle factor from landmark keys on landmark queries."""
+    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
     middle = torch.linalg.pinv(softmax_weights(K_means, Q_means))
-    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K)
+    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K) @ V
 
 
-def _softmax_of_the_product(Q, K, Q_means, K_means):
+def _softmax_of_the_product(Q, K, V, landmarks):
+    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
     scores = (Q @ K_means.mT) @ torch.linalg.pinv(Q_means @ K_means.mT) @ (Q_means @ K.mT)
-    return scores.softmax(-1)
+    return scores.softmax(-1) @ V
 
 
 @exercise(
@@ -234,9 +268,11 @@ def _softmax_of_the_product(Q, K, Q_means, K_means):
     "Through the landmarks",
     claim="000:nystromformer",
     level=2,
-    minutes=10,
+    minutes=12,
+    tolerance=1e-8,
     cases=_nystrom_cases,
     oracle=_around(_pinv),
+    way=Way(case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 4), memory=1),
     wrong={
         "A stands in the middle as it is; it must be inverted, so that landmarks among themselves give back A": _around(
             lambda A: A
@@ -249,21 +285,29 @@ def _softmax_of_the_product(Q, K, Q_means, K_means):
         ),
         "your A is softmax(K̃ Q̃ᵀ): the landmark QUERIES come first, A = softmax(Q̃ K̃ᵀ)": _swapped_landmarks,
         "you approximate the scores, and take one softmax at the end: that needs "
-        "the whole (T, S) matrix": _softmax_of_the_product,
+        "the whole (T, T) matrix": _softmax_of_the_product,
+        "your landmarks are every so-manieth token: a landmark is the mean of a whole segment": _around(
+            _pinv, lambda x, landmarks: x[:: len(x) // landmarks][:landmarks]
+        ),
+        "your segments are interleaved: a landmark is the mean of tokens that stand side by side": _around(
+            _pinv, lambda x, landmarks: x.reshape(-1, landmarks, x.shape[1]).mean(0)
+        ),
     },
 )
-def nystrom_weights(Q, K, Q_means, K_means):
-    """The (T, S) weights through r landmarks: softmax(Q K̃ᵀ) · pinv(softmax(Q̃ K̃ᵀ)) · softmax(Q̃ Kᵀ).
+def nystrom_attention(Q, K, V, landmarks):
+    """Y (T, P) = softmax(Q K̃ᵀ) · A⁺ · softmax(Q̃ Kᵀ) · V with A = softmax(Q̃ K̃ᵀ), by r landmarks.
 
-    Return softmax(Q K̃ᵀ) · A⁺ · softmax(Q̃ Kᵀ) with A = softmax(Q̃ K̃ᵀ), where Q̃ and K̃ are r landmarks.
+    The landmarks Q̃ and K̃ (r, N) are the means of r segments of equal length; r divides T. Make no (T, T) matrix.
 
-    Hint: Three softmaxes: all queries on the landmark keys, landmarks on landmarks, landmark queries on all keys.
+    Hint: A segment is `Q.unflatten(0, (landmarks, -1))[k]`. Which axis does the mean go over?
 
-    Hint: `softmax_weights(Q, K_means)` is the first, (T, r). The pseudo-inverse is `torch.linalg.pinv`.
+    Hint: Three softmaxes: all queries on the landmark keys, landmarks on landmarks, landmark queries on all keys. The
+    second is inverted by `torch.linalg.pinv`; `softmax_weights(Q, K)` makes one.
 
-    Hint: Multiply the three factors in the order (T, r), (r, r), (r, S); only the middle one is inverted.
+    Hint: Four factors, (T, r) (r, r) (r, T) (T, P): from which end do you multiply so that none is (T, T)?
 
     Insight: With as many landmarks as tokens, and all of them different, the answer is softmax attention itself.
     """
+    Q_means, K_means = (x.unflatten(0, (landmarks, -1)).mean(1) for x in (Q, K))
     middle = torch.linalg.pinv(softmax_weights(Q_means, K_means))
-    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K)
+    return softmax_weights(Q, K_means) @ (middle @ (softmax_weights(Q_means, K) @ V))

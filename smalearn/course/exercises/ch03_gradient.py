@@ -32,6 +32,7 @@ def _grad_cases(randn):
     oracle=_by_autograd,
     way=Way(
         case=lambda randn, length: tuple(randn(length, 2) for _ in "QVY"),
+        memory=1,
         forbids=("torch.autograd",),
     ),
     wrong={
@@ -54,7 +55,7 @@ def _grad_cases(randn):
 def grad_keys(Q, V, dY):
     """Gradient of the keys: linear attention backwards in time, dK_s = R_s^T V_s with R_s = Σ_{t ≥ s} dY_t Q_t^T.
 
-    Compute the gradient of the keys of causal linear attention without autograd.
+    Compute the gradient of the keys of causal linear attention without autograd and without a (T, T) matrix.
 
     Hint: Which outputs did key s have a part in? Those at t ≥ s: Y_t contains (Q_t · K_s) V_s.
 

@@ -91,109 +91,74 @@ def decay_scan(x, gamma):
     return y
 
 
-# ----------------------------------------------------------------------------------- 4.2 a decay that depends on time
+# --------------------------------------------------------------------------- 4.2 where quotients and differences fail
 
 
-def _products(log_a):
-    L = torch.zeros(len(log_a), len(log_a), dtype=log_a.dtype)
-    for t in range(len(log_a)):
-        for s in range(t + 1):
-            L[t, s] = log_a[s + 1 : t + 1].exp().prod()
-    return L
+def _mask_by(form, log_a):
+    """The 1-semiseparable mask by quotients of running products, or by differences of running sums."""
+    b, sums = log_a.exp().cumprod(0), log_a.cumsum(0)
+    return (b[:, None] / b if form == "quotient" else (sums[:, None] - sums).exp()).tril()
 
 
-def _decays_cases(randn):
-    yield (-randn(1).abs(),)
-    yield (torch.zeros(3, dtype=torch.float64),)  # the causal mask
-    yield (torch.full((4,), -0.5, dtype=torch.float64),)  # the decay mask
-    yield (-randn(5).abs(),)
-    strong = -randn(6).abs().float()  # where a difference of sums shows that it has lost its digits
-    strong[2] = -1e4
-    yield (strong,)
-    reset = -randn(7).abs()
-    reset[3] = -torch.inf
-    yield (reset,)
+def _each_segment(log_a):
+    """The same, every segment summed for itself."""
+    return log_a[:, None].expand(len(log_a), len(log_a)).tril(-1).cumsum(0).exp().tril()
 
 
-def _between(first, last):
-    """L with the product over first(s) ≤ k < last(t) for s ≤ t."""
-
-    def matrix(log_a):
-        a, times = log_a.exp(), range(len(log_a))
-        rows = [[a[first(s) : last(t)].prod().item() if s <= t else 0.0 for s in times] for t in times]
-        return torch.tensor(rows, dtype=log_a.dtype)
-
-    return matrix
+def _forms(randn):
+    yield from [("difference", -1e16, 3), ("quotient", -2.0, 400), ("quotient", -1.0, 800), ("difference", -1e14, 64)]
 
 
-def _differences(lowest, nan=None):
-    """Running sums, subtracted: a reset, made finite, drowns what follows it; or gives NaN, which becomes `nan`."""
-
-    def matrix(log_a):
-        sums = log_a.clamp(min=lowest).cumsum(0)
-        L = (sums[:, None] - sums).exp()
-        return (L if nan is None else L.nan_to_num(nan)).tril()
-
-    return matrix
+def _survives(log_a, form, least, length):
+    if not isinstance(log_a, torch.Tensor) or log_a.shape != (length,) or log_a.dtype != torch.float64:
+        return f"the answer must be a tensor of shape ({length},) in float64"
+    if not (log_a.isfinite() & (log_a <= 0) & (log_a >= least)).all():
+        return f"log decays must lie between {least:g} and 0"
+    error = (_mask_by(form, log_a) - _each_segment(log_a)).abs().nan_to_num(torch.inf).max().item()
+    return "" if error > 1e-3 else f"by {form}s the mask is still right to {error:.0e}"
 
 
-def _quotients(log_a):
-    """Running products, divided, 0 where that is NaN."""
-    b = log_a.exp().cumprod(0)
-    return (b[:, None] / b).nan_to_num(0).tril()
+def _filled(value):
+    return lambda form, least, length: torch.full((length,), value(least), dtype=torch.float64)
 
 
 @exercise(
     "4.2",
-    "A decay that changes",
+    "Where short cuts break",
     claim="004:eq-1ss",
+    kind="break",
     level=2,
     minutes=12,
-    tolerance=1e-6,
-    cases=_decays_cases,
-    oracle=_products,
+    cases=_forms,
+    refuse=_survives,
     wrong={
-        "your product includes a_s: a gate acts on what was there before its token. It runs over s < k ≤ t": _between(
-            lambda s: s, lambda t: t + 1
+        "all decays are equal and strong: a difference of equal numbers added up is exact": _filled(
+            lambda least: least
         ),
-        "your product runs over s ≤ k < t; it must run over s < k ≤ t: a token meets the gates after it, the "
-        "present one included": _between(lambda s: s, lambda t: t),
-        "behind a reset everything is 1: you subtract running sums. Once the sum holds a huge number, all that "
-        "is added later is lost; for −∞ it would be −∞ − (−∞). Sum each segment for itself": _differences(-1e30),
-        "you subtract running sums, with −∞ cut off at a large number. The sum that holds this number has few "
-        "digits left for what is added later, as float32 shows. Sum each segment for itself": _differences(-1e4),
-        "you subtract running sums and put 0 where −∞ − (−∞) gives NaN: but tokens after a reset do see "
-        "each other. Sum each segment for itself, and there is no NaN": _differences(-torch.inf, nan=0),
-        "you divide running products and put 0 where 0 / 0 gives NaN: but tokens after a reset do see "
-        "each other. Build each segment for itself, and there is no NaN": _quotients,
-        "you take a_t to the power t − s: that would be right if all decays were the same": lambda log_a: (
-            _between(lambda s: s + 1, lambda t: t + 1)(torch.zeros_like(log_a))
-            * log_a.exp()[:, None] ** (torch.arange(len(log_a))[:, None] - torch.arange(len(log_a))).clamp(min=0)
+        "all decays are mild: sums of these keep their digits": _filled(lambda least: max(least, -0.1)),
+        "a reset breaks both, but it is not allowed here: nothing needs to be infinite": lambda form, least, length: (
+            torch.full((length,), -0.1).double().index_fill(0, torch.tensor(0), -torch.inf)
         ),
-        "above the diagonal stand ones, the exponential of an empty sum: they are the "
-        "future, and must be 0": lambda log_a: (
-            _products(log_a) + torch.ones(len(log_a), len(log_a), dtype=log_a.dtype).triu(1)
+        "the strong decay comes last: what is lost is lost BEHIND it": lambda form, least, length: (
+            torch.full((length,), -0.1).double().index_fill(0, torch.tensor(length - 1), least)
         ),
-        "this is the transpose: rows are targets t, columns are sources s ≤ t": lambda log_a: _products(
-            log_a
-        ).mT.contiguous(),
     },
 )
-def semiseparable(log_a):
-    """The 1-semiseparable matrix: every exponent is a sum of log_a's own entries, so that a reset stays a reset.
+def break_it(form, least, length):
+    """Log decays (length,) in float64, between `least` and 0, for which the mask by this form is wrong by over 0.001.
 
-    Return the 1-semiseparable matrix of log_a; entries of −∞ are resets.
+    The form is "quotient", b_t / b_s of running products, or "difference", exp(c_t - c_s) of running sums.
 
-    Hint: L[t, s] is the exponential of Σ log_a[k] over s < k ≤ t. In column s, which entries of log_a take part, and
-    from which row on?
+    Hint: A product of many numbers below 1 gets small. What is the smallest number that float64 holds, and what is 0/0?
 
-    Hint: Put log_a[k] into row k of every column, and a zero wherever k ≤ s: `log_a[:, None].expand(T, T).tril(-1)`,
-    not `* mask`: 0 · (−∞) is NaN. A running sum down each column then adds exactly the right entries.
+    Hint: A float64 has sixteen digits, wherever they stand. What is -1e16 - 0.5 - (-1e16)?
 
-    Hint: `steps.cumsum(0).exp().tril()`; the last `tril` clears what stands above the diagonal.
+    Hint: For a quotient: all decays as strong as allowed, so that the running product is 0 before the end. For a
+    difference: one decay at once as strong as allowed, then mild ones.
 
-    Insight: These matrices are inverses of matrices with two diagonals, which is what the recurrence says.
+    Insight: Neither failure needs a reset, an error or a warning: mild decays and a long text are enough for the one, a
+    full stop for the other. So sum each segment for itself.
     """
-    length = len(log_a)
-    steps = log_a[:, None].expand(length, length).tril(-1)  # row k, column s: log_a[k] if k > s
-    return steps.cumsum(0).exp().tril()
+    log_a = torch.full((length,), least if form == "quotient" else -0.7, dtype=torch.float64)
+    log_a[0] = least
+    return log_a

@@ -1,90 +1,42 @@
-"""The exercises of chapter 07: a step of decoding, the short convolution of the block, a step with a step size."""
+"""The exercises of chapter 07: the size of a memory, the short convolution of the block, a step of decoding."""
 
 import torch
 
-from smalearn.course.exercises.ch06_mask import INF, decays
+from smalearn.course.exercises.ch06_mask import decays
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------------ 7.1 a single token
-
-
-def _step_loop(x, log_a, B, C, state):
-    """One entry of the state after the other."""
-    heads, head_dim, features = state.shape
-    y, new = torch.zeros_like(x), torch.zeros_like(state)
-    for h in range(heads):
-        for p in range(head_dim):
-            for n in range(features):
-                new[h, p, n] = log_a[h].exp() * state[h, p, n] + x[h, p] * B[n]
-                y[h, p] += C[n] * new[h, p, n]
-    return y, new
-
-
-def _stepped(update, read=lambda old, new: new):
-    """A step with `update(decay, state, what is written)` that reads `read(old state, new state)`."""
-
-    def step(x, log_a, B, C, state):
-        new = update(log_a.exp()[:, None, None], state, x[:, :, None] * B)
-        return read(state, new) @ C, new
-
-    return step
-
-
-def _read_too_early(x, log_a, B, C, state):
-    """The old state is decayed, read, and only then written to."""
-    left = log_a.exp()[:, None, None] * state
-    return left @ C, left + x[:, :, None] * B
-
-
-def _step_cases(randn):
-    for heads, head_dim, features, kind in [(1, 1, 1, 0), (1, 2, 2, 1), (2, 2, 2, 1), (3, 2, 4, 1)]:
-        x, state = randn(heads, head_dim), randn(heads, head_dim, features)
-        log_a = decays(randn, heads) * (kind > 0)
-        yield x * (kind > 0), log_a, *randn(2, features), state
-    reset = torch.tensor([-INF, -0.5]).double()
-    for kept in (0, 1):  # an empty state, and one that a head forgets
-        yield randn(2, 3), reset, *randn(2, 2), kept * randn(2, 3, 2)
+# ------------------------------------------------------------------------------------------ 7.1 which memory is smaller
 
 
 @exercise(
     "7.1",
-    "One token more",
+    "Which memory is the smaller one?",
     claim="004:hybrid",
+    kind="predict",
     level=1,
-    minutes=6,
-    cases=_step_cases,
-    oracle=_step_loop,
+    minutes=3,
+    tolerance=0.1,
+    oracle=lambda: 2 * 1024 * 128 / (2 * 1024),
     wrong={
-        "you read the state before the token was written: in training a token sees itself (the diagonal of L "
-        "is 1)": _stepped(lambda decay, state, new: decay * state + new, read=lambda old, new: old),
-        "you read between decay and write: y misses the token's own part, which the diagonal of L, all ones, "
-        "lets through in training": _read_too_early,
-        "the token meets its own decay: decay the old state first, then write": _stepped(
-            lambda decay, state, new: decay * (state + new)
-        ),
-        "the old state does not decay": _stepped(lambda decay, state, new: state + new),
-        "the old state is lost: add to what is left of it": _stepped(lambda decay, state, new: new),
-        "you decay the new token and keep the old state: it is the other way round": _stepped(
-            lambda decay, state, new: state + decay * new
-        ),
+        "this compares with keys alone: attention keeps a key AND a value for each token": lambda: 256,
+        "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": lambda: 0.0625,
+        "this forgets that the state belongs to 2D channels, not to D": lambda: 64,
+        "this is D: count the numbers of the state, 2D · N, and divide by those of a token": lambda: 1024,
     },
 )
-def step(x, log_a, B, C, state):
-    """One token for all heads: y (heads, P) and the new state (heads, P, N).
+def equal_after():
+    """The number of tokens after which attention's cache is as large as the state.
 
-    Decode: one step for all heads of a group, which share B and C but not x and the decay.
+    A layer with D = 1024 has 2D = 2048 channels, each with a state of N = 128 numbers. Attention of the same D keeps a
+    key and a value, 2D numbers, for every token. After how many tokens are the two equally large?
 
-    Hint: The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?
+    Hint: How many numbers is the state, all channels together?
 
-    Hint: `x[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.
+    Hint: 2048 · 128 numbers, against 2048 for each token.
 
-    Hint: The decay is `log_a.exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.
-
-    Insight: A step reads and writes the state once: decoding is bound by memory, not by arithmetic, and its time does
-    not grow with the text.
+    Insight: So up to N tokens attention remembers in less memory, and exactly. A state pays when the text is long.
     """
-    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
-    return state @ C, state
+    return 128
 
 
 # ------------------------------------------------------------------------------- 7.2 a convolution that can be resumed
@@ -194,6 +146,12 @@ def _block_loop(X, dt, A_log, B, C, D, state):
     return y, new
 
 
+def _step(x, log_a, B, C, state):
+    """The recurrence alone: y and the new state."""
+    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
+    return state @ C, state
+
+
 def _block_stepped(log_decay=None, write=None, skip=None):
     """A step with another log decay(dt, A_log), another write(dt, X) or another skip(dt, X, D)."""
     log_decay = log_decay or (lambda dt, A_log: -dt * A_log.exp())
@@ -201,7 +159,7 @@ def _block_stepped(log_decay=None, write=None, skip=None):
     skip = skip or (lambda dt, X, D: D[:, None] * X)
 
     def wrong(X, dt, A_log, B, C, D, state):
-        y, state = step(write(dt, X), log_decay(dt, A_log), B, C, state)
+        y, state = _step(write(dt, X), log_decay(dt, A_log), B, C, state)
         return y + skip(dt, X, D), state
 
     return wrong
@@ -215,7 +173,7 @@ def _block_read_too_early(X, dt, A_log, B, C, D, state):
 def _token_decays_too(X, dt, A_log, B, C, D, state):
     """The decay takes of the new token as well."""
     decay = (-dt * A_log.exp()).exp()[:, None]
-    y, state = step(decay * dt[:, None] * X, -dt * A_log.exp(), B, C, state)
+    y, state = _step(decay * dt[:, None] * X, -dt * A_log.exp(), B, C, state)
     return y + D[:, None] * X, state
 
 
@@ -233,7 +191,7 @@ def _block_cases(randn):
     "A step as long as the token says",
     claim="004:fig-mamba2-block",
     level=2,
-    minutes=8,
+    minutes=12,
     cases=_block_cases,
     oracle=_block_loop,
     wrong={
@@ -266,17 +224,18 @@ def _block_cases(randn):
 def block_step(X, dt, A_log, B, C, D, state):
     """One token for all heads of the block: y (heads, P) and the new state (heads, P, N).
 
-    Decode one token of the block: from step sizes to decays and inputs, the recurrence, and the skip.
+    Decode one token: the log decay is -exp(A_log)·dt, what is written is dt·X under the key B, C reads the new state,
+    and D·X is added to what it reads. All heads share B and C.
 
-    Hint: It is your `step` of 7.1, with two of its arguments made from dt first. Which two depend on how long the token
-    lasts?
+    Hint: The recurrence, once: decay what is there, write, then read. Which tensors have an axis of heads?
 
-    Hint: The log decay is A·dt with A = −exp(A_log), so it is at most 0 whatever the parameter is. What is written is
-    dt·X.
+    Hint: `(dt[:, None] * X)[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.
 
-    Hint: `step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)`; then add `D[:, None] * X`, with X itself.
+    Hint: The decay is `(-dt * A_log.exp()).exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.
 
     Insight: dt acts twice, as forgetting and as writing: a token with dt near 0 passes by and leaves the state alone.
+    And a step touches the state once: its time does not grow with the text.
     """
-    y, state = step(dt[:, None] * X, -dt * A_log.exp(), B, C, state)
-    return y + D[:, None] * X, state
+    decay = (-dt * A_log.exp()).exp()
+    state = decay[:, None, None] * state + (dt[:, None] * X)[:, :, None] * B
+    return state @ C + D[:, None] * X, state

@@ -1,71 +1,80 @@
-"""The exercises of chapter 10 on heads: the nearest point by hand, and heads that add up."""
+"""The exercises of chapter 10 on heads: where a narrow one fails, and heads that add up."""
 
 import torch
 
 from smalearn.course.exercises.core import Randn, exercise
 
-# --------------------------------------------------------------------------------------- 10.6 the nearest point by hand
+# --------------------------------------------------------------------------------- 10.6 where a narrow head fails
 
 
-def _nearest_loop(x, X, beta, score=torch.dot):
-    """One point at a time."""
-    scores = torch.stack([beta * score(x, point) for point in X])
-    weights = (scores - scores.max()).exp()
-    return sum(w * point for w, point in zip(weights / weights.sum(), X, strict=True))
+def _narrow_cases(randn):
+    for dim, rank in [(2, 1), (4, 2), (16, 2), (16, 15)]:
+        yield randn(dim, rank), randn(dim, rank)
 
 
-def _sphere_cases(randn):
-    """Points on the sphere; in the first case the query is the only point there is."""
-    one = torch.nn.functional.normalize(randn(1, 3), dim=-1)
-    yield one[0], one, 1.0
-    for points, dim, beta in [(2, 2, 1.0), (3, 2, 5.0), (5, 4, 20.0), (8, 16, 1e6)]:
-        drawn = torch.nn.functional.normalize(randn(points + 1, dim), dim=-1)
-        yield drawn[0], drawn[1:], beta
+def _still_finds(answer, L, R):
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        return "return two tensors, x and X"
+    x, X = answer
+    dim = len(L)
+    if x.shape != (dim,) or X.ndim != 2 or X.shape[1] != dim or len(X) < 2:
+        return f"x must be ({dim},) and X (N, {dim}) with at least two points"
+    if not torch.cat([x[None], X]).norm(dim=1).sub(1).abs().max() < 1e-6:
+        return "x and all points must lie on the sphere, at length 1"
+    (near, second), nearest = (X @ x).sort(descending=True).values[:2], (X @ x).argmax()
+    if near - second < 1e-3:
+        return "two points are equally near: one must be the nearest"
+    scores = X @ (R @ (L.mT @ x))
+    others = torch.cat([scores[:nearest], scores[nearest + 1 :]])
+    return "the head finds the nearest point here" if scores[nearest] > others.max() + 1e-9 else ""
+
+
+def _unit(x):
+    return torch.nn.functional.normalize(x, dim=-1)
+
+
+def _pointed(choose):
+    """The query `choose(L, R)` with itself and its opposite as points."""
+    return lambda L, R: (_unit(choose(L, R)), torch.stack([_unit(choose(L, R)), -_unit(choose(L, R))]))
 
 
 @exercise(
     "10.6",
-    "The nearest point by hand",
+    "Where a narrow head fails",
     claim="003:nearest-neighbour",
-    level=1,
-    minutes=6,
-    cases=_sphere_cases,
-    oracle=_nearest_loop,
+    kind="break",
+    level=2,
+    minutes=12,
+    cases=_narrow_cases,
+    refuse=_still_finds,
     wrong={
-        "your answer goes to the farthest point as β grows: a distance is small where "
-        "a score must be large": lambda x, X, beta: _nearest_loop(x, X, -beta),
-        "without softmax this is a sum over all points: nothing is chosen": lambda x, X, beta: sum(
-            beta * (x @ point) * point for point in X
+        "this query is one that the head sees: L R^T x has a part along x": _pointed(
+            lambda L, R: (L @ R.mT)[:, 0] + L[:, 0]
         ),
-        "β is missing: scores between -1 and 1 leave all points nearly equal weights": lambda x, X, beta: _nearest_loop(
-            x, X, 1.0
+        "x is zero, which is no point of the sphere": lambda L, R: (0 * L[:, 0], torch.eye(len(L), dtype=L.dtype)),
+        "there is only one point, which is the nearest whatever its score": lambda L, R: (
+            _unit(L[:, 0]),
+            _unit(L[:, 0])[None],
         ),
-        "you divide by √d: here β alone says how sharp the choice is": lambda x, X, beta: _nearest_loop(
-            x, X, beta / x.numel() ** 0.5
-        ),
-        "your head has M = 2β I: -|x - y|² is 2 x^T y and a constant, so take half of it": lambda x, X, beta: (
-            _nearest_loop(x, X, 2 * beta)
-        ),
-        "this is nearest first too, but |x - y| is not a bilinear form: no M gives such "
-        "a score, β x^T y does": lambda x, X, beta: _nearest_loop(x, X, beta, lambda x, point: -(x - point).norm()),
-        "this is the nearest point itself, the limit β → ∞: the head has a "
-        "softmax, and gives a mean": lambda x, X, beta: X[(X @ x).argmax()],
+        "both points are the same": lambda L, R: (_unit(L[:, 0]), _unit(L[:, 0]).expand(2, -1).clone()),
     },
 )
-def nearest_head(x, X, beta):
-    """The head with M = β I and the points as values: softmax(β X x) X.
+def confuse(L, R):
+    """A query x (d) and points X (N, d), N ≥ 2, on the unit sphere, where the head of L R^T (d, d) misses the nearest.
 
-    Build the attention head that answers a query on the sphere with the nearest point as β grows.
+    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the point nearest to x does not
+    have the largest score, not even for L = R.
 
-    Hint: On the sphere |x - y|² = 2 - 2 x^T y. So which score is largest for the nearest point?
+    Hint: L^T x are r numbers, all that the head knows of x. Which x do they know nothing of?
 
-    Hint: The score is β x^T y, its matrix β I. The values are the points themselves.
+    Hint: If L^T x = 0, every point has the score 0. The nearest point can then be x itself.
 
-    Hint: `(beta * X @ x).softmax(-1) @ X`
+    Hint: A unit vector x with L^T x = 0 is the last row of Vh in `torch.linalg.svd(L.mT)`. And the points?
 
-    Insight: Eight heads of rank 2 cannot add up to this one: softmax is taken of each head's scores alone.
+    Insight: Every narrow head has such a query, however it was trained: that is what a bottleneck of rank means.
     """
-    return (beta * X @ x).softmax(-1) @ X
+    x = torch.linalg.svd(L.mT).Vh[-1]
+    return x, torch.stack([x, -x])
 
 
 # --------------------------------------------------------------------------------- 10.7 heads that add up, by formula

@@ -3,6 +3,7 @@
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ------------------------------------------------------------------------------------------- 10.4 the scores of a train
 
@@ -70,6 +71,7 @@ def _train_cases(randn):
     level=3,
     minutes=18,
     cases=_train_cases,
+    way=Way(case=lambda randn, D: (randn(3, D), randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1)), memory=1, axis="D"),
     oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
     wrong={
         "P_L is missing on the side of the queries, as in the paper's equation 15: rows are numbered (a b), so "
@@ -175,6 +177,7 @@ def _level_cases(randn):
     level=2,
     minutes=12,
     cases=_level_cases,
+    way=Way(case=lambda randn, D: (randn(3, D), randn(D, 2), randn(D, 2), [1, 1], [1, 2]), memory=1, axis="D"),
     oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
     wrong={
         "you add up the blocks of a level before the product: then every block meets every other, and this is "

@@ -74,7 +74,7 @@ def check(exercise: str | Exercise, attempt: Callable = ..., seed: int = 0) -> C
     attempt, result = _judge(exercise, attempt, seed)
     used, after = result.outcome == "passed", []
     if used:
-        after = [exercise.insight, " · ".join([_measures(exercise, attempt), *_next(exercise)]).strip(" ·")]
+        after = [exercise.insight, " · ".join(filter(None, [_measures(exercise, attempt), *_next(exercise)]))]
     elif result.outcome == "not as asked":
         used = _as_fast(exercise, attempt)
         slow = f"It takes more than {SLOWER} times as long as our solution, which later cells use."
@@ -130,7 +130,16 @@ def _dots(exercise: Exercise) -> str:
 
 
 def _measures(exercise: Exercise, attempt: Callable) -> str:
-    """Lines and milliseconds of an attempt and of ours; nothing where its source cannot be read, or it fails now."""
+    """What an attempt and ours reach, or their lines and milliseconds; nothing where that cannot be said."""
+    if exercise.reached:
+        case = exercise.draw()[-1]
+        both = [run(function, [case], 0, LIMIT).calls for function in (attempt, exercise.solution)]
+        if any(not calls or calls[0].error for calls in both):
+            return ""
+        yours, ours = (exercise.reached(calls[0].answer, *case) for calls in both)
+        return f"yours reaches {yours}; ours {ours}"
+    if exercise.kind in ("predict", "break"):
+        return ""
     try:
         lines = count_lines(attempt), exercise.lines
     except Exception:  # no source, or none that stands alone

@@ -18,6 +18,7 @@ from smalearn.course.exercises.way import LENGTHS, Way, detours
 __all__ = ["Exercise", "Randn", "count_lines", "exercise", "find", "register", "registry"]
 
 HINT, INSIGHT = "Hint: ", "Insight: "
+KINDS = ("write", "predict", "prove", "break", "open")
 
 
 class Randn:
@@ -49,11 +50,18 @@ class Exercise:
             are tensors, numbers, strings, containers of these, or objects that hold tensors (masks).
         oracle: the answer in the slowest obvious form. An answer is a tensor, a number, a bool, a string, or a tuple of
             these.
+        refuse: in place of an oracle, where more than one answer is good: takes the answer and a case's arguments and
+            says in a sentence why it is not good, or returns "".
         solution: the answer as the learner should write it; its signature is the one that the stub has. Its docstring
             is the statement, followed by paragraphs "Hint: ...", at least two, from a nudge to half of the answer, and
             "Insight: ...", which is told with the ✓.
         wrong: at least three known wrong answers by the misconception that a learner who gives one is told: "the causal
-            mask is missing". Finite, of the right shape, and right on at least one case.
+            mask is missing". They may raise.
+        kind: "write" a function; "predict" what a later cell will show, with a function that takes no arguments and
+            returns a number or a word; "prove" a line, which is checked on random instances; "break" a program, by an
+            input on which it fails; "open", for anything that reaches a goal. The last two have `refuse`.
+        reached: for an open exercise, what a good answer has reached: takes the answer and a case's arguments and
+            returns a few words, "96 multiply-adds".
         gradient: arguments by which the gradient of the answer, a tensor, must be right too.
         way: what is asked of the way to the answer, measured once all answers are right; None for nothing.
         tolerance: largest relative RMS error of a right answer (absolute where the target is zero).
@@ -67,20 +75,24 @@ class Exercise:
     claim: str
     level: int
     minutes: int
-    cases: Callable[[Randn], Iterable[tuple]]
-    oracle: Callable
     solution: Callable
     wrong: Mapping[str, Callable]
+    cases: Callable[[Randn], Iterable[tuple]] = lambda randn: [()]
+    oracle: Callable | None = None
+    refuse: Callable[..., str] | None = None
+    kind: str = "write"
+    reached: Callable[..., str] | None = None
     gradient: tuple[str, ...] = ()
     way: Way | None = None
     tolerance: float = 1e-9
 
     def __post_init__(self):
         words = {name: getattr(self, name) for name in ("title", "claim")}
-        functions = {name: getattr(self, name) for name in ("oracle", "cases")}
+        functions = {name: getattr(self, name) for name in ("refuse" if self.refuse else "oracle", "cases")}
         is_def = inspect.isfunction(self.solution) and self.solution.__name__ != "<lambda>"
         is_id = isinstance(self.id, str) and re.fullmatch(r"\w+(\.\w+)*", self.id)
         minutes, wrong = self.minutes, self.wrong
+        least = 2 if self.kind == "predict" else 3  # of three words to choose from two are wrong
         is_count = isinstance(minutes, int) and not isinstance(minutes, bool) and minutes >= 1
         rules = [
             (bool(is_id), "id must be letters and digits joined by dots, such as '1.2'"),
@@ -89,7 +101,13 @@ class Exercise:
             (is_def, f"solution must be a function written with `def`, got {self.solution!r}"),
             (is_def and len(self.hints) >= 2, "the solution's docstring must have at least 2 paragraphs 'Hint: ...'"),
             (is_def and _is_text(self.statement), "the solution's docstring must say what to write"),
-            (isinstance(wrong, Mapping) and len(wrong) >= 3, f"wrong must have at least 3 answers, got {wrong!r}"),
+            (
+                isinstance(wrong, Mapping) and len(wrong) >= least,
+                f"wrong must have at least {least} answers, got {wrong!r}",
+            ),
+            (self.kind in KINDS, f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}"),
+            (not (self.refuse and self.oracle), "there must be oracle or refuse, not both"),
+            (self.refuse or self.kind not in ("break", "open"), f"one of the kind {self.kind!r} needs refuse"),
             (is_count, f"minutes must be a positive integer, got {minutes!r}"),
             (self.level in (1, 2, 3), f"level must be 1, 2 or 3, got {self.level!r}"),
             (0 < self.tolerance < 1, f"tolerance must lie between 0 and 1, got {self.tolerance!r}"),
@@ -148,27 +166,40 @@ class Exercise:
 
     @property
     def label(self) -> str:
-        """Difficulty, time, length and claim: "●○○ · 5 min · about 4 lines · claim 000:eq10"."""
+        """Difficulty, time, length or kind, and claim: "●○○ · 5 min · about 4 lines · claim 000:eq10"."""
         dots = "●" * self.level + "○" * (3 - self.level)
-        plural = "" if self.lines == 1 else "s"
-        return f"{dots} · {self.minutes} min · about {self.lines} line{plural} · claim {self.claim}"
+        lines = f"about {self.lines} line{'' if self.lines == 1 else 's'}"
+        return f"{dots} · {self.minutes} min · {lines if self.kind == 'write' else self.kind} · claim {self.claim}"
 
     def draw(self, seed: int = 0) -> list[tuple]:
         """Draw the argument tuples of every case, the same on every machine for the same seed.
 
         Raises:
-            ValueError: fewer than three cases, or a case that is not a tuple.
+            ValueError: fewer than three cases (a prediction has one), or a case that is not a tuple.
         """
         cases = list(self.cases(Randn(seed)))
-        if len(cases) < 3 or not all(isinstance(case, tuple) for case in cases):
+        if len(cases) < (1 if self.kind == "predict" else 3) or not all(isinstance(case, tuple) for case in cases):
             got = [type(case).__name__ for case in cases]
             raise ValueError(f"Exercise {self.id!r}: cases must yield at least 3 tuples of arguments, got {got}")
         return cases
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the arguments."""
+        return list(inspect.signature(self.solution).parameters)
+
+    @property
+    def places(self) -> list[int]:
+        """Places of the arguments by which the gradient must be right."""
+        return [self.names.index(name) for name in self.gradient]
+
+    def lengths(self, seed: int = 0) -> list[tuple]:
+        """Draw the arguments of both lengths at which the way is measured."""
+        return [self.way.case(Randn(seed), length) for length in LENGTHS] if self.way else []
+
     def detours(self, attempt: Callable, seed: int = 0) -> list[str]:
         """Say what in an attempt with right answers is not as asked."""
-        cases = [self.way.case(Randn(seed), length) for length in LENGTHS] if self.way else []
-        return detours(self.way, attempt, list(inspect.signature(self.solution).parameters), cases) if cases else []
+        return detours(self.way, attempt, self.names, self.lengths(seed)) if self.way else []
 
     def bind(self, arguments: tuple) -> dict[str, object]:
         """Name a case's arguments as the solution does."""

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import sign
 
-__all__ = ["AnswerKey", "Result", "evaluate", "verify"]
+__all__ = ["AnswerKey", "Result", "evaluate", "gradient_of", "verify"]
 
 LIMIT = 10.0  # seconds that an attempt may take for all its cases
 NEAR = 1e-5  # relative error up to which two wrong answers are the same
@@ -90,7 +90,8 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
     result = key.judge(run(attempt, key.cases, seed, limit), limit)
     if result.outcome == "passed" and exercise.gradient:
-        result = key.judge_gradients(run(_gradient(exercise, attempt), key.cases, seed, limit), result)
+        gradient = gradient_of(attempt, exercise.places)
+        result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)
     detours = tuple(exercise.detours(attempt, seed)) if result.outcome == "passed" else ()
     return replace(result, outcome="not as asked", detours=detours) if detours else result
 
@@ -116,8 +117,9 @@ class AnswerKey:
 
     @cached_property
     def targets(self) -> list:
-        """The oracle's answer in each case."""
-        return [freeze(self.exercise.oracle(*copy.deepcopy(case))) for case in self.cases]
+        """The oracle's answer in each case; None where there is none."""
+        oracle = self.exercise.oracle or (lambda *arguments: None)
+        return [freeze(oracle(*copy.deepcopy(case))) for case in self.cases]
 
     @cached_property
     def known(self) -> dict[str, list[Call]]:
@@ -146,7 +148,9 @@ class AnswerKey:
             worst = min((i for i, verdict in enumerate(verdicts) if verdict), key=lambda i: elements(cases[i]))
             outcome = "error" if answers.calls[worst].error else "failed"
         misconception = self.recognise(answers.calls)
-        silent = misconception or outcome != "failed" or verdicts[worst].sentence.startswith(RIGHT)
+        if exercise.kind == "predict":
+            return replace(result, outcome=outcome, problem=verdicts[worst], misconception=misconception)
+        silent = exercise.refuse or misconception or outcome != "failed" or verdicts[worst].sentence.startswith(RIGHT)
         return replace(
             result,
             outcome=outcome,
@@ -161,7 +165,8 @@ class AnswerKey:
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
         """Judge the gradients of an attempt whose values are right; `result` if they are right too."""
-        gradient, late = _gradient(self.exercise, self.exercise.oracle), Call(error=("it is not there in time",))
+        gradient = gradient_of(self.exercise.oracle, self.exercise.places)
+        late = Call(error=("it is not there in time",))
         for number, (call, case) in enumerate(
             itertools.zip_longest(answers.calls, self.cases, fillvalue=late), start=1
         ):
@@ -202,9 +207,13 @@ class AnswerKey:
             return None
 
 
-def _gradient(exercise: Exercise, function: Callable) -> Callable:
-    """The function that gives the gradients of another: of the sum of its answer's entries, each with its weight."""
-    places = [list(inspect.signature(exercise.solution).parameters).index(name) for name in exercise.gradient]
+def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
+    """The function that gives the gradients of another: of the sum of its answer's entries, each with its weight.
+
+    Args:
+        function: of tensors, to a tensor.
+        places: of the arguments by which it is differentiated.
+    """
 
     def gradient(*arguments):
         held = [arguments[place].requires_grad_() for place in places]
@@ -249,7 +258,12 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     arguments = exercise.bind(case)
     names = [list(arguments)[index] for index in call.modified]
     changed = f"Your code changes its input {' and '.join(names)} in place: work on a copy" if names else ""
-    problem = difference(call.answer, target, exercise.tolerance)
+    if exercise.refuse:
+        problem = _refused(exercise.refuse, call.answer, case)
+    else:
+        problem = difference(call.answer, target, exercise.tolerance)
+    if problem and problem.in_form and exercise.kind == "predict":
+        return Difference(_direction(call.answer, target), in_form=True)  # without the number that is asked for
     if problem and problem.dtype:
         like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == problem.dtype)
         remedy = f"make your tensors with `dtype={next(like, problem.dtype)}`"
@@ -257,6 +271,21 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     if problem:
         return replace(problem, lines=(changed,) if changed else ())
     return Difference(changed) if changed else None
+
+
+def _refused(refuse: Callable[..., str], answer: object, case: tuple) -> Difference | None:
+    """Say why an answer is not good; None where it is."""
+    try:
+        reason = refuse(copy.deepcopy(answer), *copy.deepcopy(case))
+    except (Exception, SystemExit) as error:  # an answer may be anything
+        return Difference(f"The answer has not the form that is asked for: {type(error).__name__}: {error}")
+    return Difference(f"{reason[0].upper()}{reason[1:]}") if reason else None
+
+
+def _direction(guess: object, target: object) -> str:
+    if kind(target) != "a number":
+        return "It is another"
+    return "That is too much" if guess > target else "That is too little"
 
 
 def _agree(call: Call, known: Call, target: object, tolerance: float) -> bool:
@@ -295,7 +324,7 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         yield "the cases differ from one drawing to the next: draw from the given generator alone"
     if elements(key.cases[0]) > min(map(elements, key.cases)):
         yield "the first case is not the smallest"
-    if not all(map(_comparable, key.targets)):
+    if not exercise.refuse and not all(map(_comparable, key.targets)):
         yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
     result = evaluate(exercise, exercise.solution, seed)
     if result.outcome != "passed":

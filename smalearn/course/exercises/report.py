@@ -22,12 +22,14 @@ __all__ = [
     "show",
     "show_code",
     "side_by_side",
+    "tally",
 ]
 
 MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
 PANEL = 46  # two of them, and what stands between them, make a page
 ROWS, COLUMNS = 6, 6
+COUNTED = {"prove": "instances hold", "break": "cases broken", "open": "goals reached"}
 WRITTEN_OUT = 12  # entries of an argument that is shown in full
 
 
@@ -47,20 +49,30 @@ def render(result: Result) -> str:
     elif result.outcome == "not started":
         lines = [f"○ {exercise.id} not started; later cells use the reference solution"]
     elif result.outcome == "passed":
-        lines = [f"✓ {head}: {result.cases} cases passed (seed {seed})"]
+        lines = [f"✓ {head}: {tally(result)}"]
     elif result.outcome == "not as asked":
         lines = [f"◐ {head}: all {result.cases} cases are right, but not found as asked (seed {seed})"]
         lines += [line for detour in result.detours for line in _wrap(f"→ {sentence_case(detour)}", "  ")]
     elif result.case is None:
         lines = _wrap(f"✗ {head}: {result.problem.sentence}")
+        lines += [line for text in [result.misconception] if text for line in _wrap(f"→ {sentence_case(text)}", "  ")]
     else:
-        lines = [f"✗ {head}: {result.passed} of {result.cases} cases passed (seed {seed})", *_failure(result)]
+        lines = [f"✗ {head}: {tally(result)}", *_failure(result)]
     if result.outcome in ("failed", "error", "timeout"):
         name = exercise.solution.__name__
         lines.append(f"  {name} is our solution from here on; to have yours back, run its cell.")
     if result.printed:
         lines += ["  Your code printed:", *(f"  | {line}".rstrip() for line in result.printed)]
     return "\n".join(lines)
+
+
+def tally(result: Result) -> str:
+    """How many cases are right, in the words of the exercise's kind."""
+    kind = result.exercise.kind
+    if kind == "predict":
+        return "as you predicted" if result.outcome == "passed" else ""
+    count = f"{result.cases}" if result.outcome == "passed" else f"{result.passed} of {result.cases}"
+    return f"{count} {COUNTED.get(kind, 'cases passed')} (seed {result.seed})"
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:

@@ -23,7 +23,9 @@ BUDGET = 6000  # calls: who needs more for 64 tokens has a loop in a loop
 BYTES = 64 << 20
 OUTSIDE = {"numpy", "tolist", "__array__"}  # what leaves torch cannot be measured
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
-WORDS = {0: "a constant", 1: "T", 2: "T²"}
+RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
+SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
+WORDS = {0: "a constant", 1: "{}", 2: "{}²"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,9 @@ class Way:
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
         matters: argument → two values that must not lead to the same calls.
+        once: an argument that one call alone may read.
+        differences: whether a running sum may be subtracted from another.
+        axis: letter of the length.
     """
 
     case: Callable
@@ -45,6 +50,9 @@ class Way:
     forbids: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     matters: Mapping[str, tuple] = field(default_factory=dict)
+    once: str | None = None
+    differences: bool = True
+    axis: str = "T"
 
 
 def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[tuple]) -> list[str]:
@@ -64,6 +72,10 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
         said.append(f"it calls no function of `{way.needs[0]}`")
+    if way.once and len(reads := large.reads[list(names).index(way.once)]) > 1:
+        said.append(f"it reads {way.once} {len(reads)} times, by {', '.join(f'`{name}`' for name in reads[:3])}")
+    if small.subtracts and not way.differences:
+        said.append("it subtracts running sums")
     for argument, values in way.matters.items():
         place = list(names).index(argument)
         traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
@@ -75,8 +87,10 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
 def _memory(way, small, large):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
-        grows = "passes 64 MB" if large.heavy else f"grows as {WORDS.get(round(power), f'T^{power:.1f}')}"
-        yield f"its largest tensor, {large.shape} for {LENGTHS[1]} tokens, {grows}; asked is {WORDS[way.memory]}"
+        growth = WORDS.get(round(power), f"{{}}^{power:.1f}").format(way.axis)
+        grows = "passes 64 MB" if large.heavy else f"grows as {growth}"
+        size = f"{way.axis} = {LENGTHS[1]}"
+        yield f"its largest tensor, {large.shape} for {size}, {grows}; asked is {WORDS[way.memory].format(way.axis)}"
 
 
 def _loops(way, small, large):
@@ -85,7 +99,7 @@ def _loops(way, small, large):
     more = (len(large.calls) - len(small.calls)) / (LENGTHS[1] - LENGTHS[0])
     loops = 0 if more < PER_TOKEN else 2 if large.over or more > PER_PAIR else 1
     if loops > way.loops:
-        counts = f"{len(small.calls)} calls of torch for {LENGTHS[0]} tokens, {len(large.calls)} for {LENGTHS[1]}"
+        counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {len(large.calls)} for {LENGTHS[1]}"
         what = "a loop over time inside a loop" if loops == 2 else "a loop over time"
         yield f"it makes {counts}: {what}"
 
@@ -103,6 +117,7 @@ class _Trace(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
+        self.given, self.reads, self.sums, self.subtracts = [], [], [], False
         self.calls, self.names, self.largest, self.shape = [], [], 0, ()
         self.over = self.heavy = self.left = self.failed = False
 
@@ -116,6 +131,11 @@ class _Trace(TorchFunctionMode):
         self.names.append(resolve_name(func) or name)
         self.calls.append((name, tuple(tuple(x.shape) for x in made)))
         given = {_memory_of(x)[0] for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        self.subtracts |= name in SUBTRACTIONS and not given.isdisjoint(_memory_of(x)[0] for x in self.sums)
+        self.sums += made if name in RUNNING_SUMS else []  # kept, so that nothing else gets their memory
+        if any(_memory_of(x)[0] not in given for x in made):  # not a view
+            for read, place in zip(self.reads, self.given, strict=True):
+                read += [name] * (place in given)
         for x in made:
             place, entries = _memory_of(x)
             if place not in given and entries > self.largest:
@@ -141,6 +161,8 @@ def _trace(attempt, case):
     trace = _Trace()
 
     def watched(*arguments):
+        trace.given = [_memory_of(x)[0] if isinstance(x, torch.Tensor) else None for x in arguments]
+        trace.reads = [[] for _ in arguments]
         with trace:
             before = sys.getprofile()
             sys.setprofile(_listener(trace.names, {type(x).__module__ for x in arguments}))

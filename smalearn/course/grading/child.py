@@ -1,8 +1,9 @@
 """Process in which a submission runs: it answers requests, and knows neither targets nor verdicts.
 
 Requests are lines on standard input: "setup", "define 3.1" (run the cells), "call 3.1" (run the cells, then the
-attempt on every case), "reference 3.1" (take our solution from here on). Each gets one frame of `wire` on standard
-output, which names the request. Both streams are moved to descriptors of their own first: what the submission prints or
+attempt on every case), "gradient 3.1" (the attempt's gradients on every case), "way 3.1" (what in its way is not as
+asked), "reference 3.1" (take our solution from here on). Each gets one frame of `wire` on standard output, which names
+the request. Both streams are moved to descriptors of their own first: what the submission prints or
 reads touches neither.
 """
 
@@ -14,13 +15,15 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import smalearn.course.exercises
 from smalearn.course.exercises import commands
+from smalearn.course.exercises.judge import gradient_of
 from smalearn.course.exercises.limit import Expired, within
 from smalearn.course.exercises.run import run
+from smalearn.course.exercises.way import detours
 from smalearn.course.grading.wire import encode, frame
 
 __all__ = ["Session", "main"]
@@ -33,7 +36,8 @@ class Session:
 
     Args:
         task: `setup`, the sources of those cells; `exercises`, id -> `sources`, `name` of the function, `cases`
-            (pickled), `seed` and `reference`, our solution (pickled) or None; `limit`, seconds for the calls of an
+            (pickled), `seed`, `reference`, our solution (pickled) or None, `gradient`, places of the arguments by which
+            it is taken, and `way`, arguments of `detours` (pickled) or None; `limit`, seconds for the calls of an
             attempt, and again for its cells.
     """
 
@@ -63,10 +67,12 @@ class Session:
             if task["reference"]:
                 setattr(self.module, task["name"], pickle.loads(task["reference"]))
             return {"error": ""}, b""
+        if action in ("gradient", "way"):
+            return self._measure(action, task, self._attempt(id))
         if id not in self.attempts:
             vars(self.module).pop(task["name"], None)  # the setup may have a function of this name
         error = self._execute(task["sources"])
-        attempt = self.attempts.get(id, getattr(self.module, task["name"], None))
+        attempt = self._attempt(id)
         if action == "define":
             return {"error": error}, b""
         if not callable(attempt):
@@ -76,6 +82,17 @@ class Session:
         except (ImportError, AttributeError) as error:
             return {"error": f"its arguments cannot be read in another process: {error}"}, b""
         return encode(run(attempt, cases, task["seed"], self.task["limit"]))
+
+    def _attempt(self, id: str) -> object:
+        return self.attempts.get(id, getattr(self.module, self.task["exercises"][id]["name"], None))
+
+    def _measure(self, action: str, task: dict, attempt: Callable) -> tuple[dict, bytes]:
+        """Answer a request about an attempt that has been called before."""
+        if action == "gradient":
+            function = gradient_of(attempt, task["gradient"])
+            return encode(run(function, pickle.loads(task["cases"]), task["seed"], self.task["limit"]))
+        way, names, cases = pickle.loads(task["way"])
+        return {"detours": detours(way, attempt, names, cases)}, b""
 
     def _execute(self, sources: list[str]) -> str:
         """Run cells one after the other, whatever they do; return the first error, or an empty string."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
+from smalearn.course.grading.rows import PARTIAL
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["chapters", "export"]
@@ -21,7 +22,9 @@ attempt = {name}
 ### BEGIN HIDDEN TESTS
 from smalearn.course.exercises import evaluate, registry
 
-assert evaluate(registry()["{id}"], attempt, seed=1).outcome == "passed"
+outcome = evaluate(registry()["{id}"], attempt, seed=1).outcome
+assert outcome in ("passed", "not as asked")
+{points} if outcome == "passed" else {part}
 ### END HIDDEN TESTS"""
 
 
@@ -98,7 +101,7 @@ def _stub(cell: dict, exercise: Exercise, defined: set[str]) -> dict:
 
 def _check(cell: dict, exercise: Exercise, points: float) -> dict:
     """Make the cell that gives the points."""
-    source = CHECK.format(id=exercise.id, name=exercise.solution.__name__)
+    source = CHECK.format(id=exercise.id, name=exercise.solution.__name__, points=points, part=PARTIAL * points)
     return _cell(cell, f"check-{exercise.id}", source, grade=True, locked=True, points=points)
 
 

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from smalearn.course.exercises import AnswerKey, Exercise, Result
@@ -15,9 +15,11 @@ from smalearn.course.grading import wire
 from smalearn.course.grading.process import GRACE, Child, Lost
 from smalearn.course.grading.submission import Submission, borrows, fingerprint
 
-__all__ = ["Limits", "Row", "grade"]
+__all__ = ["PARTIAL", "Limits", "Row", "grade"]
 
 SEED = 1
+PARTIAL = 0.5  # of the points, for a right answer that was not found as asked
+RIGHT = ("passed", "not as asked")
 LONGEST = 300  # characters of a note
 
 
@@ -43,8 +45,9 @@ class Row:
     Args:
         student: who handed it in.
         path: the file.
-        outcomes: exercise id -> "passed", "failed", "not started", "error" or "timeout", as in `check`; "missing" where
-            it is not in the notebook, "lost" where it ended the process, "not run" where the process was gone.
+        outcomes: exercise id -> "passed", "not as asked", "failed", "not started", "error" or "timeout", as in `check`;
+            "missing" where it is not in the notebook, "lost" where it ended the process, "not run" where the process
+            was gone.
         notes: exercise id, or "" for the notebook as a whole -> why, in a few words.
         marks: exercise id -> what a teacher should look at: with whose answer this one is the same.
     """
@@ -55,9 +58,10 @@ class Row:
     notes: dict[str, str] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)
 
-    def points(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Map each exercise id to its weight if it is passed, else to 0."""
-        return {id: weight if self.outcomes.get(id) == "passed" else 0 for id, weight in weights.items()}
+    def points(self, weights: Mapping[str, float], partial: float = PARTIAL) -> dict[str, float]:
+        """Map each exercise id to its weight if it is passed, to a part of it if it is right but not as asked."""
+        parts = {"passed": 1, "not as asked": partial}
+        return {id: weight * parts.get(self.outcomes.get(id), 0) for id, weight in weights.items()}
 
 
 def grade(
@@ -113,7 +117,15 @@ def _part(key: AnswerKey) -> dict:
         ) from None
     solution = key.exercise.solution
     reference = pickle.dumps(solution) if solution.__module__.startswith("smalearn.") else None
-    return {"name": solution.__name__, "cases": cases, "seed": key.seed, "reference": reference}
+    part = {"name": solution.__name__, "cases": cases, "seed": key.seed, "reference": reference}
+    return part | {"gradient": key.exercise.places, "way": _way(key.exercise, key.seed)}
+
+
+def _way(exercise: Exercise, seed: int) -> bytes | None:
+    """What a process needs to measure the way of an attempt; None where nothing is asked of it."""
+    if exercise.way is None:
+        return None
+    return pickle.dumps((replace(exercise.way, case=None), exercise.names, exercise.lengths(seed)))
 
 
 class _Grader:
@@ -164,7 +176,7 @@ class _Grader:
         self.graded.append(id)
         if note:
             self.row.notes[id] = note[:LONGEST]
-        if self.child and outcome != "passed":
+        if self.child and outcome not in RIGHT:
             with contextlib.suppress(Lost):
                 self.child.ask(f"reference {id}", self._seconds(self.limits.exercise))
                 return
@@ -174,10 +186,23 @@ class _Grader:
         """Turn what a process answered into outcome and note."""
         if "calls" in message:
             key = self.keys[id]
-            return _say(key, key.judge(wire.decode(message, blob, key.cases), self.limits.exercise))
+            result = key.judge(wire.decode(message, blob, key.cases), self.limits.exercise)
+            return _say(key, self._measured(key, result))
         if not self.submission.cells.get(id):
             return "missing", "not in the notebook"
         return "error", str(message.get("error"))
+
+    def _measured(self, key: AnswerKey, result: Result) -> Result:
+        """Judge the gradients and the way of an attempt whose answers are right; only its process can tell them."""
+        seconds, exercise = 2 * self.limits.exercise + GRACE, key.exercise
+        if result.outcome == "passed" and exercise.gradient:
+            message, blob = self.child.ask(f"gradient {exercise.id}", self._seconds(seconds))
+            result = key.judge_gradients(wire.decode(message, blob, key.cases), result)
+        if result.outcome == "passed" and exercise.way:
+            message, _ = self.child.ask(f"way {exercise.id}", self._seconds(2 * seconds))
+            said = tuple(map(str, message.get("detours") or ()))
+            result = replace(result, outcome="not as asked", detours=said) if said else result
+        return result
 
     def _ready(self) -> None:
         """Have a process in which the setup cells have run, and the exercises that are graded already.
@@ -193,7 +218,7 @@ class _Grader:
         if message.get("error"):
             self.row.notes[""] = f"setup: {message['error']}"[:LONGEST]
         for id in self.graded:
-            action = "define" if self.row.outcomes[id] == "passed" else "reference"
+            action = "define" if self.row.outcomes[id] in RIGHT else "reference"
             self.child.ask(f"{action} {id}", self._seconds(self.limits.exercise + GRACE))
 
     def _seconds(self, seconds: float) -> float:
@@ -210,8 +235,8 @@ def _say(key: AnswerKey, result: Result) -> tuple[str, str]:
         return "passed", "passes, and is to be read: the submission itself called the judge"
     if result.outcome in ("passed", "not started"):
         return result.outcome, ""
-    if result.misconception:
-        return result.outcome, result.misconception
+    if result.misconception or result.detours:
+        return result.outcome, result.misconception or "; ".join(result.detours)
     lines = result.problem.lines if result.outcome == "error" else ()
     return result.outcome, lines[-1] if lines else result.problem.sentence
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
-from smalearn.course.grading.rows import Row
+from smalearn.course.grading.rows import PARTIAL, Row
 from smalearn.course.grading.submission import Submission
 
 __all__ = ["exercises", "files", "load", "remark", "summary", "weigh", "write"]
@@ -104,13 +104,20 @@ def _is_weight(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
-def write(rows: Sequence[Row], weights: Mapping[str, float], path: Path) -> None:
-    """Write the table as CSV: student, file, the points of each exercise, total, remark."""
+def write(rows: Sequence[Row], weights: Mapping[str, float], path: Path, partial: float = PARTIAL) -> None:
+    """Write the table as CSV: student, file, the points of each exercise, total, remark.
+
+    Args:
+        rows: of `grade`.
+        weights: points of each exercise.
+        path: the table.
+        partial: part of the points for a right answer that was not found as asked.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["student", "file", *weights, "total", "remark"])
         for row in rows:
-            points = row.points(weights)
+            points = row.points(weights, partial)
             numbers = [_number(value) for value in (*points.values(), sum(points.values()))]
             table.writerow([_text(row.student), _text(str(row.path)), *numbers, _text(remark(row, rows, weights))])
 
@@ -142,8 +149,13 @@ def _number(value: float) -> str:
     return f"{value:.10g}"
 
 
-def summary(rows: Sequence[Row], weights: Mapping[str, float]) -> str:
+def summary(rows: Sequence[Row], weights: Mapping[str, float], partial: float = PARTIAL) -> str:
     """Say how many passed each exercise, the mean, and which notebooks could not be run.
+
+    Args:
+        rows: of `grade`.
+        weights: points of each exercise.
+        partial: part of the points for a right answer that was not found as asked.
 
     Example:
         >>> ada = Row("ada", Path("a.ipynb"), {"3.1": "passed"})
@@ -153,11 +165,13 @@ def summary(rows: Sequence[Row], weights: Mapping[str, float]) -> str:
           3.1  passed by 1
         b.ipynb: no notebook
     """
-    totals = [sum(row.points(weights).values()) for row in rows]
+    totals = [sum(row.points(weights, partial).values()) for row in rows]
     plural = "" if len(rows) == 1 else "s"
     mean = f"{sum(totals) / len(rows):.2f}".rstrip("0").rstrip(".")
     lines = [f"{len(rows)} notebook{plural}, on average {mean} of {_number(sum(weights.values()))} points"]
     for id in weights:
-        lines.append(f"  {id}  passed by {sum(row.outcomes.get(id) == 'passed' for row in rows)}")
+        counts = Counter(row.outcomes.get(id) for row in rows)
+        other = f", right but not as asked by {counts['not as asked']}" if counts["not as asked"] else ""
+        lines.append(f"  {id}  passed by {counts['passed']}{other}")
     lines += [f"{row.path}: {_short(row.notes[''])}" for row in rows if "" in row.notes]
     return "\n".join(lines)

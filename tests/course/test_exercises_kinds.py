@@ -1,0 +1,220 @@
+"""Exercises that ask for something else than a function of tensors: predictions, lines of proofs, breaks, goals."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from smalearn.course.exercises import Exercise, case, check, evaluate, registry, report, verify
+from smalearn.course.exercises.card import card
+
+
+def letters():
+    """Which of a, b and c it is: "b".
+
+    Hint: Not the first.
+
+    Hint: Not the last.
+    """
+    return "b"
+
+
+def sevens(least):
+    """A multiple of seven from `least` on.
+
+    Hint: There are many.
+
+    Hint: One in seven.
+    """
+    return least + -least % 7
+
+
+def half_square(x):
+    """The line between Σ_i Σ_(j ≤ i) x_i x_j and ((Σ x)² + Σ x²) / 2, by a running sum.
+
+    Hint: Sum over j first.
+
+    Hint: The inner sum is a running sum.
+    """
+    return x @ x.cumsum(0)
+
+
+def no_seven(answer, least):
+    if answer % 7:
+        return "this is no multiple of seven"
+    return "" if answer >= least else f"this is below {least}"
+
+
+COMMON = {"claim": "lecture 1", "level": 1, "minutes": 3}
+PREDICT = Exercise(
+    id="kinds.predict",
+    title="Which letter",
+    solution=letters,
+    oracle=lambda: "b",
+    kind="predict",
+    wrong={"a comes before it": lambda: "a", "c comes after it": lambda: "c"},
+    **COMMON,
+)
+OPEN = Exercise(
+    id="kinds.open",
+    title="Sevens",
+    solution=sevens,
+    cases=lambda randn: [(1,), (14,), (300,)],
+    refuse=no_seven,
+    kind="open",
+    reached=lambda answer, least: f"{answer - least} too many",
+    wrong={"the number itself": lambda n: n + 1, "zero": lambda n: 0, "below": lambda n: n - n % 7 - 7},
+    **COMMON,
+)
+BREAK = dataclasses.replace(OPEN, id="kinds.break", kind="break", reached=None)
+PROVE = Exercise(
+    id="kinds.prove",
+    title="A line",
+    solution=half_square,
+    cases=lambda randn: [(randn(n),) for n in (1, 2, 5)],
+    oracle=lambda x: sum(x[i] * x[j] for i in range(len(x)) for j in range(i + 1)),
+    kind="prove",
+    wrong={
+        "the diagonal is counted once more": lambda x: x @ x.cumsum(0) + x @ x,
+        "this is the whole square": lambda x: x.sum() ** 2,
+        "this is half of the square": lambda x: x.sum() ** 2 / 2,
+    },
+    **COMMON,
+)
+
+
+@pytest.mark.parametrize("exercise", [PREDICT, OPEN, BREAK, PROVE], ids=lambda exercise: exercise.kind)
+def test_each_kind_can_be_told_and_its_label_names_it(exercise):
+    assert verify(exercise) == []
+    assert exercise.label == f"●○○ · 3 min · {exercise.kind} · claim lecture 1"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "attempt", "text"),
+    [
+        (PREDICT, lambda: "b", "✓ kinds.predict Which letter: as you predicted"),
+        (PROVE, lambda x: (x * x.cumsum(0)).sum(), "✓ kinds.prove A line: 3 instances hold (seed 0)"),
+        (BREAK, sevens, "✓ kinds.break Sevens: 3 cases broken (seed 0)"),
+        (OPEN, sevens, "✓ kinds.open Sevens: 3 goals reached (seed 0)"),
+    ],
+)
+def test_a_success_is_said_in_the_words_of_its_kind(exercise, attempt, text):
+    assert report.render(evaluate(exercise, attempt)) == text
+
+
+@pytest.mark.parametrize(
+    ("guess", "sentence", "misconception"),
+    [("c", "It is another", "c comes after it"), ("z", "It is another", None), (3, "Wrong type: ", None)],
+)
+def test_a_wrong_prediction_is_not_told_the_answer(guess, sentence, misconception):
+    result = evaluate(PREDICT, lambda: guess)
+    assert (result.outcome, result.misconception, result.sign) == ("failed", misconception, None)
+    assert result.problem.sentence.startswith(sentence)
+    for text in (report.render(result), card(result, [], "")):
+        assert "'b'" not in text
+        assert '"b"' not in text
+        assert "expected a string" in text or "expected" not in text
+        assert misconception is None or misconception[1:] in text
+
+
+@pytest.mark.parametrize(("guess", "said"), [(100, "That is too little"), (1000, "That is too much"), (128, None)])
+def test_a_number_is_predicted_within_its_tolerance(guess, said):
+    result = evaluate(registry()["7.1"], lambda: guess)
+    assert (result.problem and result.problem.sentence) == said
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason"),
+    [
+        (lambda n: n, "This is no multiple of seven"),
+        (lambda n: 7, "This is below 14"),
+        (lambda n: "seven", "The answer has not the form that is asked for: TypeError: "),
+    ],
+)
+def test_what_reaches_no_goal_is_told_why(attempt, reason):
+    result = evaluate(OPEN, attempt)
+    assert result.outcome == "failed"
+    assert result.problem.sentence.startswith(reason)
+
+
+def test_what_an_open_answer_reaches_stands_beside_ours(capsys):
+    check(OPEN, lambda least: 301)
+    assert "yours reaches 1 too many; ours 1 too many" in capsys.readouterr().out
+
+
+def test_an_answer_that_ends_the_program_is_refused():
+    class Sneaky(int):
+        def __mod__(self, other):
+            raise SystemExit
+
+    assert evaluate(OPEN, lambda n: Sneaky(n)).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"kind": "guess"}, "kind must be one of write, predict, prove, break, open, got 'guess'"),
+        ({"refuse": None}, "oracle must be callable, got NoneType"),
+        ({"refuse": None, "oracle": sevens}, "one of the kind 'open' needs refuse"),
+        ({"oracle": sevens}, "there must be oracle or refuse, not both"),
+    ],
+)
+def test_a_kind_without_its_parts_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(OPEN, **changed)
+
+
+def test_a_refused_answer_is_a_case_to_look_at(capsys):
+    check(OPEN, lambda n: n)
+    assert case(OPEN).arguments == {"least": 1}
+
+
+def test_a_cheapest_order_is_cheapest_among_all_orders():
+    from smalearn.contractions import orders
+
+    exercise = registry()["1.4"]
+    for (sizes,) in exercise.draw():
+        macs = orders("TN, SN, TS, SP -> TP", sizes)[0].macs
+        assert exercise.reached(exercise.solution(sizes), sizes) == f"{macs:,} multiply-adds"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (["TN, SN, TS -> TS"], "A step has the form"),
+        (["TN, SN - TS"], "A step has the form"),
+        (["TN, NP -> TP"], "there is no operand NP at that time"),
+        (["TN, SN -> S"], "must have the axes ST"),
+        ([], "more than one operand is left"),
+        (torch.ones(2), "must be a list of steps"),
+    ],
+)
+def test_an_order_that_is_none_is_told_why(answer, reason):
+    assert reason in evaluate(registry()["1.4"], lambda sizes: answer).problem.sentence
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]), "at least two points"),
+        (lambda L, R: (L[:, 0], torch.eye(len(L)).double()), "at length 1"),
+        (lambda L, R: (torch.eye(len(L)).double()[0], torch.eye(len(L)).double()[[1, 1]]), "equally near"),
+        (lambda L, R: torch.eye(len(L)), "return two tensors"),
+    ],
+)
+def test_points_that_are_none_are_told_why(answer, reason):
+    assert reason in evaluate(registry()["10.6"], answer).problem.sentence.replace("Return", "return")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (-1e17, "must lie between -1e+16 and 0"),
+        (0.5, "must lie between"),
+        (-torch.inf, "must lie"),
+        (-1e-9, "right to 0e"),
+    ],
+)
+def test_decays_that_break_nothing_are_told_why(value, reason):
+    result = evaluate(registry()["4.2"], lambda form, least, length: torch.full((length,), value).double())
+    assert reason in result.problem.sentence
