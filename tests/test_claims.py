@@ -13,18 +13,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import nbformat
 import pytest
 import torch
 from claims_plugin import broken, perturbed, resolve
 
 from smalearn.contractions import Order, Orders, Step, orders
+from smalearn.course.workbook.notebook import chapters
 
 TESTS = Path(__file__).parent
 CLAIMS = tomllib.loads((TESTS / "claims.toml").read_text(encoding="utf-8"))["claim"]
 COUNTS = {"00": 6, "01": 22, "02": 13, "03": 29, "04": 20, "05": 28}
 COUNTS |= {"06": 23, "07": 17, "10": 30, "11": 24, "12": 5, "A": 24}
+WAITING = {"000:remark5", "001:listing-ssm", "001:listing-sma", "003:fig5", "003:structured-layers", "003:value-form"}
+WAITING |= {f"003:table2-row{row}" for row in (2, 3, 5, 6)} | {"004:tensor-parallel"}
 KINDS = {"definition", "equation", "theorem", "remark", "algorithm", "system", "cost", "table", "figure", "experiment"}
-REQUIRED = {"id", "kind", "source", "statement", "check", "chapter"}
+REQUIRED = {"id", "kind", "source", "statement", "check", "chapter", "where"}
+OPTIONAL = {"erratum", "class", "verdict", "planned"}
+CLASSES = {"error", "gap", "draft", "code differs", "remark"}
+VERDICTS = {"reproduced in small", "not reproduced", "contradicted in small", "another task"}
+CELLS = {path.stem.partition("_")[0]: path for path in chapters(TESTS.parent / "chapters")}
 
 
 class Mark(NamedTuple):
@@ -59,14 +67,19 @@ def claim_problems(claims):
         if count > 1:
             yield f"{id}: listed {count} times"
     for claim in claims:
-        missing, extra = REQUIRED - claim.keys(), claim.keys() - REQUIRED - {"erratum", "planned"}
+        missing, extra = REQUIRED - claim.keys(), claim.keys() - REQUIRED - OPTIONAL
         if missing or extra:
             yield f"{claim['id']}: fields missing {sorted(missing)}, unknown {sorted(extra)}"
             continue
         if claim.get("planned", True) is not True:
             yield f"{claim['id']}: planned is true or absent"
-        if not all(isinstance(text, str) and text.strip() for field, text in claim.items() if field != "planned"):
+        texts = {field: text for field, text in claim.items() if field not in ("planned", "where")}
+        if not all(isinstance(text, str) and text.strip() for text in texts.values()):
             yield f"{claim['id']}: an empty field"
+        if ("erratum" in claim) != ("class" in claim) or claim.get("class", "error") not in CLASSES:
+            yield f"{claim['id']}: an erratum has a class, one of {sorted(CLASSES)}"
+        if (claim["kind"] == "experiment" and "verdict" not in claim) or claim.get("verdict") not in {None, *VERDICTS}:
+            yield f"{claim['id']}: an experiment has a verdict, one of {sorted(VERDICTS)}"
         if not re.fullmatch(r"00[0-4]:[\w.-]+", claim["id"]) or claim["id"][:3] != claim["source"][:3]:
             yield f"{claim['id']}: the id begins with its source"
         if claim["kind"] not in KINDS:
@@ -103,6 +116,18 @@ def test_the_list_is_well_formed():
     assert list(claim_problems(CLAIMS)) == []
 
 
+def ids_of_cells(chapter):
+    return {cell.id for cell in nbformat.read(CELLS[chapter], 4).cells}
+
+
+def test_every_claim_says_in_which_cell_it_is_derived():
+    cells = {chapter: ids_of_cells(chapter) for chapter in CELLS}
+    lost = {claim["id"]: claim["where"] for claim in CLAIMS if claim["where"] not in cells[claim["chapter"]] | {""}}
+    assert not lost
+    waiting = {claim["id"] for claim in CLAIMS if not claim["where"]}
+    assert waiting == WAITING, "a claim that has found its cell leaves the list, none comes in"
+
+
 def test_no_claim_is_lost():
     assert Counter(claim["chapter"] for claim in CLAIMS) == COUNTS
     assert sum(COUNTS.values()) == 241
@@ -113,6 +138,7 @@ def test_every_claim_has_a_test_or_is_planned():
 
 
 GOOD = {"id": "000:a", "kind": "remark", "source": "000, Eq. 1", "statement": "s", "check": "c", "chapter": "00"}
+GOOD |= {"where": ""}
 
 
 @pytest.mark.parametrize(
@@ -125,11 +151,16 @@ GOOD = {"id": "000:a", "kind": "remark", "source": "000, Eq. 1", "statement": "s
         ([GOOD | {"chapter": "20"}], "unknown chapter 20"),
         ([GOOD | {"check": " "}], "an empty field"),
         ([GOOD | {"planned": False}], "planned is true or absent"),
+        ([GOOD | {"erratum": "e"}], "an erratum has a class"),
+        ([GOOD | {"class": "error"}], "an erratum has a class"),
+        ([GOOD | {"erratum": "e", "class": "typo"}], "an erratum has a class"),
+        ([GOOD | {"kind": "experiment"}], "an experiment has a verdict"),
+        ([GOOD | {"verdict": "tested"}], "an experiment has a verdict"),
         ([{"id": "000:a", "eratum": "e"}], r"missing \['chapter', .*unknown \['eratum'\]"),
     ],
 )
 def test_faults_of_the_list_are_found(claims, problem):
-    assert not list(claim_problems([GOOD, GOOD | {"id": "000:b", "planned": True, "erratum": "e"}]))
+    assert not list(claim_problems([GOOD, GOOD | {"id": "000:b", "planned": True, "erratum": "e", "class": "gap"}]))
     (found,) = claim_problems(claims)
     assert re.search(problem, found)
 

@@ -177,7 +177,7 @@ def claims(args: argparse.Namespace) -> int:
     """Print what the sources claim, where the course derives it, and which test holds it.
 
     Args:
-        args: `pattern`, in the id, the statement, a function or a test; all claims without it.
+        args: `pattern`, in the id, the statement, a function or a test; a summary without it.
 
     Returns:
         Exit status.

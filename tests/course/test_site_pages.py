@@ -1,5 +1,6 @@
 """The pages of the site, and the table of claims, as far as they can be judged without a browser."""
 
+import functools
 import importlib
 import inspect
 import json
@@ -256,6 +257,10 @@ def test_a_file_that_is_no_notebook(tmp_path):
 
 # Claims
 
+FIELDS = {"id": "000:x", "source": "Eq. 1", "statement": "x = x", "check": "that x is y", "chapter": "01"}
+FIELDS |= {"where": "begin", "section": "1 · Begin", "verdict": "", "erratum": "", "nature": "", "residual": None}
+CLAIM = functools.partial(site.Claim, **FIELDS | {"tests": ("t",), "functions": ("f",)})
+
 
 def test_claims_know_their_chapter_their_tests_and_their_error():
     found = {claim.id: claim for claim in site.claims(ROOT)}
@@ -263,7 +268,7 @@ def test_claims_know_their_chapter_their_tests_and_their_error():
     assert one.chapter == "01"
     assert one.functions == ("smalearn.kernel_attention.attention.softmax_weights",)
     assert one.tests == ("test_softmax_is_exp_then_normalisation_over_the_sources",)
-    assert one.section
+    assert (one.where, one.section) == ("softmax-loop", "1 · Attention in three steps")
     assert one.residual < 1e-12
     assert one.erratum.startswith("Incomplete")
     assert all(claim.tests for claim in found.values())
@@ -286,8 +291,32 @@ def test_claims_on_the_command_line(monkeypatch, capsys):
     [((), None, "not yet tested"), (("t",), None, "tested"), (("t",), 0.0, "exact"), (("t",), 2.1e-15, "error 2e-15")],
 )
 def test_a_claim_is_exact_only_where_that_was_recorded(tests, residual, held):
-    claim = site.Claim("000:x", "Eq. 1", "x = x", "01", "", "", tests, tests, residual)
-    assert f"\n  chapter 01; {held}" in site.table([claim])
+    assert f"\n  chapter 01, 1 · Begin; {held}" in site.table(
+        [CLAIM(tests=tests, functions=tests, residual=residual)], "x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"verdict": "contradicted in small"}, "chapter 01, 1 · Begin; contradicted in small\n  tested: that x is y"),
+        ({"where": ""}, "not yet in chapter 01; tested"),
+        ({"erratum": "It is y.", "nature": "error"}, "\n  correction: It is y."),
+        ({"erratum": "It was y.", "nature": "draft"}, "\n  in the draft only: It was y."),
+    ],
+)
+def test_a_claim_says_what_came_of_it(fields, said):
+    assert said in site.table([CLAIM(**fields)], "x")
+
+
+def test_without_a_word_there_is_a_summary(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["claims"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("241 claims of five sources")
+    assert len(out.splitlines()) < 12
+    assert "34 error" in out
+    assert "1 contradicted in small" in out
 
 
 def test_what_was_recorded_is_shown(tmp_path):
@@ -304,7 +333,7 @@ def test_what_was_recorded_is_shown(tmp_path):
 
 
 def test_the_readme_counts_the_corrections():
-    wrong = sum(bool(claim.erratum) for claim in site.claims(ROOT))
+    wrong = sum(claim.nature == "error" for claim in site.claims(ROOT))
     assert f"{wrong} corrections" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 

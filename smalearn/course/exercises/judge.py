@@ -24,6 +24,7 @@ from smalearn.course.exercises.compare import (
 from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import sign
+from smalearn.course.exercises.variants import variant
 
 __all__ = ["AnswerKey", "Result", "evaluate", "gradient_of", "verify"]
 
@@ -202,7 +203,8 @@ class AnswerKey:
         """What the answers of a wrong attempt have to do with the right ones."""
         answers = [None if call.error else call.answer for call in calls]
         try:
-            return sign(self.exercise, self.cases, self.targets, answers)
+            found = sign(self.exercise, self.cases, self.targets, answers)
+            return found or variant(self.exercise, self.cases, self.targets, answers)
         except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
             return None
 

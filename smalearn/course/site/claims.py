@@ -2,8 +2,8 @@
 
 import ast
 import json
-import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,14 @@ SOURCES = {
     "001": "Paltorp 2025, *Structured Masked Attention* (a post)",
     "002": "*Linear Attention* (a note)",
     "003": "Kuang and others 2025, *Customizing the Inductive Biases of Softmax Attention*",
-    "004": "Gu and Dao 2024, *State Space Duality (Mamba-2)* (a post and its listing)",
+    "004": "Gu and Dao 2024, *State Space Duality (Mamba-2)* (a draft of the posts, with their listing)",
+}
+CLASSES = {
+    "error": "Correction",
+    "gap": "Not said there",
+    "draft": "In the draft only",
+    "code differs": "Text and published code differ",
+    "remark": "Remark",
 }
 
 
@@ -29,9 +36,14 @@ class Claim:
         id: the source's number and a short name, "000:eq10".
         source: where it stands.
         statement: what is claimed.
+        check: what its tests demand.
         chapter: number of the chapter that derives it, or letter of the appendix.
-        section: heading there below which its test, an exercise on it or its function is first named; "" if none is.
+        where: id of the cell there that derives it; "" until the chapter has it.
+        section: heading above that cell.
+        verdict: of an experiment: "reproduced in small", "not reproduced", "contradicted in small" or "another task";
+            "" for what is no experiment.
         erratum: what is wrong or missing in the source; "" if nothing is.
+        nature: of the erratum: "error" of a published text, "gap", "draft", "code differs" or "remark".
         tests: names of the tests that pin it; none while it is planned.
         functions: what these tests are about, by dotted name.
         residual: the largest relative error that the tests met when last recorded; None if that has not been
@@ -41,9 +53,13 @@ class Claim:
     id: str
     source: str
     statement: str
+    check: str
     chapter: str
+    where: str
     section: str
+    verdict: str
     erratum: str
+    nature: str
     tests: tuple[str, ...]
     functions: tuple[str, ...]
     residual: float | None
@@ -64,21 +80,20 @@ def claims(course: Path) -> list[Claim]:
     listed = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
     marks, recorded = _marks(course / "tests"), course / "assets" / "results" / "claims.json"
     residuals = json.loads(recorded.read_text(encoding="utf-8"))["residuals"] if recorded.exists() else {}
-    sections = {number: list(_sections(file)) for number, file in _files(course).items()}
+    sections = {number: _sections(file) for number, file in _files(course).items()}
     return [_claim(entry, marks.get(entry["id"], []), residuals, sections) for entry in listed]
 
 
 def _claim(entry, marks, residuals, sections):
     """Join an entry of the list with what the tests and chapters say about it."""
     tests, functions = (tuple(dict.fromkeys(part)) for part in zip(*marks, strict=True)) if marks else ((), ())
-    passages = sections.get(entry["chapter"], [])
-    names = [*tests, entry["id"], *(name.rpartition(".")[2] for name in functions)]
-    titles = (title for name in names for title, text in passages if re.search(rf"\b{re.escape(name)}\b", text))
-    fields = {name: entry[name] for name in ("id", "source", "statement", "chapter")}
+    fields = {name: entry[name] for name in ("id", "source", "statement", "check", "chapter", "where")}
     return Claim(
         **fields,
-        section=next(titles, ""),
+        section=sections.get(entry["chapter"], {}).get(entry["where"], ""),
+        verdict=entry.get("verdict", ""),
         erratum=entry.get("erratum", ""),
+        nature=entry.get("class", ""),
         tests=tests,
         functions=functions,
         residual=residuals.get(entry["id"]),
@@ -103,35 +118,54 @@ def _marks(folder):
 
 
 def _sections(path):
-    """Yield heading and text, code included, of each section of a chapter; its imports are not a section."""
-    title, text = "", ""
+    """Map the id of each cell of a chapter to the heading above it."""
+    title, sections = "", {}
     for cell in (notebook.read(path) or {"cells": []})["cells"]:
-        if "setup" in cell["metadata"].get("tags", []):
-            continue
-        for line in cell["source"].splitlines():
-            if cell["cell_type"] == "markdown" and line.startswith("#"):
-                yield title, text
-                title, text = line.lstrip("# "), ""
-            text += line + "\n"
-    yield title, text
+        if cell["cell_type"] == "markdown":
+            headings = [line for line in cell["source"].splitlines() if line.startswith("#")]
+            title = headings[-1].lstrip("# ") if headings else title
+        sections[cell.get("id", "")] = title
+    return sections
 
 
 def table(listed: Sequence[Claim], pattern: str = "") -> str:
-    """Write claims for a terminal: those whose id, statement, function or test has the pattern in it.
+    """Write claims for a terminal: those with the pattern in their id, statement, function or test.
 
     Args:
         listed: what `claims` returns.
-        pattern: in any case.
+        pattern: in any case; where it is empty, a summary of all is written.
     """
+    if not pattern:
+        return _summary(listed)
     lines = []
     for claim in listed:
         text = " ".join([claim.id, claim.statement, *claim.functions, *claim.tests])
         if pattern.lower() in text.lower():
             lines += [f"{claim.id}  ({claim.source})", f"  {claim.statement}"]
-            lines += [f"  {_named(claim)}{f', {claim.section}' * bool(claim.section)}; {_held(claim)}"]
+            lines += [f"  {_place(claim)}; {_held(claim)}", f"  tested: {claim.check}"]
             lines += [f"  {function}: {', '.join(claim.tests)}" for function in claim.functions[:1]]
-            lines += [f"  source corrected: {claim.erratum}"] * bool(claim.erratum)
+            lines += [f"  {CLASSES.get(claim.nature, '').lower()}: {claim.erratum}"] * bool(claim.erratum)
     return "\n".join(lines) or f"no claim has {pattern!r} in it"
+
+
+def _summary(listed):
+    """Count claims by source, experiments by verdict, and corrections by class."""
+    lines = [f"{len(listed)} claims of five sources; `smalearn claims PATTERN` shows those with a word in them"]
+    for number, title in SOURCES.items():
+        lines.append(f"  {number}  {sum(claim.id.startswith(number) for claim in listed):3}  {title.replace('*', '')}")
+    for heading, counted in (
+        ("experiments", Counter(claim.verdict for claim in listed)),
+        ("notes on the sources", Counter(claim.nature for claim in listed)),
+    ):
+        lines.append(f"{heading}: " + ", ".join(f"{count} {name}" for name, count in counted.most_common() if name))
+    return "\n".join(lines)
+
+
+def _place(claim):
+    """Say where the course derives a claim."""
+    if not claim.where:
+        return f"not yet in {_named(claim)}"
+    return f"{_named(claim)}, {claim.section}"
 
 
 def _named(claim):
@@ -140,9 +174,11 @@ def _named(claim):
 
 
 def _held(claim):
-    """Say how exactly its tests hold a claim."""
+    """Say how exactly its tests hold a claim; of an experiment, what came of it."""
     if not claim.tests:
         return "not yet tested"
+    if claim.verdict:
+        return claim.verdict
     if claim.residual is None:
         return "tested"
     return f"error {claim.residual:.0e}" if claim.residual else "exact"
@@ -164,14 +200,15 @@ def page(course: Path) -> str:
 
 def _introduction(listed):
     """Say how many claims there are, and what an entry tells."""
-    pinned, wrong = sum(bool(claim.tests) for claim in listed), sum(bool(claim.erratum) for claim in listed)
+    pinned, wrong = sum(bool(claim.tests) for claim in listed), sum(claim.nature == "error" for claim in listed)
     error = (
         " The error is the largest relative error that the tests of a claim met when it was last recorded; where there "
         "is none, they count, compare structures or hold a bound."
     )
     return (
         f"What the five sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
-        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections."
+        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections of published texts. "
+        "Of an experiment an entry says what came of it in small, and what was tested."
     ) + error * any(claim.residual is not None for claim in listed)
 
 
@@ -180,10 +217,12 @@ def _entry(claim, places) -> Iterator[str]:
     yield f"### {claim.id}"
     yield f"{_prose(claim.statement)} *({_prose(claim.source)})*"
     if claim.erratum:
-        yield f"> **Correction.** {_prose(claim.erratum)}"
+        yield f"> **{CLASSES[claim.nature]}.** {_prose(claim.erratum)}"
+    if claim.verdict:
+        yield f"Tested: {_prose(claim.check)}"
     name = _named(claim)
-    is_written = claim.chapter in places
-    place = f"[{name[0].upper()}{name[1:]}]({places[claim.chapter]})" if is_written else "Not yet in a chapter"
+    is_written = claim.where and claim.chapter in places
+    place = f"[{name[0].upper()}{name[1:]}]({places[claim.chapter]})" if is_written else f"Not yet in {name}"
     parts = [place + (f", {_prose(claim.section)}" if claim.section else "")]
     parts += [", ".join(f"`{name}`" for name in claim.functions + claim.tests)] * bool(claim.tests)
     yield " · ".join([*parts, _held(claim)] if _held(claim) != "tested" else parts)
