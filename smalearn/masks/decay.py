@@ -32,7 +32,7 @@ def segsum(log_a: torch.Tensor) -> torch.Tensor:
         T² additions.
 
     Source:
-        Dao and Gu 2024 (Mamba-2), listing 1.
+        Dao and Gu 2024 (Mamba-2), listing 1, in the stable form of their post, part III.
 
     Example:
         >>> segsum(torch.tensor([-5.0, -1.0, -2.0]))

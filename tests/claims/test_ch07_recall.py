@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from seeds import apart
 from torch.nn.functional import softplus
 
 from smalearn.data import Vocabulary, load_text, recorded
@@ -69,10 +70,8 @@ def test_ssd_pays_less_for_a_larger_state_than_the_scan():
     for name, times in samples(part).items():
         found = [slope([16, 32, 64, 128, 256], one) for one in zip(*times, strict=True)]
         assert part["slopes"][name] == pytest.approx(found, rel=1e-9)
-    (_, _, ssd), (scan, middle, _) = (quartiles(part["slopes"][name]) for name in ("SSD", "selective scan"))
-    assert ssd < 0.75
-    assert middle > 0.9
-    assert scan > ssd + 0.25
+    ssd, scan = (quartiles(part["slopes"][name]) for name in ("SSD", "selective scan"))
+    assert apart(ssd, scan)
 
 
 # --------------------------------------------------------------------------------------------------------- 004:filler
@@ -152,13 +151,6 @@ def test_constant_queries_and_keys_do_not():
     assert missed.min().item() == pytest.approx(0.215, abs=1e-3)
 
 
-@pytest.mark.claim("004:expressivity", "smalearn.data.included.recorded")
-def test_shared_decays_have_not_been_seen_to_hurt():
-    found = accuracies("recall", FULL)
-    for pairs, state in ((8, 4), (8, 8), (16, 16)):
-        assert min(found[pairs, "Mamba-2", state]) > max(found[pairs, "Mamba-1", state])
-
-
 # ------------------------------------------------------------------------------------------------------- 004:fig-mqar
 
 
@@ -167,16 +159,15 @@ def test_the_median_rises_with_the_state():
     found = accuracies("recall", FULL)
     for pairs in (8, 16):
         states = FULL[f"{pairs} pairs"].states
-        assert min(found[pairs, "attention", 0]) >= 0.98
-        assert max(found[pairs, "Mamba-2", states["Mamba-2"][0]]) < 0.9
-        assert min(found[pairs, "Mamba-2", 16]) >= 0.95
+        assert max(found[pairs, "Mamba-2", states["Mamba-2"][0]]) < min(found[pairs, "Mamba-2", 16])
+        assert max(found[pairs, "Mamba-2", states["Mamba-2"][0]]) < min(found[pairs, "attention", 0])
         medians = [statistics.median(found[pairs, "Mamba-2", state]) for state in states["Mamba-2"]]
         assert medians == sorted(medians)
-        for state in states["Mamba-1"]:
-            assert max(found[pairs, "Mamba-1", state]) < 0.3  # after these 1200 steps
+        for state in states["Mamba-1"]:  # after these 1200 steps
+            assert apart(found[pairs, "Mamba-1", state], found[pairs, "Mamba-2", 16])
     least, middle, most = (found[16, "linear attention", state] for state in (1, 2, 4))
-    assert max(least) < 0.3 < min(middle)
-    assert max(middle) < 0.9 < min(most)
+    assert max(least) < min(middle)
+    assert max(middle) < min(most)
 
 
 @pytest.mark.claim("004:fig-mqar", "smalearn.lab.experiments.recall.run")
@@ -211,8 +202,9 @@ def test_one_part_after_the_other_at_equal_state():
     assert {one["entries"] for one in recorded("recall_parts")["runs"].values()} == {2 * 64 * 4}
     assert min(found["Mamba-2"]) > max(found["Mamba-1"])
     medians = {mixer: statistics.median(seeds) for mixer, seeds in found.items()}
-    assert max(medians[mixer] for mixer in ("Mamba-1, norm", "Mamba-2, no norm", "Mamba-2, in sequence")) < 0.2
-    assert min(medians[mixer] for mixer in ("Mamba-2", "Mamba-2, no decay", "Mamba-2, P = 1")) > 0.6
+    lacking = [medians[mixer] for mixer in ("Mamba-1, norm", "Mamba-2, no norm", "Mamba-2, in sequence")]
+    having = [medians[mixer] for mixer in ("Mamba-2", "Mamba-2, no decay", "Mamba-2, P = 1")]
+    assert apart(lacking, having)
     assert max(found["Mamba-2, no norm"]) > min(found["Mamba-2, P = 1"])  # a seed may tell otherwise
 
 
