@@ -43,7 +43,7 @@ class Claim:
         verdict: of an experiment: "reproduced in small", "not reproduced", "contradicted in small" or "another task";
             "" for what is no experiment.
         erratum: what is wrong or missing in the source; "" if nothing is.
-        nature: of the erratum: "error" of a published text, "gap", "draft", "code differs" or "remark".
+        nature: of the erratum: "error" of the text, "gap", "draft", "code differs" or "remark".
         tests: names of the tests that pin it; none while it is planned.
         functions: what these tests are about, by dotted name.
         residual: the largest relative error that the tests met when last recorded; None if that has not been
@@ -207,7 +207,7 @@ def _introduction(listed):
     )
     return (
         f"What the five sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
-        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections of published texts. "
+        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections. "
         "Of an experiment an entry says what came of it in small, and what was tested."
     ) + error * any(claim.residual is not None for claim in listed)
 
