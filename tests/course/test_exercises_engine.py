@@ -1509,9 +1509,10 @@ def test_displays_inside_ipython(shell, capsys):
     (data,) = displayed(shell, mistake)
     assert "    line 3 of attention: return Q @ V[size]\n    IndexError: index 1 is out of bounds" in data["text/plain"]
     assert data[report.MIME]["outcome"] == "error"
-    assert displayed(shell, "hint(CAUSAL)") == [
-        {"text/plain": "Hint 1 of 2: Which scores may row t see?\nThe next one comes after another attempt."}
-    ]
+    (shown,) = displayed(shell, "hint(CAUSAL)")
+    lines = ["Hint 1 of 2: Which scores may row t see?", "The next one comes after another attempt."]
+    assert shown["text/plain"] == "\n".join(lines)
+    assert all(f"<p>{line}</p>" in shown["text/html"] for line in lines)
     heading, data = displayed(shell, "solution(CAUSAL)")
     assert heading == {"text/plain": "Our solution:"}
     assert data["text/plain"].startswith("def causal_product(Q, K, V):")

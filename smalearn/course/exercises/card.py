@@ -8,27 +8,29 @@ import torch
 from smalearn.course.exercises.judge import Result
 from smalearn.course.exercises.report import argument, excerpts, plain_pair, sentence_case, tally
 
-__all__ = ["SYMBOLS", "card"]
+__all__ = ["SYMBOLS", "card", "note"]
 
 SYMBOLS = {"passed": "✓", "not as asked": "◐", "not started": "○"}
 COLOURS = {"passed": "#2e9e5b", "not as asked": "#d08a00"}  # the edge; text keeps the page's own colour
 WRONG = "#d1495b"
+NOTE = "#6b8fb3"
 STYLE = """
-.smalearn-card { border-left: 4px solid var(--edge); padding: 2px 0 2px 12px; max-width: 50em; line-height: 1.45;
+div.smalearn-card { border-left: 4px solid var(--edge); padding: 2px 0 2px 12px; max-width: 50em; line-height: 1.45;
   color: var(--jp-content-font-color1, inherit); font-family: var(--jp-content-font-family, inherit); }
-.smalearn-card h4 { margin: 0; font-size: 1em; font-weight: 600; }
-.smalearn-card h4 b { color: var(--edge); font-size: 1.15em; }
-.smalearn-card h4 span { float: right; opacity: .7; letter-spacing: .15em; font-weight: 400; }
-.smalearn-card p { margin: .35em 0; }
-.smalearn-card .reason { font-weight: 600; }
-.smalearn-card .faint { opacity: .75; font-size: .92em; }
-.smalearn-card table { display: inline-table; margin: .3em 2em .3em 0; border-collapse: collapse; font-size: .92em;
-  background: none; }
-.smalearn-card caption { text-align: left; white-space: nowrap; opacity: .75; caption-side: top; padding: 0; }
-.smalearn-card td { font-family: var(--jp-code-font-family, monospace); text-align: right; padding: .1em .45em;
+div.smalearn-card h4 { margin: 0; font-size: 1em; font-weight: 600; }
+div.smalearn-card h4 b { color: var(--edge); font-size: 1.15em; }
+div.smalearn-card h4 span { float: right; opacity: .7; letter-spacing: .15em; font-weight: 400; }
+div.smalearn-card p { margin: .35em 0; }
+div.smalearn-card .reason { font-weight: 600; }
+div.smalearn-card .faint { opacity: .75; font-size: .92em; }
+div.smalearn-card .table { display: inline-block; margin: .3em 2em .3em 0; vertical-align: top; }
+div.smalearn-card table { margin: 0; border-collapse: collapse; font-size: .92em; background: none; }
+div.smalearn-card caption { text-align: left; white-space: nowrap; opacity: .75; caption-side: top; padding: 0; }
+div.smalearn-card td { font-family: var(--jp-code-font-family, monospace); text-align: right; padding: .1em .45em;
   border: 1px solid rgba(128, 128, 128, .35); background: none; }
-.smalearn-card td.off { background: color-mix(in srgb, #d1495b 28%, transparent); font-weight: 600; }
-.smalearn-card pre { margin: .3em 0; padding: .3em .6em; white-space: pre-wrap; background: rgba(128, 128, 128, .12); }
+div.smalearn-card td.off { background: color-mix(in srgb, #d1495b 28%, transparent); font-weight: 600; }
+div.smalearn-card pre { margin: .3em 0; padding: .3em .6em; white-space: pre-wrap;
+  background: rgba(128, 128, 128, .12) !important; }
 """
 
 
@@ -47,6 +49,12 @@ def card(result: Result, after: Sequence[str], dots: str) -> str:
         f'<div class="smalearn-card" style="--edge: {edge}" role="group" aria-label="{escape(result.exercise.id)}">'
         f"<style>{STYLE}</style>{''.join(_parts(result, after, dots))}</div>"
     )
+
+
+def note(paragraphs: Sequence[str]) -> str:
+    """Write hints, or what follows a solution, as HTML."""
+    lines = "".join(f"<p>{escape(text)}</p>" for text in paragraphs)
+    return f'<div class="smalearn-card" style="--edge: {NOTE}"><style>{STYLE}</style>{lines}</div>'
 
 
 def _parts(result: Result, after: Sequence[str], dots: str) -> Iterator[str]:
@@ -91,10 +99,11 @@ def _tables(target: object, answer: object) -> Iterator[str]:
         *pair, facts = excerpts(target, answer)
     else:
         pair, facts = [[[text]] for text in plain_pair(target, answer)], ""
-    for caption, table, other in zip(("expected", "your answer"), pair, reversed(pair), strict=True):
+    for caption, entries, other in zip(("expected", "your answer"), pair, reversed(pair), strict=True):
         rows = [
             "".join(f"<td{' class=off' if a != b else ''}>{escape(a)}</td>" for a, b in zip(line, beside, strict=True))
-            for line, beside in zip(table, other, strict=True)
+            for line, beside in zip(entries, other, strict=True)
         ]
-        yield f"<table><caption>{caption}</caption><tr>{'</tr><tr>'.join(rows)}</tr></table>"
+        table = f"<table><caption>{caption}</caption><tr>{'</tr><tr>'.join(rows)}</tr></table>"
+        yield f'<div class="table">{table}</div>'  # JupyterLab decides on the margins of tables themselves
     yield _faint([facts] if facts else [])

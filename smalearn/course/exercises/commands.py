@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from smalearn.course.exercises.card import SYMBOLS, card
+from smalearn.course.exercises.card import SYMBOLS, card, note
 from smalearn.course.exercises.compare import Difference
 from smalearn.course.exercises.core import Exercise, Randn, count_lines, find, registry
 from smalearn.course.exercises.judge import LIMIT, Result, evaluate
@@ -192,7 +192,7 @@ def hint(exercise: str | Exercise) -> None:
     lines = [f"Hint {number} of {total}: {text}" for number, text in enumerate(exercise.hints[:shown], start=1)]
     more = "The next one comes after another attempt."
     lines.append(more if shown < total else f'There are no more: solution("{id}") shows one way to write it.')
-    show("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines))
+    show("\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines), html=note(lines))
 
 
 class Case(NamedTuple):
@@ -237,4 +237,4 @@ def solution(exercise: str | Exercise) -> None:
     show("Our solution:")
     show_code(source)
     if exercise.insight:
-        show(textwrap.fill(exercise.insight, WIDTH))
+        show(textwrap.fill(exercise.insight, WIDTH), html=note([exercise.insight]))

@@ -62,6 +62,8 @@ STEPS = ((1, "one too far"), (-1, "one too short"))
 def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers: Sequence) -> str | None:
     """Say which change of the solution, or of the oracle, gives the answers of a wrong attempt in every case.
 
+    Where several changes give them two are named.
+
     Args:
         exercise: what is attempted.
         cases: arguments.
@@ -76,13 +78,13 @@ def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers
     near = exercise.tolerance
     wrong = [k for k, pair in enumerate(zip(answers, targets, strict=True)) if not alike(*pair, near)]
     order = sorted(range(len(cases)), key=lambda k: (k not in wrong, elements(cases[k])))  # most fail on the first
-    until = time.monotonic() + SECONDS
+    until, found = time.monotonic() + SECONDS, {}  # the order of a dict is that of finding
     for sentence, function in variants(exercise):
-        if time.monotonic() > until:
-            return None
-        if all(_gives(function, cases[k], answers[k], near) for k in order):
-            return f"this is what comes out {sentence}"
-    return None
+        if time.monotonic() > until or len(found) == 2:
+            break
+        if sentence not in found and all(_gives(function, cases[k], answers[k], near) for k in order):
+            found[sentence] = True
+    return f"this is what comes out {', or '.join(found)}" if found else None
 
 
 def _gives(function, case, answer, near):
@@ -298,13 +300,15 @@ def _plus(bound, step):
 
 
 def _with(node, names):
-    """Name the arguments in a part of the program: " (log_a, B)"; nothing where there are none."""
+    """Name the arguments in a part of the program: " (log_a, B)", or its number; nothing where there are none."""
     hidden = [
         x for x in ast.walk(node) if isinstance(x, ast.Attribute | ast.keyword | ast.Slice)
     ]  # x.dtype, dim=, [:n]
     inside = {x for part in hidden if not _is_method(part, node) for x in ast.walk(part)}
     used = {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and x not in inside}
     found = [name for name in names if name in used]
+    if isinstance(node, ast.Constant):
+        found = [repr(node.value)]
     return f" ({', '.join(found)})" if found else ""
 
 

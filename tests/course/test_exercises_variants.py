@@ -1,0 +1,81 @@
+"""What is said of answers that our program gives with one thing changed: true, and silent where nothing fits."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from smalearn.course.exercises import evaluate, registry
+from smalearn.course.exercises.variants import variants
+
+EXERCISES = registry()
+
+
+def bare(id):
+    """An exercise whose known wrong answers are three that nobody gives."""
+    nobody = {f"answer {k}": (lambda *arguments, k=k: f"answer {k}") for k in range(3)}
+    return dataclasses.replace(EXERCISES[id], wrong=nobody)
+
+
+def known(id, beginning):
+    return next(function for sentence, function in EXERCISES[id].wrong.items() if sentence.startswith(beginning))
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "said"),
+    [
+        ("1.5", lambda N, P: -(-3 * N * P // (N + P + 1)) + 1, "this is what comes out if a quotient is rounded up"),
+        ("1.5", lambda N, P: 3 * N * P // (N + P) + 1, "rounded up, not down, or without a term (1)"),
+        (
+            "2.4",
+            lambda x, W: EXERCISES["2.4"].solution(x, W) * x.square().sum(1, True).exp(),
+            "sign is turned round (x)",
+        ),
+        ("5.1", known("5.1", "your product includes"), "a loop begins one earlier"),
+        (
+            "7.3",
+            lambda X, dt, A_log, B, C, D, H: EXERCISES["7.3"].solution(X, dt, A_log, B, C, 0 * D, H),
+            "without a term",
+        ),
+        ("A.2", lambda A, B: EXERCISES["A.2"].solution(A, B)[::-1], "with the two answers exchanged"),
+    ],
+)
+def test_one_change_is_named(id, attempt, said):
+    result = evaluate(bare(id), attempt)
+    assert result.outcome == "failed"
+    assert said in result.sign
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt"),
+    [
+        ("3.1", lambda Q, K, V: torch.sin(Q @ (K.mT @ V))),
+        ("1.5", lambda N, P: 17 * N + P),
+        ("4.1", lambda x, gamma: x.square()),
+    ],
+)
+def test_where_nothing_fits_nothing_is_said(id, attempt):
+    assert evaluate(bare(id), attempt).sign is None
+
+
+@pytest.mark.parametrize("id", ["1.5", "4.1", "6.3", "11.4", "12.1"])
+def test_variants_are_other_programs(id):
+    exercise = EXERCISES[id]
+    found = list(variants(exercise))
+    assert len(found) >= 5
+    for sentence, function in found:
+        assert not sentence.endswith(".")
+        assert function is not exercise.solution
+
+
+def test_a_known_wrong_answer_comes_first():
+    sentence, function = next(iter(EXERCISES["4.1"].wrong.items()))
+    result = evaluate(EXERCISES["4.1"], function)
+    assert (result.misconception, result.sign) == (sentence, None)
+
+
+def test_an_exercise_without_source_has_no_variants():
+    space = {"torch": torch}
+    exec("def total(x):\n    '''Sum.\n\n    Hint: a\n\n    Hint: b\n    '''\n    return x.sum() + 1", space)
+    exercise = dataclasses.replace(bare("3.1"), solution=space["total"], oracle=lambda x: x.sum() + 1)
+    assert list(variants(exercise)) == []
