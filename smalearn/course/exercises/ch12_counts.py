@@ -49,11 +49,12 @@ def _counted(name):
         rows = chunks * CHUNK if name == "whole chunks" else length
         columns = {"all of x": tiles * head_dim, "whole tiles": tiles * tile}.get(name, head_dim)
         readers = heads * (1 if name == "tiles share" else tiles)
-        decays = 0 if name == "no decays" else readers
-        maps = 2 * state * (tiles if name == "heads share" else readers)
+        decays = {"no decays": 0, "decays once": heads}.get(name, readers)
+        maps = 2 * state * {"heads share": tiles, "maps once": 1}.get(name, readers)
         kept = heads * state * (tiles * tile if name == "whole tiles" else head_dim)
-        times = 1 + 2 * max(chunks - 1, 0) * (name == "states in memory")
-        return 4 * (rows * (2 * heads * columns + decays + maps) + times * kept)
+        times = {"states in memory": 1 + 2 * max(chunks - 1, 0), "first state": 2}.get(name, 1)
+        read = tiles * columns if name == "x for all" else columns
+        return 4 * (rows * (heads * (read + columns) + decays + maps) + times * kept)
 
     return count
 
@@ -71,6 +72,11 @@ def _counted(name):
         "reads them again": _counted("tiles share"),
         "B and C are counted once for all heads: they are shared in memory, but every program fetches them "
         "for itself": _counted("heads share"),
+        "B and C are counted once for the whole launch: they are shared in memory, but every program fetches them "
+        "for itself": _counted("maps once"),
+        "the decays are counted once for a head: every program, one for each tile, reads them": _counted("decays once"),
+        "the first state is zero and is not read": _counted("first state"),
+        "every tile of a head reads all columns of x: it needs its own alone": _counted("x for all"),
         "every tile of a head reads and writes all columns of x and y: it has columns of its own, and leaves "
         "the others alone": _counted("all of x"),
         "the decays are missing: one number a token, which every program reads": _counted("no decays"),

@@ -147,6 +147,17 @@ def _with(**changes):
     return lambda *arguments: _summaries(*arguments, **changes)
 
 
+def _places(x, log2_a, added, total, length, chunk_len):
+    """A mask of places in the chunk: none, unless the sequence is shorter than a chunk."""
+    ends = 1000 * (length >= chunk_len)
+    return _summaries(x, log2_a, added, total, length, chunk_len, x_until=ends, a_until=ends)
+
+
+def _as_decay(*arguments):
+    added, total = _summaries(*arguments)
+    return added, total.exp2()
+
+
 @exercise(
     "12.2",
     "The tail",
@@ -175,6 +186,11 @@ def _with(**changes):
         "your tokens meet their own decay: a token is added after it, so only the decays behind it count": _with(
             until=lambda s, a: s[-1] - s + a
         ),
+        "your mask compares places in the chunk with the length: it must be the place in the sequence, "
+        "chunk · chunk_len + place": _places,
+        "you store the total decay, its logarithm is asked for: the sum of the log decays": _as_decay,
+        "your exponent is turned round, s - last: it grows where it should fade": _with(until=lambda s, a: s - s[-1]),
+        "your powers are of e: these logarithms are to base 2, `tl.exp2`": _with(until=lambda s, a: (s[-1] - s) / LN2),
     },
 )
 @program("added", "total", grid="total")
@@ -258,6 +274,12 @@ def _carry_cases(randn):
         ),
         "you take powers of e: these logarithms are to base 2, `tl.exp2`": _carried(
             lambda s, a: s[-1] / LN2, lambda s, a: (s[-1] - s) / LN2
+        ),
+        "the old state meets the last token's decay alone: it decays with every token of the chunk": _carried(
+            lambda s, a: a[-1], lambda s, a: s[-1] - s
+        ),
+        "only the last token is written: each token of the chunk is, decayed until its end": _carried(
+            lambda s, a: s[-1], lambda s, a: torch.where(torch.arange(len(s)) == len(s) - 1, 0.0, -torch.inf)
         ),
     },
 )

@@ -1,5 +1,7 @@
 """The exercises of chapter 12 on the walk: what a chunk reads, the loop over chunks, many sequences in one memory."""
 
+import itertools
+
 import torch
 
 from smalearn.course.exercises.ch12_tiles import carry, decays, floats, holes, program, tiles, walked
@@ -13,7 +15,18 @@ def _read_loop(H, X, B, C, log2_a):
     return walked(H, X, log2_a, B, C)[0].float()
 
 
-def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True, late=False, swapped=False):
+def _read(
+    *,
+    state=lambda s, a: s,
+    mask=0,
+    future=0.0,
+    segments=True,
+    reads=True,
+    late=False,
+    swapped=False,
+    turned=False,
+    again=False,
+):
     """Output that a chunk reads, with one misconception."""
 
     def read(H, X, B, C, log2_a):
@@ -23,6 +36,8 @@ def _read(*, state=lambda s, a: s, mask=0, future=0.0, segments=True, reads=True
         ones = torch.ones_like(L)
         scores = B @ C.mT if swapped else C @ B.mT
         M = scores * (L * ones.tril(mask) + future * ones.triu(1))
+        M = scores * (s[:, None] - s).triu().exp2() if turned else M
+        M = M * s.exp2()[:, None] if again else M
         H = walked(H, X, a, B)[1] if late else H
         return (reads * state(s, a).exp2()[:, None] * (C @ H) + M @ X).float()
 
@@ -68,6 +83,10 @@ def _read_cases(randn):
         ),
         "the state decays by what follows token i: it has come from before the chunk, so `tl.exp2(s)`": _read(
             state=lambda s, a: s[-1] - s
+        ),
+        "your triangle is the upper one: tokens read what comes after them": _read(turned=True),
+        "the tokens of the chunk decay twice: `tl.exp2(s)` belongs to C H alone, L has its own decays": _read(
+            again=True
         ),
         "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B": _read(
             swapped=True
@@ -137,6 +156,29 @@ def _whole_chunks(x, log2_a, b, c, y, initial, final, length, sizes):
     return Y, walked(initial, x[:whole], log2_a[:whole], b[:whole])[1].float()
 
 
+def _without_decay(x, log2_a, b, c, y, initial, final, length, sizes):
+    """From chunk to chunk the state grows by what is written, and does not decay."""
+    H, parts = initial.double(), []
+    for X, a, B, C in zip(*(z.split(sizes[0]) for z in (x, log2_a, b, c)), strict=True):
+        parts.append(walked(H, X, a, B, C)[0])
+        H = H + walked(torch.zeros_like(H), X, a, B)[1]
+    return torch.cat(parts).float(), H.float()
+
+
+def _one_chunk_late(x, log2_a, b, c, y, initial, final, length, sizes):
+    """The state that the last chunk read."""
+    last = (length - 1) // sizes[0] * sizes[0]
+    Y, _ = _walk_loop(x, log2_a, b, c, y, initial, final, length, sizes)
+    return Y, walked(initial, x[:last], log2_a[:last], b[:last])[1].float()
+
+
+def _states_turned(x, log2_a, b, c, y, initial, final, length, sizes):
+    """States in memory as (P, N)."""
+    N, P = initial.shape
+    Y, H = _walk_loop(x, log2_a, b, c, y, initial.reshape(P, N).mT, final, length, sizes)
+    return Y, H.mT.reshape(N, P)
+
+
 def _walk_cases(randn):
     lengths = [(1, 16), (16, 16), (32, 16), (40, 16), (37, 32), (36, 16)]
     for number, (length, chunk_len) in enumerate(lengths):
@@ -169,6 +211,9 @@ def _walk_cases(randn):
         "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then "
         "carry": _walked(enter=lambda H, first, after: after),
         "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own": _whole_chunks,
+        "you store the state before the last chunk was carried into it": _one_chunk_late,
+        "the state does not decay from chunk to chunk: a whole chunk's decay lies between": _without_decay,
+        "your states lie in memory as (P, N): row after row, entry (n, p) is at n · P + p": _states_turned,
     },
 )
 @program("y", "final")
@@ -212,21 +257,36 @@ def _packed_loop(x, log2_a, b, c, y, initial, final, borders, sizes):
     return _packed(lambda k, before, initial: initial[k])(x, log2_a, b, c, y, initial, final, borders, sizes)
 
 
-def _packed(start, late=False):
-    """Sequence k starts with `start(k, last state of the one before, initial)`; if `late`, at a multiple of Q."""
+def _packed(start, late=False, shifted=None):
+    """Sequence k starts with `start(k, last state of the one before, initial)`; if `late`, at a multiple of Q.
+
+    With `shifted(first, end, Q)`, which tokens are read, and which of the results are kept.
+    """
 
     def run(x, log2_a, b, c, y, initial, final, borders, sizes):
         edges = borders.tolist()
         if late:
             edges = [min(-(-edge // sizes[0]) * sizes[0], edges[-1]) for edge in edges]
         H, parts, states = initial[0].double(), [], []
-        for k, now in enumerate(map(slice, edges[:-1], edges[1:])):
+        for k, (first, end) in enumerate(itertools.pairwise(edges)):
+            now = slice(shifted(first, sizes[0]) if shifted else first, end)
             Y, H = walked(start(k, H, initial), x[now], log2_a[now], b[now], c[now])
-            parts.append(Y)
+            parts.append(Y[first - now.start :])
             states.append(H)
         return torch.cat(parts).float(), torch.stack(states).float()
 
     return run
+
+
+def _operands_of_the_first(x, log2_a, b, c, y, initial, final, borders, sizes):
+    """Take x and y of the right sequence, everything else from the beginning of the memory."""
+    parts, states = [], []
+    for k, (first, end) in enumerate(itertools.pairwise(borders.tolist())):
+        size = end - first
+        Y, H = walked(initial[k].double(), x[first:end], log2_a[:size], b[:size], c[:size])
+        parts.append(Y)
+        states.append(H)
+    return torch.cat(parts).float(), torch.stack(states).float()
 
 
 def _packed_cases(randn):
@@ -258,6 +318,12 @@ def _packed_cases(randn):
         "all sequences start from zero: each has a first state of its own": _packed(
             lambda k, before, initial: torch.zeros_like(initial[k])
         ),
+        "a sequence begins at a multiple of Q, with tokens of the one before: chunks count from the sequence's own "
+        "first token": _packed(lambda k, before, initial: initial[k], shifted=lambda first, Q: first // Q * Q),
+        "every program walks from the beginning of the memory: its sequence begins at `borders[k]`": _packed(
+            lambda k, before, initial: initial[k], shifted=lambda first, Q: 0
+        ),
+        "x and y move on to the sequence, the decays, B and C do not: every pointer must": _operands_of_the_first,
         "a sequence begins with the first whole chunk after its border: chunks count from the sequence's own "
         "first token": _packed(lambda k, before, initial: initial[k], late=True),
     },

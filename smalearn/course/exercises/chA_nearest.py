@@ -56,6 +56,26 @@ def _unweighted(M, sizes, rank):
     return (U[..., :rank] @ Vh[..., :rank, :]).permute(2, 0, 1, 3).reshape(M.shape)
 
 
+def _largest_of_all(M, sizes, rank):
+    """The largest singular values of all slices together."""
+    _, b, c, _ = sizes
+    U, S, Vh = torch.linalg.svd(M.reshape(sizes).permute(1, 2, 0, 3), full_matrices=False)
+    least = S.flatten().sort(descending=True).values[min(b * c * rank, S.numel()) - 1]
+    return ((U * S.where(least <= S, 0.0)[..., None, :]) @ Vh).permute(2, 0, 1, 3).reshape(M.shape)
+
+
+def _across(M, sizes, rank):
+    """Slices for each a and d, b and c inside."""
+    return _cut_all(M.reshape(sizes).permute(0, 3, 1, 2), rank).permute(0, 2, 3, 1).reshape(M.shape)
+
+
+def _turned_back(M, sizes, rank):
+    """The third factor of `svd` taken for V."""
+    U, S, Vh = torch.linalg.svd(M.reshape(sizes).permute(1, 2, 0, 3))
+    near = (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank].mT
+    return near.permute(2, 0, 1, 3).reshape(M.shape)
+
+
 def _nearest_cases(randn):
     yield torch.ones(1, 1).double(), (1, 1, 1, 1), 1
     for sizes, rank in [
@@ -93,6 +113,12 @@ def _nearest_cases(randn):
         "you keep s + 1 singular values of each slice": lambda M, sizes, rank: _slice_loop(
             M, sizes, rank, keep=lambda s: slice(None, s + 1)
         ),
+        "you keep s - 1 singular values of each slice": lambda M, sizes, rank: _slice_loop(
+            M, sizes, rank, keep=lambda s: slice(None, s - 1)
+        ),
+        "you keep the largest singular values of all slices together: each slice keeps its own s": _largest_of_all,
+        "you cut a b × c slice for each a and d: a slice has one b and one c, and is a × d": _across,
+        "`torch.linalg.svd` returns Vᵀ: you have transposed it once more": _turned_back,
         "U and V alone are directions: the singular values say how far to go in each": _unweighted,
     },
 )

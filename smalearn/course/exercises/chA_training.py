@@ -48,6 +48,31 @@ def _level_by_level(length, dim, ranks):
     return name, macs + (name == "keys") * (len(ranks) - 1) * length**2 * dim
 
 
+def _half_square(length, dim, ranks):
+    """Pairs j ≤ i alone."""
+    both, keys = _counted(length, dim, ranks)
+    hidden = length * (length - 1) // 2
+    both, keys = both - hidden * sum(rank << level for level, rank in enumerate(ranks)), keys - hidden * dim
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _keys_by(through):
+    """Keys first, where they take `through(T, D, ranks)` multiply-adds to make."""
+
+    def order(length, dim, ranks):
+        both, _ = _counted(length, dim, ranks)
+        keys = length**2 * dim + through(length, dim, ranks)
+        return ("both", both) if both < keys else ("keys", keys)
+
+    return order
+
+
+def _one_block(length, dim, ranks):
+    """Projections through a single block of each level."""
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs - 2 * length * sum((dim - dim // 2**level) * rank for level, rank in enumerate(ranks))
+
+
 def _order_cases(randn):
     yield from [
         (1, 2, [1]),
@@ -70,6 +95,14 @@ def _order_cases(randn):
     cases=_order_cases,
     oracle=_cheaper,
     wrong={
+        "you count the pairs j ≤ i alone: here the whole square of scores is made": _half_square,
+        "your keys pass through one factor only: keys first means both, 2·T·D·Σ r_l": _keys_by(
+            lambda length, dim, ranks: length * dim * sum(ranks)
+        ),
+        "your keys pass through the dense matrix: each level has two thin factors, 2·D·r_l for each token": _keys_by(
+            lambda length, dim, ranks: length * dim**2
+        ),
+        "you project through one block of each level: the p_l blocks together read all D features": _one_block,
         "this is both sides projected, which the paper calls minimal: with Σ p_l r_l ≥ D keys first is cheaper "
         "or as cheap": lambda length, dim, ranks: ("both", _counted(length, dim, ranks)[0]),
         "this is always keys first: with Σ p_l r_l < D the dot products are shorter on "
