@@ -184,7 +184,7 @@ def test_a_cheapest_order_is_cheapest_among_all_orders():
         (["TN, SN, TS -> TS"], "A step has the form"),
         (["TN, SN - TS"], "A step has the form"),
         (["TN, NP -> TP"], "there is no operand NP at that time"),
-        (["TN, SN -> S"], "must have the axes ST"),
+        (["TN, SN -> S"], "must keep the axes ST"),
         ([], "more than one operand is left"),
         (torch.ones(2), "must be a list of steps"),
     ],
@@ -197,7 +197,7 @@ def test_an_order_that_is_none_is_told_why(answer, reason):
     ("answer", "reason"),
     [
         (lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]), "at least two points"),
-        (lambda L, R: (L[:, 0], torch.eye(len(L)).double()), "at length 1"),
+        (lambda L, R: (2 * L[:, 0], torch.eye(len(L)).double()), "at length 1"),
         (lambda L, R: (torch.eye(len(L)).double()[0], torch.eye(len(L)).double()[[1, 1]]), "equally near"),
         (lambda L, R: torch.eye(len(L)), "return two tensors"),
     ],

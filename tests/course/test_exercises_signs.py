@@ -73,7 +73,7 @@ def late(L):
         (lambda L, *_: L.mT, "your answer is the transpose of the right one"),
         (lambda L, *_: L.log(), "the exponential of your answer is right"),
         (lambda L, *_: L.sqrt(), "the square of your answer is right"),
-        (lambda L, *_: L.float().double(), "your answer is right to seven digits, those of float32"),
+        (lambda L, *_: L.float().double(), "your answer is right to about seven digits"),
         (lambda L, *_: L + 1e-8 * L.triu().tril(), "your answer is nearly right: it loses digits"),
         (lambda L, *_: L.flatten(), "your answer has the right entries in another shape"),
         (lambda L, *_: torch.cat([L, L]), "your answer is right as far as it is needed, and goes on after that"),

@@ -25,7 +25,7 @@ def known(id, beginning):
     ("id", "attempt", "said"),
     [
         ("1.5", lambda N, P: -(-3 * N * P // (N + P + 1)) + 1, "this is what comes out if a quotient is rounded up"),
-        ("1.5", lambda N, P: 3 * N * P // (N + P) + 1, "rounded up, not down, or without a term (1)"),
+        ("1.5", lambda N, P: 3 * N * P // (N + P) + 1, "this is what comes out without a term (1)"),
         (
             "2.4",
             lambda x, W: EXERCISES["2.4"].solution(x, W) * x.square().sum(1, True).exp(),

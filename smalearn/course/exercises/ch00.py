@@ -18,6 +18,14 @@ def _past_only(V):
     return torch.cat([V[:1], _oracle(V)[:-1]])
 
 
+def _half_and_half(V):
+    """The mean of the mean so far and the new row."""
+    rows = [V[0]]
+    for v in V[1:]:
+        rows.append((rows[-1] + v) / 2)
+    return torch.stack(rows)
+
+
 @exercise(
     "0.1",
     "Look back with equal weights",
@@ -34,6 +42,13 @@ def _past_only(V):
         "every row is divided by the length T: row t has only t + 1 rows behind it": lambda V: V.cumsum(0) / len(V),
         "this is the mean of rows t and later: look back, at rows 0 to t": lambda V: torch.stack(
             [V[t:].mean(0) for t in range(len(V))]
+        ),
+        "this is the mean along each row, over its entries: time is axis 0": lambda V: (
+            V.cumsum(1) / torch.arange(1, V.shape[1] + 1, dtype=V.dtype)
+        ),
+        "you take the mean of the mean so far and of the new row: then the new row counts half": _half_and_half,
+        "hidden rows keep a weight: a softmax of zeros and ones gives exp(0) = 1 to the future": lambda V: (
+            torch.ones(len(V), len(V), dtype=V.dtype).tril().softmax(-1) @ V
         ),
         "row t itself is left out: the mean runs over rows 0 to t, t included": _past_only,
     },

@@ -37,6 +37,10 @@ def _attend_cases(randn):
         "you took the exponential of W once more: these weights are positive already, only divide them": lambda W, V: (
             W.softmax(-1) @ V
         ),
+        "you divide by the first entry of V, not by the sum of the weights: the ones came first, so the sums stand "
+        "in column 0": lambda W, V: (
+            (W @ torch.cat([torch.ones(len(V), 1, dtype=V.dtype), V], 1))[:, :-1] / (W @ V)[:, -1:]
+        ),
         "the weights are divided by the sums of their columns: normalise over the sources, row by row": lambda W, V: (
             (W / W.sum(0)) @ V
         ),
@@ -67,6 +71,9 @@ def attend(W, V):
 def _causal_cases(randn):
     for length, features in [(1, 2), (2, 2), (5, 3), (12, 4)]:
         yield randn(length, features), randn(length, features)
+    Q, K = randn(4, 2), randn(4, 2)
+    yield Q * torch.tensor([1.0, 1.0, 0.0, 1.0]).double()[:, None], K  # a token whose scores are all 0
+    yield 1000 * Q, K  # e^1000 is no number
 
 
 @exercise(
@@ -96,6 +103,14 @@ def _causal_cases(randn):
         "nothing is hidden: every target still sees the future": softmax_weights,
         "the scores are divided by √N: in this course there is no hidden scale: scale "
         "Q where you want one": lambda Q, K: causal_weights(Q / Q.shape[-1] ** 0.5, K),
+        "the exponential is missing: the weights of a softmax are e to the scores": lambda Q, K: (
+            (Q @ K.mT).tril() / (Q @ K.mT).tril().sum(-1, keepdim=True)
+        ),
+        "a score that is 0 by itself is hidden too: hide by place, not by value": lambda Q, K: (
+            (Q @ K.mT).tril().masked_fill((Q @ K.mT).tril() == 0, -torch.inf).softmax(-1)
+        ),
+        "large scores overflow: e^1000 is infinite. Subtract the largest of the row first, as `softmax` "
+        "does": lambda Q, K: (Q @ K.mT).exp().tril() / (Q @ K.mT).exp().tril().sum(-1, keepdim=True),
         "these are the scores K Qᵀ: in row t, target t asks with its query, Q[t] · K[s]": lambda Q, K: causal_weights(
             K, Q
         ),
@@ -145,6 +160,22 @@ def _with_mask(build):
     return attention
 
 
+def _separately(Q, K, V, window):
+    near = (_distance(len(Q)) <= window).to(Q.dtype)
+    return (Q * (near @ K)).sum(-1, keepdim=True) * (near @ V)
+
+
+def _diagonal_twice(Q, K, V, window):
+    own = (Q * K).sum(-1, keepdim=True) * V
+    return _with_mask(lambda length, window: _distance(length) <= window)(Q, K, V, window) + own
+
+
+def _rolled(Q, K, V, window):
+    """Every offset of the window by a roll: where it is wider than the text, tokens come more than once."""
+    offsets = range(-window, window + 1)
+    return sum((Q * K.roll(d, 0)).sum(-1, keepdim=True) * V.roll(d, 0) for d in offsets)
+
+
 def _distance(length):
     return (torch.arange(length)[:, None] - torch.arange(length)).abs()
 
@@ -170,6 +201,15 @@ def _distance(length):
         "the last source of your window is missing: the end of a slice is not included, so add 1": _with_window(
             lambda t, window: slice(max(t - window, 0), t + window)
         ),
+        "you take a softmax over the window: no softmax is asked for here": lambda Q, K, V, window: torch.stack(
+            [
+                (K[max(t - window, 0) : t + window + 1] @ Q[t]).softmax(0) @ V[max(t - window, 0) : t + window + 1]
+                for t in range(len(Q))
+            ]
+        ),
+        "you sum keys and values of the window separately: each value has a weight of its own": _separately,
+        "the diagonal counts twice: a walk over offsets on both sides meets offset 0 two times": _diagonal_twice,
+        "your window wraps around once for each offset: `torch.roll` brings the end to the beginning": _rolled,
         "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll "
         "does that": _with_mask(
             lambda length, window: torch.minimum(_distance(length), length - _distance(length)) <= window
@@ -179,7 +219,8 @@ def _distance(length):
 def banded_attention(Q, K, V, window):
     """Masked attention Y_t = Σ (Q_t · K_s) V_s over |t - s| ≤ window, computing only those scores.
 
-    Compute masked attention (no softmax) under a banded mask; try to do it without a (T, T) matrix.
+    Compute masked attention (no softmax) under a banded mask, without a (T, T) matrix; the window may be 0, or wider
+    than the text.
 
     Hint: Go through the targets t one by one: which rows of K and V does target t see?
 

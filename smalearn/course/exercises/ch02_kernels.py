@@ -48,6 +48,22 @@ def _without_cross_products(x):
     cases=_taylor_cases,
     oracle=_taylor_oracle,
     wrong={
+        "your products are squares, x_i x_i in a row: every entry must meet every other": lambda x: torch.cat(
+            [torch.ones_like(x[:, :1]), x, x.repeat(1, x.shape[1]).square() / math.sqrt(2)], dim=1
+        ),
+        "mixed products are doubled: x_1 x_2 and x_2 x_1 are both there already": lambda x: torch.cat(
+            [
+                torch.ones_like(x[:, :1]),
+                x,
+                (
+                    x[:, :, None] * x[:, None, :] * (1 - (1 - math.sqrt(0.5)) * torch.eye(x.shape[1], dtype=x.dtype))
+                ).flatten(1),
+            ],
+            dim=1,
+        ),
+        "x is scaled first, as if the scores were q·k/√N: here there is no hidden scale": lambda x: taylor_features(
+            x / x.shape[1] ** 0.25
+        ),
         "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by "
         "4: take the root, 1/√2": _scaled_squares(math.sqrt(0.5)),
         "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": _scaled_squares(math.sqrt(2)),
@@ -92,11 +108,20 @@ def _kernel_cases(randn):
     for scale in (1.0, 1e-12):
         yield (scale * nearly,)
     yield (1e6 * (X @ X.mT),)  # eigenvalues that are 0 but for rounding
+    signs = torch.tensor([[1, 0.9, 0.9], [0.9, 1, -0.9], [0.9, -0.9, 1]], dtype=torch.float64)
+    yield (signs,)  # every pair of points could be, the three cannot
 
 
 def _minors_are_positive(G):
     """Sylvester's criterion, which leaves no room for a zero: all leading minors are positive."""
     return all(torch.linalg.det(G[:n, :n]).item() > 1e-9 for n in range(1, len(G) + 1))
+
+
+def _pairs_alone(G):
+    """Every principal minor of size 1 or 2 is positive or nearly 0."""
+    d = G.diagonal()
+    minors = d[:, None] * d - G.square()
+    return bool((d >= 0).all() and (minors >= -1e-9 * G.abs().max() ** 2).all())
 
 
 @exercise(
@@ -116,6 +141,7 @@ def _minors_are_positive(G):
         "two negative eigenvalues make a positive determinant: look at the eigenvalues one by one": lambda G: bool(
             torch.linalg.det(G) >= -1e-9
         ),
+        "you look at pairs of points alone: three points can contradict one another where no two do": _pairs_alone,
         "you leave no room for zero: six points in three dimensions have a G = X Xᵀ with three zero "
         "eigenvalues, and rounding puts some of them at -1e-16": _minors_are_positive,
         "your answer is always True: singular values are never negative, eigenvalues can be": lambda G: True,
@@ -157,11 +183,15 @@ def _cosformer_oracle(Q, K, V, horizon, weight=math.cos):
 
 
 def _cosformer_cases(randn):
-    """Cases whose horizons are powers of two: in whatever order of operations, float32 angles come out the same."""
     ones = torch.ones(2, 1, dtype=torch.float64)
     yield ones[:1], ones[:1], randn(1, 1), 4
     yield ones, ones.clone(), randn(2, 1), 4
-    for length, features, horizon in [(4, 2, 4), (6, 3, 16), (7, 3, 4)]:  # in the last some cosines are negative
+    for length, features, horizon in [
+        (4, 2, 4),
+        (6, 3, 16),
+        (7, 3, 4),
+        (5, 2, 6),
+    ]:  # in the last some cosines are negative
         Q, K = randn(length, features), randn(length, features)
         Q[:, 0], K[:, 0] = Q[:, 0].abs() + 1, K[:, 0].abs() + 1
         yield Q, K, randn(length, 2), horizon
@@ -209,6 +239,12 @@ def _undivided(Q, K, V, horizon):
             lambda x, angles: x.relu() * angles.float().cos(), lambda x, angles: x.relu() * angles.float().sin()
         ),
         "the division is missing: the weights of a row must sum to 1": _undivided,
+        "your sums run over s ≤ t: no causal mask is asked for here": lambda Q, K, V, horizon: torch.stack(
+            [_cosformer_oracle(Q[: t + 1], K[: t + 1], V[: t + 1], horizon)[t] for t in range(len(Q))]
+        ),
+        "you divide the positions by T: the horizon is given": lambda Q, K, V, horizon: _cosformer_oracle(
+            Q, K, V, len(Q)
+        ),
         "only the cosines are there: cos θ_t · cos θ_s is not cos(θ_t - θ_s)": _features(
             second=lambda x, angles: 0 * x * angles
         ),
@@ -217,8 +253,8 @@ def _undivided(Q, K, V, horizon):
 def cosformer(Q, K, V, horizon):
     """Y (T, P) with weights relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)), divided by their sum; no (T, T) matrix.
 
-    Return attention with these weights, every row divided by the sum of its weights (no causal mask), in O(T): put the
-    cosine into features of t and of s alone.
+    Return attention with these weights, every row divided by the sum of its weights, which is not 0 (no causal mask),
+    in O(T): put the cosine into features of t and of s alone. Any horizon may be given, one below T too.
 
     Hint: cos(a - b) = cos a cos b + sin a sin b. So 2N features for each token: what are they?
 

@@ -59,6 +59,18 @@ def _wave(p, sign):
         "norms count against the score twice": _by_entries(
             lambda p, half, m, sign: math.exp(-half) * _wave(p, sign) / math.sqrt(m)
         ),
+        "the length is not squared: the factor is e^(|x|²/2)": _by_entries(
+            lambda p, half, m, sign: math.exp(math.sqrt(half / 2)) * _wave(p, sign) / math.sqrt(m)
+        ),
+        "the norm is that of the whole matrix: each row has its own": lambda x, W: (
+            fourier_features(x, W) * ((x.square().sum() - x.square().sum(1, keepdim=True)) / 2).exp()
+        ),
+        "you divide by √N: m is the number of directions, the rows of W": lambda x, W: (
+            fourier_features(x, W) * math.sqrt(len(W) / W.shape[1])
+        ),
+        "the factor stands on the cosines alone: sines need it too": _by_entries(
+            lambda p, half, m, sign: math.exp(half) * math.cos(p) / math.sqrt(m) if sign > 0 else math.sin(p)
+        ),
         "each side carries 1/√m, so that the product has 1/m; you have 1/m on each side": _by_entries(
             lambda p, half, m, sign: math.exp(half) * _wave(p, sign) / m
         ),
@@ -105,6 +117,17 @@ def fourier_features(x, W):
         "it tends to softmax(q·k + |k|²/2)": _by_entries(lambda p, half, m, sign: math.exp(sign * p) / math.sqrt(2)),
         "the factor e^(-|x|²/2) is missing: the mean of e^(ω·(q + k)) is e^(|q + k|²/2), not e^(q·k)": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p) / math.sqrt(2 * m)
+        ),
+        "you subtract the largest exponent of each row and never give it back": lambda x, W: (
+            positive_features(x, W) * (-(x @ W.mT).abs().amax(1, keepdim=True)).exp()
+        ),
+        "these are cosh and sinh: a hyperbolic map has e^(+ω·x) and e^(−ω·x) side by side": lambda x, W: (
+            torch.cat([(x @ W.mT).cosh(), (x @ W.mT).sinh()], 1)
+            * (-x.square().sum(1, keepdim=True) / 2).exp()
+            / math.sqrt(len(W))
+        ),
+        "in the second half the whole exponent is negated: the norm must stay, with its minus": _by_entries(
+            lambda p, half, m, sign: math.exp(sign * (p - half)) / math.sqrt(2 * m)
         ),
         "the mean over the m directions is missing: divide by √(2m), not by √2": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p - half) / math.sqrt(2)
@@ -160,6 +183,31 @@ def _signed(G):
     return (rotation * R.diagonal().sign()).mT
 
 
+def _lengths_anew(G, lengths):
+    """The first lengths for every block."""
+    return torch.cat([_gram_schmidt(block, lengths[: len(block)]) for block in G.split(G.shape[1])])
+
+
+def _only_the_last(G, lengths):
+    """What is left after the row just before."""
+    rows = []
+    for place, g in enumerate(G):
+        before = rows[-1] if place % G.shape[1] else None
+        rows.append(g if before is None else g - (g @ before) * before)
+        rows[-1] = rows[-1] / rows[-1].norm()
+    return torch.stack(rows) * lengths[:, None]
+
+
+def _scaled_too_early(G, lengths):
+    """Rows that have their length while the later ones are projected on them."""
+    rows = []
+    for place, (g, length) in enumerate(zip(G, lengths, strict=True)):
+        for c in rows[place - place % G.shape[1] :]:
+            g = g - (g @ c) * c
+        rows.append(length * g / g.norm())
+    return torch.stack(rows)
+
+
 def _whole(G, lengths):
     """One factorisation for all rows: only the first N can be orthogonal to one another."""
     return torch.linalg.qr(G.mT).Q.mT.repeat(-(-len(G) // G.shape[1]), 1)[: len(G)] * lengths[:, None]
@@ -179,6 +227,11 @@ def _whole(G, lengths):
         "you factorise G, not Gᵀ: QR makes COLUMNS orthogonal, and the directions are rows": _by_blocks(
             lambda G: torch.linalg.qr(G).Q
         ),
+        "you factorise G, not Gᵀ, with the right signs: QR makes COLUMNS orthogonal, and row by row is "
+        "asked": _by_blocks(lambda G: torch.linalg.qr(G).Q * torch.linalg.qr(G).R.diagonal().sign()),
+        "every block takes the first lengths: row number i takes length i": _lengths_anew,
+        "you take away the row just before alone: each row loses its part along ALL earlier ones": _only_the_last,
+        "you project on rows that have their length already: take the length last": _scaled_too_early,
         "you make the diagonal of Q positive; it is the diagonal of R that must be": _by_blocks(
             lambda G: (torch.linalg.qr(G.mT).Q * torch.linalg.qr(G.mT).Q.diagonal().sign()).mT
         ),
@@ -257,6 +310,18 @@ def _swapped_landmarks(Q, K, V, landmarks):
     return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K) @ V
 
 
+def _without_softmax(Q, K, V, landmarks):
+    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
+    middle = torch.linalg.pinv(Q_means @ K_means.mT)
+    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K) @ V
+
+
+def _over_landmarks(Q, K, V, landmarks):
+    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
+    middle = torch.linalg.pinv(softmax_weights(Q_means, K_means))
+    return softmax_weights(Q, K_means) @ middle @ (Q_means @ K.mT).softmax(0) @ V
+
+
 def _softmax_of_the_product(Q, K, V, landmarks):
     Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
     scores = (Q @ K_means.mT) @ torch.linalg.pinv(Q_means @ K_means.mT) @ (Q_means @ K.mT)
@@ -284,6 +349,21 @@ def _softmax_of_the_product(Q, K, V, landmarks):
             lambda A: torch.linalg.pinv(A).mT
         ),
         "your A is softmax(K̃ Q̃ᵀ): the landmark QUERIES come first, A = softmax(Q̃ K̃ᵀ)": _swapped_landmarks,
+        "A is transposed in the middle, not inverted": _around(lambda A: A.mT),
+        "you invert A entry by entry: a pseudo-inverse is that of a matrix": _around(lambda A: 1 / A),
+        "A has no softmax: it is made as the other two are": lambda Q, K, V, landmarks: _without_softmax(
+            Q, K, V, landmarks
+        ),
+        "`landmarks` is how many there are, not the length of a segment": lambda Q, K, V, landmarks: nystrom_attention(
+            Q, K, V, len(Q) // landmarks
+        ),
+        "the last factor sums to 1 over the landmarks: each softmax goes over its own sources": _over_landmarks,
+        "your landmarks are sums of their segments, not means": _around(
+            _pinv, lambda x, landmarks: _means(x, landmarks) * (len(x) // landmarks)
+        ),
+        "the scores are divided by √N: in this course there is no hidden scale": lambda Q, K, V, landmarks: (
+            nystrom_attention(Q / Q.shape[1] ** 0.25, K / Q.shape[1] ** 0.25, V, landmarks)
+        ),
         "you approximate the scores, and take one softmax at the end: that needs "
         "the whole (T, T) matrix": _softmax_of_the_product,
         "your landmarks are every so-manieth token: a landmark is the mean of a whole segment": _around(

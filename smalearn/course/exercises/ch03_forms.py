@@ -65,6 +65,9 @@ def _outer(K, V):
             )
             for axis in (1, 2)
         },
+        "you divide by the sum of the weights: there is no normaliser here": lambda Q, K, V: (
+            _double_loop(Q, K, V) / (Q * K.cumsum(0)).sum(-1, keepdim=True)
+        ),
         "you sum keys and values separately: then every key meets every value. Take the outer products first, "
         "so that each value stays with its own key": lambda Q, K, V: _read(Q, _outer(K.cumsum(0), V.cumsum(0))),
     },

@@ -46,6 +46,15 @@ def _grad_cases(randn):
         ),
         "this is dQ's formula with Q in the place of K: row t of (dY Vᵀ) collects over s ≤ t, but dK_s "
         "collects over t ≥ s. Transpose it": lambda Q, V, dY: (dY @ V.mT).tril() @ Q,
+        "your state is Q dYᵀ, (N, P), and is then read along the wrong axis": lambda Q, V, dY: torch.einsum(
+            "spn,sp->sn", torch.einsum("tn,tp->tpn", Q, dY).flip(0).cumsum(0).flip(0), V.flip(-1)
+        ),
+        "you sum dY and Q separately, then every dY meets every Q: take the outer products first": lambda Q, V, dY: (
+            (V * dY.flip(0).cumsum(0).flip(0)).sum(-1, keepdim=True) * Q.flip(0).cumsum(0).flip(0)
+        ),
+        "you sum dY alone over t ≥ s, and take Q_s: each dY_t belongs to its own Q_t": lambda Q, V, dY: (
+            (V * dY.flip(0).cumsum(0).flip(0)).sum(-1, keepdim=True) * Q
+        ),
         "you turned time round for the running sum and did not turn it back: a second "
         "`.flip(0)` is missing": lambda Q, V, dY: torch.einsum(
             "spn,sp->sn", (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0), V

@@ -145,7 +145,7 @@ def _filled(value):
     },
 )
 def break_it(form, least, length):
-    """Log decays (length,) in float64, between `least` and 0, for which the mask by this form is wrong by over 0.001.
+    """Log decays (length,) in float64, between `least` and 0, with an entry of the mask off by over 0.001 in this form.
 
     The form is "quotient", b_t / b_s of running products, or "difference", exp(c_t - c_s) of running sums.
 

@@ -8,7 +8,11 @@ from smalearn.course.exercises.core import Randn, exercise
 
 
 def _narrow_cases(randn):
-    for dim, rank in [(2, 1), (4, 2), (16, 2), (16, 15)]:
+    """Heads that do what they can: on the directions that they see they find the nearest point. And two random ones."""
+    for dim, rank in [(2, 1), (4, 3), (16, 15), (64, 62)]:
+        seen = torch.linalg.qr(randn(dim, rank)).Q
+        yield seen, seen.clone()
+    for dim, rank in [(4, 2), (16, 2)]:
         yield randn(dim, rank), randn(dim, rank)
 
 
@@ -62,8 +66,8 @@ def _pointed(choose):
 def confuse(L, R):
     """A query x (d) and points X (N, d), N ≥ 2, on the unit sphere, where the head of L R^T (d, d) misses the nearest.
 
-    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the point nearest to x does not
-    have the largest score, not even for L = R.
+    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the score of the point nearest to
+    x is not above all others; a tie will do, and x may be one of the points.
 
     Hint: L^T x are r numbers, all that the head knows of x. Which x do they know nothing of?
 

@@ -176,6 +176,20 @@ def _heads_of_left(sizes, rank, heads, lr, base_dim):
     return (min(heads * a, c * rank) ** 0.5 / (c * rank), *_by_shapes(sizes, rank, heads, lr, base_dim)[1:])
 
 
+def _by_the_whole(sizes, rank, heads, lr, base_dim):
+    """Both factors by the sizes of the matrix."""
+    a, b, c, d = sizes
+    std = min(1, (a * b / (c * d)) ** 0.5) / (c * d) ** 0.5
+    return (std, lr * base_dim / (c * d)) * 2
+
+
+def _fans_exchanged(sizes, rank, heads, lr, base_dim):
+    """What a factor gives out in the place of what it takes in."""
+    a, b, c, d = sizes
+    fans = (a, c * rank), (heads * b * rank, d)
+    return tuple(number for i, o in fans for number in (min(1, (o / i) ** 0.5) / i**0.5, lr * base_dim / i))
+
+
 def _rule_cases(randn):
     yield from [
         ((1, 1, 1, 1), 1, 1, 0.1, 1),
@@ -203,6 +217,10 @@ def _rule_cases(randn):
         "minimum": lambda *given: _printed_rate(*given, std=_no_minimum),
         "these are the right numbers with those of R first: the answer is (σ of L, rate of L, σ of R, rate of "
         "R)": _right_first,
+        "these are the right numbers in the order σ, σ, rate, rate: the answer is (σ of L, rate of L, σ of R, rate of "
+        "R)": lambda *given: tuple(_by_shapes(*given)[k] for k in (0, 2, 1, 3)),
+        "you take the sizes of the whole matrix: what counts is what one block takes in and gives out": _by_the_whole,
+        "what a block takes in and what it gives out are exchanged": _fans_exchanged,
         "s is missing: s numbers pass along each connection, so R gives out "
         "H·b·s and L takes in c·s": lambda sizes, rank, heads, lr, base_dim: _by_shapes(sizes, 1, heads, lr, base_dim),
         "L gives out a numbers: every head has blocks of its own, which read that head's numbers alone": _heads_of_left,
@@ -225,7 +243,8 @@ def _rule_cases(randn):
 def train_rules(sizes, rank, heads, lr, base_dim):
     """(σ of L, rate of L, σ of R, rate of R) for a train, by μP with the good rate `lr` of width `base_dim`.
 
-    Give the start σ and the learning rate of both factors of a train, by the numbers they take in.
+    Give the start σ and the learning rate of both factors of a train, by the numbers that a block takes in and gives
+    out. R reads the token, which all heads share; L reads what R gives out, each head with blocks of its own.
 
     Hint: Which numbers does a block of R take in, and how many does it give out for all heads together? A block of L?
 

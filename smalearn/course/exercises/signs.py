@@ -19,7 +19,7 @@ __all__ = ["sign"]
 
 CLOSE = 1e-7
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
-ROUNDED = "your answer is right to seven digits, those of float32: one of your tensors is float32"
+ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
 LOST = "your answer is nearly right: it loses digits, as a difference of two nearly equal numbers does"
 FIRST = "at index 0 of its first axis, and wrong at the others"
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
@@ -179,6 +179,9 @@ def _relation(pairs):
         for words, turn in _ALONG.items():
             if _all(pairs, lambda a, b, turn=turn, axis=axis: b.ndim > axis and turn(a, b, axis)):
                 return words.format(axis)
+    for axis, line in ((-1, "columns"), (-2, "rows")):
+        if _all(pairs, lambda a, b, axis=axis: a.shape == b.shape and b.ndim >= 2 and _shuffled(a, b, axis), 1):
+            return f"the {line} of your answer are right, their order is not"
     return None
 
 
@@ -255,6 +258,14 @@ def _late(answer, target, axis):
     return size >= 0 and _same(answer.narrow(axis, 1, size), target.narrow(axis, 0, size))
 
 
+def _shuffled(answer, target, axis):
+    """Whether two tensors have the same lines across an axis in another order; equal is not another order."""
+    weights = torch.arange(1.0, answer.numel() // answer.shape[axis] + 1, dtype=torch.float64).sin()
+    keys = [(x.movedim(axis, 0).flatten(1) * weights).sum(1).abs() for x in (answer, target)]
+    first, second = (x.movedim(axis, 0)[key.argsort()] for x, key in zip((answer, target), keys, strict=True))
+    return _same(first, second)
+
+
 _ALONG = {
     "your answer is the right one in reverse order along axis {}": lambda a, b, d: (
         a.shape == b.shape and _same(a.flip(d), b)
@@ -316,6 +327,11 @@ def _regions(shape):
             part = rows.clone()
             part[..., index] = True
             yield f"but for the {name} column", part
+        if shape[-1] % 2 == 0:
+            for name, half in (("first", slice(None, shape[-1] // 2)), ("second", slice(shape[-1] // 2, None))):
+                part = rows.clone()
+                part[..., half] = True
+                yield f"but for the {name} half of its columns", part
         yield "but for the diagonal", (~rows).triu() & (~rows).tril()
         yield "but for what lies above the diagonal", (~rows).triu(1)
         yield "but for what lies below the diagonal", (~rows).tril(-1)
@@ -379,6 +395,13 @@ def _changes(names: Sequence[str], case: tuple) -> Iterator[tuple[str, Callable]
                 yield f"{name} were reversed along axis 0", put(i, lambda x: x.flip(0))
             if value.ndim >= 2 and value.shape[-1] == value.shape[-2]:
                 yield f"{name} were transposed", put(i, lambda x: x.mT.contiguous())
+            if value.ndim >= 2:
+                yield f"{name} were divided by √{name}.shape[-1]", put(i, lambda x: x / x.shape[-1] ** 0.5)
+        elif type(value) is int:
+            yield f"{name} were one more", put(i, lambda n: n + 1)
+            yield f"{name} were one less", put(i, lambda n: n - 1)
+            yield f"{name} were half of it", put(i, lambda n: n // 2)
+            yield f"{name} were twice as much", put(i, lambda n: 2 * n)
         elif isinstance(value, float):
             yield f"{name} were -{name}", put(i, lambda x: -x)
             yield f"{name} were squared", put(i, lambda x: x * x)

@@ -12,6 +12,8 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from smalearn.course.exercises.compare import alike, elements
 from smalearn.course.exercises.run import run
 
@@ -73,7 +75,7 @@ def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers
     Returns:
         A sentence without a full stop, or None.
     """
-    if any(answer is None for answer in answers):
+    if any(answer is None for answer in answers) or not all(map(_finite, answers)):
         return None
     near = exercise.tolerance
     wrong = [k for k, pair in enumerate(zip(answers, targets, strict=True)) if not alike(*pair, near)]
@@ -85,6 +87,11 @@ def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers
         if sentence not in found and all(_gives(function, cases[k], answers[k], near) for k in order):
             found[sentence] = True
     return f"this is what comes out {', or '.join(found)}" if found else None
+
+
+def _finite(answer):
+    """Whether an answer has no NaN and no infinity: programs that fail agree by accident."""
+    return bool(answer.isfinite().all()) if isinstance(answer, torch.Tensor) else True
 
 
 def _gives(function, case, answer, near):

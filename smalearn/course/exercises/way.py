@@ -39,7 +39,7 @@ class Way:
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
         matters: argument → two values that must not lead to the same calls.
-        once: an argument that one call alone may read.
+        once: an argument whose entries may be read once.
         differences: whether a running sum may be subtracted from another.
         axis: letter of the length.
     """
@@ -72,8 +72,13 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
         said.append(f"it calls no function of `{way.needs[0]}`")
-    if way.once and len(reads := large.reads[list(names).index(way.once)]) > 1:
-        said.append(f"it reads {way.once} {len(reads)} times, by {', '.join(f'`{name}`' for name in reads[:3])}")
+    if way.once:
+        place = list(names).index(way.once)
+        reads, size = large.reads[place], cases[1][place].numel()
+        times = round(sum(entries for _, entries in reads) / size)
+        if times > 1:
+            by = ", ".join(f"`{name}`" for name in dict.fromkeys(name for name, _ in reads))
+            said.append(f"it reads {way.once} {times} times, by {by}")
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
     for argument, values in way.matters.items():
@@ -130,12 +135,13 @@ class _Trace(TorchFunctionMode):
             return out
         self.names.append(resolve_name(func) or name)
         self.calls.append((name, tuple(tuple(x.shape) for x in made)))
-        given = {_memory_of(x)[0] for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        given = {_memory_of(x)[0] for x in operands}
         self.subtracts |= name in SUBTRACTIONS and not given.isdisjoint(_memory_of(x)[0] for x in self.sums)
         self.sums += made if name in RUNNING_SUMS else []  # kept, so that nothing else gets their memory
         if any(_memory_of(x)[0] not in given for x in made):  # not a view
             for read, place in zip(self.reads, self.given, strict=True):
-                read += [name] * (place in given)
+                read += [(name, x.numel()) for x in operands if _memory_of(x)[0] == place]
         for x in made:
             place, entries = _memory_of(x)
             if place not in given and entries > self.largest:
