@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -60,6 +61,9 @@ def test_dtype_errors():
     check_dtypes("f", {"Q": single.to(torch.complex64)})
     with pytest.raises(ValueError, match=r"f: Q must be real, got torch.complex64"):
         check_dtypes("f", {"Q": single.to(torch.complex64)}, real=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of complex32 where it is made first
+        torch.empty(1, dtype=torch.complex32)
     for dtype in (torch.float8_e4m3fn, torch.complex32):
         with pytest.raises(ValueError, match=f"f: Q must have a floating dtype, got {dtype}"):
             check_dtypes("f", {"Q": torch.empty(1, dtype=dtype)})

@@ -10,6 +10,7 @@ for memory, `nearest` for a scoring function of full rank, `regression` for lear
 
 from smalearn.data.included import ngram_features, recorded, recorded_cpus, zen_of_python
 from smalearn.data.nearest import full_rank_head, nearest_neighbour
+from smalearn.data.pieces import Pieces
 from smalearn.data.recall import IGNORE, MQAR_BLANK, mqar, mqar_lookup
 from smalearn.data.regression import curriculum, least_squares, regression, regression_prompt
 from smalearn.data.series import Series, load_series, seasonal_series, series_windows, split_series
@@ -19,6 +20,7 @@ from smalearn.data.text import Text, Vocabulary, excerpts, load_text, split_text
 __all__ = [
     "IGNORE",
     "MQAR_BLANK",
+    "Pieces",
     "Series",
     "Source",
     "Text",

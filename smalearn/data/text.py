@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +23,9 @@ SHAKESPEARE = PublicFile(
     url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
     size=1_115_394,
 )
-TEXTS = ("tinyshakespeare", "python topics")
-"""The names that `load_text` knows; the last one needs no network."""
+TEXTS = ("tinyshakespeare", "python topics", "python prose")
+"""The names that `load_text` knows; only the first needs a network."""
+PROSE = 0.85  # least share of small letters and the commonest signs in a paragraph
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def load_text(name: str = "tinyshakespeare") -> Text:
     """A text of some length, with its source.
 
     Args:
-        name: "tinyshakespeare", or "python topics", the pages of `help()` on keywords and the like.
+        name: "tinyshakespeare"; "python topics", the pages of `help()` on keywords and the like; or "python prose", the
+            paragraphs among them that are sentences, each once, on a line of its own.
 
     Returns:
         The text; its `source.name` is "python topics" where the other was asked for and cannot be reached, and the
@@ -59,6 +62,9 @@ def load_text(name: str = "tinyshakespeare") -> Text:
         raise ValueError(f"load_text: name must be one of {', '.join(TEXTS)}, got {name!r}")
     if name == "python topics":
         return _topics()
+    if name == "python prose":
+        topics = _topics()
+        return Text(_prose(topics.text), topics.source)
     try:
         return Text(fetch("load_text", SHAKESPEARE).decode("utf-8"), SHAKESPEARE.source)
     except UnreachableError as error:
@@ -73,6 +79,13 @@ def _topics(why=""):
     sentence = f"Python's documentation of its syntax, pydoc_data.topics of Python {platform.python_version()}{why}"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return Text(text, Source("python topics", sentence, "Python Software Foundation License", checksum))
+
+
+def _prose(text):
+    """Paragraphs of sentences, each once (a fifth stand there twice)."""
+    paragraphs = dict.fromkeys(" ".join(part.split()) for part in text.split("\n\n"))
+    kept = [p for p in paragraphs if len(p) > 60 and len(re.findall("[a-z ,.]", p)) > PROSE * len(p) and p.isascii()]
+    return "\n".join(p.replace('"', "") for p in kept)
 
 
 class Vocabulary:

@@ -4,20 +4,17 @@ A sign is said only where it holds in every case that is wrong, and where the ri
 content: four different numbers, so that agreement is no accident.
 """
 
-import copy
-import itertools
 import math
-import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
 from smalearn.course.exercises.core import Exercise
-from smalearn.testing import relative_rms
+from smalearn.course.exercises.counterfactual import counterfactual
 
 __all__ = ["sign"]
 
-CLOSE = 1e-7
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
 LOST = "your answer is nearly right: it loses digits, as a difference of two nearly equal numbers does"
@@ -41,8 +38,8 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
         return None
     names, near = list(exercise.bind(cases[0])), exercise.tolerance
     where, items = _first_wrong_item(targets, answers, near)
-    pairs = [_numeric(pair) for pair in items]
-    wrong = [k for k, pair in enumerate(pairs) if pair is None or not _same(*pair, near)]
+    pairs = [numeric(pair) for pair in items]
+    wrong = [k for k, pair in enumerate(pairs) if pair is None or not same(*pair, near)]
     if not wrong or None in pairs:
         return _of_words(where, items)
     chosen = [pairs[k] for k in wrong]
@@ -51,7 +48,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     for found in (
         _factor(names, [cases[k] for k in wrong], chosen),
         _relation(chosen),
-        _counterfactual(names, exercise.oracle, cases, targets, answers, wrong),
+        counterfactual(names, exercise.oracle, cases, targets, answers, wrong),
         _region(chosen),
     ):
         if found:
@@ -69,44 +66,14 @@ def _first_wrong_item(targets, answers, near):
         return "", [(None, None)]
     for item in range(size):
         chosen = [(a[item], b[item]) for a, b in pairs]
-        if not all(_equal(*pair, near) for pair in chosen):
+        if not all(equal(*pair, near) for pair in chosen):
             return f"in item {item}, ", chosen
     return "", pairs
 
 
-def _numeric(pair):
-    """Answer and target as tensors of float64, or complex128; None if they are no numbers or no tensors."""
-    made = []
-    for value in pair:
-        if isinstance(value, bool) or not isinstance(value, torch.Tensor | numbers.Number):
-            return None
-        x = torch.as_tensor(value)
-        made.append(x.to(torch.complex128 if x.is_complex() else torch.float64))
-    return tuple(made)
-
-
-def _same(answer, target, near=CLOSE):
-    """Whether two tensors agree, infinities and NaNs included."""
-    if answer.shape != target.shape or answer.dtype != target.dtype:
-        return False
-    finite = torch.isfinite(target)
-    if not torch.equal(torch.isfinite(answer), finite) or not torch.equal(
-        answer[~finite].nan_to_num(nan=0.5), target[~finite].nan_to_num(nan=0.5)
-    ):
-        return False
-    answer, target = answer[finite], target[finite]
-    if not target.any():
-        return not answer.numel() or bool(answer.abs().max() <= near)
-    return relative_rms(answer, target) <= near
-
-
-def _has_content(target):
-    return target.numel() >= 4 and len(target.unique()) >= 4
-
-
 def _all(pairs, holds, least=1):
     """Whether something holds of all pairs, at least so many of them with content."""
-    return sum(_has_content(b) for _, b in pairs) >= least and all(holds(a, b) for a, b in pairs)
+    return sum(has_content(b) for _, b in pairs) >= least and all(holds(a, b) for a, b in pairs)
 
 
 # ------------------------------------------------------------------------------------------------------------ factors
@@ -164,7 +131,7 @@ def _lines_scaled(answer, target, axis):
     """Whether each line along an axis is the right one times a number."""
     size = (target * target).sum(axis, keepdim=True)
     factor = (answer * target).sum(axis, keepdim=True) / size.clamp(min=1e-300)
-    return _same(factor * target, answer) and not _same(answer, target)
+    return same(factor * target, answer) and not same(answer, target)
 
 
 # ---------------------------------------------------------------------------------------------------------- relations
@@ -173,7 +140,7 @@ def _lines_scaled(answer, target, axis):
 def _relation(pairs):
     """One transformation that makes the right answer of each wrong one."""
     for words, turn, least in _RELATIONS:
-        if _all(pairs, lambda a, b, turn=turn: any(_same(x, b) for x in _tried(turn, a, b)), least):
+        if _all(pairs, lambda a, b, turn=turn: any(same(x, b) for x in _tried(turn, a, b)), least):
             return words
     for axis in range(pairs[0][1].ndim):
         for words, turn in _ALONG.items():
@@ -195,7 +162,7 @@ def _tried(turn, answer, target):
 
 def _nearly(answer, target):
     """Whether an answer is right up to rounding."""
-    return answer.shape == target.shape and answer.dtype == target.dtype and _same(answer, target, NEARLY)
+    return answer.shape == target.shape and answer.dtype == target.dtype and same(answer, target, NEARLY)
 
 
 def _rounded(answer, target):
@@ -227,7 +194,7 @@ _RELATIONS = [  # what is said, candidates for the right answer, how many cases 
         "the end is missing: your answer is right as far as it goes",
         lambda a, b: (
             [b]
-            if a.ndim == b.ndim and (a.numel() or len(b) == 1) and _same(a, b[tuple(slice(0, n) for n in a.shape)])
+            if a.ndim == b.ndim and (a.numel() or len(b) == 1) and same(a, b[tuple(slice(0, n) for n in a.shape)])
             else []
         ),
         2,
@@ -239,7 +206,7 @@ _RELATIONS = [  # what is said, candidates for the right answer, how many cases 
     ),
     (
         "an axis of the right answer is missing: yours is its sum",
-        lambda a, b: [b] if b.ndim == a.ndim + 1 and any(_same(a, b.sum(d)) for d in range(b.ndim)) else [],
+        lambda a, b: [b] if b.ndim == a.ndim + 1 and any(same(a, b.sum(d)) for d in range(b.ndim)) else [],
         2,
     ),
     (
@@ -255,7 +222,7 @@ def _late(answer, target, axis):
     if answer.shape != target.shape:
         return False
     size = target.shape[axis] - 1
-    return size >= 0 and _same(answer.narrow(axis, 1, size), target.narrow(axis, 0, size))
+    return size >= 0 and same(answer.narrow(axis, 1, size), target.narrow(axis, 0, size))
 
 
 def _shuffled(answer, target, axis):
@@ -263,23 +230,23 @@ def _shuffled(answer, target, axis):
     weights = torch.arange(1.0, answer.numel() // answer.shape[axis] + 1, dtype=torch.float64).sin()
     keys = [(x.movedim(axis, 0).flatten(1) * weights).sum(1).abs() for x in (answer, target)]
     first, second = (x.movedim(axis, 0)[key.argsort()] for x, key in zip((answer, target), keys, strict=True))
-    return _same(first, second)
+    return same(first, second)
 
 
 _ALONG = {
     "your answer is the right one in reverse order along axis {}": lambda a, b, d: (
-        a.shape == b.shape and _same(a.flip(d), b)
+        a.shape == b.shape and same(a.flip(d), b)
     ),
     "your answer is one place late along axis {}": _late,
     "your answer is one place early along axis {}": lambda a, b, d: _late(b, a, d),
     "your answer is not summed up along axis {}: its running sum is right": lambda a, b, d: (
-        a.shape == b.shape and _same(a.cumsum(d), b)
+        a.shape == b.shape and same(a.cumsum(d), b)
     ),
     "your answer is summed up once too often along axis {}": lambda a, b, d: (
-        a.shape == b.shape and _same(a, b.cumsum(d))
+        a.shape == b.shape and same(a, b.cumsum(d))
     ),
     "your answer is not normalised along axis {}: divided by its sums there, it is right": lambda a, b, d: (
-        a.shape == b.shape and _same(a / a.sum(d, keepdim=True), b)
+        a.shape == b.shape and same(a / a.sum(d, keepdim=True), b)
     ),
 }
 
@@ -297,7 +264,7 @@ def _region(pairs):
         if all(r is None or not (x & ~r).any() for x, r in zip(differ, inside, strict=True)):
             if name == FIRST and not all(x.reshape(len(x), -1).any(1)[1:].all() for x in differ):
                 continue
-            known = [b for (_, b), r in zip(pairs, inside, strict=True) if r is not None and _has_content(b[~r])]
+            known = [b for (_, b), r in zip(pairs, inside, strict=True) if r is not None and has_content(b[~r])]
             if len(known) >= 2 and inside[0] is not None:
                 return f"your answer is right {name}"
     sums = all(b.ndim >= 2 and torch.allclose(b.sum(-1), torch.ones((), dtype=torch.float64)) for _, b in pairs)
@@ -335,76 +302,6 @@ def _regions(shape):
         yield "but for the diagonal", (~rows).triu() & (~rows).tril()
         yield "but for what lies above the diagonal", (~rows).triu(1)
         yield "but for what lies below the diagonal", (~rows).tril(-1)
-
-
-# ----------------------------------------------------------------------------------------------------- counterfactuals
-
-
-def _counterfactual(names, oracle, cases, targets, answers, wrong):
-    """The right answer to another question, if there is only one such."""
-    if len(wrong) < 2:
-        return None
-    found = []
-    for words, change in _changes(names, cases[0]):
-        try:
-            others = [oracle(*change(*copy.deepcopy(case))) for case in cases]
-        except Exception:  # an oracle need not know what to do with other arguments
-            continue
-        if all(map(_equal, answers, others)) and any(_informative(targets[k]) for k in wrong):
-            found.append(words)
-    return f"your answer would be right if {found[0]}" if len(found) == 1 else None
-
-
-def _equal(answer, other, near=CLOSE):
-    """Whether two answers of any kind are the same."""
-    if isinstance(other, tuple | list):
-        alike = isinstance(answer, tuple | list) and len(answer) == len(other)
-        return alike and all(_equal(*pair, near) for pair in zip(answer, other, strict=True))
-    pair = _numeric((answer, other))
-    return _same(*pair, near) if pair else type(answer) is type(other) and answer == other
-
-
-def _informative(target):
-    if isinstance(target, tuple | list):
-        return any(map(_informative, target))
-    pair = _numeric((target, target))
-    return pair is not None and _has_content(pair[0])
-
-
-def _changes(names: Sequence[str], case: tuple) -> Iterator[tuple[str, Callable]]:
-    """Other arguments in place of those that are given."""
-
-    def put(i, change):
-        return lambda *case: (*case[:i], change(case[i]), *case[i + 1 :])
-
-    for i, j in itertools.combinations(range(len(case)), 2):
-        a, b = case[i], case[j]
-        if type(a) is type(b) and getattr(a, "ndim", 0) == getattr(b, "ndim", 0):
-            yield (
-                f"{names[i]} and {names[j]} were exchanged",
-                lambda *case, i=i, j=j: tuple(case[j if k == i else i if k == j else k] for k in range(len(case))),
-            )
-    for i, value in enumerate(case):
-        name = names[i]
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            yield f"{name} were -{name}", put(i, torch.neg)
-            yield f"{name} were exp({name})", put(i, torch.exp)
-            if value.ndim:
-                yield f"{name} came one place later", put(i, lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]))
-                yield f"{name} came one place earlier", put(i, lambda x: torch.cat([x[1:], torch.zeros_like(x[:1])]))
-                yield f"{name} were reversed along axis 0", put(i, lambda x: x.flip(0))
-            if value.ndim >= 2 and value.shape[-1] == value.shape[-2]:
-                yield f"{name} were transposed", put(i, lambda x: x.mT.contiguous())
-            if value.ndim >= 2:
-                yield f"{name} were divided by √{name}.shape[-1]", put(i, lambda x: x / x.shape[-1] ** 0.5)
-        elif type(value) is int:
-            yield f"{name} were one more", put(i, lambda n: n + 1)
-            yield f"{name} were one less", put(i, lambda n: n - 1)
-            yield f"{name} were half of it", put(i, lambda n: n // 2)
-            yield f"{name} were twice as much", put(i, lambda n: 2 * n)
-        elif isinstance(value, float):
-            yield f"{name} were -{name}", put(i, lambda x: -x)
-            yield f"{name} were squared", put(i, lambda x: x * x)
 
 
 def _of_words(where, pairs):

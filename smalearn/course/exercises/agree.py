@@ -1,0 +1,59 @@
+"""Whether numbers, tensors and tuples of them agree, and whether their agreement says anything."""
+
+import numbers
+
+import torch
+
+from smalearn.testing import relative_rms
+
+__all__ = ["CLOSE", "equal", "has_content", "informative", "numeric", "same"]
+
+CLOSE = 1e-7
+
+
+def numeric(pair):
+    """Answer and target as tensors of float64, or complex128; None if they are no numbers or no tensors."""
+    made = []
+    for value in pair:
+        if isinstance(value, bool) or not isinstance(value, torch.Tensor | numbers.Number):
+            return None
+        x = torch.as_tensor(value)
+        made.append(x.to(torch.complex128 if x.is_complex() else torch.float64))
+    return tuple(made)
+
+
+def same(answer, target, near=CLOSE):
+    """Whether two tensors agree, infinities and NaNs included."""
+    if answer.shape != target.shape or answer.dtype != target.dtype:
+        return False
+    finite = torch.isfinite(target)
+    if not torch.equal(torch.isfinite(answer), finite) or not torch.equal(
+        answer[~finite].nan_to_num(nan=0.5), target[~finite].nan_to_num(nan=0.5)
+    ):
+        return False
+    answer, target = answer[finite], target[finite]
+    if not target.any():
+        return not answer.numel() or bool(answer.abs().max() <= near)
+    return relative_rms(answer, target) <= near
+
+
+def has_content(target):
+    """Whether a tensor has four different numbers, so that agreement is no accident."""
+    return target.numel() >= 4 and len(target.unique()) >= 4
+
+
+def equal(answer, other, near=CLOSE):
+    """Whether two answers of any kind are the same."""
+    if isinstance(other, tuple | list):
+        alike = isinstance(answer, tuple | list) and len(answer) == len(other)
+        return alike and all(equal(*pair, near) for pair in zip(answer, other, strict=True))
+    pair = numeric((answer, other))
+    return same(*pair, near) if pair else type(answer) is type(other) and answer == other
+
+
+def informative(target):
+    """Whether an answer, or an item of it, has content."""
+    if isinstance(target, tuple | list):
+        return any(map(informative, target))
+    pair = numeric((target, target))
+    return pair is not None and has_content(pair[0])

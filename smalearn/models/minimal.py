@@ -1,0 +1,129 @@
+"""Your model: a language model in one file, whose mixer over time is a function that you wrote.
+
+A mixer takes Q, K (batch, heads, T, N) and V (batch, heads, T, P) and returns Y like V; Y_t knows tokens up to t. If it
+has keyword parameters `log_a` (at most 0) or `beta` (0 to 1), they are projected from the tokens, (batch, heads, T).
+A step does the same for one token and carries a state: (q, k, v, state) -> y, state, without the axis of time; its
+first state is None. A model with a step writes from its state; one without keeps all it was given, and mixes it anew.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import einsum, nn
+
+__all__ = ["Block", "TinyLM", "write"]
+
+WIDTH = 4  # tokens that the short convolution sees
+
+
+def remembering(mixer: Callable) -> Callable:
+    """Make the step of a mixer that has none: it keeps all tokens, and mixes all of them for each new one."""
+
+    def step(q, k, v, state, **gates):
+        now = [x[:, :, None] for x in (q, k, v, *gates.values())]
+        state = [torch.cat(pair, 2) for pair in zip(state, now, strict=True)] if state else now
+        return mixer(*state[:3], **dict(zip(gates, state[3:], strict=True)))[:, :, -1], state
+
+    return step
+
+
+class Block(nn.Module):
+    """X + out(mixer(Q, K, V)), then X + MLP(X).
+
+    Args:
+        mixer, step: over time, all tokens at once; and for one token, or None.
+        D, heads: features of a token, of which each head has D / heads.
+    """
+
+    def __init__(self, mixer: Callable, step: Callable | None, D: int, heads: int):
+        super().__init__()
+        self.mixer, self.one, self.heads = mixer, step or remembering(mixer), heads
+        self.names = [name for name in ("log_a", "beta") if name in inspect.signature(mixer).parameters]
+        self.norm1, self.norm2, self.norm_y = nn.RMSNorm(D), nn.RMSNorm(D), nn.RMSNorm(D // heads)
+        self.taps = nn.Parameter(torch.cat([torch.zeros(WIDTH - 1, D), torch.ones(1, D)]))  # at first: no mixing
+        self.qkv, self.gates = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, 2 * heads)
+        self.out, self.up, self.down = (nn.Linear(a * D, b * D, bias=False) for a, b in ((1, 1), (1, 3), (3, 1)))
+        half_lives = 4 * 2 ** torch.linspace(0, 6, heads)  # in tokens, from 4 to 256
+        biases = [torch.expm1(math.log(2) / half_lives).log(), torch.zeros(heads)]
+        for weight, start in ((self.gates.bias, torch.cat(biases)), (self.out.weight, 0), (self.down.weight, 0)):
+            weight.data[:] = start  # so a block begins as the identity
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """All tokens at once: (batch, T, D) -> (batch, T, D)."""
+        seen = F.pad(self.norm1(X), (0, 0, WIDTH - 1, 0))
+        Q, K, V, gates = self.operands(seen, X.shape[1])
+        return self.add(X, self.mixer(Q, K, V, **gates))
+
+    def step(self, X: torch.Tensor, memory: tuple | None) -> tuple[torch.Tensor, tuple]:
+        """One token (batch, 1, D), and what is kept of those before it: the last inputs, and a state."""
+        x = self.norm1(X)
+        tail, state = memory or (x.new_zeros(len(x), WIDTH - 1, x.shape[2]), None)
+        seen = torch.cat([tail, x], 1)
+        *parts, gates = self.operands(seen, 1)
+        gates = {name: gate[:, :, 0] for name, gate in gates.items()}
+        Y, state = self.one(*(part[:, :, 0] for part in parts), state, **gates)
+        return self.add(X, Y[:, :, None]), (seen[:, 1:].clone(), state)
+
+    def operands(self, seen: torch.Tensor, T: int) -> tuple:
+        """Q, K, V and the gates of the last T of the tokens seen, after a short causal convolution."""
+        x = sum(seen[:, k : k + T] * tap for k, tap in enumerate(self.taps))
+        Q, K, V = rearrange(self.qkv(x), "b t (three h n) -> three b h t n", three=3, h=self.heads)
+        log_a, beta = rearrange(self.gates(x), "b t (two h) -> two b h t", two=2)
+        gates = {"log_a": -F.softplus(log_a), "beta": beta.sigmoid()}
+        return Q, K, V, {name: gates[name] for name in self.names}
+
+    def add(self, X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:
+        """Both residual connections."""
+        X = X + self.out(rearrange(self.norm_y(Y), "b h t p -> b t (h p)"))
+        return X + self.down(F.relu(self.up(self.norm2(X))).square())
+
+
+class TinyLM(nn.Module):
+    """Tokens (batch, T) -> scores of the next ones (batch, T, vocabulary).
+
+    Args:
+        mixer, step: over time, all tokens at once; and for one token, or None.
+        vocabulary: how many tokens there are.
+        D, heads, blocks: features of a token, heads of each block, blocks.
+    """
+
+    def __init__(self, mixer: Callable, vocabulary: int, step: Callable | None = None, D=96, heads=4, blocks=2):
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(vocabulary, D), nn.RMSNorm(D)
+        self.blocks = nn.ModuleList(Block(mixer, step, D, heads) for _ in range(blocks))
+        self.head = nn.Parameter(torch.zeros(vocabulary, D))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores after each of the tokens."""
+        X = self.embed(tokens)
+        for block in self.blocks:
+            X = block(X)
+        return einsum("btd,vd->btv", self.norm(X), self.head)
+
+    def step(self, tokens: torch.Tensor, memory: list | None = None) -> tuple[torch.Tensor, list]:
+        """Scores (batch, vocabulary) after one more token each (batch,), and what is kept."""
+        X, kept = self.embed(tokens)[:, None], []
+        for block, before in zip(self.blocks, memory or [None] * len(self.blocks), strict=True):
+            X, after = block.step(X, before)
+            kept.append(after)
+        return einsum("btd,vd->bv", self.norm(X), self.head), kept
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy, in nats, of tokens (batch, T + 1), each predicted from those before it."""
+        return F.cross_entropy(rearrange(self(tokens[:, :-1]), "b t v -> b v t"), tokens[:, 1:])
+
+
+@torch.inference_mode()
+def write(model: TinyLM, prompt: torch.Tensor, length: int, temperature=0.6, seed=0) -> Iterator[int]:
+    """Read a prompt (T,), then draw one token after the other."""
+    generator, memory = torch.Generator().manual_seed(seed), None
+    for token in prompt:
+        scores, memory = model.step(token[None], memory)
+    for _ in range(length):
+        token = torch.multinomial((scores / temperature).softmax(-1), 1, generator=generator)[:, 0]
+        yield token.item()
+        scores, memory = model.step(token, memory)
