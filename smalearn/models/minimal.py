@@ -41,7 +41,7 @@ class Block(nn.Module):
 
     def __init__(self, mixer: Callable, step: Callable | None, D: int, heads: int):
         super().__init__()
-        self.mixer, self.one, self.heads = mixer, step or remembering(mixer), heads
+        self.mixer, self.one, self.heads, self.keeps_all = mixer, step or remembering(mixer), heads, step is None
         self.names = [name for name in ("log_a", "beta") if name in inspect.signature(mixer).parameters]
         self.norm1, self.norm2, self.norm_y = nn.RMSNorm(D), nn.RMSNorm(D), nn.RMSNorm(D // heads)
         self.taps = nn.Parameter(torch.cat([torch.zeros(WIDTH - 1, D), torch.ones(1, D)]))  # at first: no mixing

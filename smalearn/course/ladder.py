@@ -1,0 +1,175 @@
+"""The ladder of your models: loss, time and memory of each mixer that you trained, kept in `ladder.json`.
+
+Every mixer goes into the same model (`smalearn.models.minimal`) and learns the same text, Python's own documentation.
+Runs are appended; the newest of each name is drawn. One seed: mixers 0.01 bits apart are not ranked by it.
+"""
+
+import functools
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+
+from smalearn.data import Pieces, load_text, split_text
+from smalearn.models.minimal import WIDTH, TinyLM, write
+from smalearn.train import Plan, train, write_atomically
+
+__all__ = ["climb", "draw", "rungs"]
+
+LENGTH, BATCH, STEPS = 128, 8, 500
+TESTED = 256  # tokens of a text that is tested
+POSITIONS = 100, 2000  # at which a token is timed
+REPEATS = 7
+
+
+@functools.cache
+def _text() -> tuple[Pieces, torch.Tensor, torch.Tensor]:
+    """Pieces of words, and the text in them: what is learned, and what is not seen."""
+    text = load_text("python prose").text
+    pieces = Pieces(text)
+    return pieces, *split_text(pieces.encode(text))
+
+
+def climb(
+    name: str, mixer: Callable, step: Callable | None = None, seconds: float = 40, file: Path | None = None
+) -> TinyLM:
+    """Train a model with your mixer, let it write, measure it, and put it on the ladder.
+
+    Args:
+        name: of the rung.
+        mixer: (Q, K, V) -> Y over all tokens, as `smalearn.models.minimal` says.
+        step: the same for one token, from a state; None to keep all tokens.
+        seconds: about as long as it trains; with three steps where SMALEARN_QUICK is set.
+        file: where the runs are kept; `ladder.json` beside your chapters where None.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the ladder's file is not one.
+    """
+    file = file or _file()
+    earlier = rungs(file)  # a faulty file is known before it takes half a minute
+    pieces, known, unseen = _text()
+    torch.manual_seed(0)
+    model = TinyLM(mixer, len(pieces), step)
+
+    def task(number):
+        generator = torch.Generator().manual_seed(number)
+        start = torch.randint(len(known) - LENGTH, (BATCH, 1), generator=generator)
+        text = known[start + torch.arange(LENGTH + 1)]
+        return text[:, :-1], text[:, 1:]
+
+    plan = Plan(steps=_affordable(model, task, seconds), lr=0.012, every=STEPS)
+    began = time.perf_counter()
+    _, record = train(model, task, plan)
+    rung = {"name": name, "steps": len(record.losses), "seconds": round(time.perf_counter() - began, 1)}
+    rung |= {"bits": _bits(model, unseen, pieces), "step": step is not None, "milliseconds": {}}
+    for position in POSITIONS:
+        milliseconds, rung["bytes"] = _decoding(model, unseen[:position])
+        rung["milliseconds"][position] = milliseconds
+    text = json.dumps([*earlier, rung], indent=1)
+    write_atomically(file, lambda opened: opened.write(text.encode()))
+    print(f"{name}: {rung['bits']:.2f} bits a character after {rung['steps']} steps. It writes:")
+    print("The" + pieces.decode(torch.tensor(list(write(model, pieces.encode("The"), 60)))))
+    return model
+
+
+def rungs(file: Path | None = None) -> list[dict]:
+    """The runs on the ladder, in the order in which they were made.
+
+    Raises:
+        ValueError: the file is not a ladder.
+    """
+    file = file or _file()
+    if not file.exists():
+        return []
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return [one | {"milliseconds": {int(at): ms for at, ms in one["milliseconds"].items()}} for one in found]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"ladder: {file} is not a ladder; move it away to begin another") from None
+
+
+def draw(file: Path | None = None) -> Axes:
+    """Draw time for one more token against the tokens before it, a line for each mixer, its newest run."""
+    import matplotlib.pyplot as plt
+
+    ax = plt.subplots(figsize=(7, 3.6), layout="constrained")[1]
+    for rung in {one["name"]: one for one in rungs(file)}.values():
+        label = (
+            f"{rung['name']}: {rung['bits']:.2f} bits a character, {rung['bytes'] / 1000:,.0f} kB at {POSITIONS[-1]}"
+        )
+        ax.loglog(list(rung["milliseconds"]), list(rung["milliseconds"].values()), "o-", label=label)
+    ax.set(xlabel="tokens before it", ylabel="milliseconds a token")
+    ax.set_xticks(POSITIONS, map(str, POSITIONS))
+    ax.minorticks_off()
+    if ax.lines:
+        ax.legend(loc="upper left", fontsize="small")
+    return ax
+
+
+def _file() -> Path:
+    """`ladder.json` in the folder of the chapters; elsewhere while chapters are tested."""
+    if os.environ.get("SMALEARN_QUICK"):
+        return Path(tempfile.gettempdir()) / f"ladder-{os.getpid()}.json"
+    here = Path.cwd()
+    return (here.parent if here.name == "appendix" else here) / "ladder.json"
+
+
+def _affordable(model: TinyLM, task: Callable, seconds: float) -> int:
+    """How many steps fit into the time: measured on three, whose gradients are thrown away."""
+    times = []
+    for number in range(3):
+        began = time.perf_counter()
+        inputs, targets = task(number)
+        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+        times.append(time.perf_counter() - began)
+    model.zero_grad()
+    return max(3, min(STEPS, int(seconds / (1.2 * min(times)))))  # 1.2: the optimiser
+
+
+@torch.inference_mode()
+def _bits(model: TinyLM, unseen: torch.Tensor, pieces: Pieces) -> float:
+    """Bits for each CHARACTER of a text that was not learned: comparable between vocabularies, unlike bits a token."""
+    texts = unseen[: len(unseen) // TESTED * TESTED].view(-1, TESTED)
+    nats = sum(model.loss(text[None]).item() * (TESTED - 1) for text in texts)
+    return nats / len("".join(pieces.decode(text[1:]) for text in texts)) / math.log(2)
+
+
+@torch.inference_mode()
+def _decoding(model: TinyLM, tokens: torch.Tensor) -> tuple[float, int]:
+    """Median milliseconds of one more token after these, and the bytes that are kept of them."""
+    memory = _read(model, tokens)
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        model.step(tokens[-1:], memory)
+        times.append(time.perf_counter() - began)
+    return 1e3 * sorted(times)[REPEATS // 2], sum(map(_bytes, (state for _, state in memory)))
+
+
+def _read(model: TinyLM, tokens: torch.Tensor) -> list:
+    """What a model keeps of tokens: step by step, or all at once where it keeps them all."""
+    memory, X = [], model.embed(tokens)[None]
+    if model.blocks[0].keeps_all:
+        for block in model.blocks:
+            seen = F.pad(block.norm1(X), (0, 0, WIDTH - 1, 0))
+            *parts, gates = block.operands(seen, len(tokens))
+            memory.append((seen[:, -WIDTH + 1 :], [*parts, *gates.values()]))
+            X = block(X)
+        return memory
+    for token in tokens:
+        _, memory = model.step(token[None], memory)
+    return memory
+
+
+def _bytes(state: object) -> int:
+    return state.nbytes if torch.is_tensor(state) else sum(map(_bytes, state))

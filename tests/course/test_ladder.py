@@ -1,0 +1,118 @@
+"""The ladder: runs of your mixers are kept and the newest are drawn; tests write nothing beside the chapters."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from smalearn.course import ladder
+from smalearn.models.minimal import TinyLM
+
+
+def softmax(Q, K, V):
+    return F.scaled_dot_product_attention(Q, K, V, is_causal=True)
+
+
+def fading(Q, K, V, log_a):
+    """Each head's values, faded: as small a mixer as there is, with its step."""
+    rows, state = [], None
+    for t in range(V.shape[2]):
+        y, state = fading_step(Q[:, :, t], K[:, :, t], V[:, :, t], state, log_a[:, :, t])
+        rows.append(y)
+    return torch.stack(rows, 2)
+
+
+def fading_step(q, k, v, state, log_a):
+    state = v if state is None else log_a.exp()[..., None] * state + v
+    return state, state
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setenv("SMALEARN_QUICK", "1")
+    monkeypatch.setattr(ladder, "POSITIONS", (5, 40))
+
+
+def test_runs_are_appended_and_the_newest_of_a_name_is_drawn(tmp_path, capsys):
+    file = tmp_path / "ladder.json"
+    for name, mixer, step in (("mine", softmax, None), ("fading", fading, fading_step), ("mine", softmax, None)):
+        model = ladder.climb(name, mixer, step, seconds=1, file=file)
+        assert isinstance(model, TinyLM)
+    runs = ladder.rungs(file)
+    assert [one["name"] for one in runs] == ["mine", "fading", "mine"]
+    for one in runs:
+        assert one["steps"] == 3
+        assert 0 < one["bits"] < math.log2(600)
+        assert set(one["milliseconds"]) == {5, 40}
+    assert "mine: " in capsys.readouterr().out
+    ax = ladder.draw(file)
+    assert [line.get_label().partition(":")[0] for line in ax.lines] == ["mine", "fading"]
+    newest = list(runs[2]["milliseconds"].values())
+    assert ax.lines[0].get_ydata().tolist() == newest
+
+
+def test_a_state_stays_as_large_as_it_is_and_all_tokens_do_not():
+    torch.manual_seed(0)
+    tokens = torch.arange(40) % 11
+    kept = {}
+    for name, mixer, step in (("softmax", softmax, None), ("fading", fading, fading_step)):
+        model = TinyLM(mixer, 11, step, D=8, heads=2)
+        kept[name] = [ladder._decoding(model, tokens[:length])[1] for length in (10, 40)]
+    assert kept["softmax"] == [2 * 3 * 4 * 8 * length for length in (10, 40)]  # blocks, parts, bytes, numbers
+    assert kept["fading"] == [2 * 4 * 8] * 2
+
+
+@pytest.mark.parametrize(("mixer", "step"), [(softmax, None), (fading, fading_step)])
+def test_what_is_read_at_once_is_what_is_read_step_by_step(mixer, step):
+    torch.manual_seed(0)
+    model = TinyLM(mixer, 11, step, D=8, heads=2)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    tokens = torch.arange(20) % 11
+    memory = None
+    with torch.inference_mode():
+        for token in tokens:
+            _, memory = model.step(token[None], memory)
+        expected = model.step(tokens[:1], memory)[0]
+        found = model.step(tokens[:1], ladder._read(model, tokens))[0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bits_of_a_model_that_knows_nothing():
+    pieces, _, unseen = ladder._text()
+    model = TinyLM(softmax, len(pieces))
+    texts = unseen[: len(unseen) // 256 * 256].view(-1, 256)[:, 1:]
+    characters = len(pieces.decode(texts.flatten()))
+    assert ladder._bits(model, unseen, pieces) == pytest.approx(texts.numel() * math.log2(len(pieces)) / characters)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": 1}', '[{"name": "x"}]'])
+def test_a_faulty_file_is_left_as_it_is(tmp_path, text):
+    file = tmp_path / "ladder.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="is not a ladder; move it away"):
+        ladder.climb("mine", softmax, file=file)
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_the_file_stands_beside_the_chapters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ladder._file().parent != tmp_path  # while tests run
+    monkeypatch.delenv("SMALEARN_QUICK")
+    assert ladder._file() == tmp_path / "ladder.json"
+    (tmp_path / "appendix").mkdir()
+    monkeypatch.chdir(tmp_path / "appendix")
+    assert ladder._file() == tmp_path / "ladder.json"
+    assert ladder.rungs() == []
+    (tmp_path / "ladder.json").write_text(json.dumps([]), encoding="utf-8")
+    assert not ladder.draw().lines
+
+
+def test_a_slow_machine_takes_fewer_steps():
+    model = TinyLM(softmax, 11, D=8, heads=2)
+    task = lambda number: (torch.zeros(2, 9, dtype=torch.long), torch.zeros(2, 9, dtype=torch.long))  # noqa: E731
+    assert ladder._affordable(model, task, 0.0) == 3
+    assert ladder._affordable(model, task, 1e6) == ladder.STEPS
+    assert all(parameter.grad is None for parameter in model.parameters())
