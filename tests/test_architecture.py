@@ -19,7 +19,15 @@ MATHEMATICS = [
 ]
 WORKSHOP = [
     {"lab.bench", "course.plots"},
-    {"lab.experiments", "course.widgets", "course.exercises", "course.workbook", "course.doctor", "course.server"},
+    {
+        "lab.experiments",
+        "course.widgets",
+        "course.exercises",
+        "course.workbook",
+        "course.doctor",
+        "course.ladder",
+        "course.server",
+    },
     {"course.grading", "course.site"},
     {"course.cli"},
 ]

@@ -219,7 +219,9 @@ def test_a_file_that_is_cut_off_has_no_stand_in(load, small, monkeypatch, tmp_pa
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="load_text: name must be one of tinyshakespeare, python topics, python prose, got 'hamlet'"):
+    with pytest.raises(
+        ValueError, match="load_text: name must be one of tinyshakespeare, python topics, python prose, got 'hamlet'"
+    ):
         load_text("hamlet")
     with pytest.raises(ValueError, match="load_series: name must be one of ETTh1, seasonal, got 'ETTh2'"):
         load_series("ETTh2")

@@ -4,6 +4,8 @@ Every mixer goes into the same model (`smalearn.models.minimal`) and learns the 
 Runs are appended; the newest of each name is drawn. One seed: mixers 0.01 bits apart are not ranked by it.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import math
@@ -12,14 +14,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
 
 from smalearn.data import Pieces, load_text, split_text
 from smalearn.models.minimal import WIDTH, TinyLM, write
 from smalearn.train import Plan, train, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["climb", "draw", "rungs"]
 
