@@ -3,6 +3,7 @@
 import json
 import math
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,8 @@ def fading_step(q, k, v, state, log_a):
 def _quick(monkeypatch):
     monkeypatch.setenv("SMALEARN_QUICK", "1")
     monkeypatch.setattr(ladder, "POSITIONS", (5, 40))
+    yield
+    plt.close("all")
 
 
 def test_runs_are_appended_and_the_newest_of_a_name_is_drawn(tmp_path, capsys):

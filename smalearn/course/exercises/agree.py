@@ -1,14 +1,27 @@
 """Whether numbers, tensors and tuples of them agree, and whether their agreement says anything."""
 
+import contextlib
 import numbers
+from contextvars import ContextVar
 
 import torch
 
 from smalearn.testing import relative_rms
 
-__all__ = ["CLOSE", "equal", "has_content", "informative", "numeric", "same"]
+__all__ = ["CLOSE", "equal", "has_content", "informative", "numeric", "same", "up_to"]
 
 CLOSE = 1e-7
+_near = ContextVar("near", default=CLOSE)  # relative error up to which answers are the same
+
+
+@contextlib.contextmanager
+def up_to(near):
+    """Let answers agree up to a relative error, at least that of short computations."""
+    token = _near.set(max(near, CLOSE))
+    try:
+        yield
+    finally:
+        _near.reset(token)
 
 
 def numeric(pair):
@@ -22,8 +35,9 @@ def numeric(pair):
     return tuple(made)
 
 
-def same(answer, target, near=CLOSE):
+def same(answer, target, near=None):
     """Whether two tensors agree, infinities and NaNs included."""
+    near = _near.get() if near is None else near
     if answer.shape != target.shape or answer.dtype != target.dtype:
         return False
     finite = torch.isfinite(target)
@@ -42,7 +56,7 @@ def has_content(target):
     return target.numel() >= 4 and len(target.unique()) >= 4
 
 
-def equal(answer, other, near=CLOSE):
+def equal(answer, other, near=None):
     """Whether two answers of any kind are the same."""
     if isinstance(other, tuple | list):
         alike = isinstance(answer, tuple | list) and len(answer) == len(other)

@@ -133,6 +133,14 @@ def _divided(by):
         ),
         "each token overwrites the state, so that you read its own value back: add the outer product to the "
         "state instead": lambda Q, K, V: V.clone(),
+        "the 1 stands in front of the value, and you divide by the last entry: that is a sum of values. Divide by "
+        "the entry in which you put the 1": lambda Q, K, V: (
+            running_attention(Q, K, torch.cat([torch.ones_like(V[:, :1]), V[:, :-1]], 1))
+            / running_attention(Q, K, V)[:, -1:]
+        ),
+        "you take a softmax: the weights are the dot products Q_t · K_s themselves": lambda Q, K, V: (
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -torch.inf).softmax(-1) @ V
+        ),
     },
 )
 def decode(Q, K, V):
@@ -212,6 +220,12 @@ def _with_pairs(count):
             lambda same, between, causal: causal & (between <= 1)
         ),
         "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": _last_lost,
+        "inside a chunk a token does not see itself: the diagonal belongs to the mask": _with_pairs(
+            lambda same, between, causal: ~causal.mT
+        ),
+        "you write only the last token of a chunk into the state: the whole chunk belongs there": _with_pairs(
+            lambda same, between, causal: causal & (same | torch.cat([between.diagonal(-1) != 0, same[:1, 0]]))
+        ),
     },
 )
 def chunked_attention(Q, K, V, chunk_len):

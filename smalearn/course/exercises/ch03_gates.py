@@ -60,6 +60,17 @@ def _after(log_a):
         "you use one decay for all features: here each key feature has its own": _with_exponents(
             lambda log_a: _after(log_a).mean(-1, keepdim=True).expand_as(log_a)
         ),
+        "you fill the holes of a difference with 0: what is written after a reset is lost. Sum what comes after a "
+        "token on its own": _with_exponents(lambda log_a: (log_a.sum(0) - log_a.cumsum(0)).nan_to_num(-torch.inf)),
+        "your sums are shifted the wrong way: token s meets the gates of s + 1 and later": _with_exponents(
+            lambda log_a: torch.cat([torch.zeros_like(log_a[:1]), _from(log_a)[:-1]])
+        ),
+        "the last token is lost: no gate acts on it, so that its sum is empty and its factor 1": _with_exponents(
+            lambda log_a: torch.cat([_after(log_a)[:-1], torch.full_like(log_a[:1], -torch.inf)])
+        ),
+        "you use the mean of the factors for all features: here each key feature has its own": lambda K, V, log_a: (
+            V.mT @ (K * _after(log_a).exp().mean(-1, keepdim=True))
+        ),
     },
 )
 def final_state(K, V, log_a):

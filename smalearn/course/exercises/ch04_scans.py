@@ -67,6 +67,10 @@ def _weighted(weight):
         "your scan runs backwards: token t sees itself and what comes later": _weighted(
             lambda gamma, t, s: gamma ** (s - t) if s >= t else 0
         ),
+        "token 0 is lost: the sum begins with y_0 = x_0": lambda x, gamma: _powers(
+            torch.cat([torch.zeros_like(x[:1]), x[1:]]), gamma
+        ),
+        "your sum runs along the columns: time is axis 0": lambda x, gamma: _powers(x.mT, gamma).mT,
     },
 )
 def decay_scan(x, gamma):

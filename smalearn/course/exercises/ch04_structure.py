@@ -67,6 +67,15 @@ def _circular(circle, x, length):
         "your diagonal is row[0]: that entry is not used, offset 0 is column[0]": lambda column, row, x: (
             _toeplitz(torch.cat([row[:1], column[1:]]), row) @ x
         ),
+        "you keep the last T rows of the circle: those of the product come first": lambda column, row, x: _circular(
+            torch.cat([column, row[1:].flip(0)]), x, 2 * len(x) - 1
+        )[-len(x) :],
+        "you pad the circle at its end: −1 must be the neighbour of 0. Zeros go between the two halves": (
+            lambda column, row, x: _circular(torch.cat([column, row[1:].flip(0), torch.zeros_like(row[:1])]), x, len(x))
+        ),
+        "you add two halves that both contain the diagonal": lambda column, row, x: (
+            _toeplitz(column, row) @ x + row[0] * x
+        ),
     },
 )
 def toeplitz_product(column, row, x):
@@ -155,6 +164,11 @@ def _masked_cases(randn):
         "U and V are exchanged: U has a row for each target, and scales what comes OUT of B": lambda U, V, B, x: (
             masked_product(V, U, B, x)
         ),
+        "you multiply two products with x entry by entry: that is not the product of the two matrices, entry by "
+        "entry, with x": lambda U, V, B, x: (U @ (V.mT @ x)) * B.matmul(x),
+        "both scalings stand before B: u_t belongs to the row that comes out": lambda U, V, B, x: B.matmul(
+            (U * V).sum(1, keepdim=True) * x
+        ),
     },
 )
 def masked_product(U, V, B, x):
@@ -184,9 +198,9 @@ def _rank(M):
 
 def _eliminated(M):
     """The rank by elimination, as one learns it at school."""
-    M, rank = M.clone(), 0
+    M, rank, least = M.clone(), 0, 1e-9 * M.abs().sum()
     for column in range(M.shape[1]):
-        rows = [row for row in range(rank, M.shape[0]) if abs(M[row, column]) > 1e-6]
+        rows = [row for row in range(rank, M.shape[0]) if abs(M[row, column]) > least]
         if rows:
             pivot = max(rows, key=lambda row: abs(M[row, column]))
             M[[rank, pivot]] = M[[pivot, rank]]
@@ -206,6 +220,7 @@ def _fingerprint_cases(randn):
     yield (_integers(randn, 1, 1),)
     half = torch.tensor([[0.5 ** (t - s) if s <= t else 0.0 for s in range(5)] for t in range(5)], dtype=torch.float64)
     yield (half,)
+    yield (1e-12 * half,)
     half = half.clone()
     half[3:, :3] = 0  # a reset in the middle: only the middle block is empty
     yield (half,)
@@ -274,6 +289,14 @@ def _blocks(block):
         "L[1:, 1:] with L[:-1, :-1]": _prints(moved=lambda L: _rank(L - L.roll((1, 1), (0, 1)))),
         "you compare each row with the one above: a Toeplitz matrix repeats along the diagonal, so move both "
         "axes": _prints(moved=lambda L: _rank(L[1:] - L[:-1])),
+        "a rank must not depend on the scale: your tolerance is absolute. `rtol` compares with the largest singular "
+        "value": _prints(
+            below=lambda L: max(
+                (int(torch.linalg.matrix_rank(L[k:, :k], atol=1e-10, rtol=0.0)) for k in range(1, len(L))), default=0
+            ),
+            moved=lambda L: int(torch.linalg.matrix_rank(L[1:, 1:] - L[:-1, :-1], atol=1e-10, rtol=0.0)),
+        ),
+        "you take the real part: the rank of a complex matrix may be another": lambda L: fingerprints(L.real),
     },
 )
 def fingerprints(L):

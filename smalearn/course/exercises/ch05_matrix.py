@@ -56,6 +56,9 @@ def _matrix_cases(randn):
         yield _generators(randn, length, state)
     yield _still(randn, 1, 2)
     yield _still(randn, 4, 2)
+    A, B, C = _generators(randn, 4, 2)
+    A[1] = 0  # what was there before is gone
+    yield A, B, C
 
 
 @exercise(
@@ -91,6 +94,16 @@ def _matrix_cases(randn):
         )(A, C, B),
         "only A_t acts in your matrix: what was written at s meets every transition from s + 1 to t": _entries(
             lambda A, s, t: A[t] if t > s else _product([], A.shape[-1])
+        ),
+        "you multiply the transitions entry by entry: A_t ... A_(s+1) is a product of matrices, `@`": _entries(
+            lambda A, s, t: torch.eye(A.shape[-1], dtype=A.dtype) * A[s + 1 : t + 1].prod(0)
+        ),
+        "you take powers of A_t: every step has a transition of its own": _entries(
+            lambda A, s, t: torch.linalg.matrix_power(A[t], t - s)
+        ),
+        "you divide one running product by another: a transition that cannot be inverted stays in both. Multiply each "
+        "segment on its own": _entries(
+            lambda A, s, t: _later_first(A, 1, t) @ torch.linalg.pinv(_later_first(A, 1, s))
         ),
     },
 )
@@ -147,6 +160,11 @@ def _before(A, s, k):
     return _later_first(A, s + 1, k - 1)
 
 
+def _by_svd(A, B, C, k):
+    U, S, Vh = torch.linalg.svd(matrix_of(A, B, C)[k:, :k], full_matrices=False)
+    return U[:, : B.shape[1]] * S[: B.shape[1]], Vh[: B.shape[1]]
+
+
 @exercise(
     "5.2",
     "The narrow place",
@@ -173,6 +191,8 @@ def _before(A, s, k):
         "your columns include A_s: input s enters after A_s has acted": _sides(
             _after, lambda A, s, k: _later_first(A, s, k - 1)
         ),
+        "the product of your sides is right, but their columns are mixed: an SVD knows nothing of the state. Row t of "
+        "the left side is C_t^T A_t ... A_k": _by_svd,
     },
 )
 def through_the_state(A, B, C, k):
@@ -218,6 +238,16 @@ def _pair(query, key, product=lambda A, t: _later_first(A, 1, t)):
     return pair
 
 
+def _pair_of(query, key):
+    """U_t = query(A, t)^T C_t and V_s = key(A, s) B_s."""
+
+    def pair(A, B, C):
+        steps = range(len(B))
+        return torch.stack([query(A, t).mT @ C[t] for t in steps]), torch.stack([key(A, s) @ B[s] for s in steps])
+
+    return pair
+
+
 def _pair_cases(randn):
     for length, state in [(1, 1), (3, 1), (3, 2), (5, 3)]:
         yield _generators(randn, length, state)
@@ -250,6 +280,15 @@ def _pair_cases(randn):
         "each input, made of B": lambda A, B, C: queries_and_keys(A, B, C)[::-1],
         "your V is (A_s ... A_1) B_s: then everything up to s acts twice. It has to be taken away from U": _pair(
             lambda P: P.mT, lambda P: P
+        ),
+        "your V_s stops before A_s: its product is A_s ... A_1, taken once this step's transition is in it": _pair_of(
+            lambda A, t: _later_first(A, 1, t), lambda A, s: torch.linalg.inv(_later_first(A, 1, s - 1))
+        ),
+        "your U_t stops before A_t: its product is A_t ... A_1, taken once this step's transition is in it": _pair_of(
+            lambda A, t: _later_first(A, 1, t - 1), lambda A, s: torch.linalg.inv(_later_first(A, 1, s))
+        ),
+        "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, A_1^-1 ... A_s^-1": _pair_of(
+            lambda A, t: _later_first(A, 1, t), lambda A, s: _later_first(torch.linalg.inv(A), 1, s)
         ),
     },
 )

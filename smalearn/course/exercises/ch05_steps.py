@@ -10,17 +10,17 @@ from smalearn.course.exercises.way import Way
 # --------------------------------------------------------------------------------------------- 5.4 what was the input?
 
 
-def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=True, add_input=True):
+def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=lambda seen: seen, add_input=True):
     """Forward substitution with a fault.
 
-    past(A, h) is what the output shows of the old state h, step(A, h, new) the next state. Without `divide` the
-    division by C_t^T B_t is missing; without `add_input` the state receives B_t y_t in place of B_t x_t.
+    past(A, h) is what the output shows of the old state h, step(A, h, new) the next state. y is divided by
+    divide(C_t^T B_t); without `add_input` the state receives B_t y_t in place of B_t x_t.
     """
 
     def solve(A, B, C, y):
         h, x = torch.zeros(B.shape[1], dtype=B.dtype), torch.zeros_like(y)
         for t in range(len(y)):
-            x[t] = (y[t] - C[t] @ past(A[t], h)) / (C[t] @ B[t] if divide else 1)
+            x[t] = (y[t] - C[t] @ past(A[t], h)) / divide(C[t] @ B[t])
             h = step(A[t], h, B[t] * (x[t] if add_input else y[t]))
         return x
 
@@ -42,8 +42,9 @@ def _input_cases(randn):
     for length, state in [(1, 1), (3, 1), (3, 2), (6, 3)]:
         A = 0.5 * randn(length, state, state)
         B = randn(length, state)
-        # C is near B: C_t^T B_t is about |B_t|², not 0.
-        yield A, B, B + 0.1 * randn(length, state), randn(length)
+        # C is near B or -B: C_t^T B_t is about ±|B_t|², not 0.
+        sign = (-1.0) ** torch.arange(length)[:, None]
+        yield A, B, sign * (B + 0.1 * randn(length, state)), randn(length)
     one = torch.ones(2, 1, dtype=torch.float64)
     yield torch.zeros(2, 1, 1, dtype=torch.float64), one, one, randn(2)  # no memory, M = I
     # A running sum, to be checked by hand: x = (0, 3).
@@ -75,7 +76,9 @@ def _input_cases(randn):
         "you subtract C_t^T h_(t-1). The old state is multiplied by A_t before it is seen: C_t^T A_t h_(t-1)": _faulty(
             past=lambda A, h: h
         ),
-        "the division by C_t^T B_t is missing: that is the diagonal of M, which need not be 1": _faulty(divide=False),
+        "the division by C_t^T B_t is missing: that is the diagonal of M, which need not be 1": _faulty(
+            divide=torch.ones_like
+        ),
         "you write y_t into the state: what enters is the input x_t that you have just found": _faulty(add_input=False),
         "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t": _faulty(step=lambda A, h, new: h + new),
         "your state holds only the last input: add B_t x_t to A_t h_(t-1)": _faulty(step=lambda A, h, new: new),
@@ -84,6 +87,9 @@ def _input_cases(randn):
         ),
         "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`": _faulty(
             lambda A, h: h @ A, lambda A, h, new: h @ A + new
+        ),
+        "you keep C_t^T B_t away from 0 by a clamp, which makes every negative one tiny: none is 0": _faulty(
+            divide=lambda seen: seen.clamp(min=1e-8)
         ),
     },
 )
@@ -162,6 +168,13 @@ def _step_cases(randn):
         "you multiply b by its own A: only what comes later acts on it, A_later b + b_later": lambda earlier, later: (
             later[0] @ earlier[0],
             earlier[0] @ earlier[1] + later[1],
+        ),
+        "what the earlier step added has met both transitions in yours: it came after the earlier one": (
+            lambda earlier, later: (later[0] @ earlier[0], later[0] @ earlier[0] @ earlier[1] + later[1])
+        ),
+        "the matrix on b is transposed: b is a column, A_later b": lambda earlier, later: (
+            later[0] @ earlier[0],
+            later[0].mT @ earlier[1] + later[1],
         ),
     },
 )
@@ -244,6 +257,20 @@ def _hold_cases(randn):
         "all the time, and the last of it hardly decays": _discretisation(lambda dt, A, z: dt * z.exp()),
         "this is Euler's step, A_bar = 1 + dt A: the first terms of the exponential. It even grows when dt |A| "
         "exceeds 2": _discretisation(lambda dt, A, z: dt, transition=lambda z: 1 + z),
+        "where the rate is 0 your 0 / 0 has become 0: what is held for a time dt adds up to dt B": _discretisation(
+            lambda dt, A, z: (dt * torch.expm1(z) / z).nan_to_num(0.0)
+        ),
+        "where the rate is 0 your B_bar is B: what is held for a time dt adds up to dt B": _discretisation(
+            lambda dt, A, z: torch.where(A == 0, 1, torch.expm1(z) / torch.where(A == 0, 1, A))
+        ),
+        "this is the bilinear rule, a quotient in place of the exponential: close for small steps, but not the "
+        "hold": _discretisation(lambda dt, A, z: dt / (1 - z / 2), lambda z: (1 + z / 2) / (1 - z / 2)),
+        "you stop the series of φ after its third term: enough near 0, and wrong for a step of ordinary size": (
+            _discretisation(lambda dt, A, z: dt * (1 + z / 2 + z**2 / 6))
+        ),
+        "you add up the steps: `dt[t]` is the length of step t, not the time since the beginning": lambda dt, A, B: (
+            hold(dt.cumsum(0), A, B)
+        ),
     },
 )
 def hold(dt, A, B):

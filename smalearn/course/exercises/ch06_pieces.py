@@ -76,6 +76,12 @@ def _chunk_cases(randn):
         "Here every chunk starts from zero": _true_states,
         "you add up the chunks: that is the next step, and it has decays of its own. Here each starts from "
         "zero": lambda X, log_a, B: _written_loop(X, log_a, B).cumsum(0),
+        "the weights are log decays: the exponential is missing": _written(
+            lambda log_a: decay_mask(log_a)[..., -1, :].log()
+        ),
+        "a token meets the next decay alone: it meets all of them until the chunk's end": _written(
+            lambda log_a: torch.cat([log_a[..., 1:], torch.zeros_like(log_a[..., :1])], -1).exp()
+        ),
     },
 )
 def chunk_states(X, log_a, B):
@@ -168,6 +174,11 @@ def _hand_cases(randn):
             decay, updates, torch.zeros_like(state)
         ),
         "the given state never decays: it passes through the chunks like everything else": _undecayed_start,
+        "every entering state is the last one: you keep ONE tensor and change it in place. Write `state = a * state + "
+        "update`": lambda decay, updates, state: (
+            _handed_over(decay, updates, state)[1].expand_as(updates),
+            _handed_over(decay, updates, state)[1],
+        ),
     },
 )
 def hand_over(decay, updates, state):
@@ -237,6 +248,12 @@ def _read_cases(randn):
         "chunk's START": _read(lambda log_a: decay_mask(log_a)[..., -1, :]),
         "every token reads the state as it is at the chunk's end: token t sees the decays up to its own": _read(
             lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)
+        ),
+        "your sum runs from the chunk's end: token t has met the decays from the chunk's start up to its own": _read(
+            lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()
+        ),
+        "your running sum goes on from chunk to chunk: each state enters its own chunk, and the sum begins anew": _read(
+            lambda log_a: log_a.flatten().cumsum(0).unflatten(0, log_a.shape).exp()
         ),
     },
 )

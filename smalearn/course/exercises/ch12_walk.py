@@ -1,6 +1,7 @@
 """The exercises of chapter 12 on the walk: what a chunk reads, the loop over chunks, many sequences in one memory."""
 
 import itertools
+import math
 
 import torch
 
@@ -90,6 +91,9 @@ def _read_cases(randn):
         ),
         "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B": _read(
             swapped=True
+        ),
+        "you take powers of e: the decays are logs to the base 2, `tl.exp2`": lambda H, X, B, C, log2_a: _read_loop(
+            H, X, B, C, log2_a / math.log(2)
         ),
     },
 )

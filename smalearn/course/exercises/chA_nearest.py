@@ -56,6 +56,13 @@ def _unweighted(M, sizes, rank):
     return (U[..., :rank] @ Vh[..., :rank, :]).permute(2, 0, 1, 3).reshape(M.shape)
 
 
+def _root(M, sizes, rank):
+    a, b, c, d = sizes
+    U, S, Vh = torch.linalg.svd(M.reshape(a, b, c, d).permute(1, 2, 0, 3), full_matrices=False)
+    cut = (U[..., :rank] * S[..., None, :rank].sqrt()) @ Vh[..., :rank, :]
+    return cut.permute(2, 0, 1, 3).reshape(M.shape)
+
+
 def _largest_of_all(M, sizes, rank):
     """The largest singular values of all slices together."""
     _, b, c, _ = sizes
@@ -120,6 +127,8 @@ def _nearest_cases(randn):
         "you cut a b × c slice for each a and d: a slice has one b and one c, and is a × d": _across,
         "`torch.linalg.svd` returns Vᵀ: you have transposed it once more": _turned_back,
         "U and V alone are directions: the singular values say how far to go in each": _unweighted,
+        "you take the root of the singular values on one side alone: the product of both factors needs all of "
+        "them": _root,
     },
 )
 def nearest_train(M, sizes, rank):

@@ -120,6 +120,12 @@ def _order_cases(randn):
         'where both orders cost the same the answer is "keys": its keys are no longer than tokens': _ties_to_both,
         "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
         "numbers each": _level_by_level,
+        "you return the dearer order": lambda length, dim, ranks: max(
+            zip(("keys", "both"), _counted(length, dim, ranks)[::-1], strict=True), key=lambda order: order[1]
+        ),
+        "you count the dot products alone: tokens have to pass through the factors, too": lambda length, dim, ranks: (
+            lambda order, macs: (order, macs - 2 * length * dim * sum(ranks))
+        )(*_cheaper(length, dim, ranks)),
     },
 )
 def cheaper_order(length, dim, ranks):
@@ -237,6 +243,11 @@ def _rule_cases(randn):
         "your rates do not know the width: what is good for one width is too "
         "fast for a larger one": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
             sizes, rank, heads, lr, base_dim, rate=lambda W: lr
+        ),
+        "your σ is √(out/in)/√in: a factor that gives out more than it takes in needs no larger one, so take the "
+        "minimum with 1": lambda *given: _by_shapes(*given, std=lambda W: W.shape[0] ** 0.5 / W.shape[1]),
+        "your rate has a root: it is divided by in / base_dim itself": lambda sizes, rank, heads, lr, base_dim: (
+            _by_shapes(sizes, rank, heads, lr, base_dim, rate=lambda W: lr * (base_dim / W.shape[1]) ** 0.5)
         ),
     },
 )

@@ -48,6 +48,8 @@ def _changes(names: Sequence[str], case: tuple) -> Iterator[tuple[str, Callable]
                 yield f"{name} came one place later", put(i, lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]))
                 yield f"{name} came one place earlier", put(i, lambda x: torch.cat([x[1:], torch.zeros_like(x[:1])]))
                 yield f"{name} were reversed along axis 0", put(i, lambda x: x.flip(0))
+                first = put(i, lambda x: x[:1].expand_as(x).clone())
+                yield f"{name} were at every place what it is at the first", first
             if value.ndim >= 2 and value.shape[-1] == value.shape[-2]:
                 yield f"{name} were transposed", put(i, lambda x: x.mT.contiguous())
             if value.ndim >= 2:

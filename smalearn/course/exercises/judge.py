@@ -9,6 +9,7 @@ from functools import cached_property
 
 import torch
 
+from smalearn.course.exercises.agree import up_to
 from smalearn.course.exercises.compare import (
     KINDS,
     RIGHT,
@@ -203,7 +204,8 @@ class AnswerKey:
         """What the answers of a wrong attempt have to do with the right ones."""
         answers = [None if call.error else call.answer for call in calls]
         try:
-            found = sign(self.exercise, self.cases, self.targets, answers)
+            with up_to(self.exercise.tolerance):
+                found = sign(self.exercise, self.cases, self.targets, answers)
             return found or variant(self.exercise, self.cases, self.targets, answers)
         except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
             return None

@@ -8,6 +8,7 @@ import ast
 import copy
 import inspect
 import itertools
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,7 @@ def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers
     Returns:
         A sentence without a full stop, or None.
     """
-    if any(answer is None for answer in answers) or not all(map(_finite, answers)):
+    if any(answer is None for answer in answers) or not any(map(_finite, answers)):
         return None
     near = exercise.tolerance
     wrong = [k for k, pair in enumerate(zip(answers, targets, strict=True)) if not alike(*pair, near)]
@@ -115,6 +116,11 @@ def _of(function, tree):
     definition.decorator_list = [x for x in definition.decorator_list if "exercise" not in ast.unparse(x)]
     names = [argument.arg for argument in definition.args.args]
     seen = {ast.unparse(tree)}
+    for old, new in IN_PLACE_OF.items():  # everywhere at once
+        code = re.sub(rf"\b{old}\(", f"{new}(", ast.unparse(tree))
+        if code not in seen and (made := _compiled(function, code)):
+            seen.add(code)
+            yield f"with {new} in the place of {old}", made
     for place in range(len(list(ast.walk(definition)))):
         for number in itertools.count():
             changed = copy.deepcopy(tree)
@@ -228,9 +234,17 @@ def _of_operation(node, names):
         yield f"without a term{_with(right, names)}", left
         yield f"without a term{_with(left, names)}", right
     elif kind in (ast.Mult, ast.MatMult):
+        if kind is ast.MatMult:
+            yield "with the factors of a product exchanged", ast.BinOp(right, node.op, left)
+            yield "with a product entry by entry", ast.BinOp(left, ast.Mult(), right)
+        else:
+            for twice in (left, right):
+                yield f"with a factor that counts twice{_with(twice, names)}", ast.BinOp(node, ast.Mult(), twice)
         yield f"without a factor{_with(right, names)}", left
         yield f"without a factor{_with(left, names)}", right
     elif kind is ast.Div:
+        if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add | ast.Sub):
+            yield "with a bracket missing", ast.BinOp(left.left, left.op, ast.BinOp(left.right, node.op, right))
         yield f"without a division{_with(right, names)}", left
         yield f"if a quotient is a product{_with(right, names)}", ast.BinOp(left, ast.Mult(), right)
     elif kind is ast.FloorDiv:
