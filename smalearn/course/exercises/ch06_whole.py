@@ -63,6 +63,19 @@ def _from_zero(X, log_a, B, C, state, chunk_len):
     return Y, states[-1]
 
 
+def _by_steps(mask=decay_mask, write=chunk_states, hand=hand_over, read=read_states):
+    """The four steps, one of them with a fault."""
+
+    def ssd(X, log_a, B, C, state, chunk_len):
+        length = len(X)
+        X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
+        log_a = log_a[..., 0]
+        entering, final = hand(log_a.sum(-1).exp(), write(X, log_a, B), state)
+        return ((mask(log_a) * (C @ B.mT)) @ X + read(C, log_a, entering)).flatten(0, 1)[:length], final
+
+    return ssd
+
+
 def _ssd_cases(randn):
     sizes = [(1, 1, 1, 1), (3, 2, 1, 1), (4, 2, 2, 2), (6, 2, 3, 2), (7, 2, 2, 3), (5, 2, 2, 8), (8, 2, 2, 2)]
     for number, (length, head_dim, features, chunk_len) in enumerate(sizes):
@@ -108,6 +121,34 @@ def _ssd_cases(randn):
         ),
         "the last, shorter chunk is lost: T need not be a multiple of the chunk length": _whole_chunks_only,
         "the given state is ignored: it enters the first chunk": _from_zero,
+        "what a token writes is decayed by its own a_s too: look at 6.2": _by_steps(
+            write=lambda X, log_a, B: chunk_states(log_a.exp()[..., None] * X, log_a, B)
+        ),
+        "what a token reads from the past leaves out its own a_t: look at 6.4": _by_steps(
+            read=lambda C, log_a, entering: read_states(
+                C, torch.cat([torch.zeros_like(log_a[:, :1]), log_a[:, :-1]], 1), entering
+            )
+        ),
+        "a token does not read itself: the diagonal belongs to the mask": _by_steps(
+            mask=lambda log_a: decay_mask(log_a).tril(-1)
+        ),
+        "a chunk's own decay meets what it adds to the state: look at 6.3": _by_steps(
+            hand=lambda decay, updates, state: hand_over(decay, decay[:, None, None] * updates, state)
+        ),
+        "each chunk reads the state after it, and so its own tokens twice: read first, then hand on": _by_steps(
+            hand=lambda *given: (
+                torch.cat([hand_over(*given)[0][1:], hand_over(*given)[1][None]]),
+                hand_over(*given)[1],
+            )
+        ),
+        "you return the state that entered the last chunk: the one after it is asked for": _by_steps(
+            hand=lambda *given: (hand_over(*given)[0], hand_over(*given)[0][-1])
+        ),
+        "you pad the decays with 0, which empties the last state: pad their logarithms, so that a decay of "
+        "padding is 1": lambda X, log_a, B, C, state, chunk_len: (
+            _loop(X, log_a, B, C, state, chunk_len)[0],
+            _loop(X, log_a, B, C, state, chunk_len)[1] * (len(X) % chunk_len == 0),
+        ),
     },
 )
 def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
@@ -196,6 +237,12 @@ def _length_cases(randn):
         "several lengths cost the same: the smallest of them is asked for": _largest,
         "this is √(N·P), where the diagonal blocks cost as much as the states: a "
         "balance, not the least": lambda length, state, head_dim: min(length, round((state * head_dim) ** 0.5)),
+        "this is the place in a list that begins with Q = 1: one less than Q": lambda *given: (
+            best_chunk_len(*given) - 1
+        ),
+        "you never try one chunk for the whole text: `range(1, length)` stops before it": lambda length, n, p: min(
+            range(1, max(length, 2)), key=lambda q: _chunk_macs(-(-length // q), q, n, p)
+        ),
     },
 )
 def best_chunk_len(length, state, head_dim):

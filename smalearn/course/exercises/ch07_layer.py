@@ -70,6 +70,21 @@ def _mixed(x, weight, window):
     return y.sum(1, keepdim=True).expand_as(y).clone(), window
 
 
+def _centred(x, weight, window):
+    """Half of the taps look ahead."""
+    ahead = len(window) - len(window) // 2
+    y, _ = _convolve_loop(torch.cat([x, torch.zeros_like(window[:ahead])]), weight, window)
+    return y[ahead:], _convolve_loop(x, weight, window)[1]
+
+
+def _of_outputs(x, weight, window):
+    rows = []
+    for token in x:
+        rows.append((weight * torch.cat([window, token[None]])).sum(0))
+        window = torch.cat([window, rows[-1][None]])[1:]
+    return torch.stack(rows), window
+
+
 def _convolve_cases(randn):
     """Length, channels, taps, and whether there was a text before."""
     for length, dim, taps, past in [(2, 1, 1, 0), (3, 1, 2, 0), (1, 2, 3, 1), (4, 2, 3, 1), (5, 3, 4, 0), (2, 3, 4, 1)]:
@@ -108,6 +123,12 @@ def _convolve_cases(randn):
             window,
         ),
         "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before": _mixed,
+        "you take the newest token of the window first: it stands in the order of the text": lambda x, weight, window: (
+            _convolve_loop(x, weight, window.flip(0))[0],
+            _convolve_loop(x, weight, window.flip(0))[1].flip(0),
+        ),
+        "your taps stand around the token: the last belongs to the token itself, none to what comes after": _centred,
+        "your window keeps outputs: the tokens themselves belong there, as they came in": _of_outputs,
     },
 )
 def convolve(x, weight, window):
@@ -170,6 +191,13 @@ def _block_read_too_early(X, dt, A_log, B, C, D, state):
     return state @ C + D[:, None] * X, _block_loop(X, dt, A_log, B, C, D, state)[1]
 
 
+def _held(X, dt, A_log, B, C, D, state):
+    """The zero-order hold."""
+    rate = A_log.exp()
+    y, state = _step((-torch.expm1(-dt * rate) / rate)[:, None] * X, -dt * rate, B, C, state)
+    return y + D[:, None] * X, state
+
+
 def _token_decays_too(X, dt, A_log, B, C, D, state):
     """The decay takes of the new token as well."""
     decay = (-dt * A_log.exp()).exp()[:, None]
@@ -219,6 +247,7 @@ def _block_cases(randn):
         ),
         "the skip D·X is missing": _block_stepped(skip=lambda dt, X, D: 0 * X),
         "you read the state before the token has changed it: decay, write, then read": _block_read_too_early,
+        "this is the hold of chapter 05, (e^(dt A) − 1)/A: the block writes dt·X": _held,
     },
 )
 def block_step(X, dt, A_log, B, C, D, state):

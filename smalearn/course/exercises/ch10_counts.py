@@ -62,6 +62,15 @@ def _rank_cases(randn):
         "your rank may exceed the number of rows: the least of m AND n": lambda m, n, ranks, blocks: min(
             n, _sum(ranks, blocks)
         ),
+        "this is the least rank of a level, which bounds a product: levels are added, and so are their ranks": (
+            lambda m, n, ranks, blocks: min(m, n, min(r * p for r, p in zip(ranks, blocks, strict=True)))
+        ),
+        "you multiply the sums: every level has its own r_l·p_l, and these are added": lambda m, n, ranks, blocks: min(
+            m, n, sum(ranks) * sum(blocks)
+        ),
+        "you count one block of each level: it has p_l of them": lambda m, n, ranks, blocks: sum(
+            min(r, m // p, n // p) for r, p in zip(ranks, blocks, strict=True)
+        ),
     },
 )
 def generic_rank(m, n, ranks, blocks):

@@ -34,6 +34,12 @@ def _cascade(L, R, ranks, blocks, x):
     return x
 
 
+def _reshaped(R, ranks, blocks):
+    """Blocks that are their own transposes, read in the wrong order."""
+    levels = zip(R.split(ranks, 1), blocks, strict=True)
+    return torch.cat([level.reshape(p, -1, len(R) // p).mT.reshape(len(R), -1) for level, p in levels], 1)
+
+
 def _level_cases(randn):
     for dim, ranks, blocks in [
         (1, [1], [1]),
@@ -79,6 +85,13 @@ def _level_cases(randn):
         ),
         "L and R are exchanged, so this is Mᵀ x: R reads x, L writes y": lambda L, R, ranks, blocks, x: _levels_loop(
             R, L, ranks, blocks, x
+        ),
+        "you divide each level by its number of blocks: levels are simply added": lambda L, R, ranks, blocks, x: sum(
+            _levels_loop(left, right, [left.shape[1]], [p], x) / p
+            for left, right, p in zip(L.split(ranks, 1), R.split(ranks, 1), blocks, strict=True)
+        ),
+        "you reshape a block of R to (r_l, D/p_l): that moves nothing. Take its transpose, `.mT`": (
+            lambda L, R, ranks, blocks, x: _levels_loop(L, _reshaped(R, ranks, blocks), ranks, blocks, x)
         ),
     },
 )
@@ -180,6 +193,15 @@ def _train_cases(randn):
         "features side by side": lambda L, R, x: _train_loop(L, R, x.view(R.shape[1], R.shape[0]).mT.flatten()),
         "only the first of the s terms is there: sum over s too": lambda L, R, x: _train_loop(
             L[..., :1], R[..., :1], x
+        ),
+        "you sum over s in either factor separately: each of the s terms is a product of both": lambda L, R, x: (
+            _train_loop(L.sum(-1, keepdim=True), R.sum(-1, keepdim=True), x)
+        ),
+        "you reshape a block of R to (b·s, d): that moves nothing. Take its transpose, `.mT`": lambda L, R, x: (
+            _train_loop(L, R.reshape(len(R), -1, R.shape[1]).mT.reshape(R.shape), x)
+        ),
+        "you view (b, a) as (a, b), which moves nothing: transpose it": lambda L, R, x: (
+            _train_loop(L, R, x).view(L.shape[1], -1).mT.reshape(L.shape[1], -1).mT.flatten()
         ),
     },
 )

@@ -64,6 +64,13 @@ def _train_cases(randn):
         yield randn(length, a * b), randn(b, a, c, s), randn(c, d, b, s)
 
 
+def _ranks_first(X, L, R):
+    (b, a, c, _), T = L.shape, len(X)
+    Q = torch.einsum("tab,bacs->tbsc", X.view(T, a, b), L)
+    K = torch.einsum("tcd,cdbs->tbcs", X.view(T, c, -1), R)
+    return Q.flatten(1) @ K.flatten(1).mT
+
+
 @exercise(
     "10.4",
     "The scores of a train",
@@ -90,6 +97,19 @@ def _train_cases(randn):
         ),
         "for the keys you cut x into every c-th feature: columns are numbered (c d), so a piece is d features "
         "side by side": lambda X, L, R: _pairs(X, _train_entries(L, R), _recut(X, R.shape[1], R.shape[0])),
+        "you sum over s in queries and keys separately: s is one of the letters over which they meet": lambda X, L, R: (
+            _pairs(X, _train_entries(L.sum(-1, keepdim=True), R.sum(-1, keepdim=True)))
+        ),
+        "you divide by the root of the width, as attention does: the scores are X M X^T": lambda X, L, R: (
+            _pairs(X, _train_entries(L, R)) / (L.numel() // L.shape[1]) ** 0.5
+        ),
+        "this is M x for each token: take its dot products with the tokens": lambda X, L, R: (
+            X @ _train_entries(L, R).mT
+        ),
+        "your queries have their features in the order (b, s, c), your keys in the order (b, c, s)": _ranks_first,
+        "you reshape a block of L to (c·s, a): that moves nothing. Take its transpose, `.mT`": lambda X, L, R: _pairs(
+            X, _train_entries(L.reshape(len(L), -1, L.shape[1]).mT.reshape(L.shape), R)
+        ),
     },
 )
 def train_scores(X, L, R):
@@ -147,6 +167,15 @@ def _far_groups(X, L, R, ranks, blocks):
     return sum(_pairs(_recut(X, X.shape[-1] // p, p), level) for level, p in levels)
 
 
+def _every_pth(X, L, R, ranks, blocks):
+    """Features k, k + p, ... make a block, in the factors too."""
+    S = 0
+    for left, right, p in zip(L.split(ranks, 1), R.split(ranks, 1), blocks, strict=True):
+        order = torch.arange(len(L)).view(-1, p).mT.flatten()
+        S = S + _pairs(X[:, order], next(_levels(left[order], right[order], [left.shape[1]], [p])))
+    return S
+
+
 def _tokens_mixed(X, L, R, ranks, blocks):
     """(p, T, r_l) flattened as if it were (T, p, r_l)."""
     S, start = 0, 0
@@ -198,6 +227,13 @@ def _level_cases(randn):
         "you flatten (p, T, r_l) as it stands, which mixes the tokens: first transpose to (T, p, r_l)": _tokens_mixed,
         "these are the scores transposed: L belongs to the token that asks (the row of S), R to the one that "
         "is asked": lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))).mT,
+        "your blocks hold every p-th feature, of the factors as well: a block is D/p features side by side": _every_pth,
+        "your blocks have p_l features: p_l is how many blocks there are, each of D/p_l features": (
+            lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, [len(L) // p for p in blocks])))
+        ),
+        "you project the keys by L as well: theirs is R": lambda X, L, R, ranks, blocks: _pairs(
+            X, sum(_levels(L, L, ranks, blocks))
+        ),
     },
 )
 def level_scores(X, L, R, ranks, blocks):
