@@ -416,3 +416,21 @@ def test_means_of_both_sequences_guide_the_draws():
             samples.append((M / M.sum(-1, keepdim=True) - target).norm().item())
     medians = [torch.tensor(samples).median().item() for samples in errors.values()]
     assert all(later < earlier / 2 for earlier, later in pairwise(medians))
+
+
+def test_the_error_of_positive_features_follows_the_norms_and_not_their_number_of_entries():
+    def errors(N, scale):
+        """Median relative error of Y with 1,024 features, and of the mean of V."""
+        Q, K, V = random_tensors([(128, N)] * 3, seed=N)
+        Q, K = scale(Q), scale(K)
+        phi = PositiveRandom(gaussian_directions(1024, N, seed=1, dtype=Q.dtype))
+        A = kernel(phi, Q, K)
+        exact = (Q @ K.mT).softmax(-1) @ V
+        answers = A @ V / A.sum(-1, keepdim=True), V.mean(0).expand_as(V)
+        return [((Y - exact).norm(dim=-1) / exact.norm(dim=-1)).median() for Y in answers]
+
+    at_one_norm = [errors(N, lambda x: 0.9 * x / x.norm(dim=-1, keepdim=True))[0] for N in (8, 16, 32, 64)]
+    assert max(at_one_norm) < 1.5 * min(at_one_norm) < 0.15
+    as_in_a_model = {N: errors(N, lambda x: x / x.shape[-1] ** 0.25) for N in (8, 64)}
+    assert as_in_a_model[8][0] < 0.75 * as_in_a_model[8][1]
+    assert as_in_a_model[64][0] > 1.3 * as_in_a_model[64][1]
