@@ -205,8 +205,8 @@ def test_demo_exercises_are_sound(exercise):
 
 
 def test_label():
-    assert CAUSAL.label == "●●○ · 5 min · about 1 line · claim 000:eq10"
-    assert PLAIN.label == "●●○ · 5 min · about 2 lines · claim 000:eq10"
+    assert CAUSAL.label == "●●○ · 5 min · about 1 line"
+    assert PLAIN.label == "●●○ · 5 min · about 2 lines"
 
 
 @pytest.mark.parametrize(

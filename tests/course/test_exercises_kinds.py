@@ -86,7 +86,7 @@ PROVE = Exercise(
 @pytest.mark.parametrize("exercise", [PREDICT, OPEN, BREAK, PROVE], ids=lambda exercise: exercise.kind)
 def test_each_kind_can_be_told_and_its_label_names_it(exercise):
     assert verify(exercise) == []
-    assert exercise.label == f"●○○ · 3 min · {exercise.kind} · claim lecture 1"
+    assert exercise.label == f"●○○ · 3 min · {exercise.kind}"
 
 
 @pytest.mark.parametrize(

@@ -166,10 +166,10 @@ class Exercise:
 
     @property
     def label(self) -> str:
-        """Difficulty, time, length or kind, and claim: "●○○ · 5 min · about 4 lines · claim 000:eq10"."""
+        """Difficulty, time, and length or kind: "●○○ · 5 min · about 4 lines"."""
         dots = "●" * self.level + "○" * (3 - self.level)
         lines = f"about {self.lines} line{'' if self.lines == 1 else 's'}"
-        return f"{dots} · {self.minutes} min · {lines if self.kind == 'write' else self.kind} · claim {self.claim}"
+        return f"{dots} · {self.minutes} min · {lines if self.kind == 'write' else self.kind}"
 
     def draw(self, seed: int = 0) -> list[tuple]:
         """Draw the argument tuples of every case, the same on every machine for the same seed.

@@ -16,15 +16,17 @@ STYLES = [Path(__file__).parents[up] / "assets" / "smalearn.mplstyle" for up in 
 
 
 def use_style() -> None:
-    """Give matplotlib the course's look: readable text, colours safe for colour-blind readers, a white background.
+    """Give pictures and printed tensors the course's look: colours safe for colour-blind readers, four digits.
 
-    Changes matplotlib's settings for the rest of the session, so that a chapter calls it once.
+    Changes the settings of matplotlib and torch for the rest of the session, so that a chapter calls it once.
 
     Example:
         >>> use_style()
     """
     import matplotlib.style
+    import torch
 
+    torch.set_printoptions(precision=4, sci_mode=False)
     matplotlib.style.use(next(path for path in STYLES if path.is_file()))
 
 
