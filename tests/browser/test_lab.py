@@ -111,6 +111,13 @@ def test_hint_and_solution(chapter):
     assert said.locator(".highlight span").count() > 5  # coloured, not plain
 
 
+def test_pictures_follow_the_theme(chapter):
+    image = show(chapter, "four-picture").locator(".jp-RenderedImage img")
+    for theme, filter in [("JupyterLab Dark", "invert(1) hue-rotate(180deg)"), ("JupyterLab Light", "none")]:
+        chapter.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
+        expect(image).to_have_css("filter", filter)
+
+
 def test_nothing_left_the_machine_and_no_error_was_logged(chapter):
     hosts = {url.split("/")[2].rsplit(":", 1)[0] for url in chapter.foreign if url.startswith(("http", "ws"))}
     assert hosts <= {"127.0.0.1", "localhost"}

@@ -220,6 +220,18 @@ def test_style_is_found_in_a_wheel_too(monkeypatch):
     assert style.STYLES[1].parent.parent.name == "smalearn"
 
 
+def test_a_notebook_hears_of_dark_pages_and_a_program_does_not(monkeypatch, capsys):
+    import IPython
+
+    plots.use_style()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(IPython, "get_ipython", lambda: object())
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    plots.use_style()
+    assert 'data-jp-theme-light="false"' in shown[0].data
+
+
 # Matrices
 
 

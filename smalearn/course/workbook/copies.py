@@ -9,6 +9,7 @@ from smalearn.course.workbook.editions import Course, published, renumbered, wit
 from smalearn.course.workbook.notebook import (
     Notebook,
     answers,
+    blank,
     chapters,
     dump,
     exercises,
@@ -29,7 +30,7 @@ GONE = "## Your answers to exercises that this chapter no longer has"
 
 
 def sync(folder: Path, work: Path) -> list[str]:
-    """Copy missing chapters to `work`, and put newer ones beside the learner's, with the answers carried over.
+    """Copy missing chapters to `work`, without outputs, and put newer ones beside the learner's, answers carried over.
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
     outputs alone make no version. An answer is a stub that the learner changed; of several, the one in the file saved
@@ -104,7 +105,7 @@ def _sync(path: Path, work: Path, past: _Past) -> list[str]:
         return []
     lines = _carry_over(chapter, path.stem, work, past) if has_copy or not versions else []
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
-    write(target, dump(chapter) if lines else data)
+    write(target, dump(blank(chapter)))
     write(version, data)
     if has_copy:
         return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]
@@ -156,8 +157,6 @@ def _insert(sources: dict[str, str], chapter: Notebook, versions: list[Notebook]
             changed.append(id)
             commented = "\n".join(f"# {line}".rstrip() for line in sources[id].splitlines())
             stub["source"] += f"\n\n\n{CHANGED}\n{commented}"
-        for cell in stubs[id]:
-            cell.update(outputs=[], execution_count=None)  # they were the stub's
     gone = [id for id in sources if id not in stubs]
     if gone:
         chapter["cells"].append({"cell_type": "markdown", "id": "gone", "metadata": {}, "source": GONE})
@@ -218,9 +217,10 @@ def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -
         ValueError: no such chapter or exercise (with a list of those that exist), or the file is not a notebook.
     """
     path, copy = _find(work, folder, chapter)
-    published_chapter, data = read(path), path.read_bytes()
+    published_chapter = read(path)
     if published_chapter is None:
         raise ValueError(f"reset: {path.parent.name}/{path.name} cannot be read as a notebook")
+    data = dump(blank(published_chapter))
     report = f"{work.name}/{copy.name} is as published again."
     if exercise is not None:
         cells = exercises(published_chapter).get(exercise)
@@ -259,7 +259,7 @@ def _with_exercise(copy: Path, folder: Path, exercise: str, cells: list[dict]) -
     places = [place for place, cell in enumerate(current["cells"]) if any(cell is other for other in old)]
     place = (places or [len(notebook["cells"])])[0]
     others = [cell for number, cell in enumerate(notebook["cells"]) if number not in places]
-    return notebook | {"cells": others[:place] + cells + others[place:]}
+    return notebook | {"cells": others[:place] + blank({"cells": cells})["cells"] + others[place:]}
 
 
 def _back_up(path: Path) -> str:

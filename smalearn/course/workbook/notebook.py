@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = [
     "Notebook",
     "answers",
+    "blank",
     "chapters",
     "dump",
     "exercises",
@@ -89,6 +90,12 @@ def read(path: Path) -> Notebook | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return notebook | {"cells": cells}
+
+
+def blank(notebook: Notebook) -> Notebook:
+    """Leave out what cells printed: a question must not stand above its answer before the learner runs it."""
+    empty = {"outputs": [], "execution_count": None}
+    return notebook | {"cells": [cell | (empty if cell["cell_type"] == "code" else {}) for cell in notebook["cells"]]}
 
 
 def dump(notebook: Notebook) -> bytes:
