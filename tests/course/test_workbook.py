@@ -729,7 +729,9 @@ def test_one_exercise_is_put_back_and_nothing_else(course, noon):
     edit(mine, lambda notebook: notebook.cells.append(nbformat.v4.new_markdown_cell("My notes ←")))
     expected, before = read(mine), mine.read_bytes()
     assert reset(course, "1", A).startswith(f"Exercise {A} in work/{NAME}.ipynb is as published again. Yours is")
-    for cell, published in zip(cells(expected, A), cells(without_outputs(course / f"chapters/{NAME}.ipynb"), A), strict=True):
+    for cell, published in zip(
+        cells(expected, A), cells(without_outputs(course / f"chapters/{NAME}.ipynb"), A), strict=True
+    ):
         cell.update(published)
     assert mine.read_bytes() == (nbformat.writes(expected) + "\n").encode()
     assert (course / f"work/backups/{NAME}.2026-11-20-1200.ipynb").read_bytes() == before
