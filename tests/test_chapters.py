@@ -165,6 +165,40 @@ def test_a_solution_that_is_copied_runs_where_it_stands(path):
         known |= set(bound(ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", cell.source))))
 
 
+SECOND = [path for path in CHAPTERS if number(path) in ("0",)]  # chapters of the second edition
+second_edition = pytest.mark.parametrize("path", SECOND, ids=lambda path: path.stem)
+
+
+@second_edition
+def test_begins_at_once_and_fits_a_screen(path):
+    (setup, *_) = cells(path, "code")
+    assert "setup" in setup.metadata.get("tags", [])
+    assert len(setup.source.splitlines()) <= 5
+    wide = [cell.id for cell in cells(path, "code") for line in cell.source.splitlines() if len(line) > 88]
+    assert not wide
+    assert any("image/png" in output.get("data", {}) for cell in cells(path)[:10] for output in cell.get("outputs", []))
+
+
+@second_edition
+def test_shows_more_than_that_it_is_true(path):
+    code = [cell for cell in cells(path, "code") if not cell.source.startswith("#")]
+    true = [cell.id for cell in code if any("True" in str(output) for output in cell.outputs)]
+    assert len(true) <= len(code) / 5, true
+
+
+@second_edition
+def test_asks_in_more_than_one_way(path):
+    kinds = {exercises.registry()[name].kind for name in exercise_cells(path)}
+    assert "predict" in kinds
+    assert kinds & {"prove", "break", "open"} or number(path) == "0"
+
+
+@second_edition
+def test_asides_are_folded(path):
+    prose = [re.sub(r"(?s)<details>.*?</details>", "", cell.source) for cell in cells(path, "markdown")]
+    assert not re.findall(r"(?<![,\d])00[0-4]\b|claim \d|tests?/test_|err?ratum", "\n".join(prose))
+
+
 def test_the_tool_finds_a_changed_output(tmp_path, capsys):
     import nbformat
 

@@ -276,11 +276,12 @@ def key(ax):
 
 
 def test_key_names_the_greys_and_a_single_value():
-    assert key(plots.heatmap([[1.0, 2.0]])) == []
+    assert key(plots.heatmap([[1.0, 2.5]])) == []
     assert key(plots.heatmap([[0.0, 2.0]])) == ["2", "0"]
-    assert key(plots.heatmap([[0.0, 1.0, 2.0]])) == ["0"]
+    assert key(plots.heatmap([[0.0, 1.5, 2.0]])) == ["0"]
+    assert key(plots.heatmap([[0.0, 1.0, 3.0]])) == ["3", "1", "0"]
     assert key(plots.heatmap([[0.0, torch.nan]])) == ["0", "not finite"]
-    assert key(plots.heatmap([[1.0, -torch.inf, 2.0]])) == ["not finite"]
+    assert key(plots.heatmap([[1.0, -torch.inf, 2.5]])) == ["not finite"]
 
 
 def test_colour_bar_only_for_several_values():
@@ -590,7 +591,7 @@ def test_cost_errors():
 
 
 def test_a_colour_bar_of_counts_has_whole_ticks():
-    ax = plots.heatmap([[1, 0], [3, 2]])
+    ax = plots.heatmap([[1, 0, 4], [3, 2, 5]])
     ax.figure.draw_without_rendering()
     (bar,) = ax.child_axes
     assert all(tick == round(tick) for tick in bar.get_yticks())

@@ -1,8 +1,11 @@
-"""The exercise of chapter 00: how check, hint and solution work."""
+"""The exercises of chapter 00: how check, hint and solution work, and what a guess is."""
+
+import math
 
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.data import ngram_features, zen_of_python
 
 
 def _oracle(V):
@@ -69,3 +72,48 @@ def running_mean(V):
     """
     count = torch.arange(1, len(V) + 1, dtype=V.dtype)
     return V.cumsum(0) / count[:, None]
+
+
+# ------------------------------------------------------------------------------------------ 0.2 what attention weighs
+
+
+def _weights():
+    """The row of softmax weights of "better" in "flat is better", over the words before it."""
+    words = zen_of_python().lower().split()
+    X = ngram_features(words, order=3).double()
+    t = words.index("flat") + 2
+    return (4 * X[:t] @ X[t]).softmax(0)
+
+
+@exercise(
+    "0.2",
+    "Where will it look?",
+    claim="000:softmax-attention",
+    kind="predict",
+    level=1,
+    minutes=3,
+    tolerance=0.01,
+    oracle=lambda: _weights().max().item(),
+    wrong={
+        "this gives all the weight to one place: equal scores get equal weights": lambda: 1.0,
+        "this counts the line of “flat” itself, too: the word looks only at words before it": lambda: 0.2,
+        "this is the weight before a row is divided by its sum": lambda: math.exp(8),
+        "this is a score, the number of words that agree: the softmax makes weights of the scores": lambda: 2.0,
+        "this spreads the weight over all the words before: four of them get nearly all of it": lambda: 1 / 29,
+        "count again: how many of the lines before “flat is better” have “is better” in them?": lambda: 1 / 3,
+    },
+)
+def largest_weight():
+    """The largest weight in the row of “better”, in the line “flat is better than nested.”, to two digits.
+
+    The words before it are those of the Zen. At four of them two words agree, so that the score, times 4, is 8; at all
+    others it is 0, and e⁰ is small beside e⁸.
+
+    Hint: Equal scores get equal weights, and a row sums to 1.
+
+    Hint: Which earlier lines have “is better” in them? Only these places count.
+
+    Insight: A softmax divides its weight among equals: it cannot tell which of the four lines was meant, and answers
+    with their mean.
+    """
+    return 0.25

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["heatmap", "mask"]
 
 SEQUENTIAL, DIVERGING = "YlGnBu", "RdBu"
+FEW = 4  # so many whole numbers need no colour bar
 
 
 def heatmap(
@@ -140,19 +141,20 @@ def _ticks(axis: Axis, labels: Sequence[str] | None, rotation: int = 0) -> None:
 
 
 def _key(ax: Axes, image: AxesImage, values: np.ndarray) -> None:
-    """A colour bar, and below it what the greys mean; a single value needs no bar."""
+    """A colour bar, and below it what the greys mean; a few whole numbers are named one by one."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
     present, entries, top = image.get_array().compressed(), [], 1.0
-    if present.size and present.min() < present.max():
+    counts = image.norm.vmin <= 0 and (present == present.round()).all()
+    distinct = np.unique(present)[::-1]
+    if len(distinct) == 1 or (counts and len(distinct) <= FEW):
+        entries += [Patch(facecolor=image.cmap(image.norm(value)), label=f"{value:g}") for value in distinct]
+    elif present.size:
         # An inset is as tall as the picture, in a grid of pictures too.
-        counts = image.norm.vmin <= 0 and (present == present.round()).all()
         ticks = MaxNLocator("auto", integer=True) if counts else None
         ax.figure.colorbar(image, cax=ax.inset_axes([1.04, 0.25, 0.05, 0.75]), ticks=ticks)
         top = 0.19
-    elif present.size:
-        entries.append(Patch(facecolor=image.cmap(image.norm(present[0])), label=f"{present[0]:g}"))
     if (values == 0).any():
         entries.append(Patch(facecolor=PALE, label="0"))
     if not np.isfinite(values).all():

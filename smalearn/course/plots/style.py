@@ -33,15 +33,21 @@ def use_style() -> None:
     Example:
         >>> use_style()
     """
-    import matplotlib.style
     import torch
 
     torch.set_printoptions(precision=4, sci_mode=False)
-    matplotlib.style.use(next(path for path in STYLES if path.is_file()))
+    style_pictures()
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
         from IPython.display import HTML, display
 
         display(HTML(DARK))
+
+
+def style_pictures() -> None:
+    """Give matplotlib's pictures the course's look."""
+    import matplotlib.style
+
+    matplotlib.style.use(next(path for path in STYLES if path.is_file()))
 
 
 def own_axes(ax: Axes | None, width: float, height: float) -> Axes:

@@ -13,7 +13,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
-from smalearn.course.plots import use_style
+from smalearn.course.plots.style import style_pictures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,7 +122,7 @@ class Explorer(anywidget.AnyWidget):
         from matplotlib.figure import Figure
 
         with matplotlib.rc_context():
-            use_style()
+            style_pictures()
             figure, file = Figure(), io.BytesIO()
             self.draw(figure)
             figure.savefig(file, format="png")
