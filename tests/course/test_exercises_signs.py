@@ -72,6 +72,7 @@ def late(L):
         (lambda L, *_: L * L.diagonal(), "each column of your answer is the right one times a number of its own"),
         (lambda L, *_: L.mT, "your answer is the transpose of the right one"),
         (lambda L, *_: L.log(), "the exponential of your answer is right"),
+        (lambda L, *_: L.softmax(-1), "your answer is the softmax of the right one along its last axis"),
         (lambda L, *_: L.sqrt(), "the square of your answer is right"),
         (lambda L, *_: L.float().double(), "your answer is right to about seven digits"),
         (lambda L, *_: L + 1e-8 * L.triu().tril(), "your answer is nearly right: it loses digits"),
@@ -119,6 +120,22 @@ def test_what_is_said(change, said):
 def test_what_is_said_of_an_item(change, said):
     result = evaluate(ROWS, lambda Q, K: change(*rows(Q, K)))
     assert result.sign == said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda n: n + 3, "your number is 3 too large, in every wrong case"),
+        (lambda n: max(n - 5, 0), "your number is too small, in every wrong case"),
+        (lambda n: n + (-1) ** n, None),
+        (lambda n: torch.arange(n) + torch.arange(n) % 2, "no entry of your answer is too small, some are too large"),
+    ],
+)
+def test_what_is_said_of_counts(change, said):
+    counts = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q) ** 2)
+    if isinstance(change(4), torch.Tensor):
+        counts = dataclasses.replace(ROWS, oracle=lambda Q, K: torch.arange(len(Q) ** 2))
+    assert evaluate(counts, lambda Q, K: change(len(Q) ** 2)).sign == said
 
 
 def test_an_accident_in_a_small_case_is_no_sign():

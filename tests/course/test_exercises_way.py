@@ -150,8 +150,6 @@ def block_by_block(Q, K, size):
         ("3.4", without_chunks, "chunk_len changes nothing in what it computes"),
         ("4.1", fading_by_mask, "grows as T²"),
         ("4.3", toeplitz_dense, "it calls no function of `torch.fft`"),
-        ("1.1", lambda W, V: W @ V / W.sum(1, keepdim=True), "it reads W 2 times, by `matmul`, `sum`"),
-        ("1.1", lambda W, V: (W / W.sum(1, keepdim=True)) @ V, "it reads W 2 times"),
         ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; asked is T"),
         ("2.7", lambda Q, K, V, r: nystrom_weights(Q, K, r) @ V, "its largest tensor, (64, 64) for T = 64"),
         ("6.1", differences_in_float64, "it subtracts running sums"),

@@ -512,6 +512,20 @@ def test_order_tree_shows_each_step_below_its_factors(order):
     assert not overlaps([text.get_bbox_patch() for text in ax.texts])
 
 
+def test_a_filmstrip_ends_in_the_output():
+    order = ALL_ORDERS[0]
+    axes = plots.filmstrip(order, names="GMY")
+    assert [ax.get_title(loc="left").split("\n")[0] for ax in axes] == [
+        "four tensors",
+        *(step.spec for step in order.steps),
+    ]
+    assert {line.get_label() for line in axes[0].lines} == set("TNSP")
+    assert {line.get_label() for line in axes[-1].lines} == set("TP")
+    names = [{text.get_text() for text in ax.texts} - set("TNSP") for ax in axes]
+    assert [len(found) for found in names] == [4, 3, 2, 1]
+    assert names[-1] == {"Y"}
+
+
 def test_the_final_result_is_no_intermediate():
     order = orders("TN, NP, PS -> TS", dict.fromkeys("TNPS", 4))[0]
     thick = [text.get_bbox_patch().get_linewidth() > 1 for text in plots.order_tree(order).texts]

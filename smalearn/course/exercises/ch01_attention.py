@@ -1,4 +1,4 @@
-"""The exercises of chapter 01 on attention itself: the mask, the normaliser, a window."""
+"""The exercises of chapter 01 on attention itself: the mask, and a window."""
 
 import torch
 
@@ -8,61 +8,40 @@ from smalearn.kernel_attention import softmax_weights
 from smalearn.masks import BandedMask, CausalMask, Mask
 from smalearn.sma import sma_quadratic
 
-# -------------------------------------------------------------------------------------------- 1.1 the normaliser
-
-
-def _attend_cases(randn):
-    yield torch.ones(1, 1, dtype=torch.float64), randn(1, 2)
-    for target, source, head_dim in [(2, 3, 1), (4, 4, 3), (5, 8, 2)]:
-        yield randn(target, source).exp(), randn(source, head_dim)
+# ------------------------------------------------------------------------------------------------- 1.1 what leaks
 
 
 @exercise(
     "1.1",
-    "The normaliser is attention on ones",
-    claim="000:normaliser",
+    "What leaks",
+    claim="002:causal-softmax-training",
+    kind="predict",
     level=1,
-    minutes=5,
-    cases=_attend_cases,
-    oracle=lambda W, V: torch.stack([sum(w * v for w, v in zip(row, V, strict=True)) / sum(row) for row in W]),
-    way=Way(case=lambda randn, length: (randn(length, 4).exp(), randn(4, 2)), once="W"),
+    minutes=3,
+    tolerance=0.01,
+    oracle=lambda: (torch.zeros(4, 4) * torch.ones(4, 4).tril()).softmax(-1)[0, 1:].sum().item(),
     wrong={
-        "this is W V: the division by the row sums is missing": lambda W, V: W @ V,
-        "every row is divided by S: right only if all weights are 1. Divide row t by its own sum": lambda W, V: (
-            W @ V / len(V)
-        ),
-        "every row is divided by the sum of ALL weights: divide row t by the sum of its own": lambda W, V: (
-            W @ V / W.sum()
-        ),
-        "you took the exponential of W once more: these weights are positive already, only divide them": lambda W, V: (
-            W.softmax(-1) @ V
-        ),
-        "you divide by the first entry of V, not by the sum of the weights: the ones came first, so the sums stand "
-        "in column 0": lambda W, V: (
-            (W @ torch.cat([torch.ones(len(V), 1, dtype=V.dtype), V], 1))[:, :-1] / (W @ V)[:, -1:]
-        ),
-        "the weights are divided by the sums of their columns: normalise over the sources, row by row": lambda W, V: (
-            (W / W.sum(0)) @ V
-        ),
+        "a score of 0 is not a weight of 0: what is exp(0)?": lambda: 0.0,
+        "this is the weight of the token itself: the future is the rest of the row": lambda: 0.25,
+        "a softmax leaves nothing out, and row 0 has one token besides the future": lambda: 1.0,
+        "this is the row's sum before it is divided: divide by 4": lambda: 3.0,
+        "four tokens share the weight, not three: the token itself has a part": lambda: 2 / 3,
+        "this is the last row but one: row 0 has three tokens of the future": lambda: 0.5,
     },
 )
-def attend(W, V):
-    """Normalised attention from unnormalised weights W (T, S) and values V (S, P), by one product with W.
+def weight_on_the_future():
+    """The weight that row 0 gives to the future if the mask comes BEFORE the softmax, softmax(L ∘ QKᵀ).
 
-    Divide each row of W V by the sum of that row of W. Read W only once: one product must give both.
+    There are four tokens, and all scores are 0. L is causal: 1 on and below the diagonal, 0 above.
 
-    Hint: What is W times a column of ones?
+    Hint: Row 0 of L ∘ QKᵀ, four numbers: which?
 
-    Hint: `torch.cat([V, ones], dim=1)` is (S, P + 1). After the product, the last column holds the row sums of W.
+    Hint: A softmax takes the exponential of each, then divides by their sum.
 
-    Hint: Slice with `both[:, -1:]`, not `both[:, -1]`: the kept axis makes the division broadcast over P.
-
-    Insight: So a normaliser costs one more column, not one more algorithm: whatever speeds up W V speeds up the
-    division too.
+    Insight: Causal attention with its mask in the wrong place still trains, and its loss is splendid: it copies the
+    answer from the future. Nothing but a test tells.
     """
-    ones = torch.ones(len(V), 1, dtype=V.dtype)
-    both = W @ torch.cat([V, ones], dim=1)
-    return both[:, :-1] / both[:, -1:]
+    return 0.75
 
 
 # ------------------------------------------------------------------------------------------- 1.2 causal weights
@@ -74,6 +53,10 @@ def _causal_cases(randn):
     Q, K = randn(4, 2), randn(4, 2)
     yield Q * torch.tensor([1.0, 1.0, 0.0, 1.0]).double()[:, None], K  # a token whose scores are all 0
     yield 1000 * Q, K  # e^1000 is no number
+
+
+def _rest_on_the_diagonal(weights):
+    return weights + (1 - weights.sum(-1)).diag()
 
 
 @exercise(
@@ -91,6 +74,8 @@ def _causal_cases(randn):
         "The mask must act after the exponential, or the score must be -inf before it": lambda Q, K: (
             (Q @ K.mT).tril().softmax(-1)
         ),
+        "the softmax still counted the future, and the diagonal got what is missing: divide by the sum of what the "
+        "mask leaves": lambda Q, K: _rest_on_the_diagonal((Q @ K.mT).softmax(-1).tril()),
         "the softmax still counted the future: its rows no longer sum to 1 once the future is removed": lambda Q, K: (
             (Q @ K.mT).softmax(-1).tril()
         ),
@@ -206,6 +191,14 @@ def _distance(length):
                 (K[max(t - window, 0) : t + window + 1] @ Q[t]).softmax(0) @ V[max(t - window, 0) : t + window + 1]
                 for t in range(len(Q))
             ]
+        ),
+        "your scores weigh the value of t itself: each belongs to the value V_s of its own source": lambda Q, K, V, w: (
+            (Q @ K.mT * (_distance(len(Q)) <= w)).sum(-1, keepdim=True) * V
+        ),
+        "each source overwrites the one before, so that the last of the window stays: add them up": _with_mask(
+            lambda length, window: (
+                torch.arange(length) == (torch.arange(length) + window).clamp(max=length - 1)[:, None]
+            )
         ),
         "you sum keys and values of the window separately: each value has a weight of its own": _separately,
         "the diagonal counts twice: a walk over offsets on both sides meets offset 0 two times": _diagonal_twice,

@@ -41,6 +41,11 @@ def _sorted_axes(axes):
         "it can be summed too": lambda left, right, others, output: _sorted_axes(
             ({*left} ^ {*right}) | ({*left} & {*right} & set(output).union(*others))
         ),
+        "these are the axes that are summed: the result keeps the others": lambda left, right, others, output: (
+            _sorted_axes({*left, *right} - {*output, *"".join(others)})
+        ),
+        "you kept only axes that both operands have: one that a single operand has stays, too, while somebody "
+        "needs it": lambda left, right, others, output: _sorted_axes({*left} & {*right} & {*output, *"".join(others)}),
         "you kept every axis: right, but then nothing is ever summed and the "
         "intermediate is too large": lambda left, right, others, output: _sorted_axes({*left, *right}),
         "you asked only the waiting operands: the output wants its axes too": lambda left, right, others, output: (
@@ -211,6 +216,12 @@ def _crossover_cases(randn):
     yield from [(1, 1), (2, 2), (2, 3), (3, 5), (7, 7), (4, 33), (16, 16), (16, 64), (64, 64), (4096, 4096)]
 
 
+def _dense_crossover(features, head_dim):
+    """The least T up to 10,000 at which order (15) wins with a dense mask."""
+    N, P = features, head_dim
+    return next((T for T in range(1, 10_000) if T * N * P + 2 * N * P < T * (N + P + 1)), 10_000)
+
+
 @exercise(
     "1.5",
     "When does the linear order win?",
@@ -234,6 +245,13 @@ def _crossover_cases(randn):
         "T above it": lambda features, head_dim: 3 * features * head_dim / (features + head_dim + 1),
         "this is where the scores T² outgrow the states T·N·P in memory: count "
         "multiply-adds": lambda features, head_dim: features * head_dim + 1,
+        "brackets are missing: the whole sum N + P + 1 divides": lambda features, head_dim: (
+            3 * features * head_dim // features + head_dim + 1
+        ),
+        "a dense mask: with a running sum, step (15b) takes T·N·P, not T²·N·P": _dense_crossover,
+        "you double T until it wins: the least T may lie between two powers of 2": lambda features, head_dim: (
+            2 ** (3 * features * head_dim // (features + head_dim + 1)).bit_length()
+        ),
         "you round to the nearest whole number: the least T is above the crossing": lambda features, head_dim: round(
             3 * features * head_dim / (features + head_dim + 1)
         ),

@@ -24,7 +24,7 @@ from smalearn.course.exercises.compare import (
 )
 from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.run import Call, Run, run
-from smalearn.course.exercises.signs import sign
+from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
 
 __all__ = ["AnswerKey", "Result", "evaluate", "gradient_of", "verify"]
@@ -206,7 +206,8 @@ class AnswerKey:
         try:
             with up_to(self.exercise.tolerance):
                 found = sign(self.exercise, self.cases, self.targets, answers)
-            return found or variant(self.exercise, self.cases, self.targets, answers)
+            found = found or variant(self.exercise, self.cases, self.targets, answers)
+            return found or amount(self.exercise, self.targets, answers)
         except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
             return None
 

@@ -13,7 +13,7 @@ from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, 
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.counterfactual import counterfactual
 
-__all__ = ["sign"]
+__all__ = ["amount", "sign"]
 
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
@@ -54,6 +54,16 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
         if found:
             return where + found
     return None
+
+
+def amount(exercise: Exercise, targets: Sequence, answers: Sequence) -> str | None:
+    """Say that numbers are too large, or too small, in every wrong case: the last resort."""
+    where, items = _first_wrong_item(targets, answers, exercise.tolerance)
+    pairs = [numeric(pair) for pair in items]
+    if None in pairs:
+        return None
+    found = _amount([pair for pair in pairs if not same(*pair, exercise.tolerance)])
+    return found and where + found
 
 
 def _first_wrong_item(targets, answers, near):
@@ -182,6 +192,11 @@ _RELATIONS = [  # what is said, candidates for the right answer, how many cases 
     ),
     ("the exponential of your answer is right", lambda a, b: [a.exp()], 1),
     ("the logarithm of your answer is right", lambda a, b: [a.log()] if (a > 0).all() else [], 1),
+    (
+        "your answer is the softmax of the right one along its last axis",
+        lambda a, b: [b] if b.ndim and not b.is_complex() and same(a, b.softmax(-1)) else [],
+        1,
+    ),
     ("the square of your answer is right", lambda a, b: [a * a], 1),
     ("the square root of your answer is right", lambda a, b: [a.sqrt()] if (a >= 0).all() else [], 1),
     ("your answer has the right entries in another shape", lambda a, b: [a.reshape(b.shape)], 1),
@@ -270,6 +285,23 @@ def _region(pairs):
     sums = all(b.ndim >= 2 and torch.allclose(b.sum(-1), torch.ones((), dtype=torch.float64)) for _, b in pairs)
     if sums and all((a.sum(-1) - 1).abs().max() > 1e-3 for a, _ in pairs):
         return "the rows of the right answer sum to 1, yours do not"
+    return None
+
+
+def _amount(pairs):
+    """Numbers that are too large, or too small, whatever the case; of tensors, counts."""
+    if len(pairs) < 3 or any(a.shape != b.shape or a.is_complex() or not torch.isfinite(a).all() for a, b in pairs):
+        return None
+    if any(b.ndim and not torch.equal(b, b.round()) for _, b in pairs):
+        return None
+    for side, words, other in ((1, "large", "small"), (-1, "small", "large")):
+        gaps = [side * (a.double() - b.double()) for a, b in pairs]
+        if not all((gap >= 0).all() for gap in gaps):
+            continue
+        if any(gap.ndim for gap in gaps):
+            return f"no entry of your answer is too {other}, some are too {words}"
+        by = f"{gaps[0].item():g} " if all(torch.isclose(gap, gaps[0]) for gap in gaps) else ""
+        return f"your number is {by}too {words}, in every wrong case"
     return None
 
 

@@ -39,7 +39,6 @@ class Way:
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
         matters: argument → two values that must not lead to the same calls.
-        once: an argument whose entries may be read once.
         differences: whether a running sum may be subtracted from another.
         axis: letter of the length.
     """
@@ -50,7 +49,6 @@ class Way:
     forbids: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     matters: Mapping[str, tuple] = field(default_factory=dict)
-    once: str | None = None
     differences: bool = True
     axis: str = "T"
 
@@ -72,13 +70,6 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
         said.append(f"it calls no function of `{way.needs[0]}`")
-    if way.once:
-        place = list(names).index(way.once)
-        reads, size = large.reads[place], cases[1][place].numel()
-        times = round(sum(entries for _, entries in reads) / size)
-        if times > 1:
-            by = ", ".join(f"`{name}`" for name in dict.fromkeys(name for name, _ in reads))
-            said.append(f"it reads {way.once} {times} times, by {by}")
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
     for argument, values in way.matters.items():
@@ -122,7 +113,7 @@ class _Trace(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.given, self.reads, self.sums, self.subtracts = [], [], [], False
+        self.sums, self.subtracts = [], False
         self.calls, self.names, self.largest, self.shape = [], [], 0, ()
         self.over = self.heavy = self.left = self.failed = False
 
@@ -139,9 +130,6 @@ class _Trace(TorchFunctionMode):
         given = {_memory_of(x)[0] for x in operands}
         self.subtracts |= name in SUBTRACTIONS and not given.isdisjoint(_memory_of(x)[0] for x in self.sums)
         self.sums += made if name in RUNNING_SUMS else []  # kept, so that nothing else gets their memory
-        if any(_memory_of(x)[0] not in given for x in made):  # not a view
-            for read, place in zip(self.reads, self.given, strict=True):
-                read += [(name, x.numel()) for x in operands if _memory_of(x)[0] == place]
         for x in made:
             place, entries = _memory_of(x)
             if place not in given and entries > self.largest:
@@ -167,8 +155,6 @@ def _trace(attempt, case):
     trace = _Trace()
 
     def watched(*arguments):
-        trace.given = [_memory_of(x)[0] if isinstance(x, torch.Tensor) else None for x in arguments]
-        trace.reads = [[] for _ in arguments]
         with trace:
             before = sys.getprofile()
             sys.setprofile(_listener(trace.names, {type(x).__module__ for x in arguments}))

@@ -8,7 +8,7 @@ from smalearn.course.plots.blocks import decades, outlined, spectra
 from smalearn.course.plots.curves import costs, order_costs
 from smalearn.course.plots.duality import chunk_map, venn
 from smalearn.course.plots.matrices import heatmap, mask
-from smalearn.course.plots.networks import contraction, order_tree
+from smalearn.course.plots.networks import contraction, filmstrip, order_tree
 from smalearn.course.plots.passages import attends, words
 from smalearn.course.plots.structures import structured_attention
 from smalearn.course.plots.style import use_style
@@ -19,6 +19,7 @@ __all__ = [
     "contraction",
     "costs",
     "decades",
+    "filmstrip",
     "heatmap",
     "mask",
     "order_costs",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from smalearn.contractions import Order
 
-__all__ = ["contraction", "order_tree"]
+__all__ = ["contraction", "filmstrip", "order_tree"]
 
 FILL, PEAK = "#e3eef7", "#fbe3d3"
 
@@ -59,18 +59,70 @@ def contraction(
     if missing:
         raise ValueError(f"contraction: sizes, expected a size for axis '{missing[0]}', got {', '.join(sizes)}")
     ax = own_axes(ax, 4.6, 2.8)
-    nodes = _ring(len(terms))
-    for number, (axis, hub) in enumerate(_hubs(nodes, members).items()):
-        text = axis if sizes is None else f"{axis} = {sizes[axis]:,}"
-        _draw_axis(ax, [nodes[i] for i in members[axis]], hub, axis in output, text, label=axis, color=f"C{number}")
+    texts = {axis: axis if sizes is None else f"{axis} = {sizes[axis]:,}" for axis in members}
+    colours = {axis: f"C{number}" for number, axis in enumerate(members)}
+    _draw_network(ax, names, _ring(len(terms)), members, output, texts, colours)
+    ax.set_title(title or "")
+    return ax
+
+
+def _draw_network(
+    ax: Axes,
+    names: Sequence[str],
+    nodes: np.ndarray,
+    members: Mapping[str, tuple[int, ...]],
+    output: str,
+    texts: Mapping[str, str],
+    colours: Mapping[str, str],
+) -> None:
+    """Draw named nodes at their places, and the axes that join them."""
+    for axis, hub in _hubs(nodes, members).items():
+        ends = [nodes[i] for i in members[axis]]
+        _draw_axis(ax, ends, hub, axis in output, texts[axis], label=axis, color=colours[axis])
     for (x, y), name in zip(nodes, names, strict=True):
         ax.scatter(x, y, (26 + 5 * len(name)) ** 2, color=FILL, edgecolor=INK, linewidth=1.2, zorder=3)
         ax.text(x, y, name, ha="center", va="center", fontsize=12, weight="bold", zorder=4)
     # At least this wide and high, or a small network would be drawn with long wires.
     (left, low), (right, high) = np.minimum(ax.dataLim.min, (-1.5, -0.8)), np.maximum(ax.dataLim.max, (1.5, 0.8))
-    ax.set(title=title or "", aspect="equal", xlim=(left - 0.35, right + 0.35), ylim=(low - 0.35, high + 0.35))
+    ax.set(aspect="equal", xlim=(left - 0.35, right + 0.35), ylim=(low - 0.35, high + 0.35))
     ax.axis("off")
-    return ax
+
+
+def filmstrip(order: Order, axes: Sequence[Axes] | None = None, *, names: Sequence[str] = "") -> Sequence[Axes]:
+    """Picture of an order of contraction, step by step: the network before the first step and after each.
+
+    Two tensors that meet become one node, between the places where they stood. An axis keeps its colour.
+
+    Args:
+        order: one of `contractions.orders(...)`.
+        axes: where to draw, one more than the order has steps; a new figure if None.
+        names: what the steps make, such as "GMY"; which operands went in where there are none.
+
+    Returns:
+        The axes; the title of each says what the step makes and what it costs.
+    """
+    terms, output = parse_spec("filmstrip", order.spec)
+    colours = {axis: f"C{number}" for number, axis in enumerate(dict.fromkeys("".join(terms)))}
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(1, len(order.steps) + 1, figsize=(11, 2.6))[1]
+    shapes = dict(zip(order.operands, terms, strict=True))
+    nodes = dict(zip(order.operands, _ring(len(terms)), strict=True))
+    called = dict(zip([step.result for step in order.steps], names, strict=False))
+    for ax, step in zip(axes, [None, *order.steps], strict=True):
+        if step:
+            places = [nodes.pop(name) for name in step.operands]
+            shapes = {name: axes_of for name, axes_of in shapes.items() if name in nodes}
+            nodes[step.result] = np.mean(places, axis=0)
+            shapes[step.result] = step.spec.partition("->")[2].strip()
+        members = {axis: [i for i, name in enumerate(nodes) if axis in shapes[name]] for axis in colours}
+        members = {axis: tuple(group) for axis, group in members.items() if group}
+        shown = [called.get(name, name) for name in nodes]
+        _draw_network(ax, shown, np.stack(list(nodes.values())), members, output, {x: x for x in members}, colours)
+        ax.set(xlim=(-2.6, 2.6), ylim=(-2, 2))
+        ax.set_title(f"{step.spec}\n{step.macs:,} MACs" if step else "four tensors\n", fontsize=9)
+    return axes
 
 
 def _ring(count: int) -> np.ndarray:
