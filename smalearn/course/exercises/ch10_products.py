@@ -75,6 +75,10 @@ def _level_cases(randn):
         "of the levels before": lambda *given: _levels_loop(*given, start_of=lambda ranks, level: 0),
         "your columns start at the number of the level: they start after all r of the levels before, at their "
         "sum": lambda *given: _levels_loop(*given, start_of=lambda ranks, level: level),
+        "you take the columns of the levels from the right: the first level's come first": lambda *given: _levels_loop(
+            *given, start_of=lambda ranks, level: sum(ranks[level + 1 :])
+        ),
+        "the last level is missing": lambda L, R, ranks, blocks, x: _levels_loop(L, R, ranks[:-1], blocks[:-1], x),
         "only the last level is left, each overwrites the one before: add them up": lambda L, R, ranks, blocks, x: (
             _levels_loop(L[:, -ranks[-1] :], R[:, -ranks[-1] :], ranks[-1:], blocks[-1:], x)
         ),
@@ -196,6 +200,12 @@ def _train_cases(randn):
         ),
         "you sum over s in either factor separately: each of the s terms is a product of both": lambda L, R, x: (
             _train_loop(L.sum(-1, keepdim=True), R.sum(-1, keepdim=True), x)
+        ),
+        "you reshape L to (a, b, c, s): that moves nothing. Take its transpose": lambda L, R, x: _train_loop(
+            L.reshape(L.shape[1], L.shape[0], *L.shape[2:]).transpose(0, 1), R, x
+        ),
+        "you cut the b·s numbers of a block of R into (s, b): R is (c, d, b, s), with s last": lambda L, R, x: (
+            _train_loop(L, R.flatten(2).unflatten(-1, R.shape[:1:-1]).mT, x)
         ),
         "you reshape a block of R to (b·s, d): that moves nothing. Take its transpose, `.mT`": lambda L, R, x: (
             _train_loop(L, R.reshape(len(R), -1, R.shape[1]).mT.reshape(R.shape), x)

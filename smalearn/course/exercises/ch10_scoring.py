@@ -71,6 +71,20 @@ def _ranks_first(X, L, R):
     return Q.flatten(1) @ K.flatten(1).mT
 
 
+def _keys_by_the_left(X, L, R):
+    b, a = L.shape[:2]
+    Q = (X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)).transpose(0, 1).flatten(1)
+    return Q @ Q.mT
+
+
+def _mixed_tokens(X, L, R):
+    """Pieces of features by a view that puts tokens and pieces in one row."""
+    (b, a, c, s), d = L.shape, R.shape[1]
+    Q = (X.reshape(b, -1, a) @ L.flatten(2)).unflatten(-1, (c, s))
+    K = (X.reshape(c, -1, d) @ R.flatten(2)).unflatten(-1, (b, s))
+    return torch.einsum("btcs,cubs->tu", Q, K)
+
+
 @exercise(
     "10.4",
     "The scores of a train",
@@ -100,6 +114,9 @@ def _ranks_first(X, L, R):
         "you sum over s in queries and keys separately: s is one of the letters over which they meet": lambda X, L, R: (
             _pairs(X, _train_entries(L.sum(-1, keepdim=True), R.sum(-1, keepdim=True)))
         ),
+        "your keys are made with L, too: they take R": _keys_by_the_left,
+        "you reshape X to (b, T, a): that puts pieces of several tokens in one row. Cut the features, then move the "
+        "axis": _mixed_tokens,
         "you divide by the root of the width, as attention does: the scores are X M X^T": lambda X, L, R: (
             _pairs(X, _train_entries(L, R)) / (L.numel() // L.shape[1]) ** 0.5
         ),
@@ -186,6 +203,16 @@ def _tokens_mixed(X, L, R, ranks, blocks):
     return S
 
 
+def _viewed(X, L, R, ranks, blocks):
+    """Pieces of features by a view that puts tokens and pieces in one row."""
+    S, start = 0, 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        tokens, own = X.reshape(p, len(X), -1), slice(start, start + rank)
+        Q, K = ((tokens @ F[:, own].unflatten(0, (p, -1))).transpose(0, 1).flatten(1) for F in (L, R))
+        S, start = S + Q @ K.mT, start + rank
+    return S
+
+
 def _level_cases(randn):
     for length, dim, ranks, blocks in [
         (1, 1, [1], [1]),
@@ -230,6 +257,17 @@ def _level_cases(randn):
         "your blocks hold every p-th feature, of the factors as well: a block is D/p features side by side": _every_pth,
         "your blocks have p_l features: p_l is how many blocks there are, each of D/p_l features": (
             lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, [len(L) // p for p in blocks])))
+        ),
+        "you reshape X to (p, T, D/p): that puts pieces of several tokens in one row. Cut the features, then move the "
+        "axis": _viewed,
+        "you multiply the scores of the levels with one another: they add up": lambda X, L, R, ranks, blocks: (
+            torch.stack([_pairs(X, level) for level in _levels(L, R, ranks, blocks)]).prod(0)
+        ),
+        "you divide by the root of the width, as attention does: the scores are X M X^T": (
+            lambda X, L, R, ranks, blocks: (
+                _pairs(X, sum(_levels(L, R, ranks, blocks)))
+                / sum(r * p for r, p in zip(ranks, blocks, strict=True)) ** 0.5
+            )
         ),
         "you project the keys by L as well: theirs is R": lambda X, L, R, ranks, blocks: _pairs(
             X, sum(_levels(L, L, ranks, blocks))
