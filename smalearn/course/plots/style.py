@@ -17,9 +17,9 @@ STYLES = [Path(__file__).parents[up] / "assets" / "smalearn.mplstyle" for up in 
 # Pictures are drawn on white. On a dark page light and dark change places and hues stay: one file suits both.
 DARK = """<style>
 body[data-jp-theme-light="false"] .jp-RenderedImage img, body.vscode-dark .output img,
-body[data-theme="dark"] .cell_output img { filter: invert(1) hue-rotate(180deg); }
+body[data-theme="dark"] .cell_output img { filter: invert(0.93) hue-rotate(180deg); }
 @media (prefers-color-scheme: dark) {
-  body[data-theme="auto"] .cell_output img { filter: invert(1) hue-rotate(180deg); }
+  body[data-theme="auto"] .cell_output img { filter: invert(0.93) hue-rotate(180deg); }
 }
 </style>"""
 
