@@ -117,6 +117,8 @@ def draw(file: Path | None = None) -> Axes:
     ax.set_xticks(POSITIONS, map(str, POSITIONS))
     ax.minorticks_off()
     if ax.lines:
+        low, high = ax.dataLim.intervaly
+        ax.set_ylim(low / 3, 3 * high)  # so that a flat line looks flat
         ax.legend(loc="upper left", fontsize="small")
     return ax
 

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(smalearn.__file__).parent
 SSM = {f"smalearn.{name}" for name in ("ssm", "ssd", "semiseparable", "kernels")}
 ROUTE = ("contractions", "features", "kernel_attention", "linear_attention", "masks", "sma")
+SOURCES = {"Mamba-2 paper": "000", "SMA post": "001", "the note": "002", "structured-matrix paper": "003"}
+SOURCES |= {"SSD posts": "004"}
 ATTENTION = {f"smalearn.{name}" for name in ROUTE}
 
 # The course's letter, and what the sources write in its place.
@@ -46,7 +48,8 @@ def notation_table():
     (cell,) = (cell for cell in notebook["cells"] if cell.get("id") == "notation")
     lines = [line for line in "".join(cell["source"]).splitlines() if line.startswith("|")]
     header, _, *rows = ([part.strip() for part in line.strip("|").split("|")] for line in lines)
-    return [{key: set(re.findall(r"\w+", part)) for key, part in zip(header, row, strict=True)} for row in rows]
+    names = [SOURCES.get(name, name) for name in header]
+    return [{name: set(re.findall(r"\w+", part)) for name, part in zip(names, row, strict=True)} for row in rows]
 
 
 @pytest.mark.parametrize(("letters", "sources"), LETTERS, ids=[letters for letters, _ in LETTERS])

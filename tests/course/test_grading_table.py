@@ -304,7 +304,7 @@ def test_the_command_writes_the_table_and_says_how_it_went(tmp_path, monkeypatch
     assert cli.main(arguments) == 0
     limits = grading.Limits(exercise=10, notebook=60, memory=2**30)
     assert asked == [([id for id in registry() if id.startswith("3.")], limits, 3)]
-    assert capsys.readouterr().out.startswith("1 notebook, on average 1 of 5 points\n  3.1  passed by 1\n")
+    assert capsys.readouterr().out.startswith("1 notebook, on average 1 of 6 points\n  3.1  passed by 1\n")
     assert output.read_text(encoding="utf-8").startswith("student,file,3.1,")
     assert cli.main([*arguments, str(bob)]) == 1
     *_, problem, last = capsys.readouterr().out.splitlines()

@@ -3,6 +3,7 @@
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib import pyplot as plt
 
 from smalearn.course import plots
@@ -83,3 +84,14 @@ def test_members_stand_in_their_regions():
 def test_a_name_twice_is_an_error():
     with pytest.raises(ValueError, match="venn: names of a family must differ, got a, a"):
         venn(["b"], ["a", "a"], ("left", "right"))
+
+
+def test_a_border_cuts_a_decay_in_two():
+    log_a = -torch.arange(1.0, 7.0) / 10
+    figure = plots.border(log_a, 4)
+    above, _, mask, beside = figure.axes
+    until, since = [bar.get_height() for bar in above.patches], [bar.get_width() for bar in beside.patches]
+    shown = mask.images[0].get_array()
+    np.testing.assert_allclose(shown[4:, :4], np.outer(since, until))
+    frame = mask.patches[0]
+    assert (frame.get_x(), frame.get_y(), frame.get_width(), frame.get_height()) == (-0.5, 3.5, 4, 2)

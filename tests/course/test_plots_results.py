@@ -64,7 +64,7 @@ def test_bars_are_medians_with_the_fastest_on_top():
     ax = times(CONTEST)
     assert names(ax) == ["fast.ssd", "transformers mamba2_chunk_scan", "ssd_chunked", "textbook"]
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([29, 43.5, 50, 100])
-    assert ax.get_xscale() == "log"
+    assert ax.get_xlim()[0] == 0
     assert ax.get_title("left") == "T = 16384, 24 heads, P = 64, N = 128\nforward + backward"
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
 

@@ -566,7 +566,10 @@ def states(course, chapter=1):
 def test_progress_of_a_fresh_course(course):
     sync(course)
     rows = workbook.progress(course / "work", COURSE)
-    assert [row.title for row in rows[:2]] == ["00 Start here", "01 Attention is one contraction"]
+    assert [row.title for row in rows[:2]] == [
+        "00 Start here: a state, or all the keys?",
+        "01 Attention is one contraction",
+    ]
     assert sorted(id for row in rows for id in row.states) == sorted(COURSE)
     assert {state for row in rows for state in row.states.values()} == {"open"}
     assert list(rows[1].states) == IDS, "in the order of the chapter"
@@ -637,7 +640,7 @@ def test_check_writes_what_progress_reads(course):
     NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
     (course / "work").mkdir()
     nbformat.write(notebook, course / "work/mine.ipynb")
-    assert states(course, 0) == {"0.1": "passed"}
+    assert states(course, 0) == {"0.1": "passed", "0.2": "open"}
     assert states(course)[B] == "started"
 
 
@@ -648,10 +651,10 @@ def test_the_table_is_one_line_for_each_chapter(course):
     answer(course, (B, written(B, "...")))
     course_of_two = {id: COURSE[id] for id in COURSE if id[:2] in ("0.", "1.")}
     first, second = workbook.table(workbook.progress(course / "work", course_of_two)).splitlines()
-    assert re.fullmatch(r"00 Start here +● +1 of 1  done", first)
-    assert second.startswith("01 Attention is one contraction  ●◔○")
+    assert re.fullmatch(r"00 Start here: a state, or all the keys\? +●○ +1 of 2  next: 0\.2 .*", first)
+    assert re.match(r"01 Attention is one contraction +●◔○", second)
     assert second.endswith(f"○  1 of {len(IDS)}  next: {B} {COURSE[B].title} ({COURSE[B].minutes} min)")
-    assert first.index("1 of 1") == second.index("1 of")
+    assert first.index("1 of 2") == second.index("1 of")
 
 
 def test_an_answer_that_was_not_found_as_asked_counts_half(course):
@@ -815,6 +818,7 @@ def test_reset_of_an_unknown_exercise_lists_those_there_are(course):
     with pytest.raises(ValueError, match=rf"reset: no exercise '0\.1' in 01_.*; it has {', '.join(IDS)}$"):
         reset(course, "1", "0.1")
     edit(course / "chapters/00_start_here.ipynb", remove("0.1"))
+    edit(course / "chapters/00_start_here.ipynb", remove("0.2"))
     with pytest.raises(ValueError, match=r"reset: no exercise '0\.1' in 00_start_here\.ipynb; it has none"):
         reset(course, "0", "0.1")
     assert hashes(course).items() >= {k: v for k, v in before.items() if "work" in k.parts}.items()

@@ -1,95 +1,263 @@
-"""The exercise of chapter 03 on gates: how much of each token is left at the end."""
+"""The exercises of chapter 03 on gates: a decay that is cut at a border, and chunks with a decay."""
 
 import torch
 
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------ 3.5 what a gate leaves
+# ------------------------------------------------------------------------------------------------- 3.4 at the border
 
 
-def _recurrence(K, V, log_a):
-    H = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype)
-    for k, v, gate in zip(K, V, log_a, strict=True):
-        H = H @ torch.diag(gate.exp()) + torch.outer(v, k)
-    return H
+def _product(log_a, first, last):
+    """The product of the gates from `first` to `last`, both included."""
+    product = 1.0
+    for k in range(first, last + 1):
+        product *= log_a[k].exp().item()
+    return product
 
 
-def _gate_cases(randn):
-    yield randn(1, 1), randn(1, 1), -randn(1, 1).abs()
-    yield randn(4, 3), randn(4, 2), torch.zeros(4, 3, dtype=torch.float64)  # no decay
-    yield randn(5, 3), randn(5, 2), -randn(5, 1).abs().expand(5, 3).clone()  # one decay for all features
-    yield randn(6, 2), randn(6, 3), -randn(6, 2).abs()
-    reset = -randn(7, 3).abs()
-    reset[3, 0] = -torch.inf
-    yield randn(7, 3), randn(7, 2), reset
+def _border_cases(randn):
+    yield -randn(2).abs(), 0, 1, 1
+    yield -randn(6).abs(), 1, 3, 4
+    yield -randn(8).abs(), 0, 4, 7
+    yield -randn(8).abs(), 3, 4, 4  # no gate until the border
+    for place in (2, 4, 5):  # a reset on token s itself, on the border's token, and after it
+        log_a = -randn(8).abs()
+        log_a[place] = -torch.inf
+        yield log_a, 2, 4, 6
+    yield torch.full((9,), -200.0, dtype=torch.float64), 1, 4, 6
 
 
-def _with_exponents(exponents):
-    """The final state with other exponents than the sums over later tokens."""
-    return lambda K, V, log_a: V.mT @ (K * exponents(log_a).exp())
+def _cut(left, right):
+    """Both products with other ends; each is (log_a, s, border, t) → the first gate and the last."""
+    return lambda log_a, *ends: (_product(log_a, *left(*ends)), _product(log_a, *right(*ends)))
 
 
-def _from(log_a):
-    return log_a.flip(0).cumsum(0).flip(0)
+def _quotients(log_a, s, border, t):
+    b = log_a.exp().cumprod(0)
+    return (b[border - 1] / b[s]).item(), (b[t] / b[border - 1]).item()
 
 
-def _after(log_a):
-    return _from(torch.cat([log_a[1:], torch.zeros_like(log_a[:1])]))
+@exercise(
+    "3.4",
+    "At the border",
+    claim="002:gla-chunkwise",
+    kind="prove",
+    level=2,
+    minutes=8,
+    cases=_border_cases,
+    oracle=_cut(lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border, t)),
+    wrong={
+        "your first factor has the gate of token s itself: that acts before s is written": _cut(
+            lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t)
+        ),
+        "the gate of the border's token is in both factors: it belongs to the second alone": _cut(
+            lambda s, border, t: (s + 1, border), lambda s, border, t: (border, t)
+        ),
+        "the gate of the border's token is in the first factor: the chunk that it begins knows it, the one "
+        "before does not": _cut(lambda s, border, t: (s + 1, border), lambda s, border, t: (border + 1, t)),
+        "the gate of the border's token is missing: it is the first of the second factor": _cut(
+            lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border + 1, t)
+        ),
+        "the last gate is missing: token t is read after its own gate has acted": _cut(
+            lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border, t - 1)
+        ),
+        "your first factor holds the whole product: then it knows t": _cut(
+            lambda s, border, t: (s + 1, t), lambda s, border, t: (1, 0)
+        ),
+        "your second factor holds the whole product: then it knows s": _cut(
+            lambda s, border, t: (1, 0), lambda s, border, t: (s + 1, t)
+        ),
+        "the factors are exchanged: first what comes before the border": _cut(
+            lambda s, border, t: (border, t), lambda s, border, t: (s + 1, border - 1)
+        ),
+        "these are quotients of running products, 0/0 after a reset. Multiply each part": _quotients,
+        "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
+            log_a[s + 1 : border].sum().item(),
+            log_a[border : t + 1].sum().item(),
+        ),
+    },
+)
+def halves(log_a, s, border, t):
+    """Two factors of the decay between s and t: until the border, and since.
+
+    Token s comes before the border and token t does not, s < border ≤ t. Fill in the two factors on the right:
+
+    ∏_{s < j ≤ t} a_j = (what only s and the border know) · (what only the border and t know).
+
+    Return both as numbers. log_a is (T,); some gates are 0, log_a = −∞.
+
+    Hint: Write out the gates between s = 1 and t = 4, with a border at 3: a_2 a_3 a_4. Which come before token 3?
+
+    Hint: Until the border: the gates s + 1 to border − 1. Since: border to t. A sum over no entries is 0.
+
+    Hint: `log_a[s + 1 : border].sum().exp().item()` is the first.
+
+    Insight: Both factors are at most 1, whatever the gates: that is why chunks may be long and gates strong.
+    """
+    until = log_a[s + 1 : border].sum().exp()
+    since = log_a[border : t + 1].sum().exp()
+    return until.item(), since.item()
+
+
+# ----------------------------------------------------------------------------------------------- 3.5 chunk by chunk
+
+
+def _decayed(Q, K, V, log_a, chunk_len=1, weight=lambda L, same, between: L):
+    """Pair by pair: scores times decays, with another weight where a slip is tried."""
+    time = torch.arange(len(Q))
+    rows = [[_product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
+    L = torch.tensor(rows, dtype=Q.dtype)
+    between = time[:, None] // chunk_len - time // chunk_len
+    return (weight(L, between == 0, between) * (Q @ K.mT)) @ V
+
+
+def _chunk_cases(randn):
+    for length, features, head_dim, chunk_len in [(1, 1, 1, 1), (5, 2, 3, 8), (6, 3, 2, 3), (7, 2, 2, 3), (9, 2, 3, 2)]:
+        qkv = randn(length, features), randn(length, features), randn(length, head_dim)
+        yield *qkv, -randn(length).abs(), chunk_len
+    for place in (3, 4):  # a reset on the first token of a chunk, and inside one
+        log_a = -randn(8).abs()
+        log_a[place] = -torch.inf
+        yield randn(8, 2), randn(8, 2), randn(8, 3), log_a, 3
+    yield randn(9, 2), randn(9, 2), randn(9, 2), torch.full((9,), -200.0, dtype=torch.float64), 4
+
+
+def _chunks(Q, K, V, log_a, chunk_len, ends=lambda until: until, starts=lambda since, a: since, fade=True):
+    """The chunked form, with other factors at the borders."""
+    state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
+    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
+        L = a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp().tril()
+        since = a.cumsum(0).exp()
+        outputs.append((L * (q @ k.mT)) @ v + starts(since, a)[:, None] * (q @ state.mT))
+        state = (since[-1] if fade else 1) * state + (ends(L[-1])[:, None] * v).mT @ k
+    return torch.cat(outputs)
+
+
+def _by_quotients(Q, K, V, log_a, chunk_len):
+    b = log_a.cumsum(0).exp()[:, None]
+    return ((Q * b) @ (K / b).mT).tril() @ V
+
+
+def _weighted(weight):
+    return lambda Q, K, V, log_a, chunk_len: _decayed(Q, K, V, log_a, chunk_len, weight)
 
 
 @exercise(
     "3.5",
-    "What is left at the end",
-    claim="002:gla-parallel",
-    level=2,
-    minutes=12,
-    cases=_gate_cases,
-    oracle=_recurrence,
+    "Chunk by chunk",
+    claim="002:gla-chunkwise",
+    level=3,
+    minutes=25,
+    cases=_chunk_cases,
+    oracle=_decayed,
     way=Way(
-        case=lambda randn, length: (randn(length, 2), randn(length, 3), -randn(length, 2).abs()), memory=1, loops=0
+        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), -randn(length).abs(), 8),
+        memory=1,
+        forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
+        matters={"chunk_len": (4, 16)},
     ),
     wrong={
-        "your decay includes the token's own gate: a gate acts on the state BEFORE its token is written, so "
-        "the sum runs over k > s": _with_exponents(_from),
-        "`roll` shifts in a circle: gate 0 came round to the end, and now acts on every "
-        "token. Put zeros there": _with_exponents(lambda log_a: _from(log_a.roll(-1, 0))),
-        "you multiply the gates up to s: those act on what was there before. Token s "
-        "meets the gates after it": _with_exponents(lambda log_a: log_a.cumsum(0)),
-        "nothing is forgotten: this is the state without gates": _with_exponents(torch.zeros_like),
-        "you use one decay for all features: here each key feature has its own": _with_exponents(
-            lambda log_a: _after(log_a).mean(-1, keepdim=True).expand_as(log_a)
+        "nothing fades: this is linear attention without gates": lambda Q, K, V, log_a, chunk_len: _decayed(
+            Q, K, V, torch.zeros_like(log_a)
         ),
-        "you fill the holes of a difference with 0: what is written after a reset is lost. Sum what comes after a "
-        "token on its own": _with_exponents(lambda log_a: (log_a.sum(0) - log_a.cumsum(0)).nan_to_num(-torch.inf)),
-        "your sums are shifted the wrong way: token s meets the gates of s + 1 and later": _with_exponents(
-            lambda log_a: torch.cat([torch.zeros_like(log_a[:1]), _from(log_a)[:-1]])
+        "the chunks know nothing of one another: the state of the earlier chunks is never read": _weighted(
+            lambda L, same, between: L * same
         ),
-        "the last token is lost: no gate acts on it, so that its sum is empty and its factor 1": _with_exponents(
-            lambda log_a: torch.cat([_after(log_a)[:-1], torch.full_like(log_a[:1], -torch.inf)])
+        "inside a chunk a token does not see itself: the diagonal belongs to the mask": _weighted(
+            lambda L, same, between: L.tril(-1)
         ),
-        "you use the mean of the factors for all features: here each key feature has its own": lambda K, V, log_a: (
-            V.mT @ (K * _after(log_a).exp().mean(-1, keepdim=True))
+        "the state already holds the present chunk when it is read: its tokens count twice": _weighted(
+            lambda L, same, between: L * (1 + same)
+        ),
+        "the state holds only the last chunk: add to it, do not replace it": _weighted(
+            lambda L, same, between: L * (between <= 1)
+        ),
+        "inside a chunk nothing fades: its scores need the decay between s and t": lambda *given: (
+            _chunks(*given[:3], given[3], given[4])
+            - _decayed(*given, lambda L, same, between: L * same)
+            + _decayed(*given, lambda L, same, between: same.to(L.dtype).tril())
+        ),
+        "the state is read as it was at the border: it has faded since, by the gates of the chunk up to t": (
+            lambda *given: _chunks(*given, starts=lambda since, a: torch.ones_like(since))
+        ),
+        "what a chunk reads has not met the gate of its own token: the decay since the border includes a_t": (
+            lambda *given: _chunks(*given, starts=lambda since, a: torch.cat([a.new_ones(1), since[:-1]]))
+        ),
+        "what a chunk writes enters the state unfaded: a token has met the gates after it, until the border": (
+            lambda *given: _chunks(*given, ends=torch.ones_like)
+        ),
+        "the old state does not fade from chunk to chunk: all gates of the chunk act on it": lambda *given: _chunks(
+            *given, fade=False
+        ),
+        "each token meets its own gate, too: a gate acts before its token is written": lambda Q, K, V, log_a, c: (
+            _decayed(Q, K, V * log_a.exp()[:, None], log_a)
+        ),
+        "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
+        "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": (
+            lambda Q, K, V, log_a, c: _decayed(Q, K, V, log_a) * (torch.arange(len(Q)) < len(Q) // c * c)[:, None]
         ),
     },
 )
-def final_state(K, V, log_a):
-    """The state after the last token under a gate per key feature, by one matrix product.
+def chunked_attention(Q, K, V, log_a, chunk_len):
+    """Causal linear attention under one gate per token, quadratic inside chunks, with a state between them.
 
-    Only sums, no total minus running sum: after a reset the difference −∞ − (−∞) is NaN.
+    Y_t = Σ_{s ≤ t} (∏_{s < j ≤ t} a_j) (Q_t · K_s) V_s. Write it chunk by chunk, without a (T, T) matrix and without
+    quotients of decays. The last chunk may be shorter, and some gates are 0, log_a = −∞.
 
-    Return the state after the last token, H = Σ_s V_s (f_s ∘ K_s)ᵀ, without a loop over time.
+    Hint: `Q.split(chunk_len)` gives the chunks. Of each you need: the decays between its tokens, L (c, c); the decay
+    since the border, (c,); and the state at the border.
 
-    Hint: Token s is written at time s. By which gates is it multiplied after that? Is its own among them?
+    Hint: Column s of log L adds up the gates after s: `a[:, None].expand(c, c).tril(-1).cumsum(0)`. Then `.exp()`, and
+    `.tril()` last. Its last row is the decay of each token until the end of the chunk.
 
-    Hint: f_s = exp of the sum of log_a over k > s. A sum from the end is `.flip(0).cumsum(0).flip(0)`; shift log_a by
-    one first, with a row of zeros at the end.
+    Hint: `since = a.cumsum(0).exp()`. Read `(L * (q @ k.mT)) @ v + since[:, None] * (q @ state.mT)`. Then write:
+    `state = since[-1] * state + (L[-1][:, None] * v).mT @ k`.
 
-    Hint: A difference of sums, such as `total - log_a.cumsum(0)`, is −∞ − (−∞) after a reset: not a number. With the
-    shift nothing is subtracted, and the state is `V.mT @ (K * f)`.
-
-    Insight: No state before the last is formed: a prompt is read by one product, and writing starts from there.
+    Insight: This is the algorithm of Mamba-2: in chapter 06 you meet it again from the side of state space models.
     """
-    later = torch.cat([log_a[1:], torch.zeros_like(log_a[:1])])
-    until = later.flip(0).cumsum(0).flip(0)  # Σ of log_a over the tokens after s
-    return V.mT @ (K * until.exp())
+    state = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype)
+    outputs = []
+    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
+        L = a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp().tril()
+        since = a.cumsum(0).exp()
+        outputs.append((L * (q @ k.mT)) @ v + since[:, None] * (q @ state.mT))
+        state = since[-1] * state + (L[-1][:, None] * v).mT @ k
+    return torch.cat(outputs)
+
+
+# ------------------------------------------------------------------------------------------ 3.6 what a model keeps
+
+
+@exercise(
+    "3.6",
+    "What your model keeps",
+    claim="002:linear-time",
+    kind="predict",
+    level=1,
+    minutes=3,
+    oracle=lambda: 2 * 4 * 24 * 25,
+    wrong={
+        "the row of the normaliser is missing: a value is 24 numbers and a 1": lambda: 2 * 4 * 24 * 24,
+        "this is one head: there are four in each block": lambda: 2 * 24 * 25,
+        "this is one block: there are two": lambda: 4 * 24 * 25,
+        "this is one head of one block: there are eight": lambda: 24 * 25,
+        "these are bytes, four for each number: asked are the numbers": lambda: 4 * 2 * 4 * 24 * 25,
+        "the keys need no 1: only the values have a row more": lambda: 2 * 4 * 25 * 25,
+        "this is what attention keeps of one token, a key and a value: a state is their outer product": lambda: (
+            2 * 4 * (24 + 25)
+        ),
+    },
+)
+def kept_numbers():
+    """How many numbers the states of the model hold, after any number of tokens.
+
+    Two blocks, four heads each, N = P = 24, and a 1 that rides along with every value.
+
+    Hint: How many rows and columns has the state of one head?
+
+    Hint: P + 1 rows, for the values and the normaliser, and N columns.
+
+    Insight: Attention with these sizes keeps as much after 13 tokens: two blocks of four heads, 48 numbers a token.
+    """
+    return 2 * 4 * 24 * 25

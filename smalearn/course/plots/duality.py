@@ -6,14 +6,52 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from smalearn._checks import check_count
+from smalearn.course.plots.matrices import heatmap
 from smalearn.course.plots.style import INK, PALE, own_axes
+from smalearn.masks import decay_matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["chunk_map", "venn"]
+__all__ = ["border", "chunk_map", "venn"]
+
+
+def border(log_a: torch.Tensor, start: int) -> Figure:
+    """Picture of a decay mask cut at a border, with the two factors of the block below it along its sides.
+
+    Above the columns before the border stands the decay of each token until there, right of the rows after it the
+    decay since: an entry of the outlined block is the product of both.
+
+    Args:
+        log_a: (T,) log of one gate per token.
+        start: number of the token with which the second chunk begins.
+
+    Returns:
+        The figure.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
+
+    L = decay_matrix(log_a.double())
+    grid = {"width_ratios": [4, 1], "height_ratios": [1, 4]}
+    figure, ((above, corner), (mask, beside)) = plt.subplots(2, 2, figsize=(5, 5), gridspec_kw=grid)
+    corner.axis("off")
+    heatmap(L, mask).set_aspect("auto")
+    for key in (mask.get_legend(), *mask.child_axes):
+        key.remove()
+    above.spines[["left", "bottom"]].set_visible(False)
+    beside.spines[["left", "bottom"]].set_visible(False)
+    mask.add_patch(Rectangle((-0.5, start - 0.5), start, len(L) - start, fill=False, edgecolor="C1", linewidth=2.5))
+    above.bar(range(start), L[start - 1, :start].tolist(), color="C1")
+    beside.barh(range(start, len(L)), log_a[start:].double().cumsum(0).exp().tolist(), color="C0")
+    above.set(xlim=mask.get_xlim(), ylim=(0, 1.05), xticks=[], title="decay until the border")
+    beside.set(ylim=mask.get_ylim(), xlim=(0, 1.05), yticks=[])
+    beside.set_title("and since")
+    return figure
 
 
 def chunk_map(length: int, chunk_len: int, ax: Axes | None = None, *, title: str | None = None) -> Axes:

@@ -17,7 +17,7 @@ __all__ = ["growth", "times"]
 
 
 def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Median times of a benchmark as bars on a logarithmic axis, the fastest on top; ours are coloured.
+    """Median times of a benchmark as bars, the fastest on top; ours are coloured.
 
     The thin line on a bar is the middle half of the samples. A peer is labelled with its time over that of the first
     of ours. An implementation that was absent, or wrong, has no bar.
@@ -36,8 +36,6 @@ def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None)
     Example:
         >>> times({"problem": "p", "speedups": {}, "contestants": {"a": {"seconds": [0.1, 0.2, 0.4]}}})
     """
-    from matplotlib.ticker import NullFormatter
-
     samples = {name: entry["seconds"] for name, entry in contest["contestants"].items() if "seconds" in entry}
     if not samples:
         raise ValueError("times: contest, expected a contestant that was timed, got none")
@@ -59,10 +57,9 @@ def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None)
     for place, (end, text) in enumerate(zip(high, labels, strict=True)):
         ax.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
     title = contest["problem"].replace(": ", "\n") if title is None else title
-    ax.set(xscale="log", xlabel="milliseconds", title=title)
-    ax.xaxis.set(major_formatter="{x:,.10g}", minor_formatter=NullFormatter())
+    ax.set(xlabel="milliseconds", title=title)
     ax.set_yticks(range(len(names)), names)
-    ax.set_xlim(10 ** np.floor(np.log10(low.min() / 1.5)), 10 ** np.ceil(np.log10(high.max())))
+    ax.set_xlim(0, 1.3 * high.max())  # room for the numbers behind the bars
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     for label, name in zip(ax.get_yticklabels(), names, strict=True):
