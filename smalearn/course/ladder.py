@@ -82,7 +82,7 @@ def climb(
         rung["milliseconds"][position] = milliseconds
     text = json.dumps([*earlier, rung], indent=1)
     write_atomically(file, lambda opened: opened.write(text.encode()))
-    print(f"{name}: {rung['bits']:.2f} bits a character after {rung['steps']} steps. It writes:")
+    print(f"{name}: {rung['bits']:.2f} bits per character after {rung['steps']} steps. It writes:")
     print("The" + pieces.decode(torch.tensor(list(write(model, pieces.encode("The"), 60)))))
     return model
 
@@ -109,9 +109,8 @@ def draw(file: Path | None = None) -> Axes:
 
     ax = plt.subplots(figsize=(7, 3.6), layout="constrained")[1]
     for rung in {one["name"]: one for one in rungs(file)}.values():
-        label = (
-            f"{rung['name']}: {rung['bits']:.2f} bits a character, {rung['bytes'] / 1000:,.0f} kB at {POSITIONS[-1]}"
-        )
+        label = f"{rung['name']}: {rung['bits']:.2f} bits per character after {rung['steps']} steps"
+        label += f", {rung['bytes'] / 1000:,.0f} kB at {POSITIONS[-1]}"
         ax.loglog(list(rung["milliseconds"]), list(rung["milliseconds"].values()), "o-", label=label)
     ax.set(xlabel="tokens before it", ylabel="milliseconds a token")
     ax.set_xticks(POSITIONS, map(str, POSITIONS))

@@ -25,7 +25,7 @@ def _border_cases(randn):
         log_a = -randn(8).abs()
         log_a[place] = -torch.inf
         yield log_a, 2, 4, 6
-    yield torch.full((9,), -200.0, dtype=torch.float64), 1, 4, 6
+    yield torch.full((9,), -20.0, dtype=torch.float64), 1, 4, 6
 
 
 def _cut(left, right):
@@ -83,7 +83,7 @@ def halves(log_a, s, border, t):
 
     Token s comes before the border and token t does not, s < border ≤ t. Fill in the two factors on the right:
 
-    ∏_{s < j ≤ t} a_j = (what only s and the border know) · (what only the border and t know).
+    ∏_{s < j ≤ t} a_j = (depends only on s and the border) · (depends only on the border and t).
 
     Return both as numbers. log_a is (T,); some gates are 0, log_a = −∞.
 
@@ -134,6 +134,17 @@ def _chunks(Q, K, V, log_a, chunk_len, ends=lambda until: until, starts=lambda s
     return torch.cat(outputs)
 
 
+def _by_differences(Q, K, V, log_a, chunk_len):
+    """Differences of running sums inside a chunk: after a reset they are −∞ − (−∞)."""
+    state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
+    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
+        sums = a.cumsum(0)
+        L = (sums[:, None] - sums).exp().tril()
+        outputs.append((L * (q @ k.mT)) @ v + sums.exp()[:, None] * (q @ state.mT))
+        state = sums[-1].exp() * state + (L[-1][:, None] * v).mT @ k
+    return torch.cat(outputs)
+
+
 def _by_quotients(Q, K, V, log_a, chunk_len):
     b = log_a.cumsum(0).exp()[:, None]
     return ((Q * b) @ (K / b).mT).tril() @ V
@@ -148,7 +159,7 @@ def _weighted(weight):
     "Chunk by chunk",
     claim="002:gla-chunkwise",
     level=3,
-    minutes=25,
+    minutes=35,
     cases=_chunk_cases,
     oracle=_decayed,
     way=Way(
@@ -192,6 +203,9 @@ def _weighted(weight):
         ),
         "each token meets its own gate, too: a gate acts before its token is written": lambda Q, K, V, log_a, c: (
             _decayed(Q, K, V * log_a.exp()[:, None], log_a)
+        ),
+        "you subtract running sums: after a reset that is −∞ − (−∞), not a number. Sum each stretch for itself": (
+            _by_differences
         ),
         "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
         "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": (
