@@ -38,6 +38,11 @@ def _quotients(log_a, s, border, t):
     return (b[border - 1] / b[s]).item(), (b[t] / b[border - 1]).item()
 
 
+def _differences(log_a, s, border, t):
+    sums = log_a.cumsum(0)
+    return (sums[border - 1] - sums[s]).exp().item(), (sums[t] - sums[border - 1]).exp().item()
+
+
 @exercise(
     "3.4",
     "At the border",
@@ -71,7 +76,11 @@ def _quotients(log_a, s, border, t):
         "the factors are exchanged: first what comes before the border": _cut(
             lambda s, border, t: (border, t), lambda s, border, t: (s + 1, border - 1)
         ),
+        "both factors begin and end a gate too early: token s meets the gates after it, and token t its own too": _cut(
+            lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t - 1)
+        ),
         "these are quotients of running products, 0/0 after a reset. Multiply each part": _quotients,
+        "these are differences of running sums, −∞ − (−∞) after a reset. Add up each part": _differences,
         "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
             log_a[s + 1 : border].sum().item(),
             log_a[border : t + 1].sum().item(),
@@ -139,6 +148,17 @@ def _by_quotients(Q, K, V, log_a, chunk_len):
     return ((Q * b) @ (K / b).mT).tril() @ V
 
 
+def _by_differences(Q, K, V, log_a, chunk_len):
+    """The chunked form with every decay from a difference of running sums."""
+    state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
+    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
+        sums = a.cumsum(0)
+        L = (sums[:, None] - sums).exp().tril()
+        outputs.append((L * (q @ k.mT)) @ v + sums.exp()[:, None] * (q @ state.mT))
+        state = sums[-1].exp() * state + (L[-1][:, None] * v).mT @ k
+    return torch.cat(outputs)
+
+
 def _weighted(weight):
     return lambda Q, K, V, log_a, chunk_len: _decayed(Q, K, V, log_a, chunk_len, weight)
 
@@ -190,6 +210,12 @@ def _weighted(weight):
         "the old state does not fade from chunk to chunk: all gates of the chunk act on it": lambda *given: _chunks(
             *given, fade=False
         ),
+        "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk "
+        "to chunk, and what is read since the border": lambda *given: _chunks(
+            *given, ends=torch.ones_like, starts=lambda since, a: torch.ones_like(since), fade=False
+        ),
+        "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between "
+        "the two tokens themselves": _by_differences,
         "each token meets its own gate, too: a gate acts before its token is written": lambda Q, K, V, log_a, c: (
             _decayed(Q, K, V * log_a.exp()[:, None], log_a)
         ),
