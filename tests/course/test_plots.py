@@ -543,6 +543,14 @@ def test_a_filmstrip_ends_in_the_output():
     assert names[-1] == {"Y"}
 
 
+def test_three_maps_end_near_the_exponential():
+    figure = plots.three_maps(1.0, draws=4000)
+    for ax in figure.axes:
+        *_, total, exact = ax.lines
+        middle = np.abs(total.get_xdata()) < 1
+        np.testing.assert_allclose(total.get_ydata()[middle], exact.get_ydata()[middle], rtol=0.15, atol=0.05)
+
+
 def test_the_final_result_is_no_intermediate():
     order = orders("TN, NP, PS -> TS", dict.fromkeys("TNPS", 4))[0]
     thick = [text.get_bbox_patch().get_linewidth() > 1 for text in plots.order_tree(order).texts]

@@ -89,81 +89,80 @@ def taylor_features(x):
     return torch.cat([torch.ones_like(x[:, :1]), x, squares.flatten(1) / math.sqrt(2)], dim=1)
 
 
-# ------------------------------------------------------------------------------------------ 2.2 is it a kernel?
+# ----------------------------------------------------------------------------------- 2.2 where features cannot be
 
 
-def _kernel_oracle(G):
-    eigenvalues = torch.linalg.eigvals(G).real
-    return bool((eigenvalues / eigenvalues.abs().max() >= -1e-9).all())
+SCORES = {"minus": torch.neg, "tanh": torch.tanh, "relu": torch.relu}
 
 
-def _kernel_cases(randn):
-    """Matrices on which the usual wrong tests differ; the last two from six points in three dimensions."""
-    for rows in ([[2.0]], [[1.0, -0.5], [-0.5, 1.0]], [[1.0, 2.0], [2.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]]):
-        yield (torch.tensor(rows, dtype=torch.float64),)
-    X = randn(6, 3)
-    yield ((X @ X.mT).square(),)
-    yield (X @ X.mT,)
-    nearly = torch.tensor([[1.0, 0.501], [0.501, 0.25]], dtype=torch.float64)  # the least eigenvalue is -0.0008
-    for scale in (1.0, 1e-12):
-        yield (scale * nearly,)
-    yield (1e6 * (X @ X.mT),)  # eigenvalues that are 0 but for rounding
-    signs = torch.tensor([[1, 0.9, 0.9], [0.9, 1, -0.9], [0.9, -0.9, 1]], dtype=torch.float64)
-    yield (signs,)  # every pair of points could be, the three cannot
+def _score_cases(randn):
+    yield from [("minus", 1), ("tanh", 2), ("relu", 4), ("tanh", 5), ("relu", 7)]
 
 
-def _minors_are_positive(G):
-    """Sylvester's criterion, which leaves no room for a zero: all leading minors are positive."""
-    return all(torch.linalg.det(G[:n, :n]).item() > 1e-9 for n in range(1, len(G) + 1))
+def _is_kernel(X, name, count):
+    if not isinstance(X, torch.Tensor) or X.ndim != 2 or len(X) != count or X.dtype != torch.float64:
+        return f"the answer must be a tensor of shape ({count}, N) in float64"
+    if not X.isfinite().all():
+        return "points must be finite"
+    eigenvalues = torch.linalg.eigvalsh(SCORES[name](X @ X.mT))
+    least, size = eigenvalues[0].item(), eigenvalues.abs().max().item()
+    return "" if least < -0.01 * size else f"the least eigenvalue is {least:.2g}, the largest in size {size:.2g}"
 
 
-def _pairs_alone(G):
-    """Every principal minor of size 1 or 2 is positive or nearly 0."""
-    d = G.diagonal()
-    minors = d[:, None] * d - G.square()
-    return bool((d >= 0).all() and (minors >= -1e-9 * G.abs().max() ** 2).all())
+def _points(make):
+    return lambda name, count: make(torch.arange(count, dtype=torch.float64))
+
+
+def _on_a_circle(angles):
+    return torch.stack([angles.cos(), angles.sin()], 1)
 
 
 @exercise(
     "2.2",
-    "Is it a kernel?",
+    "Where features cannot be",
     claim="004:feature-map-any-f",
-    level=1,
-    minutes=5,
-    cases=_kernel_cases,
-    oracle=_kernel_oracle,
+    kind="break",
+    level=2,
+    minutes=10,
+    cases=_score_cases,
+    refuse=_is_kernel,
     wrong={
-        "you ask whether the ENTRIES are non-negative: a kernel may be negative somewhere, and positive "
-        "entries do not make a kernel": lambda G: bool((G >= 0).all()),
-        "a non-negative diagonal is needed, but it is not enough: try [[1, 2], [2, 1]]": lambda G: bool(
-            (G.diagonal() >= 0).all()
+        "your points are 0: the matrix is 0, and that is allowed": _points(lambda n: torch.zeros(len(n), 2).double()),
+        "your points are orthogonal to one another: f of the identity breaks nothing but “minus”": _points(
+            lambda n: torch.eye(len(n)).double()
         ),
-        "two negative eigenvalues make a positive determinant: look at the eigenvalues one by one": lambda G: bool(
-            torch.linalg.det(G) >= -1e-9
+        "your points are all equal: a matrix of one number has no negative eigenvalue, “minus” apart": _points(
+            lambda n: torch.ones(len(n), 2).double()
         ),
-        "you look at pairs of points alone: three points can contradict one another where no two do": _pairs_alone,
-        "you leave no room for zero: six points in three dimensions have a G = X Xᵀ with three zero "
-        "eigenvalues, and rounding puts some of them at -1e-16": _minors_are_positive,
-        "your answer is always True: singular values are never negative, eigenvalues can be": lambda G: True,
+        "your points lie on one line at equal steps: relu meets no negative score there": _points(
+            lambda n: 1 + n[:, None]
+        ),
+        "your points lie close together on a circle: no score is negative, and relu changes nothing": _points(
+            lambda n: _on_a_circle(0.1 * n)
+        ),
+        "your points are a regular polygon of small vectors: tanh(x) is nearly x there": _points(
+            lambda n: 0.1 * _on_a_circle(2 * math.pi * n / len(n))
+        ),
     },
 )
-def is_kernel_matrix(G):
-    """Whether the symmetric G (S, S) is phi phiᵀ for some features phi: no eigenvalue is negative (beyond rounding).
+def break_features(name, count):
+    """Points X (count, N) in float64, N as you like, on which f(X Xᵀ) has an eigenvalue clearly below 0.
 
-    Say (True or False) whether the symmetric matrix G can be phi phiᵀ for real features phi. Allow for rounding: an
-    eigenvalue above -1e-9 times the largest counts as zero.
+    f is "minus", "tanh" or "relu", entry by entry. Below -0.01 times the largest eigenvalue, in size, is clear.
 
-    Hint: cᵀ G c = |phiᵀ c|² for every vector c: can that be negative? What does it say about eigenvalues?
+    Hint: “minus”: what stands on the diagonal? One point is enough; others may repeat it.
 
-    Hint: `torch.linalg.eigvalsh(G)` returns the eigenvalues of a symmetric matrix, the smallest first.
+    Hint: “tanh”: take two numbers, one small and one large. A matrix [[a, b], [b, d]] with b² > ad has a negative
+    eigenvalue, and tanh caps d at 1.
 
-    Hint: Compare the smallest with -1e-9 times the largest magnitude, and make a `bool` of the answer.
+    Hint: “relu”: four vectors at 0°, 45°, 90° and 135°. Neighbours agree, opposites are cut off at 0.
 
-    Insight: Mercer's theorem says the same of kernels on infinitely many points: no negative eigenvalue, and features
-    exist.
+    Insight: So “any f is a dot product of features” needs two maps, one for queries and one for keys.
     """
-    eigenvalues = torch.linalg.eigvalsh(G)
-    return bool(eigenvalues[0] >= -1e-9 * eigenvalues.abs().max())
+    if name == "tanh":
+        return torch.tensor([0.1] + [10.0] * (count - 1), dtype=torch.float64)[:, None]
+    angles = torch.arange(count, dtype=torch.float64).clamp(max=3) * math.pi / 4
+    return torch.stack([angles.cos(), angles.sin()], 1)
 
 
 # ------------------------------------------------------------------------------------------------ 2.6 cosFormer

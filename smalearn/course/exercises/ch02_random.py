@@ -153,119 +153,42 @@ def positive_features(x, W):
     return factor * torch.cat([projections.exp(), (-projections).exp()], dim=1)
 
 
-# ---------------------------------------------------------------------------------------- 2.5 fair directions
-
-
-def _gram_schmidt(G, lengths):
-    """Row by row: what is left of each after the earlier ones of its block, at its length."""
-    rows = []
-    for place, g in enumerate(G):
-        for c in rows[place - place % G.shape[1] :]:
-            g = g - (g @ c) * c
-        rows.append(g / g.norm())
-    return torch.stack([length * row for length, row in zip(lengths, rows, strict=True)])
-
-
-def _directions_cases(randn):
-    yield torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
-    yield torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    for count, size in [(3, 3), (2, 4), (8, 4), (7, 3)]:
-        yield randn(count, size), randn(count).abs()
-
-
-def _by_blocks(turn):
-    """Directions with `turn(G)` (rows) in the place of the signed orthogonal factor of a block."""
-    return lambda G, lengths: torch.cat([turn(block) for block in G.split(G.shape[1])]) * lengths[:, None]
-
-
-def _signed(G):
-    rotation, R = torch.linalg.qr(G.mT)
-    return (rotation * R.diagonal().sign()).mT
-
-
-def _lengths_anew(G, lengths):
-    """The first lengths for every block."""
-    return torch.cat([_gram_schmidt(block, lengths[: len(block)]) for block in G.split(G.shape[1])])
-
-
-def _only_the_last(G, lengths):
-    """What is left after the row just before."""
-    rows = []
-    for place, g in enumerate(G):
-        before = rows[-1] if place % G.shape[1] else None
-        rows.append(g if before is None else g - (g @ before) * before)
-        rows[-1] = rows[-1] / rows[-1].norm()
-    return torch.stack(rows) * lengths[:, None]
-
-
-def _scaled_too_early(G, lengths):
-    """Rows that have their length while the later ones are projected on them."""
-    rows = []
-    for place, (g, length) in enumerate(zip(G, lengths, strict=True)):
-        for c in rows[place - place % G.shape[1] :]:
-            g = g - (g @ c) * c
-        rows.append(length * g / g.norm())
-    return torch.stack(rows)
-
-
-def _whole(G, lengths):
-    """One factorisation for all rows: only the first N can be orthogonal to one another."""
-    return torch.linalg.qr(G.mT).Q.mT.repeat(-(-len(G) // G.shape[1]), 1)[: len(G)] * lengths[:, None]
+# ---------------------------------------------------------------------------------------- 2.5 how many features
 
 
 @exercise(
     "2.5",
-    "Fair directions",
-    claim="000:performer-orthogonal",
-    level=2,
-    minutes=10,
-    cases=_directions_cases,
-    oracle=_gram_schmidt,
+    "How many features",
+    claim="000:performer-prf",
+    kind="predict",
+    level=1,
+    minutes=4,
+    tolerance=0.05,
+    oracle=lambda: math.expm1(8) / 0.1**2,
     wrong={
-        "the signs are still those that the algorithm chose: they are not random, so the "
-        "directions are not fair": _by_blocks(lambda G: torch.linalg.qr(G.mT).Q.mT),
-        "you factorise G, not Gᵀ: QR makes COLUMNS orthogonal, and the directions are rows": _by_blocks(
-            lambda G: torch.linalg.qr(G).Q
+        "the error is the square root of the variance: ask for a variance of 0.01, not of 0.1": lambda: (
+            math.expm1(8) / 0.1
         ),
-        "you factorise G, not Gᵀ, with the right signs: QR makes COLUMNS orthogonal, and row by row is "
-        "asked": _by_blocks(lambda G: torch.linalg.qr(G).Q * torch.linalg.qr(G).R.diagonal().sign()),
-        "every block takes the first lengths: row number i takes length i": _lengths_anew,
-        "you take away the row just before alone: each row loses its part along ALL earlier ones": _only_the_last,
-        "you project on rows that have their length already: take the length last": _scaled_too_early,
-        "you make the diagonal of Q positive; it is the diagonal of R that must be": _by_blocks(
-            lambda G: (torch.linalg.qr(G.mT).Q * torch.linalg.qr(G.mT).Q.diagonal().sign()).mT
+        "this is the variance of one feature, or how many an error of 1 takes: divide by 0.1²": lambda: math.expm1(8),
+        "your exponent is half of what it should be: the variance goes with e^{|q + k|²}, whole": lambda: (
+            math.expm1(4) / 0.1**2
         ),
-        "these are the rows of G at their lengths: nothing makes them orthogonal": _by_blocks(
-            lambda G: G / G.norm(dim=1, keepdim=True)
-        ),
-        "the lengths are missing: all directions have length 1": lambda G, lengths: fair_directions(
-            G, torch.ones_like(lengths)
-        ),
-        "all rows go through one factorisation: no more than N directions can be orthogonal, so each block of N "
-        "rows needs its own": _whole,
+        "|q + k|² is 8 already: it is not squared once more": lambda: math.expm1(64) / 0.1**2,
+        "this would do at |q + k|² = 2, half the norm": lambda: math.expm1(2) / 0.1**2,
     },
 )
-def fair_directions(G, lengths):
-    """Directions (m, N), orthogonal within each block of N rows, made of a Gaussian G (m, N), with lengths (m,).
+def features_needed():
+    """How many positive features it takes for a relative error of 0.1 in one weight at |q + k|² = 8.
 
-    Cut G into blocks of N rows (the last may be shorter). In each block take of every row what is left after the
-    earlier ones (Gram and Schmidt), and give it its length. `torch.linalg.qr` does it, up to signs.
+    The error is the standard deviation of the estimate, divided by the weight.
 
-    Hint: `torch.linalg.qr(A)` makes the COLUMNS of A orthogonal. Which matrix has the directions as columns?
+    Hint: What is the relative variance of the mean of m features?
 
-    Hint: Gram and Schmidt keep the sign of what is left: the diagonal of R is positive. If a column of Q changes its
-    sign, what must change in R?
+    Hint: (e^8 − 1)/m = 0.1².
 
-    Hint: For a block: `rotation, R = torch.linalg.qr(block.mT)`; `(rotation * R.diagonal().sign()).mT` has its rows.
-
-    Insight: Without the signs the directions depend on how QR is computed, and are not uniform: then the mean over
-    draws need not be the kernel.
+    Insight: At half the norm, |q + k|² = 2, 640 features do: the norm decides, and a sharp model has large norms.
     """
-    blocks = []
-    for block in G.split(G.shape[1]):
-        rotation, R = torch.linalg.qr(block.mT)
-        blocks.append((rotation * R.diagonal().sign()).mT)
-    return torch.cat(blocks) * lengths[:, None]
+    return 298_000
 
 
 # ---------------------------------------------------------------------------------------- 2.7 Nyström attention

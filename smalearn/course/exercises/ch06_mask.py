@@ -93,6 +93,12 @@ def _all_pairs(log_a):
         "and what follows the reset is lost. Sum each segment on its own": _difference,
         "you subtract running sums that a strong decay has made huge: what follows it has few digits left. Sum "
         "each segment on its own": lambda log_a: _difference(log_a, least=-1e4),
+        "minus infinity stands below the sum, too: the running sum needs zeros there, and −∞ comes last": (
+            lambda log_a: torch.zeros_like(_mask_loop(log_a))
+        ),
+        "you cut strong decays off: what a reset leaves must be 0, and no decay is too strong for `exp`": (
+            lambda log_a: _mask_loop(log_a.clamp(min=-1))
+        ),
         "you clamp the log decays: what a reset leaves must be 0, and no decay is too strong for `exp`": lambda log_a: (
             _mask_loop(log_a.clamp(min=-10.0))
         ),

@@ -79,6 +79,12 @@ def _chunk_cases(randn):
         "the weights are log decays: the exponential is missing": _written(
             lambda log_a: decay_mask(log_a)[..., -1, :].log()
         ),
+        "this is the first column of the mask: what is written meets the decays in its last row": _written(
+            lambda log_a: decay_mask(log_a)[..., :, 0]
+        ),
+        "your difference is turned round, so that the weights grow above 1": _written(
+            lambda log_a: (log_a.cumsum(-1) - log_a.sum(-1, keepdim=True)).exp()
+        ),
         "a token meets the next decay alone: it meets all of them until the chunk's end": _written(
             lambda log_a: torch.cat([log_a[..., 1:], torch.zeros_like(log_a[..., :1])], -1).exp()
         ),
@@ -174,6 +180,12 @@ def _hand_cases(randn):
             decay, updates, torch.zeros_like(state)
         ),
         "the given state never decays: it passes through the chunks like everything else": _undecayed_start,
+        "what enters a chunk is more than the update of the one before: all chunks before it, decayed": (
+            lambda decay, updates, state: (
+                torch.cat([state[None], updates[:-1]]),
+                decay[-1] * torch.cat([state[None], updates])[-2] + updates[-1],
+            )
+        ),
         "every entering state is the last one: you keep ONE tensor and change it in place. Write `state = a * state + "
         "update`": lambda decay, updates, state: (
             _handed_over(decay, updates, state)[1].expand_as(updates),
@@ -251,6 +263,9 @@ def _read_cases(randn):
         ),
         "your sum runs from the chunk's end: token t has met the decays from the chunk's start up to its own": _read(
             lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()
+        ),
+        "each chunk reads the state that enters the one before": lambda C, log_a, entering: (
+            log_a.cumsum(-1).exp()[..., None] * (C @ entering.roll(1, 0).mT)
         ),
         "your running sum goes on from chunk to chunk: each state enters its own chunk, and the sum begins anew": _read(
             lambda log_a: log_a.flatten().cumsum(0).unflatten(0, log_a.shape).exp()

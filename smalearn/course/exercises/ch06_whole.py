@@ -76,6 +76,14 @@ def _by_steps(mask=decay_mask, write=chunk_states, hand=hand_over, read=read_sta
     return ssd
 
 
+def _scores_transposed(X, log_a, B, C, state, chunk_len):
+    """The right outputs and states, but inside a chunk with B C^T."""
+    Y, final = _by_steps()(X, log_a, B, C, state, chunk_len)
+    parts = zip(*(split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C)), strict=True)
+    more = [(decay_mask(a[:, 0]) * (b @ c.mT - c @ b.mT)) @ x for x, a, b, c in parts]
+    return Y + torch.cat(more)[: len(X)], final
+
+
 def _ssd_cases(randn):
     sizes = [(1, 1, 1, 1), (3, 2, 1, 1), (4, 2, 2, 2), (6, 2, 3, 2), (7, 2, 2, 3), (5, 2, 2, 8), (8, 2, 2, 2)]
     for number, (length, head_dim, features, chunk_len) in enumerate(sizes):
@@ -121,6 +129,10 @@ def _ssd_cases(randn):
         ),
         "the last, shorter chunk is lost: T need not be a multiple of the chunk length": _whole_chunks_only,
         "the given state is ignored: it enters the first chunk": _from_zero,
+        "inside a chunk nothing decays: its scores need the mask of 6.1, not a triangle of ones": _by_steps(
+            mask=lambda log_a: torch.ones_like(decay_mask(log_a)).tril()
+        ),
+        "your scores are B Cᵀ: C asks, so that row t of the scores is C_t · B_s": _scores_transposed,
         "what a token writes is decayed by its own a_s too: look at 6.2": _by_steps(
             write=lambda X, log_a, B: chunk_states(log_a.exp()[..., None] * X, log_a, B)
         ),

@@ -127,6 +127,13 @@ def _convolve_cases(randn):
             _convolve_loop(x, weight, window.flip(0))[0],
             _convolve_loop(x, weight, window.flip(0))[1].flip(0),
         ),
+        "your next window holds outputs: the convolution of the next token needs inputs": lambda x, weight, window: (
+            _convolve_loop(x, weight, window)[0],
+            torch.cat([window, _convolve_loop(x, weight, window)[0]])[len(x) :],
+        ),
+        "all your channels use the taps of channel 0: each has its own": lambda x, weight, window: _convolve_loop(
+            x, weight[:, :1].expand_as(weight), window
+        ),
         "your taps stand around the token: the last belongs to the token itself, none to what comes after": _centred,
         "your window keeps outputs: the tokens themselves belong there, as they came in": _of_outputs,
     },

@@ -113,8 +113,10 @@ def _factor(names, cases, pairs):
 
 def _ratio(answer, target):
     """Answer / target if that is one number."""
-    held = target != 0
-    if not held.any() or answer[~held].any() or not torch.isfinite(target).all():
+    if not target.numel() or not torch.isfinite(target).all():
+        return None
+    held, made = (x.abs() > 1e-12 * x.abs().max() for x in (target, answer))  # the others are 0 but for rounding
+    if not held.any() or (made & ~held).any():
         return None
     ratio = answer[held] / target[held]
     return ratio.mean().item() if (ratio - ratio[0]).abs().max() <= CLOSE * max(ratio[0].abs(), CLOSE) else None

@@ -7,6 +7,7 @@ and returns an array of them. Call `use_style()` once first.
 from smalearn.course.plots.blocks import decades, outlined, spectra
 from smalearn.course.plots.curves import costs, order_costs
 from smalearn.course.plots.duality import border, chunk_map, venn
+from smalearn.course.plots.features import three_maps
 from smalearn.course.plots.matrices import heatmap, mask
 from smalearn.course.plots.networks import contraction, filmstrip, order_tree
 from smalearn.course.plots.passages import attends, words
@@ -28,6 +29,7 @@ __all__ = [
     "outlined",
     "spectra",
     "structured_attention",
+    "three_maps",
     "use_style",
     "venn",
     "words",
