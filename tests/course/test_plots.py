@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from smalearn import ShapeError, masks
 from smalearn.contractions import orders
 from smalearn.course import plots
+from smalearn.course.plots.matrices import side_by_side
 from smalearn.testing import random_tensors
 
 matplotlib.use("Agg")
@@ -349,6 +350,22 @@ def test_matrix_errors():
 
 def tick_labels(axis):
     return dict(zip(axis.get_ticklocs(), (label.get_text() for label in axis.get_ticklabels()), strict=True))
+
+
+def test_matrices_side_by_side_have_one_scale_and_may_show_their_numbers():
+    Z = torch.tensor([[3.0, 0, 0], [0, 1, 0]])
+    figure = side_by_side({"Z": Z, "H": Z.cumsum(0) * 2}, xlabel="n", ylabel="t", numbers=True)
+    left, right = figure.axes
+    assert left.images[0].get_clim() == right.images[0].get_clim() == (0, 6)
+    assert [text.get_text() for text in left.texts] == ["3", "0", "0", "0", "1", "0"]
+    assert [text.get_color() for text in right.texts][:2] == ["white", "black"]  # readable on dark and on light
+    assert (right.get_xlabel(), right.get_ylabel(), right.get_title(loc="left")) == ("n", "t", "H")
+    assert not left.get_legend()
+    assert not left.child_axes
+    *_, bar = side_by_side({"nothing": torch.zeros(2, 2)}, xlabel="n", ylabel="t").axes
+    assert bar.get_ylabel() == "grey: exactly 0"
+    with pytest.raises(ShapeError, match="side_by_side: matrices, expected at least one, got none"):
+        side_by_side({}, xlabel="n", ylabel="t")
 
 
 def test_few_words_are_all_labelled():

@@ -27,10 +27,11 @@ CHAPTERS = notebook.chapters(ROOT / "chapters")
 
 
 def course(folder, chapter=CHAPTERS[3]):
-    """A course of one chapter, which names no other."""
+    """A course of one chapter, whose links to others are taken out."""
     for name in ("chapters", "tests", "assets"):
         (folder / name).mkdir()
-    shutil.copy(chapter, folder / "chapters")
+    alone = re.sub(r"\[([^\[\]]+)\]\(\w+\.ipynb\)", r"\1", chapter.read_text(encoding="utf-8"))
+    (folder / "chapters" / chapter.name).write_text(alone, encoding="utf-8")
     for name in ("tests/claims.toml", "start.py"):
         shutil.copy(ROOT / name, folder / name)
     link = f"[one](chapters/{chapter.name})"

@@ -33,9 +33,9 @@ def _cut(left, right):
     return lambda log_a, *ends: (_product(log_a, *left(*ends)), _product(log_a, *right(*ends)))
 
 
-def _quotients(log_a, s, border, t):
-    b = log_a.exp().cumprod(0)
-    return (b[border - 1] / b[s]).item(), (b[t] / b[border - 1]).item()
+def _differences(log_a, s, border, t):
+    sums = log_a.cumsum(0)
+    return (sums[border - 1] - sums[s]).exp().item(), (sums[t] - sums[border - 1]).exp().item()
 
 
 @exercise(
@@ -71,7 +71,10 @@ def _quotients(log_a, s, border, t):
         "the factors are exchanged: first what comes before the border": _cut(
             lambda s, border, t: (border, t), lambda s, border, t: (s + 1, border - 1)
         ),
-        "these are quotients of running products, 0/0 after a reset. Multiply each part": _quotients,
+        "both factors begin and end a gate too early: token s meets the gates after it, and token t its own too": _cut(
+            lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t - 1)
+        ),
+        "these are quotients of running products, or differences of running sums: not numbers after a reset": _differences,
         "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
             log_a[s + 1 : border].sum().item(),
             log_a[border : t + 1].sum().item(),
@@ -134,8 +137,13 @@ def _chunks(Q, K, V, log_a, chunk_len, ends=lambda until: until, starts=lambda s
     return torch.cat(outputs)
 
 
+def _by_quotients(Q, K, V, log_a, chunk_len):
+    b = log_a.cumsum(0).exp()[:, None]
+    return ((Q * b) @ (K / b).mT).tril() @ V
+
+
 def _by_differences(Q, K, V, log_a, chunk_len):
-    """Differences of running sums inside a chunk: after a reset they are −∞ − (−∞)."""
+    """The chunked form with every decay from a difference of running sums."""
     state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
     for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
         sums = a.cumsum(0)
@@ -143,11 +151,6 @@ def _by_differences(Q, K, V, log_a, chunk_len):
         outputs.append((L * (q @ k.mT)) @ v + sums.exp()[:, None] * (q @ state.mT))
         state = sums[-1].exp() * state + (L[-1][:, None] * v).mT @ k
     return torch.cat(outputs)
-
-
-def _by_quotients(Q, K, V, log_a, chunk_len):
-    b = log_a.cumsum(0).exp()[:, None]
-    return ((Q * b) @ (K / b).mT).tril() @ V
 
 
 def _weighted(weight):
@@ -201,11 +204,14 @@ def _weighted(weight):
         "the old state does not fade from chunk to chunk: all gates of the chunk act on it": lambda *given: _chunks(
             *given, fade=False
         ),
+        "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk "
+        "to chunk, and what is read since the border": lambda *given: _chunks(
+            *given, ends=torch.ones_like, starts=lambda since, a: torch.ones_like(since), fade=False
+        ),
+        "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between "
+        "the two tokens themselves": _by_differences,
         "each token meets its own gate, too: a gate acts before its token is written": lambda Q, K, V, log_a, c: (
             _decayed(Q, K, V * log_a.exp()[:, None], log_a)
-        ),
-        "you subtract running sums: after a reset that is −∞ − (−∞), not a number. Sum each stretch for itself": (
-            _by_differences
         ),
         "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
         "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": (

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from smalearn._checks import check_count
-from smalearn.course.plots.matrices import heatmap
+from smalearn.course.plots.matrices import heatmap, remove_key
 from smalearn.course.plots.style import INK, PALE, own_axes
 from smalearn.masks import decay_matrix
 
@@ -41,8 +41,7 @@ def border(log_a: torch.Tensor, start: int) -> Figure:
     figure, ((above, corner), (mask, beside)) = plt.subplots(2, 2, figsize=(5, 5), gridspec_kw=grid)
     corner.axis("off")
     heatmap(L, mask).set_aspect("auto")
-    for key in (mask.get_legend(), *mask.child_axes):
-        key.remove()
+    remove_key(mask)
     above.spines[["left", "bottom"]].set_visible(False)
     beside.spines[["left", "bottom"]].set_visible(False)
     mask.add_patch(Rectangle((-0.5, start - 0.5), start, len(L) - start, fill=False, edgecolor="C1", linewidth=2.5))
@@ -50,7 +49,7 @@ def border(log_a: torch.Tensor, start: int) -> Figure:
     beside.barh(range(start, len(L)), log_a[start:].double().cumsum(0).exp().tolist(), color="C0")
     above.set(xlim=mask.get_xlim(), ylim=(0, 1.05), xticks=[], title="decay until the border")
     beside.set(ylim=mask.get_ylim(), xlim=(0, 1.05), yticks=[])
-    beside.set_title("and since")
+    beside.set_title("decay since")
     return figure
 
 

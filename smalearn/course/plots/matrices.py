@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-__all__ = ["heatmap", "mask"]
+__all__ = ["heatmap", "mask", "side_by_side"]
 
 SEQUENTIAL, DIVERGING = "YlGnBu", "RdBu"
 FEW = 4  # so many whole numbers need no colour bar
@@ -99,6 +100,65 @@ def mask(L: object, ax: Axes | None = None, *, title: str | None = None, scale: 
     structured = hasattr(L, "dense")
     M = real_matrix("mask", L.dense() if structured else L)
     return heatmap(M, ax, title=type(L).__name__ if structured and title is None else title, scale=scale)
+
+
+def side_by_side(
+    matrices: Mapping[str, object],
+    *,
+    xlabel: str,
+    ylabel: str,
+    row_labels: Sequence[str] | None = None,
+    column_labels: Sequence[str] | None = None,
+    numbers: bool = False,
+) -> Figure:
+    """Pictures of matrices with one scale of colours, so that they can be compared.
+
+    Args:
+        matrices: title -> a (T, S) matrix of numbers ≥ 0.
+        xlabel: what a column is.
+        ylabel: what a row is.
+        row_labels: T labels instead of positions.
+        column_labels: S labels instead of positions.
+        numbers: print each entry in its cell, in place of a colour bar.
+
+    Returns:
+        The figure, with an axes for each matrix.
+
+    Raises:
+        ShapeError: there is no matrix, or one is not a matrix.
+
+    Example:
+        >>> side_by_side({"x": [[1, 2]], "2 x": [[2, 4]]}, xlabel="column", ylabel="row", numbers=True)
+    """
+    import matplotlib.pyplot as plt
+
+    if not matrices:
+        raise ShapeError("side_by_side: matrices, expected at least one, got none")
+    count, height = len(matrices), 3.0 if numbers else 3.6
+    figure, axes = plt.subplots(1, count, figsize=(height * count + 1, height), layout="constrained", squeeze=False)
+    for ax, (title, M) in zip(axes[0], matrices.items(), strict=True):
+        heatmap(M, ax, title=title, row_labels=row_labels, column_labels=column_labels).set(
+            xlabel=xlabel, ylabel=ylabel
+        )
+        remove_key(ax)
+    images = [ax.images[0] for ax in axes[0]]
+    top = max([image.get_array().max() for image in images if image.get_array().count()], default=1.0)
+    for image in images:
+        image.set_clim(0, top)
+    if not numbers:
+        figure.colorbar(images[0], ax=axes, label="grey: exactly 0")
+        return figure
+    for image in images:
+        for (t, s), entry in np.ndenumerate(image.get_array().filled(0)):
+            image.axes.text(s, t, f"{entry:g}", ha="center", va="center", color="white" if 2 * entry > top else "black")
+    return figure
+
+
+def remove_key(ax: Axes) -> None:
+    """Take colour bar and legend from a heat map whose colours the text explains."""
+    for key in (ax.get_legend(), *ax.child_axes):
+        if key is not None:
+            key.remove()
 
 
 def real_matrix(function: str, M: object) -> np.ndarray:
