@@ -74,7 +74,7 @@ def _differences(log_a, s, border, t):
         "both factors begin and end a gate too early: token s meets the gates after it, and token t its own too": _cut(
             lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t - 1)
         ),
-        "these are quotients of running products, or differences of running sums: not numbers after a reset": _differences,
+        "these are quotients of running products, or differences of running sums: NaN after a reset": _differences,
         "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
             log_a[s + 1 : border].sum().item(),
             log_a[border : t + 1].sum().item(),
