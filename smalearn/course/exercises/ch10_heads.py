@@ -138,6 +138,21 @@ def _error_cases(randn):
         "three pairings, not two": lambda heads, rank, dim, points: (
             1 - min(heads * rank, dim) / dim * points / (points + dim)
         ),
+        "this is the part of the error that is removed: 1 minus it is left": lambda heads, rank, dim, points: (
+            min(heads * rank, dim) / dim * points / (points + dim + 1)
+        ),
+        "the rank has nothing to do with the number of points: it is min(H r, d)": lambda heads, rank, dim, points: (
+            1 - min(heads * rank, dim, points) / dim * points / (points + dim + 1)
+        ),
+        "your k/d is a whole number, 0 or 1: divide with /": lambda heads, rank, dim, points: (
+            1 - min(heads * rank, dim) // dim * points / (points + dim + 1)
+        ),
+        "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": lambda heads, rank, dim, points: (
+            1 - min(heads * rank, dim) / dim * dim / (points + dim + 1)
+        ),
+        "the error goes with |M − γI|², the square of the norm: d − k, not its root": lambda heads, rank, dim, points: (
+            1 - (dim - (dim - min(heads * rank, dim)) ** 0.5) / dim * points / (points + dim + 1)
+        ),
         "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
         "cannot invert A": lambda heads, rank, dim, points: 1 - min(heads * rank, dim, points) / dim,
     },

@@ -59,6 +59,16 @@ def _mac_cases(randn):
         "block may be shorter": lambda length, ranks, block_lens: sum(
             r * length * b // 2 for r, b in _levels(ranks, block_lens)
         ),
+        "each token of the shorter block meets b keys in your count: it meets the tokens of its block up to itself": (
+            lambda length, ranks, block_lens: sum(
+                r * (length // b * b * (b + 1) // 2 + length % b * b) for r, b in _levels(ranks, block_lens)
+            )
+        ),
+        "coarse columns count again at each finer level: level l adds its own r_l alone": (
+            lambda length, ranks, block_lens: sum(
+                sum(ranks[: n + 1]) * _brute(length, [1], [b]) for n, b in enumerate(block_lens)
+            )
+        ),
         "you count one block of each level: level l has ⌈T / b_l⌉ of them": lambda length, ranks, block_lens: sum(
             r * min(length, b) * (min(length, b) + 1) // 2 for r, b in _levels(ranks, block_lens)
         ),
@@ -137,6 +147,12 @@ def _kept_cases(randn):
         "current block are needed": lambda tokens, ranks, block_lens: sum(ranks) * tokens,
         "these are the last b_l - 1 keys, a window: a level holds its current block, "
         "which began at a border": lambda *given: _needed(*given, joined=lambda i, j, size: i - j < size - 1),
+        "these are the tokens that are still to come in the block: those that have been read count": (
+            lambda tokens, ranks, block_lens: sum(r * (b - (tokens - 1) % b) for r, b in _levels(ranks, block_lens))
+        ),
+        "this counts blocks, ⌈t/b_l⌉: asked are the tokens of the last one": lambda tokens, ranks, block_lens: sum(
+            r * ((tokens - 1) // b + 1) for r, b in _levels(ranks, block_lens)
+        ),
         "you count tokens: each has r_l numbers in level l": lambda tokens, ranks, block_lens: sum(
             (tokens - 1) % b + 1 for b in block_lens
         ),

@@ -98,6 +98,10 @@ def _overflow(Y_1, lse_1, Y_2, lse_2):
             _over_the_larger(*given)[0],
             _merge_loop(*given)[1],
         ),
+        "your weights sum to 1 over the tokens: they must do so over the two parts": lambda Y_1, lse_1, Y_2, lse_2: (
+            lse_1.softmax(0)[:, None] * Y_1 + lse_2.softmax(0)[:, None] * Y_2,
+            torch.logaddexp(lse_1, lse_2),
+        ),
         "your log-sum-exp lacks the maximum: lse = m + log z, where m is what you have subtracted": lambda *given: (
             _merge_loop(*given)[0],
             _over_the_larger(*given)[1].log(),

@@ -62,6 +62,9 @@ def _level_cases(randn):
         "levels and not the others": lambda length, block_lens: torch.where(
             _count(length, block_lens[-1:]) > 0, len(block_lens), 1
         ),
+        "you divide the distance i − j by b: it is the numbers of the blocks, i // b and j // b, that must be equal": (
+            lambda length, block_lens: _count(length, block_lens, lambda i, j, size, n: (i - j) // size == 0)
+        ),
         "you leave out the keys after a query: d says how near two tokens are, "
         "whichever comes first": lambda length, block_lens: _count(length, block_lens).tril(),
     },
@@ -104,6 +107,13 @@ def _pairs(Q, K, ranks, block_lens, joined=same_block, start_of=lambda ranks, n:
     return S
 
 
+def _first_columns(Q, K, block_lens, count):
+    """Scores of the first columns of each pair, `count` of them from the number of levels that it shares."""
+    shared = _count(len(Q), block_lens).tolist()
+    rows = [[Q[i, : count(d)] @ K[j, : count(d)] for j, d in enumerate(row)] for i, row in enumerate(shared)]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
 def _score_cases(randn):
     for length, ranks, block_lens in [
         (1, [1], [1]),
@@ -138,6 +148,20 @@ def _score_cases(randn):
         "block, i // b = j // b": lambda *given: _pairs(*given, joined=lambda i, j, size, n: abs(i - j) < size),
         "every level takes the first columns of Q and K: its own begin after those "
         "of the levels before": lambda *given: _pairs(*given, start_of=lambda ranks, n: 0),
+        "every level has equally many columns in your code: level l has ranks[l]": lambda Q, K, ranks, block_lens: (
+            _pairs(Q, K, [sum(ranks) // len(ranks)] * len(ranks), block_lens)
+        ),
+        "d(i, j) counts levels, not columns: take all columns of the first d levels": lambda Q, K, ranks, block_lens: (
+            _first_columns(Q, K, block_lens, lambda d: d)
+        ),
+        "the last level that a pair shares is missing: the sum runs over l ≤ d(i, j)": lambda Q, K, ranks, block_lens: (
+            _first_columns(Q, K, block_lens, lambda d: sum(ranks[: d - 1]))
+        ),
+        "you take the finest levels: a pair that shares d levels shares the first d, the coarse ones": (
+            lambda Q, K, ranks, block_lens: _first_columns(
+                Q.flip(1), K.flip(1), block_lens, lambda d: sum(ranks[len(ranks) - d :])
+            )
+        ),
         "coarse columns count several times: each level adds its own columns alone, not "
         "those before it again": lambda Q, K, ranks, block_lens: _pairs(
             Q, K, ranks, block_lens, weight=lambda shared, ranks, n: len(shared) - n
@@ -190,7 +214,17 @@ def _block_loop(Q, K, size, joined=same_block):
 
 
 def _block_cases(randn):
-    for length, rank, size in [(1, 1, 1), (4, 2, 4), (4, 2, 2), (6, 1, 2), (9, 3, 3), (7, 2, 3), (3, 2, 8), (10, 2, 4)]:
+    for length, rank, size in [
+        (1, 1, 1),
+        (4, 2, 4),
+        (4, 2, 2),
+        (6, 1, 2),
+        (9, 3, 3),
+        (7, 2, 3),
+        (3, 2, 8),
+        (10, 2, 4),
+        (6, 1, 4),
+    ]:
         yield randn(length, rank), randn(length, rank), size
 
 
@@ -219,6 +253,9 @@ def _block_cases(randn):
         "your blocks share the tokens evenly: all have b tokens but the last, "
         "which has what is left": lambda Q, K, size: torch.block_diag(
             *(q @ k.mT for q, k in zip(*(x.tensor_split(-(-len(Q) // size)) for x in (Q, K)), strict=True))
+        ),
+        "your first block is the short one: fill up at the end, not in front": lambda Q, K, size: _block_loop(
+            Q, K, size, lambda i, j, b: same_block(i + -len(Q) % b, j + -len(Q) % b, b)
         ),
         "this is a window, tokens less than b apart: a block joins tokens with the same i // b": lambda Q, K, size: (
             _block_loop(Q, K, size, lambda i, j, b: abs(i - j) < b)
