@@ -114,6 +114,11 @@ def _error_cases(randn):
     yield from [(1, 0, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
 
 
+def _error(kept=lambda H, r, d, N: min(H * r, d), wins=lambda d, N: N / (N + d + 1)):
+    """The error with another number of directions, or another gain of each."""
+    return lambda H, r, d, N: 1 - kept(H, r, d, N) / d * wins(d, N)
+
+
 @exercise(
     "10.7",
     "Heads that add up",
@@ -123,42 +128,57 @@ def _error_cases(randn):
     cases=_error_cases,
     oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),
     wrong={
-        "this is the error of a single head: without softmax the "
-        "ranks of heads add up": lambda heads, rank, dim, points: linear_error(1, rank, dim, points),
-        "a (d, d) matrix has no more than d directions: min(H r, d)": lambda heads, rank, dim, points: (
-            1 - heads * rank / dim * points / (points + dim + 1)
+        "this is the error of a single head: without softmax the ranks of heads add up": _error(
+            lambda H, r, d, N: min(r, d)
         ),
-        "M is to be near γ I, not I: what a direction wins is N(N "
-        "+ d + 1)/d³ times γ²": lambda heads, rank, dim, points: (
-            1 - min(heads * rank, dim) * points * (points + dim + 1) / dim**3
+        "a (d, d) matrix has no more than d directions: min(H r, d)": _error(lambda H, r, d, N: H * r),
+        "this is the larger of H r and d: a rank is no larger than either": _error(lambda H, r, d, N: max(H * r, d)),
+        "H heads of rank r have rank H r together, not H + r": _error(lambda H, r, d, N: min(H + r, d)),
+        "the rank has nothing to do with the number of points: it is min(H r, d)": _error(
+            lambda H, r, d, N: min(H * r, d, N)
+        ),
+        "your k/d is a whole number, 0 or 1: divide with /": _error(lambda H, r, d, N: min(H * r, d) // d * d),
+        "the division by d is missing: a direction wins N/(N + d + 1)/d": _error(lambda H, r, d, N: min(H * r, d) * d),
+        "you count the d - k directions that M cannot have: the k that it has win": _error(
+            lambda H, r, d, N: d - min(H * r, d)
+        ),
+        "the error goes with |M − γI|², the square of the norm: d − k, not its root": _error(
+            lambda H, r, d, N: d - (d - min(H * r, d)) ** 0.5
+        ),
+        "in your constant |γ I|² is γ²: it is d γ², one γ² for each direction": _error(
+            lambda H, r, d, N: min(H * r, d) + 1 - d
+        ),
+        "the constant is missing: even at full rank 1 - N/(N + d + 1) is left": lambda H, r, d, N: (
+            (1 - min(H * r, d) / d) * N / (N + d + 1)
+        ),
+        "this is the part of the error that is removed: 1 minus it is left": lambda *given: 1 - linear_error(*given),
+        "you multiply the errors of single heads: heads add up to one head of rank min(H r, d)": lambda H, *given: (
+            linear_error(1, *given) ** H
+        ),
+        "M is to be near γ I, not I: what a direction wins is N(N + d + 1)/d³ times γ²": _error(
+            wins=lambda d, N: N * (N + d + 1) / d**2
+        ),
+        "this is the error of ones on the diagonal of M: the best number there is γ = d/(N + d + 1)": _error(
+            wins=lambda d, N: 2 * N / d - N * (N + d + 1) / d**2
+        ),
+        "this is the error with γ = d/N, which makes A M right on average: the best γ is d/(N + d + 1)": _error(
+            wins=lambda d, N: 1 - (d + 1) / N
+        ),
+        "the term with |M|² is missing: it takes back half of what the trace wins": _error(
+            wins=lambda d, N: 2 * N / (N + d + 1)
         ),
         "this is what infinitely many points would leave: A = Σ x x^T is not its mean, and E A² is larger than "
-        "(E A)² by the factor (N + d + 1)/N": lambda heads, rank, dim, points: 1 - min(heads * rank, dim) / dim,
-        "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has "
-        "three pairings, not two": lambda heads, rank, dim, points: (
-            1 - min(heads * rank, dim) / dim * points / (points + dim)
+        "(E A)² by the factor (N + d + 1)/N": _error(wins=lambda d, N: 1),
+        "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has three pairings, not two": _error(
+            wins=lambda d, N: N / (N + d)
         ),
-        "this is the part of the error that is removed: 1 minus it is left": lambda heads, rank, dim, points: (
-            min(heads * rank, dim) / dim * points / (points + dim + 1)
-        ),
-        "the rank has nothing to do with the number of points: it is min(H r, d)": lambda heads, rank, dim, points: (
-            1 - min(heads * rank, dim, points) / dim * points / (points + dim + 1)
-        ),
-        "your k/d is a whole number, 0 or 1: divide with /": lambda heads, rank, dim, points: (
-            1 - min(heads * rank, dim) // dim * points / (points + dim + 1)
-        ),
-        "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": lambda heads, rank, dim, points: (
-            1 - min(heads * rank, dim) / dim * dim / (points + dim + 1)
-        ),
-        "the error goes with |M − γI|², the square of the norm: d − k, not its root": lambda heads, rank, dim, points: (
-            1 - (dim - (dim - min(heads * rank, dim)) ** 0.5) / dim * points / (points + dim + 1)
-        ),
+        "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": _error(wins=lambda d, N: d / (N + d + 1)),
         "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
-        "cannot invert A": lambda heads, rank, dim, points: 1 - min(heads * rank, dim, points) / dim,
+        "cannot invert A": _error(lambda H, r, d, N: min(H * r, d, N), lambda d, N: 1),
     },
 )
 def linear_error(heads, rank, dim, points):
-    """The least error of linear attention with H heads of rank r on in-context regression from N pairs.
+    """The least error of linear attention with H heads of rank r, for d coordinates and N points.
 
     Say how small the error of linear attention with H heads of rank r can be on in-context regression.
 

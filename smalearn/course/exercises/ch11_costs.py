@@ -7,6 +7,16 @@ def _levels(ranks, block_lens):
     return list(zip(ranks, block_lens, strict=True))
 
 
+def _running(ranks):
+    """Ranks by which a pair spends on a level and, again, on those before."""
+    return [sum(ranks[: n + 1]) for n in range(len(ranks))]
+
+
+def _finest(ranks):
+    """Ranks by which a pair spends on its finest level alone: what a level adds to those before."""
+    return [r - before for r, before in zip(ranks, [0, *ranks], strict=False)]
+
+
 # ------------------------------------------------------------------------------------ 11.4 what causal scores cost
 
 
@@ -27,6 +37,27 @@ def _mac_cases(randn):
     yield 7, [4], [7]
 
 
+def _last(pairs):
+    """The count with other pairs in the last block, of `rest` tokens in place of b."""
+    return lambda length, ranks, block_lens: sum(
+        r * (length // b * (b * (b + 1) // 2) + pairs(length % b, b)) for r, b in _levels(ranks, block_lens)
+    )
+
+
+def _square(length, ranks):
+    """The count of all pairs where each level's blocks are half as long as those before."""
+    return sum(length * length * r // 2**n for n, r in enumerate(ranks))
+
+
+def _overwritten(length, ranks, block_lens):
+    """The count of a program that goes on with what a level leaves over."""
+    total = 0
+    for r, b in _levels(ranks, block_lens):
+        total += _brute(length, [r], [b])
+        length %= b
+    return total
+
+
 @exercise(
     "11.4",
     "What causal scores cost",
@@ -44,37 +75,81 @@ def _mac_cases(randn):
         ),
         "this is r·T(T + 1)/2, standard attention: level l spends only on "
         "pairs in one block of it": lambda length, ranks, block_lens: sum(ranks) * length * (length + 1) // 2,
-        "the tokens after the last full block are missing: they are a "
-        "block, too, a shorter one": lambda length, ranks, block_lens: sum(
-            r * (length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
+        "the tokens after the last full block are missing: they are a block, too, a shorter one": _last(
+            lambda rest, b: 0
+        ),
+        "each token of the shorter block meets b keys in your count: it meets the tokens of its block up to itself": (
+            _last(lambda rest, b: rest * b)
+        ),
+        "each token of the shorter block meets itself alone in your count: it meets its block up to itself": _last(
+            lambda rest, b: rest
+        ),
+        "you count every pair of the shorter block: there, too, a query meets the keys j ≤ i alone": _last(
+            lambda rest, b: rest * rest
+        ),
+        "the shorter block lacks its diagonal: there, too, a token meets itself": _last(
+            lambda rest, b: rest * (rest - 1) // 2
         ),
         "you count the last block as if it were full: it ends with token T - 1": lambda length, ranks, block_lens: sum(
             r * -(-length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "you add one full block, even where none is left over: the last one has T mod b tokens, perhaps none": _last(
+            lambda rest, b: b * (b + 1) // 2
         ),
         "this is r·T(b + 1)/2, right where b divides T: else the last block is shorter, and its tokens meet "
         "fewer keys": lambda length, ranks, block_lens: sum(
             r * length * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
         ),
+        "this is r·T·b: a causal query meets the tokens of its block up to itself": lambda length, ranks, block_lens: (
+            sum(r * length * b for r, b in _levels(ranks, block_lens))
+        ),
         "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and the last "
         "block may be shorter": lambda length, ranks, block_lens: sum(
             r * length * b // 2 for r, b in _levels(ranks, block_lens)
         ),
-        "each token of the shorter block meets b keys in your count: it meets the tokens of its block up to itself": (
-            lambda length, ranks, block_lens: sum(
-                r * (length // b * b * (b + 1) // 2 + length % b * b) for r, b in _levels(ranks, block_lens)
-            )
+        "your blocks are halves of T, of halves: level l has blocks of block_lens[l] tokens": (
+            lambda length, ranks, block_lens: _brute(length, ranks, [max(1, length >> n) for n in range(len(ranks))])
+        ),
+        "this is T² Σ r_l/2^(l - 1): it counts all pairs, and is right for halves of T alone": (
+            lambda length, ranks, block_lens: _square(length, ranks)
+        ),
+        "this is half of T² Σ r_l/2^(l - 1): count the pairs in blocks of block_lens[l] tokens, the diagonal too": (
+            lambda length, ranks, block_lens: _square(length, ranks) // 2
+        ),
+        "this is half of T² Σ r_l/2^(l - 1) and of the diagonal: the lengths of blocks are given in block_lens": (
+            lambda length, ranks, block_lens: (_square(length, ranks) + length * sum(ranks)) // 2
         ),
         "coarse columns count again at each finer level: level l adds its own r_l alone": (
-            lambda length, ranks, block_lens: sum(
-                sum(ranks[: n + 1]) * _brute(length, [1], [b]) for n, b in enumerate(block_lens)
-            )
+            lambda length, ranks, block_lens: _brute(length, _running(ranks), block_lens)
         ),
+        "a pair costs the rank of its finest level alone in your count: it spends on all levels l ≤ d(i, j)": (
+            lambda length, ranks, block_lens: _brute(length, _finest(ranks), block_lens)
+        ),
+        "you multiply the sum of the ranks by the pairs of all levels: each level has its own rank and pairs": (
+            lambda length, ranks, block_lens: _brute(length, [sum(ranks)] * len(ranks), block_lens)
+        ),
+        "you count pairs: a pair costs r_l multiply-adds at level l": lambda length, ranks, block_lens: _brute(
+            length, [1] * len(ranks), block_lens
+        ),
+        "only what the first level spends is here: the sum runs over all levels": lambda length, *given: _brute(
+            length, *(x[:1] for x in given)
+        ),
+        "only what the last level spends is here: the sum runs over all levels": lambda length, *given: _brute(
+            length, *(x[-1:] for x in given)
+        ),
+        "only the tokens that one level leaves over reach the next: every level has all T": _overwritten,
         "you count one block of each level: level l has ⌈T / b_l⌉ of them": lambda length, ranks, block_lens: sum(
             r * min(length, b) * (min(length, b) + 1) // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "the last token is missing: the queries are 0, …, T - 1": lambda length, *given: _brute(
+            max(0, length - 1), *given
         ),
         "this is twice as much: a multiply-add counts once": lambda *given: 2 * _brute(*given),
         "these are windows, pairs less than b apart: a level counts where one block holds both": lambda *given: _brute(
             *given, joined=lambda i, j, size: abs(i - j) < size
+        ),
+        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": (
+            lambda *given: _brute(*given, joined=lambda i, j, size: (i + 1) // size == (j + 1) // size)
         ),
     },
 )
@@ -122,6 +197,11 @@ def _kept_cases(randn):
     yield 17, [3, 0, 2], [30, 15, 5]
 
 
+def _kept(count):
+    """The sum with another count of the tokens of a block of b, after t."""
+    return lambda tokens, ranks, block_lens: sum(r * count(tokens, b) for r, b in _levels(ranks, block_lens))
+
+
 @exercise(
     "11.6",
     "What a step still needs",
@@ -132,30 +212,59 @@ def _kept_cases(randn):
     oracle=_needed,
     wrong={
         "where a block has just become full, yours holds nothing of it: the token that fills it still meets "
-        "all of it": lambda tokens, ranks, block_lens: sum(r * (tokens % b) for r, b in _levels(ranks, block_lens)),
+        "all of it": _kept(lambda t, b: t % b),
         "this is the room that a cache needs, a full block of each level: at a border a level starts anew, and "
-        "holds less": lambda tokens, ranks, block_lens: sum(r * min(tokens, b) for r, b in _levels(ranks, block_lens)),
+        "holds less": _kept(min),
         "this is the room that a cache needs, whatever it holds: at this step a level holds what has been read "
-        "of its block": lambda tokens, ranks, block_lens: sum(r * b for r, b in _levels(ranks, block_lens)),
-        "you are one token ahead: the newest of t tokens is number t - 1": lambda tokens, ranks, block_lens: sum(
-            r * (tokens % b + 1) for r, b in _levels(ranks, block_lens)
+        "of its block": _kept(lambda t, b: b),
+        "you are one token ahead: the newest of t tokens is number t - 1": _kept(lambda t, b: t % b + 1),
+        "the newest token's own key is missing: its query meets it, too": _kept(lambda t, b: (t - 1) % b),
+        "this is the cache of standard attention: of level l only the keys of the current block are needed": _kept(
+            lambda t, b: t
         ),
-        "the newest token's own key is missing: its query meets it, too": lambda tokens, ranks, block_lens: sum(
-            r * ((tokens - 1) % b) for r, b in _levels(ranks, block_lens)
+        "these are the last b_l - 1 keys, a window: a level holds its current block, which began at a border": _kept(
+            lambda t, b: min(t, b - 1)
         ),
-        "this is the cache of standard attention: of level l only the keys of the "
-        "current block are needed": lambda tokens, ranks, block_lens: sum(ranks) * tokens,
-        "these are the last b_l - 1 keys, a window: a level holds its current block, "
-        "which began at a border": lambda *given: _needed(*given, joined=lambda i, j, size: i - j < size - 1),
-        "these are the tokens that are still to come in the block: those that have been read count": (
-            lambda tokens, ranks, block_lens: sum(r * (b - (tokens - 1) % b) for r, b in _levels(ranks, block_lens))
+        "these are the tokens that are still to come in the block: those that have been read count": _kept(
+            lambda t, b: b - (t - 1) % b
         ),
-        "this counts blocks, ⌈t/b_l⌉: asked are the tokens of the last one": lambda tokens, ranks, block_lens: sum(
-            r * ((tokens - 1) // b + 1) for r, b in _levels(ranks, block_lens)
+        "these are the places that are free in the block: its tokens that have been read count": _kept(
+            lambda t, b: -t % b
         ),
-        "you count tokens: each has r_l numbers in level l": lambda tokens, ranks, block_lens: sum(
-            (tokens - 1) % b + 1 for b in block_lens
+        "this is b - t mod b, what the block still has room for: its tokens that have been read count": _kept(
+            lambda t, b: b - t % b
         ),
+        "these are the keys before the block, which may be forgotten: those in it are needed": _kept(
+            lambda t, b: (t - 1) // b * b
+        ),
+        "this counts blocks, ⌈t/b_l⌉: asked are the tokens of the last one": _kept(lambda t, b: (t - 1) // b + 1),
+        "this counts full blocks, ⌊t/b_l⌋: asked are the tokens of the current one": _kept(lambda t, b: t // b),
+        "this counts the blocks before the current one: asked are its tokens": _kept(lambda t, b: (t - 1) // b),
+        "you count tokens: each has r_l numbers in level l": lambda tokens, ranks, block_lens: kept_keys(
+            tokens, [1] * len(ranks), block_lens
+        ),
+        "you multiply the sum of the ranks by the tokens of all levels: each level has its own rank and tokens": (
+            lambda tokens, ranks, block_lens: kept_keys(tokens, [sum(ranks)] * len(ranks), block_lens)
+        ),
+        "coarse columns count again at each finer level: level l adds its own r_l alone": (
+            lambda tokens, ranks, block_lens: kept_keys(tokens, _running(ranks), block_lens)
+        ),
+        "a key has the columns of its finest level alone in your count: it has those of all levels l ≤ d": (
+            lambda tokens, ranks, block_lens: kept_keys(tokens, _finest(ranks), block_lens)
+        ),
+        "only the keys of the finest block count in yours: coarser levels keep more tokens": (
+            lambda tokens, ranks, block_lens: kept_keys(tokens, ranks, block_lens[-1:] * len(ranks))
+        ),
+        "only what the first level keeps is here: the sum runs over all levels": lambda tokens, *given: kept_keys(
+            tokens, *(x[:1] for x in given)
+        ),
+        "only what the last level keeps is here: the sum runs over all levels": lambda tokens, *given: kept_keys(
+            tokens, *(x[-1:] for x in given)
+        ),
+        "this is the sum of all steps up to the newest: asked is that step alone": lambda tokens, *given: sum(
+            kept_keys(t, *given) for t in range(1, tokens + 1)
+        ),
+        "keys and values are in your count: asked are keys alone": lambda *given: 2 * kept_keys(*given),
     },
 )
 def kept_keys(tokens, ranks, block_lens):

@@ -30,6 +30,18 @@ def _level_cases(randn):
     yield 9, [9, 3]
 
 
+def _joins(joined):
+    """The count with another rule of who shares a block."""
+    return lambda length, block_lens: _count(length, block_lens, joined)
+
+
+def _weights(weight):
+    """The count in which a level counts other than once."""
+    return lambda length, block_lens: sum(
+        weight(n, len(block_lens)) * _count(length, [size]) for n, size in enumerate(block_lens)
+    )
+
+
 @exercise(
     "11.1",
     "How many levels",
@@ -40,19 +52,32 @@ def _level_cases(randn):
     oracle=_count,
     wrong={
         "your levels join tokens less than b apart: two neighbours on both sides of a border do not share a "
-        "block. Compare i // b with j // b": lambda length, block_lens: _count(
-            length, block_lens, lambda i, j, size, n: abs(i - j) < size
+        "block. Compare i // b with j // b": _joins(lambda i, j, size, n: abs(i - j) < size),
+        "your levels join tokens up to b apart: a block is no distance. Compare i // b with j // b": _joins(
+            lambda i, j, size, n: abs(i - j) <= size
         ),
-        "you compare i mod b, the place within a block: the number of the block is i // b": lambda length, block_lens: (
-            _count(length, block_lens, lambda i, j, size, n: i % size == j % size)
+        "you compare i mod b, the place within a block: the number of the block is i // b": _joins(
+            lambda i, j, size, n: i % size == j % size
         ),
-        "your blocks have b_1/b tokens: that is how many blocks there "
-        "are; each has b tokens": lambda length, block_lens: _count(
-            length, [max(1, block_lens[0] // size) for size in block_lens]
+        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": _joins(
+            lambda i, j, size, n: (i + 1) // size == (j + 1) // size
         ),
-        "your tokens are counted from 1, so that the first block is one short: the "
-        "first token is number 0": lambda length, block_lens: _count(
-            length, block_lens, lambda i, j, size, n: (i + 1) // size == (j + 1) // size
+        "token 0 stands alone in your code: blocks begin at 0, b, 2b, …": _joins(
+            lambda i, j, size, n: (i - 1) // size == (j - 1) // size
+        ),
+        "you divide the distance i − j by b: it is the numbers of the blocks, i // b and j // b, that must be equal": (
+            _joins(lambda i, j, size, n: (i - j) // size == 0)
+        ),
+        "a token does not meet itself in your count: on the diagonal stand all levels": _joins(
+            lambda i, j, size, n: i != j and i // size == j // size
+        ),
+        "level l counts l times in your sum: it counts once": _weights(lambda n, levels: n + 1),
+        "the finest level is missing: the sum runs over all of block_lens": _weights(lambda n, levels: n < levels - 1),
+        "your blocks have b_1/b tokens: that is how many blocks there are; each has b tokens": (
+            lambda length, block_lens: _count(length, [max(1, block_lens[0] // size) for size in block_lens])
+        ),
+        "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
+            lambda length, block_lens: _count(length, [max(1, length // size) for size in block_lens])
         ),
         "your blocks halve from level to level: their lengths are given in block_lens, and a first block may "
         "be longer than the text": lambda length, block_lens: _count(
@@ -62,17 +87,36 @@ def _level_cases(randn):
         "levels and not the others": lambda length, block_lens: torch.where(
             _count(length, block_lens[-1:]) > 0, len(block_lens), 1
         ),
-        "you divide the distance i − j by b: it is the numbers of the blocks, i // b and j // b, that must be equal": (
-            lambda length, block_lens: _count(length, block_lens, lambda i, j, size, n: (i - j) // size == 0)
+        "your d is 1 or 0: a pair that shares the finest level shares all the others, too": (
+            lambda length, block_lens: _count(length, block_lens[-1:])
+        ),
+        "your d is 1 for every pair: it counts the levels that a pair shares": lambda length, block_lens: _count(
+            length, block_lens
+        ).clamp(max=1),
+        "all your numbers are 1 too low: the coarsest level counts, too, and the first level is number 1": (
+            lambda length, block_lens: _count(length, block_lens) - 1
+        ),
+        "all your numbers are 1 too high: a pair that shares the first level alone has d = 1": (
+            lambda length, block_lens: _count(length, block_lens) + 1
+        ),
+        "you count the levels that part two tokens: d counts those that join them": lambda length, block_lens: (
+            len(block_lens) - _count(length, block_lens)
+        ),
+        "your first levels are the fine ones: a pair in one finest block shares all levels": (
+            lambda length, block_lens: len(block_lens) + 1 - _count(length, block_lens)
         ),
         "you leave out the keys after a query: d says how near two tokens are, "
         "whichever comes first": lambda length, block_lens: _count(length, block_lens).tril(),
+        "you leave out the keys before a query: d says how near two tokens are, whichever comes first": (
+            lambda length, block_lens: _count(length, block_lens).triu()
+        ),
     },
 )
 def shared_levels(length, block_lens):
     """Count the levels that have tokens i and j in one block: d (T, T), int64.
 
-    Count for every pair of tokens the levels at which one block holds both.
+    Count for every pair of tokens the levels at which one block holds both. Blocks nest, and the first is at least as
+    long as the text: T <= block_lens[0].
 
     Hint: One level first: what is the number of the block in which token i lies, if a block has b tokens?
 
@@ -107,11 +151,16 @@ def _pairs(Q, K, ranks, block_lens, joined=same_block, start_of=lambda ranks, n:
     return S
 
 
-def _first_columns(Q, K, block_lens, count):
-    """Scores of the first columns of each pair, `count` of them from the number of levels that it shares."""
-    shared = _count(len(Q), block_lens).tolist()
-    rows = [[Q[i, : count(d)] @ K[j, : count(d)] for j, d in enumerate(row)] for i, row in enumerate(shared)]
-    return torch.stack([torch.stack(row) for row in rows])
+def _first_columns(count):
+    """Scores of the first columns of each pair, `count` of them from the number of levels that it shares, and ranks."""
+
+    def scores(Q, K, ranks, block_lens):
+        shared = _count(len(Q), block_lens).tolist()
+        columns = {d: slice(0, count(d, ranks)) for row in shared for d in row}
+        rows = [[Q[i, columns[d]] @ K[j, columns[d]] for j, d in enumerate(row)] for i, row in enumerate(shared)]
+        return torch.stack([torch.stack(row) for row in rows])
+
+    return scores
 
 
 def _score_cases(randn):
@@ -127,6 +176,11 @@ def _score_cases(randn):
         yield randn(length, sum(ranks)), randn(length, sum(ranks)), ranks, block_lens
 
 
+def _scores(**changed):
+    """The scores with another rule."""
+    return lambda *given: _pairs(*given, **changed)
+
+
 @exercise(
     "11.2",
     "Scores by levels",
@@ -138,49 +192,88 @@ def _score_cases(randn):
     wrong={
         "this is Q Kᵀ: all pairs use all columns. Level l counts only for "
         "pairs in one block of it": lambda Q, K, ranks, block_lens: Q @ K.mT,
-        "each pair uses the columns of its finest level alone: the sum runs over all l ≤ d(i, j)": lambda *given: (
-            _pairs(*given, weight=lambda shared, ranks, n: n == shared[-1])
+        "you multiply all of Q Kᵀ by d: level l adds its own columns where it is shared": (
+            lambda Q, K, ranks, block_lens: Q @ K.mT * _count(len(Q), block_lens)
         ),
-        "you use the first level alone: pairs in one block have the columns of the finer levels, too": lambda *given: (
-            _pairs(*given, weight=lambda shared, ranks, n: n == 0)
+        "each pair uses the columns of its finest level alone: the sum runs over all l ≤ d(i, j)": _scores(
+            weight=lambda shared, ranks, n: n == shared[-1]
         ),
-        "your levels join tokens less than b apart: a level joins tokens in one "
-        "block, i // b = j // b": lambda *given: _pairs(*given, joined=lambda i, j, size, n: abs(i - j) < size),
-        "every level takes the first columns of Q and K: its own begin after those "
-        "of the levels before": lambda *given: _pairs(*given, start_of=lambda ranks, n: 0),
+        "you use the first level alone: pairs in one block have the columns of the finer levels, too": _scores(
+            weight=lambda shared, ranks, n: n == 0
+        ),
+        "only pairs in one finest block have scores: others meet in the columns of coarser levels": _scores(
+            weight=lambda shared, ranks, n: len(shared) == len(ranks)
+        ),
+        "your levels join tokens less than b apart: a level joins tokens in one block, i // b = j // b": _scores(
+            joined=lambda i, j, size, n: abs(i - j) < size
+        ),
+        "your levels join tokens with the same place in their blocks, i mod b: the number of the block is i // b": (
+            _scores(joined=lambda i, j, size, n: i % size == j % size)
+        ),
+        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": _scores(
+            joined=lambda i, j, size, n: same_block(i + 1, j + 1, size)
+        ),
+        "a level counts where one block does not hold both: turn the condition round": _scores(
+            joined=lambda i, j, size, n: not same_block(i, j, size)
+        ),
+        "a block counts with all blocks before it: a level joins tokens in one block, i // b = j // b": _scores(
+            joined=lambda i, j, size, n: j // size <= i // size
+        ),
+        "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
+            lambda Q, K, ranks, block_lens: _pairs(Q, K, ranks, [max(1, len(Q) // size) for size in block_lens])
+        ),
+        "every level takes the first columns of Q and K: its own begin after those of the levels before": _scores(
+            start_of=lambda ranks, n: 0
+        ),
+        "each of your levels begins one column after the one before: it begins after all r_l columns of that": _scores(
+            start_of=lambda ranks, n: n
+        ),
+        "the first columns are those of your last level: they belong to the first, the coarsest": _scores(
+            start_of=lambda ranks, n: sum(ranks[n + 1 :])
+        ),
         "every level has equally many columns in your code: level l has ranks[l]": lambda Q, K, ranks, block_lens: (
             _pairs(Q, K, [sum(ranks) // len(ranks)] * len(ranks), block_lens)
         ),
-        "d(i, j) counts levels, not columns: take all columns of the first d levels": lambda Q, K, ranks, block_lens: (
-            _first_columns(Q, K, block_lens, lambda d: d)
+        "you use the first d columns, one for each level: level l has ranks[l]": _first_columns(lambda d, ranks: d),
+        "the last level that a pair shares is missing: the sum runs over l ≤ d(i, j)": _first_columns(
+            lambda d, ranks: sum(ranks[: d - 1])
         ),
-        "the last level that a pair shares is missing: the sum runs over l ≤ d(i, j)": lambda Q, K, ranks, block_lens: (
-            _first_columns(Q, K, block_lens, lambda d: sum(ranks[: d - 1]))
+        "you go one level too far: a pair that shares d levels has the columns of the first d": _first_columns(
+            lambda d, ranks: sum(ranks[: d + 1])
+        ),
+        "the number of columns is ranks[d - 1] in your code: it is the sum of the ranks of the first d levels": (
+            _first_columns(lambda d, ranks: ranks[d - 1])
         ),
         "you take the finest levels: a pair that shares d levels shares the first d, the coarse ones": (
-            lambda Q, K, ranks, block_lens: _first_columns(
-                Q.flip(1), K.flip(1), block_lens, lambda d: sum(ranks[len(ranks) - d :])
+            lambda Q, K, ranks, block_lens: _first_columns(lambda d, ranks: sum(ranks[len(ranks) - d :]))(
+                Q.flip(1), K.flip(1), ranks, block_lens
             )
         ),
-        "coarse columns count several times: each level adds its own columns alone, not "
-        "those before it again": lambda Q, K, ranks, block_lens: _pairs(
-            Q, K, ranks, block_lens, weight=lambda shared, ranks, n: len(shared) - n
+        "coarse columns count several times: each level adds its own columns alone, not those before it again": _scores(
+            weight=lambda shared, ranks, n: len(shared) - n
         ),
+        "level l counts l times in your sum: it counts once": _scores(weight=lambda shared, ranks, n: n + 1),
         "you leave out the keys after a query: the mask comes with the softmax, equation "
         "(9) is for all pairs": lambda *given: _pairs(*given).tril(),
         "your scores are divided by √r: equation (9) has no such factor. Put it "
         "into Q if you want it": lambda Q, K, *given: _pairs(Q, K, *given) / Q.shape[-1] ** 0.5,
-        "your scores are divided by d(i, j), as in the published code: equation "
-        "(9) has no such factor": lambda *given: _pairs(*given, weight=lambda shared, ranks, n: 1 / len(shared)),
-        "each level is divided by r_l, as in the published code: equation (9) has no such factor": lambda *given: (
-            _pairs(*given, weight=lambda shared, ranks, n: 1 / max(1, ranks[n]))
+        "your scores are divided by d(i, j), as in the published code: equation (9) has no such factor": _scores(
+            weight=lambda shared, ranks, n: 1 / len(shared)
         ),
+        "each level is divided by r_l, as in the published code: equation (9) has no such factor": _scores(
+            weight=lambda shared, ranks, n: 1 / max(1, ranks[n])
+        ),
+        "each level is divided by √r_l: equation (9) has no such factor": _scores(
+            weight=lambda shared, ranks, n: max(1, ranks[n]) ** -0.5
+        ),
+        "rows belong to queries: this is the transpose of S": lambda Q, K, *given: _pairs(K, Q, *given),
     },
 )
 def level_scores(Q, K, ranks, block_lens):
     """S (T, T): S[i, j] sums Q_l[i] · K_l[j] over the levels l ≤ d(i, j). Q and K (T, Σ r_l), level beside level.
 
-    Compute the scores of equation (9), where a pair uses the columns of the levels that it shares.
+    Compute the scores of equation (9), where a pair uses the columns of the levels that it shares. Blocks nest, and
+    T <= block_lens[0].
 
     Hint: Turn the sum round: instead of asking a pair for its levels, ask a level for its pairs.
 
@@ -228,6 +321,21 @@ def _block_cases(randn):
         yield randn(length, rank), randn(length, rank), size
 
 
+def _blocks(joined):
+    """The product with another rule of who shares a block of b of T tokens."""
+    return lambda Q, K, size: _block_loop(Q, K, size, lambda i, j, b: joined(i, j, b, len(Q)))
+
+
+def _cut(Q, K, cut):
+    """The blocks that another cut makes."""
+    return torch.block_diag(*(q @ k.mT for q, k in zip(cut(Q), cut(K), strict=True)))
+
+
+def _strided(x, size):
+    """Blocks (p, b, r) of every p-th token."""
+    return torch.nn.functional.pad(x, (0, 0, 0, -len(x) % size)).unflatten(0, (size, -1)).transpose(0, 1)
+
+
 @exercise(
     "11.3",
     "One level, block by block",
@@ -242,33 +350,59 @@ def _block_cases(randn):
         "you cut into b blocks: a block has b tokens, and there are ⌈T / b⌉ of them": lambda Q, K, size: _block_loop(
             Q, K, -(-len(Q) // size)
         ),
-        "the last block is missing where it is not full: fill it with zeros "
-        "instead of dropping it": lambda Q, K, size: _block_loop(
-            Q, K, size, lambda i, j, b: same_block(i, j, b) and (i // b + 1) * b <= len(Q)
+        "the last block is missing where it is not full: fill it with zeros instead of dropping it": _blocks(
+            lambda i, j, b, T: same_block(i, j, b) and (i // b + 1) * b <= T
         ),
-        "your blocks hold every p-th token: a block is b tokens side by side. Split "
-        "the axis into (T/b, b)": lambda Q, K, size: _block_loop(
-            Q, K, -(-len(Q) // size), lambda i, j, p: i % p == j % p
+        "only the first block is there: there are ⌈T / b⌉": _blocks(lambda i, j, b, T: i < b and j < b),
+        "your last block reaches back to be full: it begins where the one before it ends, and is shorter": _blocks(
+            lambda i, j, b, T: same_block(i, j, b) or min(i, j) >= T - b
         ),
-        "your blocks share the tokens evenly: all have b tokens but the last, "
-        "which has what is left": lambda Q, K, size: torch.block_diag(
-            *(q @ k.mT for q, k in zip(*(x.tensor_split(-(-len(Q) // size)) for x in (Q, K)), strict=True))
+        "the tokens that are left over join the last full block: they are a block of their own": _blocks(
+            lambda i, j, b, T: min(i // b, max(0, T // b - 1)) == min(j // b, max(0, T // b - 1))
         ),
-        "your first block is the short one: fill up at the end, not in front": lambda Q, K, size: _block_loop(
-            Q, K, size, lambda i, j, b: same_block(i + -len(Q) % b, j + -len(Q) % b, b)
+        "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)": _blocks(
+            lambda i, j, b, T: i % -(-T // b) == j % -(-T // b)
         ),
-        "this is a window, tokens less than b apart: a block joins tokens with the same i // b": lambda Q, K, size: (
-            _block_loop(Q, K, size, lambda i, j, b: abs(i - j) < b)
+        "your blocks are made of every p-th token, (b, T/b): split the axis into (T/b, b), b tokens side by side": (
+            lambda Q, K, size: torch.block_diag(*(_strided(Q, size) @ _strided(K, size).mT))[: len(Q), : len(Q)]
+        ),
+        "your blocks hold every b-th token: a block is b tokens side by side": _blocks(
+            lambda i, j, b, T: i % b == j % b
+        ),
+        "your blocks share the tokens evenly: all have b tokens but the last, which has what is left": (
+            lambda Q, K, size: _cut(Q, K, lambda x: x.tensor_split(-(-len(x) // size)))
+        ),
+        "your blocks are those of `chunk`, as equal as can be: all have b tokens but the last, as `split` makes them": (
+            lambda Q, K, size: _cut(Q, K, lambda x: x.chunk(-(-len(x) // size)))
+        ),
+        "you have ⌊T / b⌋ blocks, the last one larger: what is left over is a block of its own": (
+            lambda Q, K, size: _cut(Q, K, lambda x: x.tensor_split(max(1, len(x) // size)))
+        ),
+        "your first block is the short one: fill up at the end, not in front": _blocks(
+            lambda i, j, b, T: same_block(i + -T % b, j + -T % b, b)
+        ),
+        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": _blocks(
+            lambda i, j, b, T: same_block(i + 1, j + 1, b)
+        ),
+        "this is a window, tokens less than b apart: a block joins tokens with the same i // b": _blocks(
+            lambda i, j, b, T: abs(i - j) < b
+        ),
+        "a block meets all blocks before it, too: outside of the diagonal blocks stands 0": _blocks(
+            lambda i, j, b, T: j // b <= i // b
         ),
         "you leave out the keys after a query: the mask comes with the softmax, a "
         "block holds all its pairs": lambda Q, K, size: _block_loop(Q, K, size).tril(),
+        "outside of the blocks you have -∞: scores of levels are added, so that 0 stands there": (
+            lambda Q, K, size: _block_loop(Q, K, size).masked_fill(_count(len(Q), [size]) == 0, -torch.inf)
+        ),
         "this is K_k Q_kᵀ: rows belong to queries": lambda Q, K, size: _block_loop(K, Q, size),
     },
 )
 def block_level(Q, K, size):
     """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r).
 
-    Compute the scores of one level as a batched product of its blocks, for any number of tokens.
+    Compute the scores of one level as one batched product of its blocks, for any number of tokens, without a loop over
+    them; `torch.block_diag` may put them together.
 
     Hint: Let T be a multiple of b at first. What shape do the blocks of Q have, one behind the other? Which product
     makes all the small (b, b) scores at once?

@@ -19,10 +19,20 @@ def _search(m, n, rank, enough=lambda m, n, b, c, s: min(m, n, b * c * s) == min
     return min(found)[-1]
 
 
-def _square(m, n, rank):
+_NEAR_ROOT = {  # divisors of a size, by what a reader calls them
+    "the greatest divisor up to {}": lambda size: max(k for k in _divisors(size) if k * k <= size),
+    "the least divisor from {} on": lambda size: min(k for k in _divisors(size) if k * k >= size),
+    "the least divisor from ⌊{}⌋ on": lambda size: min(k for k in _divisors(size) if (k + 1) ** 2 > size),
+}
+
+
+def _divisors(size):
+    return [k for k in range(1, size + 1) if size % k == 0]
+
+
+def _square(low, high):
     """The sizes nearest to squares, whatever is asked."""
-    a, c = (max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size) for size in (m, n))
-    return a, m // a, c, n // c
+    return lambda m, n, rank: (m // low(m), low(m), high(n), n // high(n))
 
 
 def _cheap_cases(randn):
@@ -40,6 +50,21 @@ def _cheap_cases(randn):
     ]
 
 
+def _asks(enough):
+    """The search with another condition."""
+    return lambda m, n, rank: _search(m, n, rank, enough=enough)
+
+
+def _counts(cost):
+    """The search with another cost."""
+    return lambda m, n, rank: _search(m, n, rank, cost=cost)
+
+
+def _ordered(order):
+    """The sizes in another order."""
+    return lambda m, n, rank: tuple(_search(m, n, rank)["abcd".index(letter)] for letter in order)
+
+
 @exercise(
     "A.1",
     "The cheapest train of full rank",
@@ -50,23 +75,55 @@ def _cheap_cases(randn):
     oracle=_search,
     wrong={
         "these are the fewest parameters of all, and that is b = c = 1: a low rank matrix with r = s. Ask for "
-        "b·c·s ≥ min(m, n)": lambda m, n, rank: _search(m, n, rank, enough=lambda *given: True),
+        "b·c·s ≥ min(m, n)": _asks(lambda m, n, b, c, s: True),
         "you ask for b·c ≥ min(m, n): there are b·c·s numbers between the factors, so that a larger s allows a "
-        "smaller b·c": lambda m, n, rank: _search(m, n, rank, enough=lambda m, n, b, c, s: b * c >= min(m, n)),
-        "you ask for b·c·s = min(m, n): with more than that a train may be cheaper": lambda m, n, rank: _search(
-            m, n, rank, enough=lambda m, n, b, c, s: b * c * s == min(m, n)
+        "smaller b·c": _asks(lambda m, n, b, c, s: b * c >= min(m, n)),
+        "you ask for b·c·s = min(m, n): with more than that a train may be cheaper": _asks(
+            lambda m, n, b, c, s: b * c * s == min(m, n)
         ),
-        "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)": lambda m, n, rank: _search(
-            m, n, rank, enough=lambda m, n, b, c, s: b * c * s >= max(m, n)
+        "you ask for b·c·s > min(m, n): just as many are enough": _asks(lambda m, n, b, c, s: b * c * s > min(m, n)),
+        "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)": _asks(
+            lambda m, n, b, c, s: b * c * s >= max(m, n)
         ),
-        "where several sizes cost the same, yours is not the one with the least b": lambda m, n, rank: _search(
-            m, n, rank, cost=lambda a, b, c, d, s: (s * (a * b * c + c * d * b), -b)
+        "you ask for b·c·s ≥ m: an (m, n) matrix has full rank with min(m, n)": _asks(
+            lambda m, n, b, c, s: b * c * s >= m
         ),
-        "your count is s(mb + nc): the blocks of L are (a, c·s), so that L holds "
-        "m·c·s numbers and R n·b·s": lambda m, n, rank: _search(
-            m, n, rank, cost=lambda a, b, c, d, s: s * (a * b * b + c * d * c)
+        "you ask for b·c·s ≥ n: an (m, n) matrix has full rank with min(m, n)": _asks(
+            lambda m, n, b, c, s: b * c * s >= n
         ),
-        "you take the sizes nearest to squares: with s > 1, or with m ≠ n, there is a cheaper train": _square,
+        "where several sizes cost the same, yours is not the one with the least b": _counts(
+            lambda a, b, c, d, s: (s * (a * b * c + c * d * b), -b)
+        ),
+        "your b is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
+            lambda a, b, c, d, s: (b, a * b * c + c * d * b)
+        ),
+        "your c is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
+            lambda a, b, c, d, s: (c, a * b * c + c * d * b)
+        ),
+        "your b·c is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
+            lambda a, b, c, d, s: b * c
+        ),
+        "your count is s(mb + nc): the blocks of L are (a, c·s), so that L holds m·c·s numbers and R n·b·s": _counts(
+            lambda a, b, c, d, s: a * b * b + c * d * c
+        ),
+        "your b + c is the least that allows full rank: L holds m·c·s numbers and R n·b·s": _counts(
+            lambda a, b, c, d, s: b + c
+        ),
+        "this is the train of full rank with the most parameters: the fewest are asked": _counts(
+            lambda a, b, c, d, s: -(a * b * c + c * d * b)
+        ),
+        **{
+            f"your b is {first.format('√m')} and your c {second.format('√n')}, whatever s is: "
+            "try all divisors": _square(low, high)
+            for first, low in _NEAR_ROOT.items()
+            for second, high in _NEAR_ROOT.items()
+        },
+        **{
+            f"these are the right sizes as ({', '.join(order)}): asked is (a, b, c, d), m = ab and n = cd": _ordered(
+                order
+            )
+            for order in ("bacd", "abdc", "badc", "cdab", "acbd", "cbad", "dcba")
+        },
     },
 )
 def cheapest_train(m, n, rank):
