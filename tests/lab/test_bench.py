@@ -40,7 +40,7 @@ SIZES = {
     "linear-attention": {"problem": replace(TINY, shared=False), "rounds": 3},
     "masks": {"length": 64, "columns": 3, "rounds": 3},
     "multilevel": {"lengths": (130, 300), "heads": 2, "context": 256, "rounds": 3},
-    "ssd": {"problems": [TINY, replace(TINY, length=64), replace(TINY, length=192, heads=1)], "lengths": [64, 128]},
+    "ssd": {"problems": [TINY, replace(TINY, length=64), replace(TINY, length=192, heads=1)], "lengths": [64, 1024]},
     "training": {"problem": TINY, "states": (2, 4, 8), "dim": 16, "batch": (2, 21), "rounds": 3},
     "weights": {"dims": (256,), "batch": 3, "rounds": 2},
 }

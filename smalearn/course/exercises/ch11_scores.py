@@ -11,6 +11,18 @@ def same_block(i, j, size, level=0):
     return i // size == j // size
 
 
+def _near(i, j, size, level=0):
+    return abs(i - j) < size
+
+
+def _place(i, j, size, level=0):
+    return i % size == j % size
+
+
+def _from_one(i, j, size, level=0):
+    return same_block(i + 1, j + 1, size)
+
+
 # ------------------------------------------------------------------------------------------ 11.1 how many levels
 
 
@@ -35,13 +47,6 @@ def _joins(joined):
     return lambda length, block_lens: _count(length, block_lens, joined)
 
 
-def _weights(weight):
-    """The count in which a level counts other than once."""
-    return lambda length, block_lens: sum(
-        weight(n, len(block_lens)) * _count(length, [size]) for n, size in enumerate(block_lens)
-    )
-
-
 @exercise(
     "11.1",
     "How many levels",
@@ -52,16 +57,12 @@ def _weights(weight):
     oracle=_count,
     wrong={
         "your levels join tokens less than b apart: two neighbours on both sides of a border do not share a "
-        "block. Compare i // b with j // b": _joins(lambda i, j, size, n: abs(i - j) < size),
+        "block. Compare i // b with j // b": _joins(_near),
         "your levels join tokens up to b apart: a block is no distance. Compare i // b with j // b": _joins(
             lambda i, j, size, n: abs(i - j) <= size
         ),
-        "you compare i mod b, the place within a block: the number of the block is i // b": _joins(
-            lambda i, j, size, n: i % size == j % size
-        ),
-        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": _joins(
-            lambda i, j, size, n: (i + 1) // size == (j + 1) // size
-        ),
+        "you compare i mod b, the place within a block: the number of the block is i // b": _joins(_place),
+        "you count tokens from 1, so that the first block is one short: the first is token 0": _joins(_from_one),
         "token 0 stands alone in your code: blocks begin at 0, b, 2b, …": _joins(
             lambda i, j, size, n: (i - 1) // size == (j - 1) // size
         ),
@@ -71,8 +72,9 @@ def _weights(weight):
         "a token does not meet itself in your count: on the diagonal stand all levels": _joins(
             lambda i, j, size, n: i != j and i // size == j // size
         ),
-        "level l counts l times in your sum: it counts once": _weights(lambda n, levels: n + 1),
-        "the finest level is missing: the sum runs over all of block_lens": _weights(lambda n, levels: n < levels - 1),
+        "the finest level is missing: the sum runs over all of block_lens": lambda length, block_lens: _count(
+            length, block_lens[:-1]
+        ),
         "your blocks have b_1/b tokens: that is how many blocks there are; each has b tokens": (
             lambda length, block_lens: _count(length, [max(1, block_lens[0] // size) for size in block_lens])
         ),
@@ -107,9 +109,6 @@ def _weights(weight):
         ),
         "you leave out the keys after a query: d says how near two tokens are, "
         "whichever comes first": lambda length, block_lens: _count(length, block_lens).tril(),
-        "you leave out the keys before a query: d says how near two tokens are, whichever comes first": (
-            lambda length, block_lens: _count(length, block_lens).triu()
-        ),
     },
 )
 def shared_levels(length, block_lens):
@@ -204,20 +203,13 @@ def _scores(**changed):
         "only pairs in one finest block have scores: others meet in the columns of coarser levels": _scores(
             weight=lambda shared, ranks, n: len(shared) == len(ranks)
         ),
-        "your levels join tokens less than b apart: a level joins tokens in one block, i // b = j // b": _scores(
-            joined=lambda i, j, size, n: abs(i - j) < size
-        ),
-        "your levels join tokens with the same place in their blocks, i mod b: the number of the block is i // b": (
-            _scores(joined=lambda i, j, size, n: i % size == j % size)
-        ),
-        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": _scores(
-            joined=lambda i, j, size, n: same_block(i + 1, j + 1, size)
+        "your levels join tokens less than b apart, in place of i // b = j // b": _scores(joined=_near),
+        "your levels join tokens with one i mod b: the number of the block is i // b": _scores(joined=_place),
+        "you count tokens from 1, so that the first block is one short: the first is token 0": _scores(
+            joined=_from_one
         ),
         "a level counts where one block does not hold both: turn the condition round": _scores(
             joined=lambda i, j, size, n: not same_block(i, j, size)
-        ),
-        "a block counts with all blocks before it: a level joins tokens in one block, i // b = j // b": _scores(
-            joined=lambda i, j, size, n: j // size <= i // size
         ),
         "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
             lambda Q, K, ranks, block_lens: _pairs(Q, K, ranks, [max(1, len(Q) // size) for size in block_lens])
@@ -298,12 +290,7 @@ def level_scores(Q, K, ranks, block_lens):
 
 def _block_loop(Q, K, size, joined=same_block):
     """Pair by pair."""
-    S = Q.new_zeros(len(Q), len(Q))
-    for i in range(len(Q)):
-        for j in range(len(Q)):
-            if joined(i, j, size):
-                S[i, j] = Q[i] @ K[j]
-    return S
+    return _pairs(Q, K, [Q.shape[1]], [size], lambda i, j, b, n: joined(i, j, b))
 
 
 def _block_cases(randn):
@@ -366,9 +353,7 @@ def _strided(x, size):
         "your blocks are made of every p-th token, (b, T/b): split the axis into (T/b, b), b tokens side by side": (
             lambda Q, K, size: torch.block_diag(*(_strided(Q, size) @ _strided(K, size).mT))[: len(Q), : len(Q)]
         ),
-        "your blocks hold every b-th token: a block is b tokens side by side": _blocks(
-            lambda i, j, b, T: i % b == j % b
-        ),
+        "your blocks hold every b-th token: a block is b tokens side by side": _blocks(_place),
         "your blocks share the tokens evenly: all have b tokens but the last, which has what is left": (
             lambda Q, K, size: _cut(Q, K, lambda x: x.tensor_split(-(-len(x) // size)))
         ),
@@ -381,15 +366,8 @@ def _strided(x, size):
         "your first block is the short one: fill up at the end, not in front": _blocks(
             lambda i, j, b, T: same_block(i + -T % b, j + -T % b, b)
         ),
-        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": _blocks(
-            lambda i, j, b, T: same_block(i + 1, j + 1, b)
-        ),
-        "this is a window, tokens less than b apart: a block joins tokens with the same i // b": _blocks(
-            lambda i, j, b, T: abs(i - j) < b
-        ),
-        "a block meets all blocks before it, too: outside of the diagonal blocks stands 0": _blocks(
-            lambda i, j, b, T: j // b <= i // b
-        ),
+        "you count tokens from 1, so that the first block is one short: the first is token 0": _blocks(_from_one),
+        "this is a window, tokens less than b apart: a block joins tokens with the same i // b": _blocks(_near),
         "you leave out the keys after a query: the mask comes with the softmax, a "
         "block holds all its pairs": lambda Q, K, size: _block_loop(Q, K, size).tril(),
         "outside of the blocks you have -∞: scores of levels are added, so that 0 stands there": (

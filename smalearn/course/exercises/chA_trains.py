@@ -81,7 +81,6 @@ def _ordered(order):
         "you ask for b·c·s = min(m, n): with more than that a train may be cheaper": _asks(
             lambda m, n, b, c, s: b * c * s == min(m, n)
         ),
-        "you ask for b·c·s > min(m, n): just as many are enough": _asks(lambda m, n, b, c, s: b * c * s > min(m, n)),
         "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)": _asks(
             lambda m, n, b, c, s: b * c * s >= max(m, n)
         ),
