@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from smalearn.data import ngram_features, zen_of_python
+from smalearn.data import ngram_features, ten_words, zen_of_python
 
 
 def test_zen_is_the_real_text_and_importing_it_prints_nothing():
@@ -44,3 +44,10 @@ def test_recorded_results_say_how_they_were_made():
         recorded("mask")
     with pytest.raises(ValueError, match=r"recorded: cpu must be one of .*amd-epyc-avx512.*, got 'abacus'"):
         recorded("masks", "abacus")
+
+
+def test_the_ten_words_hold_two_sentences_that_repeat():
+    words, codes = ten_words()
+    assert " ".join(words) == "simple is better than complex. complex is better than complicated."
+    assert codes.shape == (10, 7)
+    assert torch.equal(codes @ codes.mT, torch.tensor([[float(a == b) for a in words] for b in words]))

@@ -10,7 +10,7 @@ import torch
 
 from smalearn._checks import check_count, check_type
 
-__all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "zen_of_python"]
+__all__ = ["CPU", "ngram_features", "recorded", "recorded_cpus", "ten_words", "zen_of_python"]
 
 CPU = "amd-epyc-avx512"
 """The CPU whose times the chapters show: the name of a folder in `assets/results/cpu`."""
@@ -64,6 +64,17 @@ def ngram_features(tokens: list[str], order: int) -> torch.Tensor:
     padded = torch.cat([one_hot.new_zeros(order - 1, one_hot.shape[1]), one_hot])
     length = len(tokens)
     return torch.cat([padded[order - 1 - back : order - 1 - back + length] for back in range(order)], dim=-1)
+
+
+def ten_words() -> tuple[list[str], torch.Tensor]:
+    """The sentences on which chapters 03 to 07 try a mask: "simple is better than complex. complex is better than …".
+
+    Returns:
+        The ten words, seven of them different, and their one-hot codes, (10, 7) in torch's default dtype, numbered by
+        first occurrence: as keys they make a state a table of words.
+    """
+    words = " ".join(zen_of_python().lower().splitlines()[4:6]).split()
+    return words, ngram_features(words, order=1)
 
 
 def recorded(name: str, cpu: str = CPU) -> dict:
