@@ -25,16 +25,6 @@ def landmarks_inverted(Q, K, q, k):
     return (Q @ k.mT).softmax(-1) @ torch.linalg.inv((q @ k.mT).softmax(-1)) @ (q @ K.mT).softmax(-1)
 
 
-def one_block(L):
-    below = torch.linalg.matrix_rank(L[len(L) // 2 :, : len(L) // 2]).item() if len(L) > 1 else 0
-    return EXERCISES["4.5"].solution(L)[0], below, EXERCISES["4.5"].solution(L)[2]
-
-
-def square_blocks(L):
-    ranks = [torch.linalg.matrix_rank(L[k : 2 * k, :k]).item() for k in range(1, len(L))]
-    return EXERCISES["4.5"].solution(L)[0], max(ranks, default=0), EXERCISES["4.5"].solution(L)[2]
-
-
 def held_crudely(dt, A, B):
     z = dt[:, None] * A
     phi = torch.where(z.abs() < 1e-6, 1.0, torch.expm1(z) / torch.where(z == 0, 1.0, z))
@@ -57,8 +47,6 @@ def decayed_backwards(H, X, B, log2_a):
         ("1.5", lambda n, p: next((T for T in range(1, 100) if 3 * T * n * p < T * T * (n + p + 1)), None)),
         ("2.6", rectified_late),
         ("2.7", landmarks_inverted),
-        ("4.5", one_block),
-        ("4.5", square_blocks),
         ("4.6", lambda judge: "structured"),
         ("5.6", held_crudely),
         ("6.1", masked_after_the_exponential),

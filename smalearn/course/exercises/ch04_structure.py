@@ -1,15 +1,9 @@
-"""The exercises of chapter 04 on structure: a convolution by FFT, three fingerprints, a mask of low rank."""
+"""The exercises of chapter 04 on structure: a convolution by FFT, a mask of low rank, the size of a state."""
 
 import torch
 
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
-
-
-def _integers(randn, *shape):
-    """Whole numbers from 1 to 9: ranks of matrices of these are beyond doubt."""
-    return torch.randint(1, 10, shape, generator=randn.generator).double()
-
 
 # ------------------------------------------------------------------------------------------- 4.3 Toeplitz by the FFT
 
@@ -189,136 +183,42 @@ def masked_product(U, V, B, x):
     return sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))
 
 
-# ------------------------------------------------------------------------------------------- 4.5 three fingerprints
+# -------------------------------------------------------------------------------------------- 4.5 how large a state
 
 
-def _rank(M):
-    return int(torch.linalg.matrix_rank(M, rtol=1e-10))
-
-
-def _eliminated(M):
-    """The rank by elimination, as one learns it at school."""
-    M, rank, least = M.clone(), 0, 1e-9 * M.abs().sum()
-    for column in range(M.shape[1]):
-        rows = [row for row in range(rank, M.shape[0]) if abs(M[row, column]) > least]
-        if rows:
-            pivot = max(rows, key=lambda row: abs(M[row, column]))
-            M[[rank, pivot]] = M[[pivot, rank]]
-            for row in range(rank + 1, M.shape[0]):
-                M[row] = M[row] - M[row, column] / M[rank, column] * M[rank]
-            rank += 1
-    return rank
-
-
-def _slow_fingerprints(L):
-    entries = max(sum(bool(entry != 0) for entry in row) for row in L)
-    below = [_eliminated(L[k:, :k]) for k in range(1, len(L))]
-    return entries, max(below, default=0), _eliminated(L[1:, 1:] - L[:-1, :-1])
-
-
-def _fingerprint_cases(randn):
-    yield (_integers(randn, 1, 1),)
-    half = torch.tensor([[0.5 ** (t - s) if s <= t else 0.0 for s in range(5)] for t in range(5)], dtype=torch.float64)
-    yield (half,)
-    yield (1e-12 * half,)
-    half = half.clone()
-    half[3:, :3] = 0  # a reset in the middle: only the middle block is empty
-    yield (half,)
-    yield (_integers(randn, 6, 2) @ _integers(randn, 2, 6),)
-    yield (_integers(randn, 6, 6).tril(1).triu(-1),)
-    arrow = torch.eye(6, dtype=torch.float64)
-    arrow[5] = _integers(randn, 6)
-    yield (arrow,)
-    yield (_toeplitz(_integers(randn, 6), _integers(randn, 6)),)
-    yield (_integers(randn, 7, 7),)
-    yield (torch.tensor([[1.0, 0.0], [-3.0, 2.0]], dtype=torch.float64),)
-    u, v = (torch.complex(_integers(randn, *shape), -_integers(randn, *shape)) for shape in [(5, 1), (1, 5)])
-    yield (u @ v,)
-    corner = torch.eye(8, dtype=torch.float64)
-    corner[:4, :4] = _integers(randn, 4, 4).tril()  # the largest rank lies off the middle
-    yield (corner,)
-    spread = torch.eye(8, dtype=torch.float64)
-    spread[2, 0] = spread[7, 1] = 1  # the block of rank 2 is taller than wide
-    yield (spread,)
-
-
-def _prints(entries=None, below=None, moved=None):
-    """Fingerprints of which one is taken in another way."""
-
-    def taken(L):
-        right = fingerprints(L)
-        own = (entries, below, moved)
-        return tuple(function(L) if function else value for function, value in zip(own, right, strict=True))
-
-    return taken
-
-
-def _blocks(block):
-    return lambda L: max((_rank(block(L, k)) for k in range(1, len(L))), default=0)
+def _largest_rank():
+    """Of the blocks below the diagonal of the mask in 4.5, at 16 tokens."""
+    d = (torch.arange(16)[:, None] - torch.arange(16)).double()
+    L = 0.5**d + 0.99**d + 0.9**d * torch.cos(2 * torch.pi / 7 * d)
+    return max(int(torch.linalg.matrix_rank(L[k:, :k], rtol=1e-10)) for k in range(1, 16))
 
 
 @exercise(
     "4.5",
-    "Three fingerprints",
+    "How large a state?",
     claim="000:fig3",
+    kind="predict",
     level=2,
-    minutes=12,
-    cases=_fingerprint_cases,
-    oracle=_slow_fingerprints,
+    minutes=4,
+    oracle=_largest_rank,
     wrong={
-        "the first number counts along the columns: how many sources a TARGET sees is a row": _prints(
-            entries=lambda L: int((L != 0).sum(0).max())
-        ),
-        "the first number counts all non-zeros of the matrix: take the most in one row": _prints(
-            entries=lambda L: int((L != 0).sum())
-        ),
-        "the second number is the rank of the whole matrix: the decay mask has full rank, and its state one "
-        "number. Only the blocks L[k:, :k] below the diagonal count": _prints(below=_rank),
-        "you look at the block in the middle alone: a state has to be large enough for every k": _prints(
-            below=lambda L: _rank(L[(len(L) + 1) // 2 :, : (len(L) + 1) // 2])
-        ),
-        "you leave out the last block, k = T − 1: `range(1, T)` stops there already": _prints(
-            below=_blocks(lambda L, k: L[k:, :k] if k < len(L) - 1 else L[:0, :0])
-        ),
-        "your blocks L[:k, k:] lie above the diagonal: that is what earlier targets know of later sources": _prints(
-            below=_blocks(lambda L, k: L[:k, k:])
-        ),
-        "your blocks touch the diagonal: what a token says to itself needs no state. Rows from k, columns "
-        "before k": _prints(below=_blocks(lambda L, k: L[k - 1 :, :k])),
-        "you move L round a circle (roll): its last row and column come back at the front. Compare "
-        "L[1:, 1:] with L[:-1, :-1]": _prints(moved=lambda L: _rank(L - L.roll((1, 1), (0, 1)))),
-        "you compare each row with the one above: a Toeplitz matrix repeats along the diagonal, so move both "
-        "axes": _prints(moved=lambda L: _rank(L[1:] - L[:-1])),
-        "a rank must not depend on the scale: your tolerance is absolute. `rtol` compares with the largest singular "
-        "value": _prints(
-            below=lambda L: max(
-                (int(torch.linalg.matrix_rank(L[k:, :k], atol=1e-10, rtol=0.0)) for k in range(1, len(L))), default=0
-            ),
-            moved=lambda L: int(torch.linalg.matrix_rank(L[1:, 1:] - L[:-1, :-1], atol=1e-10, rtol=0.0)),
-        ),
-        "you take the real part: the rank of a complex matrix may be another": lambda L: fingerprints(L.real),
+        "one number fades at one pace, and here are three terms": lambda: 1,
+        "1·1·2 would be the rank of the three terms' entrywise product, at most: the ranks of a sum add up": lambda: 2,
+        "the cosine needs two numbers: cos(x − y) = cos x cos y + sin x sin y": lambda: 3,
+        "five is one too many: each decay takes one number, the wave that fades takes two": lambda: 5,
+        "only the wave needs two numbers: a decay has rank 1": lambda: 6,
+        "the wave needs no number for each of its seven days: two products make it": lambda: 7,
+        "full rank would be for three strangers: each term has a small rank, whatever the length": lambda: 8,
+        "the wave needs two numbers for any period, not one for each of seven days": lambda: 9,
     },
 )
-def fingerprints(L):
-    """Most non-zeros in a row; largest rank of a block below the diagonal; rank of L minus L moved along it.
+def state_numbers():
+    """How many real numbers of state a recurrence needs for each column of the mask with three memories.
 
-    Return three whole numbers: the most non-zeros in a row, the largest rank of a block L[k:, :k], and the rank of
-    L[1:, 1:] − L[:-1, :-1].
+    Hint: How large is the rank of a block below the diagonal, for each of the three terms alone?
 
-    Hint: The first: `(L != 0).sum(1)` counts along each row. The second: k runs from 1 to T − 1, and L[k:, :k] is what
-    the rows from k on know about what came before k.
+    Hint: What crosses the border k: 0.5^(t−k)·0.5^(k−s) for the first. And cos(a(t−k) + a(k−s))?
 
-    Hint: `int(torch.linalg.matrix_rank(M, rtol=1e-10))` is a rank. `max(..., default=0)` takes care of T = 1.
-
-    Hint: `max((int(torch.linalg.matrix_rank(L[k:, :k], rtol=1e-10)) for k in range(1, len(L))), default=0)`
-
-    Insight: No fingerprint is better than the others: a matrix may look dense to one and cost T by another.
+    Insight: A damped wave is one complex number, or two real ones: that is how a state space model keeps a rhythm.
     """
-
-    def rank(M):
-        return int(torch.linalg.matrix_rank(M, rtol=1e-10))
-
-    entries = int((L != 0).sum(1).max())
-    below = max((rank(L[k:, :k]) for k in range(1, len(L))), default=0)
-    moved = rank(L[1:, 1:] - L[:-1, :-1])
-    return entries, below, moved
+    return 4
