@@ -1,42 +1,95 @@
-"""The exercises of chapter 07: the size of a memory, the short convolution of the block, a step of decoding."""
+"""The exercises of chapter 07: steps that pass over pauses, a convolution, a step of decoding, the size of a memory."""
 
 import torch
 
 from smalearn.course.exercises.ch06_mask import decays
 from smalearn.course.exercises.core import exercise
 
-# ------------------------------------------------------------------------------------------ 7.1 which memory is smaller
+# ------------------------------------------------------------------------------------- 7.1 a clock that stops in pauses
+
+LEAST = 0.99  # of what the state holds
+
+
+def _spoken(randn, pauses):
+    """Words 1 to 9 in bursts of three, and pauses, 0, of these lengths after them."""
+    bursts = [torch.randint(1, 10, (3,), generator=randn.generator) for _ in pauses]
+    silences = [torch.zeros(length, dtype=torch.int64) for length in pauses]
+    return torch.cat([part for pair in zip(bursts, silences, strict=True) for part in pair])
+
+
+def _shares(delta, tokens):
+    """For each pause, how much of the state comes from the last word: of the weights e^(S_s - S_t) Δ_s."""
+    state, last, shares = torch.zeros(len(tokens), dtype=torch.float64), 0, {}
+    for t, token in enumerate(tokens.tolist()):
+        state = state * torch.exp(-delta[t])
+        state[t] = delta[t]
+        last = t if token else last
+        if not token:
+            shares[t] = (state[last] / state.sum()).nan_to_num(0.0).item()
+    return shares
+
+
+def _forgetful(delta, tokens):
+    if not isinstance(delta, torch.Tensor) or delta.shape != tokens.shape:
+        return f"the answer must be a tensor with one step for each of the {len(tokens)} tokens"
+    delta = delta.detach().double()
+    if not delta.isfinite().all() or (delta < 0).any():
+        return "a step is a length of time: finite, and at least 0"
+    for t, share in _shares(delta, tokens).items():
+        if share < LEAST:
+            return f"after token {t}, a pause, only {100 * share:.1f} % of what the state holds is the last word"
+    return ""
+
+
+def _clock(word, pause):
+    return lambda tokens: torch.where(tokens > 0, word, pause)
+
+
+def _last_of_each_burst(tokens):
+    after = torch.cat([tokens[1:], tokens[:1]])
+    return torch.where((tokens > 0) & (after == 0), 0.5, 0.0)
 
 
 @exercise(
     "7.1",
-    "Which memory is the smaller one?",
-    claim="004:hybrid",
-    kind="predict",
+    "A clock that stops in pauses",
+    claim="004:filler",
+    kind="open",
     level=1,
-    minutes=3,
-    tolerance=0.1,
-    oracle=lambda: 2 * 1024 * 128 / (2 * 1024),
+    minutes=6,
+    cases=lambda randn: ((_spoken(randn, pauses),) for pauses in [(1,), (4, 2), (8, 30), (60, 1, 5), (0, 200)]),
+    refuse=_forgetful,
+    reached=lambda delta, tokens: f"at least {100 * min(_shares(delta.double(), tokens).values()):.1f} % of the state",
     wrong={
-        "this compares with keys alone: attention keeps a key AND a value for each token": lambda: 256,
-        "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": lambda: 0.0625,
-        "this forgets that the state belongs to 2D channels, not to D": lambda: 64,
-        "this is D: count the numbers of the state, 2D · N, and divide by those of a token": lambda: 1024,
+        "all steps are 1: a pause then wipes out words and counts as one": _clock(1.0, 1.0),
+        "a word of length 1 leaves e^{-1} = 37 % of what was there: let a word last longer": _clock(1.0, 0.0),
+        "your pauses last and your words pass: turn it round": _clock(0.0, 10.0),
+        "every step is long, the pauses too: they wipe the state": _clock(10.0, 10.0),
+        "no time passes at all: then nothing is written either": _clock(0.0, 0.0),
+        "your pauses take a little time each, and it adds up: after 50 of them e^{-5} is left": _clock(10.0, 0.1),
+        "even 0.01 a pause writes something each time: exactly 0 passes over it": _clock(10.0, 0.01),
+        "a pause takes time in your code, a word less than enough: 0 and a large number do it": _clock(3.0, 0.5),
+        "a word of length 2 leaves e^{-2} = 14 % of what was there: longer": _clock(2.0, 0.0),
+        "a word of length 3 leaves e^{-3} = 5 % of what was there: a little longer": _clock(3.0, 0.0),
+        "a step must know its own token alone: yours looks for the pause that follows": _last_of_each_burst,
+        "the steps are lengths, not decays: a decay of 1 keeps the state, and so does a length of 0": _clock(0.01, 1.0),
     },
 )
-def equal_after():
-    """The number of tokens after which attention's cache is as large as the state.
+def steps(tokens):
+    """A step Δ_t for each token, so that in a pause the state holds the last word, and hardly anything else.
 
-    A layer with D = 1024 has 2D = 2048 channels, each with a state of N = 128 numbers. Attention of the same D keeps a
-    key and a value, 2D numbers, for every token. After how many tokens are the two equally large?
+    Tokens (T,) are words, 1 to 9, or pauses, 0. The state decays by e^{-Δ_t}, then Δ_t x_t is added. In each pause at
+    least 99 % of all weights in the state must belong to the last word. A step depends on its own token alone.
 
-    Hint: How many numbers is the state, all channels together?
+    Hint: Which Δ leaves the state as it is, and writes nothing?
 
-    Hint: 2048 · 128 numbers, against 2048 for each token.
+    Hint: A word must push out what was there: e^{-Δ} of it stays, beside Δ of the new one.
 
-    Insight: So up to N tokens attention remembers in less memory, and exactly. A state pays when the text is long.
+    Hint: `torch.where(tokens > 0, ..., ...)` with two numbers, of which one is 0.
+
+    Insight: One number a token decides what passes and what stays. That is all that “selective” means.
     """
-    return 128
+    return torch.where(tokens > 0, 6.0, 0.0)
 
 
 # ------------------------------------------------------------------------------- 7.2 a convolution that can be resumed
@@ -275,3 +328,37 @@ def block_step(X, dt, A_log, B, C, D, state):
     decay = (-dt * A_log.exp()).exp()
     state = decay[:, None, None] * state + (dt[:, None] * X)[:, :, None] * B
     return state @ C + D[:, None] * X, state
+
+
+# ------------------------------------------------------------------------------------------ 7.4 which memory is smaller
+
+
+@exercise(
+    "7.4",
+    "Which memory is the smaller one?",
+    claim="004:hybrid",
+    kind="predict",
+    level=1,
+    minutes=3,
+    tolerance=0.1,
+    oracle=lambda: 2 * 1024 * 128 / (2 * 1024),
+    wrong={
+        "this compares with keys alone: attention keeps a key AND a value for each token": lambda: 256,
+        "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": lambda: 0.0625,
+        "this forgets that the state belongs to 2D channels, not to D": lambda: 64,
+        "this is D: count the numbers of the state, 2D · N, and divide by those of a token": lambda: 1024,
+    },
+)
+def equal_after():
+    """The number of tokens after which attention's cache is as large as the state.
+
+    A layer with D = 1024 has 2D = 2048 channels, each with a state of N = 128 numbers. Attention of the same D keeps a
+    key and a value, 2D numbers, for every token. After how many tokens are the two equally large?
+
+    Hint: How many numbers is the state, all channels together?
+
+    Hint: 2048 · 128 numbers, against 2048 for each token.
+
+    Insight: So up to N tokens attention remembers in less memory, and exactly. A state pays when the text is long.
+    """
+    return 128
