@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
 
 from smalearn.course import plots
-from smalearn.course.plots.duality import chunk_map, venn
+from smalearn.course.plots.duality import STEPS, four_steps, venn
 
 matplotlib.use("Agg")
 
@@ -20,48 +21,26 @@ def style():
         plt.close("all")
 
 
-@pytest.mark.parametrize(("length", "chunk_len"), [(1, 1), (6, 2), (7, 3), (5, 8), (12, 1)])
-def test_every_pair_has_the_colour_of_its_block(length, chunk_len):
-    ax = chunk_map(length, chunk_len, title="M")
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+def test_every_block_has_the_factors_of_its_steps(chunks):
+    ax = four_steps(chunks, title="M")
     assert ax.get_title(loc="left") == "M"
-    drawn = ax.images[0].get_array()
-    for t in range(length):
-        for s in range(length):
-            assert drawn[t, s] == (t // chunk_len - s // chunk_len + 1 if s <= t else 0)
-    colours = ax.images[0].to_rgba(np.arange(drawn.max() + 1))
-    assert len(np.unique(colours, axis=0)) == drawn.max() + 1
-
-
-def test_blocks_name_their_factors_and_texts_lie_inside():
-    ax = chunk_map(8, 3)
-    texts = {(text.get_position()[1] // 3, text.get_position()[0] // 3): text.get_text() for text in ax.texts}
-    assert texts == {
-        (0, 0): "1",
-        (1, 0): "4·2",
-        (1, 1): "1",
-        (2, 0): "4·3·2",
-        (2, 1): "4·2",
-        (2, 2): "1",
-    }
-    for text in ax.texts:
-        x, y = text.get_position()
-        assert x < y or text.get_text() != "1"
-    assert [line.get_xydata()[0].tolist() for line in ax.lines[::2]] == [[0, 2.5], [0, 5.5]]
+    found = {}
+    for patch in ax.patches:
+        colour = to_hex(patch.get_facecolor())
+        step = STEPS.index(colour) + 1 if colour in STEPS else 0
+        middle = int(patch.get_y() + patch.get_height() / 2), int(patch.get_x() + patch.get_width() / 2)
+        found.setdefault(middle, set()).add(step)
+    assert found.keys() == {(row, column) for row in range(chunks) for column in range(row + 1)}
+    for (row, column), steps in found.items():
+        assert steps - {0} == ({1} if row == column else {2, 3, 4})
     given = plt.figure().add_subplot()
-    assert chunk_map(4, 2, given) is given
+    assert four_steps(chunks, given) is given
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ((0, 2), "chunk_map: length must be an integer ≥ 1, got 0"),
-        ((4, 0.5), "chunk_map: chunk_len must be an integer ≥ 1, got 0.5"),
-        ((13, 1), "chunk_map: expected at most 12 chunks, got 13; pass a larger chunk_len"),
-    ],
-)
-def test_chunk_map_errors(sizes, message):
-    with pytest.raises(ValueError, match=message):
-        chunk_map(*sizes)
+def test_four_steps_needs_chunks():
+    with pytest.raises(ValueError, match="four_steps: chunks must be an integer ≥ 1, got 0"):
+        four_steps(0)
 
 
 def test_members_stand_in_their_regions():

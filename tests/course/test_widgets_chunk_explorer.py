@@ -164,7 +164,7 @@ def test_still_picture_shows_blocks_factors_and_costs():
         11.5,
         17.5,
     ]
-    assert main.get_xlabel().endswith("20 steps, 4 features, Q = 6")
+    assert main.get_xlabel().endswith("20 steps, 4 features, c = 6")
     total, inside, states, across, here, best = curves.lines
     lengths = total.get_xdata()
     costs = np.array([chunked_macs(20, int(Q), 16, 8) for Q in lengths])
@@ -178,7 +178,7 @@ def test_still_picture_shows_blocks_factors_and_costs():
         np.testing.assert_allclose(line.get_ydata(), expected)
     assert here.get_xydata().tolist() == [[6, sum(explorer.costs)]]
     assert best.get_xydata().tolist() == [[explorer.best, costs.sum(1).min()]]
-    assert curves.get_title() == f"T = 20, N = 16, P = 8: fewest at Q = {explorer.best}"
+    assert curves.get_title() == f"T = 20, N = 16, P = 8: fewest at c = {explorer.best}"
 
 
 def test_largest_entry_has_the_full_colour_of_its_part():

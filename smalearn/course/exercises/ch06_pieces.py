@@ -99,10 +99,10 @@ def chunk_states(X, log_a, B):
 
     Hint: All a_k with k > s, not its own. You have these products already: look at the last row of `decay_mask`.
 
-    Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, Q). Scale the rows of X by it; the sum over s is then one
+    Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, c). Scale the rows of X by it; the sum over s is then one
     product, `(left[..., None] * X).mT @ B`.
 
-    Insight: This product of (P, Q) and (Q, N) is where a GPU's matrix units do the work that a scan would do number by
+    Insight: This product of (P, c) and (c, N) is where a GPU's matrix units do the work that a scan would do number by
     number.
     """
     left = decay_mask(log_a)[..., -1, :]
@@ -273,7 +273,7 @@ def _read_cases(randn):
     },
 )
 def read_states(C, log_a, entering):
-    """Output that every token reads from the past: (chunks, Q, P).
+    """Output that every token reads from the past: (chunks, c, P).
 
     Compute for every token what it reads from the state that enters its chunk.
 
@@ -281,7 +281,7 @@ def read_states(C, log_a, entering):
 
     Hint: All of the chunk so far, a_t included: a token first decays the state. A running sum of `log_a`.
 
-    Hint: `C @ entering.mT` is (chunks, Q, P): all tokens read in one product. Scale its rows by
+    Hint: `C @ entering.mT` is (chunks, c, P): all tokens read in one product. Scale its rows by
     `log_a.cumsum(-1).exp()`.
 
     Insight: All tokens of a chunk read at once because none of them needs the states between: one product with C.

@@ -171,7 +171,7 @@ def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
     Hint: Four lines, one for each step, with your functions of 6.1 to 6.4; before them a line that cuts, after them a
     line that joins.
 
-    Hint: `split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, Q, D), with zeros after the last token: they
+    Hint: `split_chunks(x, chunk_len)` cuts a (T, D) tensor into (chunks, c, D), with zeros after the last token: they
     say nothing and decay nothing. For `log_a`, append an axis, and take it away again.
 
     Hint: The whole decay of a chunk is `log_a.sum(-1).exp()`. Join with `.flatten(0, 1)[:length]`.
@@ -235,21 +235,21 @@ def _length_cases(randn):
         "this is the length that STORES least, scores and states together: you were asked for multiply-adds": _cheapest(
             lambda c, q, n, p: c * (q * q + n * p)
         ),
-        "inside a chunk the scores (Q·Q·N) are only half of it: they are then multiplied with X, Q·Q·P": _cheapest(
+        "inside a chunk the scores (c·c·N) are only half of it: they are then multiplied with X, c·c·P": _cheapest(
             lambda c, q, n, p: c * (q * q * n + 2 * q * n * p + n * p)
         ),
-        "this is the length next to √(N·P / (N + P)), the least if T / Q chunks need not be a whole number. "
-        "There are ⌈T / Q⌉, and the last one, padded, costs as much as a full one": lambda length, state, head_dim: min(
+        "this is the length next to √(N·P / (N + P)), the least if T / c chunks need not be a whole number. "
+        "There are ⌈T / c⌉, and the last one, padded, costs as much as a full one": lambda length, state, head_dim: min(
             length, max(1, round((state * head_dim / (state + head_dim)) ** 0.5))
         ),
         "inside a chunk you count only the pairs that the mask keeps: a matrix product computes the whole "
-        "Q × Q block, and the mask throws half of it away": _cheapest(
+        "c × c block, and the mask throws half of it away": _cheapest(
             lambda c, q, n, p: c * (q * (q + 1) / 2 * (n + p) + 2 * q * n * p + n * p)
         ),
         "several lengths cost the same: the smallest of them is asked for": _largest,
         "this is √(N·P), where the diagonal blocks cost as much as the states: a "
         "balance, not the least": lambda length, state, head_dim: min(length, round((state * head_dim) ** 0.5)),
-        "this is the place in a list that begins with Q = 1: one less than Q": lambda *given: (
+        "this is the place in a list that begins with c = 1: one less than c": lambda *given: (
             best_chunk_len(*given) - 1
         ),
         "you never try one chunk for the whole text: `range(1, length)` stops before it": lambda length, n, p: min(
@@ -262,11 +262,11 @@ def best_chunk_len(length, state, head_dim):
 
     Find the chunk length with the fewest multiply-adds by counting the four steps for every length.
 
-    Hint: Count for one chunk of Q tokens, then multiply by the number of chunks, ⌈T / Q⌉: the last one is padded. How
-    many multiply-adds does a product of (Q, N) with (N, Q) take?
+    Hint: Count for one chunk of c tokens, then multiply by the number of chunks, ⌈T / c⌉: the last one is padded. How
+    many multiply-adds does a product of (c, N) with (N, c) take?
 
-    Hint: Inside: Q²·N for the scores and Q²·P for the values. Each state: Q·N·P to write, N·P to hand over, Q·N·P to
-    read. (The mask's Q² products and the scalings are not counted.)
+    Hint: Inside: c²·N for the scores and c²·P for the values. Each state: c·N·P to write, N·P to hand over, c·N·P to
+    read. (The mask's c² products and the scalings are not counted.)
 
     Hint: `min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.
 

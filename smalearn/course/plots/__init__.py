@@ -6,7 +6,7 @@ and returns an array of them. Call `use_style()` once first.
 
 from smalearn.course.plots.blocks import decades, outlined, spectra
 from smalearn.course.plots.curves import costs, order_costs
-from smalearn.course.plots.duality import border, chunk_map, venn
+from smalearn.course.plots.duality import border, four_steps, venn
 from smalearn.course.plots.features import three_maps
 from smalearn.course.plots.matrices import heatmap, mask
 from smalearn.course.plots.networks import contraction, filmstrip, order_tree
@@ -17,11 +17,11 @@ from smalearn.course.plots.style import use_style
 __all__ = [
     "attends",
     "border",
-    "chunk_map",
     "contraction",
     "costs",
     "decades",
     "filmstrip",
+    "four_steps",
     "heatmap",
     "mask",
     "order_costs",

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from smalearn._checks import check_count
 from smalearn.course.plots.matrices import heatmap, remove_key
-from smalearn.course.plots.style import INK, PALE, own_axes
+from smalearn.course.plots.style import INK, own_axes
 from smalearn.masks import decay_matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["border", "chunk_map", "venn"]
+__all__ = ["border", "four_steps", "venn"]
+
+STEPS = ("#5b9bd5", "#7fc8ae", "#f2d34f", "#e08a3c")  # blue, green, yellow, orange: within, write, pass on, read
 
 
 def border(log_a: torch.Tensor, start: int) -> Figure:
@@ -53,52 +54,45 @@ def border(log_a: torch.Tensor, start: int) -> Figure:
     return figure
 
 
-def chunk_map(length: int, chunk_len: int, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Map of a lower triangular matrix: which step of the chunked algorithm computes which block.
+def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Map of a lower triangular matrix cut into chunks, with the factors of each block in the colours of the steps.
 
-    Blocks on the diagonal are computed as they are, step 1. A block below is a product of thin factors: 2 writes the
-    state at the end of the source's chunk, 3 passes it across each chunk between, 4 reads it in the target's chunk.
+    A block on the diagonal is computed whole, step 1. Each block below is a product of three factors: a row of what
+    its sources write, 2, one number that passes it on, 3, and a column of what its targets read, 4.
 
     Args:
-        length: T, number of tokens.
-        chunk_len: length of a chunk; the last one may be shorter.
+        chunks: how many.
         ax: where to draw; a new figure if None.
         title: of the axes.
 
     Returns:
-        The axes; `ax.texts` are the factors of the blocks, row by row: "1", "4·2", "4·3·2", ...
+        The axes; `STEPS` has the colours.
 
     Raises:
-        ValueError: a size is not an integer ≥ 1, or there are more than 12 chunks.
-
-    Example:
-        >>> chunk_map(16, 4)
+        ValueError: chunks is not an integer ≥ 1.
     """
-    from matplotlib import colormaps
-    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch, Rectangle
 
-    check_count("chunk_map", "length", length)
-    check_count("chunk_map", "chunk_len", chunk_len)
-    starts = np.arange(0, length, chunk_len)
-    if len(starts) > 12:
-        raise ValueError(f"chunk_map: expected at most 12 chunks, got {len(starts)}; pass a larger chunk_len")
-    time = np.arange(length)
-    between = time[:, None] // chunk_len - time // chunk_len
-    shades = colormaps["YlGnBu"](np.linspace(0.2, 0.55, max(len(starts) - 1, 1)))
-    colours = ListedColormap([PALE, colormaps["YlOrBr"](0.35), *shades])
-    ax = own_axes(ax, 4.6, 4.2)
-    ax.imshow(np.where(time[:, None] >= time, between + 1, 0), colours, vmin=-0.5, vmax=colours.N - 0.5)
-    for start in starts[1:]:
-        for draw in (ax.axhline, ax.axvline):
-            draw(start - 0.5, color="white", linewidth=1.5)
-    middles = (starts + np.minimum(starts + chunk_len, length) - 1) / 2
-    for row, y in enumerate(middles):
-        for column, x in enumerate(middles[: row + 1]):
-            text = "·".join(["4", *["3"] * (row - column - 1), "2"]) if row > column else "1"
-            inside = 0 if row > column else (length - starts[row] if row + 1 == len(starts) else chunk_len) / 6
-            ax.text(x - inside, y + inside, text, ha="center", va="center", color=INK, fontsize=9)
+    check_count("four_steps", "chunks", chunks)
+    ax, thin = own_axes(ax, 5.6, 4.0), 0.22
+    names = "1 within a chunk", "2 write", "3 pass on", "4 read"
+    for row in range(chunks):
+        for column in range(row + 1):
+            whole = {"1": (0.0, 0.0, 1.0, 1.0)}
+            factors = {"2": (thin, 0.0, 1 - thin, thin), "3": (0.0, 0.0, thin, thin), "4": (0.0, thin, thin, 1 - thin)}
+            ax.add_patch(Rectangle((column, row), 1, 1, facecolor="#f4f4f4", edgecolor="white", linewidth=3))
+            for step, (x, y, width, height) in (factors if column < row else whole).items():
+                colour = STEPS[int(step) - 1]
+                ax.add_patch(Rectangle((column + x, row + y), width, height, facecolor=colour, edgecolor="white"))
+    ax.set(xlim=(0, chunks), ylim=(chunks, 0), aspect="equal", xlabel="chunk of sources", ylabel="chunk of targets")
+    ticks = [place + 0.5 for place in range(chunks)]
+    ax.set_xticks(ticks, range(chunks))
+    ax.set_yticks(ticks, range(chunks))
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="source s", ylabel="target t", title=title or "", xticks=starts, yticks=starts)
+    ax.tick_params(length=0)
+    ax.set_title(title)
+    entries = [Patch(facecolor=colour, label=name) for colour, name in zip(STEPS, names, strict=True)]
+    ax.legend(handles=entries, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
     return ax
 
 

@@ -10,9 +10,9 @@ const [GAP, CELL, LEFT, HIGH, OFF] = [8, 17, 48, 230, 4]; // pixels: between str
 const FILLS = ["first", "other-0", "other-3", "second"]; // of the steps, in the table
 const SHADES = ["first-strong", "other-0", "other-3", "second-strong", "dim"]; // of entries, by part
 const SUMS = ["Y = (L ∘ C Bᵀ) X", "TP, TN → PN", "H ← a H + update", "TN, PN → TP"];
-const LETTERS = ["TQ(N + P)", "TNP", "(T/Q) NP", "TNP"];
+const LETTERS = ["Tc(N + P)", "TNP", "(T/c) NP", "TNP"];
 const WORDS = [
-  "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length Q",
+  "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length c",
   "Step 2, the right factor: every chunk sums up its inputs in a state, as if nothing had been before it",
   "Step 3, the centre: the states are handed from chunk to chunk; this alone runs in sequence",
   "Step 4, the left factor: every output reads from the state that enters its chunk",
@@ -72,8 +72,8 @@ function describe(shown) {
   const ratio = all / Math.round(total({ ...shown, Q: fewest }));
   const share = part === OFF ? "" : `, ${Math.round((100 * costs(shown)[part]) / all)}\u00a0% of the cost`;
   const kind = Q >= T ? ", one chunk, the quadratic form," : Q === 1 ? ", the recurrent form," : "";
-  const but = ratio > 1 ? `${times(ratio)} times as many as at Q\u00a0=\u00a0${fewest}` : "the fewest";
-  return `${WORDS[part]}${share}. At Q\u00a0=\u00a0${number(Q)}${kind} all take ${number(all)} multiply-adds, ${but}.`;
+  const but = ratio > 1 ? `${times(ratio)} times as many as at c\u00a0=\u00a0${fewest}` : "the fewest";
+  return `${WORDS[part]}${share}. At c\u00a0=\u00a0${number(Q)}${kind} all take ${number(all)} multiply-adds, ${but}.`;
 }
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ function paintCurves(pen, shown, width, view) {
 function controls(view, parent) {
   const sliders = make(parent, "div", { class: "sliders" });
   const change = (trait) => ({ get: () => view.get(trait), set: (value) => view.set({ [trait]: value }) });
-  view.slider(sliders, { symbol: "Q", text: "chunk length", values: LENGTHS, ...change("chunk_len") });
+  view.slider(sliders, { symbol: "c", text: "chunk length", values: LENGTHS, ...change("chunk_len") });
   const sizes = [["T", "length", "length"], ["N", "state", "state size"], ["P", "head_dim", "head dimension"]];
   for (const [symbol, trait, text] of sizes) {
     view.slider(sliders, { symbol, text, values: octaves(LIMITS[trait]), ...change(trait) });
@@ -233,7 +233,7 @@ function tablePart(view, parent, now) {
 /** M and its factors: a part is looked at by pointing at it, chosen by a click. */
 function blocksPart(view, parent, now) {
   const canvas = view.canvas(parent, {
-    label: "M in chunks, and factors of its blocks; left and right arrow keys choose a part, up and down keys change Q",
+    label: "M in chunks, and factors of its blocks; left and right arrow keys choose a part, up and down keys change c",
     height: (width) => (({ start, boxes }) => start + boxes[0][3] + 4)(layOut(now(), width)),
     paint: (pen, width) => paintBlocks(pen, now(), width, view),
   });
@@ -264,7 +264,7 @@ function blocksPart(view, parent, now) {
 /** The cost over the length of a chunk, which is dragged. */
 function curvesPart(view, parent, now) {
   const canvas = view.canvas(parent, {
-    label: "Multiply-adds over the chunk length Q; left and right arrow keys change Q, up and down keys change T",
+    label: "Multiply-adds over the chunk length c; left and right arrow keys change c, up and down keys change T",
     height: () => HIGH + 30,
     paint: (pen, width) => paintCurves(pen, now(), width, view),
   });
@@ -277,7 +277,7 @@ function curvesPart(view, parent, now) {
     if (dx) view.set({ chunk_len: snap(LENGTHS, view.get("chunk_len"), dx) });
     else view.set({ length: snap(octaves(LIMITS.length), view.get("length"), dy) });
   });
-  make(parent, "span", { class: "dim" }, "Q from recurrent to quadratic. Dot: the fewest. Ring: yours, drag it.");
+  make(parent, "span", { class: "dim" }, "c from recurrent to quadratic. Dot: the fewest. Ring: yours, drag it.");
 }
 
 export default explorer(TRAITS, (view) => {

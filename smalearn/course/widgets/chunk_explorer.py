@@ -29,11 +29,11 @@ FILLS = [PALETTE[name] for name in ("first-strong", "other-0", "other-3", "secon
 def chunked_macs(length: int, chunk_len: int, state: int, head_dim: int) -> list[float]:
     """Multiply-adds of the four steps of the chunked algorithm, as `linear_attention_chunked` counts them.
 
-    Their sum is T·Q·(N + P) + 2·T·N·P + (T/Q)·N·P, with Q the length of a chunk, not above T.
+    Their sum is T·c·(N + P) + 2·T·N·P + (T/c)·N·P, with c the length of a chunk, not above T.
 
     Args:
         length: T.
-        chunk_len: Q; a longer one counts as T.
+        chunk_len: c; a longer one counts as T.
         state: N.
         head_dim: P.
 
@@ -61,7 +61,7 @@ def best_chunk_len(length: int, state: int, head_dim: int) -> int:
         head_dim: P.
 
     Returns:
-        Q, from 1 to T; the smaller of two that cost the same.
+        c, from 1 to T; the smaller of two that cost the same.
 
     Example:
         >>> best_chunk_len(4096, 64, 64)
@@ -84,7 +84,7 @@ class ChunkExplorer(Explorer):
     a_t = decay^u_t, u_t from 0.5 to 1.5. The costs are those of all T steps and N features.
 
     Args:
-        chunk_len: Q, from 1 to 2^17; one of at least T is a single chunk.
+        chunk_len: c, from 1 to 2^17; one of at least T is a single chunk.
         length: T, from 1 to 2^17.
         state: N, from 1 to 512.
         head_dim: P, from 1 to 512.
@@ -182,7 +182,7 @@ class ChunkExplorer(Explorer):
         for edge in range(self.chunk_len, wide, self.chunk_len):
             main.axhline(edge - 0.5, color=INK, linewidth=0.8)
             main.axvline(edge - 0.5, color=INK, linewidth=0.8)
-        size = f"{wide} steps, {narrow} features, Q = {self.chunk_len:,}"
+        size = f"{wide} steps, {narrow} features, c = {self.chunk_len:,}"
         main.set_xlabel(f"blue: 1 inside a chunk; grey: product of 4, 3 and 2\n{size}")
         aside.set_ylabel(f"4 {PARTS[3]}")
         self._draw_costs(figure.add_subplot(grid[:, 2]))
@@ -197,9 +197,9 @@ class ChunkExplorer(Explorer):
             axes.plot(lengths, costs[:, number] * (1 + (number == 1)), dash, label=name)
         axes.plot(min(self.chunk_len, self.length), sum(self.costs), "o", color=INK, mfc="white", markersize=12)
         axes.plot(self.best, sum(chunked_macs(self.length, self.best, self.state, self.head_dim)), "o", color=INK)
-        axes.set(xlabel="Q, length of a chunk", ylabel="multiply-adds", yscale="log")
+        axes.set(xlabel="c, length of a chunk", ylabel="multiply-adds", yscale="log")
         axes.set_xscale("log", base=2)
-        title = f"T = {self.length:,}, N = {self.state}, P = {self.head_dim}: fewest at Q = {self.best}"
+        title = f"T = {self.length:,}, N = {self.state}, P = {self.head_dim}: fewest at c = {self.best}"
         axes.set_title(title, fontsize=10)
         axes.legend(fontsize=8)
 
