@@ -376,7 +376,7 @@ def test_no_single_mask_fits():
 @pytest.mark.claim("003:matrix-mixers", "smalearn.ssm.ranks.block_ranks")
 @pytest.mark.claim("003:matrix-mixers", "smalearn.ssm.recurrent.ssm_recurrent")
 def test_the_gallery_of_mixers_has_the_named_structures():
-    cells = shown("recurrence-loop", "gallery-layers")
+    cells = shown("recurrence-loop", "gallery-data", "gallery-layers")
     (X,) = random_tensors([(16, 3)], seed=20)
     mixers = {name: layer(torch.eye(16, dtype=torch.float64)) for name, layer in cells["LAYERS"].items()}
     for name, layer in cells["LAYERS"].items():
@@ -423,7 +423,7 @@ def test_the_state_does_not_grow(length):
 @pytest.mark.claim("004:matrix-transformation", "smalearn.kernel_attention.attention.softmax_attention")
 @pytest.mark.claim("004:matrix-transformation", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_examples_of_matrix_transformations():
-    cells = shown("recurrence-loop", "gallery-layers")
+    cells = shown("recurrence-loop", "gallery-data", "gallery-layers")
     eye = torch.eye(16, dtype=torch.float64)
     mixers = {name: layer(eye) for name, layer in cells["LAYERS"].items()}
     attention = mixers["softmax attention"]

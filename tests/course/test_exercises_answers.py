@@ -48,7 +48,7 @@ def decayed_backwards(H, X, B, log2_a):
         ("2.6", rectified_late),
         ("2.7", landmarks_inverted),
         ("4.6", lambda judge: "structured"),
-        ("5.6", held_crudely),
+        ("5.8", held_crudely),
         ("6.1", masked_after_the_exponential),
         ("6.1", lambda log_a: EXERCISES["6.1"].solution(log_a.detach())),
         ("6.6", lambda T, n, p: min((q for q in range(1, T + 1) if T % q == 0), key=lambda q: macs(T, q, n, p))),

@@ -224,7 +224,7 @@ def through_the_state(A, B, C, k):
     return torch.stack(left), torch.stack(right, 1)
 
 
-# ------------------------------------------------------------------------------------- 5.3 queries and keys of an SSM
+# ------------------------------------------------------------------------------------- 5.5 queries and keys of an SSM
 
 
 def _pair(query, key, product=lambda A, t: _later_first(A, 1, t)):
@@ -256,7 +256,7 @@ def _pair_cases(randn):
 
 
 @exercise(
-    "5.3",
+    "5.5",
     "Queries and keys of a recurrence",
     claim="001:id-inverse",
     level=2,

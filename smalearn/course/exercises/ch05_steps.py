@@ -1,4 +1,4 @@
-"""Exercises 5.4 to 5.6: invert a state space model, compose two steps, discretise a continuous one."""
+"""Exercises 5.6 to 5.8: invert a state space model, compose two steps, discretise a continuous one."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------------------- 5.4 what was the input?
+# --------------------------------------------------------------------------------------------- 5.6 what was the input?
 
 
 def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=lambda seen: seen, add_input=True):
@@ -52,7 +52,7 @@ def _input_cases(randn):
 
 
 @exercise(
-    "5.4",
+    "5.6",
     "What was the input?",
     claim="001:forward-substitution",
     level=2,
@@ -118,7 +118,7 @@ def find_input(A, B, C, y):
     return x
 
 
-# ------------------------------------------------------------------------------------------- 5.5 two steps are one step
+# ------------------------------------------------------------------------------------------- 5.7 two steps are one step
 
 
 def _compose_by_probing(earlier, later):
@@ -145,7 +145,7 @@ def _step_cases(randn):
 
 
 @exercise(
-    "5.5",
+    "5.7",
     "Two steps are one step",
     claim="004:associative-scan",
     level=2,
@@ -196,7 +196,7 @@ def combine(earlier, later):
     return A_later @ A, A_later @ b + b_later
 
 
-# ------------------------------------------------------------------------------------------------- 5.6 a held input
+# ------------------------------------------------------------------------------------------------- 5.8 a held input
 
 
 def _by_series(dt, A, B):
@@ -239,7 +239,7 @@ def _hold_cases(randn):
 
 
 @exercise(
-    "5.6",
+    "5.8",
     "A held input",
     claim="004:eq-ssm",
     level=2,

@@ -1,0 +1,189 @@
+"""Exercises 5.3 and 5.4: from a matrix back to a state space model, and how many states softmax attention needs."""
+
+import torch
+
+from smalearn.course.exercises.core import exercise
+from smalearn.testing import relative_rms
+
+# -------------------------------------------------------------------------------------- 5.3 from the matrix to a model
+
+
+def _dense(A, B, C):
+    """The matrix of a state space model, entry by entry."""
+    M = torch.zeros(len(A), len(A), dtype=A.dtype)
+    for s in range(len(A)):
+        h = B[s]
+        for t in range(s, len(A)):
+            h = A[t] @ h if t > s else h
+            M[t, s] = C[t] @ h
+    return M
+
+
+def _not_this_matrix(answer, M, order):
+    if not isinstance(answer, tuple) or len(answer) != 3 or not all(isinstance(x, torch.Tensor) for x in answer):
+        return "the answer must be three tensors, A, B and C"
+    for name, x, shape in zip("ABC", answer, [(len(M), order, order), (len(M), order), (len(M), order)], strict=True):
+        if x.shape != shape:
+            return f"{name} must have the shape {shape}, and has {tuple(x.shape)}"
+    if not all(x.isfinite().all() for x in answer):
+        return "an entry of A, B or C is not finite"
+    found = _dense(*(x.detach().double() for x in answer))
+    if relative_rms(found, M) < 1e-6:
+        return ""
+    t, s = divmod(int((found - M).abs().argmax()), len(M))
+    return f"the matrix of your model differs most at ({t}, {s}): it has {found[t, s]:.4g}, wanted is {M[t, s]:.4g}"
+
+
+def _random(randn, length, order):
+    """The matrix of a random model, whose transitions do not commute."""
+    A = 0.8 * torch.linalg.qr(randn(length, order, order))[0]
+    return _dense(A, randn(length, order), randn(length, order))
+
+
+def _matrices(randn):
+    yield _random(randn, 1, 1), 1
+    yield (0.8 ** (torch.arange(5)[:, None] - torch.arange(5)).double().clamp(min=0)).tril(), 1
+    yield (randn(5, 2) @ randn(2, 5)).tril(), 2
+    yield _random(randn, 7, 2), 2
+    cut = _random(randn, 6, 2)
+    cut[3:, :3] = 0  # a reset
+    yield cut, 2
+    yield randn(6, 6).tril(), 3
+    yield _random(randn, 6, 2), 3  # one state more than it needs
+
+
+def _generators(block=lambda M, k: M[k:, : k + 1], A_of=None, B_of=None, C_of=None):
+    """The algorithm, with one of its lines changed."""
+
+    def generators(M, order):
+        A, (B, C) = torch.zeros(len(M), order, order, dtype=M.dtype), torch.zeros(2, len(M), order, dtype=M.dtype)
+        before = M.new_zeros(0, 0)
+        for k in range(len(M)):
+            basis = torch.linalg.svd(block(M, k), full_matrices=False)[2][:order]
+            now, old, wide = len(basis), len(before), before.shape[1]
+            A[k, :now, :old] = (A_of or (lambda b, a, w: b[:, :w] @ a.mT))(basis, before, wide)
+            B[k, :now] = (B_of or (lambda b: b[:, -1]))(basis)
+            C[k, :now] = (C_of or (lambda M, k, b: b @ M[k, : k + 1]))(M, k, basis)
+            before = basis
+        return A, B, C
+
+    return generators
+
+
+def _one_basis(M, order):
+    """All states are the first coordinates of the whole matrix."""
+    basis = torch.linalg.svd(M)[2][:order]
+    C = M @ basis.mT
+    return torch.eye(order, dtype=M.dtype).expand(len(M), order, order).clone(), basis.mT.clone(), C
+
+
+@exercise(
+    "5.3",
+    "From the matrix to a model",
+    claim="004:semiseparable-rank",
+    kind="open",
+    level=3,
+    minutes=30,
+    cases=_matrices,
+    refuse=_not_this_matrix,
+    reached=lambda answer, M, order: f"error {relative_rms(_dense(*answer), M):.0e} with {order} states",
+    wrong={
+        "this is one basis for all times: what a state must know changes from token to token": _one_basis,
+        "your transitions are the identity: a new basis needs a change of coordinates": _generators(
+            A_of=lambda b, a, w: torch.eye(len(b), len(a), dtype=b.dtype)
+        ),
+        "A is transposed: its rows are the new coordinates": lambda M, order: (
+            _generators()(M, order)[0].mT,
+            *_generators()(M, order)[1:],
+        ),
+        "B is the first column of your basis: input k is the last of those that the state has seen": _generators(
+            B_of=lambda b: b[:, 0]
+        ),
+        "B is all ones: input k enters by the last column of the basis": _generators(
+            B_of=lambda b: torch.ones(len(b), dtype=b.dtype)
+        ),
+        "C is all ones: the output is row k of M, in coordinates of the basis": _generators(
+            C_of=lambda M, k, b: torch.ones(len(b), dtype=b.dtype)
+        ),
+        "your outputs come from the singular values: C is row k of M times the basis": _generators(
+            C_of=lambda M, k, b: torch.linalg.svdvals(M[k:, : k + 1])[: len(b)]
+        ),
+        "C must have what the output k sees of the state, row k of M: you have the last row": _generators(
+            C_of=lambda M, k, b: b @ M[-1, : k + 1]
+        ),
+        "you decompose the past alone, M[:k+1, :k+1]: what matters is what the future sees of it": _generators(
+            block=lambda M, k: M[: k + 1, : k + 1]
+        ),
+        "A is zero: then nothing is remembered, and M is diagonal": _generators(
+            A_of=lambda b, a, w: 0 * (b[:, :w] @ a.mT)
+        ),
+    },
+)
+def generators(M, order):
+    """A (T, N, N), B (T, N) and C (T, N) of a state space model with N = `order` states whose matrix is M.
+
+    M is lower triangular, and no block on or below its diagonal has a rank above `order`.
+
+    Hint: h_k = R_k x_{:k+1}, with the rows of R_k a basis of all that the block M[k:, :k+1] can say. What is C_k?
+
+    Hint: The basis: `torch.linalg.svd(M[k:, :k + 1], full_matrices=False)[2][:order]`; it may have fewer rows than
+    `order`. B_k is its last column: what x_k alone puts into the state.
+
+    Hint: The other columns of R_k know x_{:k} only through h_{k-1}: `R[:, :-1] = A_k @ before`, and the rows of
+    `before` are orthonormal.
+
+    Insight: Keep fewer rows of each basis than the rank, and the model is the best guess with fewer states at every
+    step: that is how a long memory, or attention, is distilled into a small one.
+    """
+    A, (B, C) = M.new_zeros(len(M), order, order), M.new_zeros(2, len(M), order)
+    before = M.new_zeros(0, 0)
+    for k in range(len(M)):
+        basis = torch.linalg.svd(M[k:, : k + 1], full_matrices=False)[2][:order]
+        n = len(basis)
+        A[k, :n, : len(before)] = basis[:, :-1] @ before.mT
+        B[k, :n] = basis[:, -1]
+        C[k, :n] = basis @ M[k, : k + 1]
+        before = basis
+    return A, B, C
+
+
+# ----------------------------------------------------------------------------------------- 5.4 how many states
+
+
+def _largest_rank():
+    """Of the blocks on and below the diagonal of a random softmax on 48 tokens."""
+    scores = torch.randn(48, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    M = scores.exp().tril()
+    return max(int(torch.linalg.matrix_rank(M[k:, : k + 1], rtol=1e-12)) for k in range(48))
+
+
+@exercise(
+    "5.4",
+    "How many states does softmax need?",
+    claim="004:semiseparable-rank",
+    kind="predict",
+    level=1,
+    minutes=3,
+    oracle=_largest_rank,
+    wrong={
+        "the whole matrix has rank 48, but a state need not know the outputs that are over": lambda: 48,
+        "one for each earlier token would be 47: late in the text few outputs are left to ask": lambda: 47,
+        "4 is the size of the keys: linear attention needs no more, but the exponential has no finite features": (
+            lambda: 4
+        ),
+        "the largest block has 24 rows or 24 columns: no rank is larger than that": lambda: 25,
+        "a quarter is too few: the block in the middle has half of the tokens on its shorter side": lambda: 12,
+        "16 was for 32 tokens: it grows with the text": lambda: 16,
+        "there is no bound for all texts; this one has 48 tokens": lambda: torch.inf,
+    },
+)
+def states_of_softmax():
+    """How many states reproduce causal softmax attention on 48 tokens exactly, with random keys of size 4.
+
+    Hint: No state is larger than the rank of a block M[k:, :k+1]. How large can a rank be, at the most?
+
+    Hint: The shorter side of the block. At which k is that largest?
+
+    Insight: Half of the tokens, so twice the text needs twice the state: exact softmax is no recurrence of fixed size.
+    """
+    return 24
