@@ -94,7 +94,7 @@ def _rest_on_the_diagonal(weights):
         "a score that is 0 by itself is hidden too: hide by place, not by value": lambda Q, K: (
             (Q @ K.mT).tril().masked_fill((Q @ K.mT).tril() == 0, -torch.inf).softmax(-1)
         ),
-        "large scores overflow: e^1000 is infinite. Subtract the largest of the row first, as `softmax` "
+        "large scores overflow: e^1000 is infinite. Subtract the largest visible score of the row first, as `softmax` "
         "does": lambda Q, K: (Q @ K.mT).exp().tril() / (Q @ K.mT).exp().tril().sum(-1, keepdim=True),
         "these are the scores K Qᵀ: in row t, target t asks with its query, Q[t] · K[s]": lambda Q, K: causal_weights(
             K, Q

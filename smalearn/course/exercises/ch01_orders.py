@@ -154,13 +154,13 @@ def _greedy(sizes):
     refuse=_dear,
     reached=lambda steps, sizes: f"{_macs(steps, sizes):,} multiply-adds",
     wrong={
-        "this is order (13) whatever the sizes: for many tokens with few features it is dear": _joined(
+        "this is order (13) whatever the sizes: for many tokens with few features it is expensive": _joined(
             ("TN", "SN", "TS"), ("TS", "TS", "TS"), ("TS", "SP", "TP")
         ),
         "this is order (15) whatever the sizes: with a dense mask its second step costs T·S·N·P": _joined(
             ("SP", "SN", "SPN"), ("TS", "SPN", "TPN"), ("TN", "TPN", "TP")
         ),
-        "you take the cheapest pair first: what is left may then be dear. Try every order to its end": _greedy,
+        "you take the cheapest pair first: what is left may then be expensive. Try every order to its end": _greedy,
         "you sum S before the mask has met it: then nothing can be hidden": _joined(
             ("SN", "SP", "NP"), ("TN", "NP", "TP"), ("TP", "TS", "TP")
         ),

@@ -289,7 +289,7 @@ def _softmax_of_the_product(Q, K, V, landmarks):
         ),
         "you approximate the scores, and take one softmax at the end: that needs "
         "the whole (T, T) matrix": _softmax_of_the_product,
-        "your landmarks are every so-manieth token: a landmark is the mean of a whole segment": _around(
+        "your landmarks are single tokens, one of every T/r: a landmark is the mean of a whole segment": _around(
             _pinv, lambda x, landmarks: x[:: len(x) // landmarks][:landmarks]
         ),
         "your segments are interleaved: a landmark is the mean of tokens that stand side by side": _around(
