@@ -62,7 +62,7 @@ def test_table_shows_the_costs(mount):
     )
     assert [row[0].split("\n")[0] for row in rows] == [f"{i + 1} {part}" for i, part in enumerate(PARTS[:4])]
     assert [row[1].split("\n") for row in rows] == [
-        [f"{cost:,.0f}", letters] for cost, letters in zip(costs, ["TQ(N + P)", "TNP", "(T/Q) NP", "TNP"], strict=True)
+        [f"{cost:,.0f}", letters] for cost, letters in zip(costs, ["Tc(N + P)", "TNP", "(T/c) NP", "TNP"], strict=True)
     ]
     assert [row[2] for row in rows] == [f"{100 * cost / sum(costs):.0f}\u00a0%" for cost in costs]
 
@@ -70,7 +70,7 @@ def test_table_shows_the_costs(mount):
 def test_description_says_which_step_computes_a_part(mount):
     page = mount(ChunkExplorer(chunk_len=5))
     assert words(page) == (
-        "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length Q, 7 % of the cost. "
+        "Step 1, the blocks on the diagonal: attention inside a chunk, quadratic in its length c, 7 % of the cost. "
         "At c = 5 all take 39,531,315 multiply-adds, 1.00088 times as many as at c = 6."
     )
     for new, text in [
@@ -90,7 +90,7 @@ def test_description_says_which_step_computes_a_part(mount):
 def test_controls_tell_python(mount):
     page = mount(ChunkExplorer(length=64))
     for name, trait, value in [
-        ("Q, chunk length", "chunk_len", [7, 1, 2**17]),
+        ("c, chunk length", "chunk_len", [7, 1, 2**17]),
         ("T, length", "length", [80, 1, 2**17]),
         ("N, state size", "state", [80, 1, 512]),
         ("P, head dimension", "head_dim", [80, 1, 512]),
@@ -111,7 +111,7 @@ def test_controls_tell_python(mount):
         assert page.evaluate("saved.seed") == seed
         assert drawn(page).get_by_role("button").inner_text() == f"Draw other numbers (seed {seed})"
     change(page, chunk_len=40, length=1000, decay=0, part=PARTS[3])
-    assert page.get_by_role("slider", name="Q, chunk length").get_attribute("aria-valuetext") == "40"
+    assert page.get_by_role("slider", name="c, chunk length").get_attribute("aria-valuetext") == "40"
     assert page.get_by_role("slider", name="a, decay").get_attribute("aria-valuetext") == "0"
     assert page.get_by_role("combobox", name="M, part").input_value() == PARTS[3]
 
