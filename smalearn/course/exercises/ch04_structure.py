@@ -177,8 +177,8 @@ def masked_product(U, V, B, x):
 
     Hint: `sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))`
 
-    Insight: With rank 1 this is a mask with rows and columns scaled, the case of a decay between resets: L[t, s] = p_t
-    / p_s.
+    Insight: With rank 1 this is a mask whose rows and columns are scaled. A gate on what goes in and one on what comes
+    out are such a mask.
     """
     return sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))
 
