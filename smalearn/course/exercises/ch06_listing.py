@@ -77,7 +77,7 @@ def between_chunks(log_d):
     Fill in W in the line `entering = W @ U`. U stacks the given state and what the n chunks leave; row i of the result
     is the state that enters chunk i, and the last row the state after them all.
 
-    Hint: Write down what enters chunk 2: the state d_1 d_0 H_0 + d_1 U_1 + U_2. Which row of W is that?
+    Hint: Write down what enters chunk 2: the state d_1 d_0 H_0 + d_1 U_0 + U_1. Which row of W is that?
 
     Hint: You know a matrix whose entry is a product of all decays after the source, up to the target. What are the
     decays here?
