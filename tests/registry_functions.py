@@ -17,6 +17,7 @@ STEP = {"x": (P,), "gate": (), "B": (N,), "C": (N,), "H": (P, N)}
 ATTENTION = {"Q": (T, N), "K": (T, N), "V": (T, P)}
 LINEAR = {**ATTENTION, "gate": (T,), "H": (P, N)}
 BY_KEY = {**ATTENTION, "gate": (T, N), "H": (P, N)}
+DELTA = {**ATTENTION, "beta": (T,), "gate": (T,), "H": (P, N)}
 MAP = kernel_attention.EluPlusOne(N)
 
 
@@ -47,6 +48,8 @@ FUNCTIONS = {
     **by_name(fast, SSD, "ssd"),
     **by_name(fast, LINEAR, "linear_attention"),
     "fast.linear_attention by key": (fast.linear_attention, BY_KEY),
+    **by_name(fast, DELTA, "delta_rule"),
+    "fast.delta_rule by key": (fast.delta_rule, {**DELTA, "gate": (T, N)}),
     "fast.multilevel_attention": (lambda *x: fast.multilevel_attention(*x, *LEVELS), ATTENTION),
     "fast.multilevel_attention with bias": (
         lambda Q, K, V, bias: fast.multilevel_attention(Q, K, V, *LEVELS, bias=bias),
@@ -58,6 +61,12 @@ FUNCTIONS = {
     **by_name(linear_attention, BY_KEY, "linear_attention_chunked"),
     **by_name(linear_attention, {**ATTENTION, "gate": (T, N)}, "linear_attention_parallel"),
     **by_name(linear_attention, {"q": (N,), "k": (N,), "v": (P,), "gate": (), "H": (P, N)}, "linear_attention_step"),
+    **by_name(linear_attention, DELTA, "delta_rule_recurrent", "delta_rule_chunked"),
+    "linear_attention.delta_rule_step": (
+        linear_attention.delta_rule_step,
+        {"q": (N,), "k": (N,), "v": (P,), "beta": (), "gate": (), "H": (P, N)},
+    ),
+    **by_name(linear_attention, {"x": (T, N)}, "l2norm"),
     **by_name(linear_attention, {**ATTENTION, "gate": (T, N)}, "gated_slot_attention"),
     **by_name(kernel_attention, ATTENTION, "softmax_attention"),
     **by_name(kernel_attention, ATTENTION, "kernel_attention", phi=MAP, L=masks.CausalMask(T)),
@@ -93,7 +102,8 @@ FUNCTIONS = {
 
 
 def operands(shapes, count=(), dtype=torch.float64):
-    """Random tensors of these shapes behind leading axes; what is called gate is a log decay."""
+    """Random tensors of these shapes behind leading axes; what is called gate is a log decay, beta is from 0 to 2."""
     sizes = [(*count, *shape) for shape in shapes.values()]
     drawn = random_tensors(sizes, dtype=dtype)
-    return [-x.abs() if name == "gate" else x for name, x in zip(shapes, drawn, strict=True)]
+    ranges = {"gate": lambda x: -x.abs(), "beta": lambda x: 2 * x.sigmoid()}
+    return [ranges[name](x) if name in ranges else x for name, x in zip(shapes, drawn, strict=True)]

@@ -143,11 +143,18 @@ def decays(axes):
     return lambda d: -d.tensor(axes).abs()
 
 
+def strengths(axes):
+    """A function that draws β of the delta rule."""
+    return lambda d: d.tensor(axes).abs().clamp(max=2) if not d.dtype.is_complex else d.tensor(axes)
+
+
 # What fits an argument of this name, unless the function has its own.
 ARGUMENTS = {
     **{name: of("tn") for name in ("Q", "K", "B", "C", "x", "M", "A")},
     **{name: of("tp") for name in ("V", "X")},
     **{"q": of("n"), "k": of("n"), "v": of("p"), "initial_state": of("pn"), "state": of("pn"), "log_a": decays("t")},
+    "beta": strengths("t"),
+    "eps": one_of(1e-6, 0.1),
     "L": lambda d: d.random.choice([MATRICES["mask"], MATRICES["decay"], lambda d: d.tensor("tt").abs()])(d),
     "dtype": one_of(None, torch.float64, torch.float16),
     "phi": lambda d: kernel_attention.EluPlusOne(4),
@@ -206,6 +213,7 @@ OWN = {
         for name in ("bilinear_attention", "bilinear_scores", "bilinear_weights")
     },
     "diagonal_ssm_as_attentions": {"log_a": decays("tn")},
+    "delta_rule_step": {"log_a": decays(""), "beta": strengths(""), "state": of("pn")},
     "linear_attention_step": {"log_a": decays(""), "state": of("pn")},
     "gated_slot_attention": {
         "log_a": decays("tm"),

@@ -12,6 +12,8 @@ from smalearn import fast
 from smalearn.fast.cpu import ssd_cpu
 from smalearn.kernel_attention import EluPlusOne, kernel_attention, softmax_attention
 from smalearn.linear_attention import (
+    delta_rule_chunked,
+    delta_rule_recurrent,
     gated_slot_attention,
     linear_attention_chunked,
     linear_attention_parallel,
@@ -41,6 +43,7 @@ T, N, P = 300, 4, 3
 Q, K, V = random_tensors([(T, N), (T, N), (T, P)])
 TOKEN, KEY, FULL = (-0.1 * x.abs() for x in random_tensors([(T,), (T, N), (T, P, N)], seed=1))
 CAUSAL, BAND = CausalMask(T), BandedMask(T, T, 20) * CausalMask(T)
+BETA = 2 * torch.sigmoid(random_tensors([(T,)], seed=3)[0]) / N
 (COLUMN,) = random_tensors([(T,)], seed=2)
 
 
@@ -95,6 +98,12 @@ FORMS = {
     "fast": (fast.linear_attention, with_state(fast.linear_attention, TOKEN), inside(32)),
     "fast-none": (fast.linear_attention, with_state(fast.linear_attention), inside(32)),
     "fast-key": (fast.linear_attention, with_state(fast.linear_attention, KEY), inside(64)),
+    "delta": (delta_rule_recurrent, with_state(delta_rule_recurrent, BETA, TOKEN), exact),
+    "delta-key": (delta_rule_recurrent, with_state(delta_rule_recurrent, BETA, KEY), exact),
+    "delta-chunked": (delta_rule_chunked, with_state(delta_rule_chunked, BETA, TOKEN), inside(32)),
+    "delta-chunked-key": (delta_rule_chunked, with_state(delta_rule_chunked, BETA, KEY), inside(32)),
+    "delta-fast": (fast.delta_rule, with_state(fast.delta_rule, BETA, TOKEN), inside(16)),
+    "delta-fast-none": (fast.delta_rule, with_state(fast.delta_rule, BETA), inside(16)),
     "slots": (gated_slot_attention, with_state(gated_slot_attention, KEY), inside(64)),
     "multilevel": (
         fast.multilevel_attention,

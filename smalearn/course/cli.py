@@ -286,7 +286,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show what is installed, what is missing and how to get it")
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
-    names = "bilinear, constants, linear-attention, masks, multilevel, ssd, training or weights"
+    names = "bilinear, constants, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
     command.add_argument("name", help=names)
     text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU"
     command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)

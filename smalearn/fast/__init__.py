@@ -4,7 +4,7 @@ No mathematics here that `ssd`, `linear_attention` and `multilevel` lack. `cpu` 
 `tile` runs the programs of a GPU on any computer, `distributed` splits a sequence over several devices.
 """
 
-from smalearn.fast.dispatch import linear_attention, ssd, ssd_step_
+from smalearn.fast.dispatch import delta_rule, linear_attention, ssd, ssd_step_
 from smalearn.fast.multilevel import executed_macs, multilevel_attention
 
-__all__ = ["executed_macs", "linear_attention", "multilevel_attention", "ssd", "ssd_step_"]
+__all__ = ["delta_rule", "executed_macs", "linear_attention", "multilevel_attention", "ssd", "ssd_step_"]

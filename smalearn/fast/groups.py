@@ -15,6 +15,7 @@ def grouped(
     B: torch.Tensor,
     C: torch.Tensor,
     initial_state: torch.Tensor | None,
+    beta: torch.Tensor | None = None,
 ) -> tuple[tuple[torch.Tensor | None, ...], Callable]:
     """The operands of SSD with three leading axes (b, g, r), without a copy where their strides allow it.
 
@@ -27,16 +28,17 @@ def grouped(
         B: (..., T, N).
         C: (..., T, N).
         initial_state: (..., P, N), or None.
+        beta: (..., T) of the delta rule, or None. With it heads share nothing, r = 1: B and C are expanded to all.
 
     Returns:
-        X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N); and a function
-        that takes Y (b, g, r, T, P) and the last state (b, g, r, P, N) back to the leading axes of the arguments. The
-        state has the axes of those that write it, which C does not.
+        X (b, g, r, T, P), log_a (b, g, r, T), B and C (b, g, 1, T, N), initial_state (b, g, r, P, N), and beta
+        (b, g, 1, T) if there is one; and a function that takes Y (b, g, r, T, P) and the last state (b, g, r, P, N)
+        back to the leading axes of the arguments. The state has the axes of those that write it, which C does not.
     """
-    operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2)]
+    operands = [(X, 2), (log_a, 1), (B, 2), (C, 2), (initial_state, 2)] + ([] if beta is None else [(beta, 1)])
     leading = [() if x is None else x.shape[: x.ndim - axes] for x, axes in operands]
-    everything, written = broadcast_shapes(*leading), broadcast_shapes(*leading[:3], leading[4])
-    maps = broadcast_shapes(leading[2], leading[3])
+    everything, written = broadcast_shapes(*leading), broadcast_shapes(*leading[:3], *leading[4:])
+    maps = broadcast_shapes(leading[2], leading[3]) if beta is None else everything
     maps = (1,) * (len(everything) - len(maps)) + tuple(maps)
     shared = [axis for axis, size in enumerate(maps) if size == 1]
     own = [axis for axis, size in enumerate(maps) if size != 1]
@@ -63,7 +65,7 @@ def grouped(
             state = state.narrow(axis, 0, size)  # equal along an axis that only C has
         return ungroup(Y), state.reshape(*written, *state.shape[-2:])
 
-    leads = [everything, everything, maps, maps, everything]
+    leads = [everything, everything, maps, maps, everything, everything][: len(operands)]
     return tuple(group(x, axes, lead) for (x, axes), lead in zip(operands, leads, strict=True)), restore
 
 

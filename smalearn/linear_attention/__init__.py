@@ -8,6 +8,7 @@ Each file holds one algorithm; that they agree is tested. `catalogue` shows know
 
 from smalearn.linear_attention.catalogue import MODELS, OTHER_MODELS, Gates, RecurrentModel
 from smalearn.linear_attention.chunked import linear_attention_chunked
+from smalearn.linear_attention.delta import delta_rule_chunked, delta_rule_recurrent, delta_rule_step, l2norm
 from smalearn.linear_attention.parallel import linear_attention_parallel
 from smalearn.linear_attention.recompute import linear_attention_recomputed
 from smalearn.linear_attention.recurrent import linear_attention_recurrent, linear_attention_step
@@ -18,7 +19,11 @@ __all__ = [
     "OTHER_MODELS",
     "Gates",
     "RecurrentModel",
+    "delta_rule_chunked",
+    "delta_rule_recurrent",
+    "delta_rule_step",
     "gated_slot_attention",
+    "l2norm",
     "linear_attention_chunked",
     "linear_attention_parallel",
     "linear_attention_recomputed",

@@ -37,6 +37,7 @@ from smalearn.lab.bench.problem import Problem
 TINY = Problem(length=128, heads=2, head_dim=3, state=4)
 SIZES = {
     "bilinear": {"dim": 64, "length": 33, "heads": 4, "rounds": 2},
+    "delta-rule": {"problems": [replace(TINY, shared=False, head_dim=4)], "rounds": 3},
     "linear-attention": {"problem": replace(TINY, shared=False), "rounds": 3},
     "masks": {"length": 64, "columns": 3, "rounds": 3},
     "multilevel": {"lengths": (130, 300), "heads": 2, "context": 256, "rounds": 3},

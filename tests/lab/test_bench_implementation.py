@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from smalearn.lab.bench import implementation, peers
 from smalearn.lab.bench.implementation import Implementation, Run, compare, memory
-from smalearn.lab.bench.peers import BACKWARDS, COMPILED_SSD, LINEAR_ATTENTION, SSD
+from smalearn.lab.bench.peers import BACKWARDS, COMPILED_SSD, DELTA_RULE, LINEAR_ATTENTION, SSD
 from smalearn.lab.bench.problem import DECAYS, Problem, recurrence
 from smalearn.testing import assert_close
 
@@ -117,6 +117,8 @@ CASES = [
         (LINEAR_ATTENTION, (OWN, replace(OWN, decay=None))),
         ((*BACKWARDS,), (OWN,)),
         ((*SSD, COMPILED_SSD), (SHARED,)),
+        (DELTA_RULE, (OWN,)),
+        (DELTA_RULE, (OWN,)),
     )
     for one in some
     for problem in problems

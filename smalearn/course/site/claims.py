@@ -18,6 +18,7 @@ SOURCES = {
     "002": "*Linear Attention* (a note)",
     "003": "Kuang and others 2025, *Customizing the Inductive Biases of Softmax Attention*",
     "004": "Gu and Dao 2024, *State Space Duality (Mamba-2)* (a draft of the posts, with their listing)",
+    "005": "The delta rule: Schlag and others 2021, Yang and others 2024, and what followed",
 }
 CLASSES = {
     "error": "Correction",
@@ -150,7 +151,9 @@ def table(listed: Sequence[Claim], pattern: str = "") -> str:
 
 def _summary(listed):
     """Count claims by source, experiments by verdict, and corrections by class."""
-    lines = [f"{len(listed)} claims of five sources; `smalearn claims PATTERN` shows those with a word in them"]
+    lines = [
+        f"{len(listed)} claims of {len(SOURCES)} sources; `smalearn claims PATTERN` shows those with a word in them"
+    ]
     for number, title in SOURCES.items():
         lines.append(f"  {number}  {sum(claim.id.startswith(number) for claim in listed):3}  {title.replace('*', '')}")
     for heading, counted in (
@@ -206,7 +209,7 @@ def _introduction(listed):
         "is none, they count, compare structures or hold a bound."
     )
     return (
-        f"What the five sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
+        f"What the sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
         f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections. "
         "Of an experiment an entry says what came of it in small, and what was tested."
     ) + error * any(claim.residual is not None for claim in listed)

@@ -18,7 +18,7 @@ import torch
 
 from smalearn.fast.cpu.scan import Scan, flow
 
-__all__ = ["FoldedScan"]
+__all__ = ["FoldedScan", "decay_"]
 
 STRONGEST = -40.0
 """Least sum of a chunk's log_a. float32 ends at exp(88), and B and C need room."""
@@ -39,7 +39,7 @@ class FoldedScan(Scan):
         y, H = self._multiply("y", self._multiply("scores", C, B.mT).tril_(), X), H.squeeze(2)
         for B_k, C_k, X_k, y_k, total in zip(B.mT, C, X, y, totals, strict=True):
             y_k.baddbmm_(C_k, H)
-            _decay(H.baddbmm_(B_k, X_k), total)
+            decay_(H.baddbmm_(B_k, X_k), total)
         self._put_heads(Y, start, y)
 
     def _backward_block(self, start, dY, H, dH, dX, dlog_a, dB, dC):
@@ -66,7 +66,7 @@ class FoldedScan(Scan):
         states = self.scratch("states", len(X), *H.shape)
         states[0] = H
         for before, after, B_k, X_k, total in zip(states, states[1:], B.mT, X, totals, strict=False):
-            _decay(torch.baddbmm(before, B_k, X_k, out=after), total)
+            decay_(torch.baddbmm(before, B_k, X_k, out=after), total)
         return states
 
     def _gradients_after(self, dH, C, dY, totals):
@@ -74,7 +74,7 @@ class FoldedScan(Scan):
         D = self.scratch("D", len(dY), *dH.shape)
         D[-1] = dH
         for D_k, C_k, dY_k, total, before in reversed(list(zip(D, C.mT, dY, totals, [dH, *D[:-1]], strict=True))):
-            torch.baddbmm(_decay(D_k, total), C_k, dY_k, out=before)
+            torch.baddbmm(decay_(D_k, total), C_k, dY_k, out=before)
         return D
 
     def _fold(self, start, s):
@@ -120,6 +120,6 @@ def _factor(power, like):
     return power.exp().to(like.dtype).squeeze(3)[..., None]
 
 
-def _decay(state, total):
+def decay_(state, total):
     """Multiply a state in place by the decay of a chunk, if it decays."""
     return state if total is None else state.mul_(total)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from smalearn.lab.bench import (
     bilinear,
     constants,
+    delta_rule,
     device,
     linear_attention,
     masks,
@@ -26,6 +27,7 @@ __all__ = ["BENCHMARKS", "device", "place_of", "table"]
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
     "constants": constants.benchmark,
+    "delta-rule": delta_rule.benchmark,
     "linear-attention": linear_attention.benchmark,
     "masks": masks.benchmark,
     "multilevel": multilevel.benchmark,

@@ -1,6 +1,7 @@
 """Implementations on a CPU: ours, textbook listings, and other libraries' where they are installed."""
 
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,11 @@ import torch
 
 from smalearn import fast
 from smalearn.lab.bench.implementation import Implementation
+from smalearn.lab.bench.problem import by_segments
 from smalearn.linear_attention import (
+    delta_rule_chunked,
+    delta_rule_recurrent,
+    l2norm,
     linear_attention_chunked,
     linear_attention_recomputed,
     linear_attention_recurrent,
@@ -19,10 +24,12 @@ from smalearn.ssd import ssd_chunked
 __all__ = [
     "BACKWARDS",
     "COMPILED_SSD",
+    "DELTA_RULE",
     "LINEAR_ATTENTION",
     "SSD",
     "Products",
     "compiled",
+    "delta_operands",
     "every_head",
     "given",
     "ours",
@@ -217,6 +224,44 @@ def _mamba_ssm():
     return lambda X, log_a, B, C: run(X, log_a, B, C, CHUNK_LEN)[0]
 
 
+def delta_operands(X, log_a, B, C):
+    """Q, K, V, beta and log_a of the delta rule: unit keys and queries, and strengths from a column of values."""
+    return l2norm(C), l2norm(B), X, torch.sigmoid(X[..., 0]), log_a
+
+
+def _scaled_operands(*tensors):
+    """The same for a function that divides queries by √N."""
+    Q, *others = delta_operands(*tensors)
+    return Q * Q.shape[-1] ** 0.5, *others
+
+
+def _corrected(Q, K, V, beta, log_a):
+    """Y of the delta rule, token by token."""
+    return by_segments(delta_rule_recurrent, Q, K, V, beta, log_a)
+
+
+def _divided(Q, *operands):
+    """The same for a function that divides queries by √N."""
+    return _corrected(Q * Q.shape[-1] ** -0.5, *operands)
+
+
+def _gated_delta_rule():
+    """Chunked, by forward substitution in Python."""
+    run = _fla("gated_delta_rule").naive_chunk_gated_delta_rule
+    return lambda Q, K, V, beta, log_a: run(Q, K, V, log_a, beta, chunk_size=CHUNK_LEN, scale=1.0)[0]
+
+
+def _qwen3_next():
+    """Chunked, by two triangular solves; without the wrapper, which takes fla's program for a GPU where fla is."""
+    module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
+    run = inspect.unwrap(module.torch_chunk_gated_delta_rule)
+    return lambda Q, K, V, beta, log_a: run(Q, K, V, log_a, beta, chunk_size=CHUNK_LEN)[0]
+
+
+def _rule(name, load, **settings):
+    return Implementation(name, load, **{"arguments": delta_operands, "exact": _corrected} | settings)
+
+
 def _ours(name, function, **options):
     return Implementation(name, partial(_attention, function, **options), base=True)
 
@@ -262,4 +307,17 @@ SSD = (
     Implementation("fla naive_chunk_simple_gla", _simple_gla, **_EVERY_HEAD),
     Implementation("transformers mamba2_chunk_scan", _transformers, time_first=True),
     Implementation("mamba_ssm ssd_minimal_discrete", _mamba_ssm, **_EVERY_HEAD),
+)
+
+DELTA_RULE = (
+    _rule("fast.delta_rule", partial(ours, fast.delta_rule), base=True),
+    _rule("delta_rule_chunked", partial(ours, delta_rule_chunked), base=True),
+    _rule("fla naive_chunk_gated_delta_rule", _gated_delta_rule, time_first=True),
+    _rule(
+        "transformers torch_chunk_gated_delta_rule",
+        _qwen3_next,
+        arguments=_scaled_operands,
+        exact=_divided,
+        time_first=True,
+    ),
 )

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from smalearn.linear_attention import linear_attention_recurrent
 
-__all__ = ["DECAYS", "Problem", "operands", "recurrence", "way"]
+__all__ = ["DECAYS", "Problem", "by_segments", "operands", "recurrence", "way"]
 
 SEGMENT = 64  # tokens of the recurrence between two states that its backward keeps
 
@@ -34,18 +34,19 @@ def operands(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def recurrence(X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
-    """Y of the recurrence: the definition that implementations are compared with.
+    """Y of the recurrence: the definition that implementations are compared with."""
+    return by_segments(linear_attention_recurrent, C, B, X, log_a)
+
+
+def by_segments(function: Callable[..., tuple], *operands: torch.Tensor | None) -> torch.Tensor:
+    """Y of a function of operands (batch, heads, T, ...) and an initial state, which returns Y and the next state.
 
     It goes by segments, because a backward through all states would not fit the memory.
     """
-
-    def run(X, log_a, B, C, state):
-        return linear_attention_recurrent(C, B, X, log_a, initial_state=state)
-
     outputs, state = [], None
-    for start in range(0, X.shape[2], SEGMENT):
-        segment = (x if x is None else x[:, :, start : start + SEGMENT] for x in (X, log_a, B, C))
-        y, state = checkpoint(run, *segment, state, use_reentrant=False)
+    for start in range(0, operands[0].shape[2], SEGMENT):
+        segment = (x if x is None else x[:, :, start : start + SEGMENT] for x in operands)
+        y, state = checkpoint(function, *segment, state, use_reentrant=False)
         outputs.append(y)
     return torch.cat(outputs, 2)
 

@@ -1,0 +1,292 @@
+"""The delta rule: a memory that is read before it is written, and stores the difference alone.
+
+    H' = exp(log_a_t) ∘ H_(t-1)        forget
+    u_t = β_t (v_t - H' k_t)           read with the key, compare with the value
+    H_t = H' + u_t k_t^T               write the difference
+    y_t = H_t q_t
+
+β = 0 leaves the memory as it is. With a key of norm 1, β = 1 makes it answer v_t exactly, and β = 2 reflects it along
+k_t. The state stays bounded for ‖k‖² β ≤ 2; no function here normalises keys, `l2norm` does.
+"""
+
+import math
+
+import torch
+
+from smalearn._checks import (
+    ShapeError,
+    broadcast_shapes,
+    check_count,
+    check_dtypes,
+    check_float32_or,
+    check_number,
+    check_shapes,
+    holds,
+)
+from smalearn._structured import widen
+from smalearn.contractions import contract
+from smalearn.linear_attention.inputs import check_inputs, key_gate
+from smalearn.linear_attention.parallel import decayed_scores
+from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
+
+__all__ = [
+    "check_delta",
+    "correct_in_chunks",
+    "delta_rule_chunked",
+    "delta_rule_recurrent",
+    "delta_rule_step",
+    "l2norm",
+]
+
+
+def delta_rule_recurrent(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    beta: torch.Tensor,
+    log_a: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gated delta rule, one token after the other: the oracle of all other forms.
+
+    A NaN or infinity in a token reaches no earlier output. Several corrections for each token (DeltaProduct) are
+    several tokens: repeat the token, each time with another key and value, and keep every last output.
+
+    Args:
+        Q: (..., T, N) queries.
+        K: (..., T, N) keys, of norm 1 as a rule.
+        V: (..., T, P) values.
+        beta: (..., T) strength of the correction, from 0 to 2; dtype of Q or float32.
+        log_a: log decay ≤ 0, −inf for a reset: (..., T), one per token, or (..., T, N), one per key feature. May be
+            float32 whatever the others are. It counts as a gate per key feature if it has as many axes as K.
+        initial_state: (..., P, N) state before the first token, dtype of Q or float32; zeros if None. log_a[0] decays
+            it.
+
+    Returns:
+        Y (..., T, P), dtype of Q, and the state after the last token (..., P, N), float32 if Q is half precision.
+
+    Raises:
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
+        ValueError: a dtype or device differs or is complex, or (on a CPU) log_a is positive or beta not in [0, 2].
+
+    Cost:
+        3·T·N·P multiply-adds (4·T·N·P with a gate), in steps that follow one another; a state of N·P entries.
+        Gradients by autograd store every state.
+
+    Source:
+        Widrow and Hoff 1960; Schlag, Irie and Schmidhuber 2021; Yang, Kautz and Hatamizadeh 2024 (Gated DeltaNet);
+        Kimi Team 2025 (Kimi Linear) for a gate per key feature.
+
+    Example:
+        >>> key, values = torch.ones(2, 1), torch.tensor([[3.0], [5.0]])
+        >>> delta_rule_recurrent(key, key, values, torch.ones(2))[0].ravel()
+        tensor([3., 5.])
+    """
+    check_delta("delta_rule_recurrent", Q, K, V, beta, log_a, initial_state)
+    q, k, v, strength, gate, state = widen(Q, Q, K, V, beta[..., None], key_gate(log_a, K), initial_state)
+    if state is None:
+        state = v.new_zeros(v.shape[-1], k.shape[-1])
+    leading = broadcast_shapes(*(x.shape[:-2] for x in (k, v, strength, gate, state)))
+    state = state.expand(*leading, *state.shape[-2:])
+    outputs = []
+    for token in zip(*(x.unbind(-2) for x in (q, k, v, strength, gate)), strict=True):
+        y, state = _step(*token, state)
+        outputs.append(y)
+    Y = torch.stack(outputs, -2) if outputs else contract("TN, PN -> TP", q, state)
+    return Y.to(Q.dtype), state
+
+
+def delta_rule_step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    log_a: torch.Tensor | None,
+    state: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of `delta_rule_recurrent`, for decoding.
+
+    Args:
+        q: (..., N) query.
+        k: (..., N) key.
+        v: (..., P) value.
+        beta: (...) strength of the correction, from 0 to 2; dtype of q or float32.
+        log_a: log decay ≤ 0: (...), or (..., N) if it has as many axes as k; or None.
+        state: (..., P, N) before this token, dtype of q or float32.
+
+    Returns:
+        y (..., P), dtype of q, and the new state (..., P, N), float32 if q is half precision.
+
+    Raises:
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
+        ValueError: a dtype or device differs or is complex, or (on a CPU) log_a is positive or beta not in [0, 2].
+
+    Cost:
+        3·N·P multiply-adds (4·N·P with a gate), whatever came before.
+
+    Source:
+        Schlag, Irie and Schmidhuber 2021, section 4.2.
+    """
+    check_delta("delta_rule_step", q, k, v, beta, log_a, state, time="")
+    gate = k.new_zeros(1) if log_a is None else log_a if log_a.ndim == k.ndim else log_a[..., None]
+    y, state = _step(*widen(q, q, k, v, beta[..., None], gate, state))
+    return y.to(q.dtype), state
+
+
+def delta_rule_chunked(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    beta: torch.Tensor,
+    log_a: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+    chunk_len: int = 32,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gated delta rule in chunks: a triangular solve inside, a state carried from chunk to chunk.
+
+    In a chunk with carry-in H, with the decays e_t since its beginning and f_s until its end, and with scores(Q, K)
+    those of linear attention, decays included,
+
+        A        = diag(β) scores(K, K) below the diagonal          how each key meets the earlier ones
+        [U, W]   = (I + A)^-1 [β V, β (e ∘ K)]                      one solve by forward substitution
+        V'       = U - W H^T                                        the corrected values
+        Y        = scores(Q, K) V' + (e ∘ Q) H^T                    linear attention of them
+        H'       = e_last ∘ H + V'^T (f ∘ K)
+
+    So the whole matrix is scores(Q, K) (I + A)^-1 diag(β): an attention times the inverse of an attention. A NaN or
+    infinity in K, V or beta may reach all outputs of its chunk, also those before it.
+
+    Arguments, results and errors are those of `delta_rule_recurrent`; and chunk_len, an integer ≥ 1, is the length of a
+    chunk, of which the last may be shorter.
+
+    Cost:
+        T·chunk_len·(2.5·N + 1.5·P) + 3·T·N·P multiply-adds; T·chunk_len + T·N·P / chunk_len entries. A gate per key
+        feature adds 2·T·N·log2(chunk_len) exponentials.
+
+    Source:
+        Yang et al. 2024 (DeltaNet, the parallel form; Gated DeltaNet); Bischof and Van Loan 1987 for the product of
+        the factors I - β k k^T as I - W^T K.
+    """
+    check_delta("delta_rule_chunked", Q, K, V, beta, log_a, initial_state)
+    check_count("delta_rule_chunked", "chunk_len", chunk_len)
+    return correct_in_chunks(Q, K, V, beta, log_a, initial_state, chunk_len)
+
+
+def correct_in_chunks(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    beta: torch.Tensor,
+    log_a: torch.Tensor | None,
+    initial_state: torch.Tensor | None = None,
+    chunk_len: int = 32,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`delta_rule_chunked` of operands that are checked."""
+    q, k, v, strength, gate, state = widen(Q, Q, K, V, beta[..., None], key_gate(log_a, K), initial_state)
+    q, k, v, strength, gate = (split_chunks(x, chunk_len) for x in (q, k, v, strength, gate))
+    read, write = since_start(gate).exp(), until_end(gate).exp()
+    A = strength * decayed_scores(k, k, gate)  # the solve takes what is below its diagonal
+    U, W = (_solve(A, strength * x) for x in (v, k * read))
+    states, corrected, final = _pass_corrections(U, W, k * write, read[..., -1:, :], state)
+    Y = contract("TS, SP -> TP", decayed_scores(q, k, gate), corrected) + contract("TN, PN -> TP", q * read, states)
+    return join_chunks(Y, Q.shape[-2]).to(Q.dtype), final
+
+
+def _pass_corrections(U, W, keys, decays, state):
+    """Run the chunks: the state before each (..., C, P, N), what each writes (..., C, Q, P), and the last state."""
+    state = U.new_zeros(U.shape[-1], W.shape[-1]) if state is None else state
+    leading = broadcast_shapes(state.shape[:-2], *(x.shape[:-3] for x in (U, W, keys, decays)))
+    state = state.expand(*leading, *state.shape[-2:])
+    states, corrected = [], []
+    for U_c, W_c, keys_c, decay in zip(*(x.unbind(-3) for x in (U, W, keys, decays)), strict=True):
+        states.append(state)
+        corrected.append(U_c - contract("TN, PN -> TP", W_c, state))
+        state = decay * state + contract("TP, TN -> PN", corrected[-1], keys_c)
+    return torch.stack(states, -3), torch.stack(corrected, -3), state
+
+
+def _solve(A, x):
+    """(I + A)^-1 x for the part of A below its diagonal."""
+    return torch.linalg.solve_triangular(A, x, upper=False, unitriangular=True)
+
+
+def _step(q, k, v, beta, log_a, state):
+    """One step; beta and log_a (..., 1), the latter also (..., N)."""
+    state = log_a.exp()[..., None, :] * state
+    correction = beta * (v - (state * k[..., None, :]).sum(-1))
+    state = state + correction[..., :, None] * k[..., None, :]
+    return (state * q[..., None, :]).sum(-1), state
+
+
+def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """Vectors of norm 1, as keys and queries of a delta rule usually are.
+
+    Args:
+        x: (..., N).
+        eps: added to the squared norm, so that a vector of zeros stays one.
+
+    Returns:
+        x / sqrt(‖x‖² + eps), (..., N).
+
+    Raises:
+        ShapeError: x has no axis.
+        TypeError: x is not a tensor, or eps not a number.
+        ValueError: x has no floating dtype, or is complex; eps is negative or not finite.
+
+    Cost:
+        2·N multiplications for each vector.
+
+    Source:
+        Yang et al. 2024 (DeltaNet), section 3.3.
+    """
+    check_dtypes("l2norm", {"x": x}, real=True)
+    check_shapes("l2norm", {"x": (x, "n")})
+    if not 0 <= check_number("l2norm", "eps", eps) < math.inf:
+        raise ValueError(f"l2norm: eps must be ≥ 0 and finite, got {eps}")
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
+
+
+def check_delta(
+    function: str,
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    beta: torch.Tensor,
+    log_a: torch.Tensor | None,
+    state: torch.Tensor | None,
+    time: str = "t",
+) -> None:
+    """Check operands of the delta rule: those of linear attention, and beta (..., T).
+
+    Args:
+        function: name of the public function, which opens every message.
+        Q: (..., T, N).
+        K: (..., T, N).
+        V: (..., T, P).
+        beta: (..., T).
+        log_a: (..., T), (..., T, N) or None.
+        state: (..., P, N) or None.
+        time: letter of the time axis; empty for a single step.
+
+    Raises:
+        ShapeError: an axis has two sizes, or log_a.ndim matches no supported gate shape.
+        TypeError: an argument is not a tensor.
+        ValueError: a dtype or device differs or is complex, log_a is a full gate, or (on a CPU) log_a is positive or
+            beta outside of [0, 2].
+    """
+    names = ("Q", "K", "V") if time else ("q", "k", "v")
+    check_dtypes(function, dict(zip(names, (Q, K, V), strict=True)), real=True)
+    check_dtypes(function, {"beta": beta}, real=True)
+    if log_a is not None:
+        check_dtypes(function, {"log_a": log_a}, real=True)
+    if log_a is not None and log_a.ndim > K.ndim:
+        axes = "(..., T), or (..., T, N)" if time else "(...), or (..., N)"
+        raise ShapeError(f"{function}: log_a must have axes {axes}, got shape {tuple(log_a.shape)}")
+    check_inputs(function, Q, K, V, log_a, state, gates=(time, time + "n"))
+    operands = dict(zip(names, ((Q, time + "n"), (K, time + "n"), (V, time + "p")), strict=True))
+    check_shapes(function, operands | {"beta": (beta, time)})
+    check_float32_or(function, "beta", beta, names[0], Q)
+    if beta.device.type == "cpu" and beta.numel():
+        low, high = beta.detach().aminmax()
+        if not (holds(low >= 0) and holds(high <= 2)):
+            raise ValueError(f"{function}: beta must be from 0 to 2, got {low.item():.3g} to {high.item():.3g}")

@@ -1,0 +1,156 @@
+"""Claims of chapter 08: what the delta rule is as a matrix, as a state space model, as a learner."""
+
+import pytest
+import torch
+from oracles_delta import delta_rule, inputs
+
+from smalearn.linear_attention import delta_rule_chunked, delta_rule_recurrent, linear_attention_chunked
+from smalearn.masks import decay_matrix
+from smalearn.ssm import block_ranks, ssm_recurrent
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+
+@pytest.mark.claim("005:rule", "smalearn.linear_attention.delta.delta_rule_recurrent")
+@pytest.mark.parametrize("kind", ["none", "mild"])
+def test_read_compare_write(kind):
+    operands = inputs(20, kind)
+    for actual, oracle in zip(delta_rule_recurrent(*operands), delta_rule(*operands), strict=True):
+        assert_close(actual, oracle)
+
+
+@pytest.mark.claim("005:identity", "smalearn.linear_attention.delta.delta_rule_chunked")
+def test_attention_times_the_inverse_of_an_attention():
+    Q, K, V, beta, log_a, _ = inputs(40)
+    L, one = decay_matrix(log_a), torch.eye(40, dtype=torch.float64)
+    A = (beta[:, None] * (L * (K @ K.mT))).tril(-1)
+    M = (L * (Q @ K.mT)) @ torch.linalg.inv(one + A) @ torch.diag(beta)
+    Y, _ = delta_rule_chunked(Q, K, V, beta, log_a)
+    assert_close(M @ V, Y)
+    U = torch.linalg.solve_triangular(one + A, beta[:, None] * V, upper=False)
+    assert_close(linear_attention_chunked(Q, K, U, log_a)[0], Y)
+
+
+@pytest.mark.claim("005:chunks", "smalearn.linear_attention.delta.delta_rule_chunked")
+@pytest.mark.parametrize("chunk_len", [1, 8, 13])
+def test_a_solve_for_each_chunk(chunk_len):
+    operands = inputs(40)
+    for actual, oracle in zip(delta_rule_chunked(*operands, chunk_len=chunk_len), delta_rule(*operands), strict=True):
+        assert_close(actual, oracle)
+
+
+@pytest.mark.claim("005:rank", "smalearn.linear_attention.delta.delta_rule_chunked")
+def test_the_matrix_is_semiseparable_of_order_n():
+    Q, K, V, beta, log_a, _ = inputs(40)
+    M, _ = delta_rule_chunked(Q, K, torch.eye(40, dtype=torch.float64), beta, log_a)
+    assert max(block_ranks(M)) == 4
+    assert_close(M @ V, delta_rule(Q, K, V, beta, log_a)[0])
+
+
+@pytest.mark.claim("005:general-ssm", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_it_is_a_state_space_model_with_a_full_matrix():
+    Q, K, V, beta, log_a, H = inputs(12)
+    one = torch.eye(4, dtype=torch.float64)
+    A = log_a.exp()[:, None, None] * (one - beta[:, None, None] * K[:, :, None] * K[:, None, :])
+    for actual, oracle in zip(
+        delta_rule_recurrent(Q, K, V, beta, log_a, H), ssm_recurrent(V, A, beta[:, None] * K, Q, H), strict=True
+    ):
+        assert_close(actual, oracle)
+
+
+@pytest.mark.claim("005:wy", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_a_product_of_factors_is_one_less_a_product():
+    """With values of zero the state is multiplied by all I - β k k^T, which is I - W^T K."""
+    _, K, V, beta, _, H = inputs(12, "none")
+    A = (beta[:, None] * (K @ K.mT)).tril(-1)
+    W = torch.linalg.solve_triangular(torch.eye(12, dtype=torch.float64) + A, beta[:, None] * K, upper=False)
+    _, state = delta_rule_recurrent(K, K, 0 * V, beta, None, H)
+    assert_close(state, H @ (torch.eye(4, dtype=torch.float64) - W.mT @ K))
+
+
+@pytest.mark.claim("005:overwrite", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_what_is_written_last_is_read():
+    k, first, last = random_tensors([(1, 8), (1, 3), (1, 3)])
+    k = torch.nn.functional.normalize(k, dim=-1)
+    K, V = torch.cat([k, k]), torch.cat([first, last])
+    Y, _ = delta_rule_recurrent(K, K, V, torch.ones(2, dtype=torch.float64))
+    assert_close(Y[1:], last)
+    assert_close(linear_attention_chunked(K, K, V)[0][1:], first + last)
+
+
+@pytest.mark.claim("005:capacity", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_as_many_orthogonal_keys_as_features_are_kept():
+    keys = torch.linalg.qr(random_tensors([(6, 6)])[0])[0]
+    (V,) = random_tensors([(6, 3)], seed=1)
+    ones = torch.ones(6, dtype=torch.float64)
+    _, state = delta_rule_recurrent(keys, keys, V, ones)
+    assert_close(keys @ state.mT, V)
+    seventh = torch.nn.functional.normalize(keys.sum(0, keepdim=True), dim=-1)
+    _, changed = delta_rule_recurrent(seventh, seventh, 5 + V[:1], ones[:1], None, state)
+    assert relative_rms(keys @ changed.mT, V) > 0.1
+
+
+@pytest.mark.claim("005:reflection", "smalearn.linear_attention.delta.delta_rule_recurrent")
+@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0])
+def test_along_the_key_the_state_is_multiplied_by_one_less_beta(strength):
+    _, K, V, beta, _, H = inputs(1, "none", strength=strength)
+    _, state = delta_rule_recurrent(K, K, 0 * V, beta, None, H)
+    across = torch.linalg.svd(K)[2][1:]  # all that is orthogonal to the key
+    directions = torch.cat([K, across])
+    factors = torch.tensor([1 - strength, 1, 1, 1], dtype=torch.float64)
+    assert_close(state @ directions.mT, (H @ directions.mT) * factors)
+
+
+@pytest.mark.claim("005:parity", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_reflections_count_parity():
+    """β = 2 for a one and 0 for a zero: the state changes its sign with every one, at any length."""
+    (z,) = random_tensors([(500,)])
+    bits = (z > 0).double()
+    key, nothing = torch.ones(500, 1, dtype=torch.float64), torch.zeros(500, 1, dtype=torch.float64)
+    Y, _ = delta_rule_recurrent(key, key, nothing, 2 * bits, None, torch.ones(1, 1, dtype=torch.float64))
+    assert torch.equal(Y[:, 0], 1 - 2 * (bits.cumsum(0) % 2))
+
+
+@pytest.mark.claim("005:permutations", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_reflections_swap():
+    """β = 2 and the key (e_i - e_j) / √2 swap two entries: products of them are all permutations."""
+    swaps = [(0, 1), (1, 2), (0, 2), (1, 2), (0, 1), (0, 2), (0, 2)]
+    keys = torch.zeros(len(swaps), 3, dtype=torch.float64)
+    order = torch.arange(3)
+    for k, (i, j) in enumerate(swaps):
+        keys[k, i], keys[k, j] = 0.5**0.5, -(0.5**0.5)
+        order[[i, j]] = order[[j, i]]
+    H = torch.eye(3, dtype=torch.float64)
+    _, state = delta_rule_recurrent(keys, keys, 0 * keys, torch.full((len(swaps),), 2.0, dtype=torch.float64), None, H)
+    assert_close(state[:, order], H)
+
+
+@pytest.mark.claim("005:products", "smalearn.linear_attention.delta.delta_rule_chunked")
+def test_several_corrections_for_a_token_are_several_tokens():
+    Q, K, V, beta, _, H = inputs(10, "none")
+    Y, _ = delta_rule_chunked(Q, K, V, beta, None, H)
+    state, outputs = H, []
+    for t in range(0, 10, 2):
+        for step in (t, t + 1):
+            state = state - torch.outer(beta[step] * (state @ K[step] - V[step]), K[step])
+        outputs.append(state @ Q[t + 1])
+    assert_close(Y[1::2], torch.stack(outputs))
+
+
+@pytest.mark.claim("005:by-feature", "smalearn.linear_attention.delta.delta_rule_chunked")
+def test_a_gate_for_each_key_feature():
+    Q, K, V, beta, _, H = inputs(37)
+    gate = -random_tensors([(37, 4)], seed=3)[0].abs()
+    for actual, oracle in zip(
+        delta_rule_chunked(Q, K, V, beta, gate, H, 8), delta_rule(Q, K, V, beta, gate, H), strict=True
+    ):
+        assert_close(actual, oracle)
+
+
+@pytest.mark.claim("005:online", "smalearn.linear_attention.delta.delta_rule_recurrent")
+def test_it_is_a_step_of_gradient_descent():
+    _, K, V, beta, _, H = inputs(1, "none")
+    H = H.requires_grad_()
+    (gradient,) = torch.autograd.grad(0.5 * (H @ K[0] - V[0]).square().sum(), H)
+    assert_close(delta_rule_recurrent(K, K, V, beta, None, H)[1], H - beta[0] * gradient)
+    (hebb,) = torch.autograd.grad(-(V[0] @ H @ K[0]), H)
+    assert_close(linear_attention_chunked(K, K, V, None, H)[1], H - hebb)

@@ -1,0 +1,56 @@
+"""The delta rule in its slowest obvious form, one head and one token at a time, and operands of every kind for it."""
+
+import torch
+from oracles_ssd import decays
+
+from smalearn.testing import random_tensors
+
+KINDS = ["none", "mild", "strong", "resets", "all-inf"]
+
+
+def delta_rule(Q, K, V, beta, log_a=None, state=None):
+    """(Y, state after the last token); log_a (..., T) or, with as many axes as K, (..., T, N)."""
+    if log_a is None:
+        log_a = V.new_zeros(V.shape[-2])
+    log_a = log_a[..., None] if log_a.ndim < K.ndim else log_a
+    state = V.new_zeros(V.shape[-1], K.shape[-1]) if state is None else state
+    operands = Q, K, V, beta[..., None], log_a, state
+    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
+    if 0 in (*leading, V.shape[-2]):
+        return V.expand(*leading, *V.shape[-2:]), state.expand(*leading, *state.shape[-2:])
+    flat = (x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in operands)
+    Y, S = map(torch.stack, zip(*(_one_head(*head) for head in zip(*flat, strict=True)), strict=True))
+    return Y.reshape(*leading, *V.shape[-2:]), S.reshape(*leading, *state.shape[-2:])
+
+
+def _one_head(Q, K, V, beta, log_a, S):
+    outputs = []
+    for t in range(Q.shape[0]):
+        S = S * log_a[t].exp()
+        S = S + torch.outer(beta[t] * (V[t] - S @ K[t]), K[t])
+        outputs.append(S @ Q[t])
+    return torch.stack(outputs) if outputs else V, S
+
+
+def inputs(length, kind="mild", leading=(), shared=None, dtype=torch.float64, state=4, head_dim=3, strength=None):
+    """Q, K, V, beta, log_a and an initial state: unit keys, Q and K with the leading axes `shared`.
+
+    `strength` is one value of all beta; drawn between 0 and 2 if None.
+    """
+    shared = leading if shared is None else shared
+    rows = [
+        *2 * [(*shared, length, state)],
+        (*leading, length, head_dim),
+        (*leading, length),
+        (*leading, head_dim, state),
+    ]
+    Q, K, V, z, H = random_tensors(rows)
+    K = torch.nn.functional.normalize(K, dim=-1)
+    beta = 2 * torch.sigmoid(z) if strength is None else torch.full_like(z, strength)
+    log_a = decays(kind, (*leading, length))
+    return [None if x is None else x.to(dtype) for x in (Q, K, V, beta, log_a, H)]
+
+
+def expected(*operands):
+    """`delta_rule` in float64."""
+    return delta_rule(*(None if x is None else x.double() for x in operands))
