@@ -372,6 +372,7 @@ METHODS = {
             lambda: models.Mamba1(12, 2),
             lambda: models.SoftmaxAttention(12, 3),
             lambda: models.LinearAttention(12, 4, 4),
+            lambda: models.GatedDeltaNet(12, state=3, head_dim=4),
             lambda: models.ShortConvolution(12),
             lambda: models.WindowAttention(12, 3, 2),
         )

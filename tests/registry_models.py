@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from smalearn.models import (
+    GatedDeltaNet,
     LinearAttention,
     Mamba1,
     Mamba2,
@@ -21,7 +22,7 @@ def convolve(conv, rows, t):
     """One output of a causal convolution: the sum over the last rows, zeros before the first."""
     length = conv.weight.shape[-1]
     past = (conv.weight[:, 0, k] * rows[t - length + 1 + k] for k in range(length) if t - length + 1 + k >= 0)
-    return conv.bias + sum(past)
+    return sum(past) + (0 if conv.bias is None else conv.bias)
 
 
 def rms(u, weight):
@@ -82,6 +83,28 @@ def linear_attention_loop(block, x):
     return torch.stack(outputs)
 
 
+def delta_loop(block, x):
+    rows = [block.in_proj.weight @ token for token in x]
+    heads, N, P, groups = len(block.A_log), block.state, block.head_dim, block.groups
+    inner, H, outputs = heads * P, [x.new_zeros(P, N) for _ in range(heads)], []
+    mixed = [row[inner : -2 * heads] for row in rows]
+    for t, row in enumerate(rows):
+        QKV, y = functional.silu(convolve(block.conv, mixed, t)), []
+        for head in range(heads):
+            group = head // (heads // groups)
+            q, k = (QKV[(part * groups + group) * N :][:N] for part in (0, 1))
+            q, k = (u / (u @ u + 1e-6).sqrt() for u in (q, k))
+            v, z = QKV[2 * groups * N + head * P :][:P], row[head * P :][:P]
+            b, a = row[len(row) - 2 * heads + head], row[len(row) - heads + head]
+            decay = torch.exp(-torch.exp(block.A_log[head]) * torch.log1p(torch.exp(a + block.dt_bias[head])))
+            state = decay * H[head]
+            H[head] = state + torch.outer(torch.sigmoid(b) * (v - state @ k), k)
+            u = H[head] @ q / N**0.5
+            y.append(block.norm.weight * u / (u.square().mean() + 1e-6).sqrt() * functional.silu(z))
+        outputs.append(block.out_proj.weight @ torch.cat(y))
+    return torch.stack(outputs)
+
+
 def convolution_loop(block, x):
     return torch.stack([convolve(block.conv, x, t) for t in range(len(x))])
 
@@ -131,6 +154,8 @@ MIXERS = {
     "mamba1": (lambda: Mamba1(12, state=3), mamba1_loop),
     "mamba1-rank": (lambda: Mamba1(12, state=2, expand=1, rank=5, conv_len=3), mamba1_loop),
     "linear": (lambda: LinearAttention(12, state=5, head_dim=4, expand=2), linear_attention_loop),
+    "delta": (lambda: GatedDeltaNet(12, state=5, head_dim=4), delta_loop),
+    "delta-groups": (lambda: GatedDeltaNet(12, state=4, head_dim=4, expand=2, groups=3, conv_len=2), delta_loop),
     "convolution": (lambda: ShortConvolution(12, 3), convolution_loop),
     "softmax": (lambda: SoftmaxAttention(12, heads=3), attention_loop),
     "softmax-context": (lambda: SoftmaxAttention(12, 3, 20), attention_loop),

@@ -23,6 +23,7 @@ from smalearn.linear_attention import (
 from smalearn.masks import BandedMask, CausalMask, DecayMask, Mask, SemiseparableMask, ToeplitzMask
 from smalearn.masks.scan import scan_associative, scan_chunked, scan_recurrent
 from smalearn.models import (
+    GatedDeltaNet,
     LinearAttention,
     Mamba1,
     Mamba2,
@@ -160,6 +161,7 @@ MIXERS = {
     "Mamba2": (lambda: Mamba2(8, state=4, head_dim=4), None),
     "Mamba1": (lambda: Mamba1(8, state=4), None),
     "LinearAttention": (lambda: LinearAttention(8, state=4, head_dim=4), inside(32)),
+    "GatedDeltaNet": (lambda: GatedDeltaNet(8, state=4, head_dim=4), None),
     "ShortConvolution": (lambda: ShortConvolution(8), exact),
     "SoftmaxAttention": (lambda: SoftmaxAttention(8, 2), everything),
     "MultiLevelAttention": (lambda: MultiLevelAttention(8, 2, (2, 1, 1), 512), inside(64)),

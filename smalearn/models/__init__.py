@@ -6,6 +6,7 @@ whole prompt at once and returns the cache too. Every cache has `nbytes`, and st
 """
 
 from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention
+from smalearn.models.delta import GatedDeltaNet
 from smalearn.models.linear import LinearAttention, ShortConvolution
 from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2, initial_dt_bias
@@ -16,6 +17,7 @@ __all__ = [
     "Block",
     "Cache",
     "CausalConvolution",
+    "GatedDeltaNet",
     "GatedRMSNorm",
     "GroupedAttention",
     "LinearAttention",

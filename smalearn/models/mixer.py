@@ -162,6 +162,7 @@ class CausalConvolution(nn.Module):
     Args:
         channels: number of channels.
         length: K ≥ 1, how many tokens a channel sees, its own included.
+        bias: whether there is one.
 
     Raises:
         ValueError: a size is not an integer ≥ 1.
@@ -170,12 +171,12 @@ class CausalConvolution(nn.Module):
         K multiply-adds per token and channel; the conv state kept for decoding has K - 1 tokens.
     """
 
-    def __init__(self, channels: int, length: int):
+    def __init__(self, channels: int, length: int, bias: bool = True):
         super().__init__()
         check_count("CausalConvolution", "channels", channels)
         bound = check_count("CausalConvolution", "length", length) ** -0.5
         self.weight = nn.Parameter(torch.empty(channels, 1, length).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
 
     def prefill(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state."""
@@ -205,8 +206,8 @@ class CausalConvolution(nn.Module):
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
         x = torch.cat([conv_state.to(x.dtype), x], -2)
         # Shifted copies, not conv1d: faster on a CPU, and it is the formula.
-        y = self.bias + sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
-        return y, x[..., length:, :]
+        y = sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
+        return y if self.bias is None else y + self.bias, x[..., length:, :]
 
     def step_unchecked(self, x, conv_state):
         """`step` for a mixer, which has checked x and its cache."""

@@ -1,0 +1,90 @@
+"""Gated DeltaNet against Qwen3-Next's in transformers: whole sequences, step by step, a prompt read in two parts."""
+
+import inspect
+
+import pytest
+import torch
+
+from smalearn.models import GatedDeltaNet
+from smalearn.testing import assert_close, random_tensors
+
+
+def of_qwen(ours, theirs):
+    """Load their weights: rows by key head, each [q, k, v, z] and [b, a], become [z, Q, K, V, b, a] over all heads."""
+    N, P, groups, r = ours.state, ours.head_dim, ours.groups, ours.heads_per_group
+    by_group = theirs.in_proj_qkvz.weight.unflatten(0, (groups, 2 * N + 2 * r * P))
+    Q, K, V, z = (part.flatten(0, 1) for part in by_group.split([N, N, r * P, r * P], 1))
+    b, a = (part.flatten(0, 1) for part in theirs.in_proj_ba.weight.unflatten(0, (groups, 2 * r)).split([r, r], 1))
+    ours.load_state_dict(
+        {
+            "in_proj.weight": torch.cat([z, Q, K, V, b, a]),
+            "conv.weight": theirs.conv1d.weight,
+            "dt_bias": theirs.dt_bias,
+            "A_log": theirs.A_log,
+            "norm.weight": theirs.norm.weight,
+            "out_proj.weight": theirs.out_proj.weight,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "N", "P", "conv_len"), [(3, 3, 8, 8, 4), (6, 2, 16, 4, 4), (4, 1, 5, 7, 2)]
+)
+def test_it_is_that_of_hugging_face(heads, groups, N, P, conv_len, monkeypatch):
+    transformers = pytest.importorskip("transformers", reason="needs a peer: transformers")
+    from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+
+    for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"):
+        monkeypatch.setattr(qwen, name, inspect.unwrap(getattr(qwen, name)))  # else fla's program, for a GPU
+    torch.manual_seed(0)
+    config = transformers.Qwen3NextConfig(
+        hidden_size=heads * P,
+        linear_num_key_heads=groups,
+        linear_num_value_heads=heads,
+        linear_key_head_dim=N,
+        linear_value_head_dim=P,
+        linear_conv_kernel_dim=conv_len,
+        num_hidden_layers=1,
+        layer_types=["linear_attention"],
+    )
+    theirs = qwen.Qwen3NextGatedDeltaNet(config, layer_idx=0)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    ours = GatedDeltaNet(heads * P, state=N, head_dim=P, groups=groups, conv_len=conv_len)
+    of_qwen(ours, theirs)
+    x, weights = random_tensors([(2, 77, heads * P)] * 2, dtype=torch.float32)
+    results = []
+    for mixer in (ours, theirs):
+        leaf = x.clone().requires_grad_()
+        y = mixer(leaf)
+        results.append([y, *torch.autograd.grad((y * weights).sum(), [leaf, mixer.A_log, mixer.out_proj.weight])])
+    for pair in zip(*results, strict=True):
+        assert_close(*pair, 5e-5)  # float32, and decays of e^-16 in the gradient of A_log
+    with torch.no_grad():
+        y = theirs(x)
+        first, cache = ours.prefill(x[:, :40], ours.start(2))
+        second, cache = ours.prefill(x[:, 40:70], cache)
+        last = []
+        for t in range(70, 77):
+            y_t, cache = ours.step(x[:, t], cache)
+            last.append(y_t)
+        assert_close(torch.cat([first, second, torch.stack(last, 1)], 1), y, 5e-6)
+        decoded = decode(theirs, x, transformers.DynamicCache(config=config))
+        assert_close(decoded, y, 5e-6)
+
+
+def decode(mixer, x, cache):
+    """Theirs with a cache of theirs: 70 tokens at once, then one after the other."""
+    parts = [mixer(x[:, :70], cache_params=cache)]
+    parts += [mixer(x[:, t : t + 1], cache_params=cache) for t in range(70, x.shape[1])]
+    return torch.cat(parts, 1)
+
+
+def test_wrong_sizes():
+    with pytest.raises(ValueError, match="GatedDeltaNet: head_dim 5 does not divide expand·dim 12"):
+        GatedDeltaNet(12, head_dim=5)
+    with pytest.raises(ValueError, match="GatedDeltaNet: groups 2 does not divide number of heads 3"):
+        GatedDeltaNet(12, head_dim=4, groups=2)
+    with pytest.raises(ValueError, match="GatedDeltaNet: state must be an integer ≥ 1, got 0"):
+        GatedDeltaNet(12, state=0, head_dim=4)
