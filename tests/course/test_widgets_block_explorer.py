@@ -31,9 +31,20 @@ def numbers(explorer):
     }
 
 
+def delta(found, N):
+    """B and A of the delta rule with unit keys and half the scalar as its strength."""
+    keys, A = found["B"][:, :N] / np.linalg.norm(found["B"][:, :N], axis=1, keepdims=True), []
+    strengths = found["scalar"][:, 0, 0] / 2
+    for key, beta in zip(keys, strengths, strict=True):
+        A.append(np.eye(N) - beta * np.outer(key, key))
+    return strengths[:, None] * keys, np.stack(A)
+
+
 def dense(explorer):
     """M, entry by entry."""
     found, N = numbers(explorer), explorer.state
+    if explorer.kind == "delta":
+        found["B"], found["delta"] = delta(found, N)
     M = np.zeros((explorer.length, explorer.length))
     for t in range(explorer.length):
         for s in range(t + 1):
@@ -155,8 +166,8 @@ BLOCK = "block, expected (top, bottom, left, right), each pair rising from 0 to 
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"kind": "dense"}, "kind, expected one of 'scalar', 'diagonal', 'general', 'softmax', got 'dense'"),
-        ({"kind": None}, "kind, expected one of 'scalar', 'diagonal', 'general', 'softmax', got None"),
+        ({"kind": "dense"}, "kind, expected one of 'scalar', 'diagonal', 'general', 'delta', 'softmax', got 'dense'"),
+        ({"kind": None}, "kind, expected one of 'scalar', 'diagonal', 'general', 'delta', 'softmax', got None"),
         ({"state": 7}, "state, expected an int from 1 to 6, got 7"),
         ({"state": True}, "state, expected an int from 1 to 6, got True"),
         ({"length": 33}, "length, expected an int from 1 to 32, got 33"),
@@ -199,7 +210,7 @@ def test_still_picture_shows_the_block_and_its_singular_values(kind):
     np.testing.assert_array_equal(left.images[0].get_array().filled(0), explorer.matrix)
     (frame,) = left.patches
     assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((3.5, 9.5), 8, 10)
-    name = "softmax attention" if kind == "softmax" else f"{kind} A"
+    name = {"softmax": "softmax attention", "delta": "delta rule"}.get(kind, f"{kind} A")
     assert left.get_title() == f"{name}, block M[10:20, 4:12]"
     assert right.get_title() == f"singular values: rank {explorer.rank}"
     assert [bar.get_height() for bar in right.patches] == explorer.singular_values.clamp(min=FLOOR).tolist()

@@ -366,6 +366,15 @@ def beside(part):
 
 MEASURED = {
     "bilinear": lambda r: [time(r["contests"][1], "BTT, s = 1") / time(r["contests"][1], bilinear.SDPA)],
+    "delta-rule": lambda r: [
+        *(faster(part, "fast.delta_rule") for part in r["contests"]),
+        *(
+            part["bytes"]["fast.delta_rule"]["peak"]
+            / min(one["peak"] for name, one in part["bytes"].items() if name.startswith(("fla", "transformers")))
+            for part in r["memory"]
+        ),
+        *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
+    ],
     "linear-attention": lambda r: [
         *(number for part in r["contests"] for number in beside(part)),
         *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),

@@ -15,6 +15,7 @@ const ACT = {
   scalar: ([a], h) => h.map((x) => a * x),
   diagonal: (a, h) => h.map((x, n) => a[n] * x),
   general: (rows, h) => rows.map((row) => dot(row, h)),
+  delta: ({ key, beta }, h) => h.map((x, n) => x - beta * dot(key, h) * key[n]),
 };
 
 /** A, B and C from the numbers of a seed: for each step B, C, a scalar, a diagonal and a full A, float32 in base64. */
@@ -25,8 +26,14 @@ function generators(packed, { kind, N, T }) {
   const part = (from, count = N) => Array.from({ length: count }, (_, i) => data.getFloat32(4 * (from + i), true));
   const rows = (from) => Array.from({ length: N }, (_, n) => part(from + n * MAX_STATE));
   const [scalar, diagonal] = [(t) => part(t + own, 1), (t) => part(t + own + 1)];
-  const A = { scalar, diagonal, general: (t) => rows(t + own + 1 + MAX_STATE), softmax: scalar }[kind];
-  return { A: steps(A), B: steps((t) => part(t)), C: steps((t) => part(t + MAX_STATE)), act: ACT[kind] };
+  const delta = (t) => {
+    const [b, beta] = [part(t), scalar(t)[0] / 2];
+    return { key: b.map((x) => x / Math.sqrt(dot(b, b))), beta };
+  };
+  const A = { scalar, diagonal, general: (t) => rows(t + own + 1 + MAX_STATE), delta, softmax: scalar }[kind];
+  const written = ({ key, beta }) => key.map((x) => beta * x);
+  const B = kind === "delta" ? (t) => written(delta(t)) : (t) => part(t);
+  return { A: steps(A), B: steps(B), C: steps((t) => part(t + MAX_STATE)), act: ACT[kind] };
 }
 
 /** M[t][s] = C_t · A_t ... A_(s+1) B_s, column by column; 0 above the diagonal. */
@@ -110,7 +117,8 @@ function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, { colour, fo
   const cell = cellSize(T, width);
   const most = Math.max(...M.flat().map(Math.abs)) || 1;
   Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-  label(pen, kind === "softmax" ? "M: softmax attention" : `M: ${kind} A, N = ${N}`, [HANDLE, 8]);
+  const name = { softmax: "softmax attention", delta: `delta rule, N = ${N}` }[kind] ?? `${kind} A, N = ${N}`;
+  label(pen, `M: ${name}`, [HANDLE, 8]);
   for (const [t, row] of M.entries()) {
     for (const [s, value] of row.entries()) {
       const box = frame([t, t + 1 - 1 / cell, s, s + 1 - 1 / cell], cell);

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockExplorer"]
 
-KINDS = ["scalar", "diagonal", "general", "softmax"]
+KINDS = ["scalar", "diagonal", "general", "delta", "softmax"]
+NAMES = {"softmax": "softmax attention", "delta": "delta rule"}
 MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
 FLOOR = 1e-18  # of the axis of singular values; a smaller one has no bar
 CUT = TOLERANCE[torch.float64]
@@ -36,7 +37,8 @@ class BlockExplorer(Explorer):
     dragged, or moved by arrow keys; it is resized by its corners, or by Shift and arrow keys.
 
     Args:
-        kind: of A, "scalar", "diagonal" or "general", or "softmax" for softmax attention of queries C and keys B.
+        kind: of A, "scalar", "diagonal", "general" or "delta" (the delta rule's I - β k k^T); or "softmax" for softmax
+            attention of queries C and keys B.
         state: size N, from 1 to 6.
         length: T, from 1 to 32.
         seed: of A, B and C, from 0 to 3.
@@ -174,7 +176,7 @@ class BlockExplorer(Explorer):
     def _title(self) -> str:
         """The matrix and the block in words."""
         top, bottom, left, right = self.block
-        name = "softmax attention" if self.kind == "softmax" else f"{self.kind} A"
+        name = NAMES.get(self.kind, f"{self.kind} A")
         return f"{name}, block M[{top}:{bottom}, {left}:{right}]"
 
     def __repr__(self) -> str:
@@ -217,5 +219,10 @@ def _generators(kind: str, state: int, length: int, seed: int) -> tuple[torch.Te
     """A, B and C, float64: the first N states and T steps of a draw."""
     N = MAX_STATE
     B, C, a, diagonal, full = _draw(seed)[:length].split([N, N, 1, N, N * N], 1)
+    B, C = B[:, :state], C[:, :state]
+    if kind == "delta":
+        k = B / B.norm(dim=1, keepdim=True)
+        beta = a / 2  # from 0.4 to 0.5: far corners stay above rounding
+        return torch.eye(state, dtype=B.dtype) - beta[..., None] * k[:, :, None] * k[:, None, :], beta * k, C
     A = {"diagonal": diagonal[:, :state], "general": full.unflatten(1, (N, N))[:, :state, :state]}
-    return A.get(kind, a[:, 0]), B[:, :state], C[:, :state]
+    return A.get(kind, a[:, 0]), B, C
