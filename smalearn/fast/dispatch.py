@@ -9,6 +9,7 @@ from smalearn.fast.cpu import step
 from smalearn.fast.cpu.delta import delta_rule_cpu_unchecked
 from smalearn.fast.cpu.ssd import ssd_cpu_unchecked
 from smalearn.fast.triton import ssd_step_triton_, triton_handles
+from smalearn.fast.triton.delta import delta_handles, delta_rule_of
 from smalearn.fast.triton.ssd import ssd_of
 from smalearn.linear_attention.chunked import in_chunks
 from smalearn.linear_attention.delta import check_delta, correct_in_chunks
@@ -105,22 +106,27 @@ def delta_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`delta_rule_chunked` by its fastest implementation.
 
-    With at most one decay per token, on a CPU, the kernel of `fast.cpu.delta`, with a backward of its own. Otherwise
-    `delta_rule_chunked`. Keys are taken as they are: `linear_attention.l2norm` gives them norm 1. A NaN or infinity in
-    K, V or beta may reach all outputs of its chunk, also those before it.
+    With at most one decay per token, on a CPU, the kernel of `fast.cpu.delta`, with a backward of its own; on a GPU
+    `fast.triton.delta_rule_triton`, where Triton is there and takes dtype and sizes, and no gradient is asked for.
+    Otherwise, and on a GPU under `torch.compile` and the transforms of `torch.func`, `delta_rule_chunked`. Keys are
+    taken as they are: `linear_attention.l2norm` gives them norm 1. A NaN or infinity in K, V or beta may reach all
+    outputs of its chunk, also those before it.
 
     Arguments, results and errors are those of `delta_rule_chunked`, without chunk_len; and NotImplementedError if
     derivatives are asked for in forward mode (`torch.func.jvp`), which `delta_rule_chunked` has.
 
     Cost:
-        T·32·(2·N + 2·P) + 3·T·N·P multiply-adds for each head in chunks of 32 tokens; the backward 3 times that. A few
-        MiB of scratch memory; for the backward the inputs and one state for each block. Heads that share keys cost
-        what heads with keys of their own do.
+        On a CPU T·32·(2·N + 2·P) + 3·T·N·P multiply-adds for each head in chunks of 32 tokens; the backward 3 times
+        that. A few MiB of scratch memory; for the backward the inputs and one state for each block. Heads that share
+        keys cost what heads with keys of their own do. On a GPU see `fast.triton.delta_rule_triton` and
+        `delta_rule_chunked`.
 
     Source:
         Yang, Kautz and Hatamizadeh 2024 (Gated DeltaNet).
     """
     check_delta("delta_rule", Q, K, V, beta, log_a, initial_state)
+    if delta_handles(Q, K, V, beta, log_a, initial_state):
+        return delta_rule_of("on_triton", Q, K, V, beta, log_a, initial_state)
     if V.device.type in ("cpu", "meta") and (log_a is None or log_a.ndim < K.ndim):
         return delta_rule_cpu_unchecked(Q, K, V, beta, log_a, initial_state)
     return correct_in_chunks(Q, K, V, beta, log_a, initial_state)

@@ -28,13 +28,10 @@ def check_programs(function, name, X, B):
             raise ValueError(f"{function}: axis '{letter}' is {size}, expected 1 to {LARGEST}")
 
 
-def check_triton(function, X):
-    """Check that Triton is here and runs programs where X is."""
+def check_triton(function, X, instead="ssd_tiles runs such programs to learn from, ssd_cpu is the fast one"):
+    """Check that Triton is here and runs programs where X is; the message says what to take `instead`."""
     if not launch.has_triton():
-        raise RuntimeError(
-            f"{function}: Triton is missing, which exists for Linux: ssd_tiles runs such programs to learn from, "
-            "ssd_cpu is the fast one"
-        )
+        raise RuntimeError(f"{function}: Triton is missing, which exists for Linux: {instead}")
     interprets = launch.interprets()
     if X.device.type != "cuda" and not interprets:
         raise RuntimeError(

@@ -1,0 +1,464 @@
+"""The GPU program of the delta rule against the loop in float64: emulated, interpreted, compiled, on a GPU."""
+
+import itertools
+import os
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles_delta import KINDS, expected, inputs
+from test_linear_attention_delta import check_float32
+from torch.autograd import forward_ad
+from triton_marks import needs_gpu, needs_triton
+
+from smalearn import ShapeError, fast
+from smalearn.fast import dispatch, tile
+from smalearn.fast.triton import checks, configs, delta, delta_rule_tiles, delta_rule_triton, launch
+from smalearn.testing import assert_close, pairwise, random_tensors
+
+FORMS = [delta_rule_tiles, pytest.param(delta_rule_triton, marks=needs_triton)]
+INF, NAN = float("inf"), float("nan")
+DTYPES = [torch.float32, torch.float16]
+FACTORS = {
+    "length": [0, 1, 7, 31, 32, 33, 97, 128],
+    "kind": KINDS,
+    "leading": [((), ()), ((2,), (2,)), ((2, 2), (2, 1)), ((3,), (1,))],
+    "state": [1, 16, 20, 64],
+    "head_dim": [3, 16, 40, 80],
+    "strength": [None, 1.0, 2.0],
+    "initial": [True, False],
+    "seen": [False, True],
+    "dtype": DTYPES,
+}
+CASES = pairwise(FACTORS)
+
+
+def build(length, kind, leading, state, head_dim, strength, initial, seen, dtype, device="cpu"):
+    """Operands with decays and a state in float32; `seen` ones are transposed views, whose rows are not consecutive."""
+    Q, K, V, beta, log_a, H = inputs(length, kind, *leading, dtype, state, head_dim, strength)
+    if seen:
+        Q, K, V, H = (x.mT.contiguous().mT for x in (Q, K, V, H))
+    log_a, H = None if log_a is None else log_a.float(), H.float() if initial else None
+    return [None if x is None else x.to(device) for x in (Q, K, V, beta, log_a, H)]
+
+
+def check(form, operands, tolerance=None):
+    """In half precision operands of products are rounded once, and results."""
+    dtype = operands[0].dtype
+    outputs, truth = form(*operands), expected(*(None if x is None else x.cpu() for x in operands))
+    assert [x.dtype for x in outputs] == [dtype, torch.float32]
+    for actual, exact in zip(outputs, truth, strict=True):
+        assert_close(actual, exact, tolerance or (2e-6 if dtype == torch.float32 else torch.finfo(dtype).eps))
+
+
+@pytest.fixture(autouse=True)
+def not_a_number(monkeypatch):
+    """Fresh memory holds NaN: what the program forgets to write is seen."""
+
+    def filled(allocate):
+        return lambda *args, **kwargs: allocate(*args, **kwargs).fill_(NAN)
+
+    for owner, name in ((torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
+
+
+@pytest.fixture(params=[16, 32])
+def small_tiles(request, monkeypatch):
+    """Chunks of both lengths whatever the dtype is, and tiles of 16 columns, so that few columns have many."""
+    monkeypatch.setattr(delta, "_config", lambda *_: configs.Config(request.param, 16, 4, 1))
+
+
+def test_every_pair_of_factors_is_covered():
+    for a, b in itertools.combinations(FACTORS, 2):
+        assert {(case[a], case[b]) for case in CASES} == set(itertools.product(FACTORS[a], FACTORS[b]))
+    assert len(CASES) <= 60
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+@pytest.mark.parametrize("form", FORMS)
+def test_against_the_recurrence(form, case):
+    check(form, build(**case))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 33, 101])
+@pytest.mark.parametrize("form", FORMS)
+def test_many_chunks_and_tiles(form, length, kind, small_tiles):
+    check(form, build(length, kind, ((2,), (1,)), 20, 40, None, True, False, torch.float32))
+
+
+@pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (256, 16), (16, 256), (200, 100)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_odd_and_large_sizes(state, head_dim, dtype):
+    check(delta_rule_tiles, build(40, "resets", ((), ()), state, head_dim, None, True, True, dtype))
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_the_inverse_looks_below_the_diagonal_alone(size):
+    (A,) = random_tensors([(size, size)], dtype=torch.float32)
+    A = A.tril() / 4
+    T = torch.from_numpy(delta.inverse(A.numpy(), np.arange(size), size, "ieee"))
+    exact = torch.linalg.inv(torch.eye(size) + A.double().tril(-1))
+    assert T.dtype == torch.float32
+    assert_close(T, exact, 1e-6)
+    assert torch.equal(T, T.tril())
+    assert torch.equal(T.diagonal(), torch.ones(size))
+
+
+@pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (None, 10), (2.0, 20)])
+@pytest.mark.parametrize("correlated", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize("form", FORMS)
+def test_keys_that_are_alike(form, correlated, strength, times):
+    """All strengths 2 are reflections that keep every error; powers of A would reach 10^6 here and cancel."""
+    Q, K, V, beta, log_a, H = inputs(300, "mild", state=32, head_dim=16, strength=strength)
+    K = torch.nn.functional.normalize(correlated * K + torch.ones(32, dtype=torch.float64), dim=-1)
+    check_float32(form, [Q, K, V, beta, 0.01 * log_a, H], times)
+
+
+@pytest.mark.parametrize("strength", [1e-3, 1.0, 2.0])
+@pytest.mark.parametrize("kind", ["none", "resets", "strong"])
+def test_long_sequences_with_unit_keys(strength, kind):
+    check_float32(delta_rule_tiles, inputs(1000, kind, state=32, head_dim=16, strength=strength), 2)
+
+
+@given(
+    length=st.integers(1, 90),
+    strongest=st.sampled_from([0.0, -1.0, -30.0, -1e2, -1e4, -INF]),
+    strength=st.sampled_from([0.0, 1.0, 2.0, None]),
+    seed=st.integers(0, 99),
+)
+def test_any_mixture_of_decays(length, strongest, strength, seed):
+    Q, K, V, beta, _, H = inputs(length, "none", (2,), dtype=torch.float32, strength=strength)
+    mild, where = random_tensors([(2, length)] * 2, seed=seed, dtype=torch.float32)
+    where[:, 0] = 0  # exp(-100) times the initial state is less than float32 can say
+    V, H = (x / x.norm(dim=-1, keepdim=True) for x in (V, H))
+    log_a = torch.where(where > 1, strongest, -0.1 * mild.abs())
+    for actual, exact in zip(delta_rule_tiles(Q, K, V, beta, log_a, H), expected(Q, K, V, beta, log_a, H), strict=True):
+        assert ((actual - exact).abs() <= 1e-5).all()
+
+
+@pytest.mark.parametrize(("leading", "shared"), [((2, 4), (1, 4)), ((2, 2, 3), (2, 1, 3)), ((0, 2), (0, 1))])
+@pytest.mark.parametrize("form", FORMS)
+def test_leading_axes_and_groups(form, leading, shared):
+    check(form, inputs(20, "resets", leading, shared, torch.float32))
+
+
+def test_operands_that_heads_share():
+    Q, K, V, beta, log_a, H = inputs(37, "resets", (2, 3), dtype=torch.float32)
+    check(delta_rule_tiles, [Q, K, V, beta[0, 0], log_a, H])
+    check(delta_rule_tiles, [Q, K, V[:, :1], beta, log_a[:1], H[0]])
+    check(delta_rule_tiles, [Q, K[:1, :1], V[:, :1], beta[0], None, None])
+    state = delta_rule_tiles(Q, K[:, :1], V[:, :1], beta[:, :1], log_a[:, :1], H[:, :1])[1]
+    assert state.shape == (2, 1, 3, 4)  # of those that write it
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_beta_and_decay_may_be_half_precision_too(form):
+    check(form, inputs(40, "mild", (2,), dtype=torch.float16))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_runs_give_the_same_bits_and_inputs_stay(form):
+    operands = build(70, "resets", ((2, 2), (2, 1)), 16, 24, None, True, True, torch.float16)
+    before = [x.clone() for x in operands]
+    assert all(map(torch.equal, form(*operands), form(*operands)))
+    assert all(map(torch.equal, operands, before))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_reset_forgets_everything_to_the_last_bit(form):
+    Q, K, V, beta, log_a, H = inputs(70, "mild", (2,), dtype=torch.float32)
+    log_a[:, 41] = -INF
+    changed = [x.clone() for x in (Q, K, V, beta)]
+    for x in changed:
+        x[:, :41] *= 0.3
+    Y, last = form(Q, K, V, beta, log_a, H)
+    other, end = form(*changed, log_a, -1e30 * H)
+    assert torch.equal(Y[:, 41:], other[:, 41:])
+    assert torch.equal(last, end)
+    assert not torch.equal(Y[:, :41], other[:, :41])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("which", [1, 2, 3, 4])
+def test_not_a_number_is_not_hidden(which, form, monkeypatch):
+    """On a GPU strengths and decays are not checked, for that would wait for it: NaN must stay NaN."""
+    monkeypatch.setattr(delta, "check_delta", lambda *_: None)
+    operands = inputs(70, "mild", dtype=torch.float32)
+    operands[which][40] = NAN
+    Y, last = form(*operands)
+    assert Y[40:].isnan().all() if which in (1, 4) else Y[40:].isnan().any(0).all()
+    assert last.isnan().any()
+    assert Y[:32].isfinite().all()
+
+
+def test_a_sequence_in_two_parts_is_the_sequence():
+    Q, K, V, beta, log_a, H = inputs(90, "resets", (2,), dtype=torch.float32)
+    whole, last = delta_rule_tiles(Q, K, V, beta, log_a, H)
+    first, middle = delta_rule_tiles(*(x[:, :50] for x in (Q, K, V, beta, log_a)), H)
+    second, end = delta_rule_tiles(*(x[:, 50:] for x in (Q, K, V, beta, log_a)), middle)
+    assert_close(torch.cat([first, second], 1), whole, 1e-6)
+    assert_close(end, last, 1e-6)
+
+
+def test_nothing_is_copied_and_outputs_lie_in_memory_as_values():
+    operands = inputs(70, "mild", (2, 3), dtype=torch.float32, state=16, head_dim=24)
+    operands = [*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in operands[:5]), operands[5]]
+    with tile.recording() as events:
+        Y, state = delta_rule_tiles(*operands)
+    assert Y.stride() == operands[2].stride()
+    assert state.is_contiguous()
+    assert {str(e.offsets.dtype) for e in events if e.operand} == {"int64"}  # 2^31 entries are no border
+    for name, x in zip(("q", "k", "v", "beta", "log_a", "initial"), operands, strict=True):
+        assert max(e.offsets.max() for e in events if e.operand == name) == x.numel() - 1
+
+
+def test_every_entry_is_written_by_one_program_once(small_tiles):
+    operands = build(40, "mild", ((2, 2), (2, 1)), 20, 40, None, True, False, torch.float32)
+    with tile.recording() as events:
+        delta_rule_tiles(*operands)
+    written = Counter()
+    for event in events:
+        if event.kind == "store":
+            written.update((event.operand, offset) for offset in event.offsets.ravel() if offset >= 0)
+    assert set(written.values()) == {1}
+    assert Counter(name for name, _ in written) == {"y": operands[2].numel(), "final": operands[5].numel()}
+
+
+def test_traffic_and_products():
+    """Every operand moves once for each head, the state at the end alone."""
+    operands = build(128, "mild", ((2,), (2,)), 64, 32, 1.0, False, False, torch.float16)
+    with tile.recording() as events:
+        delta_rule_tiles(*operands)
+    moved = Counter()
+    for event in events:
+        moved[event.operand] += event.bytes
+    q, k, v, beta, log_a = (x.numel() * x.element_size() for x in operands[:5])
+    wanted = {"q": q, "k": k, "v": v, "y": v, "beta": beta, "log_a": log_a, "final": 2 * 4 * 64 * 32, "": 0}
+    assert moved == wanted
+    per_token = 2 * 32 * (2 * 64 + 256 + 2 * 32) + 6 * 64 * 32
+    assert sum(event.flops for event in events) == 2 * 128 * per_token
+
+
+@pytest.mark.parametrize("architecture", ["cpu", "sm80", "sm89", "sm90"])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+def test_configurations(architecture, dtype):
+    for head_dim, state in itertools.product((1, 16, 64, 256), (1, 64, 128, 256)):
+        chunk_len, columns, num_warps, num_stages = delta._config(architecture, head_dim, state, dtype)
+        assert chunk_len in (16, 32)  # those that `inverse` knows
+        assert columns in (16, 32, 64)
+        assert (num_warps in (4, 8), num_stages in (1, 2)) == (True, True)
+
+
+COMPILE = """
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from smalearn.fast.triton import delta, launch
+
+class Absent:  # a GPU that compiles and is never run
+    get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+    get_current_device = lambda self: 0
+    get_current_stream = lambda self, device: 0
+
+def run(program, grid, *operands, **constants):
+    kernel = launch.for_triton(program).warmup(*operands, grid=grid, **constants)
+    print(kernel.metadata.shared, "wgmma" in kernel.asm["ptx"])
+
+assert not launch.interprets()
+driver.set_active(Absent())
+delta.architecture, launch.on_triton = lambda device: "sm90", run
+for state, head_dim, dtype, more in (
+    (128, 128, torch.bfloat16, True), (256, 256, torch.bfloat16, False), (24, 40, torch.float16, True),
+    (64, 64, torch.float32, True), (256, 256, torch.float32, False),
+):
+    Q, K, V = (torch.zeros(1, 4, 100, size, dtype=dtype) for size in (state, state, head_dim))
+    beta, H = torch.zeros(1, 4, 100), torch.zeros(1, 4, head_dim, state)
+    delta.delta_rule_of("on_triton", Q, K, V, beta, *((-beta, H) if more else (None, None)))
+"""
+
+
+@pytest.mark.full
+@needs_triton
+def test_tritons_compiler_takes_the_program(tmp_path):
+    """Compiled for a GPU that need not be there: types that change in a loop, say, no interpreter minds."""
+    variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [fast for _, fast in lines] == ["True", "True", "False", "False", "False"]  # 64 rows fill a tensor core
+    assert max(int(shared) for shared, _ in lines) < 227 * 1024  # bytes that a program may have there
+
+
+def test_fast_takes_the_program(monkeypatch):
+    """The branch of `fast`, with the tile machine in the place of a GPU."""
+    operands = inputs(37, "mild", (2,), dtype=torch.float32)
+    truth = fast.delta_rule(*operands)
+    ran = []
+
+    def run(where, *operands):
+        ran.append(where)
+        return delta.delta_rule_of("on_tiles", *operands)
+
+    monkeypatch.setattr(dispatch, "delta_handles", lambda *_: True)
+    monkeypatch.setattr(dispatch, "delta_rule_of", run)
+    for actual, other in zip(fast.delta_rule(*operands), truth, strict=True):
+        assert_close(actual, other, 2e-6)
+    assert ran == ["on_triton"]
+
+
+@pytest.mark.parametrize("form", [None, "float64", "too wide", "on a CPU"])
+def test_where_it_can_run(form):
+    def like(size=64):
+        device, dtype = (
+            ("cpu" if form == "on a CPU" else "cuda"),
+            (torch.float64 if form == "float64" else torch.float16),
+        )
+        return SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(5, size), ndim=2, requires_grad=True)
+
+    Q = K = like(257 if form == "too wide" else 64)
+    V = beta = like()
+    assert not delta.delta_handles(Q, K, V, beta, None, None)  # a gradient is asked for
+    assert delta.triton_handles(V, K) == (form is None and launch.has_triton())
+
+
+def test_what_asks_for_more_than_values_takes_the_readable_form(monkeypatch):
+    monkeypatch.setattr(delta, "triton_handles", lambda V, K: True)
+    operands = inputs(5, "mild", (2,), dtype=torch.float32)
+    Q, K, V, beta, log_a, H = operands
+    seen = []
+
+    def ask(*operands):
+        seen.append(delta.delta_handles(*operands))
+        return operands[2].sum()
+
+    ask(*operands)
+    ask(Q, K, V, beta, None, None)
+    assert seen == [True, True]
+    seen.clear()
+    ask(Q, K, V, beta, log_a[..., None].expand(K.shape), H)
+    ask(Q, K, V, beta, log_a, H.clone().requires_grad_())
+    torch.func.vmap(ask)(*operands)
+    torch.func.grad(lambda V: torch.func.vmap(ask)(Q, K, V, beta, log_a, H).sum())(V)
+    with warnings.catch_warnings(action="ignore"):  # PyTorch's own, of what it loads for forward mode
+        torch.func.jvp(lambda V: ask(Q, K, V, beta, log_a, H), (V,), (V,))
+        with forward_ad.dual_level():
+            ask(Q, K, forward_ad.make_dual(V, V), beta, log_a, H)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        ask(*operands)
+    assert seen == [False] * 7
+    with torch.no_grad():
+        ask(Q, K, V, beta, log_a, H.clone().requires_grad_())
+    assert seen[7:] == [True]
+
+
+BAD = [
+    ({"beta": torch.ones(4)}, ShapeError, "axis 't' is 5 in Q but 4 in beta"),
+    ({"V": torch.ones(3, 4, 2)}, ShapeError, "axis 't' is 5 in Q but 4 in V"),
+    ({"beta": 3 * torch.ones(5)}, ValueError, r"beta must be from 0 to 2, got 3 to 3"),
+    ({"log_a": torch.ones(5)}, ValueError, r"log_a must be ≤ 0, the log of a decay in \[0, 1\], got 1"),
+    (
+        {"log_a": torch.zeros(5, 3)},
+        ValueError,
+        r"log_a has shape \(5, 3\), a gate per key feature, expected one decay per token .*: delta_rule_chunked takes",
+    ),
+    ({"K": torch.ones(5, 3, device="meta")}, ValueError, "K is on meta but Q is on cpu"),
+    ({"V": torch.ones(3, 5, 257), "initial_state": None}, ValueError, "axis 'p' is 257, expected 1 to 256"),
+    ({"V": torch.ones(3, 5, 0), "initial_state": None}, ValueError, "axis 'p' is 0, expected 1 to 256"),
+    ({"Q": torch.ones(5, 300), "K": torch.ones(5, 300), "initial_state": None}, ValueError, "axis 'n' is 300"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD)
+@pytest.mark.parametrize("form", [delta_rule_tiles, delta_rule_triton])
+def test_errors_before_any_launch(form, change, error, message, monkeypatch):
+    operands = {"Q": torch.ones(5, 3), "K": torch.ones(5, 3), "V": torch.ones(5, 2), "beta": torch.ones(5)}
+    operands |= {"log_a": torch.zeros(5), "initial_state": torch.ones(2, 3)}
+    delta_rule_tiles(**operands)
+    monkeypatch.setattr(launch, "has_triton", None)
+    monkeypatch.setattr(tile, "launch", None)
+    with pytest.raises(error, match=f"{form.__name__}: {message}"):
+        form(**operands | change)
+
+
+def test_dtypes_and_devices_that_are_refused(monkeypatch):
+    operands = inputs(5)
+    with pytest.raises(ValueError, match=r"delta_rule_tiles: V is torch.float64, expected torch.float32, torch.float1"):
+        delta_rule_tiles(*operands)
+    operands = [x.bfloat16() for x in operands]
+    with pytest.raises(
+        ValueError, match=r"delta_rule_tiles: V is torch.bfloat16 on cpu, expected torch.float32 or tor"
+    ):
+        delta_rule_tiles(*operands)
+    monkeypatch.setattr(launch, "has_triton", lambda: True)
+    monkeypatch.setattr(launch, "interprets", lambda: True)
+    with pytest.raises(ValueError, match="delta_rule_triton: Triton's interpreter is wrong in bfloat16: use float32"):
+        delta_rule_triton(*operands)
+    monkeypatch.setattr(launch, "interprets", lambda: False)
+    with pytest.raises(RuntimeError, match="delta_rule_triton: the tensors are on cpu, expected on a GPU, unless Trit"):
+        delta_rule_triton(*operands)
+
+
+def test_without_triton(monkeypatch):
+    monkeypatch.setattr(launch, "has_triton", lambda: False)
+    with pytest.raises(RuntimeError, match=r"delta_rule_triton: Triton is missing, .*: delta_rule_tiles runs such .*"):
+        delta_rule_triton(*inputs(5, dtype=torch.float32))
+
+
+def test_too_large_a_grid_is_refused(monkeypatch):
+    monkeypatch.setattr(checks, "MOST", 3)
+    with pytest.raises(ValueError, match="delta_rule_tiles: batch is 2 and heads are 4, expected at most 3: split the"):
+        delta_rule_tiles(*inputs(5, "mild", (2, 4), dtype=torch.float32))
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", FACTORS["length"])
+def test_the_whole_product_on_a_gpu(length, kind, dtype):
+    rest = {name: FACTORS[name] for name in ("leading", "state", "head_dim")}
+    for leading, state, head_dim in itertools.product(*rest.values()):
+        operands = build(length, kind, leading, state, head_dim, None, True, True, dtype, "cuda")
+        check(delta_rule_triton, operands)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("state", [1, 16, 64, 128, 256])
+@pytest.mark.parametrize("head_dim", [3, 16, 64, 128, 256])
+def test_all_sizes_on_a_gpu(head_dim, state, dtype):
+    operands = build(200, "resets", ((2, 2), (2, 1)), state, head_dim, None, True, True, dtype, "cuda")
+    check(delta_rule_triton, operands)
+    first = delta_rule_triton(*operands)
+    assert all(map(torch.equal, first, delta_rule_triton(*operands)))
+    assert torch.equal(fast.delta_rule(*operands)[0], first[0])
+
+
+@needs_gpu
+@pytest.mark.parametrize("correlated", [0.05, 0.5])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+def test_keys_that_are_alike_on_a_gpu(dtype, correlated):
+    """With strengths of 2, where errors of T are largest: in half precision too it must keep its digits."""
+    Q, K, V, beta, log_a, H = inputs(300, "mild", state=64, head_dim=64, strength=2.0)
+    K = torch.nn.functional.normalize(correlated * K + torch.ones(64, dtype=torch.float64), dim=-1)
+    operands = [x.to(dtype) for x in (Q, K, V, beta, log_a, H)]
+    truth, outputs = expected(*operands), delta_rule_triton(*(x.to("cuda") for x in operands))
+    same = delta_rule_tiles(*operands) if dtype != torch.bfloat16 else truth
+    for actual, exact, emulated in zip(outputs, truth, same, strict=True):
+        times = (emulated.double() - exact).norm() / exact.norm() / torch.finfo(dtype).eps
+        assert_close(actual, exact, max(10.0, 2 * times.item()) * torch.finfo(dtype).eps)
+
+
+@needs_gpu
+def test_gradients_on_a_gpu_take_the_readable_form():
+    operands = [x.to("cuda").requires_grad_() for x in inputs(40, "mild", (2,), dtype=torch.float32)]
+    Y, _ = fast.delta_rule(*operands)
+    assert all(x.isfinite().all() for x in torch.autograd.grad(Y.sum(), operands))
