@@ -77,7 +77,7 @@ class Operator:
         no_forward_mode = NotImplementedError(f"{self.name} has no forward mode (jvp): use {self.instead}")
         if not torch.compiler.is_compiling() and any(x is not None and _has_tangent(x) for x in tensors):
             raise no_forward_mode
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        if torch.is_grad_enabled() and any(x is not None and _needs_gradient(x) for x in tensors):
             try:
                 return _Forward.apply(self, settings, *tensors)[: self.num_results]
             except NotImplementedError as error:
@@ -197,6 +197,13 @@ def _unfold(results, size):
 def _without_autocast(tensors):
     """Compute in the dtypes of the tensors, also under `torch.autocast`."""
     return torch.autocast(next(x.device.type for x in tensors if x is not None), enabled=False)
+
+
+def _needs_gradient(x):
+    """Whether x needs a gradient; a tensor of `vmap` inside of `grad` does not say so itself."""
+    while not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x.requires_grad
 
 
 def _has_tangent(x):

@@ -121,6 +121,16 @@ def test_vmap(name):
 
 
 @every_function
+def test_gradients_of_a_batched_call(name):
+    function, tensors = case(name, batch=(2,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        results = torch.func.grad(loss(torch.func.vmap(function)), argnums=tuple(range(len(tensors))))(*tensors)
+    each = [gradients(function, [x[i] for x in tensors]) for i in range(2)]
+    all_close(results, map(torch.stack, zip(*each, strict=True)))
+
+
+@every_function
 def test_gradients_by_sample(name):
     function, tensors = case(name, batch=(2,))
     grad = torch.func.grad(loss(function), argnums=tuple(range(len(tensors))))

@@ -1,0 +1,141 @@
+"""The exercises of chapter 08 about factors I - β k k^T: their product, and the one that swaps."""
+
+import torch
+
+from smalearn.course.exercises.core import exercise
+
+# ------------------------------------------------------------------------------------ 8.5 a product that stays short
+
+
+def _last_row(W, K, k, b):
+    """From the product itself: what is missing is a multiple of k."""
+    one = torch.eye(len(k), dtype=k.dtype)
+    product = (one - W.mT @ K) @ (one - b * torch.outer(k, k))
+    return ((one - W.mT @ K) - product) @ k / (k @ k)
+
+
+def _short_cases(randn):
+    for count, N in [(0, 1), (1, 2), (2, 3), (4, 3), (6, 5)]:
+        unit = torch.nn.functional.normalize(randn(count + 1, N), dim=-1)
+        K, k, W = unit[:-1], unit[-1], torch.zeros(0, N, dtype=torch.float64)
+        for at, (key, b) in enumerate(zip(K, torch.sigmoid(randn(count)), strict=True)):
+            W = torch.cat([W, _last_row(W, K[:at], key, b)[None]])
+        yield W, K, k, torch.sigmoid(randn(1))[0]
+
+
+@exercise(
+    "8.5",
+    "A product that stays short",
+    claim="005:wy",
+    kind="prove",
+    level=2,
+    minutes=10,
+    cases=_short_cases,
+    oracle=_last_row,
+    wrong={
+        "this is right for the first factor alone: multiply out, and a term with W is left": lambda W, K, k, b: b * k,
+        "β is missing: each term has one": lambda W, K, k, b: k - W.mT @ (K @ k),
+        "the sign of the second term: (−W^T K)(−β k k^T) is a plus, and w stands behind a minus": lambda W, K, k, b: (
+            b * (k + W.mT @ (K @ k))
+        ),
+        "you took K^T W for W^T K": lambda W, K, k, b: b * (k - K.mT @ (W @ k)),
+        "you took K^T K for W^T K": lambda W, K, k, b: b * (k - K.mT @ (K @ k)),
+        "β stands before both terms": lambda W, K, k, b: b * k - W.mT @ (K @ k),
+        "the first term of the product is missing": lambda W, K, k, b: -b * (W.mT @ (K @ k)),
+        "both terms are there with β, but the second one twice": lambda W, K, k, b: b * (k - 2 * W.mT @ (K @ k)),
+    },
+)
+def last_row(W, K, k, beta):
+    """The row w (N,) that one more factor adds to W (t, N), where K (t, N) holds the keys so far.
+
+    Given Π (I − β_s k_s k_s^T) = I − W^T K for the first t factors, fill in w in
+    (I − W^T K)(I − β k k^T) = I − W^T K − w k^T.
+
+    Hint: Multiply the two brackets out. Three terms have k^T at their right end, or none.
+
+    Hint: −β k k^T, and (W^T K) β k k^T. What stands before k^T, with its sign turned, is w.
+
+    Insight: However many factors, the product needs two thin matrices: that is why a chunk can be skipped in one step.
+    """
+    return beta * (k - W.mT @ (K @ k))
+
+
+# ------------------------------------------------------------------------------------------------ 8.6 the shell game
+
+
+def _not_swapped(move, cups, i, j):
+    if (
+        not isinstance(move, tuple)
+        or len(move) != 2
+        or not all(isinstance(x, torch.Tensor | float | int) for x in move)
+    ):
+        return "the answer must be a pair: the key, and beta"
+    k, beta = torch.as_tensor(move[0]).double(), float(move[1])
+    if k.shape != (cups,):
+        return f"the key must have one number for each of the {cups} cups, got shape {tuple(k.shape)}"
+    if not torch.allclose(k @ k, torch.ones((), dtype=torch.float64), atol=1e-6):
+        return f"the key must have norm 1, yours has norm {k.norm():.3g}"
+    if not 0 <= beta <= 2:
+        return f"beta must be from 0 to 2, got {beta:.3g}"
+    before = torch.arange(1.0, cups + 1, dtype=torch.float64)
+    after, wanted = before - beta * (before @ k) * k, before.clone()
+    wanted[[i, j]] = before[[j, i]]
+    if torch.allclose(after, wanted, atol=1e-6):
+        return ""
+    shown = ", ".join(f"{x:.3g}" for x in after)
+    return f"cups that hold {', '.join(f'{x:.0f}' for x in before)} hold {shown} after it: swap cups {i} and {j}"
+
+
+def _move(beta, first=1.0, second=-1.0):
+    def wrong(cups, i, j):
+        k = torch.zeros(cups, dtype=torch.float64)
+        k[i], k[j] = first, second
+        return k / k.norm(), beta
+
+    return wrong
+
+
+def _unnormed(cups, i, j):
+    k = torch.zeros(cups, dtype=torch.float64)
+    k[i], k[j] = 1.0, -1.0
+    return k, 2.0
+
+
+@exercise(
+    "8.6",
+    "The shell game",
+    claim="005:permutations",
+    kind="open",
+    level=2,
+    minutes=8,
+    cases=lambda randn: [(2, 0, 1), (3, 0, 1), (3, 2, 0), (5, 1, 4)],
+    refuse=_not_swapped,
+    reached=lambda move, cups, i, j: f"cups {i} and {j} of {cups}",
+    wrong={
+        "with β = 1 the two cups end up equal, at their mean: a projection": _move(1.0),
+        "with a plus the two swap and change their signs: the reflection must leave x_i + x_j alone": _move(
+            2.0, 1.0, 1.0
+        ),
+        "a key along one cup turns its sign and swaps nothing": _move(2.0, 1.0, 0.0),
+        "your key has norm √2: divide by it": _unnormed,
+        "β = 0 does nothing": _move(0.0),
+        "β = 1.5 goes three quarters of the way": _move(1.5),
+        "your key weighs one cup more: the mirror must treat both alike": _move(2.0, 2.0, -1.0),
+    },
+)
+def swap(cups, i, j):
+    """A key (cups,) of norm 1 and a β from 0 to 2 that swap cups i and j.
+
+    A state of one row holds a number for each cup, H = (x_0, …). A token with value 0 turns it into H (I − β k k^T).
+    Find the key and the β for which x_i and x_j change places, and all others stay.
+
+    Hint: β = 2 reflects along k: what lies along k changes its sign, what is orthogonal to it stays.
+
+    Hint: A swap leaves x_i + x_j and all other cups alone, and turns the sign of x_i − x_j.
+
+    Insight: Swaps make all permutations. No product of matrices with positive eigenvalues does: with β ≤ 1 a state
+    forgets, and with β = 2 it keeps count.
+    """
+    k = torch.zeros(cups, dtype=torch.float64)
+    k[i], k[j] = 0.5**0.5, -(0.5**0.5)
+    return k, 2.0
