@@ -20,6 +20,15 @@ ROWS = [
     ("ssd", r"^T = 16384,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
     ("ssd", r"^largest error", "its largest relative error under any decay, gradients included", "{:.0e}"),
     ("ssd", r"^peak.*T = 2048", "its peak memory, forward and backward, over the bytes of X", "{:.1f}"),
+    (
+        "delta-rule",
+        r"^T = 8192,.*: forward:",
+        "the delta rule, T = 8192, 8 heads, forward, beside the fastest peer",
+        "{:.1f} × as fast",
+    ),
+    ("delta-rule", r"^T = 8192,.*backward: times", "the same, forward and backward", "{:.1f} × as fast"),
+    ("delta-rule", r"^T = 2048, 16.*: forward:", "the same, T = 2048, 16 heads, N = 128, forward", "{:.1f} × as fast"),
+    ("delta-rule", r"^T = 2048, 16.*backward: times", "the same, forward and backward", "{:.1f} × as fast"),
     ("masks", r"^causal.*dense", "causal mask by running sums, T = 4096, beside the dense product", "{:.0f} × as fast"),
     ("weights", r"^BTT, D = 4096.*nn", "block tensor train of D = 4096 beside `nn.Linear`", "{:.0f} × as fast"),
     (
@@ -35,7 +44,10 @@ ROWS = [
 def table():
     """The lines of the README's table, from the recorded results: a column for each CPU."""
     cpus = recorded_cpus("ssd")
-    results = [{name: recorded(name, cpu) for name, *_ in ROWS if cpu in recorded_cpus(name)} for cpu in cpus]
+    files = {name: name.replace("-", "_") for name, *_ in ROWS}
+    results = [
+        {name: recorded(file, cpu) for name, file in files.items() if cpu in recorded_cpus(file)} for cpu in cpus
+    ]
     heads = []
     for found in results:
         machine, dates = found["ssd"]["machine"], {one["machine"]["date"][:10] for one in found.values()}
