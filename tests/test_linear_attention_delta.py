@@ -94,7 +94,9 @@ def test_steps_are_the_recurrence():
 @pytest.mark.parametrize("strength", [1e-3, 1.0, 2.0])
 @pytest.mark.parametrize("kind", ["none", "resets"])
 def test_float32_with_unit_keys(form, strength, kind):
-    check_float32(form, inputs(300, kind, state=16, head_dim=8, strength=strength), 2)
+    """A reflection keeps all earlier rounding: with β = 2 and no decay a chunk of 32 comes to 2.4 times the loop's."""
+    times = 3 if strength == 2 and kind == "none" else 2
+    check_float32(form, inputs(300, kind, state=16, head_dim=8, strength=strength), times)
 
 
 @every_form
