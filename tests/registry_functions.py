@@ -35,9 +35,27 @@ def structured(module, **builders):
         yield f"{room}.{name}.dense", (lambda *x, build=build: build(*x).dense(torch.float64), shapes)
 
 
+DIRECTIONS = {
+    **dict.fromkeys(("A", "B", "C", "A_up", "B_up", "C_up"), (T, N)),
+    "beta": (T,),
+    "x": (T, P),
+}
+
+
+def two_directions(method):
+    """A product or a solve of a quasiseparable matrix; its diagonal dominates."""
+
+    def call(A, B, C, A_up, B_up, C_up, diagonal, x):
+        lower, upper = ssm.Semiseparable(A.tanh(), B, C), ssm.Semiseparable(A_up.tanh(), B_up, C_up)
+        return getattr(ssm.Quasiseparable(lower, diagonal + 30, upper), method)(x)
+
+    return call
+
+
 MASKS = {
     "SemiseparableMask": (masks.SemiseparableMask, {"gate": (T,)}, T),
     "ToeplitzMask": (masks.ToeplitzMask, {"a": (T,), "b": (T,)}, T),
+    "HierarchicalMask": (masks.HierarchicalMask, {"gate": (T,), "w": (T, 4)}, T),
     "LowRankMask": (masks.LowRankMask, {"a": (T, 2), "b": (T, 2)}, T),
 }
 FUNCTIONS = {
@@ -65,6 +83,11 @@ FUNCTIONS = {
     "linear_attention.delta_rule_step": (
         linear_attention.delta_rule_step,
         {"q": (N,), "k": (N,), "v": (P,), "beta": (), "gate": (), "H": (P, N)},
+    ),
+    **by_name(linear_attention, {**ATTENTION, "gate": (T,), "w": (T, 4)}, "log_linear_attention"),
+    "linear_attention.log_linear_step": (
+        lambda *x: linear_attention.log_linear_step(*x, 5),
+        {"q": (N,), "k": (N,), "v": (P,), "gate": (), "w": (4,), "H": (4, P, N)},
     ),
     **by_name(linear_attention, {"x": (T, N)}, "l2norm"),
     **by_name(linear_attention, {**ATTENTION, "gate": (T, N)}, "gated_slot_attention"),
@@ -97,6 +120,9 @@ FUNCTIONS = {
     **dict(structured(masks, **MASKS)),
     **by_name(ssm, {"X": (T, P), "A": (T, N), "B": (T, N), "C": (T, N), "H": (P, N)}, "ssm_recurrent", "ssm_scan"),
     **by_name(ssm, {"X": (T, P), "A": (T, N), "B": (T, N), "H": (P, N)}, "ssm_states"),
+    **by_name(ssm, {"beta": (T,), "A": (T, N), "B": (T, N), "weight": (T,)}, "discretise_trapezoid"),
+    "ssm.Quasiseparable": (two_directions("matmul"), DIRECTIONS),
+    "ssm.Quasiseparable.solve": (two_directions("solve"), DIRECTIONS),
     **dict(structured(ssm, Semiseparable=(ssm.Semiseparable, {"A": (T, N), "B": (T, N), "C": (T, N)}, T))),
 }
 

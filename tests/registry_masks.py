@@ -13,6 +13,7 @@ from smalearn.masks import (
     DecayMask,
     DilatedMask,
     FourierMask,
+    HierarchicalMask,
     LowRankMask,
     Mask,
     SemiseparableMask,
@@ -116,6 +117,11 @@ def product_of_decays(T, t, s, log_a):
     return log_a[..., s + 1 : t + 1].exp().prod(-1) if s <= t else 0 * log_a[..., 0].real.exp()
 
 
+def decay_of_a_level(T, t, s, log_a, weights):
+    level = (t ^ s).bit_length()
+    return weights[..., t, level] * product_of_decays(T, t, s, log_a)
+
+
 def causal_alpha(T, t, s, column):
     return column[..., t - s] if s <= t else 0 * column[..., 0]
 
@@ -143,6 +149,18 @@ FAMILIES = [
         lambda T, S, log_a: SemiseparableMask(log_a),
         product_of_decays,
         dtype=torch.complex128,
+    ),
+    Family(
+        "hierarchical",
+        lambda leading, T, S: [*log_decays(leading, T, S), *vectors(("T", 10))(leading, T, S)],
+        lambda T, S, log_a, weights: HierarchicalMask(log_a, weights),
+        decay_of_a_level,
+    ),
+    Family(
+        "hierarchical strong",
+        lambda leading, T, S: [*strong_log_decays(leading, T, S), *vectors(("T", 10))((), T, S)],
+        lambda T, S, log_a, weights: HierarchicalMask(log_a, weights),
+        decay_of_a_level,
     ),
     Family("Toeplitz causal", vectors("T"), lambda T, S, column: ToeplitzMask(column), causal_alpha),
     Family(

@@ -8,8 +8,10 @@ from torch.nn import functional
 from smalearn.models import (
     GatedDeltaNet,
     LinearAttention,
+    LogLinearMamba2,
     Mamba1,
     Mamba2,
+    Mamba3,
     MultiLevelAttention,
     ShortConvolution,
     SoftmaxAttention,
@@ -48,6 +50,76 @@ def mamba2_loop(block, x):
         u = torch.cat(y) * functional.silu(row[:inner])
         parts = [rms(*part) for part in zip(u.chunk(block.groups), block.norm.weight.chunk(block.groups), strict=True)]
         outputs.append(block.out_proj.weight @ torch.cat(parts))
+    return torch.stack(outputs)
+
+
+def log_linear_loop(block, x):
+    """All pairs of tokens: the weight of the level at which the tree joins them, the decay between them."""
+    rows = [block.in_proj.weight @ token for token in x]
+    heads, N, P = len(block.D), block.state, block.head_dim
+    inner, outputs = heads * P, []
+    mixed = [row[inner:-heads] for row in rows]
+    xBC = [functional.silu(convolve(block.conv, mixed, t)) for t in range(len(x))]
+    for t, row in enumerate(rows):
+        y, pairs = [], block.level_proj.weight @ x[t]
+        for head in range(heads):
+            group, X = head // (heads // block.groups), [row[head * P :][:P] for row in xBC]
+            B, C = ([row[inner + (k * block.groups + group) * N :][:N] for row in xBC] for k in (0, 1))
+            dt = [torch.log1p(torch.exp(row[len(row) - heads + head] + block.dt_bias[head])) for row in rows]
+            Y = block.D[head] * X[t]
+            for s in range(t + 1):
+                level = (t ^ s).bit_length()
+                scale = block.level_scale[head, level] * pairs[head * block.levels + level]
+                decay = torch.exp(-torch.exp(block.A_log[head]) * sum(dt[s + 1 : t + 1]))
+                Y = Y + torch.log1p(torch.exp(scale)) * decay * (C[t] @ B[s]) * dt[s] * X[s]
+            y.append(Y)
+        u = torch.cat(y) * functional.silu(row[:inner])
+        parts = [rms(*part) for part in zip(u.chunk(block.groups), block.norm.weight.chunk(block.groups), strict=True)]
+        outputs.append(block.out_proj.weight @ torch.cat(parts))
+    return torch.stack(outputs)
+
+
+def turned(x, angles):
+    """The first pairs of neighbouring features, each turned by its angle."""
+    y = []
+    for k, angle in enumerate(angles):
+        a, b = x[2 * k], x[2 * k + 1]
+        y += [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()]
+    return torch.cat([torch.stack(y) if y else x[:0], x[2 * len(angles) :]])
+
+
+def mamba3_loop(block, x):
+    """The paper's recurrence, one write and one read after the other."""
+    heads, N, P, ranks, groups = block.heads, block.state, block.head_dim, range(block.rank), block.groups
+    H, angle = [x.new_zeros(P, N) for _ in range(heads)], [x.new_zeros(block.angles) for _ in range(heads)]
+    before, outputs = [[(x.new_zeros(P), x.new_zeros(N))] * block.rank for _ in range(heads)], []
+    for token in x:
+        z, X, B, C, dt, A, trap, theta = (block.in_proj.weight @ token).split(block.widths)
+        y = []
+        for head in range(heads):
+            step = torch.log1p(torch.exp(dt[head] + block.dt_bias[head]))
+            alpha = torch.exp(-torch.log1p(torch.exp(A[head])).clamp(min=1e-4) * step)
+            share = torch.sigmoid(trap[head])
+            angle[head] = angle[head] + math.pi * torch.tanh(theta) * step
+            rows = [slice((r * groups + head // (heads // groups)) * N, None) for r in ranks]
+            K, Q = (
+                [turned(rms(part[rows[r]][:N], norm.weight) + bias[head, r], angle[head]) for r in ranks]
+                for part, norm, bias in ((B, block.B_norm, block.B_bias), (C, block.C_norm, block.C_bias))
+            )
+            V, gate = [X[head * P :][:P]] * block.rank, [z[head * P :][:P]] * block.rank
+            if block.rank > 1:
+                V, gate = (
+                    [V[r] * block.mimo_x[head, r] for r in ranks],
+                    [gate[r] * block.mimo_z[head, r] for r in ranks],
+                )
+            H[head] = alpha * H[head]
+            for r in ranks:
+                H[head] = H[head] + (1 - share) * step * alpha * torch.outer(*before[head][r])
+                H[head] = H[head] + share * step * torch.outer(V[r], K[r])
+            before[head] = list(zip(V, K, strict=True))
+            reads = [(H[head] @ Q[r] + block.D[head] * V[r]) * functional.silu(gate[r]) for r in ranks]
+            y.append(sum(block.mimo_o[head, r] * reads[r] for r in ranks) if block.rank > 1 else reads[0])
+        outputs.append(block.out_proj.weight @ torch.cat(y))
     return torch.stack(outputs)
 
 
@@ -151,6 +223,12 @@ MIXERS = {
     "mamba2": (lambda: Mamba2(12, state=5, head_dim=4), mamba2_loop),
     "mamba2-groups": (lambda: Mamba2(12, state=3, head_dim=2, groups=3, conv_len=2), mamba2_loop),
     "mamba2-one-head": (lambda: Mamba2(12, state=1, head_dim=12, expand=1, conv_len=1), mamba2_loop),
+    "log-linear": (lambda: LogLinearMamba2(12, 33, state=5, head_dim=4), log_linear_loop),
+    "log-linear-groups": (lambda: LogLinearMamba2(12, 64, 3, 2, groups=3, conv_len=2), log_linear_loop),
+    "mamba3": (lambda: Mamba3(12, state=8, head_dim=4), mamba3_loop),
+    "mamba3-groups": (lambda: Mamba3(12, state=6, head_dim=2, groups=3, angles=3), mamba3_loop),
+    "mamba3-mimo": (lambda: Mamba3(8, state=8, head_dim=4, groups=2, rank=2), mamba3_loop),
+    "mamba3-still": (lambda: Mamba3(12, state=5, head_dim=12, expand=1, rank=3, angles=0), mamba3_loop),
     "mamba1": (lambda: Mamba1(12, state=3), mamba1_loop),
     "mamba1-rank": (lambda: Mamba1(12, state=2, expand=1, rank=5, conv_len=3), mamba1_loop),
     "linear": (lambda: LinearAttention(12, state=5, head_dim=4, expand=2), linear_attention_loop),

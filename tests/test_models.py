@@ -159,7 +159,7 @@ def test_errors_name_the_argument(name):
             call(x.float())
     with pytest.raises(ShapeError, match=rf"^{kind}.step: axis 'd' of x is {D - 1}"):
         mixer.step(x[:, 0, :-1], mixer.start(2))
-    message = r"cache(.conv_state has shape| has leading axes) \(3, .*\), expected \(2, "
+    message = r"cache(.(conv_state|angle) has shape| has leading axes) \(3, .*\), expected \(2, "
     with pytest.raises(ShapeError, match=rf"^{kind}.step: {message}"):
         mixer.step(x[:, 0], mixer.start(3))
     with pytest.raises(ShapeError, match=rf"^{kind}.prefill: {message}"):

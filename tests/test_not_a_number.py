@@ -19,14 +19,17 @@ from smalearn.linear_attention import (
     linear_attention_parallel,
     linear_attention_recomputed,
     linear_attention_recurrent,
+    log_linear_attention,
 )
 from smalearn.masks import BandedMask, CausalMask, DecayMask, Mask, SemiseparableMask, ToeplitzMask
 from smalearn.masks.scan import scan_associative, scan_chunked, scan_recurrent
 from smalearn.models import (
     GatedDeltaNet,
     LinearAttention,
+    LogLinearMamba2,
     Mamba1,
     Mamba2,
+    Mamba3,
     MultiLevelAttention,
     ShortConvolution,
     SoftmaxAttention,
@@ -45,6 +48,7 @@ Q, K, V = random_tensors([(T, N), (T, N), (T, P)])
 TOKEN, KEY, FULL = (-0.1 * x.abs() for x in random_tensors([(T,), (T, N), (T, P, N)], seed=1))
 CAUSAL, BAND = CausalMask(T), BandedMask(T, T, 20) * CausalMask(T)
 BETA = 2 * torch.sigmoid(random_tensors([(T,)], seed=3)[0]) / N
+(LEVELS,) = random_tensors([(T, 10)], seed=4)
 (COLUMN,) = random_tensors([(T,)], seed=2)
 
 
@@ -105,6 +109,7 @@ FORMS = {
     "delta-chunked-key": (delta_rule_chunked, with_state(delta_rule_chunked, BETA, KEY), inside(32)),
     "delta-fast": (fast.delta_rule, with_state(fast.delta_rule, BETA, TOKEN), inside(16)),
     "delta-fast-none": (fast.delta_rule, with_state(fast.delta_rule, BETA), inside(16)),
+    "log-linear": (log_linear_attention, with_state(log_linear_attention, TOKEN, LEVELS), inside(64)),
     "slots": (gated_slot_attention, with_state(gated_slot_attention, KEY), inside(64)),
     "multilevel": (
         fast.multilevel_attention,
@@ -159,6 +164,8 @@ def test_the_docstring_says_what_a_nan_reaches(name):
 # mixer -> first output that a NaN at t may reach; None where a decay of NaN is an error
 MIXERS = {
     "Mamba2": (lambda: Mamba2(8, state=4, head_dim=4), None),
+    "LogLinearMamba2": (lambda: LogLinearMamba2(8, 512, state=4, head_dim=4), None),
+    "Mamba3": (lambda: Mamba3(8, state=4, head_dim=4, rank=2), None),
     "Mamba1": (lambda: Mamba1(8, state=4), None),
     "LinearAttention": (lambda: LinearAttention(8, state=4, head_dim=4), inside(32)),
     "GatedDeltaNet": (lambda: GatedDeltaNet(8, state=4, head_dim=4), None),

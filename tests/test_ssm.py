@@ -10,6 +10,7 @@ from smalearn import ShapeError
 from smalearn.ssm import (
     ScanCost,
     discretise_mamba,
+    discretise_trapezoid,
     discretise_zero_order_hold,
     scan,
     scan_by_doubling,
@@ -332,6 +333,43 @@ def test_steps_without_time_and_rates_of_zero(discretise, structure):
         assert torch.equal(B_bar[t], torch.zeros(3))
     A_bar, B_bar = discretise(dt, 0 * A, B)
     assert_close(B_bar, dt[:, None] * B)
+
+
+@each_structure
+def test_the_trapezoid_takes_both_ends_of_a_step(structure):
+    dt, A, B = rates(structure)
+    share = torch.linspace(0, 1, 7, dtype=torch.float64)
+    A_bar, before, now = discretise_trapezoid(dt, A, B, share)
+    for t in range(7):
+        held = torch.linalg.matrix_exp(dt[t] * as_matrix(A[t]))
+        assert_close(as_matrix(A_bar[t]), held)
+        assert_close(before[t], (1 - share[t]) * dt[t] * held @ (B[t - 1] if t else 0 * B[0]))
+        assert_close(now[t], share[t] * dt[t] * B[t])
+    for ours, theirs in zip(
+        discretise_trapezoid(dt, A, B, torch.ones_like(dt))[::2], discretise_mamba(dt, A, B), strict=True
+    ):
+        assert_close(ours, theirs)
+
+
+def integral(share, steps):
+    """h(2) of h' = -h + sin(3 t) from h(0) = 0, in so many steps."""
+    dt = torch.full((steps,), 2 / steps, dtype=torch.float64)
+    x = torch.sin(3 * dt.cumsum(0))
+    A_bar, before, now = discretise_trapezoid(
+        dt, -torch.ones_like(dt), torch.ones_like(dt)[:, None], share * torch.ones_like(dt)
+    )
+    h = 0
+    for t in range(steps):
+        h = A_bar[t] * h + before[t, 0] * (x[t - 1] if t else 0) + now[t, 0] * x[t]
+    return h
+
+
+@pytest.mark.parametrize(("share", "order"), [(0.5, 2), (1.0, 1), (0.7, 1)])
+def test_the_trapezoid_is_of_second_order(share, order):
+    """The solution is (sin 3t - 3 cos 3t + 3 e^(-t)) / 10; half the step divides the error by 2^order."""
+    exact = (math.sin(6) - 3 * math.cos(6) + 3 * math.exp(-2)) / 10
+    errors = [abs(integral(share, steps).item() - exact) for steps in (200, 400)]
+    assert errors[0] / errors[1] == pytest.approx(2**order, rel=0.05)
 
 
 def test_a_singular_matrix_has_no_inverse_but_a_step():

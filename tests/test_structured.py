@@ -8,7 +8,7 @@ from registry_weights import CASES
 from smalearn import ShapeError
 from smalearn.masks import BandedMask, CausalMask, DecayMask, LowRankMask, Mask, SemiseparableMask
 from smalearn.sma import sma_linear, sma_quadratic
-from smalearn.ssm import Semiseparable
+from smalearn.ssm import Quasiseparable, Semiseparable
 from smalearn.testing import assert_close, random_tensors
 from smalearn.weights import LowRank
 
@@ -28,6 +28,8 @@ def families():
         yield f"{case!r}", lambda *_, weight=weight: weight, list(weight.parameters()), torch.float64
     for name, transition in {"scalar": A, "diagonal": B, "general": torch.randn(2, 5, 3, 3).double()}.items():
         yield f"Semiseparable-{name}", lambda *_, a=transition: Semiseparable(a, B, C), [B, C], torch.float64
+    upper, diagonal = Semiseparable(0.5 * B.detach(), B, C), 3 + A.detach()
+    yield "Quasiseparable", lambda *_: Quasiseparable(Semiseparable(A, B, C), diagonal, upper), [A, B, C], torch.float64
 
 
 EACH = pytest.mark.parametrize(("build", "parameters", "dtype"), [pytest.param(*case, id=i) for i, *case in families()])

@@ -9,6 +9,7 @@ Each file holds one algorithm; that they agree is tested. `catalogue` shows know
 from smalearn.linear_attention.catalogue import MODELS, OTHER_MODELS, Gates, RecurrentModel
 from smalearn.linear_attention.chunked import linear_attention_chunked
 from smalearn.linear_attention.delta import delta_rule_chunked, delta_rule_recurrent, delta_rule_step, l2norm
+from smalearn.linear_attention.log_linear import log_linear_attention, log_linear_step
 from smalearn.linear_attention.parallel import linear_attention_parallel
 from smalearn.linear_attention.recompute import linear_attention_recomputed
 from smalearn.linear_attention.recurrent import linear_attention_recurrent, linear_attention_step
@@ -29,5 +30,7 @@ __all__ = [
     "linear_attention_recomputed",
     "linear_attention_recurrent",
     "linear_attention_step",
+    "log_linear_attention",
+    "log_linear_step",
     "slot_weights",
 ]

@@ -7,6 +7,7 @@ nothing of queries, keys and values, and are not an `nn.Module`.
 from smalearn.masks.base import Mask, dense_mask, hadamard
 from smalearn.masks.decay import decay_matrix, segsum
 from smalearn.masks.fourier import FourierMask, ToeplitzMask
+from smalearn.masks.hierarchical import HierarchicalMask, level_count, level_matrix
 from smalearn.masks.lowrank import HadamardMask, LowRankMask
 from smalearn.masks.presets import alibi_slopes, retnet_decays, rotary_decay_mask
 from smalearn.masks.scan import (
@@ -27,6 +28,7 @@ __all__ = [
     "DilatedMask",
     "FourierMask",
     "HadamardMask",
+    "HierarchicalMask",
     "IntersectionMask",
     "LowRankMask",
     "Mask",
@@ -37,6 +39,8 @@ __all__ = [
     "decay_matrix",
     "dense_mask",
     "hadamard",
+    "level_count",
+    "level_matrix",
     "retnet_decays",
     "rotary_decay_mask",
     "scan_associative",

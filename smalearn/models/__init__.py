@@ -7,9 +7,12 @@ whole prompt at once and returns the cache too. Every cache has `nbytes`, and st
 
 from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention
 from smalearn.models.delta import GatedDeltaNet
+from smalearn.models.hydra import Hydra
 from smalearn.models.linear import LinearAttention, ShortConvolution
+from smalearn.models.log_linear import LogLinearCache, LogLinearMamba2
 from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2, initial_dt_bias
+from smalearn.models.mamba3 import Mamba3, Mamba3Cache
 from smalearn.models.mixer import Cache, CausalConvolution, GatedRMSNorm, Mixer, RecurrentCache, RecurrentMixer
 from smalearn.models.stack import Block, ModelCache, SequenceModel
 
@@ -20,9 +23,14 @@ __all__ = [
     "GatedDeltaNet",
     "GatedRMSNorm",
     "GroupedAttention",
+    "Hydra",
     "LinearAttention",
+    "LogLinearCache",
+    "LogLinearMamba2",
     "Mamba1",
     "Mamba2",
+    "Mamba3",
+    "Mamba3Cache",
     "Mixer",
     "ModelCache",
     "MultiLevelAttention",

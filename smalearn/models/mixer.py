@@ -110,7 +110,13 @@ class RecurrentCache(NamedTuple):
 
 
 class RecurrentMixer(Mixer):
-    """A mixer with a `RecurrentCache`: it has `cache_shapes`, and a `CausalConvolution` called `conv`."""
+    """A mixer whose cache is a few tensors of one size, however many tokens there were.
+
+    By default a `RecurrentCache`, for a mixer that has a `CausalConvolution` called `conv` and says the `state_shape`.
+    One with another cache has its own `cache_type`, a named tuple, and `cache_shapes`.
+    """
+
+    cache_type: type = RecurrentCache
 
     def cache_shapes(self) -> dict[str, tuple[int, ...]]:
         """Trailing axes of each tensor of a cache."""
@@ -121,7 +127,7 @@ class RecurrentMixer(Mixer):
         """The trailing axes of the state."""
         raise NotImplementedError
 
-    def start(self, *leading: int) -> RecurrentCache:
+    def start(self, *leading: int) -> Cache:
         """The cache before the first token.
 
         Args:
@@ -137,16 +143,16 @@ class RecurrentMixer(Mixer):
         weight = next(self.parameters())
         wide = torch.promote_types(weight.dtype, torch.float32)
         zeros = (weight.new_zeros(*leading, *sizes, dtype=wide) for sizes in self.cache_shapes().values())
-        return RecurrentCache(*zeros)
+        return self.cache_type(*zeros)
 
-    def check_cache(self, function: str, cache: RecurrentCache, leading: tuple[int, ...]) -> None:
+    def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
         """Check that it is such a cache, and the shapes of both tensors.
 
         Raises:
             ShapeError: naming function, tensor, expected and got.
             TypeError: naming function, expected and got.
         """
-        check_type(function, "cache", cache, RecurrentCache)
+        check_type(function, "cache", cache, self.cache_type)
         for name, sizes in self.cache_shapes().items():
             check_tensor(function, f"cache.{name}", getattr(cache, name))
             got, expected = tuple(getattr(cache, name).shape), (*leading, *sizes)

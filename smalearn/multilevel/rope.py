@@ -6,7 +6,7 @@ import torch
 
 from smalearn._checks import ShapeError, check_counts, check_dtypes, check_number, check_shapes, check_tensor
 
-__all__ = ["check_pairs", "rope", "rope_levels"]
+__all__ = ["check_pairs", "rope", "rope_levels", "turn_pairs"]
 
 
 def rope(x: torch.Tensor, positions: torch.Tensor | None = None, base: float = 10000.0) -> torch.Tensor:
@@ -100,7 +100,22 @@ def _rotate(x, positions, frequencies):
     """Each pair of neighbours of x, turned by position · frequency."""
     if positions is None:
         positions = torch.arange(x.shape[-2], device=x.device)
-    angles = positions.to(x.device, torch.float64)[..., None] * frequencies.to(x.device)
+    return turn_pairs(x, positions.to(x.device, torch.float64)[..., None] * frequencies.to(x.device))
+
+
+def turn_pairs(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Each pair of neighbouring features turned by an angle of its own.
+
+    Args:
+        x: (..., N), N even.
+        angles: (..., N/2) in radians, of any floating dtype; axes of size 1 are shared.
+
+    Returns:
+        (..., N), dtype of x.
+
+    Cost:
+        2·N multiply-adds, N/2 sines and cosines.
+    """
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = angles.cos().to(wide), angles.sin().to(wide)
     even, odd = x[..., 0::2], x[..., 1::2]

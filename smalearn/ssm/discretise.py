@@ -6,7 +6,7 @@ from smalearn._checks import broadcast_shapes, check_dtypes, check_shapes
 from smalearn._structured import widen
 from smalearn.ssm.transitions import check_generators
 
-__all__ = ["discretise_mamba", "discretise_zero_order_hold"]
+__all__ = ["discretise_mamba", "discretise_trapezoid", "discretise_zero_order_hold"]
 
 SERIES = 0.1  # below this size of z, (e^z - 1)/z and its derivative come from the Taylor series
 TERMS = 12  # 0.1^12 / 13! is 1e-22
@@ -69,11 +69,50 @@ def discretise_mamba(dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> tupl
     return A_bar, dt[..., None] * B
 
 
-def _check(function, dt, A, B):
-    """Check steps (..., T), A with its structure and B (..., T, N), of one dtype and device."""
-    check_dtypes(function, {"B": B, "A": A, "dt": dt})
+def discretise_trapezoid(
+    dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mamba-3's step: the input counts at both ends, h_t = A_bar_t h_(t-1) + before_t x_(t-1) + now_t x_t.
+
+    before_t = (1 - weight_t) dt_t A_bar_t B_(t-1) and now_t = weight_t dt_t B_t, the trapezoidal rule for the integral
+    of exp((dt - s) A) B x. With a weight of 1/2 the error of a whole sequence is of order dt², with any other of order
+    dt; a weight of 1 is `discretise_mamba`. Nothing precedes the first token, so before_0 = 0.
+
+    Args:
+        dt: (..., T) lengths of the steps, in the unit of time in which A is a rate.
+        A: (..., T), (..., T, N) or (..., T, N, N) rates.
+        B: (..., T, N).
+        weight: (..., T) share of a step's end, from 0 to 1.
+
+    Returns:
+        A_bar, as many trailing axes as A; before (..., T, N) and now (..., T, N).
+
+    Raises:
+        ShapeError: an axis has two sizes, or A.ndim matches none of the layouts.
+        ValueError: a dtype or device differs.
+
+    Cost:
+        That of `discretise_mamba`, and 4·T·N products.
+
+    Source:
+        Lahoti et al. 2026 (Mamba-3), the exponential-trapezoidal rule.
+    """
+    _check("discretise_trapezoid", dt, A, B, weight=weight)
+    A_bar, now = discretise_mamba(dt, A, B)
+    earlier = torch.cat([torch.zeros_like(B[..., :1, :]), B[..., :-1, :]], -2)[..., : B.shape[-2], :]
+    if A.ndim > B.ndim:
+        before = (A_bar @ earlier[..., None])[..., 0]
+    else:
+        before = (A_bar if A.ndim == B.ndim else A_bar[..., None]) * earlier
+    return A_bar, ((1 - weight) * dt)[..., None] * before, weight[..., None] * now
+
+
+def _check(function, dt, A, B, **others):
+    """Check steps (..., T), A with its structure and B (..., T, N), of one dtype and device; others are like steps."""
+    steps = {"dt": dt} | others
+    check_dtypes(function, {"B": B, "A": A} | steps)
     check_generators(function, A, B)
-    check_shapes(function, {"B": (B, "tn"), "dt": (dt, "t")})
+    check_shapes(function, {"B": (B, "tn")} | {name: (x, "t") for name, x in steps.items()})
 
 
 def _rates(dt, A, B):

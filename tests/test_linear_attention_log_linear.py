@@ -1,0 +1,182 @@
+"""Log-linear attention: against the mask's definition, fla's, linear attention; and its binary counter of states."""
+
+import doctest
+import itertools
+import math
+
+import pytest
+import torch
+
+from smalearn import ShapeError
+from smalearn.linear_attention import (
+    linear_attention_recurrent,
+    log_linear,
+    log_linear_attention,
+    log_linear_step,
+)
+from smalearn.masks import HierarchicalMask, SemiseparableMask, hierarchical, level_count, level_matrix
+from smalearn.sma import sma_linear, sma_quadratic
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+N, P = 4, 3
+
+
+def operands(T, leading=(), shared=None, levels=None, grad=False, dtype=torch.float64):
+    shared = leading if shared is None else shared
+    levels = levels or level_count(T)
+    shapes = [(*shared, T, N), (*shared, T, N), (*leading, T, P), (*leading, T), (*leading, T, levels)]
+    Q, K, V, log_a, weights = random_tensors(shapes, dtype=dtype)
+    log_a = -log_a.abs() / 4
+    log_a[..., 3::11], log_a[..., 6::13] = -math.inf, -1e3
+    return [x.requires_grad_() if grad else x for x in (Q, K, V, log_a, weights)]
+
+
+def decode(Q, K, V, log_a, weights):
+    leading = torch.broadcast_shapes(Q.shape[:-2], V.shape[:-2])
+    states, outputs = V.new_zeros(*leading, weights.shape[-1], P, N), []
+    for t in range(Q.shape[-2]):
+        token = Q[..., t, :], K[..., t, :], V[..., t, :], log_a[..., t], weights[..., t, :]
+        y, states = log_linear_step(*token, states, t)
+        outputs.append(y)
+    return torch.stack(outputs, -2) if outputs else V, states
+
+
+def test_doctests():
+    for module in (hierarchical, log_linear):
+        results = doctest.testmod(module)
+        assert results.attempted
+        assert not results.failed
+
+
+def test_a_level_is_the_bit_length_of_the_xor_and_half_a_block_of_the_tree():
+    levels = level_matrix(32).tolist()
+    for t, s in itertools.product(range(32), repeat=2):
+        assert levels[t][s] == (t ^ s).bit_length()
+        joint = next(level for level in range(6) if t >> level == s >> level)  # the smallest block that holds both
+        assert levels[t][s] == joint
+    assert [level_count(T) for T in (0, 1, 2, 3, 4, 5, 8, 9)] == [1, 1, 2, 3, 3, 4, 4, 5]
+
+
+def test_a_level_is_that_of_the_fenwick_tree():
+    """Targets take off the lowest bit of their number, again and again; what lies between two of these is a bucket."""
+    levels = level_matrix(32)
+    for t in range(32):
+        stop, bits = t, [bit for bit in range(5) if t >> bit & 1]
+        for bit in bits:
+            start = stop - (1 << bit)
+            assert set(levels[t, start:stop].tolist()) == {bit + 1}
+            stop = start
+        assert stop == 0
+
+
+@pytest.mark.parametrize("chunk_len", [1, 2, 16, 64])
+@pytest.mark.parametrize("T", [0, 1, 2, 7, 16, 33, 100, 130])
+@pytest.mark.parametrize(("leading", "shared"), [((), ()), ((2,), ()), ((2, 3), (2, 1))])
+def test_it_is_attention_with_the_mask(T, chunk_len, leading, shared):
+    Q, K, V, log_a, weights = operands(T, leading, shared)
+    Y, states = log_linear_attention(Q, K, V, log_a, weights, chunk_len)
+    assert_close(Y, sma_quadratic(Q, K, V, HierarchicalMask(log_a, weights)))
+    assert_close(Y, sma_linear(Q, K, V, HierarchicalMask(log_a, weights)))
+    assert states.shape == (*leading, level_count(T), P, N)
+
+
+@pytest.mark.parametrize("T", [0, 1, 2, 7, 16, 33, 64])
+@pytest.mark.parametrize(("leading", "shared"), [((), ()), ((2,), ()), ((2, 3), (2, 1))])
+def test_decoding_is_a_binary_counter(T, leading, shared):
+    Q, K, V, log_a, weights = operands(T, leading, shared, level_count(T) + 1)
+    Y, states = log_linear_attention(Q, K, V, log_a, weights)
+    for ours, theirs in zip(decode(Q, K, V, log_a, weights), (Y, states), strict=True):
+        assert_close(ours, theirs)
+    for bit in range(states.shape[-3]):
+        assert T >> bit & 1 or not states[..., bit, :, :].any()
+
+
+def test_it_is_that_of_fla():
+    naive = pytest.importorskip("fla.ops.log_linear_attn.naive", reason="needs a peer: fla")
+    Q, K, V, log_a, weights = operands(64, (2, 4), (2, 4))
+    log_a = log_a.clamp(min=-2.0)  # theirs takes differences of running sums
+    by_time = [x.transpose(1, 2) for x in (Q, K, V, log_a, weights)]
+    expected = naive.naive_log_linear_attn(*by_time).transpose(1, 2)
+    assert_close(log_linear_attention(Q, K, V, log_a, weights)[0], expected, 1e-11)
+
+
+def test_equal_weights_leave_linear_attention():
+    Q, K, V, log_a, weights = operands(100)
+    Y, states = log_linear_attention(Q, K, V, log_a, torch.ones_like(weights))
+    expected, state = linear_attention_recurrent(Q, K, V, log_a)
+    assert_close(Y, expected)
+    assert_close(states.sum(-3), state)
+    assert_close(HierarchicalMask(log_a, torch.ones_like(weights)).dense(), SemiseparableMask(log_a).dense())
+
+
+def test_blocks_of_the_tree_have_rank_one_and_cuts_more():
+    """HODLR: each block of the tree below the diagonal has rank 1; a cut through time has up to log2(T) of them."""
+    log_a, weights = operands(64)[3:]
+    M = HierarchicalMask(log_a.clamp(min=-0.5), weights).dense(torch.float64)
+    for half in (1, 2, 4, 8, 16, 32):
+        for start in range(0, 64, 2 * half):
+            block = M[start + half : start + 2 * half, start : start + half]
+            assert torch.linalg.matrix_rank(block, rtol=1e-9) == 1
+    ranks = [int(torch.linalg.matrix_rank(M[cut:, :cut], rtol=1e-9)) for cut in range(1, 64)]
+    assert ranks[31] == 1
+    assert max(ranks) > 3
+    assert all(rank <= 6 for rank in ranks)
+
+
+@pytest.mark.parametrize("T", [5, 40])
+def test_gradients_are_those_of_the_quadratic_form(T):
+    tensors = operands(T, (2,), grad=True)
+    *_, log_a, weights = tensors
+    (mix,) = random_tensors([(2, T, P)], seed=5)
+    expected = torch.autograd.grad((sma_quadratic(*tensors[:3], HierarchicalMask(log_a, weights)) * mix).sum(), tensors)
+    for form in (lambda *x: log_linear_attention(*x, 8)[0], lambda *x: decode(*x)[0]):
+        for ours, theirs in zip(torch.autograd.grad((form(*tensors) * mix).sum(), tensors), expected, strict=True):
+            assert_close(ours, theirs)
+
+
+def test_gradients_of_the_states():
+    tensors = operands(11, grad=True)
+    for ours, theirs in zip(
+        torch.autograd.grad(log_linear_attention(*tensors)[1].square().sum(), tensors[1:4]),
+        torch.autograd.grad(decode(*tensors)[1].square().sum(), tensors[1:4]),
+        strict=True,
+    ):
+        assert_close(ours, theirs)
+
+
+def test_half_precision():
+    tensors = operands(200, dtype=torch.bfloat16)
+    Y, states = log_linear_attention(*tensors)
+    exact, _ = log_linear_attention(*(x.double() for x in tensors))
+    assert (Y.dtype, states.dtype) == (torch.bfloat16, torch.float32)
+    assert relative_rms(Y, exact) < 4e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"weights": torch.ones(9, 4)}, ShapeError, "axis 'l' of level_weights is 4, expected at least 5 for 9 tokens"),
+        ({"weights": torch.ones(8, 5)}, ShapeError, "axis 't' is 9 in Q but 8 in level_weights"),
+        ({"log_a": torch.ones(9)}, ValueError, "log_a must be ≤ 0"),
+        ({"chunk_len": 12}, ValueError, "chunk_len must be a power of 2, got 12"),
+        ({"chunk_len": 0}, ValueError, "chunk_len must be an integer ≥ 1, got 0"),
+        ({"weights": torch.ones(9, 5).double()}, ValueError, "level_weights is torch.float64, expected torch.float32"),
+        ({"Q": torch.ones(9, N, dtype=torch.complex64)}, ValueError, "real"),
+    ],
+)
+def test_errors(change, error, message):
+    Q, K, V, log_a, weights = operands(9, dtype=torch.float32)
+    given = {"Q": Q, "K": K, "V": V, "log_a": log_a, "weights": weights, "chunk_len": 4} | change
+    with pytest.raises(error, match=rf"^log_linear_attention: .*{message}"):
+        log_linear_attention(*given.values())
+
+
+def test_errors_of_a_step():
+    Q, K, V, log_a, weights = operands(9, dtype=torch.float32)
+    token, states = (Q[0], K[0], V[0], log_a[0], weights[0]), torch.zeros(5, P, N)
+    with pytest.raises(ShapeError, match="log_linear_step: axis 'l' of level_weights is 5, expected at least 6 for 17"):
+        log_linear_step(*token, states, 16)
+    with pytest.raises(ShapeError, match="log_linear_step: axis 'l' is 5 in level_weights but 4 in states"):
+        log_linear_step(*token, states[:4], 3)
+    with pytest.raises(ValueError, match="log_linear_step: length must be an integer ≥ 0, got -1"):
+        log_linear_step(*token, states, -1)
