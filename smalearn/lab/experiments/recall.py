@@ -20,17 +20,20 @@ from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, un
 from smalearn.models import (
     Block,
     LinearAttention,
+    LogLinearMamba2,
     Mamba1,
     Mamba2,
+    Mamba3,
     Mixer,
-    RecurrentCache,
     SequenceModel,
     ShortConvolution,
     SoftmaxAttention,
 )
 from smalearn.train import Plan
 
-__all__ = ["FULL", "MIXERS", "PARTS", "SMOKE", "Setting", "build", "main", "run", "table"]
+__all__ = ["FULL", "GROWING", "MIXERS", "PARTS", "SMOKE", "Setting", "build", "main", "run", "table"]
+
+LONGEST = 256  # tokens of the longest text of `GROWING`
 
 MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "attention": lambda dim, state: (ShortConvolution(dim), SoftmaxAttention(dim)),
@@ -42,15 +45,23 @@ MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "Mamba-2, in sequence": lambda dim, state: _twice(SequentialMamba2, dim, state, head_dim=dim // 2),
     "Mamba-2, no decay": lambda dim, state: _twice(undecayed, dim, state, head_dim=dim // 2),
     "Mamba-2, P = 1": lambda dim, state: _twice(Mamba2, dim, state, head_dim=1),
+    "Mamba-2, attention": lambda dim, state: (
+        Mamba2(dim, state, expand=1, head_dim=dim // 2),
+        SoftmaxAttention(dim),
+    ),
+    "log-linear Mamba-2": lambda dim, state: _twice(LogLinearMamba2, dim, state, context=LONGEST, head_dim=dim // 2),
+    "Mamba-3": lambda dim, state: _twice(Mamba3, dim, state, head_dim=dim // 2),
 }
 """The mixers of the two blocks, from dim and N. All have dim channels, so equal N is equal size of the state.
+
+But for log-linear Mamba-2, which has as many states as levels. Where there is attention, it is alone or the second.
 
 Mamba-2 has two heads that share B and C. Linear attention has one: without decays, heads that share their keys are one.
 """
 
 
 def _twice(mixer, dim, state, **sizes):
-    return tuple(mixer(dim, state, expand=1, **sizes) for _ in range(2))
+    return tuple(mixer(dim, state=state, expand=1, **sizes) for _ in range(2))
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,23 @@ PARTS = {
     )
 }
 """Mamba and Mamba-2 with one part exchanged, at equal size of the state: which part makes the difference?"""
+
+GROWING = {
+    f"{length} tokens": Setting(
+        pairs=length // 8,
+        length=length,
+        vocabulary=length,
+        states={
+            "attention": (0,),
+            "Mamba-2": (8,),
+            "Mamba-2, attention": (8,),
+            "log-linear Mamba-2": (8,),
+            "Mamba-3": (8,),
+        },
+    )
+    for length in (64, 128, LONGEST)
+}
+"""A pair for every eight tokens, in texts that grow: what does a state of N = 8 keep, and what one for each level?"""
 
 SMOKE = {
     "2 pairs": Setting(
@@ -170,7 +198,7 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
 def _entries(model, tokens):
     """Numbers that the model keeps of a sequence, conv states aside."""
     _, cache = model.prefill(tokens, model.start(1))
-    parts = (part.state if isinstance(part, RecurrentCache) else part for part in cache.blocks)
+    parts = (getattr(part, "state", part) for part in cache.blocks)
     return sum(part.nbytes for part in parts) // 4
 
 
@@ -185,7 +213,10 @@ def table(result: Mapping[str, Mapping]) -> str:
     return "\n".join(model_lines(result["runs"], line))
 
 
-OPTIONS = {"--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS)}
+OPTIONS = {
+    "--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS),
+    "--growing": ("longer and longer texts; with log-linear attention, Mamba-3 and a hybrid", GROWING),
+}
 main = Experiment("recall", __doc__, FULL, SMOKE, run, table, OPTIONS)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
