@@ -16,6 +16,7 @@ from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import FULL, MIXERS, PARTS, SMOKE, Setting, build, main, run, table
 from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
 from smalearn.linear_attention import linear_attention_parallel
+from smalearn.masks import level_count
 from smalearn.models import Mamba1, Mamba2
 from smalearn.ssd import ssd_quadratic
 from smalearn.testing import assert_close
@@ -157,11 +158,14 @@ def test_losses_are_means_of_ten_steps(monkeypatch):
 
 
 def test_equal_states_are_equal():
-    """Entries after a sequence of T tokens: 2·D·T for attention, 2·D·N for the others, in the two blocks together."""
+    """Entries after T tokens: 2·D·T for attention, 2·D·N for a state, in two blocks; a state for each level of a tree."""
     setting = SMOKE["2 pairs"]
     sizes = {mixer: run(mixer, 4, asdict(setting), 0)["entries"] for mixer in MIXERS}
-    assert sizes.pop("attention") == 2 * setting.dim * setting.length
-    assert set(sizes.values()) == {2 * setting.dim * 4}
+    attention, state = 2 * setting.dim * setting.length, 2 * setting.dim * 4
+    assert sizes.pop("attention") == attention
+    assert sizes.pop("Mamba-2, attention") == (attention + state) / 2
+    assert sizes.pop("log-linear Mamba-2") == level_count(256) * state
+    assert set(sizes.values()) == {state}
 
 
 def test_models_differ_in_their_mixer_alone():
