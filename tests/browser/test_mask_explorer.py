@@ -20,7 +20,7 @@ FORMULAS = """(cases) => cases.map((p) => {
   return { real: [...L.real], imaginary, cost: L.cost, dense: script.denseCost(L), ranks: script.blockRanks(L), G, H };
 })"""
 RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A), m, n))"""
-STATE = ["gamma", "decays", "alpha", "rank", "window", "dilation", "blocks"]
+STATE = ["gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"]
 TEXT = "a b c d e. f g h a b c! d"
 T = 12
 
@@ -42,6 +42,7 @@ def random_explorers(family, lengths):
         explorer.decays = [chance.choice([0, 1, *[chance.random()] * 3]) for _ in range(length)]
         explorer.alpha = [chance.uniform(-1, 1) for _ in range(chance.choice([length, 2 * length - 1]))]
         explorer.rank = chance.randint(1, min(8, length))
+        explorer.growth = round(2 * chance.random(), 2)
         explorer.window, explorer.dilation = chance.randrange(length), chance.randrange(1, length)
         explorer.blocks = chance.choice([blocks for blocks in range(1, length + 1) if length % blocks == 0])
         yield explorer
@@ -131,6 +132,7 @@ CONTROLS = {
     "banded": ["w, window"],
     "dilated": ["w, window", "d, dilation"],
     "block diagonal": ["p, blocks"],
+    "log-linear": ["γ, decay", "w, weight of a level"],
 }
 ALWAYS = ["t, row", "k, split", "L, G and M", "Row t", "Ranks"]
 
@@ -155,6 +157,8 @@ def test_every_family_shows_its_own_controls(mount):
         ("dilated", "w, window", "11", "window", 11, "11"),
         ("dilated", "d, dilation", "3", "dilation", 3, "3"),
         ("block diagonal", "p, blocks", "2", "blocks", 3, "3"),
+        ("log-linear", "γ, decay", "50", "gamma", 0.5, "0.5"),
+        ("log-linear", "w, weight of a level", "150", "growth", 1.5, "1.5^level"),
         ("causal", "t, row", "0", "target", 0, "0"),
         ("causal", "k, split", "11", "split", 11, "11"),
     ],

@@ -29,6 +29,7 @@ def oracle(explorer):
         "low rank": lambda t, s: sum(factors[t][0][r] * factors[s][1][r] for r in range(e.rank)),
         "banded": lambda t, s: abs(t - s) <= e.window,
         "dilated": lambda t, s: any(abs(t - s) == i * e.dilation for i in range(e.window + 1)),
+        "log-linear": lambda t, s: e.gamma ** (t - s) * e.growth ** (t ^ s).bit_length() if s <= t else 0,
         "block diagonal": lambda t, s: t // (size // e.blocks) == s // (size // e.blocks),
     }
     rows = [[definitions[e.family](t, s) for s in range(size)] for t in range(size)]
@@ -47,6 +48,7 @@ STATES = [
     *[{"family": "banded", "window": window} for window in (0, 3, T - 1)],
     *[{"family": "dilated", "window": window, "dilation": gap} for window, gap in [(0, 1), (2, 3), (5, 4)]],
     *[{"family": "block diagonal", "blocks": blocks} for blocks in (1, 4, T)],
+    *[{"family": "log-linear", "gamma": gamma, "growth": growth} for gamma in (0, 0.9) for growth in (0, 1, 2)],
 ]
 
 
@@ -147,6 +149,7 @@ MORE = "family, expected one of " + ", ".join(map(repr, FAMILIES))
         ({"scores": None}, ValueError, "scores, expected one of 'words', 'random', got None"),
         ({"scale": "loud"}, ValueError, "scale, expected one of 'linear', 'log', got 'loud'"),
         ({"gamma": 1.5}, ValueError, "gamma, expected numbers from 0 to 1, got 1.5"),
+        ({"growth": 2.5}, ValueError, "growth, expected numbers from 0 to 2, got 2.5"),
         ({"gamma": float("nan")}, ValueError, "gamma, expected numbers from 0 to 1, got nan"),
         ({"gamma": [0.5, 0.5]}, ShapeError, "gamma, expected one number, got shape (2,)"),
         ({"gamma": "much"}, ValueError, "gamma, expected an array of numbers, got 'much'"),
@@ -218,6 +221,7 @@ def test_two_words_are_enough():
         ({"family": "banded"}, "banded, window=4"),
         ({"family": "dilated", "dilation": 3}, "dilated, window=4, dilation=3"),
         ({"family": "block diagonal"}, "block diagonal, blocks=6"),
+        ({"family": "log-linear"}, "log-linear, gamma=0.9, growth=1.4"),
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@
 import { clamp, explorer, label, make, number, times } from "./base.js";
 import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from "./mask_formulas.js";
 
-const CHOICES = ["family", "gamma", "decays", "alpha", "rank", "window", "dilation", "blocks"];
+const CHOICES = ["family", "gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"];
 const TRAITS = [...CHOICES, "scores", "target", "split", "scale"];
 // DECADES of logarithmic colours comes from mask_explorer.py, as do TOLERANCE and NGRAM of mask_formulas.js.
 const SHADES = 200; // of either sign
@@ -199,19 +199,26 @@ function controls(view, parent) {
   choice("G", "scores", "scores", ["words", "random"]);
   range("t", "row", "target", 0, T - 1);
   range("k", "split", "split", 1, T - 1);
-  const hundredths = (symbol, text, { family, get, set, says }) => {
-    const steps = { min: 0, max: 100, get: () => 100 * get(), set: (step) => set(step / 100) };
-    view.range(sliders, { symbol, text, ...steps, says, shown: among(family) });
+  const hundredths = (symbol, text, { families, most = 1, get, set, says }) => {
+    const steps = { min: 0, max: 100 * most, get: () => 100 * get(), set: (step) => set(step / 100) };
+    view.range(sliders, { symbol, text, ...steps, says, shown: among(...families) });
   };
   hundredths("γ", "decay", {
-    family: "decay",
+    families: ["decay", "log-linear"],
     get: get("gamma"),
     set: set("gamma"),
     says: () => number(view.get("gamma")),
   });
+  hundredths("w", "weight of a level", {
+    families: ["log-linear"],
+    most: 2,
+    get: get("growth"),
+    set: set("growth"),
+    says: () => `${number(view.get("growth"))}^level`,
+  });
   const decays = get("decays");
   hundredths("a", "all decays", {
-    family: "1-semiseparable",
+    families: ["1-semiseparable"],
     get: () => decays().reduce((sum, a) => sum + a) / T,
     set: (a) => view.set({ decays: decays().map(() => a) }),
     says: () => (decays().every((a) => a === decays()[0]) ? number(decays()[0]) : "mixed"),

@@ -30,6 +30,7 @@ FAMILIES = [
     "banded",
     "dilated",
     "block diagonal",
+    "log-linear",
 ]
 MAX_WORDS, MAX_RANK, FEATURES, NGRAM = 64, 8, 4, 3
 TOLERANCE, DECADES = 1e-10, 6
@@ -48,7 +49,8 @@ class MaskExplorer(Explorer):
         seed: of the random queries and keys, and of the random walks in the factors U and V.
         state: any of these.
             family: one of `FAMILIES`.
-            gamma: γ of "decay", from 0 to 1.
+            gamma: γ of "decay" and "log-linear", from 0 to 1.
+            growth: of "log-linear", from 0 to 2: level ℓ of the tree weighs growth^ℓ.
             decays: a_t of "1-semiseparable", T numbers from 0 to 1, or one for all; a_0 is not used. By default 0.98
                 within a sentence and 0.6 at its first word.
             alpha: of "Toeplitz", numbers from -1 to 1: T for the distances t - s = 0, 1, …, or 2T-1 for the distances
@@ -83,6 +85,7 @@ class MaskExplorer(Explorer):
     _V = traitlets.List().tag(sync=True)
     family = Checked().tag(sync=True)
     gamma = Checked().tag(sync=True)
+    growth = Checked().tag(sync=True)
     decays = Checked().tag(sync=True)
     alpha = Checked().tag(sync=True)
     rank = Checked().tag(sync=True)
@@ -126,12 +129,13 @@ class MaskExplorer(Explorer):
             raise ValueError(f"MaskExplorer: blocks, expected a divisor of {last + 1} words, got {value}")
         return value
 
-    @traitlets.validate("gamma")
-    def _valid_gamma(self, proposal: dict) -> float:
-        gamma = _numbers("gamma", proposal["value"], low=0)
-        if gamma.ndim:
-            raise ShapeError(f"MaskExplorer: gamma, expected one number, got shape {tuple(gamma.shape)}")
-        return gamma.item()
+    @traitlets.validate("gamma", "growth")
+    def _valid_number(self, proposal: dict) -> float:
+        name = proposal["trait"].name
+        value = _numbers(name, proposal["value"], low=0, high={"gamma": 1, "growth": 2}[name])
+        if value.ndim:
+            raise ShapeError(f"MaskExplorer: {name}, expected one number, got shape {tuple(value.shape)}")
+        return value.item()
 
     @traitlets.validate("decays")
     def _valid_decays(self, proposal: dict) -> list[float]:
@@ -164,7 +168,14 @@ class MaskExplorer(Explorer):
             "banded": lambda: masks.BandedMask(T, T, self.window),
             "dilated": lambda: masks.DilatedMask(T, T, self.window, self.dilation),
             "block diagonal": lambda: masks.BlockDiagonalMask(T, T, self.blocks),
+            "log-linear": self._log_linear,
         }[self.family]()
+
+    def _log_linear(self) -> masks.HierarchicalMask:
+        """Decays γ^(t - s), and for each level of the tree a weight of its own."""
+        T, like = len(self._words), {"dtype": torch.float64}
+        weights = torch.tensor(self.growth, **like) ** torch.arange(masks.level_count(T))
+        return masks.HierarchicalMask(torch.tensor(self.gamma, **like).log().expand(T), weights.expand(T, -1))
 
     @property
     def L(self) -> torch.Tensor:
@@ -265,6 +276,7 @@ class MaskExplorer(Explorer):
             "banded": ["window"],
             "dilated": ["window", "dilation"],
             "block diagonal": ["blocks"],
+            "log-linear": ["gamma", "growth"],
         }
         parameters = [f"{name}={getattr(self, name)}" for name in shown.get(self.family, [])]
         return ", ".join([self.family, *parameters])
@@ -284,6 +296,7 @@ def _defaults(words: list[str]) -> dict[str, object]:
     return {
         "family": "1-semiseparable",
         "gamma": 0.9,
+        "growth": 1.4,
         "decays": [0.6 if first else 0.98 for first in opens],
         "alpha": [1 / (1 + distance) for distance in range(T)],
         "rank": min(2, T),
@@ -316,13 +329,13 @@ def _apart(sizes: list[float], first: int, distance: int) -> list[int]:
     return sorted(chosen)
 
 
-def _numbers(name: str, value: object, low: float) -> torch.Tensor:
-    """Convert to a float64 tensor of numbers from `low` to 1, or a ValueError that names the argument."""
+def _numbers(name: str, value: object, low: float, high: float = 1) -> torch.Tensor:
+    """Convert to a float64 tensor of numbers from `low` to `high`, or a ValueError that names the argument."""
     try:
         tensor = torch.as_tensor(None if isinstance(value, bool) else value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"MaskExplorer: {name}, expected an array of numbers, got {reprlib.repr(value)}") from error
-    wrong = tensor[~((tensor >= low) & (tensor <= 1))]
+    wrong = tensor[~((tensor >= low) & (tensor <= high))]
     if len(wrong):
-        raise ValueError(f"MaskExplorer: {name}, expected numbers from {low} to 1, got {wrong[0].item()}")
+        raise ValueError(f"MaskExplorer: {name}, expected numbers from {low} to {high}, got {wrong[0].item()}")
     return tensor

@@ -26,6 +26,19 @@ const banded = (t, s, { window }) => near(t, s, { window, dilation: 1 });
 const together = (t, s, { T, blocks }) => +(Math.floor((t * blocks) / T) === Math.floor((s * blocks) / T));
 const angle = (t, s, T) => (2 * Math.PI * ((t * s) % T)) / T;
 
+/** The level at which a binary tree over time joins two tokens: the bit length of t xor s. */
+const level = (t, s) => 32 - Math.clz32(t ^ s);
+
+/** One product for each target; at each level above 0 a multiply-add for each target in a later half, and for each sum. */
+function byLevels({ T }) {
+  let operations = T;
+  for (let half = 1; half < T; half *= 2) {
+    const blocks = Math.floor(T / (2 * half));
+    operations += 2 * (blocks * half + Math.max((T % (2 * half)) - half, 0)) + 2 * blocks;
+  }
+  return operations;
+}
+
 /** Of every family the entry (t, s), the cost of a product with one column, and what to say of it. */
 export const FAMILIES = {
   causal: {
@@ -82,6 +95,12 @@ export const FAMILIES = {
     cost: (p) => ones(together, p),
     by: "adding what lies under the ones",
     says: "L is 1 where t and s lie in the same block: attention within chunks",
+  },
+  "log-linear": {
+    entry: (t, s, { gamma, growth }) => (s <= t ? gamma ** (t - s) * growth ** level(t, s) : 0),
+    cost: byLevels,
+    by: "one sum for half a block at each level of a tree",
+    says: "L is a decay times a weight for the level at which a binary tree joins t and s: log-linear attention",
   },
 };
 
