@@ -86,15 +86,16 @@ class TinyLM(nn.Module):
     """Tokens (batch, T) -> scores of the next ones (batch, T, vocabulary).
 
     Args:
-        mixer, step: over time, all tokens at once; and for one token, or None.
+        mixer, step: over time, all tokens at once; and for one token, or None. Pairs of them in a list: one a block.
         vocabulary: how many tokens there are.
         D, heads, blocks: features of a token, heads of each block, blocks.
     """
 
-    def __init__(self, mixer: Callable, vocabulary: int, step: Callable | None = None, D=96, heads=4, blocks=2):
+    def __init__(self, mixer: Callable | list, vocabulary: int, step: Callable | None = None, D=96, heads=4, blocks=2):
         super().__init__()
         self.embed, self.norm = nn.Embedding(vocabulary, D), nn.RMSNorm(D)
-        self.blocks = nn.ModuleList(Block(mixer, step, D, heads) for _ in range(blocks))
+        pairs = mixer if isinstance(mixer, list) else [(mixer, step)] * blocks
+        self.blocks = nn.ModuleList(Block(*pair, D, heads) for pair in pairs)
         self.head = nn.Parameter(torch.zeros(vocabulary, D))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
