@@ -58,6 +58,7 @@ def test_angles_count_modulo_any_number(modulus):
     V[0] = 1
     start = torch.zeros(2000, dtype=torch.float64)
     cos, sin = (linear_attention_recurrent(x, K, V, start)[0] for x in (Q, turn_pairs(side, phi)))
+    assert_close(cos.square() + sin.square(), torch.ones(2000, 1))
     hand = torch.atan2(-sin, cos)[:, 0] * modulus / (2 * math.pi)
     assert torch.equal(hand.round().long() % modulus, moves.cumsum(0) % modulus)
 
@@ -107,7 +108,7 @@ def test_the_mask_is_a_product_and_semiseparable_below_its_diagonal():
     assert all(torch.linalg.matrix_rank(L3[k:, :k], rtol=1e-10) == 1 for k in range(1, T))
 
 
-@pytest.mark.claim("006:one-call", "smalearn.fast.ssd")
+@pytest.mark.claim("006:one-call", "smalearn.fast.dispatch.ssd")
 def test_one_call_of_ssd_and_a_diagonal():
     Q, K, V, log_a, dt, share, _ = operands()
     later = torch.nn.functional.pad(((1 - share) * dt)[1:], (0, 1))
@@ -122,7 +123,7 @@ def test_one_call_of_ssd_and_a_diagonal():
     assert_close(state, H)
 
 
-@pytest.mark.claim("006:mimo", "smalearn.fast.ssd")
+@pytest.mark.claim("006:mimo", "smalearn.fast.dispatch.ssd")
 @pytest.mark.parametrize("R", [2, 3])
 def test_writes_of_rank_r_are_r_tokens_of_which_the_first_decays(R):
     Q, K, V = random_tensors([(T, R, N), (T, R, N), (T, R, P)])
@@ -175,7 +176,7 @@ def test_log_linear_attention_is_attention_with_decays_and_levels(length):
     assert_close(sma_quadratic(Q, K, V, HierarchicalMask(log_a, weights)), Y)
 
 
-@pytest.mark.claim("007:equal-weights", "smalearn.masks.hierarchical.HierarchicalMask")
+@pytest.mark.claim("007:equal-weights", "smalearn.masks.hierarchical.HierarchicalMask.dense")
 def test_equal_weights_leave_the_old_mask():
     Q, K, V, log_a, weights = levels()
     ones = torch.ones_like(weights)
@@ -184,7 +185,7 @@ def test_equal_weights_leave_the_old_mask():
     assert_close(Y, linear_attention_recurrent(Q, K, V, log_a)[0])
 
 
-@pytest.mark.claim("007:ranks", "smalearn.masks.hierarchical.HierarchicalMask")
+@pytest.mark.claim("007:ranks", "smalearn.masks.hierarchical.HierarchicalMask.dense")
 def test_blocks_of_the_tree_have_rank_one_and_a_cut_at_most_log_t():
     _, _, _, log_a, weights = levels(64)
     M = HierarchicalMask(log_a.clamp(min=-0.5), weights).dense(torch.float64)
@@ -218,7 +219,7 @@ def test_decoding_counts_in_binary():
     assert_close(states, after)
 
 
-@pytest.mark.claim("007:delta", "smalearn.masks.hierarchical.HierarchicalMask")
+@pytest.mark.claim("007:delta", "smalearn.masks.hierarchical.HierarchicalMask.dense")
 def test_levels_and_corrections_act_in_different_places():
     """The states of the gated delta rule without levels, each token's writings kept apart, read with weights."""
     Q, K, V, log_a, weights = levels()

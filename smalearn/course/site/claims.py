@@ -19,6 +19,8 @@ SOURCES = {
     "003": "Kuang and others 2025, *Customizing the Inductive Biases of Softmax Attention*",
     "004": "Gu and Dao 2024, *State Space Duality (Mamba-2)* (a draft of the posts, with their listing)",
     "005": "The delta rule: Schlag and others 2021, Yang and others 2024, and what followed",
+    "006": "Mamba-3: Lahoti and others 2026",
+    "007": "Log-linear attention and two directions: Guo and others 2025, Hwang and others 2024",
 }
 CLASSES = {
     "error": "Correction",
