@@ -37,7 +37,7 @@ LONGEST = 256  # tokens of the longest text of `GROWING`
 RATES = {
     "attention": 8e-3,
     "Mamba-2": 4e-3,
-    "Mamba-2, attention": 2e-3,
+    "hybrid": 2e-3,
     "log-linear Mamba-2": 8e-3,
     "Mamba-3": 4e-3,
 }
@@ -53,16 +53,13 @@ MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "Mamba-2, in sequence": lambda dim, state: _twice(SequentialMamba2, dim, state, head_dim=dim // 2),
     "Mamba-2, no decay": lambda dim, state: _twice(undecayed, dim, state, head_dim=dim // 2),
     "Mamba-2, P = 1": lambda dim, state: _twice(Mamba2, dim, state, head_dim=1),
-    "Mamba-2, attention": lambda dim, state: (
-        Mamba2(dim, state, expand=1, head_dim=dim // 2),
-        SoftmaxAttention(dim),
-    ),
+    "hybrid": lambda dim, state: (*_twice(Mamba2, dim, state, head_dim=dim // 2), SoftmaxAttention(dim)),
     "log-linear Mamba-2": lambda dim, state: _twice(LogLinearMamba2, dim, state, context=LONGEST, head_dim=dim // 2),
     "Mamba-3": lambda dim, state: _twice(Mamba3, dim, state, head_dim=dim // 2),
 }
 """The mixers of the two blocks, from dim and N. All have dim channels, so equal N is equal size of the state.
 
-But for log-linear Mamba-2, which has as many states as levels. Where there is attention, it is alone or the second.
+But for log-linear Mamba-2, which has as many states as levels. The hybrid has a third block, which is attention.
 
 Mamba-2 has two heads that share B and C. Linear attention has one: without decays, heads that share their keys are one.
 """
@@ -121,7 +118,7 @@ FULL = {
 PARTS = {
     "8 pairs": Setting(
         pairs=8,
-        states={name: (4,) for name in MIXERS if name.startswith("Mamba") and name not in RATES} | {"Mamba-2": (4,)},
+        states={name: (4,) for name in MIXERS if name.startswith("Mamba") and name != "Mamba-3"},
     )
 }
 """Mamba and Mamba-2 with one part exchanged, at equal size of the state: which part makes the difference?"""
@@ -135,7 +132,7 @@ GROWING = {
         lr=rate,
         states={mixer: (0,) if mixer == "attention" else (8,) for mixer in RATES if RATES[mixer] == rate},
     )
-    for length in (64, 128, LONGEST)
+    for length in (64, LONGEST)
     for rate in sorted(set(RATES.values()))
 }
 """The same eight pairs in texts that grow: what does a state of N = 8 keep, and what one for each level of a tree?"""
