@@ -55,8 +55,8 @@ def level_matrix(length: int) -> torch.Tensor:
 class HierarchicalMask(Mask):
     """L[t, s] = a_t ... a_(s+1) · w[t, level(t, s)] if s ≤ t else 0: one state for each level, not one for all.
 
-    All weights 1 give the 1-semiseparable mask. Weights that grow with the level make up for decay. No single cut has a
-    small rank here; each block of the tree below the diagonal has rank 1.
+    All weights 1 give the 1-semiseparable mask. Each block of the tree below the diagonal has rank 1; a block L[k:, :k]
+    has at most as many as k has ones in binary.
 
     Args:
         log_a: (..., T) log decays ≤ 0, −inf for a reset; the first acts on nothing.
