@@ -97,7 +97,7 @@ MATRICES = {
     "mask": lambda d: masks.CausalMask(6),
     "decay": lambda d: masks.DecayMask(6, 0.5),
     "banded": lambda d: masks.BandedMask(6, 6, 2),
-    "hierarchical": lambda d: masks.HierarchicalMask(-d.tensor("t").abs(), d.tensor("tn")),
+    "hierarchical": lambda d: masks.HierarchicalMask(-d.tensor("t").abs(), d.tensor("tn").abs()),
     "low rank": lambda d: masks.LowRankMask(d.tensor("t2"), d.tensor("t2")),
     "semiseparable mask": lambda d: masks.SemiseparableMask(-d.tensor("t").abs()),
     "Fourier": lambda d: masks.FourierMask(6),

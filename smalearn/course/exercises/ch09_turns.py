@@ -177,6 +177,9 @@ def _placed(below, a, beta, gamma, main=None):
         "β stands above the diagonal: there it would weigh a token that comes later": lambda a, beta, gamma: (
             _placed(beta[1:], a, beta, gamma).mT
         ),
+        "β stands above the diagonal, and in the row before its own: it goes below, in row t": (
+            lambda a, beta, gamma: _placed(beta[:-1], a, beta, gamma).mT
+        ),
         "the decay is applied twice: L has it already": lambda a, beta, gamma: _placed((a * beta)[1:], a, beta, gamma),
         "γ is missing on the diagonal": lambda a, beta, gamma: _placed(beta[1:], a, beta, gamma, torch.ones_like(a)),
         "β is missing: each write counts twice": lambda a, beta, gamma: torch.diag(gamma),
