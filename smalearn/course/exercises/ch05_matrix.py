@@ -119,7 +119,7 @@ def matrix_of(A, B, C):
 
     Hint: `A[s]` is never used for column s: it acts on what was there before the push.
 
-    Insight: Nothing of M is learned by itself: T² entries hang on the T·(N² + 2N) numbers of the model.
+    Insight: Nothing of M is learned by itself: T² entries depend on the T·(N² + 2N) numbers of the model.
     """
     length = len(B)
     M = torch.zeros(length, length, dtype=B.dtype)
@@ -132,7 +132,7 @@ def matrix_of(A, B, C):
     return M
 
 
-# --------------------------------------------------------------------------------------------- 5.2 the narrow place
+# --------------------------------------------------------------------------------------------- 5.2 the bottleneck
 
 
 def _sides(left, right):
@@ -167,7 +167,7 @@ def _by_svd(A, B, C, k):
 
 @exercise(
     "5.2",
-    "The narrow place",
+    "The bottleneck",
     claim="004:semiseparable-rank",
     level=2,
     minutes=12,
@@ -264,8 +264,7 @@ def _pair_cases(randn):
     cases=_pair_cases,
     oracle=_pair(lambda P: P.mT, torch.linalg.inv),
     wrong={
-        "your V is (A_s ... A_1)^-T B_s. M has C_t^T (A_t ... A_1)(A_s ... A_1)^-1 B_s: no transpose there. "
-        "(The post stacks blocks and transposes the stack: there it is needed, and lacking.)": _pair(
+        "your V is (A_s ... A_1)^-T B_s. M has C_t^T (A_t ... A_1)(A_s ... A_1)^-1 B_s: no transpose there": _pair(
             lambda P: P.mT, lambda P: torch.linalg.inv(P).mT
         ),
         "your U is (A_t ... A_1) C_t. The row is C_t^T (A_t ... A_1); as a vector, (A_t ... A_1)^T C_t": _pair(
