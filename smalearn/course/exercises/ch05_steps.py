@@ -257,6 +257,11 @@ def _hold_cases(randn):
         "all the time, and the last of it hardly decays": _discretisation(lambda dt, A, z: dt * z.exp()),
         "this is Euler's step, A_bar = 1 + dt A: the first terms of the exponential. It even grows when dt |A| "
         "exceeds 2": _discretisation(lambda dt, A, z: dt, transition=lambda z: 1 + z),
+        "where the rate is 0 you divide 0 by 0: what is held for a time dt adds up to dt B, φ(0) = 1": (
+            lambda dt, A, B: ((dt[:, None] * A).exp(), torch.expm1(dt[:, None] * A) / A * B)
+        ),
+        "where the rate is 0 you divide 0 by 0, and near it you lose digits: what is held for a time dt adds up to dt B, "
+        "φ(0) = 1": (lambda dt, A, B: ((dt[:, None] * A).exp(), ((dt[:, None] * A).exp() - 1) / A * B)),
         "where the rate is 0 your 0 / 0 has become 0: what is held for a time dt adds up to dt B": _discretisation(
             lambda dt, A, z: (dt * torch.expm1(z) / z).nan_to_num(0.0)
         ),
