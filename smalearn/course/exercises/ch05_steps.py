@@ -260,7 +260,7 @@ def _hold_cases(randn):
         "where the rate is 0 you divide 0 by 0: what is held for a time dt adds up to dt B, φ(0) = 1": (
             lambda dt, A, B: ((dt[:, None] * A).exp(), torch.expm1(dt[:, None] * A) / A * B)
         ),
-        "where the rate is 0 you divide 0 by 0, and near it you lose digits: what is held for a time dt adds up to dt B, "
+        "where the rate is 0 you divide 0 by 0, near it you lose digits: what is held for a time dt adds up to dt B, "
         "φ(0) = 1": (lambda dt, A, B: ((dt[:, None] * A).exp(), ((dt[:, None] * A).exp() - 1) / A * B)),
         "where the rate is 0 your 0 / 0 has become 0: what is held for a time dt adds up to dt B": _discretisation(
             lambda dt, A, z: (dt * torch.expm1(z) / z).nan_to_num(0.0)
