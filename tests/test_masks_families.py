@@ -5,7 +5,16 @@ import torch
 from registry_masks import FAMILIES
 
 from smalearn import ShapeError
-from smalearn.masks import DecayMask, FourierMask, LowRankMask, SemiseparableMask, ToeplitzMask, fourier, scan
+from smalearn.masks import (
+    DecayMask,
+    FourierMask,
+    HierarchicalMask,
+    LowRankMask,
+    SemiseparableMask,
+    ToeplitzMask,
+    fourier,
+    scan,
+)
 from smalearn.sma import sma_linear, sma_quadratic
 from smalearn.testing import assert_close, random_tensors
 
@@ -198,6 +207,8 @@ def test_one_empty_length(target, source):
         (ToeplitzMask(torch.zeros(8)), 8, 11 * 160 + 3 * 16 * 5),
         # 3 + 6 numbers, of which row[0] is not used; 8 offsets, period 8, transforms of 2.5·8·log2(8) = 60.
         (ToeplitzMask(torch.zeros(3), torch.zeros(6)), 8, 11 * 60 + 3 * 8 * 5),
+        # 5 products; multiply-adds of 2, 2 and 1 targets that read a level, and of 2, 1 and 0 sums.
+        (HierarchicalMask(torch.zeros(5), torch.zeros(5, 4)), 25, (5 + 2 * (2 + 2 + 1) + 2 * (2 + 1)) * 5),
         # One complex transform for each column: 5·8·log2(8).
         (FourierMask(8), 0, 5 * 8 * 3 * 5),
         # log2(1) = 0.

@@ -11,6 +11,7 @@ from smalearn.masks import (
     DecayMask,
     FourierMask,
     HadamardMask,
+    HierarchicalMask,
     IntersectionMask,
     LowRankMask,
     SemiseparableMask,
@@ -35,6 +36,7 @@ FACTORS = {
     "decays": DecayMask(T, GAMMA),
     "identity": DecayMask(T, 0.0),
     "semiseparable": SemiseparableMask(LOG_A),
+    "hierarchical": HierarchicalMask(LOG_A.roll(3), COLUMN[:, None] * torch.linspace(1, 2, 7)),
     "causal Toeplitz": ToeplitzMask(COLUMN),
     "Toeplitz": ToeplitzMask(COLUMN, ROW),
     "Fourier": FourierMask(T),
@@ -47,6 +49,7 @@ PRODUCTS = {
     CausalMask: [("causal", "causal")],
     DecayMask: [(one, other) for one in SCANS for other in SCANS if (one, other) != ("causal", "causal")],
     SemiseparableMask: [("semiseparable", name) for name in [*SCANS, "semiseparable"]],
+    HierarchicalMask: [("hierarchical", name) for name in [*SCANS, "semiseparable"]],
     ToeplitzMask: [
         (one, other) for one in ("Toeplitz", "causal Toeplitz") for other in [*SCANS, "Toeplitz", "causal Toeplitz"]
     ],

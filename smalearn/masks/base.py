@@ -177,6 +177,7 @@ def hadamard(L1: Mask, L2: Mask) -> Mask:
     | low rank, any | R products with the other mask |
     | decay, decay | decay γ1·γ2 |
     | 1-semiseparable, 1-semiseparable or decay | 1-semiseparable, the log_a add |
+    | hierarchical, 1-semiseparable or decay | hierarchical, the log_a add |
     | Toeplitz, Toeplitz or decay | Toeplitz, the α multiply |
     | sparse, sparse or causal | sparse |
 
