@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from seeds import apart
 
 from smalearn.data import load_series, recorded, seasonal_series, series_windows, split_series
 from smalearn.data.series import ETTH1
@@ -38,9 +37,12 @@ def runs(name, settings):
 
 
 def losses(found, title, model):
-    seeds = found[title, model]
-    assert [one["seed"] for one in seeds] == list(range(len(seeds)))
-    assert len(seeds) >= 2
+    """Of all seeds but 0, which chose the rate; and all have the rate that it chose."""
+    tried = {one["lr"]: one["validation_loss"] for one in found[title, model] if one["seed"] == 0}
+    seeds = [one for one in found[title, model] if one["seed"]]
+    assert [one["seed"] for one in seeds] == list(range(1, len(seeds) + 1))
+    assert {one["lr"] for one in seeds} == {min(tried, key=tried.get)}
+    assert len(seeds) >= 3
     return [one["loss"] for one in seeds]
 
 
@@ -100,7 +102,8 @@ def test_what_was_recorded_is_the_same_in_small():
     wanted = {(title, model) for title, setting in charlm.FULL.items() for model in setting.mixers}
     assert found.keys() == wanted
     for (title, _), seeds in found.items():
-        assert len(seeds) == charlm.FULL[title].seeds >= 2
+        setting = charlm.FULL[title]
+        assert len(seeds) == len(setting.lrs) + setting.seeds - 1
 
 
 # ------------------------------------------------------------------------------------------------ 003:fig4a, fig4b
@@ -122,69 +125,59 @@ def test_costs_are_counted():
 
 
 @pytest.mark.claim("003:fig4a", "smalearn.data.included.recorded")
-def test_most_of_the_gain_in_loss_is_positional_at_this_rate():
+def test_the_split_ends_lower_and_nearness_matters():
+    """In small, with learned positions and with RoPE; of two thirds of the keys, not of less than a third with RoPE."""
     found = runs("charlm", charlm.FULL)
-    standard, turned = (losses(found, title, "full") for title in ("learned positions", "RoPE"))
+    gains = {}
+    for title in ("learned positions", "RoPE"):
+        whole, split = losses(found, title, "full"), losses(found, title, "8|4|2|2")
+        shuffled = losses(found, title, "8|4|2|2, shuffled")
+        gains[title] = [one - other for one, other in zip(whole, split, strict=True)]
+        assert interval(gains[title])[0] > 0
+        assert interval([one - other for one, other in zip(shuffled, split, strict=True)])[0] > 0
+    assert statistics.fmean(gains["RoPE"]) < statistics.fmean(gains["learned positions"])
+    pairs = zip(losses(found, "RoPE", "2|2|4|8"), losses(found, "RoPE", "full"), strict=True)
+    low, high = interval([one - other for one, other in pairs])
+    assert low < 0 < high
     for split, share in SPLITS.items():
-        learned, rotated = (losses(found, title, split) for title in ("learned positions", "RoPE"))
-        gain = statistics.fmean(standard) - statistics.fmean(learned)
-        assert apart(learned, standard)
-        assert apart(rotated, learned)
-        assert abs(statistics.fmean(rotated) - statistics.fmean(turned)) < gain / 2
         one, whole = found["RoPE", split][0], found["RoPE", "full"][0]
         assert one["key_bytes"] / whole["key_bytes"] == share
         assert one["score_macs"] < whole["score_macs"]
         assert one["parameters"] == whole["parameters"]
-    same, fewer = (losses(found, "RoPE", split) for split in SPLITS)
-    assert min(same) < max(turned)
-    assert min(turned) < max(same)  # seeds cannot tell them apart
-    assert min(fewer) > max(turned)
-
-
-@pytest.mark.claim("003:fig4a", "smalearn.data.included.recorded")
-def test_at_other_rates_the_split_is_often_lower():
-    found, gains = runs("charlm_rates", charlm.RATES), []
-    for title in charlm.RATES:
-        whole, split = ({one["lr"]: one["loss"] for one in found[title, mixer]} for mixer in ("full", "8|4|2|2"))
-        gains += [whole[lr] - split[lr] for lr in whole]
-    assert sum(gain > 0 for gain in gains) > len(gains) / 2
-    assert statistics.fmean(gains) > 0
 
 
 @pytest.mark.claim("003:fig4b", "smalearn.data.included.recorded")
-def test_a_short_window_is_no_worse_here():
+def test_a_short_window_is_better_here():
     found = runs("charlm", charlm.FULL)
     for title in ("learned positions", "RoPE"):
         window = losses(found, title, "window 16")
-        assert statistics.fmean(window) < statistics.fmean(losses(found, title, "full"))
+        for other in ("full", *SPLITS):
+            assert max(window) < min(losses(found, title, other))
         assert found[title, "window 16"][0]["key_bytes"] < found[title, "2|2|4|8"][0]["key_bytes"]
-    for split in SPLITS:
-        assert statistics.fmean(losses(found, "RoPE", "window 16")) < statistics.fmean(losses(found, "RoPE", split))
 
 
 # ------------------------------------------------------------------------------------------------------- 003:fig5
 
 
 @pytest.mark.claim("003:fig5", "smalearn.data.included.recorded")
-def test_one_rate_for_all_widths():
-    found, moved, good = runs("charlm_rates", charlm.RATES), {}, {}
+def test_one_rate_for_all_widths_and_the_best_moves_all_the_same():
+    """One seed: with the scheme 2^-6 is within 0.03 of the best everywhere, without it no rate is within 0.05."""
+    found, farthest = runs("charlm_rates", charlm.RATES), {}
     for scheme in charlm.SCHEMES:
-        good[scheme] = []
-        for mixer in ("full", "8|4|2|2"):
-            places = []
-            for dim in (32, 64, 128):
-                title = f"D = {dim}, {scheme}"
-                losses = {one["lr"]: one["loss"] for one in found[title, mixer]}
-                assert list(losses) == list(charlm.RATES[title].lrs)
-                least = min(losses.values())
-                places.append(list(losses.values()).index(least))
-                good[scheme].append({lr for lr, loss in losses.items() if loss < least + 0.03})
-            moved[scheme, mixer] = max(places) - min(places)
-    assert set.intersection(*good["width-stable"])
-    assert not set.intersection(*good["standard"])
-    for mixer in ("full", "8|4|2|2"):
-        assert moved["width-stable", mixer] < moved["standard", mixer] >= 2
-    assert moved["width-stable", "full"] == 1
+        above, best = {}, {}
+        for title in (f"D = {dim}, {scheme}" for dim in (32, 64, 128)):
+            for mixer in ("full", "8|4|2|2"):
+                by_rate = {one["lr"]: one["loss"] for one in found[title, mixer]}
+                assert list(by_rate) == list(charlm.RATES[title].lrs)
+                best.setdefault(mixer, []).append(min(by_rate, key=by_rate.get))
+                for lr, loss in by_rate.items():
+                    above.setdefault(lr, []).append(loss - min(by_rate.values()))
+        farthest[scheme] = {lr: max(losses) for lr, losses in above.items()}
+        for rates in best.values():
+            assert rates == sorted(rates, reverse=True)
+            assert rates[0] >= 4 * rates[-1]
+    assert {lr for lr, loss in farthest["width-stable"].items() if loss < 0.03} == {2.0**-6}
+    assert min(farthest["standard"].values()) > 0.05
 
 
 # ------------------------------------------------------------------------------------------------- 003:ett-setup
@@ -320,7 +313,7 @@ def test_the_same_loss_with_fewer_multiply_adds():
     assert share == pytest.approx(0.630, abs=5e-4)
     for dim in (32, 64, 96):
         title = f"bins, D = {dim}"
-        standard, split = (losses(found, title, model) for model in ("32", "16|5|4|4|2|1"))
+        standard, split = ([one["loss"] for one in found[title, model]] for model in ("32", "16|5|4|4|2|1"))
         assert max(split) < min(standard)
         macs = [found[title, model][0]["score_macs"] for model in ("32", "16|5|4|4|2|1")]
         assert macs[1] / macs[0] == pytest.approx(0.630, abs=5e-3)

@@ -11,10 +11,10 @@ import torch
 from smalearn import train
 from smalearn.data import mqar
 from smalearn.lab.experiments import recall
-from smalearn.lab.experiments.grid import grid, trained
+from smalearn.lab.experiments.grid import best_rates, grid, reported, swept, trained
 from smalearn.lab.experiments.jobs import run_jobs
-from smalearn.lab.experiments.recall import FULL, MIXERS, PARTS, SMOKE, Setting, build, main, run, table
-from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
+from smalearn.lab.experiments.recall import FULL, MIXERS, SMOKE, Setting, build, main, run, table
+from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, UntiedMamba2, undecayed, unnormed
 from smalearn.linear_attention import linear_attention_parallel
 from smalearn.masks import level_count
 from smalearn.models import Mamba1, Mamba2
@@ -110,12 +110,14 @@ def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smok
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["command"] == "python -m smalearn.lab.experiments.recall --smoke"
     for name, one in smoke.items():
-        record = dict(stored["runs"][name])
-        assert record.pop("seconds") >= 0
-        assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+        if name in stored["runs"]:
+            record = dict(stored["runs"][name])
+            assert record.pop("seconds") >= 0
+            assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
     out = capsys.readouterr().out
-    assert f"{len(smoke)}/{len(smoke)}  2 pairs, Mamba-2, N = 2, seed 1" in out
-    assert out.splitlines()[-5:] == table(stored).splitlines()
+    assert "15/15  2 pairs, Mamba-2, N = 2, lr " in out  # ten tries of a rate, five runs to report
+    assert out.splitlines()[-10:] == table(stored).splitlines()
+    assert set(stored["runs"]) == set(swept(SMOKE, stored["runs"])) < set(smoke)
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
 
@@ -134,7 +136,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
 
 def test_a_run_says_all_that_the_chapter_draws(smoke):
     for name, one in smoke.items():
-        assert name == f"2 pairs, {one['mixer']}, N = {one['state']}, seed {one['seed']}"
+        assert name == f"2 pairs, {one['mixer']}, N = {one['state']}, lr {one['lr']:.2g}, seed {one['seed']}"
         assert list(one["accuracies"]) == ["3"]
         assert one["accuracy"] == one["accuracies"]["3"]
         assert len(one["losses"]) == 1
@@ -151,7 +153,7 @@ def test_losses_are_means_of_ten_steps(monkeypatch):
         return records[-1]
 
     monkeypatch.setattr(recall, "trained", spy)
-    rounded = run("Mamba-2", 1, setting, 0)["losses"]
+    rounded = run("Mamba-2", 1, 8e-3, setting, 0)["losses"]
     losses = records[0].losses
     parts = losses[:10], losses[10:20], losses[20:]
     assert rounded == [round(statistics.fmean(part), 4) for part in parts]
@@ -160,7 +162,7 @@ def test_losses_are_means_of_ten_steps(monkeypatch):
 def test_equal_states_are_equal():
     """Entries after T tokens: 2·D·T for attention, 2·D·N for a state in two blocks; one for each level of a tree."""
     setting = SMOKE["2 pairs"]
-    sizes = {mixer: run(mixer, 4, asdict(setting), 0)["entries"] for mixer in MIXERS}
+    sizes = {mixer: run(mixer, 4, 8e-3, asdict(setting), 0)["entries"] for mixer in MIXERS}
     attention, state = 2 * setting.dim * setting.length, 2 * setting.dim * 4
     assert sizes.pop("attention") == attention
     assert sizes.pop("hybrid") == attention + state
@@ -224,6 +226,20 @@ def test_without_decay_it_is_linear_attention_with_one_step_size_per_token():
     assert all(p.grad is None or p.grad.isfinite().all() for p in block.parameters())
 
 
+def test_untied_decays_of_one_rate_are_a_tied_decay():
+    torch.manual_seed(0)
+    untied, tied = UntiedMamba2(8, 4, head_dim=4).double(), Mamba2(8, 4, head_dim=4).double()
+    tied.load_state_dict({name: value for name, value in untied.state_dict().items() if name != "offset"})
+    x = torch.randn(2, 7, 8).double()
+    assert (untied(x) - tied(x)).abs().max() > 1e-3
+    rates = (untied.A_log[:, None] + untied.offset).exp()
+    assert rates.std(-1).min() > 0
+    assert 1 <= rates.min() < rates.max() <= 16
+    with torch.no_grad():
+        untied.offset.zero_()
+    assert_close(untied(x), tied(x))
+
+
 def test_in_sequence_all_operands_wait_for_x():
     """B, C and dt change with the rows that make X; in Mamba-2 they do not."""
     torch.manual_seed(0)
@@ -250,7 +266,7 @@ def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(
     monkeypatch.setattr(recall, "trained", spy)
     setting = Setting(4, {}, 20, 32, steps=2, batch=8, dim=4, tests=8)
     for seed in (0, 1):
-        run("Mamba-2", 1, asdict(setting), seed)
+        run("Mamba-2", 1, 8e-3, asdict(setting), seed)
     assert torch.equal(seen[0][2][0], seen[1][2][0])
     batches = [inputs for one in seen for inputs, _ in one[:2]] + [seen[0][2][0]]
     for k, batch in enumerate(batches):
@@ -261,29 +277,72 @@ def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(
 
 
 def test_a_grid_goes_seed_after_seed():
-    settings = {"A": Setting(2, {"Mamba-1": (1,)}, seeds=2), "B": Setting(4, {"Mamba-2": (1, 2)}, seeds=1)}
+    rates = {"lrs": (0.01,)}
+    settings = {
+        "A": Setting(2, {"Mamba-1": (1,)}, seeds=2, **rates),
+        "B": Setting(4, {"Mamba-2": (1, 2)}, seeds=1, **rates),
+    }
     fields = {title: asdict(setting) for title, setting in settings.items()}
     assert list(grid(settings).items()) == [
-        ("A, Mamba-1, N = 1, seed 0", {"mixer": "Mamba-1", "state": 1, "setting": fields["A"], "seed": 0}),
-        ("B, Mamba-2, N = 1, seed 0", {"mixer": "Mamba-2", "state": 1, "setting": fields["B"], "seed": 0}),
-        ("B, Mamba-2, N = 2, seed 0", {"mixer": "Mamba-2", "state": 2, "setting": fields["B"], "seed": 0}),
-        ("A, Mamba-1, N = 1, seed 1", {"mixer": "Mamba-1", "state": 1, "setting": fields["A"], "seed": 1}),
+        (
+            "A, Mamba-1, N = 1, lr 0.01, seed 0",
+            {"mixer": "Mamba-1", "state": 1, "lr": 0.01, "setting": fields["A"], "seed": 0},
+        ),
+        (
+            "B, Mamba-2, N = 1, lr 0.01, seed 0",
+            {"mixer": "Mamba-2", "state": 1, "lr": 0.01, "setting": fields["B"], "seed": 0},
+        ),
+        (
+            "B, Mamba-2, N = 2, lr 0.01, seed 0",
+            {"mixer": "Mamba-2", "state": 2, "lr": 0.01, "setting": fields["B"], "seed": 0},
+        ),
+        (
+            "A, Mamba-1, N = 1, lr 0.01, seed 1",
+            {"mixer": "Mamba-1", "state": 1, "lr": 0.01, "setting": fields["A"], "seed": 1},
+        ),
     ]
 
 
-@pytest.mark.parametrize("settings", [SMOKE, FULL, PARTS])
+def test_seed_0_chooses_the_rate_of_all_others():
+    """By the validation alone, for every model by itself, and not before all its rates have been tried."""
+    settings = {"A": Setting(2, {"Mamba-1": (1,), "Mamba-2": (1,)}, seeds=3, lrs=(0.01, 0.02))}
+
+    def record(lr, seed, validation_loss, accuracy=0.0):
+        return {"lr": lr, "seed": seed, "validation_loss": validation_loss, "accuracy": accuracy}
+
+    runs = {
+        "A, Mamba-1, N = 1, lr 0.01, seed 0": record(0.01, 0, 2.0, accuracy=1.0),
+        "A, Mamba-1, N = 1, lr 0.02, seed 0": record(0.02, 0, 1.0),
+        "A, Mamba-2, N = 1, lr 0.01, seed 0": record(0.01, 0, 1.0),
+    }
+    tries = [f"A, {mixer}, N = 1, lr {lr}, seed 0" for mixer in ("Mamba-1", "Mamba-2") for lr in (0.01, 0.02)]
+    chosen = [f"A, Mamba-1, N = 1, lr 0.02, seed {seed}" for seed in (1, 2)]
+    assert list(swept(settings, {})) == tries
+    assert list(swept(settings, runs)) == tries + chosen
+    runs["A, Mamba-2, N = 1, lr 0.02, seed 0"] = record(0.02, 0, 3.0)
+    assert best_rates(runs) == {"A, Mamba-1, N = 1": 0.02, "A, Mamba-2, N = 1": 0.01}
+    every = list(swept(settings, runs))
+    assert set(every) == {*tries, *chosen, *(f"A, Mamba-2, N = 1, lr 0.01, seed {seed}" for seed in (1, 2))}
+    runs[chosen[0]] = record(0.02, 1, 9.0)
+    assert list(swept(settings, runs)) == every  # a reported seed changes no rate
+    assert reported(runs) == {"A, Mamba-1, N = 1": [runs[chosen[0]]]}
+
+
+@pytest.mark.parametrize("settings", [SMOKE, FULL])
 def test_the_grid_has_all_combinations(settings):
-    assert len(grid(settings)) == sum(s.seeds * sum(map(len, s.states.values())) for s in settings.values())
+    models = {title: sum(map(len, setting.states.values())) for title, setting in settings.items()}
+    assert len(grid(settings)) == sum(s.seeds * models[title] * len(s.lrs) for title, s in settings.items())
     for setting in settings.values():
         assert set(setting.states) <= set(MIXERS)
         mqar(1, setting.length, setting.pairs, setting.vocabulary, 0)  # sizes that fit
 
 
 def test_the_table_has_a_line_for_each_model():
-    one = {"pairs": 8, "mixer": "Mamba-2", "state": 16, "entries": 2048, "accuracy": 0.99, "seconds": 30.0}
+    one = {"pairs": 8, "mixer": "Mamba-2", "state": 16, "lr": 8e-3, "seed": 0, "entries": 2048, "accuracy": 0.99}
+    one["seconds"] = 30.0
     runs = {"a, seed 0": one, "a, seed 1": one | {"accuracy": 0.5, "seconds": 40.0}}
     runs["b, seed 0"] = one | {"mixer": "attention", "state": 0}
     assert table({"runs": runs}).splitlines() == [
-        " 8 pairs  Mamba-2               N = 16   2048 entries  0.990 0.500  35 s",
-        " 8 pairs  attention             N =  0   2048 entries  0.990  30 s",
+        " 8 pairs  Mamba-2                N = 16   2048 entries  lr 0.008  0.990 0.500  35 s",
+        " 8 pairs  attention              N =  0   2048 entries  lr 0.008  0.990  30 s",
     ]

@@ -1,9 +1,8 @@
-"""The large experiment at toy size: causal, as its formula at the start, resumable to the last bit, widths by μP."""
+"""The large experiment at toy size: causal, as its formula at the start, widths by μP."""
 
 import json
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,20 @@ import torch
 from smalearn._checks import ShapeError
 from smalearn.data import curriculum, least_squares, regression, regression_prompt
 from smalearn.lab.experiments import icl_regression
-from smalearn.lab.experiments.icl_regression import FULL, SMOKE, Regressor, Setting, build, jobs, main, run, table, task
+from smalearn.lab.experiments.grid import grid
+from smalearn.lab.experiments.icl_regression import (
+    FULL,
+    PAPER,
+    SMOKE,
+    Regressor,
+    Setting,
+    build,
+    main,
+    run,
+    table,
+    task,
+)
+from smalearn.lab.experiments.icl_regression_questions import QUESTIONS
 from smalearn.models import Block
 from smalearn.scores import bilinear
 from smalearn.testing import assert_close
@@ -135,50 +147,29 @@ def test_the_task_follows_the_curriculum():
     assert batches(100)[0].shape == (3, 32, 8)
 
 
-@pytest.mark.full
-def test_an_interrupted_run_goes_on_to_the_last_bit(tmp_path, monkeypatch):
-    path, model = tmp_path / "run.pt", TOY.models[2]
-    job = {"model": model, "width": 16, "setting": asdict(TOY), "seed": 0, "device": "cpu", "checkpoint": str(path)}
-    whole = run(**job)
-    assert run(**job) == whole  # from the checkpoint of the last step
-    path.unlink()
-
-    def stops(setting, seed, device):
-        batches = task(setting, seed, device)
-
-        def at(step):
-            if step == 5:
-                raise KeyboardInterrupt
-            return batches(step)
-
-        return at
-
-    monkeypatch.setattr(icl_regression, "task", stops)
-    with pytest.raises(KeyboardInterrupt):
-        run(**job)
-    assert path.exists()
-    monkeypatch.setattr(icl_regression, "task", task)
-    assert run(**job) == whole
-
-
-def test_a_run_says_what_it_measured(tmp_path):
+def test_a_run_says_what_it_measured():
     model = TOY.models[0]
-    record = run(model, 16, asdict(TOY), 0, "cpu", str(tmp_path / "run.pt"))
+    record = run(model, 16, 2e-3, asdict(TOY), 0)
     assert record["model"] == "8 × low rank 2"
-    assert (record["width"], record["dim"], record["seed"]) == (16, 5, 0)
+    assert (record["width"], record["lr"], record["layers"], record["dim"], record["seed"]) == (16, 2e-3, 2, 5, 0)
     network = build(model, 16, TOY, 0)
     assert record["parameters"] == sum(p.numel() for p in network.parameters())
     scales = icl_regression.scales(network, TOY)
-    plan = Plan(8, TOY.lr, 0.25, 0.0, every=3, loss="squared error", scales=scales)
+    plan = Plan(8, 2e-3, 0.25, 0.0, every=3, loss="squared error", scales=scales)
     network, training = train(network, task(TOY, 0), plan, progress=False)
     parts = training.losses[:3], training.losses[3:6], training.losses[6:]
     assert record["losses"] == [round(sum(part) / len(part), 5) for part in parts]
-    X, y = regression(8, 5, 10, seed=-1)
-    with torch.no_grad():
-        errors = (network(regression_prompt(X, y)) - y).square().mean(0)
-    assert record["errors"] == pytest.approx(errors.tolist(), abs=1e-5)
-    assert record["error"] == record["errors"][-1]
-    assert record["least squares"] == pytest.approx((least_squares(X, y) - y).square().mean(0).tolist(), abs=1e-4)
+    for seed in (-1, -2):
+        X, y = regression(8, 5, 10, seed)
+        with torch.no_grad():
+            errors = (network(regression_prompt(X, y)) - y).square().mean(0)
+        if seed == -1:
+            assert record["errors"] == pytest.approx(errors.tolist(), abs=1e-5)
+            assert record["error"] == record["errors"][-1]
+            known = (least_squares(X, y) - y).square().mean(0)
+            assert record["least squares"] == pytest.approx(known.tolist(), abs=1e-4)
+        else:
+            assert record["validation_loss"] == pytest.approx(errors.mean().item(), abs=1e-5)
 
 
 @pytest.mark.full
@@ -194,51 +185,43 @@ def test_it_learns(model):
     assert record.losses[-1] < 0.7 * record.losses[0]
 
 
-def test_the_command_writes_the_file_and_leaves_no_checkpoints(tmp_path, capsys):
+def test_the_command_writes_the_file(tmp_path, capsys):
     path = tmp_path / "out put.json"
     assert main(["-o", str(path), "--smoke"]) == 0
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["command"] == "python -m smalearn.lab.experiments.icl_regression --smoke"
-    assert list(stored["runs"]) == [f"d = 5, D = 16, {one['model']}" for one in stored["runs"].values()]
-    assert len(stored["runs"]) == len(SMOKE["d = 5"].models)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out put.json"]
-    out = capsys.readouterr().out
-    assert "4/4  d = 5, D = 16, 8 × MLR 2|2|4" in out
-    assert out.rstrip("\n").endswith(table(stored))
+    names = [f"d = 5, D = 16, {one['model']}, lr 0.001, seed {one['seed']}" for one in stored["runs"].values()]
+    assert sorted(stored["runs"]) == sorted(names)
+    assert len(names) == 2 * len(SMOKE["d = 5"].models)
+    assert capsys.readouterr().out.rstrip("\n").endswith(table(stored))
     assert main(["-o", str(path), "--smoke"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
 
 
-def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "icl.json"
-    assert main(["-o", str(tmp_path / "nowhere" / "icl.json"), "--smoke"]) == 1
-    assert "icl_regression: run_jobs: there is no folder" in capsys.readouterr().err
-
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(icl_regression, "task", lambda *_: stop)
-    assert main(["-o", str(path), "--smoke"]) == 130
-    assert "icl_regression: stopped; the same command goes on with" in capsys.readouterr().err
-    assert not path.exists()
+def test_the_recorded_models_are_of_two_and_four_layers():
+    jobs = grid(FULL)
+    assert len(jobs) == 2 * 4 * 3 * 4  # of which swept runs those of seed 0, and one rate of the others
+    assert {job["setting"]["layers"] for job in jobs.values()} == {2, 4}
+    names = {name.partition(", lr ")[0] for name in jobs}
+    for question in QUESTIONS:
+        assert {question.model, question.against} <= names
 
 
-def test_the_jobs_are_the_papers_sizes():
-    listed = jobs(FULL, "cuda", Path("checkpoints"))
-    assert len(listed) == 4 * 6 * 4
-    assert len({job["checkpoint"] for job in listed.values()}) == len(listed)
-    assert {job["setting"]["dim"] for job in listed.values()} == {16, 32, 64, 128}
-    assert {job["width"] for job in listed.values()} == {16, 32, 64, 128, 256, 512}
-    assert {(job["setting"]["layers"], job["setting"]["steps"], job["device"]) for job in listed.values()} == {
-        (6, 500_001, "cuda")
-    }
-    for width in FULL["d = 16"].widths:
-        for model in FULL["d = 16"].models:
-            network = build(model, width, replace(FULL["d = 16"], layers=1))
+def test_the_papers_sizes():
+    jobs = grid(PAPER)
+    assert len(jobs) == 4 * 6 * 4
+    assert {job["setting"]["dim"] for job in jobs.values()} == {16, 32, 64, 128}
+    assert {job["width"] for job in jobs.values()} == {16, 32, 64, 128, 256, 512}
+    parts = {(job["setting"]["layers"], job["setting"]["steps"], job["setting"]["device"]) for job in jobs.values()}
+    assert parts == {(6, 500_001, "cuda")}
+    for width in PAPER["d = 16"].widths:
+        for model in PAPER["d = 16"].models:
+            network = build(model, width, replace(PAPER["d = 16"], layers=1))
             assert isinstance(network, Regressor)
             assert isinstance(network.blocks[0], Block)
 
 
 def test_the_table_has_a_line_for_each_model():
-    runs = {"d = 16, D = 64, 8 × BTT 1": {"parameters": 300000, "error": 0.0123}}
-    assert table({"runs": runs}) == "d = 16, D = 64, 8 × BTT 1                300000 parameters  0.0123"
+    one = {"parameters": 300000, "error": 0.0123, "lr": 1e-3, "seed": 0, "seconds": 7.2, "validation_loss": 0.1}
+    runs = {"2 layers, D = 64, 8 × BTT 1, lr 0.001, seed 0": one}
+    assert table({"runs": runs}) == "2 layers, D = 64, 8 × BTT 1, lr 0.001     300000 parameters  0.0123  7 s"

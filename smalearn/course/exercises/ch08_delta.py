@@ -19,10 +19,12 @@ from smalearn.course.exercises.core import exercise
     tolerance=1e-3,
     oracle=lambda: 5.0,
     wrong={
-        "this is 4 + 2, half of each value, as an additive memory would store them": lambda: 6.0,
-        "this takes the second value whole: with β = ½ only half of the difference is written": lambda: 4.0,
-        "this is 4.5: it says 4 after the first writing, and then goes half of the way to 6": lambda: 4.5,
-        "the second difference is 6 − 4 = 2, and half of it is added to 4": lambda: 3.0,
+        "this is 4 + 3, half of each value, as an additive memory would store them": lambda: 7.0,
+        "this takes the second value whole: with β = ½ only half of the difference is written": lambda: 6.0,
+        "this is what it says after the first writing; the second moves it on": lambda: 4.0,
+        "this is half of the second value alone: the first is still there, and only half of the way is gone": lambda: (
+            3.0
+        ),
     },
 )
 def answer():

@@ -110,7 +110,7 @@ def _unnormed(cups, i, j):
     minutes=8,
     cases=lambda randn: [(2, 0, 1), (3, 0, 1), (3, 2, 0), (5, 1, 4)],
     refuse=_not_swapped,
-    reached=lambda move, cups, i, j: f"cups {i} and {j} of {cups}",
+    reached=lambda move, cups, i, j: f"a swap of cups {i} and {j} among {cups}",
     wrong={
         "with β = 1 the two cups end up equal, at their mean: a projection": _move(1.0),
         "with a plus the two swap and change their signs: the reflection must leave x_i + x_j alone": _move(

@@ -137,7 +137,7 @@ def count(states, block, length):
 
     Hint: `length >> b & 1` is bit b. Work on `states.clone()`: the old states belong to the caller.
 
-    Insight: A merge every other token, a second one every fourth: one addition a token in the mean, however long the
+    Insight: A merge every other token, a second one every fourth: one addition per token on average, however long the
     text.
     """
     states, b = states.clone(), 0

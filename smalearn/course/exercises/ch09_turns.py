@@ -24,14 +24,17 @@ from smalearn.course.exercises.core import exercise
         "this is the angle of one hour, 360/5: the token moves the hand by three": lambda: 72.0,
         "this is 360/3: the clock has five hours": lambda: 120.0,
         "this is 3 · 36: five hours fill the whole circle, 360°, not half of it": lambda: 108.0,
-        "this is two hours": lambda: 144.0,
-        "this is the way back, 360 − 216: with it the hand would run the other way": lambda: -144.0,
+        "this is two hours, or three of them backwards": lambda: 144.0,
+        "this is the same turn, told backwards: give it from 0 to 360": lambda: -144.0,
+        "this is the same turn and a full one: give it from 0 to 360": lambda: 576.0,
+        "this is the way back: with it the hand would run the other way": lambda: -216.0,
+        "these are radians: a full turn is 360 degrees": lambda: 1.2 * math.pi,
     },
 )
 def degrees():
     """The angle of token 3, in degrees from 0 to 360.
 
-    A clock has five hours, and token d moves its hand by d of them. By how many degrees does token 3 turn it?
+    A clock has five hours, and token d moves its hand by d of them. By how many degrees does token 3 turn it forward?
 
     Hint: One hour is a fifth of a circle.
 

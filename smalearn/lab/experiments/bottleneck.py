@@ -225,7 +225,7 @@ def table(result: Mapping[str, Mapping]) -> str:
     return "\n".join(lines)
 
 
-main = Experiment("bottleneck", __doc__, FULL, SMOKE, work, table, jobs=jobs)
+main = Experiment("bottleneck", __doc__, FULL, SMOKE, work, table, jobs=lambda settings, _: jobs(settings))
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 

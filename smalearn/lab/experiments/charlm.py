@@ -2,9 +2,13 @@
 
     python -m smalearn.lab.experiments.charlm -o assets/results/charlm.json
 
-Every model reads the same excerpts of one text and is validated on the end of it, which it never reads. Their positions
-are learned vectors or rotations (RoPE): what a split of the scores gains with the first it may lose with the second,
-because the blocks of a split tell positions too.
+Every model reads the same excerpts of one text, which ends with a part that chooses learning rates and a part for the
+test; no model reads either. Seed 0 tries five rates for each model, the other seeds have the best of them and are
+reported. Positions are learned vectors, rotations (RoPE) or biases (ALiBi): what a split of the scores gains with the
+first it may lose with the others, because the blocks of a split tell positions too. Blocks over a fixed random order of
+the tokens do not, at equal cost.
+
+`charlm_questions` says what is asked, and which sentence each outcome allows. On two cores it takes about an hour.
 """
 
 import sys
@@ -17,19 +21,26 @@ import torch
 from torch import nn
 
 from smalearn.data import Vocabulary, excerpts, load_text, split_text
+from smalearn.lab.experiments.charlm_questions import MARGIN, QUESTIONS
 from smalearn.lab.experiments.command import Experiment
-from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, trained
+from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, swept, trained
+from smalearn.lab.experiments.questions import answers
+from smalearn.lab.experiments.variants import AlibiAttention, ShuffledAttention
 from smalearn.models import (
     Block,
+    GatedDeltaNet,
+    LogLinearMamba2,
     Mamba2,
+    Mamba3,
     Mixer,
     MultiLevelAttention,
     SequenceModel,
+    ShortConvolution,
     SoftmaxAttention,
     WindowAttention,
 )
 from smalearn.multilevel import parse_ranks, score_macs
-from smalearn.train import Plan
+from smalearn.train import Plan, mean_loss
 
 __all__ = ["FULL", "PAPER", "RATES", "SMOKE", "Setting", "build", "main", "run", "table"]
 
@@ -41,21 +52,22 @@ class Setting:
     """A size, the models that have it, and how they are trained.
 
     Args:
-        mixers: of all layers, "full", "window w", "Mamba-2", or ranks such as "8|4|2|2"; with " + " between them, the
-            layers take turns.
-        positions: "learned" or "RoPE"; Mamba-2 has none.
+        mixers: of all layers, "full", "window w", ranks such as "8|4|2|2", or a name of `RECURRENT`; with " + "
+            between them, the layers take turns; ", shuffled" after ranks puts the tokens in another order into
+            blocks; ", convolution" puts a short convolution before each layer.
+        positions: "learned", "RoPE" or "ALiBi"; recurrent mixers have none.
         data: name of the text.
         length: T of an excerpt.
         dim: D.
         heads: of each attention layer.
-        layers: how many; of Mamba-2, which has no MLPs, twice as many.
+        layers: how many; of recurrent mixers, which have no MLPs, twice as many.
         mlp: width of the hidden layers.
         steps: of training.
-        seeds: how many runs of each model.
+        seeds: the first tries every rate, all others have the best.
         batch: excerpts of a step.
         lrs: the highest learning rates to try.
         scheme: how initial values and rates depend on the width: "standard" or "width-stable".
-        tests: excerpts of the validation.
+        tests: excerpts of the validation, and of the test.
         device: where it runs.
     """
 
@@ -68,11 +80,11 @@ class Setting:
     layers: int = 2
     mlp: int = 256
     steps: int = 500
-    seeds: int = 2
+    seeds: int = 6
     batch: int = 16
-    lrs: tuple[float, ...] = (3e-3,)
+    lrs: tuple[float, ...] = tuple(2.0**k for k in range(-8, -3))
     scheme: str = "standard"
-    tests: int = 128
+    tests: int = 256
     device: str = "cpu"
 
     def runs(self, _: int) -> dict[str, dict[str, object]]:
@@ -81,13 +93,25 @@ class Setting:
         return {f"{mixer}, lr {lr:.2g}": {"mixer": mixer, "lr": lr} for mixer, lr in pairs}
 
 
-SPLITS = "full", "8|4|2|2", "2|2|4|8", "window 16", "full + window 16"
+RECURRENT = {
+    "Mamba-2": lambda setting, **size: Mamba2(**size),
+    "Mamba-3": lambda setting, **size: Mamba3(**size),
+    "log-linear Mamba-2": lambda setting, **size: LogLinearMamba2(context=setting.length, **size),
+    "Gated DeltaNet": lambda setting, **size: GatedDeltaNet(expand=2, groups=1, **size),
+}
+"""Mixers that a block has alone, without an MLP."""
+
+SPLITS = "full", "8|4|2|2", "8|4|2|2, shuffled", "2|2|4|8", "window 16"
 FULL = {
     "learned positions": Setting(SPLITS, positions="learned"),
-    "RoPE": Setting(SPLITS),
-    "equal parameters": Setting(("full", "Mamba-2"), mlp=288),
+    "RoPE": Setting((*SPLITS, "full + window 16")),
+    "ALiBi": Setting(("full",), positions="ALiBi"),
+    "equal parameters": Setting(("full", "full, convolution", *RECURRENT), mlp=288),
 }
-"""The recorded experiment: loss against the multiply-adds of scores, and against what decoding must keep."""
+"""The recorded experiment: loss against the multiply-adds of scores, and against what decoding must keep.
+
+With equal parameters all have 116 to 118 thousand, but log-linear Mamba-2 133 thousand.
+"""
 
 RATES = {
     f"D = {dim}, {scheme}": Setting(
@@ -116,7 +140,7 @@ PAPER = {
         layers=6,
         mlp=4 * dim,
         steps=3000,
-        seeds=2,
+        seeds=3,
         batch=32,
         lrs=(1e-3,),
         tests=100,
@@ -160,15 +184,15 @@ def build(mixer: str, setting: Setting, vocabulary: int, seed: int) -> SequenceM
         ValueError: there is no such mixer, or no such positions or scheme.
     """
     for name, value, known in (
-        ("positions", setting.positions, ("learned", "RoPE")),
+        ("positions", setting.positions, ("learned", "RoPE", "ALiBi")),
         ("scheme", setting.scheme, SCHEMES),
     ):
         if value not in known:
             raise ValueError(f"build: {name} must be one of {', '.join(known)}, got {value!r}")
     torch.manual_seed(seed)
-    recurrent = mixer == "Mamba-2"
+    recurrent = mixer in RECURRENT
     kinds = islice(cycle(mixer.split(" + ")), setting.layers * (2 if recurrent else 1))
-    blocks = [Block(_mixer(kind, setting), 0 if recurrent else setting.mlp) for kind in kinds]
+    blocks = [block for kind in kinds for block in _blocks(kind, setting)]
     learned = setting.positions == "learned" and not recurrent
     model = SequenceModel(vocabulary, blocks, setting.length if learned else 0)
     if setting.scheme == "width-stable":
@@ -176,16 +200,26 @@ def build(mixer: str, setting: Setting, vocabulary: int, seed: int) -> SequenceM
     return model
 
 
-def _mixer(kind: str, setting: Setting) -> Mixer:
-    """One layer."""
+def _blocks(kind: str, setting: Setting) -> list[Block]:
+    """One layer, and what is put before it."""
+    kind, _, change = kind.partition(", ")
+    if kind in RECURRENT:
+        size = {"dim": setting.dim, "state": 8, "head_dim": setting.dim // setting.heads}
+        return [Block(RECURRENT[kind](setting, **size))]
+    before = [Block(ShortConvolution(setting.dim))] if change == "convolution" else []
+    return [*before, Block(_attention(kind, change, setting), setting.mlp)]
+
+
+def _attention(kind: str, change: str, setting: Setting) -> Mixer:
+    """The mixer of one layer that has scores."""
     size = {"dim": setting.dim, "heads": setting.heads, "rope": setting.positions == "RoPE"}
     if kind == "full":
-        return SoftmaxAttention(context=setting.length, **size)
-    if kind == "Mamba-2":
-        return Mamba2(setting.dim, state=8, head_dim=setting.dim // setting.heads)
+        full = AlibiAttention if setting.positions == "ALiBi" else SoftmaxAttention
+        return full(context=setting.length, **size)
     if kind.startswith("window "):
         return WindowAttention(window=int(kind.removeprefix("window ")), **size)
-    return MultiLevelAttention(ranks=parse_ranks(kind), context=setting.length, **size)
+    levels = ShuffledAttention if change == "shuffled" else MultiLevelAttention
+    return levels(ranks=parse_ranks(kind), context=setting.length, **size)
 
 
 def stabilise(model: SequenceModel) -> None:
@@ -229,12 +263,12 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
         mixer: as in `Setting.mixers`.
         lr: the highest learning rate.
         setting: the fields of a `Setting`.
-        seed: of the weights and the excerpts; the validation is the same for all.
+        seed: of the weights and the excerpts; validation and test are the same for all.
 
     Returns:
         `mixer`, `lr`, `positions`, `dim`, `scheme`, `seed`; `parameters`; of one sequence of `length` tokens the
         `score_macs`, `value_macs`, `key_bytes` and `cache_bytes` of all layers; `losses`, means of ten steps;
-        `test_losses` by step in nats a character, and the last as `loss`; `seconds`.
+        `test_losses` by step in nats a character, and the last as `loss`; `validation_loss` at the end; `seconds`.
 
     Raises:
         ValueError: the text or the device is not there, or a part of the setting is unknown.
@@ -248,6 +282,7 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
         raise ValueError(f"run: text must be {setting.data}, got {text.source.name}: {text.source.sentence}")
     vocabulary = Vocabulary(text.text)
     known, unseen = split_text(vocabulary.encode(text.text))
+    validation, unseen = unseen.tensor_split(2)
     model = build(mixer, setting, len(vocabulary), seed).to(setting.device)
     costs = _costs(model, setting)
 
@@ -267,6 +302,7 @@ def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict
         "losses": means(record.losses, 4),
         "test_losses": {str(step): round(loss, 5) for step, loss in record.test_losses.items()},
         "loss": round(record.test_losses[setting.steps], 5),
+        "validation_loss": round(mean_loss(model, *draw(validation, setting.tests, 0)), 5),
         "seconds": round(time.perf_counter() - began, 2),
     }
 
@@ -300,21 +336,22 @@ def _macs(mixer, setting):
 
 
 def table(result: Mapping[str, Mapping]) -> str:
-    """A result for a terminal: for each model the loss of every seed, its scores' cost, its caches, the mean time."""
+    """A result for a terminal: of each model its costs and the loss of every seed, and the answers."""
 
     def line(name, runs):
         first = runs[0]
         costs = f"{first['score_macs']:9} score MACs  {first['key_bytes']:6} B keys  {first['parameters']:6} parameters"
         return f"{name}  {costs}  {each_seed(runs, 'loss')}  {mean_seconds(runs)}"
 
-    return "\n".join(model_lines(result["runs"], line))
+    found = answers(QUESTIONS, result["runs"], "loss", MARGIN)
+    return "\n".join([*model_lines(result["runs"], line), *found.splitlines()])
 
 
 OPTIONS = {
     "--rates": ("learning rates at three widths", RATES),
     "--paper": ("the sizes of the paper, for a GPU", PAPER),
 }
-main = Experiment("charlm", __doc__, FULL, SMOKE, run, table, OPTIONS, load=lambda name: load_text(name).source)
+main = Experiment("charlm", __doc__, FULL, SMOKE, run, table, OPTIONS, swept, load=lambda name: load_text(name).source)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 

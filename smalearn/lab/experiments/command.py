@@ -25,7 +25,8 @@ class Experiment:
         run: does one run.
         table: from the result to what the terminal shows.
         variants: for each further option, a line of help and the settings by title.
-        jobs: from settings to the arguments of each run.
+        jobs: from settings, and the records so far by name, to the arguments of each run; asked again when these are
+            done, for runs that depend on what earlier ones found.
         load: on real data, from the field `data` of a setting to the source of what is there.
     """
 
@@ -36,7 +37,7 @@ class Experiment:
     run: Callable[..., Mapping[str, object]]
     table: Callable[[Mapping[str, object]], str]
     variants: Mapping[str, tuple[str, Mapping[str, object]]] = field(default_factory=dict)
-    jobs: Callable[[Mapping[str, object]], Mapping[str, Mapping[str, object]]] = grid
+    jobs: Callable[[Mapping, Mapping], Mapping[str, Mapping[str, object]]] = lambda settings, _: grid(settings)
     load: Callable[[str], Source] | None = None
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
@@ -63,7 +64,10 @@ class Experiment:
             settings, sources = self._loaded(options[args.variant][1] if args.variant else self.full)
             described = sources | {title: asdict(setting) for title, setting in settings.items()}
             command = f"{parser.prog} {args.variant}".rstrip()
-            return self.table(run_jobs(args.output, command, described, self.jobs(settings), self.run, args.workers))
+            result = {"runs": {}}
+            while (jobs := self.jobs(settings, result["runs"])).keys() - result["runs"].keys():
+                result = run_jobs(args.output, command, described, jobs, self.run, args.workers)
+            return self.table(result)
 
         return print_result(self.name, args.output, work)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from smalearn.train import Record, train
 
-__all__ = ["each_seed", "grid", "mean_seconds", "means", "model_lines", "trained"]
+__all__ = ["best_rates", "each_seed", "grid", "mean_seconds", "means", "model_lines", "reported", "swept", "trained"]
 
 
 def grid(settings: Mapping[str, Any]) -> dict[str, dict[str, object]]:
@@ -28,6 +28,47 @@ def grid(settings: Mapping[str, Any]) -> dict[str, dict[str, object]]:
         if seed < setting.seeds
         for name, job in setting.runs(seed).items()
     }
+
+
+def swept(settings: Mapping[str, Any], runs: Mapping[str, Mapping]) -> dict[str, dict[str, object]]:
+    """The jobs of `grid`, of which seed 0 tries every rate and all others have the best of these alone.
+
+    So no seed that is reported has chosen its rate, and no example that chose it is in the test.
+
+    Args:
+        settings: as in `grid`; the arguments of a model have `lr`.
+        runs: the records that there are, by name, each with `validation_loss`.
+
+    Returns:
+        Those of seed 0, and those of other seeds for models whose rates have all been tried.
+    """
+    jobs, best = grid(settings), best_rates(runs)
+    tried = {_model(name) for name, job in jobs.items() if job["seed"] == 0 and name not in runs}
+    wanted = {model: lr for model, lr in best.items() if model not in tried}
+    return {name: job for name, job in jobs.items() if job["seed"] == 0 or job["lr"] == wanted.get(_model(name))}
+
+
+def best_rates(runs: Mapping[str, Mapping]) -> dict[str, float]:
+    """By model the rate at which seed 0 has the lowest `validation_loss`."""
+    tried: dict[str, dict[float, float]] = {}
+    for name, run in runs.items():
+        if run["seed"] == 0:
+            tried.setdefault(_model(name), {})[run["lr"]] = run["validation_loss"]
+    return {model: min(losses, key=losses.__getitem__) for model, losses in tried.items()}
+
+
+def reported(runs: Mapping[str, Mapping]) -> dict[str, list[Mapping]]:
+    """By model the runs of all seeds but 0, which chose the rate."""
+    models: dict[str, list[Mapping]] = {}
+    for name, run in runs.items():
+        if run["seed"]:
+            models.setdefault(_model(name), []).append(run)
+    return models
+
+
+def _model(name):
+    """The title and the model in the name of a run."""
+    return name.partition(", lr ")[0]
 
 
 def trained(model: nn.Module, *args: object, **kwargs: object) -> Record:

@@ -47,7 +47,7 @@ def run_jobs(
 
     def keep(name, record):
         runs = result["runs"] | {name: dict(record)}
-        result["runs"] = {name: runs[name] for name in jobs if name in runs}
+        result["runs"] = {name: runs[name] for name in jobs if name in runs} | runs
         content = json.dumps(result, indent=1) + "\n"
         write_atomically(path, lambda file: file.write(content.encode()))
         print(f"{len(result['runs'])}/{len(jobs)}  {name}", flush=True)

@@ -2,8 +2,12 @@
 
     python -m smalearn.lab.experiments.recall -o assets/results/recall.json
 
-Every model has two blocks of the same dim and is trained by the same plan on the same batches. Softmax attention keeps
-all keys and values; the others have a state of channels·N entries, whatever the length of the sequence.
+Every model has two blocks of the same dim and is trained with the same steps on the same batches. Softmax attention
+keeps all keys and values; the others have a state of channels·N entries, whatever the length of the sequence. Seed 0
+tries three rates for each model, the other seeds have the best of them and are reported; the examples that choose are
+not those of the test.
+
+`recall_questions` says what is asked, and which sentence each outcome allows. On two cores it takes about an hour.
 """
 
 import sys
@@ -15,10 +19,13 @@ import torch
 
 from smalearn.data import mqar
 from smalearn.lab.experiments.command import Experiment
-from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, trained
-from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, undecayed, unnormed
+from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, swept, trained
+from smalearn.lab.experiments.questions import answers
+from smalearn.lab.experiments.recall_questions import MARGIN, QUESTIONS
+from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, UntiedMamba2, undecayed, unnormed
 from smalearn.models import (
     Block,
+    GatedDeltaNet,
     LinearAttention,
     LogLinearMamba2,
     Mamba1,
@@ -29,9 +36,9 @@ from smalearn.models import (
     ShortConvolution,
     SoftmaxAttention,
 )
-from smalearn.train import Plan
+from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "GROWING", "MIXERS", "PARTS", "SMOKE", "Setting", "build", "main", "run", "table"]
+__all__ = ["FULL", "GROWING", "MIXERS", "SMOKE", "Setting", "build", "main", "run", "table"]
 
 LONGEST = 256  # tokens of the longest text of `GROWING`
 RATES = {
@@ -55,7 +62,9 @@ MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "Mamba-2, no norm": lambda dim, state: _twice(unnormed, dim, state, head_dim=dim // 2),
     "Mamba-2, in sequence": lambda dim, state: _twice(SequentialMamba2, dim, state, head_dim=dim // 2),
     "Mamba-2, no decay": lambda dim, state: _twice(undecayed, dim, state, head_dim=dim // 2),
+    "Mamba-2, untied decay": lambda dim, state: _twice(UntiedMamba2, dim, state, head_dim=dim // 2),
     "Mamba-2, P = 1": lambda dim, state: _twice(Mamba2, dim, state, head_dim=1),
+    "Gated DeltaNet": lambda dim, state: _twice(GatedDeltaNet, dim, state, head_dim=dim // 2, groups=1),
     "hybrid": lambda dim, state: (*_twice(Mamba2, dim, state, head_dim=dim // 2), SoftmaxAttention(dim)),
     "log-linear Mamba-2": lambda dim, state: _twice(LogLinearMamba2, dim, state, context=LONGEST, head_dim=dim // 2),
     "Mamba-3": lambda dim, state: _twice(Mamba3, dim, state, head_dim=dim // 2),
@@ -82,11 +91,11 @@ class Setting:
         length: T of the sequence.
         vocabulary: V.
         steps: of training.
-        seeds: how many runs of each model.
+        seeds: the first tries every rate, all others have the best.
         batch: examples of a step.
         dim: D.
-        lr: the highest learning rate.
-        tests: examples of the test, which no step has seen.
+        lrs: the highest learning rates to try.
+        tests: examples of the validation, and of the test, which no step has seen.
     """
 
     pairs: int
@@ -94,37 +103,35 @@ class Setting:
     length: int = 64
     vocabulary: int = 64
     steps: int = 1200
-    seeds: int = 3
+    seeds: int = 6
     batch: int = 32
     dim: int = 64
-    lr: float = 8e-3
+    lrs: tuple[float, ...] = (4e-3, 8e-3, 16e-3)
     tests: int = 512
 
     def runs(self, _: int) -> dict[str, dict[str, object]]:
-        """Every mixer with every size of its state, whatever the seed."""
-        pairs = [(mixer, state) for mixer, states in self.states.items() for state in states]
-        return {f"{mixer}, N = {state}": {"mixer": mixer, "state": state} for mixer, state in pairs}
+        """Every mixer with every size of its state at every rate, whatever the seed."""
+        return {
+            f"{mixer}, N = {state}, lr {lr:.2g}": {"mixer": mixer, "state": state, "lr": lr}
+            for mixer, states in self.states.items()
+            for state in states
+            for lr in self.lrs
+        }
 
 
+PARTS = tuple(name for name in MIXERS if name.startswith(("Mamba-1, ", "Mamba-2, ")))
 FULL = {
     "8 pairs": Setting(
         pairs=8,
-        states={"attention": (0,), "linear attention": (4,), "Mamba-1": (4, 8), "Mamba-2": (2, 4, 8, 16)},
+        states={"attention": (0,), "linear attention": (4,), "Mamba-1": (4,), "Mamba-2": (2, 4, 8, 16)}
+        | dict.fromkeys(("Gated DeltaNet", *PARTS), (4,)),
     ),
     "16 pairs": Setting(
         pairs=16,
         states={"attention": (0,), "linear attention": (1, 2, 4), "Mamba-1": (16,), "Mamba-2": (4, 8, 16, 32)},
     ),
 }
-"""The recorded experiment: the larger the state, the more pairs it recalls after the same training."""
-
-PARTS = {
-    "8 pairs": Setting(
-        pairs=8,
-        states={name: (4,) for name in MIXERS if name.startswith("Mamba") and name != "Mamba-3"},
-    )
-}
-"""Mamba and Mamba-2 with one part exchanged, at equal size of the state: which part makes the difference?"""
+"""The recorded experiment: what does the size of a state buy, and what each part of the block, at equal size?"""
 
 GROWING = {
     f"{length} tokens, rate {rate}": Setting(
@@ -132,7 +139,8 @@ GROWING = {
         length=length,
         vocabulary=32,
         steps=800,
-        lr=rate,
+        seeds=3,
+        lrs=(rate,),
         states={mixer: (0,) if mixer == "attention" else (8,) for mixer in RATES if RATES[mixer] == rate},
     )
     for length in (64, LONGEST)
@@ -148,6 +156,7 @@ SMOKE = {
         states={"attention": (0,), "linear attention": (2,), "Mamba-1": (2,), "Mamba-2": (1, 2)},
         steps=3,
         seeds=2,
+        lrs=(4e-3, 8e-3),
         batch=4,
         dim=8,
         tests=8,
@@ -162,32 +171,34 @@ def build(mixer: str, state: int, setting: Setting, seed: int) -> SequenceModel:
     return SequenceModel(setting.vocabulary, [Block(part) for part in MIXERS[mixer](setting.dim, state)])
 
 
-def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dict[str, object]:
+def run(mixer: str, state: int, lr: float, setting: Mapping[str, object], seed: int) -> dict[str, object]:
     """Train and test one model.
 
     Args:
         mixer: a name of `MIXERS`.
         state: N.
+        lr: the highest learning rate.
         setting: the fields of a `Setting`.
-        seed: of the weights and the batches; the test is the same for all.
+        seed: of the weights and the batches; validation and test are the same for all.
 
     Returns:
-        `mixer`, `state`, `pairs`, `seed`; `entries` of the cache after the sequence, of both blocks, and `parameters`;
-        `losses`, means over tenths of the time between two tests; `accuracies` by step, and the last `accuracy`;
-        `seconds`.
+        `mixer`, `state`, `lr`, `pairs`, `seed`; `entries` of the cache after the sequence, of both blocks, and
+        `parameters`; `losses`, means over tenths of the time between two tests; `accuracies` by step, and the last
+        `accuracy`; `validation_loss` at the end; `seconds`.
 
     Raises:
         KeyboardInterrupt: the run was interrupted and returns nothing.
     """
     setting = Setting(**setting)
     shape = setting.length, setting.pairs, setting.vocabulary
-    model, plan = build(mixer, state, setting, seed), Plan(steps=setting.steps, lr=setting.lr)
+    model, plan = build(mixer, state, setting, seed), Plan(steps=setting.steps, lr=lr)
     test = mqar(setting.tests, *shape, seed=-1)
     began = time.perf_counter()
     record = trained(model, lambda step: mqar(setting.batch, *shape, seed=seed * 10**6 + step), plan, test)
     return {
         "mixer": mixer,
         "state": state,
+        "lr": lr,
         "pairs": setting.pairs,
         "seed": seed,
         "entries": _entries(model, test[0][:1]),
@@ -195,6 +206,7 @@ def run(mixer: str, state: int, setting: Mapping[str, object], seed: int) -> dic
         "losses": means(record.losses, 4, max(1, plan.every // 10)),
         "accuracies": {str(step): value for step, value in record.accuracies.items()},
         "accuracy": record.accuracy,
+        "validation_loss": round(mean_loss(model, *mqar(setting.tests, *shape, seed=-2)), 5),
         "seconds": round(time.perf_counter() - began, 2),
     }
 
@@ -208,21 +220,22 @@ def _entries(model, tokens):
 
 
 def table(result: Mapping[str, Mapping]) -> str:
-    """A result for a terminal: for each model the accuracy of every seed, and the mean time."""
+    """A result for a terminal: for each model the accuracy of every seed, and the mean time; answers."""
 
     def line(_, runs):
         first = runs[0]
-        model = f"{first['pairs']:2} pairs  {first['mixer']:20}  N = {first['state']:2}  {first['entries']:5} entries"
+        model = f"{first['pairs']:2} pairs  {first['mixer']:21}  N = {first['state']:2}  {first['entries']:5} entries"
+        model += f"  lr {first['lr']:.3f}"
         return f"{model}  {each_seed(runs, 'accuracy')}  {mean_seconds(runs)}"
 
-    return "\n".join(model_lines(result["runs"], line))
+    found = answers(QUESTIONS, result["runs"], "accuracy", MARGIN)
+    return "\n".join([*model_lines(result["runs"], line), *found.splitlines()])
 
 
 OPTIONS = {
-    "--parts": ("Mamba and Mamba-2 with one part exchanged", PARTS),
     "--growing": ("longer and longer texts; with log-linear attention, Mamba-3 and a hybrid", GROWING),
 }
-main = Experiment("recall", __doc__, FULL, SMOKE, run, table, OPTIONS)
+main = Experiment("recall", __doc__, FULL, SMOKE, run, table, OPTIONS, swept)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 

@@ -1,0 +1,154 @@
+"""What chapters conclude from recorded experiments: every number in prose is computed again from the record."""
+
+from pathlib import Path
+from statistics import fmean, median
+
+import nbformat
+import pytest
+
+from smalearn.data import recorded
+from smalearn.lab.experiments import charlm_questions, recall_questions
+from smalearn.lab.experiments.grid import best_rates, reported
+from smalearn.lab.experiments.questions import UNDECIDED, answer
+
+CHAPTERS = Path(__file__).parents[2] / "chapters"
+LEARNED, ROPE, EQUAL = "learned positions, {}", "RoPE, {}", "equal parameters, {}"
+
+
+def prose(chapter, cell):
+    (path,) = CHAPTERS.glob(f"{chapter}_*.ipynb")
+    (source,) = (one.source for one in nbformat.read(path, 4).cells if one.id == cell)
+    return source
+
+
+def charlm(model, against):
+    """The answer of the record to one question."""
+    (question,) = (q for q in charlm_questions.QUESTIONS if (q.model, q.against) == (model, against))
+    found = answer(question, recorded("charlm")["runs"], "loss", charlm_questions.MARGIN)
+    assert found.seeds == 5
+    return found
+
+
+def losses(model):
+    return [run["loss"] for run in reported(recorded("charlm")["runs"])[model]]
+
+
+@pytest.mark.parametrize(
+    ("chapter", "cell", "model", "against", "sign"),
+    [
+        ("07", "model-after", "full, convolution", "full", -1),
+        ("07", "model-after", "Mamba-2", "full, convolution", -1),
+        ("08", "model-after", "Gated DeltaNet", "Mamba-2", 1),
+        ("09", "recall-after", "Mamba-3", "Mamba-2", 1),
+        ("09", "recall-after", "log-linear Mamba-2", "Mamba-2", -1),
+    ],
+)
+def test_a_difference_at_equal_parameters(chapter, cell, model, against, sign):
+    found, text = charlm(EQUAL.format(model), EQUAL.format(against)), prose(chapter, cell)
+    assert found.mean * sign > charlm_questions.MARGIN
+    assert f"{abs(found.mean):.2f}" in text
+    low, high = sorted(map(abs, found.ends))
+    assert found.ends[0] * found.ends[1] > 0
+    if (model, against) != ("full, convolution", "full"):
+        assert f"{low:.2f} to {high:.2f}" in text
+
+
+def test_means_of_chapter_07():
+    text = prose("07", "model-after")
+    means = [fmean(losses(EQUAL.format(model))) for model in ("full", "Mamba-2", "full, convolution")]
+    for mean in means:
+        assert f"{mean:.2f}" in text
+    assert f"the lead of {means[0] - means[1]:.2f}" in text
+
+
+def test_levels_with_learned_positions():
+    text = prose("11", "learn-after")
+    split = charlm(LEARNED.format("8|4|2|2"), LEARNED.format("full"))
+    assert f"ends {-split.mean:.2f} lower than standard attention" in text
+    shuffled = charlm(LEARNED.format("8|4|2|2"), LEARNED.format("8|4|2|2, shuffled"))
+    assert f"the same blocks end {-shuffled.mean:.2f} higher" in text
+    biased = charlm("ALiBi, full", LEARNED.format("8|4|2|2"))
+    assert f"beats the split by {-biased.mean:.2f}" in text
+    assert max(losses(LEARNED.format("window 16"))) < min(losses(LEARNED.format("8|4|2|2")))
+
+
+def test_levels_with_rope():
+    text = prose("11", "learn-after")
+    split = charlm(ROPE.format("8|4|2|2"), ROPE.format("full"))
+    assert f"8|4|2|2 ends {-split.mean:.2f} lower with every one of the five seeds" in text
+    pairs = zip(losses(ROPE.format("8|4|2|2")), losses(ROPE.format("full")), strict=True)
+    assert all(one < other for one, other in pairs)
+    learned = charlm(LEARNED.format("8|4|2|2"), LEARNED.format("full"))
+    assert 0.4 < split.mean / learned.mean < 0.6
+    fewer = charlm(ROPE.format("2|2|4|8"), ROPE.format("full"))
+    assert fewer.sentence == UNDECIDED
+    assert f"may be {-fewer.ends[0]:.2f} lower or {fewer.ends[1]:.2f} higher" in text
+    others = ("full", "8|4|2|2", "8|4|2|2, shuffled", "2|2|4|8", "full + window 16")
+    assert all(max(losses(ROPE.format("window 16"))) < min(losses(ROPE.format(other))) for other in others)
+
+
+def test_at_the_lowest_rate_one_would_have_written_something_else():
+    runs, text = recorded("charlm")["runs"], prose("11", "learn-after")
+
+    def gain(title):
+        full, split = (runs[f"{title}, {mixer}, lr 0.0039, seed 0"]["loss"] for mixer in ("full", "8|4|2|2"))
+        return full - split
+
+    assert (
+        f"a gain of {gain('learned positions'):.2f} with learned vectors, and of {gain('RoPE'):.2f} with RoPE" in text
+    )
+    assert min(best_rates(runs).values()) > 0.0039
+    late = {model: runs[f"{model}, lr 0.0039, seed 0"]["loss"] - fmean(losses(model)) for model in reported(runs)}
+    assert max(late, key=late.__getitem__) in ("learned positions, full", "learned positions, 8|4|2|2, shuffled")
+
+
+def test_no_rate_is_at_the_edge_of_those_that_were_tried():
+    runs = recorded("charlm")["runs"]
+    tried = sorted({run["lr"] for run in runs.values()})
+    assert len(tried) == 5
+    assert set(best_rates(runs).values()) <= set(tried[1:-1])
+
+
+def recall(model, against):
+    (question,) = (q for q in recall_questions.QUESTIONS if (q.model, q.against) == (model, against))
+    found = answer(question, recorded("recall")["runs"], "accuracy", recall_questions.MARGIN)
+    assert found.seeds == 5
+    return found
+
+
+def accuracies(model):
+    return [run["accuracy"] for run in reported(recorded("recall")["runs"])[model]]
+
+
+def listed(values):
+    *most, last = (f"{value:.2f}" for value in values)
+    return f"{', '.join(most)} and {last}"
+
+
+def test_what_a_state_recalls():
+    text = prose("07", "recall-curves-after")
+    more = recall("8 pairs, Mamba-2, N = 16", "8 pairs, Mamba-2, N = 4")
+    assert f"rises by {more.mean:.2f} (95 % interval: {more.ends[0]:.2f} to {more.ends[1]:.2f})" in text
+    assert f"end at {listed(accuracies('16 pairs, Mamba-2, N = 16'))}" in text
+    assert recall("16 pairs, Mamba-2, N = 32", "16 pairs, Mamba-2, N = 4").sentence == UNDECIDED
+    assert min(accuracies("8 pairs, linear attention, N = 4")) > 0.995
+    lead = recall("8 pairs, linear attention, N = 4", "8 pairs, Mamba-2, N = 4")
+    assert f"{lead.mean:.2f} above Mamba-2 on 8 pairs ({lead.ends[0]:.2f} to {lead.ends[1]:.2f})" in text
+    medians = [median(accuracies(f"16 pairs, linear attention, N = {N}")) for N in (1, 2, 4)]
+    assert f"medians of {listed(medians)}" in text
+
+
+def test_what_a_part_recalls():
+    text = prose("07", "recall-answers-after")
+    assert f"ends at {listed(accuracies('8 pairs, Mamba-2, N = 4'))}" in text
+    for part in ("no norm", "no decay", "in sequence", "P = 1"):
+        assert recall(f"8 pairs, Mamba-2, {part}, N = 4", "8 pairs, Mamba-2, N = 4").sentence == UNDECIDED
+    assert max(accuracies("8 pairs, Mamba-2, in sequence, N = 4")) < 1.6 / 8
+
+
+def test_recall_in_texts_that_grow():
+    text, found = prose("09", "recall-after"), {}
+    for title, run in recorded("recall_growing")["runs"].items():
+        found.setdefault((title.split()[0], run["mixer"]), []).append(f"{run['accuracy']:.2f}")
+    for mixer in ("attention", "Mamba-3", "Mamba-2", "log-linear Mamba-2", "hybrid"):
+        assert ", ".join(found["256", mixer]) in text
