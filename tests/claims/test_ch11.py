@@ -327,8 +327,7 @@ def test_one_level_is_standard_and_any_length_will_do():
 @pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.levels.level_counts")
 def test_blocks_may_follow_the_text():
     space = {"torch": torch, "zen_of_python": zen_of_python, "level_counts": level_counts}
-    exec(cells()["dynamic-blocks"], space | {"random_tensors": random_tensors, "multilevel_scores": multilevel_scores})
-    exec("\n".join(cells()["dynamic-blocks"].splitlines()[:7]), space)
+    exec(cells()["dynamic-blocks"], space)
     lines, levels = space["lines"], space["levels"]
     assert [word for line in lines for word in line] == zen_of_python().partition("\n\n")[2].split()
     T = len(levels[0])

@@ -94,7 +94,7 @@ def test_each_kind_can_be_told_and_its_label_names_it(exercise):
     [
         (PREDICT, lambda: "b", "✓ kinds.predict Which letter: as you predicted"),
         (PROVE, lambda x: (x * x.cumsum(0)).sum(), "✓ kinds.prove A line: 3 instances hold (seed 0)"),
-        (BREAK, sevens, "✓ kinds.break Sevens: 3 cases broken (seed 0)"),
+        (BREAK, sevens, "✓ kinds.break Sevens: 3 counterexamples hold (seed 0)"),
         (OPEN, sevens, "✓ kinds.open Sevens: 3 goals reached (seed 0)"),
     ],
 )
@@ -196,14 +196,27 @@ def test_an_order_that_is_none_is_told_why(answer, reason):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]), "at least two points"),
-        (lambda L, R: (2 * L[:, 0], torch.eye(len(L)).double()), "at length 1"),
+        (lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]), "two points"),
+        (lambda L, R: (2 * L[:, 0], torch.eye(len(L)).double()[:2]), "at length 1"),
         (lambda L, R: (torch.eye(len(L)).double()[0], torch.eye(len(L)).double()[[1, 1]]), "equally near"),
         (lambda L, R: torch.eye(len(L)), "return two tensors"),
     ],
 )
 def test_points_that_are_none_are_told_why(answer, reason):
-    assert reason in evaluate(registry()["10.6"], answer).problem.sentence.replace("Return", "return")
+    assert reason in evaluate(registry()["10.1"], answer).problem.sentence.replace("Return", "return")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda length: torch.zeros(length), "right on these scores"),
+        (lambda length: torch.zeros(length).double(), "float32 tensor"),
+        (lambda length: torch.full((length,), 1e30), "between -1000 and 1000"),
+        (lambda length: torch.full((length,), torch.inf), "finite"),
+    ],
+)
+def test_scores_that_break_nothing_are_told_why(answer, reason):
+    assert reason in evaluate(registry()["11.5"], answer).problem.sentence
 
 
 @pytest.mark.parametrize(

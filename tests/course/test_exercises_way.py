@@ -163,7 +163,7 @@ def block_by_block(Q, K, size):
         ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; asked is T"),
         ("2.7", lambda Q, K, V, r: nystrom_weights(Q, K, r) @ V, "its largest tensor, (64, 64) for T = 64"),
         ("6.1", differences_in_float64, "it subtracts running sums"),
-        ("10.3", train_dense, "grows as D²; asked is D"),
+        ("10.4", train_dense, "grows as D²; asked is D"),
         ("11.3", block_by_block, "a loop over time"),
     ],
 )

@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 
 from smalearn import ShapeError
 from smalearn.course import plots
-from smalearn.course.plots.weights import fits, gallery, inclusion, wires
+from smalearn.course.plots.weights import fits, gallery, inclusion, train_path
 from smalearn.testing import random_tensors
 from smalearn.weights import BlockDiagonal, LowRank
 
@@ -48,15 +48,45 @@ def test_a_gallery_may_have_no_captions_and_given_axes():
     assert gallery({"nothing": torch.zeros(2, 2)})[0].images[0].get_clim() == (-1, 1)
 
 
-def test_wires_lead_from_their_source_in_the_colour_of_its_block():
-    order = torch.arange(6).view(2, 3).mT.flatten()  # from 2 blocks of 3 to 3 blocks of 2
-    ax = wires(order, (3, 2), ("left", "right"), title="P")
-    assert [line.get_ydata().tolist() for line in ax.lines] == [[0, 0], [1, 3], [2, 1], [3, 4], [4, 2], [5, 5]]
-    assert [line.get_color() for line in ax.lines] == ["C0", "C1"] * 3
-    assert len(ax.patches) == 3 + 2
-    assert [text.get_text() for text in ax.texts] == ["left", "right"]
-    assert ax.texts[0].get_position()[0] < 0 < 1 < ax.texts[1].get_position()[0]
-    assert ax.get_title() == "P"
+def test_the_path_of_a_train_goes_through_its_blocks():
+    """From column (k, h) = (2, 0) to row (i, j) = (1, 0): block 2 of R, wire 0 of it, block 0 of L."""
+    sizes = a, b, c, d = 2, 3, 4, 2
+    ax = train_path(sizes, column=4, row=3)
+    (path,) = ax.lines
+    counts = [(c, d), (c, b), (b, c), (b, a), (a, b)]
+    places = [(2, 0), (2, 0), (0, 2), (0, 1), (1, 0)]
+
+    def height(group, member, count, size):
+        order = [divmod(n, size) for n in range(count * size)]
+        heights = sorted((y for y in path_of(ax, order, size)), reverse=True)
+        return heights[group * size + member]
+
+    def path_of(ax, order, size):
+        gaps = [n + 0.6 * group for n, (group, _) in enumerate(order)]
+        return [1 - (gap + 0.5) / (gaps[-1] + 1) for gap in gaps]
+
+    wanted = [height(*place, *count) for place, count in zip(places, counts, strict=True)]
+    assert path.get_xdata().tolist() == [0, 1, 2, 3, 4]
+    assert path.get_ydata().tolist() == pytest.approx(wanted)
+    wires = [len(part.get_segments()) for part in ax.collections]
+    assert wires == [c * d * b, c * b, b * c * a, b * a]
+    for stage, part in enumerate(ax.collections):
+        lit = [tuple(point) for point in path.get_xydata()[stage : stage + 2]]
+        ends = [[tuple(point) for point in segment] for segment in part.get_segments()]
+        assert any(np.allclose(lit, end) for end in ends)  # the path runs along wires that are there
+
+
+def test_the_tables_of_a_train_mark_what_is_mixed():
+    features, mixed, out = train_path((2, 3, 4, 2), column=4, row=3).child_axes
+    shades = [
+        np.asarray(table.collections[0].get_array()).reshape(shape)
+        for table, shape in zip((features, mixed, out), ((4, 2), (4, 3), (2, 3)), strict=True)
+    ]
+    assert shades[0].tolist() == [[0, 0], [0, 0], [2, 1], [0, 0]]
+    assert shades[1].tolist() == [[0, 0, 0], [0, 0, 0], [2, 1, 1], [0, 0, 0]]
+    assert shades[2].tolist() == [[1, 0, 0], [2, 0, 0]]
+    assert [text.get_text() for text in features.texts] == [str(n) for n in range(8)]
+    assert not mixed.texts
 
 
 def test_a_family_stands_above_all_that_it_contains():
@@ -84,7 +114,7 @@ def test_fits_draws_errors_over_sizes():
 
 def test_pictures_draw_in_given_axes():
     figure, axes = plt.subplots(1, 3)
-    assert wires([1, 0], (1, 2), ("", ""), axes[0]) is axes[0]
+    assert train_path((1, 1, 1, 1), 0, 0, axes[0]) is axes[0]
     assert inclusion([("a", "b")], axes[1]) is axes[1]
     assert fits(CURVES, axes[2]) is axes[2]
     assert plt.get_fignums() == [figure.number]
@@ -103,12 +133,12 @@ def test_pictures_draw_in_given_axes():
         (lambda: gallery({"x": torch.ones(3)}), ShapeError, "gallery: "),
         (lambda: gallery({"x": torch.ones(2, 2) * 1j}), ValueError, "gallery: "),
         (
-            lambda: wires([0, 0], (1, 1), ("", "")),
+            lambda: train_path((2, 2, 0, 2), 0, 0),
             ValueError,
-            r"wires: order must be a permutation of 2 numbers, got \[",
+            r"train_path: sizes must be at least 1, got \(2, 2, 0, 2\)",
         ),
-        (lambda: wires([0, 1], (1, 3), ("", "")), ValueError, "wires: blocks must divide 2, got 3"),
-        (lambda: wires([0, 1], (0, 1), ("", "")), ValueError, "wires: blocks must divide 2, got 0"),
+        (lambda: train_path((2, 2, 2, 3), 6, 0), ValueError, "train_path: column must be in 0 … 5, got 6"),
+        (lambda: train_path((2, 2, 2, 3), 0, -1), ValueError, "train_path: row must be in 0 … 3, got -1"),
         (lambda: inclusion([]), ValueError, "inclusion: edges, expected at least one pair, got none"),
         (lambda: inclusion([("a", "b"), ("b", "a")]), ValueError, "inclusion: edges, expected no circle of families"),
         (lambda: fits({}), ValueError, "fits: curves, expected at least one, got none"),

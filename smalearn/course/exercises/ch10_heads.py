@@ -4,7 +4,7 @@ import torch
 
 from smalearn.course.exercises.core import Randn, exercise
 
-# --------------------------------------------------------------------------------- 10.6 where a narrow head fails
+# --------------------------------------------------------------------------------- 10.1 where a narrow head fails
 
 
 def _narrow_cases(randn):
@@ -21,16 +21,15 @@ def _still_finds(answer, L, R):
         return "return two tensors, x and X"
     x, X = answer
     dim = len(L)
-    if x.shape != (dim,) or X.ndim != 2 or X.shape[1] != dim or len(X) < 2:
-        return f"x must be ({dim},) and X (N, {dim}) with at least two points"
+    if x.shape != (dim,) or X.shape != (2, dim):
+        return f"x must be ({dim},) and X (2, {dim}), two points"
     if not torch.cat([x[None], X]).norm(dim=1).sub(1).abs().max() < 1e-6:
         return "x and all points must lie on the sphere, at length 1"
     (near, second), nearest = (X @ x).sort(descending=True).values[:2], (X @ x).argmax()
     if near - second < 1e-3:
-        return "two points are equally near: one must be the nearest"
+        return "the two points are equally near: one must be nearer"
     scores = X @ (R @ (L.mT @ x))
-    others = torch.cat([scores[:nearest], scores[nearest + 1 :]])
-    return "the head finds the nearest point here" if scores[nearest] > others.max() + 1e-9 else ""
+    return "the head finds the nearer point here" if scores[nearest] > scores[1 - nearest] + 1e-9 else ""
 
 
 def _unit(x):
@@ -43,7 +42,7 @@ def _pointed(choose):
 
 
 @exercise(
-    "10.6",
+    "10.1",
     "Where a narrow head fails",
     claim="003:nearest-neighbour",
     kind="break",
@@ -55,7 +54,7 @@ def _pointed(choose):
         "this query is one that the head sees: L R^T x has a part along x": _pointed(
             lambda L, R: (L @ R.mT)[:, 0] + L[:, 0]
         ),
-        "x is zero, which is no point of the sphere": lambda L, R: (0 * L[:, 0], torch.eye(len(L), dtype=L.dtype)),
+        "x is zero, which is no point of the sphere": lambda L, R: (0 * L[:, 0], torch.eye(len(L), dtype=L.dtype)[:2]),
         "there is only one point, which is the nearest whatever its score": lambda L, R: (
             _unit(L[:, 0]),
             _unit(L[:, 0])[None],
@@ -64,10 +63,10 @@ def _pointed(choose):
     },
 )
 def confuse(L, R):
-    """A query x (d) and points X (N, d), N ≥ 2, on the unit sphere, where the head of L R^T (d, d) misses the nearest.
+    """A query x (d) and two points X (2, d) on the unit sphere, where the head of L R^T (d, d) misses the nearer one.
 
-    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the score of the point nearest to
-    x is not above all others; a tie will do, and x may be one of the points.
+    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the score of the point nearer to
+    x is not above that of the other; a tie will do, and x may be one of the points.
 
     Hint: L^T x are r numbers, all that the head knows of x. Which x do they know nothing of?
 

@@ -5,7 +5,7 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# --------------------------------------------------------------------------------------------- 10.1 level by level
+# --------------------------------------------------------------------------------------------- 10.2 level by level
 
 
 def _joined(i, j, p, dim):
@@ -54,7 +54,7 @@ def _level_cases(randn):
 
 
 @exercise(
-    "10.1",
+    "10.2",
     "Level by level",
     claim="003:eq4",
     level=2,
@@ -123,7 +123,7 @@ def levels_product(L, R, ranks, blocks, x):
     return y
 
 
-# ----------------------------------------------------------------------------------- 10.3 two products and a regrouping
+# ----------------------------------------------------------------------------------- 10.4 two products and a regrouping
 
 
 def _train_loop(L, R, x):
@@ -174,7 +174,7 @@ def _train_cases(randn):
 
 
 @exercise(
-    "10.3",
+    "10.4",
     "Mix, regroup, mix, regroup",
     claim="003:eq5",
     level=2,

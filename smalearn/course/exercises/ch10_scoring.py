@@ -5,7 +5,7 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-# ------------------------------------------------------------------------------------------- 10.4 the scores of a train
+# ------------------------------------------------------------------------------------------- 10.5 the scores of a train
 
 
 def _train_entries(L, R):
@@ -86,7 +86,7 @@ def _mixed_tokens(X, L, R):
 
 
 @exercise(
-    "10.4",
+    "10.5",
     "The scores of a train",
     claim="003:eq15-16",
     level=3,
@@ -154,7 +154,7 @@ def train_scores(X, L, R):
     return Q.flatten(1) @ K.flatten(1).mT
 
 
-# ------------------------------------------------------------------------------------------- 10.5 the scores of levels
+# ------------------------------------------------------------------------------------------- 10.6 the scores of levels
 
 
 def _levels(L, R, ranks, blocks):
@@ -227,7 +227,7 @@ def _level_cases(randn):
 
 
 @exercise(
-    "10.5",
+    "10.6",
     "The scores of levels",
     claim="003:eq12-13",
     level=2,
@@ -274,7 +274,7 @@ def _level_cases(randn):
         ),
     },
 )
-def level_scores(X, L, R, ranks, blocks):
+def mlr_scores(X, L, R, ranks, blocks):
     """X M X^T for the multi-level low rank M: queries and keys of all levels side by side, and one product.
 
     Write all scores X M X^T of a multi-level low rank M as Q K^T, all levels side by side, without M.

@@ -176,7 +176,7 @@ def causal_macs(length, ranks, block_lens):
     return total
 
 
-# ------------------------------------------------------------------------------ 11.6 what a step of decoding needs
+# ------------------------------------------------------------------------------ 11.7 what a step of decoding needs
 
 
 def _needed(tokens, ranks, block_lens, joined=lambda i, j, size: i // size == j // size):
@@ -203,7 +203,7 @@ def _kept(count):
 
 
 @exercise(
-    "11.6",
+    "11.7",
     "What a step still needs",
     claim="003:key-cache",
     level=1,
@@ -283,3 +283,44 @@ def kept_keys(tokens, ranks, block_lens):
     blocks.
     """
     return sum(rank * ((tokens - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))
+
+
+# ------------------------------------------------------------------------------------ 11.9 what is left in training
+
+
+@exercise(
+    "11.9",
+    "What is left in training",
+    claim="003:mlr-flops",
+    kind="predict",
+    level=2,
+    minutes=6,
+    tolerance=5e-3,
+    oracle=lambda: (4 / 4 + 3) / 7,
+    wrong={
+        "this is the share of the scores alone: three of the products have the columns of the values": lambda: 0.25,
+        "this is the forward pass, (1/4 + 1)/2: the backward pass has more products of the first kind": lambda: 0.625,
+        "only the scores, computed twice, are counted as narrow: dQ = dS K and dK = dSᵀ Q run over "
+        "the columns of queries and keys, too": lambda: (2 / 4 + 5) / 7,
+        "three products are counted as narrow; there are four: the scores twice, dQ and dK": lambda: (3 / 4 + 4) / 7,
+        "five products are counted as narrow; there are four: dP = dY Vᵀ runs over the columns of the values": lambda: (
+            (5 / 4 + 2) / 7
+        ),
+        "this is what is saved: 1 minus it is left": lambda: 3 / 7,
+    },
+)
+def left_in_training():
+    """The share that is left, from 0 to 1.
+
+    Training has seven products over all pairs: two forward; for the gradients the scores again, and four more. Levels
+    make each that runs over the columns of queries and keys four times cheaper, and leave the others as they are. All
+    have r columns before. Which share of the multiply-adds is left?
+
+    Hint: S = Q Kᵀ and Y = P V are the two. The backward pass knows dY, and wants dV, dP, dQ and dK.
+
+    Hint: dV = Pᵀ dY and dP = dY Vᵀ run over the columns of the values, dQ = dS K and dK = dSᵀ Q over those of queries
+    and keys.
+
+    Insight: Training gains more than writing does: of its products more than half are about scores.
+    """
+    return (4 / 4 + 3) / 7

@@ -8,7 +8,65 @@ from smalearn.course.exercises.core import exercise
 
 INF = float("inf")
 
-# ----------------------------------------------------------------------------------------------- 11.5 merge two parts
+# ------------------------------------------------------------------------------------- 11.5 break the anchor
+
+
+def anchored(scores, values):
+    """Softmax attention of one query in float32, its last score taken out of the exponent."""
+    weights = (scores - scores[-1]).exp()
+    return weights @ values / weights.sum()
+
+
+def _still_right(answer, length):
+    if not isinstance(answer, torch.Tensor) or answer.shape != (length,) or answer.dtype != torch.float32:
+        return f"return a float32 tensor of shape ({length},)"
+    if not answer.isfinite().all():
+        return "all scores must be finite"
+    if answer.abs().max() > 1000:
+        return "scores must lie between -1000 and 1000"
+    values = torch.arange(length, dtype=torch.float32)
+    wrong = not (anchored(answer, values) - answer.softmax(-1) @ values).abs() < 1e-3
+    return "" if wrong else "the program is right on these scores"
+
+
+@exercise(
+    "11.5",
+    "Break the anchor",
+    claim="003:batched-score",
+    kind="break",
+    level=1,
+    minutes=6,
+    cases=lambda randn: ((length,) for length in (2, 3, 8)),
+    refuse=_still_right,
+    wrong={
+        "every score is the same: nothing is far above the anchor": lambda length: torch.zeros(length),
+        "the last score, which is the anchor, is far above all others: then their exponentials are 0, as they should "
+        "be": lambda length: torch.cat([torch.zeros(length - 1), torch.full((1,), 900.0)]),
+        "a score is above the anchor, but e^80 still fits into a float32": lambda length: torch.cat(
+            [torch.full((1,), 80.0), torch.zeros(length - 1)]
+        ),
+        "these scores are not finite": lambda length: torch.full((length,), INF),
+    },
+)
+def overflowing(length):
+    """Finite float32 scores (length), between -1000 and 1000, on which the program goes wrong.
+
+    A program computes attention of one query with its last score as the anchor: `weights = (scores -
+    scores[-1]).exp()`, then `weights @ values / weights.sum()`. Find scores for which that is not the softmax.
+
+    Hint: When is e^(s - m) too large for a float32, whose largest number is about 3.4e38?
+
+    Hint: ln(3.4e38) is 88.7. Which score do you choose as m, and which above it?
+
+    Insight: An anchor near the largest score is enough, for numerator and denominator shrink alike; only one far below
+    it overflows.
+    """
+    scores = torch.zeros(length)
+    scores[0] = 100
+    return scores
+
+
+# ----------------------------------------------------------------------------------------------- 11.6 merge two parts
 
 
 def _merge_loop(Y_1, lse_1, Y_2, lse_2):
@@ -92,7 +150,7 @@ def _larger(Y_1, lse_1, Y_2, lse_2):
 
 
 @exercise(
-    "11.5",
+    "11.6",
     "Merge two parts",
     claim="003:batched-score",
     level=2,
@@ -185,7 +243,7 @@ def merge(Y_1, lse_1, Y_2, lse_2):
     return Y, lse
 
 
-# ------------------------------------------------------------------------------------ 11.7 rotations, level by level
+# ------------------------------------------------------------------------------------ 11.8 rotations, level by level
 
 
 def _rotate(
@@ -263,7 +321,7 @@ def _rope_cases(randn):
 
 
 @exercise(
-    "11.7",
+    "11.8",
     "Rotations, level by level",
     claim="003:rope",
     level=3,

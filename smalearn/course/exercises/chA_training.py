@@ -273,3 +273,40 @@ def train_rules(sizes, rank, heads, lr, base_dim):
         for inputs, outputs in fans
         for number in (min(1, (outputs / inputs) ** 0.5) / inputs**0.5, lr * base_dim / inputs)
     )
+
+
+# ---------------------------------------------------------------------------------------------------- A.6 aligned
+
+
+@exercise(
+    "A.6",
+    "Aligned",
+    claim="003:logit-scale",
+    kind="predict",
+    level=1,
+    minutes=4,
+    tolerance=1e-3,
+    oracle=lambda: 256 / 256**0.5,
+    wrong={
+        "this is the size of independent ones, whose products cancel: here each product is a square": lambda: 1.0,
+        "this is the product itself: it is divided by √r": lambda: 256.0,
+        "this is the mean of independent ones: a square is never negative": lambda: 0.0,
+        "this is √(√r): the product is r, and r/√r is √r": lambda: 4.0,
+        "you multiply by √r": lambda: 4096.0,
+        "you divide once too often: the product is a sum of r squares, not their mean": lambda: 1 / 16,
+    },
+)
+def aligned_score():
+    """The expected score.
+
+    A query of r = 256 numbers, each normal with variance 1, meets a key equal to it, and their product is divided by
+    √r. What score do you expect?
+
+    Hint: The product is a sum of 256 squares. What is one of them on average?
+
+    Hint: 256 squares of mean 1 add up to 256. Divide by √256.
+
+    Insight: Independent products add up like a random walk, √r; aligned ones add up in full, r. So a scale that is
+    right at the start lets scores grow with the width once queries and keys have learned to agree.
+    """
+    return 256 / 256**0.5

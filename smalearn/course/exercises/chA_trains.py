@@ -176,6 +176,7 @@ def _kronecker_cases(randn):
     "A.2",
     "A Kronecker product is a train",
     claim="003:btt-special-cases",
+    kind="prove",
     level=2,
     minutes=8,
     cases=_kronecker_cases,

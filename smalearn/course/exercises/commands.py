@@ -207,7 +207,7 @@ def case(exercise: str | Exercise) -> Case:
     """The smallest case that your latest attempt got wrong, to look at and to try again.
 
     Raises:
-        ValueError: the id is unknown, or no attempt has got a case wrong.
+        ValueError: the id is unknown, or the last attempt got no case wrong.
 
     Example:
         >>> _ = check("0.1", lambda V: V)  # doctest: +ELLIPSIS
@@ -218,7 +218,7 @@ def case(exercise: str | Exercise) -> Case:
     exercise = find("case", exercise)
     result = _session.attempts.get(exercise.id, (None, None))[1]
     if not result or result.case is None:
-        raise ValueError(f"case: no attempt at exercise {exercise.id} has got a case wrong")
+        raise ValueError(f"case: exercise {exercise.id} has no case that the last attempt got wrong")
     return Case(*copy.deepcopy((result.arguments, result.expected, result.got)))
 
 

@@ -29,7 +29,7 @@ MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
 PANEL = 46  # two of them, and what stands between them, make a page
 ROWS, COLUMNS = 6, 6
-COUNTED = {"prove": "instances hold", "break": "cases broken", "open": "goals reached"}
+COUNTED = {"prove": "instances hold", "break": "counterexamples hold", "open": "goals reached"}
 WRITTEN_OUT = 12  # entries of an argument that is shown in full
 
 

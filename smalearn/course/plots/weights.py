@@ -1,4 +1,4 @@
-"""Pictures of structured weights: entries, permutations of features, inclusions of families, errors of fits."""
+"""Pictures of structured weights: entries, the way through a train, inclusions of families, errors of fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smalearn.course.plots.style import GREY, INK, PALE, own_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["fits", "gallery", "inclusion", "wires"]
+__all__ = ["fits", "gallery", "inclusion", "train_path"]
 
 
 def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None):
@@ -60,52 +60,88 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
     return np.asarray(axes, dtype=object)
 
 
-def wires(
-    order: Sequence[int], blocks: tuple[int, int], names: tuple[str, str], ax: Axes | None = None, *, title: str = ""
-) -> Axes:
-    """Permutation as wires, from places in the blocks on the right to places in those on the left.
+def train_path(sizes: tuple[int, int, int, int], column: int, row: int, ax: Axes | None = None) -> Axes:
+    """A block tensor train from input to output, and the one path from a feature of the one to a feature of the other.
 
-    As in a product of matrices, the right comes first. Wires have the colour of the block they come from.
+    Features go from left to right, through the blocks R_k, a regrouping, the blocks L_j and another regrouping. Above
+    stand the same features as tables: the first blocks mix rows, the second ones columns.
 
     Args:
-        order: place i on the left is fed by place order[i] on the right.
-        blocks: how many equal blocks there are on the left and on the right.
-        names: of the left and the right side.
+        sizes: (a, b, c, d), for c·d input features and a·b output features.
+        column: the input feature, k·d + h.
+        row: the output feature, i·b + j.
         ax: where to draw; a new figure if None.
-        title: of the axes.
 
     Returns:
-        The axes; `ax.lines` are the wires, from the top of the left side.
+        The axes; `ax.lines` is the path, `ax.child_axes` are the tables.
 
     Raises:
-        ValueError: order is not a permutation, or a number of blocks does not divide its length.
+        ValueError: a size is below 1, or there is no such feature.
 
     Example:
-        >>> wires([0, 2, 1, 3], (2, 2), ("b", "c"))
+        >>> train_path((2, 3, 3, 2), column=4, row=2)
     """
-    from matplotlib.patches import FancyBboxPatch
-
-    size = len(order)
-    if sorted(map(int, order)) != list(range(size)):
-        raise ValueError(f"wires: order must be a permutation of {size} numbers, got {list(order)}")
-    for count in blocks:
-        if count < 1 or size % count:
-            raise ValueError(f"wires: blocks must divide {size}, got {count}")
-    ax = own_axes(ax, 3.2, 0.9 + 0.19 * size)
-    for i, source in enumerate(map(int, order)):
-        start = source * blocks[1] // size
-        ax.plot([0, 1], [i, source], DASHES[start % 4], color=f"C{start % 7}", linewidth=1.3, solid_capstyle="round")
-    for side, count, name in zip((-0.16, 1.04), blocks, names, strict=True):
-        height = size // count
-        for block in range(count):
-            corner = side, block * height - 0.36
-            style = {"boxstyle": "round,pad=0,rounding_size=0.04", "facecolor": PALE, "edgecolor": "none"}
-            ax.add_patch(FancyBboxPatch(corner, 0.12, height - 0.28, **style))
-        ax.text(side + 0.06, -0.75, name, ha="center", va="bottom", color=INK, fontsize=9)
-    ax.set(xlim=(-0.3, 1.3), ylim=(size - 0.4, -1.6))
-    ax.set_title(title, loc="center")
+    if min(sizes) < 1:
+        raise ValueError(f"train_path: sizes must be at least 1, got {sizes}")
+    a, b, c, d = sizes
+    for name, feature, count in (("column", column, c * d), ("row", row, a * b)):
+        if not 0 <= feature < count:
+            raise ValueError(f"train_path: {name} must be in 0 … {count - 1}, got {feature}")
+    (k, h), (i, j) = divmod(column, d), divmod(row, b)
+    ax = own_axes(ax, 8.4, 5)
+    groups = [(c, d), (c, b), (b, c), (b, a), (a, b)]
+    _wires(ax, groups)
+    path = zip([(k, h), (k, j), (j, k), (j, i), (i, j)], groups, strict=True)
+    ax.plot(range(5), [_height(*place, *size) for place, size in path], "o-", color="C0", linewidth=2.5, zorder=3)
+    _table(ax, 0, np.arange(c * d).reshape(c, d), "features, in rows", (k, h), lit=(k, None))
+    _table(ax, 1.5, np.full((c, b), -1), "each row mixed", (k, j), lit=(k, None))
+    _table(ax, 3, np.arange(a * b).reshape(a, b), "each column mixed", (i, j), lit=(None, j))
+    ax.set(xlim=(-0.2, 4.2), ylim=(-0.15, 2))
     ax.axis("off")
     return ax
+
+
+def _height(group: int, member: int, count: int, size: int) -> float:
+    """Where a feature stands, the first at the top, in groups with a gap between them."""
+    return 1 - (group * (size + 0.6) + member + 0.5) / (count * (size + 0.6) - 0.6)
+
+
+def _wires(ax: Axes, groups: list[tuple[int, int]]) -> None:
+    """All that a feature may go along: within blocks, or to another group; and the names of these stages."""
+    from matplotlib.collections import LineCollection
+
+    for stage, name in enumerate(("$R_k$: rows", "$P_R$", "$L_j$: columns", "$P_L$")):
+        (count, size), (_, following) = now, then = groups[stage : stage + 2]
+        wires = []
+        for group, member in np.ndindex(count, size):
+            targets = [(member, group)] if stage % 2 else [(group, one) for one in range(following)]
+            start = stage, _height(group, member, *now)
+            wires += [(start, (stage + 1, _height(*target, *then))) for target in targets]
+        ax.add_collection(LineCollection(wires, colors=PALE if stage % 2 else GREY, linewidths=0.8))
+        ax.text(stage + 0.5, -0.12, name, ha="center", color=INK, fontsize=10)
+
+
+def _table(ax, left, numbers, title, cell, lit):
+    """Features as a table, one row, one column and their cell in colour."""
+    from matplotlib.colors import ListedColormap
+
+    shade = np.zeros(numbers.shape)
+    for axis, line in enumerate(lit):
+        if line is not None:
+            shade[(slice(None),) * axis + (line,)] = 1
+    shade[cell] = 2
+    table = ax.inset_axes((left, 1.2, 1, 0.62), transform=ax.transData)
+    table.pcolormesh(
+        shade, cmap=ListedColormap(["white", "#bcd9f2", "C0"]), edgecolors=GREY, linewidth=0.8, vmin=0, vmax=2
+    )
+    for (y, x), number in np.ndenumerate(numbers):
+        if number >= 0:
+            colour = "white" if (y, x) == cell else INK
+            table.text(x + 0.5, y + 0.5, number, ha="center", va="center", color=colour, fontsize=8)
+    table.invert_yaxis()
+    table.set_title(title, fontsize=10, loc="center")
+    table.set(xticks=[], yticks=[], aspect="equal")
+    table.spines[:].set_visible(False)
 
 
 def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title: str = "") -> Axes:
