@@ -3,6 +3,7 @@
 import ast
 import base64
 import builtins
+import importlib
 import inspect
 import re
 
@@ -199,6 +200,30 @@ def test_asks_in_more_than_one_way(path):
 def test_asides_are_folded(path):
     prose = [re.sub(r"(?s)<details>.*?</details>", "", cell.source) for cell in cells(path, "markdown")]
     assert not re.findall(r"(?<![,\d])00[0-7]\b|claim \d|tests?/test_|err?ratum", "\n".join(prose))
+
+
+@second_edition
+def test_a_caption_follows_its_picture(path):
+    """With at most one cell of numbers between."""
+    pictured, far = [], []
+    for cell in cells(path):
+        if cell.cell_type == "code":
+            pictured.append(any("image/png" in output.get("data", {}) for output in cell.outputs))
+        elif cell.source.startswith("*Figure") and not any(pictured[-2:]):
+            far.append(cell.id)
+        elif cell.cell_type == "markdown":
+            pictured = []
+    assert not far
+
+
+@pytest.mark.parametrize("path", [path for path in CHAPTERS if "lab.experiments." in path.read_text(encoding="utf-8")])
+def test_an_experiment_has_the_options_that_a_chapter_names(path, capsys):
+    prose = "\n".join(cell.source for cell in cells(path, "markdown"))
+    for name, options in re.findall(r"smalearn\.lab\.experiments\.(\w+)([^`\n]*)", prose):
+        with pytest.raises(SystemExit):
+            importlib.import_module(f"smalearn.lab.experiments.{name}").main(["--help"])
+        known = capsys.readouterr().out.split()
+        assert set(re.findall(r"--?[a-z]+", options)) <= {one.strip("[],|") for one in known}
 
 
 def test_the_tool_finds_a_changed_output(tmp_path, capsys):
