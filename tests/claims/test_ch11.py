@@ -15,7 +15,8 @@ from torch.linalg import matrix_rank
 
 from smalearn import ShapeError
 from smalearn.course.exercises.ch11_costs import causal_macs, kept_keys
-from smalearn.course.exercises.ch11_parts import merge, rotate_levels
+from smalearn.course.exercises.ch11_parts import merge
+from smalearn.course.exercises.ch11_rotations import rotate_levels
 from smalearn.course.exercises.ch11_scores import block_level, level_scores, shared_levels
 from smalearn.course.plots.weights import gallery
 from smalearn.data import zen_of_python
@@ -475,7 +476,7 @@ def defect(rotated, ranks):
 
 
 @pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope_levels")
-@pytest.mark.claim("003:rope", "smalearn.course.exercises.ch11_parts.rotate_levels")
+@pytest.mark.claim("003:rope", "smalearn.course.exercises.ch11_rotations.rotate_levels")
 def test_levels_and_rotations_are_compatible_where_no_pair_is_cut():
     (x,) = normal((16, 8))
     for ranks in ((4, 2, 2), (2, 4, 2), (2, 0, 6), (8,)):
