@@ -82,7 +82,8 @@ def climb(
         rung["milliseconds"][position] = milliseconds
     text = json.dumps([*earlier, rung], indent=1)
     write_atomically(file, lambda opened: opened.write(text.encode()))
-    print(f"{name}: {rung['bits']:.2f} bits per character after {rung['steps']} steps. It writes:")
+    fitted = "" if rung["steps"] == STEPS else f", as many of {STEPS} as this machine does in {seconds:g} seconds"
+    print(f"{name}: {rung['bits']:.2f} bits per character after {rung['steps']} steps{fitted}. It writes:")
     print("The" + pieces.decode(torch.tensor(list(write(model, pieces.encode("The"), 60)))))
     return model
 
@@ -106,6 +107,7 @@ def rungs(file: Path | None = None) -> list[dict]:
 def draw(file: Path | None = None) -> Axes:
     """Draw time for one more token against the tokens before it, a line for each mixer, its newest run."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
 
     ax = plt.subplots(figsize=(7, 3.6), layout="constrained")[1]
     for rung in {one["name"]: one for one in rungs(file)}.values():
@@ -118,6 +120,8 @@ def draw(file: Path | None = None) -> Axes:
     if ax.lines:
         low, high = ax.dataLim.intervaly
         ax.set_ylim(low / 3, 3 * high)  # so that a flat line looks flat
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
         ax.legend(loc="upper left", fontsize="small")
     return ax
 
@@ -154,6 +158,7 @@ def _bits(model: TinyLM, unseen: torch.Tensor, pieces: Pieces) -> float:
 def _decoding(model: TinyLM, tokens: torch.Tensor) -> tuple[float, int]:
     """Median milliseconds of one more token after these, and the bytes that are kept of them."""
     memory = _read(model, tokens)
+    model.step(tokens[-1:], memory)  # the first one allocates
     times = []
     for _ in range(REPEATS):
         began = time.perf_counter()
