@@ -65,7 +65,7 @@ QUESTIONS = (
         "RoPE, window 16",
         "One layer that looks everywhere pays.",
         "A layer that looks everywhere adds nothing to windows.",
-        "Two windows are better than one and a layer that looks everywhere.",
+        "Two window layers are better than one window layer and one that looks everywhere.",
     ),
     Question(
         "equal parameters, full, convolution",
