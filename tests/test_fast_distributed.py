@@ -541,7 +541,7 @@ def test_training_split_is_training_whole(played, ranks):
 def test_command_in_a_group(played):
     first, *others = played(3, "command")
     assert first[0] == 0
-    assert "a text of 10 tokens on 3 ranks;" in first[1]
+    assert "a sequence of 10 tokens on 3 ranks;" in first[1]
     assert str(traffic(3, 4 * 2, 4, 2).forward) in first[1]
     assert [line.split()[:2] for line in first[1].splitlines()[2:]] == [["step", "1"], ["step", "3"]]
     assert others == [(0, "")] * 2
@@ -551,7 +551,7 @@ def test_command_by_itself(capsys):
     assert split_sequence.main(["--smoke"]) == 0
     assert not dist.is_initialized()
     out = capsys.readouterr().out
-    assert "a text of 10 tokens on 1 rank; into each rank, per step and layer,\n0 bytes" in out
+    assert "a sequence of 10 tokens on 1 rank; into each rank, per step and layer,\n0 bytes" in out
     assert out.splitlines()[-1].startswith("step    3  loss ")
 
 
