@@ -3,12 +3,13 @@
 import json
 import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
+from typing import ClassVar
 
 import pytest
 
 from smalearn.lab.experiments import jobs
-from smalearn.lab.experiments.executors import Submitted, executor
+from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import SMOKE, main, run, table
 
@@ -103,25 +104,40 @@ class Job:
         self.outcome.set_exception(RuntimeError("cancelled"))
 
 
-def test_what_was_submitted_ends_with_an_error_of_ours():
-    made = []
+class Jobs:
+    """An executor of submitit, which is no executor of the standard library."""
 
-    def submit(function, *args, **kwargs):
-        made.append(Job(function, args, kwargs))
-        return made[-1]
+    made: ClassVar[list] = []
 
-    with Submitted(SimpleNamespace(submit=submit)) as pool:
+    def __init__(self, folder, cluster):
+        self.made.clear()
+
+    def update_parameters(self, **parameters):
+        self.parameters = parameters
+
+    def submit(self, function, *args, **kwargs):
+        self.made.append(Job(function, args, kwargs))
+        return self.made[-1]
+
+
+def test_what_was_submitted_ends_with_an_error_of_ours(tmp_path, monkeypatch):
+    """Stand-ins: what a job of Slurm is, is up to submitit."""
+    submitit = ModuleType("submitit")
+    submitit.AutoExecutor = Jobs
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    with executor("slurm", 2, tmp_path) as pool:
         assert pool.submit(max, 2, 3, key=abs).result() == 3
+        assert pool.jobs.parameters["cpus_per_task"] == 1
 
     def interrupted():
-        with Submitted(SimpleNamespace(submit=submit)) as pool:
+        with executor("slurm", 2, tmp_path) as pool:
             assert pool.submit(max, 2, 3).result() == 3
             pool.submit(None)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert [job.cancelled for job in made] == [False, False, True]
+    assert [job.cancelled for job in Jobs.made] == [False, True]
 
 
 class Pool(ThreadPoolExecutor):

@@ -46,13 +46,8 @@ def _local(address, workers, logs):
     if not workers:
         yield None
         return
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    try:
+    with _ended(ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))) as pool:
         yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
 
 
 @contextmanager
@@ -76,7 +71,7 @@ def _slurm(address, workers, logs):
 
         jobs = submitit.AutoExecutor(logs, cluster="slurm")
     jobs.update_parameters(name="smalearn", cpus_per_task=1, timeout_min=240)
-    with Submitted(jobs) as pool:
+    with _ended(Submitted(jobs)) as pool:
         yield pool
 
 
@@ -88,8 +83,19 @@ def _mpi(address, workers, logs):
 
         pool = MPIPoolExecutor()
         pool.bootup()
-    with pool:
+    with _ended(pool):
         yield pool
+
+
+@contextmanager
+def _ended(pool):
+    """Wait for all that was submitted; after an error for nothing."""
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 @contextmanager
@@ -142,7 +148,3 @@ class Submitted(Executor):
             if not job.done():
                 job.cancel()
         self.threads.shutdown(wait, cancel_futures=cancel_futures)
-
-    def __exit__(self, kind: type | None, *error: object) -> None:
-        """End all; after an error without waiting."""
-        self.shutdown(cancel_futures=kind is not None)
