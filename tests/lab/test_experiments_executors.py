@@ -168,7 +168,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path, capsys, mon
     monkeypatch.setitem(sys.modules, module, None)
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", place]) == 1
     extra = place.partition(":")[0]
-    message = f"recall: --on {extra} needs {library}: python -m pip install 'smalearn[{extra}]'\n"
+    message = f'recall: --on {extra} needs {library}; run: python -m pip install -e ".[{extra}]"\n'
     assert capsys.readouterr().err == message
 
 

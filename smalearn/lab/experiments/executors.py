@@ -104,7 +104,7 @@ def _opening(place, library):
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"--on {place} needs {library}: python -m pip install 'smalearn[{place}]'") from error
+        raise ImportError(f'--on {place} needs {library}; run: python -m pip install -e ".[{place}]"') from error
     except (OSError, RuntimeError) as error:
         raise ValueError(f"--on {place}: {str(error).splitlines()[0]}") from error
 
