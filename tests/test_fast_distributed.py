@@ -1,4 +1,4 @@
-"""SSD of a split sequence, on ranks that are processes of this machine, against one process.
+"""SSD and the delta rule of a split sequence, on ranks that are processes of this machine, against one process.
 
 All ranks of a group are started once: they play every scene below, and write down what they find.
 """
@@ -12,16 +12,19 @@ import sys
 import time
 import traceback
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from smalearn import fast
+from smalearn._checks import ShapeError
 from smalearn.data import IGNORE, mqar
-from smalearn.fast import distributed
-from smalearn.fast.distributed import NOTE, Traffic, ssd, traffic, window
+from smalearn.fast.distributed import Traffic, delta_rule, ssd, traffic, window
 from smalearn.lab.experiments import split_sequence
+from smalearn.linear_attention import delta_rule_recurrent
 from smalearn.models import Mamba2
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close, random_tensors
@@ -42,37 +45,51 @@ SPLITS = {
     "fewer tokens than ranks": lambda ranks: [0, *[1] * (ranks - 1)],
     "no token": lambda ranks: [0] * ranks,
 }
-LEADING = {  # of X and log_a, of B, of C, of the initial state
-    "one head": [()] * 4,
-    "batch": [(2,)] * 4,
-    "heads share B and C": [(2, 3, 2), (2, 3, 1), (2, 3, 1), (2, 3, 2)],
-    "C alone differs": [(1,), (1,), (3,), (1,)],
-    "B alone differs": [(2, 1), (3,), (), (2, 3)],
+SHAPES = {  # what each rule takes: a letter for each axis
+    "ssd": ("tp", "t", "tn", "tn"),
+    "delta": ("tn", "tn", "tp", "t", "t"),
+    "delta, a gate per feature": ("tn", "tn", "tp", "t", "tn"),
+    "delta without decay": ("tn", "tn", "tp", "t"),
+}
+DECAY = {"ssd": 1, "delta": 4, "delta, a gate per feature": 4}
+SPLIT, ORACLE = {"ssd": ssd}, {"ssd": ssd_recurrent}  # the others are forms of the delta rule
+SIZES = {"p": 2, "n": 3}
+LEADING = {  # of each operand, and of the initial state
+    "one head": [()] * 6,
+    "batch": [(2,)] * 6,
+    "heads share B and C": [(2, 3, 2), (2, 3, 2), (2, 3, 1), (2, 3, 1), (2, 3, 2)],
+    "C alone differs": [(1,), (1,), (1,), (3,), (1,)],
+    "B alone differs": [(2, 1), (2, 1), (3,), (), (2, 3)],
+    "heads share keys": [(2, 1), (2, 1), (2, 3), (3,), (2, 1), (3,)],
+    "Q alone differs": [(3,), (1,), (1,), (1,), (1,), (1,)],
 }
 OWN = [f"reset in {k}" for k in range(4)]
 
 
 def cases(ranks):
-    """Name -> split, leading axes, kind of decay, dtype, whether there is an initial state."""
-    for split in SPLITS:
-        yield f"{split}", (split, "batch", "mild", torch.float64, True)
+    """Name -> rule, split, leading axes, kind of decay, dtype, whether there is an initial state."""
+    for rule in SHAPES:
+        for split in SPLITS:
+            yield f"{rule}, {split}", (rule, split, "batch", "mild", torch.float64, True)
+        for kind in ["zeros", "strong", "all-inf", *OWN[:ranks]] if rule in DECAY else []:
+            yield f"{rule}, {kind}", (rule, "ragged", "batch", kind, torch.float64, True)
     for leading in LEADING:
+        rule = "delta" if leading in ("heads share keys", "Q alone differs") else "ssd"
         for initial in (False, True):
-            yield f"{leading}, {initial}", ("ragged", leading, "resets", torch.float64, initial)
-    for kind in ["zeros", "strong", "all-inf", *OWN[:ranks]]:
-        yield f"{kind}", ("ragged", "batch", kind, torch.float64, True)
+            yield f"{leading}, {initial}", (rule, "ragged", leading, "resets", torch.float64, initial)
     for kind in ("mild", "resets"):
-        yield f"float32, {kind}", ("even", "heads share B and C", kind, torch.float32, True)
+        yield f"float32, {kind}", ("ssd", "even", "heads share B and C", kind, torch.float32, True)
+        yield f"float32, delta, {kind}", ("delta", "even", "heads share keys", kind, torch.float32, True)
 
 
-def decays(kind, shape, lengths):
+def decays(kind, shape, lengths, axis):
     mild, where = random_tensors([shape, shape], seed=5)
     mild = -mild.abs()
     if kind.startswith("reset in"):
         rank = int(kind[-1])
         begin, end = sum(lengths[:rank]), sum(lengths[: rank + 1])
         mild = 0.1 * mild
-        mild[..., (begin + end) // 2] = -INF
+        mild.select(axis, (begin + end) // 2).fill_(-INF)
         return mild
     return {
         "mild": 0.1 * mild,
@@ -84,19 +101,32 @@ def decays(kind, shape, lengths):
 
 
 def whole(case, ranks):
-    """Lengths of the slices, and leaves X, log_a, B, C and the initial state of the whole sequence."""
-    split, leading, kind, dtype, initial = case
-    lengths, (x, b, c, h) = SPLITS[split](ranks), LEADING[leading]
-    length = sum(lengths)
-    X, B, C, H = random_tensors([(*x, length, 2), (*b, length, 3), (*c, length, 3), (*h, 2, 3)])
-    operands = [X, decays(kind, (*x, length), lengths), B, C]
+    """Lengths of the slices, and leaves of the whole sequence: the operands and the initial state."""
+    rule, split, leading, kind, dtype, initial = case
+    lengths, names, leading = SPLITS[split](ranks), SHAPES[rule], LEADING[leading]
+    sizes = SIZES | {"t": sum(lengths)}
+    shapes = [(*lead, *(sizes[axis] for axis in axes)) for axes, lead in zip(names, leading, strict=False)]
+    *operands, H = random_tensors([*shapes, (*leading[-1], 2, 3)])
+    if rule in DECAY:
+        k = DECAY[rule]
+        operands[k] = decays(kind, shapes[k], lengths, -1 if names[k] == "t" else -2)
+    if rule != "ssd":
+        operands[1] = torch.nn.functional.normalize(operands[1], dim=-1)
+        operands[3] = 2 * operands[3].sigmoid()
     return lengths, [z.to(dtype) for z in operands], H.to(dtype) if initial else None
 
 
-def cut(operands, lengths, rank):
-    """A rank's slice of X, log_a, B and C."""
+def cut(rule, operands, lengths, rank):
+    """A rank's slice of the operands."""
     begin = sum(lengths[:rank])
-    return [z.narrow(axis, begin, lengths[rank]) for z, axis in zip(operands, (-2, -1, -2, -2), strict=True)]
+    axes = [-len(axes) for axes in SHAPES[rule]]
+    return [z.narrow(axis, begin, lengths[rank]) for z, axis in zip(operands, axes, strict=True)]
+
+
+def with_state(function, rule, operands, state):
+    """Call it; the delta rule takes the state behind a decay that may be None."""
+    filler = [None] if rule == "delta without decay" else []
+    return function(*operands, *filler, state)
 
 
 def cotangents(Y, H, rank):
@@ -105,33 +135,36 @@ def cotangents(Y, H, rank):
 
 def split_run(case, rank, ranks):
     """Y, the state, and all gradients of this rank's slice."""
+    rule = case[0]
     lengths, operands, initial = whole(case, ranks)
-    leaves = [z.clone().requires_grad_() for z in cut(operands, lengths, rank)]
-    if initial is not None and rank == 0:
-        leaves.append(initial.requires_grad_())
-    Y, H = ssd(*leaves)
+    leaves = [z.clone().requires_grad_() for z in cut(rule, operands, lengths, rank)]
+    initial = None if initial is None or rank else initial.requires_grad_()
+    Y, H = with_state(SPLIT.get(rule, delta_rule), rule, leaves, initial)
+    leaves += [] if initial is None else [initial]
     grads = torch.autograd.grad([Y, H], leaves, cotangents(Y, H, rank))
     return [Y.detach(), H.detach(), *grads]
 
 
 def expected(case, ranks):
     """The same for all ranks by the recurrence, in one process and in float64."""
+    rule = case[0]
     lengths, operands, initial = whole(case, ranks)
     operands = [z.double() for z in operands]
     initial = None if initial is None else initial.double().requires_grad_()
     state, results, leaves, outs, given = initial, [], [], [], []
     for rank in range(ranks):
-        leaves.append([z.clone().requires_grad_() for z in cut(operands, lengths, rank)])
-        Y, state = ssd_recurrent(*leaves[-1], state)
+        leaves.append([z.clone().requires_grad_() for z in cut(rule, operands, lengths, rank)])
+        Y, state = with_state(ORACLE.get(rule, delta_rule_recurrent), rule, leaves[-1], state)
         results.append([Y.detach(), state.detach()])
         outs += [Y, state]
-        dtype = case[3]
+        dtype = case[4]
         given += [z.double() for z in cotangents(Y.to(dtype), state.to(dtype), rank)]
     inputs = [leaf for own in leaves for leaf in own] + ([] if initial is None else [initial])
     loss = sum((y * weights).sum() for y, weights in zip(outs, given, strict=True))
     grads = list(torch.autograd.grad(loss, inputs, materialize_grads=True))
+    each = len(SHAPES[rule])
     for rank in range(ranks):
-        results[rank] += grads[4 * rank : 4 * rank + 4]
+        results[rank] += grads[each * rank : each * (rank + 1)]
     if initial is not None:
         results[0].append(grads[-1])
     return results
@@ -146,24 +179,33 @@ def scene_cases(rank, ranks):
 
 def scene_again(rank, ranks):
     """The same call twice."""
-    case = ("ragged", "heads share B and C", "resets", torch.float32, True)
-    return split_run(case, rank, ranks), split_run(case, rank, ranks)
+    case = ("ssd", "ragged", "heads share B and C", "resets", torch.float32, True)
+    delta = ("delta", "ragged", "heads share keys", "resets", torch.float32, True)
+    return [(split_run(one, rank, ranks), split_run(one, rank, ranks)) for one in (case, delta)]
 
 
 def scene_forgotten(rank, ranks):
-    """Two runs that differ only in what lies before a reset, in the last slice."""
-    lengths, operands, _ = whole(("even", "batch", f"reset in {ranks - 1}", torch.float32, False), ranks)
-    other = [operands[0].clone(), *operands[1:]]
-    other[0][..., : sum(lengths[:-1]), :] += 1
-    return [ssd(*cut(some, lengths, rank)) for some in (operands, other)]
+    """Two runs that differ only in what lies before a reset, in the last slice; of both rules."""
+    outputs = []
+    for rule, function in (("ssd", ssd), ("delta", delta_rule)):
+        lengths, operands, _ = whole((rule, "even", "batch", f"reset in {ranks - 1}", torch.float32, False), ranks)
+        values = SHAPES[rule].index("tp")
+        other = [operand.clone() for operand in operands]
+        other[values][..., : sum(lengths[:-1]), :] += 1
+        outputs.append([function(*cut(rule, some, lengths, rank)) for some in (operands, other)])
+    return outputs
 
 
 def scene_half(rank, ranks):
     """Half precision: dtypes, and Y and the state without gradients."""
-    lengths, operands, initial = whole(("ragged", "batch", "mild", torch.bfloat16, True), ranks)
-    operands[1] = operands[1].float()
-    with torch.no_grad():
-        return ssd(*cut(operands, lengths, rank), initial.float() if rank == 0 else None)
+    outputs = {}
+    for rule, decay in (("ssd", 1), ("delta", 4)):
+        lengths, operands, initial = whole((rule, "ragged", "batch", "mild", torch.bfloat16, True), ranks)
+        operands[decay] = operands[decay].float()
+        initial = initial.float() if rank == 0 else None
+        with torch.no_grad():
+            outputs[rule] = {"ssd": ssd, "delta": delta_rule}[rule](*cut(rule, operands, lengths, rank), initial)
+    return outputs
 
 
 def scene_window(rank, ranks):
@@ -180,24 +222,74 @@ def scene_window(rank, ranks):
 
 
 def scene_traffic(rank, ranks):
-    """Bytes received in forward and backward, counted where they come in, for two lengths."""
+    """Bytes received in forward and backward, counted where they come in, for two lengths of each rule."""
     counts, gather = [], dist.all_gather
 
-    def counting(parts, x, group=None):
+    def counting(parts, x, **options):
         counts[-1] += sum(part.nbytes for k, part in enumerate(parts) if k != rank)
-        gather(parts, x, group=group)
+        return gather(parts, x, **options)
 
     dist.all_gather = counting
     try:
         for length in (1, 70):
             X, B, C, z = random_tensors([(5, length, 4), (1, length, 3), (1, length, 3), (5, length)])
-            counts.append(0)
-            Y, _ = ssd(X.float().requires_grad_(), -z.abs().float(), B.float(), C.float())
-            counts.append(0)
-            Y.sum().backward()
+            X, B, C, z = (one.float() for one in (X, B, C, z))
+            for call in (lambda V: ssd(V, -z.abs(), B, C), lambda V: delta_rule(C, B, V, z.sigmoid())):  # noqa: B023
+                counts.append(0)
+                Y, _ = call(X.requires_grad_())
+                counts.append(0)
+                Y.sum().backward()
     finally:
         dist.all_gather = gather
     return counts
+
+
+class _Witness(torch.autograd.Function):
+    """The same tensor; says when its gradient comes by."""
+
+    @staticmethod
+    def forward(ctx, x, events):
+        ctx.events = events
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.events.append("gradient of what the slice does")
+        return gradient, None
+
+
+def scene_overlap(rank, ranks):
+    """What comes after what, forward and backward."""
+    events, gather = [], dist.all_gather
+    inner = {"ssd": fast.ssd, "delta_rule": fast.delta_rule}
+
+    def sends(*args, **options):
+        events.append("leaves")
+        work = gather(*args, **options)
+        return SimpleNamespace(wait=lambda: [work.wait(), events.append("arrives")])
+
+    def watched(function):
+        def run(*args):
+            events.append("what the slice does")
+            Y, H = function(*args)
+            return _Witness.apply(Y, events), H
+
+        return run
+
+    dist.all_gather = sends
+    for name, function in inner.items():
+        setattr(fast, name, watched(function))
+    try:
+        X, log_a, beta, B, C = (z.requires_grad_() for z in random_tensors([(4, 2), (4,), (4,), (4, 3), (4, 3)]))
+        ssd(X, -log_a.abs(), B, C)[0].sum().backward()
+        seen = [*events]
+        events.clear()
+        delta_rule(C, B, X, beta.sigmoid())
+    finally:
+        dist.all_gather = gather
+        for name, function in inner.items():
+            setattr(fast, name, function)
+    return seen, events
 
 
 def scene_step(rank, ranks):
@@ -215,30 +307,19 @@ def scene_command(rank, ranks):
 
 
 def scene_errors(rank, ranks):
-    """What each rank is told when they do not agree; the last one is the odd one out."""
-    odd = rank == ranks - 1
-    X, log_a, B, C = torch.zeros(4, 2), torch.zeros(4), torch.zeros(4, 3), torch.zeros(4, 3)
-    wide = [z.double() for z in (X, log_a, B, C)]
-    calls = {
-        "dtype": lambda: ssd(*wide) if odd else ssd(X, log_a, B, C),
-        "shape": lambda: ssd(X, log_a, B.repeat(1, 1 + odd), C.repeat(1, 1 + odd)),
-        "gradients": lambda: ssd(X.clone().requires_grad_(odd), log_a, B, C),
-        "refused": lambda: ssd(X, log_a + odd, B, C),
-        "no tensor": lambda: ssd(X, None if odd else log_a, B, C),
-        "state": lambda: ssd(X, log_a, B, C, torch.zeros(2, 3) if odd else None),
-        "another function": lambda: window(X, 3) if odd else ssd(X, log_a, B, C),
-        "window": lambda: window(X, 3 + odd),
-        "window of no number": lambda: window(X, -1 if odd else 3),
-        "window of no text": lambda: window(X[0] if odd else X, 3),
-        "twice": lambda: _twice(X, log_a, B, C),
-    }
-    return {name: _message(call) for name, call in calls.items()}
+    """What the last rank is told of arguments that only it has; the others make no call."""
+    X, log_a, B, C, state = (torch.zeros(4, 2), torch.zeros(4), torch.zeros(4, 3), torch.zeros(4, 3), torch.zeros(2, 3))
+    if rank < ranks - 1:
+        return None
+    return [_message(lambda: ssd(X, log_a, B, C, state)), _message(lambda: delta_rule(C, B, X, log_a, log_a, state))]
 
 
-def _twice(X, log_a, B, C):
-    X = X.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(ssd(X, log_a, B, C)[1].square().sum(), X, create_graph=True)
-    gradient.sum().backward()
+def scene_differ(rank, ranks):
+    """What all are told of a shape that differs, if torch is asked to compare."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    return _message(lambda: window(torch.zeros(4, 2), 3 + (rank == ranks - 1), mesh))
 
 
 def _message(call):
@@ -249,36 +330,39 @@ def _message(call):
     return "no error"
 
 
-def scene_subgroups(rank, ranks):
-    """Two groups, each with a sequence of its own; the last rank of an odd number is in none."""
-    pairs = [[k, k + 1] for k in range(0, ranks - 1, 2)]
-    groups = [dist.new_group(pair) for pair in pairs]
-    case = ("ragged", "batch", "mild", torch.float64, True)
+def scene_mesh(rank, ranks):
+    """Two sequences, each on one row of a mesh of two rows; the last rank of an odd number is in none."""
+    case = ("ssd", "ragged", "batch", "mild", torch.float64, True)
     lengths, operands, initial = whole(case, 2)
-    if rank // 2 == len(groups):
-        return _message(lambda: ssd(*cut(operands, lengths, 0), group=groups[0]))
+    if ranks == 4:
+        both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+        mesh, refused = both["cp"], _message(lambda: ssd(*cut("ssd", operands, lengths, 0), mesh=both))
+    else:
+        mesh, refused = DeviceMesh("cpu", [0, 1]), None
+    if rank // 2 == ranks // 2:
+        return _message(lambda: ssd(*cut("ssd", operands, lengths, 0), mesh=mesh)), None
     operands[0] = operands[0] * (1 + rank // 2)
     place = rank % 2
-    return ssd(*cut(operands, lengths, place), None if place else initial, groups[rank // 2])
+    return ssd(*cut("ssd", operands, lengths, place), None if place else initial, mesh), refused
 
 
 def scene_silence(rank, ranks):
     """The last of two ranks does not call."""
     if ranks > 2:
         return None
-    group = dist.new_group(timeout=timedelta(seconds=4))
+    mesh = DeviceMesh.from_group(dist.new_group(timeout=timedelta(seconds=4)), "cpu")
     began = time.monotonic()
     if rank == ranks - 1:
         time.sleep(6)
         return None
-    message = _message(lambda: window(torch.zeros(4, 2), 3, group))
+    message = _message(lambda: window(torch.zeros(4, 2), 3, mesh))
     return message, time.monotonic() - began
 
 
 def scene_death(rank, ranks):
     """The last rank dies in the middle of a forward and backward pass: the end of the play."""
     X = torch.zeros(4, 2, requires_grad=True)
-    Y, _ = ssd(X, torch.zeros(4), torch.zeros(4, 3), torch.zeros(4, 3))
+    Y, _ = delta_rule(torch.zeros(4, 3), torch.zeros(4, 3), X, torch.zeros(4))
     if rank == ranks - 1:
         os._exit(3)
     began = time.monotonic()
@@ -350,38 +434,41 @@ def test_split_equals_whole(played, ranks, name):
     case = dict(cases(ranks))[name]
     for outputs, truth in zip([one[name] for one in played(ranks, "cases")], expected(case, ranks), strict=True):
         for actual, oracle in zip(outputs, truth, strict=True):
-            assert actual.dtype == case[3]
+            assert actual.dtype == case[4]
             assert_close(actual, oracle)
 
 
 @every_size
 def test_the_last_rank_has_the_state_of_fast_ssd(played, ranks):
-    case = dict(cases(ranks))["ragged"]
+    case = dict(cases(ranks))["ssd, ragged"]
     _, operands, initial = whole(case, ranks)
     Y, H = fast.ssd(*operands, initial)
-    outputs = [one["ragged"] for one in played(ranks, "cases")]
+    outputs = [one["ssd, ragged"] for one in played(ranks, "cases")]
     assert_close(torch.cat([one[0] for one in outputs], -2), Y)
     assert_close(outputs[-1][1], H)
 
 
 @every_size
 def test_two_calls_give_the_same_bits(played, ranks):
-    for first, second in played(ranks, "again"):
-        assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+    for calls in played(ranks, "again"):
+        for first, second in calls:
+            assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
 @every_size
 def test_nothing_passes_a_reset(played, ranks):
-    (Y, H), (other, state) = played(ranks, "forgotten")[-1]
-    assert torch.equal(Y[..., 20:, :], other[..., 20:, :])
-    assert torch.equal(H, state)
-    assert not torch.equal(Y[..., :20, :], other[..., :20, :])
+    for (Y, H), (other, state) in played(ranks, "forgotten")[-1]:
+        assert torch.equal(Y[..., 20:, :], other[..., 20:, :])
+        assert torch.equal(H, state)
+        assert not torch.equal(Y[..., :20, :], other[..., :20, :])
 
 
-def test_half_precision_has_states_in_float32(played):
-    lengths, operands, initial = whole(("ragged", "batch", "mild", torch.bfloat16, True), 3)
-    Y, H = ssd_recurrent(*(z.double() for z in operands), initial.double())
-    outputs = played(3, "half")
+@pytest.mark.parametrize("rule", ["ssd", "delta"])
+def test_half_precision_has_states_in_float32(played, rule):
+    lengths, operands, initial = whole((rule, "ragged", "batch", "mild", torch.bfloat16, True), 3)
+    oracle = {"ssd": ssd_recurrent, "delta": delta_rule_recurrent}[rule]
+    Y, H = oracle(*(z.double() for z in operands), initial.double())
+    outputs = [one[rule] for one in played(3, "half")]
     assert [(y.dtype, h.dtype) for y, h in outputs] == [(torch.bfloat16, torch.float32)] * 3
     assert_close(torch.cat([y for y, _ in outputs], -2), Y, 4e-3)
     assert_close(outputs[-1][1], H, 1e-2)  # the decays are rounded to bfloat16 in one of the two
@@ -405,15 +492,27 @@ def test_window_is_what_lies_before(played, ranks):
 
 @every_size
 def test_bytes_on_the_wire_are_counted(played, ranks):
-    for forward, backward, longer, longer_backward in played(ranks, "traffic"):
-        assert (forward, backward) == (longer, longer_backward) == traffic(ranks, 5, 4, 3)
+    once = [*traffic(ranks, 5, 4, 3), *traffic(ranks, 5, 4, 3, transition=9)]
+    for counts in played(ranks, "traffic"):
+        assert counts == once * 2
 
 
-def test_traffic_is_states_and_decays():
+def test_traffic_is_states_and_transitions():
     assert traffic(1, 5, 4, 3) == Traffic(0, 0)
-    assert traffic(3, 5, 4, 3, itemsize=8) == Traffic(2 * (5 * 13 * 8 + NOTE), 2 * 5 * 12 * 8)
-    with pytest.raises(ValueError, match="traffic: ranks must be an integer ≥ 1, got 0"):
-        traffic(0, 5, 4, 3)
+    assert traffic(3, 5, 4, 3, itemsize=8) == Traffic(2 * 5 * 13 * 8, 2 * 5 * 12 * 8)
+    assert traffic(3, 5, 4, 3, transition=9) == Traffic(2 * 5 * (12 + 9) * 4, 2 * 5 * 12 * 4)
+    for name in ("ranks", "heads", "head_dim", "state", "transition", "itemsize"):
+        sizes = {"ranks": 2, "heads": 5, "head_dim": 4, "state": 3} | {name: 0}
+        with pytest.raises(ValueError, match=f"traffic: {name} must be an integer ≥ 1, got 0"):
+            traffic(**sizes)
+
+
+@every_size
+def test_what_travels_does_so_while_the_slice_is_computed(played, ranks):
+    for seen, delta in played(ranks, "overlap"):
+        forward = ["leaves", "leaves", "what the slice does", "arrives", "arrives"]
+        assert seen == [*forward, "leaves", "gradient of what the slice does", "arrives"]
+        assert delta == ["what the slice does", "leaves", "what the slice does", "leaves", "arrives", "arrives"]
 
 
 @every_size
@@ -442,7 +541,7 @@ def test_training_split_is_training_whole(played, ranks):
 def test_command_in_a_group(played):
     first, *others = played(3, "command")
     assert first[0] == 0
-    assert "a text of 10 tokens on 3 ranks;" in first[1]
+    assert "a sequence of 10 tokens on 3 ranks;" in first[1]
     assert str(traffic(3, 4 * 2, 4, 2).forward) in first[1]
     assert [line.split()[:2] for line in first[1].splitlines()[2:]] == [["step", "1"], ["step", "3"]]
     assert others == [(0, "")] * 2
@@ -452,7 +551,7 @@ def test_command_by_itself(capsys):
     assert split_sequence.main(["--smoke"]) == 0
     assert not dist.is_initialized()
     out = capsys.readouterr().out
-    assert "a text of 10 tokens on 1 rank; into each rank, per step and layer,\n0 bytes" in out
+    assert "a sequence of 10 tokens on 1 rank; into each rank, per step and layer,\n0 bytes" in out
     assert out.splitlines()[-1].startswith("step    3  loss ")
 
 
@@ -469,56 +568,19 @@ def test_command_leaves_the_group_to_torchrun(monkeypatch):
     assert seen == [("gloo", {"timeout": split_sequence.TIMEOUT})]
 
 
-EXPECTED = {  # what the odd one is told, and what the others are
-    "dtype": (
-        r"ValueError: distributed.ssd: rank \d has .* torch.float64, .*, but rank 0 has .* torch.float32",
-        r"ValueError: distributed.ssd: rank 0 has .* torch.float32, .*, but rank \d has .* torch.float64",
-    ),
-    "shape": (
-        r"\(1, 1, 1, 2, 6\), .*, but rank 0 has .*\(1, 1, 1, 2, 3\)",
-        r"\(1, 1, 1, 2, 3\), .*, but rank \d has .*\(1, 1, 1, 2, 6\)",
-    ),
-    "gradients": (
-        "with gradients, but rank 0 has .* without gradients",
-        r"without gradients, but rank \d has .* with gradients",
-    ),
-    "refused": (
-        "ValueError: distributed.ssd: log_a must be ≤ 0",
-        r"ValueError: .*, but rank \d has arguments that it refuses",
-    ),
-    "no tensor": (
-        "TypeError: distributed.ssd: log_a must be a torch.Tensor, got NoneType",
-        r"ValueError: .*, but rank \d has arguments that it refuses",
-    ),
-    "state": (
-        r"ValueError: distributed.ssd: initial_state belongs to rank 0, got one on rank \d: give None there",
-        r"ValueError: .*, but rank \d has arguments that it refuses",
-    ),
-    "another function": (
-        "ValueError: distributed.window: rank . has distributed.window of .*, but rank 0 has distributed.ssd of",
-        "ValueError: distributed.ssd: rank 0 has distributed.ssd of .*, but rank . has distributed.window of",
-    ),
-    "window": (r"\(4, 2\), .*, but rank 0 has .*\(3, 2\)", r"\(3, 2\), .*, but rank \d has .*\(4, 2\)"),
-    "window of no number": (
-        "ValueError: distributed.window: length must be an integer ≥ 0, got -1",
-        r"ValueError: .*, but rank \d has arguments that it refuses",
-    ),
-    "window of no text": (
-        r"ShapeError: distributed.window: x needs trailing axes \(T, D\), got shape \(2,\)",
-        r"ValueError: .*, but rank \d has arguments that it refuses",
-    ),
-    "twice": ("RuntimeError: distributed: a gradient across ranks has no graph: create_graph must be False",) * 2,
-}
+@every_size
+def test_an_initial_state_belongs_to_rank_0(played, ranks):
+    for name, message in zip(("ssd", "delta_rule"), played(ranks, "errors")[-1], strict=True):
+        wanted = (
+            f"ValueError: distributed.{name}: initial_state belongs to rank 0, got one on rank {ranks - 1}: give None"
+        )
+        assert message.startswith(wanted)
 
 
 @every_size
-@pytest.mark.parametrize("name", EXPECTED)
-def test_ranks_that_disagree_are_told(played, ranks, name):
-    *others, odd = [one[name] for one in played(ranks, "errors")]
-    for message in others[:1]:
-        assert_matches(EXPECTED[name][1], message)
-    assert_matches(EXPECTED[name][0], odd)
-    assert "no error" not in others
+def test_torch_compares_what_the_ranks_send(played, ranks):
+    for message in played(ranks, "differ"):
+        assert_matches(r"RuntimeError: Detected mismatch between collectives on ranks.*TensorShape=\[\d, \d\]", message)
 
 
 def assert_matches(pattern, message):
@@ -526,33 +588,85 @@ def assert_matches(pattern, message):
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_groups_have_sequences_of_their_own(played, ranks):
-    outputs = played(ranks, "subgroups")
-    _, operands, initial = whole(("ragged", "batch", "mild", torch.float64, True), 2)
+def test_a_mesh_has_a_sequence_of_its_own(played, ranks):
+    outputs = played(ranks, "mesh")
+    _, operands, initial = whole(("ssd", "ragged", "batch", "mild", torch.float64, True), 2)
     for k in range(ranks // 2):
         Y, H = ssd_recurrent((1 + k) * operands[0], *operands[1:], initial)
-        (first, _), (second, last) = outputs[2 * k : 2 * k + 2]
+        (first, _), (second, last) = (output for output, _ in outputs[2 * k : 2 * k + 2])
         assert_close(torch.cat([first, second], -2), Y)
         assert_close(last, H)
     if ranks % 2:
-        assert_matches("RuntimeError: distributed.ssd: this process is not in the group", outputs[-1])
+        assert_matches("RuntimeError: distributed.ssd: this process is not in the mesh", outputs[-1][0])
+    else:
+        wanted = "ValueError: distributed.ssd: mesh must have one axis, got 2: take one of its axes, as mesh\\['cp'\\]"
+        for _, refused in outputs:
+            assert_matches(wanted, refused)
 
 
 def test_silence_is_an_error_after_the_timeout(played):
     message, seconds = played(2, "silence")[0]
-    assert_matches(r"RuntimeError: distributed: rank 0 of 2 got no answer: another rank has died", message)
+    assert_matches(r"RuntimeError: distributed.window: rank 0 of 2 got no answer: another rank has died", message)
     assert 3 < seconds < 20
 
 
 @every_size
 def test_death_is_an_error_and_no_hang(played, ranks):
     for message, seconds in played(ranks, "death"):
-        assert_matches(r"RuntimeError: distributed: rank \d of \d got no answer: another rank has died", message)
+        assert_matches(r"RuntimeError: distributed.delta_rule: rank \d of \d got no answer: another rank has", message)
         assert seconds < 20
 
 
-@pytest.mark.parametrize("call", [lambda x: ssd(x, x[:, 0], x, x), lambda x: window(x, 3)], ids=["ssd", "window"])
-def test_without_a_group(call):
-    with pytest.raises(RuntimeError, match=r"there is no process group: call torch.distributed.init_process_group in"):
-        call(torch.zeros(4, 2))
-    assert distributed.NOTE == 256
+CALLS = {
+    "ssd": lambda x: ssd(x, x[:, 0], x, x),
+    "delta_rule": lambda x: delta_rule(x, x, x, x[:, 0]),
+    "window": lambda x: window(x, 3),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_without_a_group(name):
+    message = f"distributed.{name}: there is no process group: call torch.distributed.init_process_group in"
+    with pytest.raises(RuntimeError, match=message):
+        CALLS[name](torch.zeros(4, 2))
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_arguments_are_checked():
+    X, log_a, B, state = torch.zeros(4, 2), torch.zeros(4), torch.zeros(4, 3), torch.zeros(5, 2, 3)
+    with pytest.raises(ValueError, match=r"distributed.ssd: log_a must be ≤ 0"):
+        ssd(X, log_a + 1, B, B)
+    with pytest.raises(TypeError, match=r"distributed.ssd: log_a must be a torch.Tensor, got NoneType"):
+        ssd(X, None, B, B)
+    with pytest.raises(ValueError, match=r"distributed.delta_rule: beta must be from 0 to 2"):
+        delta_rule(B, B, X, log_a + 3)
+    message = r"distributed.\w+: initial_state has leading axes \(5,\), but the others make \(\)"
+    for call in (lambda: ssd(X, log_a, B, B, state), lambda: delta_rule(B, B, X, log_a, None, state)):
+        with pytest.raises(ShapeError, match=message):
+            call()
+    with pytest.raises(ValueError, match=r"distributed.window: length must be an integer ≥ 0, got -1"):
+        window(X, -1)
+    with pytest.raises(ShapeError, match=r"distributed.window: x needs trailing axes \(T, D\), got shape \(2,\)"):
+        window(X[0], 3)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_second_derivative_is_refused():
+    X, log_a, B = torch.zeros(4, 2, requires_grad=True), torch.zeros(4), torch.zeros(4, 3)
+    with pytest.raises(RuntimeError, match=r"distributed.ssd: a gradient across ranks has no graph: create_graph must"):
+        torch.autograd.grad(ssd(X, log_a, B, B)[1].square().sum(), X, create_graph=True)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_graph_can_be_walked_twice():
+    X, log_a, B = torch.ones(4, 2, requires_grad=True), torch.zeros(4), torch.ones(4, 3)
+    loss = ssd(X, log_a, B, B)[0].square().sum()
+    first, again = (torch.autograd.grad(loss, X, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, again)

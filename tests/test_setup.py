@@ -21,7 +21,11 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # Which extras a folder may import, beside the dependencies of the package.
-FOLDERS = {"smalearn": ("lab", "gpu", "bench", "site"), "chapters": ("lab",), "tests": tuple(EXTRAS)}
+FOLDERS = {
+    "smalearn": ("lab", "gpu", "bench", "site", "dask", "slurm", "mpi"),
+    "chapters": ("lab",),
+    "tests": tuple(EXTRAS),
+}
 MODULES = {"opt-einsum": "opt_einsum", "fla-core": "fla", "axe-playwright-python": "axe_playwright_python"}
 COMES_WITH = {
     "ipywidgets": ("IPython", "traitlets"),

@@ -11,6 +11,7 @@ import torch
 from smalearn import train
 from smalearn.data import mqar
 from smalearn.lab.experiments import recall
+from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import best_rates, grid, reported, swept, trained
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import FULL, MIXERS, SMOKE, Setting, build, main, run, table
@@ -42,7 +43,8 @@ def fails(base):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_jobs_are_done_and_kept_in_their_order(tmp_path, workers):
     path = tmp_path / "out put.json"
-    result = run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers)
+    with executor("local", workers, tmp_path) as pool:
+        result = run_jobs(path, COMMAND, SETTINGS, JOBS, square, pool)
     assert json.loads(path.read_text(encoding="utf-8")) == result
     assert list(result["runs"]) == list(JOBS)
     assert [one["square"] for one in result["runs"].values()] == [0, 1, 4, 9]
@@ -62,37 +64,37 @@ def test_what_is_done_is_not_done_again(tmp_path):
         return square(base)
 
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(path, COMMAND, SETTINGS, JOBS, once, workers=0)
+        run_jobs(path, COMMAND, SETTINGS, JOBS, once)
     assert list(json.loads(path.read_text(encoding="utf-8"))["runs"]) == ["job 0", "job 1"]
-    result = run_jobs(path, COMMAND, SETTINGS, JOBS, once, workers=0)
+    result = run_jobs(path, COMMAND, SETTINGS, JOBS, once)
     assert called == [0, 1, 2, 2, 3]
     assert list(result["runs"]) == list(JOBS)
-    assert run_jobs(path, COMMAND, SETTINGS, JOBS, once, workers=0) == result
+    assert run_jobs(path, COMMAND, SETTINGS, JOBS, once) == result
     assert called == [0, 1, 2, 2, 3]
 
 
 def test_a_job_that_fails_says_so_and_the_others_are_kept(tmp_path):
     path = tmp_path / "run.json"
-    with pytest.raises(OSError, match="no memory"):
-        run_jobs(path, COMMAND, SETTINGS, JOBS, fails, workers=1)
+    with pytest.raises(OSError, match="no memory"), executor("local", 1, tmp_path) as pool:
+        run_jobs(path, COMMAND, SETTINGS, JOBS, fails, pool)
     assert list(json.loads(path.read_text(encoding="utf-8"))["runs"]) == ["job 0", "job 1"]
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path):
     path = tmp_path / "run.json"
-    run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers=0)
+    run_jobs(path, COMMAND, SETTINGS, JOBS, square)
     before = path.read_bytes()
     for command, settings in (("python -m other", SETTINGS), (COMMAND, SETTINGS | {"size": (3, 5)})):
         with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is of another command or other settings; give"):
-            run_jobs(path, command, settings, JOBS, square, workers=0)
+            run_jobs(path, command, settings, JOBS, square)
         assert path.read_bytes() == before
-    for content in ("notes", "[]", "{}", '{"command": 1, "settings": 2, "runs": 3}'):
+    for content in ("notes", "[]", "{}", '{"command": 1, "settings": 2, "machine": {}, "runs": 3}'):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=r"run_jobs: .*run\.json is not a result \(\w+\); give another file"):
-            run_jobs(path, COMMAND, SETTINGS, JOBS, square, workers=0)
+            run_jobs(path, COMMAND, SETTINGS, JOBS, square)
         assert path.read_text(encoding="utf-8") == content
     with pytest.raises(ValueError, match=r"run_jobs: there is no folder .*nowhere for the result"):
-        run_jobs(tmp_path / "nowhere" / "run.json", COMMAND, SETTINGS, JOBS, square, workers=0)
+        run_jobs(tmp_path / "nowhere" / "run.json", COMMAND, SETTINGS, JOBS, square)
 
 
 # ---------------------------------------------------------------- recall

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from smalearn.data import Source
+from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
 
@@ -57,7 +58,10 @@ class Experiment:
         exclusive = parser.add_mutually_exclusive_group()
         for option, (line, _) in options.items():
             exclusive.add_argument(option, dest="variant", action="store_const", const=option, default="", help=line)
-        parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one thread")
+        parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one thread, if local")
+        parser.add_argument(
+            "--on", default="local", metavar="PLACE", help="local (the default), dask://HOST:PORT, slurm or mpi"
+        )
         args = parser.parse_args(argv)
 
         def work():
@@ -65,8 +69,9 @@ class Experiment:
             described = sources | {title: asdict(setting) for title, setting in settings.items()}
             command = f"{parser.prog} {args.variant}".rstrip()
             result = {"runs": {}}
-            while (jobs := self.jobs(settings, result["runs"])).keys() - result["runs"].keys():
-                result = run_jobs(args.output, command, described, jobs, self.run, args.workers)
+            with executor(args.on, args.workers, args.output.with_suffix(".slurm")) as pool:
+                while (jobs := self.jobs(settings, result["runs"])).keys() - result["runs"].keys():
+                    result = run_jobs(args.output, command, described, jobs, self.run, pool)
             return self.table(result)
 
         return print_result(self.name, args.output, work)

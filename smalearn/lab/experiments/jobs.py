@@ -1,10 +1,9 @@
 """Many small runs, one file: each is written when it is done, so that an experiment can be stopped and resumed."""
 
 import json
-import multiprocessing
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
 import torch
@@ -14,6 +13,9 @@ from smalearn.train import write_atomically
 
 __all__ = ["run_jobs"]
 
+KIND = ("cpu", "system", "python", "torch")
+"""Facts of a machine in which those of one kind agree."""
+
 
 def run_jobs(
     path: str | os.PathLike,
@@ -21,7 +23,7 @@ def run_jobs(
     settings: Mapping[str, object],
     jobs: Mapping[str, Mapping[str, object]],
     work: Callable[..., Mapping[str, object]],
-    workers: int = 2,
+    executor: Executor | None = None,
 ) -> dict[str, object]:
     """Run the jobs that are not yet in the file, each on one thread, so that its numbers do not depend on the others.
 
@@ -33,10 +35,11 @@ def run_jobs(
         settings: all that the results depend on besides the job, as JSON can hold it.
         jobs: for each name, the arguments of one run.
         work: a module's function: takes a job's arguments, returns what JSON can hold.
-        workers: processes at a time; 0 is this process.
+        executor: runs them, in processes of one thread each; this process if None.
 
     Returns:
-        The file's content: `command`, `machine`, `settings` and `runs`, by the names of the jobs and in their order.
+        The file's content: `command`, `machine`, `settings` and `runs`, by the names of the jobs and in their order. A
+        run on a machine of another kind has a `machine` of its own.
 
     Raises:
         ValueError: the file is of another command or other settings, or not JSON; or its folder does not exist.
@@ -44,28 +47,39 @@ def run_jobs(
     path = Path(path)
     result = _begin(path, {"command": command, "machine": machine(), "settings": json.loads(json.dumps(settings))})
     left = {name: job for name, job in jobs.items() if name not in result["runs"]}
-
-    def keep(name, record):
-        runs = result["runs"] | {name: dict(record)}
+    for name, record, where in _finished(left, work, executor):
+        own = {} if all(where[key] == result["machine"].get(key) for key in KIND) else {"machine": where}
+        runs = result["runs"] | {name: dict(record) | own}
         result["runs"] = {name: runs[name] for name in jobs if name in runs} | runs
-        content = json.dumps(result, indent=1) + "\n"
-        write_atomically(path, lambda file: file.write(content.encode()))
+        _write(path, json.dumps(result, indent=1) + "\n")
         print(f"{len(result['runs'])}/{len(jobs)}  {name}", flush=True)
-
-    if not workers:
-        for name, job in left.items():
-            keep(name, work(**job))
-        return result
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        futures = {pool.submit(work, **job): name for name, job in left.items()}
-        try:
-            for future in as_completed(futures):
-                keep(futures[future], future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
     return result
+
+
+def _finished(jobs: Mapping, work: Callable, executor: Executor | None) -> Iterator[tuple]:
+    """Name, record and machine of each job, as it ends."""
+    if executor is None:
+        for name, job in jobs.items():
+            yield name, work(**job), machine()
+        return
+    futures = {executor.submit(_on_one_thread, work, job): name for name, job in jobs.items()}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], *future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _on_one_thread(work, job):
+    """The record, and where it was made."""
+    torch.set_num_threads(1)
+    return work(**job), machine()
+
+
+def _write(path, content):
+    """Replace the file at once."""
+    write_atomically(path, lambda file: file.write(content.encode()))
 
 
 def _begin(path, header):
@@ -77,7 +91,7 @@ def _begin(path, header):
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         same = all(held[key] == header[key] for key in ("command", "settings"))
-        held["runs"] = dict(held["runs"])
+        held["runs"], held["machine"] = dict(held["runs"]), dict(held["machine"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"run_jobs: {path} is not a result ({type(error).__name__}); give another file") from error
     if not same:

@@ -5,7 +5,8 @@
 Every rank holds the same model and a slice of every sequence. Two things cross a border between slices: the last
 tokens, for the convolution, and the state. Both come from `smalearn.fast.distributed`; all other parts of the model
 treat every token by itself. The task is recall, whose questions lie in other slices than the answers. Without
-`torch.distributed.run`, the command trains the same model in one process, with the same losses.
+`torch.distributed.run`, the command trains the same model in one process, with the same losses. With `--plan` it trains
+nothing, and prints from which length on a split pays.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from torch.nn import functional
 
 from smalearn.data import IGNORE, mqar
 from smalearn.fast import distributed
+from smalearn.lab.experiments.split_plan import plan
 from smalearn.models import Block, Mamba2, SequenceModel
 from smalearn.models.mamba2 import time_last
 from smalearn.train import Plan
@@ -73,7 +75,7 @@ class SplitMamba2(Mamba2):
 
         Raises:
             ShapeError: x does not fit the block.
-            ValueError: dtype or device differ from the weights', or the ranks differ.
+            ValueError: dtype or device differ from the weights'.
             RuntimeError: there is no process group, or a rank does not answer.
         """
         self.check("forward", x)
@@ -162,7 +164,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = "python -m torch.distributed.run --standalone --nproc-per-node 2 -m smalearn.lab.experiments.split_sequence"
     parser = argparse.ArgumentParser(prog=name, description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
-    setting = SMOKE if parser.parse_args(argv).smoke else FULL
+    parser.add_argument(
+        "--plan", action="store_true", help="count from which length on a split pays, up to 1,024 ranks"
+    )
+    args = parser.parse_args(argv)
+    if args.plan:
+        print(plan())
+        return 0
+    setting = SMOKE if args.smoke else FULL
     started = not dist.is_initialized()
     if started:
         alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
@@ -182,8 +191,10 @@ def _report(setting):
     block = model.blocks[0].mixer
     heads = setting.batch * block.groups * block.heads_per_group
     states = distributed.traffic(ranks, heads, block.head_dim, block.state)
-    say(f"a text of {setting.length} tokens on {ranks} rank{'s' * (ranks > 1)}; into each rank, per step and layer,")
-    say(f"{states.forward} bytes for the states and {states.backward} for their gradients, however long the text")
+    say(
+        f"a sequence of {setting.length} tokens on {ranks} rank{'s' * (ranks > 1)}; into each rank, per step and layer,"
+    )
+    say(f"{states.forward} bytes for the states and {states.backward} for their gradients, however long it is")
     for step, loss in enumerate(training(model, setting), 1):
         if step % 50 == 0 or step in (1, setting.steps):
             say(f"step {step:4}  loss {loss:.4f}")
