@@ -231,3 +231,14 @@ def test_scores_that_break_nothing_are_told_why(answer, reason):
 def test_decays_that_break_nothing_are_told_why(value, reason):
     result = evaluate(registry()["4.2"], lambda form, least, length: torch.full((length,), value).double())
     assert reason in result.problem.sentence
+
+
+@pytest.mark.parametrize("guess", [7, 7.0, torch.tensor(7), torch.tensor(7.0)])
+def test_a_known_number_is_known_in_any_dtype(guess):
+    """The known answer is 7.0, the typed one may be 7."""
+    assert evaluate(registry()["8.1"], lambda: guess).misconception.startswith("this is 4 + 3")
+
+
+@pytest.mark.parametrize("guess", [True, 10**400, -(10**400), float("nan"), float("inf"), "7", [7]])
+def test_other_guesses_are_not_taken_for_numbers(guess):
+    assert evaluate(registry()["8.1"], lambda: guess).misconception is None

@@ -23,6 +23,7 @@ from smalearn.course.exercises.compare import (
     same,
 )
 from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.forms import leading_axes
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
@@ -152,7 +153,7 @@ class AnswerKey:
         misconception = self.recognise(answers.calls)
         if exercise.kind == "predict":
             return replace(result, outcome=outcome, problem=verdicts[worst], misconception=misconception)
-        silent = exercise.refuse or misconception or outcome != "failed" or verdicts[worst].sentence.startswith(RIGHT)
+        found = None if exercise.refuse or misconception else self.sign(answers.calls, verdicts)
         return replace(
             result,
             outcome=outcome,
@@ -162,7 +163,7 @@ class AnswerKey:
             expected=self.targets[worst],
             got=answers.calls[worst].answer if worst < len(answers.calls) else None,
             misconception=misconception,
-            sign=None if silent else self.sign(answers.calls),
+            sign=found,
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
@@ -200,10 +201,21 @@ class AnswerKey:
                 return sentence
         return None
 
-    def sign(self, calls: list[Call]) -> str | None:
-        """What the answers of a wrong attempt have to do with the right ones."""
-        answers = [None if call.error else call.answer for call in calls]
+    def sign(self, calls: list[Call], verdicts: list[Difference | None]) -> str | None:
+        """What the answers of a wrong attempt have to do with the right ones.
+
+        Nothing is guessed where a call failed, where arguments were changed in place, or where only the dtype is wrong:
+        then the reason is known.
+        """
+        wrong = [number for number, verdict in enumerate(verdicts) if verdict]
+        if any(call.modified for call in calls) or any(verdicts[k].sentence.startswith(RIGHT) for k in wrong):
+            return None
+        if any(call.error for call in calls) or len(calls) < len(self.cases):
+            return leading_axes(self.cases, wrong)
+        answers = [call.answer for call in calls]
         try:
+            if found := leading_axes(self.cases, wrong):
+                return found
             with up_to(self.exercise.tolerance):
                 found = sign(self.exercise, self.cases, self.targets, answers)
             found = found or variant(self.exercise, self.cases, self.targets, answers)
