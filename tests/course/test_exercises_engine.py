@@ -39,6 +39,7 @@ from smalearn.course.exercises import (
     solution,
     verify,
 )
+from smalearn.course.exercises.compare import sentence_case
 from smalearn.course.exercises.run import PRINTED_LINES, _Printed, run
 
 # ------------------------------------------------------------------------------------------------- demo exercises
@@ -470,7 +471,7 @@ def test_a_known_answer_that_agrees_with_the_attempt_in_one_case_alone_is_not_na
     ],
 )
 def test_a_misconception_begins_with_a_capital_unless_with_a_name(message, shown):
-    assert report.sentence_case(message) == shown
+    assert sentence_case(message) == shown
 
 
 def test_known_answers_may_raise_or_be_no_numbers():

@@ -3,6 +3,7 @@
 import cmath
 import math
 import numbers
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,19 @@ import torch
 
 from smalearn.testing import relative_rms
 
-__all__ = ["KINDS", "RIGHT", "Difference", "alike", "difference", "distance", "elements", "freeze", "kind", "same"]
+__all__ = [
+    "KINDS",
+    "RIGHT",
+    "Difference",
+    "alike",
+    "difference",
+    "distance",
+    "elements",
+    "freeze",
+    "kind",
+    "same",
+    "sentence_case",
+]
 
 KINDS = {
     "a tensor": torch.Tensor,
@@ -42,6 +55,11 @@ class Unusual:
     """Tensor without entries in memory, by its name: "a nested tensor"."""
 
     name: str
+
+
+def sentence_case(text: str) -> str:
+    """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)"."""
+    return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
 
 
 def kind(value: object) -> str:

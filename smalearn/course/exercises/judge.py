@@ -21,6 +21,7 @@ from smalearn.course.exercises.compare import (
     freeze,
     kind,
     same,
+    sentence_case,
 )
 from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.forms import leading_axes
@@ -296,7 +297,7 @@ def _refused(refuse: Callable[..., str], answer: object, case: tuple) -> Differe
         reason = refuse(copy.deepcopy(answer), *copy.deepcopy(case))
     except (Exception, SystemExit) as error:  # an answer may be anything
         return Difference(f"The answer has not the form that is asked for: {type(error).__name__}: {error}")
-    return Difference(f"{reason[0].upper()}{reason[1:]}") if reason else None
+    return Difference(sentence_case(reason)) if reason else None
 
 
 def _direction(guess: object, target: object) -> str:
