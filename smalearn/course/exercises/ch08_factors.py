@@ -63,7 +63,10 @@ def _short_cases(randn):
         "this is all of the new W: its last row alone is asked for": lambda W, K, k, b: torch.cat(
             [W, b * (k - W.mT @ (K @ k))[None]]
         ),
-        "W may have no row yet: with t = 0 there is no W[-1]": lambda W, K, k, b: W[-1],
+        "W may have no row yet: with t = 0 there is no W[-1]": lambda W, K, k, b: (
+            W[-1],
+            b * (k - W.mT @ (K @ k)),
+        )[1],
     },
 )
 def last_row(W, K, k, beta):
@@ -127,7 +130,7 @@ def _not_swapped(move, cups, i, j):
     if torch.allclose(after, wanted, atol=1e-6):
         return ""
     shown = f"cups that hold {', '.join(f'{x:.0f}' for x in before)} hold {', '.join(f'{x:.3g}' for x in after)}"
-    return f"{shown} after it, where {i} and {j} should change places: {_why_not(k, beta, i, j)}"
+    return f"{shown} after it, where cups {i} and {j} should change places: {_why_not(k, beta, i, j)}"
 
 
 def _move(beta, first=1.0, second=-1.0):
