@@ -19,7 +19,7 @@ __all__ = ["amount", "sign"]
 
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
-LOST = "your answer is nearly right: it loses digits, as a difference of two nearly equal numbers does"
+LOST = "your answer is nearly right: it loses digits, in float32 or in a difference of two nearly equal numbers"
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
 
 
