@@ -335,7 +335,9 @@ def _parts_cases(randn):
             lambda S, A, W, B, one: torch.linalg.inv(one + A) @ (W * S) @ B
         ),
         "this multiplies by I + A: it has to be undone": _with_parts(lambda S, A, W, B, one: (W * S) @ (one + A) @ B),
-        "the sign in I + A": _with_parts(lambda S, A, W, B, one: (W * S) @ torch.linalg.inv(one - A) @ B),
+        "the sign in I + A is wrong: each correction takes away what earlier ones have written": _with_parts(
+            lambda S, A, W, B, one: (W * S) @ torch.linalg.inv(one - A) @ B
+        ),
         "the weights multiply the product: they belong to the scores": _with_parts(
             lambda S, A, W, B, one: W * (S @ torch.linalg.inv(one + A) @ B)
         ),

@@ -137,10 +137,10 @@ def _turned_cases(randn):
         ),
         "only the first pair turns: all of them do": lambda x, theta: _turn(x, theta.cumsum(-1), first_only=True),
         "this is a reflection: a turn back is (a cos φ + b sin φ, b cos φ − a sin φ)": _mirrored,
-        "one sign: the pair turned back is (a cos φ + b sin φ, b cos φ − a sin φ)": _pairs_of(
+        "one sign is wrong: the pair turned back is (a cos φ + b sin φ, b cos φ − a sin φ)": _pairs_of(
             lambda a, b, cos, sin: [a * cos + b * sin, a * sin + b * cos]
         ),
-        "cos and sin have changed places": _pairs_of(lambda a, b, cos, sin: [a * sin + b * cos, b * sin - a * cos]),
+        "cosine and sine have changed places": _pairs_of(lambda a, b, cos, sin: [a * sin + b * cos, b * sin - a * cos]),
         "all first numbers stand before all second ones: neighbours are a pair, so `stack`, then `flatten(-2)`": (
             _pairs_of(lambda a, b, cos, sin: [a * cos + b * sin, b * cos - a * sin], last=0)
         ),

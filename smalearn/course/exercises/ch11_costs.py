@@ -125,8 +125,7 @@ def _overwritten(length, ranks, block_lens):
             _brute(length, ranks, *given) + sum(ranks) * length * (length + 1) // 2
         ),
         "you cut T into equal parts: all blocks have b tokens but the last": lambda length, ranks, block_lens: sum(
-            r * -(-length // b) * _triangle(length // -(-length // b)) if length else 0
-            for r, b in _levels(ranks, block_lens)
+            r * -(-length // b) * _triangle(length // -(-length // b)) for r, b in _levels(ranks, block_lens)
         ),
         "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": lambda length, ranks, block_lens: (
             _brute(length, ranks[::-1], block_lens)

@@ -42,6 +42,6 @@ def leading_axes(cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
         cases: arguments; the smallest first, without leading axes.
         wrong: numbers of the cases in which an attempt is wrong, or raises.
     """
-    axes = [[x.ndim for x in case if isinstance(x, torch.Tensor)] for case in cases]
-    leading = [k for k, found in enumerate(axes) if found > axes[0]]
+    axes = [sum(x.ndim for x in case if isinstance(x, torch.Tensor)) for case in cases]
+    leading = [k for k, count in enumerate(axes) if count > axes[0]]
     return LEADING if leading and leading == list(wrong) and len(cases) - len(leading) >= 2 else None
