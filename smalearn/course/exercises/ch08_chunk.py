@@ -153,7 +153,8 @@ def delta_chunk(Q, K, V, beta, state):
 
     Hint: With U known the rest is linear attention: Y = tril(Q K^T) U + Q state^T.
 
-    Hint: The new state is `state + U.mT @ K`, and `B = beta[..., None]` puts β on rows.
+    Hint: `beta[..., None]` puts β on rows, and `K @ K.mT` has all k_t · k_s. What does each corrected value write, and
+    under which key?
 
     Insight: One solve has turned the delta rule into chapter 03's chunk. All that is new is which values are written.
     """

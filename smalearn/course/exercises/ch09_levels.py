@@ -76,7 +76,7 @@ def level(t, s):
 
     Hint: The block of token t at level ℓ has the number t // 2^ℓ.
 
-    Hint: Halve both until they are equal, and count. Or look at the bits: `(t ^ s).bit_length()`.
+    Hint: Halve both until they are equal, and count. Or look at the bits in which they differ, `t ^ s`.
 
     Insight: The highest bit in which t and s differ says at which level they meet: one instruction.
     """

@@ -136,8 +136,8 @@ def block_level(Q, K, size):
     Hint: (T/b, b, r) times (T/b, r, b). `torch.block_diag(*blocks)` puts them along the diagonal. If the last block is
     not full, fill it with rows of zeros, and cut at the end.
 
-    Hint: `torch.nn.functional.pad(x, (0, 0, 0, -length % size))` adds rows of zeros; `.unflatten(0, (-1, size))`; `Q @
-    K.mT`; `torch.block_diag(*...)[:length, :length]`.
+    Hint: `torch.nn.functional.pad(x, (0, 0, 0, rows))` adds rows of zeros at the end. How many does T need to become a
+    multiple of b? `unflatten` then cuts the axis.
 
     Insight: A batched product never makes the zeros: its cost is T·size·r in place of T²·r.
     """

@@ -320,8 +320,6 @@ def kept_keys(tokens, ranks, block_lens):
     Hint: At ((t - 1) // b_l)·b_l. From there up to itself these are (t - 1) mod b_l + 1 tokens; of each, level l holds
     r_l numbers.
 
-    Hint: The sum over levels of `rank * ((tokens - 1) % size + 1)`.
-
     Insight: What only near tokens share can be forgotten when their block ends: the cache of a level is as short as its
     blocks.
     """

@@ -296,7 +296,7 @@ def merge(Y_1, lse_1, Y_2, lse_2):
     Hint: u = z_1 Y_1 + z_2 Y_2 and z = z_1 + z_2, so Y is a mean of Y_1 and Y_2 with weights z_1/z and z_2/z. But z may
     be too large for a float: work with its logarithm alone.
 
-    Hint: `lse = torch.logaddexp(lse_1, lse_2)`, and the weight of Y_1 is `(lse_1 - lse).exp()[:, None]`: never above 1.
+    Hint: `torch.logaddexp(a, b)` is log(e^a + e^b), and overflows nowhere. And what is the logarithm of z_1/z?
 
     Insight: The merge is associative: keys may lie on many machines, and their parts come in any order.
     """

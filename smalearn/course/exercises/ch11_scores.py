@@ -152,8 +152,8 @@ def shared_levels(length, block_lens):
     Hint: Blocks begin at 0, b, 2b, …, so that token i is in block i // b. Two tokens share a block where these numbers
     are equal, and d counts for how many levels they are.
 
-    Hint: With `tokens = torch.arange(length)`, `tokens[:, None] // size == tokens // size` is (T, T), one level; add it
-    up over `block_lens`.
+    Hint: With `tokens = torch.arange(length)`, `tokens[:, None] == tokens` is (T, T), every token compared with every
+    other. Compare the numbers of their blocks, and add up.
 
     Insight: d is a distance in a tree, an ultrametric: of three tokens, the two most distant pairs share equally many
     levels.
@@ -329,8 +329,8 @@ def level_scores(Q, K, ranks, block_lens):
     Hint: Level l adds Q_l K_lᵀ, with its own columns, wherever it counts: multiply by the (T, T) matrix of who shares a
     block of it.
 
-    Hint: In a loop over ranks and block lengths: `together * (Q[:, start : start + rank] @ K[:, start : start +
-    rank].mT)`, and `start` moves on by `rank`.
+    Hint: Level l has columns `start` to `start + rank` of Q and of K. As in 11.1, numbers of blocks tell
+    which pairs count; and where does the next level start?
 
     Insight: Far tokens meet in few columns, so that their scores are coarse, and cheap to keep.
     """

@@ -25,6 +25,7 @@ from smalearn.course.exercises.compare import (
 )
 from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.forms import leading_axes
+from smalearn.course.exercises.probes import probe
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
@@ -92,7 +93,11 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     unusable = _unusable(exercise, attempt, key.cases)
     if unusable:
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
-    result = key.judge(run(attempt, key.cases, seed, limit), limit)
+    answers = run(attempt, key.cases, seed, limit)
+    result = key.judge(answers, limit)
+    unexplained = result.outcome == "failed" and not (result.misconception or result.sign)
+    if unexplained and result.problem.in_form and key.may_guess(answers.calls):
+        result = replace(result, sign=probe(exercise, attempt, seed))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)
@@ -154,7 +159,7 @@ class AnswerKey:
         misconception = self.recognise(answers.calls)
         if exercise.kind == "predict":
             return replace(result, outcome=outcome, problem=verdicts[worst], misconception=misconception)
-        found = None if exercise.refuse or misconception else self.sign(answers.calls, verdicts)
+        found = None if misconception else self.sign(answers.calls)
         return replace(
             result,
             outcome=outcome,
@@ -202,15 +207,16 @@ class AnswerKey:
                 return sentence
         return None
 
-    def sign(self, calls: list[Call], verdicts: list[Difference | None]) -> str | None:
-        """What the answers of a wrong attempt have to do with the right ones.
+    def may_guess(self, calls: list[Call]) -> bool:
+        """Whether a reason is to be guessed: not if arguments were changed in place, or only the dtype is wrong."""
+        known = any(verdict and verdict.sentence.startswith(RIGHT) for verdict in self.verdicts(calls))
+        return not (self.exercise.refuse or known or any(call.modified for call in calls))
 
-        Nothing is guessed where a call failed, where arguments were changed in place, or where only the dtype is wrong:
-        then the reason is known.
-        """
-        wrong = [number for number, verdict in enumerate(verdicts) if verdict]
-        if any(call.modified for call in calls) or any(verdicts[k].sentence.startswith(RIGHT) for k in wrong):
+    def sign(self, calls: list[Call]) -> str | None:
+        """What the answers of a wrong attempt have to do with the right ones."""
+        if not self.may_guess(calls):
             return None
+        wrong = [number for number, verdict in enumerate(self.verdicts(calls)) if verdict]
         if any(call.error for call in calls) or len(calls) < len(self.cases):
             return leading_axes(self.cases, wrong)
         answers = [call.answer for call in calls]

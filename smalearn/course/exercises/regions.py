@@ -9,6 +9,8 @@ from smalearn.course.exercises.agree import CLOSE, has_content
 __all__ = ["region"]
 
 FIRST = "at index 0 of its first axis, and wrong at the others"
+FIRST_COLUMN = "in its first column, and wrong in the others"
+ALONE = {FIRST: 0, FIRST_COLUMN: -1}  # axes along which the first line alone is right
 LINES = {f"but for the {name} {kind}": line for kind in ("row", "entry") for name, line in (("first", 0), ("last", -1))}
 
 
@@ -28,7 +30,7 @@ def region(pairs: Sequence[tuple]) -> str | None:
     for name in regions[-1]:
         inside = [found.get(name) for found in regions]
         if all(r is None or not (x & ~r).any() for x, r in zip(differ, inside, strict=True)):
-            if name == FIRST and not all(x.reshape(len(x), -1).any(1)[1:].all() for x in differ):
+            if name in ALONE and not all(x.movedim(ALONE[name], 0).flatten(1).any(1)[1:].all() for x in differ):
                 continue
             known = [b for (_, b), r in zip(pairs, inside, strict=True) if r is not None and has_content(b[~r])]
             if len(known) >= 2 and inside[0] is not None:
@@ -74,3 +76,6 @@ def _regions(shape):
         yield "but for the diagonal", (~rows).triu() & (~rows).tril()
         yield "but for what lies above the diagonal", (~rows).triu(1)
         yield "but for what lies below the diagonal", (~rows).tril(-1)
+        part = ~rows
+        part[..., 0] = False
+        yield FIRST_COLUMN, part
