@@ -133,6 +133,18 @@ def _chunk_cases(randn):
         "you add K^T U, (N, P), to the state: it is (P, N), so U^T K": _chunked(
             new=lambda state, U, K: state + K.mT @ U
         ),
+        "your queries read the values as they come: the scores weigh the corrected ones, U": lambda *given: (
+            (given[0] @ given[1].mT).tril() @ given[2] + given[0] @ given[-1].mT,
+            _chunk_loop(*given)[1],
+        ),
+        "your scores are divided by √N, as before a softmax: here they are q · k": _chunked(
+            scores=lambda Q, K: (Q @ K.mT).tril() / K.shape[-1] ** 0.5
+        ),
+        "your scores have a softmax: a memory that is read by a product has none": _chunked(
+            scores=lambda Q, K: (
+                (Q @ K.mT).masked_fill(torch.ones(2 * [K.shape[-2]]).triu(1).bool(), -torch.inf).softmax(-1)
+            )
+        ),
         "your new state stores the values as they come: it must store the corrected ones, U": lambda *given: (
             _chunk_loop(*given)[0],
             given[-1] + given[2].mT @ given[1],

@@ -164,6 +164,10 @@ def _step_cases(randn):
         "you let the whole state fade: only what lies along k is replaced, all other keys keep their values": _faded,
         "you apply β twice": _stepped(lambda q, k, v, beta, state: beta**2 * (v - _read(state, k))),
         "y is what the new state says under k: the query asks": _key_answers,
+        "you return the old state: the next token needs the new one": lambda q, k, v, beta, state: (
+            _loop(q, k, v, beta, state)[0],
+            state,
+        ),
         "you write k u^T, the transpose: the state is (P, N), values in rows, so u k^T": _transposed(_read),
         "you write k u^T where the state is (P, N): values stand in its rows, so write u k^T": _transposed(
             lambda state, q: (state @ q[..., None])[..., 0]
