@@ -426,8 +426,9 @@ def test_every_known_wrong_answer_is_recognised_and_a_new_mistake_is_not():
             assert evaluate(exercise, function, seed=5).misconception == sentence
     other = evaluate(CAUSAL, by(CAUSAL, torch.tanh))
     assert other.outcome == "failed"
-    assert other.misconception is other.sign is None
-    assert "→" not in report.render(other)
+    assert other.misconception is None
+    assert other.sign == "where Q is halved the right answer is halved, yours changes otherwise"
+    assert "→ Where Q is halved" in report.render(other)
 
 
 def test_misconception_must_hold_in_all_cases():

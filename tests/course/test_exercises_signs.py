@@ -169,6 +169,11 @@ def test_right_cases_do_not_hide_a_sign():
     assert result.sign == "your answer is 2 times the right one, in every wrong case"
 
 
+def test_a_wrong_row_is_no_empty_row():
+    result = evaluate(WEIGHTS, lambda Q, K, gamma: weigh(Q, K, gamma) + torch.eye(len(Q)).double()[-1][:, None])
+    assert result.sign == "your answer is right but for the last row"
+
+
 def test_one_item_of_yours_is_the_answer():
     result = evaluate(WEIGHTS, lambda Q, K, gamma: (Q, weigh(Q, K, gamma)))
     assert result.sign == "item 1 of yours is the answer: return it alone"
