@@ -14,10 +14,11 @@ from matplotlib import pyplot as plt
 from torch.linalg import matrix_rank
 
 from smalearn import ShapeError
+from smalearn.course.exercises.ch11_blocks import block_level
 from smalearn.course.exercises.ch11_costs import causal_macs, kept_keys
 from smalearn.course.exercises.ch11_parts import merge
 from smalearn.course.exercises.ch11_rotations import rotate_levels
-from smalearn.course.exercises.ch11_scores import block_level, level_scores, shared_levels
+from smalearn.course.exercises.ch11_scores import level_scores, shared_levels
 from smalearn.course.plots.weights import gallery
 from smalearn.data import zen_of_python
 from smalearn.fast import executed_macs, multilevel_attention
@@ -507,7 +508,7 @@ def nested(rng, length, levels):
 @pytest.mark.parametrize("levels", range(1, 6))
 @pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.scores.batched_scores")
 @pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.scores.multilevel_scores")
-@pytest.mark.claim("003:lemmaD1", "smalearn.course.exercises.ch11_scores.block_level")
+@pytest.mark.claim("003:lemmaD1", "smalearn.course.exercises.ch11_blocks.block_level")
 def test_lemma_D1_for_any_number_of_levels(levels):
     rng, length, D = random.Random(levels), 17, 6
     ranks = tuple(rng.choice((1, 2, 3)) for _ in range(levels))
@@ -552,7 +553,7 @@ def test_the_proof_for_two_levels_line_by_line():
     assert_close(S[1, 8], X[1] @ (L_1 @ R_1.mT) @ X[8])
 
 
-@pytest.mark.claim("003:fig1b", "smalearn.course.exercises.ch11_scores.block_level")
+@pytest.mark.claim("003:fig1b", "smalearn.course.exercises.ch11_blocks.block_level")
 @pytest.mark.claim("003:fig1b", "smalearn.multilevel.levels.level_counts")
 def test_the_panels_of_the_figure_sum_to_the_scores(capsys):
     space = {"torch": torch, "random_tensors": random_tensors, "relative_rms": relative_rms, "gallery": gallery}

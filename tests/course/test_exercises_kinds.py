@@ -196,14 +196,24 @@ def test_an_order_that_is_none_is_told_why(answer, reason):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]), "two points"),
-        (lambda L, R: (2 * L[:, 0], torch.eye(len(L)).double()[:2]), "at length 1"),
-        (lambda L, R: (torch.eye(len(L)).double()[0], torch.eye(len(L)).double()[[1, 1]]), "equally near"),
+        (
+            lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]),
+            "and X (2, 2), one point in a row; got (2,)",
+        ),
+        (lambda L, R: (2 * L[:, 0], torch.eye(len(L)).double()[:2]), "must have length 1: yours have 2, 1, 1"),
+        (
+            lambda L, R: (torch.eye(len(L)).double()[0], torch.eye(len(L)).double()[[1, 1]]),
+            "the two points are the same",
+        ),
+        (lambda L, R: ("x", "X"), "the query x and the points X must be tensors"),
+        (lambda L, R: (L[:, 0], torch.stack([R[:, 0], -R[:, 0]])), "it sees x, since L^T x is not 0 but has length 1"),
         (lambda L, R: torch.eye(len(L)), "return two tensors"),
     ],
 )
 def test_points_that_are_none_are_told_why(answer, reason):
-    assert reason in evaluate(registry()["10.1"], answer).problem.sentence.replace("Return", "return")
+    assert reason in evaluate(registry()["10.1"], answer).problem.sentence.replace("Return", "return").replace(
+        "The ", "the "
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,3 +241,65 @@ def test_scores_that_break_nothing_are_told_why(answer, reason):
 def test_decays_that_break_nothing_are_told_why(value, reason):
     result = evaluate(registry()["4.2"], lambda form, least, length: torch.full((length,), value).double())
     assert reason in result.problem.sentence
+
+
+@pytest.mark.parametrize("guess", [7, 7.0, torch.tensor(7), torch.tensor(7.0)])
+def test_a_known_number_is_known_in_any_dtype(guess):
+    """The known answer is 7.0, the typed one may be 7."""
+    assert evaluate(registry()["8.1"], lambda: guess).misconception.startswith("this is 4 + 3")
+
+
+@pytest.mark.parametrize("guess", [True, 10**400, -(10**400), float("nan"), float("inf"), "7", [7]])
+def test_other_guesses_are_not_taken_for_numbers(guess):
+    assert evaluate(registry()["8.1"], lambda: guess).misconception is None
+
+
+def _key(cups, weights, beta=2.0):
+    k = torch.zeros(cups, dtype=torch.float64)
+    for cup, weight in weights.items():
+        k[cup] = weight
+    return k / k.norm(), beta
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda cups, i, j: _key(cups, {i: 1, j: -1}, 0.5), "β = 0.5 takes each cup only 25% of the way"),
+        (lambda cups, i, j: _key(cups, {i: 1, j: 1}), "two equal weights leave x_i − x_j alone"),
+        (lambda cups, i, j: _key(cups, {i: 1, j: -3}), "one cup has more weight than the other"),
+        (lambda cups, i, j: _key(cups, {j: 1}), "a key along one cup changes that cup alone"),
+        (lambda cups, i, j: _key(cups, {0: 1, 1: -1}), "the key has a weight on cup 1, counted from 0"),
+        (lambda cups, i, j: (torch.eye(cups), 2.0), "this is a matrix"),
+        (lambda cups, i, j: (torch.zeros(cups), 2.0), "it is 0 everywhere"),
+        (lambda cups, i, j: (2 * _key(cups, {i: 1, j: -1})[0], 2.0), "yours has norm 2: divide it by its norm"),
+        (lambda cups, i, j: _key(cups, {i: 1, j: -1}, -2.0), "beta must be from 0 to 2, got -2"),
+        (lambda cups, i, j: torch.ones(cups), "the answer must be a pair"),
+    ],
+)
+def test_keys_that_swap_no_cups_are_told_why(answer, reason):
+    sentence = evaluate(registry()["8.6"], answer).problem.sentence
+    assert reason in sentence[0].lower() + sentence[1:]
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        ([0.0, 0.0, 3.0], "no score is above the anchor"),
+        ([80.0, 80.0, 0.5], "only 79.5 above the anchor, scores[-1], and e^79.5 fits"),
+    ],
+)
+def test_scores_that_do_not_overflow_are_told_why(scores, reason):
+    """One row of scores for all lengths: the last ones."""
+    result = evaluate(registry()["11.5"], lambda length: torch.tensor(scores).repeat(3)[-length:])
+    assert reason in result.problem.sentence
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt"),
+    [
+        ("9.5", lambda t, s: (t ^ s).bit_length() if s <= t else 0),
+        ("11.6", lambda Y_1, a, Y_2, b: (Y_1 + (Y_2 - Y_1) / (1 + (a - b).exp())[:, None], a + (b - a).exp().log1p())),
+    ],
+)
+def test_answers_that_once_passed_are_wrong(id, attempt):
+    assert evaluate(registry()[id], attempt).outcome == "failed"

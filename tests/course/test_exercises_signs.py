@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from smalearn.course.exercises import Exercise, evaluate
+from smalearn.course.exercises.forms import LEADING
 
 
 def weigh(Q, K, gamma):
@@ -93,6 +94,10 @@ def late(L):
         ),
         (lambda L, *_: torch.cat([L[:1] + 1, L[1:]]), "your answer is right but for the first row"),
         (lambda L, *_: torch.cat([L[:-1], L[-1:] + 1]), "your answer is right but for the last row"),
+        (
+            lambda L, *_: torch.cat([L[:-1], 0 * L[-1:]]),
+            "right but for the last row, which it leaves at 0",
+        ),
         (lambda L, *_: (L + 0.3).tanh(), "the rows of the right answer sum to 1, yours do not"),
         (lambda L, Q, K, gamma: weigh(K, Q, gamma), "your answer would be right if Q and K were exchanged"),
         (lambda L, Q, K, gamma: weigh(Q, K, gamma**2), "your answer would be right if gamma were squared"),
@@ -115,6 +120,8 @@ def test_what_is_said(change, said):
         (lambda a, b, c: (a, b, not c), "in item 2, your answer is always the opposite of the right one"),
         (lambda a, b, c: (a, b, True), "in item 2, your answer is True in every case"),
         (lambda a, b, c: (a, b), None),
+        (lambda a, b, c: b, "this is item 1 of the answer alone: return all 3 of them"),
+        (lambda a, b, c: b + 1, None),
     ],
 )
 def test_what_is_said_of_an_item(change, said):
@@ -126,15 +133,13 @@ def test_what_is_said_of_an_item(change, said):
     ("change", "said"),
     [
         (lambda n: n + 3, "your number is 3 too large, in every wrong case"),
-        (lambda n: max(n - 5, 0), "your number is too small, in every wrong case"),
+        (lambda n: n - 1.0, "your number is 1 too small, in every wrong case"),
+        (lambda n: max(n - 20, 0), None),
         (lambda n: n + (-1) ** n, None),
-        (lambda n: torch.arange(n) + torch.arange(n) % 2, "no entry of your answer is too small, some are too large"),
     ],
 )
 def test_what_is_said_of_counts(change, said):
     counts = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q) ** 2)
-    if isinstance(change(4), torch.Tensor):
-        counts = dataclasses.replace(ROWS, oracle=lambda Q, K: torch.arange(len(Q) ** 2))
     assert evaluate(counts, lambda Q, K: change(len(Q) ** 2)).sign == said
 
 
@@ -162,6 +167,63 @@ def test_one_head_alone():
 def test_right_cases_do_not_hide_a_sign():
     result = evaluate(WEIGHTS, lambda Q, K, gamma: weigh(Q, K, gamma) * (2 if len(Q) > 3 else 1))
     assert result.sign == "your answer is 2 times the right one, in every wrong case"
+
+
+def test_a_wrong_row_is_no_empty_row():
+    result = evaluate(WEIGHTS, lambda Q, K, gamma: weigh(Q, K, gamma) + torch.eye(len(Q)).double()[-1][:, None])
+    assert result.sign == "your answer is right but for the last row"
+
+
+def test_one_item_of_yours_is_the_answer():
+    result = evaluate(WEIGHTS, lambda Q, K, gamma: (Q, weigh(Q, K, gamma)))
+    assert result.sign == "item 1 of yours is the answer: return it alone"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda Q, K: Q @ K.T, LEADING),  # raises where there are two axes before the last ones
+        (lambda Q, K: Q @ K.mT + (Q.ndim > 2), LEADING),
+        (lambda Q, K: (Q @ K.mT).sin() if Q.ndim > 3 else Q @ K.mT, ""),  # right with one leading axis
+        (lambda Q, K: (Q @ K.mT).sin(), ""),
+    ],
+)
+def test_leading_axes(attempt, said):
+    shapes = [(2, 3), (4, 2), (3, 4, 2), (2, 5, 4, 2)]
+    stacked = dataclasses.replace(
+        ROWS,
+        cases=lambda randn: ((randn(*shape), randn(*shape)) for shape in shapes),
+        oracle=lambda Q, K: torch.einsum("...tn,...sn->...ts", Q, K),
+    )
+    sign = evaluate(stacked, attempt).sign
+    assert sign == said if said else sign != LEADING
+
+
+def test_nothing_is_guessed_of_answers_that_change_their_arguments():
+    def attempt(Q, K, gamma):
+        Q += 0 * Q + 1
+        return 2 * weigh(Q - 1, K, gamma)
+
+    result = evaluate(WEIGHTS, attempt)
+    assert "in place" in result.problem.lines[0]
+    assert result.sign is None
+
+
+def test_another_question_that_has_no_end():
+    """With one number less the oracle would never end."""
+
+    def halvings(t, s):
+        return 0 if t == s else 1 + halvings(t // 2, s // 2)
+
+    def steps(t, s):
+        level = 0
+        while t != s:
+            t, s, level = t // 2, s // 2, level + 1
+        return level
+
+    meet = dataclasses.replace(ROWS, cases=lambda randn: [(0, 0), (1, 0), (4, 3), (9, 2)], oracle=steps)
+    assert evaluate(meet, lambda t, s: (t - s) ** 2).sign is None
+    assert evaluate(meet, halvings).outcome == "passed"
 
 
 def test_nothing_is_said_of_attempts_that_raise():

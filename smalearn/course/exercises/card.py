@@ -5,8 +5,9 @@ from html import escape
 
 import torch
 
+from smalearn.course.exercises.compare import sentence_case
 from smalearn.course.exercises.judge import Result
-from smalearn.course.exercises.report import argument, excerpts, plain_pair, sentence_case, tally
+from smalearn.course.exercises.report import argument, excerpts, plain_pair, tally
 
 __all__ = ["SYMBOLS", "card", "note"]
 

@@ -1,4 +1,4 @@
-"""The exercises of chapter 08 about the rule: half a correction, a step, its solve, a chunk."""
+"""The exercises of chapter 08 about the rule: half a correction, a step, its solve."""
 
 import itertools
 
@@ -25,6 +25,16 @@ from smalearn.course.exercises.core import exercise
         "this is half of the second value alone: the first is still there, and only half of the way is gone": lambda: (
             3.0
         ),
+        "this is the sum of both values: each writing adds only half of what is missing": lambda: 14.0,
+        "this is the first value: only half of it is written, and then half of what is missing to 6": lambda: 8.0,
+        "this is a difference, 8 − 6 or 6 − 4: half of 6 − 4 is added to the 4 that is there": lambda: 2.0,
+        "this is what the second writing adds, half of 6 − 4: there is a 4 already": lambda: 1.0,
+        "you add the second value whole to the 4 that is there: add half of what is missing to it": lambda: 10.0,
+        "this is half of 6 − 8: the first writing leaves a 4, not an 8, and the change is added to it": lambda: -1.0,
+        "this is 6 − 8: compare the second value with what the memory says by then": lambda: -2.0,
+        "you add half of 6 + 4: what the memory says is subtracted from the value": lambda: 9.0,
+        "this is 8 and half of 6: the first writing is halved, too, and the second adds to it half of what is "
+        "missing": lambda: 11.0,
     },
 )
 def answer():
@@ -92,6 +102,21 @@ def _faded(q, k, v, beta, state):
     return _read(new, q), new
 
 
+def _transposed(read):
+    """The transpose, k u^T (N, P), is written in place of u k^T; what that does to shapes depends on how it is read."""
+
+    def wrong(q, k, v, beta, state):
+        new = state + _outer(k, _right(q, k, v, beta[..., None], state))
+        return read(new, q), new
+
+    return wrong
+
+
+def _key_answers(q, k, v, beta, state):
+    new = state + _outer(_right(q, k, v, beta[..., None], state), k)
+    return _read(new, k), new
+
+
 def _step_cases(randn):
     for leading, P, N in [((), 1, 1), ((), 2, 1), ((), 1, 3), ((2,), 2, 3), ((2, 3), 3, 2)]:
         k = torch.nn.functional.normalize(randn(*leading, N), dim=-1)
@@ -138,6 +163,15 @@ def _step_cases(randn):
         "you write under the query: the key says where": _under_query,
         "you let the whole state fade: only what lies along k is replaced, all other keys keep their values": _faded,
         "you apply β twice": _stepped(lambda q, k, v, beta, state: beta**2 * (v - _read(state, k))),
+        "y is what the new state says under k: the query asks": _key_answers,
+        "you return the old state: the next token needs the new one": lambda q, k, v, beta, state: (
+            _loop(q, k, v, beta, state)[0],
+            state,
+        ),
+        "you write k u^T, the transpose: the state is (P, N), values in rows, so u k^T": _transposed(_read),
+        "you write k u^T where the state is (P, N): values stand in its rows, so write u k^T": _transposed(
+            lambda state, q: (state @ q[..., None])[..., 0]
+        ),
     },
 )
 def delta_step(q, k, v, beta, state):
@@ -179,24 +213,65 @@ def _uncorrected(A, R):
     return R - A @ R
 
 
+def _by_rows(row, rows=range):
+    """U by `row(A, U, t)`, what is subtracted from R[t]; other rows stay at 0."""
+
+    def wrong(A, R):
+        U = torch.zeros_like(R)
+        for t in rows(len(R)):
+            U[t] = R[t] - row(A, U, t)
+        return U
+
+    return wrong
+
+
+def _sum(A, U, t):
+    return A[t, :t] @ U[:t]
+
+
+def _divided(A, R):
+    U = torch.zeros_like(R)
+    for t in range(len(R)):
+        U[t] = (R[t] - A[t, :t] @ U[:t]) / A[t, t]
+    return U
+
+
 @exercise(
     "8.3",
     "One row at a time",
     claim="005:identity",
     level=2,
-    minutes=10,
+    minutes=7,
     cases=_system_cases,
     oracle=_substituted,
     wrong={
         "you subtract A R: later rows need row s of U, corrected, not R[s]; go row by row": _uncorrected,
         "you multiply by I + A: it has to be undone": lambda A, R: R + A @ R,
         "the sign: (I + A) U = R gives U[t] = R[t] MINUS the sum": lambda A, R: _substituted(-A, R),
-        "you return R: with A = 0 that is right, but keys do meet": lambda A, R: R + 0,
+        "this is R, nothing is subtracted from it: A has only zeros above its diagonal, as in A[:t, t], and a row of U "
+        "is 0 until it is filled": lambda A, R: R + 0,
         "you used the transpose of A: row t of A says which earlier corrections token t has to subtract": lambda A, R: (
             torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) + A.mT, R)
         ),
         "this is A alone inverted, without I": lambda A, R: torch.linalg.pinv(A) @ R,
-        "you stop after two terms of the series I − A + A²: it goes on to A^(T−1)": lambda A, R: R - A @ R + A @ A @ R,
+        "row 0 is never filled: U[0] is R[0], and the rows below need it": _by_rows(_sum, lambda T: range(1, T)),
+        "the last row is never filled: t goes from 0 to len(R) − 1, `range(len(R))`": _by_rows(
+            _sum, lambda T: range(T - 1)
+        ),
+        "you subtract the row just above alone: all U[s] with s < t are in the sum": _by_rows(
+            lambda A, U, t: A[t, t - 1] * U[t - 1]
+        ),
+        "the row just above is missing: the sum goes to s = t − 1, and `A[t, :t]` ends there": _by_rows(
+            lambda A, U, t: A[t, : max(t - 1, 0)] @ U[: max(t - 1, 0)]
+        ),
+        "you divide by the diagonal of A, which is 0: that of I + A is 1, `unitriangular=True`": _divided,
+        "A alone has no inverse: the I is missing, (I + A) U = R": lambda A, R: torch.linalg.solve(A, R),
+        "you have solved with the transpose of I − A: row t of A is subtracted from row t": lambda A, R: (
+            torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) - A.mT, R)
+        ),
+        "you stop after three terms of the series I − A + A²: it goes on to A^(T−1)": lambda A, R: (
+            R - A @ R + A @ A @ R
+        ),
         "you subtract the sum over all rows up to s, not weighted by A": lambda A, R: (
             R - torch.cat([0 * R[:1], R.cumsum(0)[:-1]])
         ),
@@ -209,8 +284,8 @@ def substitute(A, R):
 
     Hint: Row t of (I + A) U is U[t] plus the sum of A[t, s] U[s] over s < t. All these U[s] are known by then.
 
-    Hint: Keep the rows in a list, so that gradients flow: `U.append(R[t] - sum(A[t, s] * U[s] for s in range(t)))`,
-    and `torch.stack` at the end.
+    Hint: Go through t from 0, with the rows so far in a list. `sum(A[t, s] * U[s] for s in range(t))` is what row t has
+    too much, and `torch.stack` makes a tensor of the list in the end.
 
     Insight: That is the recurrence of the memory itself, seen from inside the matrix: each value is corrected by what
     the earlier corrected ones have written.
@@ -219,106 +294,3 @@ def substitute(A, R):
     for t in range(len(R)):
         U.append(R[t] - sum(A[t, s] * U[s] for s in range(t)))
     return torch.stack(U)
-
-
-# ------------------------------------------------------------------------------------------------------ 8.4 a chunk
-
-
-def _chunk_loop(Q, K, V, beta, state):
-    rows = []
-    for q, k, v, b in zip(*(x.unbind(-2) for x in (Q, K, V)), beta.unbind(-1), strict=True):
-        y, state = delta_step(q, k, v, b, state)
-        rows.append(y)
-    return torch.stack(rows, -2), state
-
-
-def _chunked(solved=None, scores=None, read=True, told=True):
-    """A chunk with another solve, other scores, without reading what came in, or without what came in as told."""
-
-    def wrong(Q, K, V, beta, state):
-        B, one = beta[..., None], torch.eye(K.shape[-2], dtype=K.dtype)
-        known = K @ state.mT if told else 0
-        A = (B * (K @ K.mT)).tril(-1)
-        U = torch.linalg.solve(one + A, B * (V - known)) if solved is None else solved(A, B, V, known, one)
-        S = (Q @ K.mT).tril() if scores is None else scores(Q, K)
-        return S @ U + (Q @ state.mT if read else 0), state + U.mT @ K
-
-    return wrong
-
-
-def _values_in_the_state(Q, K, V, beta, state):
-    Y, _ = _chunk_loop(Q, K, V, beta, state)
-    return Y, state + (beta[..., None] * V).mT @ K
-
-
-def _old_state(Q, K, V, beta, state):
-    return _chunk_loop(Q, K, V, beta, state)[0], state + 0
-
-
-def _new_from_zero(Q, K, V, beta, state):
-    Y, new = _chunk_loop(Q, K, V, beta, state)
-    return Y, new - state
-
-
-def _chunk_cases(randn):
-    for leading, T, P, N in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 5, 3, 2), ((2, 2), 6, 2, 4)]:
-        K = torch.nn.functional.normalize(randn(*leading, T, N), dim=-1)
-        beta = torch.sigmoid(randn(*leading, T))
-        yield randn(*leading, T, N), K, randn(*leading, T, P), beta, randn(*leading, P, N)
-
-
-@exercise(
-    "8.4",
-    "A whole chunk at once",
-    claim="005:chunks",
-    level=3,
-    minutes=15,
-    cases=_chunk_cases,
-    oracle=_chunk_loop,
-    wrong={
-        "your values are not corrected by what came in: subtract K state^T before you solve": _chunked(told=False),
-        "Y does not read what came in: add Q state^T": _chunked(read=False),
-        "nothing is solved: the tokens of a chunk must correct each other too": _chunked(
-            lambda A, B, V, known, one: B * (V - known)
-        ),
-        "β is missing in the matrix: row t of A is β_t times k_t · k_s": _chunked(
-            lambda A, B, V, known, one: torch.linalg.solve(one + A / B, B * (V - known))
-        ),
-        "β is missing on the right-hand side": _chunked(
-            lambda A, B, V, known, one: torch.linalg.solve(one + A, V - known)
-        ),
-        "β belongs to the row of A, the token that corrects itself; yours multiplies the columns": _chunked(
-            lambda A, B, V, known, one: torch.linalg.solve(one + A / B * B.mT, B * (V - known))
-        ),
-        "your matrix has a minus: U + A U = β (V − …)": _chunked(
-            lambda A, B, V, known, one: torch.linalg.solve(one - A, B * (V - known))
-        ),
-        "your scores see the tokens after t: `.tril()`": _chunked(scores=lambda Q, K: Q @ K.mT),
-        "your scores leave out the token itself: t reads what it has just written": _chunked(
-            scores=lambda Q, K: (Q @ K.mT).tril(-1)
-        ),
-        "you use K K^T for the reading too: the queries read": _chunked(scores=lambda Q, K: (K @ K.mT).tril()),
-        "your new state stores the values: it must store the corrected ones, U": _values_in_the_state,
-        "your new state is the old one: add U^T K": _old_state,
-        "your new state has lost what came in: add to the old one": _new_from_zero,
-    },
-)
-def delta_chunk(Q, K, V, beta, state):
-    """Y (..., c, P) of a chunk and the state after it (..., P, N).
-
-    Compute all tokens of a chunk at once, from the state before it. Q and K are (..., c, N), V (..., c, P), beta
-    (..., c). `torch.linalg.solve_triangular(A, R, upper=False, unitriangular=True)` solves your system of 8.3 for any
-    leading axes; of A it reads only what is below the diagonal.
-
-    Hint: Corrected values U solve (I + A) U = β ∘ (V − K state^T), with A[t, s] = β_t k_t · k_s below the diagonal.
-
-    Hint: With U known the rest is linear attention: Y = tril(Q K^T) U + Q state^T.
-
-    Hint: The new state is `state + U.mT @ K`, and `B = beta[..., None]` puts β on rows.
-
-    Insight: One solve has turned the delta rule into chapter 03's chunk. All that is new is which values are written.
-    """
-    B = beta[..., None]
-    A = B * (K @ K.mT)
-    U = torch.linalg.solve_triangular(A, B * (V - K @ state.mT), upper=False, unitriangular=True)
-    return (Q @ K.mT).tril() @ U + Q @ state.mT, state + U.mT @ K

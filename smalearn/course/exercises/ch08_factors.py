@@ -29,7 +29,7 @@ def _short_cases(randn):
     claim="005:wy",
     kind="prove",
     level=2,
-    minutes=10,
+    minutes=7,
     cases=_short_cases,
     oracle=_last_row,
     wrong={
@@ -40,9 +40,33 @@ def _short_cases(randn):
         ),
         "you took K^T W for W^T K": lambda W, K, k, b: b * (k - K.mT @ (W @ k)),
         "you took K^T K for W^T K": lambda W, K, k, b: b * (k - K.mT @ (K @ k)),
-        "β stands before both terms": lambda W, K, k, b: b * k - W.mT @ (K @ k),
+        "β is missing in the second term: it stands before both": lambda W, K, k, b: b * k - W.mT @ (K @ k),
         "the first term of the product is missing": lambda W, K, k, b: -b * (W.mT @ (K @ k)),
         "both terms are there with β, but the second one twice": lambda W, K, k, b: b * (k - 2 * W.mT @ (K @ k)),
+        "you took W^T W for W^T K": lambda W, K, k, b: b * (k - W.mT @ (W @ k)),
+        "β counts twice: I − β k k^T has one": lambda W, K, k, b: b**2 * (k - W.mT @ (K @ k)),
+        "the factor is I − β k k^T: β, not 1 − β": lambda W, K, k, b: (1 - b) * (k - W.mT @ (K @ k)),
+        "this has the wrong sign: the product is I − W^T K − w k^T, so w is what is SUBTRACTED": lambda W, K, k, b: (
+            -b * (k - W.mT @ (K @ k))
+        ),
+        "β is missing before k: it stands before both terms": lambda W, K, k, b: k - b * (W.mT @ (K @ k)),
+        "the first term, β k, is missing, and the second has the wrong sign": lambda W, K, k, b: b * (W.mT @ (K @ k)),
+        "only the last rows of W and K take part: W^T K has all of them": lambda W, K, k, b: (
+            b * (k - W[-1] * (K[-1] @ k)) if len(W) else b * k
+        ),
+        "you multiply W and K entry by entry: W^T K is a matrix, (N, N)": lambda W, K, k, b: (
+            b * (k - (W * K).sum(0) * k)
+        ),
+        "this is the whole term w k^T: w is what stands before k^T": lambda W, K, k, b: torch.outer(
+            b * (k - W.mT @ (K @ k)), k
+        ),
+        "this is all of the new W: its last row alone is asked for": lambda W, K, k, b: torch.cat(
+            [W, b * (k - W.mT @ (K @ k))[None]]
+        ),
+        "W may have no row yet: with t = 0 there is no W[-1]": lambda W, K, k, b: (
+            W[-1],
+            b * (k - W.mT @ (K @ k)),
+        )[1],
     },
 )
 def last_row(W, K, k, beta):
@@ -51,7 +75,7 @@ def last_row(W, K, k, beta):
     Given Π (I − β_s k_s k_s^T) = I − W^T K for the first t factors, fill in w in
     (I − W^T K)(I − β k k^T) = I − W^T K − w k^T.
 
-    Hint: Multiply the two brackets out. Three terms have k^T at their right end, or none.
+    Hint: Multiply the two brackets out. That makes four terms; two of them end in k^T.
 
     Hint: −β k k^T, and (W^T K) β k k^T. What stands before k^T, with its sign turned, is w.
 
@@ -63,7 +87,8 @@ def last_row(W, K, k, beta):
 # ------------------------------------------------------------------------------------------------ 8.6 the shell game
 
 
-def _not_swapped(move, cups, i, j):
+def _unusable(move, cups):
+    """Why an answer is no key and β; "" if it is."""
     if (
         not isinstance(move, tuple)
         or len(move) != 2
@@ -71,19 +96,41 @@ def _not_swapped(move, cups, i, j):
     ):
         return "the answer must be a pair: the key, and beta"
     k, beta = torch.as_tensor(move[0]).double(), float(move[1])
+    if k.shape == (cups, cups):
+        return f"this is a matrix: the key is the vector of {cups} numbers from which I − β k k^T is made"
     if k.shape != (cups,):
         return f"the key must have one number for each of the {cups} cups, got shape {tuple(k.shape)}"
     if not torch.allclose(k @ k, torch.ones((), dtype=torch.float64), atol=1e-6):
-        return f"the key must have norm 1, yours has norm {k.norm():.3g}"
-    if not 0 <= beta <= 2:
-        return f"beta must be from 0 to 2, got {beta:.3g}"
+        remedy = ": divide it by its norm" if k.any() else ": it is 0 everywhere"
+        return f"the key must have norm 1, yours has norm {k.norm():.3g}{remedy}"
+    return "" if 0 <= beta <= 2 else f"beta must be from 0 to 2, got {beta:.3g}"
+
+
+def _why_not(k, beta, i, j):
+    """What keeps a usable key and β from swapping cups i and j."""
+    heavy = (k.abs() > 1e-6).nonzero().flatten().tolist()
+    if others := [cup for cup in heavy if cup not in (i, j)]:
+        return f"the key has a weight on cup {others[0]}, counted from 0: it needs them on cups {i} and {j} alone"
+    if len(heavy) < 2:
+        return "a key along one cup changes that cup alone: the key needs weights on both"
+    if not torch.isclose(k[i].abs(), k[j].abs(), atol=1e-6):
+        return "one cup has more weight than the other: both must weigh alike"
+    if k[i] * k[j] > 0:
+        return "two equal weights leave x_i − x_j alone: it is x_i + x_j that has to stay"
+    return f"the key is right, but β = {beta:.3g} takes each cup only {beta / 2:.0%} of the way to the other's number"
+
+
+def _not_swapped(move, cups, i, j):
+    if unusable := _unusable(move, cups):
+        return unusable
+    k, beta = torch.as_tensor(move[0]).double(), float(move[1])
     before = torch.arange(1.0, cups + 1, dtype=torch.float64)
     after, wanted = before - beta * (before @ k) * k, before.clone()
     wanted[[i, j]] = before[[j, i]]
     if torch.allclose(after, wanted, atol=1e-6):
         return ""
-    shown = ", ".join(f"{x:.3g}" for x in after)
-    return f"cups that hold {', '.join(f'{x:.0f}' for x in before)} hold {shown} after it: swap cups {i} and {j}"
+    shown = f"cups that hold {', '.join(f'{x:.0f}' for x in before)} hold {', '.join(f'{x:.3g}' for x in after)}"
+    return f"{shown} after it, where cups {i} and {j} should change places: {_why_not(k, beta, i, j)}"
 
 
 def _move(beta, first=1.0, second=-1.0):
@@ -124,7 +171,7 @@ def _unnormed(cups, i, j):
     },
 )
 def swap(cups, i, j):
-    """A key (cups,) of norm 1 and a β from 0 to 2 that swap cups i and j.
+    """A key (cups,) of norm 1 and a β from 0 to 2 that swap two different cups, i and j.
 
     A state of one row holds a number for each cup, H = (x_0, …). A token with value 0 turns it into H (I − β k k^T).
     Find the key and the β for which x_i and x_j change places, and all others stay.

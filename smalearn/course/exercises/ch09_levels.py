@@ -1,5 +1,7 @@
 """The exercises of chapter 09 about log-linear attention: the level of a pair, the counter, its delta rule."""
 
+import math
+
 import torch
 
 from smalearn.course.exercises.core import exercise
@@ -21,7 +23,20 @@ def _meet(t, s):
     claim="007:level",
     level=1,
     minutes=6,
-    cases=lambda randn: [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (7, 0), (12, 8), (100, 37), (1024, 1023)],
+    cases=lambda randn: [
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (3, 2),
+        (4, 3),
+        (5, 4),
+        (7, 0),
+        (12, 8),
+        (100, 37),
+        (1024, 1023),
+        (3, 9),
+        (8, 15),
+    ],
     oracle=_meet,
     wrong={
         "this is the size of the DISTANCE: 4 and 3 are neighbours, but meet only in the block of eight": lambda t, s: (
@@ -33,7 +48,22 @@ def _meet(t, s):
         "this is the lowest bit that differs: what counts is the highest": lambda t, s: (
             (t ^ s) & -(t ^ s)
         ).bit_length(),
+        "this is the size of the larger one: with 0 as the other that is right": lambda t, s: max(t, s).bit_length(),
         "this is the size of t: with s = 0 that is right": lambda t, s: t.bit_length(),
+        "this is right where s ≤ t: two tokens meet at one level, whichever comes first": lambda t, s: (
+            _meet(t, s) if s <= t else 0
+        ),
+        "this is the distance of the two: how many blocks are doubled until both are in one?": lambda t, s: abs(t - s),
+        "t & s has the bits that both have: what counts is where they differ, t ^ s": lambda t, s: (t & s).bit_length(),
+        "you begin at level 1: a token meets itself at level 0": lambda t, s: max(1, _meet(t, s)),
+        "this is log₂ of t ^ s and 1, not rounded down: a level is a whole number": lambda t, s: (
+            math.log2(t ^ s) + 1 if t != s else 0
+        ),
+        "this is 0 for all pairs: two tokens share a block of level 0 only if they are the same": lambda t, s: 0,
+        "you stop where their blocks are side by side: they must be ONE block": lambda t, s: next(
+            level for level in range(64) if abs((t >> level) - (s >> level)) <= 1
+        ),
+        "t ^ s has a 1 where they differ: the place of the highest counts, `.bit_length()`": lambda t, s: t ^ s,
         "this is a length, 2^level": lambda t, s: 1 << _meet(t, s),
         "this is 1 for all pairs that are not equal": lambda t, s: int(t != s),
     },
@@ -46,7 +76,7 @@ def level(t, s):
 
     Hint: The block of token t at level ℓ has the number t // 2^ℓ.
 
-    Hint: Halve both until they are equal, and count. Or look at the bits: `(t ^ s).bit_length()`.
+    Hint: Halve both until they are equal, and count. Or look at the bits in which they differ, `t ^ s`.
 
     Insight: The highest bit in which t and s differ says at which level they meet: one instruction.
     """
@@ -89,10 +119,59 @@ def _overwritten(states, block, length):
     return new
 
 
+def _counting(merge=lambda block, state: block + state, cleared=True, goes_on=lambda length, bit: length >> bit & 1):
+    """The loop with another merge, without clearing, or with another end."""
+
+    def wrong(states, block, length):
+        states, bit = states.clone(), 0
+        while goes_on(length, bit):
+            block = merge(block, states[bit].clone())
+            states[bit] = 0 if cleared else states[bit]
+            bit += 1
+        states[bit] = block
+        return states
+
+    return wrong
+
+
+def _placed(place):
+    """What is below a place, and the block, go there."""
+
+    def wrong(states, block, length):
+        new, bit = states.clone(), place(length)
+        new[:bit], new[bit] = 0, block + states[:bit].sum(0)
+        return new
+
+    return wrong
+
+
+def _all_merged(states, block, length):
+    """Every state goes into the place of the first 0 bit."""
+    new = torch.zeros_like(states)
+    new[(length ^ (length + 1)).bit_length() - 1] = block + states.sum(0)
+    return new
+
+
+def _from_the_top(states, block, length):
+    """The bits in the opposite order."""
+    bits = sum((length >> bit & 1) << (len(states) - 1 - bit) for bit in range(len(states)))
+    return _counted(states.flip(0), block, bits).flip(0)
+
+
+def _by_content(states, block, length):
+    """A state that is 0 is taken for none."""
+    new, bit = states.clone(), 0
+    while new[bit].any():
+        block, new[bit], bit = block + new[bit], 0, bit + 1
+    new[bit] = block
+    return new
+
+
 def _count_cases(randn):
     for length, levels in [(0, 2), (1, 3), (2, 3), (3, 4), (6, 4), (7, 5), (11, 5)]:
         bits = torch.tensor([length >> bit & 1 for bit in range(levels)], dtype=torch.float64)
         yield bits[:, None, None] * randn(levels, 2, 3), randn(2, 3), length
+    yield torch.zeros(3, 2, 3, dtype=torch.float64), randn(2, 3), 1  # one token, which has written nothing
 
 
 @exercise(
@@ -119,6 +198,19 @@ def _count_cases(randn):
             1, 0
         ),
         "nothing is added": lambda states, block, length: states + 0,
+        "your block overwrites states[0]: what is there is merged with it": lambda states, block, length: torch.cat(
+            [block[None], states[1:]]
+        ),
+        "the block stands in the right place alone: the states below it are neither added nor set to zero": _counting(
+            lambda block, state: block, cleared=False
+        ),
+        "the new block is lost on the way: what goes on is the state alone": _counting(lambda block, state: state),
+        "you take means of two states: they are sums": _counting(lambda block, state: (block + state) / 2),
+        "the place is that of the first 0 bit of length, not the number of its ones": _placed(int.bit_count),
+        "the place is that of the first 0 bit of length: yours is above its highest 1": _placed(int.bit_length),
+        "you merge above the first 0 bit, too: the carry ends there": _all_merged,
+        "you begin with the highest bit: the new block meets the smallest, bit 0": _from_the_top,
+        "a state that is all 0 may be a sum, too: the bits of length say which states are there": _by_content,
         "you carry by the bits of length + 1: those of length say what is there": lambda states, block, length: (
             _carried(states, block, length + 1, 99)
         ),
@@ -174,6 +266,20 @@ def _with_parts(order):
     return wrong
 
 
+def _with_matrix(matrix, scores=lambda Q, K, L, W: L * W * (Q @ K.mT)):
+    """M with another A, or other scores."""
+
+    def wrong(Q, K, beta, L, W):
+        one, A = torch.eye(len(Q), dtype=Q.dtype), matrix(Q, K, beta[:, None], L, W)
+        return scores(Q, K, L, W) @ torch.linalg.inv(one + A) @ torch.diag(beta)
+
+    return wrong
+
+
+def _matrix(Q, K, beta, L, W):
+    return (beta * L * (K @ K.mT)).tril(-1)
+
+
 def _parts_cases(randn):
     for T, N in [(1, 1), (2, 2), (3, 2), (5, 3), (8, 2)]:
         K = torch.nn.functional.normalize(randn(T, N), dim=-1)
@@ -194,12 +300,31 @@ def _parts_cases(randn):
     cases=_parts_cases,
     oracle=_corrected,
     wrong={
-        "the weights stand in A, too: they say how a token READS, and corrections stay as they were": (
-            lambda Q, K, beta, L, W: (
-                (L * W * (Q @ K.mT))
-                @ torch.linalg.inv(torch.eye(len(Q)).double() + (beta[:, None] * L * W * (K @ K.mT)).tril(-1))
-                @ torch.diag(beta)
-            )
+        "the weights stand in A, too: they say how a token READS, and corrections stay as they were": _with_matrix(
+            lambda Q, K, beta, L, W: (beta * L * W * (K @ K.mT)).tril(-1)
+        ),
+        "the weights stand in A, where tokens correct, and not in the scores, where they read": _with_matrix(
+            lambda Q, K, beta, L, W: (beta * L * W * (K @ K.mT)).tril(-1), lambda Q, K, L, W: L * (Q @ K.mT)
+        ),
+        "β is missing in A": _with_matrix(lambda Q, K, beta, L, W: (L * (K @ K.mT)).tril(-1)),
+        "β stands in the columns of A: row t is β_t times the rest": _with_matrix(
+            lambda Q, K, beta, L, W: (beta.mT * L * (K @ K.mT)).tril(-1)
+        ),
+        "A has a diagonal: only what lies below it counts, `.tril(-1)`": _with_matrix(
+            lambda Q, K, beta, L, W: beta * L * (K @ K.mT)
+        ),
+        "A compares queries with keys: tokens correct what is stored under their KEYS": _with_matrix(
+            lambda Q, K, beta, L, W: (beta * L * (Q @ K.mT)).tril(-1)
+        ),
+        "your scores are K Q^T: rows belong to queries": _with_matrix(_matrix, lambda Q, K, L, W: L * W * (K @ Q.mT)),
+        "you multiply by W as a matrix: its entries weigh the scores one by one": _with_matrix(
+            _matrix, lambda Q, K, L, W: W @ (L * (Q @ K.mT))
+        ),
+        "the weights count twice: they belong to the scores, and to nothing else": _with_parts(
+            lambda S, A, W, B, one: W * ((W * S) @ torch.linalg.inv(one + A) @ B)
+        ),
+        "the correction stands on the left, with β: values are corrected first, then read": _with_parts(
+            lambda S, A, W, B, one: torch.linalg.inv(one + A) @ B @ (W * S)
         ),
         "the weights are missing: this is the gated delta rule": _with_parts(
             lambda S, A, W, B, one: S @ torch.linalg.inv(one + A) @ B
@@ -210,20 +335,14 @@ def _parts_cases(randn):
             lambda S, A, W, B, one: torch.linalg.inv(one + A) @ (W * S) @ B
         ),
         "this multiplies by I + A: it has to be undone": _with_parts(lambda S, A, W, B, one: (W * S) @ (one + A) @ B),
-        "the sign in I + A": _with_parts(lambda S, A, W, B, one: (W * S) @ torch.linalg.inv(one - A) @ B),
+        "the sign in I + A is wrong: each correction takes away what earlier ones have written": _with_parts(
+            lambda S, A, W, B, one: (W * S) @ torch.linalg.inv(one - A) @ B
+        ),
         "the weights multiply the product: they belong to the scores": _with_parts(
             lambda S, A, W, B, one: W * (S @ torch.linalg.inv(one + A) @ B)
         ),
-        "the decays are missing in A": lambda Q, K, beta, L, W: (
-            (L * W * (Q @ K.mT))
-            @ torch.linalg.inv(torch.eye(len(Q)).double() + (beta[:, None] * (K @ K.mT)).tril(-1))
-            @ torch.diag(beta)
-        ),
-        "the decays are missing in the scores": lambda Q, K, beta, L, W: (
-            (W * (Q @ K.mT))
-            @ torch.linalg.inv(torch.eye(len(Q)).double() + (beta[:, None] * L * (K @ K.mT)).tril(-1))
-            @ torch.diag(beta)
-        ),
+        "the decays are missing in A": _with_matrix(lambda Q, K, beta, L, W: (beta * (K @ K.mT)).tril(-1)),
+        "the decays are missing in the scores": _with_matrix(_matrix, lambda Q, K, L, W: W * (Q @ K.mT)),
     },
 )
 def log_linear_delta(Q, K, beta, L, W):

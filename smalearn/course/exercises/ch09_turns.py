@@ -1,11 +1,9 @@
-"""The exercises of chapter 09 about Mamba-3: a hand that turns, keys that turn back, two weights for each write."""
+"""The exercises of chapter 09 about Mamba-3: a hand that turns, keys that turn back, a second factor of the mask."""
 
 import math
 
 import torch
-from torch.nn import functional
 
-from smalearn import fast
 from smalearn.course.exercises.core import exercise
 
 # ----------------------------------------------------------------------------------------------------- 9.1 five hours
@@ -29,6 +27,15 @@ from smalearn.course.exercises.core import exercise
         "this is the same turn and a full one: give it from 0 to 360": lambda: 576.0,
         "this is the way back: with it the hand would run the other way": lambda: -216.0,
         "these are radians: a full turn is 360 degrees": lambda: 1.2 * math.pi,
+        "this is a part of a turn, 3/5: a turn is 360 degrees": lambda: 0.6,
+        "these are hours: one of them is 360/5 degrees": lambda: 3.0,
+        "this is a full turn, five hours: the token moves the hand by three": lambda: 360.0,
+        "this is four hours, one too many": lambda: 288.0,
+        "this is 3 of 12 hours: the clock has five": lambda: 90.0,
+        "this is 3 of 4 hours: the clock has five": lambda: 270.0,
+        "this is 3 of 6 hours, half a turn: the clock has five": lambda: 180.0,
+        "this is two thirds of a turn: three of five hours are three fifths": lambda: 240.0,
+        "with 0 the hand would not move: the token moves it by three hours": lambda: 0.0,
     },
 )
 def degrees():
@@ -77,6 +84,31 @@ def _mirrored(x, theta):
     return torch.stack([a * cos + b * sin, a * sin - b * cos], -1).flatten(-2)
 
 
+def _overwritten(x, theta):
+    """The second number of a pair is made of the first one's new value."""
+    cos, sin = theta.cumsum(-1).cos()[..., None], theta.cumsum(-1).sin()[..., None]
+    first = x[..., 0::2] * cos + x[..., 1::2] * sin
+    return torch.stack([first, x[..., 1::2] * cos - first * sin], -1).flatten(-2)
+
+
+def _own_frequencies(x, theta):
+    """As rotary position embeddings: pair k turns 10000^(-2k/N) times as fast."""
+    pairs = x.shape[-1] // 2
+    parts = [theta.cumsum(-1) * 10000 ** (-k / pairs) for k in range(pairs)]
+    return torch.cat([_turn(x[..., 2 * k : 2 * k + 2], phi) for k, phi in enumerate(parts)], -1)
+
+
+def _pairs_of(pair, last=-1):
+    """New pairs by a formula, beside each other or, where that is forgotten, all first numbers before all second."""
+
+    def wrong(x, theta):
+        phi = theta.cumsum(-1)[..., None]
+        new = pair(x[..., 0::2], x[..., 1::2], phi.cos(), phi.sin())
+        return torch.stack(new, last).flatten(-2) if last == -1 else torch.cat(new, -1)
+
+    return wrong
+
+
 def _turned_cases(randn):
     for leading, T, N in [((), 1, 2), ((), 3, 2), ((), 4, 6), ((2,), 5, 4), ((2, 3), 4, 2)]:
         yield randn(*leading, T, N), randn(*leading, T)
@@ -105,6 +137,24 @@ def _turned_cases(randn):
         ),
         "only the first pair turns: all of them do": lambda x, theta: _turn(x, theta.cumsum(-1), first_only=True),
         "this is a reflection: a turn back is (a cos φ + b sin φ, b cos φ − a sin φ)": _mirrored,
+        "one sign is wrong: the pair turned back is (a cos φ + b sin φ, b cos φ − a sin φ)": _pairs_of(
+            lambda a, b, cos, sin: [a * cos + b * sin, a * sin + b * cos]
+        ),
+        "cosine and sine have changed places": _pairs_of(lambda a, b, cos, sin: [a * sin + b * cos, b * sin - a * cos]),
+        "all first numbers stand before all second ones: neighbours are a pair, so `stack`, then `flatten(-2)`": (
+            _pairs_of(lambda a, b, cos, sin: [a * cos + b * sin, b * cos - a * sin], last=0)
+        ),
+        "the second number is made of the first one's new value: both need the old pair": _overwritten,
+        "each pair has a frequency of its own, as in rotary positions: here all pairs of a token turn by φ_t": (
+            _own_frequencies
+        ),
+        "the angle times the position is their sum only if all angles are equal: sum them": lambda x, theta: _turn(
+            x, theta * torch.arange(theta.shape[-1], dtype=theta.dtype)
+        ),
+        "the angle times the count of tokens is their sum only if all angles are equal: sum them": lambda x, theta: (
+            _turn(x, theta * torch.arange(1, theta.shape[-1] + 1, dtype=theta.dtype))
+        ),
+        "you sum over the first axis: time is the last one of theta": lambda x, theta: _turn(x, theta.cumsum(0)),
         "the sines are missing: lengths must stay": lambda x, theta: x * theta.cumsum(-1).cos()[..., None],
         "your angles are degrees: these are radians": lambda x, theta: _turn(x, theta.cumsum(-1) * math.pi / 180),
         "you multiply by the angle: it turns, and scales nothing": lambda x, theta: x * theta.cumsum(-1)[..., None],
@@ -187,6 +237,32 @@ def _placed(below, a, beta, gamma, main=None):
         "γ is missing on the diagonal": lambda a, beta, gamma: _placed(beta[1:], a, beta, gamma, torch.ones_like(a)),
         "β is missing: each write counts twice": lambda a, beta, gamma: torch.diag(gamma),
         "this is the whole mask: L stands to the left of your factor": _mask,
+        "γ is missing: your diagonal is 0": lambda a, beta, gamma: _placed(beta[1:], a, beta, gamma, 0 * a),
+        "both stand on the diagonal: β_t weighs the token before, one place below it": lambda a, beta, gamma: (
+            torch.diag(beta + gamma)
+        ),
+        "you divide β by the decay: what enters at t has not decayed yet": lambda a, beta, gamma: _placed(
+            (beta / a)[1:], a, beta, gamma
+        ),
+        "β_0 stands in the last column of row 0: no token comes before the first": lambda a, beta, gamma: (
+            torch.diag(gamma) + torch.diag(beta).roll(-1, 1)
+        ),
+        "this solves L₃ = D L: L stands to the left, L D": lambda a, beta, gamma: torch.linalg.solve(
+            _decays(a), _mask(a, beta, gamma), left=False
+        ),
+        "β has the wrong sign": lambda a, beta, gamma: _placed(-beta[1:], a, beta, gamma),
+        "β_t weighs the token just before t alone: your β fills the whole row up to the diagonal": (
+            lambda a, beta, gamma: torch.diag(gamma) + beta[:, None].expand(len(a), len(a)).tril(-1)
+        ),
+        "β stands two places below the diagonal: token t − 1 is one place below": lambda a, beta, gamma: (
+            torch.diag(gamma) + (torch.diag(beta[2:], -2) if len(a) > 2 else 0)
+        ),
+        "below the diagonal stands −a, as in the inverse of L: β belongs there": lambda a, beta, gamma: _placed(
+            -a[1:], a, beta, gamma
+        ),
+        "β and γ have changed places, and γ stands one row too low": lambda a, beta, gamma: _placed(
+            gamma[:-1], a, beta, gamma, beta
+        ),
         "β and γ have changed places": lambda a, beta, gamma: _placed(gamma[1:], a, beta, gamma, beta),
         "your factor ends at the first β": lambda a, beta, gamma: _placed(
             beta[1:] * (torch.arange(len(a) - 1) == 0), a, beta, gamma
@@ -206,99 +282,3 @@ def second_factor(a, beta, gamma):
     the layer: that is why Mamba-3 does without.
     """
     return torch.diag(gamma) + torch.diag(beta[1:], -1)
-
-
-# ------------------------------------------------------------------------------------------------- 9.4 one call
-
-
-def _steps(Q, K, V, log_a, dt, share):
-    """The recurrence, one token after the other."""
-    H, before, rows = torch.zeros(V.shape[-1], K.shape[-1], dtype=V.dtype), 0, []
-    for q, k, v, a, step, part in zip(Q, K, V, log_a.exp(), dt, share, strict=True):
-        write = torch.outer(v, k)
-        H = a * H + (1 - part) * step * a * before + part * step * write
-        before = write
-        rows.append(H @ q)
-    return torch.stack(rows)
-
-
-def _called(weight, own, Q, K, V, log_a):
-    """One call with values scaled by `weight`, so that token t itself counts `own`."""
-    Y, _ = fast.ssd(weight[:, None] * V, log_a, K, Q)
-    return Y + ((own - weight) * (Q * K).sum(-1))[:, None] * V
-
-
-def _next(x):
-    return functional.pad(x[1:], (0, 1))
-
-
-def _with(weight, own=lambda dt, share, log_a: share * dt):
-    def wrong(Q, K, V, log_a, dt, share):
-        return _called(weight(dt, share, log_a), own(dt, share, log_a), Q, K, V, log_a)
-
-    return wrong
-
-
-def _both(dt, share, log_a):
-    return share * dt + _next((1 - share) * dt)
-
-
-def _call_cases(randn):
-    for T, N, P in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (40, 4, 3)]:
-        log_a = -randn(T).abs()
-        yield randn(T, N), randn(T, N), randn(T, P), log_a, functional.softplus(randn(T)), torch.sigmoid(randn(T))
-
-
-@exercise(
-    "9.4",
-    "Two weights, one call",
-    claim="006:one-call",
-    level=3,
-    minutes=12,
-    cases=_call_cases,
-    oracle=_steps,
-    wrong={
-        "token t itself counts as much as it will later: there it should weigh λ_t dt_t alone": _with(_both, _both),
-        "the correction at the token itself has the wrong sign": _with(
-            _both, lambda dt, share, log_a: 2 * _both(dt, share, log_a) - share * dt
-        ),
-        "the later weight is that of the NEXT token, (1 − λ_(t+1)) dt_(t+1)": _with(
-            lambda dt, share, log_a: share * dt + (1 - share) * dt
-        ),
-        "you shift the wrong way: token t counts again when t + 1 arrives": _with(
-            lambda dt, share, log_a: share * dt + functional.pad(((1 - share) * dt)[:-1], (1, 0))
-        ),
-        "dt is that of the next token, too": _with(lambda dt, share, log_a: share * dt + _next(1 - share) * dt),
-        "λ is that of the next token, too": _with(lambda dt, share, log_a: share * dt + (1 - share) * _next(dt)),
-        "the decay of the next token is in the call already": _with(
-            lambda dt, share, log_a: share * dt + _next((1 - share) * dt * log_a.exp())
-        ),
-        "λ and 1 − λ have changed places": _with(
-            lambda dt, share, log_a: (1 - share) * dt + _next(share * dt), lambda dt, share, log_a: (1 - share) * dt
-        ),
-        "this is Mamba-2: each write counts once, λ dt": _with(lambda dt, share, log_a: share * dt),
-        "this is Mamba-2: each write counts once, dt": _with(lambda dt, share, log_a: dt, lambda dt, share, log_a: dt),
-        "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": _with(
-            _both, lambda dt, share, log_a: 0 * dt
-        ),
-    },
-)
-def trapezoid(Q, K, V, log_a, dt, share):
-    """Y (T, P) of Mamba-3's recurrence, by one call of `fast.ssd(X, log_a, B, C)`.
-
-    H_t = a_t H_(t−1) + (1 − λ_t) dt_t a_t v_(t−1) k_(t−1)^T + λ_t dt_t v_t k_t^T and y_t = H_t q_t. Q and K are (T, N),
-    V (T, P); log_a, dt and share, the λ, are (T,).
-
-    Hint: For t > s, how much does v_s k_s^T weigh in H_t, but for the decays from s to t? λ_s dt_s, and once more as
-    token s + 1 arrives.
-
-    Hint: So scale value s by `share * dt` plus the next token's `(1 - share) * dt`, and call `fast.ssd` with (K, Q) as
-    (B, C). The last token has no next one: `functional.pad(x[1:], (0, 1))`.
-
-    Hint: At t = s the second weight has not come yet: subtract it times (q_t · k_t) v_t.
-
-    Insight: A new rule of integration, and no new kernel: two weights, and a term on the diagonal.
-    """
-    now, later = share * dt, functional.pad(((1 - share) * dt)[1:], (0, 1))
-    Y, _ = fast.ssd((now + later)[:, None] * V, log_a, K, Q)
-    return Y - (later * (Q * K).sum(-1))[:, None] * V

@@ -11,7 +11,7 @@ from smalearn.course.exercises.core import exercise
     claim="003:table1-row3",
     kind="predict",
     level=1,
-    minutes=5,
+    minutes=4,
     oracle=lambda: 32,
     wrong={
         "this is Σ r_l p_l: level by level it is right, but no 32 × 32 matrix has a rank above 32": lambda: 62,
@@ -20,6 +20,17 @@ from smalearn.course.exercises.core import exercise
         "this is the rank of the first four levels, 2 + 4 + 8 + 16": lambda: 30,
         "this is the number of the finest blocks: each of them has rank 2": lambda: 16,
         "this is the number of all blocks: each of them has rank 2": lambda: 31,
+        "this is the number of levels": lambda: 5,
+        "this counts the columns of L and of R: their product has no higher rank than either, and blocks add": lambda: (
+            20
+        ),
+        "this is twice 32: no 32 × 32 matrix has a rank above 32": lambda: 64,
+        "this is one more than a 32 × 32 matrix can have": lambda: 33,
+        "this is 5 · 32, as if every level had full rank, and ranks added without bound: a 32 × 32 matrix has 32 at "
+        "most": lambda: 160,
+        "this is how many numbers L has, 32 · 10: a rank is at most 32 here": lambda: 320,
+        "this is how many numbers L and R have, 2 · 32 · 10: a rank is at most 32 here": lambda: 640,
+        "this is the rank of a single column: each level has 2 of them in every block": lambda: 1,
     },
 )
 def rank_of_levels():

@@ -16,20 +16,36 @@ def _narrow_cases(randn):
         yield randn(dim, rank), randn(dim, rank)
 
 
-def _still_finds(answer, L, R):
+def _no_triple(answer, dim):
+    """Why an answer is no query and two points on the sphere; "" if it is."""
     if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return "return two tensors, x and X"
+        return "return two tensors: the query x and the points X"
     x, X = answer
-    dim = len(L)
+    if not all(isinstance(tensor, torch.Tensor) for tensor in answer):
+        return "the query x and the points X must be tensors"
     if x.shape != (dim,) or X.shape != (2, dim):
-        return f"x must be ({dim},) and X (2, {dim}), two points"
-    if not torch.cat([x[None], X]).norm(dim=1).sub(1).abs().max() < 1e-6:
-        return "x and all points must lie on the sphere, at length 1"
+        expected, got = f"x ({dim},) and X (2, {dim}), one point in a row", f"{tuple(x.shape)} and {tuple(X.shape)}"
+        return f"expected the shapes {expected}; got {got}"
+    lengths = torch.cat([x[None], X]).norm(dim=1)
+    if not (lengths - 1).abs().max() < 1e-6:
+        got = ", ".join(f"{length:.3g}" for length in lengths)
+        return f"the query and both points must have length 1: yours have {got}; divide each by its norm"
+    return ""
+
+
+def _still_finds(answer, L, R):
+    if wrong := _no_triple(answer, len(L)):
+        return wrong
+    x, X = answer
     (near, second), nearest = (X @ x).sort(descending=True).values[:2], (X @ x).argmax()
     if near - second < 1e-3:
-        return "the two points are equally near: one must be nearer"
+        return f"the two points are {'the same' if torch.equal(*X) else 'equally near to x'}: one must be nearer"
     scores = X @ (R @ (L.mT @ x))
-    return "the head finds the nearer point here" if scores[nearest] > scores[1 - nearest] + 1e-9 else ""
+    if scores[nearest] <= scores[1 - nearest] + 1e-9:
+        return ""
+    seen, other = (L.mT @ x).norm(), (R.mT @ x).norm()
+    side = ". R^T x is 0, but a query is read by L" if other < 1e-6 else ""
+    return f"the head finds the nearer point here: it sees x, since L^T x is not 0 but has length {seen:.3g}{side}"
 
 
 def _unit(x):
@@ -110,12 +126,17 @@ def _measured_rank(heads, rank, dim):
 
 
 def _error_cases(randn):
-    yield from [(1, 0, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
+    yield from [(1, 1, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
 
 
 def _error(kept=lambda H, r, d, N: min(H * r, d), wins=lambda d, N: N / (N + d + 1)):
     """The error with another number of directions, or another gain of each."""
     return lambda H, r, d, N: 1 - kept(H, r, d, N) / d * wins(d, N)
+
+
+def _distance(d, N):
+    """What the error has for each 1 in |M − γI|²."""
+    return N * (N + d + 1) / d**3
 
 
 @exercise(
@@ -171,6 +192,19 @@ def _error(kept=lambda H, r, d, N: min(H * r, d), wins=lambda d, N: N / (N + d +
         "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has three pairings, not two": _error(
             wins=lambda d, N: N / (N + d)
         ),
+        "what a direction wins has N + d + 1 below, yours N + d − 1": _error(wins=lambda d, N: N / (N + d - 1)),
+        "the factor k/d with k = min(H r, d) is missing: this is the error at full rank": _error(lambda H, r, d, N: d),
+        "this is the root of the error: the mean SQUARE is asked for": lambda *given: linear_error(*given) ** 0.5,
+        "you take the mean of the heads: without softmax they add up": _error(lambda H, r, d, N: min(r, d) / H),
+        "γ² is missing before the d − k directions that are lost": lambda H, r, d, N: (
+            _distance(d, N) * (d - min(H * r, d)) + 1 - N / (N + d + 1)
+        ),
+        "|M − γI|² is γ² (d − k), yours is the norm itself, γ √(d − k)": lambda H, r, d, N: (
+            _distance(d, N) * d / (N + d + 1) * (d - min(H * r, d)) ** 0.5 + 1 - N / (N + d + 1)
+        ),
+        "the constant is 1 − N/(N + d + 1), what is left at full rank: yours is 1": lambda H, r, d, N: (
+            1 + (1 - min(H * r, d) / d) * N / (N + d + 1)
+        ),
         "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": _error(wins=lambda d, N: d / (N + d + 1)),
         "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
         "cannot invert A": _error(lambda H, r, d, N: min(H * r, d, N), lambda d, N: 1),
@@ -186,8 +220,6 @@ def linear_error(heads, rank, dim, points):
 
     Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d
     directions. Each direction kept wins N/(N + d + 1), divided by d.
-
-    Hint: `1 - min(heads * rank, dim) / dim * points / (points + dim + 1)`
 
     Insight: Rank adds up over heads if the scores are linear; the softmax between is what makes narrow heads fail.
     """

@@ -40,6 +40,26 @@ def _reshaped(R, ranks, blocks):
     return torch.cat([level.reshape(p, -1, len(R) // p).mT.reshape(len(R), -1) for level, p in levels], 1)
 
 
+def _moved_by_blocks(L, R, ranks, blocks, x):
+    """Columns begin after the numbers of blocks of the levels before."""
+    y, start = torch.zeros_like(x), 0
+    for rank, p in zip(ranks, blocks, strict=True):
+        y, start = y + _levels_loop(L[:, start:], R[:, start:], [rank], [p], x), start + p
+    return y
+
+
+def _alternating(L, R, ranks, blocks, x):
+    """Columns of the levels in turns: the first of each, the second of each."""
+    parts = [[F[:, level :: len(ranks)][:, :rank] for F in (L, R)] for level, rank in enumerate(ranks)]
+    return sum(_levels_loop(*F, [F[0].shape[1]], [p], x) for F, p in zip(parts, blocks, strict=True))
+
+
+def _far_pieces(L, R, ranks, blocks, x):
+    """Pieces of x are every p-th feature, those of the factors side by side."""
+    levels = zip(L.split(ranks, 1), R.split(ranks, 1), blocks, strict=True)
+    return sum(_levels_loop(*F, [F[0].shape[1]], [p], x.view(-1, p).mT.flatten()) for *F, p in levels)
+
+
 def _level_cases(randn):
     for dim, ranks, blocks in [
         (1, [1], [1]),
@@ -78,6 +98,21 @@ def _level_cases(randn):
         "you take the columns of the levels from the right: the first level's come first": lambda *given: _levels_loop(
             *given, start_of=lambda ranks, level: sum(ranks[level + 1 :])
         ),
+        "you exchanged ranks and blocks: level l has r_l columns and p_l blocks": lambda L, R, ranks, blocks, x: (
+            levels_product(L, R, blocks, ranks, x)
+        ),
+        "you move on by the number of blocks: a level's columns begin after the RANKS of those before": (
+            _moved_by_blocks
+        ),
+        "you deal out the columns to the levels in turns: level l has r_l columns side by side": _alternating,
+        "you cut x into every p-th feature, but the rows of L and R into pieces: x, too, is D/p features side by "
+        "side": _far_pieces,
+        "only the diagonal of L Rᵀ is there: a block joins D/p features with one another": lambda *given: (
+            (given[0] * given[1]).sum(1) * given[-1]
+        ),
+        "the first level is missing": lambda L, R, ranks, blocks, x: _levels_loop(
+            L[:, ranks[0] :], R[:, ranks[0] :], ranks[1:], blocks[1:], x
+        ),
         "the last level is missing": lambda L, R, ranks, blocks, x: _levels_loop(L, R, ranks[:-1], blocks[:-1], x),
         "only the last level is left, each overwrites the one before: add them up": lambda L, R, ranks, blocks, x: (
             _levels_loop(L[:, -ranks[-1] :], R[:, -ranks[-1] :], ranks[-1:], blocks[-1:], x)
@@ -109,8 +144,8 @@ def levels_product(L, R, ranks, blocks, x):
     Hint: Each piece of x meets its own block of R and becomes r numbers; its own block of L makes D/p of them. With the
     blocks as a leading axis that is two batched products. Then add up the levels.
 
-    Hint: For each level take its columns of L and R, `start` to `start + rank`, and `.unflatten(0, (p, -1))`; add `(L_l
-    @ (R_l.mT @ x.view(p, -1, 1))).flatten()` to y; move `start` on by `rank`.
+    Hint: If a level's columns begin at `start`, then `R[:, start : start + rank].unflatten(0, (p, -1))` are its blocks,
+    and x goes in as `x.view(p, -1, 1)`. Where do the columns of the next level begin?
 
     Insight: With p_l = 1 it is a low rank, with p_l = D a diagonal: levels hold both ends, and every block size
     between.
@@ -210,6 +245,14 @@ def _train_cases(randn):
         "you reshape a block of R to (b·s, d): that moves nothing. Take its transpose, `.mT`": lambda L, R, x: (
             _train_loop(L, R.reshape(len(R), -1, R.shape[1]).mT.reshape(R.shape), x)
         ),
+        "you divide by s, a mean: the s terms are added": lambda L, R, x: _train_loop(L, R, x) / L.shape[3],
+        "you divide by c, a mean: the c pieces are added": lambda L, R, x: _train_loop(L, R, x) / L.shape[2],
+        "you divide by c·s, a mean: what the blocks of L are multiplied with is added up": lambda L, R, x: (
+            _train_loop(L, R, x) / L[0, 0].numel()
+        ),
+        "your rows are in the order (a b) and then permuted once more: P_L acts once": lambda L, R, x: (
+            _train_loop(L, R, x).view(L.shape[0], L.shape[1]).mT.flatten()
+        ),
         "you view (b, a) as (a, b), which moves nothing: transpose it": lambda L, R, x: (
             _train_loop(L, R, x).view(L.shape[1], -1).mT.reshape(L.shape[1], -1).mT.flatten()
         ),
@@ -226,8 +269,8 @@ def train_product(L, R, x):
     Hint: The result is (c, b, s): c blocks have each made b·s numbers. Block j of L wants (c, s) numbers, those with b
     = j. So bring b to the front; the order of c and s stays.
 
-    Hint: `Z = R.flatten(2).mT @ x.view(c, -1, 1)`; `Z.view(c, b, s).transpose(0, 1).reshape(b, c * s, 1)`; `Y =
-    L.flatten(2) @ Z` is (b, a, 1). Rows are numbered (a b): transpose once more, then flatten.
+    Hint: `Z = R.flatten(2).mT @ x.view(c, -1, 1)` is the first product, (c, b·s, 1), and a view gives its axes their
+    names: `Z.view(c, b, s)`. The second product is (b, a, 1), but rows are numbered (a b).
 
     Insight: The regroupings move numbers and compute nothing: on a GPU they decide whether the two products are fast.
     """

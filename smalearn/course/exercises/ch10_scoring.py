@@ -85,6 +85,33 @@ def _mixed_tokens(X, L, R):
     return torch.einsum("btcs,cubs->tu", Q, K)
 
 
+def _sides(X, L, R):
+    """Queries and keys, (T, b, c, s)."""
+    Q = torch.einsum("tab,bacs->tbcs", X.view(len(X), -1, len(L)), L)
+    return Q, torch.einsum("tcd,cdbs->tbcs", X.view(len(X), len(R), -1), R)
+
+
+def _keys_turned(X, L, R):
+    Q, K = _sides(X, L, R)
+    return Q.flatten(1) @ K.transpose(2, 3).flatten(1).mT
+
+
+def _queries_by_the_right(X, L, R):
+    K = _sides(X, L, R)[1].flatten(1)
+    return K @ K.mT
+
+
+def _meeting(letters):
+    """Queries and keys that are summed over all but these letters before they meet."""
+    sums = [axis for axis, letter in enumerate("tbcs") if letter not in f"t {letters}"]
+
+    def wrong(X, L, R):
+        Q, K = (side.sum(sums).flatten(1) for side in _sides(X, L, R))
+        return Q @ K.mT
+
+    return wrong
+
+
 @exercise(
     "10.5",
     "The scores of a train",
@@ -117,6 +144,21 @@ def _mixed_tokens(X, L, R):
         "your keys are made with L, too: they take R": _keys_by_the_left,
         "you reshape X to (b, T, a): that puts pieces of several tokens in one row. Cut the features, then move the "
         "axis": _mixed_tokens,
+        "your keys have their features in the order (b, s, c), your queries in the order (b, c, s)": _keys_turned,
+        "your queries are made with R, too: they take L": _queries_by_the_right,
+        "you sum over c in queries and keys separately: c is one of the letters over which they meet": _meeting("b s"),
+        "you sum over b in queries and keys separately: b is one of the letters over which they meet": _meeting("c s"),
+        "on both sides you cut x with the other factor of its width: rows are numbered (a b), columns (c d)": (
+            lambda X, L, R: _pairs(
+                _recut(X, L.shape[0], L.shape[1]), _train_entries(L, R), _recut(X, R.shape[1], R.shape[0])
+            )
+        ),
+        "your scores are masked: here every token meets every other": lambda X, L, R: _pairs(
+            X, _train_entries(L, R)
+        ).tril(),
+        "this is X M, what each token asks: take its dot products with the tokens": lambda X, L, R: (
+            X @ _train_entries(L, R)
+        ),
         "you divide by the root of the width, as attention does: the scores are X M X^T": lambda X, L, R: (
             _pairs(X, _train_entries(L, R)) / (L.numel() // L.shape[1]) ** 0.5
         ),
@@ -213,6 +255,20 @@ def _viewed(X, L, R, ranks, blocks):
     return S
 
 
+def _level_sides(X, L, R, ranks, blocks):
+    """The features of queries and of keys, (T, p, r_l) for each level."""
+    pairs = [list(zip(F.split(ranks, 1), blocks, strict=True)) for F in (L, R)]
+    return [
+        [torch.einsum("tpi,pir->tpr", X.unflatten(-1, (p, -1)), F.unflatten(0, (p, -1))) for F, p in side]
+        for side in pairs
+    ]
+
+
+def _joined(queries, keys):
+    Q, K = (torch.cat([side.flatten(1) for side in sides], 1) for sides in (queries, keys))
+    return Q @ K.mT
+
+
 def _level_cases(randn):
     for length, dim, ranks, blocks in [
         (1, 1, [1], [1]),
@@ -231,17 +287,17 @@ def _level_cases(randn):
     "The scores of levels",
     claim="003:eq12-13",
     level=2,
-    minutes=12,
+    minutes=8,
     cases=_level_cases,
     way=Way(case=lambda randn, D: (randn(3, D), randn(D, 2), randn(D, 2), [1, 1], [1, 2]), memory=1, axis="D"),
     oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
     wrong={
-        "you add up the blocks of a level before the product: then every block meets every other, and this is "
-        "low rank. Keep them side by side, p·r_l numbers for each token": lambda X, L, R, ranks, blocks: _pairs(
+        "these are the scores of X L R^T X^T, low rank: every feature meets every other. A block's features meet only "
+        "one another: keep blocks side by side, p·r_l numbers for each token": lambda X, L, R, ranks, blocks: _pairs(
             X, L @ R.mT
         ),
         "only the first level is there": lambda X, L, R, ranks, blocks: _pairs(X, next(_levels(L, R, ranks, blocks))),
-        "only the last level is there: is `start` moved on, and is each level kept?": lambda X, L, R, ranks, blocks: (
+        "only the last level is there: keep the features of every level, side by side": lambda X, L, R, ranks, blocks: (
             _pairs(X, list(_levels(L, R, ranks, blocks))[-1])
         ),
         "every level reads the first columns of L and R: level l begins after r_1 "
@@ -269,6 +325,30 @@ def _level_cases(randn):
                 / sum(r * p for r, p in zip(ranks, blocks, strict=True)) ** 0.5
             )
         ),
+        "you exchanged ranks and blocks: level l has r_l columns and p_l blocks": lambda X, L, R, ranks, blocks: (
+            mlr_scores(X, L, R, blocks, ranks)
+        ),
+        "your keys have the levels in the opposite order to your queries": lambda *given: _joined(
+            _level_sides(*given)[0], _level_sides(*given)[1][::-1]
+        ),
+        "your queries are flattened from (p, r_l), your keys from (r_l, p)": lambda *given: _joined(
+            _level_sides(*given)[0], [side.mT for side in _level_sides(*given)[1]]
+        ),
+        "you take the mean of the levels: they are added": lambda X, L, R, ranks, blocks: (
+            _pairs(X, sum(_levels(L, R, ranks, blocks))) / len(ranks)
+        ),
+        "this is X M, what each token asks: take its dot products with the tokens": lambda X, L, R, ranks, blocks: (
+            X @ sum(_levels(L, R, ranks, blocks))
+        ),
+        "this is M x for each token: take its dot products with the tokens": lambda X, L, R, ranks, blocks: (
+            X @ sum(_levels(L, R, ranks, blocks)).mT
+        ),
+        "your scores are masked: here every token meets every other": lambda X, L, R, ranks, blocks: _pairs(
+            X, sum(_levels(L, R, ranks, blocks))
+        ).tril(),
+        "your queries are made with R, too: they take L": lambda X, L, R, ranks, blocks: _pairs(
+            X, sum(_levels(R, R, ranks, blocks))
+        ),
         "you project the keys by L as well: theirs is R": lambda X, L, R, ranks, blocks: _pairs(
             X, sum(_levels(L, L, ranks, blocks))
         ),
@@ -285,8 +365,8 @@ def mlr_scores(X, L, R, ranks, blocks):
     Hint: p_l r_l numbers for each level: cut X into (p, T, D/p), multiply by the blocks (p, D/p, r_l), and put the
     blocks side by side, (T, p·r_l). A sum over levels needs no sum: side by side, one product adds it up.
 
-    Hint: `tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)`, for each side `(tokens @ F[:, start : start +
-    rank].unflatten(0, (p, -1))).transpose(0, 1).flatten(1)`, then `torch.cat(Q, 1) @ torch.cat(K, 1).mT`.
+    Hint: `tokens = X.unflatten(-1, (p, -1)).transpose(0, 1)` is (p, T, D/p), and its product with the blocks of a level
+    (p, T, r_l). Which axis must come first before the others are flattened?
 
     Insight: A level of p blocks adds r·p columns to Q and K, and as much to the rank that the scores can have.
     """

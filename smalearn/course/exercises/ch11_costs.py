@@ -44,6 +44,10 @@ def _last(pairs):
     )
 
 
+def _triangle(tokens):
+    return tokens * (tokens + 1) // 2
+
+
 def _square(length, ranks):
     """The count of all pairs where each level's blocks are half as long as those before."""
     return sum(length * length * r // 2**n for n, r in enumerate(ranks))
@@ -106,6 +110,31 @@ def _overwritten(length, ranks, block_lens):
         "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and the last "
         "block may be shorter": lambda length, ranks, block_lens: sum(
             r * length * b // 2 for r, b in _levels(ranks, block_lens)
+        ),
+        "you take half of all pairs, rounded down: with the whole diagonal a block has b(b + 1)/2": (
+            lambda length, ranks, block_lens: sum(
+                r * (length // b * b * b + (length % b) ** 2) // 2 for r, b in _levels(ranks, block_lens)
+            )
+        ),
+        "you count b_1/b blocks of each level, but the text may be shorter, or longer, than b_1": (
+            lambda length, ranks, block_lens: sum(
+                r * (block_lens[0] // b) * (b * (b + 1) // 2) for r, b in _levels(ranks, block_lens)
+            )
+        ),
+        "the products with the values are in your count: asked are the scores alone": lambda length, ranks, *given: (
+            _brute(length, ranks, *given) + sum(ranks) * length * (length + 1) // 2
+        ),
+        "you cut T into equal parts: all blocks have b tokens but the last": lambda length, ranks, block_lens: sum(
+            r * -(-length // b) * _triangle(length // -(-length // b)) for r, b in _levels(ranks, block_lens)
+        ),
+        "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": lambda length, ranks, block_lens: (
+            _brute(length, ranks[::-1], block_lens)
+        ),
+        "only the first two levels are there: the sum runs over all": lambda length, ranks, block_lens: _brute(
+            length, ranks[:2], block_lens[:2]
+        ),
+        "you add the diagonal of one block to half of all pairs: every block has one": lambda length, *given: sum(
+            r * (length // b * b * b + (length % b) ** 2 + b) // 2 for r, b in _levels(*given)
         ),
         "your blocks are halves of T, of halves: level l has blocks of block_lens[l] tokens": (
             lambda length, ranks, block_lens: _brute(length, ranks, [max(1, length >> n) for n in range(len(ranks))])
@@ -265,6 +294,20 @@ def _kept(count):
             kept_keys(t, *given) for t in range(1, tokens + 1)
         ),
         "keys and values are in your count: asked are keys alone": lambda *given: 2 * kept_keys(*given),
+        "the values of all tokens are in your count: asked are keys alone": lambda tokens, ranks, block_lens: (
+            kept_keys(tokens, ranks, block_lens) + tokens * sum(ranks)
+        ),
+        "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": lambda tokens, ranks, block_lens: (
+            kept_keys(tokens, ranks[::-1], block_lens)
+        ),
+        "a level counts only once its block has been full in yours: it holds what has been read of its block": _kept(
+            lambda t, b: b if t >= b else 0
+        ),
+        "the newest token adds 1 to a level in yours: it adds r_l numbers": lambda tokens, ranks, block_lens: sum(
+            r * ((tokens - 1) % b) + 1 for r, b in _levels(ranks, block_lens)
+        ),
+        "every level keeps the tokens of a window as long as the finest block in yours: level l keeps its own "
+        "block": lambda tokens, ranks, block_lens: sum(ranks) * min(tokens, block_lens[-1]),
     },
 )
 def kept_keys(tokens, ranks, block_lens):
@@ -276,8 +319,6 @@ def kept_keys(tokens, ranks, block_lens):
 
     Hint: At ((t - 1) // b_l)·b_l. From there up to itself these are (t - 1) mod b_l + 1 tokens; of each, level l holds
     r_l numbers.
-
-    Hint: The sum over levels of `rank * ((tokens - 1) % size + 1)`.
 
     Insight: What only near tokens share can be forgotten when their block ends: the cache of a level is as short as its
     blocks.
@@ -299,14 +340,22 @@ def kept_keys(tokens, ranks, block_lens):
     oracle=lambda: (4 / 4 + 3) / 7,
     wrong={
         "this is the share of the scores alone: three of the products have the columns of the values": lambda: 0.25,
-        "this is the forward pass, (1/4 + 1)/2: the backward pass has more products of the first kind": lambda: 0.625,
+        "with this half of the products become cheaper, as in the forward pass, (1/4 + 1)/2: of all seven four do": (
+            lambda: 0.625
+        ),
+        "only one product is counted as narrow: the scores are computed twice, and dQ and dK are narrow, too": lambda: (
+            (1 / 4 + 6) / 7
+        ),
+        "this is a percentage: give the share, from 0 to 1": lambda: 400 / 7,
+        "with 1 nothing would be saved: four of the seven products become cheaper": lambda: 1.0,
+        "this is a half: four products shrink to 1/4, three stay, (4/4 + 3)/7": lambda: 0.5,
         "only the scores, computed twice, are counted as narrow: dQ = dS K and dK = dSᵀ Q run over "
         "the columns of queries and keys, too": lambda: (2 / 4 + 5) / 7,
         "three products are counted as narrow; there are four: the scores twice, dQ and dK": lambda: (3 / 4 + 4) / 7,
         "five products are counted as narrow; there are four: dP = dY Vᵀ runs over the columns of the values": lambda: (
             (5 / 4 + 2) / 7
         ),
-        "this is what is saved: 1 minus it is left": lambda: 3 / 7,
+        "this is what is saved, 1 minus it is left; or the four narrow products cost nothing in yours": lambda: 3 / 7,
     },
 )
 def left_in_training():

@@ -1,4 +1,4 @@
-"""The exercises of chapter 11 on softmax in parts: an anchor that breaks, and two parts merged."""
+"""The exercises of chapter 11 on softmax in parts: an anchor that overflows, and two parts merged."""
 
 import math
 
@@ -26,7 +26,14 @@ def _still_right(answer, length):
         return "scores must lie between -1000 and 1000"
     values = torch.arange(length, dtype=torch.float32)
     wrong = not (anchored(answer, values) - answer.softmax(-1) @ values).abs() < 1e-3
-    return "" if wrong else "the program is right on these scores"
+    return "" if wrong else f"the program is right on these scores: {_why_right(answer)}"
+
+
+def _why_right(scores):
+    above = (scores.max() - scores[-1]).item()
+    if not above:
+        return "no score is above the anchor, scores[-1], and small exponentials are 0, as they should be"
+    return f"the largest score is only {above:.4g} above the anchor, scores[-1], and e^{above:.4g} fits into a float32"
 
 
 @exercise(
@@ -105,6 +112,7 @@ def _merge_cases(randn):
     yield Y, torch.zeros_like(lse), randn(3, 2), torch.zeros_like(lse)
     far = torch.tensor([0.0, 2000.0, -2000.0], dtype=torch.float64)  # no maximum serves two of these rows
     yield Y, lse + far, randn(3, 2), lse + far - 1
+    yield Y, lse + far, randn(3, 2), lse - far  # neither part is the larger one in all rows
 
 
 def _with(Y=lambda *given: _merge_loop(*given)[0], lse=lambda *given: _merge_loop(*given)[1]):
@@ -135,6 +143,27 @@ def _of_all(Y_1, lse_1, Y_2, lse_2):
     top = max(lse_1.max(), lse_2.max())
     z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
     return (z_1[:, None] * Y_1 + z_2[:, None] * Y_2) / (z_1 + z_2)[:, None], top + (z_1 + z_2).log()
+
+
+def _share(weight):
+    """Outputs with the share of the first part's weight, and 1 minus it."""
+
+    def output(Y_1, lse_1, Y_2, lse_2):
+        share = (weight(lse_1) / (weight(lse_1) + weight(lse_2)))[:, None]
+        return share * Y_1 + (1 - share) * Y_2
+
+    return output
+
+
+def _anchored(anchor):
+    """Outputs and log-sum-exp with something else than the larger logarithm taken out."""
+
+    def wrong(Y_1, lse_1, Y_2, lse_2):
+        top = anchor(lse_1, lse_2)
+        z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
+        return (z_1[:, None] * Y_1 + z_2[:, None] * Y_2) / (z_1 + z_2)[:, None], top + (z_1 + z_2).log()
+
+    return wrong
 
 
 def _sum(Y_1, lse_1, Y_2, lse_2):
@@ -190,6 +219,39 @@ def _larger(Y_1, lse_1, Y_2, lse_2):
         "this is the denominator itself, which overflows: its logarithm is asked": _with(
             lse=lambda Y_1, lse_1, Y_2, lse_2: lse_1.exp() + lse_2.exp()
         ),
+        "you take out lse_1: where lse_2 is far above, e^(lse_2 − lse_1) overflows. Take out the larger one": (
+            _anchored(lambda a, b: a)
+        ),
+        "you take out lse_2: where lse_1 is far above, e^(lse_1 − lse_2) overflows. Take out the larger one": (
+            _anchored(lambda a, b: b)
+        ),
+        "you take out less than the larger of the two, and what is left of that overflows: take out the larger": (
+            _anchored(torch.minimum)
+        ),
+        "your Y is right, but the log-sum-exp takes exp(lse) itself, which overflows: take out the larger": _with(
+            lse=lambda Y_1, lse_1, Y_2, lse_2: (lse_1.exp() + lse_2.exp()).log()
+        ),
+        "your weights are softmaxes over the tokens, over their sum: weights are z_1/z and z_2/z, for each token": (
+            _with(_weighted(lambda lse: lse.softmax(0)))
+        ),
+        "your log-sum-exp has the base 2: these are natural logarithms": _with(
+            lse=lambda Y_1, lse_1, Y_2, lse_2: torch.logaddexp2(lse_1, lse_2)
+        ),
+        "your weights are powers of 10: the denominators are e^lse": _with(_weighted(lambda lse: 10**lse)),
+        "the share z_1/z is made of exp(lse), which overflows: it is exp(lse_1 − lse)": _with(_share(torch.exp)),
+        "both the share z_1/z and the log-sum-exp are made of exp(lse), which overflows: take out the larger": _with(
+            _share(torch.exp), lambda Y_1, lse_1, Y_2, lse_2: (lse_1.exp() + lse_2.exp()).log()
+        ),
+        "your shares are made of powers of 10: the denominators are e^lse": _with(_share(lambda lse: 10**lse)),
+        "only Y_1 has a weight: each part has its own, z_1/z and z_2/z": _with(
+            lambda Y_1, lse_1, Y_2, lse_2: (lse_1 - torch.logaddexp(lse_1, lse_2)).exp()[:, None] * Y_1 + Y_2
+        ),
+        "each row of your Y is that of the part with the larger denominator: both count": _with(
+            lambda Y_1, lse_1, Y_2, lse_2: torch.where((lse_1 > lse_2)[:, None], Y_1, Y_2)
+        ),
+        "a weight belongs to a row: `[:, None]` puts it there": _with(
+            lambda Y_1, lse_1, Y_2, lse_2: torch.sigmoid(lse_1 - lse_2) * Y_1 + torch.sigmoid(lse_2 - lse_1) * Y_2
+        ),
         "you keep the part with the larger denominator and drop the other": _with(
             _larger, lambda Y_1, lse_1, Y_2, lse_2: torch.maximum(lse_1, lse_2)
         ),
@@ -234,7 +296,7 @@ def merge(Y_1, lse_1, Y_2, lse_2):
     Hint: u = z_1 Y_1 + z_2 Y_2 and z = z_1 + z_2, so Y is a mean of Y_1 and Y_2 with weights z_1/z and z_2/z. But z may
     be too large for a float: work with its logarithm alone.
 
-    Hint: `lse = torch.logaddexp(lse_1, lse_2)`, and the weight of Y_1 is `(lse_1 - lse).exp()[:, None]`: never above 1.
+    Hint: `torch.logaddexp(a, b)` is log(e^a + e^b), and overflows nowhere. And what is the logarithm of z_1/z?
 
     Insight: The merge is associative: keys may lie on many machines, and their parts come in any order.
     """

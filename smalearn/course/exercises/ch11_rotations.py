@@ -178,6 +178,24 @@ def _rope_cases(randn):
         "your positions are 1 too high: use them as they are given": lambda x, ranks, positions: _rotate(
             x, ranks, positions + 1
         ),
+        "the first level is left out: each level is rotated": _by_level(
+            lambda x, ranks, positions, start: _rotate(x, ranks, positions) if start else x
+        ),
+        "your base is 1000: pair k turns by position · 10000^(-2k/r)": _turned(
+            lambda i, k, rank: i * 1000.0 ** (-2 * k / rank)
+        ),
+        "your exponents are whole numbers, divided with //: it is -2k/r": _turned(
+            lambda i, k, rank: i * 10000.0 ** (-2 * k // rank)
+        ),
+        "you divide by r - 2, so that the slowest pair turns by position/10000: the exponent is -2k/r": _turned(
+            lambda i, k, rank: i * 10000.0 ** (-2 * k / max(rank - 2, 1))
+        ),
+        "your positions begin anew after r_l tokens: they are used as they are given": _turned(
+            lambda i, k, rank: i % rank * 10000.0 ** (-2 * k / rank)
+        ),
+        "all tokens turn by the first one's position: each has its own": lambda x, ranks, positions: _rotate(
+            x, ranks, positions[:1].expand(len(x))
+        ),
         "nothing is rotated": lambda x, ranks, positions: x.clone(),
     },
 )

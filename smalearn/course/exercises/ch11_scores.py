@@ -1,9 +1,10 @@
-"""The exercises of chapter 11 on scores in levels: who shares a block, equation (9), and one level block by block."""
+"""The exercises of chapter 11 on scores in levels: who shares a block, and equation (9)."""
+
+import itertools
 
 import torch
 
 from smalearn.course.exercises.core import exercise
-from smalearn.course.exercises.way import Way
 
 
 def same_block(i, j, size, level=0):
@@ -11,22 +12,25 @@ def same_block(i, j, size, level=0):
     return i // size == j // size
 
 
-def _near(i, j, size, level=0):
+def near(i, j, size, level=0):
+    """Say whether tokens i and j are less than a block apart."""
     return abs(i - j) < size
 
 
-def _place(i, j, size, level=0):
+def one_place(i, j, size, level=0):
+    """Say whether tokens i and j have the same place in their blocks."""
     return i % size == j % size
 
 
-def _from_one(i, j, size, level=0):
+def from_one(i, j, size, level=0):
+    """Say whether tokens i and j lie in one block if the first token is number 1."""
     return same_block(i + 1, j + 1, size)
 
 
 # ------------------------------------------------------------------------------------------ 11.1 how many levels
 
 
-def _count(length, block_lens, joined=same_block):
+def count_levels(length, block_lens, joined=same_block):
     """Pair by pair, level by level."""
     levels = range(len(block_lens))
     rows = [[sum(joined(i, j, block_lens[n], n) for n in levels) for j in range(length)] for i in range(length)]
@@ -44,7 +48,7 @@ def _level_cases(randn):
 
 def _joins(joined):
     """The count with another rule of who shares a block."""
-    return lambda length, block_lens: _count(length, block_lens, joined)
+    return lambda length, block_lens: count_levels(length, block_lens, joined)
 
 
 @exercise(
@@ -54,15 +58,15 @@ def _joins(joined):
     level=1,
     minutes=6,
     cases=_level_cases,
-    oracle=_count,
+    oracle=count_levels,
     wrong={
         "your levels join tokens less than b apart: two neighbours on both sides of a border do not share a "
-        "block. Compare i // b with j // b": _joins(_near),
+        "block. Compare i // b with j // b": _joins(near),
         "your levels join tokens up to b apart: a block is no distance. Compare i // b with j // b": _joins(
             lambda i, j, size, n: abs(i - j) <= size
         ),
-        "you compare i mod b, the place within a block: the number of the block is i // b": _joins(_place),
-        "you count tokens from 1, so that the first block is one short: the first is token 0": _joins(_from_one),
+        "you compare i mod b, the place within a block: the number of the block is i // b": _joins(one_place),
+        "you count tokens from 1, so that the first block is one short: the first is token 0": _joins(from_one),
         "token 0 stands alone in your code: blocks begin at 0, b, 2b, …": _joins(
             lambda i, j, size, n: (i - 1) // size == (j - 1) // size
         ),
@@ -72,43 +76,69 @@ def _joins(joined):
         "a token does not meet itself in your count: on the diagonal stand all levels": _joins(
             lambda i, j, size, n: i != j and i // size == j // size
         ),
-        "the finest level is missing: the sum runs over all of block_lens": lambda length, block_lens: _count(
+        "the finest level is missing: the sum runs over all of block_lens": lambda length, block_lens: count_levels(
             length, block_lens[:-1]
         ),
         "your blocks have b_1/b tokens: that is how many blocks there are; each has b tokens": (
-            lambda length, block_lens: _count(length, [max(1, block_lens[0] // size) for size in block_lens])
+            lambda length, block_lens: count_levels(length, [max(1, block_lens[0] // size) for size in block_lens])
         ),
         "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
-            lambda length, block_lens: _count(length, [max(1, length // size) for size in block_lens])
+            lambda length, block_lens: count_levels(length, [max(1, length // size) for size in block_lens])
         ),
         "your blocks halve from level to level: their lengths are given in block_lens, and a first block may "
-        "be longer than the text": lambda length, block_lens: _count(
+        "be longer than the text": lambda length, block_lens: count_levels(
             length, [max(1, length // 2**n) for n in range(len(block_lens))]
+        ),
+        "your blocks halve from level to level, rounded up: their lengths are given in block_lens": (
+            lambda length, block_lens: count_levels(length, [-(-length // 2**n) for n in range(len(block_lens))])
+        ),
+        "your blocks are halves of the first, and of halves: the lengths of all levels are given in block_lens": (
+            lambda length, block_lens: count_levels(
+                length, [max(1, block_lens[0] // 2**n) for n in range(len(block_lens))]
+            )
+        ),
+        "i / b is a fraction, and equals j / b for i = j alone: the number of a block is i // b": _joins(
+            lambda i, j, size, n: i == j
+        ),
+        "on the diagonal you count one level more than there is": lambda length, block_lens: (
+            count_levels(length, block_lens) + torch.eye(length, dtype=torch.int64)
+        ),
+        "the finest level is missing where there are several: the sum runs over all of block_lens": (
+            lambda length, block_lens: count_levels(length, block_lens[:-1] or block_lens)
+        ),
+        "your blocks begin half a block early: they begin at 0, b, 2b, …": _joins(
+            lambda i, j, size, n: same_block(i + size // 2, j + size // 2, size)
+        ),
+        "you join blocks side by side, too: i // b and j // b must be equal": _joins(
+            lambda i, j, size, n: abs(i // size - j // size) <= 1
+        ),
+        "the highest bit of i ^ j tells the level only if all lengths are powers of two: compare i // b with j // b": (
+            _joins(lambda i, j, size, n: i ^ j < size)
         ),
         "you ask only whether the finest block is shared: a pair may share some "
         "levels and not the others": lambda length, block_lens: torch.where(
-            _count(length, block_lens[-1:]) > 0, len(block_lens), 1
+            count_levels(length, block_lens[-1:]) > 0, len(block_lens), 1
         ),
         "your d is 1 or 0: a pair that shares the finest level shares all the others, too": (
-            lambda length, block_lens: _count(length, block_lens[-1:])
+            lambda length, block_lens: count_levels(length, block_lens[-1:])
         ),
-        "your d is 1 for every pair: it counts the levels that a pair shares": lambda length, block_lens: _count(
+        "your d is 1 for every pair: it counts the levels that a pair shares": lambda length, block_lens: count_levels(
             length, block_lens
         ).clamp(max=1),
         "all your numbers are 1 too low: the coarsest level counts, too, and the first level is number 1": (
-            lambda length, block_lens: _count(length, block_lens) - 1
+            lambda length, block_lens: count_levels(length, block_lens) - 1
         ),
         "all your numbers are 1 too high: a pair that shares the first level alone has d = 1": (
-            lambda length, block_lens: _count(length, block_lens) + 1
+            lambda length, block_lens: count_levels(length, block_lens) + 1
         ),
         "you count the levels that part two tokens: d counts those that join them": lambda length, block_lens: (
-            len(block_lens) - _count(length, block_lens)
+            len(block_lens) - count_levels(length, block_lens)
         ),
         "your first levels are the fine ones: a pair in one finest block shares all levels": (
-            lambda length, block_lens: len(block_lens) + 1 - _count(length, block_lens)
+            lambda length, block_lens: len(block_lens) + 1 - count_levels(length, block_lens)
         ),
         "you leave out the keys after a query: d says how near two tokens are, "
-        "whichever comes first": lambda length, block_lens: _count(length, block_lens).tril(),
+        "whichever comes first": lambda length, block_lens: count_levels(length, block_lens).tril(),
     },
 )
 def shared_levels(length, block_lens):
@@ -122,8 +152,8 @@ def shared_levels(length, block_lens):
     Hint: Blocks begin at 0, b, 2b, …, so that token i is in block i // b. Two tokens share a block where these numbers
     are equal, and d counts for how many levels they are.
 
-    Hint: With `tokens = torch.arange(length)`, `tokens[:, None] // size == tokens // size` is (T, T), one level; add it
-    up over `block_lens`.
+    Hint: With `tokens = torch.arange(length)`, `tokens[:, None] == tokens` is (T, T), every token compared with every
+    other. Compare the numbers of their blocks, and add up.
 
     Insight: d is a distance in a tree, an ultrametric: of three tokens, the two most distant pairs share equally many
     levels.
@@ -138,7 +168,7 @@ def shared_levels(length, block_lens):
 # ----------------------------------------------------------------------------------------------- 11.2 equation (9)
 
 
-def _pairs(Q, K, ranks, block_lens, joined=same_block, start_of=lambda ranks, n: sum(ranks[:n]), weight=None):
+def pair_scores(Q, K, ranks, block_lens, joined=same_block, start_of=lambda ranks, n: sum(ranks[:n]), weight=None):
     """Pair by pair, level by level; `weight` of a level in a pair, from the pair, its levels and that level."""
     S = Q.new_zeros(len(Q), len(Q))
     for i in range(len(Q)):
@@ -154,12 +184,27 @@ def _first_columns(count):
     """Scores of the first columns of each pair, `count` of them from the number of levels that it shares, and ranks."""
 
     def scores(Q, K, ranks, block_lens):
-        shared = _count(len(Q), block_lens).tolist()
+        shared = count_levels(len(Q), block_lens).tolist()
         columns = {d: slice(0, count(d, ranks)) for row in shared for d in row}
         rows = [[Q[i, columns[d]] @ K[j, columns[d]] for j, d in enumerate(row)] for i, row in enumerate(shared)]
         return torch.stack([torch.stack(row) for row in rows])
 
     return scores
+
+
+def _evenly(Q, K, ranks, block_lens):
+    """Columns n·r/L to (n + 1)·r/L for level n."""
+    cuts = [Q.shape[1] * n // len(ranks) for n in range(len(ranks) + 1)]
+    return pair_scores(Q, K, [end - start for start, end in itertools.pairwise(cuts)], block_lens)
+
+
+def _minus_infinity(Q, K, ranks, block_lens):
+    return pair_scores(Q, K, ranks, block_lens).masked_fill(count_levels(len(Q), block_lens) < len(ranks), -torch.inf)
+
+
+def _without_the_first(Q, K, ranks, block_lens):
+    own = [F[:, ranks[0] :] for F in (Q, K)]
+    return pair_scores(*own, ranks[1:], block_lens[1:]) if len(ranks) > 1 else pair_scores(Q, K, ranks, block_lens)
 
 
 def _score_cases(randn):
@@ -177,7 +222,7 @@ def _score_cases(randn):
 
 def _scores(**changed):
     """The scores with another rule."""
-    return lambda *given: _pairs(*given, **changed)
+    return lambda *given: pair_scores(*given, **changed)
 
 
 @exercise(
@@ -187,12 +232,12 @@ def _scores(**changed):
     level=2,
     minutes=10,
     cases=_score_cases,
-    oracle=_pairs,
+    oracle=pair_scores,
     wrong={
         "this is Q Kᵀ: all pairs use all columns. Level l counts only for "
         "pairs in one block of it": lambda Q, K, ranks, block_lens: Q @ K.mT,
         "you multiply all of Q Kᵀ by d: level l adds its own columns where it is shared": (
-            lambda Q, K, ranks, block_lens: Q @ K.mT * _count(len(Q), block_lens)
+            lambda Q, K, ranks, block_lens: Q @ K.mT * count_levels(len(Q), block_lens)
         ),
         "each pair uses the columns of its finest level alone: the sum runs over all l ≤ d(i, j)": _scores(
             weight=lambda shared, ranks, n: n == shared[-1]
@@ -203,16 +248,14 @@ def _scores(**changed):
         "only pairs in one finest block have scores: others meet in the columns of coarser levels": _scores(
             weight=lambda shared, ranks, n: len(shared) == len(ranks)
         ),
-        "your levels join tokens less than b apart, in place of i // b = j // b": _scores(joined=_near),
-        "your levels join tokens with one i mod b: the number of the block is i // b": _scores(joined=_place),
-        "you count tokens from 1, so that the first block is one short: the first is token 0": _scores(
-            joined=_from_one
-        ),
+        "your levels join tokens less than b apart, in place of i // b = j // b": _scores(joined=near),
+        "your levels join tokens with one i mod b: the number of the block is i // b": _scores(joined=one_place),
+        "you count tokens from 1, so that the first block is one short: the first is token 0": _scores(joined=from_one),
         "a level counts where one block does not hold both: turn the condition round": _scores(
             joined=lambda i, j, size, n: not same_block(i, j, size)
         ),
         "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
-            lambda Q, K, ranks, block_lens: _pairs(Q, K, ranks, [max(1, len(Q) // size) for size in block_lens])
+            lambda Q, K, ranks, block_lens: pair_scores(Q, K, ranks, [max(1, len(Q) // size) for size in block_lens])
         ),
         "every level takes the first columns of Q and K: its own begin after those of the levels before": _scores(
             start_of=lambda ranks, n: 0
@@ -224,7 +267,7 @@ def _scores(**changed):
             start_of=lambda ranks, n: sum(ranks[n + 1 :])
         ),
         "every level has equally many columns in your code: level l has ranks[l]": lambda Q, K, ranks, block_lens: (
-            _pairs(Q, K, [sum(ranks) // len(ranks)] * len(ranks), block_lens)
+            pair_scores(Q, K, [sum(ranks) // len(ranks)] * len(ranks), block_lens)
         ),
         "you use the first d columns, one for each level: level l has ranks[l]": _first_columns(lambda d, ranks: d),
         "the last level that a pair shares is missing: the sum runs over l ≤ d(i, j)": _first_columns(
@@ -245,10 +288,24 @@ def _scores(**changed):
             weight=lambda shared, ranks, n: len(shared) - n
         ),
         "level l counts l times in your sum: it counts once": _scores(weight=lambda shared, ranks, n: n + 1),
+        "you weigh all of Q Kᵀ by d/L, the part of the levels that is shared: each level has its own columns": (
+            lambda Q, K, ranks, block_lens: Q @ K.mT * count_levels(len(Q), block_lens) / len(ranks)
+        ),
+        "the columns are dealt out evenly to the levels: level l has ranks[l] of them": _evenly,
+        "where a level is not shared you have −∞: it adds nothing, 0, and the others count": _minus_infinity,
+        "the first level is missing: all pairs share it": _without_the_first,
+        "a pair that does not share all levels has the first level's columns alone in yours: it has those of all "
+        "levels l ≤ d": _scores(weight=lambda shared, ranks, n: n == 0 or len(shared) == len(ranks)),
+        "the keys after a query are −∞: the mask comes with the softmax, equation (9) is for all pairs": (
+            lambda *given: pair_scores(*given).masked_fill(torch.ones(2 * [len(given[0])]).triu(1).bool(), -torch.inf)
+        ),
+        "this is q_i · k_i alone, for each token with itself: (T, T) are all pairs": lambda Q, K, *given: (Q * K).sum(
+            -1
+        ),
         "you leave out the keys after a query: the mask comes with the softmax, equation "
-        "(9) is for all pairs": lambda *given: _pairs(*given).tril(),
+        "(9) is for all pairs": lambda *given: pair_scores(*given).tril(),
         "your scores are divided by √r: equation (9) has no such factor. Put it "
-        "into Q if you want it": lambda Q, K, *given: _pairs(Q, K, *given) / Q.shape[-1] ** 0.5,
+        "into Q if you want it": lambda Q, K, *given: pair_scores(Q, K, *given) / Q.shape[-1] ** 0.5,
         "your scores are divided by d(i, j), as in the published code: equation (9) has no such factor": _scores(
             weight=lambda shared, ranks, n: 1 / len(shared)
         ),
@@ -258,7 +315,7 @@ def _scores(**changed):
         "each level is divided by √r_l: equation (9) has no such factor": _scores(
             weight=lambda shared, ranks, n: max(1, ranks[n]) ** -0.5
         ),
-        "rows belong to queries: this is the transpose of S": lambda Q, K, *given: _pairs(K, Q, *given),
+        "rows belong to queries: this is the transpose of S": lambda Q, K, *given: pair_scores(K, Q, *given),
     },
 )
 def level_scores(Q, K, ranks, block_lens):
@@ -272,8 +329,8 @@ def level_scores(Q, K, ranks, block_lens):
     Hint: Level l adds Q_l K_lᵀ, with its own columns, wherever it counts: multiply by the (T, T) matrix of who shares a
     block of it.
 
-    Hint: In a loop over ranks and block lengths: `together * (Q[:, start : start + rank] @ K[:, start : start +
-    rank].mT)`, and `start` moves on by `rank`.
+    Hint: Level l has columns `start` to `start + rank` of Q and of K. As in 11.1, numbers of blocks tell
+    which pairs count; and where does the next level start?
 
     Insight: Far tokens meet in few columns, so that their scores are coarse, and cheap to keep.
     """
@@ -283,116 +340,3 @@ def level_scores(Q, K, ranks, block_lens):
         S = S + together * (Q[:, start : start + rank] @ K[:, start : start + rank].mT)
         start += rank
     return S
-
-
-# --------------------------------------------------------------------------------- 11.3 one level, block by block
-
-
-def _block_loop(Q, K, size, joined=same_block):
-    """Pair by pair."""
-    return _pairs(Q, K, [Q.shape[1]], [size], lambda i, j, b, n: joined(i, j, b))
-
-
-def _block_cases(randn):
-    for length, rank, size in [
-        (1, 1, 1),
-        (4, 2, 4),
-        (4, 2, 2),
-        (6, 1, 2),
-        (9, 3, 3),
-        (7, 2, 3),
-        (3, 2, 8),
-        (10, 2, 4),
-        (6, 1, 4),
-    ]:
-        yield randn(length, rank), randn(length, rank), size
-
-
-def _blocks(joined):
-    """The product with another rule of who shares a block of b of T tokens."""
-    return lambda Q, K, size: _block_loop(Q, K, size, lambda i, j, b: joined(i, j, b, len(Q)))
-
-
-def _cut(Q, K, cut):
-    """The blocks that another cut makes."""
-    return torch.block_diag(*(q @ k.mT for q, k in zip(cut(Q), cut(K), strict=True)))
-
-
-def _strided(x, size):
-    """Blocks (p, b, r) of every p-th token."""
-    return torch.nn.functional.pad(x, (0, 0, 0, -len(x) % size)).unflatten(0, (size, -1)).transpose(0, 1)
-
-
-@exercise(
-    "11.3",
-    "One level, block by block",
-    claim="003:lemmaD1",
-    level=2,
-    minutes=10,
-    cases=_block_cases,
-    way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2), 4), loops=0),
-    oracle=_block_loop,
-    wrong={
-        "this is Q Kᵀ, all pairs: outside of the blocks stands 0": lambda Q, K, size: Q @ K.mT,
-        "you cut into b blocks: a block has b tokens, and there are ⌈T / b⌉ of them": lambda Q, K, size: _block_loop(
-            Q, K, -(-len(Q) // size)
-        ),
-        "the last block is missing where it is not full: fill it with zeros instead of dropping it": _blocks(
-            lambda i, j, b, T: same_block(i, j, b) and (i // b + 1) * b <= T
-        ),
-        "only the first block is there: there are ⌈T / b⌉": _blocks(lambda i, j, b, T: i < b and j < b),
-        "your last block reaches back to be full: it begins where the one before it ends, and is shorter": _blocks(
-            lambda i, j, b, T: same_block(i, j, b) or min(i, j) >= T - b
-        ),
-        "the tokens that are left over join the last full block: they are a block of their own": _blocks(
-            lambda i, j, b, T: min(i // b, max(0, T // b - 1)) == min(j // b, max(0, T // b - 1))
-        ),
-        "your blocks hold every p-th token: a block is b tokens side by side. Split the axis into (T/b, b)": _blocks(
-            lambda i, j, b, T: i % -(-T // b) == j % -(-T // b)
-        ),
-        "your blocks are made of every p-th token, (b, T/b): split the axis into (T/b, b), b tokens side by side": (
-            lambda Q, K, size: torch.block_diag(*(_strided(Q, size) @ _strided(K, size).mT))[: len(Q), : len(Q)]
-        ),
-        "your blocks hold every b-th token: a block is b tokens side by side": _blocks(_place),
-        "your blocks share the tokens evenly: all have b tokens but the last, which has what is left": (
-            lambda Q, K, size: _cut(Q, K, lambda x: x.tensor_split(-(-len(x) // size)))
-        ),
-        "your blocks are those of `chunk`, as equal as can be: all have b tokens but the last, as `split` makes them": (
-            lambda Q, K, size: _cut(Q, K, lambda x: x.chunk(-(-len(x) // size)))
-        ),
-        "you have ⌊T / b⌋ blocks, the last one larger: what is left over is a block of its own": (
-            lambda Q, K, size: _cut(Q, K, lambda x: x.tensor_split(max(1, len(x) // size)))
-        ),
-        "your first block is the short one: fill up at the end, not in front": _blocks(
-            lambda i, j, b, T: same_block(i + -T % b, j + -T % b, b)
-        ),
-        "you count tokens from 1, so that the first block is one short: the first is token 0": _blocks(_from_one),
-        "this is a window, tokens less than b apart: a block joins tokens with the same i // b": _blocks(_near),
-        "you leave out the keys after a query: the mask comes with the softmax, a "
-        "block holds all its pairs": lambda Q, K, size: _block_loop(Q, K, size).tril(),
-        "outside of the blocks you have -∞: scores of levels are added, so that 0 stands there": (
-            lambda Q, K, size: _block_loop(Q, K, size).masked_fill(_count(len(Q), [size]) == 0, -torch.inf)
-        ),
-        "this is K_k Q_kᵀ: rows belong to queries": lambda Q, K, size: _block_loop(K, Q, size),
-    },
-)
-def block_level(Q, K, size):
-    """⊕_k Q_k K_kᵀ (T, T), zero outside of blocks of `size` tokens; the last may be shorter. Q and K (T, r).
-
-    Compute the scores of one level as one batched product of its blocks, for any number of tokens, without a loop over
-    them; `torch.block_diag` may put them together.
-
-    Hint: Let T be a multiple of b at first. What shape do the blocks of Q have, one behind the other? Which product
-    makes all the small (b, b) scores at once?
-
-    Hint: (T/b, b, r) times (T/b, r, b). `torch.block_diag(*blocks)` puts them along the diagonal. If the last block is
-    not full, fill it with rows of zeros, and cut at the end.
-
-    Hint: `torch.nn.functional.pad(x, (0, 0, 0, -length % size))` adds rows of zeros; `.unflatten(0, (-1, size))`; `Q @
-    K.mT`; `torch.block_diag(*...)[:length, :length]`.
-
-    Insight: A batched product never makes the zeros: its cost is T·size·r in place of T²·r.
-    """
-    length = len(Q)
-    Q, K = (torch.nn.functional.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))
-    return torch.block_diag(*(Q @ K.mT))[:length, :length]

@@ -203,11 +203,13 @@ class Case(NamedTuple):
     got: object
 
 
-def case(exercise: str | Exercise) -> Case:
+def case(exercise: str | Exercise) -> Case | None:
     """The smallest case that your latest attempt got wrong, to look at and to try again.
 
+    Where there is none, a sentence says so, and None is returned.
+
     Raises:
-        ValueError: the id is unknown, or the last attempt got no case wrong.
+        ValueError: the id is unknown.
 
     Example:
         >>> _ = check("0.1", lambda V: V)  # doctest: +ELLIPSIS
@@ -218,7 +220,10 @@ def case(exercise: str | Exercise) -> Case:
     exercise = find("case", exercise)
     result = _session.attempts.get(exercise.id, (None, None))[1]
     if not result or result.case is None:
-        raise ValueError(f"case: exercise {exercise.id} has no case that the last attempt got wrong")
+        last = "your last attempt got no case wrong" if result else "you have not checked an attempt yet"
+        text = f"There is no case of {exercise.id} to look at: {last}."
+        show(text, html=note([text]))
+        return None
     return Case(*copy.deepcopy((result.arguments, result.expected, result.got)))
 
 

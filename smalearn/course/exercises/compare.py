@@ -3,6 +3,7 @@
 import cmath
 import math
 import numbers
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,19 @@ import torch
 
 from smalearn.testing import relative_rms
 
-__all__ = ["KINDS", "RIGHT", "Difference", "alike", "difference", "distance", "elements", "freeze", "kind", "same"]
+__all__ = [
+    "KINDS",
+    "RIGHT",
+    "Difference",
+    "alike",
+    "difference",
+    "distance",
+    "elements",
+    "freeze",
+    "kind",
+    "same",
+    "sentence_case",
+]
 
 KINDS = {
     "a tensor": torch.Tensor,
@@ -42,6 +55,11 @@ class Unusual:
     """Tensor without entries in memory, by its name: "a nested tensor"."""
 
     name: str
+
+
+def sentence_case(text: str) -> str:
+    """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)"."""
+    return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
 
 
 def kind(value: object) -> str:
@@ -122,12 +140,25 @@ def alike(answer: object, other: object, tolerance: float) -> bool:
     """Whether two frozen answers are the same up to a relative error; NaN equals NaN."""
     if isinstance(other, tuple | list) and isinstance(answer, tuple | list):
         return len(answer) == len(other) and all(alike(*pair, tolerance) for pair in zip(answer, other, strict=True))
-    if not all(isinstance(x, torch.Tensor | float | complex) for x in (answer, other)):
+    if "a number" in (kind(answer), kind(other)):
+        answer, other = (x.item() if isinstance(x, torch.Tensor) and not x.ndim else x for x in (answer, other))
+    if kind(answer) == kind(other) == "a number":
+        return _same_number(answer, other, tolerance)
+    if not all(isinstance(x, torch.Tensor) for x in (answer, other)):
         return type(answer) is type(other) and answer == other
-    answer, other = map(torch.as_tensor, (answer, other))
     if (answer.shape, answer.dtype) != (other.shape, other.dtype) or not torch.equal(answer.isnan(), other.isnan()):
         return False
     return _close(answer[~answer.isnan()], other[~other.isnan()], tolerance)
+
+
+def _same_number(answer: complex, other: complex, tolerance: float) -> bool:
+    """Whether two numbers are the same up to a relative error, be they whole or not; NaN equals NaN."""
+    if answer == other or (answer != answer and other != other):
+        return True
+    try:
+        return abs(answer - other) <= tolerance * (abs(other) or 1)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def difference(answer: object, target: object, tolerance: float) -> Difference | None:

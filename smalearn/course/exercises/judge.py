@@ -21,8 +21,11 @@ from smalearn.course.exercises.compare import (
     freeze,
     kind,
     same,
+    sentence_case,
 )
 from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.forms import leading_axes
+from smalearn.course.exercises.probes import probe
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
@@ -90,7 +93,11 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     unusable = _unusable(exercise, attempt, key.cases)
     if unusable:
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
-    result = key.judge(run(attempt, key.cases, seed, limit), limit)
+    answers = run(attempt, key.cases, seed, limit)
+    result = key.judge(answers, limit)
+    unexplained = result.outcome == "failed" and not (result.misconception or result.sign)
+    if unexplained and result.problem.in_form and key.may_guess(answers.calls):
+        result = replace(result, sign=probe(exercise, attempt, seed))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)
@@ -152,7 +159,7 @@ class AnswerKey:
         misconception = self.recognise(answers.calls)
         if exercise.kind == "predict":
             return replace(result, outcome=outcome, problem=verdicts[worst], misconception=misconception)
-        silent = exercise.refuse or misconception or outcome != "failed" or verdicts[worst].sentence.startswith(RIGHT)
+        found = None if misconception else self.sign(answers.calls)
         return replace(
             result,
             outcome=outcome,
@@ -162,7 +169,7 @@ class AnswerKey:
             expected=self.targets[worst],
             got=answers.calls[worst].answer if worst < len(answers.calls) else None,
             misconception=misconception,
-            sign=None if silent else self.sign(answers.calls),
+            sign=found,
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
@@ -200,10 +207,22 @@ class AnswerKey:
                 return sentence
         return None
 
+    def may_guess(self, calls: list[Call]) -> bool:
+        """Whether a reason is to be guessed: not if arguments were changed in place, or only the dtype is wrong."""
+        known = any(verdict and verdict.sentence.startswith(RIGHT) for verdict in self.verdicts(calls))
+        return not (self.exercise.refuse or known or any(call.modified for call in calls))
+
     def sign(self, calls: list[Call]) -> str | None:
         """What the answers of a wrong attempt have to do with the right ones."""
-        answers = [None if call.error else call.answer for call in calls]
+        if not self.may_guess(calls):
+            return None
+        wrong = [number for number, verdict in enumerate(self.verdicts(calls)) if verdict]
+        if any(call.error for call in calls) or len(calls) < len(self.cases):
+            return leading_axes(self.cases, wrong)
+        answers = [call.answer for call in calls]
         try:
+            if found := leading_axes(self.cases, wrong):
+                return found
             with up_to(self.exercise.tolerance):
                 found = sign(self.exercise, self.cases, self.targets, answers)
             found = found or variant(self.exercise, self.cases, self.targets, answers)
@@ -284,7 +303,7 @@ def _refused(refuse: Callable[..., str], answer: object, case: tuple) -> Differe
         reason = refuse(copy.deepcopy(answer), *copy.deepcopy(case))
     except (Exception, SystemExit) as error:  # an answer may be anything
         return Difference(f"The answer has not the form that is asked for: {type(error).__name__}: {error}")
-    return Difference(f"{reason[0].upper()}{reason[1:]}") if reason else None
+    return Difference(sentence_case(reason)) if reason else None
 
 
 def _direction(guess: object, target: object) -> str:

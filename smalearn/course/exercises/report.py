@@ -1,14 +1,13 @@
 """Say a result in text: the same on every machine, at most a page wide, in a notebook or on any console."""
 
 import math
-import re
 import sys
 import textwrap
 from collections.abc import Mapping
 
 import torch
 
-from smalearn.course.exercises.compare import KINDS, kind
+from smalearn.course.exercises.compare import KINDS, kind, sentence_case
 from smalearn.course.exercises.judge import Result
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "plain_pair",
     "record",
     "render",
-    "sentence_case",
     "show",
     "show_code",
     "side_by_side",
@@ -93,11 +91,6 @@ def _failure(result: Result) -> list[str]:
     if reason := result.misconception or result.sign:
         lines += _wrap(f"→ {sentence_case(reason)}", "  ")
     return lines
-
-
-def sentence_case(text: str) -> str:
-    """Begin with a capital, unless the beginning is a name or a formula: "q·k", "a_j", "exp(x)"."""
-    return text[0].upper() + text[1:] if re.match(r"(a|[a-z]{2,})[ ,:']", text) else text
 
 
 def argument(name: str, value: object) -> str:

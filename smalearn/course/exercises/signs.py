@@ -12,13 +12,14 @@ import torch
 from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.counterfactual import counterfactual
+from smalearn.course.exercises.forms import item_alone
+from smalearn.course.exercises.regions import region
 
 __all__ = ["amount", "sign"]
 
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
-LOST = "your answer is nearly right: it loses digits, as a difference of two nearly equal numbers does"
-FIRST = "at index 0 of its first axis, and wrong at the others"
+LOST = "your answer is nearly right: it loses digits, in float32 or in a difference of two nearly equal numbers"
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
 
 
@@ -36,6 +37,8 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     """
     if any(answer is None for answer in answers):
         return None
+    if found := item_alone(targets, answers):
+        return found
     names, near = list(exercise.bind(cases[0])), exercise.tolerance
     where, items = _first_wrong_item(targets, answers, near)
     pairs = [numeric(pair) for pair in items]
@@ -49,7 +52,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
         _factor(names, [cases[k] for k in wrong], chosen),
         _relation(chosen),
         counterfactual(names, exercise.oracle, cases, targets, answers, wrong),
-        _region(chosen),
+        region(chosen),
     ):
         if found:
             return where + found
@@ -57,7 +60,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
 
 
 def amount(exercise: Exercise, targets: Sequence, answers: Sequence) -> str | None:
-    """Say that numbers are too large, or too small, in every wrong case: the last resort."""
+    """Say by how much numbers are too large, or too small, where that is the same in every wrong case."""
     where, items = _first_wrong_item(targets, answers, exercise.tolerance)
     pairs = [numeric(pair) for pair in items]
     if None in pairs:
@@ -143,7 +146,8 @@ def _lines_scaled(answer, target, axis):
     """Whether each line along an axis is the right one times a number."""
     size = (target * target).sum(axis, keepdim=True)
     factor = (answer * target).sum(axis, keepdim=True) / size.clamp(min=1e-300)
-    return same(factor * target, answer) and not same(answer, target)
+    filled = bool((factor.abs() > CLOSE)[size > 0].all())  # a line of zeros is 0 times anything
+    return filled and same(factor * target, answer) and not same(answer, target)
 
 
 # ---------------------------------------------------------------------------------------------------------- relations
@@ -267,75 +271,17 @@ _ALONG = {
     ),
 }
 
-# ------------------------------------------------------------------------------------------------------------ regions
-
-
-def _region(pairs):
-    """Where the wrong entries are."""
-    if len(pairs) < 3 or any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
-        return None
-    differ = [~torch.isclose(a, b, rtol=CLOSE, atol=CLOSE * _scale(b), equal_nan=True) for a, b in pairs]
-    regions = [dict(_regions(x.shape)) for x in differ]
-    for name in regions[-1]:
-        inside = [found.get(name) for found in regions]
-        if all(r is None or not (x & ~r).any() for x, r in zip(differ, inside, strict=True)):
-            if name == FIRST and not all(x.reshape(len(x), -1).any(1)[1:].all() for x in differ):
-                continue
-            known = [b for (_, b), r in zip(pairs, inside, strict=True) if r is not None and has_content(b[~r])]
-            if len(known) >= 2 and inside[0] is not None:
-                return f"your answer is right {name}"
-    sums = all(b.ndim >= 2 and torch.allclose(b.sum(-1), torch.ones((), dtype=torch.float64)) for _, b in pairs)
-    if sums and all((a.sum(-1) - 1).abs().max() > 1e-3 for a, _ in pairs):
-        return "the rows of the right answer sum to 1, yours do not"
-    return None
+# -------------------------------------------------------------------------------------------------- amounts, and words
 
 
 def _amount(pairs):
-    """Numbers that are too large, or too small, whatever the case; of tensors, counts."""
-    if len(pairs) < 3 or any(a.shape != b.shape or a.is_complex() or not torch.isfinite(a).all() for a, b in pairs):
+    """By how much all numbers are too large, or too small."""
+    if len(pairs) < 3 or any(b.ndim or a.ndim or a.is_complex() or not torch.isfinite(a) for a, b in pairs):
         return None
-    if any(b.ndim and not torch.equal(b, b.round()) for _, b in pairs):
+    gap = pairs[0][0] - pairs[0][1]
+    if not all(torch.isclose(a - b, gap) for a, b in pairs):
         return None
-    for side, words, other in ((1, "large", "small"), (-1, "small", "large")):
-        gaps = [side * (a.double() - b.double()) for a, b in pairs]
-        if not all((gap >= 0).all() for gap in gaps):
-            continue
-        if any(gap.ndim for gap in gaps):
-            return f"no entry of your answer is too {other}, some are too {words}"
-        by = f"{gaps[0].item():g} " if all(torch.isclose(gap, gaps[0]) for gap in gaps) else ""
-        return f"your number is {by}too {words}, in every wrong case"
-    return None
-
-
-def _scale(target):
-    finite = target[torch.isfinite(target)].abs()
-    return finite.max().item() if finite.numel() else 1.0
-
-
-def _regions(shape):
-    """Names of parts of a tensor, and where they are."""
-    rows = torch.zeros(shape, dtype=torch.bool)
-    if len(shape) >= 1:
-        for name, index in (("first", 0), ("last", -1)):
-            part = rows.clone()
-            part[index] = True
-            yield f"but for {f'the {name} row' if len(shape) > 1 else f'entry {index}'}", part
-        part = ~rows
-        part[0] = False
-        yield FIRST, part
-    if len(shape) >= 2:
-        for name, index in (("first", 0), ("last", -1)):
-            part = rows.clone()
-            part[..., index] = True
-            yield f"but for the {name} column", part
-        if shape[-1] % 2 == 0:
-            for name, half in (("first", slice(None, shape[-1] // 2)), ("second", slice(shape[-1] // 2, None))):
-                part = rows.clone()
-                part[..., half] = True
-                yield f"but for the {name} half of its columns", part
-        yield "but for the diagonal", (~rows).triu() & (~rows).tril()
-        yield "but for what lies above the diagonal", (~rows).triu(1)
-        yield "but for what lies below the diagonal", (~rows).tril(-1)
+    return f"your number is {gap.abs().item():g} too {'large' if gap > 0 else 'small'}, in every wrong case"
 
 
 def _of_words(where, pairs):

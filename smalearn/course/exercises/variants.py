@@ -20,7 +20,7 @@ from smalearn.course.exercises.run import run
 
 __all__ = ["variant", "variants"]
 
-SECONDS = 3.0  # for all variants of an exercise
+SECONDS, EACH = 3.0, 0.5  # for all variants of an exercise, and for one: its loop may never end
 WITHOUT = {
     "abs": "an absolute value",
     "cat": "one of the parts",
@@ -96,7 +96,7 @@ def _finite(answer):
 
 
 def _gives(function, case, answer, near):
-    calls = run(function, [case], 0, SECONDS).calls
+    calls = run(function, [case], 0, EACH).calls
     return bool(calls) and not calls[0].error and alike(calls[0].answer, answer, near)
 
 
@@ -108,13 +108,19 @@ def variants(exercise: object) -> Iterator[tuple[str, Callable]]:
         except (OSError, SyntaxError, TypeError):  # not written in a file, or a lambda in the middle of a call
             continue
         if isinstance(tree.body[0], ast.FunctionDef):
-            yield from _of(function, tree)
+            yield from _of(function, tree, _called(tree.body[0], exercise.solution))
 
 
-def _of(function, tree):
+def _called(definition, solution):
+    """The learner's name of each argument: the oracle may call it otherwise."""
+    ours = [argument.arg for argument in definition.args.args]
+    theirs = list(inspect.signature(solution).parameters)
+    return dict(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else {}
+
+
+def _of(function, tree, names):
     definition = tree.body[0]
     definition.decorator_list = [x for x in definition.decorator_list if "exercise" not in ast.unparse(x)]
-    names = [argument.arg for argument in definition.args.args]
     seen = {ast.unparse(tree)}
     for old, new in IN_PLACE_OF.items():  # everywhere at once
         code = re.sub(rf"\b{old}\(", f"{new}(", ast.unparse(tree))
@@ -327,7 +333,7 @@ def _with(node, names):
     ]  # x.dtype, dim=, [:n]
     inside = {x for part in hidden if not _is_method(part, node) for x in ast.walk(part)}
     used = {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and x not in inside}
-    found = [name for name in names if name in used]
+    found = [name for ours, name in names.items() if ours in used]
     if isinstance(node, ast.Constant):
         found = [repr(node.value)]
     return f" ({', '.join(found)})" if found else ""

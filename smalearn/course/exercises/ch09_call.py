@@ -1,0 +1,130 @@
+"""The exercise of chapter 09 on Mamba-3's two weights for each write, in one call."""
+
+import torch
+from torch.nn import functional
+
+from smalearn import fast
+from smalearn.course.exercises.core import exercise
+
+# ------------------------------------------------------------------------------------------------- 9.4 one call
+
+
+def _steps(Q, K, V, log_a, dt, share):
+    """The recurrence, one token after the other."""
+    H, before, rows = torch.zeros(V.shape[-1], K.shape[-1], dtype=V.dtype), 0, []
+    for q, k, v, a, step, part in zip(Q, K, V, log_a.exp(), dt, share, strict=True):
+        write = torch.outer(v, k)
+        H = a * H + (1 - part) * step * a * before + part * step * write
+        before = write
+        rows.append(H @ q)
+    return torch.stack(rows)
+
+
+def _called(weight, own, Q, K, V, log_a):
+    """One call with values scaled by `weight`, so that token t itself counts `own`."""
+    Y, _ = fast.ssd(weight[:, None] * V, log_a, K, Q)
+    return Y + ((own - weight) * (Q * K).sum(-1))[:, None] * V
+
+
+def _next(x):
+    return functional.pad(x[1:], (0, 1))
+
+
+def _with(weight, own=lambda dt, share, log_a: share * dt):
+    def wrong(Q, K, V, log_a, dt, share):
+        return _called(weight(dt, share, log_a), own(dt, share, log_a), Q, K, V, log_a)
+
+    return wrong
+
+
+def _both(dt, share, log_a):
+    return share * dt + _next((1 - share) * dt)
+
+
+def _under_the_new_key(Q, K, V, log_a, dt, share):
+    earlier = functional.pad(V[:-1], (0, 0, 1, 0))
+    values = (share * dt)[:, None] * V + ((1 - share) * dt * log_a.exp())[:, None] * earlier
+    return fast.ssd(values, log_a, K, Q)[0]
+
+
+def _with_a_last(dt, share, log_a):
+    """The last token counts once more as the first arrives, which it does not."""
+    later = ((1 - share) * dt).roll(-1)
+    return share * dt + torch.cat([0 * later[:-1], later[-1:]])
+
+
+def _call_cases(randn):
+    for T, N, P in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (40, 4, 3)]:
+        log_a = -randn(T).abs()
+        yield randn(T, N), randn(T, N), randn(T, P), log_a, functional.softplus(randn(T)), torch.sigmoid(randn(T))
+
+
+@exercise(
+    "9.4",
+    "Two weights, one call",
+    claim="006:one-call",
+    level=3,
+    minutes=12,
+    cases=_call_cases,
+    oracle=_steps,
+    wrong={
+        "token t itself counts as much as it will later: there it should weigh λ_t dt_t alone": _with(_both, _both),
+        "the correction at the token itself has the wrong sign": _with(
+            _both, lambda dt, share, log_a: 2 * _both(dt, share, log_a) - share * dt
+        ),
+        "the later weight is that of the NEXT token, (1 − λ_(t+1)) dt_(t+1)": _with(
+            lambda dt, share, log_a: share * dt + (1 - share) * dt
+        ),
+        "you shift the wrong way: token t counts again when t + 1 arrives": _with(
+            lambda dt, share, log_a: share * dt + functional.pad(((1 - share) * dt)[:-1], (1, 0))
+        ),
+        "the value before is written under k_t: v_(t−1) has its own key, k_(t−1)": _under_the_new_key,
+        "nothing decays: log_a goes into the call": lambda Q, K, V, log_a, dt, share: trapezoid(
+            Q, K, V, 0 * log_a, dt, share
+        ),
+        "the call takes log_a as it is: it makes the decay itself": lambda Q, K, V, log_a, dt, share: trapezoid(
+            Q, K, V, log_a.exp(), dt, share
+        ),
+        "q_t · k_t is missing in the correction at the token itself": lambda Q, K, V, log_a, dt, share: (
+            fast.ssd(_both(dt, share, log_a)[:, None] * V, log_a, K, Q)[0] - _next((1 - share) * dt)[:, None] * V
+        ),
+        "Q and K have changed places in the call: (K, Q) are its (B, C)": lambda Q, K, V, log_a, dt, share: trapezoid(
+            K, Q, V, log_a, dt, share
+        ),
+        "the last token has no next one, and its later weight is 0: `pad`, not `roll`": _with(
+            lambda dt, share, log_a: share * dt + ((1 - share) * dt).roll(-1), _with_a_last
+        ),
+        "the dt is that of the next token, too": _with(lambda dt, share, log_a: share * dt + _next(1 - share) * dt),
+        "the λ is that of the next token, too": _with(lambda dt, share, log_a: share * dt + (1 - share) * _next(dt)),
+        "the decay of the next token is in the call already": _with(
+            lambda dt, share, log_a: share * dt + _next((1 - share) * dt * log_a.exp())
+        ),
+        "λ and 1 − λ have changed places": _with(
+            lambda dt, share, log_a: (1 - share) * dt + _next(share * dt), lambda dt, share, log_a: (1 - share) * dt
+        ),
+        "this is Mamba-2: each write counts once, λ dt": _with(lambda dt, share, log_a: share * dt),
+        "this is Mamba-2: each write counts once, dt": _with(lambda dt, share, log_a: dt, lambda dt, share, log_a: dt),
+        "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": _with(
+            _both, lambda dt, share, log_a: 0 * dt
+        ),
+    },
+)
+def trapezoid(Q, K, V, log_a, dt, share):
+    """Y (T, P) of Mamba-3's recurrence, by one call of `fast.ssd(X, log_a, B, C)`.
+
+    H_t = a_t H_(t−1) + (1 − λ_t) dt_t a_t v_(t−1) k_(t−1)^T + λ_t dt_t v_t k_t^T and y_t = H_t q_t. Q and K are (T, N),
+    V (T, P); log_a, dt and share, the λ, are (T,).
+
+    Hint: For t > s, how much does v_s k_s^T weigh in H_t, but for the decays from s to t? λ_s dt_s, and once more as
+    token s + 1 arrives.
+
+    Hint: So scale value s by `share * dt` plus the next token's `(1 - share) * dt`, and call `fast.ssd` with (K, Q) as
+    (B, C). The last token has no next one: `functional.pad(x[1:], (0, 1))`.
+
+    Hint: At t = s the second weight has not come yet: subtract it times (q_t · k_t) v_t.
+
+    Insight: A new rule of integration, and no new kernel: two weights, and a term on the diagonal.
+    """
+    now, later = share * dt, functional.pad(((1 - share) * dt)[1:], (0, 1))
+    Y, _ = fast.ssd((now + later)[:, None] * V, log_a, K, Q)
+    return Y - (later * (Q * K).sum(-1))[:, None] * V

@@ -1,0 +1,47 @@
+"""Answers in another form than asked: one item of a pair, a tuple for a tensor, code that knows no leading axes."""
+
+from collections.abc import Sequence
+
+import torch
+
+from smalearn.course.exercises.agree import equal
+
+__all__ = ["item_alone", "leading_axes"]
+
+LEADING = (
+    "your code is right without leading axes and fails with them: count axes from the end, with `[..., None]`, `.mT`, "
+    "or `dim=-1`"
+)
+
+
+def item_alone(targets: Sequence, answers: Sequence) -> str | None:
+    """Say that an answer is one item of the right tuple, or has the right answer as an item.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    inside, outside = (all(isinstance(x, tuple | list) for x in values) for values in (targets, answers))
+    if inside == outside:
+        return None
+    whole, alone = (targets, answers) if inside else (answers, targets)
+    for item in range(min(map(len, whole))):
+        if all(equal(x, y[item]) for x, y in zip(alone, whole, strict=True)):
+            count = len(whole[0])
+            return (
+                f"this is item {item} of the answer alone: return all {count} of them"
+                if inside
+                else f"item {item} of yours is the answer: return it alone"
+            )
+    return None
+
+
+def leading_axes(cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
+    """Say that just the cases with leading axes are wrong, at least one, and those without are right, at least two.
+
+    Args:
+        cases: arguments; the smallest first, without leading axes.
+        wrong: numbers of the cases in which an attempt is wrong, or raises.
+    """
+    axes = [sum(x.ndim for x in case if isinstance(x, torch.Tensor)) for case in cases]
+    leading = [k for k, count in enumerate(axes) if count > axes[0]]
+    return LEADING if leading and leading == list(wrong) and len(cases) - len(leading) >= 2 else None

@@ -1,0 +1,138 @@
+"""What a wrong program does with other arguments: which one it ignores, and where it is right after all.
+
+Unlike a sign, which looks at answers, a probe calls the program again. What is said of it is what it does.
+"""
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from smalearn.course.exercises.agree import equal, informative, up_to
+from smalearn.course.exercises.core import Exercise
+from smalearn.course.exercises.run import run
+
+__all__ = ["probe"]
+
+SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
+VALUES = {
+    1: "look at where {} enters",
+    0.5: "look at where {} enters",
+    0: "look at the terms with {}",
+}
+HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
+
+
+def probe(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
+    """Say what an attempt does with other arguments that the oracle does not do.
+
+    Args:
+        exercise: what is attempted, with an oracle.
+        attempt: its answers have the right form in every case, and it leaves its arguments as they are.
+        seed: of the cases.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    try:
+        with up_to(exercise.tolerance):
+            return next(filter(None, _looked(exercise, attempt, exercise.draw(seed))), None)
+    except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
+        return None
+
+
+def _looked(exercise, attempt, cases):
+    """The sentence of each probe, or None, until time is over."""
+    until = time.monotonic() + SECONDS
+    before, target = _answers(attempt, cases), _answers(exercise.oracle, cases)
+    if before is None:
+        return
+    for look in (_ignored, _right_with_equal, _right_with, _not_halved):
+        for name, change, say in look(exercise.names, cases):
+            changed = [change(*copy.deepcopy(case)) for case in cases]
+            after, other = _answers(attempt, changed), _answers(exercise.oracle, changed)
+            yield None if after is None or other is None else say(name, before, after, target, other)
+            if time.monotonic() > until:
+                return
+
+
+def _answers(function: Callable, cases: Sequence[tuple]) -> list | None:
+    """What a function returns in every case; None if it does not."""
+    calls = run(function, cases, 0, EACH).calls
+    complete = len(calls) == len(cases) and not any(call.error for call in calls)
+    return [call.answer for call in calls] if complete else None
+
+
+def _put(place: int, change: Callable) -> Callable:
+    return lambda *case: (*case[:place], change(case[place]), *case[place + 1 :])
+
+
+def _floats(cases: Sequence[tuple]) -> Iterator[int]:
+    """Places of the arguments that are tensors of floating point numbers."""
+    return (k for k, x in enumerate(cases[0]) if isinstance(x, torch.Tensor) and x.is_floating_point())
+
+
+def _ignored(names, cases):
+    def say(name, before, after, target, other):
+        ignored = all(map(equal, before, after)) and not all(map(equal, target, other))
+        return f"your answer does not depend on {name}" if ignored else None
+
+    for k in _floats(cases):
+        yield names[k], _put(k, lambda x: x / 2), say
+    for k in (k for k, x in enumerate(cases[0]) if type(x) is int):
+        yield names[k], _put(k, lambda x: x + 1), say
+
+
+def _right_with(names, cases):
+    for (value, where), k in itertools.product(VALUES.items(), _floats(cases)):
+
+        def say(name, before, after, target, other, value=value, where=where):
+            if not _agree(after, other):
+                return None
+            return f"your answer is right where {name} is {value} throughout: {where.format(name)}"
+
+        yield names[k], _put(k, lambda x, value=value: torch.full_like(x, value)), say
+
+
+def _right_with_equal(names, cases):
+    def say(pair, before, after, target, other):
+        return (
+            f"your answer is right where {pair} are the same: is one in the place of the other?"
+            if _agree(after, other)
+            else None
+        )
+
+    for i, j in itertools.combinations(_floats(cases), 2):
+        if all(case[i].shape == case[j].shape for case in cases):
+            yield (
+                f"{names[i]} and {names[j]}",
+                lambda *case, i=i, j=j: (*case[:j], case[i].clone(), *case[j + 1 :]),
+                say,
+            )
+
+
+def _not_halved(names, cases):
+    def say(name, before, after, target, other):
+        right, yours = _degree(target, other), _degree(before, after)
+        if right is None or right == yours:
+            return None
+        other = HALVES.get(yours, "changes otherwise")
+        return f"where {name} is halved the right answer {HALVES[right]}, yours {other}"
+
+    for k in _floats(cases):
+        yield names[k], _put(k, lambda x: x / 2), say
+
+
+def _degree(before, after):
+    """The power of 1/2 by which every answer changes; None if there is none."""
+    if not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (*before, *after)):
+        return None
+    fits = (p for p in HALVES if all(equal(x / 2**p, y) for x, y in zip(before, after, strict=True)))
+    return next(fits, None)
+
+
+def _agree(answers: Sequence, targets: Sequence) -> bool:
+    """Whether answers are right in all cases, two of which have content."""
+    return all(map(equal, answers, targets)) and sum(map(informative, targets)) >= 2

@@ -1,0 +1,123 @@
+"""What a wrong program does with other arguments: true of the program, and silent where nothing can be told."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from smalearn.course.exercises import Exercise, evaluate
+from smalearn.course.exercises.probes import probe
+
+
+def scores(Q, K, beta):
+    """Scores and a number for each query.
+
+    Hint: one
+
+    Hint: two
+    """
+    return torch.einsum("tn,sn->ts", Q, K) + beta[:, None]
+
+
+def cases(randn):
+    for length in (2, 3, 5, 6):
+        yield randn(length, 2), randn(length, 2), randn(length)
+
+
+SCORES = Exercise(
+    id="demo.8",
+    title="scores",
+    claim="demo",
+    level=1,
+    minutes=1,
+    cases=cases,
+    oracle=scores,
+    solution=scores,
+    wrong={name: lambda Q, K, beta, n=n: n * Q for n, name in enumerate("abc")},
+)
+
+
+def product(Q, K, beta):
+    return torch.einsum("tn,sn->ts", Q, K) * beta[:, None] ** 2
+
+
+def powers(Q, K, n):
+    """A power.
+
+    Hint: one
+
+    Hint: two
+    """
+    return (Q + K) ** n
+
+
+def swapped(Q, K, beta):
+    """Right where Q and K are the same."""
+    return Q @ Q.mT + (Q @ K.mT).sin() - (Q @ Q.mT).sin() + beta[:, None]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda Q, K, beta: (Q @ K.mT).sin(), "your answer does not depend on beta"),
+        (
+            lambda Q, K, beta: Q @ K.mT + beta[:, None] ** 3 * beta.exp()[:, None] / torch.e,
+            "your answer is right where beta is 1 throughout: look at where beta enters",
+        ),
+        (
+            lambda Q, K, beta: Q @ K.mT + (beta * (1.5 - beta))[:, None],
+            "your answer is right where beta is 0.5 throughout: look at where beta enters",
+        ),
+        (
+            lambda Q, K, beta: Q @ K.mT + beta.sin()[:, None],
+            "your answer is right where beta is 0 throughout: look at the terms with beta",
+        ),
+        (swapped, "your answer is right where Q and K are the same: is one in the place of the other?"),
+        (lambda Q, K, beta: (Q @ K.mT + beta[:, None]).cos(), None),
+        (lambda Q, K, beta: (Q @ K.mT + beta.sin()[:, None]) / bool(beta.all()), None),  # raises with a beta of 0
+    ],
+)
+def test_what_a_probe_tells(attempt, said):
+    assert probe(SCORES, attempt) == said
+    assert evaluate(SCORES, attempt).sign == said
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (
+            lambda Q, K, beta: product(Q, K, beta) + 1,
+            "where Q is halved the right answer is halved, yours changes otherwise",
+        ),
+        (
+            lambda Q, K, beta: product(Q, K, beta.exp()),
+            "where beta is halved the right answer becomes a quarter, yours",
+        ),
+        (lambda Q, K, beta: product(Q, K, beta) + product(Q.abs(), K.square(), beta), "where K is halved"),
+    ],
+)
+def test_how_an_answer_grows(attempt, said):
+    found = probe(dataclasses.replace(SCORES, oracle=product), attempt)
+    assert said in found
+
+
+def test_a_number_that_is_ignored():
+    exercise = dataclasses.replace(
+        SCORES, cases=lambda randn: ((randn(3, 2), randn(3, 2), n) for n in (1, 2, 3)), oracle=powers, solution=powers
+    )
+    assert probe(exercise, lambda Q, K, n: Q.sin() + K) == "your answer does not depend on n"
+
+
+def test_a_loop_that_has_no_end_with_other_arguments():
+    def attempt(Q, K, beta):
+        while not beta.any():
+            pass
+        return (Q @ K.mT + beta[:, None]).cos()
+
+    assert probe(SCORES, attempt) is None
+
+
+def test_no_probe_of_answers_in_another_form():
+    """A list is not probed: it would be found to change otherwise than a tensor."""
+    linear = dataclasses.replace(SCORES, oracle=product)
+    assert evaluate(linear, lambda Q, K, beta: list(product(Q, K, beta) + 1)).sign is None
