@@ -48,7 +48,8 @@ def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
     page.evaluate("window.removeSecond = show('second'); null")
     assert page.evaluate("callbacks.length") == 2 * len(listeners)
     page.locator("#second").locator("input[type=range], select").first.evaluate(CHANGE)
-    first, second = (drawn(page).locator(place).inner_html() for place in ("#first", "#second"))
+    drawn(page).wait_for_timeout(500)  # until both have said it
+    first, second = (page.locator(place).inner_html() for place in ("#first", "#second"))
     assert first == second
     pictures = page.evaluate(PICTURES.replace("#first ", ""))
     half = len(pictures) // 2

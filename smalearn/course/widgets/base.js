@@ -99,7 +99,8 @@ class View {
         if (!isIntersecting || seen.has(this.kind)) return;
         seen.add(this.kind);
         observer.disconnect();
-        this.moveAndReturn(states());
+        const all = states();
+        if (all.length) this.moveAndReturn(all);
       },
       { threshold: 0.6 },
     );
@@ -322,9 +323,14 @@ export function power(exponent) {
 }
 
 /** Pixels of a picture of full height: as wide as there is room, but what follows from it stays on the screen. */
-export function side(width) {
+export function tall(width, share = 0.55) {
   const screen = window.top === window ? window.innerHeight : 0.8 * window.screen.availHeight; // a frame grows with it
-  return Math.floor(Math.min(width, Math.max(0.55 * screen, 240)));
+  return Math.floor(Math.min(width, Math.max(share * screen, 240)));
+}
+
+/** A size on an axis: 512, 1k, 2k. */
+export function size(value) {
+  return value < 1024 ? `${value}` : `${value / 1024}k`;
 }
 
 /** How many times as much: three digits, and more where it is hardly more than once. */

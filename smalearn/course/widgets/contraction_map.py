@@ -103,7 +103,7 @@ class ContractionMap(Explorer):
     source = Size(None, LIMITS["S"], allow_none=True).tag(sync=True)
     features = Size(64, LIMITS["N"]).tag(sync=True)
     head_dim = Size(64, LIMITS["P"]).tag(sync=True)
-    scan = traitlets.Bool(False).tag(sync=True)
+    scan = traitlets.Bool(True).tag(sync=True)
 
     @traitlets.default("_orders")
     def _formulas(self) -> list[dict]:

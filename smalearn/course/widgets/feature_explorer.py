@@ -87,8 +87,8 @@ class FeatureExplorer(Explorer):
         self,
         text: str = TEXT,
         map: str = "hyperbolic",
-        features: int = 64,
-        norm: float = 1.5,
+        features: int = 512,
+        norm: float = 1,
         seed: int = 0,
         row: int | None = None,
     ) -> None:

@@ -42,30 +42,37 @@ function byLevels({ T }) {
 /** Of every family the entry (t, s), the cost of a product with one column, and what to say of it. */
 export const FAMILIES = {
   causal: {
+    title: "A mask of ones on and below the diagonal is plain linear attention: a running sum",
     entry: (t, s) => +(s <= t),
     cost: ({ T }) => T,
     by: "a running sum",
     says: "L is 1 where s ≤ t: linear attention",
   },
   decay: {
+    title: "One decay for all steps forgets the far past at one rate",
     entry: (t, s, { gamma }) => (s <= t ? gamma ** (t - s) : 0),
     cost: ({ T }) => 2 * (T - 1),
     by: "a scan",
     says: "L is γ^(t−s) where s ≤ t: RetNet",
   },
   "1-semiseparable": {
+    title: "Drag one decay to 0: everything before it is forgotten",
+    hint: "Drag a decay. Point at a row to see what its word reads.",
     entry: (t, s, { decays }) => (s <= t ? decays.slice(s + 1, t + 1).reduce((product, a) => product * a, 1) : 0),
     cost: ({ T }) => 2 * (T - 1),
     by: "a scan",
     says: "L is the product of the decays a after s up to t where s ≤ t: SSD, the heart of Mamba-2",
   },
   Toeplitz: {
+    title: "A weight for each distance, drawn by hand, is a convolution",
+    hint: "Draw α over the distances. Point at a row to see what its word reads.",
     entry: (t, s, { T, alpha }) => alpha[t - s + T - 1],
     cost: ({ T }) => convolution(T),
     by: "fast Fourier transforms",
     says: "L is α at the distance t − s: relative positions that multiply",
   },
   Fourier: {
+    title: "A mask of waves costs a fast Fourier transform, though its rank is full",
     entry: (t, s, { T }) => Math.cos(angle(t, s, T)),
     imaginary: (t, s, { T }) => Math.sin(angle(t, s, T)),
     cost: ({ T }) => fft(T, 5),
@@ -73,30 +80,35 @@ export const FAMILIES = {
     says: "L is exp(2πi·ts/T), complex and not causal. The pictures show real parts; ranks are those of the complex L",
   },
   "low rank": {
+    title: "Two thin factors make a mask that costs little, and that no order in time limits",
     entry: (t, s, { U, V, rank }) => U[t].slice(0, rank).reduce((sum, u, r) => sum + u * V[s][r], 0),
     cost: ({ T, rank }) => rank * (2 * T - 1) + T * (2 * rank - 1),
     by: "two thin products",
     says: "L is UVᵀ with R columns each, and not causal",
   },
   banded: {
+    title: "A window looks at neighbours alone, and its blocks have a small rank",
     entry: banded,
     cost: (p) => ones(banded, p),
     by: "adding what lies under the ones",
     says: "L is 1 where |t − s| is at most the window: sliding-window attention, both ways",
   },
   dilated: {
+    title: "A window with gaps looks further for the same cost",
     entry: near,
     cost: (p) => ones(near, p),
     by: "adding what lies under the ones",
     says: "L is 1 at multiples of the dilation, as many either way as the window says",
   },
   "block diagonal": {
+    title: "Words in different blocks do not see each other",
     entry: together,
     cost: (p) => ones(together, p),
     by: "adding what lies under the ones",
     says: "L is 1 where t and s lie in the same block: attention within chunks",
   },
   "log-linear": {
+    title: "A weight for each level of a tree: the far past is kept, more coarsely",
     entry: (t, s, { gamma, growth }) => (s <= t ? gamma ** (t - s) * growth ** level(t, s) : 0),
     cost: byLevels,
     by: "one sum for half a block at each level of a tree",

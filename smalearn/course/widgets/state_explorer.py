@@ -36,7 +36,8 @@ class StateExplorer(Explorer):
         values: (T, P), one value for each word, P ≤ 8; if None, one-hot for the word that follows, and 0 for the last:
             with one-hot keys the state is then a table of what came after what.
         gates: the T gates a_t, from 0 to 1, or one for all.
-        query: the word whose key is asked for; the first word if None. Of equal words the first one's key.
+        query: the word whose key is asked for; if None, the last word that is repeated, whose answer changes with the
+            gates between, or else the first word. Of equal words the first one's key.
         time: how many words have been read, from 0 to T; all of them if None.
 
     Raises:
@@ -87,7 +88,7 @@ class StateExplorer(Explorer):
             _columns=names if keys is None else [f"n = {n}" for n in range(K.shape[1])],
             _rows=names if values is None else [f"p = {p}" for p in range(V.shape[1])],
             gates=gates,
-            query=words[0] if query is None else query,
+            query=_repeated(words) if query is None else query,
             time=len(words) if time is None else time,
         )
 
@@ -172,6 +173,11 @@ class StateExplorer(Explorer):
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""
         return f"StateExplorer({len(self._words)} words, query={self.query!r}, time={self.time})"
+
+
+def _repeated(words: list[str]) -> str:
+    """Find the last word but one that has been before; the first word if there is none."""
+    return next((words[t] for t in range(len(words) - 2, 0, -1) if words[t] in words[:t]), words[0])
 
 
 def _bars(axes: Axes, heights: list[float], colour: str, title: str) -> None:

@@ -1,6 +1,6 @@
 // A structured weight as the product of its factors, and its singular values beside those of low rank at the same cost.
 
-import { clamp, dot, explorer, label, make, number, power, side, trace } from "./base.js";
+import { clamp, dot, explorer, label, make, number, power, tall, trace } from "./base.js";
 import { singularValues } from "./singular_values.js";
 
 // FAMILIES, LOW, MAX_RANK, and the powers of two LEAST and MOST of D come from weight_explorer.py.
@@ -205,7 +205,7 @@ function layOut({ M, D, factors }, width) {
   const columns = (line) => line.reduce((total, [, A]) => total + A[0].length, 0);
   const room = (line) => (width - GAP * (line.length - (narrow ? 0 : 1)) - 2) / columns(line);
   const tallest = Math.max(...pictures.map(([, A]) => A.length));
-  const cells = lines.map((line) => Math.min(room(line), side(narrow ? 0.62 * width : 0.28 * width) / (narrow ? D : tallest)));
+  const cells = lines.map((line) => Math.min(room(line), tall(narrow ? 0.62 * width : 0.28 * width) / (narrow ? D : tallest)));
   let top = TITLE;
   const places = lines.flatMap((line, n) => {
     const high = Math.max(...line.map(([, A]) => A.length)) * cells[n];
@@ -295,12 +295,11 @@ function paintValues(pen, { values, cut, rank, ghost, D }, width, { colour, font
 
 /** The families as a row of small pictures, one of which is chosen. */
 function families(view, parent) {
-  const row = make(parent, "div", { class: "thumbs", role: "radiogroup", "aria-label": "family of M" });
-  const name = `family-${Math.random()}`; // of one view, so that two views are two groups
+  const row = make(parent, "form", { class: "thumbs", role: "radiogroup", "aria-label": "family of M" }); // a group of its own
+  view.listen(row, "submit", (event) => event.preventDefault());
   for (const family of FAMILIES) {
     const box = make(row, "label");
-    const input = make(box, "input", { type: "radio", value: family, "aria-label": family });
-    input.name = name;
+    const input = make(box, "input", { type: "radio", name: "family", value: family, "aria-label": family });
     const canvas = make(box, "canvas", { "aria-hidden": "true", width: 2 * THUMB, height: 2 * THUMB });
     make(box, "span", {}, family);
     const { M } = BUILD[family](taker(view.get("_draws")), 16, 4, 1);
