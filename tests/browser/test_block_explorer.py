@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, words
+from views import PICTURES, change, drawn, headline, words
 
 from smalearn.course.widgets import BlockExplorer
 from smalearn.course.widgets.block_explorer import KINDS
@@ -75,19 +75,30 @@ def test_jacobi_finds_small_values_where_lapack_would_lose_them(mount):
 
 def test_rank_and_reason_are_shown(mount):
     page = mount(BlockExplorer(state=3, length=24, block=(12, 20, 3, 11)))
-    line = page.locator("#first b", has_text="Rank")
-    assert line.inner_text() == "Rank 3, at most 3"
+    assert headline(page) == "A block of 8 by 8 has rank 3, of at most 3"
     assert words(page) == (
         "The block M[12:20, 3:11] has rank 3 of at most 3. "
         "What passes from its inputs to its outputs passes through N = 3 numbers."
     )
     for new, text, reason in [
-        ({"block": [8, 20, 3, 14]}, "Rank 8, at most 8", "so its rank may exceed N = 3 by 5."),
-        ({"block": [0, 4, 4, 9]}, "Rank 0, at most 0", "above the diagonal, where M is 0 by convention: no output"),
-        ({"block": [12, 20, 3, 11], "kind": "softmax"}, "Rank 8, at most 8", "its N = 3 features are no bound."),
-        ({"kind": "scalar", "state": 1}, "Rank 1, at most 1", "passes through N = 1 numbers."),
+        (
+            {"block": [8, 20, 3, 14]},
+            "A block of 12 by 11 has rank 8, of at most 8",
+            "so its rank may exceed N = 3 by 5.",
+        ),
+        (
+            {"block": [0, 4, 4, 9]},
+            "A block of 4 by 5 has rank 0, of at most 0",
+            "above the diagonal, where M is 0 by convention: no output",
+        ),
+        (
+            {"block": [12, 20, 3, 11], "kind": "softmax"},
+            "A block of 8 by 8 has rank 8, of at most 8",
+            "its N = 3 features are no bound.",
+        ),
+        ({"kind": "scalar", "state": 1}, "A block of 8 by 8 has rank 1, of at most 1", "passes through N = 1 numbers."),
     ]:
-        assert change(page, **new).locator("#first b", has_text="Rank").inner_text() == text
+        assert headline(change(page, **new)) == text
         page.wait_for_function("(text) => document.querySelector('[aria-live]').textContent.includes(text)", arg=reason)
 
 

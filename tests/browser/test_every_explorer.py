@@ -3,6 +3,8 @@
 What each of them draws, says and hears is tested in a file of its own, with `--full`.
 """
 
+from pathlib import Path
+
 import pytest
 from views import PICTURES, drawn
 
@@ -35,6 +37,120 @@ def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount, name):
     controls = mount(getattr(widgets, name)()).locator("input, select, button, canvas")
     assert controls.count() > 3
     assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
+
+
+REDRAWN = [name for name in widgets.__all__ if name != "KernelTracer"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REDRAWN)
+def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
+    head = drawn(mount(getattr(widgets, name)())).locator("#first .head p")
+    title, headline, hint = head.all_inner_texts()
+    assert min(len(title), len(headline), len(hint)) > 15
+    assert [size.evaluate("(line) => parseFloat(getComputedStyle(line).fontSize)") for size in head.all()] == [
+        16,
+        20,
+        14,
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REDRAWN)
+def test_steps_are_played_to_the_end_and_a_touch_ends_it(mount, name):
+    page = drawn(mount(getattr(widgets, name)()))
+    page.evaluate("window.setInterval = (step) => ((window.step = step), 1); window.clearInterval = () => {}; null")
+    play, seen = page.locator("#first .play"), set()
+    play.click()
+    assert play.inner_text() == "❚❚ Pause"
+    for _ in range(200):
+        seen.add(drawn(page).locator("#first").inner_html())
+        if play.inner_text() != "❚❚ Pause":
+            break
+        page.evaluate("step()")
+    assert play.inner_text().startswith("▶ Play")
+    assert len(seen) > 3
+    assert page.evaluate("'saved' in window")
+    play.click()
+    page.locator("#first .title").click()
+    assert drawn(page).locator("#first .play").inner_text().startswith("▶ Play")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_the_call_that_is_copied_makes_the_same_state(mount, name):
+    explorer = getattr(widgets, name)
+    page = mount(explorer())
+    page.locator("#first").locator("input[type=range], select").first.evaluate(CHANGE)
+    page.evaluate("Object.assign(navigator.clipboard, { writeText: async (text) => (window.copied = text) }); null")
+    page.get_by_role("button", name="Copy code").click()
+    page.wait_for_function("window.copied")
+    made = eval(page.evaluate("copied"), {name: explorer})
+    assert made.chosen() == {trait: page.evaluate(f"model.get('{trait}')") for trait in made.chosen()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_a_link_restores_the_state_and_a_broken_one_does_no_harm(mount, name):
+    page = mount(getattr(widgets, name)())
+    traits = list(getattr(widgets, name)().chosen())
+    show = "document.getElementById('second').dataset.explorer = 'X'; show('second'); null"
+    page.evaluate("Object.assign(navigator.clipboard, { writeText: async (text) => (window.copied = text) }); null")
+    before = page.evaluate("(names) => names.map((name) => model.get(name))", traits)
+    page.evaluate(show)
+    page.locator("#second").locator("input[type=range], select").first.evaluate(CHANGE)
+    linked = page.evaluate("(names) => names.map((name) => model.get(name))", traits)
+    assert linked != before
+    page.locator("#second").get_by_role("button", name="Copy link").click()
+    page.wait_for_function("window.copied")
+    for end, expected in [("", linked), ("&" + traits[0] + "=[cut", before)]:
+        page.evaluate("document.getElementById('second').replaceChildren()")
+        page.evaluate("(pairs) => pairs.forEach((pair) => model.set(...pair))", list(zip(traits, before, strict=True)))
+        start = page.evaluate("copied").split("#")[1]
+        page.evaluate("(hash) => (location.hash = hash)", start if not end else f"explorer=0{end}")
+        page.evaluate(show)
+        assert page.evaluate("(names) => names.map((name) => model.get(name))", traits) == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_a_picture_of_the_state_is_saved(mount, name):
+    page = drawn(mount(getattr(widgets, name)()))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save picture").click()
+    assert download.value.suggested_filename == f"{name}.png"
+    data = Path(download.value.path()).read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 5000
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["BlockExplorer", "ScoreExplorer", "StateExplorer"])
+def test_it_moves_once_by_itself_and_python_does_not_hear_of_it(mount, page, name):
+    page.emulate_media(reduced_motion="no-preference")
+    traits = list(getattr(widgets, name)().chosen())
+    look = "(names) => JSON.stringify(names.map((name) => model.get(name)))"
+    page.set_viewport_size({"width": 1000, "height": 1100})
+    mount(getattr(widgets, name)())
+    before = page.evaluate(
+        "async (names) => { const r = await (await fetch('state.json')).json(); "
+        "return JSON.stringify(names.map((name) => r[name])); }",
+        traits,
+    )
+    page.wait_for_function(f"(args) => ({look})(args[0]) !== args[1]", arg=[traits, before])
+    page.wait_for_function(f"(args) => ({look})(args[0]) === args[1]", arg=[traits, before])
+    assert not page.evaluate("'saved' in window")
+    page.wait_for_timeout(400)
+    assert page.evaluate(look, traits) == before
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REDRAWN)
+@pytest.mark.parametrize("width", [832, 1000])  # a page of the site beside its contents; JupyterLab
+def test_it_fits_a_laptop(mount, name, width):
+    page = mount(getattr(widgets, name)())
+    page.set_viewport_size({"width": width, "height": 900})
+    assert drawn(page).locator("#first .smalearn").bounding_box()["height"] < 900
 
 
 @pytest.mark.full

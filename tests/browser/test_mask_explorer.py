@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from playwright.sync_api import expect
-from views import change, drawn, words
+from views import change, drawn, headline, words
 
 from smalearn.course.widgets import MaskExplorer
 from smalearn.course.widgets.mask_explorer import FAMILIES
@@ -23,6 +23,31 @@ RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A),
 STATE = ["gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"]
 TEXT = "a b c d e. f g h a b c! d"
 T = 12
+
+
+@pytest.fixture
+def mount(mount):
+    """Shown with what is folded at first."""
+
+    def show(explorer):
+        page = mount(explorer)
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        return drawn(page)
+
+    return show
+
+
+def test_three_pictures_at_first_and_a_headline(mount):
+    page = mount(MaskExplorer(TEXT))
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = false")
+    shown = [part.get_attribute("aria-label") for part in page.locator("canvas").all() if part.is_visible()]
+    assert [label.split(";")[0] for label in shown] == ["Decays", "L, G and M"]
+    assert headline(page) == "Rank 1 off the diagonal: a product with L is 12.5 times cheaper than a dense one"
+    assert page.locator(".title").inner_text() == "Drag one decay to 0: everything before it is forgotten"
+    for family in FAMILIES:
+        assert len(change(page, family=family).locator(".title").inner_text()) > 30
+    page.locator("summary").click()
+    assert canvas(drawn(page), re.compile("^Ranks")).is_visible()
 
 
 def slider(page, name):
@@ -223,7 +248,7 @@ def test_toeplitz_coefficients_are_drawn(mount):
 
 
 @pytest.mark.parametrize(
-    ("family", "trait", "first", "low"), [("1-semiseparable", "decays", 1, 0), ("Toeplitz", "alpha", T - 1, -1)]
+    ("family", "trait", "first", "low"), [("1-semiseparable", "decays", T // 2, 0), ("Toeplitz", "alpha", T - 1, -1)]
 )
 def test_arrow_keys_draw_too(mount, family, trait, first, low):
     page = drawn(mount(MaskExplorer(TEXT, family=family, decays=0.5, alpha=[0.5] * (2 * T - 1))))

@@ -161,7 +161,7 @@ function controls(view, parent, now) {
   const button = make(boxes, "button", { type: "button" });
   view.listen(button, "click", () => view.set({ seed: (view.get("seed") + 1) % view.get("_draws").gaussian.length }));
   view.parts.push(() => {
-    button.hidden = !enabled();
+    boxes.hidden = !enabled();
     button.textContent = `Draw other directions (seed ${view.get("seed")})`;
   });
 }

@@ -5,7 +5,7 @@ import { clamp, decimals, digits, dot, explorer, knob, label, make, number, tall
 const TRAITS = ["ranks", "length", "leaf", "seed", "pair"];
 // MAX_LEVELS, MAX_RANK and MAX_LEAF come from score_explorer.py.
 const [TITLE, CELL, LEFT, LANE, HIGH, FOOT] = [20, 40, 48, 13, 110, 24]; // pixels
-const TALL = 0.36; // of the screen, a triangle
+const TALL = 0.33; // of the screen, a triangle
 const OWN = "your own";
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ export default explorer(TRAITS, (view) => {
   view.parts.push(() => (shown = read(view)));
   const now = () => shown;
   view.head({
-    title: "Near pairs are compared by more columns, and what only near pairs need is soon dropped",
+    title: "Near pairs are compared by more columns, and far keys can be dropped",
     headline: () => headline(shown),
     hint: "Play t: tokens arrive, and a block that ends drops its keys. Point at a pair, or drag t on the curve.",
   });
