@@ -62,6 +62,7 @@ def test_steps_are_played_to_the_end_and_a_touch_ends_it(mount, name):
     page.evaluate("window.setInterval = (step) => ((window.step = step), 1); window.clearInterval = () => {}; null")
     play, seen = page.locator("#first .play"), set()
     play.click()
+    drawn(page)
     assert play.inner_text() == "❚❚ Pause"
     for _ in range(200):
         seen.add(drawn(page).locator("#first").inner_html())

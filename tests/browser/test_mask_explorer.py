@@ -19,7 +19,7 @@ FORMULAS = """(cases) => cases.map((p) => {
   const [G, H] = ["words", "random"].map((kind) => [...script.makeScores(kind, p)]);
   return { real: [...L.real], imaginary, cost: L.cost, dense: script.denseCost(L), ranks: script.blockRanks(L), G, H };
 })"""
-RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A), m, n))"""
+RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A), m, n, 1e-10))"""
 STATE = ["gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"]
 TEXT = "a b c d e. f g h a b c! d"
 T = 12
@@ -241,7 +241,7 @@ def test_toeplitz_coefficients_are_drawn(mount):
     page = drawn(mount(MaskExplorer(TEXT, family="Toeplitz", alpha=[0] * T)))
     strip = canvas(page, re.compile("^α"))
     column = (strip.bounding_box()["width"] - 8) / (2 * T - 1)
-    drag(page, strip, (4 + 9.5 * column, 20), (4 + 13.5 * column, 104))
+    drag(page, strip, (4 + 9.5 * column, 20), (4 + 13.5 * column, 106))
     alpha = page.evaluate("saved.alpha")
     assert alpha == [0] * 9 + [1, 0.5, 0, -0.5, -1] + [0] * 9
     assert MaskExplorer(TEXT, family="Toeplitz", alpha=alpha).alpha == alpha

@@ -173,7 +173,8 @@ def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatc
     monkeypatch.setattr(base, "FOLDER", tmp_path)
     assert base.module("two.js", "good.js", LIMIT=1e-10, NAMES=["décay"]) == (
         'const LIMIT = 1e-10;\nconst NAMES = ["décay"];\n'
-        "export const none = 0;\nexport const one = none + 1;\nexport const two = one + 1;\n\nexport default two + LIMIT;\n"
+        "export const none = 0;\nexport const one = none + 1;\nexport const two = one + 1;\n\n"
+        "export default two + LIMIT;\n"
     )
     expected = r"expected imports of one line from \['share\.js', 'base\.js'\], got 'import \{"
     for name in ("late.js", "long.js", "good.js"):

@@ -226,7 +226,9 @@ class View {
       canvas.style.height = `${high}px`;
       pen.setTransform(size[0] / width, 0, 0, size[1] / high, 0, 0);
       pen.clearRect(0, 0, width, high);
+      pen.save();
       paint(pen, width, high);
+      pen.restore(); // what is drawn does not depend on what was drawn before
     });
     return canvas;
   }

@@ -70,7 +70,9 @@ class MaskExplorer(Explorer):
         (3, (64, 64))
     """
 
-    _esm = module("mask_formulas.js", "mask_explorer.js", DECADES=DECADES, TOLERANCE=TOLERANCE, NGRAM=NGRAM)
+    _esm = module(
+        "singular_values.js", "mask_formulas.js", "mask_explorer.js", DECADES=DECADES, TOLERANCE=TOLERANCE, NGRAM=NGRAM
+    )
     _words = traitlets.List().tag(sync=True)
     _Q = traitlets.List().tag(sync=True)
     _K = traitlets.List().tag(sync=True)

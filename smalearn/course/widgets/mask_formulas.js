@@ -1,5 +1,7 @@
 // What the mask explorer computes: masks, scores, ranks of blocks, costs. Python puts it before mask_explorer.js.
 
+import { rank } from "./singular_values.js";
+
 // TOLERANCE of a rank, a share of the largest singular value, and NGRAM, the words that a score compares, come from
 // mask_explorer.py.
 
@@ -143,50 +145,6 @@ export function makeScores(kind, { words, Q, K }) {
 
 // ---- ranks --------------------------------------------------------------------------------------------------------
 
-/** Mirror a line of a flat matrix onto its first entry, which is returned, and the lines beside it along with it. */
-function mirror(A, start, step, count, across, others) {
-  let square = 0;
-  for (let i = 0; i < count; i++) square += A[start + i * step] ** 2;
-  const norm = Math.sqrt(square);
-  if (norm < 1e-100) return 0;
-  const entry = A[start] > 0 ? -norm : norm;
-  const half = norm * (norm + Math.abs(A[start]));
-  A[start] -= entry;
-  for (let line = start + across; line <= start + others * across; line += across) {
-    let dot = 0;
-    for (let i = 0; i < count; i++) dot += A[start + i * step] * A[line + i * step];
-    for (let i = 0; i < count; i++) A[line + i * step] -= (dot / half) * A[start + i * step];
-  }
-  return entry;
-}
-
-/**
- * How many singular values of a flat (m, n) matrix, m ≥ n, are above TOLERANCE times the largest; destroys it.
- * Householder reflections leave two diagonals; a Sturm sequence counts singular values of these above any number.
- */
-export function rank(A, m, n) {
-  const band = [];
-  for (let k = 0; k < n; k++) {
-    band.push(mirror(A, k * n + k, n, m - k, 1, n - k - 1));
-    if (k < n - 1) band.push(mirror(A, k * n + k + 1, 1, n - k - 1, n, m - k - 1));
-  }
-  const above = (x) => {
-    let [q, count] = [-x, 0];
-    for (const b of band) {
-      q = -x - (b * b) / (q || 1e-300);
-      count += q > 0;
-    }
-    return count;
-  };
-  let [low, high] = [0, Math.hypot(...band)];
-  for (let i = 0; i < 40; i++) {
-    const middle = (low + high) / 2;
-    if (above(middle)) low = middle;
-    else high = middle;
-  }
-  return high ? above(TOLERANCE * high) : 0;
-}
-
 /** The rank of the block L[k:, :k], the targets from k on and the sources before it. */
 export function blockRank({ T, real, imaginary }, k) {
   const [copies, short, long] = [imaginary ? 2 : 1, Math.min(k, T - k), Math.max(k, T - k)];
@@ -205,7 +163,7 @@ export function blockRank({ T, real, imaginary }, k) {
     }
   }
   if (!limit) return 0;
-  return rank(A.map((x) => x / limit), copies * long, n) / copies;
+  return rank(A.map((x) => x / limit), copies * long, n, TOLERANCE) / copies;
 }
 
 export function blockRanks(L) {
