@@ -6,6 +6,7 @@ What each of them draws, says and hears is tested in a file of its own, with `--
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from views import PICTURES, drawn
 
 from smalearn.course import widgets
@@ -221,3 +222,14 @@ CanvasRenderingContext2D.prototype.fillText = function (...parts) {
 def test_text_on_a_picture_is_at_least_nine_points(mount, page, name):
     page.add_init_script(WRITTEN)
     assert min(drawn(mount(getattr(widgets, name)())).evaluate("sizes")) >= 12  # pixels
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_nothing_stands_in_the_way_of_a_screen_reader(mount, name, scheme):
+    page = mount(getattr(widgets, name)())
+    page.emulate_media(color_scheme=scheme)
+    found = Axe().run(drawn(page), options={"resultTypes": ["violations"], "preload": False}).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert not [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]

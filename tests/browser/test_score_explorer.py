@@ -312,7 +312,7 @@ def test_the_level_of_a_pair_is_the_lightness_of_its_cell(mount):
     for scheme, sign in [("light", -1), ("dark", 1)]:
         page.emulate_media(color_scheme=scheme)
         at = [place(drawn(page), 0, pair) for pair in cells]
-        shades = [sign * page.evaluate(read, [point["x"] - 8, point["y"] - 8]) for point in at]
+        shades = [sign * page.evaluate(read, [point["x"] - 5, point["y"] - 5]) for point in at]
         assert all(after - before > 10 for before, after in pairwise(shades)), shades
 
 
