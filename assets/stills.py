@@ -15,11 +15,11 @@ from playwright.sync_api import Page, sync_playwright
 
 from smalearn.course import widgets
 from smalearn.course.site import explorers
-from smalearn.course.widgets.base import STILL_WIDTH, STILLS, Explorer
+from smalearn.course.widgets.base import STILLS, Explorer
 from smalearn.course.workbook import notebook
 
 CHAPTERS = Path(__file__).parents[1] / "chapters"
-COLOURS = 96
+WIDTH, COLOURS = 944, 96  # CSS pixels, with two pixels for each; of a picture
 HIDDEN = ".tools, .hint, .smalearn button, details { display: none !important; }"  # what needs a kernel
 SHOW = """async ([source, style, state, text]) => {
   document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
@@ -66,7 +66,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         path = shutil.which("chromium")  # of the system, or else Playwright's own
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        size = {"width": STILL_WIDTH, "height": 900}
+        size = {"width": WIDTH, "height": 900}
         page = browser.new_page(viewport=size, device_scale_factor=2, reduced_motion="reduce", color_scheme="light")
         pictures = {file: picture(page, explorer) for file, explorer in shown()}
         browser.close()

@@ -116,13 +116,12 @@ def test_text_is_the_state_alone():
 @pytest.mark.parametrize(("explorer", "state"), STATES)
 def test_display_has_the_live_picture_and_a_small_still_one(explorer, state):
     shown = explorer(**state)
-    data, metadata = shown._repr_mimebundle_()
+    data, _ = shown._repr_mimebundle_()
     still = base64.b64decode(data["image/png"], validate=True)
     assert data["text/plain"] == repr(shown)
     assert data[WIDGET]["model_id"] == shown.model_id
     assert still.startswith(b"\x89PNG\r\n")
     assert len(still) < 120_000
-    assert int.from_bytes(still[16:20], "big") == 2 * metadata["image/png"]["width"]  # two pixels for one of the page
     assert len(str(shown.get_state())) < 500_000
 
 

@@ -16,7 +16,6 @@ __all__ = ["INK", "PALETTE", "Checked", "Choice", "Explorer", "Size", "module"]
 
 FOLDER = Path(__file__).parent
 STILLS = FOLDER / "stills"
-STILL_WIDTH = 944  # CSS pixels of a still picture, which has two pixels for each
 STYLE = (FOLDER / "base.css").read_text(encoding="utf-8")
 PALETTE = dict(re.findall(r"--([\w-]+): (#\w{6});", STYLE.partition("}")[0]))  # of a light page, by name
 INK = "#222222"
@@ -135,4 +134,4 @@ class Explorer(anywidget.AnyWidget):
         """The live picture, and the still one for readers whose page cannot show it: the live one goes first."""
         data, metadata = super()._repr_mimebundle_(**options)
         still = base64.b64encode(self.png()).decode("ascii")
-        return data | {"image/png": still}, (metadata or {}) | {"image/png": {"width": STILL_WIDTH}}
+        return data | {"image/png": still}, metadata

@@ -308,7 +308,7 @@ function words(map) {
 }
 
 const TITLES = {
-  scan: "With a running sum for the mask, the linear order wins as soon as the text is long",
+  scan: "With a running sum for the mask, the linear order wins on long texts",
   dense: "While the mask is a dense matrix, the linear order hardly ever wins",
 };
 

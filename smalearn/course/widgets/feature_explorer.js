@@ -3,8 +3,7 @@
 import { clamp, decimals, digits, dot, explorer, label, make, number, tall, trace } from "./base.js";
 
 const TRAITS = ["map", "features", "norm", "seed", "row"];
-// SIZES of the features comes from feature_explorer.py.
-const NORMS = Array.from({ length: 16 }, (_, i) => (i + 1) / 4);
+// SIZES of the features and the NORMS come from feature_explorer.py.
 const [TITLE, GAP, BARS, SCALE, MARGIN] = [20, 16, 150, 34, 18]; // pixels: a line of text, between pictures, bars, their scale
 
 // ---- weights ------------------------------------------------------------------------------------------------------

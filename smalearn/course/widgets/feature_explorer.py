@@ -30,7 +30,7 @@ __all__ = ["FeatureExplorer"]
 TEXT = "beautiful is better than ugly. explicit is better than implicit. simple is better than complex."
 MAX_WORDS, ORDER, SEEDS = 16, 3, 4
 SIZES = [2**power for power in range(2, 10)]  # 4 to 512 features
-NORMS = (0.25, 4)
+NORMS = [quarters / 4 for quarters in range(1, 17)]
 DRAWS = {"gaussian": (gaussian_directions, SIZES[-1]), "orthogonal": (orthogonal_directions, SIZES[-1] // 2)}
 # name: (class, draw, features for each direction). 1 + elu has no directions.
 MAPS = {
@@ -68,7 +68,7 @@ class FeatureExplorer(Explorer):
         [0.08, 0.44]
     """
 
-    _esm = module("feature_explorer.js", SIZES=SIZES)
+    _esm = module("feature_explorer.js", SIZES=SIZES, NORMS=NORMS)
     _words = traitlets.List().tag(sync=True)
     _X = traitlets.List().tag(sync=True)
     _draws = traitlets.Dict().tag(sync=True)
@@ -112,10 +112,10 @@ class FeatureExplorer(Explorer):
 
     @traitlets.validate("norm")
     def _valid_norm(self, proposal: dict) -> float:
-        norm, (low, high) = proposal["value"], NORMS
+        norm, low, high = proposal["value"], NORMS[0], NORMS[-1]
         if _is_number(norm, int | float) and low <= norm <= high:
             return norm
-        raise ValueError(f"FeatureExplorer: norm, expected a number from {low} to {high}, got {norm!r}")
+        raise ValueError(f"FeatureExplorer: norm, expected a number from {low:g} to {high:g}, got {norm!r}")
 
     @property
     def phi(self) -> FeatureMap:

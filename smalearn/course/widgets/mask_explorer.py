@@ -33,9 +33,9 @@ TOLERANCE, DECADES = 1e-10, 6
 class MaskExplorer(Explorer):
     """A mask L of a structured family, the scores G = Q K^T of a text, and M = L ∘ G (Mamba-2 paper, section 4.3).
 
-    Beside them stand a row of M as weights over the words, the ranks of the blocks L[k:, :k], and what a product of L
-    with one column costs by the family's fast algorithm and as a dense matrix. Decays and α are drawn with the pointer,
-    other parameters have sliders. Everything that is chosen can be read and set from Python too.
+    Folded below them are a row of M as weights over the words, the ranks of the blocks L[k:, :k], and what a product of
+    L with one column costs by the family's fast algorithm and as a dense matrix. Decays and α are drawn with the
+    pointer, other parameters have sliders. Everything that is chosen can be read and set from Python too.
 
     Args:
         text: 2 to 64 words; if None, 64 from the Zen of Python, without its title.

@@ -41,10 +41,11 @@ FLOOR = 1e-18  # of the axis of singular values
 class WeightExplorer(Explorer):
     """A (D, D) weight of a structured family with random factors, from "low rank" to "butterfly".
 
-    Beside the matrix stand its singular values, its rank with the bound of its sizes, the numbers it holds and the
-    multiply-adds of one product; below it its factors, permutations among them. Sizes that a family does not have are
-    hidden. A multi-level matrix has levels of 1, 2, 4, ... up to p blocks, a block tensor train b = c = p, so that it
-    leads from low rank (p = 1) to every matrix (p = D); a Kronecker product is (p, p) ⊗ (D/p, D/p).
+    The matrix stands before its factors, permutations among them, as one product; pointing at an entry shows the path
+    through the factors that makes it. Below are its singular values, with those of a low-rank matrix of as many numbers
+    behind them. Sizes that a family does not have are hidden. A multi-level matrix has levels of 1, 2, 4, ... up to p
+    blocks, a block tensor train b = c = p, so that it leads from low rank (p = 1) to every matrix (p = D); a Kronecker
+    product is (p, p) ⊗ (D/p, D/p).
 
     Args:
         family: one of the seven.
