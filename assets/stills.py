@@ -19,7 +19,7 @@ from smalearn.course.widgets.base import STILLS, Explorer
 from smalearn.course.workbook import notebook
 
 CHAPTERS = Path(__file__).parents[1] / "chapters"
-WIDTH, COLOURS = 944, 96  # CSS pixels, with two pixels for each; of a picture
+WIDTH, COLOURS = 944, 256  # CSS pixels, with two pixels for each; of a picture
 HIDDEN = ".tools, .hint, .smalearn button, details { display: none !important; }"  # what needs a kernel
 SHOW = """async ([source, style, state, text]) => {
   document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
@@ -56,7 +56,7 @@ def picture(page: Page, explorer: Explorer) -> bytes:
     page.evaluate(SHOW, [source, style, json.loads(json.dumps(state, default=str)), text])
     image = Image.open(io.BytesIO(page.locator(".smalearn").screenshot())).convert("RGB")
     file = io.BytesIO()
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
+    image.quantize(COLOURS, kmeans=1, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
     return file.getvalue()
 
 

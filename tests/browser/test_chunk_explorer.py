@@ -244,20 +244,3 @@ def test_pictures_follow_every_trait(mount):
         for pictures, picture, moves in zip((first, second), change(page, **new).evaluate(PICTURES), seen, strict=True):
             assert (picture != pictures[-1]) == bool(moves), new
             pictures.append(picture)
-
-
-@pytest.mark.parametrize(
-    "new",
-    [{}, {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}, {"length": 1, "state": 1}],
-    ids=len,
-)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(ChunkExplorer(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    for canvas in page.locator("canvas").all():
-        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
-    table = page.locator(".scroll")
-    assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

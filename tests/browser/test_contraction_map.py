@@ -342,23 +342,6 @@ def test_picture_is_redrawn_when_the_page_changes_its_theme(mount):
     assert drawn(page).evaluate(PICTURE) == light  # what the page says counts more than what the reader prefers
 
 
-@pytest.mark.parametrize("new", [{}, {"scan": True}, {"source": 100, "head_dim": 1}], ids=str)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(dense(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    page.get_by_role("button", name="Show all").click()
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    box = page.locator("canvas").bounding_box()
-    assert box["height"] >= 200
-    assert box["width"] > (0.9 if width == 360 else 0.4) * width
-    smallest = page.evaluate(
-        """Math.min(...[...document.querySelectorAll(".smalearn *")].filter((e) => e.textContent.trim())
-          .map((e) => parseFloat(getComputedStyle(e).fontSize)))"""
-    )
-    assert smallest >= 12
-
-
 def test_focus_can_be_seen(mount):
     page = mount(dense(source=9))
     stops = []

@@ -3,6 +3,7 @@
 What each of them draws, says and hears is tested in a file of its own, with `--full`.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,48 @@ def test_nothing_stands_in_the_way_of_a_screen_reader(mount, name, scheme):
     found = Axe().run(drawn(page), options={"resultTypes": ["violations"], "preload": False}).response["violations"]
     serious = [one for one in found if one["impact"] in ("serious", "critical")]
     assert not [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+
+
+SIGNED = {"keys": [[(-1) ** (s + n) / (n + 1) for n in range(8)] for s in range(12)], "text": "a b c d e f g h i j k l"}
+LONG = {"text": "a b c d incomprehensibilities f g h i j k l m n o p", "norm": 4, "features": 4}
+LARGE = {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}
+HARD = [
+    *((name, {}) for name in REDRAWN),
+    ("BlockExplorer", {"length": 32, "kind": "softmax"}),
+    ("BlockExplorer", {"length": 1}),
+    ("ChunkExplorer", LARGE),
+    ("ChunkExplorer", {"length": 1, "state": 1}),
+    ("ContractionMap", {"source": 100, "head_dim": 1}),
+    ("FeatureExplorer", LONG | {"map": "Fourier"}),
+    ("FeatureExplorer", {"text": "a b", "map": "1 + elu"}),
+    *(("MaskExplorer", {"family": family, "scale": "log", "scores": "random"}) for family in ("Toeplitz", "Fourier")),
+    ("MaskExplorer", {"text": "a a"}),
+    ("ScoreExplorer", {"ranks": "6|2|2|2|2|2", "leaf": 1}),
+    ("ScoreExplorer", {"length": 1, "ranks": "0|1"}),
+    ("ScoreExplorer", {"ranks": "16", "text": "w" * 60}),
+    ("StateExplorer", SIGNED | {"values": SIGNED["keys"], "gates": 0.9}),
+    ("StateExplorer", {"text": "a"}),
+    ("WeightExplorer", {"family": "block tensor train", "dim": 32, "blocks": 32, "rank": 4}),
+]
+SMALLEST = """Math.min(...[...document.querySelectorAll(".smalearn *")].filter((e) => e.textContent.trim())
+  .map((e) => parseFloat(getComputedStyle(e).fontSize)))"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [360, 1000])
+@pytest.mark.parametrize(("name", "state"), HARD, ids=str)
+def test_page_is_readable_at_every_width(mount, name, state, width):
+    page = mount(getattr(widgets, name)(**state))
+    page.set_viewport_size({"width": width, "height": 700})
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    shown = [canvas for canvas in page.locator("canvas[tabindex]").all() if canvas.is_visible()]
+    assert shown
+    for canvas in shown:
+        box = canvas.bounding_box()
+        assert box["width"] > (0.9 if width == 360 else 0.4) * width
+        assert box["height"] > 30
+    for table in page.locator(".scroll").all():
+        assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert page.evaluate(SMALLEST) >= 12
+    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

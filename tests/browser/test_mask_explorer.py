@@ -349,23 +349,6 @@ def test_zero_is_grey_and_the_largest_entry_strong(mount):
     assert page.evaluate(pixels, places) == ["#0072b2", "#0072b2", "#d8d8d8", "#d8d8d8"]
 
 
-@pytest.mark.parametrize("new", [{}, {"text": "a a"}], ids=len)
-@pytest.mark.parametrize("family", ["1-semiseparable", "Toeplitz", "Fourier"])
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, family, new):
-    page = mount(MaskExplorer(**new, family=family, scale="log", scores="random"))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    shown = [part for part in page.locator("canvas").all() if part.is_visible()]
-    assert len(shown) == 3 + (family in ("1-semiseparable", "Toeplitz"))
-    for part in shown:
-        box = part.bounding_box()
-        assert box["width"] > (0.9 if width == 360 else 0.4) * width
-        assert box["height"] > 90
-    assert "weighs word" in words(page)
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
-
-
 def test_in_jupyterlab_python_reads_what_is_drawn_and_shows_what_it_sets(lab, page):
     lab.write(
         "masks_for_the_test.ipynb",

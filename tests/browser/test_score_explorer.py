@@ -314,19 +314,3 @@ def test_the_level_of_a_pair_is_the_lightness_of_its_cell(mount):
         at = [place(drawn(page), 0, pair) for pair in cells]
         shades = [sign * page.evaluate(read, [point["x"] - 5, point["y"] - 5]) for point in at]
         assert all(after - before > 10 for before, after in pairwise(shades)), shades
-
-
-@pytest.mark.parametrize(
-    "new",
-    [{}, {"ranks": "6|2|2|2|2|2", "leaf": 1}, {"length": 1, "ranks": "0|1"}, {"ranks": "16", "text": "w" * 60}],
-    ids=str,
-)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(ScoreExplorer(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    for canvas in page.locator("canvas").all():
-        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
-    assert page.locator(".scroll").evaluate("(box) => box.scrollWidth <= box.clientWidth")
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

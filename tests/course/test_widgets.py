@@ -121,7 +121,7 @@ def test_display_has_the_live_picture_and_a_small_still_one(explorer, state):
     assert data["text/plain"] == repr(shown)
     assert data[WIDGET]["model_id"] == shown.model_id
     assert still.startswith(b"\x89PNG\r\n")
-    assert len(still) < 120_000
+    assert len(still) < 130_000
     assert len(str(shown.get_state())) < 500_000
 
 

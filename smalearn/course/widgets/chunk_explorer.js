@@ -1,6 +1,6 @@
 // M = L ∘ C Bᵀ cut into chunks: the four steps of the chunked algorithm, what each computes, and what it costs.
 
-import { clamp, explorer, knob, label, logAxis, make, number, octaves, power, tall, size, snap, ticks, times, trace, write } from "./base.js";
+import { clamp, explorer, knob, logAxis, make, number, octaves, power, tall, size, snap, ticks, times, trace, write } from "./base.js";
 
 const TRAITS = ["chunk_len", "length", "state", "head_dim", "decay", "seed", "part"];
 // LIMITS, and SHOWN and SHOWN_STATE, the steps and features that are drawn, come from chunk_explorer.py.
@@ -225,8 +225,8 @@ function paintCurves(pen, shown, width, view, hot) {
   pen.setLineDash([2, 3]);
   trace(pen, [at(best(shown)), [across.place(best(shown)), 8 + HIGH]]);
   pen.setLineDash([]);
-  pen.fillStyle = colour("limit");
-  label(pen, `fewest: c = ${best(shown)}`, [across.place(best(shown)) + 6, HIGH]);
+  const inks = { ink: colour("limit"), halo: colour("paper") };
+  write(pen, `fewest: c = ${best(shown)}`, [clamp(across.place(best(shown)) + 50, 0, width - 50), HIGH], inks);
   knob(pen, at(Math.min(shown.Q, shown.T)), hot, view);
 }
 
