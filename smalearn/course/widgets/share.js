@@ -39,7 +39,8 @@ function call(model, traits) {
 /** All pictures of a view with their title, as one canvas. */
 function photograph(view) {
   const [root, ratio, head] = [view.root.getBoundingClientRect(), window.devicePixelRatio, 64];
-  const shown = [...view.root.querySelectorAll("canvas")].filter((canvas) => canvas.clientWidth);
+  const seen = (canvas) => canvas.clientWidth && (canvas.checkVisibility?.() ?? true); // nothing that is folded
+  const shown = [...view.root.querySelectorAll("canvas")].filter(seen);
   const boxes = shown.map((canvas) => canvas.getBoundingClientRect());
   const top = Math.min(...boxes.map((box) => box.top));
   const high = head + Math.max(...boxes.map((box) => box.bottom)) - top + 8;

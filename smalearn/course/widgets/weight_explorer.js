@@ -394,4 +394,6 @@ export default explorer(TRAITS, (view) => {
     make(make(key, "li"), "i", { class: fill }).after(text);
   }
   view.describe(view.root, () => describe(shown));
+  const powers = [1, 2, 4, 8, 4].flatMap((blocks) => Array(8).fill({ blocks }));
+  view.nudge(() => (uses.blocks(shown.family) ? [...powers] : []));
 });
