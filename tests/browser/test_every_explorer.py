@@ -128,8 +128,9 @@ def test_a_picture_of_the_state_is_saved(mount, name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["BlockExplorer", "ScoreExplorer", "StateExplorer"])
-def test_it_moves_once_by_itself_and_python_does_not_hear_of_it(mount, page, name):
+@pytest.mark.parametrize("touched", [False, True])
+@pytest.mark.parametrize("name", ["BlockExplorer", "ChunkExplorer", "FeatureExplorer", "ScoreExplorer"])
+def test_it_moves_once_by_itself_until_a_touch_and_python_does_not_hear_of_it(mount, page, name, touched):
     page.emulate_media(reduced_motion="no-preference")
     traits = list(getattr(widgets, name)().chosen())
     look = "(names) => JSON.stringify(names.map((name) => model.get(name)))"
@@ -141,6 +142,9 @@ def test_it_moves_once_by_itself_and_python_does_not_hear_of_it(mount, page, nam
         traits,
     )
     page.wait_for_function(f"(args) => ({look})(args[0]) !== args[1]", arg=[traits, before])
+    if touched:
+        page.locator("#first .title").click()
+        assert page.evaluate(look, traits) == before
     page.wait_for_function(f"(args) => ({look})(args[0]) === args[1]", arg=[traits, before])
     assert not page.evaluate("'saved' in window")
     page.wait_for_timeout(400)

@@ -201,6 +201,6 @@ export default explorer(TRAITS, (view) => {
   }
   make(key, "li", { class: "dim" }, "The fuller the larger, by the root. Struck through: negative.");
   view.describe(view.root, () => describe(shown));
-  const sizes = [...SIZES, ...[...SIZES].reverse()].flatMap((features) => [{ features }, { features }]);
+  const sizes = [...[...SIZES].reverse(), ...SIZES].flatMap((features) => [{ features }, { features }]);
   view.nudge(() => (shown.random ? sizes : []));
 });
