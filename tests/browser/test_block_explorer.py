@@ -2,11 +2,10 @@
 
 import itertools
 import random
-import re
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, words
+from views import PICTURES, change, drawn, headline, words
 
 from smalearn.course.widgets import BlockExplorer
 from smalearn.course.widgets.block_explorer import KINDS
@@ -58,36 +57,39 @@ def cases():
         yield torch.zeros_like(M)
 
 
-def test_jacobi_finds_the_singular_values_of_lapack(mount):
+def test_script_finds_the_singular_values_of_lapack(mount):
     matrices = list(cases())
     found = mount(BlockExplorer()).evaluate("(all) => all.map(script.singularValues)", [M.tolist() for M in matrices])
     for values, M in zip(found, matrices, strict=True):
         close(values, torch.linalg.svdvals(M).tolist())
 
 
-def test_jacobi_finds_small_values_where_lapack_would_lose_them(mount):
-    """Orthogonal columns of lengths 1, 1e-4, ..., 1e-60 have these as singular values, to their last digits."""
-    Q = torch.linalg.qr(random_tensors([(16, 16)])[0]).Q
-    lengths = [10.0 ** (-4 * power) for power in range(16)]
-    found = mount(BlockExplorer()).evaluate("script.singularValues", (Q * torch.tensor(lengths).double()).tolist())
-    assert found == pytest.approx(lengths, rel=1e-7)
-
-
 def test_rank_and_reason_are_shown(mount):
     page = mount(BlockExplorer(state=3, length=24, block=(12, 20, 3, 11)))
-    line = page.locator("#first b", has_text="Rank")
-    assert line.inner_text() == "Rank 3, at most 3"
+    assert headline(page) == "A block of 8 by 8 has rank 3, of at most 3"
     assert words(page) == (
         "The block M[12:20, 3:11] has rank 3 of at most 3. "
         "What passes from its inputs to its outputs passes through N = 3 numbers."
     )
     for new, text, reason in [
-        ({"block": [8, 20, 3, 14]}, "Rank 8, at most 8", "so its rank may exceed N = 3 by 5."),
-        ({"block": [0, 4, 4, 9]}, "Rank 0, at most 0", "above the diagonal, where M is 0 by convention: no output"),
-        ({"block": [12, 20, 3, 11], "kind": "softmax"}, "Rank 8, at most 8", "its N = 3 features are no bound."),
-        ({"kind": "scalar", "state": 1}, "Rank 1, at most 1", "passes through N = 1 numbers."),
+        (
+            {"block": [8, 20, 3, 14]},
+            "A block of 12 by 11 has rank 8, of at most 8",
+            "so its rank may exceed N = 3 by 5.",
+        ),
+        (
+            {"block": [0, 4, 4, 9]},
+            "A block of 4 by 5 has rank 0, of at most 0",
+            "above the diagonal, where M is 0 by convention: no output",
+        ),
+        (
+            {"block": [12, 20, 3, 11], "kind": "softmax"},
+            "A block of 8 by 8 has rank 8, of at most 8",
+            "its N = 3 features are no bound.",
+        ),
+        ({"kind": "scalar", "state": 1}, "A block of 8 by 8 has rank 1, of at most 1", "passes through N = 1 numbers."),
     ]:
-        assert change(page, **new).locator("#first b", has_text="Rank").inner_text() == text
+        assert headline(change(page, **new)) == text
         page.wait_for_function("(text) => document.querySelector('[aria-live]').textContent.includes(text)", arg=reason)
 
 
@@ -246,16 +248,3 @@ def test_pictures_follow_every_trait(mount):
         pictures.append(change(page, **new).evaluate(PICTURES))
     for canvas in zip(*pictures, strict=True):
         assert len(set(canvas)) == len(pictures)
-
-
-@pytest.mark.parametrize("new", [{}, {"length": 32, "kind": "softmax"}, {"length": 1}], ids=str)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(BlockExplorer(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    for canvas in page.locator("canvas").all():
-        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
-    if new.get("length") == 32:
-        assert page.locator("canvas").first.bounding_box()["height"] >= 40 + 32 * 10  # cells that a finger can count
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

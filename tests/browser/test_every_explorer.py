@@ -3,7 +3,11 @@
 What each of them draws, says and hears is tested in a file of its own, with `--full`.
 """
 
+import re
+from pathlib import Path
+
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from views import PICTURES, drawn
 
 from smalearn.course import widgets
@@ -37,6 +41,125 @@ def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount, name):
     assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
 
 
+REDRAWN = [name for name in widgets.__all__ if name != "KernelTracer"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REDRAWN)
+def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
+    head = drawn(mount(getattr(widgets, name)())).locator("#first .head p")
+    title, headline, hint = head.all_inner_texts()
+    assert min(len(title), len(headline), len(hint)) > 15
+    assert [size.evaluate("(line) => parseFloat(getComputedStyle(line).fontSize)") for size in head.all()] == [
+        16,
+        20,
+        14,
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REDRAWN)
+def test_steps_are_played_to_the_end_and_a_touch_ends_it(mount, name):
+    page = drawn(mount(getattr(widgets, name)()))
+    page.evaluate("window.setInterval = (step) => ((window.step = step), 1); window.clearInterval = () => {}; null")
+    play, seen = page.locator("#first .play"), set()
+    play.click()
+    drawn(page)
+    assert play.inner_text() == "❚❚ Pause"
+    for _ in range(200):
+        seen.add(drawn(page).locator("#first").inner_html())
+        if play.inner_text() != "❚❚ Pause":
+            break
+        page.evaluate("step()")
+    assert play.inner_text().startswith("▶ Play")
+    assert len(seen) > 3
+    assert page.evaluate("'saved' in window")
+    play.click()
+    page.locator("#first .title").click()
+    assert drawn(page).locator("#first .play").inner_text().startswith("▶ Play")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_the_call_that_is_copied_makes_the_same_state(mount, name):
+    explorer = getattr(widgets, name)
+    page = mount(explorer())
+    page.locator("#first").locator("input[type=range], select").first.evaluate(CHANGE)
+    page.evaluate("Object.assign(navigator.clipboard, { writeText: async (text) => (window.copied = text) }); null")
+    page.get_by_role("button", name="Copy code").click()
+    page.wait_for_function("window.copied")
+    made = eval(page.evaluate("copied"), {name: explorer})
+    assert made.chosen() == {trait: page.evaluate(f"model.get('{trait}')") for trait in made.chosen()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_a_link_restores_the_state_and_a_broken_one_does_no_harm(mount, name):
+    page = mount(getattr(widgets, name)())
+    traits = list(getattr(widgets, name)().chosen())
+    show = "document.getElementById('second').dataset.explorer = 'X'; show('second'); null"
+    page.evaluate("Object.assign(navigator.clipboard, { writeText: async (text) => (window.copied = text) }); null")
+    before = page.evaluate("(names) => names.map((name) => model.get(name))", traits)
+    page.evaluate(show)
+    page.locator("#second").locator("input[type=range], select").first.evaluate(CHANGE)
+    linked = page.evaluate("(names) => names.map((name) => model.get(name))", traits)
+    assert linked != before
+    page.locator("#second").get_by_role("button", name="Copy link").click()
+    page.wait_for_function("window.copied")
+    for end, expected in [("", linked), ("&" + traits[0] + "=[cut", before)]:
+        page.evaluate("document.getElementById('second').replaceChildren()")
+        page.evaluate("(pairs) => pairs.forEach((pair) => model.set(...pair))", list(zip(traits, before, strict=True)))
+        start = page.evaluate("copied").split("#")[1]
+        page.evaluate("(hash) => (location.hash = hash)", start if not end else f"explorer=0{end}")
+        page.evaluate(show)
+        assert page.evaluate("(names) => names.map((name) => model.get(name))", traits) == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_a_picture_of_the_state_is_saved(mount, name):
+    page = drawn(mount(getattr(widgets, name)()))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save picture").click()
+    assert download.value.suggested_filename == f"{name}.png"
+    data = Path(download.value.path()).read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 5000
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("touched", [False, True])
+@pytest.mark.parametrize("name", ["BlockExplorer", "ChunkExplorer", "FeatureExplorer", "ScoreExplorer"])
+def test_it_moves_once_by_itself_until_a_touch_and_python_does_not_hear_of_it(mount, page, name, touched):
+    page.emulate_media(reduced_motion="no-preference")
+    traits = list(getattr(widgets, name)().chosen())
+    look = "(names) => JSON.stringify(names.map((name) => model.get(name)))"
+    page.set_viewport_size({"width": 1000, "height": 1100})
+    mount(getattr(widgets, name)())
+    before = page.evaluate(
+        "async (names) => { const r = await (await fetch('state.json')).json(); "
+        "return JSON.stringify(names.map((name) => r[name])); }",
+        traits,
+    )
+    page.wait_for_function(f"(args) => ({look})(args[0]) !== args[1]", arg=[traits, before])
+    if touched:
+        page.locator("#first .title").click()
+        assert page.evaluate(look, traits) == before
+    page.wait_for_function(f"(args) => ({look})(args[0]) === args[1]", arg=[traits, before])
+    assert not page.evaluate("'saved' in window")
+    page.wait_for_timeout(400)
+    assert page.evaluate(look, traits) == before
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REDRAWN)
+@pytest.mark.parametrize("width", [832, 1000])  # a page of the site beside its contents; JupyterLab
+def test_it_fits_a_laptop(mount, name, width):
+    page = mount(getattr(widgets, name)())
+    page.set_viewport_size({"width": width, "height": 900})
+    assert drawn(page).locator("#first .smalearn").bounding_box()["height"] < 900
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
@@ -48,7 +171,8 @@ def test_two_views_show_one_state_and_leave_nothing_behind(mount, name):
     page.evaluate("window.removeSecond = show('second'); null")
     assert page.evaluate("callbacks.length") == 2 * len(listeners)
     page.locator("#second").locator("input[type=range], select").first.evaluate(CHANGE)
-    first, second = (drawn(page).locator(place).inner_html() for place in ("#first", "#second"))
+    drawn(page).wait_for_timeout(500)  # until both have said it
+    first, second = (page.locator(place).inner_html() for place in ("#first", "#second"))
     assert first == second
     pictures = page.evaluate(PICTURES.replace("#first ", ""))
     half = len(pictures) // 2
@@ -103,3 +227,59 @@ CanvasRenderingContext2D.prototype.fillText = function (...parts) {
 def test_text_on_a_picture_is_at_least_nine_points(mount, page, name):
     page.add_init_script(WRITTEN)
     assert min(drawn(mount(getattr(widgets, name)())).evaluate("sizes")) >= 12  # pixels
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_nothing_stands_in_the_way_of_a_screen_reader(mount, name, scheme):
+    page = mount(getattr(widgets, name)())
+    page.emulate_media(color_scheme=scheme)
+    found = Axe().run(drawn(page), options={"resultTypes": ["violations"], "preload": False}).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert not [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+
+
+SIGNED = {"keys": [[(-1) ** (s + n) / (n + 1) for n in range(8)] for s in range(12)], "text": "a b c d e f g h i j k l"}
+LONG = {"text": "a b c d incomprehensibilities f g h i j k l m n o p", "norm": 4, "features": 4}
+LARGE = {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}
+HARD = [
+    *((name, {}) for name in REDRAWN),
+    ("BlockExplorer", {"length": 32, "kind": "softmax"}),
+    ("BlockExplorer", {"length": 1}),
+    ("ChunkExplorer", LARGE),
+    ("ChunkExplorer", {"length": 1, "state": 1}),
+    ("ContractionMap", {"source": 100, "head_dim": 1}),
+    ("FeatureExplorer", LONG | {"map": "Fourier"}),
+    ("FeatureExplorer", {"text": "a b", "map": "1 + elu"}),
+    *(("MaskExplorer", {"family": family, "scale": "log", "scores": "random"}) for family in ("Toeplitz", "Fourier")),
+    ("MaskExplorer", {"text": "a a"}),
+    ("ScoreExplorer", {"ranks": "6|2|2|2|2|2", "leaf": 1}),
+    ("ScoreExplorer", {"length": 1, "ranks": "0|1"}),
+    ("ScoreExplorer", {"ranks": "16", "text": "w" * 60}),
+    ("StateExplorer", SIGNED | {"values": SIGNED["keys"], "gates": 0.9}),
+    ("StateExplorer", {"text": "a"}),
+    ("WeightExplorer", {"family": "block tensor train", "dim": 32, "blocks": 32, "rank": 4}),
+]
+SMALLEST = """Math.min(...[...document.querySelectorAll(".smalearn *")].filter((e) => e.textContent.trim())
+  .map((e) => parseFloat(getComputedStyle(e).fontSize)))"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [360, 1000])
+@pytest.mark.parametrize(("name", "state"), HARD, ids=str)
+def test_page_is_readable_at_every_width(mount, name, state, width):
+    page = mount(getattr(widgets, name)(**state))
+    page.set_viewport_size({"width": width, "height": 700})
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    shown = [canvas for canvas in page.locator("canvas[tabindex]").all() if canvas.is_visible()]
+    assert shown
+    for canvas in shown:
+        box = canvas.bounding_box()
+        assert box["width"] > (0.9 if width == 360 else 0.4) * width
+        assert box["height"] > 30
+    for table in page.locator(".scroll").all():
+        assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert page.evaluate(SMALLEST) >= 12
+    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

@@ -1,11 +1,10 @@
 """The feature explorer on a bare page: no kernel, no JupyterLab."""
 
 import itertools
-import re
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, words
+from views import PICTURES, change, drawn, headline, words
 
 from smalearn.course.widgets import FeatureExplorer
 from smalearn.course.widgets.feature_explorer import MAPS
@@ -43,12 +42,13 @@ def test_script_compares_with_equal_weights(mount):
 def test_error_is_shown_and_described(mount):
     explorer = FeatureExplorer(features=512, norm=2)
     page = mount(explorer)
-    assert page.locator("b", has_text="Error").inner_text() == f"Error of the weights: {explorer.error:.2g}"
-    assert page.get_by_text("of equal weights").inner_text() == "for comparison, of equal weights: 0.64"
+    said = f"512 features at norm 2: error {explorer.error:.2g}, 1.5 times nearer than equal weights (0.64)"
+    assert headline(page) == said
     assert words(page).startswith(
         f"512 features, hyperbolic, norm 2: error {explorer.error:.2g}. “than”, word 13, attends most to: "
         "“than” (3) 0.45, “than” (8) 0.45, "
     )
+    assert headline(change(page, features=4)).endswith(", equal weights do better (0.64)")
     change(page, map="1 + elu", row=0)
     page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('word 0')")
     assert words(page).startswith("1 + elu, norm 2: error ")
@@ -56,7 +56,7 @@ def test_error_is_shown_and_described(mount):
 
 
 def test_sliders_list_and_button_tell_python(mount):
-    page = mount(FeatureExplorer())
+    page = mount(FeatureExplorer(features=64, norm=1.5))
     page.get_by_role("slider", name="F, features").focus()
     for key, features in [("ArrowRight", 128), ("ArrowLeft", 64), ("Home", 4), ("End", 512)]:
         page.keyboard.press(key)
@@ -67,13 +67,13 @@ def test_sliders_list_and_button_tell_python(mount):
         assert page.evaluate("saved.norm") == norm
     assert drawn(page).evaluate("document.activeElement.getAttribute('aria-valuetext')") == "4"
     for seed in (1, 2, 3, 0):
-        page.get_by_role("button").click()
+        page.get_by_role("button", name="Draw other").click()
         assert page.evaluate("saved.seed") == seed
-        assert drawn(page).get_by_role("button").inner_text() == f"Draw other directions (seed {seed})"
+        assert drawn(page).get_by_role("button", name=f"Draw other directions (seed {seed})").is_visible()
     page.get_by_role("combobox", name="φ, map").select_option("1 + elu")
     assert page.evaluate("saved.map") == "1 + elu"
     assert drawn(page).get_by_role("slider", name="F, features").is_disabled()
-    assert page.get_by_role("button").count() == 0  # there are no directions
+    assert page.get_by_role("button", name="Draw other").count() == 0  # there are no directions
     change(page, map="Fourier", features=16, norm=0.5)
     assert page.get_by_role("combobox", name="φ, map").input_value() == "Fourier"
     assert page.get_by_role("slider", name="F, features").get_attribute("aria-valuetext") == "16"
@@ -91,11 +91,11 @@ def test_a_word_is_chosen_by_arrow_keys_and_by_clicks(mount):
     change(page, row=14)
     page.keyboard.press("ArrowRight")
     assert page.evaluate("saved.row") == 14
-    cell = (maps.bounding_box()["height"] - 22) / 15
+    cell = (maps.bounding_box()["height"] - 40) / 15
     for row in (0, 7, 14):
         maps.click(position={"x": 40, "y": 20 + (row + 0.5) * cell})
         assert page.evaluate("saved.row") == row
-        bars.click(position={"x": 30 + (14 - row + 0.5) * (bars.bounding_box()["width"] - 30) / 15, "y": 150})
+        bars.click(position={"x": 34 + (14 - row + 0.5) * (bars.bounding_box()["width"] - 34) / 15, "y": 150})
         assert page.evaluate("saved.row") == 14 - row
 
 
@@ -117,18 +117,3 @@ def test_pictures_follow_every_trait(mount):
         pictures.append(change(page, **new).evaluate(PICTURES))
     for canvas in zip(*pictures, strict=True):
         assert len(set(canvas)) == len(pictures)
-
-
-LONG = {"text": "a b c d incomprehensibilities f g h i j k l m n o p", "norm": 4, "features": 4}
-
-
-@pytest.mark.parametrize("new", [{}, LONG | {"map": "Fourier"}, {"text": "a b", "map": "1 + elu"}], ids=len)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(FeatureExplorer(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    for canvas in page.locator("canvas").all():
-        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
-    assert page.locator("canvas").nth(1).bounding_box()["height"] > 150
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

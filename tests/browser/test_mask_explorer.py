@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from playwright.sync_api import expect
-from views import change, drawn, words
+from views import change, drawn, headline, words
 
 from smalearn.course.widgets import MaskExplorer
 from smalearn.course.widgets.mask_explorer import FAMILIES
@@ -19,10 +19,35 @@ FORMULAS = """(cases) => cases.map((p) => {
   const [G, H] = ["words", "random"].map((kind) => [...script.makeScores(kind, p)]);
   return { real: [...L.real], imaginary, cost: L.cost, dense: script.denseCost(L), ranks: script.blockRanks(L), G, H };
 })"""
-RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A), m, n))"""
+RANKS = """(cases) => cases.map(([A, m, n]) => script.rank(Float64Array.from(A), m, n, 1e-10))"""
 STATE = ["gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"]
 TEXT = "a b c d e. f g h a b c! d"
 T = 12
+
+
+@pytest.fixture
+def mount(mount):
+    """Shown with what is folded at first."""
+
+    def show(explorer):
+        page = mount(explorer)
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        return drawn(page)
+
+    return show
+
+
+def test_three_pictures_at_first_and_a_headline(mount):
+    page = mount(MaskExplorer(TEXT))
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = false")
+    shown = [part.get_attribute("aria-label") for part in page.locator("canvas").all() if part.is_visible()]
+    assert [label.split(";")[0] for label in shown] == ["Decays", "L, G and M"]
+    assert headline(page) == "Rank 1 off the diagonal: a product with L is 12.5 times cheaper than a dense one"
+    assert page.locator(".title").inner_text() == "Drag one decay to 0: everything before it is forgotten"
+    for family in FAMILIES:
+        assert len(change(page, family=family).locator(".title").inner_text()) > 30
+    page.locator("summary").click()
+    assert canvas(drawn(page), re.compile("^Ranks")).is_visible()
 
 
 def slider(page, name):
@@ -216,14 +241,14 @@ def test_toeplitz_coefficients_are_drawn(mount):
     page = drawn(mount(MaskExplorer(TEXT, family="Toeplitz", alpha=[0] * T)))
     strip = canvas(page, re.compile("^α"))
     column = (strip.bounding_box()["width"] - 8) / (2 * T - 1)
-    drag(page, strip, (4 + 9.5 * column, 20), (4 + 13.5 * column, 104))
+    drag(page, strip, (4 + 9.5 * column, 20), (4 + 13.5 * column, 106))
     alpha = page.evaluate("saved.alpha")
     assert alpha == [0] * 9 + [1, 0.5, 0, -0.5, -1] + [0] * 9
     assert MaskExplorer(TEXT, family="Toeplitz", alpha=alpha).alpha == alpha
 
 
 @pytest.mark.parametrize(
-    ("family", "trait", "first", "low"), [("1-semiseparable", "decays", 1, 0), ("Toeplitz", "alpha", T - 1, -1)]
+    ("family", "trait", "first", "low"), [("1-semiseparable", "decays", T // 2, 0), ("Toeplitz", "alpha", T - 1, -1)]
 )
 def test_arrow_keys_draw_too(mount, family, trait, first, low):
     page = drawn(mount(MaskExplorer(TEXT, family=family, decays=0.5, alpha=[0.5] * (2 * T - 1))))
@@ -322,23 +347,6 @@ def test_zero_is_grey_and_the_largest_entry_strong(mount):
     cell = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3 / T
     places = [((s + 0.5) * cell, 20 + (t + 0.5) * cell) for t, s in [(2, 3), (11, 10), (2, 4), (10, 2)]]
     assert page.evaluate(pixels, places) == ["#0072b2", "#0072b2", "#d8d8d8", "#d8d8d8"]
-
-
-@pytest.mark.parametrize("new", [{}, {"text": "a a"}], ids=len)
-@pytest.mark.parametrize("family", ["1-semiseparable", "Toeplitz", "Fourier"])
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, family, new):
-    page = mount(MaskExplorer(**new, family=family, scale="log", scores="random"))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    shown = [part for part in page.locator("canvas").all() if part.is_visible()]
-    assert len(shown) == 3 + (family in ("1-semiseparable", "Toeplitz"))
-    for part in shown:
-        box = part.bounding_box()
-        assert box["width"] > (0.9 if width == 360 else 0.4) * width
-        assert box["height"] > 90
-    assert "weighs word" in words(page)
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
 
 
 def test_in_jupyterlab_python_reads_what_is_drawn_and_shows_what_it_sets(lab, page):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, words
+from views import PICTURES, change, drawn, headline, words
 
 from smalearn.course.widgets import ScoreExplorer
 from smalearn.course.widgets.score_explorer import PRESETS, block_lengths
@@ -110,15 +110,10 @@ def test_table_shows_what_the_levels_cost(mount):
     for number, (row, rank) in enumerate(zip(levels, [8, 4, 4], strict=True)):
         keys = [41, 17, 5][number]
         assert row[:2] == [str(number + 1), str([48, 24, 12][number])]
-        assert row[3].split("\n")[:2] == [f"{pairs[number] * rank:,}", f"{pairs[number]:,} × {rank}"]
-        assert row[4].split("\n") == [str(keys * rank), f"{keys} × {rank}"]
+        assert [cell.strip() for cell in row[3:]] == [f"{pairs[number] * rank:,}", str(keys * rank)]
     share, kept = explorer.macs / explorer.standard_macs, explorer.kept / (41 * 16)
-    assert [cell.split("\n") for cell in total[1:]] == [
-        [""],
-        ["16"],
-        [f"{explorer.macs:,}", f"{share:.3f} ×"],
-        [f"{explorer.kept}", f"{kept:.3f} ×"],
-    ]
+    assert total[1:] == ["", "16", f"{explorer.macs:,}", f"{explorer.kept}"]
+    assert headline(page) == f"{100 * share:.0f} % of the multiply-adds, {100 * kept:.0f} % of the keys after 41 tokens"
     assert [cell.strip() for cell in standard] == ["standard", "48", "16", f"{explorer.standard_macs:,}", "656"]
     bars = page.evaluate(
         "[...document.querySelectorAll('td div')].map((bar) => [bar.style.width, bar.style.background])"
@@ -132,7 +127,7 @@ def test_description_says_what_a_pair_shares_and_what_is_kept(mount):
     page = mount(ScoreExplorer("4|4|4|4", pair=(61, 37)))
     assert words(page) == (
         "Words 61 “to” and 37 “to” share 2 of 4 levels, blocks of 32: 8 of 16 columns, score 1.77, weight 0.06; "
-        "all 16 would say 3.30, weight 0.23. All scores take 15,872 multiply-adds, 0.477 × standard attention's. "
+        "all 16 would say 3.3, weight 0.23. All scores take 15,872 multiply-adds, 0.477 × standard attention's. "
         "After 62 tokens 448 of 992 key numbers are kept, with room for 480."
     )
     for new, text in [
@@ -175,9 +170,9 @@ def test_controls_tell_python(mount):
         page.keyboard.press(key)
         assert page.evaluate("saved.pair") == pair
     for seed in (1, 2, 3, 0):
-        page.get_by_role("button").click()
+        page.get_by_role("button", name="Draw other").click()
         assert page.evaluate("saved.seed") == seed
-        assert drawn(page).get_by_role("button").inner_text() == f"Draw other vectors (seed {seed})"
+        assert drawn(page).get_by_role("button", name=f"Draw other vectors (seed {seed})").is_visible()
     change(page, ranks=[3, 2])
     assert split.input_value() == "your own"
     assert page.get_by_role("slider", name="b, finest block").get_attribute("aria-valuetext") == "halving"
@@ -209,8 +204,8 @@ def test_columns_of_a_level_are_typed_and_stay_within_sixteen(mount):
 
 def place(page, number, pair):
     """The middle of a pair's cell, in pixels of a canvas."""
-    T, width = page.evaluate("model.get('length')"), page.locator("canvas").nth(number).bounding_box()["width"]
-    cell = min(40, (width - 4) / T)
+    T, height = page.evaluate("model.get('length')"), page.locator("canvas").nth(number).bounding_box()["height"]
+    cell = (height - 24) / T
     i, j = pair
     return {"x": 2 + (j + 0.5) * cell, "y": 22 + (i + 0.5) * cell}
 
@@ -305,7 +300,7 @@ def test_pictures_follow_every_trait(mount):
 
 def test_the_level_of_a_pair_is_the_lightness_of_its_cell(mount):
     """Read back from the canvas: darker for every level more, lighter in the dark."""
-    page = mount(ScoreExplorer("4|4|4|4", length=16, pair=(0, 0)))
+    page = mount(ScoreExplorer("4|4|4|4", length=16, pair=(15, 15)))
     read = """([x, y]) => {
       const canvas = document.querySelector("canvas"), scale = canvas.width / canvas.clientWidth;
       const [r, g, b] = canvas.getContext("2d").getImageData(x * scale, y * scale, 1, 1).data;
@@ -317,21 +312,5 @@ def test_the_level_of_a_pair_is_the_lightness_of_its_cell(mount):
     for scheme, sign in [("light", -1), ("dark", 1)]:
         page.emulate_media(color_scheme=scheme)
         at = [place(drawn(page), 0, pair) for pair in cells]
-        shades = [sign * page.evaluate(read, [point["x"] - 8, point["y"] - 8]) for point in at]
+        shades = [sign * page.evaluate(read, [point["x"] - 5, point["y"] - 5]) for point in at]
         assert all(after - before > 10 for before, after in pairwise(shades)), shades
-
-
-@pytest.mark.parametrize(
-    "new",
-    [{}, {"ranks": "6|2|2|2|2|2", "leaf": 1}, {"length": 1, "ranks": "0|1"}, {"ranks": "16", "text": "w" * 60}],
-    ids=str,
-)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(ScoreExplorer(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    for canvas in page.locator("canvas").all():
-        assert canvas.bounding_box()["width"] > (0.9 if width == 360 else 0.4) * width
-    assert page.locator(".scroll").evaluate("(box) => box.scrollWidth <= box.clientWidth")
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())

@@ -19,3 +19,8 @@ def change(page, **new):
 def words(page):
     """The sentence that a screen reader reads when the state changes."""
     return page.locator("#first [aria-live=polite]").inner_text().replace("\u00a0", " ")
+
+
+def headline(page):
+    """The sentence in large letters above the picture."""
+    return page.locator("#first .headline").inner_text().replace("\u00a0", " ")

@@ -1,17 +1,16 @@
-"""The Python half of the explorers: what a script is told, what a reader without a kernel sees, and the state."""
+"""The Python half of the explorers: what a script is told, which still picture stands for it, and the state."""
 
 import base64
 import random
 import re
+from pathlib import Path
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from smalearn._checks import ShapeError
 from smalearn.course import widgets
+from smalearn.course.site import explorers
 from smalearn.course.widgets import (
     BlockExplorer,
     ChunkExplorer,
@@ -25,6 +24,7 @@ from smalearn.course.widgets import (
     base,
 )
 from smalearn.course.widgets.contraction_map import formulas
+from smalearn.course.workbook import notebook
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -87,7 +87,7 @@ def test_costs_are_exact_in_a_browser():
 
 
 def test_orders_are_those_of_the_state():
-    explorer = ContractionMap(target=5, features=3, head_dim=2)
+    explorer = ContractionMap(target=5, features=3, head_dim=2, scan=False)
     assert explorer.orders == sma_orders(5, 5, 3, 2)
     explorer.source, explorer.scan = 7, True
     assert explorer.orders == sma_orders(5, 7, 3, 2, scan=True)
@@ -110,7 +110,7 @@ def test_a_size_that_is_none_is_refused(state, message):
 
 def test_text_is_the_state_alone():
     first, second = ContractionMap(source=9), ContractionMap(source=9)
-    assert repr(first) == repr(second) == "ContractionMap(features=64, head_dim=64, scan=False, source=9, target=1024)"
+    assert repr(first) == repr(second) == "ContractionMap(features=64, head_dim=64, scan=True, source=9, target=1024)"
 
 
 @pytest.mark.parametrize(("explorer", "state"), STATES)
@@ -121,65 +121,47 @@ def test_display_has_the_live_picture_and_a_small_still_one(explorer, state):
     assert data["text/plain"] == repr(shown)
     assert data[WIDGET]["model_id"] == shown.model_id
     assert still.startswith(b"\x89PNG\r\n")
-    assert len(still) < 100_000
+    assert len(still) < 130_000
     assert len(str(shown.get_state())) < 500_000
 
 
-@pytest.mark.parametrize("explorer", EXPLORERS)
-def test_still_picture_leaves_matplotlib_alone(explorer):
-    before, figures = dict(matplotlib.rcParams), plt.get_fignums()
-    explorer().png()
-    assert dict(matplotlib.rcParams) == before
-    assert plt.get_fignums() == figures
+def chapters():
+    """The explorers of the chapters, as their cells make them."""
+    for path in notebook.chapters(Path(__file__).parents[2] / "chapters"):
+        cells = notebook.read(path)["cells"]
+        setup = [cell["source"] for cell in cells if "setup" in cell["metadata"].get("tags", [])]
+        yield from (explorers.made(setup, cell["source"]) for cell in cells if explorers.shown(cell))
 
 
-def test_still_picture_has_the_look_of_all_pictures(monkeypatch):
-    spines = []
-    monkeypatch.setattr(
-        ContractionMap, "draw", lambda self, figure: spines.append(matplotlib.rcParams["axes.spines.top"])
-    )
-    ContractionMap().png()
-    assert spines == [False]
-
-
-def drawn(explorer):
-    figure = Figure()
-    explorer.draw(figure)
-    return figure
-
-
-def test_still_picture_draws_the_line_between_the_modes_where_they_cost_the_same():
-    """3TNP = T²(N + P + 1) under a running sum and S = T."""
-    (axes,) = drawn(ContractionMap(scan=True, head_dim=16)).axes
-    (line,) = (part for part in axes.collections if not part.get_facecolor().size)
-    T, N = np.concatenate([path.vertices for path in line.get_paths()]).T
-    assert len(T) > 50
-    np.testing.assert_allclose(T, 3 * N * 16 / (N + 16 + 1), rtol=0.02)
-
-
-def test_still_picture_names_what_it_shows():
-    figure = drawn(ContractionMap(source=100, head_dim=1, target=300))
-    (axes,), (legend,) = figure.axes, figure.legends
-    assert axes.get_title() == (
-        "T = 300, S = 100, N = 64, P = 1, L as a dense matrix\n"
-        "quadratic (13): 1,980,000 MACs, linear (15): 1,945,600 MACs"
-    )
-    assert axes.lines[-1].get_xydata().tolist() == [[300, 64]]
-    names = {text.get_text() for text in legend.get_texts()}
-    assert names == {"((QK)L)V quadratic (13)", "((KV)L)Q linear (15)", "((KV)Q)L", "((VL)K)Q"}
-
-
-@pytest.mark.parametrize("scan", [False, True])
-def test_still_picture_changes_with_the_state(scan):
-    pictures = {
-        ContractionMap(scan=scan, **state).png() for state in ({}, {"head_dim": 2}, {"source": 50, "target": 9})
+def test_every_state_that_a_chapter_shows_has_a_still_picture():
+    """If not: python assets/stills.py."""
+    shown = list(chapters())
+    first = {explorer().still() for explorer in EXPLORERS}
+    expected = {still for explorer in shown if (still := explorer.still()) not in first}
+    assert len(shown) > 10
+    assert {path.name for path in base.STILLS.iterdir()} == {
+        *(path.name for path in expected),
+        *(f"{name}.png" for name in widgets.__all__),
     }
-    assert len(pictures) == 3
+
+
+def test_still_picture_is_that_of_the_state_or_else_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "STILLS", tmp_path)
+    explorer = StateExplorer(gates=0.5)
+    (tmp_path / "StateExplorer.png").write_bytes(b"first")
+    assert explorer.png() == b"first"
+    explorer.still().write_bytes(b"own")
+    assert explorer.png() == StateExplorer(gates=0.5).png() == b"own"
+    others = [StateExplorer(gates=0.25), StateExplorer("a b a", gates=[0.5] * 3), StateExplorer(gates=0.5, time=3)]
+    others.append(StateExplorer("a b a", keys=[[1]] * 3, gates=0.5))
+    assert {other.png() for other in others} == {b"first"}
+    assert len({other.still() for other in others}) == len(others)
 
 
 def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatch):
     files = {
-        "base.js": "export const one = 1;",
+        "share.js": "export const none = 0;",
+        "base.js": 'import { none } from "./share.js";\nexport const one = none + 1;',
         "two.js": 'import { one } from "./base.js";\nexport const two = one + 1;',
         "good.js": 'import { one } from "./base.js";\nimport { two } from "./two.js";\n\nexport default two + LIMIT;',
         "late.js": 'import { three } from "./three.js";\nexport default 1;',
@@ -190,9 +172,10 @@ def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatc
     monkeypatch.setattr(base, "FOLDER", tmp_path)
     assert base.module("two.js", "good.js", LIMIT=1e-10, NAMES=["décay"]) == (
         'const LIMIT = 1e-10;\nconst NAMES = ["décay"];\n'
-        "export const one = 1;\nexport const two = one + 1;\n\nexport default two + LIMIT;\n"
+        "export const none = 0;\nexport const one = none + 1;\nexport const two = one + 1;\n\n"
+        "export default two + LIMIT;\n"
     )
-    expected = r"expected imports of one line from \['base\.js'\], got 'import \{"
+    expected = r"expected imports of one line from \['share\.js', 'base\.js'\], got 'import \{"
     for name in ("late.js", "long.js", "good.js"):
         with pytest.raises(ValueError, match=rf"^module: {name}, {expected}"):
             base.module(name)
@@ -221,6 +204,14 @@ def test_state_is_the_recurrence_and_weights_its_unrolling(seed):
     np.testing.assert_allclose(explorer.weights, weights, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(explorer.readout, state @ q, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(weights @ V[: explorer.time], state @ q, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [("simple is better than complex. complex is better than complicated.", "than"), ("a b", "a"), ("a b a", "a")],
+)
+def test_query_at_first_is_the_last_word_that_comes_back(text, query):
+    assert StateExplorer(text).query == query
 
 
 def test_state_of_words_is_a_table_of_what_followed():
@@ -283,17 +274,4 @@ def test_keys_given_alone_keep_the_words_as_values():
 
 
 def test_text_of_a_state_is_one_short_line():
-    assert repr(StateExplorer(gates=0.1, time=3)) == "StateExplorer(10 words, query='simple', time=3)"
-
-
-@pytest.mark.parametrize("time", [0, 1, None])
-def test_still_picture_of_a_state_shows_gates_weights_and_state(time):
-    explorer = StateExplorer(gates=0.5, query="better", time=time)
-    above, below, right = drawn(explorer).axes[:3]
-    assert [bar.get_height() for bar in above.patches] == [0.5] * 10
-    assert [bar.get_height() for bar in below.patches] == explorer.weights.tolist()
-    np.testing.assert_array_equal(right.images[0].get_array().filled(0), explorer.state)
-    assert [label.get_text() for label in right.get_xticklabels()] == explorer._columns
-    read = "than 0.26" if time is None else "nothing"
-    assert above.figure.get_suptitle() == f"“better” reads {read}"
-    assert all(line.get_xdata()[0] == explorer.time - 0.5 for axes in (above, below) for line in axes.lines)
+    assert repr(StateExplorer(gates=0.1, time=3)) == "StateExplorer(10 words, query='than', time=3)"

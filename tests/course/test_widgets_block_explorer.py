@@ -8,10 +8,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from smalearn.course.widgets import BlockExplorer
-from smalearn.course.widgets.block_explorer import FILLS, FLOOR, KINDS, MAX_LENGTH, MAX_STATE, SEEDS
+from smalearn.course.widgets.block_explorer import KINDS, MAX_LENGTH, MAX_STATE, SEEDS
 from smalearn.ssm import block_ranks
 from smalearn.testing import assert_close
 
@@ -195,28 +194,3 @@ def test_a_refused_state_changes_nothing():
         with pytest.raises(ValueError, match=f"^BlockExplorer: {name}, expected"):
             setattr(explorer, name, value)
     assert repr(explorer) == "BlockExplorer(kind='scalar', state=6, length=32, seed=3, block=[1, 3, 0, 2])"
-
-
-def drawn(explorer):
-    figure = Figure()
-    explorer.draw(figure)
-    return figure
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_still_picture_shows_the_block_and_its_singular_values(kind):
-    explorer = BlockExplorer(kind, state=2, block=(10, 20, 4, 12))
-    left, right = drawn(explorer).axes[:2]
-    np.testing.assert_array_equal(left.images[0].get_array().filled(0), explorer.matrix)
-    (frame,) = left.patches
-    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((3.5, 9.5), 8, 10)
-    name = {"softmax": "softmax attention", "delta": "delta rule"}.get(kind, f"{kind} A")
-    assert left.get_title() == f"{name}, block M[10:20, 4:12]"
-    assert right.get_title() == f"singular values: rank {explorer.rank}"
-    assert [bar.get_height() for bar in right.patches] == explorer.singular_values.clamp(min=FLOOR).tolist()
-    colours = [Figure().add_subplot().bar(0, 1, color=fill).patches[0].get_facecolor() for fill in FILLS.values()]
-    assert sum(bar.get_facecolor() == colours[0] for bar in right.patches) == explorer.rank
-    tolerance, bound = right.lines
-    assert list(tolerance.get_ydata()) == [explorer.cut] * 2
-    assert list(bound.get_xdata()) == [2.5] * 2
-    assert [text.get_text() for text in right.get_legend().get_texts()] == ["tolerance 1e-12 ‖M‖", "N = 2"]

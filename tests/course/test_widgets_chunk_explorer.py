@@ -5,15 +5,11 @@ import math
 import random
 import re
 
-import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from smalearn.course.widgets import ChunkExplorer
 from smalearn.course.widgets.chunk_explorer import (
-    FILLS,
     PARTS,
     best_chunk_len,
     chunked_macs,
@@ -141,57 +137,6 @@ def test_a_refused_state_changes_nothing():
         "ChunkExplorer(chunk_len=64, length=4096, state=64, head_dim=64, decay=0.9, seed=0, "
         "part='states across chunks')"
     )
-
-
-def drawn(explorer):
-    figure = Figure()
-    explorer.draw(figure)
-    return figure
-
-
-def test_still_picture_shows_blocks_factors_and_costs():
-    explorer = ChunkExplorer(length=20, chunk_len=6, state=16, head_dim=8, decay=0.8)
-    corner, above, aside, main, curves = drawn(explorer).axes
-    left, centre, right = explorer.factors
-    for axes, M in [(corner, centre), (above, right.mT), (aside, left), (main, explorer.matrix)]:
-        picture = np.asarray(axes.images[0].get_array())
-        assert picture.shape == (*M.shape, 3)
-        np.testing.assert_array_equal((picture < 1).any(-1), M != 0)  # all else is white
-        darkest = np.unravel_index(picture.sum(-1).argmin(), M.shape)
-        assert axes is main or M[darkest].abs() == M.abs().max()
-    assert sorted({line.get_ydata()[0] for line in main.lines if line.get_ydata()[0] == line.get_ydata()[-1]}) == [
-        5.5,
-        11.5,
-        17.5,
-    ]
-    assert main.get_xlabel().endswith("20 steps, 4 features, c = 6")
-    total, inside, states, across, here, best = curves.lines
-    lengths = total.get_xdata()
-    costs = np.array([chunked_macs(20, int(Q), 16, 8) for Q in lengths])
-    assert (lengths[0], lengths[-1]) == (1, 20)
-    for line, expected in [
-        (total, costs.sum(1)),
-        (inside, costs[:, 0]),
-        (states, 2 * costs[:, 1]),
-        (across, costs[:, 2]),
-    ]:
-        np.testing.assert_allclose(line.get_ydata(), expected)
-    assert here.get_xydata().tolist() == [[6, sum(explorer.costs)]]
-    assert best.get_xydata().tolist() == [[explorer.best, costs.sum(1).min()]]
-    assert curves.get_title() == f"T = 20, N = 16, P = 8: fewest at c = {explorer.best}"
-
-
-def test_largest_entry_has_the_full_colour_of_its_part():
-    explorer = ChunkExplorer(length=24, chunk_len=4)
-    *factors, main, _ = drawn(explorer).axes
-    chunk = torch.arange(24) // 4
-    inside = chunk[:, None] == chunk
-    for M, fill in [(explorer.matrix * inside, FILLS[0]), (explorer.matrix * ~inside, FILLS[4])]:
-        place = divmod(int(M.abs().argmax()), 24)
-        assert to_hex(main.images[0].get_array()[place]) == fill
-    for axes, part in zip(factors, [2, 1, 3], strict=True):
-        picture = axes.images[0].get_array().reshape(-1, 3)
-        assert to_hex(picture[picture.sum(-1).argmin()]) == FILLS[part]
 
 
 def test_costs_are_exact_in_a_browser():

@@ -1,4 +1,4 @@
-"""The Python half of the feature explorer: its weights against sums over directions, what it refuses, what it draws."""
+"""The Python half of the feature explorer: its weights against sums over directions, what it refuses."""
 
 import base64
 import math
@@ -8,7 +8,6 @@ from statistics import median
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from registry_features import dot, elu_plus_one, fourier, hyperbolic, mean_over, positive
 
 from smalearn.course.widgets import FeatureExplorer
@@ -144,33 +143,3 @@ def test_a_refused_state_changes_nothing():
     with pytest.raises(ValueError, match="norm, expected a number"):
         explorer.norm = 5
     assert repr(explorer) == "FeatureExplorer(15 words, map='hyperbolic', features=512, norm=4, seed=0, row=13)"
-
-
-def drawn(explorer):
-    figure = Figure()
-    explorer.draw(figure)
-    return figure
-
-
-@pytest.mark.parametrize("state", [{}, {"map": "Fourier", "norm": 3}, {"map": "1 + elu", "row": 0}], ids=str)
-def test_still_picture_shows_both_matrices_and_a_row_of_each(state):
-    explorer = FeatureExplorer(**state)
-    figure = drawn(explorer)
-    below, left, right = (ax for ax in figure.axes if ax.get_title())
-    for ax, M in [(left, explorer.weights), (right, explorer.estimate)]:
-        np.testing.assert_array_equal(ax.images[0].get_array().filled(0), M)
-    heights = [bar.get_height() for bar in below.patches]
-    assert heights == [*explorer.weights[explorer.row].tolist(), *explorer.estimate[explorer.row].tolist()]
-    assert [label.get_text() for label in below.get_xticklabels()] == TEXT.split()
-
-
-def test_still_picture_names_what_it_shows():
-    explorer = FeatureExplorer("a b a b", norm=1.25, map="hyperbolic, orthogonal", features=8)
-    figure = drawn(explorer)
-    titles = [ax.get_title() for ax in figure.axes]
-    assert {"softmax", "8 features, hyperbolic, orthogonal", "weights of “a”, word 2"} <= set(titles)
-    M = explorer.weights
-    equal = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [1 / 2] * 2 + [0] * 2, [1 / 3] * 3 + [0]], dtype=torch.float64)
-    assert figure.get_suptitle() == (
-        f"|q| = |k| = 1.25: error {explorer.error:.2g}, of equal weights {((equal - M).norm() / M.norm()).item():.2g}"
-    )

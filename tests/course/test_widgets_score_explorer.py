@@ -4,15 +4,11 @@ import math
 import re
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
 
 from smalearn.course.widgets import ScoreExplorer
 from smalearn.course.widgets.score_explorer import (
-    FILLS,
     MAX_LEAF,
     MAX_LEVELS,
     MAX_RANK,
@@ -202,56 +198,3 @@ def test_presets_are_splits_of_as_many_columns():
     explorer = ScoreExplorer()
     explorer.ranks = "4|0|1"
     assert explorer.ranks == [4, 0, 1]
-
-
-def drawn(explorer):
-    figure = Figure()
-    explorer.draw(figure)
-    return figure.axes
-
-
-def test_still_picture_shows_levels_and_scores():
-    explorer = ScoreExplorer("8|4|4", length=20, leaf=3, pair=(9, 6))
-    levels, scores, *_ = drawn(explorer)
-    image = levels.images[0]
-    past = np.tril(np.ones((20, 20), dtype=bool))
-    np.testing.assert_array_equal(image.get_array().mask, ~past)
-    np.testing.assert_array_equal(image.get_array().data[past], explorer.levels.numpy()[past])
-    colours = [image.to_rgba(level)[:3] for level in (1, 2, 3)]
-    lightness = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in colours]
-    assert lightness[0] > lightness[1] + 0.2 > lightness[2] + 0.4
-    borders = {tuple(map(tuple, line.get_xydata())) for line in levels.lines[:-1]}
-    blocks = [(0, 20), *((start, min(start + 6, 20)) for start in range(0, 20, 6))]
-    blocks += [(start, min(start + 3, 20)) for start in range(0, 20, 3)]
-    assert borders == {((a - 0.5, a - 0.5), (a - 0.5, b - 0.5), (b - 0.5, b - 0.5)) for a, b in blocks}
-    assert levels.lines[-1].get_xydata().tolist() == scores.lines[-1].get_xydata().tolist() == [[6, 9]]
-    assert levels.get_title() == f"levels: d(9, 6) = {explorer.levels[9, 6]}"
-    shown = scores.images[0].get_array()
-    signed = explorer.scores.sign() * explorer.scores.abs().sqrt()
-    np.testing.assert_allclose(shown.data[past], signed.numpy()[past])
-    assert shown.mask.sum() == 190
-    largest = signed.tril().max().item()
-    assert to_hex(scores.images[0].to_rgba(largest)) == FILLS["full"]
-    assert scores.get_title() == f"scores: “{explorer._words[9]}”, “{explorer._words[6]}” {explorer.scores[9, 6]:.2f}"
-
-
-def test_still_picture_shows_costs_and_keys():
-    explorer = ScoreExplorer("8|4|4", length=20, leaf=3, pair=(9, 6))
-    *_, macs, cache = drawn(explorer)
-    whole, spent = np.split(np.array([bar.get_width() for bar in macs.patches]), 2)
-    assert whole.tolist() == [8 * 210, 4 * 210, 4 * 210]
-    assert spent.tolist() == explorer.level_macs
-    assert macs.get_title() == f"{explorer.macs:,} of 3,360 multiply-adds"
-    standard, kept, room, now = cache.lines
-    assert standard.get_xydata().tolist() == [[t, 16 * t] for t in range(1, 21)]
-    assert kept.get_xydata().tolist() == [[t + 1, number] for t, number in enumerate(counted(explorer)[3])]
-    assert set(room.get_ydata()) == {explorer.room}
-    assert now.get_xydata().tolist() == [[10, explorer.kept]]
-    assert cache.get_title() == f"keys after 10 tokens: {explorer.kept} of 160 numbers"
-
-
-def test_levels_are_shades_from_pale_to_dark():
-    shades = np.array(drawn(ScoreExplorer("4|4|4|4"))[0].images[0].cmap.colors)[:, :3]
-    pale, full = (np.array(to_rgb(FILLS[name])) for name in ("pale", "full"))
-    expected = [0.45 + 0.55 * pale, pale, full, 0.45 * full + 0.55 * np.array(to_rgb("#1a1a1a"))]
-    np.testing.assert_allclose(shades, expected, atol=0.01)

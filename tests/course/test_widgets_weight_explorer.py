@@ -8,14 +8,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from smalearn.course.widgets.weight_explorer import (
     BLOCKS,
     DIMS,
     FAMILIES,
-    FILLS,
-    FLOOR,
     MAX_RANK,
     WeightExplorer,
 )
@@ -145,22 +142,6 @@ def test_what_is_no_state_is_refused(state, message):
         with pytest.raises(ValueError, match=f"^WeightExplorer: {name}, expected"):
             setattr(explorer, name, value)
     assert repr(explorer) == "WeightExplorer(family='block tensor train', dim=16, blocks=4, rank=1)"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_still_picture_shows_the_matrix_and_its_singular_values(family):
-    explorer, figure = WeightExplorer(family, 16, 2, 1), Figure()
-    explorer.draw(figure)
-    left, right = figure.axes[:2]
-    np.testing.assert_array_equal(left.images[0].get_array().filled(0), explorer.matrix)
-    assert left.get_title() == f"{family}: {explorer.weight.num_parameters:,} of 256 numbers"
-    assert right.get_title() == f"singular values: rank {explorer.measured_rank}"
-    assert [bar.get_height() for bar in right.patches] == explorer.singular_values.clamp(min=FLOOR).tolist()
-    counted = Figure().add_subplot().bar(0, 1, color=FILLS["counted"]).patches[0].get_facecolor()
-    assert sum(bar.get_facecolor() == counted for bar in right.patches) == explorer.measured_rank
-    tolerance, bound = right.lines
-    assert list(tolerance.get_ydata()) == [explorer.cut] * 2
-    assert list(bound.get_xdata()) == [explorer.weight.rank_bound + 0.5] * 2
 
 
 def test_numbers_of_the_factors_are_sent_in_few_bytes():

@@ -1,7 +1,7 @@
 """Interactive pictures: each is computed in the browser at every move, and its state is shared with Python.
 
 Show one by ending a cell with it; read and set its traits from other cells. Without a kernel, as on GitHub, there is a
-still picture of the state that was last displayed.
+still picture: of the state that the cell makes, if a chapter shows it, or else of the state at first; it says which.
 """
 
 from smalearn.course.widgets.block_explorer import BlockExplorer

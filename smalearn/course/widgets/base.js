@@ -1,6 +1,8 @@
 // Everything that all explorers share. Python puts this file in front of an explorer's own script (base.py, module):
 // there is nothing to build, and nothing is loaded from another host.
 
+import { restore, tools } from "./share.js";
+
 /**
  * An anywidget module: `traits` are the names of the state, `build(view)` makes the parts of one view of it.
  * Several views may show one model; each is redrawn when the state changes, wherever it was changed.
@@ -8,8 +10,10 @@
 export function explorer(traits, build) {
   return {
     render({ model, el }) {
+      restore(model, el, traits);
       const view = new View(model, el, traits);
       build(view);
+      tools(view, el, traits);
       view.keepKeys();
       view.draw();
       return () => view.remove();
@@ -21,6 +25,7 @@ class View {
   constructor(model, el, traits) {
     this.model = model;
     this.root = make(el, "div", { class: "smalearn" });
+    this.kind = traits.join();
     this.parts = [];
     this.leaving = new AbortController();
     const again = () => this.schedule();
@@ -50,9 +55,76 @@ class View {
 
   /** Keys pressed here are not JupyterLab's, where "d" twice deletes a cell; it asks the focused element itself. */
   keepKeys() {
-    for (const part of this.root.querySelectorAll("input, button, [tabindex]")) {
+    for (const part of this.root.querySelectorAll("input, button, canvas, [tabindex]")) {
       part.setAttribute("data-lm-suppress-shortcuts", "true");
     }
+  }
+
+  /** What stands above the picture: a sentence as title, the read-out in large, and what to do. Texts or functions. */
+  head({ title, headline, hint }) {
+    const box = make(this.root, "div", { class: "head" });
+    for (const [name, text] of Object.entries({ title, headline, hint })) {
+      const line = make(box, "p", { class: name });
+      const says = typeof text === "function" ? text : () => text;
+      this.parts.push(() => (line.textContent = says()));
+    }
+  }
+
+  /** A button that goes through whole numbers by itself, from the present one to the last; a touch ends it. */
+  player(parent, { text, at, from = 0, to, set, every = 250 }) {
+    const button = make(parent, "button", { type: "button", class: "play" });
+    let clock;
+    const stop = () => {
+      clock = clearInterval(clock);
+      this.schedule();
+    };
+    const next = () => (at() < to() ? set(at() + 1) : stop());
+    this.listen(button, "click", () => {
+      if (clock) return stop();
+      if (at() >= to()) set(from);
+      clock = setInterval(next, every);
+      this.schedule();
+    });
+    this.listen(this.root, "pointerdown", ({ target }) => clock && !button.contains(target) && stop());
+    this.leaving.signal.addEventListener("abort", () => clearInterval(clock));
+    this.parts.push(() => (button.textContent = clock ? "❚❚ Pause" : `▶ ${text}`));
+  }
+
+  /** Move a little when first seen, once a page and kind: this can be dragged. `states()` are states, one a frame. */
+  nudge(states) {
+    const seen = (window.smalearnSeen ??= new Set());
+    if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    const observer = new IntersectionObserver(
+      ([{ isIntersecting }]) => {
+        if (!isIntersecting || seen.has(this.kind)) return;
+        seen.add(this.kind);
+        observer.disconnect();
+        const all = states();
+        if (all.length) this.moveAndReturn(all);
+      },
+      { threshold: 0.6 },
+    );
+    this.watch(observer, this.root);
+  }
+
+  /** Show states one after the other, unknown to Python, and what was before; a touch ends it at once. */
+  moveAndReturn(states) {
+    const pick = (from) => Object.fromEntries(Object.keys(states[0]).map((trait) => [trait, from(trait)]));
+    const show = (state) => Object.entries(state).forEach(([trait, value]) => this.model.set(trait, value));
+    const before = pick((trait) => this.get(trait));
+    let last = before;
+    const end = () => {
+      clock = clearInterval(clock);
+      if (Object.entries(last).every(([trait, value]) => this.get(trait) === value)) show(before);
+      last = before;
+    };
+    let clock = setInterval(() => {
+      if (!states.length) return end();
+      last = states.shift();
+      show(last);
+    }, 60);
+    for (const touch of ["pointerdown", "keydown"]) this.listen(this.root, touch, end, { capture: true, once: true });
+    this.leaving.signal.addEventListener("abort", end);
   }
 
   remove() {
@@ -154,17 +226,36 @@ class View {
       canvas.style.height = `${high}px`;
       pen.setTransform(size[0] / width, 0, 0, size[1] / high, 0, 0);
       pen.clearRect(0, 0, width, high);
+      pen.save();
       paint(pen, width, high);
+      pen.restore(); // what is drawn does not depend on what was drawn before
     });
     return canvas;
   }
 
-  /** Drag something on a canvas: `move(x, y)` in CSS pixels. A finger drags where `near(x, y)`, else it scrolls. */
-  drag(canvas, { near, move }) {
+  /**
+   * Drag something on a canvas: `move(x, y)` in CSS pixels. A finger drags where `near(x, y)`, else it scrolls.
+   * `cursor(x, y)` is what the pointer looks like; `canvas.hot` says whether it is near what can be dragged.
+   */
+  drag(canvas, { near, move, cursor = (x, y) => (near(x, y) ? "grab" : "crosshair") }) {
     const at = (event) => {
       const box = canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
     };
+    const point = (event) => {
+      const held = canvas.hasPointerCapture(event.pointerId);
+      canvas.style.cursor = cursor(...at(event)).replace(/^grab$/, held ? "grabbing" : "grab");
+      const hot = held || near(...at(event));
+      if (canvas.hot !== hot) this.schedule();
+      canvas.hot = hot;
+    };
+    for (const event of ["pointermove", "pointerdown"]) {
+      this.listen(canvas, event, (event) => event.pointerType === "mouse" && canvas.clientWidth && point(event));
+    }
+    this.listen(canvas, "pointerleave", () => {
+      if (canvas.hot) this.schedule();
+      canvas.hot = false;
+    });
     this.listen(canvas, "touchstart", (event) => near(...at(event.touches[0])) && event.preventDefault(), {
       passive: false,
     });
@@ -215,7 +306,33 @@ export function make(parent, tag, attributes = {}, text = "") {
 
 /** Digits in groups of three, the same in every country. */
 export function number(value) {
-  return value.toLocaleString("en-US", { maximumFractionDigits: 6 });
+  return value.toLocaleString("en-US", { maximumFractionDigits: 6 }).replace("-", "\u2212");
+}
+
+/** A number of so many decimals at most; no minus before a zero. */
+export function decimals(value, count = 2) {
+  return number(Math.round(10 ** count * value) / 10 ** count + 0);
+}
+
+/** A number of so many digits that count. */
+export function digits(value, count = 2) {
+  return number(Number(value.toPrecision(count)) + 0);
+}
+
+/** A power of ten as it is written on an axis: 10⁻³. */
+export function power(exponent) {
+  return `10${String(exponent).replace(/./g, (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)])}`;
+}
+
+/** Pixels of a picture of full height: as wide as there is room, but what follows from it stays on the screen. */
+export function tall(width, share = 0.55) {
+  const screen = window.top === window ? window.innerHeight : 0.8 * window.screen.availHeight; // a frame grows with it
+  return Math.floor(Math.min(width, Math.max(share * screen, 240)));
+}
+
+/** A size on an axis: 512, 1k, 2k. */
+export function size(value) {
+  return value < 1024 ? `${value}` : `${value / 1024}k`;
 }
 
 /** How many times as much: three digits, and more where it is hardly more than once. */
@@ -262,6 +379,17 @@ export function write(pen, text, [x, y], { ink, halo }) {
   Object.assign(pen, { strokeStyle: halo, fillStyle: ink });
   pen.strokeText(text, x, y);
   pen.fillText(text, x, y);
+}
+
+/** What can be dragged: a knob, with a ring around it while the pointer is near. */
+export function knob(pen, [x, y], hot, { colour }) {
+  for (const [radius, fill, alpha] of [[15, "focus", hot ? 0.3 : 0], [9, "paper", 1], [7, "focus", 1]]) {
+    pen.beginPath();
+    pen.arc(x, y, radius, 0, 2 * Math.PI);
+    Object.assign(pen, { fillStyle: colour(fill), globalAlpha: alpha });
+    pen.fill();
+  }
+  pen.globalAlpha = 1;
 }
 
 /** A logarithmic axis of sizes from 1 to `limit`, from `low` to `high` pixels, with `rim` octaves more at both ends. */

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import base64
-import io
+import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anywidget
 import ipywidgets
 import traitlets
 
-from smalearn.course.plots.style import style_pictures
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 __all__ = ["INK", "PALETTE", "Checked", "Choice", "Explorer", "Size", "module"]
 
 FOLDER = Path(__file__).parent
+STILLS = FOLDER / "stills"
 STYLE = (FOLDER / "base.css").read_text(encoding="utf-8")
 PALETTE = dict(re.findall(r"--([\w-]+): (#\w{6});", STYLE.partition("}")[0]))  # of a light page, by name
 INK = "#222222"
 
 
 def module(*scripts: str, **constants: object) -> str:
-    """Join an ES module out of base.js and an explorer's scripts: what a browser can import from a string.
+    """Join an ES module out of share.js, base.js and an explorer's scripts: what a browser can import from a string.
 
     The scripts stand beside base.js, and each may import names from those before it, one line an import. Such a line
     is left out, since all scripts share one scope; so every file stays a plain module and nothing has to be built.
@@ -48,7 +43,7 @@ def module(*scripts: str, **constants: object) -> str:
     """
     lines = [f"const {name} = {json.dumps(value, ensure_ascii=False)};" for name, value in constants.items()]
     imported: list[str] = []
-    for script in ("base.js", *scripts):
+    for script in ("share.js", "base.js", *scripts):
         for line in (FOLDER / script).read_text(encoding="utf-8").splitlines():
             if not line.startswith("import "):
                 lines.append(line)
@@ -96,45 +91,47 @@ class Choice(traitlets.TraitType):
 class Explorer(anywidget.AnyWidget):
     """Interactive picture, drawn in the browser by a script of its own, with its state shared with Python.
 
-    A subclass sets `_esm = module("its_script.js")`, declares its state as traits tagged `sync=True`, and draws the
-    still picture in `draw`. Traits whose names begin with an underscore are constants for the script.
+    A subclass sets `_esm = module("its_script.js")` and declares its state as traits tagged `sync=True`. Traits whose
+    names begin with an underscore are constants for the script. Where no script runs, as on GitHub, a still picture
+    stands for it, which `assets/stills.py` has taken in a browser.
     """
 
     _css = STYLE
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the current state, for readers who have no kernel.
-
-        Args:
-            figure: an empty figure.
-        """
-        raise NotImplementedError
-
-    def png(self) -> bytes:
-        """Draw the still picture of the current state.
+    def chosen(self) -> dict[str, object]:
+        """Collect what can be chosen.
 
         Returns:
-            A PNG file.
-
-        Cost: some tenths of a second; no pyplot figure is left open and no setting of matplotlib changed.
+            The public traits of the subclass, by name.
         """
-        import matplotlib
-        from matplotlib.figure import Figure
+        names = [name for name in self.traits(sync=True) if not name.startswith("_")]
+        return {name: getattr(self, name) for name in names if name not in ipywidgets.DOMWidget.class_traits()}
 
-        with matplotlib.rc_context():
-            style_pictures()
-            figure, file = Figure(), io.BytesIO()
-            self.draw(figure)
-            figure.savefig(file, format="png")
-        return file.getvalue()
+    def still(self) -> Path:
+        """Name the file for a still picture of the current state; there is one of each state that a chapter shows.
+
+        Returns:
+            A path in `STILLS`, whether there is such a file or not.
+        """
+        words = [value for name, value in self.get_state().items() if name in ("_words", "_rows", "_columns")]
+        code = json.dumps([self.chosen(), words], sort_keys=True).encode()
+        return STILLS / f"{type(self).__name__}-{hashlib.sha256(code).hexdigest()[:8]}.png"
+
+    def png(self) -> bytes:
+        """Read the still picture of the current state, or, where none was taken, that of the state at first.
+
+        Returns:
+            A PNG file. Its last line says which state it shows.
+        """
+        path = self.still()
+        return (path if path.exists() else STILLS / f"{type(self).__name__}.png").read_bytes()
 
     def __repr__(self) -> str:
         """The state, the same text on every machine."""
-        names = [name for name in self.traits(sync=True) if not name.startswith("_")]
-        state = [f"{name}={getattr(self, name)!r}" for name in names if name not in ipywidgets.DOMWidget.class_traits()]
-        return f"{type(self).__name__}({', '.join(state)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.chosen().items())})"
 
     def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
         """The live picture, and the still one for readers whose page cannot show it: the live one goes first."""
         data, metadata = super()._repr_mimebundle_(**options)
-        return data | {"image/png": base64.b64encode(self.png()).decode("ascii")}, metadata
+        still = base64.b64encode(self.png()).decode("ascii")
+        return data | {"image/png": still}, metadata

@@ -1,6 +1,6 @@
 // The matrix of a state space model, a block of it that is dragged about, and the singular values of the block.
 
-import { clamp, dot, explorer, label, make, number, trace, write } from "./base.js";
+import { clamp, dot, explorer, knob, label, make, number, power, tall, trace, write } from "./base.js";
 import { singularValues } from "./singular_values.js";
 
 // KINDS, MAX_LENGTH, MAX_STATE, SEEDS and LOW come from block_explorer.py.
@@ -84,6 +84,16 @@ export function read(view) {
 
 const named = ([top, bottom, left, right]) => `M[${top}:${bottom}, ${left}:${right}]`;
 
+const TITLES = {
+  state: "However large a block below the diagonal, its rank is at most the state's size",
+  softmax: "Softmax attention has no state in between: the larger a block, the larger its rank",
+};
+
+/** The read-out: the rank of the block. */
+function headline({ block: [top, bottom, left, right], rank, bound }) {
+  return `A block of ${bottom - top} by ${right - left} has rank ${rank}, of at most ${bound}`;
+}
+
 /** What a screen reader hears, and everyone can read. */
 function describe({ kind, N, block, rank, bounded, beyond, bound }) {
   const below = `What passes from its inputs to its outputs passes through N = ${N} numbers`;
@@ -98,8 +108,7 @@ function describe({ kind, N, block, rank, bounded, beyond, bound }) {
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
-const cellSize = (T, width) => Math.min(CELL, Math.floor((width - 2 * HANDLE) / T));
-const raised = (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)];
+const cellSize = (T, width) => Math.min(CELL, Math.floor((tall(width) - 2 * HANDLE) / T));
 
 /** An interval of rows and one of columns in pixels: left, top, width, height. */
 function frame([top, bottom, left, right], cell) {
@@ -113,7 +122,8 @@ function corners([x, y, width, height]) {
 }
 
 /** The fuller a cell the larger its entry; the block framed, with its corners. */
-function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, { colour, font }) {
+function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, view, hot) {
+  const { colour, font } = view;
   const cell = cellSize(T, width);
   const most = Math.max(...M.flat().map(Math.abs)) || 1;
   Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
@@ -137,8 +147,7 @@ function paintMatrix(pen, { M, T, N, kind, block, bounded }, width, { colour, fo
     Object.assign(pen, { strokeStyle: colour(line), lineWidth: thick });
     pen.strokeRect(...box);
   }
-  pen.fillStyle = pen.strokeStyle;
-  for (const { at: [x, y] } of corners(box)) pen.fillRect(x - 5, y - 5, 10, 10);
+  for (const { at } of corners(box)) knob(pen, at, hot, view);
 }
 
 /** Singular values as bars on a logarithmic axis, the tolerance, and N as a line behind the bar N. */
@@ -150,7 +159,7 @@ function paintValues(pen, { values, cut, N, rank, bounded, block }, width, { col
   Object.assign(pen, { font: font(12), fillStyle: colour("dim"), strokeStyle: colour("line"), lineWidth: 1 });
   for (let exponent = HIGH; exponent >= LOW; exponent -= 3) {
     const high = y(10 ** exponent);
-    label(pen, `10${String(exponent).replace(/./g, raised)}`, [SCALE - 8, high], { align: "right" });
+    label(pen, power(exponent), [SCALE - 8, high], { align: "right" });
     trace(pen, [[SCALE, high], [width, high]]);
   }
   for (const [i, value] of values.entries()) {
@@ -160,7 +169,7 @@ function paintValues(pen, { values, cut, N, rank, bounded, block }, width, { col
   const wall = SCALE + N * column;
   for (const [line, dash, ends] of [
     [bounded ? "ink" : "dim", bounded ? [] : [2, 4], [[wall, TITLE + 8], [wall, y(0)]]],
-    ["second-strong", [6, 4], [[SCALE, y(cut)], [width, y(cut)]]],
+    ["limit", [6, 4], [[SCALE, y(cut)], [width, y(cut)]]],
   ]) {
     Object.assign(pen, { strokeStyle: colour(line), lineWidth: 2 });
     pen.setLineDash(dash);
@@ -169,7 +178,8 @@ function paintValues(pen, { values, cut, N, rank, bounded, block }, width, { col
   pen.setLineDash([]);
   pen.fillStyle = colour("ink");
   label(pen, bounded ? `N = ${N}` : `N = ${N}, no bound here`, [wall + 5, TITLE + 16]);
-  write(pen, "tolerance", [width - 32, y(cut) + 10], { ink: colour("ink"), halo: colour("paper") });
+  write(pen, "tolerance", [width - 32, y(cut) + 10], { ink: colour("limit"), halo: colour("paper") });
+  pen.fillStyle = colour("dim");
   for (let i = 0; i < values.length; i += values.length > 16 ? 4 : 1) {
     label(pen, number(i + 1), [SCALE + (i + 0.5) * column, y(0) + 10], { align: "center" });
   }
@@ -191,6 +201,8 @@ function controls(view, parent) {
     set: (length) => view.set({ length, block: within(view.get("block"), length) }),
   });
   const boxes = make(sliders, "div", { class: "boxes" });
+  const slide = { at: () => view.get("block")[0], to: () => view.get("length") - 1 };
+  view.player(boxes, { text: "Play M[k:, :k+1]", ...slide, set: (top) => view.set({ block: widest(top) }), every: 400 });
   const [seed, largest] = [0, 1].map(() => make(boxes, "button", { type: "button" }));
   const widest = (top = view.get("block")[0]) => [top, view.get("length"), 0, top + 1];
   view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % SEEDS }));
@@ -204,10 +216,11 @@ function controls(view, parent) {
 /** M with the block: dragged inside, resized at its corners, called by a click elsewhere. */
 function matrixPart(view, parent, now) {
   let [grip, shift] = [undefined, false];
-  const canvas = view.canvas(parent, {
+  let canvas;
+  canvas = view.canvas(parent, {
     label: "M with a block; arrow keys move the block, Shift and arrow keys move its lower right corner",
     height: (width) => TITLE + 2 * HANDLE + cellSize(now().T, width) * now().T,
-    paint: (pen, width) => paintMatrix(pen, now(), width, view),
+    paint: (pen, width) => paintMatrix(pen, now(), width, view, canvas?.hot),
   });
   const cell = () => cellSize(now().T, canvas.clientWidth);
   const place = (block) => view.set({ block: within(block, now().T) });
@@ -221,8 +234,10 @@ function matrixPart(view, parent, now) {
     return { offset: held ? [x - box[0], y - box[1]] : [box[2] / 2, box[3] / 2], held };
   };
   view.listen(canvas, "pointerdown", ({ offsetX, offsetY }) => (grip = take(offsetX, offsetY)));
+  const over = ({ edges, held }) => (edges ? (edges[0] === edges[1] - 2 ? "nwse-resize" : "nesw-resize") : held && "move");
   view.drag(canvas, {
     near: (x, y) => take(x, y).held,
+    cursor: (x, y) => over(take(x, y)) || "crosshair",
     move(x, y) {
       grip ??= take(x, y); // a click of a screen reader comes alone
       const [dx, dy] = grip.offset;
@@ -237,7 +252,7 @@ function matrixPart(view, parent, now) {
     if (shift) place([top, clamp(bottom - dy, top + 1, T), left, clamp(right + dx, left + 1, T)]);
     else place([top - dy, bottom - dy, left + dx, right + dx]);
   });
-  make(parent, "span", { class: "dim" }, "Drag the block, or a corner of it. Blue: positive. Orange: negative.");
+  make(parent, "span", { class: "dim" }, "Blue: positive. Orange: negative. The fuller the larger.");
 }
 
 /** The block with one corner put to a place, in cells; it may pass the opposite one. */
@@ -253,9 +268,12 @@ function resized({ edges, block }, place, T) {
 export default explorer(TRAITS, (view) => {
   let shown;
   view.parts.push(() => (shown = read(view)));
+  view.head({
+    title: () => TITLES[shown.kind === "softmax" ? "softmax" : "state"],
+    headline: () => headline(shown),
+    hint: "Drag the block or a corner of it, also across the diagonal.",
+  });
   controls(view, view.root);
-  const line = make(make(view.root, "p"), "b");
-  view.parts.push(() => (line.textContent = `Rank ${shown.rank}, at most ${shown.bound}`));
   const parts = make(view.root, "div", { class: "parts" });
   matrixPart(view, make(parts, "div"), () => shown);
   const values = view.canvas(make(parts, "div"), {
@@ -265,4 +283,8 @@ export default explorer(TRAITS, (view) => {
   });
   view.arrows(values, (dx, dy) => view.set({ state: clamp(view.get("state") + dx + dy, 1, MAX_STATE) }));
   view.describe(view.root, () => describe(shown));
+  view.nudge(() => {
+    const [{ block, T }, shift] = [shown, (i) => Math.round(3 * Math.sin((Math.PI * i) / 24))];
+    return Array.from({ length: 25 }, (_, i) => ({ block: within(block.map((edge) => edge + shift(i)), T) }));
+  });
 });

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import traitlets
 
-from smalearn.course import plots
-from smalearn.course.widgets.base import INK, PALETTE, Choice, Explorer, Size, module
+from smalearn.course.widgets.base import Choice, Explorer, Size, module
 from smalearn.kernel_attention import softmax_weights
 from smalearn.ssm import Semiseparable
 from smalearn.testing import TOLERANCE, random_tensors
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 __all__ = ["BlockExplorer"]
 
 KINDS = ["scalar", "diagonal", "general", "delta", "softmax"]
-NAMES = {"softmax": "softmax attention", "delta": "delta rule"}
 MAX_LENGTH, MAX_STATE, SEEDS = 32, 6, 4
 FLOOR = 1e-18  # of the axis of singular values; a smaller one has no bar
 CUT = TOLERANCE[torch.float64]
-FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], "free": PALETTE["second-strong"]}
 
 
 class BlockExplorer(Explorer):
@@ -147,37 +140,6 @@ class BlockExplorer(Explorer):
         if self.kind != "softmax":
             sizes.append(self.state + max(0, right - top - 1))
         return max(0, min(sizes))
-
-    def draw(self, figure: Figure) -> None:
-        """Draw M with the block, and its singular values with the tolerance and N.
-
-        Args:
-            figure: an empty figure.
-        """
-        from matplotlib.patches import Rectangle
-
-        figure.set_size_inches(8, 3.8)
-        left_axes, right_axes = figure.subplots(1, 2)
-        plots.heatmap(self.matrix, left_axes, title=self._title())
-        top, bottom, left, right = self.block
-        place = (left - 0.5, top - 0.5), right - left, bottom - top
-        left_axes.add_patch(Rectangle(*place, fill=False, edgecolor=INK, linewidth=2.5))
-        values = self.singular_values
-        fills = [FILLS["counted" if value > self.cut else "not counted"] for value in values]
-        right_axes.bar(
-            range(1, len(values) + 1), values.clamp(min=FLOOR).tolist(), color=fills, edgecolor=INK, linewidth=0.6
-        )
-        right_axes.axhline(self.cut, color=FILLS["free"], linestyle="--", label=f"tolerance {CUT:.0e} ‖M‖")
-        right_axes.axvline(self.state + 0.5, color=INK, linestyle=":", label=f"N = {self.state}")
-        right_axes.set(yscale="log", ylim=(FLOOR, 1e3), xlabel="number", title=f"singular values: rank {self.rank}")
-        right_axes.xaxis.get_major_locator().set_params(integer=True)
-        right_axes.legend()
-
-    def _title(self) -> str:
-        """The matrix and the block in words."""
-        top, bottom, left, right = self.block
-        name = NAMES.get(self.kind, f"{self.kind} A")
-        return f"{name}, block M[{top}:{bottom}, {left}:{right}]"
 
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""

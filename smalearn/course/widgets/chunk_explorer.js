@@ -1,14 +1,13 @@
 // M = L ∘ C Bᵀ cut into chunks: the four steps of the chunked algorithm, what each computes, and what it costs.
 
-import { clamp, explorer, logAxis, make, number, octaves, snap, ticks, times, trace, write } from "./base.js";
+import { clamp, explorer, knob, logAxis, make, number, octaves, power, tall, size, snap, ticks, times, trace, write } from "./base.js";
 
 const TRAITS = ["chunk_len", "length", "state", "head_dim", "decay", "seed", "part"];
 // LIMITS, and SHOWN and SHOWN_STATE, the steps and features that are drawn, come from chunk_explorer.py.
 const LENGTHS = [...Array.from({ length: 32 }, (_, i) => i + 1), ...Array.from({ length: 12 }, (_, i) => 2 ** (i + 6))];
 const DECAYS = Array.from({ length: 100 }, (_, i) => (i + 1) / 100);
 const [GAP, CELL, LEFT, HIGH, OFF] = [8, 17, 48, 230, 4]; // pixels: between strips, a cell, an axis, the curves; a part
-const FILLS = ["first", "other-0", "other-3", "second"]; // of the steps, in the table
-const SHADES = ["first-strong", "other-0", "other-3", "second-strong", "dim"]; // of entries, by part
+const FILLS = ["first-strong", "other-0", "other-3", "second-strong", "dim"]; // of the parts, in the picture and in the table
 const SUMS = ["Y = (L ∘ C Bᵀ) X", "TP, TN → PN", "H ← a H + update", "TN, PN → TP"];
 const LETTERS = ["Tc(N + P)", "TNP", "(T/c) NP", "TNP"];
 const WORDS = [
@@ -29,8 +28,8 @@ const CURVES = [
 
 /** Multiply-adds of the four steps. */
 export function costs({ T, Q, N, P }) {
-  const size = Math.min(Q, T);
-  return [T * size * (N + P), T * N * P, (T / size) * N * P, T * N * P];
+  const c = Math.min(Q, T);
+  return [T * c * (N + P), T * N * P, (T / c) * N * P, T * N * P];
 }
 
 const total = (sizes) => costs(sizes).reduce((a, b) => a + b);
@@ -65,6 +64,14 @@ export function read(view) {
   };
 }
 
+/** The read-out: what this chunk length costs, beside the best. */
+function headline(shown) {
+  const [fewest, all] = [best(shown), Math.round(total(shown))];
+  const ratio = all / Math.round(total({ ...shown, Q: fewest }));
+  const verdict = ratio > 1 ? `${times(ratio)} times as many as c = ${fewest}` : "the fewest";
+  return `c = ${number(shown.Q)} takes ${number(all)} multiply-adds, ${verdict}`;
+}
+
 /** What a screen reader hears, and everyone can read. */
 function describe(shown) {
   const { T, Q, part } = shown;
@@ -80,7 +87,7 @@ function describe(shown) {
 
 /** The size of a cell, and the boxes of the parts: factors as strips above M and to its left, the centre between. */
 function layOut({ S, features }, width) {
-  const cell = Math.min(CELL, Math.floor((width - GAP - 4) / (S + features)));
+  const cell = Math.min(CELL, Math.floor((tall(width) - GAP - 4) / (S + features)));
   const [thick, side, start] = [features * cell, S * cell, features * cell + GAP];
   const [corner, above] = [[0, 0, thick, thick], [start, 0, side, thick]];
   return { cell, start, boxes: [[start, start, side, side], above, corner, [0, start, thick, side]] };
@@ -102,7 +109,7 @@ function paintEntries(pen, M, part, [x, y, wide, high], { colour }) {
   for (const [t, row] of M.entries()) {
     for (const [s, value] of row.entries()) {
       pen.globalAlpha = Math.sqrt(Math.abs(value) / most);
-      pen.fillStyle = colour(SHADES[part(t, s)]);
+      pen.fillStyle = colour(FILLS[part(t, s)]);
       pen.fillRect(x + s * wide, y + t * high, wide + 0.3, high + 0.3);
     }
   }
@@ -129,11 +136,40 @@ function paintBlocks(pen, shown, width, view) {
     for (const line of [[[low, 0], [low, thick]], [[0, low], [thick, low]]]) trace(pen, line);
     for (const line of [[[start, high], [low, high]], [[high, high], [high, end]]]) trace(pen, line);
   }
-  Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 3, font: font(15, "bold") });
+  Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 3 });
   for (const [x, y, wide, high] of framed(shown, place)) pen.strokeRect(x + 1, y + 1, wide - 2, high - 2);
-  const first = [start, start, chunks[0][1] * cell, chunks[0][1] * cell]; // chunk
-  for (const [step, [x, y, wide, high]] of [first, ...boxes.slice(1)].entries()) {
-    write(pen, `${step + 1}`, [x + wide / 2, y + high / 2], { ink: colour("ink"), halo: colour("paper") });
+  paintSteps(pen, shown, place, view);
+}
+
+/** The numbers of the steps with their names, and the way from the inputs over the states to the outputs. */
+function paintSteps(pen, { chunks }, { cell, start, boxes }, { colour, font }) {
+  const [inks, thick] = [{ ink: colour("ink"), halo: colour("paper") }, boxes[1][3]];
+  const [middle, far] = [thick / 2, start + boxes[0][3] / 2];
+  Object.assign(pen, { font: font(14, "bold") });
+  const long = boxes[0][3] > 200;
+  write(pen, long ? "2: inputs → states" : "2", [far, middle], inks);
+  pen.save();
+  pen.translate(middle, far);
+  pen.rotate(-Math.PI / 2);
+  write(pen, long ? "4: outputs ← states" : "4", [0, 0], inks);
+  pen.restore();
+  if (thick > 18) write(pen, "3", [middle, middle], inks);
+  const first = (chunks[0][1] * cell) / 2;
+  write(pen, "1", [start + first, start + first], inks);
+  const reach = long ? 90 : 16;
+  arrow(pen, [far - reach, middle], [middle + 14, middle], inks);
+  arrow(pen, [middle, middle + 14], [middle, far - reach], inks);
+}
+
+/** An arrow that can be seen on any ground. */
+function arrow(pen, [x, y], [toX, toY], { ink, halo }) {
+  const turn = Math.atan2(toY - y, toX - x);
+  const wing = (by) => [toX - 9 * Math.cos(turn + by), toY - 9 * Math.sin(turn + by)];
+  if (Math.hypot(toX - x, toY - y) < 20) return;
+  for (const [strokeStyle, lineWidth] of [[halo, 5], [ink, 2]]) {
+    Object.assign(pen, { strokeStyle, lineWidth });
+    trace(pen, [[x, y], [toX, toY]]);
+    trace(pen, [wing(0.5), [toX, toY], wing(-0.5)]);
   }
 }
 
@@ -160,18 +196,18 @@ function paintAxes(pen, { across, up, low, high }, width, { colour, font }) {
   Object.assign(pen, { font: font(12), fillStyle: colour("dim"), strokeStyle: colour("line"), lineWidth: 1 });
   Object.assign(pen, { textBaseline: "middle", textAlign: "right" });
   const every = Math.ceil(Math.log10(high / low) / 6);
-  for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power += every) {
-    pen.fillText(`1e${power}`, LEFT - 6, up(10 ** power));
-    trace(pen, [[LEFT, up(10 ** power)], [width, up(10 ** power)]]);
+  for (let exponent = Math.ceil(Math.log10(low)); 10 ** exponent <= high; exponent += every) {
+    pen.fillText(power(exponent), LEFT - 6, up(10 ** exponent));
+    trace(pen, [[LEFT, up(10 ** exponent)], [width, up(10 ** exponent)]]);
   }
   pen.textAlign = "center";
   for (const Q of ticks(across.limit, width - LEFT, 46)) {
-    pen.fillText(Q < 1024 ? Q : `${Q / 1024}k`, across.place(Q), HIGH + 20);
+    pen.fillText(size(Q), across.place(Q), HIGH + 20);
   }
 }
 
 /** The cost of the steps over the length of a chunk, with a dot at the fewest and a ring at the current one. */
-function paintCurves(pen, shown, width, view) {
+function paintCurves(pen, shown, width, view, hot) {
   const [place, { colour }] = [layOutCurves(shown, width), view];
   const { across, up, low } = place;
   paintAxes(pen, place, width, view);
@@ -181,15 +217,17 @@ function paintCurves(pen, shown, width, view) {
     Object.assign(pen, { strokeStyle: colour(line), lineWidth: name === "all" ? 3 : 1.5 });
     trace(pen, lengths.map((Q) => (cost(Q) < low ? [NaN, NaN] : [across.place(Q), up(cost(Q))])));
     const Q = across.limit ** at;
-    const point = [across.place(Q), up(cost(Q))];
+    const point = [across.place(Q), up(cost(Q)) - 12];
     if (cost(Q) > low) write(pen, name, point, { ink: colour("ink"), halo: colour("paper") });
   }
-  for (const [Q, radius, line] of [[best(shown), 2.5, "ink"], [Math.min(shown.Q, shown.T), 9, "focus"]]) {
-    Object.assign(pen, { strokeStyle: colour(line), lineWidth: 4 });
-    pen.beginPath();
-    pen.arc(across.place(Q), up(total({ ...shown, Q })), radius, 0, 2 * Math.PI);
-    pen.stroke();
-  }
+  const at = (Q) => [across.place(Q), up(total({ ...shown, Q }))];
+  Object.assign(pen, { strokeStyle: colour("limit"), lineWidth: 2 });
+  pen.setLineDash([2, 3]);
+  trace(pen, [at(best(shown)), [across.place(best(shown)), 8 + HIGH]]);
+  pen.setLineDash([]);
+  const inks = { ink: colour("limit"), halo: colour("paper") };
+  write(pen, `fewest: c = ${best(shown)}`, [clamp(across.place(best(shown)) + 50, 0, width - 50), HIGH], inks);
+  knob(pen, at(Math.min(shown.Q, shown.T)), hot, view);
 }
 
 // ---- the parts of a view ------------------------------------------------------------------------------------------
@@ -204,7 +242,11 @@ function controls(view, parent) {
   }
   view.slider(sliders, { symbol: "a", text: "decay", values: DECAYS, ...change("decay") });
   view.choice(sliders, { symbol: "M", text: "part", values: view.get("_parts"), ...change("part") });
-  const seed = make(make(sliders, "div"), "button", { type: "button" });
+  const boxes = make(sliders, "div", { class: "boxes" });
+  const place = (Q) => LENGTHS.indexOf(snap(LENGTHS, Q));
+  const steps = { at: () => place(view.get("chunk_len")), to: () => place(view.get("length")) };
+  view.player(boxes, { text: "Play c", ...steps, set: (at) => view.set({ chunk_len: LENGTHS[at] }) });
+  const seed = make(boxes, "button", { type: "button" });
   view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % view.get("_draws").length }));
   view.parts.push(() => (seed.textContent = `Draw other numbers (seed ${view.get("seed")})`));
 }
@@ -248,6 +290,7 @@ function blocksPart(view, parent, now) {
       view.steps = steps ?? view.steps;
       view.set({ part: view.get("_parts")[part] });
     },
+    cursor: (x, y) => (at(x, y) ? "pointer" : "default"),
   });
   view.arrows(canvas, (dx, dy) => {
     look();
@@ -255,29 +298,31 @@ function blocksPart(view, parent, now) {
     const next = clamp(parts.indexOf(view.get("part")) + dx, 0, OFF);
     view.set(dx ? { part: parts[next] } : { chunk_len: snap(LENGTHS, view.get("chunk_len"), dy) });
   });
-  make(parent, "span", { class: "dim" }, "Blue: inside chunks. Grey: products of the factors 4, 3 and 2.");
+  make(parent, "span", { class: "dim" }, "Grey: never formed, the product of the factors 4, 3 and 2.");
   const note = make(parent, "span", { class: "dim" });
-  const drawn = ({ S, features }) => `Drawn: ${S} of T steps, ${features} of N features. Point at a part.`;
+  const drawn = ({ S, features }) => `Drawn: ${S} of T steps, ${features} of N features.`;
   view.parts.push(() => (note.textContent = drawn(now())));
 }
 
 /** The cost over the length of a chunk, which is dragged. */
 function curvesPart(view, parent, now) {
-  const canvas = view.canvas(parent, {
+  let canvas;
+  canvas = view.canvas(parent, {
     label: "Multiply-adds over the chunk length c; left and right arrow keys change c, up and down keys change T",
     height: () => HIGH + 30,
-    paint: (pen, width) => paintCurves(pen, now(), width, view),
+    paint: (pen, width) => paintCurves(pen, now(), width, view, canvas?.hot),
   });
   const place = () => layOutCurves(now(), canvas.clientWidth);
   view.drag(canvas, {
     near: (x) => Math.abs(x - place().across.place(Math.min(now().Q, now().T))) < 24,
     move: (x) => view.set({ chunk_len: Math.min(snap(LENGTHS, place().across.size(x)), now().T) }),
+    cursor: () => "ew-resize",
   });
   view.arrows(canvas, (dx, dy) => {
     if (dx) view.set({ chunk_len: snap(LENGTHS, view.get("chunk_len"), dx) });
     else view.set({ length: snap(octaves(LIMITS.length), view.get("length"), dy) });
   });
-  make(parent, "span", { class: "dim" }, "c from recurrent to quadratic. Dot: the fewest. Ring: yours, drag it.");
+  make(parent, "span", { class: "dim" }, "c, from recurrent (1) to quadratic (T).");
 }
 
 export default explorer(TRAITS, (view) => {
@@ -288,6 +333,11 @@ export default explorer(TRAITS, (view) => {
     const [i, j] = steps.map((step) => state.chunkOf(Math.min(step, state.S - 1)));
     shown = { ...state, part: view.hover?.part ?? state.part, pair: i > j ? [i, j] : [state.chunks.length - 1, 0] };
   });
+  view.head({
+    title: "Quadratic inside chunks, recurrent across them: the cheapest length lies in between",
+    headline: () => headline(shown),
+    hint: "Play c, or drag it on the curve. Point at a part of the picture.",
+  });
   controls(view, view.root);
   const parts = make(view.root, "div", { class: "parts" });
   const [left, right] = [0, 1].map(() => make(parts, "div"));
@@ -295,4 +345,6 @@ export default explorer(TRAITS, (view) => {
   tablePart(view, right, () => shown);
   curvesPart(view, right, () => shown);
   view.describe(view.root, () => describe(shown));
+  const lengths = (Q) => [1, 2, 3, 4, 5, 6, 5, 4, 3, 2, 1].map((further) => snap(LENGTHS, Q, further));
+  view.nudge(() => lengths(view.get("chunk_len")).map((chunk_len) => ({ chunk_len })));
 });

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import traitlets
 
-from smalearn.course.widgets.base import INK, PALETTE, Choice, Explorer, Size, module
+from smalearn.course.widgets.base import Choice, Explorer, Size, module
 from smalearn.masks import SemiseparableMask
 from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_end
 from smalearn.testing import random_tensors
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["PARTS", "ChunkExplorer", "best_chunk_len", "chunked_macs"]
 
 PARTS = ["inside a chunk", "inputs to states", "states across chunks", "states to outputs", "off the diagonal"]
 LIMITS = {"length": 2**17, "chunk_len": 2**17, "state": 512, "head_dim": 512}
 SHOWN, SHOWN_STATE, SEEDS = 24, 4, 4  # steps and features that are drawn
-FILLS = [PALETTE[name] for name in ("first-strong", "other-0", "other-3", "second-strong", "dim")]  # of the parts
 
 
 def chunked_macs(length: int, chunk_len: int, state: int, head_dim: int) -> list[float]:
@@ -162,47 +155,6 @@ class ChunkExplorer(Explorer):
         u, B, C = (torch.tensor(draw[name], dtype=torch.float64)[:steps] for name in ("u", "B", "C"))
         return u * torch.tensor(self.decay, dtype=torch.float64).log(), B[:, :features], C[:, :features]
 
-    def draw(self, figure: Figure) -> None:
-        """Draw M and the factors of its blocks, and the cost over the length of a chunk.
-
-        Args:
-            figure: an empty figure.
-        """
-        figure.set_size_inches(8.4, 4.6)
-        wide, narrow = self.matrix.shape[0], self.factors[0].shape[1]
-        grid = figure.add_gridspec(2, 3, width_ratios=[narrow, wide, 0.8 * wide], height_ratios=[narrow, wide])
-        left, centre, right = self.factors
-        chunk = torch.arange(wide) // self.chunk_len
-        inside = chunk[:, None] == chunk
-        corner, above, aside, main = (figure.add_subplot(grid[i, j]) for i in (0, 1) for j in (0, 1))
-        _shade(corner, [(centre, 2)], "3")
-        _shade(above, [(right.mT, 1)], f"2 {PARTS[1]}")
-        _shade(aside, [(left, 3)], "")
-        _shade(main, [(self.matrix * inside, 0), (self.matrix * ~inside, 4)], "")
-        for edge in range(self.chunk_len, wide, self.chunk_len):
-            main.axhline(edge - 0.5, color=INK, linewidth=0.8)
-            main.axvline(edge - 0.5, color=INK, linewidth=0.8)
-        size = f"{wide} steps, {narrow} features, c = {self.chunk_len:,}"
-        main.set_xlabel(f"blue: 1 inside a chunk; grey: product of 4, 3 and 2\n{size}")
-        aside.set_ylabel(f"4 {PARTS[3]}")
-        self._draw_costs(figure.add_subplot(grid[:, 2]))
-
-    def _draw_costs(self, axes: Axes) -> None:
-        """Draw the costs of the steps over the length of a chunk, the fewest, and those of the state."""
-        lengths = np.unique(np.geomspace(1, self.length, 200).round().astype(int))
-        costs = np.array([chunked_macs(self.length, int(Q), self.state, self.head_dim) for Q in lengths])
-        axes.plot(lengths, costs.sum(1), color=INK, linewidth=2.5, label="all four")
-        for number, dash in enumerate(["-", "--", ":"]):
-            name = "2 and 4 inputs to states to outputs" if number == 1 else f"{number + 1} {PARTS[number]}"
-            axes.plot(lengths, costs[:, number] * (1 + (number == 1)), dash, label=name)
-        axes.plot(min(self.chunk_len, self.length), sum(self.costs), "o", color=INK, mfc="white", markersize=12)
-        axes.plot(self.best, sum(chunked_macs(self.length, self.best, self.state, self.head_dim)), "o", color=INK)
-        axes.set(xlabel="c, length of a chunk", ylabel="multiply-adds", yscale="log")
-        axes.set_xscale("log", base=2)
-        title = f"T = {self.length:,}, N = {self.state}, P = {self.head_dim}: fewest at c = {self.best}"
-        axes.set_title(title, fontsize=10)
-        axes.legend(fontsize=8)
-
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""
         names = ["chunk_len", "length", "state", "head_dim", "decay", "seed", "part"]
@@ -214,15 +166,3 @@ def _draw(seed: int) -> dict[str, list]:
     B, C = random_tensors([(SHOWN, SHOWN_STATE)] * 2, seed)
     u = 0.5 + torch.rand(SHOWN, generator=torch.Generator().manual_seed(seed)).double()
     return {"B": B.tolist(), "C": C.tolist(), "u": u.tolist()}
-
-
-def _shade(axes: Axes, layers: list[tuple[torch.Tensor, int]], title: str) -> None:
-    """Draw matrices in the colours of their parts, the fuller the larger an entry; 0 is white."""
-    from matplotlib.colors import to_rgb
-
-    picture = 1.0
-    for M, part in layers:
-        full = (M.abs() / M.abs().max().clamp(min=1e-300)).sqrt().numpy()[..., None]
-        picture = picture - full * (1 - np.array(to_rgb(FILLS[part])))
-    axes.imshow(picture, aspect="auto", interpolation="nearest")
-    axes.set(xticks=[], yticks=[], title=title)

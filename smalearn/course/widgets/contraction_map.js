@@ -1,6 +1,6 @@
 // The map of the cheapest order of "TN, SN, SP, TS -> TP", and the costs of all orders at one point of it.
 
-import { clamp, explorer, logAxis, make, number, octaves, snap, ticks, times, trace, write } from "./base.js";
+import { clamp, explorer, knob, logAxis, make, number, octaves, size, snap, ticks, times, trace, write } from "./base.js";
 
 const TRAITS = { T: "target", S: "source", N: "features", P: "head_dim" };
 const TEXTS = { T: "target length", S: "source length", N: "features", P: "head dimension" };
@@ -195,13 +195,17 @@ function paintContours(pen, { columns, across, up }, { colour, font }) {
 
 function paintNames(pen, map, { colour, font }) {
   const { orders, areas } = map;
+  map.unnamed = [];
   pen.font = font(13, "bold");
   for (const region of areas) {
     const { name, mode } = orders[region.order];
     const lines = mode ? [name, mode] : [name];
     const width = Math.max(...lines.map((text) => pen.measureText(text).width)) + 12;
     const place = roomFor(region, map, width, 17 * lines.length + 8);
-    if (!place) continue;
+    if (!place) {
+      map.unnamed.push(region);
+      continue;
+    }
     const style = { ink: colour("ink"), halo: colour(fillOf(region.order)) };
     lines.forEach((text, i) => write(pen, text, [place.x, place.y + 17 * (i - (lines.length - 1) / 2)], style));
   }
@@ -212,7 +216,7 @@ function paintAxes(pen, { across, up, limits }, { colour, font }) {
   Object.assign(pen, { fillStyle: colour("ink"), strokeStyle: colour("dim"), lineWidth: 1, font: font(12) });
   Object.assign(pen, { textBaseline: "middle", textAlign: "center" });
   pen.strokeRect(across.low - 0.5, up.high - 0.5, width + 1, height + 1);
-  for (const T of ticks(limits.T, width, 40)) pen.fillText(T, across.place(T), up.low + 11);
+  for (const T of ticks(limits.T, width, 40)) pen.fillText(size(T), across.place(T), up.low + 11);
   pen.fillText(`T, ${TEXTS.T}`, across.low + width / 2, up.low + 28);
   pen.save();
   pen.translate(8, up.high + height / 2);
@@ -223,20 +227,16 @@ function paintAxes(pen, { across, up, limits }, { colour, font }) {
   for (const N of ticks(limits.N, height, 16)) pen.fillText(N, across.low - 6, up.place(N));
 }
 
-function paintPoint(pen, { across, up, sizes }, { colour }) {
+function paintPoint(pen, { across, up, sizes }, view, hot) {
+  const { colour } = view;
   const [x, y] = [across.place(sizes.T), up.place(sizes.N)];
   Object.assign(pen, { strokeStyle: colour("ink"), lineWidth: 1, globalAlpha: 0.5 });
   trace(pen, [[x, up.low], [x, y], [across.low, y]]);
   pen.globalAlpha = 1;
-  for (const [radius, fill] of [[POINT, "paper"], [8, "ink"], [4, "paper"]]) {
-    pen.beginPath();
-    pen.arc(x, y, radius, 0, 2 * Math.PI);
-    pen.fillStyle = colour(fill);
-    pen.fill();
-  }
+  knob(pen, [x, y], hot, view);
 }
 
-function paint(pen, map, view) {
+function paint(pen, map, view, hot) {
   const { across, up } = map;
   pen.save();
   pen.beginPath();
@@ -245,7 +245,7 @@ function paint(pen, map, view) {
   for (const layer of [paintGround, paintContours, paintNames]) layer(pen, map, view);
   pen.restore();
   paintAxes(pen, map, view);
-  paintPoint(pen, map, view);
+  paintPoint(pen, map, view, hot);
 }
 
 // ---- the parts of a view ------------------------------------------------------------------------------------------
@@ -307,6 +307,23 @@ function words(map) {
   ].join("");
 }
 
+const TITLES = {
+  scan: "With a running sum for the mask, the linear order wins on long texts",
+  dense: "While the mask is a dense matrix, the linear order hardly ever wins",
+};
+
+/** The read-out: which order is cheapest at the point, and by how much. */
+function headline({ orders, sizes, kind }) {
+  const [best] = costs(orders, sizes, kind);
+  const [quadratic, linear] = orders.map((order) => macs(order[kind], sizes));
+  const [cheap, dear] = quadratic <= linear ? [QUADRATIC, LINEAR] : [LINEAR, QUADRATIC];
+  const ratio = times(Math.max(quadratic, linear) / Math.min(quadratic, linear));
+  const first = orders[cheap].mode.replace(/^./, (letter) => letter.toUpperCase());
+  const modes = `${first} takes ${ratio} times fewer multiply-adds than ${orders[dear].mode}`;
+  if (quadratic === linear) return "Quadratic (13) and linear (15) cost the same here";
+  return best.macs < Math.min(quadratic, linear) ? `${modes}; ${best.name} fewer still` : modes;
+}
+
 function controls(view, parent) {
   const state = () => read(view);
   const [sliders, boxes] = [make(parent, "div", { class: "sliders" }), make(parent, "div", { class: "boxes" })];
@@ -320,6 +337,8 @@ function controls(view, parent) {
       enabled: () => symbol !== "S" || !state().tied,
     });
   }
+  const power = { at: () => Math.round(Math.log2(state().sizes.T)), to: () => Math.log2(state().limits.T) };
+  view.player(boxes, { text: "Play T", ...power, set: (at) => view.set({ target: 2 ** at }), every: 400 });
   view.checkbox(boxes, {
     text: "S = T, as many sources as targets",
     get: () => state().tied,
@@ -340,13 +359,13 @@ function swatch(parent, order, text) {
 
 /** The canvas with the point on it, the key to its lines and colours, and all of it in words. */
 function mapPart(view, parent) {
-  let map;
-  const canvas = view.canvas(parent, {
+  let [map, canvas] = [];
+  canvas = view.canvas(parent, {
     label: "Map of the cheapest order over T and N; left and right arrow keys change T, up and down keys change N",
-    height: (width) => clamp(0.72 * width, 250, 360),
+    height: (width) => clamp(0.72 * width, 250, 380),
     paint(pen, width, height) {
       map = layOut(read(view), width, height);
-      paint(pen, map, view);
+      paint(pen, map, view, canvas?.hot);
     },
   });
   const { limits } = read(view);
@@ -359,12 +378,12 @@ function mapPart(view, parent) {
     const { T, N } = read(view).sizes;
     view.set(dx ? { target: snap(steps.T, T, dx) } : { features: snap(steps.N, N, dy) });
   });
-  const lines = "Thick line: (13) and (15) cost the same. Dashed: one costs 10×, 100×, 1,000× the other.";
+  const lines = "Thick line: (13) and (15) cost the same. Dashed: one costs 10, 100, 1,000 times the other.";
   make(parent, "span", { class: "dim" }, lines);
   const key = make(parent, "ul", { class: "key" });
   view.parts.push(() => {
     key.replaceChildren();
-    for (const { order } of map?.areas ?? []) {
+    for (const { order } of map?.unnamed ?? []) {
       swatch(make(key, "li"), order, [map.orders[order].name, map.orders[order].mode].join(" "));
     }
   });
@@ -404,8 +423,16 @@ function tablePart(view, parent) {
 }
 
 export default explorer([...Object.values(TRAITS), "scan"], (view) => {
+  view.head({
+    title: () => TITLES[read(view).kind],
+    headline: () => headline(read(view)),
+    hint: "Drag the point. A colour is the order that is cheapest there.",
+  });
   controls(view, view.root);
   const parts = make(view.root, "div", { class: "parts" });
   mapPart(view, make(parts, "div"));
   tablePart(view, make(parts, "div"));
+  const up = [1, 2, 3, 4, 5, 6, 5, 4, 3, 2, 1];
+  const steps = octaves(read(view).limits.T);
+  view.nudge(() => up.map((further) => ({ target: snap(steps, read(view).sizes.T, further) })));
 });

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
-import numpy as np
 import traitlets
 
 from smalearn.contractions import Orders
-from smalearn.course.widgets.base import INK, PALETTE, Explorer, Size, module
+from smalearn.course.widgets.base import Explorer, Size, module
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["ContractionMap", "formulas"]
 
 LIMITS = {"T": 65536, "S": 65536, "N": 512, "P": 512}
 MODES = {QUADRATIC: "quadratic (13)", LINEAR: "linear (15)"}
-FILLS = {QUADRATIC: PALETTE["first"], LINEAR: PALETTE["second"]}
-OTHERS = [PALETTE["other-0"], PALETTE["other-1"], PALETTE["other-2"], PALETTE["other-3"]]
 PRIMES = ({"T": 2, "S": 3, "P": 5, "N": 7}, {"T": 3, "S": 2, "P": 5, "N": 7})
 
 
@@ -67,12 +60,6 @@ def _axes(number: int, sizes: dict[str, int]) -> str:
     return "".join(axis for axis, size in sizes.items() if number % size == 0)
 
 
-def _macs(steps: list[list[str]], sizes: dict[str, np.ndarray]) -> np.ndarray:
-    """Count the macs of an order at arrays of sizes, from its `formulas`."""
-    largest = (np.maximum.reduce([np.prod([sizes[axis] for axis in axes], axis=0) for axes in step]) for step in steps)
-    return sum(largest)
-
-
 class ContractionMap(Explorer):
     """Map of the cheapest order of "TN, SN, SP, TS -> TP", Eq. (12), and the costs of all 15 at one point of it.
 
@@ -103,7 +90,7 @@ class ContractionMap(Explorer):
     source = Size(None, LIMITS["S"], allow_none=True).tag(sync=True)
     features = Size(64, LIMITS["N"]).tag(sync=True)
     head_dim = Size(64, LIMITS["P"]).tag(sync=True)
-    scan = traitlets.Bool(False).tag(sync=True)
+    scan = traitlets.Bool(True).tag(sync=True)
 
     @traitlets.default("_orders")
     def _formulas(self) -> list[dict]:
@@ -114,38 +101,3 @@ class ContractionMap(Explorer):
         """The costs at the current point: what `sma_orders` returns for its sizes."""
         source = self.target if self.source is None else self.source
         return sma_orders(self.target, source, self.features, self.head_dim, scan=self.scan)
-
-    def draw(self, figure: Figure) -> None:
-        """Draw the map, the line where (13) and (15) cost the same, and the current point.
-
-        Args:
-            figure: an empty figure.
-        """
-        T, N = np.meshgrid(np.geomspace(1, LIMITS["T"], 400), np.geomspace(1, LIMITS["N"], 240))
-        S = T if self.source is None else np.full_like(T, self.source)
-        sizes = {"T": T, "S": S, "N": N, "P": np.full_like(T, self.head_dim)}
-        macs = np.array([_macs(order["scan" if self.scan else "dense"], sizes) for order in formulas()])
-        cheapest = (macs <= macs.min(axis=0) * (1 + 1e-9)).argmax(axis=0)  # the modes come first among equals
-        figure.set_size_inches(6.4, 4.4)
-        axes = figure.subplots()
-        axes.set(xlabel="T, target length", ylabel="N, features")
-        axes.loglog(base=2)
-        axes.set_xticks(4 ** np.arange(9), 4 ** np.arange(9))
-        axes.set_yticks(2 ** np.arange(10), 2 ** np.arange(10))
-        for number, order in enumerate(formulas()):
-            if (region := cheapest == number).any():
-                colour = FILLS.get(order["name"], OTHERS[number % len(OTHERS)])
-                axes.contourf(T, N, region, [0.5, 1.5], colors=[colour])
-                axes.fill([], [], color=colour, label=f"{order['name']} {order['mode']}".strip())
-        between = np.where(cheapest < len(MODES), macs[0] - macs[1], np.nan)
-        axes.contour(T, N, between, [0], colors=INK, linewidths=2.5)
-        axes.plot(self.target, self.features, "o", color=INK, markersize=10, markeredgecolor="white", clip_on=False)
-        axes.set_title(self._caption(), fontsize=10)
-        figure.legend(loc="outside lower center", ncols=3)
-
-    def _caption(self) -> str:
-        """The sizes, and what the modes cost at the point."""
-        source = "S = T" if self.source is None else f"S = {self.source:,}"
-        mask = "L as a running sum" if self.scan else "L as a dense matrix"
-        costs = [f"{mode}: {self.orders.named(name).macs:,} MACs" for name, mode in MODES.items()]
-        return f"T = {self.target:,}, {source}, N = {self.features}, P = {self.head_dim}, {mask}\n{', '.join(costs)}"

@@ -1,11 +1,10 @@
 // Attention weights of softmax beside those through random features, over the number of features and the norm.
 
-import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
+import { clamp, decimals, digits, dot, explorer, label, make, number, tall, trace } from "./base.js";
 
 const TRAITS = ["map", "features", "norm", "seed", "row"];
-// SIZES of the features comes from feature_explorer.py.
-const NORMS = Array.from({ length: 16 }, (_, i) => (i + 1) / 4);
-const [TITLE, GAP, BARS, SCALE] = [20, 16, 120, 30]; // pixels: a line of text, between pictures, bars, their scale
+// SIZES of the features and the NORMS come from feature_explorer.py.
+const [TITLE, GAP, BARS, SCALE, MARGIN] = [20, 16, 150, 34, 18]; // pixels: a line of text, between pictures, bars, their scale
 
 // ---- weights ------------------------------------------------------------------------------------------------------
 
@@ -61,15 +60,18 @@ export function read(view) {
   return { words, map, features, norm, row, exact, through, errors, random: name !== "1 + elu" };
 }
 
-/** Two decimals, or two digits of an error; no minus before a zero. */
-const short = (value) => number(Math.round(100 * value) / 100 + 0).replace("-", "\u2212");
-const digits = (value) => number(Number(value.toPrecision(2)));
+/** The read-out: the error beside that of a model that looks at nothing. */
+function headline({ features, random, norm, errors: [own, equal] }) {
+  const who = random ? `${features} features` : "1 + elu";
+  const verdict = own < equal ? `${digits(equal / own)} times nearer than equal weights` : "equal weights do better";
+  return `${who} at norm ${number(norm)}: error ${digits(own)}, ${verdict} (${digits(equal)})`;
+}
 
 /** What a screen reader hears, and everyone can read. */
 function describe({ words, map, features, norm, row, exact, through, errors, random }) {
   const best = (weights) => {
     const order = [...weights.slice(0, row).keys()].sort((a, b) => weights[b] - weights[a] || a - b).slice(0, 3);
-    return order.map((s) => `“${words[s]}”\u00a0(${s})\u00a0${short(weights[s])}`).join(", ") || "nothing";
+    return order.map((s) => `“${words[s]}”\u00a0(${s})\u00a0${decimals(weights[s])}`).join(", ") || "nothing";
   };
   return [
     `${random ? `${features} features, ` : ""}${map}, norm ${number(norm)}: error ${digits(errors[0])}. `,
@@ -81,18 +83,23 @@ function describe({ words, map, features, norm, row, exact, through, errors, ran
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
 /** Pixels of a cell, and those that the longest word takes, about. */
-const cellSize = ({ words }, width) => clamp(Math.floor((width - GAP) / 2 / words.length), 6, 18);
+const cellSize = ({ words }, width) => clamp(Math.floor(tall((width - GAP - 2 * MARGIN) / 2) / words.length), 6, 18);
 const extent = (words) => clamp(7.5 * Math.max(...words.map((word) => word.length)), 30, 120);
 
 /** Both matrices, the fuller a cell the larger its weight, struck through if negative, with the chosen row framed. */
 function paintMaps(pen, width, { words, exact, through, row, map }, cell, { colour, font }) {
   const half = (width + GAP) / 2;
-  for (const [side, [name, M, fill]] of [["softmax", exact, "first"], [map, through, "second"]].entries()) {
+  const left = MARGIN + 1;
+  for (const [at, [name, M, fill]] of [["softmax", exact, "first"], [map, through, "second"]].entries()) {
     Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-    label(pen, name, [side * half + 1, 8], { room: half - GAP });
+    label(pen, name, [at * half + left, 8], { room: half - GAP - left });
+    Object.assign(pen, { font: font(12), fillStyle: colour("dim") });
+    const long = words.length * cell;
+    label(pen, "query word", [at * half + 8, TITLE + long / 2], { align: "center", upwards: true });
+    label(pen, "key word", [at * half + left + long / 2, TITLE + long + 9], { align: "center" });
     for (const [t, weights] of M.entries()) {
       for (const [s, weight] of weights.entries()) {
-        const [x, y, size] = [side * half + 1 + s * cell, TITLE + t * cell, cell - 1];
+        const [x, y, size] = [at * half + left + s * cell, TITLE + t * cell, cell - 1];
         Object.assign(pen, { globalAlpha: 1, fillStyle: colour("raised"), strokeStyle: colour("ink"), lineWidth: 1 });
         pen.fillRect(x, y, size, size);
         pen.fillStyle = colour(`${fill}-strong`);
@@ -103,7 +110,7 @@ function paintMaps(pen, width, { words, exact, through, row, map }, cell, { colo
       }
     }
     Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 2 });
-    pen.strokeRect(side * half + 1, TITLE + row * cell - 1, words.length * cell - 1, cell + 1);
+    pen.strokeRect(at * half + left, TITLE + row * cell - 1, words.length * cell - 1, cell + 1);
   }
 }
 
@@ -113,24 +120,24 @@ function paintBars(pen, width, { words, exact, through, row, map }, { colour, fo
   const column = (width - SCALE) / words.length;
   const [zero, unit] = map === "Fourier" ? [TITLE + BARS / 2, BARS / 2] : [TITLE + BARS, BARS];
   Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-  label(pen, `weights of “${words[row]}”, word ${row}`, [1, 8], { room: width });
+  label(pen, `what “${words[row]}” (word ${row}) reads: weights`, [1, 8], { room: width });
   Object.assign(pen, { font: font(12), strokeStyle: colour("line"), lineWidth: 1 });
   for (const value of map === "Fourier" ? [limit, 0, -limit] : [limit, 0]) {
     const y = zero - (value / limit) * unit;
-    label(pen, short(value), [SCALE - 4, clamp(y, TITLE + 7, TITLE + BARS - 5)], { align: "right", room: SCALE - 4 });
+    label(pen, decimals(value), [SCALE - 4, clamp(y, TITLE + 7, TITLE + BARS - 5)], { align: "right", room: SCALE - 4 });
     pen.strokeRect(SCALE, y, width - SCALE, 0);
   }
   for (const [s, word] of words.entries()) {
     const [left, thick] = [SCALE + s * column, 0.4 * column];
-    for (const [side, [weight, fill]] of [[exact[row][s], "first"], [through[row][s], "second"]].entries()) {
-      const tall = clamp(weight / limit, -1, 1) * unit;
-      const box = [left + column / 2 + (side - 1) * thick, zero, thick, -tall];
+    for (const [at, [weight, fill]] of [[exact[row][s], "first-strong"], [through[row][s], "second-strong"]].entries()) {
+      const long = clamp(weight / limit, -1, 1) * unit;
+      const box = [left + column / 2 + (at - 1) * thick, zero, thick, -long];
       Object.assign(pen, { fillStyle: colour(fill), strokeStyle: colour("dim") });
       pen.fillRect(...box);
       if (s < row) pen.strokeRect(...box);
       pen.fillStyle = colour("ink");
-      const middle = [box[0] + thick / 2, zero - tall / 2];
-      if (Math.abs(weight) > limit) label(pen, short(weight), middle, { align: "center", upwards: true });
+      const middle = [box[0] + thick / 2, zero - long / 2];
+      if (Math.abs(weight) > limit) label(pen, decimals(weight), middle, { align: "center", upwards: true });
     }
     Object.assign(pen, { font: font(12, s === row ? "bold" : "normal"), fillStyle: colour(s > row ? "dim" : "ink") });
     label(pen, word, [left + column / 2, TITLE + BARS + 6], { align: "right", room: extent(words), upwards: true });
@@ -146,10 +153,14 @@ function controls(view, parent, now) {
   view.slider(sliders, { symbol: "F", text: "features", values: SIZES, enabled, ...change("features") });
   view.slider(sliders, { symbol: "|q| = |k|", text: "norm", values: NORMS, ...change("norm") });
   view.choice(sliders, { symbol: "φ", text: "map", values: view.get("_maps"), ...change("map") });
-  const button = make(make(sliders, "div"), "button", { type: "button" });
+  const boxes = make(sliders, "div", { class: "boxes" });
+  const at = () => SIZES.indexOf(view.get("features"));
+  const set = (place) => view.set({ features: SIZES[place] });
+  view.player(boxes, { text: "Play F", at, to: () => SIZES.length - 1, set, every: 700 });
+  const button = make(boxes, "button", { type: "button" });
   view.listen(button, "click", () => view.set({ seed: (view.get("seed") + 1) % view.get("_draws").gaussian.length }));
   view.parts.push(() => {
-    button.hidden = !enabled();
+    boxes.hidden = !enabled();
     button.textContent = `Draw other directions (seed ${view.get("seed")})`;
   });
 }
@@ -157,20 +168,19 @@ function controls(view, parent, now) {
 export default explorer(TRAITS, (view) => {
   let shown;
   view.parts.push(() => (shown = read(view)));
-  controls(view, view.root, () => shown);
-  const line = make(view.root, "p");
-  const [error, equal] = [make(line, "b"), make(line, "span", { class: "dim" })];
-  view.parts.push(() => {
-    error.textContent = `Error of the weights: ${digits(shown.errors[0])}`;
-    equal.textContent = `for comparison, of equal weights: ${digits(shown.errors[1])}`;
+  view.head({
+    title: "Random features imitate softmax where queries are short, and fail where they are long",
+    headline: () => headline(shown),
+    hint: "Play F: more features come nearer. Then double the norm. Click a word or a row to see its weights.",
   });
+  controls(view, view.root, () => shown);
   const parts = make(view.root, "div", { class: "parts" });
   const keys = "arrow keys choose the word";
   const last = view.get("_words").length - 1;
   const choose = (row) => view.set({ row: clamp(Math.floor(row), 0, last) });
   const maps = view.canvas(make(parts, "div"), {
     label: `Weights of softmax and through features, a row for each word; ${keys}`,
-    height: (width) => TITLE + cellSize(shown, width) * shown.words.length + 2,
+    height: (width) => TITLE + cellSize(shown, width) * shown.words.length + 20,
     paint: (pen, width) => paintMaps(pen, width, shown, cellSize(shown, width), view),
   });
   const bars = view.canvas(make(parts, "div"), {
@@ -178,16 +188,19 @@ export default explorer(TRAITS, (view) => {
     height: () => TITLE + BARS + 8 + extent(shown.words),
     paint: (pen, width) => paintBars(pen, width, shown, view),
   });
+  const cursor = () => "pointer";
   const [near, step] = [() => false, (dx, dy) => choose(shown.row + dx - dy)];
-  view.drag(maps, { near, move: (x, y) => choose((y - TITLE) / cellSize(shown, maps.clientWidth)) });
-  view.drag(bars, { near, move: (x) => choose(((x - SCALE) / (bars.clientWidth - SCALE)) * shown.words.length) });
+  view.drag(maps, { near, move: (x, y) => choose((y - TITLE) / cellSize(shown, maps.clientWidth)), cursor });
+  view.drag(bars, { near, move: (x) => choose(((x - SCALE) / (bars.clientWidth - SCALE)) * shown.words.length), cursor });
   for (const canvas of [maps, bars]) view.arrows(canvas, step);
   const key = make(view.root, "ul", { class: "key" });
-  for (const [fill, text] of [["first", "softmax"], ["second", "features"]]) {
+  for (const [fill, text] of [["first-strong", "softmax"], ["second-strong", "features"]]) {
     const item = make(key, "li");
     make(item, "i", { class: fill });
     item.append(text);
   }
-  make(key, "li", { class: "dim" }, "Click a word or a row. A cell that is struck through is negative.");
+  make(key, "li", { class: "dim" }, "The fuller the larger, by the root. Struck through: negative.");
   view.describe(view.root, () => describe(shown));
+  const sizes = [...[...SIZES].reverse(), ...SIZES].flatMap((features) => [{ features }, { features }]);
+  view.nudge(() => (shown.random ? sizes : []));
 });

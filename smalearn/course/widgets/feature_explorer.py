@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 import traitlets
 
-from smalearn.course import plots
-from smalearn.course.widgets.base import INK, PALETTE, Checked, Choice, Explorer, module
+from smalearn.course.widgets.base import Checked, Choice, Explorer, module
 from smalearn.data import ngram_features
 from smalearn.kernel_attention import (
     EluPlusOne,
@@ -24,8 +23,6 @@ from smalearn.kernel_attention import (
 from smalearn.testing import relative_rms
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from smalearn.kernel_attention import FeatureMap
 
 __all__ = ["FeatureExplorer"]
@@ -33,7 +30,7 @@ __all__ = ["FeatureExplorer"]
 TEXT = "beautiful is better than ugly. explicit is better than implicit. simple is better than complex."
 MAX_WORDS, ORDER, SEEDS = 16, 3, 4
 SIZES = [2**power for power in range(2, 10)]  # 4 to 512 features
-NORMS = (0.25, 4)
+NORMS = [quarters / 4 for quarters in range(1, 17)]
 DRAWS = {"gaussian": (gaussian_directions, SIZES[-1]), "orthogonal": (orthogonal_directions, SIZES[-1] // 2)}
 # name: (class, draw, features for each direction). 1 + elu has no directions.
 MAPS = {
@@ -43,7 +40,6 @@ MAPS = {
     "Fourier": (RandomFourier, "gaussian", 2),
     "1 + elu": (EluPlusOne, "", 0),
 }
-FILLS = {"softmax": PALETTE["first"], "features": PALETTE["second"]}
 
 
 class FeatureExplorer(Explorer):
@@ -72,7 +68,7 @@ class FeatureExplorer(Explorer):
         [0.08, 0.44]
     """
 
-    _esm = module("feature_explorer.js", SIZES=SIZES)
+    _esm = module("feature_explorer.js", SIZES=SIZES, NORMS=NORMS)
     _words = traitlets.List().tag(sync=True)
     _X = traitlets.List().tag(sync=True)
     _draws = traitlets.Dict().tag(sync=True)
@@ -87,8 +83,8 @@ class FeatureExplorer(Explorer):
         self,
         text: str = TEXT,
         map: str = "hyperbolic",
-        features: int = 64,
-        norm: float = 1.5,
+        features: int = 512,
+        norm: float = 1,
         seed: int = 0,
         row: int | None = None,
     ) -> None:
@@ -116,10 +112,10 @@ class FeatureExplorer(Explorer):
 
     @traitlets.validate("norm")
     def _valid_norm(self, proposal: dict) -> float:
-        norm, (low, high) = proposal["value"], NORMS
+        norm, low, high = proposal["value"], NORMS[0], NORMS[-1]
         if _is_number(norm, int | float) and low <= norm <= high:
             return norm
-        raise ValueError(f"FeatureExplorer: norm, expected a number from {low} to {high}, got {norm!r}")
+        raise ValueError(f"FeatureExplorer: norm, expected a number from {low:g} to {high:g}, got {norm!r}")
 
     @property
     def phi(self) -> FeatureMap:
@@ -149,32 +145,6 @@ class FeatureExplorer(Explorer):
     def _scaled(self) -> torch.Tensor:
         """Queries, which are the keys too, (T, N)."""
         return self.norm * torch.tensor(self._X, dtype=torch.float64)
-
-    def draw(self, figure: Figure) -> None:
-        """Draw both matrices of weights, and one row of each as bars over the words.
-
-        Args:
-            figure: an empty figure.
-        """
-        figure.set_size_inches(7.2, 5.6)
-        grid = figure.add_gridspec(2, 2, height_ratios=[1.5, 1])
-        shown = {"softmax": self.weights, "features": self.estimate}
-        below = figure.add_subplot(grid[1, :])
-        for side, (name, M) in enumerate(shown.items()):
-            title = name if side == 0 else self._title()
-            plots.heatmap(M, figure.add_subplot(grid[0, side]), title=title)
-            places = [s + 0.4 * side - 0.2 for s in range(len(M))]
-            below.bar(places, M[self.row].tolist(), 0.4, color=FILLS[name], edgecolor=INK, linewidth=0.6, label=name)
-        below.set_xticks(range(len(self._words)), self._words, rotation=90)
-        below.set_title(f"weights of “{self._words[self.row]}”, word {self.row}", fontsize=10)
-        below.legend()
-        equal = _earlier(len(self._words))
-        equal = relative_rms(equal / equal.sum(-1, keepdim=True).clamp(min=1), self.weights)
-        figure.suptitle(f"|q| = |k| = {self.norm:g}: error {self.error:.2g}, of equal weights {equal:.2g}", fontsize=10)
-
-    def _title(self) -> str:
-        """The map in words."""
-        return f"{self.features} features, {self.map}" if MAPS[self.map][1] else self.map
 
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""

@@ -1,6 +1,6 @@
 // A structured mask L over the tokens of a text: L, the scores G, M = L ∘ G and one row of it, block ranks and costs.
 
-import { clamp, explorer, label, make, number, times } from "./base.js";
+import { clamp, digits, explorer, knob, label, make, number, tall, times } from "./base.js";
 import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from "./mask_formulas.js";
 
 const CHOICES = ["family", "gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"];
@@ -35,11 +35,6 @@ function read(view) {
   return { ...state, words, L, ranks, G, M, t, mask, weights, T: L.T };
 }
 
-/** Two digits that count; no minus before a zero. */
-function short(value) {
-  return number(Number(value.toPrecision(2)) + 0).replace("-", "\u2212");
-}
-
 /** Places of numbers, those of the largest first. */
 function bySize(values) {
   return [...values.keys()].sort((i, j) => Math.abs(values[j]) - Math.abs(values[i]));
@@ -48,7 +43,7 @@ function bySize(values) {
 /** What a screen reader hears, and everyone can read. */
 function describe({ family, words, L, ranks, split, t, weights }) {
   const { by, says } = FAMILIES[family];
-  const heard = bySize(weights).filter((s) => weights[s]).slice(0, 3).map((s) => `word ${s} “${words[s]}” ${short(weights[s])}`);
+  const heard = bySize(weights).filter((s) => weights[s]).slice(0, 3).map((s) => `word ${s} “${words[s]}” ${digits(weights[s])}`);
   return [
     `${says}. The block L[${split}:, :${split}] has rank ${ranks[split - 1]}; over all k, the largest rank is `,
     `${Math.max(...ranks)}. One column costs ${number(L.cost)} operations by ${by}, ${number(denseCost(L))} by a dense `,
@@ -98,31 +93,31 @@ const largest = (values) => values.reduce((most, value) => Math.max(most, Math.a
 
 /** Where L, G and M stand: side by side, or, where there is little room, M below the others. */
 function layOutMatrices(width) {
-  const [wide, half] = [(width - 2 * GAP) / 3, (width - GAP) / 2];
-  const side = width < 540 ? half : wide;
-  const [first, second] = [[0, TITLE, side], [side + GAP, TITLE, side]];
-  const third = width < 540 ? [0, 2 * TITLE + side + KEY, width] : [2 * (side + GAP), TITLE, side];
+  const [wide, half] = [tall((width - 2 * GAP) / 3), tall((width - GAP) / 2)];
+  const long = width < 540 ? half : wide;
+  const [first, second] = [[0, TITLE, long], [long + GAP, TITLE, long]];
+  const third = width < 540 ? [0, 2 * TITLE + long + KEY, tall(width)] : [2 * (long + GAP), TITLE, long];
   return { boxes: [first, second, third], height: third[1] + third[2] + KEY };
 }
 
 /** A matrix, its name above it, the key to its colours below, and its row t. */
-function paintMatrix(pen, entries, { name, t, T, scale }, [x, y, side], view) {
+function paintMatrix(pen, entries, { name, t, T, scale }, [x, y, long], view) {
   const limit = largest(entries) || 1;
   const [ink, signed] = [inks(view, pen, limit, scale), entries.some((entry) => entry < 0)];
   Object.assign(pen, { font: view.font(13, "bold"), fillStyle: view.colour("ink") });
-  label(pen, name, [x, y - TITLE + 9], { room: side });
-  paintCells(pen, entries, T, [x, y, side, side], ink);
+  label(pen, name, [x, y - TITLE + 9], { room: long });
+  paintCells(pen, entries, T, [x, y, long, long], ink);
   Object.assign(pen, { strokeStyle: view.colour("focus"), lineWidth: 2 });
-  pen.strokeRect(x + 1, y + (t * side) / T - 1, side - 2, side / T + 2);
+  pen.strokeRect(x + 1, y + (t * long) / T - 1, long - 2, long / T + 2);
   const steps = Array.from({ length: 48 }, (_, i) => limit * (signed ? (2 * i - 47) / 47 : (i + 1) / 48));
   const lowest = limit / 10 ** DECADES;
   const log = steps.map((step) => Math.sign(step) * lowest * (limit / lowest) ** (Math.abs(step) / limit));
-  const ends = [signed ? -limit : scale === "log" ? lowest : 0, limit].map((end) => short(end));
+  const ends = [signed ? -limit : scale === "log" ? lowest : 0, limit].map((end) => digits(end));
   Object.assign(pen, { font: view.font(12), fillStyle: view.colour("dim") });
   const [from, to] = ends.map((end) => pen.measureText(end).width + 6);
-  label(pen, ends[0], [x, y + side + 13]);
-  label(pen, ends[1], [x + side, y + side + 13], { align: "right" });
-  paintCells(pen, scale === "log" ? log : steps, 48, [x + from, y + side + 8, side - from - to, 10], ink);
+  label(pen, ends[0], [x, y + long + 13]);
+  label(pen, ends[1], [x + long, y + long + 13], { align: "right" });
+  paintCells(pen, scale === "log" ? log : steps, 48, [x + from, y + long + 8, long - from - to, 10], ink);
 }
 
 /** Bars from a zero line; `place(i)` is the middle of one, `height` the pixels of the number 1. */
@@ -236,7 +231,10 @@ function controls(view, parent) {
     says: () => number(view.get("blocks")),
     shown: among("block diagonal"),
   });
-  view.checkbox(sliders, {
+  const boxes = make(sliders, "div", { class: "boxes" });
+  const row = { at: get("target"), to: () => T - 1, set: set("target") };
+  view.player(boxes, { text: "Play t", ...row });
+  view.checkbox(boxes, {
     text: "logarithmic colours",
     get: () => view.get("scale") === "log",
     set: (log) => view.set({ scale: log ? "log" : "linear" }),
@@ -250,11 +248,12 @@ function strip(view, parent, { family, trait, name, low, from }) {
   let [chosen, last, place] = [undefined, undefined, undefined];
   const values = () => view.get(trait);
   const at = (i) => (trait === "alpha" ? `t − s = ${i + from}` : `a of word ${i}, “${view.get("_words")[i]}”`);
-  const canvas = view.canvas(box, {
+  let canvas;
+  canvas = view.canvas(box, {
     label: `${name}; left and right arrow keys choose one, up and down keys change it`,
     height: () => TITLE + STRIP + 4,
     paint(pen, width) {
-      chosen ??= trait === "alpha" ? -from : 1;
+      chosen ??= trait === "alpha" ? -from : dipped(values());
       const column = (width - 2 * LEFT) / values().length;
       const height = STRIP / (1 - low);
       const thick = Math.max(column - 1, 1);
@@ -264,14 +263,16 @@ function strip(view, parent, { family, trait, name, low, from }) {
       const unused = (i) => trait === "decays" && !i; // nothing comes before word 0
       const fill = (_, i) => (i === chosen ? "second-strong" : unused(i) ? "other-2" : "first-strong");
       paintBars(pen, values(), place, fill, view);
+      knob(pen, [place.place(chosen), place.zero - values()[chosen] * height], canvas?.hot, view);
       Object.assign(pen, { font: view.font(13, "bold"), fillStyle: view.colour("ink") });
-      label(pen, `${name}: ${at(chosen)}: ${short(values()[chosen])}`, [LEFT, 9], { room: width - 2 * LEFT });
+      label(pen, `${name}: ${at(chosen)}: ${digits(values()[chosen])}`, [LEFT, 9], { room: width - 2 * LEFT });
     },
   });
   const column = (x) => clamp(Math.floor((x - LEFT) / place.column), 0, values().length - 1);
   view.listen(canvas, "pointerdown", () => (last = undefined));
   view.drag(canvas, {
     near: (x, y) => Math.abs(y - place.zero + values()[column(x)] * place.height) < 24,
+    cursor: () => "ns-resize",
     move(x, y) {
       const point = [column(x), Math.round(100 * clamp((place.zero - y) / place.height, low, 1)) / 100];
       const line = stroke(values(), last ?? point, point);
@@ -303,15 +304,20 @@ function matricesPart(view, parent) {
       for (const [i, entries] of [shown.L.real, shown.G, shown.M].entries()) {
         paintMatrix(pen, entries, { ...shown, name: names[i] }, boxes[i], view);
       }
-      const [[x, y, side], k] = [boxes[0], shown.split / T];
+      const [[x, y, long], k] = [boxes[0], shown.split / T];
       Object.assign(pen, { strokeStyle: view.colour("ink"), lineWidth: 1.5 });
       pen.setLineDash([4, 3]);
-      pen.strokeRect(x + 1, y + k * side, k * side, (1 - k) * side - 1);
+      pen.strokeRect(x + 1, y + k * long, k * long, (1 - k) * long - 1);
       pen.setLineDash([]);
+      Object.assign(pen, { font: view.font(20), fillStyle: view.colour("ink") });
+      for (const [i, sign] of [[1, "∘"], [2, "="]]) {
+        const [left, top, high] = boxes[i];
+        if (left) label(pen, sign, [left - GAP / 2, top + high / 2], { align: "center" });
+      }
     },
   });
   const row = (x, y) => {
-    const box = boxes.find(([left, top, side]) => x >= left && x < left + side && y >= top && y < top + side);
+    const box = boxes.find(([left, top, long]) => x >= left && x < left + long && y >= top && y < top + long);
     return box && Math.floor(((y - box[1]) / box[2]) * T);
   };
   const look = (hover) => {
@@ -323,8 +329,9 @@ function matricesPart(view, parent) {
   });
   view.listen(canvas, "pointerleave", () => look(undefined));
   view.drag(canvas, {
-    near: (x, y) => boxes.some(([, top, side]) => Math.abs(y - top - (view.get("target") * side) / T) < 24),
+    near: (x, y) => boxes.some(([, top, long]) => Math.abs(y - top - (view.get("target") * long) / T) < 24),
     move: (x, y) => view.set({ target: row(x, y) ?? view.get("target") }),
+    cursor: (x, y) => (row(x, y) === undefined ? "default" : "crosshair"),
   });
   view.arrows(canvas, (dx, dy) => {
     look(undefined);
@@ -351,7 +358,7 @@ function belowPart(view, left, right) {
   const key = "Singular values above 10⁻¹⁰ times the largest are counted. Pale: the largest rank that there could be.";
   make(right, "span", { class: "dim" }, key);
   const split = (x) => clamp(Math.ceil(((x - LEFT - 20) / (canvas.clientWidth - 2 * LEFT - 20)) * (T - 1)), 1, T - 1);
-  view.drag(canvas, { near: () => true, move: (x) => view.set({ split: split(x) }) });
+  view.drag(canvas, { near: () => true, move: (x) => view.set({ split: split(x) }), cursor: () => "ew-resize" });
   view.arrows(canvas, (dx) => view.set({ split: clamp(view.get("split") + dx, 1, T - 1) }));
   const costs = make(make(right, "div", { class: "scroll", style: "margin-top: 8px" }), "table");
   make(costs, "caption", {}, "Additions and multiplications for L times one column");
@@ -370,13 +377,37 @@ function belowPart(view, left, right) {
   });
 }
 
+/** The place of a decay to begin with, in the middle of the text, where a 0 forgets the most that is seen. */
+const dipped = (decays) => Math.floor(decays.length / 2);
+
+/** Decays of which one goes to 0 and back. */
+function dips(decays) {
+  const depth = (i) => Math.round(100 * decays[dipped(decays)] * (1 - Math.sin((Math.PI * i) / 24))) / 100;
+  return Array.from({ length: 25 }, (_, i) => ({ decays: decays.map((a, t) => (t === dipped(decays) ? depth(i) : a)) }));
+}
+
+/** The read-out: what the structure saves. */
+function headline({ L, ranks }) {
+  const [fast, dense] = [L.cost, denseCost(L)];
+  const cost = fast < dense ? `${times(dense / fast)} times cheaper than a dense one` : "no cheaper than a dense one";
+  return `Rank ${Math.max(...ranks)} off the diagonal: a product with L is ${cost}`;
+}
+
 export default explorer(TRAITS, (view) => {
+  view.head({
+    title: () => FAMILIES[view.get("family")].title,
+    headline: () => headline(read(view)),
+    hint: () => FAMILIES[view.get("family")].hint ?? "Choose a family. Point at a row to see what its word reads.",
+  });
   controls(view, view.root);
   const T = view.get("_words").length;
-  strip(view, view.root, { family: "1-semiseparable", trait: "decays", name: "Decays, draw them", low: 0, from: 0 });
-  strip(view, view.root, { family: "Toeplitz", trait: "alpha", name: "α, draw it", low: -1, from: 1 - T });
+  strip(view, view.root, { family: "1-semiseparable", trait: "decays", name: "Decays", low: 0, from: 0 });
+  strip(view, view.root, { family: "Toeplitz", trait: "alpha", name: "α", low: -1, from: 1 - T });
   matricesPart(view, make(view.root, "div", { style: "margin-top: 8px" }));
-  const parts = make(view.root, "div", { class: "parts" });
+  const more = make(view.root, "details");
+  make(more, "summary", { tabindex: 0 }, "A row over its words, ranks of blocks, and costs");
+  const parts = make(more, "div", { class: "parts" });
   belowPart(view, make(parts, "div"), make(parts, "div"));
   view.describe(view.root, () => describe(read(view)));
+  view.nudge(() => (view.get("family") === "1-semiseparable" ? dips(view.get("decays")) : []));
 });

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import reprlib
-from typing import TYPE_CHECKING
 
 import torch
 import traitlets
 
 from smalearn import masks
 from smalearn._checks import ShapeError
-from smalearn.course import plots
-from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
+from smalearn.course.widgets.base import Checked, Explorer, module
 from smalearn.data import ngram_features, zen_of_python
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["FAMILIES", "MaskExplorer"]
 
@@ -34,15 +28,14 @@ FAMILIES = [
 ]
 MAX_WORDS, MAX_RANK, FEATURES, NGRAM = 64, 8, 4, 3
 TOLERANCE, DECADES = 1e-10, 6
-FILLS = {"weight": PALETTE["first-strong"], "negative": PALETTE["second-strong"], "room": PALETTE["raised"]}
 
 
 class MaskExplorer(Explorer):
     """A mask L of a structured family, the scores G = Q K^T of a text, and M = L ∘ G (Mamba-2 paper, section 4.3).
 
-    Beside them stand a row of M as weights over the words, the ranks of the blocks L[k:, :k], and what a product of L
-    with one column costs by the family's fast algorithm and as a dense matrix. Decays and α are drawn with the pointer,
-    other parameters have sliders. Everything that is chosen can be read and set from Python too.
+    Folded below them are a row of M as weights over the words, the ranks of the blocks L[k:, :k], and what a product of
+    L with one column costs by the family's fast algorithm and as a dense matrix. Decays and α are drawn with the
+    pointer, other parameters have sliders. Everything that is chosen can be read and set from Python too.
 
     Args:
         text: 2 to 64 words; if None, 64 from the Zen of Python, without its title.
@@ -77,7 +70,9 @@ class MaskExplorer(Explorer):
         (3, (64, 64))
     """
 
-    _esm = module("mask_formulas.js", "mask_explorer.js", DECADES=DECADES, TOLERANCE=TOLERANCE, NGRAM=NGRAM)
+    _esm = module(
+        "singular_values.js", "mask_formulas.js", "mask_explorer.js", DECADES=DECADES, TOLERANCE=TOLERANCE, NGRAM=NGRAM
+    )
     _words = traitlets.List().tag(sync=True)
     _Q = traitlets.List().tag(sync=True)
     _K = traitlets.List().tag(sync=True)
@@ -219,55 +214,6 @@ class MaskExplorer(Explorer):
         T = len(self._words)
         return T * (8 * T - 2) if self.mask.is_complex else T * (2 * T - 1)
 
-    def draw(self, figure: Figure) -> None:
-        """Draw L, G and M; a row of M over the words; and the ranks of the blocks.
-
-        Args:
-            figure: an empty figure.
-        """
-        figure.set_size_inches(9.2, 6)
-        above, below = figure.subfigures(2, 1, height_ratios=[1, 1])
-        names = ["L", "G", "M = L ∘ G"]
-        if self.L.is_complex():
-            names = ["Re L", "G", "Re M"]
-        for axes, name, matrix in zip(above.subplots(1, 3), names, (self.L.real, self.G, self.M.real), strict=True):
-            self._draw_matrix(axes, name, matrix)
-        left, right = below.subplots(1, 2, width_ratios=[1.5, 1])
-        self._draw_weights(left)
-        self._draw_ranks(right)
-        figure.suptitle(self._caption(), fontsize=10)
-
-    def _draw_matrix(self, axes: Axes, name: str, matrix: torch.Tensor) -> None:
-        """Draw a matrix, with its row t; sizes alone on a log scale, where they have no sign."""
-        if self.scale == "log":
-            floor = matrix.abs().max() / 10**DECADES
-            matrix = torch.where(matrix == 0, 0, matrix.abs().clamp(min=floor))
-            name = f"|{name}|"
-        plots.heatmap(matrix, axes, title=name, scale=self.scale)
-        axes.axhline(self.target, color=INK, linewidth=0.8)
-
-    def _draw_weights(self, axes: Axes) -> None:
-        """Draw row t of M as bars; the words with the largest weights are named."""
-        weights = self.weights.real.tolist()
-        colours = [FILLS["negative" if weight < 0 else "weight"] for weight in weights]
-        axes.bar(range(len(weights)), weights, color=colours)
-        named = _apart([abs(weight) for weight in weights], first=self.target, distance=max(1, len(weights) // 24))
-        axes.set_xticks(named, [self._words[s] for s in named], rotation=90, fontsize=8)
-        axes.set_title(f"row {self.target} of M, “{self._words[self.target]}”", fontsize=10)
-
-    def _draw_ranks(self, axes: Axes) -> None:
-        """Draw the ranks of the blocks, under the largest that they could be."""
-        places, ranks, T = range(1, len(self._words)), self.ranks, len(self._words)
-        axes.bar(places, [min(k, T - k) for k in places], color=FILLS["room"], width=1)
-        axes.bar(places, ranks, color=[FILLS["negative" if k == self.split else "weight"] for k in places])
-        axes.set(xlabel="k", ylabel="rank")
-        axes.set_title(f"rank of L[k:, :k]: {ranks[self.split - 1]} at k = {self.split}", fontsize=10)
-
-    def _caption(self) -> str:
-        """The family, its largest rank and its cost."""
-        ranks = f"largest rank {max(self.ranks)}"
-        return f"{self._named()}: {ranks}; one column costs {self.cost:,} operations, {self.dense_cost:,} if L is dense"
-
     def _named(self) -> str:
         """The family with its parameters that are single numbers."""
         shown = {
@@ -318,15 +264,6 @@ def _random(length: int, seed: int) -> dict[str, list]:
     walks = walks - walks.mean(1, keepdim=True)
     U, V = walks / walks.abs().amax(1, keepdim=True)
     return {name: x.round(decimals=3).tolist() for name, x in {"_Q": Q, "_K": K, "_U": U, "_V": V}.items()}
-
-
-def _apart(sizes: list[float], first: int, distance: int) -> list[int]:
-    """Choose places of large sizes, the first one among them, none nearer than a distance to another."""
-    chosen: list[int] = []
-    for place in sorted(range(len(sizes)), key=lambda place: (place != first, -sizes[place])):
-        if (sizes[place] or place == first) and all(abs(place - other) >= distance for other in chosen):
-            chosen.append(place)
-    return sorted(chosen)
 
 
 def _numbers(name: str, value: object, low: float, high: float = 1) -> torch.Tensor:

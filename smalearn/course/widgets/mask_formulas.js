@@ -1,5 +1,7 @@
 // What the mask explorer computes: masks, scores, ranks of blocks, costs. Python puts it before mask_explorer.js.
 
+import { rank } from "./singular_values.js";
+
 // TOLERANCE of a rank, a share of the largest singular value, and NGRAM, the words that a score compares, come from
 // mask_explorer.py.
 
@@ -42,30 +44,37 @@ function byLevels({ T }) {
 /** Of every family the entry (t, s), the cost of a product with one column, and what to say of it. */
 export const FAMILIES = {
   causal: {
+    title: "A mask of ones on and below the diagonal is plain linear attention: a running sum",
     entry: (t, s) => +(s <= t),
     cost: ({ T }) => T,
     by: "a running sum",
     says: "L is 1 where s ≤ t: linear attention",
   },
   decay: {
+    title: "One decay for all steps forgets the far past at one rate",
     entry: (t, s, { gamma }) => (s <= t ? gamma ** (t - s) : 0),
     cost: ({ T }) => 2 * (T - 1),
     by: "a scan",
     says: "L is γ^(t−s) where s ≤ t: RetNet",
   },
   "1-semiseparable": {
+    title: "Drag one decay to 0: everything before it is forgotten",
+    hint: "Drag a decay. Point at a row to see what its word reads.",
     entry: (t, s, { decays }) => (s <= t ? decays.slice(s + 1, t + 1).reduce((product, a) => product * a, 1) : 0),
     cost: ({ T }) => 2 * (T - 1),
     by: "a scan",
     says: "L is the product of the decays a after s up to t where s ≤ t: SSD, the heart of Mamba-2",
   },
   Toeplitz: {
+    title: "A weight for each distance, drawn by hand, is a convolution",
+    hint: "Draw α over the distances. Point at a row to see what its word reads.",
     entry: (t, s, { T, alpha }) => alpha[t - s + T - 1],
     cost: ({ T }) => convolution(T),
     by: "fast Fourier transforms",
     says: "L is α at the distance t − s: relative positions that multiply",
   },
   Fourier: {
+    title: "A mask of waves costs a fast Fourier transform, though its rank is full",
     entry: (t, s, { T }) => Math.cos(angle(t, s, T)),
     imaginary: (t, s, { T }) => Math.sin(angle(t, s, T)),
     cost: ({ T }) => fft(T, 5),
@@ -73,30 +82,35 @@ export const FAMILIES = {
     says: "L is exp(2πi·ts/T), complex and not causal. The pictures show real parts; ranks are those of the complex L",
   },
   "low rank": {
+    title: "Two thin factors make a mask that costs little, and that no order in time limits",
     entry: (t, s, { U, V, rank }) => U[t].slice(0, rank).reduce((sum, u, r) => sum + u * V[s][r], 0),
     cost: ({ T, rank }) => rank * (2 * T - 1) + T * (2 * rank - 1),
     by: "two thin products",
     says: "L is UVᵀ with R columns each, and not causal",
   },
   banded: {
+    title: "A window looks at neighbours alone, and its blocks have a small rank",
     entry: banded,
     cost: (p) => ones(banded, p),
     by: "adding what lies under the ones",
     says: "L is 1 where |t − s| is at most the window: sliding-window attention, both ways",
   },
   dilated: {
+    title: "A window with gaps looks further for the same cost",
     entry: near,
     cost: (p) => ones(near, p),
     by: "adding what lies under the ones",
     says: "L is 1 at multiples of the dilation, as many either way as the window says",
   },
   "block diagonal": {
+    title: "Words in different blocks do not see each other",
     entry: together,
     cost: (p) => ones(together, p),
     by: "adding what lies under the ones",
     says: "L is 1 where t and s lie in the same block: attention within chunks",
   },
   "log-linear": {
+    title: "A weight for each level of a tree: the far past is kept, more coarsely",
     entry: (t, s, { gamma, growth }) => (s <= t ? gamma ** (t - s) * growth ** level(t, s) : 0),
     cost: byLevels,
     by: "one sum for half a block at each level of a tree",
@@ -131,50 +145,6 @@ export function makeScores(kind, { words, Q, K }) {
 
 // ---- ranks --------------------------------------------------------------------------------------------------------
 
-/** Mirror a line of a flat matrix onto its first entry, which is returned, and the lines beside it along with it. */
-function mirror(A, start, step, count, across, others) {
-  let square = 0;
-  for (let i = 0; i < count; i++) square += A[start + i * step] ** 2;
-  const norm = Math.sqrt(square);
-  if (norm < 1e-100) return 0;
-  const entry = A[start] > 0 ? -norm : norm;
-  const half = norm * (norm + Math.abs(A[start]));
-  A[start] -= entry;
-  for (let line = start + across; line <= start + others * across; line += across) {
-    let dot = 0;
-    for (let i = 0; i < count; i++) dot += A[start + i * step] * A[line + i * step];
-    for (let i = 0; i < count; i++) A[line + i * step] -= (dot / half) * A[start + i * step];
-  }
-  return entry;
-}
-
-/**
- * How many singular values of a flat (m, n) matrix, m ≥ n, are above TOLERANCE times the largest; destroys it.
- * Householder reflections leave two diagonals; a Sturm sequence counts singular values of these above any number.
- */
-export function rank(A, m, n) {
-  const band = [];
-  for (let k = 0; k < n; k++) {
-    band.push(mirror(A, k * n + k, n, m - k, 1, n - k - 1));
-    if (k < n - 1) band.push(mirror(A, k * n + k + 1, 1, n - k - 1, n, m - k - 1));
-  }
-  const above = (x) => {
-    let [q, count] = [-x, 0];
-    for (const b of band) {
-      q = -x - (b * b) / (q || 1e-300);
-      count += q > 0;
-    }
-    return count;
-  };
-  let [low, high] = [0, Math.hypot(...band)];
-  for (let i = 0; i < 40; i++) {
-    const middle = (low + high) / 2;
-    if (above(middle)) low = middle;
-    else high = middle;
-  }
-  return high ? above(TOLERANCE * high) : 0;
-}
-
 /** The rank of the block L[k:, :k], the targets from k on and the sources before it. */
 export function blockRank({ T, real, imaginary }, k) {
   const [copies, short, long] = [imaginary ? 2 : 1, Math.min(k, T - k), Math.max(k, T - k)];
@@ -193,7 +163,7 @@ export function blockRank({ T, real, imaginary }, k) {
     }
   }
   if (!limit) return 0;
-  return rank(A.map((x) => x / limit), copies * long, n) / copies;
+  return rank(A.map((x) => x / limit), copies * long, n, TOLERANCE) / copies;
 }
 
 export function blockRanks(L) {

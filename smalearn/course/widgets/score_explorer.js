@@ -1,10 +1,11 @@
 // Multi-level attention over the words of a text: levels and scores of all pairs, their cost, and the key cache.
 
-import { clamp, dot, explorer, label, make, number, trace, write } from "./base.js";
+import { clamp, decimals, digits, dot, explorer, knob, label, make, number, tall, trace, write } from "./base.js";
 
 const TRAITS = ["ranks", "length", "leaf", "seed", "pair"];
 // MAX_LEVELS, MAX_RANK and MAX_LEAF come from score_explorer.py.
-const [TITLE, CELL, LEFT, LANE, HIGH, FOOT] = [20, 40, 48, 13, 150, 24]; // pixels
+const [TITLE, CELL, LEFT, LANE, HIGH, FOOT] = [20, 40, 48, 13, 110, 24]; // pixels
+const TALL = 0.33; // of the screen, a triangle
 const OWN = "your own";
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
@@ -61,16 +62,20 @@ export function read(view) {
 export const weight = (row, j) => Math.exp(row[j]) / sum(row.map(Math.exp));
 
 /** A part of a whole, three digits of it. */
-const ratio = (part, whole) => number(Number((part / whole).toPrecision(3)));
+const ratio = (part, whole) => digits(part / whole, 3);
+const percent = (part, whole) => `${Math.round((100 * part) / whole)}\u00a0%`;
 
-/** Two digits behind the point, and no minus before a zero. */
-const signed = (value) => value.toFixed(2).replace("-", "\u2212").replace("\u22120.00", "0.00");
+/** The read-out: what it costs beside standard attention. */
+function headline({ T, r, t, macs, keys }) {
+  const cost = `${percent(sum(macs), r * pairs(T, T))} of the multiply-adds`;
+  return `${cost}, ${percent(sum(keys), t * r)} of the keys after ${t} tokens`;
+}
 
 /** What a screen reader hears, and everyone can read. */
 function describe({ ranks, T, words, pair: [i, j], r, lens, t, columns, levels, scores, standard, macs, keys, room }) {
   const [d, all, every] = [levels[i][j], sum(macs), ranks.length === 1 ? "the only level" : "all levels"];
   const share = d === ranks.length ? every : `${d} of ${ranks.length}\u00a0levels, blocks of ${lens[d - 1]}`;
-  const seen = (rows) => `${signed(rows[i][j])}, weight ${weight(rows[i], j).toFixed(2)}`;
+  const seen = (rows) => `${decimals(rows[i][j])}, weight ${decimals(weight(rows[i], j))}`;
   const more = columns[d] === r ? "" : `; all ${r} would say ${seen(standard)}`;
   const who = `Words ${i} “${words[i]}” and ${j} “${words[j]}” share ${share}: ${columns[d]} of ${r} columns`;
   const cost = `All scores take ${number(all)} multiply-adds, ${ratio(all, r * pairs(T, T))} × standard attention's`;
@@ -92,10 +97,10 @@ function shades(count, { colour }) {
   });
 }
 
-const cellSize = (T, width) => Math.min(CELL, (width - 4) / T);
+const cellSize = (T, width) => Math.min(CELL, (tall(width, TALL) - 4) / T);
 
-/** The triangle of all pairs: cells, its name above, the blocks of all levels, and the pair with its row. */
-function paintTriangle(pen, { T, lens, words, pair: [i, j] }, width, view, { name, fill }) {
+/** The triangle of all pairs, pale where the query is still to come: its name, its blocks, the pair with its row. */
+function paintTriangle(pen, { T, t: arrived, lens, words, pair: [i, j] }, width, view, { name, fill }) {
   const { colour, font } = view;
   const cell = cellSize(T, width);
   const at = (token) => 2 + Math.round(token * cell);
@@ -105,7 +110,8 @@ function paintTriangle(pen, { T, lens, words, pair: [i, j] }, width, view, { nam
   pen.fillRect(2, TITLE + 2, at(T) - 2, at(T) - 2);
   for (const t of words.keys()) {
     for (let s = 0; s <= t; s++) {
-      [pen.fillStyle, pen.globalAlpha] = fill(t, s);
+      const [colour, full] = fill(t, s);
+      Object.assign(pen, { fillStyle: colour, globalAlpha: t < arrived ? full : 0.25 * full });
       pen.fillRect(at(s), TITLE + at(t), at(s + 1) - at(s), at(t + 1) - at(t));
     }
   }
@@ -130,7 +136,7 @@ function paintTriangle(pen, { T, lens, words, pair: [i, j] }, width, view, { nam
 /** d(i, j); its number stands in the lower left corner of a block, where there is room. */
 function paintLevels(pen, shown, width, view) {
   const [{ T, lens, levels, pair: [i, j] }, fills] = [shown, shades(shown.ranks.length, view)];
-  const name = `d(i, j), levels that a pair shares: d(${i}, ${j}) = ${levels[i][j]}`;
+  const name = `levels that a pair shares: d(${i}, ${j}) = ${levels[i][j]}`;
   paintTriangle(pen, shown, width, view, { name, fill: (i, j) => [fills[levels[i][j] - 1], 1] });
   const [cell, inks] = [cellSize(T, width), { ink: view.colour("ink"), halo: view.colour("paper") }];
   for (const [l, b] of lens.entries()) {
@@ -149,7 +155,7 @@ function paintScores(pen, shown, width, view) {
   const most = Math.max(...scores.flat().map(Math.abs)) || 1;
   const [above, below] = ["first-strong", "second-strong"].map(view.colour);
   const fill = (i, j) => [scores[i][j] < 0 ? below : above, Math.sqrt(Math.abs(scores[i][j]) / most)];
-  const name = `scores: “${words[i]}”, “${words[j]}” ${signed(scores[i][j])}`;
+  const name = `scores: “${words[i]}”, “${words[j]}” ${decimals(scores[i][j])}`;
   paintTriangle(pen, shown, width, view, { name, fill });
 }
 
@@ -176,7 +182,7 @@ function paintLanes(pen, { T, t, ranks, lens }, { x, wide }, view) {
 }
 
 /** The keys of each level after t tokens; below, how many numbers they are at every step. */
-function paintCache(pen, shown, width, view) {
+function paintCache(pen, shown, width, view, hot) {
   const { T, t, r, ranks, lens, keys, room } = shown;
   const [place, { colour, font }] = [layOutCache(shown, width), view];
   const { x, y, top, wide } = place;
@@ -192,20 +198,19 @@ function paintCache(pen, shown, width, view) {
     label(pen, step < T ? step : `t = ${T}`, [x(step), top + HIGH + 12], { align: step < T ? "center" : "right" });
   }
   const numbers = (t) => sum(ranks.map((rank, l) => rank * kept(t, lens[l])));
+  const grown = (from, to) => Array.from({ length: to - from }, (_, i) => [from + i + 1, numbers(from + i + 1)]);
   for (const [line, thick, dash, points] of [
     ["dim", 1.5, [6, 4], [[0, 0], [T, T * r]]],
-    ["second-strong", 1.5, [2, 3], [[0, room], [T, room]]],
-    ["first-strong", 2.5, [], [[0, 0], ...Array.from({ length: T }, (_, i) => [i + 1, numbers(i + 1)])]],
+    ["limit", 1.5, [2, 3], [[0, room], [T, room]]],
+    ["line", 2.5, [], [[t, numbers(t)], ...grown(t, T)]],
+    ["first-strong", 3, [], [[0, 0], ...grown(0, t)]],
     ["focus", 1, [], [[t, 0], [t, T * r]]],
   ]) {
     Object.assign(pen, { strokeStyle: colour(line), lineWidth: thick });
     pen.setLineDash(dash);
     trace(pen, points.map(([t, value]) => [x(t), y(value)]));
   }
-  pen.lineWidth = 4;
-  pen.beginPath();
-  pen.arc(x(t), y(sum(keys)), 7, 0, 2 * Math.PI);
-  pen.stroke();
+  knob(pen, [x(t), y(sum(keys))], hot, view);
   const inks = { ink: colour("ink"), halo: colour("paper") };
   write(pen, "standard: t · r", [x(0.7 * T) - 52, y(0.7 * T * r) - 8], inks);
   if (room < 0.95 * T * r) write(pen, `room: ${number(room)}`, [x(0) + 48, y(room) - 10], inks);
@@ -236,13 +241,15 @@ function controls(view, parent, now) {
   view.parts.push(() => (input.max = now().T));
   range("t", "tokens so far", [1, 1], () => now().t, (t) => goTo(view, t));
   input = sliders.lastElementChild.querySelector("input");
-  const seed = make(make(sliders, "div"), "button", { type: "button" });
+  const boxes = make(sliders, "div", { class: "boxes" });
+  view.player(boxes, { text: "Play t", at: () => now().t, from: 1, to: () => now().T, set: (t) => goTo(view, t) });
+  const seed = make(boxes, "button", { type: "button" });
   view.listen(seed, "click", () => view.set({ seed: (view.get("seed") + 1) % view.get("_draws").length }));
   view.parts.push(() => (seed.textContent = `Draw other vectors (seed ${view.get("seed")})`));
 }
 
 /** A triangle of pairs: one is looked at by pointing at it, chosen by a click. */
-function trianglePart(view, parent, now, { what, key, paint }) {
+function trianglePart(view, parent, now, { what, paint }) {
   const canvas = view.canvas(parent, {
     label: `${what}; up and down arrow keys change the row i, left and right keys the column j`,
     height: (width) => TITLE + 4 + now().T * cellSize(now().T, width),
@@ -256,24 +263,24 @@ function trianglePart(view, parent, now, { what, key, paint }) {
   const look = (hover) => view.schedule((view.hover = hover));
   view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(e.offsetX, e.offsetY)));
   view.listen(canvas, "pointerleave", () => look());
-  view.drag(canvas, { near: () => false, move: (x, y) => view.set({ pair: at(x, y) ?? view.get("pair") }) });
+  view.drag(canvas, {
+    near: () => false,
+    move: (x, y) => view.set({ pair: at(x, y) ?? view.get("pair") }),
+    cursor: (x, y) => (at(x, y) ? "crosshair" : "default"),
+  });
   view.arrows(canvas, (dx, dy) => {
     look();
     const [i, j] = view.get("pair");
     const row = clamp(i - dy, 0, now().T - 1);
     view.set({ pair: [row, clamp(j + dx, 0, row)] });
   });
-  make(parent, "span", { class: "dim" }, key);
 }
-
-/** A number in a cell of the table, and a smaller line below it. */
-const put = (cell, text, below = "") => cell.replaceChildren(text, make(cell, "span", { class: "dim" }, below));
 
 /** For each level its blocks and columns, which can be changed here, and what they cost. */
 function tablePart(view, parent, now) {
   const table = make(make(parent, "div", { class: "scroll" }), "table");
   const names = ["level", "block", "columns", "multiply-adds", "kept at t"];
-  make(table, "caption", {}, "Cost: pairs × columns. Cache: keys × columns");
+  make(table, "caption", {}, "Cost: pairs × columns. Kept: keys × columns");
   const [head, body] = [make(make(table, "thead"), "tr"), make(table, "tbody")];
   for (const name of names) make(head, "th", { scope: "col" }, name);
   for (let l = 0; l < MAX_LEVELS; l++) rowPart(view, make(body, "tr"), now, l);
@@ -285,9 +292,8 @@ function tablePart(view, parent, now) {
   view.parts.push(() => {
     const { T, r, t, macs, keys } = now();
     const [all, most, own] = [sum(macs), r * pairs(T, T), sum(keys)];
-    const texts = [[""], [r], [number(all), `${ratio(all, most)} ×`], [number(own), `${ratio(own, t * r)} ×`]];
-    levels.forEach((cell, i) => put(cell, ...texts[i]));
-    standard.forEach((cell, i) => put(cell, [T, r, number(most), number(t * r)][i]));
+    levels.forEach((cell, i) => (cell.textContent = ["", r, number(all), number(own)][i]));
+    standard.forEach((cell, i) => (cell.textContent = [T, r, number(most), number(t * r)][i]));
   });
 }
 
@@ -310,9 +316,9 @@ function rowPart(view, line, now, l) {
     const [rank, b, shade] = [ranks[l], lens[l], shades(ranks.length, view)[l]];
     Object.assign(input, { value: rank, max: MAX_RANK - r + rank });
     swatch.style.background = shade;
-    put(block, b);
-    put(macs, number(rank * pairs(T, b)), `${number(pairs(T, b))} × ${rank}`);
-    put(keys, number(rank * kept(t, b)), `${kept(t, b)} × ${rank}`);
+    block.textContent = b;
+    macs.textContent = number(rank * pairs(T, b));
+    keys.textContent = number(rank * kept(t, b));
     const [share, width] = [pairs(T, b) / pairs(T, T), rank / Math.max(...ranks)].map((part) => `${100 * part}%`);
     const look = `linear-gradient(to right, ${shade} ${share}, var(--line) ${share})`;
     make(macs, "div", { style: `height: 5px; margin-left: auto; width: ${width}; background: ${look}` });
@@ -321,30 +327,37 @@ function rowPart(view, line, now, l) {
 
 /** The key cache over the steps of decoding; the step is dragged. */
 function cachePart(view, parent, now) {
-  const canvas = view.canvas(parent, {
+  let canvas;
+  canvas = view.canvas(parent, {
     label: "Keys kept after t tokens, and their numbers over t; left and right arrow keys change t",
     height: () => layOutCache(now(), 1).top + HIGH + FOOT,
-    paint: (pen, width) => paintCache(pen, now(), width, view),
+    paint: (pen, width) => paintCache(pen, now(), width, view, canvas?.hot),
   });
   const place = () => layOutCache(now(), canvas.clientWidth);
   const near = (x) => Math.abs(x - place().x(now().t)) < 24;
-  view.drag(canvas, { near, move: (x) => goTo(view, ((x - LEFT) / place().wide) * now().T) });
+  const move = (x) => goTo(view, ((x - LEFT) / place().wide) * now().T);
+  view.drag(canvas, { near, move, cursor: () => "ew-resize" });
   view.arrows(canvas, (dx) => goTo(view, now().t + dx));
-  make(parent, "span", { class: "dim" }, "Where a block ends, its level drops all keys: nobody asks again. Drag t.");
 }
 
 export default explorer(TRAITS, (view) => {
   let shown;
   view.parts.push(() => (shown = read(view)));
   const now = () => shown;
+  view.head({
+    title: "Near pairs are compared by more columns, and far keys can be dropped",
+    headline: () => headline(shown),
+    hint: "Play t: tokens arrive, and a block that ends drops its keys. Point at a pair, or drag t on the curve.",
+  });
   controls(view, view.root, now);
-  const parts = make(view.root, "div", { class: "parts" });
-  const [left, right, below, last] = [0, 1, 2, 3].map(() => make(parts, "div"));
-  const levels = "Row: query i. Column: key j ≤ i. Lines: borders of blocks. Point at a pair.";
-  const scores = "Equal words have equal vectors. Blue: positive. Orange: negative.";
-  trianglePart(view, left, now, { what: "Levels of all pairs", key: levels, paint: paintLevels });
-  trianglePart(view, right, now, { what: "Scores of all pairs", key: scores, paint: paintScores });
-  tablePart(view, below, now);
-  cachePart(view, last, now);
+  const [above, below] = ["pair", "parts"].map((name) => make(view.root, "div", { class: name }));
+  const [left, right, cache, table] = [above, above, below, below].map((parent) => make(parent, "div"));
+  trianglePart(view, left, now, { what: "Levels of all pairs", paint: paintLevels });
+  trianglePart(view, right, now, { what: "Scores of all pairs", paint: paintScores });
+  cachePart(view, cache, now);
+  tablePart(view, table, now);
+  const key = "Row: query i. Column: key j ≤ i. Scores: blue positive, orange negative; equal words have equal vectors.";
+  make(view.root, "span", { class: "dim" }, key);
   view.describe(make(view.root, "div", { style: "overflow-wrap: anywhere" }), () => describe(shown));
+  view.nudge(() => Array.from({ length: 24 }, (_, i) => ({ pair: [2 * i + 15, Math.min(now().pair[1], 2 * i + 15)] })).filter(({ pair }) => pair[0] < now().T));
 });

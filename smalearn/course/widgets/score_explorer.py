@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import traitlets
 
-from smalearn.course.widgets.base import INK, PALETTE, Checked, Choice, Explorer, module
+from smalearn.course.widgets.base import Checked, Choice, Explorer, module
 from smalearn.data import zen_of_python
 from smalearn.multilevel import key_numbers, level_counts, live_key_numbers, multilevel_scores, parse_ranks, score_macs
 from smalearn.testing import random_tensors
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["PRESETS", "ScoreExplorer", "block_lengths"]
 
 PRESETS = ["16", "8|8", "8|0|0|8", "4|4|4|4", "8|4|2|2", "2|2|4|8", "6|2|2|2|2|2"]
 MAX_WORDS, MAX_LEVELS, MAX_RANK, MAX_LEAF, SEEDS = 64, 6, 16, 32, 4
-ROLES = {"pale": "first", "full": "first-strong", "negative": "second-strong", "room": "raised"}
-FILLS = {role: PALETTE[name] for role, name in ROLES.items()}
 
 
 def block_lengths(length: int, levels: int, leaf: int = 0) -> tuple[int, ...]:
@@ -200,67 +192,6 @@ class ScoreExplorer(Explorer):
         """Numbers that a key cache for T tokens has room for: Σ_l r_l·min(T, b_l)."""
         return key_numbers(self.length, self.ranks, self.block_lens)
 
-    def draw(self, figure: Figure) -> None:
-        """Draw the levels and the scores, the multiply-adds of each level, and the key cache over the steps.
-
-        Args:
-            figure: an empty figure.
-        """
-        figure.set_size_inches(8.4, 6.6)
-        parts = [self._draw_levels, self._draw_scores, self._draw_macs, self._draw_cache]
-        for draw, axes in zip(parts, figure.subplots(2, 2, height_ratios=[1.6, 1]).flat, strict=True):
-            draw(axes)
-
-    def _draw_levels(self, axes: Axes) -> None:
-        """Draw d(i, j) in steps of blue, with the blocks of each level, and the pair."""
-        from matplotlib.colors import ListedColormap
-
-        (i, j), cmap = self.pair, ListedColormap(_shades(len(self.ranks)))
-        axes.imshow(_causal(self.levels), cmap=cmap, vmin=0.5, vmax=cmap.N + 0.5, interpolation="nearest")
-        for size in self.block_lens:
-            for start in range(0, self.length, size):
-                low, high = start - 0.5, min(start + size, self.length) - 0.5
-                axes.plot([low, low, high], [low, high, high], color=INK, lw=0.6)
-        axes.plot(j, i, "s", color=FILLS["negative"], mfc="none", markersize=7, mew=2)
-        axes.set_title(f"levels: d({i}, {j}) = {self.levels[i, j]}", fontsize=10)
-        axes.set(xlabel="key j", ylabel="query i")
-
-    def _draw_scores(self, axes: Axes) -> None:
-        """Draw the causal scores: blue positive, orange negative, as full as the root of their size."""
-        from matplotlib.colors import LinearSegmentedColormap
-
-        i, j = self.pair
-        shown = self.scores.sign() * self.scores.abs().sqrt()
-        limit = shown.tril().abs().max().item() or 1
-        cmap = LinearSegmentedColormap.from_list("signs", [FILLS["negative"], "#ffffff", FILLS["full"]])
-        axes.imshow(_causal(shown), cmap=cmap, vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.plot(j, i, "s", color=INK, mfc="none", markersize=7, mew=2)
-        axes.set_title(f"scores: “{self._words[i]}”, “{self._words[j]}” {self.scores[i, j]:.2f}", fontsize=10)
-        axes.set(xlabel="key j", ylabel="query i")
-
-    def _draw_macs(self, axes: Axes) -> None:
-        """Draw the multiply-adds of each level in front of what its columns cost over all pairs."""
-        count, column_macs = len(self.ranks), self.standard_macs / sum(self.ranks)
-        names = [f"{rank} over {size}" for rank, size in zip(self.ranks, self.block_lens, strict=True)]
-        axes.barh(names, [rank * column_macs for rank in self.ranks], color=FILLS["room"], edgecolor=INK, lw=0.4)
-        axes.barh(names, self.level_macs, color=_shades(count), edgecolor=INK, lw=0.4)
-        axes.invert_yaxis()
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(f"{self.macs:,} of {self.standard_macs:,} multiply-adds", fontsize=10)
-        axes.set(xlabel="of a level; pale: over all pairs", ylabel="columns over blocks of")
-
-    def _draw_cache(self, axes: Axes) -> None:
-        """Draw the numbers of keys that are kept after t tokens, of multi-level and of standard attention."""
-        steps, t, rank = range(1, self.length + 1), self.pair[0] + 1, sum(self.ranks)
-        axes.plot(steps, [t * rank for t in steps], "--", color=INK, lw=1, label="standard")
-        numbers = [live_key_numbers(t, self.ranks, self.block_lens) for t in steps]
-        axes.plot(steps, numbers, color=FILLS["full"], label="multi-level")
-        axes.axhline(self.room, color=FILLS["negative"], ls=":", label="room")
-        axes.plot(t, self.kept, "o", color=INK, mfc="white")
-        axes.set_title(f"keys after {t} tokens: {self.kept:,} of {t * rank:,} numbers", fontsize=10)
-        axes.set(xlabel="t, tokens so far", ylabel="numbers")
-        axes.legend(fontsize=8)
-
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""
         ranks = "|".join(map(str, self.ranks))
@@ -277,17 +208,3 @@ def _own_pair(words: list[str]) -> list[int]:
     """Find the last word that occurs twice, and its occurrence before; the last and the first word if there is none."""
     repeats = ([i, j] for i in range(len(words)) for j in range(i) if words[i] == words[j])
     return max(repeats, default=[len(words) - 1, 0])
-
-
-def _causal(M: torch.Tensor) -> np.ma.MaskedArray:
-    """Mask the entries of a matrix above the diagonal."""
-    return np.ma.masked_where(np.triu(np.ones(M.shape, dtype=bool), 1), M.numpy())
-
-
-def _shades(count: int) -> np.ndarray:
-    """Colours of levels, (count, 4), from pale to dark blue: the steps differ in lightness, which everyone can see."""
-    from matplotlib.colors import LinearSegmentedColormap, to_rgb
-
-    white, pale, full, ink = (np.array(to_rgb(name)) for name in ("#ffffff", FILLS["pale"], FILLS["full"], "#1a1a1a"))
-    stops = [0.45 * white + 0.55 * pale, pale, full, 0.45 * full + 0.55 * ink]
-    return LinearSegmentedColormap.from_list("levels", stops)(np.linspace(0, 1, max(count, 2))[:count])

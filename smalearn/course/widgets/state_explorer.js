@@ -1,6 +1,6 @@
 // The state of linear attention with a forget gate, word by word, beside the row of attention that reads the same.
 
-import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
+import { clamp, decimals, dot, explorer, knob, label, make, trace } from "./base.js";
 
 const TRAITS = ["gates", "query", "time"];
 const STEPS = 20; // of a gate, from 0 to 1
@@ -56,15 +56,17 @@ function scales({ K, V, q, H, y }) {
   };
 }
 
-/** Two decimals; no minus before a zero. */
-function short(value) {
-  return number(Math.round(100 * value) / 100 + 0).replace("-", "\u2212");
+/** The read-out: what the query reads, the largest first. */
+function headline({ rows, query, y }) {
+  const terms = rows.map((name, p) => [name, y[p]]).filter(([, value]) => decimals(value) !== "0");
+  const shown = terms.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 3);
+  return `“${query}” reads ${shown.map(([name, value]) => `“${name}” ${decimals(value)}`).join(", ") || "nothing"}`;
 }
 
 /** What a screen reader hears, and everyone can read. */
 function describe({ words, rows, gates, query, time, y, sum, weights }, chosen) {
   const list = (names, values) => {
-    const parts = names.map((name, i) => [name, short(values[i])]).filter(([, value]) => value !== "0");
+    const parts = names.map((name, i) => [name, decimals(values[i])]).filter(([, value]) => value !== "0");
     return parts.map(([name, value]) => `${name}\u00a0${value}`).join(", ") || "nothing";
   };
   const apart = Math.max(...y.map((value, p) => Math.abs(value - sum[p])));
@@ -74,7 +76,7 @@ function describe({ words, rows, gates, query, time, y, sum, weights }, chosen) 
     `After ${time} of ${words.length} words, the query “${query}” reads from the state: ${list(quoted, y)}. `,
     `Attention weighs: ${list(numbered, weights)}. The sum of its weighted values is `,
     apart < 1e-9 ? "the same. " : `${apart} away. `,
-    `The gate of word ${chosen + 1}, “${words[chosen]}”, is ${short(gates[chosen])}.`,
+    `The gate of word ${chosen + 1}, “${words[chosen]}”, is ${decimals(gates[chosen])}.`,
   ].join("");
 }
 
@@ -102,7 +104,7 @@ function layOutStrip(words, width) {
 }
 
 /** Gates above the words, attention weights below; words not yet read are dim. */
-function paintStrip(pen, shown, chosen, place, view) {
+function paintStrip(pen, shown, chosen, place, view, hot) {
   const { words, gates, weights, time, query, limits, signed } = shown;
   const { column, upwards, floor, under, height } = place;
   const { colour, font } = view;
@@ -111,7 +113,7 @@ function paintStrip(pen, shown, chosen, place, view) {
   const [thick, base] = [column * 0.62, height - 2 - (signed ? (WEIGHTS - 16) / 2 : 0)];
   const tall = (WEIGHTS - 16) / (signed ? 2 : 1) / limits.weight;
   Object.assign(pen, { font: font(12), fillStyle: colour("dim") });
-  label(pen, "gates a, drag them", [LEFT, 8], { align: "left" });
+  label(pen, "gates a: how much of what was before is kept", [LEFT, 8], { align: "left", room: place.width - LEFT });
   label(pen, `attention weights M of “${query}”`, [LEFT, under + 9], { align: "left" });
   for (const [s, word] of words.entries()) {
     const x = centre(s) - thick / 2;
@@ -125,12 +127,11 @@ function paintStrip(pen, shown, chosen, place, view) {
     const long = upwards ? under - floor - 6 : room;
     label(pen, word, [centre(s), (floor + under) / 2], { align, room: long, upwards });
     Object.assign(pen, { font: font(12), fillStyle: colour("ink") });
-    if (weights[s]) label(pen, short(weights[s]), [centre(s), base - Math.max(high, 0) - 9], { align, room });
-    label(pen, short(gates[s]), [centre(s), Math.min(floor - BARS * gates[s] + 9, floor - 8)], { align, room });
+    if (weights[s]) label(pen, decimals(weights[s]), [centre(s), base - Math.max(high, 0) - 9], { align, room });
+    label(pen, decimals(gates[s]), [centre(s), Math.min(floor - BARS * gates[s] + 18, floor - 8)], { align, room });
   }
-  Object.assign(pen, { strokeStyle: colour("focus"), lineWidth: 2 });
-  pen.strokeRect(centre(chosen) - thick / 2 - 3, TITLE - 3, thick + 6, BARS + 6);
-  pen.strokeStyle = colour("ink");
+  knob(pen, [centre(chosen), floor - BARS * gates[chosen]], hot, view);
+  Object.assign(pen, { strokeStyle: colour("ink"), lineWidth: 2 });
   trace(pen, [0, 1].map((end) => [clamp(LEFT + time * column, 1, place.width - 1), end ? height : TITLE - 4]));
 }
 
@@ -154,7 +155,7 @@ function paintCell(pen, value, limit, [x, y, width, height], { colour }) {
   }
   Object.assign(pen, { globalAlpha: 1, strokeStyle: colour("line"), lineWidth: 1, fillStyle: colour("ink") });
   pen.strokeRect(x, y, width, height);
-  if (value) label(pen, short(value), [x + width / 2, y + height / 2], { align: "center", room: width - 2 });
+  if (value) label(pen, decimals(value), [x + width / 2, y + height / 2], { align: "center", room: width - 2 });
 }
 
 /** Query and state as a table, and what they give, H q, beside what attention gives. */
@@ -181,7 +182,7 @@ function paintTable(pen, shown, place, view) {
       pen.fillStyle = colour(fill);
       pen.fillRect(zero, body + p * row + 4, (unit * value) / limits.output, row - 8);
       pen.fillStyle = colour(value ? "ink" : "dim");
-      label(pen, short(value), [x + 4, body + (p + 0.5) * row], { align: "left", room: lane - 4 });
+      label(pen, decimals(value), [x + 4, body + (p + 0.5) * row], { align: "left", room: lane - 4 });
     }
     Object.assign(pen, { strokeStyle: colour("dim"), lineWidth: 1 });
     trace(pen, [[zero, body], [zero, body + rows.length * row]]);
@@ -196,6 +197,7 @@ function paintTable(pen, shown, place, view) {
 
 function controls(view, parent) {
   const [sliders, names] = [make(parent, "div", { class: "sliders" }), view.get("_words")];
+  const time = { at: () => view.get("time"), to: () => names.length, set: (time) => view.set({ time }) };
   const gates = () => view.get("gates");
   view.range(sliders, {
     symbol: "t",
@@ -211,7 +213,7 @@ function controls(view, parent) {
     max: STEPS,
     get: () => (STEPS * gates().reduce((sum, gate) => sum + gate)) / gates().length,
     set: (step) => view.set({ gates: names.map(() => step / STEPS) }),
-    says: () => (gates().every((gate) => gate === gates()[0]) ? short(gates()[0]) : "mixed"),
+    says: () => (gates().every((gate) => gate === gates()[0]) ? decimals(gates()[0]) : "mixed"),
   });
   const box = make(sliders, "label");
   const name = make(box, "span");
@@ -221,18 +223,19 @@ function controls(view, parent) {
   for (const word of new Set(names)) make(select, "option", { value: word }, word);
   view.listen(select, "change", () => view.set({ query: select.value }));
   view.parts.push(() => (select.value = view.get("query")));
+  view.player(make(sliders, "div"), { text: "Play t", ...time, every: 600 });
 }
 
 /** The words with their gates and weights; the gate that arrow keys change; and all of it in words. */
 function stripPart(view, parent, below) {
   const names = view.get("_words");
-  let [chosen, place, onGates] = [0, undefined, false];
+  let [chosen, place, onGates] = [Math.min(5, names.length - 1), undefined, false];
   const canvas = view.canvas(parent, {
     label: "Gates of the words; left and right arrow keys choose a word, up and down keys change its gate",
     height: (width) => layOutStrip(names, width).height,
     paint(pen, width) {
       place = { ...layOutStrip(names, width), width };
-      paintStrip(pen, read(view), chosen, place, view);
+      paintStrip(pen, read(view), chosen, place, view, view.overGates);
     },
   });
   const choose = (s) => {
@@ -255,9 +258,12 @@ function stripPart(view, parent, below) {
       if (onGates) change((STEPS * (place.floor - y)) / BARS);
       else view.set({ time: chosen + 1 });
     },
+    cursor(x, y) {
+      view.overGates = y < place.floor + 6;
+      return view.overGates ? "ns-resize" : "pointer";
+    },
   });
   view.arrows(canvas, (dx, dy) => (dx ? choose(chosen + dx) : change(STEPS * view.get("gates")[chosen] + dy)));
-  make(parent, "span", { class: "dim" }, "Click a word to read up to it. The line stands at t.");
   view.describe(below, () => describe(read(view), chosen));
 }
 
@@ -276,13 +282,25 @@ function tablePart(view, parent) {
     const query = names[clamp(names.indexOf(view.get("query")) - dy, 0, names.length - 1)];
     view.set({ query, time: clamp(view.get("time") + dx, 0, view.get("_words").length) });
   });
-  make(parent, "span", { class: "dim" }, "Columns: keys. Rows: values. H q: what the state says. Σ M v: attention.");
+  make(parent, "span", { class: "dim" }, "State: a column for each key, a row for each value. H q: what it says. Σ M v: attention.");
+}
+
+/** Gates in which one, between the repeated words, goes to 0 and back. */
+function dips(gates, place) {
+  const depth = (i) => Math.round(STEPS * (1 - Math.sin((Math.PI * i) / 24)) * gates[place]) / STEPS;
+  return Array.from({ length: 25 }, (_, i) => ({ gates: gates.map((gate, s) => (s === place ? depth(i) : gate)) }));
 }
 
 export default explorer(TRAITS, (view) => {
+  view.head({
+    title: "A state that forgets by its gates, and attention that decays with them, read the same",
+    headline: () => headline(read(view)),
+    hint: "Drag a gate down: what came before its word fades. Click a word to read up to it.",
+  });
   controls(view, view.root);
   const parts = make(view.root, "div", { class: "parts" });
   const [left, right] = [make(parts, "div"), make(parts, "div")];
   stripPart(view, left, view.root);
   tablePart(view, right);
+  view.nudge(() => dips(view.get("gates"), Math.min(5, view.get("gates").length - 1)));
 });

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import traitlets
 
 from smalearn._checks import ShapeError
-from smalearn.course import plots
-from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
+from smalearn.course.widgets.base import Checked, Explorer, module
 from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["StateExplorer"]
 
 TEXT = "simple is better than complex. complex is better than complicated."
 MAX_WORDS, MAX_FEATURES = 12, 8
-FILLS = {"gate": PALETTE["other-0"], "weight": PALETTE["second"]}
 
 
 class StateExplorer(Explorer):
@@ -36,7 +28,8 @@ class StateExplorer(Explorer):
         values: (T, P), one value for each word, P ≤ 8; if None, one-hot for the word that follows, and 0 for the last:
             with one-hot keys the state is then a table of what came after what.
         gates: the T gates a_t, from 0 to 1, or one for all.
-        query: the word whose key is asked for; the first word if None. Of equal words the first one's key.
+        query: the word whose key is asked for; if None, the last word that is repeated, whose answer changes with the
+            gates between, or else the first word. Of equal words the first one's key.
         time: how many words have been read, from 0 to T; all of them if None.
 
     Raises:
@@ -87,7 +80,7 @@ class StateExplorer(Explorer):
             _columns=names if keys is None else [f"n = {n}" for n in range(K.shape[1])],
             _rows=names if values is None else [f"p = {p}" for p in range(V.shape[1])],
             gates=gates,
-            query=words[0] if query is None else query,
+            query=_repeated(words) if query is None else query,
             time=len(words) if time is None else time,
         )
 
@@ -140,44 +133,14 @@ class StateExplorer(Explorer):
         """The query (N)."""
         return torch.tensor(self._K[self._words.index(self.query)], dtype=torch.float64)
 
-    def draw(self, figure: Figure) -> None:
-        """Draw gates and attention weights over the words, and the state with what the query reads from it.
-
-        Args:
-            figure: an empty figure.
-        """
-        figure.set_size_inches(9.2, 4.2)
-        grid = figure.add_gridspec(2, 2, width_ratios=[1, 1.1])
-        above, below, right = (figure.add_subplot(place) for place in (grid[0, 0], grid[1, 0], grid[:, 1]))
-        places = range(len(self._words))
-        _bars(above, self.gates, FILLS["gate"], "gates $a_t$")
-        above.set(xticks=places, xticklabels=[], ylim=(0, 1.05))
-        weights = self.weights.tolist()
-        _bars(below, weights, FILLS["weight"], f"attention weights of “{self.query}”")
-        below.set_ylim(1.05 * min([0, *weights]), 1.05 * max([1, *weights]))
-        below.set_xticks(places, self._words, rotation=90)
-        for axes in (above, below):
-            axes.set_xlim(-0.6, len(self._words) - 0.4)
-            axes.axvline(self.time - 0.5, color=INK, linewidth=1.5)
-        title = f"state after {self.time} words"
-        plots.heatmap(self.state, right, title=title, row_labels=self._rows, column_labels=self._columns)
-        right.set(xlabel="key", ylabel="value")
-        figure.suptitle(self._caption(), fontsize=10)
-
-    def _caption(self) -> str:
-        """Say what the query reads."""
-        terms = [f"{name} {y:.2f}" for name, y in zip(self._rows, self.readout.tolist(), strict=True) if y]
-        return f"“{self.query}” reads {', '.join(terms) or 'nothing'}"
-
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""
         return f"StateExplorer({len(self._words)} words, query={self.query!r}, time={self.time})"
 
 
-def _bars(axes: Axes, heights: list[float], colour: str, title: str) -> None:
-    """Draw a bar for each word."""
-    axes.bar(range(len(heights)), heights, color=colour, edgecolor=INK, linewidth=0.6)
-    axes.set_title(title, fontsize=10)
+def _repeated(words: list[str]) -> str:
+    """Find the last word but one that has been before; the first word if there is none."""
+    return next((words[t] for t in range(len(words) - 2, 0, -1) if words[t] in words[:t]), words[0])
 
 
 def _tensor(name: str, value: object) -> torch.Tensor:

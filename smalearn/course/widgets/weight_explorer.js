@@ -1,12 +1,12 @@
-// A structured weight: its matrix, its factors, what it costs, and its singular values.
+// A structured weight as the product of its factors, and its singular values beside those of low rank at the same cost.
 
-import { clamp, dot, explorer, label, make, number, trace } from "./base.js";
+import { clamp, dot, explorer, label, make, number, power, tall, trace } from "./base.js";
 import { singularValues } from "./singular_values.js";
 
 // FAMILIES, LOW, MAX_RANK, and the powers of two LEAST and MOST of D come from weight_explorer.py.
 const TRAITS = ["family", "dim", "blocks", "rank"];
-const [TITLE, BARS, SCALE, CELL, GAP] = [20, 230, 46, 18, 26]; // pixels
-const [TOP, WIDEST] = [32, 128]; // pixels above the factors; columns of the widest factor that is drawn
+const [TITLE, BARS, SCALE, GAP, THUMB] = [22, 96, 46, 30, 52]; // pixels
+const [WIDEST, SEGMENTS] = [128, 64]; // columns of the widest factor, and lines of a path, that are drawn
 const HIGH = 6; // power of ten on the axis of singular values, which begins at LOW
 
 // ---- matrices as lists of rows ------------------------------------------------------------------------------------
@@ -116,26 +116,74 @@ export function read(view) {
   const values = singularValues(built.M);
   const cut = view.get("_cut") * Math.sqrt(built.M.reduce((total, row) => total + dot(row, row), 0));
   const rank = values.filter((value) => value > cut).length;
-  return { joiner: "·", macs: built.numbers, ...built, family, D, p, r, values, cut, rank };
+  const shown = { joiner: "·", macs: built.numbers, ...built, family, D, p, r, values, cut, rank };
+  return { ...shown, ...rival(view, shown), entry: (view.hover ?? view.entry ?? [2, 9]).map((at) => Math.min(at, D - 1)) };
+}
+
+/** The low-rank weight of as many numbers: its rank, and its singular values. */
+function rival(view, { numbers, D }) {
+  const equal = Math.min(Math.floor(numbers / (2 * D)), D);
+  const ghost = equal ? singularValues(BUILD["low rank"](taker(view.get("_draws")), D, 1, equal).M).slice(0, equal) : [];
+  return { equal, ghost };
+}
+
+// ---- the path of an entry -----------------------------------------------------------------------------------------
+
+/** For each factor the entries that an entry (i, j) of M is made of. */
+export function path({ factors, joiner }, [i, j]) {
+  const all = factors.map(([, A]) => A);
+  if (joiner === "+") return all.map(() => [[i, j]]);
+  if (joiner === "⊗") {
+    const b = all[1].length;
+    return [[[Math.floor(i / b), Math.floor(j / b)]], [[i % b, j % b]]];
+  }
+  const step = (from, A) => A[0].map((_, k) => A.some((row, l) => from[l] && row[k]));
+  const ahead = [all[0]?.map((_, l) => l === i)]; // what row i reaches, before each factor
+  for (const A of all) ahead.push(step(ahead.at(-1), A));
+  const behind = [all.at(-1)?.[0].map((_, k) => k === j)]; // what reaches column j, after each factor
+  for (const A of [...all].reverse()) behind.unshift(step(behind[0], turned(A)));
+  return all.map((A, m) =>
+    A.flatMap((row, l) => row.flatMap((value, k) => (ahead[m][l] && behind[m + 1][k] && value ? [[l, k]] : []))),
+  );
+}
+
+const FORMULA = { "+": "a sum over levels", "⊗": "a product of two entries" };
+
+/** How an entry comes about, in words. */
+function made(shown) {
+  const { M, factors, joiner, entry: [i, j] } = shown;
+  const name = `M[${i}, ${j}] = ${number(Number(M[i][j].toPrecision(2)))}`;
+  if (!M[i][j]) return `${name}: no path`;
+  if (!factors.length) return name;
+  if (FORMULA[joiner]) return `${name}, ${FORMULA[joiner]}`;
+  const ways = path(shown, [i, j]).reduce((most, lit) => Math.max(most, lit.length), 0);
+  return `${name}, ${ways === 1 ? "one path" : `${ways} paths`} through the factors`;
+}
+
+/** The read-out: rank for numbers, beside low rank. */
+function headline({ numbers, rank, family, equal, D }) {
+  const own = `${number(numbers)} numbers, rank ${rank}`;
+  if (family === "low rank") return `${own}: a rank costs 2D = ${2 * D} numbers`;
+  const other = equal ? `low rank with ${number(numbers)} numbers: rank ${equal}` : `low rank begins at ${2 * D}`;
+  return `${own}; ${other}`;
 }
 
 /** What a screen reader hears, and everyone can read. */
-function describe({ family, D, p, r, numbers, macs, rank, bound }) {
+function describe(shown) {
+  const { family, D, p, r, numbers, macs, rank, bound } = shown;
   const sizes = [uses.blocks(family) && `p = ${p}`, uses.rank(family) && `r = ${r}`].filter(Boolean).join(", ");
   return [
     `${family}, ${D} by ${D}${sizes && `, ${sizes}`}: ${number(numbers)} numbers where a dense matrix has `,
-    `${number(D * D)}, ${number(macs)} multiply-adds for one vector, rank ${rank} of at most ${bound}.`,
+    `${number(D * D)}, ${number(macs)} multiply-adds for one vector, rank ${rank} of at most ${bound}. ${made(shown)}.`,
   ].join("");
 }
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
 
-const raise = (exponent) => String(exponent).replace(/./g, (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]);
-
 /** The fuller a cell the larger its entry; a zero has the colour of nothing. */
 function paintCells(pen, A, [x, y], cell, colour) {
   const most = A.reduce((top, row) => row.reduce((high, value) => Math.max(high, Math.abs(value)), top), 0) || 1;
-  const side = cell > 4 ? cell - 1 : cell;
+  const wide = cell > 4 ? cell - 1 : cell;
   pen.fillStyle = colour("raised");
   pen.fillRect(x, y, A[0].length * cell, A.length * cell);
   for (const [i, row] of A.entries()) {
@@ -143,92 +191,132 @@ function paintCells(pen, A, [x, y], cell, colour) {
       if (!value) continue;
       pen.globalAlpha = Math.sqrt(Math.abs(value) / most);
       pen.fillStyle = colour(value < 0 ? "second-strong" : "first-strong");
-      pen.fillRect(x + j * cell, y + i * cell, side, side);
+      pen.fillRect(x + j * cell, y + i * cell, wide, wide);
     }
   }
   pen.globalAlpha = 1;
 }
 
-const matrixCell = (D, width) => Math.min(CELL, Math.floor(width / D));
-
-function paintMatrix(pen, { M, D, family }, width, { colour, font }) {
-  Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-  label(pen, `M: ${family}`, [0, 8]);
-  paintCells(pen, M, [0, TITLE], matrixCell(D, width), colour);
+/** Where M and its factors are: [name, matrix, x, y] of each, of one cell size; on a narrow page M is a line above. */
+function layOut({ M, D, factors }, width) {
+  const pictures = [["M", M], ...factors];
+  const narrow = width < 540 && factors.length > 0;
+  const lines = narrow ? [pictures.slice(0, 1), pictures.slice(1)] : [pictures];
+  const columns = (line) => line.reduce((total, [, A]) => total + A[0].length, 0);
+  const room = (line) => (width - GAP * (line.length - (narrow ? 0 : 1)) - 2) / columns(line);
+  const tallest = Math.max(...pictures.map(([, A]) => A.length));
+  const cells = lines.map((line) => Math.min(room(line), tall(narrow ? 0.62 * width : 0.28 * width) / (narrow ? D : tallest)));
+  let top = TITLE;
+  const places = lines.flatMap((line, n) => {
+    const high = Math.max(...line.map(([, A]) => A.length)) * cells[n];
+    let x = narrow && n ? GAP : 1;
+    const placed = line.map(([name, A]) => {
+      const place = { name, A, cell: cells[n], x, y: top + (high - A.length * cells[n]) / 2 };
+      x += A[0].length * cells[n] + GAP;
+      return place;
+    });
+    top += high + TITLE;
+    return placed;
+  });
+  return { places, height: top - TITLE + 4 };
 }
 
-/** Singular values as bars on a logarithmic axis, the tolerance, and the bound of the rank. */
-function paintValues(pen, { values, cut, rank, bound }, width, { colour, font }) {
-  const y = (value) => TITLE + 8 + BARS * (1 - clamp((Math.log10(value) - LOW) / (HIGH - LOW), 0, 1));
-  const column = (width - SCALE - 4) / values.length;
-  Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-  label(pen, "Singular values", [2, 8], { room: width });
+/** M = the product of the factors, as pictures, with the path of an entry. */
+function paintProduct(pen, shown, width, { colour, font }) {
+  const { joiner, entry, factors, between } = shown;
+  const { places } = layOut(shown, width);
+  const middle = ({ A, cell, y }) => y + (A.length * cell) / 2;
+  for (const [n, place] of places.entries()) {
+    const { name, A, cell, x, y } = place;
+    Object.assign(pen, { font: font(13, "bold"), fillStyle: colour("ink") });
+    label(pen, name, [x + (A[0].length * cell) / 2, y - 9], { align: "center", room: A[0].length * cell + GAP - 4 });
+    pen.font = font(22);
+    if (n) label(pen, n === 1 ? "=" : joiner, [x - GAP / 2, middle(place)], { align: "center" });
+    paintCells(pen, A, [x, y], cell, colour);
+  }
+  if (factors.length) return paintPath(pen, places, [[entry], ...path(shown, entry)], joiner, { colour });
+  Object.assign(pen, { font: font(14), fillStyle: colour("ink") });
+  const [{ A, cell, x, y }] = places;
+  label(pen, `= a product with p²r = ${number(between)} wires, too many to draw`, [x + A.length * cell + 16, y + 40]);
+  paintPath(pen, places, [[entry]], joiner, { colour });
+}
+
+/** The lit entries of each picture in frames, and lines from each factor to the next where they share an index. */
+function paintPath(pen, places, lit, joiner, { colour }) {
+  const at = ({ x, y, cell }, [i, j]) => [x + (j + 0.5) * cell, y + (i + 0.5) * cell];
+  Object.assign(pen, { strokeStyle: colour("limit"), lineWidth: 1.5 });
+  const joins = joiner === "·" ? lit.slice(1, -1).map((_, m) => m + 1) : [];
+  for (const m of joins) {
+    const pairs = lit[m].flatMap((from) => lit[m + 1].filter(([k]) => k === from[1]).map((to) => [from, to]));
+    if (pairs.length > SEGMENTS) continue;
+    for (const [from, to] of pairs) trace(pen, [at(places[m], from), at(places[m + 1], to)]);
+  }
+  pen.lineWidth = 2.5;
+  for (const [n, entries] of lit.entries()) {
+    const half = Math.max(places[n].cell, 5) / 2 + 0.5;
+    for (const entry of entries) {
+      const [x, y] = at(places[n], entry);
+      pen.strokeRect(x - half, y - half, 2 * half, 2 * half);
+    }
+  }
+}
+
+/** Singular values as bars on a logarithmic axis, before those of low rank at the same cost, and the tolerance. */
+function paintValues(pen, { values, cut, rank, ghost, D }, width, { colour, font }) {
+  const y = (value) => TITLE + BARS * (1 - clamp((Math.log10(value) - LOW) / (HIGH - LOW), 0, 1));
+  const column = Math.min((width - SCALE - 4) / D, 36);
+  const end = SCALE + D * column;
+  Object.assign(pen, { font: font(13, "bold"), fillStyle: colour("ink") });
+  label(pen, "Singular values", [2, 9]);
   Object.assign(pen, { font: font(12), fillStyle: colour("dim"), strokeStyle: colour("line"), lineWidth: 1 });
-  for (let exponent = HIGH; exponent >= LOW; exponent -= 6) {
-    label(pen, `10${raise(exponent)}`, [SCALE - 8, y(10 ** exponent)], { align: "right" });
-    trace(pen, [[SCALE, y(10 ** exponent)], [width, y(10 ** exponent)]]);
+  for (let exponent = HIGH; exponent >= LOW; exponent -= 12) {
+    label(pen, power(exponent), [SCALE - 8, y(10 ** exponent)], { align: "right" });
+    trace(pen, [[SCALE, y(10 ** exponent)], [end, y(10 ** exponent)]]);
   }
   for (const [i, value] of values.entries()) {
+    const x = SCALE + i * column;
+    Object.assign(pen, { fillStyle: colour("other-2"), strokeStyle: colour("dim") });
+    if (ghost[i]) for (const draw of ["fillRect", "strokeRect"]) pen[draw](x + 1, y(ghost[i]), column - 2, y(0) - y(ghost[i]));
     pen.fillStyle = colour(i < rank ? "first-strong" : "dim");
-    pen.fillRect(SCALE + (i + 0.1) * column, y(value), 0.8 * column, y(0) - y(value));
+    pen.fillRect(x + 0.26 * column, y(value), 0.48 * column, y(0) - y(value));
+    pen.fillStyle = colour("dim");
+    if (i % (D > 16 ? 4 : 1) === 0) label(pen, number(i + 1), [x + column / 2, y(0) + 11], { align: "center" });
   }
-  const wall = SCALE + bound * column;
-  for (const [line, dash, ends] of [
-    ["ink", [], [[wall, TITLE + 8], [wall, y(0)]]],
-    ["second-strong", [6, 4], [[SCALE, y(cut)], [width, y(cut)]]],
-  ]) {
-    Object.assign(pen, { strokeStyle: colour(line), lineWidth: 2 });
-    pen.setLineDash(dash);
-    trace(pen, ends);
-  }
+  Object.assign(pen, { strokeStyle: colour("limit"), lineWidth: 2 });
+  pen.setLineDash([6, 4]);
+  trace(pen, [[SCALE, y(cut)], [end, y(cut)]]);
   pen.setLineDash([]);
-  pen.fillStyle = colour("ink");
-  const left = wall > width / 2;
-  label(pen, `bound ${bound}`, [wall + (left ? -6 : 6), TITLE + 14], { align: left ? "right" : "left" });
-  for (let i = 0; i < values.length; i += values.length > 8 ? 4 : 1) {
-    label(pen, number(i + 1), [SCALE + (i + 0.5) * column, y(0) + 10], { align: "center" });
-  }
-}
-
-/** A cell of the factors, all in one row, none larger than a cell of M. */
-function factorCell({ factors }, width) {
-  const columns = factors.reduce((total, [, A]) => total + A[0].length, 0);
-  return Math.min(CELL / 2, (width - GAP * factors.length) / columns);
-}
-
-const factorHeight = (shown, width) =>
-  TOP + (shown.factors.length ? Math.max(...shown.factors.map(([, A]) => A.length)) * factorCell(shown, width) : 20);
-
-/** The factors from left to right, as in the formula, with what stands between them. */
-function paintFactors(pen, shown, width, { colour, font }) {
-  const cell = factorCell(shown, width);
-  Object.assign(pen, { font: font(12), fillStyle: colour("ink") });
-  if (!shown.factors.length) label(pen, `Factors: too many to draw, p²r = ${number(shown.between)} wires`, [0, TOP - 12]);
-  let x = 0;
-  for (const [i, [name, A]] of shown.factors.entries()) {
-    if (i) {
-      pen.fillStyle = colour("ink");
-      label(pen, shown.joiner, [x - GAP / 2, TOP + 14], { align: "center" });
-    }
-    pen.fillStyle = colour("ink");
-    label(pen, name, [x, TOP - 12]);
-    paintCells(pen, A, [x, TOP], cell, colour);
-    x += Math.max(A[0].length * cell, 12) + GAP;
-  }
+  const room = width - end > 150;
+  pen.fillStyle = colour("limit");
+  if (room) label(pen, "tolerance: below it, 0", [end + 10, y(cut)], { room: width - end - 10 });
 }
 
 // ---- the parts of a view ------------------------------------------------------------------------------------------
 
+/** The families as a row of small pictures, one of which is chosen. */
+function families(view, parent) {
+  const row = make(parent, "form", { class: "thumbs", role: "radiogroup", "aria-label": "family of M" }); // a group of its own
+  view.listen(row, "submit", (event) => event.preventDefault());
+  for (const family of FAMILIES) {
+    const box = make(row, "label");
+    const input = make(box, "input", { type: "radio", name: "family", value: family, "aria-label": family });
+    const canvas = make(box, "canvas", { "aria-hidden": "true", width: 2 * THUMB, height: 2 * THUMB });
+    make(box, "span", {}, family);
+    const { M } = BUILD[family](taker(view.get("_draws")), 16, 4, 1);
+    view.listen(input, "change", () => view.set({ family }));
+    view.parts.push(() => {
+      input.checked = view.get("family") === family;
+      canvas.getContext("2d").clearRect(0, 0, 2 * THUMB, 2 * THUMB);
+      paintCells(canvas.getContext("2d"), M, [0, 0], THUMB / 8, view.colour);
+    });
+  }
+}
+
 function controls(view, parent) {
   const sliders = make(parent, "div", { class: "sliders" });
   const [family, D] = [() => view.get("family"), () => view.get("dim")];
-  view.choice(sliders, {
-    symbol: "M",
-    text: "family",
-    values: FAMILIES,
-    get: family,
-    set: (value) => view.set({ family: value }),
-  });
+  const p = () => Math.log2(Math.min(view.get("blocks"), D()));
+  const setBlocks = (power) => view.set({ blocks: 2 ** power });
   view.range(sliders, {
     symbol: "D",
     text: "features",
@@ -242,9 +330,9 @@ function controls(view, parent) {
     symbol: "p",
     text: "blocks",
     max: MOST,
-    get: () => Math.log2(Math.min(view.get("blocks"), D())),
-    set: (power) => setBlocks(view, power),
-    says: () => number(Math.min(view.get("blocks"), D())),
+    get: p,
+    set: (power) => setBlocks(Math.min(power, Math.log2(D()))),
+    says: () => number(2 ** p()),
     shown: () => uses.blocks(family()),
   });
   view.range(sliders, {
@@ -256,38 +344,56 @@ function controls(view, parent) {
     set: (rank) => view.set({ rank }),
     shown: () => uses.rank(family()),
   });
+  const box = make(sliders, "div");
+  view.player(box, { text: "Play p = 1, 2, 4, …", at: p, to: () => Math.log2(D()), set: setBlocks, every: 900 });
+  view.parts.push(() => (box.hidden = !uses.blocks(family())));
 }
 
-const setBlocks = (view, power) => view.set({ blocks: Math.min(2 ** clamp(power, 0, MOST), view.get("dim")) });
-
-/** Left and right arrows change p, up and down r. */
-function keys(view, canvas) {
+/** M and its factors: an entry is looked at by pointing at it, chosen by a click or by arrow keys. */
+function productPart(view, parent, now) {
+  const canvas = view.canvas(parent, {
+    label: "M and its factors; arrow keys choose an entry of M, whose path is shown",
+    height: (width) => layOut(now(), width).height,
+    paint: (pen, width) => paintProduct(pen, now(), width, view),
+  });
+  const at = (x, y) => {
+    const [{ cell, x: left, y: top }] = layOut(now(), canvas.clientWidth).places;
+    const entry = [y - top, x - left].map((place) => Math.floor(place / cell));
+    return entry.every((index) => index >= 0 && index < now().D) ? entry : undefined;
+  };
+  const look = (hover) => view.schedule((view.hover = hover));
+  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(at(e.offsetX, e.offsetY)));
+  view.listen(canvas, "pointerleave", () => look());
+  const cursor = (x, y) => (at(x, y) ? "crosshair" : "default");
+  view.drag(canvas, { near: () => false, move: (x, y) => view.schedule((view.entry = at(x, y) ?? view.entry)), cursor });
   view.arrows(canvas, (dx, dy) => {
-    if (dx) setBlocks(view, Math.log2(Math.min(view.get("blocks"), view.get("dim"))) + dx);
-    if (dy) view.set({ rank: clamp(view.get("rank") + dy, 1, MAX_RANK) });
+    const [i, j] = now().entry;
+    view.entry = [clamp(i - dy, 0, now().D - 1), clamp(j + dx, 0, now().D - 1)];
+    look();
   });
 }
 
 export default explorer(TRAITS, (view) => {
   let shown;
   view.parts.push(() => (shown = read(view)));
-  controls(view, view.root);
-  const line = make(make(view.root, "p"), "b");
-  view.parts.push(() => {
-    const { numbers, D, macs, rank, bound } = shown;
-    line.textContent = `${number(numbers)} of ${number(D * D)} numbers, ${number(macs)} multiply-adds, rank ${rank} of at most ${bound}`;
+  view.head({
+    title: "A product of sparse factors reaches a rank that thin factors cannot pay for",
+    headline: () => headline(shown),
+    hint: "Choose a family. Point at an entry of M to see the path that makes it.",
   });
-  const parts = make(view.root, "div", { class: "parts" });
-  const help = "left and right arrow keys change p, up and down r";
-  const canvases = [
-    [make(parts, "div"), "The matrix M", (width) => TITLE + matrixCell(shown.D, width) * shown.D, paintMatrix],
-    [make(parts, "div"), "Its singular values", () => TITLE + 8 + BARS + 22, paintValues],
-    [make(view.root, "div"), "Its factors", (width) => factorHeight(shown, width), paintFactors],
-  ];
-  for (const [parent, name, height, paint] of canvases) {
-    const draw = (pen, width) => paint(pen, shown, width, view);
-    keys(view, view.canvas(parent, { label: `${name}; ${help}`, height, paint: draw }));
+  families(view, view.root);
+  controls(view, view.root);
+  productPart(view, make(view.root, "div", { class: "picture" }), () => shown);
+  view.canvas(make(view.root, "div", { class: "picture" }), {
+    label: "Singular values of M, and of a low-rank matrix of as many numbers",
+    height: () => TITLE + BARS + 20,
+    paint: (pen, width) => paintValues(pen, shown, width, view),
+  });
+  const key = make(view.root, "ul", { class: "key" });
+  for (const [fill, text] of [["first-strong", "positive; singular values of M"], ["second-strong", "negative"], ["other-2", "low rank of equal cost"]]) {
+    make(make(key, "li"), "i", { class: fill }).after(text);
   }
-  make(view.root, "span", { class: "dim" }, "Blue: positive. Orange: negative. Left and right arrow keys: p. Up and down: r.");
   view.describe(view.root, () => describe(shown));
+  const powers = [1, 2, 4, 8, 4].flatMap((blocks) => Array(8).fill({ blocks }));
+  view.nudge(() => (uses.blocks(shown.family) ? [...powers] : []));
 });

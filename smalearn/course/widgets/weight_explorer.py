@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import traitlets
 
-from smalearn.course import plots
-from smalearn.course.widgets.base import INK, PALETTE, Choice, Explorer, Size, module
+from smalearn.course.widgets.base import Choice, Explorer, Size, module
 from smalearn.testing import TOLERANCE, random_tensors
 from smalearn.weights import (
     BlockDiagonal,
@@ -22,9 +20,6 @@ from smalearn.weights import (
     MultiLevelLowRank,
     Weight,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["WeightExplorer"]
 
@@ -41,16 +36,16 @@ DIMS, BLOCKS, MAX_RANK = [8, 16, 32], [1, 2, 4, 8, 16, 32], 4
 DRAWN = 2 * DIMS[-1] ** 2 * MAX_RANK  # numbers of the largest BTT
 CUT = TOLERANCE[torch.float64]
 FLOOR = 1e-18  # of the axis of singular values
-FILLS = {"counted": PALETTE["first-strong"], "not counted": PALETTE["other-2"], "free": PALETTE["second-strong"]}
 
 
 class WeightExplorer(Explorer):
     """A (D, D) weight of a structured family with random factors, from "low rank" to "butterfly".
 
-    Beside the matrix stand its singular values, its rank with the bound of its sizes, the numbers it holds and the
-    multiply-adds of one product; below it its factors, permutations among them. Sizes that a family does not have are
-    hidden. A multi-level matrix has levels of 1, 2, 4, ... up to p blocks, a block tensor train b = c = p, so that it
-    leads from low rank (p = 1) to every matrix (p = D); a Kronecker product is (p, p) ⊗ (D/p, D/p).
+    The matrix stands before its factors, permutations among them, as one product; pointing at an entry shows the path
+    through the factors that makes it. Below are its singular values, with those of a low-rank matrix of as many numbers
+    behind them. Sizes that a family does not have are hidden. A multi-level matrix has levels of 1, 2, 4, ... up to p
+    blocks, a block tensor train b = c = p, so that it leads from low rank (p = 1) to every matrix (p = D); a Kronecker
+    product is (p, p) ⊗ (D/p, D/p).
 
     Args:
         family: one of the seven.
@@ -142,25 +137,6 @@ class WeightExplorer(Explorer):
     def measured_rank(self) -> int:
         """Number of singular values above `cut`."""
         return int((self.singular_values > self.cut).sum())
-
-    def draw(self, figure: Figure) -> None:
-        """Draw M, and its singular values with the tolerance and the bound of the rank.
-
-        Args:
-            figure: an empty figure.
-        """
-        weight, values = self.weight, self.singular_values
-        figure.set_size_inches(8, 3.8)
-        left, right = figure.subplots(1, 2)
-        plots.heatmap(self.matrix, left, title=f"{self.family}: {weight.num_parameters:,} of {self.dim**2:,} numbers")
-        left.set(xlabel="in", ylabel="out")
-        fills = [FILLS["counted" if value > self.cut else "not counted"] for value in values]
-        right.bar(range(1, self.dim + 1), values.clamp(min=FLOOR).tolist(), color=fills, edgecolor=INK, linewidth=0.6)
-        right.axhline(self.cut, color=FILLS["free"], linestyle="--", label=f"tolerance {CUT:.0e} ‖M‖")
-        right.axvline(weight.rank_bound + 0.5, color=INK, linestyle=":", label=f"bound {weight.rank_bound}")
-        right.set(yscale="log", ylim=(FLOOR, 1e6), xlabel="number", title=f"singular values: rank {self.measured_rank}")
-        right.xaxis.get_major_locator().set_params(integer=True)
-        right.legend()
 
     def __repr__(self) -> str:
         """The state without its numbers, the same text on every machine."""
