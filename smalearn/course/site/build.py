@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 
 from smalearn import __version__
-from smalearn.course.site import explorers, reference
-from smalearn.course.site.claims import page as concordance
+from smalearn.course.site import explorers, home, reference
+from smalearn.course.site.concordance import page as concordance
 from smalearn.course.site.pages import COLAB, chapter, colab
 from smalearn.course.workbook import notebook
 
@@ -81,24 +81,34 @@ def _sources(course, chapters, source, repository):
         for name, data in files.items():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             notebook.write(source / name, data)
-    for name in used:
-        (source / "static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
-    pages = {
-        "claims.md": concordance(course),
-        "reference.md": reference.page(),
-        "index.md": _index(course, places.values()),
-    }
+    pages = {"claims": concordance(course)} | reference.pages()
+    for name in home.PAGES:
+        pages[name], names = home.page(name, course, places, repository)
+        used |= names
+    pages["index"] += _order(places.values())
     for name, text in pages.items():
-        (source / name).write_text(text, encoding="utf-8")
-    shutil.copytree(course / "assets", source / "assets", ignore=shutil.ignore_patterns("*.json"))
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / f"{name}.md").write_text(text, encoding="utf-8")
+    _static(source / "static", used, home.stills(places))
 
 
-def _index(course, places):
-    """Join the README's beginning, with links to the pages in place of files, and the order of the pages."""
-    text = (course / "README.md").read_text(encoding="utf-8").split("\n## While you work")[0]
-    text = re.sub(r"\(chapters/([\w/]+\.ipynb)\)", r"(\1)", text)
-    order = "\n".join([place.removesuffix(".ipynb") for place in places] + ["claims", "reference"])
-    return f"{text}\n\n```{{toctree}}\n:hidden:\n\n{order}\n```\n"
+def _static(folder, used, stills):
+    """Write what pages load: scripts of the explorers, and the pictures of the cards."""
+    for name in used:
+        (folder / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
+    (folder / "stills").mkdir()
+    for name, picture in stills.items():
+        (folder / "stills" / f"{name}.png").write_bytes(picture)
+
+
+def _order(places):
+    """Write the order of the pages, which the column on the left shows."""
+    chapters = ["ten_minutes", *(place.removesuffix(".ipynb") for place in places)]
+    parts = {"Chapters": chapters, "To look things up": ["claims", "reference"]}
+    trees = (
+        "\n".join([f"```{{toctree}}\n:hidden:\n:caption: {name}\n", *pages, "```"]) for name, pages in parts.items()
+    )
+    return "\n\n" + "\n\n".join(trees) + "\n"
 
 
 def _configuration(source):
@@ -109,7 +119,7 @@ def _configuration(source):
         "html_title": "smalearn",
         "extensions": ["myst_nb", "smalearn.course.site.formulas", "smalearn.course.site.reference"],
         "nb_execution_mode": "off",
-        "myst_enable_extensions": ["amsmath", "dollarmath"],
+        "myst_enable_extensions": ["amsmath", "attrs_block", "dollarmath"],
         "myst_heading_anchors": 3,
         "suppress_warnings": ["mystnb.unknown_mime_type"],
         "html_theme": "furo",
@@ -124,6 +134,18 @@ def _configuration(source):
         "html_css_files": ["katex/katex.min.css", "site.css"],
         "html_js_files": ["katex/katex.min.js", "site.js"],
         "exclude_patterns": ["static", "extra"],
+        "html_logo": str(source / "static" / "mark.svg"),
+        "html_favicon": str(source / "static" / "mark.svg"),
+        "html_theme_options": {
+            "light_css_variables": _colours("#a34400"),
+            "dark_css_variables": _colours("#ffae66"),
+        },
         "pygments_style": "a11y-high-contrast-light",
         **reference.SETTINGS,
     }
+
+
+def _colours(own):
+    """Return the theme's settings for one colour of our own; the column on the left has that of the text."""
+    brand = {f"color-brand-{part}": own for part in ("primary", "content", "visited")}
+    return brand | {"color-sidebar-link-text--top-level": "var(--color-foreground-secondary)"}
