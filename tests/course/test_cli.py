@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -14,7 +15,7 @@ import pytest
 from smalearn import __version__
 from smalearn.course import cli, doctor, exercises, workbook
 from smalearn.lab import bench
-from smalearn.lab.bench import timing
+from smalearn.lab.bench import command, timing
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
 
@@ -233,6 +234,16 @@ def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
     assert f"or {tmp_path} is no file" in capsys.readouterr().err
 
 
+def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys):
+    def refuse(**options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(command.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(bench, "BENCHMARKS", {"masks": lambda: pytest.fail("it ran")})
+    assert cli.main(["bench", "masks", "-o", str(tmp_path / "masks.json")]) == 1
+    assert capsys.readouterr().err == "smalearn bench: [Errno 13] Permission denied\n"
+
+
 def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
     times = {"machine": timing.machine()}
     monkeypatch.setattr(bench, "BENCHMARKS", {"linear-attention": lambda: times})
@@ -324,6 +335,15 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path, monkeypatch):
         monkeypatch.setattr(doctor, "report", list)
         assert cli.main(["doctor"]) == 1
     assert (tmp_path / "pipe").read_bytes() == b""  # what was left went nowhere
+
+
+def test_every_command_explains_itself():
+    commands = next(action for action in cli._parser()._actions if action.choices)
+    for name, one in commands.choices.items():
+        shown = " ".join(one.format_help().split())
+        assert re.fullmatch(r"[A-Z].+\.", one.description)
+        assert one.description in shown
+        assert f"Example: smalearn {name}" in shown
 
 
 def test_the_help_names_every_benchmark(capsys):

@@ -8,6 +8,7 @@ import json
 import pkgutil
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -155,7 +156,9 @@ def test_docstrings_become_restructured_text_that_means_the_same():
 def small(tmp_path_factory):
     """The site of a course of one chapter, which is in a repository."""
     folder = tmp_path_factory.mktemp("small")
-    site.build(course(folder), folder / "out", "owner/name")
+    told = []
+    site.build(course(folder), folder / "out", "owner/name", told.append)
+    assert {"chapters and explorers", "reading reference/ssd", f"writing {CHAPTERS[3].stem}"} <= set(told)
     return folder / "out"
 
 
@@ -297,6 +300,17 @@ def test_the_output_is_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert cli.main(["site", "-o", str(tmp_path / "letter.txt")]) == 1
     assert capsys.readouterr().err.endswith("letter.txt is a file; give a new or empty folder\n")
+
+
+def test_a_place_that_cannot_be_written_is_found_first(tmp_path, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, f"{dir.name} is not yours")
+
+    monkeypatch.setattr(sys.modules["smalearn.course.site.build"].tempfile, "TemporaryFile", refuse)
+    told = []
+    with pytest.raises(PermissionError, match=f"{tmp_path.name} is not yours"):
+        site.build(ROOT, tmp_path / "new/out", tell=told.append)
+    assert not told
 
 
 @pytest.mark.parametrize("repository", ["", "smalearn", "https://github.com/owner/name", "owner/na me"])

@@ -5,6 +5,7 @@ import re
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from smalearn import __version__
@@ -18,7 +19,9 @@ __all__ = ["build"]
 STATIC = Path(__file__).parent / "static"
 
 
-def build(course: Path, output: Path, repository: str | None = None) -> int:
+def build(
+    course: Path, output: Path, repository: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> int:
     """Write the site.
 
     Args:
@@ -26,6 +29,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         output: where to; what an earlier build left there is replaced.
         repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
             chapter in Colab or Binder; no such buttons if None.
+        tell: is told what is being done, before it is done.
 
     Returns:
         How many pages there are.
@@ -34,6 +38,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         ImportError: Sphinx, myst-nb or furo is not installed; it names the extra.
         ValueError: the folder has no chapters, the repository has no owner, the output is a file or a folder that no
             build has made, or a page is faulty: it says which.
+        OSError: nothing can be written there, which is tried first.
     """
     try:
         from sphinx.application import Sphinx
@@ -49,6 +54,8 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         raise ValueError(f"site: {output} is a file; give a new or empty folder")
     if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
         raise ValueError(f"site: {output} has files that are not a site; give a new or empty folder")
+    tempfile.TemporaryFile(dir=next(folder for folder in (output, *output.parents) if folder.is_dir())).close()
+    tell("chapters and explorers")
     with tempfile.TemporaryDirectory() as temporary:
         source, log = Path(temporary) / "source", io.StringIO()
         _sources(course, chapters, source, repository)
@@ -57,6 +64,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
             with docutils_namespace(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of one library's about another's
                 app = Sphinx(*places, "html", _configuration(source), io.StringIO(), log, warningiserror=True)
+                _tell(app, tell)
                 app.build()
         except SphinxError as error:
             raise ValueError(f"site: {error}") from error
@@ -65,6 +73,12 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         shutil.rmtree(output, ignore_errors=True)
         shutil.copytree(places[2], output, ignore=shutil.ignore_patterns(".buildinfo", "_sources", "*.map"))
     return len(list(output.rglob("*.html")))
+
+
+def _tell(app, tell):
+    """Have Sphinx tell which page it reads, and which it writes."""
+    app.connect("source-read", lambda app, name, _: tell(f"reading {name}"))
+    app.connect("html-page-context", lambda app, name, *_: tell(f"writing {name}"))
 
 
 def _sources(course, chapters, source, repository):

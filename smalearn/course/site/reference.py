@@ -66,12 +66,22 @@ def setup(app):
     app.setup_extension("sphinx.ext.napoleon")
     app.connect("autodoc-process-docstring", _restructured, priority=400)
     app.connect("autodoc-process-signature", _readable)
+    app.connect("html-page-context", _listed)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _readable(app, what, name, value, options, signature, annotation):
     """Change a signature into one that Sphinx can parse: one with "..." for a default that is a function."""
     return re.sub(r"<function (?:[^<>]|<\w+>)*>", "...", signature or "") or None, annotation
+
+
+def _listed(app, page, template, context, doctree):
+    """Change the list of parameters, terms without a name to a screen reader, into plain boxes."""
+    parts = re.split(r'<dl>\n((?:<dd><em class="sig-param">.*</dd>\n)+)</dl>', context.get("body", ""))
+    for place in range(1, len(parts), 2):
+        boxes = parts[place].replace("<dd>", "<div>").replace("</dd>", "</div>")
+        parts[place] = f'<div class="parameters">\n{boxes}</div>'
+    context["body"] = "".join(parts)
 
 
 def _restructured(app, what, name, value, options, lines):

@@ -1,7 +1,10 @@
 """Commands of the experiments: where the result goes, which settings, and how it ends."""
 
 import argparse
+import contextlib
+import multiprocessing
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -95,13 +98,22 @@ def command_parser(name: str, doc: str) -> argparse.ArgumentParser:
 
 
 def print_result(name: str, output: Path, work: Callable[[], str]) -> int:
-    """Print the table that `work` returns, or one line on what stopped it; return the exit status."""
+    """Print the table that `work` returns, or one line on what stopped it; return the exit status.
+
+    What `work` prints tells how far it is, and goes to stderr.
+    """
     try:
-        print(work())
-    except (ImportError, ValueError) as error:
+        if output.parent.is_dir():
+            tempfile.TemporaryFile(dir=output.parent).close()  # what cannot be kept is known before it takes hours
+        with contextlib.redirect_stdout(sys.stderr):
+            table = work()
+    except (ImportError, OSError, ValueError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{name}: stopped; the same command goes on with {output}", file=sys.stderr)
+        for process in multiprocessing.active_children():
+            process.kill()  # or else each would finish its run before it goes
+        print(f"\n{name}: stopped; the same command goes on with {output}", file=sys.stderr)
         return 130
+    print(table)
     return 0

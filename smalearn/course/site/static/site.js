@@ -78,6 +78,7 @@ function filterClaims(bar) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
+  for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.ariaLevel = 2; // Sphinx sets none
   for (const place of document.querySelectorAll(".formula")) {
     const displayMode = place.tagName === "DIV";
     katex.render(place.textContent, place, { displayMode, throwOnError: false });
