@@ -1,13 +1,17 @@
 """What the README and the page of results say was measured, and names what exists: run it, and it prints the table."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from smalearn.course.workbook.notebook import chapters
 from smalearn.data import recorded, recorded_cpus
 from smalearn.lab.bench.records import cpu_name
+from smalearn.masks import sparse
+from smalearn.testing import assert_close, random_tensors
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -112,6 +116,19 @@ def test_its_commands_are_two():
         "python start.py",
         "python start.py test",
     ]
+
+
+def test_the_first_contribution_is_a_mask():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code = textwrap.dedent(text.partition("```python\n")[2].partition("```")[0])
+    names = dict(vars(sparse))
+    exec(code, names)
+    L, (V,) = names["SinkMask"](7, 13, 2), random_tensors([(13, 3)])
+    definition = torch.tensor([[float(s < 2) for s in range(13)] for _ in range(7)], dtype=torch.float64)
+    assert_close(L.dense(), definition)
+    assert_close(L @ V, definition @ V)
+    with pytest.raises(ValueError, match=r"SinkMask: source must be an integer ≥ 3, got 2"):
+        names["SinkMask"](7, 2, 3)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ def lab(args: argparse.Namespace) -> int:
         Exit status.
     """
     try:
-        from smalearn.course.server import open_lab
+        from smalearn.course.server import kernel, open_lab
     except ImportError:
         return _fail('lab: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
     try:
-        lines = workbook.sync(CHAPTERS, WORK)
+        lines = workbook.sync(CHAPTERS, WORK, kernel())
     except OSError as error:
         return _fail(f"lab: the chapters cannot be copied to work/: {error}")
     print(*lines, sep="\n", end="\n" if lines else "")

@@ -56,7 +56,7 @@ def jupyterlab(monkeypatch):
 
     calls = Calls()
     server = types.ModuleType("smalearn.course.server")
-    server.open_lab = open_lab
+    server.open_lab, server.kernel = open_lab, lambda: {"kernelspec": {"name": "ours"}}
     monkeypatch.setitem(sys.modules, "smalearn.course.server", server)
     return calls
 
@@ -64,7 +64,7 @@ def jupyterlab(monkeypatch):
 def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, capsys):
     assert cli.main(["lab", "--allow-root", "--port", "9999", "--ServerApp.ip=*"]) == 0
     assert jupyterlab == [(["--allow-root", "--port", "9999", "--ServerApp.ip=*"], [str(course / ".jupyter")])]
-    assert (course / "work/00_start_here.ipynb").exists()
+    assert nbformat.read(course / "work/00_start_here.ipynb", 4).metadata.kernelspec.name == "ours"
     assert capsys.readouterr().out == ""
 
 
