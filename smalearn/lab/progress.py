@@ -1,9 +1,14 @@
-"""How far a long command is, on stderr: a line for each part, and on a terminal one more that counts its steps."""
+"""How far a long command is, on stderr: a line for each part, and on a terminal one more that counts its steps.
+
+And whether its result can be kept, which it asks before it begins.
+"""
 
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 
-__all__ = ["part", "step"]
+__all__ = ["part", "step", "try_to_write"]
 
 
 def part(what: str) -> None:
@@ -25,3 +30,18 @@ def step(what: str) -> None:
     if sys.stderr.isatty():
         room = shutil.get_terminal_size().columns - 1
         print(f"\r{what[:room]:{room}}\r", end="", file=sys.stderr, flush=True)
+
+
+def try_to_write(folder: Path) -> None:
+    """Write to a folder, and leave nothing there.
+
+    Args:
+        folder: one that exists.
+
+    Raises:
+        OSError: that cannot be done; it names the folder.
+    """
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(f"nothing can be written to {folder} ({error.strerror})") from error

@@ -15,7 +15,8 @@ import pytest
 from smalearn import __version__
 from smalearn.course import cli, doctor, exercises, workbook
 from smalearn.lab import bench
-from smalearn.lab.bench import command, timing
+from smalearn.lab import progress as lab_progress
+from smalearn.lab.bench import timing
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
 
@@ -235,13 +236,13 @@ def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
 
 
 def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys):
-    def refuse(**options):
-        raise PermissionError(13, "Permission denied")
+    def refuse(folder):
+        raise OSError(f"nothing can be written to {folder.name}")
 
-    monkeypatch.setattr(command.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(lab_progress, "try_to_write", refuse)
     monkeypatch.setattr(bench, "BENCHMARKS", {"masks": lambda: pytest.fail("it ran")})
     assert cli.main(["bench", "masks", "-o", str(tmp_path / "masks.json")]) == 1
-    assert capsys.readouterr().err == "smalearn bench: [Errno 13] Permission denied\n"
+    assert capsys.readouterr().err == f"smalearn bench: nothing can be written to {tmp_path.name}\n"
 
 
 def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):

@@ -133,11 +133,15 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 130
     assert "recall: stopped; the same command goes on with" in capsys.readouterr().err
     assert not path.exists()  # half a run is not a result
-    monkeypatch.setattr(
-        commands.tempfile, "TemporaryFile", lambda **_: (_ for _ in ()).throw(PermissionError(13, "No"))
-    )
-    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 1
-    assert capsys.readouterr().err == "recall: [Errno 13] No\n"  # before anything runs
+
+
+def test_the_command_finds_at_once_that_it_cannot_write(tmp_path, capsys, monkeypatch):
+    def refuse(folder):
+        raise OSError(f"nothing can be written to {folder.name}")
+
+    monkeypatch.setattr(commands.progress, "try_to_write", refuse)
+    assert main(["-o", str(tmp_path / "recall.json"), "--smoke", "--workers", "0"]) == 1
+    assert capsys.readouterr().err == f"recall: nothing can be written to {tmp_path.name}\n"
 
 
 def test_a_run_says_all_that_the_chapter_draws(smoke):

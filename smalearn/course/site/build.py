@@ -13,6 +13,7 @@ from smalearn.course.site import explorers, home, reference
 from smalearn.course.site.concordance import page as concordance
 from smalearn.course.site.pages import COLAB, chapter, colab
 from smalearn.course.workbook import notebook
+from smalearn.lab.progress import try_to_write
 
 __all__ = ["build"]
 
@@ -54,7 +55,7 @@ def build(
         raise ValueError(f"site: {output} is a file; give a new or empty folder")
     if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
         raise ValueError(f"site: {output} has files that are not a site; give a new or empty folder")
-    tempfile.TemporaryFile(dir=next(folder for folder in (output, *output.parents) if folder.is_dir())).close()
+    try_to_write(next(folder for folder in (output, *output.parents) if folder.is_dir()))
     tell("chapters and explorers")
     with tempfile.TemporaryDirectory() as temporary:
         source, log = Path(temporary) / "source", io.StringIO()

@@ -30,12 +30,13 @@ def page(course: Path) -> str:
 def _introduction(listed):
     """Say how many claims there are, and what an entry tells."""
     pinned, wrong = sum(bool(claim.tests) for claim in listed), sum(claim.nature == "error" for claim in listed)
+    count = "all" if pinned == len(listed) else pinned
     error = (
         " The error is the largest relative error that the tests of a claim met when it was last recorded; where there "
         "is none, they count, compare structures or hold a bound."
     )
     return (
-        f"What the sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
+        f"What the sources claim, and what the course makes of it: {len(listed)} claims, {count} of them pinned "
         f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections. "
         "Of an experiment an entry says what came of it in small, and what was tested."
     ) + error * any(claim.residual is not None for claim in listed)

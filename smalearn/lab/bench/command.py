@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from smalearn.lab import bench, progress
@@ -51,6 +50,6 @@ def measure(name: str, output: Path | None = None, on: str | None = None, tuning
 def _try_to_write(file):
     """Make its folder and write into it, so that what cannot be kept is known before it takes minutes."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=file.parent).close()
+    progress.try_to_write(file.parent)
     if file.exists():
         file.open("a").close()

@@ -4,12 +4,12 @@ import argparse
 import contextlib
 import multiprocessing
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from smalearn.data import Source
+from smalearn.lab import progress
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
 
@@ -104,7 +104,7 @@ def print_result(name: str, output: Path, work: Callable[[], str]) -> int:
     """
     try:
         if output.parent.is_dir():
-            tempfile.TemporaryFile(dir=output.parent).close()  # what cannot be kept is known before it takes hours
+            progress.try_to_write(output.parent)  # what cannot be kept is known before it takes hours
         with contextlib.redirect_stdout(sys.stderr):
             table = work()
     except (ImportError, OSError, ValueError) as error:
