@@ -90,7 +90,9 @@ class Experiment:
 
 def command_parser(name: str, doc: str) -> argparse.ArgumentParser:
     """A parser for the command of a module of this folder, with the option that all have, `-o FILE`."""
-    parser = argparse.ArgumentParser(prog=f"python -m smalearn.lab.experiments.{name}", description=doc.splitlines()[0])
+    command = f"python -m smalearn.lab.experiments.{name}"
+    example = f"Example: {command} -o {name}.json"
+    parser = argparse.ArgumentParser(prog=command, description=doc.splitlines()[0], epilog=example)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="JSON; gone on with if it exists"
     )
