@@ -21,7 +21,7 @@ STEPS, PAUSE = 10, 8  # frames of one way, frames of rest
 
 def frames(page: Page) -> Iterator[bytes]:
     """Yield the whole explorer, as a PNG: at rest, while a decay is dragged down, at rest, and back up."""
-    explorer = page.locator(".explorer").first
+    explorer = page.locator(".explorer .smalearn").first
     strip = explorer.locator("canvas[aria-label^='Decays']").first
     box = strip.bounding_box()
     x, top, tall = box["x"] + box["width"] * (WORD + 0.5) / WORDS, box["y"] + TITLE, box["height"] - TITLE - 4
@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         path = shutil.which("chromium")  # of the system, or else Playwright's own
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            page = browser.new_page(viewport=dict(zip(("width", "height"), WINDOW, strict=True)), color_scheme=scheme)
+            viewport = dict(zip(("width", "height"), WINDOW, strict=True))
+            page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
             page.goto((site / "ten_minutes.html").as_uri())
             page.wait_for_selector(".explorer[data-live]")
             page.locator(".explorer").first.scroll_into_view_if_needed()
