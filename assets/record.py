@@ -1,78 +1,68 @@
-"""The moving pictures of the README, from the real explorers: `python assets/record.py FOLDER`, the site's folder.
+"""The moving picture of the README, light and dark: `python assets/record.py FOLDER`, the folder of the site.
 
-A browser opens the site's pages, moves the controls of an explorer, and every position becomes a frame.
+A browser opens the ten-minute path and drags the decay of one word to 0 and back; every position is a frame.
 """
 
 import argparse
 import io
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Locator, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 ASSETS = Path(__file__).parent
-WIDTH, COLOURS, MILLISECONDS, MOST = 760, 48, 90, 1_500_000  # of a picture; of a frame; bytes of a file
-SET = """(input, value) => { input.value = value; input.dispatchEvent(new Event("input", { bubbles: true }));
-  input.dispatchEvent(new Event("change", { bubbles: true })); }"""
-
-Move = tuple[str, Iterable[object]]  # the label of a control, and the values it goes through
-FILMS: dict[str, tuple[str, int, list[Move]]] = {
-    "mask_explorer": (
-        "04_structured_masks.html",
-        660,
-        [("a, all decays", range(91, 30, -4)), ("t, row", range(28, 63, 2)), ("L, family", ["Toeplitz", "low rank"])],
-    ),
-    "chunk_explorer": (
-        "06_state_space_duality.html",
-        650,
-        [("Q, chunk length", [5, 4, 3, 2, 1, 2, 3, 5, 7, 11, 15, 11, 7, 5]), ("N, state size", [*range(3, 20, 2), 3])],
-    ),
-    "kernel_tracer": ("12_chunked_kernel.html", 720, [("Steps, done", range(0, 113, 3))]),
-}
-"""Picture -> page, height that is shown, and the moves."""
+WINDOW, COLOURS, MILLISECONDS, MOST = (1280, 1100), 64, 80, 1_500_000  # of the browser; of a frame; bytes of a file
+WORDS, WORD, TITLE = 10, 5, 18  # of the text; the one that is dragged; pixels above a decay of 1
+STEPS, PAUSE = 10, 8  # frames of one way, frames of rest
 
 
-def frames(explorer: Locator, height: int, moves: list[Move]) -> list[Image.Image]:
-    """A picture of the explorer before the first move and after each."""
-    taken = [picture(explorer, height)]
-    for label, values in moves:
-        control = explorer.get_by_label(label, exact=True)
-        for value in values:
-            control.evaluate(SET, str(value))
-            explorer.page.wait_for_timeout(60)
-            taken.append(picture(explorer, height))
-    return taken
+def frames(page: Page) -> Iterator[bytes]:
+    """Yield the whole explorer, as a PNG: at rest, while a decay is dragged down, at rest, and back up."""
+    explorer = page.locator(".explorer .smalearn").first
+    strip = explorer.locator("canvas[aria-label^='Decays']").first
+    box = strip.bounding_box()
+    x, top, tall = box["x"] + box["width"] * (WORD + 0.5) / WORDS, box["y"] + TITLE, box["height"] - TITLE - 4
+    depths = [0.2 + 0.8 * step / STEPS for step in range(STEPS + 1)]
+    page.mouse.move(x, top + depths[0] * tall)
+    page.mouse.down()
+    for depth in [*PAUSE * depths[:1], *depths, *PAUSE * depths[-1:], *depths[::-1]]:
+        page.mouse.move(x, top + depth * tall)
+        page.wait_for_timeout(60)
+        yield explorer.screenshot()
+    page.mouse.up()
 
 
-def picture(explorer: Locator, height: int) -> Image.Image:
-    """The upper part of the explorer as it is now."""
-    image = Image.open(io.BytesIO(explorer.screenshot())).convert("RGB")
-    return image.crop((0, 0, image.width, min(height, image.height))).quantize(COLOURS, dither=Image.Dither.NONE)
+def film(pictures: list[bytes], path: Path) -> int:
+    """Write a GIF of all pictures; returns its bytes."""
+    images = [Image.open(io.BytesIO(picture)).convert("RGB") for picture in pictures]
+    first, *others = [image.quantize(COLOURS, dither=Image.Dither.NONE) for image in images]
+    first.save(path, save_all=True, append_images=others, duration=MILLISECONDS, loop=0, optimize=True)
+    return path.stat().st_size
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Record all films; returns the exit code."""
+    """Record both films; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("site", type=Path, help="what `smalearn site` has written")
     site = parser.parse_args(arguments).site.resolve()
+    sizes = []
     with sync_playwright() as playwright:
         path = shutil.which("chromium")  # of the system, or else Playwright's own
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        for name, (file, height, moves) in FILMS.items():
-            page = browser.new_page(viewport={"width": WIDTH + 264, "height": 1400})
-            page.goto((site / file).as_uri())
+        for scheme in ("light", "dark"):
+            viewport = dict(zip(("width", "height"), WINDOW, strict=True))
+            page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
+            page.goto((site / "ten_minutes.html").as_uri())
             page.wait_for_selector(".explorer[data-live]")
-            first, *others = frames(page.locator(".explorer").first, height, moves)
-            path = ASSETS / f"{name}.gif"
-            first.save(path, save_all=True, append_images=others, duration=MILLISECONDS, loop=0, optimize=True)
-            print(f"{path.name}: {1 + len(others)} frames, {path.stat().st_size / 1e6:.2f} MB")
-            if path.stat().st_size > MOST:
-                return 1
+            page.locator(".explorer").first.scroll_into_view_if_needed()
+            taken = list(frames(page))
+            sizes.append(film(taken, ASSETS / f"drag_a_decay_{scheme}.gif"))
+            print(f"{scheme}: {len(taken)} frames, {sizes[-1] / 1e6:.2f} MB")
         browser.close()
-    return 0
+    return int(max(sizes) > MOST)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ MATHEMATICS = [
     {"train"},
 ]
 WORKSHOP = [
+    {"lab.progress"},
     {"lab.bench", "course.plots"},
     {
         "lab.experiments",

@@ -1,16 +1,23 @@
-"""The README says what was measured, and names what exists: `python tests/test_readme.py` prints its table."""
+"""What the README and the page of results say was measured, and names what exists: run it, and it prints the table."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from smalearn.course.workbook.notebook import chapters
 from smalearn.data import recorded, recorded_cpus
 from smalearn.lab.bench.records import cpu_name
+from smalearn.masks import sparse
+from smalearn.testing import assert_close, random_tensors
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "assets/results/README.md").read_text(encoding="utf-8")
+SHOWN = ("SSD, T = 2048, 24 heads, forward, beside", "the delta rule, T = 8192", "causal mask by running sums")
+"""Rows of the table of results that the README shows as well."""
 ROWS = [
     ("ssd", r"^T = 2048,.*: forward:", "SSD, T = 2048, 24 heads, forward, beside the fastest peer", "{:.1f} × as fast"),
     ("ssd", r"^T = 2048,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
@@ -42,7 +49,7 @@ ROWS = [
 
 
 def table():
-    """The lines of the README's table, from the recorded results: a column for each CPU."""
+    """The lines of the table of results, from the records: a column for each CPU."""
     cpus = recorded_cpus("ssd")
     files = {name: name.replace("-", "_") for name, *_ in ROWS}
     results = [
@@ -65,12 +72,20 @@ def table():
         yield f"| {words} | {' | '.join(cells)} | `smalearn bench {name}` |"
 
 
-def test_its_table_is_what_was_recorded():
-    for line in table():
-        assert f"\n{line}\n" in README
+def test_the_table_is_what_was_recorded():
+    assert [line for line in RESULTS.splitlines() if line.startswith("|")] == list(table())
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_the_readme_shows_three_rows_of_it():
+    shown = README.partition("| one core")[2].partition("\n\n")[0].splitlines()
+    head, rule, *rows = table()
+    expected = [head.removeprefix("| one core"), rule]
+    expected += [row for row in rows if row.startswith(tuple(f"| {name}" for name in SHOWN))]
+    assert shown == expected
+    assert len(shown) == 5
+
+
+@pytest.mark.parametrize("link", re.findall(r"(?:\]\(|srcset=\"|src=\")([^)#:\"]+)", README))
 def test_its_links_lead_somewhere(link):
     assert (ROOT / link).exists()
 
@@ -88,10 +103,32 @@ def test_its_hours_are_those_of_the_chapters():
         assert hours == (told[1] if told[2] == "hour" else "½"), place
 
 
-def test_moving_pictures_are_light():
-    pictures = [ROOT / name for name in re.findall(r"\((assets/\w+\.gif)\)", README)]
-    assert len(pictures) == 3
+def test_the_moving_picture_is_light_in_both_of_its_colours():
+    pictures = [ROOT / name for name in re.findall(r"assets/\w+\.gif", README)]
+    assert {picture.stem.rpartition("_")[2] for picture in pictures} == {"light", "dark"}
     assert all(picture.stat().st_size < 1_500_000 for picture in pictures)
+    assert set(pictures) == set((ROOT / "assets").glob("*.gif"))
+
+
+def test_its_commands_are_two():
+    commands = README.partition("## Two commands")[2].partition("```console\n")[2].partition("```")[0]
+    assert [line.partition("#")[0].strip() for line in commands.splitlines()] == [
+        "python start.py",
+        "python start.py test",
+    ]
+
+
+def test_the_first_contribution_is_a_mask():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code = textwrap.dedent(text.partition("```python\n")[2].partition("```")[0])
+    names = dict(vars(sparse))
+    exec(code, names)
+    L, (V,) = names["SinkMask"](7, 13, 2), random_tensors([(13, 3)])
+    definition = torch.tensor([[float(s < 2) for s in range(13)] for _ in range(7)], dtype=torch.float64)
+    assert_close(L.dense(), definition)
+    assert_close(L @ V, definition @ V)
+    with pytest.raises(ValueError, match=r"SinkMask: source must be an integer ≥ 3, got 2"):
+        names["SinkMask"](7, 2, 3)
 
 
 if __name__ == "__main__":

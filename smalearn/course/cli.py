@@ -6,7 +6,6 @@ A sub-command is a function of its parsed arguments that returns an exit status,
 import argparse
 import contextlib
 import functools
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +16,17 @@ from smalearn.course import workbook
 
 __all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site"]
 
+EXAMPLES = {
+    "lab": "--no-browser --port 9999",
+    "progress": "",
+    "reset": "01 1.3",
+    "doctor": "",
+    "bench": "masks -o masks.json",
+    "site": "-o pages",
+    "claims": "semiseparable",
+    "grade": "submissions -o points.csv",
+    "export": "nbgrader 01 02 -o assignments",
+}
 CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
 
 
@@ -55,11 +65,11 @@ def lab(args: argparse.Namespace) -> int:
         Exit status.
     """
     try:
-        from smalearn.course.server import open_lab
+        from smalearn.course.server import kernel, open_lab
     except ImportError:
         return _fail('lab: JupyterLab is not installed here; run: python -m pip install -e ".[lab]"')
     try:
-        lines = workbook.sync(CHAPTERS, WORK)
+        lines = workbook.sync(CHAPTERS, WORK, kernel())
     except OSError as error:
         return _fail(f"lab: the chapters cannot be copied to work/: {error}")
     print(*lines, sep="\n", end="\n" if lines else "")
@@ -127,27 +137,12 @@ def bench(args: argparse.Namespace) -> int:
     Returns:
         Exit status.
     """
-    from smalearn.lab.bench import BENCHMARKS, device, place_of, table, timing
+    from smalearn.lab.bench.command import measure
 
-    if args.name not in BENCHMARKS:
-        return _fail(f"bench: there is no benchmark {args.name!r}, only {', '.join(BENCHMARKS)}")
     try:
-        file = args.output and place_of(args.output, args.name, None if args.device else timing.machine())
-    except ValueError as error:
+        return measure(args.name, args.output, args.device, args.tune)
+    except (ValueError, OSError) as error:
         return _fail(f"bench: {error}")
-    if args.device or args.tune:
-        if args.name != "ssd" or not args.device:
-            return _fail("bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]")
-        if reason := device.can_run(args.device):
-            return _fail(f"bench: {reason}")
-        result = device.benchmark(args.device, tuning=args.tune)
-    else:
-        result = BENCHMARKS[args.name]()
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(table(result))
-    return 0
 
 
 @_in_course
@@ -161,13 +156,15 @@ def site(args: argparse.Namespace) -> int:
         Exit status.
     """
     from smalearn.course import site
+    from smalearn.lab import progress as lab_progress
 
     try:
-        pages = site.build(Path.cwd(), args.output, args.repository)
+        pages = site.build(Path.cwd(), args.output, args.repository, lab_progress.step)
     except (ImportError, ValueError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"site: {error}")
+    lab_progress.step("")
     print(f"{pages} pages; open {args.output / 'index.html'}")
     return 0
 
@@ -301,10 +298,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub; adds buttons to Colab and Binder")
     command.set_defaults(run=site)
     command = commands.add_parser("claims", help="list the claims of the sources, each with its chapter and its test")
-    text = "text in an id such as 000:eq10, a statement, a function or a test (default: every claim)"
+    text = "text in an id such as 000:eq10, a statement, a function or a test (default: a summary)"
     command.add_argument("pattern", nargs="?", default="", help=text)
     command.set_defaults(run=claims)
     _add_teaching(commands)
+    for name, command in commands.choices.items():
+        command.description = command.get_default("run").__doc__.partition("\n")[0]
+        example = f"Example: smalearn {name} {EXAMPLES[name]}".strip() + "."
+        command.epilog = " ".join(filter(None, [example, command.epilog]))
     return parser
 
 

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 
 import zmq
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelspec import KERNEL_NAME, get_kernel_dict
 from jupyter_server.serverapp import ServerApp
 from jupyterlab.labapp import LabApp
 from traitlets.config import Config
 
-__all__ = ["open_lab"]
+__all__ = ["kernel", "open_lab"]
 
 ROOT = "You are root, and so is whoever reaches JupyterLab's port"
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -87,6 +89,13 @@ class CourseLab(LabApp):
     def make_serverapp(cls, **options: object) -> ServerApp:
         """Make the server, quiet unless the user's own settings say otherwise."""
         return super().make_serverapp(config=Config(QUIET), **options)
+
+
+def kernel() -> dict[str, object]:
+    """Describe the kernel of this Python, as JupyterLab writes it into the metadata of a notebook that it opens."""
+    spec = get_kernel_dict()
+    about = {"name": KERNEL_NAME, "display_name": spec["display_name"], "language": spec["language"]}
+    return {"kernelspec": about, "language_info": dict(IPythonKernel.language_info)}
 
 
 def open_lab(options: Sequence[str], log: bool) -> int:

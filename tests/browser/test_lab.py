@@ -1,8 +1,13 @@
 """Chapter 01 as a learner meets it: JupyterLab on a copy of the chapters, real keys, real clicks."""
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import expect
 
+from smalearn.course import server, workbook
+
+ROOT = Path(__file__).parents[2]
 CHAPTER = "01_attention_is_a_contraction.ipynb"
 RIGHT = """def crossover(features, head_dim):
     return 3 * features * head_dim // (features + head_dim + 1) + 1"""
@@ -116,6 +121,15 @@ def test_pictures_follow_the_theme(chapter):
     for theme, filter in [("JupyterLab Dark", "invert(0.93) hue-rotate(180deg)"), ("JupyterLab Light", "none")]:
         chapter.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
         expect(image).to_have_css("filter", filter)
+
+
+def test_a_copy_is_not_changed_by_opening_it(lab, page):
+    workbook.sync(ROOT / "chapters", lab.folder / "copies", server.kernel())
+    lab.open(page, "copies/00_start_here.ipynb")
+    page.wait_for_timeout(2000)  # the kernel is idle; what it says of itself may still be on its way
+    assert page.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty") is False
+    first = page.locator(".jp-DirListing-itemText", has_text="05_state_space_models.ipynb")
+    assert first.evaluate("(name) => name.scrollWidth <= name.clientWidth")  # it can be read whole
 
 
 def test_nothing_left_the_machine_and_no_error_was_logged(chapter):

@@ -13,7 +13,8 @@ from smalearn.course.workbook.notebook import chapters
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "chapters"
 CHAPTERS = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in chapters(FOLDER)]
-PAGES = ["index", *CHAPTERS, "claims", "reference"]
+ROOMS = ["reference/linear_attention", "reference/ssm"]
+PAGES = ["index", "ten_minutes", *CHAPTERS, "claims", "reference", *ROOMS]
 MEGABYTE = 1 << 20
 
 
@@ -42,11 +43,11 @@ def reader(page, site):
 def test_every_page_is_whole(reader, name):
     page = reader(name)  # which asks no other host for anything, and writes no error
     assert page.locator(".katex-error").count() == 0
-    assert page.locator("img:not([alt]), img[alt='']").count() == 0
+    assert page.locator("img:not([alt]), img[alt='']:not(.cards img)").count() == 0  # a card's title says it
     assert page.locator(".output.stderr, .output.traceback").count() == 0
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
+@pytest.mark.parametrize("name", PAGES)
 def test_every_page_fits_a_telephone(reader, page, name):
     page.set_viewport_size({"width": 360, "height": 700})
     reader(name)
@@ -54,7 +55,7 @@ def test_every_page_fits_a_telephone(reader, page, name):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index", CHAPTERS[0], CHAPTERS[4]])
+@pytest.mark.parametrize("name", ["index", "ten_minutes", CHAPTERS[0], CHAPTERS[4], "claims", "reference/masks"])
 def test_nothing_stands_in_the_way_of_a_screen_reader(reader, page, name, scheme):
     page.emulate_media(color_scheme=scheme)
     found = Axe().run(reader(name), options={"resultTypes": ["violations"], "preload": False}).response["violations"]
@@ -98,6 +99,10 @@ def test_pages_are_found_and_lead_on(reader, page):
     page.get_by_placeholder("Search").fill("semiseparable")
     page.keyboard.press("Enter")
     expect(page.locator("#search-results li").first).to_contain_text("State space models")
+    names = page.locator("#search-results li").all_inner_texts()
+    lists = [place for place, name in enumerate(names) if not name[:2].isdigit() and name[:1] != "A"]
+    assert min(lists) > 3  # every chapter comes before the concordance and the reference
+    assert lists == list(range(min(lists), len(names)))
     reader(CHAPTERS[0])
     page.locator(".related-pages .next-page").click()
     expect(page.locator("h1")).to_contain_text("01")
@@ -112,6 +117,43 @@ def test_dark_and_light(reader, page):
     dark = page.evaluate(colour)
     page.emulate_media(color_scheme="light")
     assert page.evaluate(colour) != dark
+
+
+def test_a_picture_is_dark_on_a_dark_page(reader, page):
+    page.emulate_media(color_scheme="dark")
+    reader(CHAPTERS[4])
+    shown = "getComputedStyle(document.querySelector('div.cell_output img')).filter"
+    assert "invert" in page.evaluate(shown)
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(shown) == "none"
+
+
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_code_fits(reader, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    reader(CHAPTERS[4])
+    wide = "[...document.querySelectorAll('div.cell_input pre')].filter((e) => e.scrollWidth > e.clientWidth)"
+    assert page.evaluate(f"{wide}.map((e) => e.textContent)") == []
+
+
+def test_the_concordance_is_filtered(reader, page):
+    reader("claims")
+    claims = page.locator("article section section section:visible")
+    every = claims.count()
+    page.get_by_role("checkbox").check()
+    corrected = claims.count()
+    assert 0 < corrected == claims.filter(has=page.locator(".correction")).count() < every
+    expect(page.get_by_role("status")).to_have_text(f"{corrected} of {every} claims")
+    page.get_by_role("checkbox").uncheck()
+    page.get_by_role("searchbox", name="Filter").fill("semiseparable RANK")
+    texts = [text.lower() for text in claims.all_inner_texts()]
+    assert texts
+    assert all("semiseparable" in text and "rank" in text for text in texts)
+    assert page.locator("h2:visible").count() < page.locator("h2").count()
+
+
+def test_the_site_is_light(site):
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 25 * MEGABYTE
 
 
 def test_a_chapter_can_be_taken_away(reader, site):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -14,6 +15,7 @@ import pytest
 from smalearn import __version__
 from smalearn.course import cli, doctor, exercises, workbook
 from smalearn.lab import bench
+from smalearn.lab import progress as lab_progress
 from smalearn.lab.bench import timing
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
@@ -55,7 +57,7 @@ def jupyterlab(monkeypatch):
 
     calls = Calls()
     server = types.ModuleType("smalearn.course.server")
-    server.open_lab = open_lab
+    server.open_lab, server.kernel = open_lab, lambda: {"kernelspec": {"name": "ours"}}
     monkeypatch.setitem(sys.modules, "smalearn.course.server", server)
     return calls
 
@@ -63,7 +65,7 @@ def jupyterlab(monkeypatch):
 def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, capsys):
     assert cli.main(["lab", "--allow-root", "--port", "9999", "--ServerApp.ip=*"]) == 0
     assert jupyterlab == [(["--allow-root", "--port", "9999", "--ServerApp.ip=*"], [str(course / ".jupyter")])]
-    assert (course / "work/00_start_here.ipynb").exists()
+    assert nbformat.read(course / "work/00_start_here.ipynb", 4).metadata.kernelspec.name == "ours"
     assert capsys.readouterr().out == ""
 
 
@@ -233,6 +235,16 @@ def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
     assert f"or {tmp_path} is no file" in capsys.readouterr().err
 
 
+def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys):
+    def refuse(folder):
+        raise OSError(f"nothing can be written to {folder.name}")
+
+    monkeypatch.setattr(lab_progress, "try_to_write", refuse)
+    monkeypatch.setattr(bench, "BENCHMARKS", {"masks": lambda: pytest.fail("it ran")})
+    assert cli.main(["bench", "masks", "-o", str(tmp_path / "masks.json")]) == 1
+    assert capsys.readouterr().err == f"smalearn bench: nothing can be written to {tmp_path.name}\n"
+
+
 def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
     times = {"machine": timing.machine()}
     monkeypatch.setattr(bench, "BENCHMARKS", {"linear-attention": lambda: times})
@@ -324,6 +336,15 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path, monkeypatch):
         monkeypatch.setattr(doctor, "report", list)
         assert cli.main(["doctor"]) == 1
     assert (tmp_path / "pipe").read_bytes() == b""  # what was left went nowhere
+
+
+def test_every_command_explains_itself():
+    commands = next(action for action in cli._parser()._actions if action.choices)
+    for name, one in commands.choices.items():
+        shown = " ".join(one.format_help().split())
+        assert re.fullmatch(r"[A-Z].+\.", one.description)
+        assert one.description in shown
+        assert f"Example: smalearn {name}" in shown
 
 
 def test_the_help_names_every_benchmark(capsys):

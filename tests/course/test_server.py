@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import re
 import signal
 import socket
@@ -84,6 +85,13 @@ async def compute(address, code):
     while await asyncio.wait_for(socket.read_message(), 60):  # to its end, else it is left open
         pass
     return message["content"]["text"]
+
+
+def test_the_kernel_is_described_as_jupyterlab_does():
+    about = server.kernel()
+    assert about["kernelspec"] == {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    assert about["language_info"]["version"] == platform.python_version()
+    assert json.loads(json.dumps(about)) == about
 
 
 # The real one

@@ -1,5 +1,6 @@
 """The pages of the site, and the table of claims, as far as they can be judged without a browser."""
 
+import base64
 import functools
 import importlib
 import inspect
@@ -17,10 +18,12 @@ from packaging.requirements import Requirement
 import smalearn
 from smalearn.course import cli, site
 from smalearn.course.exercises import registry
-from smalearn.course.site import explorers, pages, reference
-from smalearn.course.site.build import concordance
+from smalearn.course.site import explorers, home, pages, reference
+from smalearn.course.site.concordance import page as concordance
+from smalearn.course.site.latex import latex
 from smalearn.course.widgets import StateExplorer
 from smalearn.course.workbook import notebook
+from smalearn.lab import progress
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = notebook.chapters(ROOT / "chapters")
@@ -34,10 +37,8 @@ def course(folder, chapter=CHAPTERS[3]):
     (folder / "chapters" / chapter.name).write_text(alone, encoding="utf-8")
     for name in ("tests/claims.toml", "start.py"):
         shutil.copy(ROOT / name, folder / name)
-    link = f"[one](chapters/{chapter.name})"
-    (folder / "README.md").write_text(f"# A course\n\n{link}\n\n## While you work\n\nnot here", encoding="utf-8")
-    for picture in (ROOT / "assets").glob("*.*"):
-        shutil.copy(picture, folder / "assets")
+    row = f"| 03 | [One](chapters/{chapter.name}) | 3 | a line & more |"
+    (folder / "README.md").write_text(f"# A course\n\n{row}\n", encoding="utf-8")
     return folder
 
 
@@ -102,7 +103,7 @@ def test_no_buttons_to_elsewhere_without_a_repository():
 def test_colab_keeps_its_pytorch():
     chapter = pages.colab(CHAPTERS[1], "owner/name")
     first, *others = chapter["cells"]
-    assert others == notebook.read(CHAPTERS[1])["cells"]
+    assert others == notebook.blank(notebook.read(CHAPTERS[1]))["cells"]
     assert "--no-deps git+https://github.com/owner/name" in first["source"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = {Requirement(text).name for text in project["dependencies"] + project["optional-dependencies"]["lab"]}
@@ -151,24 +152,109 @@ def test_docstrings_become_restructured_text_that_means_the_same():
     )
 
 
-def test_reference_has_every_public_name_with_its_members(tmp_path):
-    (tmp_path / "course").mkdir()
-    site.build(course(tmp_path / "course"), tmp_path / "out")
-    text = (tmp_path / "out/reference.html").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The site of a course of one chapter, which is in a repository."""
+    folder = tmp_path_factory.mktemp("small")
+    told = []
+    site.build(course(folder), folder / "out", "owner/name", told.append)
+    assert {"chapters and explorers", "reading reference/ssd", f"writing {CHAPTERS[3].stem}"} <= set(told)
+    return folder / "out"
+
+
+def test_reference_has_every_public_name_with_its_members(small):
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (small / "reference").glob("*.html")}
     for room in pkgutil.iter_modules(smalearn.__path__):
         if not room.name.startswith("_") and room.name not in ("course", "lab"):
-            module = importlib.import_module(f"smalearn.{room.name}")
+            module, text = importlib.import_module(f"smalearn.{room.name}"), pages.pop(room.name)
             assert f'id="module-{module.__name__}"' in text
             for name in module.__all__:
                 value = getattr(module, name)
                 if inspect.isroutine(value) or inspect.isclass(value):
                     assert f'id="{module.__name__}.{name}"' in text, name
-    for member in ("weights.LowRank.random", "contractions.Order.macs", "weights.Weight.bilinear"):
-        assert f'id="smalearn.{member}"' in text
-    words = re.sub(r"<[^>]+>", "", text)
-    assert " at 0x" not in words  # no address of an object
-    assert "collections.abc" not in words
-    assert "(self" not in words
+            words = re.sub(r"<[^>]+>", "", text)
+            assert " at 0x" not in words  # no address of an object
+            assert "collections.abc" not in words
+            assert "(self" not in words
+    assert not pages
+    assert 'href="reference/masks.html"' in (small / "reference.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("member", ["weights.LowRank.random", "contractions.Order.macs", "weights.Weight.bilinear"])
+def test_reference_has_members(small, member):
+    text = (small / f"reference/{member.partition('.')[0]}.html").read_text(encoding="utf-8")
+    assert f'id="smalearn.{member}"' in text
+
+
+def test_formulas_of_the_reference_are_set(small):
+    text = (small / "reference/linear_attention.html").read_text(encoding="utf-8")
+    assert 'class="formula">' in text
+    assert "H_{t} &amp;= G_{t} \\circ" in text
+
+
+@pytest.mark.parametrize(
+    ("block", "formula"),
+    [
+        ("    y_t = H_t q_t", "y_{t} &= H_{t} q_{t}"),
+        ("    H' = exp(log_a_t) ∘ H_(t-1)", r"H' &= \operatorname{exp}(\log a_{t}) \circ  H_{t-1}"),
+        ("    A = X W_in^T + √P · e_last   one of them", r"W_{\text{in}}^{\top } + \sqrt{P} \cdot  e_{\text{last}}"),
+        ("    A = b   one of them", r"A &= b &&\text{one of them}"),
+        ("    x = 1\n    [a; b] = 2", r"x &= 1\\{}[a; b] &= 2"),
+        ("    w_{s ≤ t} ← 0 where s > t", r"w_{s \le  t} &\leftarrow 0 \text{ where } s > t"),
+    ],
+)
+def test_a_formula_becomes_latex(block, formula):
+    assert formula in latex(block)
+
+
+@pytest.mark.parametrize(
+    "line", ["x = 1 @ 2", "a   b", "x = unknown(y)", "x = y_[1]", "x = 1   with `code`", "x = a^(b?)"]
+)
+def test_what_is_no_formula_stays(line):
+    assert latex(f"    {line}") is None
+    assert latex(f"    x = 1\n    {line}") is None
+
+
+# The pages that greet
+
+
+def test_the_landing_page_leads_on(small):
+    text = (small / "index.html").read_text(encoding="utf-8")
+    assert f'href="{CHAPTERS[3].stem}.html">Start reading' in text
+    assert "git clone https://github.com/owner/name smalearn" in text
+    assert 'data-explorer="MaskExplorer"' in text
+    assert "a line &amp; more" in text
+    assert (small / "_static/stills" / f"{CHAPTERS[3].stem}.png").read_bytes().startswith(b"\x89PNG")
+    assert "<!-- " not in text.partition("<article")[2].partition("</article")[0]
+
+
+def test_the_short_path_has_three_explorers(small):
+    text = (small / "ten_minutes.html").read_text(encoding="utf-8")
+    assert re.findall(r'data-explorer="(\w+)"', text) == ["MaskExplorer", "StateExplorer", "ContractionMap"]
+    assert text.count(r"\tag{") == 2
+    for name in ("MaskExplorer", "StateExplorer", "ContractionMap"):
+        assert (small / f"_static/{name}.js").is_file()
+
+
+def test_without_a_repository_the_course_has_a_folder(tmp_path):
+    text, _ = home.page("index", course(tmp_path), {CHAPTERS[3]: CHAPTERS[3].name})
+    assert "In the course's folder:" in text
+    assert "git clone" not in text
+
+
+def test_a_link_to_a_chapter_that_is_missing_is_its_name(tmp_path):
+    text, _ = home.page("ten_minutes", course(tmp_path), {CHAPTERS[6]: CHAPTERS[6].name})
+    assert f"[Chapter 06]({CHAPTERS[6].name})" in text
+    assert "and\nchapter 12 makes" in text
+
+
+def test_no_two_cards_have_the_same_explorer():
+    stills = home.stills(CHAPTERS)
+    assert stills.keys() == {path.stem for path in CHAPTERS}
+    assert len(set(stills.values())) == len(CHAPTERS)
+    explorer = base64.b64encode(stills[CHAPTERS[4].stem]).decode()
+    shown = [cell for cell in notebook.read(CHAPTERS[4])["cells"] if explorers.shown(cell)]
+    assert explorer in "".join(shown[0]["outputs"][0]["data"]["image/png"])
 
 
 # Building
@@ -189,8 +275,6 @@ def test_the_appendix_has_a_page_in_its_folder(tmp_path):
     folder, place = course(tmp_path / "course"), f"appendix/{appendix.name}"
     (folder / "chapters/appendix").mkdir()
     shutil.copy(appendix, folder / "chapters/appendix")
-    readme = (folder / "README.md").read_text(encoding="utf-8").replace("[one]", f"[atlas](chapters/{place}) [one]")
-    (folder / "README.md").write_text(readme, encoding="utf-8")
     site.build(folder, tmp_path / "out", "owner/name")
     page = tmp_path / "out" / place.replace("ipynb", "html")
     text = page.read_text(encoding="utf-8")
@@ -216,6 +300,17 @@ def test_the_output_is_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert cli.main(["site", "-o", str(tmp_path / "letter.txt")]) == 1
     assert capsys.readouterr().err.endswith("letter.txt is a file; give a new or empty folder\n")
+
+
+def test_a_place_that_cannot_be_written_is_found_first(tmp_path, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(progress.tempfile, "TemporaryFile", refuse)
+    told = []
+    with pytest.raises(OSError, match=rf"nothing can be written to .*{tmp_path.name} \(Permission denied\)"):
+        site.build(ROOT, tmp_path / "new/out", tell=told.append)
+    assert not told
 
 
 @pytest.mark.parametrize("repository", ["", "smalearn", "https://github.com/owner/name", "owner/na me"])

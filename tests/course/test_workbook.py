@@ -174,6 +174,14 @@ def test_missing_chapters_are_copied_without_outputs(course):
     assert names(course) == [f"{NAME}.ipynb"]
 
 
+def test_a_copy_knows_the_kernel_that_will_open_it(course):
+    about = {"language_info": {"name": "python", "version": "3.99"}}
+    workbook.sync(course / "chapters", course / "work", about)
+    copy, chapter = (workbook.notebook.read(course / folder / f"{NAME}.ipynb") for folder in ("work", "chapters"))
+    assert copy["metadata"] == chapter["metadata"] | about
+    assert workbook.sync(course / "chapters", course / "work", {"language_info": {"name": "other"}}) == []
+
+
 def test_a_learners_own_changes_make_no_chapter_newer(course):
     sync(course)
     answer(course, (A, RIGHT))

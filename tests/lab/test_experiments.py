@@ -10,6 +10,7 @@ import torch
 
 from smalearn import train
 from smalearn.data import mqar
+from smalearn.lab.experiments import command as commands
 from smalearn.lab.experiments import recall
 from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import best_rates, grid, reported, swept, trained
@@ -116,9 +117,9 @@ def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smok
             record = dict(stored["runs"][name])
             assert record.pop("seconds") >= 0
             assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
-    out = capsys.readouterr().out
-    assert "15/15  2 pairs, Mamba-2, N = 2, lr " in out  # ten tries of a rate, five runs to report
-    assert out.splitlines()[-10:] == table(stored).splitlines()
+    out, err = capsys.readouterr()
+    assert "15/15  2 pairs, Mamba-2, N = 2, lr " in err  # ten tries of a rate, five runs to report
+    assert out.splitlines() == table(stored).splitlines()
     assert set(stored["runs"]) == set(swept(SMOKE, stored["runs"])) < set(smoke)
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
@@ -134,6 +135,15 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 130
     assert "recall: stopped; the same command goes on with" in capsys.readouterr().err
     assert not path.exists()  # half a run is not a result
+
+
+def test_the_command_finds_at_once_that_it_cannot_write(tmp_path, capsys, monkeypatch):
+    def refuse(folder):
+        raise OSError(f"nothing can be written to {folder.name}")
+
+    monkeypatch.setattr(commands.progress, "try_to_write", refuse)
+    assert main(["-o", str(tmp_path / "recall.json"), "--smoke", "--workers", "0"]) == 1
+    assert capsys.readouterr().err == f"recall: nothing can be written to {tmp_path.name}\n"
 
 
 def test_a_run_says_all_that_the_chapter_draws(smoke):

@@ -5,20 +5,24 @@ import re
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from smalearn import __version__
-from smalearn.course.site import explorers, reference
-from smalearn.course.site.claims import page as concordance
+from smalearn.course.site import explorers, home, reference
+from smalearn.course.site.concordance import page as concordance
 from smalearn.course.site.pages import COLAB, chapter, colab
 from smalearn.course.workbook import notebook
+from smalearn.lab.progress import try_to_write
 
 __all__ = ["build"]
 
 STATIC = Path(__file__).parent / "static"
 
 
-def build(course: Path, output: Path, repository: str | None = None) -> int:
+def build(
+    course: Path, output: Path, repository: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> int:
     """Write the site.
 
     Args:
@@ -26,6 +30,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         output: where to; what an earlier build left there is replaced.
         repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
             chapter in Colab or Binder; no such buttons if None.
+        tell: is told what is being done, before it is done.
 
     Returns:
         How many pages there are.
@@ -34,6 +39,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         ImportError: Sphinx, myst-nb or furo is not installed; it names the extra.
         ValueError: the folder has no chapters, the repository has no owner, the output is a file or a folder that no
             build has made, or a page is faulty: it says which.
+        OSError: nothing can be written there, which is tried first.
     """
     try:
         from sphinx.application import Sphinx
@@ -49,6 +55,8 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         raise ValueError(f"site: {output} is a file; give a new or empty folder")
     if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
         raise ValueError(f"site: {output} has files that are not a site; give a new or empty folder")
+    try_to_write(next(folder for folder in (output, *output.parents) if folder.is_dir()))
+    tell("chapters and explorers")
     with tempfile.TemporaryDirectory() as temporary:
         source, log = Path(temporary) / "source", io.StringIO()
         _sources(course, chapters, source, repository)
@@ -57,6 +65,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
             with docutils_namespace(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of one library's about another's
                 app = Sphinx(*places, "html", _configuration(source), io.StringIO(), log, warningiserror=True)
+                _tell(app, tell)
                 app.build()
         except SphinxError as error:
             raise ValueError(f"site: {error}") from error
@@ -65,6 +74,12 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         shutil.rmtree(output, ignore_errors=True)
         shutil.copytree(places[2], output, ignore=shutil.ignore_patterns(".buildinfo", "_sources", "*.map"))
     return len(list(output.rglob("*.html")))
+
+
+def _tell(app, tell):
+    """Have Sphinx tell which page it reads, and which it writes."""
+    app.connect("source-read", lambda app, name, _: tell(f"reading {name}"))
+    app.connect("html-page-context", lambda app, name, *_: tell(f"writing {name}"))
 
 
 def _sources(course, chapters, source, repository):
@@ -81,24 +96,34 @@ def _sources(course, chapters, source, repository):
         for name, data in files.items():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             notebook.write(source / name, data)
-    for name in used:
-        (source / "static" / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
-    pages = {
-        "claims.md": concordance(course),
-        "reference.md": reference.page(),
-        "index.md": _index(course, places.values()),
-    }
+    pages = {"claims": concordance(course)} | reference.pages()
+    for name in home.PAGES:
+        pages[name], names = home.page(name, course, places, repository)
+        used |= names
+    pages["index"] += _order(places.values())
     for name, text in pages.items():
-        (source / name).write_text(text, encoding="utf-8")
-    shutil.copytree(course / "assets", source / "assets", ignore=shutil.ignore_patterns("*.json"))
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / f"{name}.md").write_text(text, encoding="utf-8")
+    _static(source / "static", used, home.stills(places))
 
 
-def _index(course, places):
-    """Join the README's beginning, with links to the pages in place of files, and the order of the pages."""
-    text = (course / "README.md").read_text(encoding="utf-8").split("\n## While you work")[0]
-    text = re.sub(r"\(chapters/([\w/]+\.ipynb)\)", r"(\1)", text)
-    order = "\n".join([place.removesuffix(".ipynb") for place in places] + ["claims", "reference"])
-    return f"{text}\n\n```{{toctree}}\n:hidden:\n\n{order}\n```\n"
+def _static(folder, used, stills):
+    """Write what pages load: scripts of the explorers, and the pictures of the cards."""
+    for name in used:
+        (folder / f"{name}.js").write_text(explorers.script(name), encoding="utf-8")
+    (folder / "stills").mkdir()
+    for name, picture in stills.items():
+        (folder / "stills" / f"{name}.png").write_bytes(picture)
+
+
+def _order(places):
+    """Write the order of the pages, which the column on the left shows."""
+    chapters = ["ten_minutes", *(place.removesuffix(".ipynb") for place in places)]
+    parts = {"Chapters": chapters, "To look things up": ["claims", "reference"]}
+    trees = (
+        "\n".join([f"```{{toctree}}\n:hidden:\n:caption: {name}\n", *pages, "```"]) for name, pages in parts.items()
+    )
+    return "\n\n" + "\n\n".join(trees) + "\n"
 
 
 def _configuration(source):
@@ -109,7 +134,7 @@ def _configuration(source):
         "html_title": "smalearn",
         "extensions": ["myst_nb", "smalearn.course.site.formulas", "smalearn.course.site.reference"],
         "nb_execution_mode": "off",
-        "myst_enable_extensions": ["amsmath", "dollarmath"],
+        "myst_enable_extensions": ["amsmath", "attrs_block", "dollarmath"],
         "myst_heading_anchors": 3,
         "suppress_warnings": ["mystnb.unknown_mime_type"],
         "html_theme": "furo",
@@ -124,6 +149,18 @@ def _configuration(source):
         "html_css_files": ["katex/katex.min.css", "site.css"],
         "html_js_files": ["katex/katex.min.js", "site.js"],
         "exclude_patterns": ["static", "extra"],
+        "html_logo": str(source / "static" / "mark.svg"),
+        "html_favicon": str(source / "static" / "mark.svg"),
+        "html_theme_options": {
+            "light_css_variables": _colours("#a34400"),
+            "dark_css_variables": _colours("#ffae66"),
+        },
         "pygments_style": "a11y-high-contrast-light",
         **reference.SETTINGS,
     }
+
+
+def _colours(own):
+    """Return the theme's settings for one colour of our own; the column on the left has that of the text."""
+    brand = {f"color-brand-{part}": own for part in ("primary", "content", "visited")}
+    return brand | {"color-sidebar-link-text--top-level": "var(--color-foreground-secondary)"}

@@ -1,27 +1,28 @@
-"""Concordance: what the sources claim, where the course derives it, which test holds it, and how exactly."""
+"""Claims: what the sources claim, where the course derives it, which test holds it, and how exactly."""
 
 import ast
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from smalearn.course.workbook import notebook
 
-__all__ = ["Claim", "claims", "page", "table"]
+__all__ = ["CLASSES", "SOURCES", "Claim", "claims", "files", "held", "named", "table"]
 
 SOURCES = {
-    "000": "Dao and Gu 2024, *Transformers are SSMs* (the Mamba-2 paper), section 4",
-    "001": "Paltorp 2025, *Structured Masked Attention* (a post)",
-    "002": "*Linear Attention* (a note)",
-    "003": "Kuang and others 2025, *Customizing the Inductive Biases of Softmax Attention*",
-    "004": "Gu and Dao 2024, *State Space Duality (Mamba-2)* (a draft of the posts, with their listing)",
-    "005": "The delta rule: Schlag and others 2021, Yang and others 2024, and what followed",
-    "006": "Mamba-3: Lahoti and others 2026",
-    "007": "Log-linear attention and two directions: Guo and others 2025, Hwang and others 2024",
+    "000": ("The Mamba-2 paper", "Dao and Gu 2024, *Transformers are SSMs*, section 4"),
+    "001": ("Structured masked attention, a post", "Paltorp 2025, *Structured Masked Attention*"),
+    "002": ("Linear attention, a note", "*Linear Attention*, without an author"),
+    "003": ("Structured scores", "Kuang and others 2025, *Customizing the Inductive Biases of Softmax Attention*"),
+    "004": ("The Mamba-2 posts, a draft", "Gu and Dao 2024, *State Space Duality (Mamba-2)*, with their listing"),
+    "005": ("The delta rule", "Schlag and others 2021, Yang and others 2024, and what followed"),
+    "006": ("Mamba-3", "Lahoti and others 2026"),
+    "007": ("Log-linear attention and two directions", "Guo and others 2025, Hwang and others 2024"),
 }
+"""For each number the name of a source, and the source."""
 CLASSES = {
     "error": "Correction",
     "gap": "Not said there",
@@ -83,7 +84,7 @@ def claims(course: Path) -> list[Claim]:
     listed = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
     marks, recorded = _marks(course / "tests"), course / "assets" / "results" / "claims.json"
     residuals = json.loads(recorded.read_text(encoding="utf-8"))["residuals"] if recorded.exists() else {}
-    sections = {number: _sections(file) for number, file in _files(course).items()}
+    sections = {number: _sections(file) for number, file in files(course).items()}
     return [_claim(entry, marks.get(entry["id"], []), residuals, sections) for entry in listed]
 
 
@@ -103,7 +104,7 @@ def _claim(entry, marks, residuals, sections):
     )
 
 
-def _files(course):
+def files(course):
     """Map the number, or letter, of every chapter to its file."""
     return {file.stem.partition("_")[0]: file for file in notebook.chapters(course / "chapters")}
 
@@ -145,7 +146,7 @@ def table(listed: Sequence[Claim], pattern: str = "") -> str:
         text = " ".join([claim.id, claim.statement, *claim.functions, *claim.tests])
         if pattern.lower() in text.lower():
             lines += [f"{claim.id}  ({claim.source})", f"  {claim.statement}"]
-            lines += [f"  {_place(claim)}; {_held(claim)}", f"  tested: {claim.check}"]
+            lines += [f"  {_place(claim)}; {held(claim)}", f"  tested: {claim.check}"]
             lines += [f"  {function}: {', '.join(claim.tests)}" for function in claim.functions[:1]]
             lines += [f"  {CLASSES.get(claim.nature, '').lower()}: {claim.erratum}"] * bool(claim.erratum)
     return "\n".join(lines) or f"no claim has {pattern!r} in it"
@@ -156,8 +157,9 @@ def _summary(listed):
     lines = [
         f"{len(listed)} claims of {len(SOURCES)} sources; `smalearn claims PATTERN` shows those with a word in them"
     ]
-    for number, title in SOURCES.items():
-        lines.append(f"  {number}  {sum(claim.id.startswith(number) for claim in listed):3}  {title.replace('*', '')}")
+    for number, (name, title) in SOURCES.items():
+        count = sum(claim.id.startswith(number) for claim in listed)
+        lines.append(f"  {number}  {count:3}  {name}: {title.replace('*', '')}")
     for heading, counted in (
         ("experiments", Counter(claim.verdict for claim in listed)),
         ("notes on the sources", Counter(claim.nature for claim in listed)),
@@ -169,16 +171,16 @@ def _summary(listed):
 def _place(claim):
     """Say where the course derives a claim."""
     if not claim.where:
-        return f"not yet in {_named(claim)}"
-    return f"{_named(claim)}, {claim.section}"
+        return f"not yet in {named(claim)}"
+    return f"{named(claim)}, {claim.section}"
 
 
-def _named(claim):
+def named(claim):
     """Name the chapter and its number, or the appendix and its letter."""
     return f"{'chapter' if claim.chapter.isdigit() else 'appendix'} {claim.chapter}"
 
 
-def _held(claim):
+def held(claim):
     """Say how exactly its tests hold a claim; of an experiment, what came of it."""
     if not claim.tests:
         return "not yet tested"
@@ -187,54 +189,3 @@ def _held(claim):
     if claim.residual is None:
         return "tested"
     return f"error {claim.residual:.0e}" if claim.residual else "exact"
-
-
-def page(course: Path) -> str:
-    """Write Markdown: an entry for each claim, source by source."""
-    listed = claims(course)
-    folder = course / "chapters"
-    places = {number: file.relative_to(folder).as_posix() for number, file in _files(course).items()}
-    parts = ["# Concordance", _introduction(listed)]
-    for number, title in SOURCES.items():
-        parts += [f"## {number}", title]
-        for claim in listed:
-            if claim.id.startswith(number):
-                parts += _entry(claim, places)
-    return "\n\n".join(parts) + "\n"
-
-
-def _introduction(listed):
-    """Say how many claims there are, and what an entry tells."""
-    pinned, wrong = sum(bool(claim.tests) for claim in listed), sum(claim.nature == "error" for claim in listed)
-    error = (
-        " The error is the largest relative error that the tests of a claim met when it was last recorded; where there "
-        "is none, they count, compare structures or hold a bound."
-    )
-    return (
-        f"What the sources claim, and what the course makes of it: {len(listed)} claims, {pinned} of them pinned "
-        f"by tests that fail when the function is wrong by a thousandth, and {wrong} corrections. "
-        "Of an experiment an entry says what came of it in small, and what was tested."
-    ) + error * any(claim.residual is not None for claim in listed)
-
-
-def _entry(claim, places) -> Iterator[str]:
-    """Yield paragraphs: what is claimed and corrected, and where it is derived and tested."""
-    yield f"### {claim.id}"
-    yield f"{_prose(claim.statement)} *({_prose(claim.source)})*"
-    if claim.erratum:
-        yield f"> **{CLASSES[claim.nature]}.** {_prose(claim.erratum)}"
-    if claim.verdict:
-        yield f"Tested: {_prose(claim.check)}"
-    name = _named(claim)
-    is_written = claim.where and claim.chapter in places
-    place = f"[{name[0].upper()}{name[1:]}]({places[claim.chapter]})" if is_written else f"Not yet in {name}"
-    parts = [place + (f", {_prose(claim.section)}" if claim.section else "")]
-    parts += [", ".join(f"`{name}`" for name in claim.functions + claim.tests)] * bool(claim.tests)
-    yield " · ".join([*parts, _held(claim)] if _held(claim) != "tested" else parts)
-
-
-def _prose(text) -> str:
-    """Escape a text so that no character in it begins markup."""
-    for sign in "\\|*_<>[]$`#":
-        text = text.replace(sign, "\\" + sign)
-    return " ".join(text.split())

@@ -55,7 +55,7 @@ def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple
 
 
 def colab(path: Path, repository: str) -> notebook.Notebook:
-    """Make a copy of a chapter that first installs the course on Colab, whose own PyTorch stays.
+    """Make a copy of a chapter, without outputs, that first installs the course on Colab, whose own PyTorch stays.
 
     Args:
         path: the chapter.
@@ -72,7 +72,7 @@ def colab(path: Path, repository: str) -> notebook.Notebook:
     ]
     cell = {"cell_type": "code", "id": "colab", "metadata": {}, "source": "\n".join(lines)}
     cell |= {"execution_count": None, "outputs": []}
-    source = notebook.read(path)
+    source = notebook.blank(notebook.read(path))
     return source | {"cells": [cell, *source["cells"]]}
 
 

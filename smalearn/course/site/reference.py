@@ -1,13 +1,21 @@
 """Sphinx extension and its page: autodoc reads the signatures, napoleon the sections of the docstrings."""
 
+import importlib
 import pkgutil
 import re
 
 import smalearn
+from smalearn.course.site.latex import latex
 
-__all__ = ["SETTINGS", "page", "setup"]
+__all__ = ["SETTINGS", "pages", "setup"]
 
 WORKSHOP = {"course", "lab"}
+INTRODUCTION = """# Reference
+
+Every public function, by module. Shapes are written `(..., T, N)`.
+
+| `smalearn.` | |
+|---|---|"""
 TRANSFORMS = """## PyTorch's transforms
 
 | | readable forms, masks, weights | `fast`, `tiled_attention` | `models` |
@@ -34,13 +42,22 @@ SETTINGS = {
 }
 
 
-def page() -> str:
-    """Write Markdown: a section for each room and module of the mathematics, an entry for each public name in it."""
+def pages() -> dict[str, str]:
+    """Write Markdown: a page for each room of the mathematics, with every public name in it, and a list of them."""
     names = [module.name for module in pkgutil.iter_modules(smalearn.__path__)]
-    rooms = [f"smalearn.{name}" for name in names if name not in WORKSHOP and not name.startswith("_")]
-    sections = [f"## {room}\n\n```{{eval-rst}}\n.. automodule:: {room}\n```\n" for room in rooms]
-    introduction = "# Reference\n\nEvery public function, by module. Shapes are written `(..., T, N)`.\n"
-    return "\n".join([introduction, TRANSFORMS, *sections])
+    rooms = [name for name in names if name not in WORKSHOP and not name.startswith("_")]
+    lines = {room: _first_line(room) for room in rooms}
+    rows = [f"| [{room}](reference/{room}.md) | {line} |" for room, line in lines.items()]
+    order = "\n".join(["```{toctree}", ":hidden:", "", *(f"reference/{room}" for room in rooms), "```"])
+    pages = {"reference": "\n".join([INTRODUCTION, *rows, "", TRANSFORMS, order, ""])}
+    for room in rooms:
+        pages[f"reference/{room}"] = f"# {room}\n\n```{{eval-rst}}\n.. automodule:: smalearn.{room}\n```\n"
+    return pages
+
+
+def _first_line(room):
+    """Read what a room is, from the first line of its docstring."""
+    return importlib.import_module(f"smalearn.{room}").__doc__.partition("\n")[0].rstrip(".")
 
 
 def setup(app):
@@ -49,6 +66,7 @@ def setup(app):
     app.setup_extension("sphinx.ext.napoleon")
     app.connect("autodoc-process-docstring", _restructured, priority=400)
     app.connect("autodoc-process-signature", _readable)
+    app.connect("html-page-context", _listed)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -57,13 +75,28 @@ def _readable(app, what, name, value, options, signature, annotation):
     return re.sub(r"<function (?:[^<>]|<\w+>)*>", "...", signature or "") or None, annotation
 
 
+def _listed(app, page, template, context, doctree):
+    """Change the list of parameters, terms without a name to a screen reader, into plain boxes."""
+    parts = re.split(r'<dl>\n((?:<dd><em class="sig-param">.*</dd>\n)+)</dl>', context.get("body", ""))
+    for place in range(1, len(parts), 2):
+        boxes = parts[place].replace("<dd>", "<div>").replace("</dd>", "</div>")
+        parts[place] = f'<div class="parameters">\n{boxes}</div>'
+    context["body"] = "".join(parts)
+
+
 def _restructured(app, what, name, value, options, lines):
-    """Escape what is markup to Sphinx alone, such as |x| and log_; keep an indented block, a formula, as it stands."""
+    """Escape what is markup to Sphinx alone, such as |x| and log_; set an indented block as a formula."""
     prose, *sections = re.split(r"^(?=[A-Z][a-z]+:(?: |$))", "\n".join(lines), flags=re.MULTILINE)
-    formula = ".. code-block:: text\n\n"
-    blocks = [formula + text if text.startswith("    ") else _escaped(text) for text in re.split(r"\n\s*\n", prose)]
+    blocks = [_set(text) if text.startswith("    ") else _escaped(text) for text in re.split(r"\n\s*\n", prose)]
     sections = [text if text.startswith("Example:") else _escaped(text) for text in sections]
     lines[:] = "\n\n".join([*blocks, *sections]).split("\n")
+
+
+def _set(block):
+    """Set an indented block as a formula, or else as it stands."""
+    if formula := latex(block):
+        return f".. math::\n\n    {formula}"
+    return f".. code-block:: text\n\n{block}"
 
 
 def _escaped(text):

@@ -2,8 +2,10 @@
 
 import ast
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from smalearn.course.workbook.editions import Course, published, renumbered, with_past
 from smalearn.course.workbook.notebook import (
@@ -29,7 +31,7 @@ CHANGED = "# Your answer to an earlier form of this exercise, with other argumen
 GONE = "## Your answers to exercises that this chapter no longer has"
 
 
-def sync(folder: Path, work: Path) -> list[str]:
+def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyType({})) -> list[str]:
     """Copy missing chapters to `work`, without outputs, and put newer ones beside the learner's, answers carried over.
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
@@ -42,6 +44,8 @@ def sync(folder: Path, work: Path) -> list[str]:
     Args:
         folder: of the course's chapters.
         work: folder of the learner's copies, created where missing.
+        kernel: metadata about the kernel, for the copies: where JupyterLab finds what it would write itself, opening
+            a copy does not change it.
 
     Returns:
         Lines that say what is new; none where every chapter is as published, or was offered before.
@@ -60,7 +64,7 @@ def sync(folder: Path, work: Path) -> list[str]:
     course = with_past(course_today, versions.values())
     versions = {path: renumbered(notebook, course) for path, notebook in versions.items()}
     past = _Past(course, course.keys() - course_today.keys(), {path.stem for path in paths}, versions)
-    return [line for path in paths for line in _sync(path, work, past)]
+    return [line for path in paths for line in _sync(path, work, past, kernel)]
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class _Past:
         return lost
 
 
-def _sync(path: Path, work: Path, past: _Past) -> list[str]:
+def _sync(path: Path, work: Path, past: _Past, kernel: Mapping[str, object]) -> list[str]:
     """Do what `sync` does for one chapter."""
     chapter = read(path)
     if chapter is None:
@@ -105,7 +109,7 @@ def _sync(path: Path, work: Path, past: _Past) -> list[str]:
         return []
     lines = _carry_over(chapter, path.stem, work, past) if has_copy or not versions else []
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
-    write(target, dump(blank(chapter)))
+    write(target, dump(blank(chapter) | {"metadata": {**chapter["metadata"], **kernel}}))
     write(version, data)
     if has_copy:
         return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from smalearn.lab.bench import (
     bilinear,
     constants,
+    contest,
     delta_rule,
     device,
     linear_attention,
@@ -21,8 +22,9 @@ from smalearn.lab.bench import (
     weights,
 )
 from smalearn.lab.bench.records import place_of
+from smalearn.lab.bench.timing import machine
 
-__all__ = ["BENCHMARKS", "device", "place_of", "table"]
+__all__ = ["BENCHMARKS", "device", "place_of", "run", "table"]
 
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
@@ -35,6 +37,30 @@ BENCHMARKS = {
     "training": training.benchmark,
     "weights": weights.benchmark,
 }
+
+
+def run(name: str, on: str | None = None, tuning: bool = False) -> dict[str, object]:
+    """Run a benchmark to its end, or until Ctrl-C.
+
+    Args:
+        name: one of `BENCHMARKS`.
+        on: of "ssd", the device of our GPU programs; None for the CPU's form.
+        tuning: see `device.benchmark`.
+
+    Returns:
+        Its result. Of one that was stopped, `command`, `machine`, `finished` (its parts so far), no `targets`.
+
+    Raises:
+        KeyboardInterrupt: it was stopped before any part was finished.
+    """
+    contest.FINISHED.clear()
+    try:
+        return device.benchmark(on, tuning=tuning) if on else BENCHMARKS[name]()
+    except KeyboardInterrupt:
+        if not contest.FINISHED:
+            raise
+    command = f"smalearn bench {name}" + (f" --device {on}" if on else "")
+    return {"command": command, "machine": machine(), "finished": list(contest.FINISHED), "targets": []}
 
 
 def table(result: Mapping) -> str:

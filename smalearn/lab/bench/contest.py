@@ -7,12 +7,15 @@ from functools import partial
 
 import torch
 
+from smalearn.lab import progress
 from smalearn.lab.bench.timing import interleaved, slope, warm_seconds
 from smalearn.testing import TOLERANCE, relative_rms
 
-__all__ = ["best", "checked", "contest", "every_kth", "growth", "judge", "ratio", "speedups", "unchecked"]
+__all__ = ["FINISHED", "best", "checked", "contest", "every_kth", "growth", "judge", "ratio", "speedups", "unchecked"]
 
 PATIENCE = 120.0  # seconds for all samples of one entrant, if three samples take no longer
+FINISHED: list[Mapping] = []
+"""Parts that the benchmark which runs has finished: what is left of it when it is stopped."""
 
 Sampler = Callable[[], float]
 
@@ -65,7 +68,9 @@ def contest(
         it is not finite, and `tolerated` (not of the unchecked), and, where it is tolerated, its `seconds`; `speedups`.
     """
     entries, samplers, every = {}, {}, {}
+    progress.part(problem)
     for name, enter in entrants.items():
+        progress.step(f"checking {name}")
         try:
             errors, tolerated, sample = enter()
             entries[name] = {} if errors is None else _verdict(errors, tolerated)
@@ -75,7 +80,8 @@ def contest(
             entries[name] = {"absent": f"{type(reason).__name__}: {str(reason).splitlines()[0]}"}
     for name, samples in interleaved(samplers, rounds, every).items():
         entries[name]["seconds"] = samples
-    return {"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)}
+    FINISHED.append({"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)})
+    return FINISHED[-1]
 
 
 def _verdict(errors, tolerated):
@@ -128,6 +134,7 @@ def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds:
     """
     samplers = {(name, length): partial(warm_seconds, run) for length, (run, _) in runs.items()}
     samplers |= {("clone", length): partial(warm_seconds, x.clone) for length, (_, x) in runs.items()}
+    progress.part(f"growth of {name} with T, up to {max(runs)}")
     interleaved(samplers, 1)  # the first call takes longer
     samples = interleaved(samplers, rounds)
     times = {which: [samples[which, length] for length in runs] for which in (name, "clone")}
@@ -137,4 +144,5 @@ def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds:
         "clone against T": slope(list(runs), clone),
         "against clone": slope(clone, ours),
     }
-    return {"lengths": list(runs), "seconds": times, "exponents": exponents}
+    FINISHED.append({"lengths": list(runs), "seconds": times, "exponents": exponents})
+    return FINISHED[-1]

@@ -17,7 +17,8 @@ from multiprocessing.managers import BaseManager
 
 import torch
 
-from smalearn.lab.bench.contest import PATIENCE, contest, judge
+from smalearn.lab import progress
+from smalearn.lab.bench.contest import FINISHED, PATIENCE, contest, judge
 from smalearn.lab.bench.problem import Problem, operands, recurrence, way
 from smalearn.lab.bench.timing import grown_bytes, one_thread, saved_bytes, warm_seconds
 
@@ -144,7 +145,13 @@ def processes(names: Sequence[str]) -> Iterator[dict[str, Callable]]:
     """The class `Run` in a process of its own for each name."""
     with contextlib.ExitStack() as stack:
         context = multiprocessing.get_context("spawn")
-        yield {name: stack.enter_context(_Process(ctx=context)).Run for name in names}
+        try:
+            progress.step("starting a process for each implementation")
+            yield {name: stack.enter_context(_Process(ctx=context)).Run for name in names}
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():
+                process.kill()  # or else each would finish its run before it goes
+            raise
 
 
 def alone(function: Callable, *arguments: object) -> object:
@@ -196,14 +203,18 @@ def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[
         `problem`; `length`; `backward`; `unit`, the bytes of X; and `bytes`, for each implementation that is there
         `saved` and `peak`, `peak` None where the system does not report it.
     """
+    title = f"Memory, T = {problem.length}, {way(problem.backward)}"
+    progress.part(title)
     sizes: Mapping = {one.name: alone(memory_of, one, problem) for one in implementations}
-    return {
-        "problem": f"Memory, T = {problem.length}, {way(problem.backward)}",
+    part = {
+        "problem": title,
         "length": problem.length,
         "backward": problem.backward,
         "unit": 4 * problem.length * problem.heads * problem.head_dim,
         "bytes": {name: size for name, size in sizes.items() if size},
     }
+    FINISHED.append(part)
+    return part
 
 
 def memory_of(implementation: Implementation, problem: Problem) -> dict[str, int | None] | None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from smalearn.lab import progress
+
 __all__ = [
     "grown_bytes",
     "interleaved",
@@ -57,6 +59,7 @@ def interleaved(
     """
     order, draw, samples = list(samplers), random.Random(0), {name: [] for name in samplers}
     for number in range(rounds):
+        progress.step(f"round {number + 1} of {rounds}")
         draw.shuffle(order)
         for name in order:
             if number % (every or {}).get(name, 1) == 0:

@@ -1,12 +1,15 @@
 """Commands of the experiments: where the result goes, which settings, and how it ends."""
 
 import argparse
+import contextlib
+import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from smalearn.data import Source
+from smalearn.lab import progress
 from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
@@ -92,7 +95,9 @@ class Experiment:
 
 def command_parser(name: str, doc: str) -> argparse.ArgumentParser:
     """A parser for the command of a module of this folder, with the option that all have, `-o FILE`."""
-    parser = argparse.ArgumentParser(prog=f"python -m smalearn.lab.experiments.{name}", description=doc.splitlines()[0])
+    command = f"python -m smalearn.lab.experiments.{name}"
+    example = f"Example: {command} -o {name}.json"
+    parser = argparse.ArgumentParser(prog=command, description=doc.splitlines()[0], epilog=example)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="JSON; gone on with if it exists"
     )
@@ -100,13 +105,22 @@ def command_parser(name: str, doc: str) -> argparse.ArgumentParser:
 
 
 def print_result(name: str, output: Path, work: Callable[[], str]) -> int:
-    """Print the table that `work` returns, or one line on what stopped it; return the exit status."""
+    """Print the table that `work` returns, or one line on what stopped it; return the exit status.
+
+    What `work` prints tells how far it is, and goes to stderr.
+    """
     try:
-        print(work())
-    except (ImportError, ValueError) as error:
+        if output.parent.is_dir():
+            progress.try_to_write(output.parent)  # what cannot be kept is known before it takes hours
+        with contextlib.redirect_stdout(sys.stderr):
+            table = work()
+    except (ImportError, OSError, ValueError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{name}: stopped; the same command goes on with {output}", file=sys.stderr)
+        for process in multiprocessing.active_children():
+            process.kill()  # or else each would finish its run before it goes
+        print(f"\n{name}: stopped; the same command goes on with {output}", file=sys.stderr)
         return 130
+    print(table)
     return 0

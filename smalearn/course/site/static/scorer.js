@@ -1,9 +1,11 @@
-// What the search page sorts by: Sphinx's own numbers, but pages of the course come before names of the reference.
+// What the search page sorts by: Sphinx's own numbers, but a chapter comes before a list, and a list before a name.
+const LISTS = /^(claims|reference)/;
 var Scorer = {
+  score: ([docname, , , , score]) => score + (LISTS.test(docname) ? 0 : 100),
   objNameMatch: 11,
   objPartialMatch: 6,
   objPrio: {},
-  objPrioDefault: -10,
+  objPrioDefault: 0,
   title: 15,
   partialTitle: 7,
   term: 5,

@@ -54,13 +54,38 @@ function keepTogether(place) {
   group.append(place, mark[0]);
 }
 
+/** The concordance shows the claims with every word of its box in them, and if asked only those that are corrected. */
+function filterClaims(bar) {
+  const [words, corrected] = bar.querySelectorAll("input");
+  const status = bar.querySelector("[role=status]");
+  const claims = [...document.querySelectorAll("article section section section")].map((section) => ({
+    section,
+    text: section.textContent.toLowerCase(),
+    isCorrected: section.querySelector(".correction") !== null,
+  }));
+  const sources = document.querySelectorAll("article section section:has(> section)");
+  const update = () => {
+    const wanted = words.value.toLowerCase().split(/\s+/);
+    for (const { section, text, isCorrected } of claims) {
+      section.hidden = (corrected.checked && !isCorrected) || !wanted.every((word) => text.includes(word));
+    }
+    for (const source of sources) source.hidden = !source.querySelector("section:not([hidden])");
+    status.textContent = `${claims.filter(({ section }) => !section.hidden).length} of ${claims.length} claims`;
+  };
+  bar.addEventListener("input", update);
+  bar.hidden = false;
+  update();
+}
+
 document.addEventListener("DOMContentLoaded", () => {
+  for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.ariaLevel = 2; // Sphinx sets none
   for (const place of document.querySelectorAll(".formula")) {
     const displayMode = place.tagName === "DIV";
     katex.render(place.textContent, place, { displayMode, throwOnError: false });
     if (!displayMode) keepTogether(place);
   }
   for (const place of document.querySelectorAll(".explorer")) enliven(place);
+  for (const bar of document.querySelectorAll(".filter")) filterClaims(bar);
   for (const box of document.querySelectorAll("pre, .formula, .table-wrapper")) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; // the arrow keys reach what does not fit
   }
