@@ -23,6 +23,7 @@ __all__ = [
     "notebooks",
     "original",
     "originals",
+    "parse",
     "read",
     "unreadable",
     "write",
@@ -81,13 +82,21 @@ def free(folder: Path, stem: str) -> Path:
 def read(path: Path) -> Notebook | None:
     """Read the notebook in a file; None where there is none."""
     try:
-        notebook = json.loads(path.read_bytes())
+        return parse(path.read_bytes())
+    except OSError:
+        return None
+
+
+def parse(data: bytes) -> Notebook | None:
+    """Read the bytes of a notebook; None where they are none."""
+    try:
+        notebook = json.loads(data)
         cells = [cell | {"source": "".join(cell["source"])} for cell in notebook["cells"]]
         for cell in cells:
             dicts = [cell["metadata"], *cell.get("outputs", [])]
             if not cell["cell_type"] or not all(isinstance(entry, dict) for entry in dicts):
                 return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return notebook | {"cells": cells}
 
