@@ -15,7 +15,7 @@ from pathlib import Path
 from smalearn import __version__
 from smalearn.course import teaching, workbook
 
-__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site"]
+__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site", "slides"]
 
 CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
 
@@ -223,10 +223,31 @@ def export(args: argparse.Namespace) -> int:
     try:
         paths = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
     except ValueError as error:
-        return _fail(str(error))
+        return _fail(f"export: {error}")
     except OSError as error:
         return _fail(f"export: {error}")
     print(*paths, sep="\n")
+    return 0
+
+
+@_in_course
+def slides(args: argparse.Namespace) -> int:
+    """Write chapters as slides, which need no network.
+
+    Args:
+        args: `chapters`, numbers or names of files, and `output`, the folder.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.course.grading import chapters
+    from smalearn.course.site.slides import slides
+
+    try:
+        pages = [slides(path, args.output) for path in chapters(args.chapters, CHAPTERS)]
+    except (ImportError, ValueError, OSError) as error:
+        return _fail(f"slides: {error}")
+    print(*pages, sep="\n")
     return 0
 
 
@@ -324,6 +345,11 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder")
     command.set_defaults(run=export)
+    command = commands.add_parser("slides", help="write chapters as slides (for teachers)")
+    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, A for the appendix, or its file")
+    text = "their folder (default: slides)"
+    command.add_argument("-o", "--output", type=_anywhere, default="slides", metavar="FOLDER", help=text)
+    command.set_defaults(run=slides)
 
 
 def _anywhere(path: str) -> Path:

@@ -39,7 +39,7 @@ def chapters(names: Iterable[str], folder: Path) -> list[Path]:
         path = notebooks.find(folder, Path(name).name.removesuffix(".ipynb"))
         if path is None:
             known = ", ".join(path.stem for path in notebooks.chapters(folder))
-            raise ValueError(f"export: no chapter {name!r}; there are {known}")
+            raise ValueError(f"no chapter {name!r}; there are {known}")
         paths.append(path)
     return paths
 
@@ -65,9 +65,9 @@ def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | N
     sources = {path: notebooks.read(path) for path in paths}
     for path, notebook in sources.items():
         if notebook is None:
-            raise ValueError(f"export: {path} cannot be read as a notebook")
+            raise ValueError(f"{path} cannot be read as a notebook")
         if not notebooks.exercises(notebook).keys() & registry().keys():
-            raise ValueError(f"export: {path} has no exercise of the course")
+            raise ValueError(f"{path} has no exercise of the course")
     targets = []
     for path, notebook in sources.items():
         target = folder / "source" / path.stem / path.name
