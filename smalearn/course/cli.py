@@ -210,10 +210,10 @@ def grade(args: argparse.Namespace) -> int:
 
 @_in_course
 def export(args: argparse.Namespace) -> int:
-    """Write chapters as assignments for another grader.
+    """Write chapters as assignments for another grader, or the course without its solutions.
 
     Args:
-        args: `chapters`, numbers or names of files, and `output`, the folder.
+        args: `form`, "nbgrader" or "students"; `chapters`, numbers or names of files; and `output`, the folder.
 
     Returns:
         Exit status.
@@ -221,12 +221,13 @@ def export(args: argparse.Namespace) -> int:
     from smalearn.course import grading
 
     try:
-        paths = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
-    except ValueError as error:
+        if args.form == "students":
+            packed = grading.students(Path.cwd(), args.output)
+            print(f"{args.output}: the course, {len(packed)} modules without readable solutions")
+        else:
+            print(*grading.export(grading.chapters(args.chapters, CHAPTERS), args.output), sep="\n")
+    except (ValueError, OSError) as error:
         return _fail(f"export: {error}")
-    except OSError as error:
-        return _fail(f"export: {error}")
-    print(*paths, sep="\n")
     return 0
 
 
@@ -335,14 +336,11 @@ def _add_teaching(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser("grade", help="grade notebooks into a gradebook (for teachers)")
     teaching.add_grade(command)
     command.set_defaults(run=grade)
-    command = commands.add_parser("export", help="write chapters as assignments for nbgrader (for teachers)")
-    command.add_argument("form", choices=["nbgrader"], help="the program that will grade them")
-    command.add_argument(
-        "chapters",
-        nargs="+",
-        metavar="chapter",
-        help="its number, A for the appendix, or its file",
-    )
+    command = commands.add_parser("export", help="write assignments, or the course without solutions (for teachers)")
+    text = "assignments for nbgrader, or the course for students, whose solutions come later"
+    command.add_argument("form", choices=["nbgrader", "students"], help=text)
+    text = "for nbgrader: its number, A for the appendix, or its file"
+    command.add_argument("chapters", nargs="*", metavar="chapter", help=text)
     command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder")
     command.set_defaults(run=export)
     command = commands.add_parser("slides", help="write chapters as slides (for teachers)")

@@ -23,6 +23,7 @@ What is not prevented anywhere:
 from smalearn.course.grading.alike import pairs
 from smalearn.course.grading.book import Gradebook
 from smalearn.course.grading.choice import exercises, files, load, weigh
+from smalearn.course.grading.edition import students
 from smalearn.course.grading.nbgrader import chapters, export
 from smalearn.course.grading.pages import write_pages
 from smalearn.course.grading.rows import Limits, Row, grade, seed_for
@@ -48,6 +49,7 @@ __all__ = [
     "pairs",
     "read",
     "seed_for",
+    "students",
     "summary",
     "weigh",
     "write",
