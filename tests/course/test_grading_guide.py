@@ -74,6 +74,6 @@ def test_every_chapter_has_its_time_and_only_sections_that_it_has_can_be_skipped
 def test_the_commands_of_the_guide_are_understood():
     parser = cli._parser()
     commands = re.findall(r"(?m)^smalearn (.*?)(?: +#.*)?$", GUIDE)
-    assert len(commands) == 3
+    assert len(commands) == 5
     for command in commands:
-        assert parser.parse_args(command.split()).run in (cli.grade, cli.export)
+        assert parser.parse_args(command.split()).run in (cli.grade, cli.export, cli.slides)

@@ -13,7 +13,7 @@ from smalearn.course.grading.sandbox import SOLUTIONS
 
 __all__ = ["students"]
 
-PARTS = ("chapters", "assets", "smalearn", ".jupyter")
+PARTS = ("chapters", "assets", "smalearn", "deploy", ".jupyter")
 FILES = ("start.py", "pyproject.toml", "constraints.txt", "environment.yml", "README.md", "LICENSE")
 CLAIMS = "tests/claims.toml"  # which the site shows
 PACKED = '''"""Exercises whose solutions come later."""
