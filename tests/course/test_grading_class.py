@@ -154,7 +154,7 @@ def test_a_student_gets_the_cards_and_the_teacher_the_misconceptions(tmp_path):
     rows = [
         row_of("ada", tmp_path),
         row_of("bo<script>", tmp_path),
-        row_of("carla", tmp_path, "passed", misconceptions={}),
+        row_of("carla", tmp_path, "passed", misconceptions={}, flags={"3.1": "the same as our solution"}),
         row_of(
             "dorothy", tmp_path, "missing", misconceptions={}, cards={}, notes={"3.1": "<i>not</i>", "": "setup: <x>"}
         ),
@@ -168,6 +168,9 @@ def test_a_student_gets_the_cards_and_the_teacher_the_misconceptions(tmp_path):
     assert "a&amp;b and c: 3.1 93%" in index
     for name in re.findall(r'href="(students/[^"]*)"', index):
         assert (tmp_path / "pages" / name).is_file()
+    page = (tmp_path / "pages/students/carla.html").read_text(encoding="utf-8")
+    assert "0 of 2. It counts once it has been read." in page
+    assert "the same as" not in page
     page = (tmp_path / "pages/students/ada.html").read_text(encoding="utf-8")
     assert "0 of 2 points" in page
     assert "✗" in page
@@ -193,14 +196,13 @@ def test_names_that_look_alike_have_pages_of_their_own(tmp_path):
 def test_a_book_goes_on_after_a_line_that_was_cut(tmp_path):
     path, terms = tmp_path / "book.csv", grading.Terms()
     book = grading.Gradebook(path, [], terms)
-    assert book.seed is None
     book.add(row_of("ada", tmp_path, digest="1", seed=7), {"3.1": 2})
     book.add(row_of("bo", tmp_path, digest="2", seed=7), {"3.1": 2})
     rows = path.with_suffix(".jsonl")
     rows.write_text(rows.read_text(encoding="utf-8").strip()[:-50], encoding="utf-8")  # the power went
     again = grading.Gradebook(path, [], terms)
     assert [line.name for line in again.lines] == ["ada"]
-    assert again.seed == 7
+    assert again.lines[0].rows[0].seed == 7
     again.add(row_of("bo", tmp_path, digest="2", seed=7), {"3.1": 2})
     third = grading.Gradebook(path, [], terms)
     assert [line.name for line in third.lines] == ["ada", "bo"]

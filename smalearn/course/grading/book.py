@@ -47,11 +47,6 @@ class Gradebook:
         """The lines of the table."""
         return table.lines(self._rows.values(), self.terms, self.people)
 
-    @property
-    def seed(self) -> int | None:
-        """The seed of the row added last; None in an empty book."""
-        return [row.seed for row in self._rows.values()][-1] if self._rows else None
-
     def add(self, row: Row, weights: Mapping[str, float]) -> None:
         """Write a row, so that it is there whatever happens next."""
         row = dataclasses.replace(row, worth=dict(weights))

@@ -62,7 +62,7 @@ def _grade(
     with opened() as box:
         if box.weakness:
             print(f"No sandbox: {box.weakness}. `smalearn grade --help` says what helps.", file=sys.stderr)
-        seed = book.seed or seed_for(exercises)
+        seed = seed_for(exercises)  # another for each run: a page that was given back tells the last one
         with contextlib.closing(grade(todo, exercises, box, limits, jobs, seed)) as rows:
             for number, row in enumerate(rows, start=done + 1):
                 book.add(row, weights)

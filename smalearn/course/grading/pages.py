@@ -79,7 +79,8 @@ def _student(line: Line, terms: Terms) -> str:
             note = row.notes.get(id, "")
             text = f"{_title(id)}: {note if note and note != reason else reason}"
             card = f"<p>○ {escape(text)}</p>"
-        parts.append(f'<div class="card">{card}<p>{points[id]:g} of {weights[id]:g}</p></div>')
+        wait = ". It counts once it has been read." if id in row.flags and not points[id] else ""
+        parts.append(f'<div class="card">{card}<p>{points[id]:g} of {weights[id]:g}{wait}</p></div>')
     return "\n".join([total if line.rows else "<p>Nothing handed in.</p>", *parts])
 
 
