@@ -28,6 +28,7 @@ WORKSHOP = [
         "course.doctor",
         "course.ladder",
         "course.server",
+        "course.teaching",
     },
     {"course.grading", "course.site"},
     {"course.cli"},

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from smalearn import __version__
-from smalearn.course import workbook
+from smalearn.course import teaching, workbook
 
-__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site"]
+__all__ = ["bench", "claims", "doctor", "export", "grade", "lab", "main", "progress", "reset", "site", "slides"]
 
 EXAMPLES = {
     "lab": "--no-browser --port 9999",
@@ -186,42 +186,31 @@ def claims(args: argparse.Namespace) -> int:
 
 
 def grade(args: argparse.Namespace) -> int:
-    """Grade notebooks, each in a process of its own, and write a table of the points.
+    """Grade notebooks, each in a process of its own, and write the gradebook.
 
     Args:
-        args: `files`, names of notebooks and folders; `output`, the table; `jobs`, notebooks at a time, or None;
-            `partial`, part of the points for what is right but not as asked; `exercises` and `weights`, files of the
-            teacher's own, or None; `seconds` and `memory` in GiB, for each notebook.
+        args: as `smalearn.course.teaching.add_grade` defines them.
 
     Returns:
         Exit status: 0 if every notebook could be read, set up and graded to its end; 1 if one could not (its row says
-        why), or if there is no table.
+        why), or if there is no table; 130 if it was stopped.
     """
-    from smalearn.course import grading
+    from smalearn.course.grading.command import run
 
     try:
-        if args.exercises:
-            grading.load(args.exercises)
-        submissions = grading.read(grading.files(args.files))
-        weights = grading.weigh(submissions, args.weights)
-        args.output.open("a").close()  # what cannot be written is known before it takes minutes
-        limits = grading.Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
-        rows = grading.grade(submissions, grading.exercises(weights), limits, args.jobs)
-        grading.write(rows, weights, args.output, args.partial)
+        return run(args)
     except ValueError as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"grade: {error}")
-    print(grading.summary(rows, weights, args.partial), f"The table: {args.output}", sep="\n")
-    return int(any("" in row.notes for row in rows))
 
 
 @_in_course
 def export(args: argparse.Namespace) -> int:
-    """Write chapters as assignments for another grader.
+    """Write chapters as assignments for another grader, or the course without its solutions.
 
     Args:
-        args: `chapters`, numbers or names of files, and `output`, the folder.
+        args: `form`, "nbgrader" or "students"; `chapters`, numbers or names of files; and `output`, the folder.
 
     Returns:
         Exit status.
@@ -229,12 +218,34 @@ def export(args: argparse.Namespace) -> int:
     from smalearn.course import grading
 
     try:
-        paths = grading.export(grading.chapters(args.chapters, CHAPTERS), args.output)
-    except ValueError as error:
-        return _fail(str(error))
-    except OSError as error:
+        if args.form == "students":
+            packed = grading.students(Path.cwd(), args.output)
+            print(f"{args.output}: the course, {len(packed)} modules without readable solutions")
+        else:
+            print(*grading.export(grading.chapters(args.chapters, CHAPTERS), args.output), sep="\n")
+    except (ValueError, OSError) as error:
         return _fail(f"export: {error}")
-    print(*paths, sep="\n")
+    return 0
+
+
+@_in_course
+def slides(args: argparse.Namespace) -> int:
+    """Write chapters as slides, which need no network.
+
+    Args:
+        args: `chapters`, numbers or names of files, and `output`, the folder.
+
+    Returns:
+        Exit status.
+    """
+    from smalearn.course.grading import chapters
+    from smalearn.course.site.slides import slides
+
+    try:
+        pages = [slides(path, args.output) for path in chapters(args.chapters, CHAPTERS)]
+    except (ImportError, ValueError, OSError) as error:
+        return _fail(f"slides: {error}")
+    print(*pages, sep="\n")
     return 0
 
 
@@ -323,46 +334,21 @@ def _add_lab(commands: argparse._SubParsersAction) -> None:
 
 def _add_teaching(commands: argparse._SubParsersAction) -> None:
     """Define the sub-commands for teachers."""
-    command = commands.add_parser("grade", help="grade notebooks into a table of points (for teachers)")
-    command.add_argument("files", nargs="+", help="notebooks, or folders of notebooks")
-    command.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE", help="the table, as CSV")
-    command.add_argument("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (default: up to 4)")
-    command.add_argument("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
-    command.add_argument("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
-    command.add_argument(
-        "--partial", type=_share, default=0.5, help="part of the points for ◐, right but not as asked (default: 0.5)"
-    )
-    command.add_argument("--seconds", type=_count, default=120, help="time limit of each notebook (default: 120)")
-    command.add_argument("--memory", type=_count, default=2, metavar="GIB", help="memory limit, on Linux (default: 2)")
+    command = commands.add_parser("grade", help="grade notebooks into a gradebook (for teachers)")
+    teaching.add_grade(command)
     command.set_defaults(run=grade)
-    command = commands.add_parser("export", help="write chapters as assignments for nbgrader (for teachers)")
-    command.add_argument("form", choices=["nbgrader"], help="the program that will grade them")
-    command.add_argument(
-        "chapters",
-        nargs="+",
-        metavar="chapter",
-        help="its number, A for the appendix, or its file",
-    )
+    command = commands.add_parser("export", help="write assignments, or the course without solutions (for teachers)")
+    text = "assignments for nbgrader, or the course for students, whose solutions come later"
+    command.add_argument("form", choices=["nbgrader", "students"], help=text)
+    text = "for nbgrader: its number, A for the appendix, or its file"
+    command.add_argument("chapters", nargs="*", metavar="chapter", help=text)
     command.add_argument("-o", "--output", type=_anywhere, required=True, metavar="FOLDER", help="their folder")
     command.set_defaults(run=export)
-
-
-def _count(text: str) -> int:
-    """Read a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    """Read a number from 0 to 1."""
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return share
+    command = commands.add_parser("slides", help="write chapters as slides (for teachers)")
+    command.add_argument("chapters", nargs="+", metavar="chapter", help="its number, A for the appendix, or its file")
+    text = "their folder (default: slides)"
+    command.add_argument("-o", "--output", type=_anywhere, default="slides", metavar="FOLDER", help=text)
+    command.set_defaults(run=slides)
 
 
 def _anywhere(path: str) -> Path:

@@ -23,8 +23,8 @@ SEARCHES = """
 def window_sums(x, width):
     import gc, sys
     from pathlib import Path
-    pickled = Path("task.pickle").read_bytes()
-    found = b"cum" + b"sum" in pickled or {"mine", "_exercises_of_a_teacher"} & set(sys.modules)
+    found = {"mine", "_exercises_of_a_teacher"} & set(sys.modules)
+    found = found or any("mine" in path.name for path in Path().iterdir())
     found = found or any(getattr(one, "__qualname__", "") == "oracle" for one in gc.get_objects() if callable(one))
     return x if not found else SystemError
 """
@@ -48,11 +48,10 @@ def test_the_guides_exercise_is_graded_and_stays_at_home(mine, tmp_path, capsys)
         (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     arguments = ["grade", str(folder), "-o", str(tmp_path / "table.csv"), "-j", "2", "--exercises", str(mine)]
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.startswith("2 notebooks, on average 0.5 of 1 points\n  quiz.1  passed by 1\n")
+    assert capsys.readouterr().out.startswith("2 students, on average 0.5 of 1 points\n  quiz.1  passed by 1\n")
     _, ada, spy = (tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()
-    assert ada.startswith("ada,")
-    assert ada.endswith(",1,1,")
-    assert spy.endswith("quiz.1: Wrong values")  # it found nothing, and so returned x
+    assert ada.startswith("ada,1,1,,,,")
+    assert "quiz.1: Wrong values" in spy  # it found nothing, and so returned x
 
 
 def test_the_guides_exercise_is_a_good_one(mine):
@@ -75,6 +74,6 @@ def test_every_chapter_has_its_time_and_only_sections_that_it_has_can_be_skipped
 def test_the_commands_of_the_guide_are_understood():
     parser = cli._parser()
     commands = re.findall(r"(?m)^smalearn (.*?)(?: +#.*)?$", GUIDE)
-    assert len(commands) == 3
+    assert len(commands) == 5
     for command in commands:
-        assert parser.parse_args(command.split()).run in (cli.grade, cli.export)
+        assert parser.parse_args(command.split()).run in (cli.grade, cli.export, cli.slides)

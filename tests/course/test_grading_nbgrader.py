@@ -112,7 +112,7 @@ def test_chapters_are_meant_by_number_or_name():
         ["0", "03", "01_attention_is_a_contraction", "chapters/02_kernel_attention.ipynb"], CHAPTERS[0].parent
     )
     assert [path.stem[:2] for path in by] == ["00", "03", "01", "02"]
-    with pytest.raises(ValueError, match="export: no chapter '77'; there are 00_start_here, "):
+    with pytest.raises(ValueError, match="no chapter '77'; there are 00_start_here, "):
         grading.chapters(["77"], CHAPTERS[0].parent)
 
 
@@ -125,17 +125,17 @@ def test_the_appendix_is_meant_by_its_letter(tmp_path):
             tmp_path / "appendix/A_atlas.ipynb",
             tmp_path / "03_linear.ipynb",
         ]
-    with pytest.raises(ValueError, match="export: no chapter 'B'; there are 03_linear, A_atlas"):
+    with pytest.raises(ValueError, match="no chapter 'B'; there are 03_linear, A_atlas"):
         grading.chapters(["B"], tmp_path)
 
 
 def test_what_is_no_chapter_is_not_exported(tmp_path):
     path = tmp_path / "plain.ipynb"
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"export: .*plain.ipynb cannot be read as a notebook"):
+    with pytest.raises(ValueError, match=r"plain.ipynb cannot be read as a notebook"):
         grading.export([path], tmp_path / "course")
     path.write_text('{"cells": []}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"export: .*plain.ipynb has no exercise of the course"):
+    with pytest.raises(ValueError, match=r"plain.ipynb has no exercise of the course"):
         grading.export([path], tmp_path / "course")
     assert not (tmp_path / "course").exists()
 

@@ -3,17 +3,17 @@
 import csv
 import doctest
 import json
-import pickle
 import re
+import time
 
 import pytest
 
 from smalearn.course import cli, grading
 from smalearn.course.exercises import Exercise, core, registry
 from smalearn.course.exercises.compare import same
-from smalearn.course.exercises.run import run
-from smalearn.course.grading import Row, Submission, rows, submission, table
-from smalearn.course.grading.submission import borrows, fingerprint
+from smalearn.course.grading import Row, Submission, alike, command, roster, rows, submission, table, wire
+
+MEAN = "def mean(V):\n    total = V.sum(0)\n    return total / len(V)"
 
 
 def write(path, cells=(), metadata=None):
@@ -33,6 +33,11 @@ def test_a_folder_stands_for_the_notebooks_below_it(tmp_path):
     write(tmp_path / "ada/.ipynb_checkpoints/03-checkpoint.ipynb")
     write(tmp_path / ".hidden.ipynb")
     assert sorted(grading.files([str(tmp_path)])) == sorted(paths)
+    (tmp_path / "dora/deep").mkdir(parents=True)
+    (tmp_path / "dora/deep/hw.pdf").touch()
+    (tmp_path / "__MACOSX").mkdir()
+    assert sorted(grading.files([str(tmp_path)])) == sorted([*paths, tmp_path / "dora"])  # who handed in no notebook
+    assert sorted(grading.files([str(tmp_path / "ada")])) == paths[:1]
     assert grading.files([str(tmp_path / "*.ipynb"), str(paths[2])]) == [paths[2]]
     assert grading.files([str(paths[1]), str(paths[0])]) == [paths[1], paths[0]]
 
@@ -44,21 +49,27 @@ def test_files_that_are_not_there(tmp_path):
         grading.files([str(tmp_path)])
 
 
-def test_students_are_named_by_metadata_file_or_folder(tmp_path):
+def test_students_are_named_by_the_class_list_or_file_or_folder_and_not_by_themselves(tmp_path):
     paths = [
         write(tmp_path / "ada/03.ipynb"),
         write(tmp_path / "bob/03.ipynb"),
         write(tmp_path / "carl.ipynb"),
-        write(tmp_path / "dora.ipynb", metadata={"student": "Dora D."}),
-        write(tmp_path / "emil.ipynb", metadata={"student": ["no name"]}),
-        write(tmp_path / "fred.ipynb", metadata={"student": " "}),
+        write(tmp_path / "dora.ipynb", metadata={"student": "ada"}),
     ]
-    assert [one.student for one in grading.read(paths)] == ["ada", "bob", "carl", "Dora D.", "emil", "fred"]
+    assert [one.student for one in grading.read(paths)] == ["ada", "bob", "carl", "dora"]
+    listed = tmp_path / "class.csv"
+    listed.write_text("name,id\nAda Lovelace,ada\nDora D.,7\n", encoding="utf-8")
+    people = roster.read(listed)
+    assert [one.student for one in grading.read(paths, people)] == ["Ada Lovelace", "bob", "carl", "dora"]
 
 
 def test_what_cannot_be_read_has_a_problem(tmp_path, monkeypatch):
-    (missing,) = grading.read([tmp_path / "gone.ipynb"])
-    assert missing.problem.startswith("the file cannot be read: ")
+    gone, folder, link = tmp_path / "gone.ipynb", tmp_path / "eve", tmp_path / "link.ipynb"
+    folder.mkdir()
+    link.symlink_to(write(tmp_path / "ada.ipynb"))
+    problems = [one.problem for one in grading.read([gone, folder, link])]
+    assert problems[0].startswith("the file cannot be read: ")
+    assert problems[1:] == ["no notebook in this folder", "it is a link, not a file"]
     monkeypatch.setattr(submission, "LARGEST", 10)
     (large,) = grading.read([write(tmp_path / "large.ipynb")])
     assert large.problem == "the file is too large"
@@ -95,73 +106,6 @@ def test_exercises_of_an_earlier_edition_have_the_ids_of_today(tmp_path):
         assert one.cells.pop("1.2") == [cells[0][1], f'{name} = check("1.2", {name})']
         assert not one.cells.keys() & registry().keys()
         notebook["cells"][:0] = [{"cell_type": "markdown", "source": text, "metadata": {}} for text in titles]
-
-
-# ------------------------------------------------------------------------------------------------------ same answers
-
-MEAN = "def mean(V):\n    total = V.sum(0)\n    return total / len(V)"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        "# mine\ndef mean(x: list) -> int:\n    '''The mean.'''\n    s = x.sum(0)  # sum\n\n    return s/len(x)",
-        "def one():\n    return 1\n\ndef mean(V):\n    pass\n    t: float = V.sum(0)\n    return (t / len(V))",
-        "def mean(V):\n    return 0\n\ndef mean(a):\n    b = a.sum(0)\n    return b / len(a)",
-    ],
-)
-def test_names_comments_and_layout_make_no_difference(other):
-    assert fingerprint(other, "mean") == fingerprint(MEAN, "mean")
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        MEAN.replace("sum(0)", "sum(1)"),
-        MEAN.replace(".sum", ".mean"),
-        MEAN.replace("total / len(V)", "len(V) / total"),
-        MEAN.replace("len(V)", "len(total)"),
-        MEAN.replace("sum(0)", "sum(dim=0)"),
-    ],
-)
-def test_another_computation_is_another_answer(other):
-    assert fingerprint(other, "mean") != fingerprint(MEAN, "mean")
-
-
-@pytest.mark.parametrize("source", ["def mean(", "(" * 10**4, "-" * 50_000 + "1", "x" + ".a" * 40_000, "1;" * 50_001])
-def test_what_is_no_answer_has_no_fingerprint(source):
-    assert fingerprint(source, "mean") is None
-    assert not borrows(source)
-
-
-def test_an_answer_without_the_function_counts_as_a_whole():
-    assert fingerprint("mean = lambda V: V.mean(0)", "mean") == fingerprint("m = lambda x: x.mean(0)  # !", "mean")
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ('registry()["3.1"].solution', True),
-        ("import smalearn.course.exercises.ch03_forms", True),
-        ("from smalearn.course.exercises import evaluate", True),
-        ("from smalearn.course import exercises\nexercises.registry()", True),
-        ("course.oracle(x)", True),
-        ("from smalearn.course.exercises import check, hint, solution", True),
-        ('hint("3.1")\nsolution("3.1")\nfrom smalearn.masks import CausalMask', False),
-        ("oracle = solution = 1  # registry().solution", False),
-    ],
-)
-def test_answers_that_name_the_courses_solutions(source, found):
-    assert borrows(source) is found
-
-
-def test_many_of_the_same_are_counted(tmp_path):
-    names = ["ada", "bob", "carl", "dora"]
-    read = grading.read([write(tmp_path / f"{name}.ipynb", [("3.1", MEAN)]) for name in names])
-    found = [Row(one.student, one.path, {"3.1": "failed"}) for one in read]
-    rows._mark(found, read, {"3.1": rows.AnswerKey(registry()["3.1"])})
-    assert found[0].marks == {"3.1": "same as bob, carl and 1 more"}
-    assert found[3].marks == {"3.1": "same as ada, bob and 1 more"}
 
 
 # -------------------------------------------------------------------------------------------------- points and table
@@ -207,21 +151,51 @@ def test_a_file_of_weights_that_is_none(tmp_path, text, message):
         grading.weigh([], path)
 
 
-def test_the_table_holds_no_formula_and_one_line_for_each_row(tmp_path):
+def row(student, path, outcomes=(), worth=None, **fields):
+    outcomes = dict(outcomes)
+    return Row(student, path, outcomes, worth=worth or dict.fromkeys(outcomes, 1), **fields)
+
+
+def lines_of(path):
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def test_the_table_holds_no_formula_and_one_line_for_each_student(tmp_path):
+    outcomes = {"3.1": "error", "3.2": "timeout"}
     found = [
-        Row("=HYPERLINK(1)", tmp_path / "a.ipynb", {"3.1": "passed", "3.2": "timeout"}, {}, {"3.1": "same as\nbob"}),
-        Row("bob", tmp_path / "b.ipynb", {"3.1": "error", "3.2": "error"}, {"3.1": "Bad\n\t" + "x" * 200, "9.9": "no"}),
-        Row("bob", tmp_path / "c.ipynb", {}, {"": "no notebook"}),
+        row("=HYPERLINK(1)", tmp_path / "a.ipynb", {"3.1": "passed", "3.2": "not started"}, {"3.1": 0.1, "3.2": 0.2}),
+        row("bob", tmp_path / "b.ipynb", outcomes, notes={"3.1": "Bad\n\t" + "x" * 200, "9.9": "no"}, time=2),
+        row("bob", tmp_path / "c.ipynb", notes={"": "no notebook"}, time=3),
     ]
-    grading.write(found, {"3.1": 0.1, "3.2": 0.2}, tmp_path / "table.csv")
-    with (tmp_path / "table.csv").open(encoding="utf-8", newline="") as file:
-        first, second, third = csv.DictReader(file)
+    found[0].flags["3.1"] = "the same as\nours"
+    terms = grading.Terms()
+    grading.write(grading.lines(found, terms), terms, tmp_path / "table.csv")
+    first, second = lines_of(tmp_path / "table.csv")
     assert first["student"] == "'=HYPERLINK(1)"
-    assert (first["3.1"], first["3.2"], first["total"]) == ("0.1", "0", "0.1")
-    assert first["remark"] == "3.2: took too long; 3.1 same as?bob"
+    assert (first["3.1"], first["3.2"], first["total"]) == ("0", "0", "0")
+    assert (first["flags"], first["remark"]) == ("3.1 the same as?ours", "3.2: not started")
     cut = "3.1: Bad " + "x" * (table.NOTE - 10) + "…"
-    assert second["remark"] == f"{table._short('also handed in as ' + str(tmp_path / 'c.ipynb'))}; {cut}"
-    assert third["remark"].endswith("; no notebook")
+    assert second["remark"].startswith("does not count: ")
+    assert second["remark"].endswith(f"; no notebook; {cut}; 3.2: took too long")
+    grading.write(grading.lines(found, terms), grading.Terms(flagged=1), tmp_path / "table.csv")
+    assert lines_of(tmp_path / "table.csv")[0]["total"] == "0.1"
+
+
+def test_the_newest_file_in_time_counts(tmp_path):
+    files = [
+        row("ada", tmp_path / "early.ipynb", {"3.1": "failed"}, time=1000.0),
+        row("ada", tmp_path / "good.ipynb", {"3.1": "passed"}, time=2000.0),
+        row("ada", tmp_path / "late.ipynb", {"3.1": "failed"}, time=2000.0 + 7200),
+        row("ada", tmp_path / "other.ipynb", {"4.1": "passed"}, time=500.0),
+        row("ada", tmp_path / "broken.ipynb", {"3.1": "not run"}, time=1500.0, notes={"": "no notebook"}),
+    ]
+    terms = grading.Terms(due=2000.0)
+    (line,) = grading.lines(files, terms)
+    assert line.points(terms) == {"3.1": 1, "4.1": 1}
+    grading.write([line], terms, tmp_path / "table.csv")
+    (written,) = lines_of(tmp_path / "table.csv")
+    assert (written["late"], written["total"]) == ("2.0 h", "2")
+    assert grading.lines(files, grading.Terms())[0].points(terms) == {"3.1": 0, "4.1": 1}
 
 
 # ------------------------------------------------------------------------------------------------ a teacher's own file
@@ -253,16 +227,16 @@ def test_arguments_that_cannot_leave_this_process_are_refused(no_traces):
     own = {field: getattr(registry()["3.1"], field) for field in Exercise.__dataclass_fields__}
     exercise = Exercise(**own | {"cases": lambda randn: iter([(lambda: 1,)] * 3), "oracle": lambda f: f()})
     with pytest.raises(ValueError, match=r"grade: the arguments of exercise 3\.1 must be tensors, numbers, strings"):
-        grading.grade([], {"3.1": exercise})
+        list(grading.grade([], {"3.1": exercise}, None))
 
 
 def test_an_exercise_whose_oracle_fails_is_refused(no_traces):
     own = {field: getattr(registry()["3.1"], field) for field in Exercise.__dataclass_fields__}
     with pytest.raises(ValueError, match=r"grade: the oracle of exercise 3\.1 fails: ZeroDivisionError: division by"):
-        grading.grade([], {"3.1": Exercise(**own | {"oracle": lambda *arguments: 1 / 0})})
+        list(grading.grade([], {"3.1": Exercise(**own | {"oracle": lambda *arguments: 1 / 0})}, None))
 
 
-@pytest.mark.parametrize("module", [submission, table])
+@pytest.mark.parametrize("module", [alike, table])
 def test_examples_run(module):
     found = doctest.testmod(module)
     assert found.attempted
@@ -272,48 +246,93 @@ def test_examples_run(module):
 @pytest.mark.parametrize("id", registry())
 def test_the_courses_own_can_be_sent(id):
     key = rows.AnswerKey(registry()[id], 1)
-    part = rows._part(key)
-    assert same(pickle.loads(part["cases"]), key.cases)
-    assert pickle.loads(part["reference"]) is registry()[id].solution
-
-
-def test_an_exercise_that_judges_inside_the_submission_is_to_be_read():
-    key = rows.AnswerKey(registry()["4.6"], 1)
-    ran = run(key.exercise.solution, key.cases, 1, 10)
-    assert rows._say(key, key.judge(ran)) == (
-        "passed",
-        "passes, and is to be read: the submission itself called the judge",
-    )
+    assert same(wire.decoded(rows._part(key)["cases"]), key.cases)
 
 
 # --------------------------------------------------------------------------------------------------------- the command
 
 
-def test_the_command_writes_the_table_and_says_how_it_went(tmp_path, monkeypatch, capsys):
-    asked = []
+@pytest.fixture
+def pretended(monkeypatch):
+    """Grading without processes: everybody passes 3.1, bob's process ends; Ctrl-C is pressed at whom it is told."""
+    asked, stop_at = [], set()
 
-    def grade(submissions, exercises, limits, jobs):
-        asked.append((list(exercises), limits, jobs))
-        problem = {"": "not graded to the end: its process ended"}
-        return [Row("ada", one.path, {"3.1": "passed"}, problem if one.student == "bob" else {}) for one in submissions]
+    def grade(submissions, exercises, box, limits, jobs, seed):
+        asked.append(([one.student for one in submissions], list(exercises), limits, jobs, seed))
+        for one in submissions:
+            if one.student in stop_at:
+                raise KeyboardInterrupt
+            problem = {"": "not graded to the end: its process ended"} if one.student == "bob" else {}
+            outcomes = dict.fromkeys(exercises, "failed") | {"3.1": "passed"}
+            yield Row(one.student, one.path, outcomes, problem, digest=one.digest, seed=seed)
 
-    monkeypatch.setattr(grading, "grade", grade)
+    monkeypatch.setattr(command, "grade", grade)
+    monkeypatch.setattr(command, "seed_for", lambda exercises: 5)
+    return asked, stop_at
+
+
+def test_the_command_writes_the_table_and_says_how_it_went(tmp_path, pretended, capsys):
     ada, bob = (write(tmp_path / f"{name}.ipynb", [("3.1", MEAN)]) for name in ("ada", "bob"))
     output = tmp_path / "table.csv"
     arguments = ["grade", "-o", str(output), "-j", "3", "--seconds", "60", "--memory", "1", str(ada)]
     assert cli.main(arguments) == 0
     limits = grading.Limits(exercise=10, notebook=60, memory=2**30)
-    assert asked == [([id for id in registry() if id.startswith("3.")], limits, 3)]
-    assert capsys.readouterr().out.startswith("1 notebook, on average 1 of 6 points\n  3.1  passed by 1\n")
-    assert output.read_text(encoding="utf-8").startswith("student,file,3.1,")
+    assert pretended[0] == [(["ada"], [id for id in registry() if id.startswith("3.")], limits, 3, 5)]
+    said = capsys.readouterr()
+    assert said.out.startswith("1 student, on average 1 of 6 points\n  3.1  passed by 1\n")
+    assert said.err.splitlines()[-1] == "[1/1] ada"
+    assert output.read_text(encoding="utf-8").startswith("student,3.1,")
     assert cli.main([*arguments, str(bob)]) == 1
-    *_, problem, last = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    *_, problem, last, pages = said.out.splitlines()
     assert problem == f"{bob}: not graded to the end: its process ended"
     assert last == f"The table: {output}"
+    assert pages == f"The class, and pages to give back: {tmp_path / 'table_pages/index.html'}"
+    assert said.err.splitlines()[0] == "1 of 2 are graded already"
+    assert pretended[0][-1][0] == ["bob"]
+
+
+def test_a_run_that_is_stopped_goes_on(tmp_path, pretended, capsys):
+    asked, stop_at = pretended
+    paths = [str(write(tmp_path / f"{name}.ipynb", [("3.1", MEAN)])) for name in ("ada", "carl", "dora")]
+    arguments = ["grade", "-o", str(tmp_path / "table.csv"), *paths]
+    stop_at.add("dora")
+    assert cli.main(arguments) == 130
+    said = capsys.readouterr()
+    assert said.err.endswith("[2/3] carl\n\nStopped: 2 of 3 are graded; the same command goes on from there.\n")
+    assert [line["student"] for line in lines_of(tmp_path / "table.csv")] == ["ada", "carl"]
+    stop_at.clear()
+    write(tmp_path / "carl.ipynb", [("3.1", MEAN + "\n")])  # handed in again
+    assert cli.main(arguments) == 0
+    assert asked[-1][0] == ["carl", "dora"]
+    assert len(lines_of(tmp_path / "table.csv")) == 3
+    assert cli.main([*arguments, "--weights", str(points(tmp_path, '{"3.1": 4}'))]) == 0
+    assert len(asked) == 2
+    assert lines_of(tmp_path / "table.csv")[0]["total"] == "4"  # other points for what is graded
+
+
+def points(folder, text):
+    path = folder / "points.json"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_where_there_is_no_sandbox_the_command_says_so(tmp_path, pretended, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    assert cli.main(["grade", "-o", str(tmp_path / "t.csv"), str(write(tmp_path / "ada.ipynb", [("3.1", MEAN)]))]) == 0
+    assert capsys.readouterr().err.startswith("No sandbox: bubblewrap does not work here (")
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"), [("2026-11-30", (23, 59, 59)), ("2026-11-30T18:05", (18, 5, 0)), ("2026-11-30 06:00", (6, 0, 0))]
+)
+def test_due_is_a_local_time_or_the_end_of_a_day(text, hour):
+    due = cli._parser().parse_args(["grade", "x", "-o", "t", "--due", text]).due
+    assert time.localtime(due)[:6] == (2026, 11, 30, *hour)
 
 
 def test_the_command_refuses_before_it_takes_minutes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(grading, "grade", lambda *args: pytest.fail("it began"))
+    monkeypatch.setattr(command, "grade", lambda *args: pytest.fail("it began"))
     ada = write(tmp_path / "ada.ipynb", [("3.1", MEAN)])
     assert cli.main(["grade", str(tmp_path / "nobody.ipynb"), "-o", "table.csv"]) == 1
     assert capsys.readouterr().err.startswith("smalearn grade: there is no file ")
@@ -321,9 +340,14 @@ def test_the_command_refuses_before_it_takes_minutes(tmp_path, monkeypatch, caps
     assert capsys.readouterr().err.startswith("smalearn grade: ")
     assert cli.main(["grade", str(ada), "-o", "t.csv", "--weights", str(tmp_path / "none.json")]) == 1
     assert capsys.readouterr().err.startswith("smalearn grade: ")
-    with pytest.raises(SystemExit):
-        cli.main(["grade", str(ada), "-o", "t.csv", "-j", "0"])
-    assert "expected a whole number from 1, got '0'" in capsys.readouterr().err
+    listed = tmp_path / "class.csv"
+    listed.write_text("a,b\n1,2\n", encoding="utf-8")
+    assert cli.main(["grade", str(ada), "-o", "t.csv", "--roster", str(listed)]) == 1
+    assert "must be CSV whose first line has a title such as Student" in capsys.readouterr().err
+    for option, said in [("-j", "expected a whole number from 1, got '0'"), ("--due", "expected a time such as")]:
+        with pytest.raises(SystemExit):
+            cli.main(["grade", str(ada), "-o", "t.csv", option, "0"])
+        assert said in capsys.readouterr().err
 
 
 def test_a_submission_can_be_made_by_hand(tmp_path):

@@ -1,10 +1,9 @@
 """Answers on their way between two processes: what arrives is what was sent, and what was forged is refused."""
 
+import base64
 import inspect
-import io
 import json
 import math
-import pickle
 import sys
 from decimal import Decimal
 from fractions import Fraction
@@ -19,15 +18,14 @@ from smalearn.course.exercises.compare import same
 from smalearn.course.exercises.run import Call, Run
 from smalearn.course.grading import wire
 from smalearn.course.grading.child import Session
+from smalearn.course.grading.rows import reference
 
 ONE = [((),)]  # a case
 
 
 def sent(answer):
-    """The answer as it arrives, through bytes."""
-    message, blob = wire.encode(Run([Call(answer)], ()))
-    found = wire.read(io.BytesIO(wire.frame(message, blob)))
-    (call,) = wire.decode(*found, ONE).calls
+    """The answer as it arrives, through text."""
+    (call,) = wire.unpack(json.loads(json.dumps(wire.pack(Run([Call(answer)], ())))), ONE).calls
     assert not call.error
     return call.answer
 
@@ -89,95 +87,84 @@ def test_objects_arrive_as_their_type_alone():
 
 def test_errors_and_marks_of_a_call_arrive():
     calls = [Call(error=("line 1", "ValueError: no")), Call(error=("x",), stub=True), Call(1, modified=(1,))]
-    message, blob = wire.encode(Run(calls, ()))
-    assert wire.decode(message, blob, [(1, 2)] * 3).calls == calls
-    assert len(wire.decode(message, blob, [(1, 2)] * 2).calls) == 2
-    assert len(wire.decode(message, blob, [(1, 2)] * 9).calls) == 3
+    packed = wire.pack(Run(calls, ()))
+    assert wire.unpack(packed, [(1, 2)] * 3).calls == calls
+    assert len(wire.unpack(packed, [(1, 2)] * 2).calls) == 2
+    assert len(wire.unpack(packed, [(1, 2)] * 9).calls) == 3
 
 
 def test_answers_that_are_too_large_become_errors(monkeypatch):
-    monkeypatch.setattr(wire, "LIMIT", 2000)
-    half = torch.ones(100, dtype=torch.float64)
+    monkeypatch.setattr(wire, "LIMIT", 3000)
+    half = torch.ones(90, dtype=torch.float64)
     nested = []
     for _ in range(10_000):
         nested = [nested]
-    message, blob = wire.encode(
-        Run([Call(half), Call(torch.ones(9999)), Call(half), Call("x" * 3000), Call(nested)], ())
-    )
-    assert len(blob) == 800
-    errors = [call["error"] for call in message["calls"]]
+    run = Run([Call(half), Call(torch.ones(9999)), Call(nested), Call(half), Call("x" * 3000)], ())
+    packed = wire.pack(run)
+    json.dumps(packed)
+    errors = [call["error"] for call in packed]
     assert errors[0] == []
     assert errors[1] == ["the answer cannot be sent: a tensor of 39996 bytes is too large"]
-    assert errors[2] == errors[3] == ["the answers are too large to be sent"]
-    assert errors[4][0].startswith("the answer cannot be sent: maximum recursion depth")
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"x", "no frame"),
-        (b"\xff" * 99, "no frame"),
-        (wire.HEAD.pack(wire.LIMIT, 1), "no frame"),
-        (wire.HEAD.pack(3, 0) + b"{}}", "no JSON"),
-        (wire.HEAD.pack(10**5, 0) + b"[" * 10**5, "no JSON"),
-        (wire.HEAD.pack(2, 0) + b"[]", "no message"),
-        (wire.HEAD.pack(2, 5) + b"{}abc", "no message"),
-    ],
-)
-def test_what_is_no_frame_is_refused(data, message):
-    with pytest.raises(wire.WireError, match=message):
-        wire.read(io.BytesIO(data))
-
-
-def test_the_end_of_a_stream_is_no_error():
-    assert wire.read(io.BytesIO()) is None
+    assert errors[2][0].startswith("the answer cannot be sent: maximum recursion depth")
+    assert errors[3] == errors[4] == ["the answers are too large to be sent"]
+    assert wire.unpack(packed, ONE * 5).calls[4].answer is None
+    assert wire.pack(Run([Call(10**5000)], ()))[0]["error"][0].startswith(
+        "the answer cannot be sent: Exceeds the limit"
+    )
 
 
 def call(**parts):
     return {"answer": ["none"], "error": [], "stub": False, "modified": []} | parts
 
 
+def eight(shape, kind="float64", data="A" * 11 + "="):
+    """An answer that claims to be a tensor, of eight bytes."""
+    return [call(answer=["tensor", kind, shape, data])]
+
+
 @pytest.mark.parametrize(
-    "message",
+    "calls",
     [
-        {},
-        {"calls": 3},
-        {"calls": [3]},
-        {"calls": [{}]},
-        {"calls": [call(answer=None)]},
-        {"calls": [call(answer=["none", 1])]},
-        {"calls": [call(answer=["float", "1"])]},
-        {"calls": [call(answer=["int", 1.5])]},
-        {"calls": [call(answer=["object", 3])]},
-        {"calls": [call(answer=["set", []])]},
-        {"calls": [call(answer=["tuple", {"a": 1}])]},
-        {"calls": [call(answer=["tensor", "float64", [2]])]},
-        {"calls": [call(answer=["tensor", "float64", [-1]])]},
-        {"calls": [call(answer=["tensor", "float64", [1.0]])]},
-        {"calls": [call(answer=["tensor", "float64", [True]])]},
-        {"calls": [call(answer=["tensor", "float64", [0, 2**64]])]},
-        {"calls": [call(answer=["tensor", "float64", [10**400]])]},
-        {"calls": [call(answer=["tensor", "load", [1]])]},
-        {"calls": [call(answer=["tensor", ["float64"], [1]])]},
-        {"calls": [call(error=3)]},
-        {"calls": [call(modified="x")]},
-        {"calls": [call(modified=None)]},
+        None,
+        3,
+        [3],
+        [{}],
+        [call(answer=None)],
+        [call(answer=["none", 1])],
+        [call(answer=["float", "1"])],
+        [call(answer=["int", 1.5])],
+        [call(answer=["object", 3])],
+        [call(answer=["set", []])],
+        [call(answer=["tuple", {"a": 1}])],
+        [call(answer=["tensor", "float64", [1]])],
+        eight([2]),
+        eight([-1]),
+        eight([1.0]),
+        eight([True]),
+        eight([0, 2**64]),
+        eight([10**400]),
+        eight([1], "load"),
+        eight([1], ["float64"]),
+        eight([1], data="AAA"),
+        eight([1], data=8),
+        [call(error=3)],
+        [call(modified="x")],
+        [call(modified=None)],
     ],
-    ids=lambda message: json.dumps(message)[10:60],
+    ids=lambda calls: json.dumps(calls)[2:50],
 )
-def test_what_are_no_answers_is_refused(message):
-    with pytest.raises(wire.WireError, match=r"^no (answers|value)|^too few bytes$"):
-        wire.decode(message, bytes(8), ONE)
+def test_what_are_no_answers_is_refused(calls):
+    with pytest.raises(wire.WireError, match=r"^no (answers|value)|^not as many bytes as entries$"):
+        wire.unpack(calls, ONE)
 
 
 def test_claims_beside_the_answers_mean_nothing():
-    forged = call(modified=[-1, 99, True], stub=1) | {"outcome": "passed"}
-    (found,) = wire.decode({"calls": [forged], "points": 9}, b"", ONE).calls
-    assert found == Call(None)
-    boolean = call(answer=["tensor", "bool", [3]])
-    (found,) = wire.decode({"calls": [boolean]}, bytes([0, 1, 255]), ONE).calls
+    forged = call(modified=[-1, 99, True], stub=1) | {"outcome": "passed", "points": 9}
+    assert wire.unpack([forged], ONE).calls == [Call(None)]
+    (found,) = wire.unpack(eight([3], "bool", "AAH/"), ONE).calls
     assert found.answer.tolist() == [False, True, True]
     assert torch.equal(found.answer, torch.tensor([False, True, True]))
+    assert wire.unpack(eight([1]), ONE).calls[0].answer.tolist() == [0.0]
 
 
 # --------------------------------------------------------------------------------------- the session that answers them
@@ -188,31 +175,30 @@ def session(monkeypatch):
     """Makes sessions in this process; what they put in place of ours is put back."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     for place in (smalearn.course.exercises, commands):
-        for name in ("check", "hint", "solution"):
+        for name in ("check", "hint", "solution", "case"):
             monkeypatch.setattr(place, name, getattr(place, name))
 
     def make(*sources, setup=("import torch",), limit=5.0):
         key = AnswerKey(registry()["3.1"], 1)
-        part = {"name": "running_attention", "cases": pickle.dumps(key.cases), "seed": 1, "sources": list(sources)}
-        part["reference"] = pickle.dumps(key.exercise.solution)
+        part = {"name": "running_attention", "cases": wire.coded(key.cases), "seed": 1, "sources": list(sources)}
         return Session({"setup": list(setup), "exercises": {"3.1": part}, "limit": limit})
 
     return make
 
 
+CALL = {"do": "call", "id": "3.1"}
 RIGHT = "def running_attention(Q, K, V):\n    return (Q @ K.mT).tril() @ V"
 
 
 def outcome(session):
     """The outcome of 3.1, judged as the grader does."""
-    message, blob = session.answer("call 3.1")
     key = AnswerKey(registry()["3.1"], 1)
-    return key.judge(wire.decode(message, blob, key.cases)).outcome
+    return key.judge(wire.unpack(session.answer(CALL)["calls"], key.cases)).outcome
 
 
 def test_a_session_runs_the_cells_and_calls_the_function(session):
     one = session(RIGHT)
-    assert one.answer("setup") == ({"error": ""}, b"")
+    assert one.answer({"do": "setup"}) == {"error": ""}
     assert outcome(one) == "passed"
 
 
@@ -221,30 +207,29 @@ def test_what_is_handed_to_check_is_the_attempt(session):
     one = session(
         source, 'from smalearn.course.exercises import check\nmine = check("3.1", mine)\nmine(*[torch.ones(1, 1)] * 3)'
     )
-    one.answer("setup")
+    one.answer({"do": "setup"})
     assert outcome(one) == "passed"
 
 
 def test_a_function_of_that_name_from_the_setup_is_no_attempt(session):
     one = session("", setup=["import torch", RIGHT])
-    one.answer("setup")
-    assert one.answer("call 3.1") == ({"error": "no function running_attention"}, b"")
+    one.answer({"do": "setup"})
+    assert one.answer(CALL) == {"error": "no function running_attention"}
 
 
 def test_the_reference_takes_the_place_of_an_attempt(session):
     one = session("running_attention = 3")
-    assert one.answer("call 3.1")[0] == {"error": "no function running_attention"}
-    assert one.answer("reference 3.1") == ({"error": ""}, b"")
-    assert one.module.running_attention is registry()["3.1"].solution
-    one.task["exercises"]["3.1"]["reference"] = None
-    one.module.running_attention = "kept"
-    one.answer("reference 3.1")
-    assert one.module.running_attention == "kept"
+    assert one.answer(CALL) == {"error": "no function running_attention"}
+    exercise = registry()["3.1"]
+    request = {"do": "reference", "id": "3.1", "name": "running_attention", "source": reference(exercise)}
+    assert one.answer(request) == {}
+    case = exercise.draw()[1]
+    assert torch.equal(one.module.running_attention(*case), exercise.solution(*case))
 
 
 def test_define_runs_the_cells_and_calls_nothing(session):
     one = session("def running_attention(Q, K, V):\n    raise SystemExit\nx = 1")
-    assert one.answer("define 3.1")[0] == {"error": ""}
+    assert one.answer({"do": "define", "id": "3.1"}) == {"error": ""}
     assert callable(one.module.running_attention)
     assert one.module.x == 1
 
@@ -263,27 +248,26 @@ def test_define_runs_the_cells_and_calls_nothing(session):
 )
 def test_the_setup_goes_on_after_an_error(session, source, error):
     one = session(setup=[source, "z = 3"], limit=0.3)
-    found = one.answer("setup")[0]["error"]
+    found = one.answer({"do": "setup"})["error"]
     assert found == error
     assert hasattr(one.module, "z") is not error.startswith("stopped")
 
 
 def test_a_function_knows_its_source_as_in_a_notebook(session):
     one = session(RIGHT, setup=["import inspect", "def f():\n    return 3"])
-    one.answer("setup")
+    one.answer({"do": "setup"})
     assert inspect.getsource(one.module.f) == "def f():\n    return 3"
 
 
 def test_arguments_that_cannot_be_read_are_named(session):
     one = session(RIGHT)
-    one.answer("setup")
-    one.task["exercises"]["3.1"]["cases"] = b"cnowhere\nThing\n."
+    one.answer({"do": "setup"})
+    one.task["exercises"]["3.1"]["cases"] = base64.b64encode(b"cnowhere\nThing\n.").decode()
     expected = "its arguments cannot be read in another process: No module named 'nowhere'"
-    assert one.answer("call 3.1") == ({"error": expected}, b"")
+    assert one.answer(CALL) == {"error": expected}
 
 
 def test_hints_and_solutions_show_nothing(session):
-    one = session(
-        setup=["from smalearn.course.exercises import hint, solution\nassert hint('3.1') is solution('3.1') is None"]
-    )
-    assert one.answer("setup")[0] == {"error": ""}
+    line = "from smalearn.course.exercises import case, hint, solution"
+    one = session(setup=[f"{line}\nassert hint('3.1') is solution('3.1') is case('3.1') is None"])
+    assert one.answer({"do": "setup"}) == {"error": ""}

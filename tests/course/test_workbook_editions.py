@@ -9,7 +9,7 @@ import pytest
 
 from smalearn.course import workbook
 from smalearn.course.exercises.report import MIME
-from smalearn.course.workbook import copies, editions
+from smalearn.course.workbook import editions
 from smalearn.course.workbook.notebook import blank, exercises
 
 FIRST = {
@@ -139,77 +139,19 @@ def test_answers_go_where_their_exercises_are_now(course):
         "  Your answers are in it: 6.1.",
         "07_layer.ipynb is new.",
         "  Your answers are in it: 7.1.",
-        "  New numbers since work/06_duality.ipynb, which stays as it is: 6.7 is 7.1.",
         "10_scoring.ipynb is new.",
         "  Your answers are in it: 10.1.",
-        "  No longer in the chapter, so your answers are at its end: 7.9.",
-        "  New numbers since work/07_scoring.ipynb, which stays as it is: 7.1 is 10.1, 7.2 is 10.2.",
-        "12_kernel.ipynb is new.",
-        "  New numbers since work/09_kernel.ipynb, which stays as it is: 9.4 is 12.4.",
         "A_atlas.ipynb is new.",
         "  Your answers are in it: A.1.",
-        "  New numbers since work/07_scoring.ipynb, which stays as it is: 7.4 is A.1.",
     ]
     places = {"6.1": "06_duality.new", "7.1": "07_layer", "10.1": "10_scoring", "A.1": "A_atlas"}
     for (new, name), old in zip(places.items(), ("6.1", "6.7", "7.1", "7.4"), strict=True):
         stub, check = own(read(course, name), new)
         assert stub.source == answers[old]
         assert f'check("{new}", ' in check.source
-    heading, last = read(course, "10_scoring").cells[-2:]
-    assert (heading.source, last.source) == (copies.GONE, answers["7.9"])
+    assert own(read(course, "07_scoring"), "7.9")[0].source == answers["7.9"]  # in no chapter any more
     assert "NotImplementedError" in own(read(course, "07_layer"), "7.2")[0].source
     assert sync(course) == []
-
-
-def test_who_has_answered_nothing_is_told_the_new_numbers(course):
-    lines = sync(course)
-    assert [line for line in lines if "answers" in line] == []
-    assert "  New numbers since work/09_kernel.ipynb, which stays as it is: 9.4 is 12.4." in lines
-
-
-def test_cells_of_the_learners_own_stay_in_the_old_file_and_are_counted(course):
-    edit(course, "09_kernel", lambda notebook: notebook.cells.append(nbformat.v4.new_markdown_cell("My notes")))
-    assert "  Cells that you wrote or changed stay in work/09_kernel.ipynb: 1." in sync(course)
-
-
-def newer(course, name):
-    """The same chapter with another text."""
-    path = course / f"chapters/{name}.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[0].source += "\n\nA newer edition."
-    nbformat.write(notebook, path)
-
-
-def test_the_new_numbers_are_told_once(course):
-    sync(course)
-    newer(course, "10_scoring")
-    assert sync(course) == ["There is a newer 10_scoring.ipynb: it is beside yours, as work/10_scoring.new.ipynb."]
-
-
-def test_what_a_chapter_lost_stands_at_its_end_wherever_its_first_exercise_went(course):
-    answer = solve(course, "06_duality", "6.4")
-    left = {"6.7": FIRST["06_duality"]["6.7"]}
-    publish(course / "chapters", {"05_before": {"5.1": FIRST["06_duality"]["6.1"]}, "06_duality": left})
-    assert sync(course) == [
-        "05_before.ipynb is new.",
-        "  New numbers since work/06_duality.ipynb, which stays as it is: 6.1 is 5.1.",
-        "There is a newer 06_duality.ipynb: it is beside yours, as work/06_duality.new.ipynb.",
-        "  No longer in the chapter, so your answers are at its end: 6.4.",
-    ]
-    assert read(course, "06_duality.new").cells[-1].source == answer
-
-
-def test_what_is_gone_stays_at_the_end_from_one_version_to_the_next(course):
-    gone = solve(course, "07_scoring", "7.9")
-    sync(course)
-    (course / "work/07_scoring.ipynb").unlink()
-    for edition in ("", ".new"):
-        newer(course, "10_scoring")
-        assert sync(course)[1:] == ["  No longer in the chapter, so your answers are at its end: 7.9."]
-        assert read(course, "10_scoring.new").cells[-1].source == gone
-        (course / f"work/10_scoring{edition}.ipynb").unlink()
-        if not edition:
-            (course / "work/10_scoring.new.ipynb").rename(course / "work/10_scoring.ipynb")
 
 
 def test_copies_from_elsewhere_give_their_answers_too(course):

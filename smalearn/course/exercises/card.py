@@ -35,13 +35,13 @@ div.smalearn-card pre { margin: .3em 0; padding: .3em .6em; white-space: pre-wra
 """
 
 
-def card(result: Result, after: Sequence[str], dots: str) -> str:
+def card(result: Result, after: Sequence[str], dots: str | None = None) -> str:
     """Write a result as HTML; empty for what was not started, whose text says it all.
 
     Args:
         result: of a check.
         after: sentences that follow it.
-        dots: a mark for each exercise of the chapter.
+        dots: a mark for each exercise of the chapter; None where no cell follows that could use our solution.
     """
     if result.outcome == "not started":
         return ""
@@ -58,10 +58,10 @@ def note(paragraphs: Sequence[str]) -> str:
     return f'<div class="smalearn-card" style="--edge: {NOTE}"><style>{STYLE}</style>{lines}</div>'
 
 
-def _parts(result: Result, after: Sequence[str], dots: str) -> Iterator[str]:
+def _parts(result: Result, after: Sequence[str], dots: str | None) -> Iterator[str]:
     exercise, problem = result.exercise, result.problem
     symbol = SYMBOLS.get(result.outcome, "✗")
-    yield f"<h4><b>{symbol}</b> {escape(f'{exercise.id} {exercise.title}')} <span>{dots}</span></h4>"
+    yield f"<h4><b>{symbol}</b> {escape(f'{exercise.id} {exercise.title}')} <span>{dots or ''}</span></h4>"
     reason = result.misconception or result.sign
     if result.detours:
         yield "<p>All answers are right, but not found as asked:</p>"
@@ -80,7 +80,7 @@ def _parts(result: Result, after: Sequence[str], dots: str) -> Iterator[str]:
         yield _pre(problem.lines)
     if result.printed:
         yield _faint(["your code printed"]) + _pre(result.printed)
-    if result.outcome in ("failed", "error", "timeout"):
+    if dots is not None and result.outcome in ("failed", "error", "timeout"):
         name = exercise.solution.__name__
         yield _faint([f"{name} is our solution from here on; to have yours back, run its cell."])
     yield "".join(f"<p>{escape(text)}</p>" for text in after if text)

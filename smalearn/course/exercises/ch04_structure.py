@@ -5,6 +5,8 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
+__all__ = ["Operator"]
+
 # ------------------------------------------------------------------------------------------- 4.3 Toeplitz by the FFT
 
 

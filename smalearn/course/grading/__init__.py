@@ -1,44 +1,58 @@
 """Grade notebooks that others wrote: each runs in a process of its own, and is judged out of its reach.
 
 This process draws the inputs, knows the targets and compares. A submission's process gets the inputs, runs the cells
-tagged `setup` and those of the exercises, and sends back arrays, as raw bytes: nothing that it says is executed here,
-and only right answers to inputs that it did not choose earn points.
+tagged `setup` and those of the exercises, and sends back arrays as text: nothing that it says is executed here. Its
+package has no solutions, no oracles and no known wrong answers; our solution to an exercise comes once the answer to it
+is judged.
 
-What earns nothing, and costs the row of the submission alone: a `check` that is redefined or patched, edited outputs
-and metadata, `exit` and `os._exit`, a loop without end, endless output, arrays larger than the memory limit, a forged
-or broken message on the channel of the answers, an answer of the wrong type, shape or dtype, NaN, an object that
-equals everything. An exercise that ends the process costs itself: the others run again in a new one.
+In a sandbox (`smalearn.course.grading.sandbox`) the process sees neither your files nor other submissions nor other
+processes, has no network, and ends with all that it started. So a submission costs its own row alone: a patched
+`check`, edited outputs, `exit`, loops, kills, detached processes, endless output or memory, forged messages, objects
+that equal everything, and files that are links, pipes or devices. Where the system has no sandbox, `grade` says so at
+the start, and what holds is only what this process does: it calls nothing of a submission's, and ends it in time.
 
-What is not prevented:
+What is not prevented anywhere:
 
-- A submission runs as you. It can use the network, read and delete your files, stop your programs, start processes
-  without end. Grade in a container without network if you do not know who wrote it, never as root.
-- The course's solutions are public, and importable. What copies them is marked in the table, by names that it uses or
-  by its normalised code; what hides it well is not. An exercise of your own is not shown to the submissions, but its
-  inputs are.
-- An exercise that hands over a judge as an argument (4.6) is judged inside the submission: the table says that it is
-  to be read.
-- Memory is limited on Linux alone, and Windows has no limits but time. There, a process that a submission started, and
-  everywhere one that left its session, may survive it.
+- The way to an answer (◐) is measured in the submission's process, and 4.6 is judged there. 4.6 has a flag, and counts
+  once a teacher has read it. Who forges the other gets ✓ in place of ◐.
+- The library is there, and an answer may call it, unless the exercise's `Way` forbids that.
+- Solutions can be copied by hand from the course, which is public: long answers that are the same have a flag.
+- Submissions that run at a time share cores and memory. Where all memory is taken, the system ends submissions first.
 """
 
+from smalearn.course.grading.alike import pairs
+from smalearn.course.grading.book import Gradebook
+from smalearn.course.grading.choice import exercises, files, load, weigh
+from smalearn.course.grading.edition import students
 from smalearn.course.grading.nbgrader import chapters, export
-from smalearn.course.grading.rows import Limits, Row, grade
+from smalearn.course.grading.pages import write_pages
+from smalearn.course.grading.rows import Limits, Row, grade, seed_for
+from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
-from smalearn.course.grading.table import exercises, files, load, summary, weigh, write
+from smalearn.course.grading.table import Line, Terms, lines, summary, write, write_import
 
 __all__ = [
+    "Gradebook",
     "Limits",
+    "Line",
     "Row",
     "Submission",
+    "Terms",
     "chapters",
     "exercises",
     "export",
     "files",
     "grade",
+    "lines",
     "load",
+    "opened",
+    "pairs",
     "read",
+    "seed_for",
+    "students",
     "summary",
     "weigh",
     "write",
+    "write_import",
+    "write_pages",
 ]

@@ -1,16 +1,16 @@
-"""Process in which a submission runs: it answers requests, and knows neither targets nor verdicts.
+"""Process in which a submission runs: it answers requests, and knows neither solutions nor targets nor verdicts.
 
-Requests are lines on standard input: "setup", "define 3.1" (run the cells), "call 3.1" (run the cells, then the
-attempt on every case), "gradient 3.1" (the attempt's gradients on every case), "way 3.1" (what in its way is not as
-asked), "reference 3.1" (take our solution from here on). Each gets one frame of `wire` on standard output, which names
-the request. Both streams are moved to descriptors of their own first: what the submission prints or
-reads touches neither.
+The first line on standard input is the task, as JSON; the others are requests: `call` (run an exercise's cells, then
+the attempt on every case), `gradient` and `way` (of an attempt that was called), `define` (run the cells), `reference`
+(take our solution from here on; it comes with the request, after the attempt). Each gets a line on standard output that
+names the request. Both streams are moved to descriptors of their own first: what the submission prints or reads touches
+neither.
 """
 
 import contextlib
+import json
 import linecache
 import os
-import pickle
 import re
 import sys
 import traceback
@@ -24,11 +24,12 @@ from smalearn.course.exercises.judge import gradient_of
 from smalearn.course.exercises.limit import Expired, within
 from smalearn.course.exercises.run import run
 from smalearn.course.exercises.way import detours
-from smalearn.course.grading.wire import encode, frame
+from smalearn.course.grading.wire import decoded, pack
 
 __all__ = ["Session", "main"]
 
-FILE_SIZE = 64 * 2**20  # bytes that a submission may write to one file
+FILE_SIZE = 64 * 2**20  # bytes that a submission may write to one file, where no sandbox limits all of them together
+PROCESSES = 64
 
 
 class Session:
@@ -36,9 +37,8 @@ class Session:
 
     Args:
         task: `setup`, the sources of those cells; `exercises`, id -> `sources`, `name` of the function, `cases`
-            (pickled), `seed`, `reference`, our solution (pickled) or None, `gradient`, places of the arguments by which
-            it is taken, and `way`, arguments of `detours` (pickled) or None; `limit`, seconds for the calls of an
-            attempt, and again for its cells.
+            (`coded`), `seed`, `gradient`, places of the arguments by which it is taken, and `way`, arguments of
+            `detours` (`coded`) or None; `limit`, seconds for the calls of an attempt, and again for its cells.
     """
 
     def __init__(self, task: dict):
@@ -50,49 +50,46 @@ class Session:
         sys.modules["__main__"] = self.module
         # Cells import these by name, so that there is no other place to stand in for them.
         for place in (smalearn.course.exercises, commands):
-            place.check, place.hint, place.solution = self._check, _nothing, _nothing
+            place.check, place.hint, place.solution, place.case = self._check, _nothing, _nothing, _nothing
 
     def _check(self, exercise: object, attempt: object = None, seed: int = 0) -> object:
         """Stand in for `check`: note the attempt, judge nothing."""
         self.attempts[str(getattr(exercise, "id", exercise))] = attempt
         return attempt
 
-    def answer(self, request: str) -> tuple[dict, bytes]:
-        """Return the message that answers a request, and its bytes."""
-        action, _, id = request.partition(" ")
+    def answer(self, request: dict) -> dict:
+        """Return what answers a request."""
+        action, id = request["do"], request.get("id")
         if action == "setup":
-            return {"error": self._execute(self.task["setup"])}, b""
-        task = self.task["exercises"][id]
+            return {"error": self._execute(self.task["setup"])}
         if action == "reference":
-            if task["reference"]:
-                setattr(self.module, task["name"], pickle.loads(task["reference"]))
-            return {"error": ""}, b""
-        if action in ("gradient", "way"):
-            return self._measure(action, task, self._attempt(id))
+            exec(request["source"], vars(place := types.ModuleType("ours")))
+            vars(self.module)[request["name"]] = vars(place)[request["name"]]
+            return {}
+        task = self.task["exercises"][id]
+        if action == "gradient":
+            return {"calls": self._run(gradient_of(self._attempt(id), task["gradient"]), task)}
+        if action == "way":
+            way, names, cases = decoded(task["way"])
+            return {"detours": detours(way, self._attempt(id), names, cases)}
         if id not in self.attempts:
             vars(self.module).pop(task["name"], None)  # the setup may have a function of this name
         error = self._execute(task["sources"])
         attempt = self._attempt(id)
         if action == "define":
-            return {"error": error}, b""
+            return {"error": error}
         if not callable(attempt):
-            return {"error": error or f"no function {task['name']}"}, b""
+            return {"error": error or f"no function {task['name']}"}
         try:
-            cases = pickle.loads(task["cases"])
-        except (ImportError, AttributeError) as error:
-            return {"error": f"its arguments cannot be read in another process: {error}"}, b""
-        return encode(run(attempt, cases, task["seed"], self.task["limit"]))
+            return {"calls": self._run(attempt, task)}
+        except (ImportError, AttributeError) as problem:
+            return {"error": f"its arguments cannot be read in another process: {problem}"}
 
     def _attempt(self, id: str) -> object:
         return self.attempts.get(id, getattr(self.module, self.task["exercises"][id]["name"], None))
 
-    def _measure(self, action: str, task: dict, attempt: Callable) -> tuple[dict, bytes]:
-        """Answer a request about an attempt that has been called before."""
-        if action == "gradient":
-            function = gradient_of(attempt, task["gradient"])
-            return encode(run(function, pickle.loads(task["cases"]), task["seed"], self.task["limit"]))
-        way, names, cases = pickle.loads(task["way"])
-        return {"detours": detours(way, attempt, names, cases)}, b""
+    def _run(self, function: Callable, task: dict) -> list[dict]:
+        return pack(run(function, decoded(task["cases"]), task["seed"], self.task["limit"]))
 
     def _execute(self, sources: list[str]) -> str:
         """Run cells one after the other, whatever they do; return the first error, or an empty string."""
@@ -122,7 +119,7 @@ class Session:
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
-    """Stand in for `hint` and `solution`."""
+    """Stand in for `hint`, `solution` and `case`."""
 
 
 def _plain(source: str) -> str:
@@ -134,38 +131,42 @@ def _plain(source: str) -> str:
     return source
 
 
-def _limit(memory: int, seconds: int) -> None:
-    """Ask the system to enforce limits, where it can: Linux all of them, macOS no memory, Windows none."""
+def _limit(memory: int, seconds: int, user: int | None) -> None:
+    """Become a user without rights, and have the system enforce limits: Linux all, macOS no memory, Windows none."""
     try:
         import resource
     except ImportError:
         return
+    limits = {"RLIMIT_CPU": seconds, "RLIMIT_FSIZE": FILE_SIZE, "RLIMIT_CORE": 0}
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        limit = pages * resource.getpagesize() + memory  # on top of what Python and torch have taken
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    for name, limit in (("RLIMIT_CPU", seconds), ("RLIMIT_FSIZE", FILE_SIZE), ("RLIMIT_CORE", 0)):
+        limits["RLIMIT_AS"] = pages * resource.getpagesize() + memory  # on top of what Python and torch have taken
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")  # who ends first if all memory is taken
+    if user is not None:
+        limits["RLIMIT_NPROC"] = PROCESSES  # of this user, so of this submission
+    for name, limit in limits.items():
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(getattr(resource, name), (limit, limit))
+    if user is not None and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
 
 
 def main() -> None:
     """Serve requests until the input ends."""
-    requests, replies = os.fdopen(os.dup(0), encoding="ascii"), os.fdopen(os.dup(1), "wb")
+    requests, replies = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="ascii")
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it stays open to the end
-    task = pickle.loads(Path("task.pickle").read_bytes())
-    _limit(task["memory"], task["seconds"])
+    task = json.loads(requests.readline())
+    _limit(task["memory"], task["seconds"], task["user"])
     session = Session(task)
-    replies.write(frame({"to": ""}))
-    replies.flush()
-    for line in requests:
-        request = line.strip()
-        message, blob = session.answer(request)
-        replies.write(frame(message | {"to": request}, blob))
-        replies.flush()
+    print(json.dumps({"to": 0}), file=replies, flush=True)
+    for number, line in enumerate(requests, start=1):
+        reply = session.answer(json.loads(line)) | {"to": number}
+        print(json.dumps(reply), file=replies, flush=True)
 
 
 if __name__ == "__main__":

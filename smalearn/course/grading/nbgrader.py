@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
-from smalearn.course.grading.rows import PARTIAL
+from smalearn.course.grading.rows import PARTIAL, names_in
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["chapters", "export"]
@@ -39,7 +39,7 @@ def chapters(names: Iterable[str], folder: Path) -> list[Path]:
         path = notebooks.find(folder, Path(name).name.removesuffix(".ipynb"))
         if path is None:
             known = ", ".join(path.stem for path in notebooks.chapters(folder))
-            raise ValueError(f"export: no chapter {name!r}; there are {known}")
+            raise ValueError(f"no chapter {name!r}; there are {known}")
         paths.append(path)
     return paths
 
@@ -65,9 +65,9 @@ def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | N
     sources = {path: notebooks.read(path) for path in paths}
     for path, notebook in sources.items():
         if notebook is None:
-            raise ValueError(f"export: {path} cannot be read as a notebook")
+            raise ValueError(f"{path} cannot be read as a notebook")
         if not notebooks.exercises(notebook).keys() & registry().keys():
-            raise ValueError(f"export: {path} has no exercise of the course")
+            raise ValueError(f"{path} has no exercise of the course")
     targets = []
     for path, notebook in sources.items():
         target = folder / "source" / path.stem / path.name
@@ -137,7 +137,7 @@ def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
     """Write the imports that a solution needs where only these names are defined."""
     function = inspect.unwrap(solution)
     lines = []
-    for name in _used(function.__code__):
+    for name in names_in(function.__code__):
         value = function.__globals__.get(name)
         if name in defined or name not in function.__globals__:
             continue
@@ -146,9 +146,3 @@ def _imports(solution: types.FunctionType, defined: set[str]) -> list[str]:
         else:
             lines.append(f"from {function.__module__} import {name}")
     return lines
-
-
-def _used(code: types.CodeType) -> list[str]:
-    """List the global names in a function, those in functions inside it included."""
-    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _used(constant)]
-    return list(dict.fromkeys([*code.co_names, *inner]))

@@ -1,8 +1,9 @@
 """Submission's process, seen from the grader: started, asked, and ended whatever it does."""
 
 import contextlib
+import itertools
+import json
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -10,15 +11,19 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
+import weakref
 
 from smalearn.course.grading import wire
+from smalearn.course.grading.sandbox import Sandbox
 
-__all__ = ["Child", "Lost"]
+__all__ = ["Child", "Lost", "end_all"]
 
 START = 120.0  # seconds for Python and torch to start, however busy the machine is
 INTRUDES = "it writes to the grader's channel"
 GRACE = 5.0  # seconds beyond a submission's own limit before its process is ended from outside
+
+_running = weakref.WeakSet()
+_users = itertools.count(1_000_001)  # one for each process, so that limits count for it alone
 
 
 class Lost(Exception):  # noqa: N818 - it reports a submission, not a fault of the program
@@ -30,75 +35,82 @@ class Child:
 
     Args:
         task: what `smalearn.course.grading.child.Session` takes, and `memory`, in bytes, and `seconds`.
+        sandbox: in which it runs.
 
     Raises:
         Lost: it does not start.
     """
 
-    def __init__(self, task: dict):
+    def __init__(self, task: dict, sandbox: Sandbox):
         self._folder = tempfile.TemporaryDirectory(prefix="smalearn-", ignore_cleanup_errors=True)
-        (Path(self._folder.name) / "task.pickle").write_bytes(pickle.dumps(task))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "smalearn.course.grading.child"],
+            [*sandbox.prefix, sys.executable, "-P", "-m", "smalearn.course.grading.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=self._folder.name,
-            env=_environment(),
+            env=sandbox.environment,
             start_new_session=True,
         )
-        self._frames = queue.Queue(maxsize=4)
+        _running.add(self)
+        self._lines = queue.Queue(maxsize=4)
+        self._asked = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
-            self._next(START, "")
+            self._send(task | {"user": next(_users) if sandbox.prefix else None})
+            self._next(START)
         except Lost as lost:
             self.close()
             raise Lost(f"it does not start: {lost}") from None
 
     def _read(self) -> None:
-        """Put every frame into the queue, from a thread of its own: no system waits for a pipe with a limit."""
+        """Put every line into the queue, from a thread of its own: no system waits for a pipe with a limit."""
         with self._process.stdout as stream:
-            try:
-                while frame := wire.read(stream):
-                    self._frames.put(frame)
-                end = Lost("its process ended")
-            except (wire.WireError, OSError):
-                end = Lost(INTRUDES)
-        self._frames.put(end)
+            while line := stream.readline(wire.LIMIT):
+                self._lines.put(line)
+        self._lines.put(None)
 
-    def ask(self, request: str, seconds: float) -> tuple[dict, bytes]:
-        """Send a request and return the frame that answers it.
+    def ask(self, request: dict, seconds: float) -> dict:
+        """Send a request and return the answer.
 
         Args:
-            request: one line; so short that a pipe takes it whole, even if nobody reads it.
+            request: so short that a pipe takes it whole, even if nobody reads it.
             seconds: after which the process counts as lost.
 
         Raises:
             Lost: no answer.
         """
-        if not self._frames.empty():
-            raise Lost(INTRUDES)
+        if not self._lines.empty():
+            raise Lost("its process ended" if self._lines.get() is None else INTRUDES)
+        self._asked += 1
+        self._send(request)
+        return self._next(seconds)
+
+    def _send(self, message: dict) -> None:
         try:
-            self._process.stdin.write(f"{request}\n".encode("ascii"))
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
             raise Lost("its process ended") from None
-        return self._next(seconds, request)
 
-    def _next(self, seconds: float, request: str) -> tuple[dict, bytes]:
+    def _next(self, seconds: float) -> dict:
         try:
-            frame = self._frames.get(timeout=seconds)
+            line = self._lines.get(timeout=seconds)
         except queue.Empty:
             raise Lost(f"stopped after {seconds:.0f} s") from None
-        if isinstance(frame, Lost):
-            raise frame
-        if frame[0].get("to") != request:
+        if line is None:
+            raise Lost("its process ended")
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise Lost(INTRUDES) from None
+        if not isinstance(message, dict) or message.get("to") != self._asked:
             raise Lost(INTRUDES)
-        return frame
+        return message
 
     def close(self) -> None:
-        """End the process, and with it (not on Windows) those that it started and that did not leave its session."""
+        """End the process, and what it started: all of it in a sandbox, else what has not left its session."""
         if hasattr(os, "killpg"):
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -109,11 +121,13 @@ class Child:
         until = time.monotonic() + 1
         while self._reader.is_alive() and time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
-                self._frames.get(timeout=0.01)  # makes room for what the reader still holds
+                self._lines.get(timeout=0.01)  # makes room for what the reader still holds
         self._folder.cleanup()
+        _running.discard(self)
 
 
-def _environment() -> dict[str, str]:
-    """Copy our environment, with one thread, no windows and no GPU: notebooks run side by side, alike everywhere."""
-    threads = dict.fromkeys(["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"], "1")
-    return os.environ | threads | {"MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
+def end_all() -> None:
+    """End every process that runs now: who waits for an answer gets `Lost`."""
+    for child in list(_running):
+        with contextlib.suppress(OSError):
+            child._process.kill()

@@ -1,140 +1,146 @@
-"""Choice of files, exercises and points; and the table that comes of them."""
+"""Gradebook as a table, one line for each student: all chapters, what to look at, and why points are missing."""
 
 import csv
-import importlib.util
-import json
-import math
-import sys
+import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from smalearn.course.exercises import Exercise, registry
+from smalearn.course.exercises import registry
+from smalearn.course.grading import roster
 from smalearn.course.grading.rows import PARTIAL, Row
-from smalearn.course.grading.submission import Submission
+from smalearn.course.workbook import notebook as notebooks
 
-__all__ = ["exercises", "files", "load", "remark", "summary", "weigh", "write"]
+__all__ = ["Line", "Terms", "flags", "lines", "remark", "short", "summary", "worth", "write", "write_import"]
 
 NOTE = 120  # characters of a note in the table
 
 
-def files(names: Iterable[str]) -> list[Path]:
-    """Find the files that names stand for: a folder stands for the notebooks in it and below, `*` for any characters.
-
-    Raises:
-        ValueError: there is no such file, or no notebook in a folder.
-    """
-    paths = []
-    for name in names:
-        path = Path(name)
-        if path.is_file():
-            paths.append(path)
-            continue
-        below = path.rglob("*.ipynb") if path.is_dir() else path.parent.glob(path.name)
-        matches = sorted(match for match in below if not any(part.startswith(".") for part in match.parts[-2:]))
-        if not matches:
-            raise ValueError(f"grade: there is no {'notebook in' if path.is_dir() else 'file'} {name}")
-        paths += matches
-    return list(dict.fromkeys(paths))
-
-
-def load(path: Path) -> None:
-    """Run a teacher's own file, whose exercises register themselves.
-
-    Raises:
-        ValueError: the file cannot be run, or has no exercise.
-    """
-    spec = importlib.util.spec_from_file_location("_exercises_of_a_teacher", path)
-    if spec is None:
-        raise ValueError(f"grade: {path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"grade: {path} cannot be run: {type(error).__name__}: {error}") from error
-    finally:
-        del sys.modules[spec.name]  # so that nothing of it is sent to a submission's process by its name
-    if not any(exercise.solution.__module__ == spec.name for exercise in registry().values()):
-        raise ValueError(f"grade: {path} has no exercise")
-
-
-def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:
-    """Decide the points of each exercise that counts.
+@dataclass(frozen=True)
+class Terms:
+    """What counts, and how much.
 
     Args:
-        submissions: where no file is given, the exercises of one chapter count a point each: the chapter that most of
-            these are of. A cell of another chapter earns nothing.
-        path: a JSON file, `{"3.1": 1, "3.4": 2.5}`; exercises that it does not name do not count.
-
-    Raises:
-        ValueError: the file is not such a file, or no submission has an exercise that we know.
-    """
-    known = registry()
-    if path is None:
-        counts = [Counter(_chapter(id) for id in submission.cells if id in known) for submission in submissions]
-        chapters = Counter(count.most_common(1)[0][0] for count in counts if count)
-        if not chapters:
-            raise ValueError("grade: none of the exercises of the course is in these files")
-        commonest = chapters.most_common(1)[0][0]
-        return {id: 1 for id in known if _chapter(id) == commonest}
-    try:
-        weights = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise ValueError(f"grade: {path} is not JSON") from None
-    if not isinstance(weights, dict) or not weights or not all(map(_is_weight, weights.values())):
-        raise ValueError(f'grade: {path} must name exercises and their points, {{"3.1": 1, "3.4": 2.5}}')
-    unknown = [id for id in weights if id not in known]
-    if unknown:
-        raise ValueError(f"grade: {path} has points for {', '.join(unknown)}, which no exercise is called")
-    return weights
-
-
-def exercises(weights: Mapping[str, float]) -> dict[str, Exercise]:
-    """List all exercises of the chapters in which some count, in order: one may call the function of another."""
-    chapters = set(map(_chapter, weights))
-    return {id: exercise for id, exercise in registry().items() if _chapter(id) in chapters}
-
-
-def _chapter(id: str) -> str:
-    return id.partition(".")[0]
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def write(rows: Sequence[Row], weights: Mapping[str, float], path: Path, partial: float = PARTIAL) -> None:
-    """Write the table as CSV: student, file, the points of each exercise, total, remark.
-
-    Args:
-        rows: of `grade`.
-        weights: points of each exercise.
-        path: the table.
         partial: part of the points for a right answer that was not found as asked.
+        flagged: part of the points that counts for what has a flag.
+        due: seconds since 1970 after which a file is late; None for no such time.
     """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["student", "file", *weights, "total", "remark"])
-        for row in rows:
-            points = row.points(weights, partial)
-            numbers = [_number(value) for value in (*points.values(), sum(points.values()))]
-            table.writerow([_text(row.student), _text(str(row.path)), *numbers, _text(remark(row, rows, weights))])
+
+    partial: float = PARTIAL
+    flagged: float = 0.0
+    due: float | None = None
+
+    def late(self, row: Row) -> float:
+        """Hours by which a file was changed after it was due."""
+        return max(0.0, (row.time - self.due) / 3600) if self.due and row.time else 0.0
 
 
-def remark(row: Row, rows: Sequence[Row], ids: Iterable[str]) -> str:
-    """Say on one line why a row is as it is: of the notebook, then of each of these exercises, then what to look at."""
-    twice = [other.path for other in rows if other is not row and other.student == row.student]
-    parts = [f"also handed in as {twice[0]}"] if twice else []
-    parts += [row.notes[""]] if "" in row.notes else []
+@dataclass(frozen=True)
+class Line:
+    """One student in the table.
+
+    Args:
+        name: of the student.
+        columns: the line of the class list; only the name where there is none.
+        rows: of the student's files, the one that counts first: it could be run, is in time, and the newest.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    rows: list[Row]
+
+    def row(self, id: str) -> Row | None:
+        """The file that counts for an exercise."""
+        return next((row for row in self.rows if id in row.worth), None)
+
+    def points(self, terms: Terms) -> dict[str, float]:
+        """Points by exercise."""
+        ids = dict.fromkeys(id for row in self.rows for id in row.worth)
+        return {id: self.row(id).points(terms.partial, terms.flagged)[id] for id in ids if self.row(id)}
+
+
+def lines(rows: Iterable[Row], terms: Terms, people: Sequence[roster.Person] = ()) -> list[Line]:
+    """Put rows together by student: everybody of the class list, then whom it does not have."""
+    files = {person.name: [] for person in people}
+    columns = {person.name: person.columns for person in people}
+    for row in rows:
+        person = roster.find(row.path, people) if people else None
+        files.setdefault(person.name if person else row.student, []).append(row)
+    titles = list(people[0].columns) if people else ["student"]
+    made = []
+    for name, own in files.items():
+        own = sorted(own, key=lambda row: (not row.ran, terms.late(row) > 0, -row.time))
+        made.append(Line(name, columns.get(name, dict.fromkeys(titles, "") | {_name_title(titles): name}), own))
+    return made
+
+
+def _name_title(titles: Sequence[str]) -> str:
+    """The column of a class list into which a name goes that it does not have."""
+    return next((title for title in titles if title.lower() in ("student", "name", "full name")), titles[0])
+
+
+def worth(lines: Sequence[Line]) -> dict[str, float]:
+    """Points that each exercise can bring, in the order of the course."""
+    found = {id: points for line in lines for row in line.rows for id, points in row.worth.items()}
+    order = list(registry())
+    return {id: found[id] for id in sorted(found, key=lambda id: order.index(id) if id in order else len(order))}
+
+
+def write(lines: Sequence[Line], terms: Terms, path: Path) -> None:
+    """Write the table as CSV, whole or not at all: who, points, total, flags, hours late, remark, files."""
+    weights = worth(lines)
+    table = [[*(lines[0].columns if lines else ["student"]), *weights, "total", "flags", "late", "remark", "files"]]
+    for line in lines:
+        points = line.points(terms)
+        numbers = [_number(points[id]) if id in points else "" for id in weights]
+        late = max(map(terms.late, line.rows), default=0.0)
+        texts = [flags(line), f"{late:.1f} h" if late else "", remark(line, weights)]
+        files = "; ".join(str(row.path) for row in line.rows)
+        table.append([*line.columns.values(), *numbers, _number(sum(points.values())), *texts, files])
+    _save(table, path)
+
+
+def write_import(lines: Sequence[Line], terms: Terms, path: Path) -> None:
+    """Write what a learning management system imports: the columns of the class list, and a column for each chapter."""
+    chapters = list(dict.fromkeys(id.partition(".")[0] for id in worth(lines)))
+    table = [[*lines[0].columns, *(f"smalearn {chapter.zfill(2)}" for chapter in chapters)]]
+    for line in lines:
+        points = line.points(terms).items()
+        totals = [sum(value for id, value in points if id.partition(".")[0] == chapter) for chapter in chapters]
+        table.append([*line.columns.values(), *map(_number, totals)])
+    _save(table, path)
+
+
+def _save(table: Sequence[Sequence[str]], path: Path) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([_text(str(cell)) for cell in row] for row in table)
+    notebooks.write(path, text.getvalue().encode("utf-8", "replace"))
+
+
+def flags(line: Line) -> str:
+    """What a teacher should look at before it counts."""
+    return "; ".join(f"{id} {text}" for row in line.rows for id, text in row.flags.items() if row is line.row(id))
+
+
+def remark(line: Line, ids: Iterable[str]) -> str:
+    """Say on one line why points are missing: of the files as a whole, then of each exercise."""
+    parts = [] if line.rows else ["nothing handed in"]
+    if len(line.rows) > 1:
+        counted = {id: str(row.path) for id in ids if (row := line.row(id))}
+        idle = [str(row.path) for row in line.rows if str(row.path) not in counted.values()]
+        parts += [f"does not count: {', '.join(idle)}"] if idle else []
+    parts += [row.notes[""] for row in line.rows if "" in row.notes]
     for id in ids:
         plain = {"not started": "not started", "timeout": "took too long"}
-        reason = plain.get(row.outcomes.get(id), row.notes.get(id))
+        row = line.row(id)
+        reason = row and plain.get(row.outcomes.get(id), row.notes.get(id))
         parts += [f"{id}: {reason}"] if reason else []
-    return "; ".join([*map(_short, parts), *(f"{id} {row.marks[id]}" for id in ids if id in row.marks)])
+    return "; ".join(map(short, parts))
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Put a text on one line that is not long."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return text if len(text) <= NOTE else text[: NOTE - 1] + "…"
 
@@ -149,29 +155,26 @@ def _number(value: float) -> str:
     return f"{value:.10g}"
 
 
-def summary(rows: Sequence[Row], weights: Mapping[str, float], partial: float = PARTIAL) -> str:
-    """Say how many passed each exercise, the mean, and which notebooks could not be run.
-
-    Args:
-        rows: of `grade`.
-        weights: points of each exercise.
-        partial: part of the points for a right answer that was not found as asked.
+def summary(lines: Sequence[Line], terms: Terms) -> str:
+    """Say how many passed each exercise, the mean, and which files could not be run.
 
     Example:
-        >>> ada = Row("ada", Path("a.ipynb"), {"3.1": "passed"})
+        >>> ada = Row("ada", Path("a.ipynb"), {"3.1": "passed"}, worth={"3.1": 2}, digest="1")
         >>> bob = Row("bob", Path("b.ipynb"), {}, {"": "no notebook"})
-        >>> print(summary([ada, bob], {"3.1": 2}))
-        2 notebooks, on average 1 of 2 points
+        >>> print(summary([Line("ada", {}, [ada]), Line("bob", {}, [bob])], Terms()))
+        2 students, on average 1 of 2 points
           3.1  passed by 1
         b.ipynb: no notebook
     """
-    totals = [sum(row.points(weights, partial).values()) for row in rows]
-    plural = "" if len(rows) == 1 else "s"
-    mean = f"{sum(totals) / len(rows):.2f}".rstrip("0").rstrip(".")
-    lines = [f"{len(rows)} notebook{plural}, on average {mean} of {_number(sum(weights.values()))} points"]
+    weights = worth(lines)
+    totals = [sum(line.points(terms).values()) for line in lines]
+    mean = f"{sum(totals) / max(1, len(lines)):.2f}".rstrip("0").rstrip(".")
+    plural = "" if len(lines) == 1 else "s"
+    said = [f"{len(lines)} student{plural}, on average {mean} of {_number(sum(weights.values()))} points"]
     for id in weights:
-        counts = Counter(row.outcomes.get(id) for row in rows)
+        counts = Counter(row.outcomes.get(id) for line in lines if (row := line.row(id)))
         other = f", right but not as asked by {counts['not as asked']}" if counts["not as asked"] else ""
-        lines.append(f"  {id}  passed by {counts['passed']}{other}")
-    lines += [f"{row.path}: {_short(row.notes[''])}" for row in rows if "" in row.notes]
-    return "\n".join(lines)
+        said.append(f"  {id}  passed by {counts['passed']}{other}")
+    said += [f"{row.path}: {short(row.notes[''])}" for line in lines for row in line.rows if "" in row.notes]
+    missing = [line.name for line in lines if not line.rows]
+    return "\n".join(said + ([f"Nothing handed in: {', '.join(missing)}"] if missing else []))

@@ -3,13 +3,13 @@
 import ast
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from smalearn.course.workbook.editions import Course, published, renumbered, with_past
 from smalearn.course.workbook.notebook import (
     Notebook,
+    alone,
     answers,
     blank,
     chapters,
@@ -27,19 +27,15 @@ from smalearn.course.workbook.notebook import (
 
 __all__ = ["reset", "sync"]
 
-CHANGED = "# Your answer to an earlier form of this exercise, with other arguments:"
-GONE = "## Your answers to exercises that this chapter no longer has"
-
 
 def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyType({})) -> list[str]:
-    """Copy missing chapters to `work`, without outputs, and put newer ones beside the learner's, answers carried over.
+    """Copy missing chapters to `work`, without outputs, and put newer ones beside the learner's.
 
     A newer chapter becomes `01_name.new.ipynb` (`01_name.new.2.ipynb` where that name is taken), once for each version;
-    outputs alone make no version. An answer is a stub that the learner changed; of several, the one in the file saved
-    last counts. It goes where its exercise is now, whatever number and chapter that had. Where the new stub has other
-    arguments, the answer stands below it, commented out; where no chapter has the exercise any more, at the end of its
-    chapter, or of the first that took over from it. The learner's other cells stay in their file. A chapter that the
-    learner deletes or renames comes back as published.
+    outputs alone make no version. The learner's answers are in it, where their exercises still have the arguments that
+    they had; everything else stays in the learner's files, none of which is changed. An answer is a stub that the
+    learner changed; of several, the one in the file saved last counts. It goes where its exercise is now, whatever
+    number and chapter that had. A chapter that the learner deletes or renames comes back as published.
 
     Args:
         folder: of the course's chapters.
@@ -56,45 +52,15 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
         There is a newer 01_start.ipynb: it is beside yours, as work/01_start.new.ipynb.
           Your answers are in it: 1.1, 1.2.
     """
-    (work / ".originals").mkdir(parents=True, exist_ok=True)
-    paths = chapters(folder)
-    paths = chapters(folder)
-    course_today = published(filter(None, map(read, paths)))
-    versions = {path: notebook for path in originals(work) if (notebook := read(path))}
-    course = with_past(course_today, versions.values())
-    versions = {path: renumbered(notebook, course) for path, notebook in versions.items()}
-    past = _Past(course, course.keys() - course_today.keys(), {path.stem for path in paths}, versions)
-    return [line for path in paths for line in _sync(path, work, past, kernel)]
+    with alone(work):
+        paths = chapters(folder)
+        versions = [notebook for path in originals(work) if (notebook := read(path))]
+        course = with_past(published(filter(None, map(read, paths))), versions)
+        past = [renumbered(notebook, course) for notebook in versions]
+        return [line for path in paths for line in _sync(path, work, course, past, kernel)]
 
 
-@dataclass(frozen=True)
-class _Past:
-    """Everything that the learner got before.
-
-    Args:
-        course: the exercises of today and, after them, those that are gone.
-        gone: which of them are gone.
-        stems: what today's chapters are called.
-        versions: every version of a chapter, with today's numbers.
-    """
-
-    course: Course
-    gone: set[str]
-    stems: set[str]
-    versions: dict[Path, Notebook]
-
-    def lost(self, chapter: Notebook, stem: str) -> set[str]:
-        """Find exercises that are gone from a chapter, and from gone chapters whose first exercise it has now."""
-        lost = set()
-        for path, notebook in self.versions.items():
-            name, ids = path.name.rsplit(".", 2)[0], exercises(notebook).keys()
-            first = next((id for id in self.course if id in ids), None)
-            if name == stem or (name not in self.stems and first in exercises(chapter)):
-                lost |= ids & self.gone
-        return lost
-
-
-def _sync(path: Path, work: Path, past: _Past, kernel: Mapping[str, object]) -> list[str]:
+def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
     """Do what `sync` does for one chapter."""
     chapter = read(path)
     if chapter is None:
@@ -107,102 +73,44 @@ def _sync(path: Path, work: Path, past: _Past, kernel: Mapping[str, object]) -> 
     if has_copy and not versions:  # a copy from elsewhere counts as one of this version
         write(version, data)
         return []
-    lines = _carry_over(chapter, path.stem, work, past) if has_copy or not versions else []
+    lines = _carry_over(chapter, work, course, past) if has_copy or not versions else []
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
     write(target, dump(blank(chapter) | {"metadata": {**chapter["metadata"], **kernel}}))
     write(version, data)
-    if has_copy:
-        return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]
-    return lines and [f"{path.name} is new.", *lines]
+    if not has_copy:
+        return lines and [f"{path.name} is new.", *lines]
+    broken = [name for name in unreadable(work) if name.startswith(path.stem)]
+    lines += [f"  {work.name}/{name} cannot be read as a notebook: nothing is carried over." for name in broken]
+    return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]
 
 
-def _carry_over(chapter: Notebook, stem: str, work: Path, past: _Past) -> list[str]:
-    """Put the learner's answers into a chapter; return lines that say what was carried over, and what was not."""
-    versions, current = [*past.versions.values(), chapter], set(exercises(chapter))
-    ids = current | past.lost(chapter, stem)
-    pairs = {path: (notebook, renumbered(notebook, past.course)) for path, notebook in notebooks(work).items()}
-    pairs = {path: pair for path, pair in pairs.items() if ids & exercises(pair[1]).keys()}
-    all_answers = answers((notebook for _, notebook in pairs.values()), versions)
-    lines = _insert({id: answer for id, answer in all_answers.items() if id in ids}, chapter, versions[:-1])
-    sources = {cell["source"].strip() for notebook in versions for cell in notebook["cells"]} | {"", GONE}
-    is_new = not originals(work, stem)
-    for path, (saved, current_copy) in pairs.items():
-        labelled = [cell for cells in exercises(current_copy).values() for cell in cells]
-        changed = [
-            cell for cell in current_copy["cells"] if cell["source"].strip() not in sources and cell not in labelled
-        ]
-        if is_new and (numbers := _moved(saved, current_copy, current)):
-            lines.append(f"  New numbers since {work.name}/{path.name}, which stays as it is: {numbers}.")
-        if changed:
-            lines.append(f"  Cells that you wrote or changed stay in {work.name}/{path.name}: {len(changed)}.")
-    broken = [name for name in unreadable(work) if name.startswith(stem)]
-    return lines + [f"  {work.name}/{name} cannot be read as a notebook: nothing is carried over." for name in broken]
-
-
-def _moved(saved: Notebook, current_copy: Notebook, ids: set[str]) -> str:
-    """List which of these exercises had another number: "7.1 is 10.1, 7.2 is 10.2"."""
-    numbers = {}
-    for old, new in zip(saved["cells"], current_copy["cells"], strict=True):
-        if old["metadata"] != new["metadata"] and new["metadata"]["exercise"] in ids:
-            numbers[old["metadata"]["exercise"]] = new["metadata"]["exercise"]
-    return ", ".join(f"{old} is {new}" for old, new in numbers.items())
-
-
-def _insert(sources: dict[str, str], chapter: Notebook, versions: list[Notebook]) -> list[str]:
-    """Put answers in the place of their stubs, or near it where they do not fit; return lines that say which where."""
-    stubs, fitting, changed = exercises(chapter), [], []
-    for id in [id for id in stubs if id in sources]:
-        stub = stubs[id][0]
-        old_stubs = [exercises(notebook)[id][0]["source"] for notebook in versions if id in exercises(notebook)]
-        if _fits(sources[id], stub["source"], old_stubs):
-            fitting.append(id)
+def _carry_over(chapter: Notebook, work: Path, course: Course, past: list[Notebook]) -> list[str]:
+    """Put the learner's answers into a chapter, where they fit; return lines that say which."""
+    copies = [renumbered(notebook, course) for notebook in notebooks(work).values()]
+    sources, fitting, staying = answers(copies, [*past, chapter]), [], []
+    for id, (stub, *_) in exercises(chapter).items():
+        if id not in sources:
+            continue
+        before = [exercises(notebook)[id][0]["source"] for notebook in past if id in exercises(notebook)]
+        if _arguments(stub["source"]) in (None, *map(_arguments, [sources[id], *before])):
             stub["source"] = sources[id]
+            fitting.append(id)
         else:
-            changed.append(id)
-            commented = "\n".join(f"# {line}".rstrip() for line in sources[id].splitlines())
-            stub["source"] += f"\n\n\n{CHANGED}\n{commented}"
-    gone = [id for id in sources if id not in stubs]
-    if gone:
-        chapter["cells"].append({"cell_type": "markdown", "id": "gone", "metadata": {}, "source": GONE})
-    for number, id in enumerate(gone, start=1):
-        cell = {"cell_type": "code", "id": f"gone-{number}", "metadata": {"exercise": id}}
-        chapter["cells"].append(cell | {"execution_count": None, "outputs": [], "source": sources[id]})
+            staying.append(id)
     lines = {
         "Your answers are in it": fitting,
-        "Other arguments now, so your answer is below the new stub, commented out": changed,
-        "No longer in the chapter, so your answers are at its end": [id.split(" ")[0] for id in gone],
+        "They take other arguments now; your answers stay in your file": staying,
     }
     return [f"  {text}: {', '.join(ids)}." for text, ids in lines.items() if ids]
 
 
-def _fits(answer: str, stub: str, old_stubs: list[str]) -> bool:
-    """Say whether an answer can take the place of a stub: it has its arguments, or those of an earlier stub.
-
-    So a learner may rename arguments, add optional ones, bind the function in another way, or be in mid-sentence.
-    """
-    expected, functions = _functions(stub), _functions(answer)
-    if not expected:
-        return True
-    name, (arguments, _) = expected.popitem()
-    if name in functions and functions[name][0] == arguments:
-        return True
-    if not any(_functions(old).get(name, ([], 0))[0] == arguments for old in old_stubs):
-        return False
-    return name not in functions or functions[name][1] <= len(arguments) <= len(functions[name][0])
-
-
-def _functions(source: str) -> dict[str, tuple[list[str], int]]:
-    """Map the name of each function in a cell to its arguments, and to how many of them have no default."""
+def _arguments(source: str) -> list[str] | None:
+    """Names of the arguments of the first function in a cell; None where there is none."""
     try:
-        body = ast.parse(source).body
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError):
-        return {}
-    parameters = {}
-    for node in body:
-        if isinstance(node, ast.FunctionDef):
-            names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
-            parameters[node.name] = names, len(names) - len(node.args.defaults)
-    return parameters
+        return None
+    return [argument.arg for argument in functions[0].args.posonlyargs + functions[0].args.args] if functions else None
 
 
 def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
@@ -220,7 +128,12 @@ def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -
     Raises:
         ValueError: no such chapter or exercise (with a list of those that exist), or the file is not a notebook.
     """
-    path, copy = _find(work, folder, chapter)
+    with alone(work):
+        return _reset(*_find(work, folder, chapter), folder, exercise)
+
+
+def _reset(path: Path, copy: Path, folder: Path, exercise: str | None) -> str:
+    work = copy.parent
     published_chapter = read(path)
     if published_chapter is None:
         raise ValueError(f"reset: {path.parent.name}/{path.name} cannot be read as a notebook")
@@ -234,7 +147,6 @@ def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -
         report = f"Exercise {exercise} in {report}"
         if copy.exists():
             data = dump(_with_exercise(copy, folder, exercise, cells))
-    (work / ".originals").mkdir(parents=True, exist_ok=True)
     if copy.exists():
         report += f" Yours is kept as {work.name}/backups/{_back_up(copy)}."
     write(copy, data)

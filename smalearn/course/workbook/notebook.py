@@ -3,15 +3,19 @@
 An exercise is the code cells with `{"exercise": "1.2"}` in their metadata: in a chapter first the stub, then the check.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
+import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 __all__ = [
     "Notebook",
+    "alone",
     "answers",
     "blank",
     "chapters",
@@ -23,11 +27,13 @@ __all__ = [
     "notebooks",
     "original",
     "originals",
+    "parse",
     "read",
     "unreadable",
     "write",
 ]
 
+STALE = 30.0  # seconds: to make all copies takes less than one
 Notebook = dict  # what JSON makes of the file, with each cell's source as one string
 
 
@@ -81,13 +87,21 @@ def free(folder: Path, stem: str) -> Path:
 def read(path: Path) -> Notebook | None:
     """Read the notebook in a file; None where there is none."""
     try:
-        notebook = json.loads(path.read_bytes())
+        return parse(path.read_bytes())
+    except OSError:
+        return None
+
+
+def parse(data: bytes) -> Notebook | None:
+    """Read the bytes of a notebook; None where they are none."""
+    try:
+        notebook = json.loads(data)
         cells = [cell | {"source": "".join(cell["source"])} for cell in notebook["cells"]]
         for cell in cells:
             dicts = [cell["metadata"], *cell.get("outputs", [])]
             if not cell["cell_type"] or not all(isinstance(entry, dict) for entry in dicts):
                 return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return notebook | {"cells": cells}
 
@@ -106,10 +120,44 @@ def dump(notebook: Notebook) -> bytes:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: half a notebook would count as the learner's own."""
+    """Write a file whole or not at all: half a notebook would count as the learner's own. A link stays a link."""
+    path = Path(os.path.realpath(path))
     unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_bytes(data)
-    unfinished.replace(path)
+    try:
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """Have the learner's folder to oneself, made where it is missing, for as long as files in it are made.
+
+    Who finds it taken waits; a lock that is older than `STALE`, and what else a crash has left, is removed.
+    """
+    (work / ".originals").mkdir(parents=True, exist_ok=True)
+    lock = work / ".lock"
+    while not _created(lock):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - lock.stat().st_mtime > STALE:
+                lock.unlink()
+        time.sleep(0.05)
+    try:
+        for part in [*work.glob(".*.part"), *work.glob(".originals/.*.part")]:
+            part.unlink(missing_ok=True)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _created(path: Path) -> bool:
+    """Make an empty file, if nobody has."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def exercises(notebook: Notebook) -> dict[str, list[dict]]:

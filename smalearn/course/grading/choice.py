@@ -1,0 +1,122 @@
+"""Choice of what is graded: the files, the exercises that count, and their points."""
+
+import importlib.util
+import json
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from smalearn.course.exercises import Exercise, registry
+from smalearn.course.grading.submission import Submission
+
+__all__ = ["exercises", "files", "load", "weigh"]
+
+
+def files(names: Iterable[str]) -> list[Path]:
+    """Find the files that names stand for: a folder stands for the notebooks in it and below, `*` for any characters.
+
+    A folder without a notebook, in one that has notebooks, is listed too: somebody handed in something else.
+
+    Raises:
+        ValueError: there is no such file, or no notebook in a folder.
+    """
+    paths = []
+    for name in names:
+        path = Path(name)
+        found = (
+            _below(path)
+            if path.is_dir()
+            else [path]
+            if os.path.lexists(path)
+            else _visible(path.parent.glob(path.name))
+        )
+        if not found:
+            raise ValueError(f"grade: there is no {'notebook in' if path.is_dir() else 'file'} {name}")
+        paths += found
+    return list(dict.fromkeys(paths))
+
+
+def _visible(paths: Iterable[Path]) -> list[Path]:
+    """Sort paths, without those that a system hides, or adds."""
+    return sorted(path for path in paths if not path.name.startswith((".", "__")))
+
+
+def _below(folder: Path) -> list[Path]:
+    """List the notebooks below a folder, and folders without one; nothing where there is no notebook at all."""
+    found = []
+    entries = _visible(folder.iterdir())
+    folders = [path for path in entries if path.is_dir() and not path.is_symlink()]
+    notebooks = [path for path in entries if path.suffix == ".ipynb" and path not in folders]
+    below = {path: _below(path) for path in folders}
+    if notebooks or any(below.values()):
+        found = notebooks + [path for inner, paths in below.items() for path in paths or [inner]]
+    return sorted(found)
+
+
+def load(path: Path) -> None:
+    """Run a teacher's own file, whose exercises register themselves.
+
+    Raises:
+        ValueError: the file cannot be run, or has no exercise.
+    """
+    spec = importlib.util.spec_from_file_location("_exercises_of_a_teacher", path)
+    if spec is None:
+        raise ValueError(f"grade: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"grade: {path} cannot be run: {type(error).__name__}: {error}") from error
+    finally:
+        del sys.modules[spec.name]  # so that nothing of it is sent to a submission's process by its name
+    if not any(exercise.solution.__module__ == spec.name for exercise in registry().values()):
+        raise ValueError(f"grade: {path} has no exercise")
+
+
+def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:
+    """Decide the points of each exercise that counts.
+
+    Args:
+        submissions: where no file is given, the exercises of one chapter count a point each: the chapter that most of
+            these are of. A cell of another chapter earns nothing.
+        path: a JSON file, `{"3.1": 1, "3.4": 2.5}`; exercises that it does not name do not count.
+
+    Raises:
+        ValueError: the file is not such a file, or no submission has an exercise that we know.
+    """
+    known = registry()
+    if path is None:
+        counts = [Counter(_chapter(id) for id in submission.cells if id in known) for submission in submissions]
+        chapters = Counter(count.most_common(1)[0][0] for count in counts if count)
+        if not chapters:
+            raise ValueError("grade: none of the exercises of the course is in these files")
+        commonest = chapters.most_common(1)[0][0]
+        return {id: 1 for id in known if _chapter(id) == commonest}
+    try:
+        weights = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"grade: {path} is not JSON") from None
+    if not isinstance(weights, dict) or not weights or not all(map(_is_weight, weights.values())):
+        raise ValueError(f'grade: {path} must name exercises and their points, {{"3.1": 1, "3.4": 2.5}}')
+    unknown = [id for id in weights if id not in known]
+    if unknown:
+        raise ValueError(f"grade: {path} has points for {', '.join(unknown)}, which no exercise is called")
+    return weights
+
+
+def exercises(weights: Mapping[str, float]) -> dict[str, Exercise]:
+    """List all exercises of the chapters in which some count, in order: one may call the function of another."""
+    chapters = set(map(_chapter, weights))
+    return {id: exercise for id, exercise in registry().items() if _chapter(id) in chapters}
+
+
+def _chapter(id: str) -> str:
+    return id.partition(".")[0]
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -1,0 +1,69 @@
+"""The command `smalearn grade`: what is to be graded, row after row into the gradebook, and how far it is."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+
+from smalearn.course.grading import choice, roster
+from smalearn.course.grading.alike import pairs
+from smalearn.course.grading.book import Gradebook
+from smalearn.course.grading.rows import Limits, grade, seed_for
+from smalearn.course.grading.sandbox import opened
+from smalearn.course.grading.submission import Submission, read
+from smalearn.course.grading.table import Terms, summary
+
+__all__ = ["run"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `smalearn grade` is asked to do; return its exit status.
+
+    Raises:
+        ValueError: what is asked cannot be done.
+        OSError: a file cannot be read or written.
+    """
+    if args.exercises:
+        choice.load(args.exercises)
+    people = roster.read(args.roster) if args.roster else []
+    submissions = read(choice.files(args.files), people)
+    weights = choice.weigh(submissions, args.weights)
+    terms = Terms(args.partial, args.flagged, args.due)
+    book = Gradebook(args.output, people, terms)
+    limits = Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
+    todo = [submission for submission in submissions if not book.has(submission, weights)]
+    try:
+        _grade(book, todo, len(submissions) - len(todo), weights, limits, args.jobs)
+    except KeyboardInterrupt:
+        done = sum(book.has(submission, weights) for submission in submissions)
+        said = f"{done} of {len(submissions)} are graded; the same command goes on from there."
+        print(f"\nStopped: {said}", file=sys.stderr)
+        return 130
+    book.publish(pairs(submissions, list(weights)))
+    print(summary(book.lines, terms))
+    print(f"The table: {args.output}", f"The class, and pages to give back: {book.pages / 'index.html'}", sep="\n")
+    return int(any(map(book.problem, submissions)))
+
+
+def _grade(
+    book: Gradebook,
+    todo: Sequence[Submission],
+    done: int,
+    weights: Mapping[str, float],
+    limits: Limits,
+    jobs: int | None,
+) -> None:
+    """Grade what is to be done, and say after each how far it is."""
+    total, exercises = done + len(todo), choice.exercises(weights)
+    if done:
+        print(f"{done} of {total} are graded already", file=sys.stderr)
+    if not todo:
+        return
+    with opened() as box:
+        if box.weakness:
+            print(f"No sandbox: {box.weakness}. `smalearn grade --help` says what helps.", file=sys.stderr)
+        seed = seed_for(exercises)  # another for each run: a page that was given back tells the last one
+        with contextlib.closing(grade(todo, exercises, box, limits, jobs, seed)) as rows:
+            for number, row in enumerate(rows, start=done + 1):
+                book.add(row, weights)
+                print(f"[{number}/{total}] {row.student}", file=sys.stderr)

@@ -1,0 +1,54 @@
+"""Students' edition of the course: all of it, but the solutions, which the whole course brings later.
+
+`check` needs the solutions too. So they are there, packed, and not to be read by opening a file, printing a source or
+asking `solution`; who unpacks them has them.
+"""
+
+import base64
+import shutil
+import zlib
+from pathlib import Path
+
+from smalearn.course.grading.sandbox import SOLUTIONS
+
+__all__ = ["students"]
+
+PARTS = ("chapters", "assets", "smalearn", "deploy", ".jupyter")
+FILES = ("start.py", "pyproject.toml", "constraints.txt", "environment.yml", "README.md", "LICENSE")
+CLAIMS = "tests/claims.toml"  # which the site shows
+PACKED = '''"""Exercises whose solutions come later."""
+
+import base64
+import zlib
+
+source = zlib.decompress(base64.b64decode("{text}"))
+exec(compile(source, "<solutions come later>", "exec"))
+'''
+
+
+def students(course: Path, output: Path) -> list[Path]:
+    """Write the students' edition: a folder to hand out, to install, to make a wheel or a site of.
+
+    Args:
+        course: the folder of the course.
+        output: a new folder.
+
+    Returns:
+        The modules that are packed.
+
+    Raises:
+        ValueError: the folder is not new.
+    """
+    if output.exists() and any(output.iterdir()):
+        raise ValueError(f"{output} is not empty; give a new folder")
+    leave = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+    for name in PARTS:
+        shutil.copytree(course / name, output / name, ignore=leave, dirs_exist_ok=True)
+    (output / CLAIMS).parent.mkdir()
+    for name in (*FILES, CLAIMS):
+        shutil.copy(course / name, output / name)
+    modules = sorted((output / "smalearn/course/exercises").glob(f"{SOLUTIONS}.py"))
+    for path in modules:
+        text = base64.b64encode(zlib.compress(path.read_bytes(), 9)).decode("ascii")
+        path.write_text(PACKED.format(text=text), encoding="utf-8")
+    return modules

@@ -1,0 +1,150 @@
+"""Sandbox for submissions: the package without our solutions, and nothing of the teacher's or of others in reach.
+
+Linux has what it takes, and bubblewrap (`bwrap`) asks for it: processes, files, network and users of its own, which end
+with the submission. Where it does not work, submissions run as the teacher, and `Sandbox.weakness` says so.
+"""
+
+import ast
+import compileall
+import contextlib
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import smalearn
+from smalearn.data.included import RESULTS
+
+__all__ = ["Sandbox", "opened", "reduced", "without_solutions"]
+
+PACKAGE = Path(smalearn.__file__).parent
+SOLUTIONS = "ch[0-9A-Z]*"  # in course/exercises
+DISK = 64 * 2**20  # bytes of all that a submission writes
+SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "nix")
+LIBRARIES = ("/etc/ld.so.cache", "/etc/alternatives")  # which libraries, where there are several
+CAN_SWITCH = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+LOST = (
+    "submissions run as you: they can read and change what you can, other submissions too, use the network, and leave "
+    "processes behind"
+)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """Way to start a submission's process.
+
+    Args:
+        prefix: what stands before the command.
+        package: the folder that has the package without our solutions, to be found first where there is no prefix.
+        weakness: what it does not hold, and why; empty where it is one.
+    """
+
+    prefix: tuple[str, ...]
+    package: Path
+    weakness: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of a submission's process: none of the teacher's but those that a program needs to start."""
+        needed = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME")
+        ours = {name: os.environ[name] for name in needed if name in os.environ}
+        threads = dict.fromkeys(["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"], "1")
+        place = {"PYTHONPATH": str(PACKAGE.parent if self.prefix else self.package)}
+        names = {"HOME": tempfile.gettempdir() if not self.prefix else "/tmp", "USER": "student"}
+        return ours | threads | place | names | {"MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Sandbox]:
+    """Make a sandbox, the strongest that works here, and take it down in the end."""
+    with tempfile.TemporaryDirectory(prefix="smalearn-") as folder:
+        package = Path(folder) / "smalearn"
+        without_solutions(package)
+        os.chmod(folder, 0o755)  # the submissions' users read it
+        prefix = _bubblewrap(package)
+        if why := _failure(prefix):
+            yield Sandbox((), package.parent, f"bubblewrap does not work here ({why}): {LOST}")
+        else:
+            yield Sandbox(tuple(prefix), package.parent)
+
+
+def without_solutions(target: Path) -> None:
+    """Copy the package, and the results that it reads, but of the modules of exercises only what they offer."""
+    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns(f"{SOLUTIONS}.pyc"))
+    for path in (target / "course" / "exercises").glob(f"{SOLUTIONS}.py"):
+        source = reduced(path.read_text(encoding="utf-8"))
+        path.unlink()
+        if source:
+            path.write_text(source, encoding="utf-8")
+    compileall.compile_dir(target, quiet=2)  # once, and not by every submission
+    assets = next((folder.parent for folder in RESULTS if folder.is_dir()), None)
+    if assets and not (target / "assets").exists():
+        shutil.copytree(assets, target / "assets", ignore=shutil.ignore_patterns("*.gif", "*.png"))
+
+
+def reduced(source: str) -> str:
+    """Keep of a module what its `__all__` names, with what that needs; nothing where there is no `__all__`."""
+    body = ast.parse(source).body
+    nodes = {name: node for node in body for name in _defined(node)}
+    kept, asked = set(), ["__all__"] if "__all__" in nodes else []
+    asked += ast.literal_eval(nodes["__all__"].value) if asked else []
+    while asked:
+        node = nodes.get(asked.pop())
+        if node not in kept | {None}:
+            kept.add(node)
+            asked += [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)]
+    return "\n\n".join(ast.unparse(node) for node in body if node in kept)
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """Names that a statement of a module defines."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+
+
+def _bubblewrap(package: Path) -> list[str]:
+    """Write the arguments of `bwrap`: Python and the system to read, 64 MiB in memory to write, no network."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    spaces = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", *CAN_SWITCH]
+    command = ["bwrap", *(spaces if is_root else ["--unshare-all"]), "--die-with-parent", "--new-session"]
+    for path in (Path("/") / name for name in SYSTEM):
+        if path.is_symlink():
+            command += ["--symlink", os.readlink(path), str(path)]
+        elif path.is_dir():
+            command += ["--ro-bind", str(path), str(path)]
+    command += ["--size", str(DISK), "--perms", "1777", "--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]
+    for target, source in _binds(package).items():
+        parents = [parent for parent in reversed(Path(target).parents) if parent.parts[1:] not in ((), ("tmp",))]
+        for parent in parents:
+            command += ["--perms", "0755", "--dir", str(parent)]  # bwrap's own are for root alone
+        command += ["--ro-bind", source, target]
+    for path in LIBRARIES:
+        command += ["--ro-bind-try", path, path]
+    return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+
+
+def _binds(package: Path) -> dict[str, str]:
+    """Folders of Python, each to itself, and the package's to the one without solutions."""
+    prefixes = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])}
+    folders = sorted({*prefixes, *site.getsitepackages(), site.getusersitepackages()})
+    folders = [folder for folder in folders if Path(folder).is_dir() and Path(folder).parts[1] not in SYSTEM]
+    inner = {folder for folder in folders for other in folders if Path(other) in Path(folder).parents}
+    return {folder: folder for folder in folders if folder not in inner} | {str(PACKAGE): str(package)}
+
+
+def _failure(prefix: list[str]) -> str:
+    """Say why a program cannot be started so; empty where it can."""
+    try:
+        command = [*prefix, sys.executable, "-c", ""]
+        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{error}"
+    return (tried.stderr.strip().splitlines() or ["it fails"])[-1] if tried.returncode else ""

@@ -1,0 +1,93 @@
+"""The students' edition: it checks and helps as the course does, and has no solution that can be read."""
+
+import subprocess
+import sys
+import zipfile
+
+import notebooks
+import pytest
+
+from smalearn.course import cli, grading
+from smalearn.course.exercises import registry
+
+COURSE = notebooks.CHAPTERS.parent
+TRY = """
+from smalearn.course import check, hint, solution
+from smalearn.course.exercises import registry
+print(len(registry()))
+def running_mean(V):
+    return V.cumsum(0)
+reference = check("0.1", running_mean)
+check("0.1", lambda V: reference(V))
+hint("0.1")
+solution("0.1")
+"""
+
+
+@pytest.fixture(scope="module")
+def edition(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("new") / "course"
+    packed = grading.students(COURSE, folder)
+    assert len(packed) == len(list((COURSE / "smalearn/course/exercises").glob("ch*.py")))
+    return folder
+
+
+def test_no_solution_can_be_read(edition):
+    files = [path for path in edition.rglob("*") if path.suffix in (".py", ".pyc", ".md", ".toml")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert [path.name for path in (edition / "tests").iterdir()] == ["claims.toml"]  # which the site shows
+    for exercise in registry().values():
+        body = "\n".join(exercise.code.splitlines()[-exercise.lines :])
+        assert exercise.lines < 3 or body not in text, exercise.id
+
+
+def test_it_checks_and_helps_all_the_same(edition, tmp_path):
+    command = [sys.executable, "-c", TRY]
+    environment = {"PYTHONPATH": str(edition), "PYTHONUTF8": "1", "HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+    assert done.stderr == ""
+    number, *said = done.stdout.splitlines()
+    assert int(number) == len(registry())
+    assert said[0].startswith("✗ 0.1 Look back with equal weights: 1 of 4 cases passed")
+    assert any(line.startswith("✓ 0.1") for line in said)
+    assert any(line.startswith("Hint 1 of ") for line in said)
+    assert said[-1].startswith("The source of 0.1 cannot be read")
+
+
+@pytest.mark.full
+def test_a_wheel_of_it_has_none_either(edition, tmp_path):
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", tmp_path]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, edition], check=True, capture_output=True)
+    (wheel,) = tmp_path.iterdir()
+    with zipfile.ZipFile(wheel) as files:
+        names = [name for name in files.namelist() if "/exercises/ch" in name]
+        assert len(names) > 20
+        assert all(b"def " not in files.read(name) for name in names)
+
+
+@pytest.mark.full
+def test_a_page_of_it_has_hints_and_no_solution(edition, tmp_path):
+    code = f"""
+from pathlib import Path
+from smalearn.course.site.pages import chapter
+cells = chapter(Path({str(edition / "chapters/00_start_here.ipynb")!r}))[0]["cells"]
+help = [cell["source"] for cell in cells if cell["id"].startswith("help-")]
+print(len(help), all("Hint 1" in text for text in help), any("Solution" in text for text in help))
+"""
+    environment = {"PYTHONPATH": str(edition), "PYTHONUTF8": "1", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == "2 True False\n"
+
+
+def test_the_command_takes_a_new_folder_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(COURSE)
+    monkeypatch.setattr(grading, "students", lambda course, output: ["a", "b"])
+    assert cli.main(["export", "students", "-o", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'new'}: the course, 2 modules without readable solutions\n"
+    monkeypatch.undo()
+    monkeypatch.chdir(COURSE)
+    (tmp_path / "old").write_text("", encoding="utf-8")
+    assert cli.main(["export", "students", "-o", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"smalearn export: {tmp_path} is not empty; give a new folder\n"
