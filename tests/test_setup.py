@@ -29,8 +29,16 @@ FOLDERS = {
 MODULES = {"opt-einsum": "opt_einsum", "fla-core": "fla", "axe-playwright-python": "axe_playwright_python"}
 COMES_WITH = {
     "ipywidgets": ("IPython", "traitlets"),
-    "jupyterlab": ("jsonschema", "jupyter_client", "jupyter_server", "tornado", "zmq"),
-    "nbclient": ("nbformat",),
+    "jupyterlab": (
+        "ipykernel",
+        "jsonschema",
+        "jupyter_client",
+        "jupyter_server",
+        "nbconvert",
+        "nbformat",
+        "tornado",
+        "zmq",
+    ),
     "pooch": ("requests",),
     "pytest": ("_pytest", "packaging"),
     "pytest-xdist": ("xdist",),

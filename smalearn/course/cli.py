@@ -26,6 +26,7 @@ EXAMPLES = {
     "claims": "semiseparable",
     "grade": "submissions -o points.csv",
     "export": "nbgrader 01 02 -o assignments",
+    "slides": "06 -o slides",
 }
 CHAPTERS, WORK = Path("chapters"), Path("work")  # below the course's folder
 
