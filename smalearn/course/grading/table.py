@@ -61,7 +61,7 @@ class Line:
 
 
 def lines(rows: Iterable[Row], terms: Terms, people: Sequence[roster.Person] = ()) -> list[Line]:
-    """Put rows together by student: everybody of the class list, then whom it does not have."""
+    """Put rows together by student: everybody of the class list, then by name whom it does not have."""
     files = {person.name: [] for person in people}
     columns = {person.name: person.columns for person in people}
     for row in rows:
@@ -69,8 +69,8 @@ def lines(rows: Iterable[Row], terms: Terms, people: Sequence[roster.Person] = (
         files.setdefault(person.name if person else row.student, []).append(row)
     titles = list(people[0].columns) if people else ["student"]
     made = []
-    for name, own in files.items():
-        own = sorted(own, key=lambda row: (not row.ran, terms.late(row) > 0, -row.time))
+    for name in [*columns, *sorted(files.keys() - columns.keys())]:
+        own = sorted(files[name], key=lambda row: (not row.ran, terms.late(row) > 0, -row.time))
         made.append(Line(name, columns.get(name, dict.fromkeys(titles, "") | {_name_title(titles): name}), own))
     return made
 
