@@ -10,32 +10,45 @@ from smalearn.course.exercises.way import Way
 # --------------------------------------------------------------------------------------------- 5.6 what was the input?
 
 
-def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=lambda seen: seen, add_input=True):
+def _seen(B, C):
+    """What an output shows of its own input, C_t^T B_t."""
+    return C @ B
+
+
+def _faulty(past=lambda A, h: A @ h, step=lambda A, h, new: A @ h + new, divide=_seen, add_input=True):
     """Forward substitution with a fault.
 
     past(A, h) is what the output shows of the old state h, step(A, h, new) the next state. y is divided by
-    divide(C_t^T B_t); without `add_input` the state receives B_t y_t in place of B_t x_t.
+    divide(B_t, C_t); without `add_input` the state receives B_t y_t in place of B_t x_t.
     """
 
     def solve(A, B, C, y):
         h, x = torch.zeros(B.shape[1], dtype=B.dtype), torch.zeros_like(y)
         for t in range(len(y)):
-            x[t] = (y[t] - C[t] @ past(A[t], h)) / divide(C[t] @ B[t])
+            x[t] = (y[t] - C[t] @ past(A[t], h)) / divide(B[t], C[t])
             h = step(A[t], h, B[t] * (x[t] if add_input else y[t]))
         return x
 
     return solve
 
 
-def _solve_dense(A, B, C, y):
-    """Solve with the dense matrix."""
-    M = torch.zeros(len(y), len(y), dtype=y.dtype)
-    for s in range(len(y)):
+def _divided_first(A, B, C, y):
+    h, x = torch.zeros(B.shape[1], dtype=B.dtype), torch.zeros_like(y)
+    for t in range(len(y)):
+        x[t] = y[t] / (C[t] @ B[t]) - C[t] @ (A[t] @ h)
+        h = A[t] @ h + B[t] * x[t]
+    return x
+
+
+def _dense(A, B, C):
+    """The matrix of the model."""
+    M = torch.zeros(len(B), len(B), dtype=B.dtype)
+    for s in range(len(B)):
         h = B[s]
-        for t in range(s, len(y)):
+        for t in range(s, len(B)):
             h = A[t] @ h if t > s else h
             M[t, s] = C[t] @ h
-    return torch.linalg.solve(M, y)
+    return M
 
 
 def _input_cases(randn):
@@ -58,7 +71,7 @@ def _input_cases(randn):
     level=2,
     minutes=10,
     cases=_input_cases,
-    oracle=_solve_dense,
+    oracle=lambda A, B, C, y: torch.linalg.solve(_dense(A, B, C), y),
     way=Way(
         case=lambda randn, length: (
             randn(length, 2, 2) / 2,
@@ -70,14 +83,13 @@ def _input_cases(randn):
         loops=1,
     ),
     wrong={
-        "you divide y_t by C_t^T B_t alone: what the past contributes to y_t has to be taken away first": _faulty(
-            past=lambda A, h: 0 * h
-        ),
+        "your x_t is y_t / C_t^T B_t: what the past contributes to y_t, C_t^T A_t h_(t-1), has to be taken away "
+        "first": _faulty(past=lambda A, h: 0 * h),
         "you subtract C_t^T h_(t-1). The old state is multiplied by A_t before it is seen: C_t^T A_t h_(t-1)": _faulty(
             past=lambda A, h: h
         ),
         "the division by C_t^T B_t is missing: that is the diagonal of M, which need not be 1": _faulty(
-            divide=torch.ones_like
+            divide=lambda B, C: 1.0
         ),
         "you write y_t into the state: what enters is the input x_t that you have just found": _faulty(add_input=False),
         "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t": _faulty(step=lambda A, h, new: h + new),
@@ -89,7 +101,18 @@ def _input_cases(randn):
             lambda A, h: h @ A, lambda A, h, new: h @ A + new
         ),
         "you keep C_t^T B_t away from 0 by a clamp, which makes every negative one tiny: none is 0": _faulty(
-            divide=lambda seen: seen.clamp(min=1e-8)
+            divide=lambda B, C: (C @ B).clamp(min=1e-8)
+        ),
+        "you divide by C_t^T C_t: the output shows C_t^T B_t of its own input": _faulty(divide=lambda B, C: C @ C),
+        "you divide by B_t^T B_t: the output shows C_t^T B_t of its own input": _faulty(divide=lambda B, C: B @ B),
+        "the division comes too early: first take away what the past contributes, then divide all that is left": (
+            _divided_first
+        ),
+        "what the past contributes has the wrong sign: it is in y_t, and has to be taken away": _faulty(
+            past=lambda A, h: -(A @ h)
+        ),
+        "this is M y, the model run forwards: y is what came out of it, and x what went in": lambda A, B, C, y: (
+            _dense(A, B, C) @ y
         ),
     },
 )
@@ -171,6 +194,29 @@ def _step_cases(randn):
         ),
         "what the earlier step added has met both transitions in yours: it came after the earlier one": (
             lambda earlier, later: (later[0] @ earlier[0], later[0] @ earlier[0] @ earlier[1] + later[1])
+        ),
+        "your b is that of the later step first, A b_later + b: the earlier one comes first, A_later b + b_later": (
+            lambda earlier, later: (later[0] @ earlier[0], earlier[0] @ later[1] + earlier[1])
+        ),
+        "each b of yours has met its own A: only what comes later acts on it, A_later b + b_later": (
+            lambda earlier, later: (later[0] @ earlier[0], earlier[0] @ earlier[1] + later[0] @ later[1])
+        ),
+        "you add the transitions: one after the other is a product, A_later A": lambda earlier, later: (
+            later[0] + earlier[0],
+            later[0] @ earlier[1] + later[1],
+        ),
+        "the earlier transition is missing: h meets both, A_later A h": lambda earlier, later: (
+            later[0],
+            later[0] @ earlier[1] + later[1],
+        ),
+        "what the earlier step added is missing: A_later b": lambda earlier, later: (later[0] @ earlier[0], later[1]),
+        "what the later step adds is missing: b_later": lambda earlier, later: (
+            later[0] @ earlier[0],
+            later[0] @ earlier[1],
+        ),
+        "A_later is transposed in yours, for A and for b: h is a column, A_later h": lambda earlier, later: (
+            later[0].mT @ earlier[0],
+            later[0].mT @ earlier[1] + later[1],
         ),
         "the matrix on b is transposed: b is a column, A_later b": lambda earlier, later: (
             later[0] @ earlier[0],
@@ -272,6 +318,29 @@ def _hold_cases(randn):
         "hold": _discretisation(lambda dt, A, z: dt / (1 - z / 2), lambda z: (1 + z / 2) / (1 - z / 2)),
         "you stop the series of φ after its third term: enough near 0, and wrong for a step of ordinary size": (
             _discretisation(lambda dt, A, z: dt * (1 + z / 2 + z**2 / 6))
+        ),
+        "you stop the series of φ after its second term, 1 + z/2: enough near 0, and wrong for a step of ordinary "
+        "size": _discretisation(lambda dt, A, z: dt * (1 + z / 2)),
+        "near z = 0 you put φ = 1, its first term alone: at z = -0.0005 that is wrong by 0.00025. `torch.expm1(z)` has "
+        "all digits": _discretisation(lambda dt, A, z: dt * torch.where(z.abs() < 1e-3, 1, _ratio(torch.expm1(z), z))),
+        "near z = 0 you put φ = 1, its first term alone: even at z = -0.0000005 that costs digits. `torch.expm1(z)` "
+        "has them all": _discretisation(
+            lambda dt, A, z: dt * torch.where(z.abs() < 1e-5, 1, _ratio(torch.expm1(z), z))
+        ),
+        "a small number in the denominator is not small beside a rate next to 0: put φ = 1 where z is 0, and change "
+        "nothing elsewhere": lambda dt, A, B: (
+            (dt[:, None] * A).exp(),
+            torch.expm1(dt[:, None] * A) / (A + 1e-8) * B,
+        ),
+        "your B_bar is the hold's, your A_bar 1 + dt A, Euler's: the state decays by e^(dt A)": _discretisation(
+            lambda dt, A, z: dt * _ratio(torch.expm1(z), z), lambda z: 1 + z
+        ),
+        "your A_bar is e^A: the state decays for a time dt, e^(dt A)": lambda dt, A, B: (
+            A.exp().expand_as(B),
+            hold(dt, A, B)[1],
+        ),
+        "this is a trapezoid: the mean of a kick at the beginning and one at the end is not the hold": _discretisation(
+            lambda dt, A, z: dt * (1 + z.exp()) / 2
         ),
         "you add up the steps: `dt[t]` is the length of step t, not the time since the beginning": lambda dt, A, B: (
             hold(dt.cumsum(0), A, B)
