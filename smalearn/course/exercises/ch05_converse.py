@@ -55,6 +55,9 @@ def _matrices(randn):
     cut = _random(randn, 6, 2)
     cut[3:, :3] = 0  # a reset
     yield cut, 2
+    silent = _random(randn, 7, 2)
+    silent[[0, 1, 3, 4]] = 0  # what the next outputs do not see, later ones do
+    yield silent, 2
     yield randn(6, 6).tril(), 3
     yield _random(randn, 6, 2), 3  # one state more than it needs
     yield randn(8, 8).tril(), 2  # fewer than it needs: the strongest directions
@@ -119,6 +122,25 @@ def _one_basis(M, order):
         ),
         "your transitions are the identity: a new basis needs a change of coordinates": _generators(
             A_of=lambda b, a, w: torch.eye(len(b), len(a), dtype=b.dtype)
+        ),
+        "all your transitions are the whole identity: a new basis needs a change of coordinates": lambda M, order: (
+            torch.eye(order, dtype=M.dtype).repeat(len(M), 1, 1),
+            *_generators()(M, order)[1:],
+        ),
+        "your state is the last `order` inputs as they came: it must hold what the whole block says of the past": (
+            _generators(pick=lambda sizes, basis, order: torch.eye(basis.shape[1], dtype=basis.dtype)[-order:])
+        ),
+        "your basis knows the next `order` outputs alone, the first rows of the block: later ones may see more": (
+            lambda M, order: _generators(block=lambda M, k: M[k : k + order, : k + 1])(M, order)
+        ),
+        "your basis knows the next output alone, row k of the block: later ones may see more": _generators(
+            block=lambda M, k: M[k : k + 1, : k + 1]
+        ),
+        "you keep a direction less than there are states: `[:order]` has `order` rows": _generators(
+            pick=lambda sizes, basis, order: basis[: order - 1]
+        ),
+        "B and C are exchanged: B is written, the last column of the basis, and C is read": lambda M, order: tuple(
+            _generators()(M, order)[i] for i in (0, 2, 1)
         ),
         "A is transposed: its rows are the new coordinates": lambda M, order: (
             _generators()(M, order)[0].mT,
@@ -224,8 +246,8 @@ def _largest_rank():
         "4 is the size of the keys: linear attention needs no more, but the exponential has no finite features": (
             lambda: 4
         ),
-        "the largest block has 24 rows or 24 columns: no rank is larger than that": lambda: 25,
-        "a quarter is too few: the block in the middle has half of the tokens on its shorter side": lambda: 12,
+        "no rank is larger than the shorter side of its block: count rows and columns once more": lambda: 25,
+        "12 is a quarter of the tokens: the blocks in the middle have more on their shorter side": lambda: 12,
         "16 was for 32 tokens: it grows with the text": lambda: 16,
         "there is no bound for all texts; this one has 48 tokens": lambda: torch.inf,
         "one state does for a decay mask, whose blocks have rank 1: the softmax of random scores has no such form": (

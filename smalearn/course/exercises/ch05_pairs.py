@@ -83,6 +83,19 @@ def _pair_cases(randn):
         "your V begins with A_0, and U does not: then it does not cancel in U V^T": _pair_of(
             lambda A, t: later_first(A, 1, t), lambda A, s: torch.linalg.inv(later_first(A, 0, s))
         ),
+        "your products belong to the future, A_(T-1) ... A_(t+1): they go from A_1 to A_t": _pair(
+            lambda P: P.mT, torch.linalg.inv, lambda A, t: later_first(A, t + 1, len(A) - 1)
+        ),
+        "your U_t is C_t alone: the state at t has met A_1 to A_t, and V_s takes away what is too much": _pair(
+            lambda P: torch.eye(len(P), dtype=P.dtype), torch.linalg.inv
+        ),
+        "your V_s is B_s alone: of A_t ... A_1 in U_t the part up to A_s is too much": _pair(
+            lambda P: P.mT, lambda P: torch.eye(len(P), dtype=P.dtype)
+        ),
+        "your inverse is the transpose: that is right for rotations alone": _pair(lambda P: P.mT, lambda P: P.mT),
+        "B and C are exchanged: U is made of C, which reads, and V of B, which writes": lambda A, B, C: (
+            queries_and_keys(A, C, B)
+        ),
         "your U_t and V_t have A_t alone: their products go from A_1 to A_t": _pair_of(
             lambda A, t: A[t], lambda A, s: torch.linalg.inv(A[s])
         ),
