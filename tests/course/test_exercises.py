@@ -23,7 +23,7 @@ def test_exercise_is_sound_on_others(exercise):
     assert verify(exercise, seeds=[1, 2]) == []
     for sentence, function in exercise.wrong.items():
         result = evaluate(exercise, function, seed=7)
-        assert result.outcome == "failed"
+        assert result.outcome in ("failed", "error")  # some raise
         assert result.passed < result.cases
         assert result.misconception == sentence
 
