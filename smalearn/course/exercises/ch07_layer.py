@@ -1,5 +1,7 @@
 """Exercises 7.3 and 7.4: a step of decoding, the size of a memory."""
 
+import itertools
+
 import torch
 
 from smalearn.course.exercises.ch06_mask import decays
@@ -81,6 +83,75 @@ def _keys_first(X, dt, A_log, B, C, D, state):
     return (state * C[:, None]).sum(1) + D[:, None] * X, state
 
 
+LIKELY = 4  # of each, the first: two slips at once are known of these
+WRONG_DECAYS = {
+    "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 however it is trained": (
+        lambda dt, A_log: (-dt * A_log).exp()
+    ),
+    "your state grows: A is −exp(A_log), and a log decay is at most 0": lambda dt, A_log: (dt * A_log.exp()).exp(),
+    "your decay does not depend on dt: every token forgets alike, and nothing is selected": (
+        lambda dt, A_log: (-A_log.exp()).exp()
+    ),
+    "your decay is e^-dt for every head: each has a rate of its own, exp(A_log)": lambda dt, A_log: (-dt).exp(),
+    "your dt stands inside the inner exponential: the rate is exp(A_log), and dt multiplies it": (
+        lambda dt, A_log: (-(dt * A_log).exp()).exp()
+    ),
+    "dt is added to the rate in yours: the rate is exp(A_log), and dt multiplies it": (
+        lambda dt, A_log: (-A_log.exp() - dt).exp()
+    ),
+    "nothing decays in yours: the old state is multiplied by e^(log a) for each head": (
+        lambda dt, A_log: torch.ones_like(dt)
+    ),
+    "you multiply the old state by log a: the decay is its exponential, between 0 and 1": (
+        lambda dt, A_log: -dt * A_log.exp()
+    ),
+    "you multiply the old state by 1 + log a: the first terms of e^(log a) alone (Euler's step)": (
+        lambda dt, A_log: 1 - dt * A_log.exp()
+    ),
+    "you keep 1 − a of the old state: a is what stays of it, and 1 − a what is lost": (
+        lambda dt, A_log: 1 - _decay(dt, A_log)
+    ),
+}
+WRONG_WRITES = {
+    "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it": (
+        lambda dt, X, A_log: X
+    ),
+    "you write (1 − a)·X, as an average does: the block writes dt·X": (
+        lambda dt, X, A_log: (1 - _decay(dt, A_log))[:, None] * X
+    ),
+    "your new token has decayed already: the decay acts on the old state, then the token is written whole": (
+        lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
+    ),
+    "this is the hold of chapter 05, (e^(dt A) − 1)/A: the block writes dt·X": (
+        lambda dt, X, A_log: (-torch.expm1(-dt * A_log.exp()) / A_log.exp())[:, None] * X
+    ),
+    "what you write has the factor dt twice: the block writes dt·X": lambda dt, X, A_log: dt[:, None] ** 2 * X,
+    "you write through a SiLU: X has been through one, and the block writes dt·X": (
+        lambda dt, X, A_log: torch.nn.functional.silu(dt[:, None] * X)
+    ),
+}
+WRONG_SKIPS = {
+    "your skip adds D·dt·X: it passes the state by, and takes X as it is": (
+        lambda dt, X, D: D[:, None] * dt[:, None] * X
+    ),
+    "the skip D·X is missing": lambda dt, X, D: 0 * X,
+    "your skip is D alone: it is D·X, what has come in": lambda dt, X, D: D[:, None].expand_as(X),
+    "your skip is X alone: each head has its own weight for it, D": lambda dt, X, D: X,
+    "your skip has the wrong sign: D·X is added": lambda dt, X, D: -D[:, None] * X,
+}
+
+
+def _slips():
+    """One in the decay, in what is written or in the skip; then two at once, of the likeliest."""
+    parts = {"decay": WRONG_DECAYS, "write": WRONG_WRITES, "skip": WRONG_SKIPS}
+    for part, slips in parts.items():
+        yield from ((sentence, _block_stepped(**{part: slip})) for sentence, slip in slips.items())
+    for first, second in itertools.combinations(parts, 2):
+        pairs = itertools.product(*(list(parts[part].items())[:LIKELY] for part in (first, second)))
+        for (one, slip), (two, other) in pairs:
+            yield f"{one}. And {two}", _block_stepped(**{first: slip, second: other})
+
+
 def _block_cases(randn):
     """Heads, P, N; first an empty state and no input, then a token of length 0, then ordinary ones."""
     for heads, head_dim, features, kind in [(1, 1, 1, 0), (2, 1, 2, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 2, 2)]:
@@ -98,47 +169,11 @@ def _block_cases(randn):
     minutes=8,
     cases=_block_cases,
     oracle=_block_loop,
-    wrong={
-        "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it": _block_stepped(
-            write=lambda dt, X, A_log: X
-        ),
-        "you write (1 − a)·X, as an average does: the block writes dt·X": _block_stepped(
-            write=lambda dt, X, A_log: (1 - _decay(dt, A_log))[:, None] * X
-        ),
-        "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 "
-        "however it is trained": _block_stepped(lambda dt, A_log: (-dt * A_log).exp()),
-        "your state grows: A is −exp(A_log), and a log decay is at most 0": _block_stepped(
-            lambda dt, A_log: (dt * A_log.exp()).exp()
-        ),
-        "your decay does not depend on dt: every token forgets alike, and nothing is selected": _block_stepped(
-            lambda dt, A_log: (-A_log.exp()).exp()
-        ),
-        "your decay is e^-dt for every head: each has a rate of its own, exp(A_log)": _block_stepped(
-            lambda dt, A_log: (-dt).exp()
-        ),
-        "your dt stands inside the inner exponential: the rate is exp(A_log), and dt multiplies it": _block_stepped(
-            lambda dt, A_log: (-(dt * A_log).exp()).exp()
-        ),
-        "nothing decays in yours: the old state is multiplied by e^(log a) for each head": _block_stepped(
-            lambda dt, A_log: torch.ones_like(dt)
-        ),
-        "you multiply the old state by log a: the decay is its exponential, between 0 and 1": _block_stepped(
-            lambda dt, A_log: -dt * A_log.exp()
-        ),
-        "you multiply the old state by 1 + log a: the first terms of e^(log a) alone (Euler's step)": _block_stepped(
-            lambda dt, A_log: 1 - dt * A_log.exp()
-        ),
-        "you keep 1 − a of the old state: a is what stays of it, and 1 − a what is lost": _block_stepped(
-            lambda dt, A_log: 1 - _decay(dt, A_log)
-        ),
+    wrong=dict(_slips())
+    | {
         "you take a softplus of dt: it has been through one, and a token "
         "of length 0 may occur": lambda X, dt, A_log, B, C, D, state: _block_loop(
             X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
-        ),
-        "your new token has decayed already: the decay acts on the old state, then the "
-        "token is written whole": _block_stepped(write=lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X),
-        "your decay acts on the new token and not on the old state: turn it round": _block_stepped(
-            lambda dt, A_log: torch.ones_like(dt), lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
         ),
         "you write with C and read with B: B is the key under which "
         "X is written, C asks": lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
@@ -148,14 +183,6 @@ def _block_cases(randn):
         "you write with C: it asks, and B is the key under which X is written": (
             lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, C, D, state)
         ),
-        "your skip adds D·dt·X: it passes the state by, and takes X as it is": _block_stepped(
-            skip=lambda dt, X, D: D[:, None] * dt[:, None] * X
-        ),
-        "the skip D·X is missing": _block_stepped(skip=lambda dt, X, D: 0 * X),
-        "your skip is D alone: it is D·X, what has come in": _block_stepped(
-            skip=lambda dt, X, D: D[:, None].expand_as(X)
-        ),
-        "your skip is X alone: each head has its own weight for it, D": _block_stepped(skip=lambda dt, X, D: X),
         "your D multiplies what is read: it multiplies X, and is added": _block_read(
             lambda new, old, X, dt, A_log, B, C, D: (new @ C) * D[:, None]
         ),
@@ -184,9 +211,6 @@ def _block_cases(randn):
             lambda new, old, X, dt, A_log, B, C, D: new @ C + D * X
         ),
         "what you write has the axes (heads, N, P): the state is (heads, P, N)": _keys_first,
-        "this is the hold of chapter 05, (e^(dt A) − 1)/A: the block writes dt·X": _block_stepped(
-            write=lambda dt, X, A_log: (-torch.expm1(-dt * A_log.exp()) / A_log.exp())[:, None] * X
-        ),
     },
 )
 def block_step(X, dt, A_log, B, C, D, state):

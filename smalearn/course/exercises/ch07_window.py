@@ -1,5 +1,7 @@
 """Exercise 7.2: a convolution that can be resumed."""
 
+import itertools
+
 import torch
 
 from smalearn.course.exercises.core import exercise
@@ -17,11 +19,11 @@ def _convolve_loop(x, weight, window):
 
 
 def _sums(x, weight, window):
-    return _convolve_loop(x, weight, window)[0]
+    return convolve(x, weight, window)[0]
 
 
 def _last_inputs(x, weight, window):
-    return _convolve_loop(x, weight, window)[1]
+    return convolve(x, weight, window)[1]
 
 
 def _but(y=_sums, following=_last_inputs):
@@ -125,6 +127,71 @@ def _convolve_cases(randn):
         yield randn(length, dim), randn(taps, dim), past * randn(taps - 1, dim) + 0.0
 
 
+LIKELY = 5  # of each, the first: two slips at once are known of these
+WRONG_SUMS = {
+    "your taps run the wrong way: the LAST row of the weights belongs to the token itself, the first to the one K - 1 "
+    "back": lambda x, weight, window: _sums(x, weight.flip(0), window),
+    "you put zeros before the text where the window belongs: a text in two parts must give what it gives in one": (
+        _after_zeros
+    ),
+    "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before": _mixed,
+    "your y goes through a SiLU: it comes after the convolution, outside": lambda x, weight, window: (
+        torch.nn.functional.silu(_sums(x, weight, window))
+    ),
+    "the last tap is missing, weight[K - 1]: it belongs to the token itself": _all_but_the_last_tap,
+    "token t sees the tokens after it: the convolution must look back, or the model reads the answer": _backwards,
+    "each of your channels sees the sum of all of them: here it sees itself alone (depthwise)": _of_all_channels,
+    "you turn the window round: it stands in the order of the text, oldest first": lambda x, weight, window: _sums(
+        x, weight, window.flip(0)
+    ),
+    "all your channels use the taps of channel 0: each has its own": lambda x, weight, window: _sums(
+        x, weight[:, :1].expand_as(weight), window
+    ),
+    "your taps are added up over the channels: each channel has its own": lambda x, weight, window: _sums(
+        x, weight.sum(1, keepdim=True).expand_as(weight), window
+    ),
+    "your taps stand around the token: the last belongs to the token itself, none to what comes after": _centred,
+    "you add up the taps, then the tokens, and multiply the sums: each token meets its own tap": _apart,
+    "your shift is circular: the end of the text enters at its beginning, where the window belongs": _circular,
+    "your y has the token itself added: its weight is the last tap": lambda x, weight, window: (
+        _sums(x, weight, window) + x
+    ),
+    "your taps go through a softmax: they are weights as they are, of any sign": lambda x, weight, window: _sums(
+        x, weight.softmax(0), window
+    ),
+    "your y is one tap times the token itself, the first: K tokens have a tap each": lambda x, weight, window: (
+        weight[0] * x
+    ),
+    "your y has rows for the tokens of the window, too: they were answered before": _for_the_window_too,
+    "you pad with zeros beside the window: the window is the padding, and nothing comes after the text": _padded_too,
+}
+WRONG_WINDOWS = {
+    "your next window forgets the old one: after a text shorter than K - 1, and after every decoded token, some of the "
+    "old window is still in sight": _with_zeros,
+    "your next window is cut from the text alone: in a shorter text some of the old window belongs to it, and for "
+    "K = 1 `[-0:]` is everything": lambda x, weight, window: x[-len(window) :],
+    "your next window is cut from the text alone: after a text shorter than K - 1 it is too short, for some of the "
+    "old window belongs to it": lambda x, weight, window: x[max(0, len(x) - len(window)) :],
+    "for K = 1 the next window is empty, but `[-0:]` is everything: count from the front, `[T:]`": _from_the_end,
+    "you return the window that came in: it must move on to the last K - 1 tokens": lambda x, weight, window: window,
+    "your next window has K tokens: K - 1 are enough, for the last tap waits for the token that comes": (
+        lambda x, weight, window: torch.cat([window, x])[-len(weight) :]
+    ),
+    "your next window has 3 tokens whatever K is: K is the number of rows of the weights": (
+        lambda x, weight, window: torch.cat([window, x])[-3:]
+    ),
+    "your next window is the whole text: the last K - 1 tokens are enough": (
+        lambda x, weight, window: torch.cat([window, x])
+    ),
+    "your next window stops before the last token: it ends where the text ends": (
+        lambda x, weight, window: torch.cat([window, x])[len(x) - 1 : -1]
+    ),
+    "your next window begins one token after the old one, however long the text is: it ends where the text ends": (
+        lambda x, weight, window: torch.cat([window, x])[1 : len(weight)]
+    ),
+}
+
+
 @exercise(
     "7.2",
     "A convolution that can be resumed",
@@ -133,80 +200,30 @@ def _convolve_cases(randn):
     minutes=10,
     cases=_convolve_cases,
     oracle=_convolve_loop,
-    wrong={
-        "your taps run the wrong way: the LAST row of the weights belongs to the token itself, the first to "
-        "the one K - 1 back": lambda x, weight, window: _convolve_loop(x, weight.flip(0), window),
-        "token t sees the tokens after it: the convolution must look back, or the model reads the answer": _but(
-            _backwards
-        ),
-        "you put zeros before the text where the window belongs: a text in two parts must give what it gives "
-        "in one": _but(_after_zeros),
-        "you never look at the window that comes in: zeros stand before the text, and in the next window": _but(
-            _after_zeros, _with_zeros
-        ),
+    wrong={sentence: _but(y) for sentence, y in WRONG_SUMS.items()}
+    | {sentence: _but(following=window) for sentence, window in WRONG_WINDOWS.items()}
+    | {
+        f"{one}. And {two}": _but(y, window)
+        for (one, y), (two, window) in itertools.product(
+            list(WRONG_SUMS.items())[:LIKELY], list(WRONG_WINDOWS.items())[:LIKELY]
+        )
+    }
+    | {
+        "your y has K - 1 rows too few: with the window in front, each of the T tokens has its K": _but(_too_few),
         "you put the window after the text: its tokens came before": _window_after,
-        "your next window forgets the old one: after a text shorter than K - 1, and after every decoded "
-        "token, some of the old window is still in sight": _but(following=_with_zeros),
-        "your next window is cut from the text alone: in a shorter text some of the old window belongs to it, and for "
-        "K = 1 `[-0:]` is everything": _but(following=lambda x, weight, window: x[-len(window) :]),
-        "your next window is cut from the text alone: after a text shorter than K - 1 it is too short, for some of the "
-        "old window belongs to it": _but(following=lambda x, weight, window: x[max(0, len(x) - len(window)) :]),
-        "for K = 1 the next window is empty, but `[-0:]` is everything: count from the front, `[T:]`": _but(
-            following=_from_the_end
-        ),
-        "your next window has K tokens: K - 1 are enough, for the last tap waits for the token that comes": _but(
-            following=lambda x, weight, window: torch.cat([window, x])[-len(weight) :]
-        ),
-        "your next window has 3 tokens whatever K is: K is the number of rows of the weights": _but(
-            following=lambda x, weight, window: torch.cat([window, x])[-3:]
-        ),
-        "your next window stops before the last token: it ends where the text ends": _but(
-            following=lambda x, weight, window: torch.cat([window, x])[len(x) - 1 : -1]
-        ),
-        "you return the window that came in: it must move on to the last K - 1 tokens": _but(
-            following=lambda x, weight, window: window
-        ),
         "the next window is missing: return y and the last K - 1 tokens": _sums,
-        "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before": _but(
-            _mixed
-        ),
-        "each of your channels sees the sum of all of them: here it sees itself alone (depthwise)": _but(
-            _of_all_channels
-        ),
         "you take the newest token of the window first: it stands in the order of the text": lambda x, weight, window: (
             _sums(x, weight, window.flip(0)),
             _last_inputs(x, weight, window.flip(0)).flip(0),
         ),
-        "you turn the window round: it stands in the order of the text, oldest first": lambda x, weight, window: (
-            _convolve_loop(x, weight, window.flip(0))
+        "the window stands in the order of the text, oldest first: you turn it round, and pass it on like that": (
+            lambda x, weight, window: convolve(x, weight, window.flip(0))
         ),
         "your next window holds outputs: the convolution of the next token needs inputs": _but(following=_with_outputs),
         "your next window is cut from y: it holds inputs, and after a short text some of the old window": _but(
             following=lambda x, weight, window: _sums(x, weight, window)[-len(window) :]
         ),
-        "all your channels use the taps of channel 0: each has its own": lambda x, weight, window: _convolve_loop(
-            x, weight[:, :1].expand_as(weight), window
-        ),
-        "your taps are added up over the channels: each channel has its own": lambda x, weight, window: _convolve_loop(
-            x, weight.sum(1, keepdim=True).expand_as(weight), window
-        ),
-        "your taps stand around the token: the last belongs to the token itself, none to what comes after": _but(
-            _centred
-        ),
         "your window keeps outputs: the tokens themselves belong there, as they came in": _of_outputs,
-        "the last tap is missing, weight[K - 1]: it belongs to the token itself": _but(_all_but_the_last_tap),
-        "you add up the taps, then the tokens, and multiply the sums: each token meets its own tap": _but(_apart),
-        "your shift is circular: the end of the text enters at its beginning, where the window belongs": _but(
-            _circular
-        ),
-        "your y goes through a SiLU: it comes after the convolution, outside": _but(
-            lambda x, weight, window: torch.nn.functional.silu(_sums(x, weight, window))
-        ),
-        "your y has rows for the tokens of the window, too: they were answered before": _but(_for_the_window_too),
-        "you pad with zeros beside the window: the window is the padding, and nothing comes after the text": _but(
-            _padded_too
-        ),
-        "your y has K - 1 rows too few: with the window in front, each of the T tokens has its K": _but(_too_few),
     },
 )
 def convolve(x, weight, window):
