@@ -35,7 +35,10 @@ def _not_this_matrix(answer, M, order):
         kept = f"keep the strongest directions of each block, and the error is {best:.3g}"
         return f"M has more than {order} states; {kept}, yours is {error:.3g}"
     t, s = divmod(int((found - M).abs().argmax()), len(M))
-    return f"the matrix of your model differs most at ({t}, {s}): it has {found[t, s]:.4g}, wanted is {M[t, s]:.4g}"
+    most = f"the matrix of your model differs most at ({t}, {s}): it has {found[t, s]:.4g}, wanted is {M[t, s]:.4g}"
+    if (found - M).diagonal().abs().max() < 1e-6 * M.abs().max():
+        return f"{most}. Its diagonal, C_t^T B_t, is right; what is wrong lies below, where A acts"
+    return f"{most}. Its diagonal is wrong, too: there stands C_t^T B_t, and A has no part in it"
 
 
 def _random(randn, length, order):
@@ -52,19 +55,26 @@ def _matrices(randn):
     cut = _random(randn, 6, 2)
     cut[3:, :3] = 0  # a reset
     yield cut, 2
+    silent = _random(randn, 7, 2)
+    silent[[0, 1, 3, 4]] = 0  # what the next outputs do not see, later ones do
+    yield silent, 2
     yield randn(6, 6).tril(), 3
     yield _random(randn, 6, 2), 3  # one state more than it needs
     yield randn(8, 8).tril(), 2  # fewer than it needs: the strongest directions
 
 
-def _generators(block=lambda M, k: M[k:, : k + 1], A_of=None, B_of=None, C_of=None):
+def _strongest(sizes, basis, order):
+    return basis[:order]
+
+
+def _generators(block=lambda M, k: M[k:, : k + 1], pick=_strongest, A_of=None, B_of=None, C_of=None):
     """The algorithm, with one of its lines changed."""
 
     def generators(M, order):
         A, (B, C) = torch.zeros(len(M), order, order, dtype=M.dtype), torch.zeros(2, len(M), order, dtype=M.dtype)
         before = M.new_zeros(0, 0)
         for k in range(len(M)):
-            basis = torch.linalg.svd(block(M, k), full_matrices=False)[2][:order]
+            basis = pick(*torch.linalg.svd(block(M, k), full_matrices=False)[1:], order)
             now, old, wide = len(basis), len(before), before.shape[1]
             A[k, :now, :old] = (A_of or (lambda b, a, w: b[:, :w] @ a.mT))(basis, before, wide)
             B[k, :now] = (B_of or (lambda b: b[:, -1]))(basis)
@@ -113,6 +123,25 @@ def _one_basis(M, order):
         "your transitions are the identity: a new basis needs a change of coordinates": _generators(
             A_of=lambda b, a, w: torch.eye(len(b), len(a), dtype=b.dtype)
         ),
+        "all your transitions are the whole identity: a new basis needs a change of coordinates": lambda M, order: (
+            torch.eye(order, dtype=M.dtype).repeat(len(M), 1, 1),
+            *_generators()(M, order)[1:],
+        ),
+        "your state is the last `order` inputs as they came: it must hold what the whole block says of the past": (
+            _generators(pick=lambda sizes, basis, order: torch.eye(basis.shape[1], dtype=basis.dtype)[-order:])
+        ),
+        "your basis knows the next `order` outputs alone, the first rows of the block: later ones may see more": (
+            lambda M, order: _generators(block=lambda M, k: M[k : k + order, : k + 1])(M, order)
+        ),
+        "your basis knows the next output alone, row k of the block: later ones may see more": _generators(
+            block=lambda M, k: M[k : k + 1, : k + 1]
+        ),
+        "you keep a direction less than there are states: `[:order]` has `order` rows": _generators(
+            pick=lambda sizes, basis, order: basis[: order - 1]
+        ),
+        "B and C are exchanged: B is written, the last column of the basis, and C is read": lambda M, order: tuple(
+            _generators()(M, order)[i] for i in (0, 2, 1)
+        ),
         "A is transposed: its rows are the new coordinates": lambda M, order: (
             _generators()(M, order)[0].mT,
             *_generators()(M, order)[1:],
@@ -134,6 +163,30 @@ def _one_basis(M, order):
         ),
         "you decompose the past alone, M[:k+1, :k+1]: what matters is what the future sees of it": _generators(
             block=lambda M, k: M[: k + 1, : k + 1]
+        ),
+        "you keep all directions: `order` says how many states the model has": lambda M, order: _generators()(
+            M, len(M)
+        ),
+        "you keep the last rows of Vh, the weakest directions: the strongest stand first": _generators(
+            pick=lambda sizes, basis, order: basis[-order:]
+        ),
+        "you weight the rows of your basis by singular values: `before.mT` gives A where they are orthonormal": (
+            _generators(pick=lambda sizes, basis, order: (sizes[:, None] * basis)[:order])
+        ),
+        "your A takes the last columns of the basis: the last is for input k, and the others, R[:, :-1], are what "
+        "the old state knows": _generators(A_of=lambda b, a, w: b[:, b.shape[1] - w :] @ a.mT),
+        "your transitions stand one place early: A_k leads from the state k - 1 to the state k": lambda M, order: (
+            _generators()(M, order)[0].roll(-1, 0),
+            *_generators()(M, order)[1:],
+        ),
+        "B is (1, 0, …): input k enters by the last column of the basis": _generators(
+            B_of=lambda b: torch.eye(len(b), dtype=b.dtype)[0]
+        ),
+        "C is a row of U without the singular values: U Σ Vh is the block, and C what is left of Vh": _generators(
+            C_of=lambda M, k, b: torch.linalg.svd(M[k:, : k + 1], full_matrices=False)[0][0, : len(b)]
+        ),
+        "C comes from a column of M: output k is row k, M[k, :k+1], in coordinates of the basis": _generators(
+            C_of=lambda M, k, b: b @ M[: k + 1, k]
         ),
         "A is zero: then nothing is remembered, and M is diagonal": _generators(
             A_of=lambda b, a, w: 0 * (b[:, :w] @ a.mT)
@@ -193,10 +246,17 @@ def _largest_rank():
         "4 is the size of the keys: linear attention needs no more, but the exponential has no finite features": (
             lambda: 4
         ),
-        "the largest block has 24 rows or 24 columns: no rank is larger than that": lambda: 25,
-        "a quarter is too few: the block in the middle has half of the tokens on its shorter side": lambda: 12,
+        "no rank is larger than the shorter side of its block: count rows and columns once more": lambda: 25,
+        "12 is a quarter of the tokens: the blocks in the middle have more on their shorter side": lambda: 12,
         "16 was for 32 tokens: it grows with the text": lambda: 16,
         "there is no bound for all texts; this one has 48 tokens": lambda: torch.inf,
+        "one state does for a decay mask, whose blocks have rank 1: the softmax of random scores has no such form": (
+            lambda: 1
+        ),
+        "the block in the middle, rows k to 47 and columns 0 to k, has more on its shorter side": lambda: 23,
+        "4 · 48 is how many numbers all keys have: not all of them are needed at once": lambda: 192,
+        "48 · 48 is how many entries M has: the states are as many as the rank of a block": lambda: 48 * 48,
+        "48 · 49 / 2 is how many entries of M are not 0: the states are as many as the rank of a block": lambda: 1176,
     },
 )
 def states_of_softmax():

@@ -1,19 +1,19 @@
-"""The exercises of chapter 05 on the matrix of a state space model: its entries, its blocks, its generators."""
+"""The exercises of chapter 05 on the matrix of a state space model: its entries and its blocks."""
 
 import torch
 
 from smalearn.course.exercises.core import exercise
 
 
-def _generators(randn, length, state):
+def random_model(randn, length, state):
     """Transitions near the identity, which do not commute, and B and C."""
     A = torch.eye(state, dtype=torch.float64) + 0.4 * randn(length, state, state)
     return A, randn(length, state), randn(length, state)
 
 
-def _still(randn, length, state):
+def still(randn, length, state):
     """Transitions that do nothing: every order and every range of their product is right."""
-    _, B, C = _generators(randn, length, state)
+    _, B, C = random_model(randn, length, state)
     return torch.eye(state, dtype=torch.float64).repeat(length, 1, 1), B, C
 
 
@@ -25,12 +25,12 @@ def _product(matrices, state):
     return result
 
 
-def _later_first(A, first, last):
+def later_first(A, first, last):
     """A_last ... A_first."""
     return _product([A[j] for j in range(last, first - 1, -1)], A.shape[-1])
 
 
-def _earlier_first(A, first, last):
+def earlier_first(A, first, last):
     """A_first ... A_last."""
     return _product([A[j] for j in range(first, last + 1)], A.shape[-1])
 
@@ -51,12 +51,31 @@ def _entries(transition, above=False):
     return matrix
 
 
+def _not_reset(A, B, C):
+    """The state of each push goes on into the next."""
+    M, h = torch.zeros(len(B), len(B), dtype=B.dtype), torch.zeros_like(B[0])
+    for s in range(len(B)):
+        for t in range(s, len(B)):
+            h = A[t] @ h + (B[s] if t == s else 0)
+            M[t, s] = C[t] @ h
+    return M
+
+
+def _running(A):
+    """A_t ... A_1 for each t."""
+    return torch.stack([later_first(A, 1, t) for t in range(len(A))])
+
+
+def _quotients(A, B, C, inverses):
+    return torch.einsum("tn,tnm,smk,sk->ts", C, _running(A), inverses, B).tril()
+
+
 def _matrix_cases(randn):
     for length, state in [(1, 1), (3, 1), (2, 2), (5, 3)]:
-        yield _generators(randn, length, state)
-    yield _still(randn, 1, 2)
-    yield _still(randn, 4, 2)
-    A, B, C = _generators(randn, 4, 2)
+        yield random_model(randn, length, state)
+    yield still(randn, 1, 2)
+    yield still(randn, 4, 2)
+    A, B, C = random_model(randn, 4, 2)
     A[1] = 0  # what was there before is gone
     yield A, B, C
 
@@ -68,43 +87,62 @@ def _matrix_cases(randn):
     level=2,
     minutes=12,
     cases=_matrix_cases,
-    oracle=_entries(lambda A, s, t: _later_first(A, s + 1, t)),
+    oracle=_entries(lambda A, s, t: later_first(A, s + 1, t)),
     wrong={
         "your product is A_(s+1) ... A_t. The first transition to act stands next to B_s, the last one next to "
-        "C_t: A_t ... A_(s+1), and matrices do not commute": _entries(lambda A, s, t: _earlier_first(A, s + 1, t)),
+        "C_t: A_t ... A_(s+1), and matrices do not commute": _entries(lambda A, s, t: earlier_first(A, s + 1, t)),
         "your product includes A_s. Input s enters after A_s has acted: the range is s < j ≤ t, and empty on "
-        "the diagonal": _entries(lambda A, s, t: _later_first(A, s, t)),
+        "the diagonal": _entries(lambda A, s, t: later_first(A, s, t)),
         "your product stops before A_t: the state is moved first and seen afterwards, so that A_t counts": _entries(
-            lambda A, s, t: _later_first(A, s + 1, t - 1)
+            lambda A, s, t: later_first(A, s + 1, t - 1)
         ),
         "your product is A_(t-1) ... A_s: each transition acts one step late. The range is s < j ≤ t": _entries(
-            lambda A, s, t: _later_first(A, s, t - 1)
+            lambda A, s, t: later_first(A, s, t - 1)
         ),
         "entries above the diagonal must be 0: no output depends on a later input": _entries(
-            lambda A, s, t: _later_first(A, s + 1, t), above=True
+            lambda A, s, t: later_first(A, s + 1, t), above=True
         ),
         "this is the transpose: rows are outputs t, columns are inputs s": lambda A, B, C: (
-            _entries(lambda A, s, t: _later_first(A, s + 1, t))(A, B, C).mT
+            _entries(lambda A, s, t: later_first(A, s + 1, t))(A, B, C).mT
         ),
         "your transitions are transposed: `h @ A[t]` is A_t^T h. The state is a column, `A[t] @ h`": _entries(
-            lambda A, s, t: _earlier_first(A, s + 1, t).mT
+            lambda A, s, t: earlier_first(A, s + 1, t).mT
         ),
         "B and C are exchanged: input s is written by B_s, output t is read by C_t": lambda A, B, C: _entries(
-            lambda A, s, t: _later_first(A, s + 1, t)
+            lambda A, s, t: later_first(A, s + 1, t)
         )(A, C, B),
         "only A_t acts in your matrix: what was written at s meets every transition from s + 1 to t": _entries(
             lambda A, s, t: A[t] if t > s else _product([], A.shape[-1])
         ),
+        "in your product only the diagonals of the transitions count: A_t ... A_(s+1) is a product of matrices, "
+        "`@`": _entries(lambda A, s, t: torch.eye(A.shape[-1], dtype=A.dtype) * A[s + 1 : t + 1].prod(0)),
         "you multiply the transitions entry by entry: A_t ... A_(s+1) is a product of matrices, `@`": _entries(
-            lambda A, s, t: torch.eye(A.shape[-1], dtype=A.dtype) * A[s + 1 : t + 1].prod(0)
+            lambda A, s, t: A[s + 1 : t + 1].prod(0) if t > s else _product([], A.shape[-1])
+        ),
+        "every entry of your row t has B_t: input s is written by B_s": lambda A, B, C: torch.stack(
+            [matrix_of(A, B[t].expand_as(B), C)[t] for t in range(len(B))]
+        ),
+        "every entry of your column s has C_s: output t is read by C_t": lambda A, B, C: torch.stack(
+            [matrix_of(A, B, C[s].expand_as(C))[:, s] for s in range(len(B))], 1
+        ),
+        "your diagonal is 0: input t is in the state that output t sees, C_t^T B_t": lambda A, B, C: matrix_of(
+            A, B, C
+        ).tril(-1),
+        "your pushes run into each other: column s begins with B_s alone, not with what the last column left": (
+            _not_reset
+        ),
+        "you divide by running products, and `inv` meets one that has no inverse: multiply each segment on its own": (
+            lambda A, B, C: _quotients(A, B, C, torch.linalg.inv(_running(A)))
+        ),
+        "you divide by running products, one after the other, and `inv` meets one that has no inverse: multiply each "
+        "segment on its own": (
+            lambda A, B, C: _quotients(A, B, C, torch.stack([torch.linalg.inv(P) for P in _running(A)]))
         ),
         "you take powers of A_t: every step has a transition of its own": _entries(
             lambda A, s, t: torch.linalg.matrix_power(A[t], t - s)
         ),
         "you divide one running product by another: a transition that cannot be inverted stays in both. Multiply each "
-        "segment on its own": _entries(
-            lambda A, s, t: _later_first(A, 1, t) @ torch.linalg.pinv(_later_first(A, 1, s))
-        ),
+        "segment on its own": _entries(lambda A, s, t: later_first(A, 1, t) @ torch.linalg.pinv(later_first(A, 1, s))),
     },
 )
 def matrix_of(A, B, C):
@@ -148,16 +186,16 @@ def _sides(left, right):
 
 def _side_cases(randn):
     for length, state, k in [(2, 1, 1), (3, 2, 1), (4, 2, 3), (6, 3, 3)]:
-        yield *_generators(randn, length, state), k
-    yield *_still(randn, 5, 2), 2
+        yield *random_model(randn, length, state), k
+    yield *still(randn, 5, 2), 2
 
 
 def _after(A, k, t):
-    return _later_first(A, k, t)
+    return later_first(A, k, t)
 
 
 def _before(A, s, k):
-    return _later_first(A, s + 1, k - 1)
+    return later_first(A, s + 1, k - 1)
 
 
 def _by_svd(A, B, C, k):
@@ -175,21 +213,51 @@ def _by_svd(A, B, C, k):
     oracle=_sides(_after, _before),
     wrong={
         "A_k is on neither side: the state after step k-1 has not met it, so that it belongs to the rows": _sides(
-            lambda A, k, t: _later_first(A, k + 1, t), _before
+            lambda A, k, t: later_first(A, k + 1, t), _before
         ),
         "A_k is on both sides: each transition between s and t counts once": _sides(
-            _after, lambda A, s, k: _later_first(A, s + 1, k)
+            _after, lambda A, s, k: later_first(A, s + 1, k)
         ),
         "the product of your sides is right, but you split it at A_k h: the state after step k-1 has not met "
-        "A_k yet": _sides(lambda A, k, t: _later_first(A, k + 1, t), lambda A, s, k: _later_first(A, s + 1, k)),
+        "A_k yet": _sides(lambda A, k, t: later_first(A, k + 1, t), lambda A, s, k: later_first(A, s + 1, k)),
         "your rows are C_t^T A_k ... A_t: A_k acts first and stands on the right": _sides(
-            lambda A, k, t: _earlier_first(A, k, t), _before
+            lambda A, k, t: earlier_first(A, k, t), _before
         ),
         "your columns are A_(s+1) ... A_(k-1) B_s: A_(s+1) acts first and stands next to B_s": _sides(
-            _after, lambda A, s, k: _earlier_first(A, s + 1, k - 1)
+            _after, lambda A, s, k: earlier_first(A, s + 1, k - 1)
         ),
         "your columns include A_s: input s enters after A_s has acted": _sides(
-            _after, lambda A, s, k: _later_first(A, s, k - 1)
+            _after, lambda A, s, k: later_first(A, s, k - 1)
+        ),
+        "your right side has a column for input k, too: the block M[k:, :k] ends at the state before it": (
+            lambda A, B, C, k: (
+                _sides(lambda A, k, t: later_first(A, k + 1, t), _before)(A, B, C, k)[0],
+                _sides(_after, _before)(*(torch.cat([x, x[:1]]) for x in (A, B, C)), k + 1)[1],
+            )
+        ),
+        "your rows have B where C belongs: output t is read by C_t": lambda A, B, C, k: (
+            _sides(_after, _before)(A, B, B, k)[0],
+            _sides(_after, _before)(A, B, C, k)[1],
+        ),
+        "your columns have C where B belongs: input s is written by B_s": lambda A, B, C, k: (
+            _sides(_after, _before)(A, B, C, k)[0],
+            _sides(_after, _before)(A, C, C, k)[1],
+        ),
+        "the transitions of your rows are transposed: row t is C_t^T A_t ... A_k": _sides(
+            lambda A, k, t: _after(A.mT, k, t), _before
+        ),
+        "the transitions of your columns are transposed: `B[s] @ A[t]` is A_t^T B_s. A state is a column, `A[t] @ h`": (
+            _sides(_after, lambda A, s, k: _before(A.mT, s, k))
+        ),
+        "your left side begins with y_(k+1): its first row is for y_k, C_k^T A_k": lambda A, B, C, k: (
+            _sides(_after, _before)(A, B, C, k)[0][1:],
+            _sides(_after, _before)(A, B, C, k)[1],
+        ),
+        "your columns stop before A_(k-1): the state after step k-1 has met it": _sides(
+            _after, lambda A, s, k: later_first(A, s + 1, k - 2)
+        ),
+        "your rows take powers of A_k: every step has a transition of its own": _sides(
+            lambda A, k, t: torch.linalg.matrix_power(A[k], t - k + 1), _before
         ),
         "the product of your sides is right, but their columns are mixed: an SVD knows nothing of the state. Row t of "
         "the left side is C_t^T A_t ... A_k": _by_svd,
@@ -222,95 +290,3 @@ def through_the_state(A, B, C, k):
         right.insert(0, column @ B[s])
         column = column @ A[s]
     return torch.stack(left), torch.stack(right, 1)
-
-
-# ------------------------------------------------------------------------------------- 5.5 queries and keys of an SSM
-
-
-def _pair(query, key, product=lambda A, t: _later_first(A, 1, t)):
-    """U_t = query(product up to t) C_t and V_s = key(product up to s) B_s."""
-
-    def pair(A, B, C):
-        U = [query(product(A, t)) @ C[t] for t in range(len(B))]
-        V = [key(product(A, s)) @ B[s] for s in range(len(B))]
-        return torch.stack(U), torch.stack(V)
-
-    return pair
-
-
-def _pair_of(query, key):
-    """U_t = query(A, t)^T C_t and V_s = key(A, s) B_s."""
-
-    def pair(A, B, C):
-        steps = range(len(B))
-        return torch.stack([query(A, t).mT @ C[t] for t in steps]), torch.stack([key(A, s) @ B[s] for s in steps])
-
-    return pair
-
-
-def _pair_cases(randn):
-    for length, state in [(1, 1), (3, 1), (3, 2), (5, 3)]:
-        yield _generators(randn, length, state)
-    A, B, _ = _still(randn, 4, 2)
-    yield A, B, B.clone()  # U = V = B
-
-
-@exercise(
-    "5.5",
-    "Queries and keys of a recurrence",
-    claim="001:id-inverse",
-    level=2,
-    minutes=12,
-    cases=_pair_cases,
-    oracle=_pair(lambda P: P.mT, torch.linalg.inv),
-    wrong={
-        "your V is (A_s ... A_1)^-T B_s. M has C_t^T (A_t ... A_1)(A_s ... A_1)^-1 B_s: no transpose there": _pair(
-            lambda P: P.mT, lambda P: torch.linalg.inv(P).mT
-        ),
-        "your U is (A_t ... A_1) C_t. The row is C_t^T (A_t ... A_1); as a vector, (A_t ... A_1)^T C_t": _pair(
-            lambda P: P, torch.linalg.inv
-        ),
-        "your products begin with A_0. It cancels in U V^T, but the definition begins with A_1, and A_0 need "
-        "not be invertible": _pair(lambda P: P.mT, torch.linalg.inv, lambda A, t: _later_first(A, 0, t)),
-        "your product is A_1 A_2 ... A_t, as in the post's listing: each step must multiply on the left": _pair(
-            lambda P: P.mT, torch.linalg.inv, lambda A, t: _earlier_first(A, 1, t)
-        ),
-        "U and V are exchanged: U holds a row for each output, made of C; V one for "
-        "each input, made of B": lambda A, B, C: queries_and_keys(A, B, C)[::-1],
-        "your V is (A_s ... A_1) B_s: then everything up to s acts twice. It has to be taken away from U": _pair(
-            lambda P: P.mT, lambda P: P
-        ),
-        "your V_s stops before A_s: its product is A_s ... A_1, taken once this step's transition is in it": _pair_of(
-            lambda A, t: _later_first(A, 1, t), lambda A, s: torch.linalg.inv(_later_first(A, 1, s - 1))
-        ),
-        "your U_t stops before A_t: its product is A_t ... A_1, taken once this step's transition is in it": _pair_of(
-            lambda A, t: _later_first(A, 1, t - 1), lambda A, s: torch.linalg.inv(_later_first(A, 1, s))
-        ),
-        "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, A_1^-1 ... A_s^-1": _pair_of(
-            lambda A, t: _later_first(A, 1, t), lambda A, s: _later_first(torch.linalg.inv(A), 1, s)
-        ),
-    },
-)
-def queries_and_keys(A, B, C):
-    """U and V, (T, N) each, with M = tril(U V^T): U_t = (A_t ... A_1)^T C_t and V_s = (A_s ... A_1)^-1 B_s.
-
-    Return U_t = (A_t ... A_1)^T C_t and V_s = (A_s ... A_1)^-1 B_s, so that M = tril(U V^T), for a general, invertible
-    A.
-
-    Hint: Write A_t ... A_(s+1) as (A_t ... A_1) times the inverse of what is too much, (A_s ... A_1).
-
-    Hint: Keep `product = A_t ... A_1`, the identity at t = 0; each step multiplies on the LEFT. A_0 never occurs.
-
-    Hint: As rows: `U[t] = product.mT @ C[t]`, and `V[t]` solves `product @ V[t] = B[t]`.
-
-    Insight: The inverse grows as fast as the product decays: this is why practice works with ratios inside short
-    chunks.
-    """
-    U, V = [], []
-    product = torch.eye(B.shape[1], dtype=B.dtype)
-    for t in range(len(B)):
-        if t:
-            product = A[t] @ product
-        U.append(product.mT @ C[t])
-        V.append(torch.linalg.solve(product, B[t]))
-    return torch.stack(U), torch.stack(V)

@@ -1,214 +1,11 @@
-"""The exercises of chapter 07: steps that pass over pauses, a convolution, a step of decoding, the size of a memory."""
+"""Exercises 7.3 and 7.4: a step of decoding, the size of a memory."""
+
+import itertools
 
 import torch
 
 from smalearn.course.exercises.ch06_mask import decays
 from smalearn.course.exercises.core import exercise
-
-# ------------------------------------------------------------------------------------- 7.1 a clock that stops in pauses
-
-LEAST = 0.99  # of what the state holds
-
-
-def _spoken(randn, pauses):
-    """Words 1 to 9 in bursts of three, and pauses, 0, of these lengths after them."""
-    bursts = [torch.randint(1, 10, (3,), generator=randn.generator) for _ in pauses]
-    silences = [torch.zeros(length, dtype=torch.int64) for length in pauses]
-    return torch.cat([part for pair in zip(bursts, silences, strict=True) for part in pair])
-
-
-def _shares(delta, tokens):
-    """For each pause, how much of the state comes from the last word: of the weights e^(S_s - S_t) Δ_s."""
-    state, last, shares = torch.zeros(len(tokens), dtype=torch.float64), 0, {}
-    for t, token in enumerate(tokens.tolist()):
-        state = state * torch.exp(-delta[t])
-        state[t] = delta[t]
-        last = t if token else last
-        if not token:
-            shares[t] = (state[last] / state.sum()).nan_to_num(0.0).item()
-    return shares
-
-
-def _forgetful(delta, tokens):
-    if not isinstance(delta, torch.Tensor) or delta.shape != tokens.shape:
-        return f"the answer must be a tensor with one step for each of the {len(tokens)} tokens"
-    delta = delta.detach().double()
-    if not delta.isfinite().all() or (delta < 0).any():
-        return "a step is a length of time: finite, and at least 0"
-    for t, share in _shares(delta, tokens).items():
-        if share < LEAST:
-            return f"after token {t}, a pause, only {100 * share:.1f} % of what the state holds is the last word"
-    return ""
-
-
-def _clock(word, pause):
-    return lambda tokens: torch.where(tokens > 0, word, pause)
-
-
-def _last_of_each_burst(tokens):
-    after = torch.cat([tokens[1:], tokens[:1]])
-    return torch.where((tokens > 0) & (after == 0), 0.5, 0.0)
-
-
-@exercise(
-    "7.1",
-    "A clock that stops in pauses",
-    claim="004:filler",
-    kind="open",
-    level=1,
-    minutes=6,
-    cases=lambda randn: ((_spoken(randn, pauses),) for pauses in [(1,), (4, 2), (8, 30), (60, 1, 5), (0, 200)]),
-    refuse=_forgetful,
-    reached=lambda delta, tokens: f"at least {100 * min(_shares(delta.double(), tokens).values()):.1f} % of the state",
-    wrong={
-        "all steps are 1: a pause then wipes out words and counts as one": _clock(1.0, 1.0),
-        "a word of length 1 leaves e^{-1} = 37 % of what was there: let a word last longer": _clock(1.0, 0.0),
-        "your pauses last and your words pass: turn it round": _clock(0.0, 10.0),
-        "every step is long, the pauses too: they wipe the state": _clock(10.0, 10.0),
-        "no time passes at all: then nothing is written either": _clock(0.0, 0.0),
-        "your pauses take a little time each, and it adds up: after 50 of them e^{-5} is left": _clock(10.0, 0.1),
-        "even 0.01 a pause writes something each time: exactly 0 passes over it": _clock(10.0, 0.01),
-        "a pause takes time in your code, a word less than enough: 0 and a large number do it": _clock(3.0, 0.5),
-        "a word of length 2 leaves e^{-2} = 14 % of what was there: longer": _clock(2.0, 0.0),
-        "a word of length 3 leaves e^{-3} = 5 % of what was there: a little longer": _clock(3.0, 0.0),
-        "a step must know its own token alone: yours looks for the pause that follows": _last_of_each_burst,
-        "the steps are lengths, not decays: a decay of 1 keeps the state, and so does a length of 0": _clock(0.01, 1.0),
-    },
-)
-def steps(tokens):
-    """A step Δ_t for each token, so that in a pause the state holds the last word, and hardly anything else.
-
-    Tokens (T,) are words, 1 to 9, or pauses, 0. The state decays by e^{-Δ_t}, then Δ_t x_t is added. In each pause at
-    least 99 % of all weights in the state must belong to the last word. A step depends on its own token alone.
-
-    Hint: Which Δ leaves the state as it is, and writes nothing?
-
-    Hint: A word must push out what was there: e^{-Δ} of it stays, beside Δ of the new one.
-
-    Hint: `torch.where(tokens > 0, ..., ...)` with two numbers, of which one is 0.
-
-    Insight: One number a token decides what passes and what stays. That is all that “selective” means.
-    """
-    return torch.where(tokens > 0, 6.0, 0.0)
-
-
-# ------------------------------------------------------------------------------- 7.2 a convolution that can be resumed
-
-
-def _convolve_loop(x, weight, window):
-    """One number after the other, each with the tokens that it sees."""
-    taps, seen = len(weight), torch.cat([window, x])
-    y = torch.zeros_like(x)
-    for t in range(len(x)):
-        for d in range(x.shape[1]):
-            for k in range(taps):
-                y[t, d] += weight[k, d] * seen[t + k, d]
-    return y, seen[len(seen) - taps + 1 :]
-
-
-def _window_after(x, weight, window):
-    """Convolve the text with the window behind it."""
-    length, seen = len(x), torch.cat([x, window])
-    return sum(tap * seen[k : k + length] for k, tap in enumerate(weight)), seen[length:]
-
-
-def _with_zeros(x, count):
-    """The last `count` tokens of x alone, after zeros where there are fewer."""
-    return torch.cat([x.new_zeros(count, x.shape[1]), x])[len(x) :]
-
-
-def _mixed(x, weight, window):
-    """A full sum over the channels, the same for all."""
-    y, window = _convolve_loop(x, weight, window)
-    return y.sum(1, keepdim=True).expand_as(y).clone(), window
-
-
-def _centred(x, weight, window):
-    """Half of the taps look ahead."""
-    ahead = len(window) - len(window) // 2
-    y, _ = _convolve_loop(torch.cat([x, torch.zeros_like(window[:ahead])]), weight, window)
-    return y[ahead:], _convolve_loop(x, weight, window)[1]
-
-
-def _of_outputs(x, weight, window):
-    rows = []
-    for token in x:
-        rows.append((weight * torch.cat([window, token[None]])).sum(0))
-        window = torch.cat([window, rows[-1][None]])[1:]
-    return torch.stack(rows), window
-
-
-def _convolve_cases(randn):
-    """Length, channels, taps, and whether there was a text before."""
-    for length, dim, taps, past in [(2, 1, 1, 0), (3, 1, 2, 0), (1, 2, 3, 1), (4, 2, 3, 1), (5, 3, 4, 0), (2, 3, 4, 1)]:
-        yield randn(length, dim), randn(taps, dim), past * randn(taps - 1, dim) + 0.0
-
-
-@exercise(
-    "7.2",
-    "A convolution that can be resumed",
-    claim="004:fig-mamba2-block",
-    level=2,
-    minutes=10,
-    cases=_convolve_cases,
-    oracle=_convolve_loop,
-    wrong={
-        "your taps run the wrong way: the LAST row of the weights belongs to the token itself, the first to "
-        "the one K - 1 back": lambda x, weight, window: _convolve_loop(x, weight.flip(0), window),
-        "token t sees the tokens after it: the convolution must look back, or the "
-        "model reads the answer": lambda x, weight, window: (
-            _convolve_loop(x.flip(0), weight.flip(0), 0 * window)[0].flip(0),
-            _convolve_loop(x, weight, window)[1],
-        ),
-        "you put zeros before the text where the window belongs: a text in two parts must give what it gives "
-        "in one": lambda x, weight, window: (
-            _convolve_loop(x, weight, 0 * window)[0],
-            _convolve_loop(x, weight, window)[1],
-        ),
-        "you put the window after the text: its tokens came before": _window_after,
-        "your next window forgets the old one: after a text shorter than K - 1, and after every decoded "
-        "token, some of the old window is still in sight": lambda x, weight, window: (
-            _convolve_loop(x, weight, window)[0],
-            _with_zeros(x, len(window)),
-        ),
-        "you return the window that came in: it must move on to the last K - 1 tokens": lambda x, weight, window: (
-            _convolve_loop(x, weight, window)[0],
-            window,
-        ),
-        "you add up the channels: here each channel sees itself alone (depthwise); W_in has mixed them before": _mixed,
-        "you take the newest token of the window first: it stands in the order of the text": lambda x, weight, window: (
-            _convolve_loop(x, weight, window.flip(0))[0],
-            _convolve_loop(x, weight, window.flip(0))[1].flip(0),
-        ),
-        "your next window holds outputs: the convolution of the next token needs inputs": lambda x, weight, window: (
-            _convolve_loop(x, weight, window)[0],
-            torch.cat([window, _convolve_loop(x, weight, window)[0]])[len(x) :],
-        ),
-        "all your channels use the taps of channel 0: each has its own": lambda x, weight, window: _convolve_loop(
-            x, weight[:, :1].expand_as(weight), window
-        ),
-        "your taps stand around the token: the last belongs to the token itself, none to what comes after": _centred,
-        "your window keeps outputs: the tokens themselves belong there, as they came in": _of_outputs,
-    },
-)
-def convolve(x, weight, window):
-    """Every channel a weighted sum of its last K tokens: y (T, D), and the next window (K - 1, D).
-
-    Write the causal convolution of every channel with its own taps, and return the next window.
-
-    Hint: Put the window before the text. Then every token has K - 1 tokens before it, and nothing is special.
-
-    Hint: With the window in front, tap k meets the tokens x[k], x[k + 1], …: T rows of the longer text, shifted by k.
-
-    Hint: `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`, and the next window is what stands at the END
-    of the longer text: its last K - 1 rows, `x[length:]` (for K = 1 there are none).
-
-    Insight: The window is the convolution's state: a block has two states, one of K - 1 tokens and one of P·N numbers.
-    """
-    length, x = len(x), torch.cat([window, x])
-    y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))
-    return y, x[length:]
-
 
 # --------------------------------------------------------------------------------- 7.3 a step as long as the token says
 
@@ -227,42 +24,132 @@ def _block_loop(X, dt, A_log, B, C, D, state):
     return y, new
 
 
-def _step(x, log_a, B, C, state):
+def _step(write, decay, B, C, state):
     """The recurrence alone: y and the new state."""
-    state = log_a.exp()[:, None, None] * state + x[:, :, None] * B
+    state = decay[:, None, None] * state + write[:, :, None] * B
     return state @ C, state
 
 
-def _block_stepped(log_decay=None, write=None, skip=None):
-    """A step with another log decay(dt, A_log), another write(dt, X) or another skip(dt, X, D)."""
-    log_decay = log_decay or (lambda dt, A_log: -dt * A_log.exp())
-    write = write or (lambda dt, X: dt[:, None] * X)
+def _decay(dt, A_log):
+    return (-dt * A_log.exp()).exp()
+
+
+def _block_stepped(decay=_decay, write=None, skip=None):
+    """A step with another decay(dt, A_log), another write(dt, X, A_log) or another skip(dt, X, D)."""
+    write = write or (lambda dt, X, A_log: dt[:, None] * X)
     skip = skip or (lambda dt, X, D: D[:, None] * X)
 
     def wrong(X, dt, A_log, B, C, D, state):
-        y, state = _step(write(dt, X), log_decay(dt, A_log), B, C, state)
+        y, state = _step(write(dt, X, A_log), decay(dt, A_log), B, C, state)
         return y + skip(dt, X, D), state
 
     return wrong
 
 
-def _block_read_too_early(X, dt, A_log, B, C, D, state):
-    """The old state is read."""
-    return state @ C + D[:, None] * X, _block_loop(X, dt, A_log, B, C, D, state)[1]
+def _block_read(read):
+    """A step whose y is read(the right new state, the old one, X, dt, A_log, B, C, D)."""
+
+    def wrong(X, dt, A_log, B, C, D, state):
+        new = _block_loop(X, dt, A_log, B, C, D, state)[1]
+        return read(new, state, X, dt, A_log, B, C, D), new
+
+    return wrong
 
 
-def _held(X, dt, A_log, B, C, D, state):
-    """The zero-order hold."""
-    rate = A_log.exp()
-    y, state = _step((-torch.expm1(-dt * rate) / rate)[:, None] * X, -dt * rate, B, C, state)
-    return y + D[:, None] * X, state
+def _time_at_the_reading(X, dt, A_log, B, C, D, state):
+    y, state = _step(X, _decay(dt, A_log), B, C, state)
+    return dt[:, None] * y + D[:, None] * X, state
 
 
-def _token_decays_too(X, dt, A_log, B, C, D, state):
-    """The decay takes of the new token as well."""
-    decay = (-dt * A_log.exp()).exp()[:, None]
-    y, state = _step(decay * dt[:, None] * X, -dt * A_log.exp(), B, C, state)
-    return y + D[:, None] * X, state
+def _skip_in_the_state(X, dt, A_log, B, C, D, state):
+    return _step(dt[:, None] * D[:, None] * X, _decay(dt, A_log), B, C, state)
+
+
+def _one_axis_too_few(X, dt, A_log, B, C, D, state):
+    """The decay along the last axis of the state."""
+    state = _decay(dt, A_log) * state + (dt[:, None] * X)[:, :, None] * B
+    return state @ C + D[:, None] * X, state
+
+
+def _time_along_the_channels(X, dt, A_log, B, C, D, state):
+    state = _decay(dt, A_log)[:, None, None] * state + dt[:, None] * X[:, :, None] * B
+    return state @ C + D[:, None] * X, state
+
+
+def _keys_first(X, dt, A_log, B, C, D, state):
+    """A new value (N, P) for each head."""
+    new = (dt[:, None] * X)[:, None, :] * B[:, None]
+    state = _decay(dt, A_log)[:, None, None] * state + new
+    return (state * C[:, None]).sum(1) + D[:, None] * X, state
+
+
+LIKELY = 4  # of each, the first: two slips at once are known of these
+WRONG_DECAYS = {
+    "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 however it is trained": (
+        lambda dt, A_log: (-dt * A_log).exp()
+    ),
+    "your state grows: A is −exp(A_log), and a log decay is at most 0": lambda dt, A_log: (dt * A_log.exp()).exp(),
+    "your decay does not depend on dt: every token forgets alike, and nothing is selected": (
+        lambda dt, A_log: (-A_log.exp()).exp()
+    ),
+    "your decay is e^-dt for every head: each has a rate of its own, exp(A_log)": lambda dt, A_log: (-dt).exp(),
+    "your dt stands inside the inner exponential: the rate is exp(A_log), and dt multiplies it": (
+        lambda dt, A_log: (-(dt * A_log).exp()).exp()
+    ),
+    "dt is added to the rate in yours: the rate is exp(A_log), and dt multiplies it": (
+        lambda dt, A_log: (-A_log.exp() - dt).exp()
+    ),
+    "nothing decays in yours: the old state is multiplied by e^(log a) for each head": (
+        lambda dt, A_log: torch.ones_like(dt)
+    ),
+    "you multiply the old state by log a: the decay is its exponential, between 0 and 1": (
+        lambda dt, A_log: -dt * A_log.exp()
+    ),
+    "you multiply the old state by 1 + log a: the first terms of e^(log a) alone (Euler's step)": (
+        lambda dt, A_log: 1 - dt * A_log.exp()
+    ),
+    "you keep 1 − a of the old state: a is what stays of it, and 1 − a what is lost": (
+        lambda dt, A_log: 1 - _decay(dt, A_log)
+    ),
+}
+WRONG_WRITES = {
+    "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it": (
+        lambda dt, X, A_log: X
+    ),
+    "you write (1 − a)·X, as an average does: the block writes dt·X": (
+        lambda dt, X, A_log: (1 - _decay(dt, A_log))[:, None] * X
+    ),
+    "your new token has decayed already: the decay acts on the old state, then the token is written whole": (
+        lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
+    ),
+    "this is the hold of chapter 05, (e^(dt A) − 1)/A: the block writes dt·X": (
+        lambda dt, X, A_log: (-torch.expm1(-dt * A_log.exp()) / A_log.exp())[:, None] * X
+    ),
+    "what you write has the factor dt twice: the block writes dt·X": lambda dt, X, A_log: dt[:, None] ** 2 * X,
+    "you write through a SiLU: X has been through one, and the block writes dt·X": (
+        lambda dt, X, A_log: torch.nn.functional.silu(dt[:, None] * X)
+    ),
+}
+WRONG_SKIPS = {
+    "your skip adds D·dt·X: it passes the state by, and takes X as it is": (
+        lambda dt, X, D: D[:, None] * dt[:, None] * X
+    ),
+    "the skip D·X is missing": lambda dt, X, D: 0 * X,
+    "your skip is D alone: it is D·X, what has come in": lambda dt, X, D: D[:, None].expand_as(X),
+    "your skip is X alone: each head has its own weight for it, D": lambda dt, X, D: X,
+    "your skip has the wrong sign: D·X is added": lambda dt, X, D: -D[:, None] * X,
+}
+
+
+def _slips():
+    """One in the decay, in what is written or in the skip; then two at once, of the likeliest."""
+    parts = {"decay": WRONG_DECAYS, "write": WRONG_WRITES, "skip": WRONG_SKIPS}
+    for part, slips in parts.items():
+        yield from ((sentence, _block_stepped(**{part: slip})) for sentence, slip in slips.items())
+    for first, second in itertools.combinations(parts, 2):
+        pairs = itertools.product(*(list(parts[part].items())[:LIKELY] for part in (first, second)))
+        for (one, slip), (two, other) in pairs:
+            yield f"{one}. And {two}", _block_stepped(**{first: slip, second: other})
 
 
 def _block_cases(randn):
@@ -279,35 +166,51 @@ def _block_cases(randn):
     "A step as long as the token says",
     claim="004:fig-mamba2-block",
     level=2,
-    minutes=12,
+    minutes=8,
     cases=_block_cases,
     oracle=_block_loop,
-    wrong={
-        "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it": _block_stepped(
-            write=lambda dt, X: X
-        ),
-        "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 "
-        "however it is trained": _block_stepped(log_decay=lambda dt, A_log: -dt * A_log),
-        "your state grows: A is −exp(A_log), and a log decay is at most 0": _block_stepped(
-            log_decay=lambda dt, A_log: dt * A_log.exp()
-        ),
-        "your decay does not depend on dt: every token forgets alike, and nothing is selected": _block_stepped(
-            log_decay=lambda dt, A_log: -A_log.exp()
-        ),
+    wrong=dict(_slips())
+    | {
         "you take a softplus of dt: it has been through one, and a token "
         "of length 0 may occur": lambda X, dt, A_log, B, C, D, state: _block_loop(
             X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
         ),
-        "your new token has decayed already: the decay acts on the old state, then the "
-        "token is written whole": _token_decays_too,
         "you write with C and read with B: B is the key under which "
         "X is written, C asks": lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
-        "your skip adds D·dt·X: it passes the state by, and takes X as it is": _block_stepped(
-            skip=lambda dt, X, D: D[:, None] * dt[:, None] * X
+        "you read with B: it is the key under which X is written, and C asks": _block_read(
+            lambda new, old, X, dt, A_log, B, C, D: new @ B + D[:, None] * X
         ),
-        "the skip D·X is missing": _block_stepped(skip=lambda dt, X, D: 0 * X),
-        "you read the state before the token has changed it: decay, write, then read": _block_read_too_early,
-        "this is the hold of chapter 05, (e^(dt A) − 1)/A: the block writes dt·X": _held,
+        "you write with C: it asks, and B is the key under which X is written": (
+            lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, C, D, state)
+        ),
+        "your D multiplies what is read: it multiplies X, and is added": _block_read(
+            lambda new, old, X, dt, A_log, B, C, D: (new @ C) * D[:, None]
+        ),
+        "your D·X goes into the state: the skip passes it by": _skip_in_the_state,
+        "you read the state before the token has changed it: decay, write, then read": _block_read(
+            lambda new, old, X, dt, A_log, B, C, D: old @ C + D[:, None] * X
+        ),
+        "you decay what you have read once more: the decay acts on the old state alone": _block_read(
+            lambda new, old, X, dt, A_log, B, C, D: _decay(dt, A_log)[:, None] * (new @ C) + D[:, None] * X
+        ),
+        "you write X, and multiply by dt what you read: so the tokens before get the length of this one": (
+            _time_at_the_reading
+        ),
+        "you return the state that came in: the next token needs the new one": lambda X, dt, A_log, B, C, D, state: (
+            _block_loop(X, dt, A_log, B, C, D, state)[0],
+            state,
+        ),
+        "the new state is missing: the next token needs it": lambda *arguments: _block_loop(*arguments)[0],
+        "your decay runs along the last axis of the state, N: it has one number a head, `[:, None, None]`": (
+            _one_axis_too_few
+        ),
+        "dt lines up with an axis of the channels: beside (heads, P, N) it is `dt[:, None, None]`": (
+            _time_along_the_channels
+        ),
+        "D lines up with the channels of a head: it has one number a head, `D[:, None]`": _block_read(
+            lambda new, old, X, dt, A_log, B, C, D: new @ C + D * X
+        ),
+        "what you write has the axes (heads, N, P): the state is (heads, P, N)": _keys_first,
     },
 )
 def block_step(X, dt, A_log, B, C, D, state):
@@ -345,8 +248,16 @@ def block_step(X, dt, A_log, B, C, D, state):
     wrong={
         "this compares with keys alone: attention keeps a key AND a value for each token": lambda: 256,
         "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": lambda: 0.0625,
+        "one token holds 2D numbers, and the state N for each of the 2D channels": lambda: 1,
         "this forgets that the state belongs to 2D channels, not to D": lambda: 64,
         "this is D: count the numbers of the state, 2D · N, and divide by those of a token": lambda: 1024,
+        "this is 2D, the numbers of one token: how many tokens fill 2D · N?": lambda: 2048,
+        "this is 2D / N: the 2D channels have N numbers each, so that the state has 2D · N": lambda: 16,
+        "this is 4D, a key and a value of 2D each: they are of D here, 2D together": lambda: 4096,
+        "this is how many numbers the state has: divide by the 2D of a token": lambda: 2 * 1024 * 128,
+        "this is D · N, a number of numbers: the state has 2D · N, and is divided by the 2D of a token": lambda: (
+            1024 * 128
+        ),
     },
 )
 def equal_after():

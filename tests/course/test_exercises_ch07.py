@@ -1,0 +1,77 @@
+"""The judge of exercise 7.1: what a state holds in pauses, steps of their own token alone, and each of its verdicts."""
+
+import pytest
+import torch
+
+from smalearn.course.exercises import evaluate, registry
+
+CLOCK = registry()["7.1"]
+
+
+def word_and_pause(word, pause):
+    return lambda tokens: torch.where(tokens > 0, word, pause)
+
+
+def longer_at_the_end(tokens):
+    return torch.where(tokens > 0, 10.0, 0.0) + 5.0 * (torch.arange(len(tokens)) == len(tokens) - 1)
+
+
+def timid_pauses(tokens):
+    return torch.where(tokens > 0, 10.0, 1e-3 * torch.arange(len(tokens)))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason"),
+    [
+        (lambda tokens: [10.0] * len(tokens), "one step for each of the 2 tokens, got list"),
+        (lambda tokens: torch.full((3,), 10.0), "got a tensor of the shape (3,)"),
+        (word_and_pause(10.0, torch.nan), "finite, and at least 0"),
+        (word_and_pause(10.0, -0.1), "finite, and at least 0"),
+        (word_and_pause(0.0, 0.3), "At position 1, the end of the text, the state holds nothing"),
+        (word_and_pause(1.5, 0.0), "the words before it still hold 18.24 %"),
+        (word_and_pause(4.59, 0.0), "the end of the text, the last word holds only 98.99 %"),
+        (word_and_pause(9.0, 0.4), "At position 3, a pause, the last word holds only"),
+        (word_and_pause(9.0, 0.4), "for a pause is written with its Δ too"),
+        (longer_at_the_end, "The word 1 takes a step of 10 at position 0 and one of 15 at position 1"),
+        (timid_pauses, "The pause takes a step of"),
+    ],
+)
+def test_steps_that_do_not_reach_the_goal_are_told_why(attempt, reason):
+    result = evaluate(CLOCK, attempt)
+    assert result.outcome == "failed"
+    assert reason in result.problem.sentence
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda tokens: len(tokens),
+        lambda tokens: tokens.max(),
+        lambda tokens: tokens.sum(),
+        lambda tokens: 10 * (tokens == 0).any(),
+        lambda tokens: 10 * (tokens != torch.cat([tokens[1:], tokens[-1:]])),
+        lambda tokens: 10 + tokens.cumsum(0),
+    ],
+    ids=["length", "largest", "sum", "a pause somewhere", "the next token", "the past"],
+)
+def test_a_step_that_looks_elsewhere_is_refused(look):
+    assert evaluate(CLOCK, lambda tokens: torch.where(tokens > 0, look(tokens), 0.0)).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda tokens: -torch.log(torch.where(tokens > 0, 0.01, 1.0)),  # just the 99 % that are asked for
+        word_and_pause(1e6, 1e-6),
+        lambda tokens: 9.5 + tokens.double() - 9.5 * (tokens == 0),
+        lambda tokens: (10 * (tokens > 0)).tolist() and 10 * (tokens > 0),
+    ],
+)
+def test_steps_that_reach_it_pass(attempt):
+    assert evaluate(CLOCK, attempt).outcome == "passed"
+
+
+def test_what_is_reached_is_rounded_down():
+    tokens = torch.tensor([0, 3, 3, 0])
+    assert CLOCK.reached(torch.tensor([0.0, 20.0, 20.0, 0.0]), tokens) == "at least 100.00 % for the last word"
+    assert CLOCK.reached(torch.tensor([0.0, 9.0, 9.0, 0.0]), tokens) == "at least 99.98 % for the last word"
