@@ -132,7 +132,7 @@ def test_which_units_multiply(target, unit):
 @needs_triton
 def test_what_the_compiler_refuses_is_said():
     launch = Launch(product_kernel, (1,), (torch.zeros(4), torch.zeros(4), torch.zeros(4)), {"Q": 12})
-    with pytest.raises(RuntimeError, match="compile_for: sm90, Triton's compiler says\n(.|\n)*power of 2"):
+    with pytest.raises(RuntimeError, match=r"compile_for: sm90, Triton's compiler says\n(.|\n)*power of 2"):
         compile_for("sm90", [launch])
 
 

@@ -4,7 +4,7 @@
     from smalearn.fast.jit import triton
 
 stand for `import triton.language as tl` and `import triton`; a program written below these two lines is Triton's
-source, unchanged. Tensors on a CPU go to the emulator, those on a GPU to Triton itself; `fast.triton.everywhere` sends the same
+source, unchanged. Tensors on a CPU go to the emulator, those on a GPU to Triton; `fast.triton.everywhere` takes a
 launch to Triton's interpreter and to its compiler.
 """
 
