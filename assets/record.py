@@ -30,7 +30,7 @@ FILMS: dict[str, tuple[str, int, list[Move]]] = {
         650,
         [("Q, chunk length", [5, 4, 3, 2, 1, 2, 3, 5, 7, 11, 15, 11, 7, 5]), ("N, state size", [*range(3, 20, 2), 3])],
     ),
-    "kernel_tracer": ("12_chunked_kernel.html", 720, [("Steps, done", range(0, 113, 3))]),
+    "kernel_tracer": ("12_chunked_kernel.html", 720, [("Steps, done", range(0, 65, 2))]),
 }
 """Picture -> page, height that is shown, and the moves."""
 

