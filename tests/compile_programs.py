@@ -1,4 +1,4 @@
-"""Compile all GPU programs of the package for a GPU that is not there: `python compile_programs.py sm86`; TRITON_INTERPRET=0.
+"""Compile all GPU programs of the package for a GPU that is not there, under TRITON_INTERPRET=0.
 
 For each program that is launched it prints its name, registers, bytes spilled, and bytes of shared memory.
 """
