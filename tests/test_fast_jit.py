@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from triton_marks import needs_triton
+from triton_marks import needs_gpu, needs_triton
 
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import Kernel, next_power_of_2, triton
@@ -115,6 +115,16 @@ def test_the_same_in_the_interpreter_and_through_the_compiler():
     assert lines[0].startswith("emulator       6 accesses, none outside; 40 bytes loaded, 40 stored")
     assert lines[1:3] == ["interpreter    the same to 1e-07", "GPU            not on this machine"]
     assert lines[3].startswith("sm90           double_kernel: ")
+
+
+@needs_gpu
+def test_the_same_on_a_gpu():
+    def run(x):
+        y = torch.empty(len(x))  # without a device
+        double_kernel[(1,)](x, y, len(x), Q=16)
+        return y
+
+    assert everywhere(run, torch.arange(10.0)).apart["GPU"] < 1e-6
 
 
 @needs_triton

@@ -99,7 +99,8 @@ def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report
             apart["interpreter"] = _difference(_through(_in_triton, run, operands), answer)
         if torch.cuda.is_available() and not launch.interprets():
             on_gpu = [x.cuda() if isinstance(x, torch.Tensor) else x for x in operands]
-            apart["GPU"] = _difference(run(*on_gpu), answer)
+            with torch.device("cuda"):  # what the function makes itself belongs there too
+                apart["GPU"] = _difference(run(*on_gpu), answer)
         compiled = compile_for(target, launches)
     return Report(answer, events, apart, target, compiled)
 
