@@ -12,7 +12,8 @@ from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
 from smalearn.course.widgets.kernel_recording import record
-from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, FILLS, HELD, KINDS, LETTERS, LIMITS
+from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, FILLS, LIMITS
+from smalearn.course.widgets.kernel_traces import HELD, KINDS, LETTERS
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 from smalearn.fast.triton import ssd_tiles
