@@ -114,6 +114,7 @@ def designs():
     cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
     space = {"Design": Design}
     exec(cells["roofline-designs"], space)
+    exec(cells["roofline-rows"], space)
     exec(cells["roofline-table"].partition("\n")[0], space)
     return space
 
