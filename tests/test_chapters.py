@@ -168,7 +168,7 @@ def test_a_solution_that_is_copied_runs_where_it_stands(path):
         known |= set(bound(ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", cell.source))))
 
 
-SECOND = [path for path in CHAPTERS if number(path) in ("A", *map(str, range(12)))]  # chapters of the second edition
+SECOND = [path for path in CHAPTERS if number(path) in ("A", *map(str, range(13)))]  # chapters of the second edition
 second_edition = pytest.mark.parametrize("path", SECOND, ids=lambda path: path.stem)
 
 

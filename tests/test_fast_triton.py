@@ -479,7 +479,7 @@ def test_fast_uses_the_kernel(monkeypatch):
 
 def test_configurations(monkeypatch):
     assert [configs.padded(size) for size in (1, 16, 17, 64, 200, 256)] == [16, 16, 32, 64, 256, 256]
-    sizes = itertools.product(("sm90", "sm89"), (1, 16, 64, 256), (1, 64, 256), (*DTYPES, torch.bfloat16))
+    sizes = itertools.product(("sm90", "sm89", "sm75"), (1, 16, 64, 256), (1, 64, 256), (*DTYPES, torch.bfloat16))
     for architecture, head_dim, state, dtype in sizes:
         scan, piece = configs.config(architecture, head_dim, state, dtype)
         assert scan.chunk_len == piece.chunk_len in (16, 32, 64)
@@ -488,6 +488,8 @@ def test_configurations(monkeypatch):
         assert max(scan.tile, piece.tile) <= configs.padded(head_dim)
     assert configs.config("sm89", 64, 256, torch.float32)[1].chunk_len == 16
     assert configs.config("sm89", 64, 256, torch.float16)[1].chunk_len == 32
+    assert configs.config("sm75", 64, 256, torch.float16) == configs.config("sm90", 64, 256, torch.float32)
+    assert configs.config("sm120", 64, 256, torch.float16) == configs.config("sm89", 64, 256, torch.float16)
     assert configs.config("sm90", 64, 256, torch.float16)[1].chunk_len == 64
     assert configs.config("cpu", 100, 3, torch.float32) == 2 * (configs.Config(64, 64, 4, 1),)
     measured = configs.Config(32, 16, 4, 3), configs.Config(32, 16, 8, 1)

@@ -8,7 +8,6 @@ import warnings
 from collections import Counter
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +19,7 @@ from triton_marks import needs_gpu, needs_triton
 
 from smalearn import ShapeError, fast
 from smalearn.fast import dispatch, tile
+from smalearn.fast.lanes import Tile
 from smalearn.fast.triton import checks, configs, delta, delta_rule_tiles, delta_rule_triton, launch
 from smalearn.testing import assert_close, pairwise, random_tensors
 
@@ -104,7 +104,7 @@ def test_odd_and_large_sizes(state, head_dim, dtype):
 def test_the_inverse_looks_below_the_diagonal_alone(size):
     (A,) = random_tensors([(size, size)], dtype=torch.float32)
     A = A.tril() / 4
-    T = torch.from_numpy(delta.inverse(A.numpy(), np.arange(size), size, "ieee"))
+    T = torch.from_numpy(delta.inverse(Tile(A.numpy()), tile.arange(0, size), size, "ieee")._values)
     exact = torch.linalg.inv(torch.eye(size) + A.double().tril(-1))
     assert T.dtype == torch.float32
     assert_close(T, exact, 1e-6)

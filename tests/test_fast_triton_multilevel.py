@@ -100,6 +100,14 @@ def short_tiles(monkeypatch):
     monkeypatch.setattr(multilevel, "_tile", lambda *_: (16, 4, 1))
 
 
+@pytest.mark.parametrize("levels", LEVELS)
+def test_the_emulator_runs_the_program(levels, short_tiles, monkeypatch):
+    monkeypatch.setattr(launch, "has_triton", lambda: True)
+    monkeypatch.setattr(multilevel, "check_triton", lambda *_: None)
+    monkeypatch.setattr(launch, "on_triton", launch.on_tiles)
+    check(build(70, levels, torch.float32, ((2,), (2,)), 20, False), *LEVELS[levels])
+
+
 @pytest.fixture
 def as_on_a_gpu(monkeypatch, short_tiles):
     """`multilevel_attention` takes the program for tensors on a CPU too; gives the shapes of Q it was called with."""

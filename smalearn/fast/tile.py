@@ -1,8 +1,8 @@
 """A Triton emulator, our tile machine: the `tl` operations of our GPU programs in NumPy, checked, recorded, everywhere.
 
 `programs.py` is written for Triton, and a program names all it does `tl.something`. This module has these names too.
-Programs run one after the other. A tile is an array; a pointer is a memory with offsets into it. Every access is
-checked, which a GPU does not do, and noted down for pictures and for counting.
+Programs run one after the other. Tiles are those of `lanes.py`; a pointer is a memory with offsets into it. Every
+access is checked, which a GPU does not do, and noted down for pictures and for counting.
 """
 
 import contextlib
@@ -13,13 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smalearn.fast.lanes import Tile, promoted, refuse, running, values
+
 __all__ = ["Event", "Pointer", "launch", "recording"]
 
-float16, float32, int32, int64 = np.float16, np.float32, np.int32, np.int64
+int1, int8, int32, int64 = map(np.dtype, (np.bool_, np.int8, np.int32, np.int64))
+float16, float32, float64 = map(np.dtype, (np.float16, np.float32, np.float64))
+static_range = range
 
 
 class constexpr:  # noqa: N801
-    """Marks a parameter whose value is known when Triton compiles the program; here it marks nothing."""
+    """Marks a parameter whose value is known when Triton compiles the program."""
+
+
+START = np.zeros((), np.int32)
 
 
 class Event(NamedTuple):
@@ -45,42 +52,40 @@ class Event(NamedTuple):
 class Pointer:
     """Offsets into a flat memory that has the name of a parameter; `pointer + tile` is a tile of pointers."""
 
+    __slots__ = ("_memory", "_offsets", "name")
     __array_ufunc__ = None
 
-    def __init__(self, name: str, memory: np.ndarray, offsets: np.ndarray | int = 0):
-        self.name, self.memory, self.offsets = name, memory, offsets
+    def __init__(self, name: str, memory: np.ndarray, offsets: np.ndarray = START):
+        self.name, self._memory, self._offsets = name, memory, np.asarray(offsets)
 
-    def __add__(self, offsets):
-        return Pointer(self.name, self.memory, self.offsets + offsets)
+    def __add__(self, offsets: object) -> "Pointer":
+        """Pointers further on, by whole numbers."""
+        steps = np.asarray(values(offsets, f"{self.name} + offsets"))
+        if steps.dtype.kind not in "iu":
+            refuse(f"{self.name} + offsets: offsets are {steps.dtype}, expected whole numbers")
+        narrow = steps.dtype == np.int32 or not isinstance(offsets, Tile)
+        return Pointer(self.name, self._memory, self._offsets + (steps.astype(np.int32) if narrow else steps))
 
-    def __getitem__(self, index):
-        raise TypeError(
-            f"{_current.name}: pointer {self.name} has no entries; read with tl.load({self.name} + offsets)"
-        )
+    __radd__ = __add__
+
+    def __sub__(self, offsets: object) -> "Pointer":
+        """Pointers further back."""
+        return self + -offsets
+
+    def __getitem__(self, index: object) -> "Pointer":
+        """New axes of a tile of pointers; a pointer has no entries."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if self._offsets.ndim and all(part is None or part == slice(None) for part in parts):
+            return Pointer(self.name, self._memory, self._offsets[index])
+        refuse(f"pointer {self.name} has no entries; read with tl.load({self.name} + offsets)")
 
     def __setitem__(self, index, value):
-        what = f"pointer {self.name} has no entries; write with tl.store({self.name} + offsets, tile)"
-        raise TypeError(f"{_current.name}: {what}")
+        refuse(f"pointer {self.name} has no entries; write with tl.store({self.name} + offsets, tile)")
 
-    def masked(self, kind: str, mask) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets and mask as tiles of one shape; raises where an offset that is not masked leaves the memory."""
-        offsets, mask = np.broadcast_arrays(self.offsets, True if mask is None else mask)
-        _note(kind, self.name, np.where(mask, offsets, -1), int(mask.sum()) * self.memory.itemsize)
-        outside = mask & ((offsets < 0) | (offsets >= self.memory.size))
-        if outside.any():
-            first, last = offsets[outside].flat[0], self.memory.size - 1
-            where = f"{_current.name}, program {_current.program}"
-            raise IndexError(f"{where}: {kind} of {self.name} at offset {first}, expected 0 to {last} or a mask")
-        return offsets, mask
-
-
-class _Running:
-    """The program that runs: its name, its indices, the size of the grid, and where events go, if anywhere."""
-
-    name, program, events = "", (0, 0, 0), None
-
-
-_current = _Running()
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(f"pointer {self.name} has no .{name}: a program gets sizes and strides as arguments", AttributeError)
 
 
 def launch(program: Callable, grid: tuple[int, ...], *operands: object, **constants: object) -> None:
@@ -89,18 +94,29 @@ def launch(program: Callable, grid: tuple[int, ...], *operands: object, **consta
     Args:
         program: a function of `programs.py`.
         grid: number of programs on each axis, at most three.
-        operands: its first arguments; an array, also in a tuple, stands for a pointer to its first entry.
+        operands: its first arguments; an array, also in a tuple, stands for a pointer to its first entry, and a number
+            is a tile of one, unless the parameter is marked `tl.constexpr`.
         constants: the others, by name.
 
     Raises:
         IndexError: an access that is not masked lies outside its array; names program, operand and offset.
+        TypeError: the program does what Triton does not know.
     """
-    arguments = inspect.signature(program).bind(*operands, **constants).arguments
-    arguments = {name: _pointed(name, x) for name, x in arguments.items()}
-    _current.name = program.__name__
-    for index in product(*map(range, [*grid, 1, 1, 1][:3])):
-        _current.program = index
-        program(**arguments)
+    signature = inspect.signature(program)
+    arguments = signature.bind(*operands, **constants).arguments
+    given = {
+        name: x if "constexpr" in str(signature.parameters[name].annotation) else _pointed(name, x)
+        for name, x in arguments.items()
+    }
+    before = running.name, running.program, running.grid, running.active
+    running.name, running.grid, running.active = program.__name__, tuple([*grid, 1, 1, 1][:3]), True
+    try:
+        with np.errstate(**{kind: "ignore" for kind, what in np.geterr().items() if what == "warn"}):
+            for place in product(*map(range, running.grid)):
+                running.program = place
+                program(**given)
+    finally:
+        running.name, running.program, running.grid, running.active = before
 
 
 @contextlib.contextmanager
@@ -110,22 +126,28 @@ def recording() -> Iterator[list[Event]]:
     An access that is an error is the last event, so that one can look at it.
 
     Example:
+        >>> def first(x):
+        ...     load(x + arange(0, 4))
         >>> with recording() as events:
-        ...     launch(lambda x: load(x + arange(0, 4)), (1,), np.zeros(4))
+        ...     launch(first, (1,), np.zeros(4))
         >>> [(event.kind, event.operand, event.bytes) for event in events]
         [('load', 'x', 32)]
     """
-    before, _current.events = _current.events, []
+    before, running.events = running.events, []
     try:
-        yield _current.events
+        yield running.events
     finally:
-        _current.events = before
+        running.events = before
 
 
 def _pointed(name, x):
     """An argument with pointers to their first entry for arrays; their memory ends with the last, whatever strides."""
     if isinstance(x, tuple):
         return tuple(_pointed(name, part) for part in x)
+    if isinstance(x, int) and not isinstance(x, bool):
+        return Tile(np.asarray(x, np.int32 if -(2**31) <= x < 2**31 else np.int64))
+    if isinstance(x, float):
+        return Tile(np.asarray(x, np.float32))
     if not isinstance(x, np.ndarray):
         return x
     extent = 1 + int(np.dot(np.array(x.shape) - 1, x.strides)) // x.itemsize if x.size else 0
@@ -133,59 +155,177 @@ def _pointed(name, x):
 
 
 def _note(kind, operand, offsets, size=0, flops=0):
-    if _current.events is not None:
-        _current.events.append(Event(_current.program, kind, operand, offsets, size, flops))
+    if running.events is not None:
+        running.events.append(Event(running.program, kind, operand, offsets, size, flops))
+
+
+def _reached(kind, pointer, mask):
+    """Memory, offsets and mask of an access, of one shape; raises where what is not masked leaves the memory."""
+    if not isinstance(pointer, Pointer):
+        refuse(f"tl.{kind}: expected a pointer plus offsets, got {type(pointer).__name__}")
+    memory, offsets = pointer._memory, pointer._offsets
+    mask = _like(f"mask of the {kind} of {pointer.name}", True if mask is None else mask, offsets.shape)
+    if mask.dtype != bool:
+        refuse(f"mask of the {kind} of {pointer.name}: expected a comparison, got {mask.dtype}")
+    _note(kind, pointer.name, np.where(mask, offsets, -1), int(mask.sum()) * memory.itemsize)
+    outside = mask & ((offsets < 0) | (offsets >= memory.size))
+    if outside.any():
+        first, last = offsets[outside].flat[0], memory.size - 1
+        where = f"{running.name}, program {running.program}"
+        raise IndexError(f"{where}: {kind} of {pointer.name} at offset {first}, expected 0 to {last} or a mask")
+    return memory, offsets, mask
+
+
+def _like(what, x, shape):
+    """A tile or a number spread over the shape of the pointers, which never grows."""
+    x = np.asarray(values(x, what))
+    try:
+        return np.broadcast_to(x, shape)
+    except ValueError:
+        refuse(f"{what}: shape {x.shape} does not spread over the pointers, {shape}", ValueError)
 
 
 # What programs call as tl.…, with the meaning that Triton documents.
 
 
 def program_id(axis):
-    return _current.program[axis]
+    return Tile(np.asarray(running.program[axis], np.int32))
+
+
+def num_programs(axis):
+    return Tile(np.asarray(running.grid[axis], np.int32))
 
 
 def arange(start, end):
-    if (end - start) & (end - start - 1):
-        raise ValueError(f"arange: length is {end - start}, expected a power of two")
-    return np.arange(start, end, dtype=int32)
+    if isinstance(start, Tile) or isinstance(end, Tile):
+        refuse("tl.arange: its ends are known when the program is compiled: mark them `tl.constexpr`, add what is not")
+    if end <= start or (end - start) & (end - start - 1):
+        refuse(f"tl.arange: length is {end - start}, expected a power of two", ValueError)
+    return Tile(np.arange(start, end, dtype=np.int32))
 
 
 def full(shape, value, dtype):
-    return np.full(shape, value, dtype)
+    shape = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    if any(isinstance(size, Tile) for size in shape):
+        refuse("tl.full: sizes of a tile are known when the program is compiled: mark them `tl.constexpr`")
+    return Tile(np.full(shape, values(value, "tl.full"), dtype))
 
 
-def load(pointer, mask=None, other=0.0):
-    offsets, mask = pointer.masked("load", mask)
-    out = np.full(offsets.shape, other, pointer.memory.dtype)
-    out[mask] = pointer.memory[offsets[mask]]
-    return out
+def zeros(shape, dtype):
+    return full(shape, 0, dtype)
+
+
+def load(pointer, mask=None, other=None):
+    if mask is None and other is not None:
+        refuse("tl.load: `other` is for what a mask leaves out, but there is no mask", ValueError)
+    memory, offsets, mask = _reached("load", pointer, mask)
+    nothing = np.nan if memory.dtype.kind == "f" else -(2**31) if memory.dtype.itemsize > 3 else 0  # as good as any
+    other = nothing if other is None else other
+    out = np.array(_like(f"other of the load of {pointer.name}", other, offsets.shape)).astype(memory.dtype)
+    out[mask] = memory[offsets[mask]]
+    return Tile(out)
 
 
 def store(pointer, value, mask=None):
-    offsets, mask = pointer.masked("store", mask)
-    pointer.memory[offsets[mask]] = np.broadcast_to(value, offsets.shape)[mask]
+    memory, offsets, mask = _reached("store", pointer, mask)
+    memory[offsets[mask]] = _like(f"tile that is stored in {pointer.name}", value, offsets.shape)[mask]
 
 
 def cast(x, dtype):
-    return np.asarray(x).astype(dtype)
+    return Tile(np.asarray(values(x, "tl.cast")).astype(dtype))
 
 
-def dot(x, y, input_precision=None):
+def dot(x, y, acc=None, input_precision=None):
     """A matrix product with sums in float32, as tensor cores have; all precisions are the best one here."""
+    x, y = (_tile("dot", one) for one in (x, y))
     if x.dtype != y.dtype:
-        raise TypeError(f"dot: y is {y.dtype} but x is {x.dtype}")
-    if min(*x.shape, *y.shape) < 16:
-        raise ValueError(f"dot: shapes are {x.shape} and {y.shape}, expected no axis below 16")
+        refuse(f"tl.dot: y is {y.dtype} but x is {x.dtype}: cast one, y.to(x.dtype)")
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
+        refuse(f"tl.dot: shapes are {x.shape} and {y.shape}, expected (m, k) and (k, n)", ValueError)
+    if any(size < 16 for size in x.shape + y.shape):
+        refuse(f"tl.dot: shapes are {x.shape} and {y.shape}, expected no axis below 16", ValueError)
     _note("dot", "", np.array([*x.shape, y.shape[1]]), flops=2 * x.size * y.shape[1])
-    return cast(x, float32) @ cast(y, float32)
+    found = Tile(x.astype(np.float32) @ y.astype(np.float32))
+    return found if acc is None else acc + found
 
 
 def cumsum(x, axis=0):
-    return np.cumsum(x, axis, dtype=x.dtype)
+    x = _tile("cumsum", x)
+    return Tile(np.cumsum(x, axis, dtype=_summed(x)))
 
 
-def sum(x, axis=None):
-    return np.sum(x, axis, dtype=x.dtype)
+def sum(x, axis=None, keep_dims=False):
+    x = _tile("sum", x)
+    return Tile(np.sum(x, axis, dtype=_summed(x), keepdims=keep_dims))
 
 
-trans, where, exp2, log, floor = np.transpose, np.where, np.exp2, np.log, np.floor
+def max(x, axis=None, keep_dims=False):
+    return Tile(np.max(_tile("max", x), axis, keepdims=keep_dims))
+
+
+def min(x, axis=None, keep_dims=False):
+    return Tile(np.min(_tile("min", x), axis, keepdims=keep_dims))
+
+
+def trans(x):
+    return Tile(_tile("trans", x).T)
+
+
+def where(condition, x, y):
+    condition = np.asarray(values(condition, "tl.where"))
+    if condition.dtype != bool:
+        refuse(f"tl.where: the condition is {condition.dtype}, expected a comparison")
+    dtype = _both(x, y)
+    return Tile(np.where(condition, *(np.asarray(values(one)).astype(dtype) for one in (x, y))))
+
+
+def maximum(x, y):
+    return where(x > y, x, y)
+
+
+def minimum(x, y):
+    return where(x < y, x, y)
+
+
+def abs(x):
+    return Tile(np.abs(_tile("abs", x)))
+
+
+def _tile(function, x):
+    """The array of a tile; a number is one of no axes."""
+    return np.asarray(values(x, f"tl.{function}"))
+
+
+def _summed(x):
+    """The type of a sum: whole numbers below 32 bits are widened."""
+    return np.int32 if x.dtype.itemsize < 4 and x.dtype.kind in "biu" else x.dtype
+
+
+def _both(x, y):
+    """The type of two tiles or numbers."""
+    if isinstance(x, Tile) or isinstance(y, Tile):
+        return promoted(x, y)
+    return np.float32 if isinstance(x, float) or isinstance(y, float) else np.int32
+
+
+def _of_floats(name):
+    """A function of float32, which is what the hardware has it for."""
+    function = getattr(np, name)
+
+    def apply(x):
+        x = _tile(name, x)
+        if x.dtype not in (np.float32, np.float64):
+            refuse(f"tl.{name}: x is {x.dtype}, expected float32: x.to(tl.float32)")
+        return Tile(function(x))
+
+    return apply
+
+
+exp, exp2, log, log2, sqrt, floor, ceil = map(_of_floats, ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil"))
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    words = "dot, sum, cumsum, max, where, exp2, trans, load and store are there"
+    raise AttributeError(f"tl.{name}: the emulator does not have it, Triton may; {words}")

@@ -4,11 +4,14 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from views import change, drawn, words
 
+from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
 from smalearn.fast import tile as tl
+from smalearn.fast.jit import triton
 
 PICTURE = "document.querySelector('#first canvas').toDataURL()"
 SAID = "(text) => document.querySelector('[aria-live]').textContent.includes(text)"
@@ -106,7 +109,9 @@ def test_controls_tell_python(mount):
         page.get_by_role("button", name=button).click()
         assert page.evaluate("saved.step") == step
         drawn(page)
-    assert page.evaluate("document.activeElement.textContent") == "Back"  # keys would be the notebook's elsewhere
+    assert (
+        page.evaluate("document.activeElement.getAttribute('aria-label')") == "Back"
+    )  # keys would be the notebook's elsewhere
     for design, count in [("four steps", 256), ("one walk without masks", 112), ("one walk", 112)]:
         page.get_by_role("combobox", name="Design, of the run").select_option(design)
         assert page.evaluate("saved.design") == design
@@ -129,16 +134,16 @@ def test_two_clicks_within_a_frame_are_two_steps(mount):
 def test_playing_goes_to_the_end_and_begins_again(mount):
     page = drawn(mount(KernelTracer(step=109)))
     play = page.locator("button").nth(1)
-    assert play.inner_text() == "Play"
+    assert play.get_attribute("aria-label") == "Play"
     play.click()
-    assert drawn(page).locator("button").nth(1).inner_text() == "Pause"
+    assert drawn(page).locator("button").nth(1).get_attribute("aria-label") == "Pause"
     page.wait_for_function("model.get('step') === 112")
-    assert drawn(page).locator("button").nth(1).inner_text() == "Play"
+    assert drawn(page).locator("button").nth(1).get_attribute("aria-label") == "Play"
     play.click()
     page.wait_for_function("model.get('step') === 2")
     play.click()
     paused = page.evaluate("model.get('step')")
-    assert drawn(page).locator("button").nth(1).inner_text() == "Play"
+    assert drawn(page).locator("button").nth(1).get_attribute("aria-label") == "Play"
     page.wait_for_timeout(800)
     assert page.evaluate("model.get('step')") == paused
 
@@ -247,3 +252,63 @@ def test_nothing_is_drawn_beyond_the_canvas(mount):
         }"""
         for step in range(0, 90, 6):
             assert change(page, step=step).evaluate(edges) is False
+
+
+def race(run=walk, step=0):
+    X, B, C, H = torch.ones(40, 16), torch.ones(40, 16), torch.ones(40, 16), torch.zeros(16, 16)
+    return KernelTracer.race(run, (X, -torch.ones(40), B, C, H, 16), step=step)
+
+
+def test_the_space_bar_plays_and_stops(mount):
+    page = drawn(mount(race()))
+    page.get_by_role("combobox", name="Speed").select_option("fast")
+    page.locator("canvas").focus()
+    page.keyboard.press("Space")
+    page.wait_for_function("model.get('step') >= 2")
+    page.keyboard.press("Space")
+    assert drawn(page).get_by_role("button", name="Play").count() == 1
+
+
+def test_two_programs_race(mount):
+    explorer = race(step=12)
+    page = drawn(mount(explorer))
+    lanes = page.evaluate("script.read(model).lanes.map(({ name, now }) => [name, now])")
+    assert lanes == [["your walk", 12], ["four steps", 12]]
+    title = page.locator("p").first
+    assert title.inner_text() == "“your walk” has moved 7,232 bytes; “four steps” has moved 6,816 bytes."
+    walked = sum(explorer.costs["your walk"][kind] for kind in ("loaded", "stored"))
+    change(page, step=60)
+    assert title.inner_text().startswith(f"“your walk” is done after {walked:,} bytes; “four steps” has moved ")
+    assert page.get_by_role("combobox").count() == 1  # speed; a race has no choice of designs
+    most = max(len(trace["steps"]) for trace in explorer._traces)
+    page.get_by_role("slider", name="Steps, done").press("End")
+    assert page.evaluate("saved.step") == most
+
+
+@pytest.mark.parametrize("width", [380, 1000])
+def test_a_race_fits_the_window(mount, width):
+    page = mount(race(step=20))
+    page.set_viewport_size({"width": width, "height": 900})
+    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
+    if width == 1000:
+        assert page.locator(".smalearn").bounding_box()["height"] <= 900
+
+
+def test_where_a_program_fails_is_said(mount):
+    def careless(X, log2_a, B, C, initial, chunk_len):
+        return walk(X[:32], log2_a, B, C, initial, chunk_len), reading(X)
+
+    page = drawn(mount(race(careless)))
+    change(page, step=len(race(careless)._traces[0]["steps"]))
+    page.wait_for_function(
+        SAID, arg="Here it ends: over, program (0, 0, 0): load of x at offset 640, expected 0 to 639"
+    )
+
+
+@triton.jit
+def over(x, rows: tl.constexpr):
+    tl.load(x + (tl.arange(0, rows) + 32)[:, None] * 16 + tl.arange(0, 16)[None, :])
+
+
+def reading(X):
+    over[(1,)](X, rows=16)

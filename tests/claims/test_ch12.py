@@ -9,9 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import fast
+from smalearn.course.exercises.ch12_beyond import chunk_gradient, entering
+from smalearn.course.exercises.ch12_chunk import chunk_outputs, summarised
 from smalearn.course.exercises.ch12_counts import recorded_walk, walk_bytes
-from smalearn.course.exercises.ch12_tiles import carry
-from smalearn.course.exercises.ch12_walk import packed, read_chunk, walk
+from smalearn.course.exercises.ch12_walk import packed, walk
 from smalearn.course.plots.kernels import Design
 from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
 from smalearn.lab.bench.timing import grown_bytes
@@ -113,6 +114,7 @@ def designs():
     cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
     space = {"Design": Design}
     exec(cells["roofline-designs"], space)
+    exec(cells["roofline-rows"], space)
     exec(cells["roofline-table"].partition("\n")[0], space)
     return space
 
@@ -148,7 +150,7 @@ def test_bytes_and_units_order_the_designs_and_operations_do_not():
     assert times["five launches"] < times["four einsums"] / 6
     for one in every.values():
         assert one.published is None or one.published < one.flops / least_seconds(one, space)
-    # Exercise 12.1 counts float32, the state too, and B and C once a head; towards memory they go once a group.
+    # `walk_bytes` counts float32, the state too, and B and C once a head; towards memory they go once a group.
     per_token = walk_bytes(1 << 16, heads, head_dim, state, head_dim) / (1 << 16) / heads / 4
     assert per_token == 2 * head_dim + 2 * state + 1 + head_dim * state / (1 << 16)
     assert walk.bytes == scan.bytes == 2 * (2 * head_dim + 1 + 2 * state / heads)
@@ -200,19 +202,38 @@ def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
 
 
 @pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.walk")
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_tiles.carry")
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.read_chunk")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_chunk.summarised")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_chunk.chunk_outputs")
 @pytest.mark.parametrize("length", [1, 16, 45])
 def test_the_two_lines_of_the_claim(length):
     X, log_a, B, C, H = inputs(length, sizes=(16, 32))
     wanted = ssd_recurrent(*(x.double() for x in (X, log_a, B, C, H)))
-    y, final, sizes = torch.empty(length, 32), torch.empty(16, 32), (16, 16, 32)
-    Y, last = walk(X, log_a / LOG2, B, C, y, H.mT, final, length, sizes)
+    Y, last = walk(X, log_a / LOG2, B, C, H.mT.contiguous(), 16)
     assert_close(Y, wanted[0])
     assert_close(last.mT, wanted[1])
     if length == 16:
-        assert_close(read_chunk(H.mT.contiguous(), X, B, C, log_a / LOG2), wanted[0])
-        assert_close(carry(H.mT.contiguous(), X, B, log_a / LOG2).mT, wanted[1])
+        assert_close(chunk_outputs(H.mT.contiguous(), X, B, C, log_a / LOG2), wanted[0])
+        added, decay = summarised(X, B, log_a / LOG2, 16)
+        assert_close((decay * H.mT + added[0]).mT, wanted[1])
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_beyond.chunk_gradient")
+def test_the_gradient_of_a_chunk():
+    X, log_a, B, C, H = inputs(16, sizes=(16, 32))
+    dY, dH = random_tensors([(16, 32), (32, 16)], seed=5, dtype=torch.float32)
+    operands = [x.double().requires_grad_() for x in (X, log_a, B, C, H)]
+    wanted = torch.autograd.grad(ssd_recurrent(*operands), operands[0], (dY.double(), dH.double()))[0]
+    assert_close(chunk_gradient(dY, dH.mT.contiguous(), B, C, log_a / LOG2), wanted)
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_beyond.entering")
+def test_states_that_enter_slices():
+    X, log_a, B, C, _ = inputs(60, "resets", dtype=torch.float64)
+    slices = list(zip(*(x.split([20, 0, 25, 15]) for x in (X, log_a, B, C)), strict=True))
+    ends = torch.stack([ssd_recurrent(*one)[1] if len(one[0]) else torch.zeros(24, 20).double() for one in slices])
+    found = entering(torch.stack([one[1].sum().exp() for one in slices]), ends)
+    for end, state in ((20, found[1]), (20, found[2]), (45, found[3])):
+        assert_close(state, ssd_recurrent(*(x[:end] for x in (X, log_a, B, C)))[1])
 
 
 @pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.packed")
@@ -221,8 +242,7 @@ def test_many_sequences_in_one_memory():
     borders = [0, 7, 7, 40, 61]
     X, log_a, B, C, _ = inputs(61, sizes=(16, 16))
     starts = inputs(1, leading=(4,), sizes=(16, 16))[4]
-    y, final = torch.empty(61, 16), torch.empty(4, 16, 16)
-    Y, last = packed(X, log_a / LOG2, B, C, y, starts.mT, final, torch.tensor(borders), (16, 16, 16))
+    Y, last = packed(X, log_a / LOG2, B, C, starts.mT.contiguous(), torch.tensor(borders), 16)
     dt = -log_a[:, None]  # the rate is -1, and the input x / dt
     x = torch.where(dt > 0, X / dt, 0)[:, None]
     layer, states = mamba2_ssd(

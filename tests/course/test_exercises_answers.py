@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from smalearn.course.exercises import evaluate, registry
-from smalearn.fast import tile as tl
 
 EXERCISES = registry()
 
@@ -36,11 +35,6 @@ def masked_after_the_exponential(log_a):
     return (s[..., :, None] - s[..., None, :]).exp().tril().to(log_a.dtype)
 
 
-def decayed_backwards(H, X, B, log2_a):
-    s = tl.cumsum(log2_a, 0)
-    return (H + tl.dot(tl.trans(B), X * tl.exp2(-s)[:, None])) * tl.exp2(tl.sum(log2_a, 0))
-
-
 @pytest.mark.parametrize(
     ("id", "attempt"),
     [
@@ -53,7 +47,6 @@ def decayed_backwards(H, X, B, log2_a):
         ("6.1", lambda log_a: EXERCISES["6.1"].solution(log_a.detach())),
         ("6.6", lambda T, n, p: min((q for q in range(1, T + 1) if T % q == 0), key=lambda q: macs(T, q, n, p))),
         ("6.6", lambda T, n, p: min(range(1, max(T, 2)), key=lambda q: macs(T, q, n, p))),
-        ("12.3", decayed_backwards),
     ],
 )
 def test_a_wrong_answer_that_passed_once(id, attempt):

@@ -1,114 +1,212 @@
-"""How chapter 12 runs a learner's program, and what its exercises say to answers that are no known mistake."""
+"""What the exercises of chapter 12 say to kernels that students would write."""
 
-import numpy as np
 import pytest
 import torch
 
 from smalearn.course.exercises import evaluate, registry
-from smalearn.course.exercises.ch12_tiles import program, tiles
+from smalearn.course.exercises.ch12_chunk import decay_tile
+from smalearn.course.exercises.core import count_lines
 from smalearn.fast import tile as tl
+from smalearn.fast.jit import triton
 
-
-@tiles
-def half(x, factor):
-    return x * factor
-
-
-@program("y")
-def copy(x, y, length):
-    i = tl.arange(0, 4)
-    tl.store(y + i, tl.load(x + i, mask=i < length, other=-1.0))
-
-
-@program("y", "count", grid="count")
-def rows(x, y, count):
-    k = tl.program_id(0)
-    copy(x + 4 * k, y + 4 * k, k)
-    tl.store(count + k, k)
-
-
-def test_a_function_of_tiles_takes_tensors_and_arrays():
-    found = half(torch.tensor([2.0, 4.0]), 0.5)
-    assert isinstance(found, torch.Tensor)
-    assert found.tolist() == [1, 2]
-    assert isinstance(half(np.ones(2), 0.5), np.ndarray)
-    assert tiles(lambda x: None)(torch.ones(2)) is None
-    assert tiles(lambda x: x[::-1])(torch.tensor([1.0, 2.0])).tolist() == [2, 1]
-
-
-def test_a_program_runs_on_copies_and_gives_what_it_stored():
-    x, y = torch.arange(4.0), torch.full((4,), torch.nan)
-    assert copy(x, y, 3).tolist() == [0, 1, 2, -1]
-    assert y.isnan().all()
-    transposed = torch.arange(8.0).reshape(4, 2).mT[1]
-    assert copy(transposed, y, 4).tolist() == [1, 3, 5, 7]
-
-
-def test_one_program_for_each_entry_and_programs_call_programs():
-    y, count = rows(torch.arange(8.0), torch.zeros(8), torch.zeros(2))
-    assert y.tolist() == [-1, -1, -1, -1, 4, -1, -1, -1]
-    assert count.tolist() == [0, 1]
-    assert (copy.__name__, copy.__wrapped__.__name__) == ("copy", "copy")
-
-
-def test_a_program_that_returns_is_told_to_store():
-    @program("y")
-    def back(y):
-        return y
-
-    with pytest.raises(TypeError, match="back: a program returns nothing, it stores; got Pointer"):
-        back(torch.ones(2))
+EXERCISES = registry()
 
 
 def judged(id, attempt):
-    exercise = registry()[id]
-    return evaluate(exercise, attempt)
+    return evaluate(EXERCISES[id], attempt)
 
 
-def test_a_mask_after_the_exponential_is_no_number():
-    @tiles
-    def read_chunk(H, X, B, C, log2_a):
-        s, i = tl.cumsum(log2_a), tl.arange(0, len(log2_a))
-        M = tl.dot(C, tl.trans(B)) * tl.exp2(s[:, None] - s[None, :]) * (i[:, None] >= i[None, :])
-        return tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(M, X)
+def walking(kernel):
+    """A launcher as the solution's, of another kernel."""
 
-    with np.errstate(all="ignore"):
-        result = judged("12.4", read_chunk)
-    assert (result.outcome, result.passed, result.misconception) == ("failed", 4, None)
-    assert result.problem.sentence.startswith("Not finite")
+    def walk(X, log2_a, B, C, initial, Q):
+        (N, P), Y, final = initial.shape, torch.full_like(X, torch.nan), torch.full(initial.shape, torch.nan)
+        kernel[(1,)](X, log2_a, B, C, Y, initial, final, len(X), Q=Q, N=N, P=P)
+        return Y, final
+
+    return walk
 
 
-@pytest.mark.parametrize(("forgotten", "says"), [("load", "load of x at offset"), ("store", "store of y at offset")])
-def test_the_tile_machine_reports_what_is_not_masked(forgotten, says):
-    @program("y", "final")
-    def walk(x, log2_a, b, c, y, initial, final, length, sizes):
-        i, p = tl.arange(0, sizes[0]), tl.arange(0, sizes[2])
-        inside = (i < length)[:, None]
-        wide = i[:, None] * sizes[2] + p[None, :]
-        X = tl.load(x + wide, mask=None if forgotten == "load" else inside, other=0.0)
-        tl.store(y + wide, X, mask=None if forgotten == "store" else inside)
-
-    result = judged("12.5", walk)
-    assert result.outcome == "error"
-    assert any(f"walk, program (0, 0, 0): {says}" in line for line in result.problem.lines)
-
-
-def test_rows_of_the_state_are_not_its_columns():
-    @program("y", "final")
-    def walk(x, log2_a, b, c, y, initial, final, length, sizes):
-        n, p = tl.arange(0, sizes[1]), tl.arange(0, sizes[2])
-        tl.store(final + p[:, None] * sizes[1] + n[None, :], tl.load(initial + n[:, None] * sizes[2] + p[None, :]))
-
-    result = judged("12.5", walk)
-    assert result.outcome == "error"
-    assert any("broadcast" in line for line in result.problem.lines)
+@triton.jit
+def without_segments(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    """No L at all: tokens are scaled by 2^(−s). It is right for mild decays alone."""
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    state = n[:, None] * P + p[None, :]
+    H = tl.load(initial + state)
+    for start in range(0, length, Q):
+        inside = start + i < length
+        wide, narrow = (start + i)[:, None] * P + p[None, :], (start + i)[:, None] * N + n[None, :]
+        X = tl.load(x + wide, mask=inside[:, None], other=0.0)
+        B = tl.load(b + narrow, mask=inside[:, None], other=0.0)
+        C = tl.load(c + narrow, mask=inside[:, None], other=0.0)
+        a = tl.maximum(tl.load(log2_a + start + i, mask=inside, other=0.0), -160.0)
+        s = tl.cumsum(a)
+        Z = X * tl.exp2(-s)[:, None]
+        M = tl.where(i[:, None] >= i[None, :], tl.dot(C, tl.trans(B)), 0.0)
+        tl.store(y + wide, (tl.dot(C, H) + tl.dot(M, Z)) * tl.exp2(s)[:, None], mask=inside[:, None])
+        H = (H + tl.dot(tl.trans(B), Z)) * tl.exp2(tl.sum(a))
+    tl.store(final + state, H)
 
 
-def test_a_forgotten_store_leaves_holes():
-    @program("added", "total", grid="total")
-    def summary(x, log2_a, added, total, length, chunk_len):
-        tl.store(total + tl.program_id(0), 0.0)
+@triton.jit
+def without_masks(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    state = n[:, None] * P + p[None, :]
+    tl.store(final + state, tl.load(initial + state))
+    for start in range(0, length, Q):
+        wide = (start + i)[:, None] * P + p[None, :]
+        tl.store(y + wide, tl.load(x + wide))
 
-    result = judged("12.2", summary)
+
+def test_the_walk_without_l_is_rejected_and_hears_why():
+    result = judged("12.9", walking(without_segments))
     assert result.outcome == "failed"
-    assert "item 0 of the answer: not finite" in result.problem.sentence
+    assert result.misconception.startswith("you scale tokens by 2^(−s), which overflows")
+
+
+def test_a_forgotten_mask_is_told_with_its_offset():
+    result = judged("12.9", walking(without_masks))
+    assert result.outcome == "error"
+    assert any("without_masks, program (0, 0, 0): load of x at offset 32" in line for line in result.problem.lines)
+
+
+def summing(kernel):
+    def summarised(X, B, log2_a, Q):
+        (T, P), N = X.shape, B.shape[1]
+        added, decay = torch.empty(triton.cdiv(T, Q), N, P), torch.empty(triton.cdiv(T, Q))
+        kernel[(len(decay),)](X, B, log2_a, added, decay, T, Q=Q, N=N, P=P)
+        return added, decay
+
+    return summarised
+
+
+@triton.jit
+def by_quotients(x, b, log2_a, added, decay, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    """The state program of the review: decays to the beginning, then all the way."""
+    chunk, n, p = tl.program_id(0), tl.arange(0, N), tl.arange(0, P)
+    rows = chunk * Q + tl.arange(0, Q)
+    X = tl.load(x + rows[:, None] * P + p[None, :], mask=(rows < length)[:, None], other=0.0)
+    B = tl.load(b + rows[:, None] * N + n[None, :], mask=(rows < length)[:, None], other=0.0)
+    a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=0.0), -160.0)
+    E = tl.dot(tl.trans(B), X * tl.exp2(-tl.cumsum(a))[:, None]) * tl.exp2(tl.sum(a))
+    tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], E)
+    tl.store(decay + chunk, tl.exp2(tl.sum(a)))
+
+
+@triton.jit
+def with_resets_behind(x, b, log2_a, added, decay, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    chunk, n, p = tl.program_id(0), tl.arange(0, N), tl.arange(0, P)
+    rows = chunk * Q + tl.arange(0, Q)
+    X = tl.load(x + rows[:, None] * P + p[None, :], mask=(rows < length)[:, None], other=0.0)
+    B = tl.load(b + rows[:, None] * N + n[None, :], mask=(rows < length)[:, None], other=0.0)
+    a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=float("-inf")), -160.0)
+    fX = X * tl.exp2(tl.sum(a) - tl.cumsum(a))[:, None]
+    tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], tl.dot(tl.trans(B), fX))
+    tl.store(decay + chunk, tl.exp2(tl.sum(a)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [(by_quotients, "2^last · 2^(−s) is ∞ times 0"), (with_resets_behind, "the tail's log decays are −∞")],
+)
+def test_traps_of_a_summary_are_known(kernel, says):
+    result = judged("12.6", summing(kernel))
+    assert result.outcome == "failed"
+    assert result.misconception.startswith(says)
+
+
+@triton.jit
+def masked_late(h, x, b, c, log2_a, y, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    H, X = tl.load(h + n[:, None] * P + p[None, :]), tl.load(x + i[:, None] * P + p[None, :])
+    B, C = tl.load(b + i[:, None] * N + n[None, :]), tl.load(c + i[:, None] * N + n[None, :])
+    s = tl.cumsum(tl.maximum(tl.load(log2_a + i), -160.0))
+    L = tl.exp2(s[:, None] - s[None, :]) * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)
+    Y = tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(tl.dot(C, tl.trans(B)) * L, X)
+    tl.store(y + i[:, None] * P + p[None, :], Y)
+
+
+@triton.jit
+def indexed(h, x, b, c, log2_a, y, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    s = tl.cumsum(tl.load(log2_a + tl.arange(0, Q)))
+    tl.store(y, s[-1])
+
+
+def reading(kernel):
+    def chunk_outputs(H, X, B, C, log2_a):
+        Y = torch.empty_like(X)
+        kernel[(1,)](H, X, B, C, log2_a, Y, Q=len(X), N=len(H), P=H.shape[1])
+        return Y
+
+    return chunk_outputs
+
+
+def test_a_mask_after_the_exponential_hears_why():
+    result = judged("12.8", reading(masked_late))
+    assert (result.outcome, result.passed) == ("failed", 3)
+    assert result.misconception.startswith("the mask comes after the exponential")
+
+
+def test_what_triton_lacks_is_an_error_that_names_the_word():
+    result = judged("12.8", reading(indexed))
+    assert result.outcome == "error"
+    assert any(
+        "no entries that one can pick, [-1]: mask with tl.where and add up, tl.sum" in x for x in result.problem.lines
+    )
+
+
+def test_an_answer_of_pytorch_is_not_as_asked():
+    result = judged("12.2", lambda x, log2_a: x * log2_a.exp2())
+    assert result.outcome == "not as asked"
+    assert result.detours == ("it calls no function of `kernel[grid]`",)
+
+
+def test_a_launcher_without_a_grid_hears_how():
+    @triton.jit
+    def bare(x):
+        tl.store(x, 1.0)
+
+    result = judged("12.2", lambda x, log2_a: bare(x))
+    assert result.outcome == "error"
+    assert any("bare: a kernel is launched, bare[grid](...)" in line for line in result.problem.lines)
+
+
+def test_code_and_length_of_a_solution_have_its_kernel():
+    exercise = EXERCISES["12.2"]
+    assert exercise.code.startswith("@triton.jit\ndef decay_kernel(")
+    assert "\n\n\ndef decayed(x, log2_a):" in exercise.code
+    assert exercise.lines == count_lines(exercise.solution) == 7
+    assert "walk_kernel" not in EXERCISES["12.10"].code.partition("def packed_kernel")[0]
+
+
+@pytest.mark.parametrize("form", ["quotient", "late mask"])
+def test_forms_that_break_are_right_where_decays_are_mild(form):
+    log2_a = -torch.rand(16)
+    s = log2_a.double().cumsum(0)
+    assert torch.allclose(decay_tile(form, log2_a), (s[:, None] - s).tril().exp2().tril().float(), rtol=1e-5)
+
+
+def test_what_breaks_exponents_says_what_is_wrong_with_an_answer():
+    says = {
+        "a tensor of 16 finite numbers is asked for": lambda form, least, length: 3,
+        "the log decays must lie between -12 and 0": lambda form, least, length: torch.full((length,), 1.0),
+        "the form “quotient” gives finite numbers for these": lambda form, least, length: torch.zeros(length),
+    }
+    for sentence, attempt in says.items():
+        assert sentence.lower() in judged("12.7", attempt).problem.sentence.lower()
+
+
+@pytest.mark.parametrize("id", [f"12.{number}" for number in (2, 3, 4, 5, 6, 8, 9, 10, 11)])
+def test_solutions_are_the_same_in_tritons_interpreter(id):
+    from triton_marks import needs_triton
+
+    if needs_triton.args[0]:
+        pytest.skip(needs_triton.kwargs["reason"])
+    from smalearn.fast import jit
+    from smalearn.fast.triton.everywhere import _difference, _in_triton, _through
+
+    exercise = EXERCISES[id]
+    for case in exercise.draw(3):
+        expected = _through(jit.in_emulator, exercise.solution, case)
+        if all(x.numel() for x in (expected if isinstance(expected, tuple) else (expected,))):
+            assert _difference(_through(_in_triton, exercise.solution, case), expected) < 1e-5

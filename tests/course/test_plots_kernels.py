@@ -6,7 +6,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from smalearn.course import plots
-from smalearn.course.plots.kernels import KINDS, Design, Level, Span, hierarchy, roofline, timeline, touches
+from smalearn.course.plots.kernels import KINDS, Design, Level, Span, hierarchy, offsets, roofline, timeline, touches
 from smalearn.fast.tile import Event
 
 matplotlib.use("Agg")
@@ -158,3 +158,18 @@ def test_a_recording_must_be_readable(count):
 def test_what_a_timeline_refuses(rows, message):
     with pytest.raises(ValueError, match=message):
         timeline(rows)
+
+
+def test_offsets_are_written_where_a_mask_lets_through():
+    tile = np.array([[0, 1, -1], [4, 5, -1], [-1, -1, -1]])
+    ax = offsets(Event((0, 0, 0), "load", "x", tile, 16, 0))
+    assert [text.get_text() for text in ax.texts] == ["0", "1", "4", "5"]
+    assert [text.get_position() for text in ax.texts] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    grey = [patch for patch in ax.patches if patch.get_alpha() == 1]
+    assert len(grey) == 5
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 33)])
+def test_offsets_of_what_is_no_small_matrix_are_refused(shape):
+    with pytest.raises(ValueError, match="offsets: event, expected a tile of two axes and at most 32 × 32, got shape"):
+        offsets(Event((0, 0, 0), "load", "x", np.zeros(shape, int), 0, 0))

@@ -8,10 +8,14 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
-from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, FILLS, HELD, KINDS, LETTERS, LIMITS
+from smalearn.course.widgets.kernel_recording import record
+from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, FILLS, LIMITS
+from smalearn.course.widgets.kernel_traces import HELD, KINDS, LETTERS
 from smalearn.fast import tile as tl
+from smalearn.fast.jit import triton
 from smalearn.fast.triton import ssd_tiles
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close, random_tensors
@@ -342,3 +346,81 @@ def test_limits_are_those_of_the_docstring():
     for name, limit in LIMITS.items():
         assert re.search(rf"{name}: .*from 1 to {limit}[;.]", KernelTracer.__doc__)
     assert "chunk_len: Q, {}, {} or {}.".format(*CHUNK_LENS) in KernelTracer.__doc__
+
+
+def walk_operands(length=40, state=16, head_dim=16):
+    shapes = [(length, head_dim), (length,), (length, state), (length, state), (state, head_dim)]
+    X, z, B, C, H = random_tensors(shapes, dtype=torch.float32)
+    return X, -z.abs(), B, C, H, 16
+
+
+@triton.jit
+def unmasked_kernel(x, y, length, Q: tl.constexpr, P: tl.constexpr):
+    for start in range(0, length, Q):
+        where = (start + tl.arange(0, Q))[:, None] * P + tl.arange(0, P)[None, :]
+        X = tl.load(x + where)
+        tl.store(y + where, X)
+
+
+def unmasked(X, log2_a, B, C, initial, chunk_len):
+    Y = torch.empty_like(X)
+    unmasked_kernel[(1,)](X, Y, len(X), Q=chunk_len, P=X.shape[1])
+    return Y
+
+
+def test_a_learners_walk_races_against_four_steps():
+    explorer = KernelTracer.race(walk, walk_operands())
+    T, N, P = 40, 16, 16
+    assert list(explorer.costs) == ["your walk", "four steps"]
+    assert explorer.costs["your walk"]["loaded"] == 4 * (T * P + 2 * T * N + T + N * P)
+    assert explorer.costs["your walk"]["stored"] == 4 * (T * P + N * P)
+    assert explorer.costs["your walk"]["macs"] == explorer.costs["four steps"]["macs"]
+    assert (explorer._race, explorer._fails) == (True, "")
+    names = {operand["name"] for operand in trace(explorer, "your walk")["operands"]}
+    assert names == {"X", "log2_a", "B", "C", "Y", "initial", "last H"}
+    assert repr(explorer) == (
+        "KernelTracer(length=40, chunk_len=16, state=16, head_dim=16, heads=1, design='your walk', step=14)"
+    )
+    assert explorer.png().startswith(b"\x89PNG")
+
+
+def test_the_chip_holds_what_the_kernels_own_variables_hold():
+    chips = held(KernelTracer.race(walk, walk_operands()), "your walk")
+    assert list(chips[0]) == ["H"]
+    assert list(chips[3]) == ["H", "X", "B", "C"]
+    assert chips[8] == dict.fromkeys(["H", "X", "B", "C", "L", "M", "Y", "fX"], (16, 16)) | {"a": (16, 1), "s": (16, 1)}
+
+
+def test_an_access_that_fails_is_the_last_and_is_said():
+    explorer = KernelTracer.race(unmasked, walk_operands())
+    assert explorer._fails == (
+        "unmasked_kernel, program (0, 0, 0): load of x at offset 640, expected 0 to 639 or a mask"
+    )
+    found = trace(explorer, "your walk")
+    _, _, kind, what, _, row, _, height, _, down, *_ = found["steps"][-1]
+    assert (KINDS[kind], row, height, down) == ("load", 32, 16, 16)  # rows 40 to 47 are not there
+    assert (found["operands"][what]["rows"], found["operands"][what]["height"]) == (40, 48)
+
+
+def test_a_recording_has_launches_in_order():
+    answer, recordings, error = record(walk, *walk_operands())
+    assert error is None
+    assert [x.shape for x in answer] == [(40, 16), (16, 16)]
+    (one,) = recordings
+    assert one.grid == [1, 1, 1]
+    assert one.shapes["log2_a"] == (40, 1)
+    assert len(one.chips) == len(one.events)
+
+
+@pytest.mark.parametrize(
+    ("run", "operands", "message"),
+    [
+        (lambda *_: None, walk_operands(), "KernelTracer.race: run launched no kernel that touches memory"),
+        (walk, walk_operands(65), "length, expected an int from 1 to 64, got 65"),
+        (walk, walk_operands(head_dim=64), "head_dim, expected an int from 1 to 32, got 64"),
+    ],
+    ids=range(3),
+)
+def test_what_cannot_race_is_refused(run, operands, message):
+    with pytest.raises(ValueError, match=message):
+        KernelTracer.race(run, operands)

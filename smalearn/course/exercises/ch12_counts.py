@@ -1,4 +1,4 @@
-"""The exercise of chapter 12 on bytes: what a walk moves, and what the tile machine has recorded of it."""
+"""The exercise of chapter 12 on bytes: what a walk moves, and what the Triton emulator has recorded of it."""
 
 import torch
 
@@ -8,9 +8,9 @@ from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import strided
 from smalearn.fast.triton.configs import padded
 
-CHUNK = 16  # of the recorded walks; what they move does not depend on it
+__all__ = ["recorded_walk", "walk_bytes"]
 
-# ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
+CHUNK = 16  # of the recorded walks; what they move does not depend on it
 
 
 def recorded_walk(length, heads, head_dim, state, tile_width):
@@ -27,85 +27,48 @@ def recorded_walk(length, heads, head_dim, state, tile_width):
     return events
 
 
-def _recorded_bytes(length, heads, head_dim, state, tile):
-    return sum(event.bytes for event in recorded_walk(length, heads, head_dim, state, tile))
-
-
-def _bytes_cases(randn):
-    yield 0, 1, 16, 16, 16
-    yield 1, 1, 16, 16, 16
-    yield 16, 1, 16, 16, 16
-    yield 33, 1, 16, 16, 16
-    yield 16, 1, 32, 16, 16
-    yield 16, 3, 16, 5, 16
-    yield 40, 2, 40, 20, 16
-
-
-def _counted(name):
-    """The count with the misconception of this name."""
-
-    def count(length, heads, head_dim, state, tile):
-        tiles, chunks = -(-head_dim // tile), -(-length // CHUNK)
-        rows = chunks * CHUNK if name == "whole chunks" else length
-        columns = {"all of x": tiles * head_dim, "whole tiles": tiles * tile}.get(name, head_dim)
-        readers = heads * (1 if name == "tiles share" else tiles)
-        decays = {"no decays": 0, "decays once": heads}.get(name, readers)
-        maps = 2 * state * {"heads share": tiles, "maps once": 1}.get(name, readers)
-        kept = heads * state * (tiles * tile if name == "whole tiles" else head_dim)
-        times = {"states in memory": 1 + 2 * max(chunks - 1, 0), "first state": 2}.get(name, 1)
-        read = tiles * columns if name == "x for all" else columns
-        return 4 * (rows * (heads * (read + columns) + decays + maps) + times * kept)
-
-    return count
-
-
-@exercise(
-    "12.1",
-    "The bytes of a walk",
-    claim="004:kernel-traffic",
-    level=2,
-    minutes=10,
-    cases=_bytes_cases,
-    oracle=_recorded_bytes,
-    wrong={
-        "B, C and the decays are counted once for a head, but every tile of P is a program of its own and "
-        "reads them again": _counted("tiles share"),
-        "B and C are counted once for all heads: they are shared in memory, but every program fetches them "
-        "for itself": _counted("heads share"),
-        "B and C are counted once for the whole launch: they are shared in memory, but every program fetches them "
-        "for itself": _counted("maps once"),
-        "the decays are counted once for a head: every program, one for each tile, reads them": _counted("decays once"),
-        "the first state is zero and is not read": _counted("first state"),
-        "every tile of a head reads all columns of x: it needs its own alone": _counted("x for all"),
-        "every tile of a head reads and writes all columns of x and y: it has columns of its own, and leaves "
-        "the others alone": _counted("all of x"),
-        "the decays are missing: one number a token, which every program reads": _counted("no decays"),
-        "you count the columns after the last one of P too: they are masked, and what is masked is not moved": _counted(
-            "whole tiles"
-        ),
-        "you count the rows after the last token too: they are masked, and what is masked is not moved": _counted(
-            "whole chunks"
-        ),
-        "you write the state after every chunk and read it back: it stays on the chip, and is written once, "
-        "at the end": _counted("states in memory"),
-    },
-)
 def walk_bytes(length, heads, head_dim, state, tile):
-    """Bytes that a walk moves, in float32.
+    """Bytes that one launch of walks moves, in float32: heads of one sequence, a program for each `tile` columns of P.
 
-    Count the bytes that one launch of walks moves between the programs and memory, in float32.
-
-    Hint: There is one program for each head and each tile of P columns. Which operands does it read, and which parts of
-    them? What does it write, and when?
-
-    Hint: x and y: each entry once, whoever has that tile. log_a, B and C: whole, once for each tile of each head. The
-    state: written once, at the end.
-
-    Hint: `-(-head_dim // tile)` tiles; `length · (2 · head_dim + tiles · (2 · state + 1)) + head_dim · state` numbers
-    for each head, four bytes each. What is masked is not moved.
-
-    Insight: Divide the arithmetic by these bytes: the quotient says whether a kernel waits for memory or for its units.
+    A program reads its columns of x, and all of log_a, B and C; it writes its columns of y, and of the last state.
     """
     tiles = -(-head_dim // tile)
     tokens = length * (2 * head_dim + tiles * (2 * state + 1))
     return 4 * heads * (tokens + head_dim * state)
+
+
+# ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
+
+
+def _moved():
+    return (walk_bytes(2, 1, 64, 128, 64) - walk_bytes(1, 1, 64, 128, 64)) // 4
+
+
+@exercise(
+    "12.1",
+    "The traffic of a walk",
+    claim="004:kernel-traffic",
+    kind="predict",
+    level=1,
+    minutes=4,
+    oracle=_moved,
+    wrong={
+        "the decay is missing: one number a token": lambda: 384,
+        "B and C are shared in memory, but every program fetches them for itself: they count whole": lambda: 140,
+        "y is missing: a walk writes it": lambda: 321,
+        "B and C are missing: a program reads both": lambda: 129,
+        "C is missing: it reads the state": lambda: 257,
+        "the state stays on the chip: it is not written for each token": lambda: 385 + 64 * 128,
+        "these are bytes: the question is how many numbers": lambda: 4 * 385,
+    },
+)
+def moved_numbers():
+    """How many numbers a walk moves for each token: one head, P = 64 in one tile, N = 128, the last state aside.
+
+    Hint: It reads the token's x, its decay, its B and its C, and it writes its y.
+
+    Hint: x and y have P numbers each, B and C have N each, and log a is one.
+
+    Insight: Two thirds of them are B and C, which other heads read too: what a cache is good for.
+    """
+    return 2 * 64 + 2 * 128 + 1

@@ -1,131 +1,29 @@
-"""The exercises of chapter 12 on the walk: what a chunk reads, the loop over chunks, many sequences in one memory."""
+"""The exercises of chapter 12 on the walk: the loop over chunks, and many sequences in one memory."""
 
 import itertools
-import math
 
 import torch
 
-from smalearn.course.exercises.ch12_tiles import carry, decays, floats, holes, program, tiles, walked
+from smalearn.course.exercises.ch12_chunk import walked
+from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
+from smalearn.fast.jit import triton
 
-# ------------------------------------------------------------------------------------------ 12.4 the outputs of a chunk
-
-
-def _read_loop(H, X, B, C, log2_a):
-    return walked(H, X, log2_a, B, C)[0].float()
+# ------------------------------------------------------------------------------------------------------ 12.9 the walk
 
 
-def _read(
-    *,
-    state=lambda s, a: s,
-    mask=0,
-    future=0.0,
-    segments=True,
-    reads=True,
-    late=False,
-    swapped=False,
-    turned=False,
-    again=False,
-):
-    """Output that a chunk reads, with one misconception."""
-
-    def read(H, X, B, C, log2_a):
-        H, X, B, C, a = (z.double() for z in (H, X, B, C, log2_a))
-        s = a.cumsum(0)
-        L = (segments * (s[:, None] - s)).tril().exp2()
-        ones = torch.ones_like(L)
-        scores = B @ C.mT if swapped else C @ B.mT
-        M = scores * (L * ones.tril(mask) + future * ones.triu(1))
-        M = scores * (s[:, None] - s).triu().exp2() if turned else M
-        M = M * s.exp2()[:, None] if again else M
-        H = walked(H, X, a, B)[1] if late else H
-        return (reads * state(s, a).exp2()[:, None] * (C @ H) + M @ X).float()
-
-    return read
-
-
-def _read_cases(randn):
-    sizes = [(16, 32, 64), (16, 32, 64), (16, 32, 64), (32, 16, 64), (16, 32, 64)]
-    for number, (chunk_len, state, head_dim) in enumerate(sizes):
-        shapes = [(state, head_dim), (chunk_len, head_dim), (chunk_len, state), (chunk_len, state)]
-        H, X, B, C = (floats(randn, *shape) for shape in shapes)
-        log2_a = decays(randn, chunk_len)
-        if number == 4:  # whole numbers, of which float32 loses no digit; their sums reach below -1000
-            log2_a = torch.where(floats(randn, chunk_len) > 0, -128.0, -1.0)
-            log2_a[:10] = -128.0
-        yield H * (number != 1), X, B * (number != 2), C, log2_a
-
-
-@exercise(
-    "12.4",
-    "What a chunk reads",
-    claim="004:listing-kernel",
-    level=2,
-    minutes=15,
-    tolerance=1e-5,
-    cases=_read_cases,
-    oracle=_read_loop,
-    wrong={
-        "the state before the chunk is not read: C H, decayed, is missing": _read(reads=False),
-        "the state does not decay inside the chunk: token i reads it after the decays up to i, `tl.exp2(s)`": _read(
-            state=lambda s, a: 0 * s
-        ),
-        "a token reads the state before its own decay: it comes first, so the factor is `tl.exp2(s)`": _read(
-            state=lambda s, a: s - a
-        ),
-        "the exponent is masked with 0, and exp2(0) is 1: the future leaks in. Mask with −∞, whose power is 0": _read(
-            future=1.0
-        ),
-        "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": _read(mask=-1),
-        "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones": _read(segments=False),
-        "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it": _read(
-            late=True
-        ),
-        "the state decays by what follows token i: it has come from before the chunk, so `tl.exp2(s)`": _read(
-            state=lambda s, a: s[-1] - s
-        ),
-        "your triangle is the upper one: tokens read what comes after them": _read(turned=True),
-        "the tokens of the chunk decay twice: `tl.exp2(s)` belongs to C H alone, L has its own decays": _read(
-            again=True
-        ),
-        "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B": _read(
-            swapped=True
-        ),
-        "you take powers of e: the decays are logs to the base 2, `tl.exp2`": lambda H, X, B, C, log2_a: _read_loop(
-            H, X, B, C, log2_a / math.log(2)
-        ),
-    },
-)
-@tiles
-def read_chunk(H, X, B, C, log2_a):
-    """Y (Q, P) of a chunk, from the state H (N, P) before it.
-
-    Compute the outputs of a chunk: what its tokens read from one another, and from the state before.
-
-    Hint: Steps 1 and 4 of chapter 06. For step 1 you need L: the exponent of entry (i, j) is `s[i] - s[j]` for j ≤ i.
-    Above the diagonal that is positive, and may be huge.
-
-    Hint: Mask the exponent, not the exponential: `tl.where(i[:, None] >= i[None, :], difference, float('-inf'))`, then
-    `tl.exp2`. An exponential that is ∞ times a mask of 0 is NaN.
-
-    Hint: `tl.dot(M, X)` with `M = tl.dot(C, tl.trans(B)) * L`, and to it `tl.dot(C, H) * tl.exp2(s)[:, None]`: a token
-    lets the state decay before it reads, its own decay included.
-
-    Insight: Both products have C on their left: a program loads it once and uses it twice.
-    """
-    s, i = tl.cumsum(log2_a), tl.arange(0, len(log2_a))
-    segments = tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))
-    M = tl.dot(C, tl.trans(B)) * tl.exp2(segments)
-    return tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(M, X)
-
-
-# ------------------------------------------------------------------------------------------------------ 12.5 the walk
-
-
-def _walk_loop(x, log2_a, b, c, y, initial, final, length, sizes):
-    Y, H = walked(initial, x, log2_a, b, c)
+def _walk_loop(X, log2_a, B, C, initial, chunk_len):
+    Y, H = walked(initial, X, log2_a, B, C)
     return Y.float(), H.float()
+
+
+def _chunks(X, log2_a, B, C, chunk_len):
+    return zip(*(z.split(chunk_len) for z in (X, log2_a, B, C)), strict=True) if len(X) else ()
+
+
+def _joined(parts, X):
+    return (torch.cat(parts) if parts else X.double()).float()
 
 
 def _walked(enter=lambda H, first, after: H, leave=lambda H, first, after: after, start=lambda first: first):
@@ -134,82 +32,101 @@ def _walked(enter=lambda H, first, after: H, leave=lambda H, first, after: after
     H is the state that it was handed, first the one of the first chunk, and after what really follows H.
     """
 
-    def run(x, log2_a, b, c, y, initial, final, length, sizes):
+    def run(X, log2_a, B, C, initial, chunk_len):
         first = H = start(initial.double())
         parts = []
-        for X, a, B, C in zip(*(z.split(sizes[0]) for z in (x, log2_a, b, c)), strict=True):
-            after = walked(H, X, a, B)[1]
-            parts.append(walked(enter(H, first, after), X, a, B, C)[0])
+        for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+            after = walked(H, x, a, b)[1]
+            parts.append(walked(enter(H, first, after), x, a, b, c)[0])
             H = leave(H, first, after)
-        return torch.cat(parts).float(), H.float()
+        return _joined(parts, X), H.float()
 
     return run
 
 
-def _first_for_all(x, log2_a, b, c, y, initial, final, length, sizes):
+def _first_for_all(X, log2_a, B, C, initial, chunk_len):
     """Every chunk reads the first state; the last one's own end is the result."""
-    Y, _ = _walked(enter=lambda H, first, after: first)(x, log2_a, b, c, y, initial, final, length, sizes)
-    last = (length - 1) // sizes[0] * sizes[0]
-    return Y, walked(initial, x[last:], log2_a[last:], b[last:])[1].float()
+    Y, _ = _walked(enter=lambda H, first, after: first)(X, log2_a, B, C, initial, chunk_len)
+    last = max(len(X) - 1, 0) // chunk_len * chunk_len
+    return Y, walked(initial, X[last:], log2_a[last:], B[last:])[1].float()
 
 
-def _whole_chunks(x, log2_a, b, c, y, initial, final, length, sizes):
+def _whole_chunks(X, log2_a, B, C, initial, chunk_len):
     """The state after the last whole chunk; outputs of the rest are right."""
-    Y, _ = _walk_loop(x, log2_a, b, c, y, initial, final, length, sizes)
-    whole = length // sizes[0] * sizes[0]
-    return Y, walked(initial, x[:whole], log2_a[:whole], b[:whole])[1].float()
+    whole = len(X) // chunk_len * chunk_len
+    return _walk_loop(X, log2_a, B, C, initial, chunk_len)[0], walked(initial, X[:whole], log2_a[:whole], B[:whole])[
+        1
+    ].float()
 
 
-def _without_decay(x, log2_a, b, c, y, initial, final, length, sizes):
+def _without_decay(X, log2_a, B, C, initial, chunk_len):
     """From chunk to chunk the state grows by what is written, and does not decay."""
     H, parts = initial.double(), []
-    for X, a, B, C in zip(*(z.split(sizes[0]) for z in (x, log2_a, b, c)), strict=True):
-        parts.append(walked(H, X, a, B, C)[0])
-        H = H + walked(torch.zeros_like(H), X, a, B)[1]
-    return torch.cat(parts).float(), H.float()
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        parts.append(walked(H, x, a, b, c)[0])
+        H = H + walked(torch.zeros_like(H), x, a, b)[1]
+    return _joined(parts, X), H.float()
 
 
-def _one_chunk_late(x, log2_a, b, c, y, initial, final, length, sizes):
+def _one_chunk_late(X, log2_a, B, C, initial, chunk_len):
     """The state that the last chunk read."""
-    last = (length - 1) // sizes[0] * sizes[0]
-    Y, _ = _walk_loop(x, log2_a, b, c, y, initial, final, length, sizes)
-    return Y, walked(initial, x[:last], log2_a[:last], b[:last])[1].float()
+    last = max(len(X) - 1, 0) // chunk_len * chunk_len
+    return _walk_loop(X, log2_a, B, C, initial, chunk_len)[0], walked(initial, X[:last], log2_a[:last], B[:last])[
+        1
+    ].float()
 
 
-def _states_turned(x, log2_a, b, c, y, initial, final, length, sizes):
+def _tail_resets(X, log2_a, B, C, initial, chunk_len):
+    """Log decays of −∞ behind the last token."""
+    Y, H = _walk_loop(X, log2_a, B, C, initial, chunk_len)
+    return Y, 0 * H if len(X) % chunk_len else H
+
+
+def _states_turned(X, log2_a, B, C, initial, chunk_len):
     """States in memory as (P, N)."""
     N, P = initial.shape
-    Y, H = _walk_loop(x, log2_a, b, c, y, initial.reshape(P, N).mT, final, length, sizes)
+    Y, H = _walk_loop(X, log2_a, B, C, initial.reshape(P, N).mT, chunk_len)
     return Y, H.mT.reshape(N, P)
 
 
+def _without_segments(X, log2_a, B, C, initial, chunk_len):
+    """No L at all: 2^s · (C H + (mask ∘ C Bᵀ) Z) and (H + Bᵀ Z) 2^last with Z = 2^(−s) ∘ X, in float32."""
+    H, parts = initial, []
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        s = a.clamp(min=-160).cumsum(0)
+        Z = (-s).exp2()[:, None] * x
+        parts.append(s.exp2()[:, None] * (c @ H + (c @ b.mT).tril() @ Z))
+        H = (H + b.mT @ Z) * s[-1].exp2()
+    return torch.cat(parts) if parts else X, H
+
+
 def _walk_cases(randn):
-    lengths = [(1, 16), (16, 16), (32, 16), (40, 16), (37, 32), (36, 16)]
+    lengths = [(0, 16), (1, 16), (16, 16), (40, 16), (37, 32), (36, 16)]
     for number, (length, chunk_len) in enumerate(lengths):
-        x, b, c = (floats(randn, length, width) for width in (32, 16, 16))
-        log2_a, initial = decays(randn, length), floats(randn, 16, 32)
-        if number == 5:
-            log2_a = torch.full_like(log2_a, -12.0)  # strong: 2^(12·16) is no float32
-        if number == 0:
-            x, log2_a = torch.zeros_like(x), torch.zeros_like(log2_a)
-        if number == 1:
-            initial = torch.zeros_like(initial)
-        yield x, log2_a, b, c, holes(length, 32), initial, holes(16, 32), length, (chunk_len, 16, 32)
+        X, B, C = (floats(randn, length, width) for width in (32, 16, 16))
+        log2_a = strong(randn, length) if number > 3 else decays(randn, length)
+        yield X, log2_a, B, C, floats(randn, 16, 32) * (number != 2), chunk_len
+
+
+def _walk_way(randn, length):
+    X, B, C = (floats(randn, length, 16) for _ in range(3))
+    return X, decays(randn, length), B, C, floats(randn, 16, 16), 16
 
 
 @exercise(
-    "12.5",
+    "12.9",
     "The walk",
     claim="004:listing-kernel",
     level=3,
-    minutes=25,
+    minutes=30,
     tolerance=1e-5,
     cases=_walk_cases,
+    way=launches(_walk_way),
     oracle=_walk_loop,
     wrong={
         "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),
         "every chunk starts from the first state: H is not carried from chunk to chunk": _first_for_all,
-        "H stays what it was at the start: after a chunk has read it, `carry` makes the next chunk's H": _walked(
+        "H stays what it was at the start: after a chunk has read it, it becomes the next chunk's": _walked(
             leave=lambda H, first, after: H
         ),
         "H is carried on before the chunk has read it, so that its own tokens count twice: first read, then "
@@ -217,64 +134,81 @@ def _walk_cases(randn):
         "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own": _whole_chunks,
         "you store the state before the last chunk was carried into it": _one_chunk_late,
         "the state does not decay from chunk to chunk: a whole chunk's decay lies between": _without_decay,
+        "the tail's log decays are −∞, and the last state forgets everything: a decay of 1 is `other=0.0`": (
+            _tail_resets
+        ),
         "your states lie in memory as (P, N): row after row, entry (n, p) is at n · P + p": _states_turned,
+        "you scale tokens by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (
+            _without_segments
+        ),
     },
 )
-@program("y", "final")
-def walk(x, log2_a, b, c, y, initial, final, length, sizes):
-    """Y and the last state of one sequence, chunk by chunk, with the state on the chip.
+def walk(X, log2_a, B, C, initial, chunk_len):
+    """Y (T, P) and the state (N, P) after the last token, by one program that walks from chunk to chunk.
 
-    Write the whole program for one sequence: load, compute and store chunk after chunk, any length.
+    X is (T, P), log2_a (T,), B and C (T, N), initial (N, P), all rows one after the other; T may be 0 and is a
+    multiple of nothing, N, P and c are powers of two from 16. A reset is log2_a = −∞.
 
-    Hint: Before the loop: H from memory. In it: the rows of this chunk, four loads, what the chunk reads, a store, and
-    H for the next one. After it: H to memory. `read_chunk` and `carry` are yours.
+    Hint: Before the loop, H from memory. In it: rows, a mask, four loads; the outputs of 12.8 from H; a store; then H
+    for the next chunk: its own decay, and what 12.6 adds. After it, H to memory.
 
-    Hint: Entry (row, p) of x lies at `rows[:, None] * P + p[None, :]`, entry (row, n) of b and c at `rows[:, None] * N
-    + n[None, :]`, and the state's (n, p) at `n[:, None] * P + p[None, :]`.
+    Hint: The memory ends with the last token: mask each load, and the store of Y, by `(start + i < length)[:, None]`,
+    that of the decays by `start + i < length`. And what is not there must decay nothing.
 
-    Hint: The memory ends with the last token: mask every load and the store with `(rows < length)[:, None]`, the decays
-    with `rows < length`. And store what the chunk reads BEFORE you overwrite H.
+    Hint: `H = H * tl.exp2(last) + tl.dot(tl.trans(B), fX, ...)` comes LAST: the chunk reads the H before it.
 
-    Insight: One program walks alone, so that a short batch leaves most of a GPU idle; longer sequences are cut for that
-    reason.
+    Insight: One program walks alone: a short batch leaves most of a GPU idle, which is why long sequences are cut.
     """
-    Q, N, P = sizes
-    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    (N, P), Y, final = initial.shape, torch.empty_like(X), torch.empty(initial.shape)
+    walk_kernel[(1,)](X, log2_a, B, C, Y, initial, final, len(X), chunk_len=chunk_len, N=N, P=P)
+    return Y, final
+
+
+@triton.jit
+def walk_kernel(x, log2_a, b, c, y, initial, final, length, chunk_len: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    """One program for all chunks."""
+    i, n, p = tl.arange(0, chunk_len), tl.arange(0, N), tl.arange(0, P)
     state = n[:, None] * P + p[None, :]
     H = tl.load(initial + state)
-    for start in range(0, length, Q):
-        rows, inside = start + i, start + i < length
-        wide, maps = rows[:, None] * P + p[None, :], rows[:, None] * N + n[None, :]
+    for start in range(0, length, chunk_len):
+        inside = start + i < length
+        wide, narrow = (start + i)[:, None] * P + p[None, :], (start + i)[:, None] * N + n[None, :]
         X = tl.load(x + wide, mask=inside[:, None], other=0.0)
-        B = tl.load(b + maps, mask=inside[:, None], other=0.0)
-        C = tl.load(c + maps, mask=inside[:, None], other=0.0)
-        a = tl.load(log2_a + rows, mask=inside, other=0.0)
-        tl.store(y + wide, read_chunk(H, X, B, C, a), mask=inside[:, None])
-        H = carry(H, X, B, a)
+        B = tl.load(b + narrow, mask=inside[:, None], other=0.0)
+        C = tl.load(c + narrow, mask=inside[:, None], other=0.0)
+        a = tl.maximum(tl.load(log2_a + start + i, mask=inside, other=0.0), -160.0)
+        s, last = tl.cumsum(a), tl.sum(a)
+        L = tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))
+        M = tl.dot(C, tl.trans(B), input_precision="ieee") * L
+        Y = tl.dot(C, H.to(C.dtype), input_precision="ieee") * tl.exp2(s)[:, None]
+        Y += tl.dot(M.to(X.dtype), X, input_precision="ieee")
+        tl.store(y + wide, Y, mask=inside[:, None])
+        fX = (X * tl.exp2(last - s)[:, None]).to(X.dtype)
+        H = H * tl.exp2(last) + tl.dot(tl.trans(B), fX, input_precision="ieee")
     tl.store(final + state, H)
 
 
-# ---------------------------------------------------------------------------------- 12.6 many sequences in one memory
+# --------------------------------------------------------------------------------- 12.10 many sequences in one memory
 
 
-def _packed_loop(x, log2_a, b, c, y, initial, final, borders, sizes):
-    return _packed(lambda k, before, initial: initial[k])(x, log2_a, b, c, y, initial, final, borders, sizes)
+def _packed_loop(X, log2_a, B, C, initial, borders, chunk_len):
+    return _packed(lambda k, before, initial: initial[k])(X, log2_a, B, C, initial, borders, chunk_len)
 
 
 def _packed(start, late=False, shifted=None):
-    """Sequence k starts with `start(k, last state of the one before, initial)`; if `late`, at a multiple of Q.
+    """Sequence k starts with `start(k, last state of the one before, initial)`; if `late`, at a multiple of c.
 
-    With `shifted(first, end, Q)`, which tokens are read, and which of the results are kept.
+    With `shifted(first, c)`, which tokens are read, and which of the results are kept.
     """
 
-    def run(x, log2_a, b, c, y, initial, final, borders, sizes):
+    def run(X, log2_a, B, C, initial, borders, chunk_len):
         edges = borders.tolist()
         if late:
-            edges = [min(-(-edge // sizes[0]) * sizes[0], edges[-1]) for edge in edges]
+            edges = [min(-(-edge // chunk_len) * chunk_len, edges[-1]) for edge in edges]
         H, parts, states = initial[0].double(), [], []
         for k, (first, end) in enumerate(itertools.pairwise(edges)):
-            now = slice(shifted(first, sizes[0]) if shifted else first, end)
-            Y, H = walked(start(k, H, initial), x[now], log2_a[now], b[now], c[now])
+            now = slice(shifted(first, chunk_len) if shifted else first, end)
+            Y, H = walked(start(k, H, initial), X[now], log2_a[now], B[now], C[now])
             parts.append(Y[first - now.start :])
             states.append(H)
         return torch.cat(parts).float(), torch.stack(states).float()
@@ -282,35 +216,46 @@ def _packed(start, late=False, shifted=None):
     return run
 
 
-def _operands_of_the_first(x, log2_a, b, c, y, initial, final, borders, sizes):
+def _operands_of_the_first(X, log2_a, B, C, initial, borders, chunk_len):
     """Take x and y of the right sequence, everything else from the beginning of the memory."""
     parts, states = [], []
     for k, (first, end) in enumerate(itertools.pairwise(borders.tolist())):
         size = end - first
-        Y, H = walked(initial[k].double(), x[first:end], log2_a[:size], b[:size], c[:size])
+        Y, H = walked(initial[k].double(), X[first:end], log2_a[:size], B[:size], C[:size])
         parts.append(Y)
         states.append(H)
     return torch.cat(parts).float(), torch.stack(states).float()
+
+
+def _empty_ones_forgotten(X, log2_a, B, C, initial, borders, chunk_len):
+    """A sequence without tokens hands on nothing."""
+    Y, H = _packed_loop(X, log2_a, B, C, initial, borders, chunk_len)
+    return Y, torch.where((borders.diff() > 0)[:, None, None], H, 0)
 
 
 def _packed_cases(randn):
     cases = [([0, 3], 1), ([0, 16, 32], 0), ([0, 5, 24], 1), ([0, 20, 20, 37, 40], 1)]
     for borders, given in cases:
         count, length = len(borders) - 1, borders[-1]
-        x, b, c = (floats(randn, length, width) for width in (32, 16, 16))
-        initial, final = given * floats(randn, count, 16, 32), holes(count, 16, 32)
-        places = torch.tensor(borders)
-        yield x, decays(randn, length), b, c, holes(length, 32), initial, final, places, (16, 16, 32)
+        X, B, C = (floats(randn, length, width) for width in (32, 16, 16))
+        log2_a = strong(randn, length) if count == 4 else decays(randn, length)
+        yield X, log2_a, B, C, given * floats(randn, count, 16, 32), torch.tensor(borders), 16
+
+
+def _packed_way(randn, length):
+    X, log2_a, B, C, H, chunk_len = _walk_way(randn, length)
+    return X, log2_a, B, C, H[None], torch.tensor([0, length]), chunk_len
 
 
 @exercise(
-    "12.6",
+    "12.10",
     "Many sequences, one memory",
     claim="004:listing-kernel",
     level=2,
-    minutes=12,
+    minutes=15,
     tolerance=1e-5,
     cases=_packed_cases,
+    way=launches(_packed_way),
     oracle=_packed_loop,
     wrong={
         "the state runs on into the next sequence: each starts from its own first state": _packed(
@@ -322,35 +267,48 @@ def _packed_cases(randn):
         "all sequences start from zero: each has a first state of its own": _packed(
             lambda k, before, initial: torch.zeros_like(initial[k])
         ),
-        "a sequence begins at a multiple of Q, with tokens of the one before: chunks count from the sequence's own "
-        "first token": _packed(lambda k, before, initial: initial[k], shifted=lambda first, Q: first // Q * Q),
+        "a sequence begins at a multiple of c, with tokens of the one before: chunks count from the sequence's own "
+        "first token": _packed(
+            lambda k, before, initial: initial[k], shifted=lambda first, chunk_len: first // chunk_len * chunk_len
+        ),
         "every program walks from the beginning of the memory: its sequence begins at `borders[k]`": _packed(
-            lambda k, before, initial: initial[k], shifted=lambda first, Q: 0
+            lambda k, before, initial: initial[k], shifted=lambda first, chunk_len: 0
         ),
         "x and y move on to the sequence, the decays, B and C do not: every pointer must": _operands_of_the_first,
         "a sequence begins with the first whole chunk after its border: chunks count from the sequence's own "
         "first token": _packed(lambda k, before, initial: initial[k], late=True),
+        "an empty sequence has no last state: it is its first one, which must be stored all the same": (
+            _empty_ones_forgotten
+        ),
     },
 )
-@program("y", "final", grid="initial")
-def packed(x, log2_a, b, c, y, initial, final, borders, sizes):
-    """The walks of many sequences that lie end to end, one program each.
+def packed(X, log2_a, B, C, initial, borders, chunk_len):
+    """Y (T, P) and the last states (sequences, N, P): program k walks from borders[k] to borders[k + 1] − 1.
 
-    Sequences lie end to end: let program k walk through the k-th of them, from its own first state.
+    Sequences lie end to end, and some may be empty; each has a first state of its own in initial (sequences, N, P).
 
     Hint: A pointer plus a number is a pointer: seen from its first token, a sequence looks like a memory of its own.
-    Your `walk` can be called with such pointers.
+    And a kernel may call a kernel: `walk_kernel(...)`, without a grid.
 
     Hint: `tl.load(borders + k)` is where sequence k begins, `tl.load(borders + k + 1)` where it ends. A row of x has P
     numbers, one of b has N, one of the decays has 1; a state has N · P.
 
-    Hint: `walk(x + first * P, log2_a + first, b + first * N, ..., initial + k * N * P, ..., end - first, sizes)`.
+    Hint: Its first arguments are `x + first * P, log2_a + first, b + first * N`, its length is `end - first`, and the
+    states are `initial + k * N * P` and `final + k * N * P`.
 
-    Insight: Padding would cost what the longest sequence does, times their number; starts and lengths cost two numbers
-    each.
+    Insight: Padding would cost what the longest sequence does, times their number; borders cost one number each.
     """
-    _, N, P = sizes
+    (_, N, P), Y, final = initial.shape, torch.empty_like(X), torch.empty(initial.shape)
+    packed_kernel[(len(initial),)](X, log2_a, B, C, Y, initial, final, borders, chunk_len=chunk_len, N=N, P=P)
+    return Y, final
+
+
+@triton.jit
+def packed_kernel(
+    x, log2_a, b, c, y, initial, final, borders, chunk_len: tl.constexpr, N: tl.constexpr, P: tl.constexpr
+):
+    """One sequence a program."""
     k = tl.program_id(0)
     first, end = tl.load(borders + k), tl.load(borders + k + 1)
-    rows, state = (log2_a + first, b + first * N, c + first * N, y + first * P), k * N * P
-    walk(x + first * P, *rows, initial + state, final + state, end - first, sizes)
+    x, y, log2_a, b, c = x + first * P, y + first * P, log2_a + first, b + first * N, c + first * N
+    walk_kernel(x, log2_a, b, c, y, initial + k * N * P, final + k * N * P, end - first, chunk_len, N, P)

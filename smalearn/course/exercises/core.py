@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from smalearn.course.exercises.way import LENGTHS, Way, detours
+from smalearn.fast.jit import Kernel
 
 __all__ = ["Exercise", "Randn", "count_lines", "exercise", "find", "register", "registry"]
 
@@ -157,7 +158,8 @@ class Exercise:
         quotes = 'r"""' if "\\" in self.statement else '"""'
         end = "\n" + quotes[-3:] if "\n" in self.statement else quotes[-3:]
         doc = textwrap.indent(f"{quotes}{self.statement}{end}", "    ", lambda line: line.strip()).splitlines()
-        return "\n".join([*head, *doc, *lines[first.end_lineno : function.end_lineno]])
+        written = "\n".join([*head, *doc, *lines[first.end_lineno : function.end_lineno]])
+        return "\n\n\n".join([*(_source(kernel) for kernel in _kernels(self.solution)), written])
 
     @property
     def lines(self) -> int:
@@ -207,16 +209,28 @@ class Exercise:
 
 
 def count_lines(function: Callable) -> int:
-    """How many lines a function's body has, but for its docstring, comments and empty lines.
+    """How many lines a function and the kernels that it launches have, but for docstrings, comments and empty lines.
 
     Raises:
         OSError: it was not written in a file or a cell.
     """
-    source = textwrap.dedent(inspect.getsource(function))
-    definition = ast.parse(source).body[0]
-    first = definition.body[1 if ast.get_docstring(definition) else 0]
-    written = source.splitlines()[first.lineno - 1 : definition.end_lineno]
-    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in written)
+    total = 0
+    for source in map(_source, [*_kernels(function), function]):
+        definition = ast.parse(source).body[0]
+        first = definition.body[1 if ast.get_docstring(definition) and len(definition.body) > 1 else 0]
+        written = source.splitlines()[first.lineno - 1 : definition.end_lineno]
+        total += sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in written)
+    return total
+
+
+def _source(function: Callable) -> str:
+    return textwrap.dedent(inspect.getsource(function)).rstrip()
+
+
+def _kernels(function: Callable) -> list[Kernel]:
+    """The GPU kernels that a function launches itself, which are half of what was written."""
+    code, space = function.__code__, function.__globals__
+    return [space[name] for name in code.co_names if isinstance(space.get(name), Kernel)]
 
 
 def _is_text(value: object) -> bool:

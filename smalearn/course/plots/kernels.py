@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from smalearn.fast.tile import Event
 
-__all__ = ["Design", "Level", "Span", "hierarchy", "roofline", "timeline", "touches"]
+__all__ = ["Design", "Level", "Span", "hierarchy", "offsets", "roofline", "timeline", "touches"]
 
 KINDS = ("load", "dot", "store")
 MARKERS = "osD^vPX"
@@ -130,6 +130,42 @@ def roofline(
     ax.legend(handles=[line for line in handles if not line.get_label().startswith("_")], loc="upper left")
     ax.set(xscale="log", yscale="log", xlabel="flops for each byte moved", ylabel="flops per second", title=title)
     ax.grid(True)
+    return ax
+
+
+def offsets(event: Event, ax: Axes | None = None, *, title: str = "") -> Axes:
+    """One access of a tile of two axes: the offset of each of its entries, grey where a mask is off.
+
+    Args:
+        event: of `fast.tile.recording`, a load or a store.
+        ax: where to draw; a new figure if None.
+        title: of the axes.
+
+    Returns:
+        The axes; `ax.texts` are the offsets that are reached, row by row.
+
+    Raises:
+        ValueError: the tile does not have two axes, or is larger than 32 × 32.
+
+    Example:
+        >>> offsets(Event((0, 0, 0), "load", "x", np.array([[0, 1], [4, -1]]), 12, 0))
+    """
+    from matplotlib.patches import Rectangle
+
+    tile = event.offsets
+    if tile.ndim != 2 or max(tile.shape) > 32:
+        raise ValueError(f"offsets: event, expected a tile of two axes and at most 32 × 32, got shape {tile.shape}")
+    ax = own_axes(ax, 0.8 + 0.36 * tile.shape[1], 0.8 + 0.3 * tile.shape[0])
+    for (row, column), offset in np.ndenumerate(tile):
+        reached = offset >= 0
+        style = {"facecolor": "C0" if reached else PALE, "alpha": 0.25 if reached else 1, "edgecolor": "white"}
+        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **style))
+        if reached:
+            ax.text(column, row, str(offset), ha="center", va="center", fontsize=7, color=INK)
+    ax.set(xlim=(-0.5, tile.shape[1] - 0.5), ylim=(tile.shape[0] - 0.5, -0.5), title=title)
+    ax.set(xlabel="columns of the tile", ylabel="rows of the tile")
+    ax.set_xticks([])
+    ax.set_yticks([])
     return ax
 
 

@@ -75,7 +75,9 @@ def _careless():
     without = {"load": lambda pointer, **_: tl.load(pointer), "store": lambda pointer, x, **_: tl.store(pointer, x)}
     space = {**vars(programs), "tl": SimpleNamespace(**{**vars(tl), **without})}
     functions = {name: x for name, x in vars(programs).items() if isinstance(x, FunctionType)}
-    space |= {name: FunctionType(x.__code__, space, name, x.__defaults__) for name, x in functions.items()}
+    for name, x in functions.items():
+        space[name] = FunctionType(x.__code__, space, name, x.__defaults__)
+        space[name].__annotations__ = x.__annotations__
     return space["ssd_forward"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +10,13 @@ import traitlets
 
 from smalearn.course.widgets import kernel_designs
 from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
-from smalearn.course.widgets.kernel_designs import DESIGNS, Stage
+from smalearn.course.widgets.kernel_designs import DESIGNS
+from smalearn.course.widgets.kernel_recording import record
+from smalearn.course.widgets.kernel_traces import KINDS, runs, trace_of
 from smalearn.fast.tile import Event
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -22,9 +25,6 @@ __all__ = ["CHUNK_LENS", "LIMITS", "KernelTracer"]
 LIMITS = {"length": 64, "state": 32, "head_dim": 32, "heads": 4}
 CHUNK_LENS = (16, 32, 64)
 MOST_STEPS = 4000  # of a recording, so that it is small enough to be sent
-KINDS = ["load", "store", "dot"]
-LETTERS = {"log_a": "log a", "b": "B", "c": "C", "x": "X", "y": "Y", "final": "last H", "added": "added H"}
-HELD = {"log_a": "sums of log a", "states": "H", "added": "added H"}  # what a tile is called on the chip
 FILLS = {"load": PALETTE["first"], "store": PALETTE["other-0"], "warning": PALETTE["second-strong"]}
 LINE = "#8c8c8c"
 ROWS, GAP = (160, 240, 320, 480), 7  # cells of a line of tensors, and between lines, in the still picture
@@ -67,6 +67,8 @@ class KernelTracer(Explorer):
 
     _esm = module("kernel_tracer.js", **{kind.upper(): number for number, kind in enumerate(KINDS)})
     _traces = traitlets.List().tag(sync=True)
+    _race = traitlets.Bool(False).tag(sync=True)
+    _fails = traitlets.Unicode().tag(sync=True)
     design = Checked().tag(sync=True)
     step = Checked().tag(sync=True)
 
@@ -115,17 +117,63 @@ class KernelTracer(Explorer):
         shapes = {name: (int(np.prod(shape[:-2])), *shape[-2:]) for name, shape in shapes.items()}
         launches = [
             (None, launch, [1 + max(event.program[axis] for event in launch) for axis in range(3)])
-            for launch in _runs(events)
+            for launch in runs(events)
         ]
         tracer = cls.__new__(cls)
-        tracer._start([_trace("recording", launches, shapes)], f"{len(events)} events", **shown)
+        tracer._start([trace_of("recording", launches, shapes)], f"{len(events)} events", **shown)
         return tracer
 
-    def _start(self, traces: list[dict], origin: str, design: str | None = None, step: int | None = None) -> None:
+    @classmethod
+    def race(
+        cls, run: Callable, operands: tuple[torch.Tensor | int, ...], name: str = "your walk", **shown: object
+    ) -> KernelTracer:
+        """Make the tracer of a function that launches kernels on one head, beside the four steps on the same numbers.
+
+        The tiles on the chip are those that the kernel's own variables hold. A program that leaves a tensor's memory is
+        shown up to there.
+
+        Args:
+            run: as the `walk` of chapter 12, (X, log2_a, B, C, initial, chunk_len) → its results.
+            operands: its arguments, X (T, P), B (T, N), of the sizes that `KernelTracer` takes.
+            name: of its design.
+            shown: `design`, at first `name`, and `step`.
+
+        Returns:
+            A tracer with two designs, which the page shows side by side.
+
+        Raises:
+            ValueError: an argument is not one of the above; nothing was launched.
+        """
+        X, _, B, *_, chunk_len = operands
+        sizes = {"length": len(X), "chunk_len": chunk_len, "state": B.shape[1], "head_dim": X.shape[1], "heads": 1}
+        for size in sizes.items():
+            _check_size(*size)
+        _, recordings, error = record(run, *operands)
+        if not any(one.events for one in recordings):
+            raise ValueError("KernelTracer.race: run launched no kernel that touches memory")
+        shapes = {}
+        for one in recordings:
+            shapes |= {name: (int(np.prod(shape[:-2])), *shape[-2:]) for name, shape in one.shapes.items()}
+        launches = [(one.chips, one.events, one.grid) for one in recordings]
+        tracer = cls.__new__(cls)
+        origin = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        traces = [trace_of(name, launches, shapes), _design("four steps", sizes)]
+        tracer._start(traces, origin, fails=str(error or ""), race=True, **shown)
+        return tracer
+
+    def _start(
+        self,
+        traces: list[dict],
+        origin: str,
+        design: str | None = None,
+        step: int | None = None,
+        race: bool = False,
+        fails: str = "",
+    ) -> None:
         self._origin = origin
         trace = _chosen(traces, traces[0]["name"] if design is None else design)
-        step = _checked_step(trace, len(trace["steps"]) // 2 if step is None else step)
-        super().__init__(_traces=traces, design=trace["name"], step=step)
+        step = _checked_step(traces if race else [trace], len(trace["steps"]) // 2 if step is None else step)
+        super().__init__(_traces=traces, _race=race, _fails=fails, design=trace["name"], step=step)
 
     @traitlets.validate("design")
     def _valid_design(self, proposal: dict) -> str:
@@ -133,11 +181,11 @@ class KernelTracer(Explorer):
 
     @traitlets.validate("step")
     def _valid_step(self, proposal: dict) -> int:
-        return _checked_step(self._trace, proposal["value"])
+        return _checked_step(self._traces if self._race else [self._trace], proposal["value"])
 
     @traitlets.observe("design")
     def _fit_step(self, change: dict) -> None:
-        self.step = min(self.step, len(self._trace["steps"]))
+        self.step = self.step if self._race else min(self.step, len(self._trace["steps"]))
 
     @property
     def _trace(self) -> dict:
@@ -203,9 +251,9 @@ def _chosen(traces: list[dict], design: object) -> dict:
     raise ValueError(f"KernelTracer: design, expected one of {names}, got {design!r}")
 
 
-def _checked_step(trace: dict, step: object) -> int:
-    """Return the step; a ValueError where the trace does not have it."""
-    count = len(trace["steps"])
+def _checked_step(traces: list[dict], step: object) -> int:
+    """Return the step; a ValueError where no trace has it."""
+    count = max(len(trace["steps"]) for trace in traces)
     if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= count:
         return step
     raise ValueError(f"KernelTracer: step, expected an int from 0 to {count}, got {step!r}")
@@ -237,105 +285,7 @@ def _design(name: str, sizes: dict[str, int]) -> dict:
     """Make the trace of a design."""
     made = kernel_designs.operands(**sizes)
     launches = [(stage, *kernel_designs.run(stage, made, sizes["chunk_len"])) for stage in DESIGNS[name]]
-    return _trace(name, launches, {operand: shape for operand, (_, shape) in made.items()})
-
-
-def _runs(events: Sequence[Event]) -> list[list[Event]]:
-    """Split events into those of each launch, where programs come in order."""
-    launches, previous = [], None
-    for event in events:
-        if previous is None or event.program < previous:
-            launches.append([])
-        launches[-1].append(event)
-        previous = event.program
-    return launches
-
-
-def _trace(name: str, launches: list[tuple], shapes: dict[str, tuple[int, int, int]]) -> dict:
-    """Write a design for the browser: lists of small numbers.
-
-    A step is (launch, number of the program, kind, number of the operand, panel, row, column, rows and columns of its
-    tile, rows and columns of it that no mask switches off, bytes, multiply-adds, number of the tiles on the
-    chip); that of a product has its sizes m, k, n in the place of panel, row and column.
-    """
-    used = {event.operand for _, events, _ in launches for event in events if event.operand}
-    names = [operand for operand in [*LETTERS, *shapes] if operand in used and operand in shapes]
-    names, products, held, steps = list(dict.fromkeys(names)), [], [], []
-    for launch, (stage, events, grid) in enumerate(launches):
-        for event, product, chip in zip(events, _products(stage, events), _chips(stage, events), strict=True):
-            if event.kind == "dot":
-                place, label = [*map(int, event.offsets), 0, 0, 0, 0], _number(products, product)
-            else:
-                place, label = _place(event, shapes[event.operand]), names.index(event.operand)
-            program = int(np.ravel_multi_index(event.program, grid))
-            kind = KINDS.index(event.kind)
-            steps.append([launch, program, kind, label, *place, event.bytes, event.flops // 2, _number(held, chip)])
-    operands = [_operand(number, operand, shapes[operand], steps) for number, operand in enumerate(names)]
-    grids = [list(grid) for _, _, grid in launches]
-    return {"name": name, "grids": grids, "operands": operands, "products": products, "held": held, "steps": steps}
-
-
-def _number(entries: list, entry: object) -> int:
-    """Find the place of an entry in a list; add it at the end if it is new."""
-    if entry not in entries:
-        entries.append(entry)
-    return entries.index(entry)
-
-
-def _operand(number: int, name: str, shape: tuple[int, int, int], steps: list[list[int]]) -> dict:
-    """Describe a tensor: its panels (one for each head), their size, and how far tiles reach."""
-    tiles = [step for step in steps if step[2] < 2 and step[3] == number]
-    height, width = (max(shape[1 + i], *(step[5 + i] + step[7 + i] for step in tiles)) for i in (0, 1))
-    sizes = {"panels": shape[0], "rows": shape[1], "columns": shape[2], "height": height, "width": width}
-    return {"name": LETTERS.get(name, name), **sizes}
-
-
-def _place(event: Event, shape: tuple[int, int, int]) -> list[int]:
-    """Find panel, row and column where a tile begins, its rows and columns, and those that are not masked."""
-    panels, rows, columns = shape
-    offsets = np.asarray(event.offsets)
-    offsets = offsets.reshape(*offsets.shape, *[1] * (2 - offsets.ndim))
-    for tile in (offsets, offsets.T):
-        height, width = ((tile >= 0).any(axis).sum() for axis in (1, 0))
-        down, across = np.arange(tile.shape[0])[:, None], np.arange(tile.shape[1])
-        expected = np.where((down < height) & (across < width), tile[0, 0] + down * columns + across, -1)
-        if np.array_equal(tile, expected):
-            row, column = divmod(max(int(tile[0, 0]), 0), columns)
-            panel = min(row // rows, panels - 1)  # lanes behind the last panel hang below it
-            return [panel, row - panel * rows, column, *tile.shape, int(height), int(width)]
-    raise ValueError(
-        f"KernelTracer.of: {event.kind} of {event.operand}, expected neighbouring rows and columns of which a mask "
-        "leaves the first"
-    )
-
-
-def _products(stage: Stage | None, events: list[Event]) -> Iterator[str]:
-    """Yield for each event the name of its matrix product; an empty one if it is not a product."""
-    count = 0
-    for event in events:
-        dot = event.kind == "dot"
-        yield "" if not dot else stage.products[count % len(stage.products)][0] if stage else "a product"
-        count += dot
-
-
-def _chips(stage: Stage | None, events: list[Event]) -> Iterator[list]:
-    """Yield for each event the tiles (name, rows, columns) on the chip after it: those of its chunk, and H."""
-    program, chip, count = None, {}, 0
-    state = next((e.offsets.shape for e in events if e.operand == "final"), None)
-    for event in events if stage else []:
-        if event.program != program or event.operand == "log_a":
-            chip = {"H": state} if stage.walks else {}
-        program = event.program
-        if event.kind == "load":
-            sums = event.operand == "log_a"
-            name = HELD.get(event.operand, LETTERS.get(event.operand))
-            chip = chip | {name: (len(event.offsets), 2) if sums else event.offsets.shape}
-        elif event.kind == "dot":
-            chip = chip | {stage.products[count % len(stage.products)][1]: (event.offsets[0], event.offsets[2])}
-            count += 1
-        yield [[name, *map(int, shape)] for name, shape in chip.items()]
-    if not stage:
-        yield from ([] for _ in events)
+    return trace_of(name, launches, {operand: shape for operand, (_, shape) in made.items()})
 
 
 def _totals(steps: list[list[int]]) -> dict[str, int]:

@@ -4,12 +4,14 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["LARGE", "LARGEST", "TABLE", "Config", "config", "padded"]
+__all__ = ["LARGE", "LARGEST", "SHARED", "TABLE", "Config", "config", "padded", "without_matrix_units"]
 
 LARGEST = 256
 """Largest P and N: a state of N rows must fit a program's registers."""
 LARGE = {"sm80", "sm90", "sm100", "sm103"}
 """Architectures whose programs may have more shared memory than 99 KiB."""
+SHARED = {"sm75": 64, "sm80": 163, "sm86": 99, "sm89": 99, "sm90": 227, "sm100": 227, "sm103": 227, "sm120": 99}
+"""KiB of shared memory that a program may have (CUDA programming guide, technical specifications)."""
 
 
 class Config(NamedTuple):
@@ -40,6 +42,18 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
+def without_matrix_units(architecture: str, dtype: torch.dtype) -> bool:
+    """Tell whether products are done by the ordinary units: in float32, and on GPUs older than Ampere (sm75, T4).
+
+    A T4 has matrix units, but Triton 3.7 has no instructions for them.
+
+    Args:
+        architecture: of the GPU, such as "sm75".
+        dtype: of the operands.
+    """
+    return dtype == torch.float32 or architecture in ("sm70", "sm75")
+
+
 def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config]:
     """Sizes for the scans over time, and for the backward of the chunks.
 
@@ -58,9 +72,8 @@ def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> 
     if architecture == "cpu":  # interpreted: the fewer operations the better
         both = Config(64, min(head_dim, 64), 4, 1)
         return both, both
-    if dtype == torch.float32:  # without tensor cores: tiles that fit the registers
-        chunk_len = 32 if architecture in LARGE or state <= 128 else 16
-        return Config(chunk_len, 16, 8 if state > 128 else 4, 1), Config(chunk_len, 16, 8, 1)
+    if without_matrix_units(architecture, dtype):  # the largest tiles that fit the registers, as compiled
+        return Config(16, 16, 8, 1), Config(16, 16, 8, 1)
     narrow = min(head_dim, 32)
     if architecture not in LARGE:
         return Config(32, narrow, 8 if state > 128 else 4, 1), Config(32, narrow, 8, 1)

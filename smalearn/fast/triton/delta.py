@@ -23,7 +23,7 @@ from smalearn.fast import tile as tl
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton, strided
-from smalearn.fast.triton.configs import config, padded
+from smalearn.fast.triton.configs import config, padded, without_matrix_units
 from smalearn.fast.triton.pieces import at, decay_sums, lower, read, write, zeros
 from smalearn.fast.triton.plan import architecture
 from smalearn.fast.triton.ssd import triton_handles
@@ -270,7 +270,9 @@ def _constants(V, K):
 def _config(architecture, head_dim, state, dtype):
     """Tiles of a scan of SSD, whose state is the same, and shorter chunks."""
     scan, _ = config(architecture, head_dim, state, dtype)
-    if dtype == torch.float32:  # products without tensor cores need many registers, and errors of T grow with a chunk
+    if without_matrix_units(
+        architecture, dtype
+    ):  # products without tensor cores need many registers, and errors of T grow with a chunk
         return scan._replace(chunk_len=16, num_warps=8)
     return scan._replace(chunk_len=min(scan.chunk_len, CHUNK_LEN))
 

@@ -71,7 +71,7 @@ def for_triton(function: Callable, called: bool = False) -> Callable:
     """Copy a program for Triton: its globals are Triton's `tl` in place of ours, and such copies of what it calls.
 
     Args:
-        function: of `programs`, `multilevel` or `pieces`.
+        function: of `programs`, `multilevel` or `pieces`; or a learner's, as which a `Kernel` has it.
         called: whether a program calls it, rather than a launch.
 
     Returns:
@@ -82,7 +82,8 @@ def for_triton(function: Callable, called: bool = False) -> Callable:
     import triton.language as tl
 
     names = set(function.__code__.co_names) & set(function.__globals__)
-    callees = {name: x for name in names if isinstance(x := function.__globals__[name], FunctionType)}
+    found = {name: getattr(function.__globals__[name], "__wrapped__", function.__globals__[name]) for name in names}
+    callees = {name: x for name, x in found.items() if isinstance(x, FunctionType)}
     space = {"tl": tl} | {name: for_triton(callee, called=True) for name, callee in callees.items()}
     copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
     copy.__annotations__, copy.__module__ = function.__annotations__, function.__module__

@@ -22,7 +22,7 @@ from smalearn.fast import tile as tl
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import DTYPES, check_programs, check_triton, strided
-from smalearn.fast.triton.configs import LARGE, LARGEST, padded
+from smalearn.fast.triton.configs import LARGE, LARGEST, padded, without_matrix_units
 from smalearn.fast.triton.pieces import put, read, write, zeros
 from smalearn.fast.triton.plan import architecture
 
@@ -212,7 +212,7 @@ def _tile(architecture, widest, dtype):
     """Rows of a tile, warps and stages; `widest` is the larger of N and P."""
     if architecture == "cpu":  # interpreted: the fewer operations the better
         return 64, 4, 1
-    if dtype == torch.float32:  # without tensor cores: tiles that fit the registers
+    if without_matrix_units(architecture, dtype):  # tiles that fit the registers
         return (32 if widest <= 64 else 16), 8, 1
     large = architecture in LARGE
     if widest <= 64:

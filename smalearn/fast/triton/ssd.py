@@ -62,9 +62,9 @@ def ssd_triton(
         RuntimeError: Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
-        T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64; 32 in float32) and P in
-        tiles (of 64; 16 in float32); the backward 3 times that. It reads X, and B and C once for each tile, and writes
-        Y; with gradients also T/Q states of N·P numbers, in the dtype of X.
+        T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64 on large GPUs, 32 on
+        others, 16 in float32) and P in tiles (64, 32 and 16); the backward 3 times that. It reads X, and B and C once
+        for each tile, and writes Y; with gradients also T/Q states of N·P numbers, in the dtype of X.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 6.

@@ -1,0 +1,137 @@
+"""Run a function that launches kernels three ways: in the emulator, in Triton's interpreter, compiled for a GPU.
+
+The emulator comes first, always, and checks every address: a pointer that leaves its tensor is an error there, and
+kills the interpreter's process. What this machine lacks is said, not skipped in silence.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from smalearn.fast import jit, tile
+from smalearn.fast.triton import launch
+from smalearn.fast.triton.compiled import Compiled, Launch, compile_for
+from smalearn.testing import relative_rms
+
+__all__ = ["Report", "everywhere"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a function in each of the places.
+
+    Attributes:
+        answer: of the emulator.
+        events: every access and product, as the emulator recorded them.
+        apart: by place, the largest relative RMS difference to the emulator's answer; places that are not here are
+            missing.
+        target: what was compiled for.
+        compiled: what the compiler made of each launch; None without Triton.
+    """
+
+    answer: object
+    events: list[tile.Event]
+    apart: dict[str, float]
+    target: str
+    compiled: list[Compiled] | None
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """Bytes that moved between the programs and each operand."""
+        moved = Counter()
+        for event in self.events:
+            moved[event.operand] += event.bytes
+        return {name: size for name, size in moved.items() if name}
+
+    def __repr__(self) -> str:
+        """One line for each place."""
+        sums = Counter()
+        for event in self.events:
+            sums[event.kind] += event.bytes
+        accesses = sum(event.kind != "dot" for event in self.events)
+        lines = [
+            f"emulator       {accesses} accesses, none outside; {sums['load']:,} bytes loaded, {sums['store']:,} stored"
+        ]
+        for place in ("interpreter", "GPU"):
+            lines.append(f"{place:14} {_compared(self.apart.get(place))}")
+        lines += [f"{self.target:14} Triton is missing, it needs Linux"] if self.compiled is None else []
+        for one in dict.fromkeys(self.compiled or ()):
+            units = [f"{one.wgmma} wgmma", f"{one.mma} mma"] + [f"{one.tcgen05} tcgen05"] * (one.tcgen05 > 0)
+            lines.append(
+                f"{self.target:14} {one.kernel}: {one.registers} registers, {one.spilled} bytes spilled, "
+                f"{one.shared / 1024:.0f} KB shared, {', '.join(units)}"
+            )
+        return "\n".join(lines)
+
+
+def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report:
+    """Run a function in all places that this machine has.
+
+    Args:
+        run: launches kernels on its tensors, and returns a tensor or a tuple of them.
+        operands: its arguments, tensors on the CPU and others.
+        target: what to compile for, sm75 (T4), sm80 (A100), sm86 and sm89 (RTX 30 and 40), sm90 (H100), sm100 or sm120
+            (Blackwell).
+
+    Returns:
+        The report; printed, it is one line for each place.
+
+    Raises:
+        IndexError: an access that is not masked lies outside of its tensor; nothing else is run then.
+        RuntimeError: Triton's compiler refuses a program.
+
+    Cost:
+        Triton's interpreter takes some milliseconds for a turn of a loop, the compiler seconds.
+    """
+    launches = []
+
+    def noted(kernel, grid, *arguments, **constants):
+        launches.append(Launch(kernel, grid, arguments, constants))
+        jit.in_emulator(kernel, grid, *arguments, **constants)
+
+    with tile.recording() as events:
+        answer = _through(noted, run, operands)
+    apart, compiled = {}, None
+    if launch.has_triton():
+        if launch.interprets():
+            apart["interpreter"] = _difference(_through(_in_triton, run, operands), answer)
+        if torch.cuda.is_available() and not launch.interprets():
+            on_gpu = [x.cuda() if isinstance(x, torch.Tensor) else x for x in operands]
+            with torch.device("cuda"):  # what the function makes itself belongs there too
+                apart["GPU"] = _difference(run(*on_gpu), answer)
+        compiled = compile_for(target, launches)
+    return Report(answer, events, apart, target, compiled)
+
+
+def _through(send, run, operands):
+    """The answer with launches that go through `send`; each run has its own copies."""
+    token = jit.sender.set(send)
+    try:
+        return run(*(x.clone() if isinstance(x, torch.Tensor) else x for x in operands))
+    finally:
+        jit.sender.reset(token)
+
+
+def _in_triton(kernel, grid, *arguments, **constants):
+    """Launch in Triton's interpreter."""
+    launch.for_triton(kernel.__wrapped__)[grid](*arguments, **constants)
+
+
+def _difference(found, expected):
+    """The largest relative difference of some tensors."""
+    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True)
+    return max(relative_rms(x.cpu().double(), y.double()) for x, y in pairs)
+
+
+def _compared(apart):
+    """Words for a difference."""
+    if apart is None:
+        return "not on this machine"
+    return f"the same to {10.0 ** -_digits(apart):.0e}" if apart < 1e-2 else f"ANOTHER ANSWER, {apart:.1e} apart"
+
+
+def _digits(apart):
+    """Digits that agree, 7 at most: float32 has no more."""
+    return next((n for n in range(7, 2, -1) if apart < 10.0**-n), 2)

@@ -1,0 +1,191 @@
+"""Kernels as a learner writes them: launched in the emulator, and everywhere else that this machine has."""
+
+import math
+
+import pytest
+import torch
+from triton_marks import needs_gpu, needs_triton
+
+from smalearn.fast import tile as tl
+from smalearn.fast.jit import Kernel, next_power_of_2, triton
+from smalearn.fast.triton import everywhere as module
+from smalearn.fast.triton.compiled import Compiled, Launch, compile_for
+from smalearn.fast.triton.everywhere import everywhere
+from smalearn.testing import assert_close
+
+
+@triton.jit
+def twice(x):
+    return 2 * x
+
+
+@triton.jit
+def double_kernel(x, y, length, Q: tl.constexpr):
+    """Doubles a tile."""
+    i = tl.program_id(0) * Q + tl.arange(0, Q)
+    tl.store(y + i, twice(tl.load(x + i, mask=i < length, other=0.0)), mask=i < length)
+
+
+def double(x):
+    y = torch.empty_like(x)
+    double_kernel[(triton.cdiv(len(x), 4),)](x, y, len(x), Q=4, num_warps=1)
+    return y
+
+
+@triton.jit
+def product_kernel(a, b, c, Q: tl.constexpr):
+    i = tl.arange(0, Q)
+    where = i[:, None] * Q + i[None, :]
+    tl.store(c + where, tl.dot(tl.load(a + where), tl.load(b + where)))
+
+
+def product(a, b):
+    c = torch.empty(a.shape)
+    product_kernel[(1,)](a, b, c, Q=len(a))
+    return c
+
+
+@triton.jit
+def careless_kernel(x, y, Q: tl.constexpr):
+    i = tl.program_id(0) * Q + tl.arange(0, Q)
+    tl.store(y + i, tl.load(x + i))
+
+
+@triton.jit
+def returning(x):
+    return tl.load(x)
+
+
+@triton.jit
+def halved(x, y):
+    tl.store(y, tl.load(x) // 2)
+
+
+def test_a_launch_writes_into_its_tensors():
+    x, y = torch.arange(6.0), torch.zeros(6)
+    assert double_kernel[(2,)](x, y, 6, Q=4) is None
+    assert y.tolist() == [0, 2, 4, 6, 8, 10]
+    double_kernel[lambda constants: (8 // constants["Q"],)](x, y, length=3, Q=4)
+    assert y.tolist() == [0, 2, 4, 6, 8, 10]
+    assert double(x).tolist() == y.tolist()
+
+
+def test_a_kernel_keeps_its_name_and_words():
+    assert isinstance(double_kernel, Kernel)
+    assert (double_kernel.__name__, double_kernel.__doc__) == ("double_kernel", "Doubles a tile.")
+
+
+def test_arithmetic_of_launches():
+    assert [triton.cdiv(x, 4) for x in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert [next_power_of_2(x) for x in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: double_kernel(x), RuntimeError, r"a kernel is launched, double_kernel\[grid\]\(...\); only kernels"),
+        (lambda x: double_kernel[2](x, x, 4, Q=4), TypeError, "grid, expected a tuple of 1 to 3 whole numbers, got 2"),
+        (lambda x: double_kernel[(1.5,)](x, x, 4, Q=4), TypeError, r"whole numbers, got \(1.5,\)"),
+        (
+            lambda x: double_kernel[(1,)](x, x, Q=4),
+            TypeError,
+            "missing a required argument: 'length'; its parameters ar",
+        ),
+        (lambda x: double_kernel[(1,)](x.double(), x, 4, Q=4), TypeError, r"x is float64, .*: x.float\(\)"),
+        (lambda x: returning[(1,)](x), TypeError, "returning: a kernel returns nothing, it stores; got Tile"),
+        (lambda x: everywhere(lambda y: careless_kernel[(2,)](y, y, Q=4), x), IndexError, "load of x at offset 6"),
+    ],
+    ids=range(7),
+)
+def test_launches_that_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.zeros(6))
+
+
+@needs_triton
+def test_the_same_in_the_interpreter_and_through_the_compiler():
+    report = everywhere(double, torch.arange(10.0))
+    assert report.answer.tolist() == list(range(0, 20, 2))
+    assert report.moved == {"x": 40, "y": 40}
+    assert list(report.apart) == ["interpreter"]
+    assert report.apart["interpreter"] < 1e-7
+    (compiled,) = report.compiled
+    assert (compiled.kernel, compiled.spilled, compiled.mma) == ("double_kernel", 0, 0)
+    lines = str(report).splitlines()
+    assert lines[0].startswith("emulator       6 accesses, none outside; 40 bytes loaded, 40 stored")
+    assert lines[1:3] == ["interpreter    the same to 1e-07", "GPU            not on this machine"]
+    assert lines[3].startswith("sm90           double_kernel: ")
+
+
+@needs_gpu
+def test_the_same_on_a_gpu():
+    def run(x):
+        y = torch.empty(len(x))  # without a device
+        double_kernel[(1,)](x, y, len(x), Q=16)
+        return y
+
+    assert everywhere(run, torch.arange(10.0)).apart["GPU"] < 1e-6
+
+
+@needs_triton
+@pytest.mark.full
+@pytest.mark.parametrize(("target", "unit"), [("sm75", None), ("sm86", "mma"), ("sm90", "wgmma"), ("sm100", "tcgen05")])
+def test_which_units_multiply(target, unit):
+    """Products of halves: none on a T4 through this Triton, and a kind of its own for each generation since."""
+    a, b = torch.randn(2, 64, 64)
+    launch = Launch(product_kernel, (1,), (a.half(), b.half(), a), {"Q": 64, "num_warps": 4})
+    (one,) = compile_for(target, [launch])
+    units = {"mma": one.mma, "wgmma": one.wgmma, "tcgen05": one.tcgen05}
+    assert {name for name, count in units.items() if count} == ({unit} if unit else set())
+
+
+@needs_triton
+def test_what_the_compiler_refuses_is_said():
+    launch = Launch(product_kernel, (1,), (torch.zeros(4), torch.zeros(4), torch.zeros(4)), {"Q": 12})
+    with pytest.raises(RuntimeError, match=r"compile_for: sm90, Triton's compiler says\n(.|\n)*power of 2"):
+        compile_for("sm90", [launch])
+
+
+@needs_triton
+def test_a_program_without_source_is_not_compiled():
+    space = {"tl": tl}
+    exec("def bare(x):\n    tl.store(x, 1.0)", space)
+    with pytest.raises(RuntimeError, match=r"source of bare cannot be read: write it in a cell"):
+        compile_for("sm90", [Launch(triton.jit(space["bare"]), (1,), (torch.zeros(1),), {})])
+
+
+def test_without_triton_it_says_so(monkeypatch):
+    monkeypatch.setattr(module.launch, "has_triton", lambda: False)
+    report = everywhere(double, torch.arange(3.0))
+    assert report.compiled is None
+    assert str(report).splitlines()[1:] == [
+        "interpreter    not on this machine",
+        "GPU            not on this machine",
+        "sm90           Triton is missing, it needs Linux",
+    ]
+
+
+def test_another_answer_is_said_aloud():
+    one = Compiled("k", 3, 8, 2048, 1, 2, 4)
+    report = module.Report(torch.ones(1), [], {"interpreter": 0.5, "GPU": 3e-6}, "sm100", [one, one])
+    assert str(report).splitlines()[1:] == [
+        "interpreter    ANOTHER ANSWER, 5.0e-01 apart",
+        "GPU            the same to 1e-05",
+        "sm100          k: 3 registers, 8 bytes spilled, 2 KB shared, 1 wgmma, 2 mma, 4 tcgen05",
+    ]
+
+
+def test_numbers_of_a_tuple_are_right_in_half_precision():
+    a, b = torch.randn(2, 16, 16)
+    assert_close(product(a.half(), b.half()), a.half().float() @ b.half().float(), 1e-6)
+    assert math.isclose(product(a, b)[0, 0].item(), (a[0] @ b[:, 0]).item(), rel_tol=1e-4)
+
+
+@needs_triton
+def test_whole_numbers_divide_as_triton_divides():
+    def run(x):
+        y = torch.empty_like(x)
+        halved[(1,)](x, y)
+        return y
+
+    assert everywhere(run, torch.tensor([-7], dtype=torch.int32)).answer.tolist() == [-3]
