@@ -171,6 +171,9 @@ def _block_cases(randn):
     oracle=_block_loop,
     wrong=dict(_slips())
     | {
+        "your decay acts on the new token and not on the old state: turn it round": _block_stepped(
+            lambda dt, A_log: torch.ones_like(dt), lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
+        ),
         "you take a softplus of dt: it has been through one, and a token "
         "of length 0 may occur": lambda X, dt, A_log, B, C, D, state: _block_loop(
             X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
