@@ -150,14 +150,14 @@ def as_root():
 
 
 def install_chromium():
-    """Install Chromium for the tests in a browser, through apt-get; return what keeps it away, or nothing."""
+    """Install Chromium for tests in a browser, and the grader's sandbox, by apt-get; return what keeps them away."""
     if not shutil.which("apt-get"):
         return "there is no apt-get to bring it"
     prefix = as_root()
     if not prefix:
         return "apt-get needs root, or sudo without a password"
-    print("Installing Chromium, for the tests in a browser.")
-    for arguments in (["update"], ["install", "--no-install-recommends", "chromium"]):
+    print("Installing Chromium and bubblewrap, for tests in a browser and in a sandbox.")
+    for arguments in (["update"], ["install", "--no-install-recommends", "chromium", "bubblewrap"]):
         command = [*prefix, "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--yes", *arguments]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         if subprocess.run(command, **pipes).returncode:

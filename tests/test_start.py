@@ -330,8 +330,8 @@ APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--yes"]
 
 def test_root_installs_chromium(system, capsys):
     assert system.install_chromium() is None
-    assert system.calls == [[*APT, "update"], [*APT, "install", "--no-install-recommends", "chromium"]]
-    assert capsys.readouterr().out == "Installing Chromium, for the tests in a browser.\n"
+    assert system.calls == [[*APT, "update"], [*APT, "install", "--no-install-recommends", "chromium", "bubblewrap"]]
+    assert capsys.readouterr().out == "Installing Chromium and bubblewrap, for tests in a browser and in a sandbox.\n"
 
 
 def test_others_install_chromium_with_a_sudo_that_does_not_ask(system, monkeypatch):
@@ -450,8 +450,8 @@ def test_a_missing_module_venv_is_explained(bare, monkeypatch, missing):
 
 def test_pip_runs_in_the_course_folder_and_its_complaints_are_heard(bare, monkeypatch):
     monkeypatch.setattr(bare, "PYTHON", Path(sys.executable))
-    (bare.ROOT / "wanted.txt").write_text("torch==0.0.1", encoding="utf-8")
-    with pytest.raises(bare.SetupError, match=r"No matching distribution found for torch==0\.0\.1"):
+    (bare.ROOT / "wanted.txt").write_text("no-such-package==0.0.1", encoding="utf-8")
+    with pytest.raises(bare.SetupError, match=r"No matching distribution found for no-such-package==0\.0\.1"):
         bare.pip("--no-index", "--dry-run", "--ignore-installed", "--requirement", "wanted.txt")
 
 
