@@ -138,3 +138,29 @@ def test_short_cuts_to_the_semiseparable_matrix_are_recognised(attempt, misconce
 def test_a_complex_answer_to_a_real_question_is_told_to_take_the_real_part():
     result = evaluate(registry()["4.3"], complex_product)
     assert result.problem.sentence == "The values are right, but in complex128: take `.real`, or use `irfft`"
+
+
+def test_a_convolution_costs_its_kernel():
+    def matmul(x):
+        kernel = (0.5 ** torch.arange(len(x)).double()).flip(0).to(x.dtype)
+        padded = torch.nn.functional.pad(x.mT[:, None], (len(x) - 1, 0))
+        return torch.nn.functional.conv1d(padded, kernel[None, None])[:, 0].mT
+
+    assert "more than threefold" in Judge(256, 512)(_mask, matmul)
+
+
+def test_many_dense_blocks_are_dense():
+    def matmul(x):
+        L, y = _mask(len(x)).to(x.dtype), torch.zeros_like(x)
+        for i in range(0, len(x), 128):
+            for j in range(0, i + 1, 128):
+                y[i : i + 128] += L[i : i + 128, j : j + 128] @ x[j : j + 128]
+        return y
+
+    assert "more than threefold" in Judge(256, 512)(_mask, matmul)
+
+
+def test_what_numpy_computes_is_no_answer():
+    masks = {length: _mask(length).numpy() for length in (256, 512)}
+    judge = Judge(256, 512)
+    assert "next to nothing" in judge(_mask, lambda x: torch.from_numpy(masks[len(x)] @ x.numpy()))

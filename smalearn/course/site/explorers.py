@@ -8,6 +8,8 @@ import re
 from html import escape
 from typing import TYPE_CHECKING
 
+from smalearn.course.exercises import registry
+
 if TYPE_CHECKING:
     import ipywidgets
 
@@ -26,7 +28,9 @@ def shown(cell: dict) -> str | None:
 
 
 def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
-    """Make the explorer that a cell ends in; the cell needs nothing but the chapter's cells tagged `setup`.
+    """Make the explorer that a cell ends in; it needs the chapter's cells tagged `setup`, and exercises.
+
+    Our solutions stand in for what a learner has written.
 
     Args:
         setup: sources of those cells.
@@ -41,7 +45,7 @@ def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
     *body, last = ast.parse(source).body
     if not isinstance(last, ast.Expr):
         raise ValueError(f"explorer cell must end in the explorer, got {ast.unparse(last)!r}")
-    names: dict = {}
+    names: dict = {exercise.solution.__name__: exercise.solution for exercise in registry().values()}
     try:
         for cell in setup:
             exec(cell, names)
