@@ -125,6 +125,9 @@ def _names(cell: dict) -> set[str]:
 
 def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
     """Put our solution, marked, into a stub, with imports of the names that the notebook does not have."""
+    if len(ast.parse(exercise.code).body) > 1:  # a kernel, and the function that launches it
+        solution = [*_imports(exercise.solution, defined), *exercise.code.splitlines()]
+        return "\n".join(["### BEGIN SOLUTION", *solution, "### END SOLUTION"])
     function = ast.parse(stub).body[-1]
     head = stub.splitlines()[: function.body[0].end_lineno]
     docstring = ast.parse(exercise.code).body[0].body[0]
