@@ -125,11 +125,11 @@ def _names(cell: dict) -> set[str]:
 
 def _solved(stub: str, exercise: Exercise, defined: set[str]) -> str:
     """Put our solution, marked, into a stub, with imports of the names that the notebook does not have."""
-    if len(ast.parse(exercise.code).body) > 1:  # a kernel, and the function that launches it
-        solution = [*_imports(exercise.solution, defined), *exercise.code.splitlines()]
-        return "\n".join(["### BEGIN SOLUTION", *solution, "### END SOLUTION"])
     function = ast.parse(stub).body[-1]
     head = stub.splitlines()[: function.body[0].end_lineno]
+    if len(ast.parse(exercise.code).body) > 1:  # kernels, and the function that launches them: they come after the stub
+        whole = [*_imports(exercise.solution, defined), *exercise.code.splitlines()]
+        return "\n".join([*head, "    ### BEGIN SOLUTION", "    pass", "", "", *whole, "    ### END SOLUTION"])
     docstring = ast.parse(exercise.code).body[0].body[0]
     body = textwrap.dedent("\n".join(exercise.code.splitlines()[docstring.end_lineno :]))
     lines = ["### BEGIN SOLUTION", *_imports(exercise.solution, defined), *body.splitlines(), "### END SOLUTION"]
