@@ -249,7 +249,6 @@ def _largest_rank():
         "no rank is larger than the shorter side of its block: count rows and columns once more": lambda: 25,
         "12 is a quarter of the tokens: the blocks in the middle have more on their shorter side": lambda: 12,
         "16 was for 32 tokens: it grows with the text": lambda: 16,
-        "there is no bound for all texts; this one has 48 tokens": lambda: torch.inf,
         "one state does for a decay mask, whose blocks have rank 1: the softmax of random scores has no such form": (
             lambda: 1
         ),
