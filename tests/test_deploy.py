@@ -33,7 +33,7 @@ def test_a_server_starts_with_the_chapters_copied(tmp_path, pulled):
     server.chmod(0o755)
     if pulled:
         (home / "course/chapters").mkdir(parents=True)
-        (home / "course/chapters/01_only.ipynb").write_text('{"cells": []}', encoding="utf-8")
+        (home / "course/chapters/01_only.ipynb").write_text('{"cells": [], "metadata": {}}', encoding="utf-8")
     environment = os.environ | {"HOME": str(home), "COURSE": str(ROOT), "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     start = [sys.executable, ROOT / "deploy/jupyterhub/start.py", "--port=1"]

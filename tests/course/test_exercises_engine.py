@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import io
+import itertools
 import json
 import math
 import re
@@ -17,6 +18,7 @@ import textwrap
 import threading
 import time
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -1210,6 +1212,37 @@ def test_a_tracer_is_never_interrupted_for_it_may_hold_a_lock():
 
     assert evaluate(CAUSAL, endless, limit=0.1).outcome == "timeout"
     assert space["finished"] == [True]
+
+
+def test_an_interrupt_is_not_lost_in_the_callback_of_a_weak_reference():
+    class Slow(set):
+        def discard(self, item):
+            time.sleep(0.3)
+            super().discard(item)
+            finished.append(True)
+
+    finished, kept = [], weakref.WeakSet()
+    kept.data = Slow()
+
+    def endless(Q, K, V):
+        kept.add(torch.nn.Identity())  # gone at once, which calls back
+        while True:
+            pass
+
+    assert evaluate(CAUSAL, endless, limit=0.05).outcome == "timeout"
+    assert finished == [True]
+
+
+def test_only_the_work_of_this_process_counts(monkeypatch):
+    wall = itertools.count(100)
+    monkeypatch.setattr(limit.time, "monotonic", lambda: next(wall))
+    monkeypatch.setattr(limit.time, "process_time", lambda: 7.5)
+    stopwatch = limit.Stopwatch()
+    assert [stopwatch(), stopwatch()] == [0.25, 0.5]  # a quarter of the time in which it waits
+    monkeypatch.setattr(limit.time, "process_time", lambda: 9.0)
+    assert stopwatch() == 1.5
+    monkeypatch.setattr(limit.time, "process_time", lambda: 70.0)
+    assert stopwatch() == 4  # several threads do not make it faster than the clock
 
 
 def test_the_learners_own_interrupt_passes_through(capsys):

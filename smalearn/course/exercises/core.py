@@ -159,7 +159,12 @@ class Exercise:
         end = "\n" + quotes[-3:] if "\n" in self.statement else quotes[-3:]
         doc = textwrap.indent(f"{quotes}{self.statement}{end}", "    ", lambda line: line.strip()).splitlines()
         written = "\n".join([*head, *doc, *lines[first.end_lineno : function.end_lineno]])
-        return "\n\n\n".join([*(_source(kernel) for kernel in _kernels(self.solution)), written])
+        return "\n\n\n".join([*(_source(kernel) for kernel in self.kernels), written])
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The GPU kernels that the solution launches itself, which are half of what was written."""
+        return _kernels(self.solution)
 
     @property
     def lines(self) -> int:
@@ -228,7 +233,6 @@ def _source(function: Callable) -> str:
 
 
 def _kernels(function: Callable) -> list[Kernel]:
-    """The GPU kernels that a function launches itself, which are half of what was written."""
     code, space = function.__code__, function.__globals__
     return [space[name] for name in code.co_names if isinstance(space.get(name), Kernel)]
 

@@ -2,12 +2,12 @@
 
 import copy
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from smalearn.course.exercises.agree import equal, informative
+from smalearn.course.exercises.limit import Stopwatch
 from smalearn.course.exercises.run import run
 
 __all__ = ["counterfactual"]
@@ -19,9 +19,9 @@ def counterfactual(names, oracle, cases, targets, answers, wrong):
     """The right answer to another question, if there is only one such."""
     if len(wrong) < 2:
         return None
-    until, found = time.monotonic() + SECONDS, []
+    stopwatch, found = Stopwatch(), []
     for words, change in _changes(names, cases[0]):
-        if time.monotonic() > until:
+        if stopwatch() > SECONDS:
             break
         others = _asked(oracle, change, cases)
         if others and all(map(equal, answers, others)) and any(informative(targets[k]) for k in wrong):

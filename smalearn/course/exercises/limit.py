@@ -8,11 +8,12 @@ import _thread
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import TextIO
 
-__all__ = ["Expired", "within"]
+__all__ = ["Expired", "Stopwatch", "within"]
 
 PAUSE = 0.5  # seconds between two interrupts
 STRIKES = 5  # interrupts before the learner is told that they do not help
@@ -22,6 +23,21 @@ every exception. Interrupt or restart the kernel."""
 
 class Expired(BaseException):
     """Error raised inside the watched code; not an Exception, so that `except Exception` lets it through."""
+
+
+class Stopwatch:
+    """`stopwatch()` is how many seconds this process has worked: what others do on a busy machine costs nobody time.
+
+    Where it waits or sleeps, a quarter of the time passes.
+    """
+
+    def __init__(self):
+        self.wall, self.own = time.monotonic(), time.process_time()
+
+    def __call__(self) -> float:
+        """Seconds since it was made."""
+        wall, own = time.monotonic() - self.wall, time.process_time() - self.own
+        return max(min(wall, own), wall / 4)
 
 
 class _Watch:
@@ -40,8 +56,12 @@ class _Watch:
 
     def watch(self) -> None:
         """Interrupt at the deadline, then every half second; at the fifth interrupt, tell the learner."""
-        wait, strikes = self.seconds, 0
+        stopwatch, wait, strikes = Stopwatch(), self.seconds, 0
         while not self.done.wait(wait):
+            left = self.seconds - stopwatch()
+            if left > 0:
+                wait = max(left, 0.001)
+                continue
             wait, strikes = PAUSE, strikes + 1
             self.rung = True
             _thread.interrupt_main()
@@ -54,7 +74,7 @@ class _Watch:
             if callable(self.previous):
                 self.previous(number, frame)
             return
-        if self.running and frame.f_code is not within.__code__ and not _traced(frame):
+        if self.running and frame.f_code is not within.__code__ and not _holds(frame):
             if self.struck:
                 _insist(frame)
             self.struck = True
@@ -69,11 +89,14 @@ class _Watch:
             sys.settrace(self.trace)
 
 
-def _traced(frame: FrameType) -> bool:
-    """Say whether coverage is at work on top of the watched code: an exception there would leave its lock locked."""
-    # The frames must be looked at: a lock that is left locked stops every later test of the process.
+def _holds(frame: FrameType) -> bool:
+    """Say whether what works on top of the watched code must not be cut.
+
+    An exception in coverage would leave its lock locked, which stops every later test of the process; one in the
+    callback of a weak reference would be lost.
+    """
     while frame.f_code is not within.__code__:
-        if frame.f_globals.get("__name__", "").partition(".")[0] == "coverage":
+        if frame.f_globals.get("__name__", "").partition(".")[0] in ("coverage", "_weakrefset", "weakref"):
             return True
         frame = frame.f_back
     return False
@@ -101,7 +124,7 @@ def within(seconds: float, steps: Iterator, out: TextIO) -> list:
     (or where a program around Python keeps SIGINT to itself) there is no limit, since nothing can be interrupted.
 
     Args:
-        seconds: for all steps together.
+        seconds: for all steps together, of the process's own work.
         steps: what is watched.
         out: where code that cannot be stopped is reported.
 

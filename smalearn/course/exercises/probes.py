@@ -5,13 +5,13 @@ Unlike a sign, which looks at answers, a probe calls the program again. What is 
 
 import copy
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from smalearn.course.exercises.agree import equal, informative, up_to
 from smalearn.course.exercises.core import Exercise
+from smalearn.course.exercises.limit import Stopwatch
 from smalearn.course.exercises.run import run
 
 __all__ = ["probe"]
@@ -45,7 +45,7 @@ def probe(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
 
 def _looked(exercise, attempt, cases):
     """The sentence of each probe, or None, until time is over."""
-    until = time.monotonic() + SECONDS
+    stopwatch = Stopwatch()
     before, target = _answers(attempt, cases), _answers(exercise.oracle, cases)
     if before is None:
         return
@@ -54,7 +54,7 @@ def _looked(exercise, attempt, cases):
             changed = [change(*copy.deepcopy(case)) for case in cases]
             after, other = _answers(attempt, changed), _answers(exercise.oracle, changed)
             yield None if after is None or other is None else say(name, before, after, target, other)
-            if time.monotonic() > until:
+            if stopwatch() > SECONDS:
                 return
 
 

@@ -10,12 +10,12 @@ import inspect
 import itertools
 import re
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from smalearn.course.exercises.compare import alike, elements
+from smalearn.course.exercises.limit import Stopwatch
 from smalearn.course.exercises.run import run
 
 __all__ = ["variant", "variants"]
@@ -81,9 +81,9 @@ def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers
     near = exercise.tolerance
     wrong = [k for k, pair in enumerate(zip(answers, targets, strict=True)) if not alike(*pair, near)]
     order = sorted(range(len(cases)), key=lambda k: (k not in wrong, elements(cases[k])))  # most fail on the first
-    until, found = time.monotonic() + SECONDS, {}  # the order of a dict is that of finding
+    stopwatch, found = Stopwatch(), {}  # the order of a dict is that of finding
     for sentence, function in variants(exercise):
-        if time.monotonic() > until or len(found) == 2:
+        if stopwatch() > SECONDS or len(found) == 2:
             break
         if sentence not in found and all(_gives(function, cases[k], answers[k], near) for k in order):
             found[sentence] = True

@@ -22,6 +22,7 @@ from smalearn.course.grading.alike import alike
 from smalearn.course.grading.process import GRACE, Child, Lost, end_all
 from smalearn.course.grading.sandbox import Sandbox
 from smalearn.course.grading.submission import Submission
+from smalearn.fast.jit import Kernel
 
 __all__ = ["PARTIAL", "Limits", "Row", "Stopped", "grade", "names_in", "reference", "seed_for"]
 
@@ -191,7 +192,7 @@ def _part(key: AnswerKey) -> dict:
 
 
 def reference(exercise: Exercise) -> str | None:
-    """Source of our solution, with the imports of its module and the other solutions that it calls.
+    """Source of our solution, with the imports of its module and what it calls of other solutions.
 
     None for one that is not the course's: that stays here.
     """
@@ -202,9 +203,11 @@ def reference(exercise: Exercise) -> str | None:
     lines = [_there(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     if "__all__" in solution.__globals__:
         lines.append(f"from {solution.__module__} import *")
-    others = {other.solution: other for other in registry().values()}
-    called = [solution.__globals__.get(name) for name in names_in(solution.__code__)]
-    sources = [reference(others[one]) for one in called if inspect.isfunction(one) and one in others]
+    others = {one: other for other in registry().values() for one in (other.solution, *other.kernels)}
+    names = [name for one in (solution, *exercise.kernels) for name in names_in(inspect.unwrap(one).__code__)]
+    called = [solution.__globals__.get(name) for name in names]
+    owners = [others.get(one, exercise) for one in called if isinstance(one, types.FunctionType | Kernel)]
+    sources = [reference(other) for id, other in {one.id: one for one in owners}.items() if id != exercise.id]
     return "\n".join([*lines, *sources, exercise.code])
 
 

@@ -63,12 +63,8 @@ def _finished(jobs: Mapping, work: Callable, executor: Executor | None) -> Itera
             yield name, work(**job), machine()
         return
     futures = {executor.submit(_on_one_thread, work, job): name for name, job in jobs.items()}
-    try:
-        for future in as_completed(futures):
-            yield futures[future], *future.result()
-    finally:
-        for future in futures:
-            future.cancel()
+    for future in as_completed(futures):
+        yield futures[future], *future.result()
 
 
 def _on_one_thread(work, job):
