@@ -52,6 +52,16 @@ def careless_kernel(x, y, Q: tl.constexpr):
 
 
 @triton.jit
+def carrying_kernel(y, length, first: tl.constexpr, width: tl.constexpr):
+    """Adds up tiles, from a first value of any kind."""
+    total, turns = first, 0
+    for start in range(0, length):
+        total = total + (tl.zeros((width,), tl.float32) + start if width else start)
+        turns += 1
+    tl.store(y, turns)
+
+
+@triton.jit
 def returning(x):
     return tl.load(x)
 
@@ -189,3 +199,27 @@ def test_whole_numbers_divide_as_triton_divides():
         return y
 
     assert everywhere(run, torch.tensor([-7], dtype=torch.int32)).answer.tolist() == [-3]
+
+
+@pytest.mark.parametrize(
+    ("length", "first", "width", "found"),
+    [
+        (
+            3,
+            0.0,
+            16,
+            r"total is one number, float32, before the loop and a tile of shape \(16,\), float32, after a turn",
+        ),
+        (3, 0.0, 0, None),
+        (3, True, 0, "total is one number, bool, before the loop and one number, int32, after a turn"),
+        (0, True, 16, None),
+    ],
+)
+def test_what_a_loop_carries_keeps_its_shape_and_dtype(length, first, width, found):
+    turns = torch.zeros(1, dtype=torch.int32)
+    if found is None:
+        carrying_kernel[(1,)](turns, length, first=first, width=width)
+        assert turns.item() == length
+    else:
+        with pytest.raises(TypeError, match=f"carrying_kernel: {found}"):
+            carrying_kernel[(1,)](turns, length, first=first, width=width)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_tracer import FILLS
 from smalearn.fast import tile as tl
-from smalearn.fast.lanes import Tile
+from smalearn.fast.lanes import Tile, running
 
 
 def run(program, *operands, grid=(1,), **constants):
@@ -84,6 +84,19 @@ def test_pointers_follow_strides_and_end_with_the_last_entry():
 def array(tile):
     """What a program computed, for the test to look at."""
     return tile._values
+
+
+def test_a_product_rounds_float32_as_a_gpu_does_unless_it_is_told_not_to(monkeypatch):
+    monkeypatch.setattr(running, "rounds", True)
+    fine = np.eye(16, dtype=np.float32)
+    fine[0, :4] = 1 + 2.0**-12, 1 + 2.0**-10, -1 - 3 * 2.0**-11, np.inf
+    ones = Tile(np.ones((16, 16), np.float32))
+    rounded = array(tl.dot(Tile(fine[:, :3].repeat(16, 1)[:, :16]), ones))
+    np.testing.assert_array_equal(rounded[0], 16.0)
+    assert array(tl.dot(Tile(fine[:, :1].repeat(16, 1)), ones, input_precision="ieee"))[0, 0] == 16 + 2.0**-8
+    assert array(tl.dot(Tile(fine[:, 1:2].repeat(16, 1)), ones))[0, 0] == 16 + 2.0**-6
+    assert array(tl.dot(Tile(fine[:, 2:3].repeat(16, 1)), ones))[0, 0] == -16 - 2.0**-5  # a half goes away from 0
+    assert array(tl.dot(Tile(fine), ones))[0, 0] == np.inf
 
 
 def test_operations():

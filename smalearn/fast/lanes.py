@@ -145,9 +145,12 @@ class Tile:
 
 
 class _Running:
-    """The program that runs: its name, its indices, the size of the grid, and where events go, if anywhere."""
+    """The program that runs: its name, its indices, the size of the grid, and where events go, if anywhere.
 
-    name, program, grid, events, active = "", (0, 0, 0), (1, 1, 1), None, False
+    `fills`: masked loads without `other` give NaN. `rounds`: `tl.dot` rounds float32 where it is not told to be exact.
+    """
+
+    name, program, grid, events, active, fills, rounds = "", (0, 0, 0), (1, 1, 1), None, False, True, False
 
 
 running = _Running()

@@ -220,7 +220,7 @@ def load(pointer, mask=None, other=None):
         refuse("tl.load: `other` is for what a mask leaves out, but there is no mask", ValueError)
     memory, offsets, mask = _reached("load", pointer, mask)
     nothing = np.nan if memory.dtype.kind == "f" else -(2**31) if memory.dtype.itemsize > 3 else 0  # as good as any
-    other = nothing if other is None else other
+    other = (nothing if running.fills else 0) if other is None else other
     out = np.array(_like(f"other of the load of {pointer.name}", other, offsets.shape)).astype(memory.dtype)
     out[mask] = memory[offsets[mask]]
     return Tile(out)
@@ -236,7 +236,7 @@ def cast(x, dtype):
 
 
 def dot(x, y, acc=None, input_precision=None):
-    """A matrix product with sums in float32, as tensor cores have; all precisions are the best one here."""
+    """A matrix product with sums in float32, as tensor cores have; it rounds to tf32 only where `running.rounds`."""
     x, y = (_tile("dot", one) for one in (x, y))
     if x.dtype != y.dtype:
         refuse(f"tl.dot: y is {y.dtype} but x is {x.dtype}: cast one, y.to(x.dtype)")
@@ -245,8 +245,15 @@ def dot(x, y, acc=None, input_precision=None):
     if any(size < 16 for size in x.shape + y.shape):
         refuse(f"tl.dot: shapes are {x.shape} and {y.shape}, expected no axis below 16", ValueError)
     _note("dot", "", np.array([*x.shape, y.shape[1]]), flops=2 * x.size * y.shape[1])
-    found = Tile(x.astype(np.float32) @ y.astype(np.float32))
+    round = _tf32 if input_precision in (None, "tf32") and x.dtype == np.float32 and running.rounds else np.float32
+    found = Tile(round(x) @ round(y))
     return found if acc is None else acc + found
+
+
+def _tf32(x):
+    """Ten binary digits behind the first one, to nearest; infinities and NaNs stay."""
+    kept = (x.view(np.int32) + 0x1000 & ~0x1FFF).view(np.float32)
+    return np.where(np.isfinite(x), kept, x)
 
 
 def cumsum(x, axis=0):

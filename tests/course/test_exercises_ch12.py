@@ -210,3 +210,56 @@ def test_solutions_are_the_same_in_tritons_interpreter(id):
         expected = _through(jit.in_emulator, exercise.solution, case)
         if all(x.numel() for x in (expected if isinstance(expected, tuple) else (expected,))):
             assert _difference(_through(_in_triton, exercise.solution, case), expected) < 1e-5
+
+
+def rewritten(id, old, new):
+    """The solution with one expression exchanged."""
+    exercise = EXERCISES[id]
+    assert old in exercise.code
+    space = {"torch": torch, "tl": tl, "triton": triton}
+    exec(exercise.code.replace(old, new), space)
+    return judged(id, space[exercise.solution.__name__])
+
+
+@pytest.mark.parametrize(
+    ("id", "old", "new", "said"),
+    [
+        ("12.2", "triton.cdiv(len(x), 16)", "len(x) // 16", "the number of programs is rounded up"),
+        ("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(m, 16)", "axes of the grid are exch"),
+        ("12.3", "torch.empty(m, n)", "torch.empty_like(x)", "takes over the strides"),
+        ("12.5", "other=0.0), 0)", "other=0.0), 1)", "you add up along axis 1"),
+        ("12.6", "tl.load(log2_a + rows, mask=rows < length, other=0.0)", "tl.load(log2_a + rows)", None),
+        ("12.6", ", -160.0)", ", -float('inf'))", "−∞ minus −∞ is no number"),
+        ("12.8", ", -160.0)", ", -float('inf'))", "−∞ minus −∞ is no number"),
+        ("12.9", ", -160.0)", ", -float('inf'))", "−∞ minus −∞ is no number"),
+        (
+            "12.9",
+            "a + start + i, mask=inside, other=0.0",
+            "a + start + i, mask=inside",
+            "the logarithm of 1 is `other=0.0`",
+        ),
+        (
+            "12.9",
+            "b + narrow, mask=inside[:, None], other=0.0",
+            "b + narrow, mask=inside[:, None]",
+            "out of a load is any",
+        ),
+        ("12.9", "tl.store(final + state, H)", "pass", "entries in which nothing is stored"),
+    ],
+)
+def test_a_slip_in_a_kernel_is_named(id, old, new, said):
+    result = rewritten(id, old, new)
+    assert result.outcome == ("failed" if said else "error")
+    assert said is None or said in (result.misconception or result.sign)
+
+
+@pytest.mark.parametrize("id", ["12.4", "12.6", "12.8", "12.9"])
+def test_products_that_a_gpu_rounds_are_right_but_not_as_asked(id):
+    result = rewritten(id, ', input_precision="ieee"', "")
+    assert (result.outcome, len(result.detours)) == ("not as asked", 1)
+    assert 'input_precision="ieee"' in result.detours[0]
+
+
+def test_a_sum_that_begins_as_a_number_is_refused_as_the_compiler_does():
+    result = rewritten("12.5", "tl.zeros((tile,), tl.float32)", "0.0")
+    assert "total is one number, float32, before the loop" in " ".join(result.problem.lines)

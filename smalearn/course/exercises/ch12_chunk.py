@@ -25,11 +25,11 @@ def walked(H, X, log2_a, B, C=None):
 # ------------------------------------------------------------------------------------------ 12.6 what a chunk leaves
 
 
-def _summaries(X, B, log2_a, chunk_len, *, until=None, tail=0.0, total=torch.Tensor.exp2):
+def _summaries(X, B, log2_a, chunk_len, *, until=None, tail=0.0, total=torch.Tensor.exp2, cut=-160.0):
     """Summaries of all chunks, or with tokens that decay by `until(s, a)`; `tail`: the log decays behind the end."""
     added, decay = [], []
     for x, b, a in zip(*(z.split(chunk_len) for z in (X, B, log2_a)), strict=True):
-        a = torch.cat([a.double(), torch.full((chunk_len - len(a),), tail).double()]).clamp(min=-160)
+        a = torch.cat([a.double(), torch.full((chunk_len - len(a),), tail).double()]).clamp(min=cut)
         x, b = (torch.cat([z.double(), z.new_zeros(chunk_len - len(z), z.shape[1]).double()]) for z in (x, b))
         s = a.cumsum(0)
         f = s[-1] - s if until is None else until(s, a)
@@ -53,8 +53,10 @@ def _by_quotients(X, B, log2_a, chunk_len):
 
 
 def _summary_cases(randn):
-    for length, chunk_len in [(1, 16), (16, 16), (40, 16), (37, 32), (33, 16)]:
-        log2_a = strong(randn, length) if length == 33 else decays(randn, length)
+    for length, chunk_len in [(1, 16), (16, 16), (40, 16), (37, 32), (33, 16), (48, 16)]:
+        log2_a = decays(randn, length)
+        if length in (33, 48):
+            log2_a = strong(randn, length) if length == 33 else strong(randn, length, -30.0, -30.0)
         yield floats(randn, length, 16), floats(randn, length, 32), log2_a, chunk_len
 
 
@@ -95,6 +97,7 @@ def _summary_cases(randn):
         "your powers are of e: these logarithms are to base 2, `tl.exp2`": _with(
             until=lambda s, a: (s[-1] - s) / math.log(2), total=torch.exp
         ),
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.maximum(a, -160.0)`": _with(cut=-torch.inf),
         "2^last · 2^(−s) is ∞ times 0 where decays are strong: subtract first, `tl.exp2(last - s)`": _by_quotients,
     },
 )
@@ -216,11 +219,12 @@ def _read(
     swapped=False,
     turned=False,
     again=False,
+    cut=-160.0,
 ):
     """Output that a chunk reads, with one misconception."""
 
     def read(H, X, B, C, log2_a):
-        H, X, B, C, a = (z.double() for z in (H, X, B, C, log2_a.clamp(min=-160)))
+        H, X, B, C, a = (z.double() for z in (H, X, B, C, log2_a.clamp(min=cut)))
         s = a.cumsum(0)
         L = (segments * (s[:, None] - s)).tril().exp2()
         ones = torch.ones_like(L)
@@ -295,6 +299,7 @@ def _read_cases(randn):
         "you take powers of e: the decays are logs to the base 2, `tl.exp2`": lambda H, X, B, C, log2_a: _read_loop(
             H, X, B, C, log2_a / math.log(2)
         ),
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.maximum(a, -160.0)`": _read(cut=-torch.inf),
         "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
             _broken("late mask")
         ),

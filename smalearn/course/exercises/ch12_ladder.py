@@ -20,17 +20,17 @@ def decays(randn, *shape):
     return -(0.1 + 0.3 * floats(randn, *shape).abs()).mul(256).round() / 256
 
 
-def strong(randn, length, least=-12.0):
+def strong(randn, length, least=-12.0, reset=-torch.inf):
     """Mild ones, with strong ones and a reset among them."""
     log2_a = decays(randn, length)
     log2_a[2::3] = least
-    log2_a[5::16] = -torch.inf
+    log2_a[5::16] = reset
     return log2_a
 
 
 def launches(case):
     """Ask for a kernel: what PyTorch computes is right, but not as asked."""
-    return Way(case=case, needs=("kernel[grid]", "smalearn.fast.jit.Kernel"))
+    return Way(case=case, needs=("kernel[grid]", "smalearn.fast.jit.Kernel"), exact=True)
 
 
 # -------------------------------------------------------------------------------------------- 12.2 a map with a guard
@@ -43,7 +43,13 @@ def _map_cases(randn):
 
 def _without_last(x, log2_a):
     y = x * log2_a.exp2()
-    y[-1] = 0
+    y[-1] = torch.nan  # nothing is stored there
+    return y
+
+
+def _whole_blocks(x, log2_a):
+    y = x * log2_a.exp2()
+    y[len(y) // 16 * 16 :] = torch.nan
     return y
 
 
@@ -60,6 +66,8 @@ def _without_last(x, log2_a):
     wrong={
         "you take powers of e: the logarithms are to base 2, `tl.exp2`": lambda x, log2_a: x * log2_a.exp(),
         "the last entry is missing: entries count from 0, so the guard is `i < length`": _without_last,
+        "the entries behind the last whole block have no program: the number of programs is rounded up, "
+        "`triton.cdiv`": _whole_blocks,
         "x and the decays are exchanged": lambda x, log2_a: log2_a * x.exp2(),
         "the logarithm itself is multiplied: take its power of 2": lambda x, log2_a: log2_a * x,
         "you add the logarithm: multiply by its power": lambda x, log2_a: x + log2_a,
@@ -98,6 +106,7 @@ def _copy_cases(randn):
     yield (floats(randn, 5, 3),)
     yield (floats(randn, 20, 17).mT,)
     yield (floats(randn, 40, 18)[::2],)
+    yield (floats(randn, 37, 5),)
 
 
 def _on_memory(x):
@@ -105,11 +114,18 @@ def _on_memory(x):
     return torch.as_strided(x, x.shape, (x.shape[1], 1)).clone()
 
 
+def _laid_like(x):
+    """Row after row, in memory that is laid out as x."""
+    y = torch.empty_like(x)
+    torch.as_strided(y, (x.numel(),), (1,)).copy_(x.reshape(-1))
+    return y
+
+
 def _kept(rows, columns):
-    """A copy of some rows and columns; zeros elsewhere."""
+    """A copy of some rows and columns; elsewhere nothing is stored."""
 
     def copy(x):
-        y = torch.zeros(x.shape)
+        y = torch.full(x.shape, torch.nan)
         part = slice(rows(*x.shape)), slice(columns(*x.shape))
         y[part] = x[part]
         return y
@@ -128,8 +144,14 @@ def _kept(rows, columns):
     oracle=lambda x: x.clone(),
     wrong={
         "you take x row after row: where its rows and columns lie, its strides say": _on_memory,
+        "`torch.empty_like` takes over the strides of x too: where rows lie one after the other, `torch.empty(m, n)`": (
+            _laid_like
+        ),
         "only the first tile is copied: the grid has an axis for rows and one for columns": _kept(
             lambda m, n: 16, lambda m, n: 16
+        ),
+        "the axes of the grid are exchanged: program_id(0) counts tiles along the grid's first number": _kept(
+            lambda m, n: -(-n // 16) * 16, lambda m, n: -(-m // 16) * 16
         ),
         "the limits are exchanged: rows end with the number of rows, columns with that of columns": _kept(
             lambda m, n: n, lambda m, n: m
@@ -181,7 +203,7 @@ def _product_cases(randn):
 def _part_of_product(rows=None, columns=None, depth=1.0):
     def product(A, B):
         k = int(A.shape[1] * depth)
-        C, whole = torch.zeros(len(A), B.shape[1]), A[:, :k] @ B[:k]
+        C, whole = torch.full((len(A), B.shape[1]), torch.nan), A[:, :k] @ B[:k]
         C[:rows, :columns] = whole[:rows, :columns]
         return C
 
@@ -244,6 +266,17 @@ def _sum_cases(randn):
         yield (floats(randn, length, width),)
 
 
+def _across(x):
+    """Tiles added up along their rows."""
+    y = torch.empty(x.shape[1])
+    for columns, out in zip(x.split(16, 1), y.split(16), strict=True):
+        total = torch.zeros(16)
+        for part in columns.split(16):
+            total[: len(part)] += part.sum(1)
+        out.copy_(total[: len(out)])
+    return y
+
+
 @exercise(
     "12.5",
     "A sum, in a loop",
@@ -263,6 +296,7 @@ def _sum_cases(randn):
             max(len(x) - 1, 0) // 16 * 16 :
         ].sum(0),
         "the last row is missing: the guard is `rows < length`": lambda x: x[:-1].sum(0),
+        "you add up along axis 1: the rows of a tile are its axis 0, `tl.sum(X, 0)`": _across,
         "this is the mean: the sum is asked for": lambda x: x.sum(0) / max(len(x), 1),
     },
 )

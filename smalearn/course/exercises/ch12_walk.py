@@ -82,6 +82,17 @@ def _tail_resets(X, log2_a, B, C, initial, chunk_len):
     return Y, 0 * H if len(X) % chunk_len else H
 
 
+def _without_cut(X, log2_a, B, C, initial, chunk_len):
+    """Resets as they are, −∞."""
+    H, parts = initial, []
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        s = a.cumsum(0)
+        L = (s[:, None] - s).exp2().tril()
+        parts.append(s.exp2()[:, None] * (c @ H) + (c @ b.mT * L) @ x)
+        H = H * s[-1].exp2() + b.mT @ ((s[-1] - s).exp2()[:, None] * x)
+    return torch.cat(parts) if parts else X, H
+
+
 def _states_turned(X, log2_a, B, C, initial, chunk_len):
     """States in memory as (P, N)."""
     N, P = initial.shape
@@ -134,9 +145,9 @@ def _walk_way(randn, length):
         "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own": _whole_chunks,
         "you store the state before the last chunk was carried into it": _one_chunk_late,
         "the state does not decay from chunk to chunk: a whole chunk's decay lies between": _without_decay,
-        "the tail's log decays are −∞, and the last state forgets everything: a decay of 1 is `other=0.0`": (
-            _tail_resets
-        ),
+        "behind the last token decays are not 1, and the last state forgets everything: the logarithm of 1 is "
+        "`other=0.0`": _tail_resets,
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.maximum(a, -160.0)`": _without_cut,
         "your states lie in memory as (P, N): row after row, entry (n, p) is at n · P + p": _states_turned,
         "you scale tokens by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (
             _without_segments

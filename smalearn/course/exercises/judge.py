@@ -25,7 +25,7 @@ from smalearn.course.exercises.compare import (
 )
 from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.forms import leading_axes
-from smalearn.course.exercises.probes import probe
+from smalearn.course.exercises.probes import hole, probe
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
@@ -96,8 +96,9 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     answers = run(attempt, key.cases, seed, limit)
     result = key.judge(answers, limit)
     unexplained = result.outcome == "failed" and not (result.misconception or result.sign)
-    if unexplained and result.problem.in_form and key.may_guess(answers.calls):
-        result = replace(result, sign=probe(exercise, attempt, seed))
+    if unexplained and key.may_guess(answers.calls):
+        look = probe if result.problem.in_form else hole
+        result = replace(result, sign=look(exercise, attempt, seed))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)

@@ -8,13 +8,15 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from smalearn.course.exercises.agree import equal, informative, up_to
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
 from smalearn.course.exercises.run import run
+from smalearn.fast.lanes import running
 
-__all__ = ["probe"]
+__all__ = ["hole", "probe"]
 
 SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
 VALUES = {
@@ -22,6 +24,9 @@ VALUES = {
     0.5: "look at where {} enters",
     0: "look at the terms with {}",
 }
+EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
+UNSTORED = "there are entries in which nothing is stored: they hold what `torch.empty` gave, shown as nan"
+UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
 HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 
@@ -41,6 +46,26 @@ def probe(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
             return next(filter(None, _looked(exercise, attempt, exercise.draw(seed))), None)
     except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
         return None
+
+
+def hole(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
+    """Say where the NaNs in an attempt's answers come from: memory that nobody wrote, or masked loads of a GPU kernel.
+
+    Args:
+        exercise: what is attempted.
+        attempt: whatever it does, nothing is raised.
+        seed: of the cases.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    cases = exercise.draw(seed)
+    if _numbers(_answers(attempt, cases) or ()):
+        return None
+    for sentence, program in ((UNSTORED, _with_zeros(attempt)), (UNMASKED, _with_others(attempt))):
+        if _numbers(_answers(program, cases) or (torch.tensor(torch.nan),)):
+            return sentence
+    return None
 
 
 def _looked(exercise, attempt, cases):
@@ -63,6 +88,44 @@ def _answers(function: Callable, cases: Sequence[tuple]) -> list | None:
     calls = run(function, cases, 0, EACH).calls
     complete = len(calls) == len(cases) and not any(call.error for call in calls)
     return [call.answer for call in calls] if complete else None
+
+
+class _Zeros(TorchFunctionMode):
+    """Makes `torch.empty` give zeros."""
+
+    def __torch_function__(self, function, types, arguments=(), words=None):
+        made = function(*arguments, **(words or {}))
+        return made.zero_() if function in EMPTY else made
+
+
+def _with_zeros(attempt):
+    """The attempt where memory that nobody wrote holds zeros."""
+
+    def program(*arguments):
+        with _Zeros():
+            return attempt(*arguments)
+
+    return program
+
+
+def _with_others(attempt):
+    """The attempt where what a mask leaves out is 0."""
+
+    def program(*arguments):
+        running.fills = False
+        try:
+            return attempt(*arguments)
+        finally:
+            running.fills = True
+
+    return program
+
+
+def _numbers(answers):
+    """Whether there is no NaN in an answer."""
+    if isinstance(answers, tuple | list):
+        return all(map(_numbers, answers))
+    return not isinstance(answers, torch.Tensor) or not bool(answers.isnan().any())
 
 
 def _put(place: int, change: Callable) -> Callable:

@@ -48,8 +48,8 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     """Call the function on a copy of each case's arguments.
 
     Random numbers, the default dtype and device, the gradient mode, the number of threads and the recursion limit are
-    the caller's again after each call; torch is seeded before it. Warnings are not errors. KeyboardInterrupt passes
-    through.
+    the caller's again after each call; torch is seeded before it, and what `torch.empty` gives is NaN. Warnings are
+    not errors. KeyboardInterrupt passes through.
 
     Args:
         function: the learner's attempt, or a known wrong answer.
@@ -63,6 +63,8 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
         for arguments in cases:
             restore()
             torch.default_generator.manual_seed(seed)
+            # NaN is what torch.empty gives then, in every run. The public function imports half of the compiler first.
+            torch._C._set_deterministic_algorithms(True, warn_only=True)
             yield _call(function, arguments, restore)
 
     try:
@@ -97,12 +99,14 @@ def _snapshot() -> Callable[[], None]:
     """Make a function that puts global settings of torch and Python back to what they are now."""
     dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
     device, threads, depth = torch.get_default_device(), torch.get_num_threads(), sys.getrecursionlimit()
+    exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
     def restore() -> None:
         if torch.get_default_device() != device:
             torch.set_default_device(None if device.type == "cpu" else device)  # None: as it was before it was set
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+        torch._C._set_deterministic_algorithms(exact, warn_only=warns)
         sys.setrecursionlimit(depth)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)

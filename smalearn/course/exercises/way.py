@@ -13,7 +13,9 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
+from smalearn.course.exercises.agree import equal
 from smalearn.course.exercises.run import run
+from smalearn.fast.lanes import running
 
 __all__ = ["Way", "detours"]
 
@@ -25,6 +27,7 @@ OUTSIDE = {"numpy", "tolist", "__array__"}  # what leaves torch cannot be measur
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
 RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
+ROUNDED = 'a GPU rounds float32 to ten binary digits in its `tl.dot`, unless it gets `input_precision="ieee"`'
 WORDS = {0: "a constant", 1: "{}", 2: "{}²"}
 
 
@@ -40,6 +43,7 @@ class Way:
         needs: the same; one must be called.
         matters: argument → two values that must not lead to the same calls.
         differences: whether a running sum may be subtracted from another.
+        exact: whether products of float32 on a GPU must not be rounded.
         axis: letter of the length.
     """
 
@@ -50,6 +54,7 @@ class Way:
     needs: tuple[str, ...] = ()
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
+    exact: bool = False
     axis: str = "T"
 
 
@@ -72,6 +77,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         said.append(f"it calls no function of `{way.needs[0]}`")
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
+    if way.exact and _rounded(attempt, cases[1]):
+        said.append(ROUNDED)
     for argument, values in way.matters.items():
         place = list(names).index(argument)
         traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
@@ -98,6 +105,17 @@ def _loops(way, small, large):
         counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {len(large.calls)} for {LENGTHS[1]}"
         what = "a loop over time inside a loop" if loops == 2 else "a loop over time"
         yield f"it makes {counts}: {what}"
+
+
+def _rounded(attempt, case):
+    """Whether an answer changes where the emulator's `tl.dot` rounds as a GPU's does."""
+    answers = []
+    try:
+        for running.rounds in (False, True):
+            answers.append([call.answer for call in run(attempt, [case], 0, LIMIT).calls])
+    finally:
+        running.rounds = False
+    return not equal(*answers)
 
 
 def _power(small, large):
