@@ -7,7 +7,7 @@ from smalearn.course.exercises.way import Way
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-__all__ = ["decays", "floats", "launches", "strong"]
+__all__ = ["decays", "floats", "launches", "strong", "without_resets"]
 
 
 def floats(randn, *shape):
@@ -18,6 +18,11 @@ def floats(randn, *shape):
 def decays(randn, *shape):
     """Logarithms of decays to base 2, mild but never 0, in steps of 1/256: float32 adds them up exactly."""
     return -(0.1 + 0.3 * floats(randn, *shape).abs()).mul(256).round() / 256
+
+
+def without_resets(randn, length):
+    """Mild ones, with some so strong that a few pass the range of float32."""
+    return strong(randn, length, least=-30.0, reset=-30.0)
 
 
 def strong(randn, length, least=-12.0, reset=-torch.inf):
