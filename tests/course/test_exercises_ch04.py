@@ -87,15 +87,47 @@ def test_what_counts_as_an_operation(work, count):
     assert operations.count == count
 
 
-def test_an_attempt_that_answers_without_the_judge_is_told_what_is_expected():
-    result = evaluate(registry()["4.6"], lambda judge: judge)
-    assert result.outcome == "failed"
-    assert "expected a string" in result.problem.sentence
+@pytest.mark.parametrize(
+    ("attempt", "sentence"),
+    [
+        (lambda judge: judge, "Expected the judge's verdict, got Judge"),
+        (lambda judge: "structured", "Expected the judge's verdict, got 'structured'"),
+        (lambda judge: (triangle, torch.clone), "Your two functions go to the judge"),
+        (lambda judge: judge(triangle, lambda x: 2 * x.cumsum(0)), "At T = 1: matmul(x) and dense(T) @ x differ"),
+    ],
+)
+def test_an_attempt_hears_what_the_judge_says_or_that_it_was_not_asked(attempt, sentence):
+    assert evaluate(registry()["4.6"], attempt).problem.sentence.startswith(sentence)
 
 
-def test_an_attempt_that_returns_its_functions_gets_no_remedy_for_letters():
-    result = evaluate(registry()["4.6"], lambda judge: (triangle, torch.clone))
-    assert result.problem.sentence == "Wrong type: expected a string, got a tuple"
+def filled(**places):
+    """Log decays of −0.3, but for some."""
+
+    def attempt(form, least, length):
+        log_a = torch.full((length,), -0.3, dtype=torch.float64)
+        for place, value in places.items():
+            log_a[int(place[1:])] = least if value is None else value
+        return log_a
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("attempt", "sentence"),
+    [
+        (filled(), "the running sums stay so small"),
+        (lambda form, least, length: filled(x2=None)(form, least, 3), "yours comes last"),
+        (lambda form, least, length: torch.zeros(length).double().index_fill(0, torch.tensor(0), least), "stand zeros"),
+        (lambda form, least, length: torch.full((length,), least).double(), None),
+        (filled(x1=0.1), "ecays are at most 1"),
+        (filled(x1=-1e17), "got -1e+17"),
+        (lambda form, least, length: torch.zeros(length), "got (3,) in torch.float32"),
+    ],
+)
+def test_decays_that_break_nothing_hear_why(attempt, sentence):
+    result = evaluate(registry()["4.2"], attempt)
+    assert result.case == 1
+    assert sentence in result.problem.sentence if sentence else result.misconception.startswith("all decays are equal")
 
 
 @pytest.mark.parametrize("dense", [triangle, lambda T: triangle(T).bool(), lambda T: triangle(T).long()])

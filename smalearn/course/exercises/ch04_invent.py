@@ -111,6 +111,18 @@ def _mask(length):
     return (0.5 ** (time[:, None] - time).clamp(min=0).double()).tril()
 
 
+def _verdict(answer, judge):
+    """What the judge has found, or that it must be asked."""
+    if answer == f"structured{judge.seal}":
+        return ""
+    if isinstance(answer, str) and answer.startswith(("at T = ", "from T = ")):
+        return answer
+    if isinstance(answer, tuple):
+        return "your two functions go to the judge, and its verdict comes back: `return judge(dense, matmul)`"
+    found = repr(answer) if isinstance(answer, str) else type(answer).__name__
+    return f"expected the judge's verdict, got {found}: `return judge(dense, matmul)`"
+
+
 def _judges(randn):
     for lengths in [(1,), (2, 7), (256, 512)]:
         yield (Judge(*lengths, seal=f", sealed {randn(1).abs().item():.6f}"),)
@@ -123,7 +135,7 @@ def _judges(randn):
     level=3,
     minutes=20,
     cases=_judges,
-    oracle=lambda judge: f"structured{judge.seal}",
+    refuse=_verdict,
     wrong={
         "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
         "token. What can it keep from one token to the next?": lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),

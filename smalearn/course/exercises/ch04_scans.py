@@ -1,5 +1,7 @@
 """The exercises of chapter 04 on scans: a constant decay, and the matrix of a decay that changes."""
 
+import math
+
 import torch
 
 from smalearn.course.exercises.core import exercise
@@ -36,6 +38,12 @@ def _weighted(weight):
     return product
 
 
+def _quotients(x, gamma):
+    """γ^t Σ x_s / γ^s."""
+    powers = (gamma ** torch.arange(len(x), dtype=x.dtype))[:, None]
+    return powers * (x / powers).cumsum(0)
+
+
 @exercise(
     "4.1",
     "A sum that fades",
@@ -70,6 +78,19 @@ def _weighted(weight):
         "token 0 is lost: the sum begins with y_0 = x_0": lambda x, gamma: _powers(
             torch.cat([torch.zeros_like(x[:1]), x[1:]]), gamma
         ),
+        "each step multiplies by γ^t: the sum before has faded by one step more, so it is multiplied by γ": _weighted(
+            lambda gamma, t, s: gamma ** sum(range(s + 1, t + 1)) if s <= t else 0
+        ),
+        "γ multiplies the new token too: only what was summed so far fades": _weighted(
+            lambda gamma, t, s: gamma if s <= t else 0
+        ),
+        "every row is the last sum: one tensor, changed in place, stands T times in your list": lambda x, gamma: (
+            _powers(x, gamma)[-1:].expand_as(x)
+        ),
+        "your decay is e^(−γ): γ itself is the factor": lambda x, gamma: _powers(x, math.exp(-gamma)),
+        "your decay is e^γ: γ itself is the factor": lambda x, gamma: _powers(x, math.exp(gamma)),
+        "running sums of x_s / γ^s are divided where γ is 0, and lose all digits where it is small: let the sum fade "
+        "instead": lambda x, gamma: _quotients(x, gamma),
         "your sum runs along the columns: time is axis 0": lambda x, gamma: _powers(x.mT, gamma).mT,
     },
 )
@@ -115,11 +136,28 @@ def _forms(randn):
 
 def _survives(log_a, form, least, length):
     if not isinstance(log_a, torch.Tensor) or log_a.shape != (length,) or log_a.dtype != torch.float64:
-        return f"the answer must be a tensor of shape ({length},) in float64"
-    if not (log_a.isfinite() & (log_a <= 0) & (log_a >= 1.000001 * least)).all():  # also as float32 rounds it
-        return f"log decays must lie between {least:g} and 0"
+        found = f"{tuple(log_a.shape)} in {log_a.dtype}" if isinstance(log_a, torch.Tensor) else type(log_a).__name__
+        return f"the answer must be a tensor of shape ({length},) in float64, got {found}"
+    if (log_a > 0).any():
+        return "decays are at most 1, so their logarithms are at most 0"
+    if not (log_a >= 1.000001 * least).all():  # also as float32 rounds it
+        return f"log decays must lie between {least:g} and 0, got {log_a.min():g}"
     error = (_mask_by(form, log_a) - _each_segment(log_a)).abs().nan_to_num(torch.inf).max().item()
-    return "" if error > 1e-3 else f"by {form}s the mask is still right to {error:.0e}"
+    return "" if error > 1e-3 else f"by {form}s the mask is still right to {error:.0e}: {_why(form, log_a)}"
+
+
+def _why(form, log_a):
+    """What keeps the mask right."""
+    if form == "quotient":
+        return f"the running product ends at e^{log_a.sum():.0f}, and float64 goes down to e^−745"
+    if log_a.sum() > -1e13:
+        return "the running sums stay so small that float64 still has their thousandths"
+    strongest = int(log_a.argmin())
+    if strongest == len(log_a) - 1:
+        return "digits are lost BEHIND a strong decay, and yours comes last"
+    if not log_a[strongest + 1 :].any():
+        return "behind the strong decay stand zeros, which have no digits to lose"
+    return "what stands behind the strong decay are multiples of its last digit, so nothing is lost"
 
 
 def _filled(value):

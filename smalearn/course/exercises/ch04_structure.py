@@ -34,6 +34,23 @@ def _circular(circle, x, length):
     return (circle[index][:, : len(x)] @ x)[:length]
 
 
+def _spectral(column, row, x, dim):
+    """With transforms along any axis."""
+    circle = torch.cat([column, row[1:].flip(0)])
+    spectra = torch.fft.rfft(circle)[:, None] if dim == 0 else torch.fft.rfft(circle)
+    return torch.fft.irfft(spectra * torch.fft.rfft(x, len(circle), dim=dim), len(circle), dim=dim)[: len(x)]
+
+
+def _without_size(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    return torch.fft.irfft(torch.fft.rfft(circle)[:, None] * torch.fft.rfft(x, len(circle), dim=0), dim=0)[: len(x)]
+
+
+def _forwards_only(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    return torch.fft.fft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0), dim=0).real[: len(x)]
+
+
 @exercise(
     "4.3",
     "A convolution on a circle",
@@ -68,6 +85,22 @@ def _circular(circle, x, length):
         )[-len(x) :],
         "you pad the circle at its end: −1 must be the neighbour of 0. Zeros go between the two halves": (
             lambda column, row, x: _circular(torch.cat([column, row[1:].flip(0), torch.zeros_like(row[:1])]), x, len(x))
+        ),
+        "your transform runs along the columns of x: time is axis 0, `dim=0`": lambda column, row, x: _spectral(
+            column, row, x, dim=1
+        ),
+        "an odd number of places is lost on the way back: `irfft(…, size, dim=0)` must be told how many": _without_size,
+        "`norm='ortho'` divides by √size each time: two transforms there and one back leave one too many": (
+            lambda column, row, x: _toeplitz(column, row) @ x / (2 * len(x) - 1) ** 0.5
+        ),
+        "you transform three times in the same direction: the way back is `irfft`": lambda column, row, x: (
+            _forwards_only(column, row, x)
+        ),
+        "the result is T − 1 places late: offset 0 and x both begin at place 0, `cat([column, …])`": (
+            lambda column, row, x: _circular(torch.cat([row[1:].flip(0), column]), x, len(x))
+        ),
+        "the column runs backwards: after offset 0 comes offset 1": lambda column, row, x: _circular(
+            torch.cat([column.flip(0), row[1:].flip(0)]), x, len(x)
         ),
         "you add two halves that both contain the diagonal": lambda column, row, x: (
             _toeplitz(column, row) @ x + row[0] * x
@@ -153,6 +186,15 @@ def _masked_cases(randn):
         "you multiply by B and then by U Vᵀ, as matrices: the product ∘ is entry by entry": lambda U, V, B, x: (
             U @ (V.mT @ B.matmul(x))
         ),
+        "you multiply by U Vᵀ and then by B, as matrices: the product ∘ is entry by entry": lambda U, V, B, x: B.matmul(
+            U @ (V.mT @ x)
+        ),
+        "r counts the columns of U, `range(U.shape[1])`: `len(U)` is the number of tokens": lambda U, V, B, x: sum(
+            U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(len(U))
+        ),
+        "`U[r]` is a row: u_r is the column `U[:, r]`": lambda U, V, B, x: sum(
+            U[r, :, None] * B.matmul(V[r, :, None] * x) for r in range(U.shape[1])
+        ),
         "the rows that come out of B are not scaled by u_r": lambda U, V, B, x: masked_product(
             torch.ones_like(U), V, B, x
         ),
@@ -210,6 +252,7 @@ def _largest_rank():
         "five is one too many: each decay takes one number, the wave that fades takes two": lambda: 5,
         "only the wave needs two numbers: a decay has rank 1": lambda: 6,
         "the wave needs no number for each of its seven days: two products make it": lambda: 7,
+        "a number for each token would be a full cache: every term has a small rank, whatever the length": lambda: 16,
         "full rank would be for three strangers: each term has a small rank, whatever the length": lambda: 8,
         "the wave needs two numbers for any period, not one for each of seven days": lambda: 9,
     },
