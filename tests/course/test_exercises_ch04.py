@@ -137,7 +137,8 @@ def test_a_product_may_overwrite_its_input_and_a_mask_hold_true_and_false(dense)
 
 def test_a_loop_over_the_whole_past_is_recognised_as_dense():
     def matmul(x):
-        return torch.stack([sum(0.5 ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
+        weights = 0.5 ** torch.arange(len(x), dtype=x.dtype)
+        return torch.stack([weights[: t + 1].flip(0) @ x[: t + 1] for t in range(len(x))])
 
     result = evaluate(registry()["4.6"], lambda judge: judge(_mask, matmul))
     assert "it costs T²" in result.misconception
