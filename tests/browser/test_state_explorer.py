@@ -4,10 +4,10 @@ import torch
 from views import PICTURES, change, drawn, headline, words
 
 from smalearn.course.widgets import StateExplorer
-from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
+from smalearn.linear_attention import delta_rule_recurrent, linear_attention_parallel, linear_attention_recurrent
 
-FORMULAS = """(cases) => cases.map(({ K, V, gates, q }) => K.map((_, s) => {
-  const H = script.stateAfter(s + 1, { K, V, gates }), row = script.attentionRow(s + 1, { K, gates }, q);
+FORMULAS = """(cases) => cases.map(({ K, V, gates, q, beta }) => K.map((_, s) => {
+  const H = script.stateAfter(s + 1, { K, V, gates, beta }), row = script.attentionRow(s + 1, { K, gates, beta }, q);
   return { H, row, y: script.readOut(H, q), sum: script.attend(row, V) };
 }))"""
 
@@ -40,6 +40,37 @@ def test_script_computes_the_two_forms_of_python(mount):
         close([step["sum"] for step in steps], linear_attention_parallel(Q, K, V, log_a))
         for t, step in enumerate(steps, 1):
             close(step["H"], linear_attention_recurrent(Q[:t], K[:t], V[:t], log_a[:t])[1])
+
+
+def test_script_corrects_as_python_does(mount):
+    cases, page = list(random_cases(30)), mount(StateExplorer(beta=1))
+    plain = [{name: x.tolist() for name, x in case.items()} | {"beta": n / 15} for n, case in enumerate(cases)]
+    for n, (case, steps) in enumerate(zip(cases, page.evaluate(FORMULAS, plain), strict=True)):
+        K, V, log_a = case["K"], case["V"], case["gates"].log()
+        Q, beta, eye = case["q"].expand_as(K), torch.full_like(log_a, n / 15), torch.eye(len(K), dtype=K.dtype)
+        Y, H = delta_rule_recurrent(Q, K, V, beta, log_a)
+        size = Y.abs().max().item()  # keys are of any norm: what is corrected too strongly grows
+        for found, expected in [
+            ([step["y"] for step in steps], Y),
+            ([step["row"] for step in steps], delta_rule_recurrent(Q, K, eye, beta, log_a)[0]),
+            ([step["sum"] for step in steps], Y),
+            (steps[-1]["H"], H),
+        ]:
+            torch.testing.assert_close(
+                torch.tensor(found, dtype=torch.float64), expected, rtol=1e-9, atol=1e-12 * (1 + size)
+            )
+
+
+def test_what_is_written_under_a_key_twice(mount):
+    page = mount(StateExplorer("Ann:tea Ben:milk Ann:cocoa", query="Ann", beta=1))
+    assert headline(page) == "“Ann” reads “cocoa” 1"
+    page.get_by_role("slider", name="β, is written").fill("10")
+    assert page.evaluate("saved.beta") == 0.5
+    assert headline(drawn(page)) == "“Ann” reads “cocoa” 0.5, “tea” 0.25"
+    page.get_by_role("checkbox").uncheck()
+    assert page.evaluate("saved.beta") is None
+    assert headline(drawn(page)) == "“Ann” reads “tea” 1, “cocoa” 1"
+    assert page.get_by_role("combobox", name="q, query").locator("option").all_inner_texts() == ["Ann", "Ben"]
 
 
 def test_nothing_read_is_a_state_of_zeros(mount):

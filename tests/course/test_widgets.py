@@ -206,6 +206,32 @@ def test_state_is_the_recurrence_and_weights_its_unrolling(seed):
     np.testing.assert_allclose(weights @ V[: explorer.time], state @ q, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_state_that_corrects_is_the_delta_rule(seed):
+    explorer, K, V, gates = random_state(seed)
+    explorer.beta = beta = 0.2 * seed
+    q = K[explorer._asked.index(explorer.query)]
+    state, left, weights = np.zeros((V.shape[1], K.shape[1])), q, np.zeros(explorer.time)
+    for t in range(explorer.time):
+        state = gates[t] * state
+        state = state + beta * np.outer(V[t] - state @ K[t], K[t])
+    for t in reversed(range(explorer.time)):
+        weights[t] = beta * (left @ K[t])
+        left = gates[t] * (left - weights[t] * K[t])
+    np.testing.assert_allclose(explorer.state, state, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(explorer.weights, weights, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(explorer.readout, state @ q, rtol=1e-10, atol=1e-11)
+
+
+def test_words_that_name_key_and_value():
+    explorer = StateExplorer("Ann:tea Ben:milk Ann:cocoa", beta=1)
+    assert (explorer.query, explorer._columns, explorer._rows) == ("Ann", ["Ann", "Ben"], ["tea", "milk", "cocoa"])
+    assert explorer.state.tolist() == [[0, 0], [0, 1], [1, 0]]
+    explorer.beta = None
+    assert explorer.readout.tolist() == [1, 0, 1]
+    assert repr(StateExplorer("a:b", beta=0.5)) == "StateExplorer(1 words, query='a', time=1, beta=0.5)"
+
+
 @pytest.mark.parametrize(
     ("text", "query"),
     [("simple is better than complex. complex is better than complicated.", "than"), ("a b", "a"), ("a b a", "a")],
@@ -242,6 +268,8 @@ def test_state_of_words_is_a_table_of_what_followed():
         ({"gates": "none"}, ValueError, "gates, expected an array of numbers, got 'none'"),
         ({"query": "never"}, ValueError, "query, expected a word of the text, got 'never'"),
         ({"time": 11}, ValueError, "time, expected an int from 0 to 10, got 11"),
+        ({"beta": 2.1}, ValueError, "beta, expected a number from 0 to 2 or None, got 2.1"),
+        ({"beta": "1"}, ValueError, "beta, expected a number from 0 to 2 or None, got '1'"),
         ({"time": True}, ValueError, "time, expected an int from 0 to 10, got True"),
     ],
     ids=str,

@@ -1,17 +1,23 @@
-// The state of linear attention with a forget gate, word by word, beside the row of attention that reads the same.
+// A state with a forget gate, word by word, that adds or corrects, beside the row of attention that reads the same.
 
 import { clamp, decimals, dot, explorer, knob, label, make, trace } from "./base.js";
 
-const TRAITS = ["gates", "query", "time"];
+const TRAITS = ["gates", "query", "time", "beta"];
 const STEPS = 20; // of a gate, from 0 to 1
 const [BARS, WEIGHTS, TITLE, LEFT] = [76, 60, 20, 4]; // pixels: bars of a gate and of a weight, a line of text, a rim
 
 // ---- the two forms ------------------------------------------------------------------------------------------------
 
-/** H_t = a_t H_(t-1) + v_t k_t^T (P, N), after t words. */
-export function stateAfter(t, { K, V, gates }) {
+/** H_t = a_t H_(t-1) + v_t k_t^T (P, N), after t words; with beta H_t = H + beta (v_t - H k_t) k_t^T, H = a_t H_(t-1). */
+export function stateAfter(t, { K, V, gates, beta = null }) {
   let H = V[0].map(() => K[0].map(() => 0));
-  for (let s = 0; s < t; s++) H = H.map((row, p) => row.map((entry, n) => gates[s] * entry + V[s][p] * K[s][n]));
+  for (let s = 0; s < t; s++) {
+    H = H.map((old, p) => {
+      const row = old.map((entry) => gates[s] * entry);
+      const u = beta === null ? V[s][p] : beta * (V[s][p] - dot(row, K[s]));
+      return row.map((entry, n) => entry + u * K[s][n]);
+    });
+  }
   return H;
 }
 
@@ -20,10 +26,14 @@ export function readOut(H, q) {
   return H.map((row) => dot(row, q));
 }
 
-/** M_ts = (a_(s+1) ... a_t) q·k_s for the t words that are read, 0 for the others. */
-export function attentionRow(t, { K, gates }, q) {
+/** M_ts for the t words that are read, 0 for the others: the query goes back in time, and what is corrected leaves it. */
+export function attentionRow(t, { K, gates, beta = null }, q) {
   const row = K.map(() => 0);
-  for (let s = t - 1, decay = 1; s >= 0; decay *= gates[s], s--) row[s] = decay * dot(q, K[s]);
+  for (let s = t - 1, left = q; s >= 0; s--) {
+    const score = dot(left, K[s]);
+    row[s] = (beta ?? 1) * score;
+    left = left.map((entry, n) => gates[s] * (entry - (beta ?? 0) * score * K[s][n]));
+  }
   return row;
 }
 
@@ -37,10 +47,10 @@ export function attend(row, V) {
 /** The state of the model, and all that follows from it. */
 function read(view) {
   const [words, K, V, rows, columns] = ["_words", "_K", "_V", "_rows", "_columns"].map((name) => view.get(name));
-  const [gates, query, time] = TRAITS.map((name) => view.get(name));
-  const q = K[words.indexOf(query)];
-  const H = stateAfter(time, { K, V, gates });
-  const weights = attentionRow(time, { K, gates }, q);
+  const [gates, query, time, beta] = TRAITS.map((name) => view.get(name));
+  const q = K[view.get("_asked").indexOf(query)];
+  const H = stateAfter(time, { K, V, gates, beta });
+  const weights = attentionRow(time, { K, gates, beta }, q);
   const result = { H, weights, y: readOut(H, q), sum: attend(weights, V) };
   return { words, K, V, rows, columns, gates, query, time, q, ...result, ...scales({ K, V, q, ...result }) };
 }
@@ -220,10 +230,25 @@ function controls(view, parent) {
   make(name, "b", {}, "q");
   name.append(" query");
   const select = make(box, "select", { tabindex: 0, "aria-label": "q, query" });
-  for (const word of new Set(names)) make(select, "option", { value: word }, word);
+  for (const word of new Set(view.get("_asked"))) make(select, "option", { value: word }, word);
   view.listen(select, "change", () => view.set({ query: select.value }));
   view.parts.push(() => (select.value = view.get("query")));
+  if (view.get("_corrects")) correction(view, sliders);
   view.player(make(sliders, "div"), { text: "Play t", ...time, every: 600 });
+}
+
+/** Whether the memory adds or corrects, and how strongly. */
+function correction(view, parent) {
+  const set = (on) => view.set({ beta: on ? 1 : null });
+  view.checkbox(parent, { text: "reads before it writes", get: () => view.get("beta") !== null, set });
+  view.range(parent, {
+    symbol: "β",
+    text: "is written",
+    max: 2 * STEPS,
+    get: () => STEPS * (view.get("beta") ?? 1),
+    set: (step) => view.set({ beta: step / STEPS }),
+    says: () => (view.get("beta") === null ? "it adds all" : decimals(view.get("beta"))),
+  });
 }
 
 /** The words with their gates and weights; the gate that arrow keys change; and all of it in words. */
@@ -269,7 +294,7 @@ function stripPart(view, parent, below) {
 
 /** The state as a table, and what the query reads. */
 function tablePart(view, parent) {
-  const names = [...new Set(view.get("_words"))];
+  const names = [...new Set(view.get("_asked"))];
   const canvas = view.canvas(parent, {
     label: "State and read-out; left and right arrow keys change t, up and down keys change the query",
     height(width) {
@@ -293,9 +318,14 @@ function dips(gates, place) {
 
 export default explorer(TRAITS, (view) => {
   view.head({
-    title: "A state that forgets by its gates, and attention that decays with them, read the same",
+    title: () =>
+      view.get("beta") === null
+        ? "A state that forgets by its gates, and attention that decays with them, read the same"
+        : "A memory that reads before it writes corrects what it held under a key",
     headline: () => headline(read(view)),
-    hint: "Drag a gate down: what came before its word fades. Click a word to read up to it.",
+    hint: view.get("_corrects")
+      ? "Click a word to read up to it, ask for another key, let the memory add, lower β or a gate."
+      : "Drag a gate down: what came before its word fades. Click a word to read up to it.",
   });
   controls(view, view.root);
   const parts = make(view.root, "div", { class: "parts" });

@@ -1,4 +1,4 @@
-"""The state of linear attention while it reads a sentence, with a forget gate for every word."""
+"""A state while it reads a sentence, with a forget gate for every word: one that adds, or one that corrects itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traitlets
 
 from smalearn._checks import ShapeError
 from smalearn.course.widgets.base import Checked, Explorer, module
-from smalearn.linear_attention import linear_attention_parallel, linear_attention_recurrent
+from smalearn.linear_attention import delta_rule_recurrent, linear_attention_parallel, linear_attention_recurrent
 
 __all__ = ["StateExplorer"]
 
@@ -19,11 +19,12 @@ class StateExplorer(Explorer):
     """A state that absorbs a sentence word by word, H_t = a_t H_(t-1) + v_t k_t^T, and what a query reads from it.
 
     Beside the read-out H_t q stands the row of attention that gives the same, the sum of M_ts v_s over the words read,
-    M_ts = (a_(s+1) · … · a_t) q·k_s. Gates are dragged, or changed by arrow keys; `gates`, `query` and `time` can be
-    read and set from Python too.
+    M_ts = (a_(s+1) · … · a_t) q·k_s. With `beta` the state follows the delta rule, H_t = H + β (v_t − H k_t) k_t^T
+    after the decay, H = a_t H_(t-1). Gates are dragged, or changed by arrow keys; `gates`, `query`, `time` and `beta`
+    can be read and set from Python too.
 
     Args:
-        text: 1 to 12 words.
+        text: 1 to 12 words; "Ann:tea" writes the value “tea” under the key “Ann”, both one-hot, and is asked for “Ann”.
         keys: (T, N), one key for each word, N ≤ 8; if None, one-hot by word.
         values: (T, P), one value for each word, P ≤ 8; if None, one-hot for the word that follows, and 0 for the last:
             with one-hot keys the state is then a table of what came after what.
@@ -31,12 +32,14 @@ class StateExplorer(Explorer):
         query: the word whose key is asked for; if None, the last word that is repeated, whose answer changes with the
             gates between, or else the first word. Of equal words the first one's key.
         time: how many words have been read, from 0 to T; all of them if None.
+        beta: strength of the correction, from 0 to 2; if None, the state adds.
 
     Raises:
         ShapeError: keys, values or gates do not have one row for each word, or N or P is none of 1 to 8.
-        ValueError: too many words; a number is not finite; a gate, the query or the time is none of the above.
+        ValueError: too many words; a number is not finite; a gate, the query, the time or beta is none of the above.
 
-    Source: Yang et al. 2023 (GLA); Dao and Gu 2024, "Transformers are SSMs", Proposition 4.1.
+    Source: Yang et al. 2023 (GLA); Dao and Gu 2024, "Transformers are SSMs", Proposition 4.1; Yang et al. 2024 (Gated
+    DeltaNet).
 
     Example:
         >>> StateExplorer(gates=0.5, query="than", time=9).readout.tolist()
@@ -45,6 +48,8 @@ class StateExplorer(Explorer):
 
     _esm = module("state_explorer.js")
     _words = traitlets.List().tag(sync=True)
+    _asked = traitlets.List().tag(sync=True)
+    _corrects = traitlets.Bool().tag(sync=True)
     _K = traitlets.List().tag(sync=True)
     _V = traitlets.List().tag(sync=True)
     _rows = traitlets.List().tag(sync=True)
@@ -52,6 +57,7 @@ class StateExplorer(Explorer):
     gates = Checked().tag(sync=True)
     query = Checked().tag(sync=True)
     time = Checked().tag(sync=True)
+    beta = traitlets.Any(None).tag(sync=True)
 
     def __init__(
         self,
@@ -61,27 +67,40 @@ class StateExplorer(Explorer):
         gates: object = 1.0,
         query: str | None = None,
         time: int | None = None,
+        beta: float | None = None,
     ) -> None:
         words = text.split()
         if not 1 <= len(words) <= MAX_WORDS:
             raise ValueError(f"StateExplorer: text, expected 1 to {MAX_WORDS} words, got {len(words)}")
-        names = list(dict.fromkeys(words))
+        pairs = [word.partition(":") for word in words]
+        asked, written = [key for key, *_ in pairs], [value for *_, value in pairs]
+        names = list(dict.fromkeys(asked))
         if (keys is None or values is None) and len(names) > MAX_FEATURES:
             raise ValueError(f"StateExplorer: text, expected at most {MAX_FEATURES} different words, got {len(names)}")
-        codes = torch.eye(len(names))[[names.index(word) for word in words]]
+        codes = torch.eye(len(names))[[names.index(word) for word in asked]]
         K = codes if keys is None else _matrix("keys", keys, len(words))
-        V = codes.roll(-1, 0) if values is None else _matrix("values", values, len(words))
-        if values is None:
+        rows = names
+        if values is not None:
+            V = _matrix("values", values, len(words))
+            rows = [f"p = {p}" for p in range(V.shape[1])]
+        elif all(written):
+            rows = list(dict.fromkeys(written))
+            V = torch.eye(len(rows))[[rows.index(value) for value in written]]
+        else:
+            V = codes.roll(-1, 0)
             V[-1] = 0
         super().__init__(
             _words=words,
+            _asked=asked,
+            _corrects=beta is not None,
             _K=K.tolist(),
             _V=V.tolist(),
             _columns=names if keys is None else [f"n = {n}" for n in range(K.shape[1])],
-            _rows=names if values is None else [f"p = {p}" for p in range(V.shape[1])],
+            _rows=rows,
             gates=gates,
-            query=_repeated(words) if query is None else query,
+            query=_repeated(asked) if query is None else query,
             time=len(words) if time is None else time,
+            beta=beta,
         )
 
     @traitlets.validate("gates")
@@ -95,7 +114,7 @@ class StateExplorer(Explorer):
 
     @traitlets.validate("query")
     def _valid_query(self, proposal: dict) -> str:
-        if proposal["value"] in self._words:
+        if proposal["value"] in self._asked:
             return proposal["value"]
         raise ValueError(f"StateExplorer: query, expected a word of the text, got {proposal['value']!r}")
 
@@ -106,10 +125,19 @@ class StateExplorer(Explorer):
             return time
         raise ValueError(f"StateExplorer: time, expected an int from 0 to {length}, got {time!r}")
 
+    @traitlets.validate("beta")
+    def _valid_beta(self, proposal: dict) -> float | None:
+        beta = proposal["value"]
+        if beta is None or (isinstance(beta, int | float) and not isinstance(beta, bool) and 0 <= beta <= 2):
+            return beta
+        raise ValueError(f"StateExplorer: beta, expected a number from 0 to 2 or None, got {beta!r}")
+
     @property
     def state(self) -> torch.Tensor:
         """The state H_t (P, N) after `time` words, float64."""
         K, V, log_a = self._read()
+        if self.beta is not None:
+            return delta_rule_recurrent(K, K, V, torch.full_like(log_a, self.beta), log_a)[1]
         return linear_attention_recurrent(K, K, V, log_a)[1]
 
     @property
@@ -117,6 +145,8 @@ class StateExplorer(Explorer):
         """The row M_t (t) of attention weights of the query over the `time` words that have been read, float64."""
         K, _, log_a = self._read()
         Q, eye = self._q().expand_as(K), torch.eye(len(K), dtype=K.dtype)
+        if self.beta is not None:
+            return delta_rule_recurrent(Q, K, eye, torch.full_like(log_a, self.beta), log_a)[0][-1:].reshape(-1)
         return linear_attention_parallel(Q, K, eye, log_a)[-1:].reshape(-1)
 
     @property
@@ -131,11 +161,12 @@ class StateExplorer(Explorer):
 
     def _q(self) -> torch.Tensor:
         """The query (N)."""
-        return torch.tensor(self._K[self._words.index(self.query)], dtype=torch.float64)
+        return torch.tensor(self._K[self._asked.index(self.query)], dtype=torch.float64)
 
     def __repr__(self) -> str:
         """The state without its arrays, the same text on every machine."""
-        return f"StateExplorer({len(self._words)} words, query={self.query!r}, time={self.time})"
+        beta = "" if self.beta is None else f", beta={self.beta:g}"
+        return f"StateExplorer({len(self._words)} words, query={self.query!r}, time={self.time}{beta})"
 
 
 def _repeated(words: list[str]) -> str:
