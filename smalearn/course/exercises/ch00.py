@@ -53,6 +53,18 @@ def _half_and_half(V):
         "hidden rows keep a weight: a softmax of zeros and ones gives exp(0) = 1 to the future": lambda V: (
             torch.ones(len(V), len(V), dtype=V.dtype).tril().softmax(-1) @ V
         ),
+        "you average the last two rows only: row t has t + 1 rows to look back on": lambda V: torch.cat(
+            [V[:1], (V[1:] + V[:-1]) / 2]
+        ),
+        "the columns of your weights sum to 1: it is the rows that must": lambda V: (
+            (torch.ones(len(V), len(V), dtype=V.dtype).tril() / torch.arange(len(V), 0, -1, dtype=V.dtype)) @ V
+        ),
+        "you divide by t, not by t + 1: row 0 has one row, itself": lambda V: (
+            V.cumsum(0) / torch.arange(len(V), dtype=V.dtype)[:, None]
+        ),
+        "this is the median: the mean is asked for": lambda V: torch.stack(
+            [V[: t + 1].median(0).values for t in range(len(V))]
+        ),
         "row t itself is left out: the mean runs over rows 0 to t, t included": _past_only,
     },
 )
@@ -98,6 +110,12 @@ def _weights():
         "this gives all the weight to one place: equal scores get equal weights": lambda: 1.0,
         "this counts the line of “flat” itself, too: the word looks only at words before it": lambda: 0.2,
         "this is the weight before a row is divided by its sum": lambda: math.exp(8),
+        "this is the score, times 4: the softmax makes weights of the scores": lambda: 8.0,
+        "weights are shares of 1, not percents": lambda: 25.0,
+        "the factor 4 is missing: the scores are 8 and 0, not 2 and 0": lambda: round(
+            (4 * math.exp(2) / (4 * math.exp(2) + 25)) / 4, 3
+        ),
+        "two lines are not all: count those before “flat is better” that have “is better” in them": lambda: 0.5,
         "this is a score, the number of words that agree: the softmax makes weights of the scores": lambda: 2.0,
         "this spreads the weight over all the words before: four of them get nearly all of it": lambda: 1 / 29,
         "count again: how many of the lines before “flat is better” have “is better” in them?": lambda: 1 / 3,

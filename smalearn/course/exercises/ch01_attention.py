@@ -26,6 +26,8 @@ from smalearn.sma import sma_quadratic
         "a softmax leaves nothing out, and row 0 has one token besides the future": lambda: 1.0,
         "this is the row's sum before it is divided: divide by 4": lambda: 3.0,
         "four tokens share the weight, not three: the token itself has a part": lambda: 2 / 3,
+        "it is not one part of three: four tokens share, and three of them are the future": lambda: 1 / 3,
+        "weights are shares of 1, not percents": lambda: 75.0,
         "this is the last row but one: row 0 has three tokens of the future": lambda: 0.5,
     },
 )
@@ -53,10 +55,19 @@ def _causal_cases(randn):
     Q, K = randn(4, 2), randn(4, 2)
     yield Q * torch.tensor([1.0, 1.0, 0.0, 1.0]).double()[:, None], K  # a token whose scores are all 0
     yield 1000 * Q, K  # e^1000 is no number
+    for scores in ([-3000.0, -3001.0, -3002.0], [800.0, 900.0, 850.0], [0.0, 5000.0, 10.0]):
+        yield torch.ones(3, 1).double(), torch.tensor(scores).double()[:, None]
+    yield randn(6, 2).float(), randn(6, 2).float()
 
 
 def _rest_on_the_diagonal(weights):
     return weights + (1 - weights.sum(-1)).diag()
+
+
+def _shifted(G, peak):
+    """Weights by exponentials of what is left when `peak` is taken off."""
+    E = (G - peak).exp().tril()
+    return E / E.sum(-1, keepdim=True)
 
 
 @exercise(
@@ -84,6 +95,36 @@ def _rest_on_the_diagonal(weights):
         ),
         "this hides the past and keeps the future: rows are targets, columns are sources": lambda Q, K: softmax_weights(
             Q, K, CausalMask(len(Q)).dense(Q.dtype).mT
+        ),
+        "−1000 is not low enough: a visible score can be lower still. Hide by −∞": lambda Q, K: (
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -1000.0).softmax(-1)
+        ),
+        "a hidden score in the thousands survives where 1000 is taken off: hide by −∞": lambda Q, K: (
+            Q @ K.mT - 1000 * torch.ones(len(Q), len(Q), dtype=Q.dtype).triu(1)
+        ).softmax(-1),
+        "you subtract the largest score of the row, a hidden one: the visible ones underflow, and 0 / 0 is NaN. The "
+        "largest VISIBLE one": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max(-1, keepdim=True).values),
+        "you subtract the largest score of all: in other rows everything underflows, and 0 / 0 is NaN. The largest of "
+        "the row": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max()),
+        "you subtract the largest of a row in which hidden scores are 0: where all visible ones are far below 0 they "
+        "underflow": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).tril().max(-1, keepdim=True).values),
+        "you clamp the scores: different ones become equal. Subtract the largest instead": lambda Q, K: _shifted(
+            (Q @ K.mT).clamp(max=700), 0
+        ),
+        "0 · (−∞) is NaN: fill in −∞ where the mask is 0, do not multiply by it": lambda Q, K: (
+            Q @ K.mT + (1 - torch.ones(len(Q), len(Q), dtype=Q.dtype).tril()) * -torch.inf
+        ).softmax(-1),
+        "one token of the future is visible: `tril(1)` keeps a diagonal too many": lambda Q, K: (
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(2) > 0, -torch.inf).softmax(-1)
+        ),
+        "a token does not see itself: the diagonal belongs to the past": lambda Q, K: (
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu() > 0, -torch.inf).softmax(-1)
+        ),
+        "you hide what is visible: −∞ belongs where the mask is 0": lambda Q, K: (
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).tril() > 0, -torch.inf).softmax(-1)
+        ),
+        "your weights do not depend on Q and K: these are equal weights for all that is visible": lambda Q, K: (
+            torch.ones(len(Q), len(Q), dtype=Q.dtype).tril() / torch.arange(1, len(Q) + 1, dtype=Q.dtype)[:, None]
         ),
         "nothing is hidden: every target still sees the future": softmax_weights,
         "the scores are divided by √N: in this course there is no hidden scale: scale "
@@ -161,6 +202,13 @@ def _rolled(Q, K, V, window):
     return sum((Q * K.roll(d, 0)).sum(-1, keepdim=True) * V.roll(d, 0) for d in offsets)
 
 
+def _clamped(Q, K, V, window):
+    """Offsets of the window whose places stop at both ends."""
+    places = torch.arange(len(Q))
+    near = ((places + d).clamp(0, len(Q) - 1) for d in range(-window, window + 1))
+    return sum((Q * K[at]).sum(-1, keepdim=True) * V[at] for at in near)
+
+
 def _distance(length):
     return (torch.arange(length)[:, None] - torch.arange(length)).abs()
 
@@ -194,6 +242,18 @@ def _distance(length):
         ),
         "your scores weigh the value of t itself: each belongs to the value V_s of its own source": lambda Q, K, V, w: (
             (Q @ K.mT * (_distance(len(Q)) <= w)).sum(-1, keepdim=True) * V
+        ),
+        "your window looks only ahead: it begins at t − window": _with_window(
+            lambda t, window: slice(t, t + window + 1)
+        ),
+        "edges are repeated: beyond the first and the last token there is nothing": _clamped,
+        "your windows are blocks, side by side: each target has a window of its own around it": _with_mask(
+            lambda length, window: (
+                (torch.arange(length) // (window + 1))[:, None] == torch.arange(length) // (window + 1)
+            )
+        ),
+        "t itself is missing: its distance is 0, and in the window": _with_mask(
+            lambda length, window: (_distance(length) <= window) & (_distance(length) > 0)
         ),
         "each source overwrites the one before, so that the last of the window stays: add them up": _with_mask(
             lambda length, window: (

@@ -46,7 +46,7 @@ def _sorted_axes(axes):
         ),
         "you kept only axes that both operands have: one that a single operand has stays, too, while somebody "
         "needs it": lambda left, right, others, output: _sorted_axes({*left} & {*right} & {*output, *"".join(others)}),
-        "you kept every axis: right, but then nothing is ever summed and the "
+        "you kept every axis: then nothing is ever summed and the "
         "intermediate is too large": lambda left, right, others, output: _sorted_axes({*left, *right}),
         "you asked only the waiting operands: the output wants its axes too": lambda left, right, others, output: (
             _sorted_axes({*left, *right} & {*"".join(others)})
@@ -59,8 +59,8 @@ def _sorted_axes(axes):
         ),
         "these are all axes that somebody needs: the result can only keep those that its two operands "
         "have": lambda left, right, others, output: _sorted_axes({*output, *"".join(others)}),
-        "you asked only the output: an axis that a waiting operand "
-        "has must stay as well": lambda left, right, others, output: _sorted_axes(({*left, *right}) & {*output}),
+        "you asked only the output: an axis that a waiting operand has must stay as well (`axis in others` compares "
+        "with whole operands)": lambda left, right, others, output: _sorted_axes(({*left, *right}) & {*output}),
     },
 )
 def kept_axes(left, right, others, output):
@@ -88,7 +88,16 @@ FORM = '"TN, SN -> TS": two operands, an arrow, the axes that stay'
 
 
 def _sizes_cases(randn):
-    for sizes in [(4, 4, 2, 3), (9, 9, 2, 2), (1, 8, 1, 4), (64, 64, 16, 16), (8, 1, 5, 1), (5, 5, 2, 2), (1, 2, 3, 1)]:
+    for sizes in [
+        (4, 4, 2, 3),
+        (9, 9, 2, 2),
+        (1, 8, 1, 4),
+        (64, 64, 16, 16),
+        (8, 1, 5, 1),
+        (5, 5, 2, 2),
+        (1, 2, 3, 1),
+        (4, 1, 1, 2),
+    ]:
         yield (dict(zip("TSNP", sizes, strict=True)),)
 
 
@@ -143,6 +152,39 @@ def _greedy(sizes):
     return steps
 
 
+def _chain(sizes):
+    """The cheapest of the orders that bring in one operand after the other."""
+    orders = []
+    for first, *rest in itertools.permutations(OPERANDS):
+        steps, so_far = [], first
+        for place, operand in enumerate(rest):
+            kept = kept_axes(so_far, operand, rest[place + 1 :], OUTPUT)
+            steps.append(f"{so_far}, {operand} -> {kept}")
+            so_far = kept
+        orders.append(steps)
+    return min(orders, key=lambda steps: _macs(steps, sizes))
+
+
+def _least(size):
+    """The order with the least of something else: `size(step, sizes)` is what a step is taken to cost."""
+
+    def order(sizes):
+        def search(operands):
+            if len(operands) == 1:
+                return 0, []
+            found = []
+            for left, right in itertools.combinations(operands, 2):
+                others = [axes for axes in operands if axes not in (left, right)]
+                step = left, right, kept_axes(left, right, others, OUTPUT)
+                rest, steps = search([*others, step[2]])
+                found.append((size(step, sizes) + rest, [f"{left}, {right} -> {step[2]}", *steps]))
+            return min(found)
+
+        return search(OPERANDS)[1]
+
+    return order
+
+
 @exercise(
     "1.4",
     "The cheapest order",
@@ -161,6 +203,13 @@ def _greedy(sizes):
             ("SP", "SN", "SPN"), ("TS", "SPN", "TPN"), ("TN", "TPN", "TP")
         ),
         "you take the cheapest pair first: what is left may then be expensive. Try every order to its end": _greedy,
+        "you always bring one operand to the product so far: two pairs may also meet": _chain,
+        "you count the entries of the results: a step costs all the different axes of its operands": _least(
+            lambda step, sizes: math.prod(sizes[axis] for axis in step[2])
+        ),
+        "you multiply the sizes of both operands: an axis that both have is one loop, not two": _least(
+            lambda step, sizes: math.prod(sizes[axis] for axis in step[0] + step[1])
+        ),
         "you sum S before the mask has met it: then nothing can be hidden": _joined(
             ("SN", "SP", "NP"), ("TN", "NP", "TP"), ("TP", "TS", "TP")
         ),
@@ -254,6 +303,15 @@ def _dense_crossover(features, head_dim):
         ),
         "you round to the nearest whole number: the least T is above the crossing": lambda features, head_dim: round(
             3 * features * head_dim / (features + head_dim + 1)
+        ),
+        "the step with the mask adds 1: T² (N + P + 1) is what the quadratic order takes": lambda features, head_dim: (
+            3 * features * head_dim // (features + head_dim - 1) + 1
+        ),
+        "this is the last T at which the linear order does not win: return the next": lambda features, head_dim: (
+            3 * features * head_dim // (features + head_dim + 1)
+        ),
+        "you count one step of T·N·P: there are three": lambda features, head_dim: (
+            features * head_dim // (features + head_dim + 1) + 1
         ),
         "the quadratic order multiplies by the mask too: T² more, hence N "
         "+ P + 1 and not N + P": lambda features, head_dim: 3 * features * head_dim // (features + head_dim) + 1,

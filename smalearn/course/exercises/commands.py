@@ -221,6 +221,7 @@ def case(exercise: str | Exercise) -> Case | None:
     result = _session.attempts.get(exercise.id, (None, None))[1]
     if not result or result.case is None:
         last = "your last attempt got no case wrong" if result else "you have not checked an attempt yet"
+        last = "a prediction has none" if exercise.kind == "predict" else last
         text = f"There is no case of {exercise.id} to look at: {last}."
         show(text, html=note([text]))
         return None
