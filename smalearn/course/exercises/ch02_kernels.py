@@ -67,6 +67,17 @@ def _without_cross_products(x):
         "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by "
         "4: take the root, 1/√2": _scaled_squares(math.sqrt(0.5)),
         "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": _scaled_squares(math.sqrt(2)),
+        "the one is missing: it is the first column": lambda x: taylor_features(x)[:, 1:],
+        "each mixed product is there once: (q·k)² has q_i q_j k_i k_j twice, so keep all N²": lambda x: taylor_features(
+            x
+        )[:, [True, *[True] * x.shape[1], *(i <= j for i in range(x.shape[1]) for j in range(x.shape[1]))]],
+        "1 and x come out twice: you take products of (1, x) with itself": lambda x: (
+            (
+                torch.cat([torch.ones_like(x[:, :1]), x], 1)[:, :, None]
+                * torch.cat([torch.ones_like(x[:, :1]), x], 1)[:, None]
+            ).flatten(1)
+            / math.sqrt(2)
+        ),
         "these are the squares x_i² alone: (q·k)² also has the mixed terms q_i q_j k_i k_j": _without_cross_products,
     },
 )
@@ -123,7 +134,7 @@ def _on_a_circle(angles):
     claim="004:feature-map-any-f",
     kind="break",
     level=2,
-    minutes=10,
+    minutes=15,
     cases=_score_cases,
     refuse=_is_kernel,
     wrong={
@@ -155,7 +166,8 @@ def break_features(name, count):
     Hint: “tanh”: take two numbers, one small and one large. A matrix [[a, b], [b, d]] with b² > ad has a negative
     eigenvalue, and tanh caps d at 1.
 
-    Hint: “relu”: four vectors at 0°, 45°, 90° and 135°. Neighbours agree, opposites are cut off at 0.
+    Hint: “relu”: four vectors at 0°, 45°, 90° and 135°. Neighbours agree; from 90° on a
+    score is cut off at 0.
 
     Insight: So “any f is a dot product of features” needs two maps, one for queries and one for keys.
     """
@@ -194,6 +206,7 @@ def _cosformer_cases(randn):
         Q, K = randn(length, features), randn(length, features)
         Q[:, 0], K[:, 0] = Q[:, 0].abs() + 1, K[:, 0].abs() + 1
         yield Q, K, randn(length, 2), horizon
+    yield 1 + 0.1 * randn(6, 2).abs(), 1 + 0.1 * randn(6, 2).abs(), randn(6, 2), 2  # some rows have a sum below 0
 
 
 def _features(first=lambda x, angles: x.relu() * angles.cos(), second=lambda x, angles: x.relu() * angles.sin()):
@@ -205,6 +218,25 @@ def _features(first=lambda x, angles: x.relu() * angles.cos(), second=lambda x, 
         return q @ (k.mT @ V) / (q @ k.sum(0))[:, None]
 
     return attention
+
+
+def _split(first, second, divide=lambda W, Q, K: W.sum(1, keepdim=True)):
+    """Attention by weights relu(q)·relu(k) (first(θ_t, θ_s) + second(θ_t, θ_s)), divided by something."""
+
+    def attention(Q, K, V, horizon):
+        angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)
+        W = (Q.relu() @ K.relu().mT) * (first(angles[:, None], angles) + second(angles[:, None], angles))
+        return W @ V / divide(W, Q, K)
+
+    return attention
+
+
+def _cosines(a, b):
+    return a.cos() * b.cos()
+
+
+def _sines(a, b):
+    return a.sin() * b.sin()
 
 
 def _undivided(Q, K, V, horizon):
@@ -243,6 +275,19 @@ def _undivided(Q, K, V, horizon):
         ),
         "you divide the positions by T: the horizon is given": lambda Q, K, V, horizon: _cosformer_oracle(
             Q, K, V, len(Q)
+        ),
+        "your weights are cos(θ_t + θ_s): the sines come with a plus": _split(_cosines, lambda a, b: -_sines(a, b)),
+        "your weights are sin(θ_t + θ_s): cosine belongs to cosine, and sine to sine": _split(
+            lambda a, b: a.sin() * b.cos(), lambda a, b: a.cos() * b.sin()
+        ),
+        "the cosines are missing from what you divide by: it is the sum of the weights as they are": _split(
+            _cosines, _sines, lambda W, Q, K: (Q.relu() @ K.relu().mT).sum(1, keepdim=True)
+        ),
+        "you divide by one number for all rows: each row has a sum of its own": _split(
+            _cosines, _sines, lambda W, Q, K: W.sum()
+        ),
+        "beyond the horizon a row's sum can be negative: divide by it as it is": _split(
+            _cosines, _sines, lambda W, Q, K: W.sum(1, keepdim=True).clamp(min=1e-6)
         ),
         "only the cosines are there: cos θ_t · cos θ_s is not cos(θ_t - θ_s)": _features(
             second=lambda x, angles: 0 * x * angles

@@ -68,6 +68,7 @@ def _wave(p, sign):
         "you divide by √N: m is the number of directions, the rows of W": lambda x, W: (
             fourier_features(x, W) * math.sqrt(len(W) / W.shape[1])
         ),
+        "the sines are missing: m cosines, then m sines": lambda x, W: fourier_features(x, W)[:, : len(W)],
         "the factor stands on the cosines alone: sines need it too": _by_entries(
             lambda p, half, m, sign: math.exp(half) * math.cos(p) / math.sqrt(m) if sign > 0 else math.sin(p)
         ),
@@ -126,6 +127,24 @@ def fourier_features(x, W):
             * (-x.square().sum(1, keepdim=True) / 2).exp()
             / math.sqrt(len(W))
         ),
+        "the second half is missing: every direction comes with both signs": lambda x, W: positive_features(x, W)[
+            :, : len(W)
+        ],
+        "your factor is e^(−|x|²): it is half of that, e^(−|x|²/2)": _by_entries(
+            lambda p, half, m, sign: math.exp(sign * p - 2 * half) / math.sqrt(2 * m)
+        ),
+        "your second half is −e^(ω·x): the sign stands in the exponent, e^(−ω·x)": _by_entries(
+            lambda p, half, m, sign: sign * math.exp(p - half) / math.sqrt(2 * m)
+        ),
+        "the length is not squared: the factor is e^(−|x|²/2)": _by_entries(
+            lambda p, half, m, sign: math.exp(sign * p - math.sqrt(half / 2)) / math.sqrt(2 * m)
+        ),
+        "you divide by √(2N): m is the number of directions, the rows of W": lambda x, W: (
+            positive_features(x, W) * math.sqrt(len(W) / W.shape[1])
+        ),
+        "2m features are averaged, not m: divide by √(2m)": _by_entries(
+            lambda p, half, m, sign: math.exp(sign * p - half) / math.sqrt(m)
+        ),
         "in the second half the whole exponent is negated: the norm must stay, with its minus": _by_entries(
             lambda p, half, m, sign: math.exp(sign * (p - half)) / math.sqrt(2 * m)
         ),
@@ -173,6 +192,11 @@ def positive_features(x, W):
         "your exponent is half of what it should be: the variance goes with e^{|q + k|²}, whole": lambda: (
             math.expm1(4) / 0.1**2
         ),
+        "one sign is asked for, so m directions are m features": lambda: 2 * math.expm1(8) / 0.1**2,
+        "the variance of one feature is e^8 − 1, not 8": lambda: 8 / 0.1**2,
+        "the variance of one feature is e^8 − 1, not 1": lambda: 1 / 0.1**2,
+        "√(e^8 − 1)/√m is the error: solve for m, which squares the quotient": lambda: math.sqrt(math.expm1(8)) / 0.1,
+        "|q + k|² is 8, not 16: the vectors are perpendicular, 4 + 4": lambda: math.expm1(16) / 0.1**2,
         "|q + k|² is 8 already: it is not squared once more": lambda: math.expm1(64) / 0.1**2,
         "this would do at |q + k|² = 2, half the norm": lambda: math.expm1(2) / 0.1**2,
     },
@@ -292,6 +316,9 @@ def _softmax_of_the_product(Q, K, V, landmarks):
         "your landmarks are single tokens, one of every T/r: a landmark is the mean of a whole segment": _around(
             _pinv, lambda x, landmarks: x[:: len(x) // landmarks][:landmarks]
         ),
+        "your landmarks are the first r tokens: they are means of r segments": _around(
+            _pinv, lambda x, landmarks: x[:landmarks]
+        ),
         "your segments are interleaved: a landmark is the mean of tokens that stand side by side": _around(
             _pinv, lambda x, landmarks: x.reshape(-1, landmarks, x.shape[1]).mean(0)
         ),
@@ -302,7 +329,7 @@ def nystrom_attention(Q, K, V, landmarks):
 
     The landmarks Q̃ and K̃ (r, N) are the means of r segments of equal length; r divides T. Make no (T, T) matrix.
 
-    Hint: A segment is `Q.unflatten(0, (landmarks, -1))[k]`. Which axis does the mean go over?
+    Hint: A segment is `Q.unflatten(0, (landmarks, -1))[i]`. Which axis does the mean go over?
 
     Hint: Three softmaxes: all queries on the landmark keys, landmarks on landmarks, landmark queries on all keys. The
     second is inverted by `torch.linalg.pinv`; `softmax_weights(Q, K)` makes one.

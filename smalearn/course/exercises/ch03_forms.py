@@ -65,6 +65,9 @@ def _outer(K, V):
             )
             for axis in (1, 2)
         },
+        "you divide by the number of tokens read: no mean is asked for": lambda Q, K, V: (
+            _double_loop(Q, K, V) / torch.arange(1, len(Q) + 1, dtype=Q.dtype)[:, None]
+        ),
         "you divide by the sum of the weights: there is no normaliser here": lambda Q, K, V: (
             _double_loop(Q, K, V) / (Q * K.cumsum(0)).sum(-1, keepdim=True)
         ),
@@ -137,6 +140,13 @@ def _divided(by):
         "the entry in which you put the 1": lambda Q, K, V: (
             running_attention(Q, K, torch.cat([torch.ones_like(V[:, :1]), V[:, :-1]], 1))
             / running_attention(Q, K, V)[:, -1:]
+        ),
+        "the 1 is the last entry of your value, and you divide by the first": lambda Q, K, V: (
+            running_attention(Q, K, torch.cat([V[:, 1:], torch.ones_like(V[:, :1])], 1))
+            / running_attention(Q, K, V)[:, :1]
+        ),
+        "every query reads all tokens, later ones too: a decoder has read those up to its own": lambda Q, K, V: (
+            (Q @ K.mT) @ V / (Q @ K.mT).sum(1, keepdim=True)
         ),
         "you take a softmax: the weights are the dot products Q_t · K_s themselves": lambda Q, K, V: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -torch.inf).softmax(-1) @ V

@@ -75,6 +75,18 @@ def _differences(log_a, s, border, t):
             lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t - 1)
         ),
         "these are quotients of running products, or differences of running sums: NaN after a reset": _differences,
+        "you multiply logarithms: multiply the gates, or add their logarithms": lambda log_a, s, border, t: (
+            log_a[s + 1 : border].prod().item(),
+            log_a[border : t + 1].prod().item(),
+        ),
+        "you add the gates up: they act one after the other, so they are multiplied": lambda log_a, s, border, t: (
+            log_a[s + 1 : border].exp().sum().item(),
+            log_a[border : t + 1].exp().sum().item(),
+        ),
+        "strong gates are cut off at a lower limit: sums of −∞ are fine here": lambda log_a, s, border, t: (
+            log_a[s + 1 : border].clamp(min=-1).sum().exp().item(),
+            log_a[border : t + 1].clamp(min=-1).sum().exp().item(),
+        ),
         "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
             log_a[s + 1 : border].sum().item(),
             log_a[border : t + 1].sum().item(),
@@ -126,14 +138,23 @@ def _chunk_cases(randn):
     yield randn(9, 2), randn(9, 2), randn(9, 2), torch.full((9,), -200.0, dtype=torch.float64), 4
 
 
-def _chunks(Q, K, V, log_a, chunk_len, ends=lambda until: until, starts=lambda since, a: since, fade=True):
-    """The chunked form, with other factors at the borders."""
+def _chunks(
+    Q,
+    K,
+    V,
+    log_a,
+    chunk_len,
+    ends=lambda until, a: until,
+    starts=lambda since, a: since,
+    fade=True,
+):
+    """The chunked form, with other factors at the borders or inside."""
     state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
     for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
         L = a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp().tril()
         since = a.cumsum(0).exp()
         outputs.append((L * (q @ k.mT)) @ v + starts(since, a)[:, None] * (q @ state.mT))
-        state = (since[-1] if fade else 1) * state + (ends(L[-1])[:, None] * v).mT @ k
+        state = (since[-1] if fade else 1) * state + (ends(L[-1], a)[:, None] * v).mT @ k
     return torch.cat(outputs)
 
 
@@ -199,18 +220,32 @@ def _weighted(weight):
             lambda *given: _chunks(*given, starts=lambda since, a: torch.cat([a.new_ones(1), since[:-1]]))
         ),
         "what a chunk writes enters the state unfaded: a token has met the gates after it, until the border": (
-            lambda *given: _chunks(*given, ends=torch.ones_like)
+            lambda *given: _chunks(*given, ends=lambda until, a: torch.ones_like(until))
         ),
         "the old state does not fade from chunk to chunk: all gates of the chunk act on it": lambda *given: _chunks(
             *given, fade=False
         ),
         "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk "
         "to chunk, and what is read since the border": lambda *given: _chunks(
-            *given, ends=torch.ones_like, starts=lambda since, a: torch.ones_like(since), fade=False
+            *given,
+            ends=lambda until, a: torch.ones_like(until),
+            starts=lambda since, a: torch.ones_like(since),
+            fade=False,
+        ),
+        "the decay until the border is a difference of two sums: after a reset −∞ − (−∞) is not a number. It is the "
+        "last row of L": lambda *given: _chunks(*given, ends=lambda until, a: (a.sum() - a.cumsum(0)).exp()),
+        "what a chunk writes has met its own gate too: until the border only the gates after it act": lambda *given: (
+            _chunks(*given, ends=lambda until, a: until * a.exp())
+        ),
+        "since the border all gates up to token t act, not its own alone": lambda *given: _chunks(
+            *given, starts=lambda since, a: a.exp()
+        ),
+        "strong gates are cut off at a lower limit: sums of −∞ are fine here": lambda Q, K, V, log_a, c: _decayed(
+            Q, K, V, log_a.clamp(min=-1)
         ),
         "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between "
         "the two tokens themselves": _by_differences,
-        "each token meets its own gate, too: a gate acts before its token is written": lambda Q, K, V, log_a, c: (
+        "each token meets its own gate, which acts before it is written: use `tril(-1)`": lambda Q, K, V, log_a, c: (
             _decayed(Q, K, V * log_a.exp()[:, None], log_a)
         ),
         "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
@@ -263,6 +298,11 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
         "this is one block: there are two": lambda: 4 * 24 * 25,
         "this is one head of one block: there are eight": lambda: 24 * 25,
         "these are bytes, four for each number: asked are the numbers": lambda: 4 * 2 * 4 * 24 * 25,
+        "the normaliser is a row of 24, one for each entry of a key, not one number": lambda: 2 * 4 * (24 * 24 + 1),
+        "one row more, not two": lambda: 2 * 4 * 24 * 26,
+        "a state does not grow with the tokens: these are keys and values of 2,000": lambda: 2 * 4 * 48 * 2000,
+        "these are keys and values of one token, as attention keeps them": lambda: 2 * 4 * 48,
+        "these are keys and values of 24 tokens: a state is an outer product": lambda: 2 * 4 * 24 * 48,
         "the keys need no 1: only the values have a row more": lambda: 2 * 4 * 25 * 25,
         "this is what attention keeps of one token, a key and a value: a state is their outer product": lambda: (
             2 * 4 * (24 + 25)

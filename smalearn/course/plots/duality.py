@@ -50,7 +50,7 @@ def border(log_a: torch.Tensor, start: int) -> Figure:
     beside.barh(range(start, len(L)), log_a[start:].double().cumsum(0).exp().tolist(), color="C0")
     above.set(xlim=mask.get_xlim(), ylim=(0, 1.05), xticks=[], title="decay until the border")
     beside.set(ylim=mask.get_ylim(), xlim=(0, 1.05), yticks=[])
-    beside.set_title("decay since")
+    beside.set_title("decay since the border")
     return figure
 
 
