@@ -109,8 +109,9 @@ def draw(file: Path | None = None) -> Axes:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
 
-    ax = plt.subplots(figsize=(7, 3.6), layout="constrained")[1]
-    for rung in {one["name"]: one for one in rungs(file)}.values():
+    newest = {one["name"]: one for one in rungs(file)}
+    ax = plt.subplots(figsize=(7, 3.2 + 0.2 * len(newest)), layout="constrained")[1]
+    for rung in newest.values():
         label = f"{rung['name']}: {rung['bits']:.2f} bits per character after {rung['steps']} steps"
         label += f", {rung['bytes'] / 1000:,.0f} kB at {POSITIONS[-1]}"
         ax.loglog(list(rung["milliseconds"]), list(rung["milliseconds"].values()), "o-", label=label)
@@ -122,7 +123,7 @@ def draw(file: Path | None = None) -> Axes:
         ax.set_ylim(low / 3, 3 * high)  # so that a flat line looks flat
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
-        ax.legend(loc="upper left", fontsize="small")
+        ax.figure.legend(loc="outside lower left", fontsize="small")
     return ax
 
 
