@@ -72,30 +72,20 @@ class StateExplorer(Explorer):
         words = text.split()
         if not 1 <= len(words) <= MAX_WORDS:
             raise ValueError(f"StateExplorer: text, expected 1 to {MAX_WORDS} words, got {len(words)}")
-        pairs = [word.partition(":") for word in words]
-        asked, written = [key for key, *_ in pairs], [value for *_, value in pairs]
-        names = list(dict.fromkeys(asked))
-        if (keys is None or values is None) and len(names) > MAX_FEATURES:
-            raise ValueError(f"StateExplorer: text, expected at most {MAX_FEATURES} different words, got {len(names)}")
-        codes = torch.eye(len(names))[[names.index(word) for word in asked]]
-        K = codes if keys is None else _matrix("keys", keys, len(words))
-        rows = names
-        if values is not None:
-            V = _matrix("values", values, len(words))
-            rows = [f"p = {p}" for p in range(V.shape[1])]
-        elif all(written):
-            rows = list(dict.fromkeys(written))
-            V = torch.eye(len(rows))[[rows.index(value) for value in written]]
+        asked = [word.partition(":")[0] for word in words]
+        if keys is None:
+            columns, K = _one_hot(asked)
         else:
-            V = codes.roll(-1, 0)
-            V[-1] = 0
+            K = _matrix("keys", keys, len(words))
+            columns = [f"n = {n}" for n in range(K.shape[1])]
+        rows, V = _written(words, values)
         super().__init__(
             _words=words,
             _asked=asked,
             _corrects=beta is not None,
             _K=K.tolist(),
             _V=V.tolist(),
-            _columns=names if keys is None else [f"n = {n}" for n in range(K.shape[1])],
+            _columns=columns,
             _rows=rows,
             gates=gates,
             query=_repeated(asked) if query is None else query,
@@ -172,6 +162,28 @@ class StateExplorer(Explorer):
 def _repeated(words: list[str]) -> str:
     """Find the last word but one that has been before; the first word if there is none."""
     return next((words[t] for t in range(len(words) - 2, 0, -1) if words[t] in words[:t]), words[0])
+
+
+def _one_hot(words: list[str]) -> tuple[list[str], torch.Tensor]:
+    """Names of the entries and a vector (T, names) with a single 1 for each word."""
+    names = list(dict.fromkeys(words))
+    if len(names) > MAX_FEATURES:
+        raise ValueError(f"StateExplorer: text, expected at most {MAX_FEATURES} different words, got {len(names)}")
+    return names, torch.eye(len(names))[[names.index(word) for word in words]]
+
+
+def _written(words: list[str], values: object) -> tuple[list[str], torch.Tensor]:
+    """Names of the entries of a value and the values (T, P): as given, as named, or else the words that follow."""
+    if values is not None:
+        V = _matrix("values", values, len(words))
+        return [f"p = {p}" for p in range(V.shape[1])], V
+    pairs = [word.partition(":") for word in words]
+    if all(value for *_, value in pairs):
+        return _one_hot([value for *_, value in pairs])
+    names, codes = _one_hot([key for key, *_ in pairs])
+    V = codes.roll(-1, 0)
+    V[-1] = 0
+    return names, V
 
 
 def _tensor(name: str, value: object) -> torch.Tensor:
