@@ -1,5 +1,6 @@
 """The card of a result: what it says, that a learner's text stays text, and that no card is shown where none is due."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -101,9 +102,11 @@ def test_what_is_not_started_has_no_card(shown):
 
 
 def test_values_that_are_no_tensors_and_attempts_that_are_no_functions():
-    page = Tags(card(evaluate(registry()["1.3"], lambda *arguments: SCRIPT), [], ""))
+    letters = dataclasses.replace(registry()["1.3"], refuse=None, oracle=lambda *arguments: "TP")
+    page = Tags(card(evaluate(letters, lambda *arguments: SCRIPT), [], ""))
     assert page.tags.count("td") == 2
     assert SCRIPT in page.text
+    assert SCRIPT in Tags(card(evaluate(registry()["1.3"], lambda *arguments: SCRIPT), [], "")).text
     assert "check needs the function itself" in Tags(card(evaluate(EXERCISE, 3), [], "")).text
 
 

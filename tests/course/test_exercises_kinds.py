@@ -233,7 +233,7 @@ def test_scores_that_break_nothing_are_told_why(answer, reason):
     ("value", "reason"),
     [
         (-1e17, "must lie between -1e+16 and 0"),
-        (0.5, "must lie between"),
+        (0.5, "at most 1, so their logarithms are at most 0"),
         (-torch.inf, "must lie"),
         (-1e-9, "right to 0e"),
     ],

@@ -22,6 +22,26 @@ def _sorted_axes(axes):
     return "".join(sorted(axes))
 
 
+def _not_kept(answer, left, right, others, output):
+    """The first axis that is there without need, or is needed and gone."""
+    if not isinstance(answer, str):
+        return f"the answer must be a string of axes, got {type(answer).__name__}"
+    for axis in sorted({*left, *right, *answer}):
+        asking = [f"the waiting operand {operand}" for operand in others if axis in operand]
+        asking += ["the output"] if axis in output else []
+        if axis in answer and axis not in left + right:
+            return f"in {answer!r} there is {axis}, an axis of neither operand"
+        if axis in answer and not asking:
+            return (
+                f"in {answer!r} there is {axis}, which neither the output nor a waiting operand asks for: sum over it"
+            )
+        if asking and axis not in answer:
+            return f"in {answer!r} there is no {axis}, but {asking[0]} still asks for it"
+    if len(set(answer)) < len(answer):
+        return f"in {answer!r} an axis stands twice"
+    return "" if answer == _sorted_axes(answer) else f"the axes of {answer!r} must be sorted"
+
+
 @exercise(
     "1.3",
     "Which axes survive?",
@@ -29,9 +49,7 @@ def _sorted_axes(axes):
     level=2,
     minutes=8,
     cases=_axes_cases,
-    oracle=lambda left, right, others, output: "".join(
-        axis for axis in sorted({*left, *right}) if axis in output or any(axis in operand for operand in others)
-    ),
+    refuse=_not_kept,
     wrong={
         "you summed every axis that both operands share. K and V share S, but L still asks for S: a shared "
         "axis stays while the output or a waiting operand has it": lambda left, right, others, output: _sorted_axes(
