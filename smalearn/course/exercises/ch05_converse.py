@@ -238,7 +238,7 @@ def _largest_rank():
     claim="004:semiseparable-rank",
     kind="predict",
     level=1,
-    minutes=3,
+    minutes=5,
     oracle=_largest_rank,
     wrong={
         "the whole matrix has rank 48, but a state need not know the past outputs": lambda: 48,
@@ -259,9 +259,9 @@ def _largest_rank():
     },
 )
 def states_of_softmax():
-    """How many states reproduce causal softmax attention on 48 tokens exactly, with random keys of size 4.
+    """The fewest states that reproduce causal softmax attention on 48 tokens exactly, with random keys of size 4.
 
-    Hint: No state is larger than the rank of a block M[k:, :k+1]. How large can a rank be, at the most?
+    Hint: As many states are needed as the largest rank of a block M[k:, :k+1]. How large can such a rank be?
 
     Hint: The shorter side of the block. At which k is that largest?
 

@@ -116,8 +116,8 @@ def queries_and_keys(A, B, C):
 
     Hint: As rows: `U[t] = product.mT @ C[t]`, and `V[t]` solves `product @ V[t] = B[t]`.
 
-    Insight: The inverse grows as fast as the product decays: this is why practice works with ratios inside short
-    chunks.
+    Insight: The inverse grows as fast as the product decays: this is why practice cuts the text into short
+    chunks, and multiplies the decays of a segment instead of dividing by them.
     """
     U, V = [], []
     product = torch.eye(B.shape[1], dtype=B.dtype)

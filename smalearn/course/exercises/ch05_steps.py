@@ -82,7 +82,7 @@ def _input_cases(randn):
     ),
     wrong={
         "your x_t is y_t / C_t^T B_t: what the past contributes to y_t, C_t^T A_t h_(t-1), has to be taken away "
-        "first": _faulty(past=lambda A, h: 0 * h),
+        "first (or your state never receives B_t x_t)": _faulty(past=lambda A, h: 0 * h),
         "you subtract C_t^T h_(t-1). The old state is multiplied by A_t before it is seen: C_t^T A_t h_(t-1)": _faulty(
             past=lambda A, h: h
         ),

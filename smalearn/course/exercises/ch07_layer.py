@@ -171,6 +171,7 @@ def _block_cases(randn):
     oracle=_block_loop,
     wrong=dict(_slips())
     | {
+        "your decay is e^(A_log·dt): the rate is −e^(A_log)": _block_stepped(lambda dt, A_log: (A_log * dt).exp()),
         "your decay acts on the new token and not on the old state: turn it round": _block_stepped(
             lambda dt, A_log: torch.ones_like(dt), lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
         ),
@@ -253,6 +254,7 @@ def block_step(X, dt, A_log, B, C, D, state):
         "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": lambda: 0.0625,
         "one token holds 2D numbers, and the state N for each of the 2D channels": lambda: 1,
         "this forgets that the state belongs to 2D channels, not to D": lambda: 64,
+        "both N and the 2D channels count: 2D · N numbers against 2D a token": lambda: 32,
         "this is D: count the numbers of the state, 2D · N, and divide by those of a token": lambda: 1024,
         "this is 2D, the numbers of one token: how many tokens fill 2D · N?": lambda: 2048,
         "this is 2D / N: the 2D channels have N numbers each, so that the state has 2D · N": lambda: 16,
