@@ -30,6 +30,11 @@ def _by_differences(log_d):
     return (sums[:, None] - sums).tril().exp().tril()
 
 
+def _by_quotients(log_d):
+    products = torch.cat([log_d.new_ones(1), log_d.exp().cumprod(0)])
+    return (products[:, None] / products).tril()
+
+
 @exercise(
     "6.7",
     "One level up",
@@ -68,6 +73,15 @@ def _by_differences(log_d):
             log_d
         ).triu(-1),
         "a difference of running sums: NaN after a reset": _by_differences,
+        "a quotient of running products: 0/0 after a reset": _by_quotients,
+        "the updates decay too, not only H_0": lambda log_d: (
+            _between_loop(log_d).tril().index_fill(1, torch.arange(1, len(log_d) + 1), 0.0)
+            + torch.nn.functional.pad(torch.ones_like(_between_loop(log_d)).tril()[:, 1:], (1, 0))
+        ),
+        "H_0 enters chunk 0: the first row is missing": lambda log_d: _between_loop(log_d)[1:],
+        "you put −∞ at the end, in place of a 0 before the first": lambda log_d: decay_mask(
+            torch.cat([log_d, log_d.new_full((1,), -torch.inf)])
+        ),
         "these are logarithms: take the exponential": lambda log_d: _between_loop(log_d).log(),
     },
 )
@@ -97,7 +111,7 @@ def _takes_over():
     length = c
     while (length // c) ** 2 * n * p < length * c * (n + p) + 2 * length * n * p:
         length += c
-    return length
+    return float(length)
 
 
 @exercise(
@@ -111,6 +125,8 @@ def _takes_over():
     oracle=_takes_over,
     wrong={
         "this is the number of chunks: a chunk has 64 tokens": lambda: 256,
+        "both sides grow with T / c: count (T/c)² N·P once more": lambda: 262_144,
+        "that is one chunk: how many does it take until T/c² · N·P passes the rest?": lambda: 64,
         "you compare with steps 2 and 4 alone: step 1 costs as much as both": lambda: 8192,
         "you compare with one of the steps 2 and 4: add up 1, 2 and 4": lambda: 4096,
         "you compare with step 1 and one of 2 and 4": lambda: 12288,
@@ -128,7 +144,7 @@ def takes_over():
 
     Hint: T·N·P/c² = T, against 64·128 + 2·4096.
 
-    Insight: At 100,000 tokens nearly all of its work would be in what a loop does for nothing. The authors say so in
-    part III of their posts, and their kernels use a scan.
+    Insight: At 100,000 tokens six sevenths of its multiply-adds would be in step 3, which a loop does for next to
+    nothing. The authors say so in part III of their posts, and their kernels use a scan.
     """
-    return 16_384
+    return 16_384.0

@@ -93,6 +93,26 @@ def _all_pairs(log_a):
         "and what follows the reset is lost. Sum each segment on its own": _difference,
         "you subtract running sums that a strong decay has made huge: what follows it has few digits left. Sum "
         "each segment on its own": lambda log_a: _difference(log_a, least=-1e4),
+        "a difference of running sums: after a reset −∞ − (−∞) is not a number. Sum each segment on its own": (
+            lambda log_a: (log_a.cumsum(-1)[..., :, None] - log_a.cumsum(-1)[..., None, :]).exp().tril()
+        ),
+        "a quotient of running products: after a reset 0 / 0 is not a number. Sum each segment on its own": (
+            lambda log_a: log_a.exp().cumprod(-1)[..., :, None] / log_a.exp().cumprod(-1)[..., None, :]
+        ),
+        "0 · ∞ is not a number: choose by `torch.where`, do not multiply by a mask": lambda log_a: (
+            (log_a[..., :, None] * torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=log_a.dtype).tril(-1))
+            .cumsum(-2)
+            .exp()
+            .tril()
+        ),
+        "rows and columns of log_a are exchanged: row k of the steps is log a_k": lambda log_a: (
+            torch.where(
+                torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=torch.bool).tril(-1), log_a[..., None, :], 0.0
+            )
+            .cumsum(-2)
+            .exp()
+            .tril()
+        ),
         "minus infinity stands below the sum, too: the running sum needs zeros there, and −∞ comes last": (
             lambda log_a: torch.zeros_like(_mask_loop(log_a))
         ),

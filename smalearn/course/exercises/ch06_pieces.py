@@ -72,6 +72,11 @@ def _chunk_cases(randn):
         ),
         "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
         "and what is written after it is lost. Sum what comes after a token on its own": _written(_difference),
+        "the decays until the end are a difference of running sums: −∞ − (−∞) after a reset. Take the mask's last "
+        "row": _written(lambda log_a: (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp()),
+        "only the last token writes in your answer: all of the chunk do": _written(
+            lambda log_a: (torch.arange(log_a.shape[-1]) == log_a.shape[-1] - 1).to(log_a.dtype).expand_as(log_a)
+        ),
         "these are the true states, with all that came before the chunk: passing them on is the next step. "
         "Here every chunk starts from zero": _true_states,
         "you add up the chunks: that is the next step, and it has decays of its own. Here each starts from "
@@ -176,6 +181,10 @@ def _hand_cases(randn):
         "enters it by its own decay": lambda decay, updates, state: _handed_over(
             torch.cat([torch.ones_like(decay[:1]), decay[:-1]]), updates, state
         ),
+        "you go backwards: the state enters chunk 0": lambda decay, updates, state: (
+            _handed_over(decay.flip(0), updates.flip(0), state)[0].flip(0),
+            _handed_over(decay.flip(0), updates.flip(0), state)[1],
+        ),
         "you start from zero: the first chunk reads the given state": lambda decay, updates, state: _handed_over(
             decay, updates, torch.zeros_like(state)
         ),
@@ -263,6 +272,9 @@ def _read_cases(randn):
         ),
         "your sum runs from the chunk's end: token t has met the decays from the chunk's start up to its own": _read(
             lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()
+        ),
+        "you add up decays: they multiply. Sum the logarithms, then take the exponential": _read(
+            lambda log_a: log_a.exp().cumsum(-1)
         ),
         "each chunk reads the state that enters the one before": lambda C, log_a, entering: (
             log_a.cumsum(-1).exp()[..., None] * (C @ entering.roll(1, 0).mT)

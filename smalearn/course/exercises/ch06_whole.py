@@ -129,6 +129,15 @@ def _ssd_cases(randn):
         ),
         "the last, shorter chunk is lost: T need not be a multiple of the chunk length": _whole_chunks_only,
         "the given state is ignored: it enters the first chunk": _from_zero,
+        "step 1 is never added: what tokens read inside their chunk": _by_steps(
+            mask=lambda log_a: torch.zeros_like(decay_mask(log_a))
+        ),
+        "each chunk reads what the chunk leaves, not what enters it": _by_steps(
+            hand=lambda decay, updates, state: (updates, hand_over(decay, updates, state)[1])
+        ),
+        "the last, shorter chunk is dropped: pad it": lambda X, log_a, B, C, state, chunk_len: _loop(
+            *(x[: len(X) // chunk_len * chunk_len] for x in (X, log_a, B, C)), state, chunk_len
+        ),
         "inside a chunk nothing decays: its scores need the mask of 6.1, not a triangle of ones": _by_steps(
             mask=lambda log_a: torch.ones_like(decay_mask(log_a)).tril()
         ),
@@ -232,6 +241,24 @@ def _length_cases(randn):
         "of one token is always best": _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p)),
         "you hand over from every chunk to every later one, as the listing does with its matrix over chunks: a "
         "loop needs N·P once a chunk": _cheapest(lambda c, q, n, p: c * q * (q * (n + p) + 2 * n * p) + c * c * n * p),
+        "only step 3 knows of the padding in your count: a padded chunk costs steps 1, 2 and 4 as much": (
+            lambda length, n, p: min(
+                range(1, length + 1),
+                key=lambda q: length * q * (n + p) + 2 * length * n * p + -(-length // q) * n * p,
+            )
+        ),
+        "you try powers of 2 alone: any length may be the cheapest": lambda length, n, p: min(
+            (2**k for k in range(length.bit_length())), key=lambda q: _chunk_macs(-(-length // q), q, n, p)
+        ),
+        "you try only lengths that divide T: the last chunk is padded": lambda length, n, p: min(
+            (q for q in range(1, length + 1) if length % q == 0), key=lambda q: _chunk_macs(length // q, q, n, p)
+        ),
+        "you round the number of chunks down: the last, shorter one costs as much as a full one": lambda length, n, p: (
+            min(range(1, length + 1), key=lambda q: _chunk_macs(length // q, q, n, p))
+        ),
+        "this is the cost: the length that has it is asked for": lambda length, n, p: min(
+            _chunk_macs(-(-length // q), q, n, p) for q in range(1, length + 1)
+        ),
         "this is the length that STORES least, scores and states together: you were asked for multiply-adds": _cheapest(
             lambda c, q, n, p: c * (q * q + n * p)
         ),
