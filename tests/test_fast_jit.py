@@ -223,3 +223,29 @@ def test_what_a_loop_carries_keeps_its_shape_and_dtype(length, first, width, fou
     else:
         with pytest.raises(TypeError, match=f"carrying_kernel: {found}"):
             carrying_kernel[(1,)](turns, length, first=first, width=width)
+
+
+@triton.jit
+def masking_kernel(y):
+    i = tl.arange(0, 4)
+    tl.store(y + i, tl.where(i > 1, 0.0, -torch.inf))
+
+
+@triton.jit
+def summing_kernel(y):
+    tl.store(y, torch.sum(tl.arange(0, 4)))
+
+
+def test_a_kernel_knows_no_other_library():
+    with pytest.raises(TypeError, match=r'masking_kernel: inside a program there is no torch.inf: use float\("inf"\)'):
+        masking_kernel[(1,)](torch.zeros(4))
+    with pytest.raises(TypeError, match=r"there is no torch.sum: use tl.sum"):
+        summing_kernel[(1,)](torch.zeros(1))
+
+
+def test_equal_infinities_are_the_same_answer():
+    difference = module._difference
+    x = torch.tensor([-torch.inf, 2.0, torch.inf])
+    assert difference(x, x.clone()) == 0
+    assert not difference(torch.tensor([torch.inf, 2.0, torch.inf]), x) < 1
+    assert difference(torch.tensor([-torch.inf, 3.0, torch.inf]), x) == 0.5

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import torch
 
 from smalearn.fast import tile
-from smalearn.fast.carried import with_strict_loops
 from smalearn.fast.lanes import refuse, running
+from smalearn.fast.strict import strict
 
 __all__ = ["Kernel", "next_power_of_2", "sender", "triton"]
 
@@ -44,7 +44,7 @@ class Kernel:
         if not running.active:
             name = self.__name__
             raise RuntimeError(f"{name}: a kernel is launched, {name}[grid](...); only kernels call it as a function")
-        return with_strict_loops(self.__wrapped__)(*arguments, **constants)
+        return strict(self.__wrapped__)(*arguments, **constants)
 
     def __getitem__(self, grid: tuple[int, ...] | Callable) -> Callable[..., None]:
         """The launch for a grid: a tuple of at most three numbers, or a function that makes it of the constants.
@@ -72,7 +72,7 @@ def in_emulator(kernel: Kernel, grid: tuple[int, ...], *arguments: object, **con
         for_triton(kernel.__wrapped__)[grid](*arguments, **constants)
         return
 
-    program = with_strict_loops(kernel.__wrapped__)
+    program = strict(kernel.__wrapped__)
 
     @functools.wraps(program)
     def silent(*given: object, **constants: object) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
-__all__ = ["Number", "Tile", "promoted", "values"]
+__all__ = ["Number", "Tile", "promoted", "refuse", "running", "values", "word"]
 
 Number = int | float | bool
 WORDS = {
@@ -104,8 +104,8 @@ class Tile:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        word = WORDS.get(name) or f"{_word(name)}(x)" * (name in SAME) or "the words of tl"
-        refuse(f"a tile has no .{name}: use {word}", AttributeError)
+        instead = WORDS.get(name) or f"{word(name)}(x)" * (name in SAME) or "the words of tl"
+        refuse(f"a tile has no .{name}: use {instead}", AttributeError)
 
     def __len__(self) -> NoReturn:
         refuse("a tile has no len(): its sizes are constexpr, x.shape[0]")
@@ -133,7 +133,7 @@ class Tile:
         refuse("NumPy knows no tile: use the words of tl")
 
     def __array_function__(self, function, *_) -> NoReturn:
-        refuse(f"a GPU has no np.{function.__name__}: use {_word(function.__name__)}")
+        refuse(f"a GPU has no np.{function.__name__}: use {word(function.__name__)}")
 
     def __array_ufunc__(self, function, *_, **__) -> NoReturn:
         self.__array_function__(function)
@@ -141,7 +141,7 @@ class Tile:
     @classmethod
     def __torch_function__(cls, function, *_, **__) -> NoReturn:
         name = getattr(function, "__name__", "function")
-        refuse(f"inside a program there is no torch.{name}: use {_word(name)}")
+        refuse(f"inside a program there is no torch.{name}: use {word(name)}")
 
 
 class _Running:
@@ -205,8 +205,15 @@ def promoted(x: object, y: object, divides: bool = False) -> np.dtype:
     return np.promote_types(*tiles)
 
 
-def _word(name):
-    """What `tl` calls a function of NumPy or torch."""
+def word(name: str) -> str:
+    """What `tl` calls a function of NumPy or torch.
+
+    Args:
+        name: of the function.
+
+    Returns:
+        Its name in `tl`; other words where it has none.
+    """
     return NUMPY.get(name, f"tl.{name}" if name in SAME else "the words of tl")
 
 

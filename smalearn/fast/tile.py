@@ -82,6 +82,9 @@ class Pointer:
     def __setitem__(self, index, value):
         refuse(f"pointer {self.name} has no entries; write with tl.store({self.name} + offsets, tile)")
 
+    def __len__(self):
+        refuse(f"pointer {self.name} has no len(): pass the length as an argument")
+
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)

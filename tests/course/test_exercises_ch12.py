@@ -263,3 +263,13 @@ def test_products_that_a_gpu_rounds_are_right_but_not_as_asked(id):
 def test_a_sum_that_begins_as_a_number_is_refused_as_the_compiler_does():
     result = rewritten("12.5", "tl.zeros((tile,), tl.float32)", "0.0")
     assert "total is one number, float32, before the loop" in " ".join(result.problem.lines)
+
+
+def test_a_walk_that_fits_one_dtype_alone_is_not_as_asked():
+    result = rewritten("12.9", ".to(X.dtype)", "")
+    assert result.outcome == "not as asked"
+    assert "in halves it stops: TypeError: " in result.detours[0]
+
+
+def test_one_number_of_programs_for_both_axes_is_rejected():
+    assert rewritten("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)").outcome == "failed"

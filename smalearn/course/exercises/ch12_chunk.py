@@ -97,7 +97,7 @@ def _summary_cases(randn):
         "your powers are of e: these logarithms are to base 2, `tl.exp2`": _with(
             until=lambda s, a: (s[-1] - s) / math.log(2), total=torch.exp
         ),
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.maximum(a, -160.0)`": _with(cut=-torch.inf),
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _with(cut=-torch.inf),
         "2^last · 2^(−s) is ∞ times 0 where decays are strong: subtract first, `tl.exp2(last - s)`": _by_quotients,
     },
 )
@@ -299,7 +299,7 @@ def _read_cases(randn):
         "you take powers of e: the decays are logs to the base 2, `tl.exp2`": lambda H, X, B, C, log2_a: _read_loop(
             H, X, B, C, log2_a / math.log(2)
         ),
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.maximum(a, -160.0)`": _read(cut=-torch.inf),
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _read(cut=-torch.inf),
         "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
             _broken("late mask")
         ),

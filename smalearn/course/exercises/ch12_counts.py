@@ -56,6 +56,8 @@ def _moved():
         "the decay is missing: one number a token": lambda: 384,
         "B and C are shared in memory, but every program fetches them for itself: they count whole": lambda: 140,
         "y is missing: a walk writes it": lambda: 321,
+        "y and the decay are missing": lambda: 320,
+        "that is towards memory, with B and C shared by 128 heads: here each program fetches its own": lambda: 131,
         "B and C are missing: a program reads both": lambda: 129,
         "C is missing: it reads the state": lambda: 257,
         "the state stays on the chip: it is not written for each token": lambda: 385 + 64 * 128,

@@ -33,9 +33,9 @@ def strong(randn, length, least=-12.0, reset=-torch.inf):
     return log2_a
 
 
-def launches(case):
-    """Ask for a kernel: what PyTorch computes is right, but not as asked."""
-    return Way(case=case, needs=("kernel[grid]", "smalearn.fast.jit.Kernel"), exact=True)
+def launches(case, halves=()):
+    """Ask for a kernel, also with these arguments in halves: what PyTorch computes is right, but not as asked."""
+    return Way(case=case, needs=("kernel[grid]", "smalearn.fast.jit.Kernel"), exact=True, halves=halves)
 
 
 # -------------------------------------------------------------------------------------------- 12.2 a map with a guard
@@ -112,6 +112,8 @@ def _copy_cases(randn):
     yield (floats(randn, 20, 17).mT,)
     yield (floats(randn, 40, 18)[::2],)
     yield (floats(randn, 37, 5),)
+    yield (floats(randn, 5, 37),)
+    yield (floats(randn, 70, 90),)
 
 
 def _on_memory(x):
@@ -229,6 +231,12 @@ def _part_of_product(rows=None, columns=None, depth=1.0):
         "only the first tile is there: each program has rows and columns of its own": _part_of_product(16, 16),
         "the last row is missing: the guard is `rows < m`": _part_of_product(-1),
         "the last column is missing: the guard is `columns < n`": _part_of_product(None, -1),
+        "the axes of the grid are exchanged: program_id(0) counts tiles along the grid's first number": lambda A, B: (
+            _kept(
+                lambda m, n: -(-n // 16) * 16,
+                lambda m, n: -(-m // 16) * 16,
+            )(A @ B)
+        ),
         "half of k is left out: a tile of A has all its k columns": _part_of_product(depth=0.5),
     },
 )

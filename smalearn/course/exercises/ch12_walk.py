@@ -132,7 +132,7 @@ def _walk_way(randn, length):
     minutes=30,
     tolerance=1e-5,
     cases=_walk_cases,
-    way=launches(_walk_way),
+    way=launches(_walk_way, halves=("X", "B", "C")),
     oracle=_walk_loop,
     wrong={
         "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),
@@ -147,7 +147,7 @@ def _walk_way(randn, length):
         "the state does not decay from chunk to chunk: a whole chunk's decay lies between": _without_decay,
         "behind the last token decays are not 1, and the last state forgets everything: the logarithm of 1 is "
         "`other=0.0`": _tail_resets,
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.maximum(a, -160.0)`": _without_cut,
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _without_cut,
         "your states lie in memory as (P, N): row after row, entry (n, p) is at n · P + p": _states_turned,
         "you scale tokens by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (
             _without_segments

@@ -44,6 +44,7 @@ class Way:
         matters: argument → two values that must not lead to the same calls.
         differences: whether a running sum may be subtracted from another.
         exact: whether products of float32 on a GPU must not be rounded.
+        halves: arguments with which it must also run in half precision.
         axis: letter of the length.
     """
 
@@ -55,6 +56,7 @@ class Way:
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
     exact: bool = False
+    halves: tuple[str, ...] = ()
     axis: str = "T"
 
 
@@ -79,6 +81,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         said.append("it subtracts running sums")
     if way.exact and _rounded(attempt, cases[1]):
         said.append(ROUNDED)
+    if way.halves and (stops := _stops(way, attempt, names, cases[1])):
+        said.append(f"with {', '.join(way.halves)} in halves it stops: {stops}")
     for argument, values in way.matters.items():
         place = list(names).index(argument)
         traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
@@ -116,6 +120,13 @@ def _rounded(attempt, case):
     finally:
         running.rounds = False
     return not equal(*answers)
+
+
+def _stops(way, attempt, names, case):
+    """The error with some arguments in half precision; empty if there is none."""
+    narrow = [x.half() if name in way.halves else x for name, x in zip(names, case, strict=True)]
+    calls = run(attempt, [tuple(narrow)], 0, LIMIT).calls
+    return calls[0].error[-1] if calls and calls[0].error else ""
 
 
 def _power(small, large):
