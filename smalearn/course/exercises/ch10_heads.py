@@ -221,7 +221,8 @@ def linear_error(heads, rank, dim, points):
     Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d
     directions. Each direction kept wins N/(N + d + 1), divided by d.
 
-    Insight: Rank adds up over heads if the scores are linear; the softmax between is what makes narrow heads fail.
+    Insight: Ranks add up over heads as long as the scores themselves are the weights. With a softmax between, each head
+    chooses alone; whether that hurts depends on the task.
     """
     whole = min(heads * rank, dim)
     return 1 - whole / dim * points / (points + dim + 1)

@@ -176,8 +176,8 @@ def train_scores(X, L, R):
 
     Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.
 
-    Hint: An entry of M is Σ_s L[j, i, k, s] R[k, h, j, s]. Which letters are left when x has been summed over its row
-    (i, j), and y over its column (k, h)? These are the features of queries and keys.
+    Hint: An entry of M is Σ_τ L[j, i, k, τ] R[k, h, j, τ]. Which letters are left when x has been summed over its row
+    (i, j), and x′ over its column (k, h)? These are the features of queries and keys.
 
     Hint: L turns the a numbers of block j into c·s: Q is (b, T, c·s). R turns the d numbers of block k into b·s: K is
     (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in which order x

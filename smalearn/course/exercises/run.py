@@ -22,6 +22,7 @@ __all__ = ["Call", "Run", "run"]
 LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
 INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
 PRINTED_LINES = 20
+SEED = 20_000
 LINE_WIDTH = 90
 MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
 
@@ -62,7 +63,7 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     def calls() -> Iterator[Call]:
         for arguments in cases:
             restore()
-            torch.default_generator.manual_seed(seed)
+            torch.default_generator.manual_seed(SEED + seed)  # other numbers than those of the cases
             # NaN is what torch.empty gives then, in every run. The public function imports half of the compiler first.
             torch._C._set_deterministic_algorithms(True, warn_only=True)
             yield _call(function, arguments, restore)
