@@ -82,6 +82,24 @@ def test_what_a_probe_tells(attempt, said):
     assert evaluate(SCORES, attempt).sign == said
 
 
+def test_where_the_wrong_part_is_empty_nothing_is_told():
+    """With K = 0 the first item is 0 for any attempt; the second, which is right, has content."""
+
+    def both(Q, K, beta):
+        return Q @ K.mT, (beta + 1)[:, None] + Q
+
+    exercise = dataclasses.replace(SCORES, oracle=both, solution=scores)
+    assert probe(exercise, lambda Q, K, beta: ((Q @ K.mT).sin() * 3 + (Q @ K.mT) ** 2, both(Q, K, beta)[1])) is None
+
+
+def test_no_logarithm_of_a_decay_is_taken_to_be_above_0():
+    exercise = dataclasses.replace(
+        SCORES, cases=lambda randn: ((Q, K, -beta.abs()) for Q, K, beta in cases(randn)), oracle=scores
+    )
+    found = probe(exercise, lambda Q, K, beta: Q @ K.mT + (beta**3 * beta.exp())[:, None] / torch.e)
+    assert found.startswith("your answer is right where beta is 0 throughout")  # and not 1, which is tried first
+
+
 @pytest.mark.parametrize(
     ("attempt", "said"),
     [
