@@ -44,6 +44,14 @@ def _broken(dY, dH, B, C, log2_a):
     return (decay_tile("late mask", a) * (C @ B.mT)).mT @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
 
 
+def _growing(dY, dH, B, C, log2_a):
+    """The mask of Lᵀ, with the exponents of L, in float32."""
+    s = log2_a.clamp(min=-160).cumsum(0)
+    late = torch.ones(len(s), len(s)).triu() == 1
+    LT = torch.where(late, s[:, None] - s, -torch.inf).exp2()
+    return (LT * (B @ C.mT)) @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
+
+
 def _gradient_cases(randn):
     for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
         dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
@@ -76,6 +84,7 @@ def _gradient_cases(randn):
         "the state's gradient does not decay on its way to the token": _formula(f=lambda s: 0 * s),
         "B and C are exchanged in the scores: Mᵀ = Lᵀ ∘ B Cᵀ": _formula(swapped=True),
         "the scores are masked but do not decay: Lᵀ has the decays of L": _formula(decay=False),
+        "your exponent is that of L: row i of its transpose has s[j] − s[i]": _growing,
         "the exponent is masked with 0, and 2^0 is 1: the past gets gradients of the future's": _formula(future=1.0),
         "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞": _broken,
     },
@@ -133,6 +142,13 @@ def _with(**changes):
     return lambda decays, ends: _states(decays, ends, **changes)
 
 
+def _divided(decays, ends):
+    """Ends over the products up to them, added up, times the products."""
+    products = decays.cumprod(0)[:, None, None]
+    sums = products * (ends / products).cumsum(0)
+    return torch.cat([torch.zeros_like(sums[:1]), sums[:-1]])
+
+
 def _machine_cases(randn):
     for machines, reset in [(1, False), (2, False), (4, False), (5, True)]:
         a = randn(machines).sigmoid()
@@ -158,6 +174,7 @@ def _machine_cases(randn):
             decay=lambda a, r: a[r - 1]
         ),
         "the pairs are combined to the right: the state comes from the left": _with(back=True),
+        "you divide by products of decays: a reset makes them 0": _divided,
         "only the left neighbour's pair counts: those further left reach through it": _with(
             decay=lambda a, r: torch.zeros(())
         ),

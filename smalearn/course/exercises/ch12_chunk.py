@@ -88,6 +88,9 @@ def _summary_cases(randn):
         "only the last token is added: each token of the chunk is, decayed until its end": _with(
             until=lambda s, a: torch.where(torch.arange(len(s)) == len(s) - 1, 0.0, -torch.inf)
         ),
+        "you cut off running sums: cut every single log decay, before you add them up": _with(
+            until=lambda s, a: s.clamp(min=-160)[-1] - s.clamp(min=-160)
+        ),
         "the tail's log decays are −∞, a reset behind the last token: nothing is left. A decay of 1 is a logarithm of "
         "0, `other=0.0`": _with(tail=-torch.inf),
         "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0": _with(

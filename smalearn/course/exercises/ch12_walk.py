@@ -44,6 +44,16 @@ def _walked(enter=lambda H, first, after: H, leave=lambda H, first, after: after
     return run
 
 
+def _late_reads(X, log2_a, B, C, initial, chunk_len):
+    """Every token reads the old state as it is at the end of its chunk."""
+    H, parts = initial.double(), []
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        own = walked(torch.zeros_like(H), x, a, b, c)[0]
+        parts.append(own + a.double().clamp(min=-160).sum().exp2() * (c.double() @ H))
+        H = walked(H, x, a, b)[1]
+    return _joined(parts, X), H.float()
+
+
 def _first_for_all(X, log2_a, B, C, initial, chunk_len):
     """Every chunk reads the first state; the last one's own end is the result."""
     Y, _ = _walked(enter=lambda H, first, after: first)(X, log2_a, B, C, initial, chunk_len)
@@ -145,6 +155,11 @@ def _walk_way(randn, length):
         "the last state lacks the last, shorter chunk: with masked loads it needs no case of its own": _whole_chunks,
         "you store the state before the last chunk was carried into it": _one_chunk_late,
         "the state does not decay from chunk to chunk: a whole chunk's decay lies between": _without_decay,
+        "the diagonal of L is missing: a token reads itself": lambda X, log2_a, B, C, initial, chunk_len: (
+            _walk_loop(X, log2_a, B, C, initial, chunk_len)[0] - (B * C).sum(1, keepdim=True) * X,
+            _walk_loop(X, log2_a, B, C, initial, chunk_len)[1],
+        ),
+        "a token reads the old state decayed up to itself, by `s`, not up to the chunk's end": _late_reads,
         "behind the last token decays are not 1, and the last state forgets everything: the logarithm of 1 is "
         "`other=0.0`": _tail_resets,
         "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _without_cut,
