@@ -385,7 +385,7 @@ def test_the_gallery_of_mixers_has_the_named_structures():
     assert_close(convolution, ToeplitzMask(convolution[:, 0]).dense(torch.float64).tril())
     assert_close(hyena / cells["z"][:, :1] / cells["w"][:, 0], convolution)
     ranks = {name: block_ranks(M, diagonal=-1).max().item() for name, M in mixers.items()}
-    assert ranks["selective SSM"] == 2
+    assert ranks["SSM (time-varying)"] == 2
     assert ranks["softmax attention"] == ranks["convolution (long)"] == ranks["Hyena"] == 8
     A, B, C = (cells[name][:16] for name in "ABC")
     steady = ssm_recurrent(torch.eye(16, dtype=torch.float64), A[:1].expand(16, 2, 2), B, C)[0]
@@ -430,15 +430,15 @@ def test_examples_of_matrix_transformations():
     assert_close(softmax_attention(cells["z"], cells["w"], eye), attention)
     assert_close(attention.sum(-1), torch.ones(16, dtype=torch.float64))
     assert relative_rms(softmax_attention(2 * cells["z"], cells["w"], eye), attention) > 0.1  # depends on the data
-    assert torch.equal(mixers["MLP-Mixer"], cells["dense"])  # does not
+    assert torch.equal(mixers["MLP-Mixer (linear part)"], cells["dense"])  # does not
     left, right = cells["l4"], cells["r4"]
     monarch = torch.einsum("bac,cbd->abcd", left, right).reshape(16, 16)
     assert_close(mixers["Monarch Mixer"], monarch)
     slices = monarch.reshape(4, 4, 4, 4).permute(1, 2, 0, 3)
     assert torch.linalg.matrix_rank(slices, rtol=1e-10).max() == 1
     model = Semiseparable(*(cells[name][:16] for name in "ABC"))
-    assert_close(model.dense(), mixers["selective SSM"])
-    assert block_ranks(mixers["selective SSM"]).max() == 2
+    assert_close(model.dense(), mixers["SSM (time-varying)"])
+    assert block_ranks(mixers["SSM (time-varying)"]).max() == 2
 
 
 @pytest.mark.claim("004:lstm-not-mixer", "smalearn.ssm.recurrent.ssm_recurrent")
