@@ -56,7 +56,7 @@ def _range(*bounds: object) -> Iterator[int]:
         for name, kind in before.items():
             if after.get(name, kind) != kind:
                 refuse(
-                    f"{name} is {words(kind)} before the loop and {words(after[name])} after a turn: what is carried "
+                    f"{name} is {_words(kind)} before the loop and {_words(after[name])} after a turn: what is carried "
                     "from turn to turn keeps its shape and dtype"
                 )
 
@@ -74,6 +74,6 @@ def _kind(x):
     return None
 
 
-def words(kind):
+def _words(kind):
     shape, dtype = kind
     return f"a tile of shape {shape}, {dtype}," if shape else f"one number, {dtype},"
