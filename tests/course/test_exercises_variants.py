@@ -37,7 +37,7 @@ def known(id, beginning):
             lambda X, dt, A_log, B, C, D, H: EXERCISES["7.3"].solution(X, dt, A_log, B, C, 0 * D, H),
             "without a term",
         ),
-        ("A.2", lambda A, B: EXERCISES["A.2"].solution(A, B)[::-1], "with the two answers exchanged"),
+        ("A.2", lambda A, B: EXERCISES["A.2"].solution(A, B)[::-1], "they are items 1, 0"),
     ],
 )
 def test_one_change_is_named(id, attempt, said):

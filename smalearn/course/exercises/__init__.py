@@ -4,9 +4,10 @@ Teachers write their own with the decorator `exercise`; `verify(id)` lists what 
 it.
 """
 
+from smalearn.course.exercises.author import verify
 from smalearn.course.exercises.commands import CheckFailed, case, check, hint, solution
 from smalearn.course.exercises.core import Exercise, Randn, exercise, register, registry
-from smalearn.course.exercises.judge import AnswerKey, Result, evaluate, verify
+from smalearn.course.exercises.judge import AnswerKey, Result, evaluate
 from smalearn.course.exercises.way import Way
 
 __all__ = [

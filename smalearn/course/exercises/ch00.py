@@ -131,6 +131,10 @@ def largest_weight():
 
     Hint: Which earlier lines have “is better” in them? Only these places count.
 
+    Too little: Only the four words whose score is 8 count: e⁸ is far more than e⁰, and there are few of the others.
+
+    Too much: More than one word has this score, and the weights of a row sum to 1.
+
     Insight: A softmax divides its weight among equals: it cannot tell which of the four lines was meant, and answers
     with their mean.
     """

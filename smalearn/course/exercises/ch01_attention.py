@@ -40,6 +40,10 @@ def weight_on_the_future():
 
     Hint: A softmax takes the exponential of each, then divides by their sum.
 
+    Too little: The score of a hidden token is 0 here, as it is for the visible one, and e⁰ is the same for both.
+
+    Too much: The token itself is visible, and keeps as much weight as each token of the future gets.
+
     Insight: Causal attention with its mask in the wrong place still trains, and its loss is splendid: it copies the
     answer from the future. Nothing but a test tells.
     """

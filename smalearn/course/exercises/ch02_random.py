@@ -210,6 +210,11 @@ def features_needed():
 
     Hint: (e^8 − 1)/m = 0.1².
 
+    Too little: One feature's variance is e^{|q + k|²} − 1 times the weight squared, and an error of 0.1 is a variance
+    of 0.01.
+
+    Too much: The mean of m features has 1/m of the variance of one, and 0.01 of the weight squared is enough.
+
     Insight: At half the norm, |q + k|² = 2, 640 features do: the norm decides, and a sharp model has large norms.
     """
     return 298_000

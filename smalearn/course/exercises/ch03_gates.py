@@ -318,6 +318,10 @@ def kept_numbers():
 
     Hint: P + 1 rows, for the values and the normaliser, and N columns.
 
+    Too little: Each head of each block has a number for every pair: an entry of a key, and one of a value with its 1.
+
+    Too much: A state is one matrix for each head, and there are two blocks of four: it does not grow with the tokens.
+
     Insight: Attention with these sizes keeps as much after 13 tokens: two blocks of four heads, 48 numbers a token.
     """
     return 2 * 4 * 24 * 25

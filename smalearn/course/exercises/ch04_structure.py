@@ -264,6 +264,10 @@ def state_numbers():
 
     Hint: What crosses the border k: 0.5^(t−k)·0.5^(k−s) for the first. And cos(a(t−k) + a(k−s))?
 
+    Too little: Each of the three terms needs numbers of its own, and the wave needs two.
+
+    Too much: The ranks of the terms add up, and a decay has rank 1, a wave rank 2.
+
     Insight: A damped wave is one complex number, or two real ones: that is how a state space model keeps a rhythm.
     """
     return 4

@@ -275,6 +275,12 @@ def equal_after():
 
     Hint: 2048 · 128 numbers, against 2048 for each token.
 
+    Too little: After so few tokens the cache is smaller: 2D numbers a token, against N numbers for each of the 2D
+    channels.
+
+    Too much: After so many tokens the cache is larger: 2D numbers a token, against N numbers for each of the 2D
+    channels.
+
     Insight: So up to N tokens attention remembers in less memory, and exactly. A state pays when the text is long.
     """
     return 128

@@ -47,6 +47,10 @@ def answer():
 
     Hint: Before the second writing it says 4. The difference to 6 is 2.
 
+    Too little: The second writing moves the memory towards 6, half of the way from what it says by then.
+
+    Too much: Each writing goes half of the way only: from 0 towards 8, then from there towards 6.
+
     Insight: β is a learning rate: the memory moves by this part of the way from what it says to what it should say.
     """
     return 5.0

@@ -47,6 +47,10 @@ def degrees():
 
     Hint: 360 / 5 is one hour; token 3 moves the hand by three of these.
 
+    Too little: Three of five hours are more than half of the circle.
+
+    Too much: Three of five hours are less than two thirds of the circle.
+
     Insight: Full turns vanish, and that is all there is to “modulo 5”: angles add, and 360° is 0°.
     """
     return 3 * 360 / 5

@@ -43,6 +43,11 @@ def rank_of_levels():
     Hint: The blocks of a level have no row and no column in common, so their ranks add up: 2, 4, 8, 16 and 32. What is
     the most that a matrix of this size can have?
 
+    Too little: The blocks of a level stand side by side, so that their ranks add up; those of the levels do, too, up to
+    a limit.
+
+    Too much: No 32 × 32 matrix has a rank above 32.
+
     Insight: Full rank costs few parameters if many small blocks carry it: rank and parameters are two budgets.
     """
     return min(32, sum(2 * blocks for blocks in (1, 2, 4, 8, 16)))

@@ -370,6 +370,10 @@ def left_in_training():
     Hint: dV = Pᵀ dY and dP = dY Vᵀ run over the columns of the values, dQ = dS K and dK = dSᵀ Q over those of queries
     and keys.
 
+    Too little: Some of the seven products run over the columns of the values: they cost as much as before.
+
+    Too much: More of the seven products run over the columns of queries and keys: go through them one by one.
+
     Insight: Training gains more than writing does: of its products more than half are about scores.
     """
     return (4 / 4 + 3) / 7

@@ -71,6 +71,10 @@ def moved_numbers():
 
     Hint: x and y have P numbers each, B and C have N each, and log a is one.
 
+    Too little: Add up all that a program reads for a token, x, B, C and the decay, and what it writes.
+
+    Too much: A number of a token crosses once, and the state stays on the chip.
+
     Insight: Two thirds of them are B and C, which other heads read too: what a cache is good for.
     """
     return 2 * 64 + 2 * 128 + 1

@@ -306,6 +306,10 @@ def aligned_score():
 
     Hint: 256 squares of mean 1 add up to 256. Divide by √256.
 
+    Too little: Each of the r products is a square: they have a mean, and do not cancel.
+
+    Too much: The mean of a square is 1, so that r of them sum to r; then √r divides.
+
     Insight: Independent products add up like a random walk, √r; aligned ones add up in full, r. So a scale that is
     right at the start lets scores grow with the width once queries and keys have learned to agree.
     """

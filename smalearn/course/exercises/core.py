@@ -18,7 +18,7 @@ from smalearn.fast.jit import Kernel
 
 __all__ = ["Exercise", "Randn", "count_lines", "exercise", "find", "register", "registry"]
 
-HINT, INSIGHT = "Hint: ", "Insight: "
+HINT, INSIGHT, LESS, MORE = "Hint: ", "Insight: ", "Too little: ", "Too much: "
 KINDS = ("write", "predict", "prove", "break", "open")
 
 
@@ -123,8 +123,8 @@ class Exercise:
 
     @property
     def statement(self) -> str:
-        """What to write: the paragraphs of the solution's docstring but for hints and insight."""
-        return "\n\n".join(text for text in self._paragraphs if not text.startswith((HINT, INSIGHT)))
+        """What to write: the paragraphs of the solution's docstring that begin with no such word as "Hint: "."""
+        return "\n\n".join(text for text in self._paragraphs if not text.startswith((HINT, INSIGHT, LESS, MORE)))
 
     @property
     def hints(self) -> list[str]:
@@ -135,6 +135,10 @@ class Exercise:
     def insight(self) -> str:
         """What the answer is good for beyond itself, in one line; empty if there is no such paragraph."""
         return " ".join(self._after(INSIGHT))
+
+    def bound(self, *, above: bool) -> str:
+        """Why a predicted number that is too large, or too small, cannot be; empty if there is no such paragraph."""
+        return " ".join(self._after(MORE if above else LESS))
 
     def _after(self, word):
         return [" ".join(text.split())[len(word) :] for text in self._paragraphs if text.startswith(word)]

@@ -1,12 +1,13 @@
 """Answers in another form than asked: one item of a pair, a tuple for a tensor, code that knows no leading axes."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 
 from smalearn.course.exercises.agree import equal
 
-__all__ = ["item_alone", "leading_axes"]
+__all__ = ["item_alone", "leading_axes", "other_order"]
 
 LEADING = (
     "your code is right without leading axes and fails with them: count axes from the end, with `[..., None]`, `.mT`, "
@@ -32,6 +33,22 @@ def item_alone(targets: Sequence, answers: Sequence) -> str | None:
                 if inside
                 else f"item {item} of yours is the answer: return it alone"
             )
+    return None
+
+
+def other_order(targets: Sequence, answers: Sequence) -> str | None:
+    """Say that the items of a tuple are right and stand in another order, the same in every case.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    if not all(isinstance(x, tuple | list) and len(x) == len(targets[0]) for x in (*targets, *answers)):
+        return None
+    for order in itertools.permutations(range(len(targets[0]))):
+        pairs = list(zip(answers, targets, strict=True))
+        if all(all(equal(a[k], b[place]) for k, place in enumerate(order)) for a, b in pairs):
+            written = ", ".join(map(str, order))
+            return f"the items of your answer are right, but not their order: they are items {written}"
     return None
 
 

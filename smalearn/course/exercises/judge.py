@@ -3,7 +3,7 @@
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,7 +11,6 @@ import torch
 
 from smalearn.course.exercises.agree import up_to
 from smalearn.course.exercises.compare import (
-    KINDS,
     RIGHT,
     Difference,
     alike,
@@ -20,17 +19,19 @@ from smalearn.course.exercises.compare import (
     elements,
     freeze,
     kind,
-    same,
     sentence_case,
 )
-from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.conditions import condition
+from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.forms import leading_axes
+from smalearn.course.exercises.origin import origin
 from smalearn.course.exercises.probes import hole, probe
+from smalearn.course.exercises.responses import growth, response
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
 
-__all__ = ["AnswerKey", "Result", "evaluate", "gradient_of", "verify"]
+__all__ = ["AnswerKey", "Result", "evaluate", "gradient_of"]
 
 LIMIT = 10.0  # seconds that an attempt may take for all its cases
 NEAR = 1e-5  # relative error up to which two wrong answers are the same
@@ -97,13 +98,27 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     result = key.judge(answers, limit)
     unexplained = result.outcome == "failed" and not (result.misconception or result.sign)
     if unexplained and key.may_guess(answers.calls):
-        look = probe if result.problem.in_form else hole
-        result = replace(result, sign=look(exercise, attempt, seed))
+        result = replace(result, sign=_looked_at(exercise, attempt, key, result))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)
     detours = tuple(exercise.detours(attempt, seed)) if result.outcome == "passed" else ()
     return replace(result, outcome="not as asked", detours=detours) if detours else result
+
+
+def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", result: Result) -> str | None:
+    """What an attempt does with other arguments, in which cases it is wrong, or where its NaNs come from."""
+    try:
+        if not result.problem.in_form:
+            return hole(exercise, attempt, key.seed) or origin(attempt, key.cases[result.case - 1])
+        verdicts = key.verdicts(run(attempt, key.cases, key.seed, LIMIT).calls)
+        failing = {number: key.cases[number - 1] for number, verdict in enumerate(verdicts, start=1) if verdict}
+        if found := probe(exercise, attempt, key.seed) or response(exercise, attempt, failing):
+            return found
+        wrong = [number - 1 for number in failing]
+        return condition(exercise.names, key.cases, wrong) or growth(exercise, attempt, failing)
+    except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
+        return None
 
 
 @dataclass(frozen=True)
@@ -227,7 +242,7 @@ class AnswerKey:
             with up_to(self.exercise.tolerance):
                 found = sign(self.exercise, self.cases, self.targets, answers)
             found = found or variant(self.exercise, self.cases, self.targets, answers)
-            return found or amount(self.exercise, self.targets, answers)
+            return found or amount(self.exercise, self.cases, self.targets, answers)
         except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
             return None
 
@@ -288,7 +303,9 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     else:
         problem = difference(call.answer, target, exercise.tolerance)
     if problem and problem.in_form and exercise.kind == "predict":
-        return Difference(_direction(call.answer, target), in_form=True)  # without the number that is asked for
+        return Difference(
+            _direction(exercise, call.answer, target), in_form=True
+        )  # without the number that is asked for
     if problem and problem.dtype:
         like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == problem.dtype)
         remedy = f"make your tensors with `dtype={next(like, problem.dtype)}`"
@@ -307,10 +324,12 @@ def _refused(refuse: Callable[..., str], answer: object, case: tuple) -> Differe
     return Difference(sentence_case(reason)) if reason else None
 
 
-def _direction(guess: object, target: object) -> str:
+def _direction(exercise: Exercise, guess: object, target: object) -> str:
     if kind(target) != "a number":
         return "It is another"
-    return "That is too much" if guess > target else "That is too little"
+    above = bool(guess > target)
+    why = exercise.bound(above=above).rstrip(".")
+    return f"That is too {'much' if above else 'little'}{why and ': '}{why[:1].lower()}{why[1:]}"
 
 
 def _agree(call: Call, known: Call, target: object, tolerance: float) -> bool:
@@ -318,66 +337,3 @@ def _agree(call: Call, known: Call, target: object, tolerance: float) -> bool:
     if call.error or known.error:
         return call.error[-1:] == known.error[-1:]  # the message of the exception
     return alike(call.answer, known.answer, max(tolerance, min(NEAR, distance(known.answer, target) / 100)))
-
-
-def verify(exercise: str | Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
-    """List what is wrong with an exercise itself, for its author; an empty list where all is well.
-
-    The cases are reproducible and begin with the smallest; the oracle's answers can be compared; the solution passes;
-    an empty stub is not started; every wrong answer is wrong, and recognised.
-
-    Example:
-        >>> from smalearn.course.exercises import verify
-        >>> verify("0.1")
-        []
-    """
-    exercise = find("verify", exercise)
-    problems = [f"seed {seed}: {problem}" for seed in seeds for problem in _problems(exercise, seed)]
-    try:
-        inspect.getsource(exercise.solution)
-    except (OSError, TypeError):
-        problems.append("the solution's source cannot be read: write it in a file or a cell")
-    return problems
-
-
-def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
-    def stub(*arguments):
-        raise NotImplementedError
-
-    key = AnswerKey(exercise, seed)
-    if not same(key.cases, exercise.draw(seed)):
-        yield "the cases differ from one drawing to the next: draw from the given generator alone"
-    if elements(key.cases[0]) > min(map(elements, key.cases)):
-        yield "the first case is not the smallest"
-    if not exercise.refuse and not all(map(_comparable, key.targets)):
-        yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
-    result = evaluate(exercise, exercise.solution, seed)
-    if result.outcome != "passed":
-        why = result.problem.sentence if result.problem else "; ".join(result.detours)
-        yield f"the solution has the outcome {result.outcome!r}: {why}"
-    if evaluate(exercise, stub, seed).outcome != "not started":
-        yield "an empty stub is not 'not started'"
-    for sentence, calls in key.known.items():
-        verdicts = key.verdicts(calls)
-        for problem in _wrong_problems(sentence, verdicts, key.recognise(calls), len(key.cases)):
-            yield f"wrong answer {sentence!r} {problem}"
-
-
-def _wrong_problems(
-    sentence: str, verdicts: list[Difference | None], recognised: str | None, cases: int
-) -> Iterator[str]:
-    if len(verdicts) < cases:
-        yield "does not return in time"
-    elif verdicts.count(None) == cases:
-        yield "is right on every case"
-    elif recognised != sentence:
-        yield f"is taken for {recognised!r}"
-
-
-def _comparable(target: object) -> bool:
-    """Say whether `difference` knows what to do with a target."""
-    if isinstance(target, tuple | list):
-        return all(map(_comparable, target))
-    if isinstance(target, torch.Tensor):
-        return not target.isnan().any()
-    return kind(target) in KINDS and target == target

@@ -27,6 +27,8 @@ VALUES = {
 EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
 UNSTORED = "there are entries in which nothing is stored: they hold what `torch.empty` gave, shown as nan"
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
+SMALLER = (lambda x: x / 2, lambda x: x.flip(*x.shape[:1] and (0,)), lambda x: x.flip(*x.shape[:1] and (-1,)))
+OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2)
 HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 
@@ -74,12 +76,13 @@ def _looked(exercise, attempt, cases):
     before, target = _answers(attempt, cases), _answers(exercise.oracle, cases)
     if before is None:
         return
-    for look in (_ignored, _right_with_equal, _right_with, _not_halved):
+    yield from _ignored(exercise, attempt, cases, before, target)
+    for look in (_right_with_equal, _right_with, _not_halved):
         for name, change, say in look(exercise.names, cases):
             changed = [change(*copy.deepcopy(case)) for case in cases]
             after, other = _answers(attempt, changed), _answers(exercise.oracle, changed)
             told = None if after is None or other is None else say(name, before, after, target, other)
-            yield told if look not in (_right_with, _right_with_equal) or _tells(before, target, other) else None
+            yield told if look is _not_halved or _tells(before, target, other) else None
             if stopwatch() > SECONDS:
                 return
 
@@ -138,15 +141,22 @@ def _floats(cases: Sequence[tuple]) -> Iterator[int]:
     return (k for k, x in enumerate(cases[0]) if isinstance(x, torch.Tensor) and x.is_floating_point())
 
 
-def _ignored(names, cases):
-    def say(name, before, after, target, other):
-        ignored = all(map(equal, before, after)) and not all(map(equal, target, other))
-        return f"your answer does not depend on {name}" if ignored else None
-
-    for k in _floats(cases):
-        yield names[k], _put(k, lambda x: x / 2), say
-    for k in (k for k, x in enumerate(cases[0]) if type(x) is int):
-        yield names[k], _put(k, lambda x: x + 1), say
+def _ignored(exercise, attempt, cases, before, target):
+    """Name the first argument whatever value of which leaves the answers alone, but not the right ones."""
+    for k, x in enumerate(cases[0]):
+        changes = SMALLER if isinstance(x, torch.Tensor) and x.is_floating_point() else OTHER if type(x) is int else ()
+        matters, seen = False, 0
+        for change in changes:
+            changed = [_put(k, change)(*copy.deepcopy(case)) for case in cases]
+            other, after = _answers(exercise.oracle, changed), _answers(attempt, changed)
+            if other is None or after is None:  # a change that is not allowed
+                continue
+            if not all(map(equal, before, after)):
+                break
+            matters, seen = matters or not all(map(equal, target, other)), seen + 1
+        else:
+            if matters and seen >= 2:
+                yield f"your answer does not depend on {exercise.names[k]}"
 
 
 def _tells(before, target, other):
@@ -160,6 +170,9 @@ def _tells(before, target, other):
 
 
 def _right_with(names, cases):
+    for k in _floats(cases):  # the identity, where there are square matrices
+        if all(case[k].ndim >= 2 and case[k].shape[-1] == case[k].shape[-2] for case in cases):
+            yield names[k], _put(k, _identity), _where_identity
     for (value, where), k in itertools.product(VALUES.items(), _floats(cases)):
         if value and all((case[k] <= 0).all() for case in cases):
             continue  # a logarithm of a decay is never above 0
@@ -170,6 +183,16 @@ def _right_with(names, cases):
             return f"your answer is right where {name} is {value} throughout: {where.format(name)}"
 
         yield names[k], _put(k, lambda x, value=value: torch.full_like(x, value)), say
+
+
+def _identity(x):
+    return torch.eye(x.shape[-1], dtype=x.dtype).expand_as(x).clone()
+
+
+def _where_identity(name, before, after, target, other):
+    if not _agree(after, other):
+        return None
+    return f"your answer is right where {name} is the identity: look at how {name} is multiplied, and with what"
 
 
 def _right_with_equal(names, cases):

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 
 from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
+from smalearn.course.exercises.conditions import excess
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.counterfactual import counterfactual
-from smalearn.course.exercises.forms import item_alone
+from smalearn.course.exercises.forms import item_alone, other_order
 from smalearn.course.exercises.regions import region
 
 __all__ = ["amount", "sign"]
@@ -37,7 +38,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     """
     if any(answer is None for answer in answers):
         return None
-    if found := item_alone(targets, answers):
+    if found := item_alone(targets, answers) or other_order(targets, answers):
         return found
     names, near = list(exercise.bind(cases[0])), exercise.tolerance
     where, items = _first_wrong_item(targets, answers, near)
@@ -61,13 +62,24 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     return None
 
 
-def amount(exercise: Exercise, targets: Sequence, answers: Sequence) -> str | None:
-    """Say by how much numbers are too large, or too small, where that is the same in every wrong case."""
+def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:
+    """Say by how much numbers are too large, or too small, where that is the same in every wrong case, or goes by size.
+
+    Args:
+        exercise: what is attempted.
+        cases: arguments.
+        targets: the right answer in each case.
+        answers: those of the attempt, frozen; None where it raised.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
     where, items = _first_wrong_item(targets, answers, exercise.tolerance)
     pairs = [numeric(pair) for pair in items]
     if None in pairs:
         return None
     found = _amount([pair for pair in pairs if not same(*pair, exercise.tolerance)])
+    found = found or excess(exercise.names, cases, pairs)
     return found and where + found
 
 

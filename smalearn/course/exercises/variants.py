@@ -213,8 +213,6 @@ def _options(node, names, parents) -> Iterator[tuple[str, object]]:
             "if a value is replaced, not added to",
             lambda: _replace(*parents[node], node, ast.Assign([node.target], node.value)),
         )
-    elif isinstance(node, ast.Tuple) and isinstance(parents.get(node, [None])[0], ast.Return) and len(node.elts) == 2:
-        yield "with the two answers exchanged", ast.Tuple(node.elts[::-1], ast.Load())
     if isinstance(node, ast.For | ast.FunctionDef):
         yield from _of_steps(node)
 

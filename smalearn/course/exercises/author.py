@@ -1,0 +1,75 @@
+"""What is wrong with an exercise itself, for its author."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from smalearn.course.exercises.compare import KINDS, Difference, elements, kind, same
+from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.judge import AnswerKey, evaluate
+
+__all__ = ["verify"]
+
+
+def verify(exercise: str | Exercise, seeds: Iterable[int] = (0, 1, 2)) -> list[str]:
+    """List what is wrong with an exercise itself, for its author; an empty list where all is well.
+
+    The cases are reproducible and begin with the smallest; the oracle's answers can be compared; the solution passes;
+    an empty stub is not started; every wrong answer is wrong, and recognised.
+
+    Example:
+        >>> from smalearn.course.exercises import verify
+        >>> verify("0.1")
+        []
+    """
+    exercise = find("verify", exercise)
+    problems = [f"seed {seed}: {problem}" for seed in seeds for problem in _problems(exercise, seed)]
+    try:
+        inspect.getsource(exercise.solution)
+    except (OSError, TypeError):
+        problems.append("the solution's source cannot be read: write it in a file or a cell")
+    return problems
+
+
+def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
+    def stub(*arguments):
+        raise NotImplementedError
+
+    key = AnswerKey(exercise, seed)
+    if not same(key.cases, exercise.draw(seed)):
+        yield "the cases differ from one drawing to the next: draw from the given generator alone"
+    if elements(key.cases[0]) > min(map(elements, key.cases)):
+        yield "the first case is not the smallest"
+    if not exercise.refuse and not all(map(_comparable, key.targets)):
+        yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
+    result = evaluate(exercise, exercise.solution, seed)
+    if result.outcome != "passed":
+        why = result.problem.sentence if result.problem else "; ".join(result.detours)
+        yield f"the solution has the outcome {result.outcome!r}: {why}"
+    if evaluate(exercise, stub, seed).outcome != "not started":
+        yield "an empty stub is not 'not started'"
+    for sentence, calls in key.known.items():
+        verdicts = key.verdicts(calls)
+        for problem in _wrong_problems(sentence, verdicts, key.recognise(calls), len(key.cases)):
+            yield f"wrong answer {sentence!r} {problem}"
+
+
+def _wrong_problems(
+    sentence: str, verdicts: list[Difference | None], recognised: str | None, cases: int
+) -> Iterator[str]:
+    if len(verdicts) < cases:
+        yield "does not return in time"
+    elif verdicts.count(None) == cases:
+        yield "is right on every case"
+    elif recognised != sentence:
+        yield f"is taken for {recognised!r}"
+
+
+def _comparable(target: object) -> bool:
+    """Say whether `difference` knows what to do with a target."""
+    if isinstance(target, tuple | list):
+        return all(map(_comparable, target))
+    if isinstance(target, torch.Tensor):
+        return not target.isnan().any()
+    return kind(target) in KINDS and target == target

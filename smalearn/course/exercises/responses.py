@@ -1,0 +1,210 @@
+"""Which rows of an answer change with which row of an argument: what looks ahead, and what is overlooked.
+
+Each row of an argument is halved in turn, for the attempt and for the oracle. What is said is what was seen.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from smalearn.course.exercises.agree import equal, numeric
+from smalearn.course.exercises.compare import elements
+from smalearn.course.exercises.core import Exercise
+from smalearn.course.exercises.limit import Stopwatch
+from smalearn.course.exercises.run import run
+
+__all__ = ["growth", "response"]
+
+SECONDS, EACH = 3.0, 0.5  # for all, and for one answer
+MOST = 8  # rows of an argument that are halved
+LEAST = 3  # rows that an argument must have: fewer show no pattern
+AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
+
+
+def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) -> str | None:
+    """Say on which rows of its arguments an attempt's answer depends and must not, or must and does not.
+
+    Args:
+        exercise: what is attempted, with an oracle.
+        attempt: its answers have the right form.
+        failing: the arguments of the cases in which it is wrong, by their numbers from 1.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    stopwatch = Stopwatch()
+    order = sorted(failing.items(), key=lambda pair: (not _plain(pair[1]), elements(pair[1])))
+    for (axis, written, of), (number, case) in itertools.product(AXES, order):
+        item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
+        if item is None:
+            continue
+        for place, x in enumerate(case):
+            long = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim >= (1 if axis == 0 else 2)
+            if not long or x.shape[axis] < LEAST:
+                continue
+            if stopwatch() > SECONDS:
+                return None
+            seen = _seen(exercise, attempt, case, (place, axis, item))
+            if seen and (said := _said(seen, exercise.names[place], written, of)):
+                return f"with the numbers of case {number}, {said}"
+    return None
+
+
+def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) -> str | None:
+    """Say by how much a number changes where a whole number that is given is one more, and by how much it should.
+
+    Args:
+        exercise: what is attempted, with an oracle.
+        attempt: it returns numbers.
+        failing: the arguments of the cases in which it is wrong, by their numbers from 1.
+
+    Returns:
+        A sentence without a full stop, or None.
+    """
+    stopwatch = Stopwatch()
+    for number, case in sorted(failing.items(), key=lambda pair: elements(pair[1])):
+        item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
+        before = None if item is None else _pair(exercise, attempt, case, item)
+        if before is None or before[0].ndim:
+            continue
+        for name, changed in _one_more(exercise.names, case):
+            after = _pair(exercise, attempt, changed, item)
+            if stopwatch() > SECONDS:
+                return None
+            if after is not None and not torch.isclose(after[0] - before[0], after[1] - before[1]):
+                yours, right = (_words((b - a).item()) for a, b in zip(before, after, strict=True))
+                where = f"in item {item}, " if item >= 0 else ""
+                return f"from case {number}, {where}one more in {name} {right} the right number, and {yours} yours"
+    return None
+
+
+def _one_more(names, case):
+    """Each whole number of a case with one more, and its name."""
+    for place, x in enumerate(case):
+        if type(x) is int:
+            yield names[place], (*case[:place], x + 1, *case[place + 1 :])
+        elif isinstance(x, tuple | list) and all(type(n) is int for n in x):
+            for k, n in enumerate(x):
+                more = type(x)((*x[:k], n + 1, *x[k + 1 :]))
+                yield f"{names[place]}[{k}]", (*case[:place], more, *case[place + 1 :])
+
+
+def _words(change):
+    if not change:
+        return "does not change"
+    return f"adds {change:.6g} to" if change > 0 else f"takes {-change:.6g} from"
+
+
+def _plain(case):
+    """Whether no argument has zeros, ones or infinities, or an axis of one entry, with which one sees little."""
+    numbers = [torch.as_tensor(x) for x in case if isinstance(x, torch.Tensor | float)]
+    return all(1 not in x.shape and bool((x.isfinite() & (x != 0) & (x != 1)).all()) for x in numbers)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """By rows of the answer and of the argument: whether the right one changes, whether yours does, alike or not."""
+
+    rows: list[int]  # of the argument
+    must: torch.Tensor
+    does: torch.Tensor
+    alike: torch.Tensor
+
+
+def _answer(function, case):
+    calls = run(function, [copy.deepcopy(case)], 0, EACH).calls
+    return calls[0].answer if calls and not calls[0].error else None
+
+
+def _wrong_item(given, right, near):
+    """Index of the first wrong item of a tuple, -1 for an answer that is none; None where there is nothing to see."""
+    if given is None or right is None:
+        return None
+    if isinstance(right, tuple | list):
+        return next((k for k, pair in enumerate(zip(given, right, strict=True)) if not equal(*pair, near)), None)
+    return -1
+
+
+def _seen(exercise, attempt, case, where):
+    place, axis, item = where
+    x, columns = case[place], []
+    rows = [round(k) for k in torch.linspace(0, x.shape[axis] - 1, min(MOST, x.shape[axis])).tolist()]
+    start = _pair(exercise, attempt, case, item)
+    for row in rows:
+        other = x.clone()
+        other.select(axis, row).mul_(0.5)
+        if torch.equal(other, x):  # zeros and infinities stay what they are
+            return None
+        found = _pair(exercise, attempt, (*case[:place], other, *case[place + 1 :]), item)
+        if start is None or found is None:
+            return None
+        columns.append([(new - old) for new, old in zip(found, start, strict=True)])
+    size = start[1].abs().max()
+    near = max(exercise.tolerance, 1e-9) * size
+    lines = [[_lines(change, axis) for change in column] for column in columns]
+    does, must = (torch.stack([column[k].abs().amax(1) > near for column in lines], 1) for k in (0, 1))
+    alike = torch.stack([(a - b).abs().amax(1) <= 10 * near for a, b in lines], 1)
+    return _Seen(rows, must, does, alike)
+
+
+def _pair(exercise, attempt, case, item):
+    """The attempt's answer and the right one, finite; None where there are none."""
+    found = [_answer(function, case) for function in (attempt, exercise.oracle)]
+    if any(x is None for x in found):
+        return None
+    pair = numeric(found if item < 0 else [x[item] for x in found])
+    fits = pair and pair[0].shape == pair[1].shape and pair[0].numel() and all(x.isfinite().all() for x in pair)
+    return pair if fits else None
+
+
+def _lines(change, axis):
+    """The rows of a change along an axis, each flat."""
+    return change.reshape(1, 1) if change.ndim == 0 else change.movedim(axis, 0).reshape(change.shape[axis], -1)
+
+
+def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
+    extra, missing = seen.does & ~seen.must, seen.must & ~seen.does
+    count, own = len(seen.must), torch.tensor(seen.rows)
+    line = torch.arange(count)[:, None]
+    whose = "your answer" if count == 1 else "{} {} of your answer"
+
+    def at(mask):
+        t, k = mask.nonzero()[0].tolist()
+        return whose.format(of, t), written.format(name, seen.rows[k])
+
+    if extra.any():
+        row, cause = at(extra)
+        later = own > line
+        ahead = count > 1 and not (seen.must & later).any() and not (extra & ~later).any()
+        if ahead:
+            return f"{row} changes with {cause}, which comes later: it looks ahead"
+        if missing.any() and (lacking := missing & extra.any(1, keepdim=True)).any():
+            row, lost = at(lacking)
+            _, cause = at(extra & (line == lacking.nonzero()[0, 0]))
+            return f"{row} changes with {cause}, which it must not, and does not change with {lost}, which it must"
+        return f"{row} changes with {cause}, and must not"
+    if missing.any():
+        row, lost = at(missing)
+        diagonal = own == line
+        if count > 1 and torch.equal(missing, diagonal & seen.must) and diagonal.sum() >= LEAST:
+            return f"no {of} of your answer depends on {written.format(name, 't')} of its own place t"
+        return f"{row} does not change with {lost}, and must"
+    return _by_place(seen, name, written, of, own == line)
+
+
+def _by_place(seen, name, written, of, diagonal):
+    """Say that the part of what is the same place is right and the rest is not, or the other way round."""
+    elsewhere = seen.must & ~diagonal
+    if not (diagonal.sum() >= LEAST and elsewhere.sum() >= LEAST and (seen.must & diagonal).sum() >= LEAST):
+        return None
+    here = seen.alike[diagonal & seen.must]
+    there = seen.alike[elsewhere]
+    cause = written.format(name, "t")
+    if here.all() and not there.any():
+        return f"what {cause} does to its own {of} t of the answer is right, what it does to all others is not"
+    if there.all() and not here.any():
+        return f"what {cause} does to its own {of} t of the answer is wrong, what it does to all others is right"
+    return None

@@ -1,0 +1,215 @@
+"""What is found by calling a wrong program again: what it depends on, where its NaNs come from, when it is right."""
+
+import pytest
+import torch
+
+from smalearn.course.exercises import Exercise, evaluate
+from smalearn.course.exercises.conditions import condition, excess
+from smalearn.course.exercises.core import registry
+from smalearn.course.exercises.origin import origin
+from smalearn.course.exercises.probes import probe
+from smalearn.course.exercises.responses import growth, response
+
+WRONG = {name: lambda *given, n=n: n * given[0] for n, name in enumerate("abc")}
+
+
+def fading(x, a):
+    """A sum that fades.
+
+    Hint: one
+
+    Hint: two
+    """
+    return torch.stack([sum((a[s + 1 : t + 1].prod() * x[s] for s in range(t)), x[t]) for t in range(len(x))])
+
+
+def _texts(randn):
+    for length in (2, 4, 5):
+        yield randn(length, 3), randn(length).sigmoid()
+
+
+FADING = Exercise(
+    id="demo.10", title="f", claim="d", level=1, minutes=1, cases=_texts, oracle=fading, solution=fading, wrong=WRONG
+)
+
+
+def _failing(attempt):
+    cases = FADING.draw(0)
+    return {k: case for k, case in enumerate(cases, start=1) if not torch.allclose(attempt(*case), fading(*case))}
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda x, a: fading(x.flip(0), a).flip(0), "row 0 of your answer changes with x[1], which comes later"),
+        (lambda x, a: fading(x, a) - x, "no row of your answer depends on x[t] of its own place t"),
+        (lambda x, a: fading(x, torch.ones_like(a)), "is right, what it does to all others is not"),
+        (lambda x, a: fading(x, a) + x, "is wrong, what it does to all others is right"),
+        (lambda x, a: x, "row 1 of your answer does not change with x[0], and must"),
+        (lambda x, a: fading(x.flip(1), a), "column 0 of your answer changes with x[..., 2], which it must not, and"),
+    ],
+)
+def test_dependence(attempt, said):
+    """The sentence names what the program reads and must not, or does not read and must."""
+    assert said in response(FADING, attempt, _failing(attempt))
+
+
+def test_dependence_says_nothing_of_a_factor():
+    """All rows depend on what they must: there is nothing to say."""
+    assert response(FADING, lambda x, a: 2 * fading(x, a), _failing(lambda x, a: 2 * fading(x, a))) is None
+
+
+def test_dependence_on_one_case_is_true_there():
+    """What is said of a row and a cause holds if they are tried by hand."""
+
+    def ahead(x, a):
+        return fading(x, a) + x.roll(-1, 0) * 0.1
+
+    found = response(FADING, ahead, _failing(ahead))
+    x, a = FADING.draw(0)[1]
+    other = x.clone()
+    other[1] *= 0.5
+    assert "row 0 of your answer changes with x[1]" in found
+    assert not torch.equal(ahead(x, a)[0], ahead(other, a)[0])
+    assert torch.equal(fading(x, a)[0], fading(other, a)[0])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (lambda x: x / (x - x), "the first NaN comes from"),
+        (lambda x: (x * 0 + torch.inf) * 0, ": 0 · ∞"),
+        (lambda x: x.cumsum(0) - x * torch.inf + x * torch.inf, ": ∞ − ∞"),
+        (lambda x: torch.full_like(x, -torch.inf).softmax(0), ": a softmax over −∞ alone"),
+        (lambda x: (x - 9).log(), ": log of a number below 0"),
+        (lambda x: (1000 * x.abs()).exp(), ": e to the power of "),
+        (lambda x: 1 / (x * 0), ": a division by 0"),
+    ],
+)
+def test_origin(attempt, said):
+    """The line, and what met there."""
+    assert said in origin(attempt, (torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),))
+
+
+def test_origin_is_the_first_line():
+    """A NaN is passed on by many lines: the one that made it is named."""
+
+    def attempt(x):
+        zero = x - x
+        share = x / zero * 0
+        return (share + 1) * x
+
+    assert origin(
+        attempt, (torch.ones(3),)
+    ) == "the first infinity comes from `share = x / zero * 0`: a division by 0" or (
+        origin(attempt, (torch.ones(3),)) == "the first NaN comes from `share = x / zero * 0`: 0 · ∞"
+    )
+    assert origin(lambda x: x + 1, (torch.ones(3),)) is None
+
+
+def pairs(length, block):
+    """How many pairs.
+
+    Hint: one
+
+    Hint: two
+    """
+    return sum(s // block == t // block for t in range(length) for s in range(t + 1))
+
+
+PAIRS = Exercise(
+    id="demo.11",
+    title="p",
+    claim="d",
+    level=1,
+    minutes=1,
+    cases=lambda randn: [(4, 2), (5, 2), (6, 3), (7, 3), (9, 3), (8, 4)],
+    oracle=pairs,
+    solution=pairs,
+    wrong=WRONG,
+)
+
+
+def test_condition():
+    """What the wrong cases have in common: here, that the last block is not full."""
+
+    def whole(length, block):
+        return length // block * block * (block + 1) // 2
+
+    said = "your answer is wrong in every case where length is no multiple of block, and right in every other"
+    assert evaluate(PAIRS, whole).sign == said
+    assert condition(("n",), [(1,), (2,), (1,), (3,)], [1, 3]).startswith(
+        "your answer is wrong in every case where n is"
+    )
+    assert condition(("n",), [(1,), (2,), (3,), (3,)], [1, 3]) is None
+    assert condition(("n",), [(1,), (2,), (3,)], [0, 1, 2]) is None
+
+
+def test_growth():
+    """By how much one more changes the right number, and the attempt's."""
+
+    def square(length, block):
+        return block * length
+
+    found = growth(PAIRS, square, {1: (4, 2)})
+    assert found == "from case 1, one more in length adds 1 to the right number, and adds 2 to yours"
+    assert growth(PAIRS, lambda length, block: pairs(length, block) + 1, {1: (4, 2)}) is None
+
+
+def test_excess():
+    """By which product of sizes a number is off in every case."""
+    cases = [(2, 3), (4, 3), (5, 7), (3, 2)]
+    numbers = [
+        (torch.tensor(n + t * d), torch.tensor(n)) for n, (t, d) in zip((9.0, 8.0, 5.0, 4.0), cases, strict=True)
+    ]
+    assert excess(("T", "N"), cases, numbers) == "your number is too large by T·N, in every case"
+    shares = [(b / t, b) for (t, _), (_, b) in zip(cases, numbers, strict=True)]
+    assert excess(("T", "N"), cases, shares) == "your number is the right one divided by T, in every case"
+    assert excess(("T", "N"), cases, [(b + 1, b) for _, b in numbers]) is None
+
+
+def test_ignored_is_not_coarse():
+    """An argument that counts in steps, or by its sign, is not ignored."""
+    assert "does not depend" not in str(probe(PAIRS, lambda length, block: (1 << length.bit_length()) + block))
+    assert "does not depend on x" not in str(probe(FADING, lambda x, a: fading(x.sign(), a)))
+    assert probe(PAIRS, lambda length, block: length) == "your answer does not depend on block"
+
+
+def test_items_in_another_order():
+    """The items of a tuple are right, their order is not."""
+
+    def both(x):
+        """Two.
+
+        Hint: one
+
+        Hint: two
+        """
+        return x.sum(0), x.prod(0), len(x)
+
+    exercise = Exercise(
+        id="demo.12",
+        title="b",
+        claim="d",
+        level=1,
+        minutes=1,
+        cases=lambda randn: [(randn(n, 5),) for n in (2, 3, 4)],
+        oracle=both,
+        solution=both,
+        wrong=WRONG,
+    )
+    said = "the items of your answer are right, but not their order: they are items 1, 0, 2"
+    assert evaluate(exercise, lambda x: (x.prod(0), x.sum(0), len(x))).sign == said
+
+
+@pytest.mark.parametrize("exercise", [e for e in registry().values() if e.kind == "predict"], ids=lambda e: e.id)
+def test_a_wrong_prediction_gets_a_reason(exercise):
+    """Numbers that nobody foresaw are told why they are too small or too large; words have all their sentences."""
+    right = exercise.oracle()
+    if isinstance(right, str):
+        return
+    for factor, said in ((0.87, "That is too little: "), (1.17, "That is too much: ")):
+        found = evaluate(exercise, lambda guess=factor * right: guess)
+        assert found.misconception or found.problem.sentence.startswith(said), found
+    assert exercise.bound(above=True) != exercise.bound(above=False)
+    assert "Too " not in exercise.statement
