@@ -96,7 +96,8 @@ def normed_factors(X: torch.Tensor, weights: Weights, C: float, eps: float = 1e-
 
     Low rank, in blocks and levels, normalises both projections of each level, C / (r_l p_l) · LN(X L_l) · LN(X R_l);
     every other family the token and its image, C / D · LN(X) · LN(X M^T). LN has no parameters here. Levels add up:
-    with more than one, scores stay within ±C·levels.
+    with more than one, scores stay within ±C·levels. Of two numbers a layer norm leaves the order alone, 1 and -1, and
+    no gradient: a level that is to learn has three or more.
 
     Args:
         X: (..., T, D) tokens.

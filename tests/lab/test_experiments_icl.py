@@ -107,7 +107,7 @@ def test_models_differ_in_their_scores_alone():
             assert len(block.mixer.scores) == model[1]
     assert len(set(sizes.values())) == 1
     ranks = [build(model, 64, TOY).blocks[0].mixer.scores[0].rank_bound for model in TOY.models]
-    assert ranks == [8, 64, 64, 2 + 4 + 16]
+    assert ranks == [8, 64, 64, 4 + 8 + 32]
 
 
 @MODELS

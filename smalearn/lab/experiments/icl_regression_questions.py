@@ -15,7 +15,7 @@ MARGIN = 0.03
 SUBJECTS = {
     "1 × low rank 32": "one head of full rank is",
     "8 × BTT 1": "eight heads that are block tensor trains are",
-    "8 × MLR 2|2": "eight heads of two levels are",
+    "4 × MLR 4|4": "four heads of two levels are",
 }
 
 
