@@ -152,6 +152,13 @@ def _all_merged(states, block, length):
     return new
 
 
+def _too_low(states, block, length):
+    right, bit = _counted(states, block, length), (length ^ (length + 1)).bit_length() - 1
+    if bit:
+        right[bit - 1], right[bit] = right[bit].clone(), 0
+    return right
+
+
 def _from_the_top(states, block, length):
     """The bits in the opposite order."""
     bits = sum((length >> bit & 1) << (len(states) - 1 - bit) for bit in range(len(states)))
@@ -211,6 +218,10 @@ def _count_cases(randn):
         "you merge above the first 0 bit, too: the carry ends there": _all_merged,
         "you begin with the highest bit: the new block meets the smallest, bit 0": _from_the_top,
         "a state that is all 0 may be a sum, too: the bits of length say which states are there": _by_content,
+        "the place is that of the first 0 bit of length: yours is that of its first 1": _placed(
+            lambda length: max((length & -length).bit_length() - 1, 0)
+        ),
+        "the block is one place too low: merged states go into the place of the first 0 bit itself": _too_low,
         "you carry by the bits of length + 1: those of length say what is there": lambda states, block, length: (
             _carried(states, block, length + 1, 99)
         ),

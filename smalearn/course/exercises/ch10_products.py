@@ -101,6 +101,9 @@ def _level_cases(randn):
         "you exchanged ranks and blocks: level l has r_l columns and p_l blocks": lambda L, R, ranks, blocks, x: (
             levels_product(L, R, blocks, ranks, x)
         ),
+        "your blocks are in the opposite order: blocks[l] belongs to ranks[l]": lambda L, R, ranks, blocks, x: (
+            _levels_loop(L, R, ranks, blocks[::-1], x)
+        ),
         "you move on by the number of blocks: a level's columns begin after the RANKS of those before": (
             _moved_by_blocks
         ),

@@ -334,6 +334,12 @@ def _level_cases(randn):
         "your queries are flattened from (p, r_l), your keys from (r_l, p)": lambda *given: _joined(
             _level_sides(*given)[0], [side.mT for side in _level_sides(*given)[1]]
         ),
+        "you take the mean over the blocks of a level: they add up": lambda X, L, R, ranks, blocks: sum(
+            _pairs(X, level) / p for level, p in zip(_levels(L, R, ranks, blocks), blocks, strict=True)
+        ),
+        "you divide each level by its rank: the scores are X M X^T": lambda X, L, R, ranks, blocks: sum(
+            _pairs(X, level) / r for level, r in zip(_levels(L, R, ranks, blocks), ranks, strict=True)
+        ),
         "you take the mean of the levels: they are added": lambda X, L, R, ranks, blocks: (
             _pairs(X, sum(_levels(L, R, ranks, blocks))) / len(ranks)
         ),

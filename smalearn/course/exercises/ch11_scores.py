@@ -44,6 +44,7 @@ def _level_cases(randn):
     yield 16, [16, 8, 4, 2]
     yield 11, [12, 6, 3]
     yield 9, [9, 3]
+    yield 5, [8, 4, 2]
 
 
 def _joins(joined):
@@ -105,6 +106,12 @@ def _joins(joined):
         ),
         "the finest level is missing where there are several: the sum runs over all of block_lens": (
             lambda length, block_lens: count_levels(length, block_lens[:-1] or block_lens)
+        ),
+        "the last block is missing where it is not full: its tokens share it, too": lambda length, block_lens: (
+            count_levels(length, block_lens, lambda i, j, size, n: same_block(i, j, size) and i < length // size * size)
+        ),
+        "rounding to the nearest moves the borders by half a block: round down, i // b": _joins(
+            lambda i, j, size, n: round(i / size) == round(j / size)
         ),
         "your blocks begin half a block early: they begin at 0, b, 2b, …": _joins(
             lambda i, j, size, n: same_block(i + size // 2, j + size // 2, size)
@@ -256,6 +263,9 @@ def _scores(**changed):
         ),
         "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
             lambda Q, K, ranks, block_lens: pair_scores(Q, K, ranks, [max(1, len(Q) // size) for size in block_lens])
+        ),
+        "your blocks halve from level to level, rounded up: their lengths are given in block_lens": (
+            lambda Q, K, ranks, block_lens: pair_scores(Q, K, ranks, [-(-len(Q) // 2**n) for n in range(len(ranks))])
         ),
         "every level takes the first columns of Q and K: its own begin after those of the levels before": _scores(
             start_of=lambda ranks, n: 0

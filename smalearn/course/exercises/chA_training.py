@@ -24,6 +24,32 @@ def _cheaper(length, dim, ranks):
     return ("both", both) if both < keys else ("keys", keys)
 
 
+def _not_cheaper(answer, length, dim, ranks):
+    """Why this is not the cheaper order, or not what it takes; "" if it is."""
+    name, macs = answer
+    both, keys = _counted(length, dim, ranks)
+    right, least = _cheaper(length, dim, ranks)
+    if name not in ("both", "keys"):
+        return 'the first item is "both" or "keys"'
+    if name != right:
+        if macs == least:
+            return "the number is that of the cheaper order, the name is that of the other"
+        own = "what this order takes" if macs == {"both": both, "keys": keys}[name] else "not what this order takes"
+        return f"the other order is cheaper, or as cheap and named here; and the number is {own}"
+    if macs == least:
+        return ""
+    if macs == (both if name == "keys" else keys):
+        return "the name is right, the number is that of the other order"
+    through = 2 * length * dim * sum(ranks)
+    for known, missing in ((through, "T² dot products"), (least - through, "factors, through which all tokens pass")):
+        if macs == known:
+            return f"the name is right; the number lacks the {missing}"
+    much = "much" if macs > least else "little"
+    return (
+        f"the name is right, the number {abs(macs - least):g} too {much}: one part is for factors, one for pairs"
+    )
+
+
 def _by_width(length, dim, ranks, width):
     """The rule with another number in the place of Σ p_l r_l."""
     through = 2 * length * dim * sum(ranks)
@@ -83,6 +109,8 @@ def _order_cases(randn):
         (7, 32, [2, 1, 1, 1, 1]),
         (8, 512, [32, 8, 6, 4, 4, 4, 4, 2]),
         (8, 1024, [32, 8, 6, 4, 4, 4, 4, 2]),
+        (10, 100, [1]),  # far from where both cost the same
+        (12, 64, [1, 1]),
     ]
 
 
@@ -93,7 +121,7 @@ def _order_cases(randn):
     level=2,
     minutes=10,
     cases=_order_cases,
-    oracle=_cheaper,
+    refuse=_not_cheaper,
     wrong={
         "you count the pairs j ≤ i alone: here the whole square of scores is made": _half_square,
         "your keys pass through one factor only: keys first means both, 2·T·D·Σ r_l": _keys_by(
@@ -120,12 +148,6 @@ def _order_cases(randn):
         'where both orders cost the same the answer is "keys": its keys are no longer than tokens': _ties_to_both,
         "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
         "numbers each": _level_by_level,
-        "you return the dearer order": lambda length, dim, ranks: max(
-            zip(("keys", "both"), _counted(length, dim, ranks)[::-1], strict=True), key=lambda order: order[1]
-        ),
-        "you count the dot products alone: tokens have to pass through the factors, too": lambda length, dim, ranks: (
-            lambda order, macs: (order, macs - 2 * length * dim * sum(ranks))
-        )(*_cheaper(length, dim, ranks)),
     },
 )
 def cheaper_order(length, dim, ranks):

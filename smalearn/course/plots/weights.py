@@ -21,6 +21,8 @@ __all__ = ["fits", "gallery", "inclusion", "train_path"]
 def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None):
     """Matrices side by side, one panel each: negative red, positive blue, exact zeros grey.
 
+    Each has a scale of its own, which ends at thrice the root mean square of its entries.
+
     Args:
         matrices: title -> (m, n) tensor or array of real numbers, or anything with `dense()`, such as a weight.
         captions: a line under each, or none.
@@ -50,7 +52,8 @@ def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: 
         _, axes = plt.subplots(1, count, figsize=(0.3 + 2.1 * count, 2.7), squeeze=False, layout="constrained")
         axes = axes[0]
     for ax, title, caption, M in zip(axes, matrices, captions or [""] * count, values, strict=True):
-        limit = np.abs(M).max() or 1
+        held = np.abs(M[M != 0])  # one large entry would leave all others pale: colours end at thrice their size
+        limit = min(held.max(), 3 * np.sqrt(np.square(held).mean())) if held.size else 1
         ax.set_facecolor(PALE)
         ax.imshow(np.ma.masked_equal(M, 0), DIVERGING, vmin=-limit, vmax=limit)
         ax.set(xticks=[], yticks=[])
