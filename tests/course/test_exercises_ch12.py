@@ -143,7 +143,7 @@ def reading(kernel):
 
 def test_a_mask_after_the_exponential_hears_why():
     result = judged("12.8", reading(masked_late))
-    assert (result.outcome, result.passed) == ("failed", 3)
+    assert (result.outcome, result.passed) == ("failed", 4)
     assert result.misconception.startswith("the mask comes after the exponential")
 
 

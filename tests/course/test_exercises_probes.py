@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smalearn.course.exercises import Exercise, evaluate
-from smalearn.course.exercises.probes import probe
+from smalearn.course.exercises.probes import probe, zero
 
 
 def scores(Q, K, beta):
@@ -78,7 +78,7 @@ def swapped(Q, K, beta):
     ],
 )
 def test_what_a_probe_tells(attempt, said):
-    assert probe(SCORES, attempt) == said
+    assert (probe(SCORES, attempt) or zero(SCORES, attempt)) == said
     assert evaluate(SCORES, attempt).sign == said
 
 
@@ -96,8 +96,15 @@ def test_no_logarithm_of_a_decay_is_taken_to_be_above_0():
     exercise = dataclasses.replace(
         SCORES, cases=lambda randn: ((Q, K, -beta.abs()) for Q, K, beta in cases(randn)), oracle=scores
     )
-    found = probe(exercise, lambda Q, K, beta: Q @ K.mT + (beta**3 * beta.exp())[:, None] / torch.e)
-    assert found.startswith("your answer is right where beta is 0 throughout")  # and not 1, which is tried first
+    attempt = lambda Q, K, beta: Q @ K.mT + (beta**3 * beta.exp())[:, None] / torch.e  # noqa: E731
+    assert probe(exercise, attempt) is None  # and not 1, at which it is right
+    assert zero(exercise, attempt) == "your answer is right where beta is 0 throughout: look at the terms with beta"
+
+
+def test_weights_that_sum_to_1_do_not_tell_a_constant():
+    """Averages of equal rows are right whatever the weights."""
+    exercise = dataclasses.replace(SCORES, oracle=lambda Q, K, beta: (Q @ K.mT).softmax(-1) @ beta)
+    assert "throughout" not in str(probe(exercise, lambda Q, K, beta: (2 * Q @ K.mT).softmax(-1) @ beta))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,10 @@ def _failing(attempt):
 @pytest.mark.parametrize(
     ("attempt", "said"),
     [
-        (lambda x, a: fading(x.flip(0), a).flip(0), "row 0 of your answer changes with x[1], which comes later"),
+        (
+            lambda x, a: fading(x.flip(0), a).flip(0),
+            "x[1]: in the right answer it depends on nothing",
+        ),
         (lambda x, a: fading(x, a) - x, "no row of your answer depends on x[t] of its own place t"),
         (lambda x, a: fading(x, torch.ones_like(a)), "is right, what it does to all others is not"),
         (lambda x, a: fading(x, a) + x, "is wrong, what it does to all others is right"),

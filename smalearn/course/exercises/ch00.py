@@ -59,6 +59,9 @@ def _half_and_half(V):
         "the columns of your weights sum to 1: it is the rows that must": lambda V: (
             (torch.ones(len(V), len(V), dtype=V.dtype).tril() / torch.arange(len(V), 0, -1, dtype=V.dtype)) @ V
         ),
+        "the numbers of rows run along the columns: give them a second axis, `[:, None]`": lambda V: (
+            V.cumsum(0) / torch.arange(1, V.shape[1] + 1, dtype=V.dtype)
+        ),
         "you divide by t, not by t + 1: row 0 has one row, itself": lambda V: (
             V.cumsum(0) / torch.arange(len(V), dtype=V.dtype)[:, None]
         ),

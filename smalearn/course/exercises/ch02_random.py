@@ -52,6 +52,26 @@ def _wave(p, sign):
         ),
         "this is the map as the Mamba-2 paper prints it: e^(|x|²/2) and 1/√m are missing, and attention with "
         "it tends to softmax(q·k - |k|²/2)": _by_entries(lambda p, half, m, sign: _wave(p, sign)),
+        "your angles are 2π ω·x: here they are ω·x": lambda x, W: (
+            torch.cat([(2 * math.pi * x @ W.mT).cos(), (2 * math.pi * x @ W.mT).sin()], 1)
+            * (x.square().sum(1, keepdim=True) / 2).exp()
+            / len(W) ** 0.5
+        ),
+        "these are the positive features of the hyperbolic map: cosines and sines are asked for": _by_entries(
+            lambda p, half, m, sign: math.exp(-half + sign * p) / math.sqrt(2 * m)
+        ),
+        "the second half are cosines again: sines are asked for": _by_entries(
+            lambda p, half, m, sign: math.exp(half) * math.cos(p) / math.sqrt(m)
+        ),
+        "the factor is added: it multiplies each row": _by_entries(
+            lambda p, half, m, sign: math.exp(half) + _wave(p, sign) / math.sqrt(m)
+        ),
+        "a quarter stands in your exponent: the factor is e^(|x|²/2)": _by_entries(
+            lambda p, half, m, sign: math.exp(half / 2) * _wave(p, sign) / math.sqrt(m)
+        ),
+        "you divide by the root of the number of rows of x: m is the number of rows of W": lambda x, W: (
+            fourier_features(x, W) * math.sqrt(len(W) / len(x))
+        ),
         "your factor is e^(|x|²): the Gaussian is e^(-|q - k|²/2), with a half": _by_entries(
             lambda p, half, m, sign: math.exp(2 * half) * _wave(p, sign) / math.sqrt(m)
         ),

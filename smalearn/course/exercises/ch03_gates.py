@@ -21,7 +21,7 @@ def _border_cases(randn):
     yield -randn(6).abs(), 1, 3, 4
     yield -randn(8).abs(), 0, 4, 7
     yield -randn(8).abs(), 3, 4, 4  # no gate until the border
-    for place in (2, 4, 5):  # a reset on token s itself, on the border's token, and after it
+    for place in (2, 3, 4, 5):  # a reset on token s itself, before the border, on its token, and after it
         log_a = -randn(8).abs()
         log_a[place] = -torch.inf
         yield log_a, 2, 4, 6

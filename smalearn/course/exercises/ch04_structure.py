@@ -72,8 +72,8 @@ def _forwards_only(column, row, x):
         "comes last": lambda column, row, x: _circular(torch.cat([column, row[1:]]), x, len(x)),
         "row[0] stands on the circle as well, so that every negative offset is one place off: the corner "
         "belongs to the column": lambda column, row, x: _circular(torch.cat([column, row.flip(0)]), x, len(x)),
-        "row and column are exchanged: this is the product with the transpose": lambda column, row, x: (
-            _toeplitz(torch.cat([column[:1], row[1:]]), column) @ x
+        "this is the product with the transpose: row and column are exchanged, or a spectrum is conjugated": (
+            lambda column, row, x: _toeplitz(torch.cat([column[:1], row[1:]]), column) @ x
         ),
         "row and column are exchanged, the corner too: the column holds the offsets 0, "
         "1, ..., T−1, the past": lambda column, row, x: _toeplitz(row, column) @ x,
@@ -93,6 +93,7 @@ def _forwards_only(column, row, x):
         "`norm='ortho'` divides by √size each time: two transforms there and one back leave one too many": (
             lambda column, row, x: _toeplitz(column, row) @ x / (2 * len(x) - 1) ** 0.5
         ),
+        "`irfft` divides by the size already": lambda column, row, x: _toeplitz(column, row) @ x / (2 * len(x) - 1),
         "you transform three times in the same direction: the way back is `irfft`": lambda column, row, x: (
             _forwards_only(column, row, x)
         ),
@@ -180,6 +181,9 @@ def _masked_cases(randn):
         ),
         "you add up the columns before the product: then every u_r meets every v_r'. One product with B for "
         "each r": lambda U, V, B, x: masked_product(U.sum(1, keepdim=True), V.sum(1, keepdim=True), B, x),
+        "you sum the columns of V before the product with B: each scales the rows of x for itself": lambda U, V, B, x: (
+            U.sum(1, keepdim=True) * V.sum(1, keepdim=True) * B.matmul(x)
+        ),
         "this is U (Vᵀx), the mask without the matrix: B must stand between the two scalings": lambda U, V, B, x: (
             U @ (V.mT @ x)
         ),

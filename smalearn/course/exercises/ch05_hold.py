@@ -78,6 +78,17 @@ def _hold_cases(randn):
         ),
         "this is the bilinear rule, a quotient in place of the exponential: close for small steps, but not the "
         "hold": _discretisation(lambda dt, A, z: dt / (1 - z / 2), lambda z: (1 + z / 2) / (1 - z / 2)),
+        "this is backward Euler, a quotient in place of the exponential": _discretisation(
+            lambda dt, A, z: dt / (1 - z), lambda z: 1 / (1 - z)
+        ),
+        "your A_bar is e^z − 1: the −1 belongs to B_bar alone": _discretisation(
+            lambda dt, A, z: dt * torch.where(z == 0, 1, _ratio(torch.expm1(z), z)), torch.expm1
+        ),
+        "a small number in the denominator makes φ 0 where the rate is 0, and moves it next to 0: choose there by "
+        "`torch.where`": _discretisation(lambda dt, A, z: dt * torch.expm1(z) / (z + 1e-8)),
+        "this is the average of a gate, 1 − A_bar: a held input enters with (A_bar − 1) / A": _discretisation(
+            lambda dt, A, z: -torch.expm1(z)
+        ),
         "you stop the series of φ after its third term: enough near 0, and wrong for a step of ordinary size": (
             _discretisation(lambda dt, A, z: dt * (1 + z / 2 + z**2 / 6))
         ),

@@ -205,6 +205,28 @@ def _step_cases(randn):
         "each b of yours has met its own A: only what comes later acts on it, A_later b + b_later": (
             lambda earlier, later: (later[0] @ earlier[0], earlier[0] @ earlier[1] + later[0] @ later[1])
         ),
+        "each b stands for the other in yours: A_later acts on what the EARLIER step added": lambda earlier, later: (
+            later[0] @ earlier[0],
+            later[0] @ later[1] + earlier[1],
+        ),
+        "what the earlier step added meets A_later, not its own A: and b_later is added as it is": (
+            lambda earlier, later: (
+                later[0] @ earlier[0],
+                earlier[0] @ later[1] + later[0] @ earlier[1],
+            )
+        ),
+        "A_later is transposed in the product: h is a column, A_later A": lambda earlier, later: (
+            later[0].mT @ earlier[0],
+            later[0] @ earlier[1] + later[1],
+        ),
+        "A acts on b in yours, and A_later on nothing: A_later A, and A_later b + b_later": lambda earlier, later: (
+            earlier[0] @ later[0],
+            earlier[0] @ earlier[1] + later[1],
+        ),
+        "A_later multiplies b, nothing is undone: no `solve`, no inverse": lambda earlier, later: (
+            later[0] @ earlier[0],
+            torch.linalg.solve(later[0], earlier[1]) + later[1],
+        ),
         "you add the transitions: one after the other is a product, A_later A": lambda earlier, later: (
             later[0] + earlier[0],
             later[0] @ earlier[1] + later[1],

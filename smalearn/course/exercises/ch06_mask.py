@@ -113,9 +113,8 @@ def _all_pairs(log_a):
             .exp()
             .tril()
         ),
-        "minus infinity stands below the sum, too: the running sum needs zeros there, and −∞ comes last": (
-            lambda log_a: torch.zeros_like(_mask_loop(log_a))
-        ),
+        "what is masked is summed, or multiplied, too: a running sum needs zeros there, a running product ones, and "
+        "the mask comes last": (lambda log_a: torch.zeros_like(_mask_loop(log_a))),
         "you cut strong decays off: what a reset leaves must be 0, and no decay is too strong for `exp`": (
             lambda log_a: _mask_loop(log_a.clamp(min=-1))
         ),

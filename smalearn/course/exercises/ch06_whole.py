@@ -226,6 +226,7 @@ def _length_cases(randn):
     yield 2, 1, 1
     yield from [(100, 16, 16), (500, 64, 64), (500, 128, 64), (300, 256, 64), (400, 16, 256)]
     yield from [(13, 64, 64), (29, 64, 64), (127, 64, 64)]  # primes: no divisor is near the best length
+    yield from [(12, 3, 8), (50, 6, 10), (77, 24, 40), (100, 20, 7)]
 
 
 @exercise(

@@ -122,7 +122,7 @@ def _key_answers(q, k, v, beta, state):
 
 
 def _step_cases(randn):
-    for leading, P, N in [((), 1, 1), ((), 2, 1), ((), 1, 3), ((2,), 2, 3), ((2, 3), 3, 2)]:
+    for leading, P, N in [((), 1, 1), ((), 2, 1), ((), 1, 3), ((), 3, 3), ((2,), 2, 3), ((2, 3), 3, 2)]:
         k = torch.nn.functional.normalize(randn(*leading, N), dim=-1)
         yield (
             randn(*leading, N),
@@ -153,6 +153,11 @@ def _step_cases(randn):
         ),
         "you write v and take away β of what is there: β stands before the whole difference": _stepped(
             lambda q, k, v, beta, state: v - beta * _read(state, k)
+        ),
+        "you read Hᵀ k, sums over the rows: H k sums over the last axis, that of the keys": _stepped(
+            lambda q, k, v, beta, state: (
+                beta * (v - (_read(state.mT, k) if state.shape[-1] == state.shape[-2] else _read(state, k)))
+            )
         ),
         "β is missing: it says how much of the difference is written": _stepped(
             lambda q, k, v, beta, state: v - _read(state, k)

@@ -17,6 +17,7 @@ def _last_row(W, K, k, b):
 def _short_cases(randn):
     for count, N in [(0, 1), (1, 2), (2, 3), (4, 3), (6, 5)]:
         unit = torch.nn.functional.normalize(randn(count + 1, N), dim=-1)
+        unit = 1.3 * unit if count == 4 else unit  # the product stays short for keys of any norm
         K, k, W = unit[:-1], unit[-1], torch.zeros(0, N, dtype=torch.float64)
         for at, (key, b) in enumerate(zip(K, torch.sigmoid(randn(count)), strict=True)):
             W = torch.cat([W, _last_row(W, K[:at], key, b)[None]])
@@ -43,6 +44,10 @@ def _short_cases(randn):
         "β is missing in the second term: it stands before both": lambda W, K, k, b: b * k - W.mT @ (K @ k),
         "the first term of the product is missing": lambda W, K, k, b: -b * (W.mT @ (K @ k)),
         "both terms are there with β, but the second one twice": lambda W, K, k, b: b * (k - 2 * W.mT @ (K @ k)),
+        "you multiply two sums: W^T (K k) is a sum of products, row by row": lambda W, K, k, b: (
+            b * (k - W.sum(0) * (K @ k).sum())
+        ),
+        "you divide by |k|²: the product has no such factor": lambda W, K, k, b: b * (k - W.mT @ (K @ k)) / (k @ k),
         "you took W^T W for W^T K": lambda W, K, k, b: b * (k - W.mT @ (W @ k)),
         "β counts twice: I − β k k^T has one": lambda W, K, k, b: b**2 * (k - W.mT @ (K @ k)),
         "the factor is I − β k k^T: β, not 1 − β": lambda W, K, k, b: (1 - b) * (k - W.mT @ (K @ k)),

@@ -262,6 +262,10 @@ def _read_cases(randn):
     for number, (chunk_len, N, P) in enumerate(sizes):
         H, X, B, C = (floats(randn, *shape) for shape in [(N, P), (chunk_len, P), (chunk_len, N), (chunk_len, N)])
         yield H, X, B, C, [decays, decays, decays, strong, without_resets][number](randn, chunk_len)
+    H, X, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
+    log2_a = decays(randn, 16)
+    log2_a[0] = -torch.inf  # nothing of a large state is left, not 2^-20 of it either
+    yield 1e4 * H, X, B, C, log2_a
 
 
 @exercise(

@@ -309,7 +309,13 @@ def _across(x):
             max(len(x) - 1, 0) // 16 * 16 :
         ].sum(0),
         "the last row is missing: the guard is `rows < length`": lambda x: x[:-1].sum(0),
-        "you add up along axis 1: the rows of a tile are its axis 0, `tl.sum(X, 0)`": _across,
+        "you add up along axis 1: the rows of a tile are its axis 0, `tl.sum(X, 0)`, if it is not loaded transposed": (
+            _across
+        ),
+        "the tiles overlap: a loop over them takes steps of a tile, `range(0, length, tile)`": lambda x: torch.stack(
+            [x[start : start + 16].sum(0) for start in range(len(x))] or [x.sum(0)]
+        ).sum(0),
+        "you add the sum up in a half: keep it in `tl.float32`": lambda x: x.half().sum(0).float(),
         "this is the mean: the sum is asked for": lambda x: x.sum(0) / max(len(x), 1),
     },
 )

@@ -45,9 +45,7 @@ def _not_cheaper(answer, length, dim, ranks):
         if macs == known:
             return f"the name is right; the number lacks the {missing}"
     much = "much" if macs > least else "little"
-    return (
-        f"the name is right, the number {abs(macs - least):g} too {much}: one part is for factors, one for pairs"
-    )
+    return f"the name is right, the number {abs(macs - least):g} too {much}: one part is for factors, one for pairs"
 
 
 def _by_width(length, dim, ranks, width):

@@ -6,6 +6,7 @@ Unlike a sign, which looks at answers, a probe calls the program again. What is 
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -13,18 +14,12 @@ from torch.overrides import TorchFunctionMode
 from smalearn.course.exercises.agree import equal, informative, up_to
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises.run import EMPTY, run
 from smalearn.fast.lanes import running
 
-__all__ = ["hole", "probe"]
+__all__ = ["hole", "probe", "zero"]
 
 SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
-VALUES = {
-    1: "look at where {} enters",
-    0.5: "look at where {} enters",
-    0: "look at the terms with {}",
-}
-EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
 UNSTORED = "there are entries in which nothing is stored: they hold what `torch.empty` gave, shown as nan"
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
 SMALLER = (lambda x: x / 2, lambda x: x.flip(*x.shape[:1] and (0,)), lambda x: x.flip(*x.shape[:1] and (-1,)))
@@ -32,22 +27,31 @@ OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2)
 HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 
-def probe(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
+def probe(exercise: Exercise, attempt: Callable, seed: int = 0, looks: Sequence[Callable] = ()) -> str | None:
     """Say what an attempt does with other arguments that the oracle does not do.
 
     Args:
         exercise: what is attempted, with an oracle.
         attempt: its answers have the right form in every case, and it leaves its arguments as they are.
         seed: of the cases.
+        looks: what is tried; by default all but zeros.
 
     Returns:
         A sentence without a full stop, or None.
     """
     try:
         with up_to(exercise.tolerance):
-            return next(filter(None, _looked(exercise, attempt, exercise.draw(seed))), None)
+            return next(filter(None, _looked(exercise, attempt, exercise.draw(seed), looks)), None)
     except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
         return None
+
+
+def zero(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
+    """Say that an attempt is right where an argument is 0 throughout: its error lies in the terms with it.
+
+    Args and returns as for `probe`.
+    """
+    return probe(exercise, attempt, seed, looks=(_right_with_zeros,))
 
 
 def hole(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
@@ -70,14 +74,15 @@ def hole(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
     return None
 
 
-def _looked(exercise, attempt, cases):
+def _looked(exercise, attempt, cases, looks):
     """The sentence of each probe, or None, until time is over."""
     stopwatch = Stopwatch()
     before, target = _answers(attempt, cases), _answers(exercise.oracle, cases)
     if before is None:
         return
-    yield from _ignored(exercise, attempt, cases, before, target)
-    for look in (_right_with_equal, _right_with, _not_halved):
+    if not looks:
+        yield from _ignored(exercise, attempt, cases, before, target)
+    for look in looks or (_right_with_equal, _right_with, _not_halved):
         for name, change, say in look(exercise.names, cases):
             changed = [change(*copy.deepcopy(case)) for case in cases]
             after, other = _answers(attempt, changed), _answers(exercise.oracle, changed)
@@ -173,16 +178,33 @@ def _right_with(names, cases):
     for k in _floats(cases):  # the identity, where there are square matrices
         if all(case[k].ndim >= 2 and case[k].shape[-1] == case[k].shape[-2] for case in cases):
             yield names[k], _put(k, _identity), _where_identity
-    for (value, where), k in itertools.product(VALUES.items(), _floats(cases)):
-        if value and all((case[k] <= 0).all() for case in cases):
+    for k in _floats(cases):
+        if all((case[k] <= 0).all() for case in cases):
             continue  # a logarithm of a decay is never above 0
+        right = {}
 
-        def say(name, before, after, target, other, value=value, where=where):
-            if not _agree(after, other):
+        def say(name, before, after, target, other, value, right):
+            right[value] = _agree(after, other)
+            one = [x for x in right if right[x]]  # right for any constant: that says nothing of a factor or a power
+            if len(right) < 2 or len(one) != 1:
                 return None
-            return f"your answer is right where {name} is {value} throughout: {where.format(name)}"
+            return f"your answer is right where {name} is {one[0]} throughout: look at where {name} enters"
 
-        yield names[k], _put(k, lambda x, value=value: torch.full_like(x, value)), say
+        for value in (1, 0.5):
+            yield names[k], _put(k, _constant(value)), partial(say, value=value, right=right)
+
+
+def _right_with_zeros(names, cases):
+    def say(name, before, after, target, other):
+        right = _agree(after, other)
+        return f"your answer is right where {name} is 0 throughout: look at the terms with {name}" if right else None
+
+    for k in _floats(cases):
+        yield names[k], _put(k, torch.zeros_like), say
+
+
+def _constant(value):
+    return lambda x: torch.full_like(x, value)
 
 
 def _identity(x):
@@ -227,6 +249,8 @@ def _not_halved(names, cases):
 def _degree(before, after):
     """The power of 1/2 by which every answer changes; None if there is none."""
     if not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (*before, *after)):
+        return None
+    if not all(bool(x.isfinite().all()) for x in (*before, *after)):
         return None
     fits = (p for p in HALVES if all(equal(x / 2**p, y) for x, y in zip(before, after, strict=True)))
     return next(fits, None)

@@ -73,9 +73,10 @@ def _regions(shape):
                 part = rows.clone()
                 part[..., half] = True
                 yield f"but for the {name} half of its columns", part
-        yield "but for the diagonal", (~rows).triu() & (~rows).tril()
-        yield "but for what lies above the diagonal", (~rows).triu(1)
-        yield "but for what lies below the diagonal", (~rows).tril(-1)
+        if shape[-1] == shape[-2]:
+            yield "but for the diagonal", (~rows).triu() & (~rows).tril()
+            yield "but for what lies above the diagonal", (~rows).triu(1)
+            yield "but for what lies below the diagonal", (~rows).tril(-1)
         part = ~rows
         part[..., 0] = False
         yield FIRST_COLUMN, part

@@ -181,7 +181,7 @@ def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
         later = own > line
         ahead = count > 1 and not (seen.must & later).any() and not (extra & ~later).any()
         if ahead:
-            return f"{row} changes with {cause}, which comes later: it looks ahead"
+            return f"{row} changes with {cause}: in the right answer it depends on nothing that comes later in {name}"
         if missing.any() and (lacking := missing & extra.any(1, keepdim=True)).any():
             row, lost = at(lacking)
             _, cause = at(extra & (line == lacking.nonzero()[0, 0]))

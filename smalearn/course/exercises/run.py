@@ -21,6 +21,7 @@ __all__ = ["Call", "Run", "run"]
 
 LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
 INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
+EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
 PRINTED_LINES = 20
 SEED = 20_000
 LINE_WIDTH = 90

@@ -76,7 +76,7 @@ def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers
     Returns:
         A sentence without a full stop, or None.
     """
-    if any(answer is None or isinstance(answer, str) for answer in answers) or not any(map(_finite, answers)):
+    if any(answer is None or isinstance(answer, str) for answer in answers) or not all(map(_finite, answers)):
         return None
     near = exercise.tolerance
     wrong = [k for k, pair in enumerate(zip(answers, targets, strict=True)) if not alike(*pair, near)]
