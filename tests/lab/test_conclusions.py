@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from smalearn.data import recorded
-from smalearn.lab.experiments import charlm_questions, recall_questions
+from smalearn.lab.experiments import charlm_questions, icl_regression_questions, recall_questions
 from smalearn.lab.experiments.grid import best_rates, reported
 from smalearn.lab.experiments.questions import UNDECIDED, answer
 
@@ -51,6 +51,24 @@ def test_a_difference_at_equal_parameters(chapter, cell, model, against, sign):
     assert found.ends[0] * found.ends[1] > 0
     if (model, against) != ("full, convolution", "full"):
         assert f"{low:.2f} to {high:.2f}" in text
+
+
+def test_in_context_regression():
+    """One of seven comparisons is decided; trains end below all others; both as the atlas says."""
+    text, runs = prose("appendix/A", "reported-icl-after"), recorded("icl_regression")["runs"]
+    asked = [answer(q, runs, "error", icl_regression_questions.MARGIN) for q in icl_regression_questions.QUESTIONS]
+    (decided,) = (found for found in asked if found.sentence != UNDECIDED)
+    assert (decided.question.model, decided.seeds, len(asked)) == ("2 layers, D = 32, 8 × BTT 1", 3, 7)
+    low, high = sorted(map(abs, decided.ends))
+    assert f"by {-decided.mean:.2f} (95 % interval: {low:.2f} to {high:.2f})" in text
+    for layers in (2, 4):
+        kinds = {name: found for name, found in reported(runs).items() if name.startswith(f"{layers} layers")}
+        trains = kinds.pop(f"{layers} layers, D = 32, 8 × BTT 1")
+        others = [run for found in kinds.values() for run in found]
+        assert max(run["error"] for run in trains) < min(run["error"] for run in others)
+        assert round(100 * trains[0]["parameters"] / others[0]["parameters"]) == 108
+    lowest = [lr for model, lr in best_rates(runs).items() if "MLR" in model]
+    assert lowest == [2e-3] * 2 == [min(run["lr"] for run in runs.values())] * 2
 
 
 def test_means_of_chapter_07():
