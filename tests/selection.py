@@ -26,6 +26,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     os.environ.pop(QUICK, None)
+    config.addinivalue_line("markers", "no_cover: no line is traced, which pytest-cov sees to")
     hypothesis.settings.load_profile("full" if config.getoption("full") else "default")
 
 
