@@ -28,6 +28,17 @@ def test_device():
 """
 
 
+CONFTEST = """
+import torch
+
+pytest_plugins = ["selection"]
+
+def pytest_collection_finish(session):
+    untraced = [item for item in session.items if item.get_closest_marker("no_cover")]
+    print("untraced:", *(item.callspec.id if hasattr(item, "callspec") else item.name for item in untraced))
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "left"),
     [
@@ -38,7 +49,7 @@ def test_device():
 def test_by_default_every_value_once_and_with_full_every_case(tmp_path, options, left):
     (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
     markers = ["-o", "markers=full\ngpu", "-o", f"pythonpath={ROOT / 'tests'}", "-p", "no:cacheprovider"]
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["selection"]\nimport torch\n', encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-v", *markers, *options]
     output = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8").stdout
     ran = [line.split("[")[1].split("]")[0] for line in output.splitlines() if "test_product[" in line]
@@ -47,6 +58,7 @@ def test_by_default_every_value_once_and_with_full_every_case(tmp_path, options,
     if not selection.torch.cuda.is_available():
         assert "test_device" not in output
     assert f"{len(left) + len(options)} passed" in output
+    assert ("untraced: fast-2 fast-3 test_long" in output) == ("--full" in options)
 
 
 def test_a_cell_that_trains_is_not_compared():

@@ -1,5 +1,7 @@
 """What is found by calling a wrong program again: what it depends on, where its NaNs come from, when it is right."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from smalearn.course.exercises.conditions import condition, excess
 from smalearn.course.exercises.core import registry
 from smalearn.course.exercises.origin import origin
 from smalearn.course.exercises.probes import probe
+from smalearn.course.exercises.regions import region
 from smalearn.course.exercises.responses import growth, response
 
 WRONG = {name: lambda *given, n=n: n * given[0] for n, name in enumerate("abc")}
@@ -108,6 +111,7 @@ def test_origin_is_the_first_line():
         origin(attempt, (torch.ones(3),)) == "the first NaN comes from `share = x / zero * 0`: 0 · ∞"
     )
     assert origin(lambda x: x + 1, (torch.ones(3),)) is None
+    assert origin(lambda x: torch.empty_like(x) + x, (torch.ones(3),)) is None  # nothing is stored: see `hole`
 
 
 def pairs(length, block):
@@ -148,6 +152,17 @@ def test_condition():
     assert condition(("n",), [(1,), (2,), (3,)], [0, 1, 2]) is None
 
 
+def test_an_oblong_answer_has_no_diagonal():
+    """Its last rows are wrong, and all of these lie below what a diagonal would be."""
+    pairs = []
+    for seed in range(3):
+        target = torch.randn(6, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        answer = target.clone()
+        answer[4:] += 1
+        pairs.append((answer, target))
+    assert region(pairs) is None
+
+
 def test_growth():
     """By how much one more changes the right number, and the attempt's."""
 
@@ -176,6 +191,16 @@ def test_ignored_is_not_coarse():
     assert "does not depend" not in str(probe(PAIRS, lambda length, block: (1 << length.bit_length()) + block))
     assert "does not depend on x" not in str(probe(FADING, lambda x, a: fading(x.sign(), a)))
     assert probe(PAIRS, lambda length, block: length) == "your answer does not depend on block"
+
+
+def test_a_number_in_a_tensor_can_be_ignored():
+    """A tensor without axes has nothing to flip, and is halved all the same."""
+    exercise = dataclasses.replace(
+        FADING,
+        cases=lambda randn: [(randn(n, 2), torch.tensor(0.5, dtype=torch.float64)) for n in (2, 3, 4)],
+        oracle=lambda x, a: a * x.sin(),
+    )
+    assert probe(exercise, lambda x, a: x.cos()) == "your answer does not depend on a"
 
 
 def test_items_in_another_order():
@@ -211,8 +236,13 @@ def test_a_wrong_prediction_gets_a_reason(exercise):
     right = exercise.oracle()
     if isinstance(right, str):
         return
-    for factor, said in ((0.87, "That is too little: "), (1.17, "That is too much: ")):
+    for factor, said, word in (
+        (0.87, "That is too little: ", "Too little: "),
+        (1.17, "That is too much: ", "Too much: "),
+    ):
         found = evaluate(exercise, lambda guess=factor * right: guess)
-        assert found.misconception or found.problem.sentence.startswith(said), found
-    assert exercise.bound(above=True) != exercise.bound(above=False)
+        (why,) = (text for text in exercise._paragraphs if text.startswith(word))
+        why = " ".join(why.split())[len(word) + 1 :].rstrip(".")
+        told = found.problem.sentence
+        assert found.misconception or (told.startswith(f"That is {word.lower()}") and told.endswith(why))
     assert "Too " not in exercise.statement

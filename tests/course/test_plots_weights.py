@@ -46,6 +46,9 @@ def test_a_gallery_may_have_no_captions_and_given_axes():
     assert list(axes) == list(given)
     assert plt.get_fignums() == [figure.number]
     assert gallery({"nothing": torch.zeros(2, 2)})[0].images[0].get_clim() == (-1, 1)
+    outlier = torch.cat([torch.ones(98), torch.zeros(1), 50 * torch.ones(1)]).view(10, 10)  # all others would be pale
+    limit = 3 * ((98 + 50**2) / 99) ** 0.5
+    assert gallery({"outlier": outlier})[0].images[0].get_clim() == pytest.approx((-limit, limit))
 
 
 def test_the_path_of_a_train_goes_through_its_blocks():

@@ -38,7 +38,9 @@ def condition(names: Sequence[str], cases: Sequence[tuple], wrong: Sequence[int]
     return None
 
 
-def excess(names: Sequence[str], cases: Sequence[tuple], pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]):
+def excess(
+    names: Sequence[str], cases: Sequence[tuple], pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> str | None:
     """Say by which product of sizes a number is too large or too small in every case, or how many times too large.
 
     Args:

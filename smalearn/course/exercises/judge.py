@@ -98,7 +98,7 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     result = key.judge(answers, limit)
     unexplained = result.outcome == "failed" and not (result.misconception or result.sign)
     if unexplained and key.may_guess(answers.calls):
-        result = replace(result, sign=_looked_at(exercise, attempt, key, result))
+        result = replace(result, sign=_looked_at(exercise, attempt, key, answers.calls, result))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)
@@ -106,16 +106,15 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     return replace(result, outcome="not as asked", detours=detours) if detours else result
 
 
-def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", result: Result) -> str | None:
+def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", calls: list[Call], result: Result):
     """What an attempt does with other arguments, in which cases it is wrong, or where its NaNs come from."""
     try:
         if not result.problem.in_form:
             return hole(exercise, attempt, key.seed) or origin(attempt, key.cases[result.case - 1])
-        verdicts = key.verdicts(run(attempt, key.cases, key.seed, LIMIT).calls)
-        failing = {number: key.cases[number - 1] for number, verdict in enumerate(verdicts, start=1) if verdict}
+        wrong = [k for k, verdict in enumerate(key.verdicts(calls)) if verdict]
+        failing = {k + 1: key.cases[k] for k in wrong}
         if found := probe(exercise, attempt, key.seed) or response(exercise, attempt, failing):
             return found
-        wrong = [number - 1 for number in failing]
         found = condition(exercise.names, key.cases, wrong) or growth(exercise, attempt, failing)
         return found or zero(exercise, attempt, key.seed)
     except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
@@ -304,9 +303,8 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
     else:
         problem = difference(call.answer, target, exercise.tolerance)
     if problem and problem.in_form and exercise.kind == "predict":
-        return Difference(
-            _direction(exercise, call.answer, target), in_form=True
-        )  # without the number that is asked for
+        # without the number that is asked for
+        return Difference(_direction(exercise, call.answer, target), in_form=True)
     if problem and problem.dtype:
         like = (f"{n}.dtype" for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.dtype == problem.dtype)
         remedy = f"make your tensors with `dtype={next(like, problem.dtype)}`"

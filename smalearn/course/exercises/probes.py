@@ -22,7 +22,7 @@ __all__ = ["hole", "probe", "zero"]
 SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
 UNSTORED = "there are entries in which nothing is stored: they hold what `torch.empty` gave, shown as nan"
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
-SMALLER = (lambda x: x / 2, lambda x: x.flip(*x.shape[:1] and (0,)), lambda x: x.flip(*x.shape[:1] and (-1,)))
+SMALLER = (lambda x: x / 2, lambda x: x.flip(tuple(range(x.ndim))[:1]), lambda x: x.flip(tuple(range(x.ndim))[-1:]))
 OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2)
 HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 

@@ -2,7 +2,7 @@
 
     python -m smalearn.lab.experiments.icl_regression -o assets/results/icl_regression.json
 
-Two and four layers, inputs of five coordinates: what two cores train in an hour and a half. Seed 0 tries three rates
+Two and four layers, inputs of five coordinates: what two cores train in two hours. Seed 0 tries three rates
 for each model, the other seeds have the best of them and are reported; the examples that choose are not those of the
 test. `icl_regression_questions` says what is asked, and which sentence each outcome allows. `--paper` has the paper's
 sizes, six layers, 500,001 steps, widths 16 to 512: days of a graphics card, and nothing of it is recorded here.
