@@ -236,10 +236,7 @@ def test_a_wrong_prediction_gets_a_reason(exercise):
     right = exercise.oracle()
     if isinstance(right, str):
         return
-    for factor, said, word in (
-        (0.87, "That is too little: ", "Too little: "),
-        (1.17, "That is too much: ", "Too much: "),
-    ):
+    for factor, word in ((0.87, "Too little: "), (1.17, "Too much: ")):
         found = evaluate(exercise, lambda guess=factor * right: guess)
         (why,) = (text for text in exercise._paragraphs if text.startswith(word))
         why = " ".join(why.split())[len(word) + 1 :].rstrip(".")
