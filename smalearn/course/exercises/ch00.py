@@ -134,7 +134,8 @@ def largest_weight():
 
     Hint: Which earlier lines have “is better” in them? Only these places count.
 
-    Too little: Only the four words whose score is 8 count: e⁸ is far more than e⁰, and there are few of the others.
+    Too little: Only the four words whose score is 8 count: e⁸ is some three thousand, and the others are too few to
+    make up for it.
 
     Too much: More than one word has this score, and the weights of a row sum to 1.
 

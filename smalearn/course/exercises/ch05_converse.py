@@ -265,8 +265,8 @@ def states_of_softmax():
 
     Hint: The shorter side of the block. At which k is that largest?
 
-    Too little: As many states are needed as the largest rank of a block below the diagonal, and random scores give it
-    full rank.
+    Too little: As many states are needed as the largest rank of a block below the diagonal, and the exponentials of
+    random scores give it full rank.
 
     Too much: A block below the diagonal has rows k to 47 and columns 0 to k − 1: its rank is at most its shorter side.
 

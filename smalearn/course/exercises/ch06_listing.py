@@ -146,7 +146,7 @@ def takes_over():
 
     Too little: With so few tokens step 3 is still the cheaper one: compare (T/c)²·N·P with T·c·(N + P) + 2·T·N·P.
 
-    Too much: With so many tokens step 3 has been the dearer one for long: where are (T/c)²·N·P and the rest equal?
+    Too much: With so many tokens step 3 is already the dearer one: where are (T/c)²·N·P and the rest equal?
 
     Insight: At 100,000 tokens six sevenths of its multiply-adds would be in step 3, which a loop does for next to
     nothing. The authors say so in part III of their posts, and their kernels use a scan.

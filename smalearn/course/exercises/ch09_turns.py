@@ -47,9 +47,9 @@ def degrees():
 
     Hint: 360 / 5 is one hour; token 3 moves the hand by three of these.
 
-    Too little: Three of five hours are more than half of the circle.
+    Too little: An hour is a fifth of the circle, and token 3 moves the hand by three of them.
 
-    Too much: Three of five hours are less than two thirds of the circle.
+    Too much: Token 3 moves the hand by three hours, and five of them are the whole circle.
 
     Insight: Full turns vanish, and that is all there is to “modulo 5”: angles add, and 360° is 0°.
     """

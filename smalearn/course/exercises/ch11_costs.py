@@ -372,7 +372,8 @@ def left_in_training():
 
     Too little: Some of the seven products run over the columns of the values: they cost as much as before.
 
-    Too much: More of the seven products run over the columns of queries and keys: go through them one by one.
+    Too much: Of the seven products, those that run over the columns of queries and keys cost a quarter, and none costs
+    more than before: go through them one by one.
 
     Insight: Training gains more than writing does: of its products more than half are about scores.
     """

@@ -61,6 +61,7 @@ def _moved():
         "B and C are missing: a program reads both": lambda: 129,
         "C is missing: it reads the state": lambda: 257,
         "the state stays on the chip: it is not written for each token": lambda: 385 + 64 * 128,
+        "these are bytes of numbers of two bytes each: the question is how many numbers": lambda: 2 * 385,
         "these are bytes: the question is how many numbers": lambda: 4 * 385,
     },
 )
