@@ -57,7 +57,9 @@ def test_a_small_model_learns():
 
 
 def test_a_quick_run_takes_three_steps_unless_it_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("SMALEARN_QUICK", "1")
+    monkeypatch.setenv("SMALEARN_QUICK", "ladder")
+    assert len(train(tiny(), task, PLAN)[1].losses) == 12
+    monkeypatch.setenv("SMALEARN_QUICK", "all")
     _, record = train(tiny(), task, PLAN, task(-1))
     assert (len(record.losses), list(record.accuracies)) == (3, [3])
     _, record = train(tiny(), task, PLAN, checkpoint=tmp_path / "run.pt")

@@ -40,17 +40,12 @@ def reader(page, site):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_is_whole(reader, name):
+def test_every_page_is_whole_and_fits_a_telephone(reader, name):
     page = reader(name)  # which asks no other host for anything, and writes no error
     assert page.locator(".katex-error").count() == 0
     assert page.locator("img:not([alt]), img[alt='']:not(.cards img)").count() == 0  # a card's title says it
     assert page.locator(".output.stderr, .output.traceback").count() == 0
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_page_fits_a_telephone(reader, page, name):
-    page.set_viewport_size({"width": 360, "height": 700})
-    reader(name)
+    page.set_viewport_size({"width": 360, "height": 700})  # a telephone's
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 

@@ -243,3 +243,61 @@ def test_a_wrong_prediction_gets_a_reason(exercise):
         told = found.problem.sentence
         assert found.misconception or (told.startswith(f"That is {word.lower()}") and told.endswith(why))
     assert "Too " not in exercise.statement
+
+
+def _asked(cases, oracle):
+    """FADING with other cases and another answer."""
+    oracle.__doc__ = fading.__doc__
+    return dataclasses.replace(FADING, cases=cases, oracle=oracle, solution=oracle)
+
+
+def test_what_another_case_denies_is_not_said():
+    """Where all keys of a column are negative, ReLU lets no query matter; the right answer is not blind in general."""
+
+    def relu(Q, K):
+        return (Q @ K.relu().mT)[:, :1] * Q.sin()
+
+    def cases(randn):
+        yield randn(4, 3), -randn(4, 3).abs()
+        for _ in range(2):
+            yield randn(5, 3), randn(5, 3).abs()
+
+    exercise = _asked(cases, relu)
+    attempt = lambda Q, K: (Q @ K.mT)[:, :1] * Q.sin()  # noqa: E731
+    assert response(exercise, attempt, {1: exercise.draw(0)[0]}) is None
+    alone = dataclasses.replace(exercise, cases=lambda randn: [next(cases(randn)) for _ in range(3)])
+    assert "must not" in response(alone, attempt, {1: alone.draw(0)[0]})
+
+
+def test_a_row_that_may_have_any_length_matters_all_the_same():
+    """Entries shrink by different factors: the right answer changes with the direction of B[0]."""
+
+    def unit(x, B):
+        return x * torch.nn.functional.normalize(B, dim=1)[0]
+
+    exercise = _asked(lambda randn: [(randn(4, 3), randn(4, 3)) for _ in range(3)], unit)
+    cases = dict(enumerate(exercise.draw(0), start=1))
+    assert "must not" not in str(response(exercise, lambda x, B: x * B[0], cases))
+    assert "must" in response(exercise, lambda x, B: x * B[1], cases)
+
+
+def test_of_answers_that_are_not_finite_no_power_is_told():
+    def oracle(x, a):
+        return x * (1 + a[0])
+
+    exercise = _asked(lambda randn: [(randn(4, 3), torch.full((4,), a)) for a in (0.5, 0.0)], oracle)
+    assert "halved" not in str(probe(exercise, lambda x, a: x * a[0].log()))
+
+
+def test_what_has_zeros_on_its_diagonal_is_never_the_identity():
+    def oracle(A, R):
+        return torch.linalg.solve(torch.eye(len(A)) + A.tril(-1), R)
+
+    exercise = _asked(lambda randn: ((randn(n, n).tril(-1), randn(n, 2)) for n in (3, 4, 5)), oracle)
+    assert "identity" not in str(probe(exercise, lambda A, R: R - A @ R))
+
+    def square(A, R):
+        return A @ A @ R
+
+    whole = _asked(lambda randn: ((randn(n, n), randn(n, 2)) for n in (3, 4, 5)), square)
+    assert "identity" in probe(whole, lambda A, R: A @ A.mT @ R)

@@ -32,7 +32,7 @@ def fading_step(q, k, v, state, log_a):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setenv("SMALEARN_QUICK", "1")
+    monkeypatch.setenv("SMALEARN_QUICK", "ladder")
     monkeypatch.setattr(ladder, "POSITIONS", (5, 40))
     yield
     plt.close("all")
@@ -111,6 +111,18 @@ def test_the_file_stands_beside_the_chapters(tmp_path, monkeypatch):
     assert ladder.rungs() == []
     (tmp_path / "ladder.json").write_text(json.dumps([]), encoding="utf-8")
     assert not ladder.draw().lines
+
+
+@pytest.mark.full
+def test_a_learners_run_takes_more_steps_and_learns(tmp_path, monkeypatch):
+    monkeypatch.delenv("SMALEARN_QUICK")
+    monkeypatch.setattr(ladder, "_affordable", lambda model, task, seconds: 25 * seconds)
+    bits = []
+    for seconds in (1, 2):
+        ladder.climb("fading", fading, fading_step, seconds, tmp_path / "ladder.json")
+        bits.append(ladder.rungs(tmp_path / "ladder.json")[-1]["bits"])
+    assert [one["steps"] for one in ladder.rungs(tmp_path / "ladder.json")] == [25, 50]
+    assert bits[1] < bits[0] < 4
 
 
 def test_a_slow_machine_takes_fewer_steps():

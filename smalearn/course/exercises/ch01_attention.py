@@ -45,7 +45,7 @@ def weight_on_the_future():
     Too much: The token itself is visible, and keeps as much weight as each token of the future gets.
 
     Insight: Causal attention with its mask in the wrong place still trains, and its loss is splendid: it copies the
-    answer from the future. Nothing but a test tells.
+    answer from the future. Only a test reveals it.
     """
     return 0.75
 

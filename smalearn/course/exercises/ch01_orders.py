@@ -140,7 +140,10 @@ def _fault(steps):
         if not needed <= result <= set().union(*factors):
             return f"the result of {step!r} must keep the axes {''.join(sorted(needed))}"
         waiting.append(result)
-    return "" if waiting == [set(OUTPUT)] else "after your last step more than one operand is left"
+    if len(waiting) > 1:
+        return "after your last step more than one operand is left"
+    left = "".join(sorted(waiting[0] - set(OUTPUT)))
+    return f"your last result still has {left}, which nobody waits for: sum over it" if left else ""
 
 
 def _dear(steps, sizes):
@@ -249,8 +252,8 @@ def cheapest_order(sizes):
     Hint: Recursion: for each pair of a list of operands, the cost of this step plus the least cost of what is left, the
     list without the two and with their result.
 
-    Insight: Orders of one contraction can differ by a factor of T, and no choice of hardware wins back as much. Which
-    one is the cheapest depends on the sizes, so a library must search, as yours does.
+    Insight: Orders of one contraction can differ by large factors, which no choice of hardware wins back. Which one is
+    the cheapest depends on the sizes, so a library must search, as yours does.
     """
 
     def search(operands):

@@ -110,6 +110,21 @@ def _score_cases(randn):
     yield from [("minus", 1), ("tanh", 2), ("relu", 4), ("tanh", 5), ("relu", 7)]
 
 
+def _harmless(name, scores):
+    """Why a function of these scores has no negative eigenvalue, where that can be seen."""
+    if name == "minus":
+        return "−x·x is below 0 only where x is not 0: all your points are 0" if not scores.any() else ""
+    if name == "relu" and (scores >= 0).all():
+        return "no score of yours is negative, so relu changes none of them"
+    if name == "relu" and (scores.relu() - scores.diag().diag()).abs().max() < 1e-9 * scores.max():
+        return "relu has cut off every score of two different points: some must be nearer than 90°"
+    if name == "tanh" and scores.abs().max() < 0.5:
+        return "tanh(x) is nearly x for scores as small as yours"
+    if name == "tanh" and scores.abs().min() > 3:
+        return "tanh is 1 or −1 at all scores of yours: some must be small, others large"
+    return ""
+
+
 def _is_kernel(X, name, count):
     if not isinstance(X, torch.Tensor) or X.ndim != 2 or len(X) != count or X.dtype != torch.float64:
         return f"the answer must be a tensor of shape ({count}, N) in float64"
@@ -117,6 +132,9 @@ def _is_kernel(X, name, count):
         return "points must be finite"
     eigenvalues = torch.linalg.eigvalsh(SCORES[name](X @ X.mT))
     least, size = eigenvalues[0].item(), eigenvalues.abs().max().item()
+    scores = X @ X.mT
+    if least >= -0.01 * size and (why := _harmless(name, scores)):
+        return why
     return "" if least < -0.01 * size else f"the least eigenvalue is {least:.2g}, the largest in size {size:.2g}"
 
 

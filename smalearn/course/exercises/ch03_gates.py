@@ -100,7 +100,7 @@ def halves(log_a, s, border, t):
 
     ∏_{s < j ≤ t} a_j = (depends only on s and the border) · (depends only on the border and t).
 
-    Return both as numbers. log_a is (T,); some gates are 0, log_a = −∞.
+    The border's own gate belongs to the second. Return both as numbers. log_a is (T,); some gates are 0, log_a = −∞.
 
     Hint: Write out the gates between s = 1 and t = 4, with a border at 3: a_2 a_3 a_4. Which come before token 3?
 

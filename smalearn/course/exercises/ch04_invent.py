@@ -52,6 +52,16 @@ class Operations(TorchDispatchMode):
         return size
 
 
+def _where(matmul, L):
+    """The first entry of the mask that `matmul` multiplies by another number; "" where it cannot be seen."""
+    try:
+        found = matmul(torch.eye(len(L), dtype=L.dtype))
+        t, s = ((found - L).abs() > 1e-5 * L.abs().max()).nonzero()[0].tolist()
+    except (RuntimeError, IndexError):
+        return ""
+    return f": at row {t}, column {s} the mask is {L[t, s]:.4g} in dense, {found[t, s]:.4g} in matmul"
+
+
 class Judge:
     """Definition 4.2 as a test: `judge(dense, matmul)` says "structured", or what is missing.
 
@@ -98,7 +108,11 @@ class Judge:
         if not isinstance(y, torch.Tensor) or y.shape != x.shape:
             return "matmul(x) has not the shape of x", 0
         if not relative_rms(y, L @ x) <= 1e-5:
-            return "matmul(x) and dense(T) @ x differ", 0
+            return f"matmul(x) and dense(T) @ x differ{_where(matmul, L)}", 0
+        if not L.is_complex() and matmul(x.float()).dtype != torch.float32:
+            return "matmul(x) must return the dtype of x: for float32 it does not", 0
+        if not L.is_complex() and not relative_rms(matmul(x.float()).double(), y.double()) <= 1e-3:
+            return "in float32 matmul(x) is another product than in float64", 0
         if operations.count <= x.numel() and length > 1:
             return "matmul(x) computes next to nothing with torch: what NumPy or Python compute is not counted", 0
         if 4 * (L != 0).sum() < length**2:
@@ -159,8 +173,8 @@ def invent(judge):
 
     Hint: `def matmul(x): return DecayMask(len(x), 0.5).matmul(x) + DecayMask(len(x), 0.99).matmul(x)`
 
-    Insight: Sums, products, scalings and transposes of structured masks are structured: they are closed under what a
-    model needs.
+    Insight: Sums, matrix products, scalings and transposes of structured masks are structured: they are closed under
+    what a model needs.
     """
     rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
 
@@ -171,7 +185,7 @@ def invent(judge):
     def matmul(x):
         memories, rows = x.new_zeros(2, x.shape[1]), []
         for now in x:
-            memories = rates[:, None] * memories + now
+            memories = rates.to(x.dtype)[:, None] * memories + now
             rows.append(memories.sum(0))
         return torch.stack(rows)
 

@@ -198,8 +198,8 @@ def break_it(form, least, length):
     Hint: For a quotient: all decays as strong as allowed, so that the running product is 0 before the end. For a
     difference: one decay at once as strong as allowed, then mild ones.
 
-    Insight: Neither failure needs a reset, an error or a warning: mild decays and a long text are enough for the one, a
-    full stop for the other. So sum each segment for itself.
+    Insight: Neither failure needs a reset, an error or a warning: mild decays and a long text are enough for the one,
+    one huge, finite decay for the other. So sum each segment for itself.
     """
     log_a = torch.full((length,), least if form == "quotient" else -0.7, dtype=torch.float64)
     log_a[0] = least

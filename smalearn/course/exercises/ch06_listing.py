@@ -35,6 +35,14 @@ def _by_quotients(log_d):
     return (products[:, None] / products).tril()
 
 
+def _by_logarithms(log_d):
+    """Each row the one before, times the logarithm of a decay."""
+    W = torch.eye(len(log_d) + 1, dtype=log_d.dtype)
+    for i in range(1, len(W)):
+        W[i, :i] = log_d[i - 1] * W[i - 1, :i]
+    return W
+
+
 @exercise(
     "6.7",
     "One level up",
@@ -82,6 +90,7 @@ def _by_quotients(log_d):
         "you put −∞ at the end, in place of a 0 before the first": lambda log_d: decay_mask(
             torch.cat([log_d, log_d.new_full((1,), -torch.inf)])
         ),
+        "you multiply by log_d, which are logarithms: the decay of a chunk is exp(log_d)": _by_logarithms,
         "these are logarithms: take the exponential": lambda log_d: _between_loop(log_d).log(),
     },
 )

@@ -12,7 +12,7 @@ def _narrow_cases(randn):
     for dim, rank in [(2, 1), (4, 3), (16, 15), (64, 62)]:
         seen = torch.linalg.qr(randn(dim, rank)).Q
         yield seen, seen.clone()
-    for dim, rank in [(4, 2), (16, 2)]:
+    for dim, rank in [(4, 2), (16, 2), (4, 2), (16, 4), (8, 3), (4, 1)]:
         yield randn(dim, rank), randn(dim, rank)
 
 

@@ -361,9 +361,9 @@ def kept_keys(tokens, ranks, block_lens):
 def left_in_training():
     """The share that is left, from 0 to 1.
 
-    Training has seven products over all pairs: two forward; for the gradients the scores again, and four more. Levels
-    make each that runs over the columns of queries and keys four times cheaper, and leave the others as they are. All
-    have r columns before. Which share of the multiply-adds is left?
+    Training has seven products over all pairs: Q Kᵀ and P V forward; for the gradients Q Kᵀ again, and one each for dP,
+    dV, dQ and dK. Before, all have r columns. Levels make each with Q or K in it four times cheaper, and leave the
+    others as they are. Which share of the multiply-adds is left?
 
     Hint: S = Q Kᵀ and Y = P V are the two. The backward pass knows dY, and wants dV, dP, dQ and dK.
 

@@ -86,7 +86,8 @@ def _gradient_cases(randn):
         "the scores are masked but do not decay: Lᵀ has the decays of L": _formula(decay=False),
         "your exponent is that of L: row i of its transpose has s[j] − s[i]": _growing,
         "the exponent is masked with 0, and 2^0 is 1: the past gets gradients of the future's": _formula(future=1.0),
-        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞": _broken,
+        "∞ · 0, 0/0 and −∞ − (−∞) are no numbers: cut log decays off at −160, subtract exponents, and mask the "
+        "difference with −∞ before the exponential": _broken,
     },
 )
 def chunk_gradient(dY, dH, B, C, log2_a):
@@ -149,6 +150,11 @@ def _divided(decays, ends):
     return torch.cat([torch.zeros_like(sums[:1]), sums[:-1]])
 
 
+def _both_decay(decays, ends):
+    """The decay of a slice on what enters it and on what it leaves."""
+    return _states(decays, decays[:, None, None] * ends)
+
+
 def _machine_cases(randn):
     for machines, reset in [(1, False), (2, False), (4, False), (5, True)]:
         a = randn(machines).sigmoid()
@@ -174,7 +180,8 @@ def _machine_cases(randn):
             decay=lambda a, r: a[r - 1]
         ),
         "the pairs are combined to the right: the state comes from the left": _with(back=True),
-        "you divide by products of decays: a reset makes them 0": _divided,
+        "you divide by products of decays, or subtract their logarithms: a reset makes 0/0 or −∞ − (−∞)": _divided,
+        "what leaves a slice is multiplied by its own decay: it is a H + E, not a (H + E)": _both_decay,
         "only the left neighbour's pair counts: those further left reach through it": _with(
             decay=lambda a, r: torch.zeros(())
         ),

@@ -175,8 +175,10 @@ def _tells(before, target, other):
 
 
 def _right_with(names, cases):
-    for k in _floats(cases):  # the identity, where there are square matrices
-        if all(case[k].ndim >= 2 and case[k].shape[-1] == case[k].shape[-2] for case in cases):
+    for k in _floats(cases):  # the identity, where there are square matrices that may be it
+        if all(case[k].ndim >= 2 and case[k].shape[-1] == case[k].shape[-2] for case in cases) and any(
+            case[k].diagonal(dim1=-2, dim2=-1).any() for case in cases
+        ):
             yield names[k], _put(k, _identity), _where_identity
     for k in _floats(cases):
         if all((case[k] <= 0).all() for case in cases):
@@ -237,7 +239,7 @@ def _right_with_equal(names, cases):
 def _not_halved(names, cases):
     def say(name, before, after, target, other):
         right, yours = _degree(target, other), _degree(before, after)
-        if right is None or right == yours:
+        if right is None or right == yours or not all(map(_finite, (*before, *after))):
             return None
         other = HALVES.get(yours, "changes otherwise")
         return f"where {name} is halved the right answer {HALVES[right]}, yours {other}"
@@ -250,10 +252,14 @@ def _degree(before, after):
     """The power of 1/2 by which every answer changes; None if there is none."""
     if not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (*before, *after)):
         return None
-    if not all(bool(x.isfinite().all()) for x in (*before, *after)):
+    if not all(map(_finite, (*before, *after))):
         return None
     fits = (p for p in HALVES if all(equal(x / 2**p, y) for x, y in zip(before, after, strict=True)))
     return next(fits, None)
+
+
+def _finite(answer):
+    return isinstance(answer, torch.Tensor) and bool(answer.isfinite().all())
 
 
 def _agree(answers: Sequence, targets: Sequence) -> bool:

@@ -1,6 +1,7 @@
 """Which rows of an answer change with which row of an argument: what looks ahead, and what is overlooked.
 
-Each row of an argument is halved in turn, for the attempt and for the oracle. What is said is what was seen.
+Each row of an argument is made smaller in turn, for the attempt and for the oracle. What is said is what was seen, and
+that a row of the right answer depends on nothing else is said only where no other case denies it.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from smalearn.course.exercises.run import run
 __all__ = ["growth", "response"]
 
 SECONDS, EACH = 3.0, 0.5  # for all, and for one answer
+NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
 LEAST = 3  # rows that an argument must have: fewer show no pattern
 AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
@@ -46,7 +48,10 @@ def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]
                 continue
             if stopwatch() > SECONDS:
                 return None
-            seen = _seen(exercise, attempt, case, (place, axis, item))
+            where = place, axis, item
+            seen = _seen(exercise, attempt, case, where)
+            if seen and _denied(exercise, seen, where):
+                continue
             if seen and (said := _said(seen, exercise.names[place], written, of)):
                 return f"with the numbers of case {number}, {said}"
     return None
@@ -111,6 +116,8 @@ class _Seen:
     rows: list[int]  # of the argument
     must: torch.Tensor
     does: torch.Tensor
+    extra: torch.Tensor  # yours changes clearly, the right one not at all
+    missing: torch.Tensor  # the other way round
     alike: torch.Tensor
 
 
@@ -128,6 +135,40 @@ def _wrong_item(given, right, near):
     return -1
 
 
+def _smaller(x, axis, row):
+    """The same with one row made smaller, no two of its entries by the same factor; None where that changes nothing."""
+    other = x.clone()
+    part = other.select(axis, row)
+    part.mul_(torch.linspace(0.5, 0.8, part.numel(), dtype=part.dtype).view(part.shape))
+    return None if torch.equal(other, x) else other  # zeros and infinities stay what they are
+
+
+def _denied(exercise, seen, where):
+    """Whether in another case the right answer does change where yours changes and must not."""
+    place, axis, item = where
+    extra = seen.extra.nonzero()
+    if not len(extra):
+        return False
+    line, row = extra[0, 0].item(), seen.rows[extra[0, 1]]
+    for case in exercise.draw(0):
+        other = _smaller(case[place], axis, row) if row < case[place].shape[axis] else None
+        pair = None if other is None else _pair_of(exercise, case, (*case[:place], other, *case[place + 1 :]), item)
+        if pair is None or pair[0].shape != pair[1].shape or not all(x.isfinite().all() for x in pair):
+            continue
+        change = _lines(pair[1] - pair[0], axis)
+        if line < len(change) and change[line].abs().max() > NOTHING * pair[0].abs().max():
+            return True
+    return False
+
+
+def _pair_of(exercise, case, changed, item):
+    """The right answers to two cases as numbers; None where there are none."""
+    found = [_answer(exercise.oracle, given) for given in (case, changed)]
+    if any(x is None for x in found):
+        return None
+    return numeric(found if item < 0 else [x[item] for x in found])
+
+
 def _seen(exercise, attempt, case, where):
     place, axis, item = where
     x, columns = case[place], []
@@ -136,9 +177,7 @@ def _seen(exercise, attempt, case, where):
     if start is None:
         return None
     for row in rows:
-        other = x.clone()
-        other.select(axis, row).mul_(0.5)
-        if torch.equal(other, x):  # zeros and infinities stay what they are
+        if (other := _smaller(x, axis, row)) is None:
             return None
         found = _pair(exercise, attempt, (*case[:place], other, *case[place + 1 :]), item)
         if found is None:
@@ -147,9 +186,11 @@ def _seen(exercise, attempt, case, where):
     size = start[1].abs().max()
     near = max(exercise.tolerance, 1e-9) * size
     lines = [[_lines(change, axis) for change in column] for column in columns]
-    does, must = (torch.stack([column[k].abs().amax(1) > near for column in lines], 1) for k in (0, 1))
+    yours, right = (torch.stack([column[k].abs().amax(1) for column in lines], 1) for k in (0, 1))
+    does, must = yours > near, right > near
     alike = torch.stack([(a - b).abs().amax(1) <= 10 * near for a, b in lines], 1)
-    return _Seen(rows, must, does, alike)
+    nothing = NOTHING * size
+    return _Seen(rows, must, does, does & (right <= nothing), must & (yours <= nothing), alike)
 
 
 def _pair(exercise, attempt, case, item):
@@ -168,7 +209,7 @@ def _lines(change, axis):
 
 
 def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
-    extra, missing = seen.does & ~seen.must, seen.must & ~seen.does
+    extra, missing = seen.extra, seen.missing
     count, own = len(seen.must), torch.tensor(seen.rows)
     line = torch.arange(count)[:, None]
     whose = "your answer" if count == 1 else "{} {} of your answer"

@@ -123,7 +123,8 @@ def _factor(names, cases, pairs):
         def scaled(a, b, axis=axis):
             return a.ndim >= 2 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis)
 
-        if len(pairs) >= 3 and _all(pairs, scaled, 2):
+        long = sum(b.ndim >= 2 and b.shape[axis] >= 2 for _, b in pairs)  # a line of one number is a multiple of any
+        if len(pairs) >= 3 and long >= 2 and _all(pairs, scaled, 2):
             return f"each {line} of your answer is the right one times a number of its own"
     return None
 
@@ -173,6 +174,8 @@ def _relation(pairs):
         if _all(pairs, lambda a, b, turn=turn: any(same(x, b) for x in _tried(turn, a, b)), least):
             return words
     for axis in range(pairs[0][1].ndim):
+        if all(b.ndim <= axis or b.shape[axis] < 2 for _, b in pairs):
+            continue  # along one entry all is trivially so
         for words, turn in _ALONG.items():
             if _all(pairs, lambda a, b, turn=turn, axis=axis: b.ndim > axis and turn(a, b, axis)):
                 return words.format(axis)

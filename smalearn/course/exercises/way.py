@@ -81,8 +81,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         said.append("it subtracts running sums")
     if way.exact and _rounded(attempt, cases[1]):
         said.append(ROUNDED)
-    if way.halves and (stops := _stops(way, attempt, names, cases[1])):
-        said.append(f"with {', '.join(way.halves)} in halves it stops: {stops}")
+    if way.halves and (amiss := _in_halves(way, attempt, names, cases[1])):
+        said.append(f"with {', '.join(way.halves)} in halves {amiss}")
     for argument, values in way.matters.items():
         place = list(names).index(argument)
         traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
@@ -122,11 +122,17 @@ def _rounded(attempt, case):
     return not equal(*answers)
 
 
-def _stops(way, attempt, names, case):
-    """The error with some arguments in half precision; empty if there is none."""
+def _in_halves(way, attempt, names, case):
+    """What is amiss with some arguments in half precision: an error, or a first output of another type; or nothing."""
     narrow = [x.half() if name in way.halves else x for name, x in zip(names, case, strict=True)]
     calls = run(attempt, [tuple(narrow)], 0, LIMIT).calls
-    return calls[0].error[-1] if calls and calls[0].error else ""
+    if not calls:
+        return ""
+    if calls[0].error:
+        return f"it stops: {calls[0].error[-1]}"
+    first = calls[0].answer[0] if isinstance(calls[0].answer, tuple) else calls[0].answer
+    is_half = not isinstance(first, torch.Tensor) or first.dtype == torch.half
+    return "" if is_half else f"its output is {str(first.dtype).removeprefix('torch.')}"
 
 
 def _power(small, large):
