@@ -131,7 +131,7 @@ def mount(page, tmp_path):
     view of the same model; `remove()`, which ends the first view; `callbacks`, the model's listeners.
     """
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=tmp_path))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
 
     def show(explorer) -> Page:

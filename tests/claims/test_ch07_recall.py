@@ -98,6 +98,7 @@ def test_the_rival_writes_alike_and_forgets_blindly():
 
 
 @pytest.mark.claim("004:filler", "smalearn.models.mamba2.Mamba2.operands")
+@pytest.mark.full
 def test_silence_is_skipped_by_decays_that_depend_on_the_token():
     space = {"torch": torch, "one_thread": one_thread, "softplus": softplus}
     space |= {"Block": Block, "Mamba2": Mamba2, "SequenceModel": SequenceModel}
@@ -186,6 +187,7 @@ def test_recall_rises_with_the_state():
 
 @pytest.mark.claim("004:fig-mqar", "smalearn.lab.experiments.recall.run")
 @pytest.mark.claim("004:fig-mqar", "smalearn.data.recall.mqar")
+@pytest.mark.full
 def test_a_small_recall_live():
     setting = Setting(pairs=4, states={}, length=16, vocabulary=16, steps=300, dim=32, tests=256)
     with one_thread():

@@ -391,6 +391,7 @@ def test_a_fault_of_the_grader_costs_one_row_and_is_named(tmp_path, monkeypatch,
 TASK = {"exercises": {}, "limit": 5, "memory": 2**30, "seconds": 60}
 
 
+@pytest.mark.full
 def test_a_process_ends_with_what_it_started(tmp_path):
     """A child of the submission holds both ends of the pipes; where there is no sandbox, its group is ended."""
     mark = tmp_path / "still here"
@@ -411,6 +412,7 @@ def test_a_process_ends_with_what_it_started(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a peer: a system that forks")
+@pytest.mark.full
 def test_a_process_that_leaves_the_group_and_keeps_the_channel_open_holds_up_nobody(box):
     setup = """
 import os, time

@@ -33,7 +33,7 @@ def fading_step(q, k, v, state, log_a):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setenv("SMALEARN_QUICK", "ladder")
-    monkeypatch.setattr(ladder, "POSITIONS", (5, 40))
+    monkeypatch.setattr(ladder, "POSITIONS", (50, 400))
     yield
     plt.close("all")
 
@@ -48,7 +48,7 @@ def test_runs_are_appended_and_the_newest_of_a_name_is_drawn(tmp_path, capsys):
     for one in runs:
         assert one["steps"] == 3
         assert 0 < one["bits"] < math.log2(600)
-        assert set(one["milliseconds"]) == {5, 40}
+        assert set(one["milliseconds"]) == {50, 400}
     assert "mine: " in capsys.readouterr().out
     ax = ladder.draw(file)
     assert [line.get_label().partition(":")[0] for line in ax.lines] == ["mine", "fading"]

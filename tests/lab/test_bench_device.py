@@ -45,6 +45,7 @@ def configurations(monkeypatch):
 # The whole
 
 
+@pytest.mark.full
 def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
     result = device.benchmark("cpu", rounds=2, tuning=True)
     assert json.loads(json.dumps(result, allow_nan=False))["contests"] == result["contests"]

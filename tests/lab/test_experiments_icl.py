@@ -185,6 +185,7 @@ def test_it_learns(model):
     assert record.losses[-1] < 0.7 * record.losses[0]
 
 
+@pytest.mark.full
 def test_the_command_writes_the_file(tmp_path, capsys):
     path = tmp_path / "out put.json"
     assert main(["-o", str(path), "--smoke"]) == 0
