@@ -125,9 +125,9 @@ def roofline(
         bound = min(places[name] * bandwidth, roofs[design.roof])
         ax.plot([places[name]], [bound], label=name, markersize=8, **style)
         if design.published is not None:
-            ax.plot([places[name]], [design.published], markerfacecolor="white", markersize=8, **style)
-    handles = ax.lines[len(roofs) :]
-    ax.legend(handles=[line for line in handles if not line.get_label().startswith("_")], loc="upper left")
+            label = f"{name}, published"
+            ax.plot([places[name]], [design.published], markerfacecolor="white", markersize=8, label=label, **style)
+    ax.legend(handles=ax.lines[len(roofs) :], loc="upper left")
     ax.set(xscale="log", yscale="log", xlabel="flops for each byte moved", ylabel="flops per second", title=title)
     ax.grid(True)
     return ax
