@@ -40,13 +40,14 @@ def reader(page, site):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_is_whole_and_fits_a_telephone(reader, name):
+def test_every_page_is_whole_and_fits_every_screen(reader, name):
     page = reader(name)  # which asks no other host for anything, and writes no error
     assert page.locator(".katex-error").count() == 0
     assert page.locator("img:not([alt]), img[alt='']:not(.cards img)").count() == 0  # a card's title says it
     assert page.locator(".output.stderr, .output.traceback").count() == 0
-    page.set_viewport_size({"width": 360, "height": 700})  # a telephone's
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    for width in (1100, 1024, 360):  # beside one column, on a small screen, on a telephone
+        page.set_viewport_size({"width": width, "height": 700})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
