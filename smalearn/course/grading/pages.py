@@ -102,7 +102,7 @@ def _class(lines: Sequence[Line], terms: Terms, pairs: Sequence[Pair], names: di
 
 
 def _bars(lines: Sequence[Line], id: str) -> str:
-    """How many passed an exercise, and how many had each misconception."""
+    """How many passed an exercise, and how many had each misconception; the longest bar would be the whole class."""
     counts, passed = Counter(), Counter()
     for line in lines:
         row = line.row(id)
@@ -113,10 +113,9 @@ def _bars(lines: Sequence[Line], id: str) -> str:
             counts[row.misconceptions.get(id) or WORDS.get(outcome, outcome)] += 1
     bars = [("passed", passed["passed"], "passed"), ("right, but not as asked", passed["not as asked"], "part")]
     bars = [bar for bar in bars if bar[1]] + [(text, count, "") for text, count in counts.most_common()]
-    most = max((count for _, count, _ in bars), default=1)
     cells = [
         f'<div>{escape(text)}</div><div class="bar">'
-        f'<i class="{kind}" style="width: {WIDEST * count / most:.2f}rem"></i>{count}</div>'
+        f'<i class="{kind}" style="width: {WIDEST * count / len(lines):.2f}rem"></i>{count}</div>'
         for text, count, kind in bars
     ]
     return f'<div class="bars">{"".join(cells)}</div>'
