@@ -87,6 +87,7 @@ def test_dependence_on_one_case_is_true_there():
         (lambda x: (x * 0 + torch.inf) * 0, ": 0 · ∞"),
         (lambda x: x.cumsum(0) - x * torch.inf + x * torch.inf, ": ∞ − ∞"),
         (lambda x: torch.full_like(x, -torch.inf).softmax(0), ": a softmax over −∞ alone"),
+        (lambda x: torch.full_like(x, torch.inf).softmax(0), ": a softmax over numbers with +∞ among them"),
         (lambda x: (x - 9).log(), ": log of a number below 0"),
         (lambda x: (1000 * x.abs()).exp(), ": e to the power of "),
         (lambda x: 1 / (x * 0), ": a division by 0"),
@@ -301,3 +302,21 @@ def test_what_has_zeros_on_its_diagonal_is_never_the_identity():
 
     whole = _asked(lambda randn: ((randn(n, n), randn(n, 2)) for n in (3, 4, 5)), square)
     assert "identity" in probe(whole, lambda A, R: A @ A.mT @ R)
+
+
+def test_an_answer_much_smaller_than_the_right_one_depends_on_what_it_reads():
+    def oracle(x, a):
+        return x * a[:, None]
+
+    exercise = _asked(lambda randn: [(randn(4, 3), randn(4)) for _ in range(3)], oracle)
+    tiny = lambda x, a: 1e-30 * (x + a[:, None] ** 3)  # noqa: E731
+    assert "does not change" not in str(response(exercise, tiny, dict(enumerate(exercise.draw(0), start=1))))
+
+
+def test_of_several_items_the_wrong_one_is_named():
+    def oracle(x, a):
+        return x, x.cumsum(0)
+
+    exercise = _asked(lambda randn: [(randn(4, 3), randn(4)) for _ in range(3)], oracle)
+    found = response(exercise, lambda x, a: (x, x.flip(0).cumsum(0).flip(0)), {1: exercise.draw(0)[0]})
+    assert "of item 1 of your answer changes with x[" in found

@@ -102,7 +102,7 @@ def _shifted(G, peak):
         "this hides the past and keeps the future: rows are targets, columns are sources": lambda Q, K: softmax_weights(
             Q, K, CausalMask(len(Q)).dense(Q.dtype).mT
         ),
-        "−1000 is not low enough: a visible score can be lower still. Hide by −∞": lambda Q, K: (
+        "the number that hides is not low enough: a visible score can be lower still. Hide by −∞": lambda Q, K: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -1000.0).softmax(-1)
         ),
         "a hidden score in the thousands survives where 1000 is taken off: hide by −∞": lambda Q, K: (
@@ -110,8 +110,8 @@ def _shifted(G, peak):
         ).softmax(-1),
         "you subtract the largest score of the row, a hidden one: the visible ones underflow, and 0 / 0 is NaN. The "
         "largest VISIBLE one": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max(-1, keepdim=True).values),
-        "you subtract the largest score of all: in other rows everything underflows, and 0 / 0 is NaN. The largest of "
-        "the row": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max()),
+        "you subtract the largest score of all: where what is visible lies far below, all underflows, and 0 / 0 is "
+        "NaN. Subtract the largest visible score of the row": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max()),
         "you subtract the largest of a row in which hidden scores are 0: where all visible ones are far below 0 they "
         "underflow": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).tril().max(-1, keepdim=True).values),
         "you clamp the scores: different ones become equal. Subtract the largest instead": lambda Q, K: _shifted(
@@ -141,8 +141,10 @@ def _shifted(G, peak):
         "a score that is 0 by itself is hidden too: hide by place, not by value": lambda Q, K: (
             (Q @ K.mT).tril().masked_fill((Q @ K.mT).tril() == 0, -torch.inf).softmax(-1)
         ),
-        "large scores overflow: e^1000 is infinite. Subtract the largest visible score of the row first, as `softmax` "
-        "does": lambda Q, K: (Q @ K.mT).exp().tril() / (Q @ K.mT).exp().tril().sum(-1, keepdim=True),
+        "exponentials overflow or vanish: e^1000 is infinite, e^−1000 is 0, 0/0 is NaN. Subtract the largest visible "
+        "score of the row first, as `softmax` does": lambda Q, K: (
+            (Q @ K.mT).exp().tril() / (Q @ K.mT).exp().tril().sum(-1, keepdim=True)
+        ),
         "these are the scores K Qᵀ: in row t, target t asks with its query, Q[t] · K[s]": lambda Q, K: causal_weights(
             K, Q
         ),

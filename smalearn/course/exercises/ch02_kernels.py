@@ -114,6 +114,8 @@ def _harmless(name, scores):
     """Why a function of these scores has no negative eigenvalue, where that can be seen."""
     if name == "minus":
         return "−x·x is below 0 only where x is not 0: all your points are 0" if not scores.any() else ""
+    if (scores == scores[0, 0]).all() and name != "minus":
+        return "all scores of yours are equal: f makes a matrix of one number of them, of rank 1"
     if name == "relu" and (scores >= 0).all():
         return "no score of yours is negative, so relu changes none of them"
     if name == "relu" and (scores.relu() - scores.diag().diag()).abs().max() < 1e-9 * scores.max():

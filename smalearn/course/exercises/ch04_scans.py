@@ -75,13 +75,16 @@ def _quotients(x, gamma):
         "your scan runs backwards: token t sees itself and what comes later": _weighted(
             lambda gamma, t, s: gamma ** (s - t) if s >= t else 0
         ),
+        "x_0 is counted twice: the sum begins with x_0, or with zeros before it": lambda x, gamma: (
+            _powers(x, gamma) + gamma ** torch.arange(1, len(x) + 1, dtype=x.dtype)[:, None] * x[:1]
+        ),
         "token 0 is lost: the sum begins with y_0 = x_0": lambda x, gamma: _powers(
             torch.cat([torch.zeros_like(x[:1]), x[1:]]), gamma
         ),
         "each step multiplies by γ^t: the sum before has faded by one step more, so it is multiplied by γ": _weighted(
             lambda gamma, t, s: gamma ** sum(range(s + 1, t + 1)) if s <= t else 0
         ),
-        "γ multiplies the new token too: only what was summed so far fades": _weighted(
+        "γ stands at the new token: it must stand at what was summed so far, which fades": _weighted(
             lambda gamma, t, s: gamma if s <= t else 0
         ),
         "every row is the last sum: one tensor, changed in place, stands T times in your list": lambda x, gamma: (

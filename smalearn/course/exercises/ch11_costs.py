@@ -173,7 +173,9 @@ def _overwritten(length, ranks, block_lens):
         "the last token is missing: the queries are 0, …, T - 1": lambda length, *given: _brute(
             max(0, length - 1), *given
         ),
-        "this is twice as much: a multiply-add counts once": lambda *given: 2 * _brute(*given),
+        "this is twice as much: a multiply-add counts once, and a full block has b(b + 1)/2 pairs": lambda *given: (
+            2 * _brute(*given)
+        ),
         "these are windows, pairs less than b apart: a level counts where one block holds both": lambda *given: _brute(
             *given, joined=lambda i, j, size: abs(i - j) < size
         ),

@@ -56,6 +56,10 @@ def _gradient_cases(randn):
     for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
         dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
         yield dY, dH, B, C, strong(randn, chunk_len) if number == 3 else decays(randn, chunk_len)
+    dY, dH, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
+    log2_a = decays(randn, 16)
+    B[-1], log2_a[-1] = 0, -torch.inf  # nothing comes back from a large state, not 2^-20 of it either
+    yield dY, 1e4 * dH, B, C, log2_a
 
 
 @exercise(

@@ -59,8 +59,10 @@ def _summary_cases(randn):
             log2_a = strong(randn, length) if length == 33 else without_resets(randn, length)
         yield floats(randn, length, 16), floats(randn, length, 32), log2_a, chunk_len
     log2_a = decays(randn, 32)
-    log2_a[20] = -torch.inf  # alone among mild ones: only a decay of 0 will do
-    yield floats(randn, 32, 16), floats(randn, 32, 32), log2_a, 16
+    log2_a[20] = -torch.inf  # alone among mild ones, behind large tokens: only a decay of 0 will do
+    X = floats(randn, 32, 16)
+    X[16:20] *= 1e4
+    yield X, floats(randn, 32, 32), log2_a, 16
 
 
 @exercise(

@@ -127,6 +127,10 @@ def _walk_cases(randn):
         X, B, C = (floats(randn, length, width) for width in (32, 16, 16))
         log2_a = strong(randn, length) if number > 3 else decays(randn, length)
         yield X, log2_a, B, C, floats(randn, 16, 32) * (number != 2), chunk_len
+    X, B, C = (floats(randn, 20, width) for width in (32, 16, 16))
+    log2_a = decays(randn, 20)
+    log2_a[0] = -torch.inf  # nothing of a large state is left, not 2^-20 of it either
+    yield X, log2_a, B, C, 1e4 * floats(randn, 16, 32), 16
 
 
 def _walk_way(randn, length):

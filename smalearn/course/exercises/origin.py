@@ -102,7 +102,8 @@ def _met(name, given):
     if name in PRODUCTS:
         return "0 · ∞, or ∞ − ∞, in a sum of products"
     if "softmax" in name:
-        return "a softmax over −∞ alone"
+        above = any((x == torch.inf).any() for x in given)
+        return "a softmax over numbers with +∞ among them" if above else "a softmax over −∞ alone"
     if name in ROOTS:
         return f"{name} of a number below 0"
     return None

@@ -53,7 +53,8 @@ def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]
             if seen and _denied(exercise, seen, where):
                 continue
             if seen and (said := _said(seen, exercise.names[place], written, of)):
-                return f"with the numbers of case {number}, {said}"
+                whose = "your answer" if item < 0 else f"item {item} of your answer"
+                return f"with the numbers of case {number}, {said.replace('your answer', whose)}"
     return None
 
 
@@ -188,9 +189,9 @@ def _seen(exercise, attempt, case, where):
     lines = [[_lines(change, axis) for change in column] for column in columns]
     yours, right = (torch.stack([column[k].abs().amax(1) for column in lines], 1) for k in (0, 1))
     does, must = yours > near, right > near
+    least = NOTHING * start[0].abs().max()  # yours may be much smaller than the right answer
     alike = torch.stack([(a - b).abs().amax(1) <= 10 * near for a, b in lines], 1)
-    nothing = NOTHING * size
-    return _Seen(rows, must, does, does & (right <= nothing), must & (yours <= nothing), alike)
+    return _Seen(rows, must, does, does & (right <= NOTHING * size), must & (yours <= least), alike)
 
 
 def _pair(exercise, attempt, case, item):

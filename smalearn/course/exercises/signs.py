@@ -121,7 +121,7 @@ def _factor(names, cases, pairs):
     for axis, line in ((-1, "row"), (-2, "column")):
 
         def scaled(a, b, axis=axis):
-            return a.ndim >= 2 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis)
+            return 2 <= a.ndim <= 3 and b.shape[axis] >= 1 and _lines_scaled(a, b, axis)
 
         long = sum(b.ndim >= 2 and b.shape[axis] >= 2 for _, b in pairs)  # a line of one number is a multiple of any
         if len(pairs) >= 3 and long >= 2 and _all(pairs, scaled, 2):
@@ -217,9 +217,10 @@ _RELATIONS = [  # what is said, candidates for the right answer, how many cases 
     ("the logarithm of your answer is right", lambda a, b: [a.log()] if (a > 0).all() else [], 1),
     (
         "your answer is the softmax of the right one along its last axis",
-        lambda a, b: [b] if b.ndim and not b.is_complex() and same(a, b.softmax(-1)) else [],
+        lambda a, b: [b] if b.ndim and b.shape[-1] > 1 and not b.is_complex() and same(a, b.softmax(-1)) else [],
         1,
     ),
+    ("1 divided by your answer is right", lambda a, b: [a.reciprocal()] if (a != 0).all() else [], 1),
     ("the square of your answer is right", lambda a, b: [a * a], 1),
     ("the square root of your answer is right", lambda a, b: [a.sqrt()] if (a >= 0).all() else [], 1),
     ("your answer has the right entries in another shape", lambda a, b: [a.reshape(b.shape)], 1),
@@ -277,6 +278,9 @@ _ALONG = {
     ),
     "your answer is one place late along axis {}": _late,
     "your answer is one place early along axis {}": lambda a, b, d: _late(b, a, d),
+    "only the first place along axis {} is filled in your answer, the others are 0": lambda a, b, d: (
+        a.shape == b.shape and not a.narrow(d, 1, a.shape[d] - 1).any() and same(a.narrow(d, 0, 1), b.narrow(d, 0, 1))
+    ),
     "your answer is not summed up along axis {}: its running sum is right": lambda a, b, d: (
         a.shape == b.shape and same(a.cumsum(d), b)
     ),
