@@ -271,5 +271,11 @@ def test_a_walk_that_fits_one_dtype_alone_is_not_as_asked():
     assert "in halves it stops: TypeError: " in result.detours[0]
 
 
+def test_outputs_have_the_dtype_of_the_tokens():
+    result = rewritten("12.9", "torch.empty_like(X)", "torch.empty(X.shape)")
+    assert result.outcome == "not as asked"
+    assert "in halves its output is float32" in result.detours[0]
+
+
 def test_one_number_of_programs_for_both_axes_is_rejected():
     assert rewritten("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)").outcome == "failed"

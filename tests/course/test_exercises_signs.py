@@ -87,6 +87,8 @@ def late(L):
         (lambda L, *_: torch.cat([L[1:], L[:1]]), "your answer is one place early along axis 0"),
         (lambda L, *_: L.cumsum(0), "your answer is summed up once too often along axis 0"),
         (lambda L, *_: L.diff(dim=0, prepend=L.new_zeros(1, len(L))), "its running sum is right"),
+        (lambda L, *_: torch.cat([L[:1], 0 * L[1:]]), "only the first place along axis 0 is filled in your answer"),
+        (lambda L, *_: 1 / L, "1 divided by your answer is right"),
         (lambda L, *_: L + torch.eye(len(L)), "your answer is right but for the diagonal"),
         (
             lambda L, *_: L + torch.ones(len(L), len(L)).triu(1),
