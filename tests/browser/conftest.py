@@ -196,7 +196,6 @@ def lab(tmp_path_factory):
     own += ["JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"]
     environment = os.environ | {name: str(home / name.lower()) for name in own}
     environment |= {"JUPYTER_CONFIG_PATH": str(ROOT / ".jupyter"), "JUPYTER_PREFER_ENV_PATH": "1"}
-    environment["SMALEARN_QUICK"] = "ladder"
     options = [f"--port={port}", "--ip=127.0.0.1", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"]
     options += [f"--IdentityProvider.token={lab.token}", "--ServerApp.port_retries=0", "--expose-app-in-browser"]
     log = home / "jupyter.log"

@@ -268,13 +268,13 @@ def test_a_sum_that_begins_as_a_number_is_refused_as_the_compiler_does():
 def test_a_walk_that_fits_one_dtype_alone_is_not_as_asked():
     result = rewritten("12.9", ".to(X.dtype)", "")
     assert result.outcome == "not as asked"
-    assert "in halves it stops: TypeError: " in result.detours[0]
+    assert "in half precision it stops: TypeError: " in result.detours[0]
 
 
 def test_outputs_have_the_dtype_of_the_tokens():
     result = rewritten("12.9", "torch.empty_like(X)", "torch.empty(X.shape)")
     assert result.outcome == "not as asked"
-    assert "in halves its output is float32" in result.detours[0]
+    assert "in half precision its output is float32" in result.detours[0]
 
 
 def test_one_number_of_programs_for_both_axes_is_rejected():

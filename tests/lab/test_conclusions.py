@@ -113,8 +113,8 @@ def test_at_the_lowest_rate_one_would_have_written_something_else():
         return full - split
 
     assert (
-        f"its gain is {gain('0.0039'):.2f} at the lowest of the five, $2^{{-8}}$, and {gain('0.031'):.2f} at the"
-        in text
+        f"the gain of 8|4|2|2 on the test is {gain('0.0039'):.2f} at the lowest of the five, $2^{{-8}}$, "
+        f"and {gain('0.031'):.2f} at the" in text
     )
     assert min(best_rates(runs).values()) > 0.0039
     assert best_rates(runs)["learned positions, full"] == best_rates(runs)["learned positions, 8|4|2|2"] == 2**-5

@@ -115,7 +115,7 @@ def _harmless(name, scores):
     if name == "minus":
         return "−x·x is below 0 only where x is not 0: all your points are 0" if not scores.any() else ""
     if (scores == scores[0, 0]).all() and name != "minus":
-        return "all scores of yours are equal: f makes a matrix of one number of them, of rank 1"
+        return "all scores of yours are equal: f turns them into one number, repeated, which has no negative eigenvalue"
     if name == "relu" and (scores >= 0).all():
         return "no score of yours is negative, so relu changes none of them"
     if name == "relu" and (scores.relu() - scores.diag().diag()).abs().max() < 1e-9 * scores.max():
@@ -123,7 +123,7 @@ def _harmless(name, scores):
     if name == "tanh" and scores.abs().max() < 0.5:
         return "tanh(x) is nearly x for scores as small as yours"
     if name == "tanh" and scores.abs().min() > 3:
-        return "tanh is 1 or −1 at all scores of yours: some must be small, others large"
+        return "tanh is nearly 1 or −1 at all scores of yours: some must be small, others large"
     return ""
 
 

@@ -202,7 +202,7 @@ def break_it(form, least, length):
     difference: one decay at once as strong as allowed, then mild ones.
 
     Insight: Neither failure needs a reset, an error or a warning: mild decays and a long text are enough for the one,
-    one huge, finite decay for the other. So sum each segment for itself.
+    one very strong but finite decay for the other. So sum each segment for itself.
     """
     log_a = torch.full((length,), least if form == "quotient" else -0.7, dtype=torch.float64)
     log_a[0] = least

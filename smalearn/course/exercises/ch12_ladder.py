@@ -164,7 +164,7 @@ def _kept(rows, columns):
             lambda m, n: n, lambda m, n: m
         ),
         "the last row is missing: the guard is `rows < m`": _kept(lambda m, n: m - 1, lambda m, n: n),
-        "whole tiles alone are copied: the grid must be rounded up, `triton.cdiv`, and the guard let the rest of a "
+        "whole tiles alone are copied: round the grid up (`triton.cdiv`); the guard must let the rest of a "
         "ragged tile through": _kept(lambda m, n: m // 16 * 16, lambda m, n: n // 16 * 16),
     },
 )

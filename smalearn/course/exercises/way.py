@@ -82,7 +82,7 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     if way.exact and _rounded(attempt, cases[1]):
         said.append(ROUNDED)
     if way.halves and (amiss := _in_halves(way, attempt, names, cases[1])):
-        said.append(f"with {', '.join(way.halves)} in halves {amiss}")
+        said.append(f"with {', '.join(way.halves)} in half precision {amiss}")
     for argument, values in way.matters.items():
         place = list(names).index(argument)
         traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
