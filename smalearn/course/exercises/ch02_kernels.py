@@ -114,7 +114,7 @@ def _harmless(name, scores):
     """Why a function of these scores has no negative eigenvalue, where that can be seen."""
     if name == "minus":
         return "−x·x is below 0 only where x is not 0: all your points are 0" if not scores.any() else ""
-    if (scores == scores[0, 0]).all() and name != "minus":
+    if (scores == scores[0, 0]).all():
         return "all scores of yours are equal: f turns them into one number, repeated, which has no negative eigenvalue"
     if name == "relu" and (scores >= 0).all():
         return "no score of yours is negative, so relu changes none of them"
