@@ -23,6 +23,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from playwright.sync_api import Page, sync_playwright
+from views import watched
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
@@ -97,16 +98,12 @@ def browser():
 def page(browser):
     """An empty page of 1000 × 800 pixels; see the top of this file for what it demands."""
     context = browser.new_context(viewport={"width": 1000, "height": 800}, reduced_motion="reduce")
-    page = context.new_page()
+    page = watched(context.new_page())
     page.set_default_timeout(20_000)
-    errors, foreign = [], []
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("request", lambda request: None if local(request.url) else foreign.append(request.url))
     yield page
     context.close()
-    assert not errors, errors
-    assert not foreign, foreign
+    assert not page.errors, page.errors
+    assert all(map(local, page.asked)), page.asked
 
 
 def local(url: str) -> bool:

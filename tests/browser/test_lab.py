@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
+from views import watched
 
 from smalearn.course import server, workbook
 
@@ -23,12 +24,8 @@ PICTURE = "(canvas) => canvas.toDataURL()"
 def chapter(lab, browser):
     """The chapter, open and run from top to bottom, for all tests of this file."""
     context = browser.new_context(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
-    page = context.new_page()
+    page = watched(context.new_page())
     page.set_default_timeout(30_000)
-    page.foreign, page.errors = [], []
-    page.on("request", lambda request: page.foreign.append(request.url))
-    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
     lab.open(page, CHAPTER)
     page.finished = page.evaluate(RUN_ALL)
     yield page
@@ -133,6 +130,21 @@ def test_a_copy_is_not_changed_by_opening_it(lab, page):
 
 
 def test_nothing_left_the_machine_and_no_error_was_logged(chapter):
-    hosts = {url.split("/")[2].rsplit(":", 1)[0] for url in chapter.foreign if url.startswith(("http", "ws"))}
+    hosts = {url.split("/")[2].rsplit(":", 1)[0] for url in chapter.asked if url.startswith(("http", "ws"))}
     assert hosts <= {"127.0.0.1", "localhost"}
     assert not chapter.errors, chapter.errors
+
+
+def test_errors_of_a_page_are_kept_but_for_one_of_the_notebooks_own(lab, browser):
+    page = watched(browser.new_page())
+    lab.open(page, CHAPTER)
+    page.evaluate(
+        f"""() => {{
+            const {{ layout, widgets }} = {NOTEBOOK};
+            setTimeout(() => layout.detachWidget(0, widgets.find((cell) => !cell.node.isConnected)));
+            setTimeout(() => document.body.removeChild(document.createElement("p")));
+        }}"""
+    )
+    page.wait_for_timeout(500)
+    page.close()
+    assert len(page.errors) == 1

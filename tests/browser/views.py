@@ -1,7 +1,25 @@
-"""Looking at an explorer on the bare page of `mount`."""
+"""Looking at a page, and at an explorer on the bare page of `mount`."""
+
+import re
+
+from playwright.sync_api import Error, Page
 
 FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
+
+
+def watched(page: Page) -> Page:
+    """The page, which from now on keeps its errors in `errors` and what it asks for, address by address, in `asked`."""
+    page.errors, page.asked = [], []
+    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: None if of_windowing(error) else page.errors.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    return page
+
+
+def of_windowing(error: Error) -> bool:
+    """Whether it is JupyterLab's own: a cell out of sight may be taken off the page twice (jupyterlab#15415)."""
+    return re.search(r"detachWidget \(http\S+/static/lab/jlab_core", error.stack or "") is not None
 
 
 def drawn(page):

@@ -212,9 +212,12 @@ def _fla(module):
 
 
 def _transformers():
-    """Chunked; it multiplies X and A by dt: dt = 1, and log_a for A, leave one needless product of each."""
+    """Chunked; it multiplies X and A by dt: dt = 1, and log_a for A, leave one needless product of each.
+
+    Without the wrapper, which takes mamba_ssm's program for a GPU where mamba_ssm is.
+    """
     importlib.import_module("transformers").logging.set_verbosity_error()  # it advises a kernel for GPUs
-    run = importlib.import_module("transformers.models.mamba2.modeling_mamba2").mamba2_chunk_scan
+    run = inspect.unwrap(importlib.import_module("transformers.models.mamba2.modeling_mamba2").mamba2_chunk_scan)
     return lambda X, log_a, B, C: run(X, torch.ones_like(log_a), log_a, B, C, chunk_size=CHUNK_LEN)
 
 
