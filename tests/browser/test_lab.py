@@ -141,7 +141,9 @@ def test_errors_of_a_page_are_kept_but_for_one_of_the_notebooks_own(lab, browser
     page.evaluate(
         f"""() => {{
             const {{ layout, widgets }} = {NOTEBOOK};
-            setTimeout(() => layout.detachWidget(0, widgets.find((cell) => !cell.node.isConnected)));
+            const text = widgets.findLast((cell) => cell.model.type === "markdown");
+            text.node.remove();
+            setTimeout(() => layout.detachWidget(widgets.length - 1, text));
             setTimeout(() => document.body.removeChild(document.createElement("p")));
         }}"""
     )
