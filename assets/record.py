@@ -15,7 +15,7 @@ from playwright.sync_api import Page, sync_playwright
 
 ASSETS = Path(__file__).parent
 WINDOW, COLOURS, MILLISECONDS, MOST = (1280, 1100), 64, 80, 1_500_000  # of the browser; of a frame; bytes of a file
-WORDS, WORD, TITLE = 10, 5, 18  # of the text; the one that is dragged; pixels above a decay of 1
+WORDS, WORD, TITLE, FOOT = 10, 5, 20, 16  # of the text; the one that is dragged; pixels above a decay of 1, below 0
 STEPS, PAUSE = 10, 8  # frames of one way, frames of rest
 
 
@@ -24,7 +24,7 @@ def frames(page: Page) -> Iterator[bytes]:
     explorer = page.locator(".explorer .smalearn").first
     strip = explorer.locator("canvas[aria-label^='Decays']").first
     box = strip.bounding_box()
-    x, top, tall = box["x"] + box["width"] * (WORD + 0.5) / WORDS, box["y"] + TITLE, box["height"] - TITLE - 4
+    x, top, tall = box["x"] + box["width"] * (WORD + 0.5) / WORDS, box["y"] + TITLE, box["height"] - TITLE - FOOT
     depths = [0.2 + 0.8 * step / STEPS for step in range(STEPS + 1)]
     page.mouse.move(x, top + depths[0] * tall)
     page.mouse.down()

@@ -166,6 +166,20 @@ def test_every_block_has_its_own_factors_framed(mount):
     assert not re.search("NaN|undefined", words(page))
 
 
+def test_a_step_has_one_colour_in_picture_table_and_curve(mount):
+    """Step 3: the colour of its mark in the table is in both pictures, on the curve with an edge of ink."""
+    count = """(number) => {
+      const canvas = document.querySelectorAll("canvas")[number], { width, height } = canvas;
+      const mark = getComputedStyle(document.querySelectorAll("tbody i")[2]).backgroundColor.match(/\\d+/g).map(Number);
+      const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+      let same = 0;
+      for (let i = 0; i < data.length; i += 4) same += mark.every((part, k) => data[i + k] === part);
+      return same;
+    }"""
+    page = drawn(mount(ChunkExplorer()))
+    assert min(page.evaluate(count, number) for number in (0, 1)) > 50
+
+
 def test_keys_choose_the_part_and_the_sizes(mount):
     page = mount(ChunkExplorer(chunk_len=5, length=64))
     blocks, curves = page.locator("canvas").all()

@@ -99,6 +99,24 @@ def test_a_word_is_chosen_by_arrow_keys_and_by_clicks(mount):
         assert page.evaluate("saved.row") == 14 - row
 
 
+def test_a_row_is_looked_at_by_pointing(mount):
+    page = drawn(mount(FeatureExplorer(row=14)))
+    maps = page.locator("canvas").first
+    cell = (maps.bounding_box()["height"] - 40) / 15
+    before = page.evaluate(PICTURES)
+    maps.hover(position={"x": 40, "y": 20 + 3.5 * cell})
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.includes('“than”, word 3')")
+    assert page.evaluate("model.get('row')") == 14  # Python is not told of a look
+    assert drawn(page).evaluate(PICTURES) != before
+    for y in (5, 20 + 15 * cell + 10):  # above and below the rows
+        maps.hover(position={"x": 40, "y": y})
+        assert drawn(page).evaluate(PICTURES) == before
+    maps.hover(position={"x": 40, "y": 20 + 3.5 * cell})
+    maps.focus()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("saved.row") == 13  # of the chosen row, not of the one that is looked at
+
+
 def test_a_finger_scrolls_over_the_pictures(mount):
     kept = drawn(mount(FeatureExplorer())).evaluate(
         """[...document.querySelectorAll("canvas")].map((target) => {

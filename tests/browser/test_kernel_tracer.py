@@ -5,11 +5,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from views import change, drawn, words
+from views import change, drawn, headline, words
 
 from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
+from smalearn.course.widgets.kernel_traces import LETTERS
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
@@ -131,29 +132,15 @@ def test_two_clicks_within_a_frame_are_two_steps(mount):
     assert page.evaluate("saved.step") == 5
 
 
-def test_playing_goes_to_the_end_and_begins_again(mount):
-    page = drawn(mount(KernelTracer(step=109)))
-    play = page.locator("button").nth(1)
-    assert play.get_attribute("aria-label") == "Play"
-    play.click()
-    assert drawn(page).locator("button").nth(1).get_attribute("aria-label") == "Pause"
-    page.wait_for_function("model.get('step') === 112")
-    assert drawn(page).locator("button").nth(1).get_attribute("aria-label") == "Play"
-    play.click()
-    page.wait_for_function("model.get('step') === 2")
-    play.click()
-    paused = page.evaluate("model.get('step')")
-    assert drawn(page).locator("button").nth(1).get_attribute("aria-label") == "Play"
-    page.wait_for_timeout(800)
-    assert page.evaluate("model.get('step')") == paused
-
-
-@pytest.mark.parametrize("end", ["remove()", "document.querySelectorAll('button')[2].click()"])
+@pytest.mark.parametrize("end", ["remove()", "Forward"])
 def test_playing_ends_with_the_view_and_with_a_step(mount, end):
     page = drawn(mount(KernelTracer(step=10)))
-    page.locator("button").nth(1).click()
+    page.get_by_role("button", name="Play").click()
     page.wait_for_function("model.get('step') === 11")
-    page.evaluate(end)
+    if end == "Forward":
+        page.get_by_role("button", name=end).click()
+    else:
+        page.evaluate(end)
     step = page.evaluate("model.get('step')")
     page.wait_for_timeout(800)
     assert page.evaluate("model.get('step')") == step
@@ -212,6 +199,118 @@ def test_picture_follows_every_trait(mount):
     assert len(set(pictures)) == len(pictures)
 
 
+TEXTS = """window.texts = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (...parts) {
+  texts.push(parts[0]);
+  return write.apply(this, parts);
+};"""
+
+
+def test_tiles_meet_in_the_units(mount, page):
+    page.add_init_script(TEXTS)
+    drawn(mount(KernelTracer(step=5)))
+    assert "Units: C Bᵀ, 4,096 multiply-adds" in page.evaluate("texts")
+    page.evaluate("texts.length = 0")
+    assert "Units: idle" in change(page, step=4).evaluate("texts")
+    products = "script.read(model).steps.filter(({ kind }) => kind === 2).slice(0, 4)"
+    found = page.evaluate(f"{products}.map((step) => script.factors(script.read(model), step))")
+    names = [["C", "Bᵀ"], ["C", "H"], ["M", "X"], ["Bᵀ", "f X"]]
+    assert found == [[[left, 16, 16], [right, 16, 16], ["product", 16, 16]] for left, right in names]
+    chip = [["H", 16, 16], ["sums of log a", 16, 2], ["B", 16, 16], ["X", 16, 16], ["added H", 16, 16]]
+    for name, slot in [("Bᵀ", 2), ("f X", 3), ("last H", 0), ("added H", 4), ("log a", 1), ("Y", -1)]:
+        assert page.evaluate("(parts) => script.slotOf(...parts)", [chip, name]) == slot
+
+
+FRAMES = """window.frames = [];
+const stroke = CanvasRenderingContext2D.prototype.strokeRect;
+CanvasRenderingContext2D.prototype.strokeRect = function (...box) {
+  if (this.lineWidth === 2.5) frames.push(box.slice(2));
+  return stroke.apply(this, box);
+};"""
+
+
+@pytest.mark.parametrize(("step", "boxes"), [(0, []), (5, [[32, 32], [32, 32]])])
+def test_a_product_frames_its_tiles_on_the_chip(mount, page, step, boxes):
+    page.add_init_script(FRAMES)
+    assert drawn(mount(KernelTracer(step=step))).evaluate("frames.slice(-2)") == boxes
+
+
+def walked_events(sizes, design):
+    made = operands(*sizes)
+    return run(*DESIGNS[design], made, sizes[1])[0], made
+
+
+@pytest.mark.parametrize("design", ["one walk", "one walk without masks"])
+def test_accesses_of_a_cell_are_those_that_were_recorded(mount, design):
+    """Also where a tile without a mask lands in other rows."""
+    sizes = (17, 16, 2, 1, 1)
+    events, made = walked_events(sizes, design)
+    page = mount(KernelTracer(*sizes, design=design))
+    names = page.evaluate("script.read(model).operands.map(({ name }) => name)")
+    found = page.evaluate(
+        """() => {
+          const one = script.read(model);
+          return one.operands.map(({ rows, columns }, what) => Array.from({ length: rows * columns }, (_, i) => {
+            const [row, column] = [Math.floor(i / columns), i % columns];
+            return script.accesses(one, { what, panel: 0, row, column });
+          }));
+        }"""
+    )
+    for name, cells in zip(names, found, strict=True):
+        operand = next(key for key in made if LETTERS.get(key, key) == name)
+        touched = [(step, event.offsets) for step, event in enumerate(events, 1) if event.operand == operand]
+        for place, steps in enumerate(cells):
+            assert steps == [step for step, offsets in touched if (offsets == place).any()], (name, place)
+
+
+def test_the_bar_of_bytes_is_dragged(mount):
+    explorer = KernelTracer(step=3)
+    page = drawn(mount(explorer))
+    box = page.locator("canvas").bounding_box()
+    moved = np.cumsum([0, *(step[11] for step in explorer._traces[0]["steps"])])
+    long = box["width"] - 32
+    page.mouse.move(box["x"] + 16, box["y"] + 23)
+    page.mouse.down()
+    for share in (0.1, 0.35, 0.8, 1.2, -0.2):
+        page.mouse.move(box["x"] + 16 + share * long, box["y"] + 160)  # over a tensor, and past the ends
+        bytes = min(max(share, 0), 1) * moved[-1]
+        assert page.evaluate("saved.step") == int((moved <= bytes + 1e-6).sum()) - 1
+    page.mouse.up()
+    cursor = "document.querySelector('canvas').style.cursor"
+    for x, y, look in [(60, 23, "ew-resize"), (15, 150, "pointer"), (60, 60, "default")]:
+        page.mouse.move(box["x"] + x, box["y"] + y)
+        assert page.evaluate(cursor) == look
+
+
+def test_a_cell_is_looked_at_by_pointing_and_a_click_goes_to_its_first_access(mount, page):
+    page.add_init_script(TEXTS)
+    drawn(mount(KernelTracer(step=112)))
+    canvas = page.locator("canvas")
+    before = page.evaluate(PICTURE)
+    canvas.hover(position={"x": 15, "y": 115})
+    said = [text for text in drawn(page).evaluate("texts") if "×, written" in text]
+    assert said[-1] == "row 10, column 0 of log a [0]: read 2 ×, written 0 ×"
+    assert page.evaluate(PICTURE) != before
+    assert not page.evaluate("'saved' in window")
+    page.get_by_role("button", name="Save").hover()
+    assert drawn(page).evaluate(PICTURE) == before
+    canvas.click(position={"x": 15, "y": 115})
+    assert page.evaluate("saved.step") == 1
+    canvas.click(position={"x": 200, "y": 60})  # on none
+    assert page.evaluate("saved.step") == 1
+
+
+def test_a_finger_drags_the_bar_and_scrolls_elsewhere(mount):
+    touch = """(y) => {
+      const target = document.querySelector("canvas"), box = target.getBoundingClientRect();
+      const at = { clientX: box.left + 200, clientY: box.top + y, identifier: 1, target };
+      return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
+    }"""
+    page = drawn(mount(KernelTracer()))
+    assert [page.evaluate(touch, y) for y in (23, 120, 300)] == [True, False, False]
+
+
 def test_another_recording_is_shown(mount):
     with tl.recording() as events:
         tl.launch(lambda x: tl.load(x + tl.arange(0, 4)), (2,), np.zeros((2, 4)))
@@ -221,21 +320,6 @@ def test_another_recording_is_shown(mount):
         "byte."
     )
     assert list(table(page)) == ["so far", "recording"]
-
-
-@pytest.mark.parametrize(
-    "new",
-    [{}, {"length": 64, "state": 32, "head_dim": 32, "heads": 4, "design": "four steps"}, {"length": 1, "heads": 1}],
-    ids=len,
-)
-@pytest.mark.parametrize("width", [360, 1000])
-def test_page_is_readable_at_every_width(mount, width, new):
-    page = mount(KernelTracer(**new))
-    page.set_viewport_size({"width": width, "height": 700})
-    assert drawn(page).evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("canvas").bounding_box()["width"] > 0.9 * width
-    assert page.locator(".scroll").evaluate("(box) => box.scrollWidth <= box.clientWidth")
-    assert not re.search("NaN|undefined|Infinity", page.locator(".smalearn").inner_text())
 
 
 def test_nothing_is_drawn_beyond_the_canvas(mount):
@@ -261,7 +345,6 @@ def race(run=walk, step=0):
 
 def test_the_space_bar_plays_and_stops(mount):
     page = drawn(mount(race()))
-    page.get_by_role("combobox", name="Speed").select_option("fast")
     page.locator("canvas").focus()
     page.keyboard.press("Space")
     page.wait_for_function("model.get('step') >= 2")
@@ -274,15 +357,16 @@ def test_two_programs_race(mount):
     page = drawn(mount(explorer))
     lanes = page.evaluate("script.read(model).lanes.map(({ name, now }) => [name, now])")
     assert lanes == [["your walk", 12], ["four steps", 12]]
-    title = page.locator("p").first
-    assert title.inner_text() == "“your walk” has moved 7,232 bytes; “four steps” has moved 6,816 bytes."
-    walked = sum(explorer.costs["your walk"][kind] for kind in ("loaded", "stored"))
-    change(page, step=60)
-    assert title.inner_text().startswith(f"“your walk” is done after {walked:,} bytes; “four steps” has moved ")
-    assert page.get_by_role("combobox").count() == 1  # speed; a race has no choice of designs
-    most = max(len(trace["steps"]) for trace in explorer._traces)
+    assert headline(page) == "“your walk” has 17 steps to go, “four steps” has 52 steps to go"
+    assert headline(change(page, step=40)) == "“your walk” is done, “four steps” has 24 steps to go"
+    explorer.step = 12
+    assert list(table(change(page, step=12))) == list(explorer.costs)
+    assert table(page)["your walk"] == row(explorer.totals)
+    assert page.get_by_role("combobox").count() == 0  # a race has no choice of designs
     page.get_by_role("slider", name="Steps, done").press("End")
-    assert page.evaluate("saved.step") == most
+    assert page.evaluate("saved.step") == max(len(trace["steps"]) for trace in explorer._traces)
+    assert headline(drawn(page)) == "“your walk” moved 12,448 bytes, “four steps” 36,992, 2.97 times as many"
+    assert table(page) == {name: row(totals) for name, totals in explorer.costs.items()}
 
 
 @pytest.mark.parametrize("width", [380, 1000])
@@ -300,6 +384,7 @@ def test_where_a_program_fails_is_said(mount):
 
     page = drawn(mount(race(careless)))
     change(page, step=len(race(careless)._traces[0]["steps"]))
+    assert headline(page).startswith("“your walk” fails, “four steps” has ")
     page.wait_for_function(
         SAID, arg="Here it ends: over, program (0, 0, 0): load of x at offset 640, expected 0 to 639"
     )

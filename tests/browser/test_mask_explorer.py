@@ -43,7 +43,9 @@ def test_three_pictures_at_first_and_a_headline(mount):
     shown = [part.get_attribute("aria-label") for part in page.locator("canvas").all() if part.is_visible()]
     assert [label.split(";")[0] for label in shown] == ["Decays", "L, G and M"]
     assert headline(page) == "Rank 1 off the diagonal: a product with L is 12.5 times cheaper than a dense one"
-    assert page.locator(".title").inner_text() == "Drag one decay to 0: everything before it is forgotten"
+    title = "Forgetting is cheap: whatever the decays, one scan computes the product with L"
+    assert page.locator(".title").inner_text() == title
+    assert page.locator(".hint").inner_text().startswith("Drag a decay to 0: everything before it is forgotten.")
     for family in FAMILIES:
         assert len(change(page, family=family).locator(".title").inner_text()) > 30
     page.locator("summary").click()
@@ -235,6 +237,26 @@ def test_decays_are_drawn(mount):
     assert page.evaluate("saved.decays") == [1, 1, 1, 0.75, 0.5, 0.25, 0, 1, 1, 1, 1, 1]
     drag(page, strip, (4 + 9.5 * column, 62))  # a new stroke is not joined to the last one
     assert page.evaluate("saved.decays") == [1, 1, 1, 0.75, 0.5, 0.25, 0, 1, 1, 0.5, 1, 1]
+
+
+@pytest.mark.parametrize("family", ["1-semiseparable", "Toeplitz"])
+def test_the_knob_of_the_lowest_number_is_whole(mount, family):
+    """Also while it is held: its ring ends above the last row of the canvas."""
+    page = drawn(mount(MaskExplorer(TEXT, family=family, decays=0, alpha=[-1] * (2 * T - 1))))
+    strip = canvas(page, re.compile("^Decays|^α"))
+    strip.hover(position={"x": strip.bounding_box()["width"] / 2, "y": 104})
+    rows = """(up) => {
+      const canvas = [...document.querySelectorAll("canvas")].find((one) => one.clientWidth);
+      const { width, height } = canvas;
+      return canvas.getContext("2d").getImageData(0, height - up, width, 1).data.some(Boolean);
+    }"""
+    drawn(page)
+    assert [page.evaluate(rows, up) for up in (1, 4)] == [False, True]
+
+
+def test_the_tolerance_of_a_rank_is_said(mount):
+    assert mount(MaskExplorer(TEXT)).get_by_text("Singular values above 10⁻¹⁰ times the largest").count() == 1
+    assert MaskExplorer._esm.count("10⁻¹⁰") == 0  # it is written from the number that counts
 
 
 def test_toeplitz_coefficients_are_drawn(mount):

@@ -25,6 +25,7 @@ from smalearn.course.widgets import (
 )
 from smalearn.course.widgets.contraction_map import formulas
 from smalearn.course.workbook import notebook
+from smalearn.data import ten_words
 from smalearn.sma import LINEAR, QUADRATIC, sma_orders
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -154,6 +155,9 @@ def test_still_picture_is_that_of_the_state_or_else_of_the_first(tmp_path, monke
     assert explorer.png() == StateExplorer(gates=0.5).png() == b"own"
     others = [StateExplorer(gates=0.25), StateExplorer("a b a", gates=[0.5] * 3), StateExplorer(gates=0.5, time=3)]
     others.append(StateExplorer("a b a", keys=[[1]] * 3, gates=0.5))
+    others += [KernelTracer(40, step=3), KernelTracer(41, step=3), MaskExplorer("a b"), MaskExplorer("a b", seed=1)]
+    for other in others:
+        (tmp_path / f"{type(other).__name__}.png").write_bytes(b"first")
     assert {other.png() for other in others} == {b"first"}
     assert len({other.still() for other in others}) == len(others)
 
@@ -299,6 +303,10 @@ def test_keys_given_alone_keep_the_words_as_values():
     explorer = StateExplorer("a b a", keys=[[1, 2], [0, 1], [1, 2]])
     assert (explorer._columns, explorer._rows) == (["n = 0", "n = 1"], ["a", "b"])
     assert explorer.state.tolist() == [[0, 1], [1, 2]]
+
+
+def test_words_at_first_are_the_ten_of_the_course():
+    assert StateExplorer()._words == ten_words()[0]
 
 
 def test_text_of_a_state_is_one_short_line():

@@ -6,13 +6,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
 from smalearn.course.widgets.kernel_recording import record
-from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, FILLS, LIMITS
+from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, LIMITS
 from smalearn.course.widgets.kernel_traces import HELD, KINDS, LETTERS
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -302,46 +301,6 @@ def test_what_is_no_recording_is_refused(events, shapes, message):
         KernelTracer.of(events, shapes)
 
 
-def drawn(explorer):
-    figure = Figure()
-    explorer.draw(figure)
-    return figure.axes[0]
-
-
-def test_still_picture_frames_the_tile_and_says_the_totals():
-    explorer = tracer(step=20)  # the last rows of B, of which there are 8 of 16
-    axes = drawn(explorer)
-    assert axes.get_title() == (
-        "one walk: 20 of 112 steps; 4,512 bytes loaded, 2,048 stored,\n32,768 multiply-adds, 5.00 for each byte"
-    )
-    assert [text.get_text() for text in axes.texts] == (
-        [f"log a [{head}]" for head in range(2)]
-        + ["B", "C"]
-        + [f"{name} [{head}]" for name in ("X", "Y", "last H") for head in range(2)]
-    )
-    x, y = next(text.get_position() for text in axes.texts if text.get_text() == "B")
-    whole, used = axes.patches[-2:]
-    assert (whole.get_x(), whole.get_y(), whole.get_width(), whole.get_height()) == (x, y + 1.5 + 32, 16, 16)
-    assert (used.get_width(), used.get_height(), used.get_xy()) == (8, 8, whole.get_xy())
-
-
-@pytest.mark.parametrize(("design", "seen"), [("one walk", False), ("one walk without masks", True)])
-def test_still_picture_shows_in_the_warning_colour_what_is_outside(design, seen):
-    from matplotlib.colors import to_hex
-
-    patches = drawn(tracer(design=design, step=112)).patches
-    area = sum(p.get_width() * p.get_height() for p in patches if to_hex(p.get_facecolor()) == FILLS["warning"])
-    assert (area > 0) == seen
-    boxes = [p for p in patches if to_hex(p.get_facecolor()) in (FILLS["load"], FILLS["store"])]
-    assert len(boxes) == 4 * (3 * 5 + 1)
-    assert all(p.get_width() >= 0 and p.get_height() >= 0 for p in patches)
-
-
-@pytest.mark.parametrize("step", [0, 5, 112])
-def test_still_picture_of_every_step(step):
-    assert f": {step} of 112 steps" in drawn(tracer(step=step)).get_title()
-
-
 def test_limits_are_those_of_the_docstring():
     for name, limit in LIMITS.items():
         assert re.search(rf"{name}: .*from 1 to {limit}[;.]", KernelTracer.__doc__)
@@ -389,6 +348,37 @@ def test_the_chip_holds_what_the_kernels_own_variables_hold():
     assert list(chips[0]) == ["H"]
     assert list(chips[3]) == ["H", "X", "B", "C"]
     assert chips[8] == dict.fromkeys(["H", "X", "B", "C", "L", "M", "Y", "fX"], (16, 16)) | {"a": (16, 1), "s": (16, 1)}
+
+
+def test_a_product_is_named_after_the_variables_that_it_multiplies():
+    found = trace(KernelTracer.race(walk, walk_operands()), "your walk")
+    assert found["products"] == ["C Bᵀ", "C H", "M X", "Bᵀ fX"]
+    assert [found["products"][step[3]] for step in found["steps"] if step[2] == 2] == found["products"] * 3
+
+
+@triton.jit
+def unnamed_kernel(x, y):
+    i = tl.arange(0, 16)
+    where = i[:, None] * 16 + i[None, :]
+    X = tl.load(x + where)
+    half = X.to(tl.float16)
+    tl.store(y + where, tl.dot(half, tl.trans(half)) + tl.dot(X + 1.0, X))
+
+
+def test_a_factor_that_is_in_no_variable_has_no_name():
+    def run(X, *_):
+        Y = torch.empty_like(X)
+        unnamed_kernel[(1,)](X, Y)
+        return Y
+
+    assert trace(KernelTracer.race(run, walk_operands(16)), "your walk")["products"] == ["half halfᵀ", "… X"]
+
+
+def test_what_was_given_is_told_where_a_call_makes_the_explorer():
+    assert tracer(SIZES[3])._given == dict(zip(NAMES, SIZES[3], strict=True))
+    assert KernelTracer.race(walk, walk_operands())._given is None
+    events = recorded((4,), program=lambda x: tl.load(x))
+    assert KernelTracer.of(events, {"x": (4, 1)})._given is None
 
 
 def test_an_access_that_fails_is_the_last_and_is_said():

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from smalearn.course.site import explorers
 from smalearn.course.workbook import notebook
+from smalearn.data import ten_words
 
 __all__ = ["PAGES", "page", "stills"]
 
 PAGES = ("index", "ten_minutes")
-TEXT = "simple is better than complex. complex is better than complicated."
 
 
 def page(name: str, course: Path, places: Mapping[Path, str], repository: str | None = None) -> tuple[str, set[str]]:
@@ -52,9 +52,9 @@ def _explorer(word):
     from smalearn.course.widgets import ContractionMap, MaskExplorer, StateExplorer
 
     if word == "mask":
-        return MaskExplorer(TEXT, family="1-semiseparable", decays=0.8)
+        return MaskExplorer(" ".join(ten_words()[0]), family="1-semiseparable", decays=0.8)
     if word == "state":
-        return StateExplorer(TEXT, gates=0.8, query="than", time=9)
+        return StateExplorer(gates=0.8, query="than", time=9)
     return ContractionMap(target=1024, features=16, head_dim=64, scan=True)
 
 

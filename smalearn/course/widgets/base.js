@@ -88,6 +88,7 @@ class View {
     this.listen(this.root, "pointerdown", ({ target }) => clock && !button.contains(target) && stop());
     this.leaving.signal.addEventListener("abort", () => clearInterval(clock));
     this.parts.push(() => (button.textContent = clock ? "❚❚ Pause" : `▶ ${text}`));
+    return button;
   }
 
   /** Move a little when first seen, once a page and kind: this can be dragged. `states()` are states, one a frame. */

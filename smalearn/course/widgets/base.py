@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from pathlib import Path
 
 import anywidget
 import ipywidgets
 import traitlets
 
-__all__ = ["INK", "PALETTE", "Checked", "Choice", "Explorer", "Size", "module"]
+__all__ = ["Checked", "Choice", "Explorer", "Size", "module"]
 
 FOLDER = Path(__file__).parent
 STILLS = FOLDER / "stills"
 STYLE = (FOLDER / "base.css").read_text(encoding="utf-8")
-PALETTE = dict(re.findall(r"--([\w-]+): (#\w{6});", STYLE.partition("}")[0]))  # of a light page, by name
-INK = "#222222"
 
 
 def module(*scripts: str, **constants: object) -> str:
@@ -92,11 +89,13 @@ class Explorer(anywidget.AnyWidget):
     """Interactive picture, drawn in the browser by a script of its own, with its state shared with Python.
 
     A subclass sets `_esm = module("its_script.js")` and declares its state as traits tagged `sync=True`. Traits whose
-    names begin with an underscore are constants for the script. Where no script runs, as on GitHub, a still picture
-    stands for it, which `assets/stills.py` has taken in a browser.
+    names begin with an underscore are constants for the script; `_given` holds the arguments that are no state, such
+    as a text, so that script and Python can write the call, and is None where no call makes the explorer. Where no
+    script runs, as on GitHub, a still picture stands for it, which `assets/stills.py` has taken in a browser.
     """
 
     _css = STYLE
+    _given = traitlets.Dict(allow_none=True).tag(sync=True)
 
     def chosen(self) -> dict[str, object]:
         """Collect what can be chosen.
@@ -113,8 +112,7 @@ class Explorer(anywidget.AnyWidget):
         Returns:
             A path in `STILLS`, whether there is such a file or not.
         """
-        words = [value for name, value in self.get_state().items() if name in ("_words", "_rows", "_columns")]
-        code = json.dumps([self.chosen(), words], sort_keys=True).encode()
+        code = json.dumps([self.chosen(), self._given], sort_keys=True).encode()
         return STILLS / f"{type(self).__name__}-{hashlib.sha256(code).hexdigest()[:8]}.png"
 
     def png(self) -> bytes:

@@ -17,11 +17,11 @@ const WORDS = [
   "Step 4, the left factor: every output reads from the state that enters its chunk",
   "A block off the diagonal is a product of three factors, steps 4, 3 and 2. It is never formed",
 ];
-const CURVES = [
-  { name: "1", parts: [0], line: "first-strong", at: 0.4 },
-  { name: "2 + 4", parts: [1, 3], line: "second-strong", at: 0.9 },
-  { name: "3", parts: [2], line: "dim", at: 0.15 },
-  { name: "all", parts: [0, 1, 2, 3], line: "ink", at: 0.75 },
+const CURVES = [ // lines in colours and pixels; a pale one has an edge
+  { name: "1", parts: [0], lines: [["first-strong", 1.5]], at: 0.4 },
+  { name: "2 + 4", parts: [1, 3], lines: [["second-strong", 1.5]], at: 0.9 },
+  { name: "3", parts: [2], lines: [["ink", 4.5], ["other-3", 3]], at: 0.15 },
+  { name: "all", parts: [0, 1, 2, 3], lines: [["ink", 3]], at: 0.75 },
 ];
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
@@ -212,10 +212,12 @@ function paintCurves(pen, shown, width, view, hot) {
   const { across, up, low } = place;
   paintAxes(pen, place, width, view);
   const lengths = Array.from({ length: 120 }, (_, i) => across.limit ** (i / 119));
-  for (const { name, parts, line, at } of CURVES) {
+  for (const { name, parts, lines, at } of CURVES) {
     const cost = (Q) => parts.reduce((sum, part) => sum + costs({ ...shown, Q })[part], 0);
-    Object.assign(pen, { strokeStyle: colour(line), lineWidth: name === "all" ? 3 : 1.5 });
-    trace(pen, lengths.map((Q) => (cost(Q) < low ? [NaN, NaN] : [across.place(Q), up(cost(Q))])));
+    for (const [line, lineWidth] of lines) {
+      Object.assign(pen, { strokeStyle: colour(line), lineWidth });
+      trace(pen, lengths.map((Q) => (cost(Q) < low ? [NaN, NaN] : [across.place(Q), up(cost(Q))])));
+    }
     const Q = across.limit ** at;
     const point = [across.place(Q), up(cost(Q)) - 12];
     if (cost(Q) > low) write(pen, name, point, { ink: colour("ink"), halo: colour("paper") });

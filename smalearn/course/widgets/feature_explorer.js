@@ -48,16 +48,16 @@ function relativeError(A, M) {
   return Math.sqrt(square((t, s) => A[t][s] - M[t][s]) / square((t, s) => M[t][s]));
 }
 
-/** The state of the model, and all that follows from it. */
+/** The state of the model, or of a row that is pointed at, and all that follows from it. */
 export function read(view) {
-  const [words, map, features, norm, seed, row] = ["_words", ...TRAITS].map((name) => view.get(name));
+  const [words, map, features, norm, seed, chosen] = ["_words", ...TRAITS].map((name) => view.get(name));
   const X = view.get("_X").map((x) => x.map((value) => norm * value));
   const [name, draw = "gaussian"] = map.split(", ");
   const count = { positive: features, "1 + elu": 0 }[name] ?? features / 2;
   const W = directions(view.get("_draws")[draw][seed], count, X[0].length);
   const [exact, through, equal] = [softmax(X), estimate(name, X, W), normalised(X, () => 1)];
   const errors = [through, equal].map((A) => relativeError(A, exact));
-  return { words, map, features, norm, row, exact, through, errors, random: name !== "1 + elu" };
+  return { words, map, features, norm, row: view.hover ?? chosen, exact, through, errors, random: name !== "1 + elu" };
 }
 
 /** The read-out: the error beside that of a model that looks at nothing. */
@@ -171,13 +171,16 @@ export default explorer(TRAITS, (view) => {
   view.head({
     title: "Random features imitate softmax where queries are short, and fail where they are long",
     headline: () => headline(shown),
-    hint: "Play F: more features come nearer. Then double the norm. Click a word or a row to see its weights.",
+    hint: "Play F: more features come nearer. Then double the norm. Point at a row to see its weights; a click keeps it.",
   });
   controls(view, view.root, () => shown);
   const parts = make(view.root, "div", { class: "parts" });
   const keys = "arrow keys choose the word";
   const last = view.get("_words").length - 1;
-  const choose = (row) => view.set({ row: clamp(Math.floor(row), 0, last) });
+  const within = (row) => clamp(Math.floor(row), 0, last);
+  const choose = (row) => view.set({ row: within(row) });
+  const rowAt = (y) => Math.floor((y - TITLE) / cellSize(shown, maps.clientWidth));
+  const look = (row) => view.schedule((view.hover = within(row) === row ? row : undefined));
   const maps = view.canvas(make(parts, "div"), {
     label: `Weights of softmax and through features, a row for each word; ${keys}`,
     height: (width) => TITLE + cellSize(shown, width) * shown.words.length + 20,
@@ -189,8 +192,14 @@ export default explorer(TRAITS, (view) => {
     paint: (pen, width) => paintBars(pen, width, shown, view),
   });
   const cursor = () => "pointer";
-  const [near, step] = [() => false, (dx, dy) => choose(shown.row + dx - dy)];
-  view.drag(maps, { near, move: (x, y) => choose((y - TITLE) / cellSize(shown, maps.clientWidth)), cursor });
+  const near = () => false;
+  const step = (dx, dy) => {
+    look();
+    choose(view.get("row") + dx - dy);
+  };
+  view.listen(maps, "pointermove", (event) => event.pointerType === "mouse" && look(rowAt(event.offsetY)));
+  view.listen(maps, "pointerleave", () => look());
+  view.drag(maps, { near, move: (x, y) => choose(rowAt(y)), cursor });
   view.drag(bars, { near, move: (x) => choose(((x - SCALE) / (bars.clientWidth - SCALE)) * shown.words.length), cursor });
   for (const canvas of [maps, bars]) view.arrows(canvas, step);
   const key = make(view.root, "ul", { class: "key" });

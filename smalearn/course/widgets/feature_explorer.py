@@ -93,6 +93,7 @@ class FeatureExplorer(Explorer):
             raise ValueError(f"FeatureExplorer: text, expected 2 to {MAX_WORDS} words, got {len(words)}")
         X = torch.nn.functional.normalize(ngram_features(words, ORDER).double(), dim=-1)
         super().__init__(
+            _given={"text": text},
             _words=words,
             _X=X.tolist(),
             _draws={kind: [_packed(kind, X.shape[1], seed) for seed in range(SEEDS)] for kind in DRAWS},

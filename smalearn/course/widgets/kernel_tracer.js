@@ -1,58 +1,15 @@
 // Recorded runs of programs: every access to memory, what is on the chip, and what all of it costs.
 
-import { clamp, explorer, label, make, number } from "./base.js";
+import { clamp, explorer, knob, label, make, number, times, trace, write } from "./base.js";
+import { accesses, bytesOf, factors, mostBytes, read, slotOf, stepAt } from "./kernel_runs.js";
+import { BAR, LEAST, MARK, TITLE, barAt, barOf, cellAt, cellOf, cells, flowTiles, layOutAll, panelName, whereIs } from "./kernel_layout.js";
 
 const TRAITS = ["design", "step"];
 // LOAD, STORE and DOT, the kinds of a step, come from kernel_tracer.py.
-const [TITLE, GAP, TALL, MARK] = [20, 14, 290, 9]; // pixels: a line of text, between tensors, all of them, a program
-const [LEAST, WIDE, BAR] = [16, 640, 7]; // pixels: of a tile, of two lanes beside each other, of the bar of bytes
-const BEATS = { slowly: 900, steadily: 350, fast: 100 }; // milliseconds of a step while it plays
+const BEAT = 350; // milliseconds of a step while it plays
 const FILLS = ["first", "other-0"];
-const HELP = "Play with ▶ or the space bar; in the picture, ← and → take one access, ↑ and ↓ a whole program.";
 
-// ---- the recording ------------------------------------------------------------------------------------------------
-
-/** A step by names; see `_trace` in kernel_tracer.py. */
-function named([launch, program, kind, what, panel, row, column, height, width, down, across, bytes, macs, chip]) {
-  return { launch, program, kind, what, panel, row, column, height, width, down, across, bytes, macs, chip };
-}
-
-/** Bytes loaded, bytes stored and multiply-adds of some steps. */
-export function totals(steps) {
-  const sums = [0, 0, 0];
-  for (const { kind, bytes, macs } of steps) sums[kind] += bytes + macs; // one of them is 0
-  return { loaded: sums[LOAD], stored: sums[STORE], macs: sums[DOT] };
-}
-
-/** Lanes that are not masked and outside of their panel, and where in memory each of them lands: panel, row, column. */
-export function strays({ kind, panel, row, column, down, across }, { rows, columns }) {
-  if (kind === DOT || (row + down <= rows && column + across <= columns)) return [];
-  const lanes = Array.from({ length: down * across }, (_, i) => [row + Math.floor(i / across), column + (i % across)]);
-  return lanes.filter(([r, c]) => r >= rows || c >= columns).map(([r, c]) => {
-    const line = panel * rows + r + Math.floor(c / columns);
-    return { r, c, lands: [Math.floor(line / rows), line % rows, c % columns] };
-  });
-}
-
-/** One run as far as it has come. */
-function lane(trace, step) {
-  const steps = trace.steps.map(named);
-  const now = clamp(step, 0, steps.length);
-  const done = steps.slice(0, now);
-  const last = done.at(-1);
-  const stray = last ? strays(last, trace.operands[last.what] ?? {}) : [];
-  return { ...trace, steps, now, done, last, stray, soFar: totals(done), whole: totals(steps) };
-}
-
-/** The state of the model, and all that follows from it: one lane, or in a race all. */
-export function read(view) {
-  const [traces, race, step] = ["_traces", "_race", "step"].map((name) => view.get(name));
-  const chosen = traces.find(({ name }) => name === view.get("design"));
-  const lanes = (race ? traces : [chosen]).map((trace) => lane(trace, step));
-  const most = Math.max(...lanes.map(({ steps }) => steps.length));
-  const sums = traces.map(({ name, steps }) => ({ name, ...totals(steps.map(named)) }));
-  return { ...lane(chosen, step), lanes, most, sums, race, fails: view.get("_fails") };
-}
+// ---- words --------------------------------------------------------------------------------------------------------
 
 /** The indices of a program on the axes of the grid. */
 function indices({ launch, program }, { grids }) {
@@ -60,18 +17,20 @@ function indices({ launch, program }, { grids }) {
   return [Math.floor(program / (b * c)), Math.floor(program / c) % b, program % c];
 }
 
-const panelName = ({ name, panels }, panel) => (panels === 1 ? name : `${name} [${panel}]`);
 const span = (word, from, count) => (count === 1 ? `${word} ${from}` : `${word}s ${from} to ${from + count - 1}`);
-const cells = (height, width) => `${height} × ${width}`;
-const perByte = ({ loaded, stored, macs }) => (macs ? number(Number((macs / (loaded + stored)).toFixed(2))) : "0");
+const perByte = (sums) => (sums.macs ? number(Number((sums.macs / bytesOf(sums)).toFixed(2))) : "0");
+const moved = (sums) => number(bytesOf(sums));
 
-const moved = ({ loaded, stored }) => number(loaded + stored);
-
-/** The title, a sentence. */
-function headline({ race, lanes, now, steps, name, soFar }) {
-  const ended = (one) => (one.now === one.steps.length ? "is done after" : "has moved");
-  if (race) return `${lanes.map((one) => `“${one.name}” ${ended(one)} ${moved(one.soFar)} bytes`).join("; ")}.`;
-  return `“${name}” has moved ${moved(soFar)} bytes in ${now} of ${steps.length} steps.`;
+/** The read-out. A race gives its bytes when all have arrived: until then a reader may guess. */
+function headline({ race, lanes, fails, now, steps, soFar }) {
+  const whole = `Step ${now} of ${steps.length}: ${moved(soFar)} bytes moved, ${perByte(soFar)} multiply-adds for each`;
+  if (!race) return whole;
+  const left = (one) => one.steps.length - one.now;
+  const status = (one, i) => (left(one) ? `has ${left(one)} steps to go` : fails && !i ? "fails" : "is done");
+  if (fails || lanes.some(left)) return lanes.map((one, i) => `“${one.name}” ${status(one, i)}`).join(", ");
+  const [few, many] = lanes.map(({ name, soFar }) => ({ name, ...soFar })).sort((a, b) => bytesOf(a) - bytesOf(b));
+  const ratio = times(bytesOf(many) / bytesOf(few));
+  return `“${few.name}” moved ${moved(few)} bytes, “${many.name}” ${moved(many)}, ${ratio} times as many`;
 }
 
 /** What a screen reader hears, and everyone can read. */
@@ -98,59 +57,16 @@ function describe(shown) {
   return `${says.join("")}So far ${perByte(soFar)} multiply-adds for each byte.`;
 }
 
+/** What has happened to a cell so far. */
+function history(one, cell) {
+  const { what, panel, row, column } = cell;
+  const kinds = accesses(one, cell).filter((step) => step <= one.now).map((step) => one.steps[step - 1].kind);
+  const count = (kind) => kinds.filter((other) => other === kind).length;
+  const place = `row ${row}, column ${column} of ${panelName(one.operands[what], panel)}`;
+  return `${place}: read ${count(LOAD)} ×, written ${count(STORE)} ×`;
+}
+
 // ---- drawing ------------------------------------------------------------------------------------------------------
-
-/** Boxes (wide, high) put into lines of a width, in pixels; returns their places and the height of all. */
-function flow(boxes, [left, width], top) {
-  let [x, y, tall] = [1, top, 0];
-  const places = boxes.map(({ wide, high }) => {
-    if (x > 1 && x + wide > width) [x, y, tall] = [1, y + tall + GAP, 0];
-    const place = [left + x, y + TITLE];
-    [x, tall] = [x + wide + GAP, Math.max(tall, high + TITLE)];
-    return place;
-  });
-  return { places, bottom: y + tall };
-}
-
-/** Pixels of a tensor's cell: a tensor of one column is wide enough to be seen. */
-const cellOf = ({ width, height }, cell) => [Math.max(cell, LEAST / width), Math.max(cell, LEAST / height)];
-
-/** Where everything of a lane stands: its programs, the panels of all tensors, the chip. */
-function layOut(one, span) {
-  const { operands, grids, held } = one;
-  const all = (operand, what) => Array.from({ length: operand.panels }, (_, panel) => ({ operand, what, panel }));
-  const panels = operands.flatMap(all);
-  const top = 2 * TITLE + BAR + grids.length * MARK + 8;
-  const box = ({ operand, panel }, cell) => {
-    const [across, down] = cellOf(operand, cell);
-    return { wide: Math.max(operand.width * across, 7 * panelName(operand, panel).length), high: operand.height * down };
-  };
-  const placed = (cell) => flow(panels.map((panel) => box(panel, cell)), span, top);
-  const fits = (cell) => placed(cell).bottom - top <= TALL;
-  const cell = [8, 7, 6, 5, 4, 3].find(fits) ?? Math.min(2, ...operands.map(({ width }) => (span[1] - 4) / width));
-  const { places, bottom } = placed(cell);
-  const ends = held.map((chip) => flowChip(chip, span, bottom).bottom);
-  return { span, cell, panels, places, bottom, height: Math.max(bottom, ...ends) + 8 };
-}
-
-/** Lanes beside each other where there is room, else one below the other. */
-function layOutAll({ lanes }, width) {
-  const beside = lanes.length > 1 && width >= WIDE;
-  const each = beside ? (width - 28) / lanes.length : width;
-  const places = lanes.map((one, i) => layOut(one, [beside ? i * (each + 28) : 0, each]));
-  let top = 0;
-  const tops = places.map(({ height }) => (beside ? 0 : (top += height) - height));
-  return { places, tops, height: beside ? Math.max(...places.map(({ height }) => height)) : top };
-}
-
-/** The tiles on the chip, drawn to one scale. */
-function flowChip(chip, [left, width], top) {
-  const boxes = chip.map(([name, rows, columns]) => ({
-    wide: Math.max(2 * columns, LEAST, 6.5 * Math.max(name.length, cells(rows, columns).length)),
-    high: Math.max(2 * rows, LEAST) + 14,
-  }));
-  return flow(boxes, [left + 6, width - 12], top + GAP + TITLE);
-}
 
 function rectangle(pen, [x, y, width, height], { fill = "#0000", line = "#0000", thick = 1, dash = [], alpha = 1 }) {
   if (width <= 0 || height <= 0) return;
@@ -163,21 +79,23 @@ function rectangle(pen, [x, y, width, height], { fill = "#0000", line = "#0000",
 }
 
 /** Name of the lane, a bar of the bytes it has moved, and a square for every program, a line for every launch. */
-function paintHead(pen, one, { span: [left, width] }, most, { colour, font }) {
+function paintHead(pen, one, place, most, view, hot) {
   const { name, now, steps, last, grids, soFar } = one;
-  const bytes = soFar.loaded + soFar.stored;
+  const [[left, width], [start, long], { colour, font }] = [place.span, barOf(place), view];
+  const reached = (long * bytesOf(soFar)) / most;
   Object.assign(pen, { font: font(14, "bold"), fillStyle: colour("ink") });
-  label(pen, `${name}${now === steps.length ? ", done" : ""}`, [left, 9], { room: width });
-  rectangle(pen, [left + 0.5, TITLE + 0.5, width - 2, BAR], { line: colour("line"), fill: colour("raised") });
-  rectangle(pen, [left + 0.5, TITLE + 0.5, ((width - 2) * bytes) / most, BAR], { fill: colour("first-strong") });
+  label(pen, `${name}${now === steps.length ? ", done" : ""}: bytes moved`, [left, 8], { room: width });
+  rectangle(pen, [start, TITLE + 0.5, long, BAR], { line: colour("line"), fill: colour("raised") });
+  rectangle(pen, [start, TITLE + 0.5, reached, BAR], { fill: colour("first-strong") });
+  knob(pen, [start + reached, TITLE + BAR / 2], hot, view);
   Object.assign(pen, { font: font(12), fillStyle: colour("ink") });
-  label(pen, last ? `program (${indices(last, one).join(", ")})` : "programs", [left, TITLE + BAR + 12]);
+  label(pen, last ? `program (${indices(last, one).join(", ")})` : "programs", [left, TITLE + BAR + 14]);
   for (const [launch, [a, b, c]] of grids.entries()) {
     const mark = Math.min(MARK, width / (a * b * c));
     for (let program = 0; program < a * b * c; program++) {
       const later = last ? launch - last.launch || program - last.program : 1;
       const fill = colour(later > 0 ? "raised" : later < 0 ? "dim" : "first-strong");
-      const corner = [left + program * mark + 0.5, 2 * TITLE + BAR + launch * MARK];
+      const corner = [left + program * mark + 0.5, 2 * TITLE + BAR + launch * MARK + 2];
       rectangle(pen, [...corner, mark - 3, MARK - 3], { fill, line: colour("dim") });
     }
   }
@@ -205,81 +123,104 @@ function paintPanel(pen, { operand, what, panel }, [x, y], one, { cell }, { colo
   rectangle(pen, part(0, 0, rows, columns), { line: colour("dim") });
 }
 
-/** Where a tile of a panel lies, and the size of its cells. */
-function whereIs(one, { cell, panels, places }, [panel, row, column]) {
-  const place = places[panels.findIndex((other) => other.what === one.last.what && other.panel === panel)];
-  const [right, below] = cellOf(one.operands[one.last.what], cell);
-  return place && [place[0] + column * right, place[1] + row * below, right, below];
-}
-
 /** The tile of the last step: framed, its masked lanes dashed, and what is wrongly touched in the warning colour. */
 function paintTile(pen, one, layout, { colour }) {
   const { last, stray } = one;
   if (!last || last.kind === DOT) return;
-  const [x, y, right, below] = whereIs(one, layout, [last.panel, last.row, last.column]);
+  const [x, y, right, below] = whereIs(one, layout, last.what, [last.panel, last.row, last.column]);
   const whole = [x, y, last.width * right, last.height * below];
   rectangle(pen, whole, { line: colour("dim"), thick: 1.5, dash: [3, 3] });
   const look = { fill: colour("first-strong"), alpha: last.kind === LOAD ? 0.35 : 0, line: colour("ink"), thick: 2.5 };
   rectangle(pen, [x, y, last.across * right, last.down * below], look);
   for (const { r, c, lands } of stray) {
-    for (const place of [[last.panel, r, c], lands].map((lane) => whereIs(one, layout, lane))) {
+    for (const place of [[last.panel, r, c], lands].map((lane) => whereIs(one, layout, last.what, lane))) {
       if (!place) continue;
       rectangle(pen, [place[0], place[1], right - 0.5, below - 0.5], { fill: colour("second-strong") });
     }
   }
 }
 
-/** The chip with the tiles that the program holds. */
-function paintChip(pen, { last, held }, { span, bottom, height }, { colour, font }) {
-  const [left, width] = span;
-  const chip = last ? held[last.chip] : [];
-  if (!held.some((tiles) => tiles.length)) return;
-  rectangle(pen, [left + 0.5, bottom + GAP - 3, width - 2, height - bottom - GAP - 2], { line: colour("dim") });
-  const bytes = chip.reduce((sum, [, rows, columns]) => sum + 4 * rows * columns, 0);
+/** Tiles with their names and sizes under a line of text; those that are at work have a thick frame. */
+function paintTiles(pen, tiles, { span, top }, { text, used = [] }, { colour, font }) {
   Object.assign(pen, { font: font(12, "bold"), fillStyle: colour("ink") });
-  label(pen, `On the chip: ${number(bytes)} bytes`, [left + 6, bottom + GAP + 9]);
-  const { places } = flowChip(chip, span, bottom);
-  for (const [i, [x, y]] of places.entries()) {
-    const [name, rows, columns] = chip[i];
-    Object.assign(pen, { font: font(12), fillStyle: colour("ink") });
+  label(pen, text, [span[0] + 6, top + 9], { room: span[1] - 12 });
+  pen.font = font(12);
+  for (const [i, [x, y]] of flowTiles(tiles, span, top).places.entries()) {
+    const [name, rows, columns] = tiles[i];
+    const [wide, high] = [columns, rows].map((size) => Math.max(2 * size, LEAST));
+    const frame = used.includes(i) ? { line: colour("ink"), thick: 2.5 } : { line: colour("dim") };
+    rectangle(pen, [x, y, wide, high], { fill: colour(name === "H" ? "other-3" : "other-2"), ...frame });
+    pen.fillStyle = colour("ink");
     label(pen, name, [x, y - 9]);
-    const fill = colour(name === "H" ? "other-3" : "other-2");
-    const high = Math.max(2 * rows, LEAST);
-    rectangle(pen, [x, y, Math.max(2 * columns, LEAST), high], { fill, line: colour("dim") });
     pen.fillStyle = colour("dim");
     label(pen, cells(rows, columns), [x, y + high + 9]);
   }
 }
 
-/** The tile on its way between memory and chip, `way` from 0 to 1, and the line along which it goes. */
-function paintWay(pen, one, layout, way, { colour }) {
+/** The chip: the tiles that the program holds, and its units, where two of them meet in a product. */
+function paintChip(pen, one, { span, chip, units, height }, view) {
+  const { last, held, products } = one;
+  if (!chip) return;
+  const [tiles, busy] = [last ? held[last.chip] : [], last?.kind === DOT];
+  rectangle(pen, [span[0] + 0.5, chip.top - 3, span[1] - 2, height - chip.top - 2], { line: view.colour("dim") });
+  const bytes = tiles.reduce((sum, [, rows, columns]) => sum + 4 * rows * columns, 0);
+  const used = busy ? factors(one, last).map(([name]) => slotOf(tiles, name)) : [];
+  paintTiles(pen, tiles, chip, { text: `On the chip: ${number(bytes)} bytes`, used }, view);
+  if (!products.length) return;
+  const text = busy ? `Units: ${products[last.what]}, ${number(last.macs)} multiply-adds` : "Units: idle";
+  paintTiles(pen, busy ? factors(one, last) : [], units, { text }, view);
+}
+
+/** What goes on its way in the last step: from where, to where, how large, in which colour. */
+function flights(one, layout) {
   const { last, held, operands } = one;
-  if (!last || last.kind === DOT || !held[last.chip].length) return;
-  const [x, y, right, below] = whereIs(one, layout, [last.panel, last.row, last.column]);
-  const letter = operands[last.what].name.split(" ").at(-1).toLowerCase();
-  const slot = held[last.chip].findIndex(([name]) => name.toLowerCase() === letter);
-  const { places } = flowChip(held[last.chip], layout.span, layout.bottom);
-  const target = places[slot] ?? [layout.span[0] + 12, layout.bottom + GAP + TITLE];
+  const { chip, units } = layout;
+  if (!last || !chip) return [];
+  const tiles = held[last.chip];
+  const [slots, rest] = [flowTiles(tiles, chip.span, chip.top).places, [chip.span[0] + 12, chip.top + TITLE]];
+  const slot = (name) => slots[slotOf(tiles, name)] ?? rest;
+  if (last.kind === DOT) {
+    const [pair, { places }] = [factors(one, last), flowTiles(factors(one, last), units.span, units.top)];
+    return pair.slice(0, 2).map(([name, rows, columns], i) => {
+      const size = [columns, rows].map((cells) => Math.max(2 * cells, LEAST));
+      return { from: slot(name), to: places[i], size, fill: "other-2" };
+    });
+  }
+  const [x, y, right, below] = whereIs(one, layout, last.what, [last.panel, last.row, last.column]);
   const size = [Math.max(LEAST, last.across * right), Math.max(LEAST, last.down * below)];
-  const ends = last.kind === LOAD ? [[x, y], target] : [target, [x, y]];
-  const [from, to] = ends.map(([left, top]) => [left + LEAST / 2, top + LEAST / 2]);
-  Object.assign(pen, { strokeStyle: colour("ink"), lineWidth: 1, globalAlpha: 0.6 });
-  pen.setLineDash([2, 3]);
-  pen.beginPath();
-  pen.moveTo(...from);
-  pen.lineTo(...to);
-  pen.stroke();
-  pen.setLineDash([]);
-  pen.globalAlpha = 1;
-  if (way >= 1) return;
-  const at = [0, 1].map((axis) => ends[0][axis] * (1 - way) + ends[1][axis] * way);
-  const fill = colour(last.kind === LOAD ? "first-strong" : "other-0");
-  rectangle(pen, [...at, ...size], { fill, alpha: 0.7, line: colour("ink") });
+  const [memory, inside] = [[x, y], slot(operands[last.what].name)];
+  return last.kind === LOAD
+    ? [{ from: memory, to: inside, size, fill: "first-strong" }]
+    : [{ from: inside, to: memory, size, fill: "other-0" }];
+}
+
+/** The tiles on their way, `way` from 0 to 1, and the lines along which they go. */
+function paintWay(pen, one, layout, way, { colour }) {
+  for (const { from, to, size, fill } of flights(one, layout)) {
+    Object.assign(pen, { strokeStyle: colour("ink"), lineWidth: 1, globalAlpha: 0.6 });
+    pen.setLineDash([2, 3]);
+    trace(pen, [from, to].map((corner) => corner.map((place) => place + LEAST / 2)));
+    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+    const at = [0, 1].map((axis) => from[axis] * (1 - way) + to[axis] * way);
+    if (way < 1) rectangle(pen, [...at, ...size], { fill: colour(fill), alpha: 0.7, line: colour("ink") });
+  }
+}
+
+/** The cell that is pointed at, and how often it has been touched. */
+function paintLook(pen, { lanes }, { places, tops }, look, width, { colour, font }) {
+  const [one, place] = [lanes[look.lane], places[look.lane]];
+  const [x, y, right, below] = whereIs(one, place, look.what, [look.panel, look.row, look.column]);
+  rectangle(pen, [x, y + tops[look.lane], right, below], { line: colour("focus"), thick: 2.5 });
+  pen.font = font(13, "bold");
+  const [text, inks] = [history(one, look), { ink: colour("ink"), halo: colour("paper") }];
+  const half = pen.measureText(text).width / 2 + 4;
+  write(pen, text, [clamp(x, half, width - half), y + tops[look.lane] - 12], inks);
 }
 
 // ---- the parts of a view ------------------------------------------------------------------------------------------
 
-/** The design or the speed, the step, and buttons that go through the steps. */
+/** The design, the step, and buttons that go through the steps. */
 function controls(view, parent, now) {
   const go = (step) => view.set({ step: clamp(step, 0, now().most) });
   const sliders = make(parent, "div", { class: "sliders" });
@@ -295,73 +236,70 @@ function controls(view, parent, now) {
     });
   }
   view.parts.push(() => (slider.max = now().most)); // before the slider gets its value
-  view.range(sliders, { symbol: "Steps", text: "done", max: 1, get: () => clamp(view.get("step"), 0, now().most), set: go });
+  const at = () => clamp(view.get("step"), 0, now().most);
+  view.range(sliders, { symbol: "Steps", text: "done", max: 1, get: at, set: go });
   const slider = sliders.querySelector("input[type=range]");
-  const boxes = make(parent, "div", { class: "boxes", style: "align-items: center; gap: 0 6px" });
-  const button = (text, name) => make(boxes, "button", { type: "button", "aria-label": name, title: name }, text);
-  const [back, play, on] = [button("|◀", "Back"), button("▶", "Play"), button("▶|", "Forward")];
-  let [timer, beat] = [undefined, BEATS.steadily];
-  const walk = (by) => go(view.get("step") + by);
-  const stop = () => (timer = clearInterval(timer));
-  const start = () => (timer = setInterval(walk, beat, 1));
-  const toggle = () => {
-    if (!timer && view.get("step") === now().most) go(0);
-    if (timer) stop();
-    else start();
-    view.schedule();
-  };
-  view.choice(boxes, {
-    symbol: "Speed",
-    text: "",
-    values: Object.keys(BEATS),
-    get: () => Object.keys(BEATS).find((name) => BEATS[name] === beat),
-    set: (name) => {
-      beat = BEATS[name];
-      if (timer) [stop(), start()];
-    },
-  });
-  view.listen(back, "click", () => [stop(), walk(-1)]);
-  view.listen(on, "click", () => [stop(), walk(1)]);
-  view.listen(play, "click", toggle);
+  const boxes = make(parent, "div", { class: "boxes", style: "gap: 0 6px" });
+  const play = view.player(boxes, { text: "Play", at, to: () => now().most, set: go, every: BEAT });
+  for (const [text, name, by] of [["|◀", "Back", -1], ["▶|", "Forward", 1]]) {
+    const button = make(boxes, "button", { type: "button", "aria-label": name, title: name }, text);
+    view.listen(button, "click", () => go(view.get("step") + by));
+  }
   view.listen(view.root, "keydown", (event) => {
     if (event.key !== " " || ["BUTTON", "SELECT"].includes(event.target.tagName)) return;
     event.preventDefault();
-    toggle();
+    play.click();
   });
-  view.leaving.signal.addEventListener("abort", stop);
-  view.parts.push(() => {
-    if (view.get("step") === now().most) stop();
-    play.textContent = timer ? "❚❚" : "▶";
-    for (const name of ["aria-label", "title"]) play.setAttribute(name, timer ? "Pause" : "Play");
-  });
-  return { go, beat: () => (timer ? beat : 0) };
+  return go;
 }
 
-/** Memory above, the chip below; arrow keys go through steps and programs. */
-function tensorsPart(view, parent, now, { go, beat }) {
+/** Memory above, the chip below: the bar of bytes is dragged, a cell is looked at by pointing at it. */
+function tensorsPart(view, parent, now, go) {
   const still = window.matchMedia("(prefers-reduced-motion: reduce)");
-  let [seen, since] = [view.get("step"), -Infinity];
+  let [seen, since, held] = [view.get("step"), -Infinity, -1];
   const canvas = view.canvas(parent, {
     label: "Memory and chip; left and right arrow keys go through steps, up and down keys through programs, space plays",
     height: (width) => layOutAll(now(), width).height,
     paint(pen, width) {
       const { lanes } = now();
-      const { places, tops } = layOutAll(now(), width);
-      const most = Math.max(...lanes.map(({ whole }) => whole.loaded + whole.stored), 1);
-      if (view.get("step") !== seen) [seen, since] = [view.get("step"), performance.now()];
-      const way = !beat() || still.matches ? 1 : (performance.now() - since) / (0.7 * beat());
+      const layout = layOutAll(now(), width);
+      const step = view.get("step");
+      if (step !== seen) [seen, since] = [step, step === seen + 1 ? performance.now() : -Infinity];
+      const way = still.matches ? 1 : Math.min((performance.now() - since) / (0.7 * BEAT), 1);
       for (const [i, one] of lanes.entries()) {
+        const place = layout.places[i];
         pen.save();
-        pen.translate(0, tops[i]);
-        paintHead(pen, one, places[i], most, view);
-        places[i].panels.forEach((panel, k) => paintPanel(pen, panel, places[i].places[k], one, places[i], view));
-        paintTile(pen, one, places[i], view);
-        paintChip(pen, one, places[i], view);
-        paintWay(pen, one, places[i], one.now === view.get("step") ? way : 1, view);
+        pen.translate(0, layout.tops[i]);
+        paintHead(pen, one, place, mostBytes(lanes), view, canvas?.hot);
+        place.panels.forEach((panel, k) => paintPanel(pen, panel, place.places[k], one, place, view));
+        paintTile(pen, one, place, view);
+        paintChip(pen, one, place, view);
+        paintWay(pen, one, place, one.now === step ? way : 1, view);
         pen.restore();
       }
+      if (view.hover) paintLook(pen, now(), layout, view.hover, width, view);
       if (way < 1) view.schedule();
     },
+  });
+  const layout = () => layOutAll(now(), canvas.clientWidth);
+  const bar = (...place) => barAt(layout(), place);
+  const cell = (...place) => cellAt(layout(), place);
+  const look = (hover) => view.schedule((view.hover = hover));
+  view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(cell(e.offsetX, e.offsetY)));
+  view.listen(canvas, "pointerleave", () => look());
+  view.listen(canvas, "pointerdown", (e) => (held = bar(e.offsetX, e.offsetY)));
+  view.drag(canvas, {
+    near: (x, y) => bar(x, y) >= 0,
+    move(x, y) {
+      const { lanes } = now();
+      if (held < 0) {
+        const found = cell(x, y);
+        return found && go(accesses(lanes[found.lane], found)[0] ?? view.get("step"));
+      }
+      const [start, long] = barOf(layout().places[held]);
+      go(stepAt(lanes[held], clamp((x - start) / long, 0, 1) * mostBytes(lanes)));
+    },
+    cursor: (x, y) => (bar(x, y) >= 0 ? "ew-resize" : cell(x, y) ? "pointer" : "default"),
   });
   view.arrows(canvas, (dx, dy) => {
     const { steps, most } = now();
@@ -375,24 +313,25 @@ function tensorsPart(view, parent, now, { go, beat }) {
   const key = make(parent, "ul", { class: "key" });
   for (const [text, fill] of [["read", "first"], ["written", "other-0"], ["outside, not masked", "second-strong"]]) {
     const item = make(key, "li");
-    make(item, "i", { style: `background: var(--${fill})` });
+    make(item, "i", { class: fill });
     item.append(text);
   }
   make(key, "li", {}, "dashed: masked");
 }
 
-/** Bytes and multiply-adds, so far and of all designs. */
+/** Bytes and multiply-adds, so far and of all designs; of a race so far alone. */
 function tablePart(view, parent, now) {
   const table = make(make(parent, "div", { class: "scroll", style: "margin-top: 4px" }), "table");
-  make(table, "caption", {}, "Bytes and multiply-adds");
+  make(table, "caption", {}, view.get("_race") ? "Bytes and multiply-adds so far" : "Bytes and multiply-adds");
   const head = make(make(table, "thead"), "tr");
   const titles = ["design", "loaded", "stored", "multiply-adds", "for each byte"];
   for (const text of titles) make(head, "th", { scope: "col" }, text);
   const body = make(table, "tbody");
   view.parts.push(() => {
-    const { name, sums, soFar } = now();
+    const { name, sums, soFar, race, lanes } = now();
+    const soFars = lanes.map((one) => ({ ...one.soFar, name: one.name }));
     body.replaceChildren();
-    for (const row of [{ ...soFar, name: "so far" }, ...sums]) {
+    for (const row of race ? soFars : [{ ...soFar, name: "so far" }, ...sums]) {
       const line = make(body, "tr", row.name === name ? { class: "mode" } : {});
       make(line, "th", { scope: "row" }, row.name).style.whiteSpace = "normal";
       for (const value of [row.loaded, row.stored, row.macs].map(number)) make(line, "td", {}, value);
@@ -407,11 +346,15 @@ export default explorer(TRAITS, (view) => {
   const again = () => (shown = read(view));
   for (const trait of TRAITS) view.follow(view.model, `change:${trait}`, again); // what is done next starts from here
   view.parts.push(again);
-  const title = make(view.root, "p", { style: "margin: 0; font-size: 15px; font-weight: bold" });
-  view.parts.push(() => (title.textContent = headline(shown)));
-  make(view.root, "p", { style: "margin: 0 0 4px; font-size: 14px" }, HELP);
-  const player = controls(view, view.root, now);
-  tensorsPart(view, make(view.root, "div", { style: "margin-top: 8px" }), now, player);
+  view.head({
+    title: "What stays on the chip is not loaded again",
+    headline: () => headline(shown),
+    hint: "Play, or drag the bar. Point at a cell to count its reads; a click goes to its first access.",
+  });
+  const go = controls(view, view.root, now);
+  tensorsPart(view, make(view.root, "div", { style: "margin-top: 8px" }), now, go);
   view.describe(view.root, () => describe(shown));
   tablePart(view, view.root, now);
+  const wave = Array.from({ length: 25 }, (_, i) => Math.round(8 * Math.sin((Math.PI * i) / 24)));
+  view.nudge(() => wave.map((further) => ({ step: clamp(view.get("step") + further, 0, shown.most) })));
 });

@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from smalearn.course.widgets import kernel_designs
-from smalearn.course.widgets.base import INK, PALETTE, Checked, Explorer, module
+from smalearn.course.widgets.base import Checked, Explorer, module
 from smalearn.course.widgets.kernel_designs import DESIGNS
 from smalearn.course.widgets.kernel_recording import record
 from smalearn.course.widgets.kernel_traces import KINDS, runs, trace_of
@@ -17,17 +17,12 @@ from smalearn.fast.tile import Event
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["CHUNK_LENS", "LIMITS", "KernelTracer"]
 
 LIMITS = {"length": 64, "state": 32, "head_dim": 32, "heads": 4}
 CHUNK_LENS = (16, 32, 64)
 MOST_STEPS = 4000  # of a recording, so that it is small enough to be sent
-FILLS = {"load": PALETTE["first"], "store": PALETTE["other-0"], "warning": PALETTE["second-strong"]}
-LINE = "#8c8c8c"
-ROWS, GAP = (160, 240, 320, 480), 7  # cells of a line of tensors, and between lines, in the still picture
 
 
 class KernelTracer(Explorer):
@@ -37,7 +32,8 @@ class KernelTracer(Explorer):
     two on the chip. Cells read so far are blue, the darker the more often; cells written are green. Lanes of a tile
     that a mask switches off are dashed, mostly outside of the tensor's edge; lanes that are outside and not switched
     off are orange, and so are the cells of other rows and heads that they hit. Below stand the tiles that are on the
-    chip, and running totals of bytes and multiply-adds.
+    chip, the units where two of them meet in a product, and running totals of bytes and multiply-adds. A cell that is
+    pointed at says how often it has been read and written.
 
     Designs: "one walk", where one program goes through all chunks of a head with the state on the chip;
     "four steps", the chunked algorithm as four launches that speak through memory; "one walk without masks", which is
@@ -65,7 +61,12 @@ class KernelTracer(Explorer):
         ({'loaded': 12544, 'stored': 5120, 'macs': 65536}, {'loaded': 37888, 'stored': 17408, 'macs': 65536})
     """
 
-    _esm = module("kernel_tracer.js", **{kind.upper(): number for number, kind in enumerate(KINDS)})
+    _esm = module(
+        "kernel_runs.js",
+        "kernel_layout.js",
+        "kernel_tracer.js",
+        **{kind.upper(): number for number, kind in enumerate(KINDS)},
+    )
     _traces = traitlets.List().tag(sync=True)
     _race = traitlets.Bool(False).tag(sync=True)
     _fails = traitlets.Unicode().tag(sync=True)
@@ -85,7 +86,7 @@ class KernelTracer(Explorer):
         for name, size in sizes.items():
             _check_size(name, size)
         origin = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        self._start([_design(name, sizes) for name in DESIGNS], origin, **shown)
+        self._start([_design(name, sizes) for name in DESIGNS], origin, given=sizes, **shown)
 
     @classmethod
     def of(cls, events: Sequence[Event], shapes: dict[str, tuple[int, ...]], **shown: object) -> KernelTracer:
@@ -129,8 +130,8 @@ class KernelTracer(Explorer):
     ) -> KernelTracer:
         """Make the tracer of a function that launches kernels on one head, beside the four steps on the same numbers.
 
-        The tiles on the chip are those that the kernel's own variables hold. A program that leaves a tensor's memory is
-        shown up to there.
+        The tiles on the chip are those that the kernel's own variables hold, and a product is named after those that
+        it multiplies. A program that leaves a tensor's memory is shown up to there.
 
         Args:
             run: as the `walk` of chapter 12, (X, log2_a, B, C, initial, chunk_len) → its results.
@@ -154,7 +155,7 @@ class KernelTracer(Explorer):
         shapes = {}
         for one in recordings:
             shapes |= {name: (int(np.prod(shape[:-2])), *shape[-2:]) for name, shape in one.shapes.items()}
-        launches = [(one.chips, one.events, one.grid) for one in recordings]
+        launches = [(one, one.events, one.grid) for one in recordings]
         tracer = cls.__new__(cls)
         origin = ", ".join(f"{name}={size}" for name, size in sizes.items())
         traces = [trace_of(name, launches, shapes), _design("four steps", sizes)]
@@ -169,11 +170,12 @@ class KernelTracer(Explorer):
         step: int | None = None,
         race: bool = False,
         fails: str = "",
+        given: dict[str, int] | None = None,
     ) -> None:
         self._origin = origin
         trace = _chosen(traces, traces[0]["name"] if design is None else design)
         step = _checked_step(traces if race else [trace], len(trace["steps"]) // 2 if step is None else step)
-        super().__init__(_traces=traces, _race=race, _fails=fails, design=trace["name"], step=step)
+        super().__init__(_given=given, _traces=traces, _race=race, _fails=fails, design=trace["name"], step=step)
 
     @traitlets.validate("design")
     def _valid_design(self, proposal: dict) -> str:
@@ -201,39 +203,6 @@ class KernelTracer(Explorer):
     def costs(self) -> dict[str, dict[str, int]]:
         """The `totals` of each design after its last step."""
         return {trace["name"]: _totals(trace["steps"]) for trace in self._traces}
-
-    def draw(self, figure: Figure) -> None:
-        """Draw the tensors with what has been read and written, and the tile of the last step.
-
-        Args:
-            figure: an empty figure.
-        """
-        trace, totals = self._trace, self.totals
-        flows = ((row, *_flow(trace["operands"], row)) for row in ROWS)
-        row, places, height = next(flow for flow in flows if flow[2] < 0.7 * flow[0] or flow[0] == ROWS[-1])
-        figure.set_size_inches(8.4, 0.9 + 8.0 * height / row)
-        axes = figure.add_subplot()
-        axes.set(xlim=(-1, row), ylim=(height, -GAP * row / 160), aspect="equal")
-        axes.set_axis_off()
-        steps = [step for step in trace["steps"][: self.step] if step[2] < 2]
-        for (number, panel), (x, y) in places.items():
-            operand = trace["operands"][number]
-            axes.text(x, y - 1.5, _panel_name(operand, panel), fontsize=8)
-            for step in steps:
-                if step[3:5] == [number, panel]:
-                    _shade(axes, step, (x, y), operand)
-            _box(axes, x, y, operand["columns"], operand["rows"], edgecolor=INK, linewidth=0.8)
-        if self.step and (last := trace["steps"][self.step - 1])[2] < 2 and (place := places.get(tuple(last[3:5]))):
-            x, y = place[0] + last[6], place[1] + last[5]
-            _box(axes, x, y, last[8], last[7], edgecolor=INK, linewidth=0.8, linestyle=":")
-            _box(axes, x, y, last[10], last[9], edgecolor=INK, linewidth=2.2)
-        moved = totals["loaded"] + totals["stored"]
-        axes.set_title(
-            f"{self.design}: {self.step} of {len(trace['steps'])} steps; {totals['loaded']:,} bytes loaded, "
-            f"{totals['stored']:,} stored,\n{totals['macs']:,} multiply-adds, "
-            f"{totals['macs'] / max(moved, 1):.2f} for each byte",
-            fontsize=9,
-        )
 
     def __repr__(self) -> str:
         """The recording and the state, the same text on every machine."""
@@ -292,39 +261,3 @@ def _totals(steps: list[list[int]]) -> dict[str, int]:
     """Add up bytes and multiply-adds over steps."""
     loaded, stored = (sum(step[11] for step in steps if step[2] == kind) for kind in (0, 1))
     return {"loaded": loaded, "stored": stored, "macs": sum(step[12] for step in steps)}
-
-
-def _panel_name(operand: dict, panel: int) -> str:
-    """Name a panel by its tensor's letter and its head."""
-    return operand["name"] if operand["panels"] == 1 else f"{operand['name']} [{panel}]"
-
-
-def _flow(operands: list[dict], row: int) -> tuple[dict, float]:
-    """Place each panel (operand, number), line by line, in cells; return places, and the height of all."""
-    places, x, y, tall = {}, 0, 0, 0
-    for number, operand in enumerate(operands):
-        for panel in range(operand["panels"]):
-            wide = max(operand["width"], row / 76 * len(_panel_name(operand, panel)))
-            if x and x + wide > row:
-                x, y, tall = 0, y + tall + GAP * row / 160, 0
-            places[number, panel] = x, y
-            x, tall = x + wide + GAP / 2, max(tall, operand["height"])
-    return places, y + tall + 1
-
-
-def _box(axes: Axes, x: float, y: float, width: float, height: float, **style: object) -> None:
-    """Draw a rectangle, empty unless it has a colour."""
-    from matplotlib.patches import Rectangle
-
-    axes.add_patch(Rectangle((x, y), width, height, **{"facecolor": "none", **style}))
-
-
-def _shade(axes: Axes, step: list[int], place: tuple[float, float], operand: dict) -> None:
-    """Colour the cells that a tile has touched; those outside of the tensor have the warning colour."""
-    (row, column), (height, width) = step[5:7], step[9:11]
-    x, y = place[0] + column, place[1] + row
-    right, below = max(min(operand["columns"] - column, width), 0), max(min(operand["rows"] - row, height), 0)
-    _box(axes, x, y, right, below, facecolor=FILLS[KINDS[step[2]]], alpha=0.5)
-    _box(axes, x, y, right, below, edgecolor=LINE, linewidth=0.5)
-    _box(axes, x + right, y, width - right, height, facecolor=FILLS["warning"], alpha=0.5)
-    _box(axes, x, y + below, right, height - below, facecolor=FILLS["warning"], alpha=0.5)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from smalearn.course.widgets.kernel_designs import Stage
+from smalearn.course.widgets.kernel_recording import Recording
 from smalearn.fast.tile import Event
 
 __all__ = ["HELD", "KINDS", "LETTERS", "runs", "trace_of"]
@@ -85,20 +86,22 @@ def _place(event: Event, shape: tuple[int, int, int]) -> list[int]:
     )
 
 
-def _products(stage: Stage | list | None, events: list[Event]) -> Iterator[str]:
+def _products(stage: Stage | Recording | None, events: list[Event]) -> Iterator[str]:
     """Yield for each event the name of its matrix product; an empty one if it is not a product."""
+    if isinstance(stage, Recording):
+        yield from stage.products
+        return
     count = 0
     for event in events:
         dot = event.kind == "dot"
-        named = isinstance(stage, Stage)
-        yield "" if not dot else stage.products[count % len(stage.products)][0] if named else "a product"
+        yield "" if not dot else stage.products[count % len(stage.products)][0] if stage else "a product"
         count += dot
 
 
-def _chips(stage: Stage | list | None, events: list[Event]) -> Iterator[list]:
+def _chips(stage: Stage | Recording | None, events: list[Event]) -> Iterator[list]:
     """Yield for each event the tiles (name, rows, columns) on the chip after it: those of its chunk, and H."""
-    if isinstance(stage, list):
-        yield from stage
+    if isinstance(stage, Recording):
+        yield from stage.chips
         return
     program, chip, count = None, {}, 0
     state = next((e.offsets.shape for e in events if e.operand == "final"), None)

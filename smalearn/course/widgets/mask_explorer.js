@@ -1,6 +1,6 @@
 // A structured mask L over the tokens of a text: L, the scores G, M = L ∘ G and one row of it, block ranks and costs.
 
-import { clamp, digits, explorer, knob, label, make, number, tall, times } from "./base.js";
+import { clamp, digits, explorer, knob, label, make, number, power, tall, times } from "./base.js";
 import { FAMILIES, blockRanks, denseCost, makeMask, makeScores, stroke } from "./mask_formulas.js";
 
 const CHOICES = ["family", "gamma", "growth", "decays", "alpha", "rank", "window", "dilation", "blocks"];
@@ -251,7 +251,7 @@ function strip(view, parent, { family, trait, name, low, from }) {
   let canvas;
   canvas = view.canvas(box, {
     label: `${name}; left and right arrow keys choose one, up and down keys change it`,
-    height: () => TITLE + STRIP + 4,
+    height: () => TITLE + STRIP + 16, // room for the knob of a 0
     paint(pen, width) {
       chosen ??= trait === "alpha" ? -from : dipped(values());
       const column = (width - 2 * LEFT) / values().length;
@@ -355,7 +355,8 @@ function belowPart(view, left, right) {
     height: () => TITLE + 8 + BARS + 22,
     paint: (pen, width) => paintRanks(pen, read(view), width, view),
   });
-  const key = "Singular values above 10⁻¹⁰ times the largest are counted. Pale: the largest rank that there could be.";
+  const least = power(Math.log10(TOLERANCE));
+  const key = `Singular values above ${least} times the largest are counted. Pale: the largest rank that there could be.`;
   make(right, "span", { class: "dim" }, key);
   const split = (x) => clamp(Math.ceil(((x - LEFT - 20) / (canvas.clientWidth - 2 * LEFT - 20)) * (T - 1)), 1, T - 1);
   view.drag(canvas, { near: () => true, move: (x) => view.set({ split: split(x) }), cursor: () => "ew-resize" });

@@ -103,7 +103,8 @@ class MaskExplorer(Explorer):
         defaults = _defaults(words)
         if unknown := sorted(state.keys() - defaults.keys()):
             raise TypeError(f"MaskExplorer: expected some of {', '.join(defaults)}, got {', '.join(unknown)}")
-        super().__init__(_words=words, **_random(len(words), seed), **defaults | state)
+        given = {"text": text, "seed": seed}
+        super().__init__(_given=given, _words=words, **_random(len(words), seed), **defaults | state)
 
     @traitlets.validate("family", "scores", "scale")
     def _valid_choice(self, proposal: dict) -> str:

@@ -98,7 +98,8 @@ class ScoreExplorer(Explorer):
             raise ValueError(f"ScoreExplorer: text, expected 1 to {MAX_WORDS} words, got {len(words)}")
         length = len(words) if length is None else length
         draws = [_draw(len(set(words)), seed) for seed in range(SEEDS)]
-        super().__init__(_words=words, _draws=draws, ranks=ranks, length=length, leaf=leaf, seed=seed)
+        state = {"ranks": ranks, "length": length, "leaf": leaf, "seed": seed}
+        super().__init__(_given={"text": text}, _words=words, _draws=draws, **state)
         self.pair = _own_pair(words[:length]) if pair is None else pair
 
     @traitlets.validate("ranks")

@@ -29,11 +29,12 @@ function literal(value) {
   return typeof value === "string" ? JSON.stringify(value) : ({ true: "True", false: "False", null: "None" }[value] ?? `${value}`);
 }
 
-/** The call that makes this state. */
+/** The call that makes this state; of the arguments that are no traits, those that were given. */
 function call(model, traits) {
-  const [name, words] = [model.get("_anywidget_id").split(".").at(-1), model.get("_words")];
-  const state = [...(words ? [["text", words.join(" ")]] : []), ...traits.map((trait) => [trait, model.get(trait)])];
-  return `${name}(${state.map(([trait, value]) => `${trait}=${literal(value)}`).join(", ")})`;
+  const given = Object.entries(model.get("_given")).filter(([, value]) => value !== null);
+  const state = [...given, ...traits.map((trait) => [trait, model.get(trait)])];
+  const name = model.get("_anywidget_id").split(".").at(-1);
+  return `${name}(${state.map(([argument, value]) => `${argument}=${literal(value)}`).join(", ")})`;
 }
 
 /** All pictures of a view with their title, as one canvas. */
@@ -60,14 +61,15 @@ function photograph(view) {
   return photo;
 }
 
-/** The last line of an explorer: buttons that take its state away. */
+/** The last line of an explorer: buttons that take its state away; in a notebook, code only where a call makes it. */
 export function tools(view, el, traits) {
   const [bar, copy, save, shown] = ["div", "button", "button", "output"].map((tag) => document.createElement(tag));
+  const onSite = Boolean(el.dataset?.explorer);
   bar.className = "tools";
   view.root.append(bar);
-  bar.append(copy, save, shown);
-  const state = () => (el.dataset?.explorer ? link(view.model, el, traits) : call(view.model, traits));
-  [copy.textContent, save.textContent] = [el.dataset?.explorer ? "Copy link" : "Copy code", "Save picture"];
+  bar.append(...(onSite || view.get("_given") ? [copy] : []), save, shown);
+  const state = () => (onSite ? link(view.model, el, traits) : call(view.model, traits));
+  [copy.textContent, save.textContent] = [onSite ? "Copy link" : "Copy code", "Save picture"];
   view.listen(copy, "click", async () => {
     const text = state();
     try {

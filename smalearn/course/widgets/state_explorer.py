@@ -7,11 +7,11 @@ import traitlets
 
 from smalearn._checks import ShapeError
 from smalearn.course.widgets.base import Checked, Explorer, module
+from smalearn.data import ten_words
 from smalearn.linear_attention import delta_rule_recurrent, linear_attention_parallel, linear_attention_recurrent
 
 __all__ = ["StateExplorer"]
 
-TEXT = "simple is better than complex. complex is better than complicated."
 MAX_WORDS, MAX_FEATURES = 12, 8
 
 
@@ -24,7 +24,8 @@ class StateExplorer(Explorer):
     can be read and set from Python too.
 
     Args:
-        text: 1 to 12 words; "Ann:tea" writes the value “tea” under the key “Ann”, both one-hot, and is asked for “Ann”.
+        text: 1 to 12 words; if None, those of `ten_words`. "Ann:tea" writes the value “tea” under the key “Ann”, both
+            one-hot, and is asked for “Ann”.
         keys: (T, N), one key for each word, N ≤ 8; if None, one-hot by word.
         values: (T, P), one value for each word, P ≤ 8; if None, one-hot for the word that follows, and 0 for the last:
             with one-hot keys the state is then a table of what came after what.
@@ -61,7 +62,7 @@ class StateExplorer(Explorer):
 
     def __init__(
         self,
-        text: str = TEXT,
+        text: str | None = None,
         keys: object = None,
         values: object = None,
         gates: object = 1.0,
@@ -69,7 +70,7 @@ class StateExplorer(Explorer):
         time: int | None = None,
         beta: float | None = None,
     ) -> None:
-        words = text.split()
+        words = ten_words()[0] if text is None else text.split()
         if not 1 <= len(words) <= MAX_WORDS:
             raise ValueError(f"StateExplorer: text, expected 1 to {MAX_WORDS} words, got {len(words)}")
         asked = [word.partition(":")[0] for word in words]
@@ -79,7 +80,9 @@ class StateExplorer(Explorer):
             K = _matrix("keys", keys, len(words))
             columns = [f"n = {n}" for n in range(K.shape[1])]
         rows, V = _written(words, values)
+        given = {"keys": None if keys is None else K.tolist(), "values": None if values is None else V.tolist()}
         super().__init__(
+            _given={"text": text, **given},
             _words=words,
             _asked=asked,
             _corrects=beta is not None,
