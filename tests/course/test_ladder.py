@@ -2,13 +2,14 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
 
-from smalearn.course import ladder
+from smalearn.course import check, ladder
 from smalearn.models.minimal import TinyLM
 
 
@@ -28,6 +29,21 @@ def fading(Q, K, V, log_a):
 def fading_step(q, k, v, state, log_a):
     state = v if state is None else log_a.exp()[..., None] * state + v
     return state, state
+
+
+def causal_weights(Q, K):
+    """Exercise 1.2, not solved yet."""
+    raise NotImplementedError
+
+
+def each_head(Q, K, V):
+    """Each head's own weights, in a comprehension, as chapter 01 has it."""
+    heads = zip(Q.flatten(0, 1), K.flatten(0, 1), strict=True)
+    return torch.stack([causal_weights(q, k) for q, k in heads]).unflatten(0, Q.shape[:2]) @ V
+
+
+def through_a_helper(Q, K, V):
+    return each_head(Q, K, V)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +70,32 @@ def test_runs_are_appended_and_the_newest_of_a_name_is_drawn(tmp_path, capsys):
     assert [line.get_label().partition(":")[0] for line in ax.lines] == ["mine", "fading"]
     newest = list(runs[2]["milliseconds"].values())
     assert ax.lines[0].get_ydata().tolist() == newest
+
+
+@pytest.mark.parametrize("mixer", [each_head, through_a_helper, [(softmax, None), (each_head, None)]])
+def test_a_model_knows_which_of_its_functions_are_ours(monkeypatch, mixer):
+    model = TinyLM(mixer, 11, D=8, heads=2)
+    assert ladder._ours(model) == []
+    monkeypatch.setitem(globals(), "causal_weights", check("1.2", causal_weights))
+    assert ladder._ours(model) == ["1.2"]
+
+
+def test_a_rung_keeps_whose_functions_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(ladder, "_bits", lambda *_: 1.0)  # takes long, and is not asked for here
+    monkeypatch.setitem(globals(), "causal_weights", check("1.2", causal_weights))
+    ladder.climb("mine", each_head, seconds=1, file=tmp_path / "ladder.json")
+    assert ladder.rungs(tmp_path / "ladder.json")[0]["ours"] == ["1.2"]
+    (line,) = ladder.draw(tmp_path / "ladder.json").lines
+    assert line.get_label().startswith("mine (our solution of 1.2): ")
+
+
+def test_a_label_has_the_time_and_the_picture_says_that_one_seed_ranks_nothing(tmp_path):
+    rung = {"name": "mine", "steps": 339, "seconds": 40.3, "bits": 2.04, "bytes": 19_200}  # a run of an earlier edition
+    rung["milliseconds"] = {"50": 1.0, "400": 2.0}
+    (tmp_path / "ladder.json").write_text(json.dumps([rung]), encoding="utf-8")
+    ax = ladder.draw(tmp_path / "ladder.json")
+    assert ax.lines[0].get_label() == "mine: 2.04 bits per character after 339 steps in 40 s, 19 kB at 400"
+    assert "one seed" in ax.figure.legends[0].get_title().get_text()
 
 
 def test_a_state_stays_as_large_as_it_is_and_all_tokens_do_not():
@@ -116,13 +158,29 @@ def test_the_file_stands_beside_the_chapters(tmp_path, monkeypatch):
 @pytest.mark.full
 def test_a_learners_run_takes_more_steps_and_learns(tmp_path, monkeypatch):
     monkeypatch.delenv("SMALEARN_QUICK")
-    monkeypatch.setattr(ladder, "_affordable", lambda model, task, seconds: 25 * seconds)
+    monkeypatch.setattr(ladder, "_affordable", lambda model, task, seconds: seconds // 10)
     bits = []
-    for seconds in (1, 2):
+    for seconds in (250, 500):
         ladder.climb("fading", fading, fading_step, seconds, tmp_path / "ladder.json")
         bits.append(ladder.rungs(tmp_path / "ladder.json")[-1]["bits"])
     assert [one["steps"] for one in ladder.rungs(tmp_path / "ladder.json")] == [25, 50]
     assert bits[1] < bits[0] < 4
+
+
+def test_training_ends_when_its_time_is_over_whatever_was_expected(tmp_path, monkeypatch):
+    monkeypatch.delenv("SMALEARN_QUICK")
+    monkeypatch.setattr(ladder, "_affordable", lambda model, task, seconds: 5)
+    monkeypatch.setattr(ladder, "_bits", lambda *_: 1.0)
+    ladder.climb("mine", softmax, seconds=0, file=tmp_path / "ladder.json")
+    assert ladder.rungs(tmp_path / "ladder.json")[0]["steps"] == 3
+
+
+def test_one_slow_step_and_one_fast_do_not_decide_how_many_follow(monkeypatch):
+    model = TinyLM(softmax, 11, D=8, heads=2)
+    task = lambda number: (torch.zeros(2, 9, dtype=torch.long), torch.zeros(2, 9, dtype=torch.long))  # noqa: E731
+    clock = iter([0, 9, 9, 10, 10, 10.5])  # steps of 9, 1 and ½ seconds
+    monkeypatch.setattr(ladder, "time", SimpleNamespace(perf_counter=clock.__next__))
+    assert ladder._affordable(model, task, 120) == 100
 
 
 def test_a_slow_machine_takes_fewer_steps():
