@@ -94,24 +94,26 @@ def test_steps_are_the_recurrence():
 @pytest.mark.parametrize("strength", [1e-3, 1.0, 2.0])
 @pytest.mark.parametrize("kind", ["none", "resets"])
 def test_float32_with_unit_keys(form, strength, kind):
-    """A reflection keeps all earlier rounding: with β = 2 and no decay a chunk of 32 comes to 2.4 times the loop's."""
-    times = 3 if strength == 2 and kind == "none" else 2
-    check_float32(form, inputs(300, kind, state=16, head_dim=8, strength=strength), times)
+    """A reflection keeps all earlier rounding: with β = 2 and no decay a chunk of 32 comes to twice the loop's."""
+    times = 2.3 if form is delta_rule_chunked and strength == 2 and kind == "none" else 2
+    check_float32(form, inputs(300, kind, (4,), state=16, head_dim=8, strength=strength), times)
 
 
 @every_form
-def test_float32_with_correlated_keys(form):
-    Q, K, V, beta, log_a, H = inputs(300, "mild", state=16, head_dim=8, strength=1.0)
+@pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (2.0, 10)])
+def test_float32_with_correlated_keys(form, strength, times):
+    """With β = 2 entries of (I + A)^-1 that are large cancel: a chunk of 32 comes to 5 times the loop's error."""
+    Q, K, V, beta, log_a, H = inputs(300, "mild", state=16, head_dim=8, strength=strength)
     K = torch.nn.functional.normalize(0.05 * K + torch.ones(16, dtype=torch.float64), dim=-1)
-    check_float32(form, [Q, K, V, beta, 0.01 * log_a, H], 10)
+    check_float32(form, [Q, K, V, beta, 0.01 * log_a, H], times)
 
 
 def check_float32(form, operands, times):
-    """A form's errors in float32 are at most so many times those of the recurrence, whatever rounds last."""
+    """A form's errors in float32 are at most so many times those of the recurrence."""
     exact = expected(*operands)
     narrow = [x if x is None else x.float() for x in operands]
     for actual, plain, oracle in zip(form(*narrow), delta_rule(*narrow), exact, strict=True):
-        assert relative_rms(actual.double(), oracle) <= times * relative_rms(plain.double(), oracle) + 1e-7
+        assert relative_rms(actual.double(), oracle) <= times * relative_rms(plain.double(), oracle)
 
 
 def test_against_fla():

@@ -4,7 +4,12 @@ import pytest
 import torch
 from oracles_delta import delta_rule, inputs
 
-from smalearn.linear_attention import delta_rule_chunked, delta_rule_recurrent, linear_attention_chunked
+from smalearn.linear_attention import (
+    delta_rule_chunked,
+    delta_rule_recurrent,
+    linear_attention_chunked,
+    linear_attention_recurrent,
+)
 from smalearn.masks import decay_matrix
 from smalearn.ssm import block_ranks, ssm_recurrent
 from smalearn.testing import assert_close, random_tensors, relative_rms
@@ -110,6 +115,33 @@ def test_reflections_count_parity():
     assert torch.equal(Y[:, 0], 1 - 2 * (bits.cumsum(0) % 2))
 
 
+@pytest.mark.claim("005:parity", "smalearn.linear_attention.delta.delta_rule_recurrent")
+@pytest.mark.parametrize("strength", [0.3, 1.0, 1.7])
+def test_an_eigenvalue_is_negative_for_beta_above_1_alone(strength):
+    """A state I and a value of zero leave the transition itself, here with a decay too."""
+    _, K, V, beta, log_a, _ = inputs(1, "mild", head_dim=4, strength=strength)
+    one = torch.eye(4, dtype=torch.float64)
+    _, transition = delta_rule_recurrent(K, K, 0 * V, beta, log_a, one)
+    factors = torch.tensor([1 - strength, 1, 1, 1], dtype=torch.float64)
+    assert_close(torch.linalg.eigvalsh(transition), log_a.exp() * factors)
+
+
+@pytest.mark.claim("005:no-parity", "smalearn.linear_attention.delta.delta_rule_recurrent")
+@pytest.mark.parametrize(
+    ("strength", "decay", "settles"), [(0.3, 0.0, True), (1.0, 0.0, True), (0.5, -0.1, True), (2.0, 0.0, False)]
+)
+def test_on_ones_alone_layers_settle(strength, decay, settles):
+    """The parity of a text of ones changes at every token: two layers end without any change, unless β = 2."""
+    X = torch.ones(300, 4, dtype=torch.float64)
+    beta, log_a = X[:, 0] * strength, X[:, 0] * decay
+    for seed in (0, 1):
+        *weights, H = random_tensors([(4, 4)] * 4, seed=seed)
+        Q, K, V = (X @ weight for weight in weights)
+        X, _ = delta_rule_recurrent(Q, torch.nn.functional.normalize(K, dim=-1), V, beta, log_a, H)
+    change = (X[-1] - X[-2]).norm() / X[-1].norm()
+    assert change < 1e-12 if settles else change > 0.1
+
+
 @pytest.mark.claim("005:permutations", "smalearn.linear_attention.delta.delta_rule_recurrent")
 def test_reflections_swap():
     """β = 2 and the key (e_i - e_j) / √2 swap two entries: products of them are all permutations."""
@@ -154,3 +186,17 @@ def test_it_is_a_step_of_gradient_descent():
     assert_close(delta_rule_recurrent(K, K, V, beta, None, H)[1], H - beta[0] * gradient)
     (hebb,) = torch.autograd.grad(-(V[0] @ H @ K[0]), H)
     assert_close(linear_attention_chunked(K, K, V, None, H)[1], H - hebb)
+
+
+@pytest.mark.claim("005:mesa", "smalearn.linear_attention.recurrent.linear_attention_recurrent")
+def test_two_sums_and_a_solve_give_the_best_state_for_all_pairs_so_far():
+    Q, K, V, *_ = inputs(12)
+    one, ridge, rows = torch.eye(4, dtype=torch.float64), 0.1, []
+    for t in range(1, 13):
+        _, keys = linear_attention_recurrent(K[:t], K[:t], K[:t])
+        _, pairs = linear_attention_recurrent(K[:t], K[:t], V[:t])
+        asked = torch.linalg.solve(keys + ridge * one, Q[t - 1])
+        extended = torch.cat([K[:t], ridge**0.5 * one]), torch.cat([V[:t], torch.zeros(4, 3, dtype=torch.float64)])
+        assert_close(pairs @ asked, torch.linalg.lstsq(*extended).solution.mT @ Q[t - 1])
+        rows.append(torch.cat([K[:t] @ asked, asked.new_zeros(12 - t)]))
+    assert max(block_ranks(torch.stack(rows))) == 4
