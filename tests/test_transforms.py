@@ -12,12 +12,14 @@ from registry_functions import FUNCTIONS, T, operands
 from registry_models import MIXERS, build
 from registry_weights import CASES
 
+from smalearn.models import Hydra
 from smalearn.testing import assert_close
 
 MODULES = {f"models.{name}": lambda name=name: build(name) for name in MIXERS} | {
     f"weights.{case.name}": lambda case=case: case.random(0, torch.float64)
     for case in {type(case.random(0, torch.float64)): case for case in CASES}.values()
 }
+MODULES["models.hydra"] = lambda: Hydra(12, state=3, head_dim=4)  # not causal, so none of the mixers above
 NAMES = [*FUNCTIONS, *MODULES]
 FIRST = list({name.partition(".")[0]: name for name in reversed(NAMES)}.values())
 REFUSED = {"hessian": ("models.softmax", "_scaled_dot_product_flash_attention_for_cpu_backward is not implemented")}

@@ -2,15 +2,11 @@
 
 import itertools
 import math
-import statistics
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 
 from smalearn import fast
-from smalearn.data import recorded
 from smalearn.linear_attention import (
     delta_rule_recurrent,
     linear_attention_recurrent,
@@ -268,18 +264,3 @@ def test_the_matrix_of_hydra_is_quasiseparable():
     u = Y * torch.nn.functional.silu(z)
     u = mixer.norm.weight * u / (u.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     assert_close(mixer(x), mixer.out_proj(u))
-
-
-def test_recall_in_prose_is_that_of_the_record():
-    """Each seed at 256 tokens; Mamba-3 beats Mamba-2 in all by the 0.05 asked for; log-linear does not in the mean."""
-    found = {}
-    for title, run in recorded("recall_growing")["runs"].items():
-        if title.startswith("256 tokens"):
-            found.setdefault(run["mixer"], []).append(run["accuracy"])
-    assert set(map(len, found.values())) == {3}
-    (path,) = (Path(__file__).parents[2] / "chapters").glob("09_*.ipynb")
-    (prose,) = (cell.source for cell in nbformat.read(path, 4).cells if cell.id == "recall-after")
-    for mixer in ("attention", "Mamba-3", "Mamba-2", "log-linear Mamba-2"):
-        assert ", ".join(f"{accuracy:.2f}" for accuracy in found[mixer]) in prose
-    assert all(new > old + 0.05 for new, old in zip(found["Mamba-3"], found["Mamba-2"], strict=True))
-    assert statistics.fmean(found["log-linear Mamba-2"]) < statistics.fmean(found["Mamba-2"])
