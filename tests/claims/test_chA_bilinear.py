@@ -2,13 +2,16 @@
 
 import itertools
 import math
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 from counting import Counter
 from test_ch10_bilinear import F64, FORMS, multi_levels, sides, softmax_rows, train_sides, trains
 
 from smalearn.contractions import orders
+from smalearn.course.exercises.chA_training import train_rules
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_scores, bilinear_weights
 from smalearn.scores.factors import normed_factors, orders_of
 from smalearn.scores.mup import (
@@ -31,6 +34,7 @@ from smalearn.weights import (
     balanced_sizes,
 )
 
+CHAPTER = Path(__file__).parents[2] / "chapters" / "appendix" / "A_atlas_of_structured_matrices.ipynb"
 NAMES = {"keys": "((RY)L)X", "both": "(XL)(RY)", "dense": "((LR)Y)X"}
 PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
 
@@ -275,6 +279,22 @@ def test_trains_by_their_fan_in():
     flat, grown = changes("train", True), changes("train", False)
     assert max(flat) < 2 * min(flat)
     assert grown[-1] > 3 * grown[0]
+
+
+@pytest.mark.full
+@pytest.mark.claim("003:eq37-38", "smalearn.course.exercises.chA_training.train_rules")
+def test_a_wrong_rate_of_a_train_is_seen_when_it_learns_alone():
+    cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
+    space = {"torch": torch, "train_rules": train_rules}
+    for name in ("rules-run", "rules-steps", "rules-mup"):
+        exec(cells[name], space)
+    first, last = zip(*((means[0], means[-1]) for _, means in space["moved"].values()), strict=True)
+    assert max(first) == min(first)
+    yours, one, fallen = (end / first[0] for end in last)
+    assert 0.7 < yours < 0.8
+    assert 3.5 < one < 6.5
+    assert 3.5 < 1 / fallen < 6.5
+    assert "falls by a quarter; the others change by factors of four and six" in cells["rules-norm"]
 
 
 @pytest.mark.claim("003:rms-clamp", "smalearn.scores.mup.rms_clamp")

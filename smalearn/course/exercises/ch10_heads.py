@@ -103,7 +103,7 @@ def _least(dim, points, directions):
     """The lowest point of E |I - γ A P|² / d, a parabola in γ, from the moments of Gaussian numbers.
 
     A = Σ x_i x_i^T. Its mean is N/d. An entry of A² is Σ_(i, j, e) x_i[u] x_i[e] x_j[e] x_j[v], u = v on the diagonal:
-    x_i and x_j are independent, or one, and then the moment has three pairings.
+    x_i and x_j are independent, or one and the same, and then the fourth moment of a coordinate is 3.
     """
     mean, square = points / dim, 0.0
     for i in range(points):
@@ -189,7 +189,7 @@ def _distance(d, N):
         ),
         "this is what infinitely many points would leave: A = Σ x x^T is not its mean, and E A² is larger than "
         "(E A)² by the factor (N + d + 1)/N": _error(wins=lambda d, N: 1),
-        "E A² = N(N + d + 1)/d², and yours lacks the 1: x_u⁴ has three pairings, not two": _error(
+        "E A² = N(N + d + 1)/d², and yours lacks the 1: the fourth moment of a Gaussian number is 3, not 2": _error(
             wins=lambda d, N: N / (N + d)
         ),
         "what a direction wins has N + d + 1 below, yours N + d − 1": _error(wins=lambda d, N: N / (N + d - 1)),

@@ -183,8 +183,8 @@ def train_scores(X, L, R):
     (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in which order x
     holds its rows: i·b + j.
 
-    Hint: `X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)` and `X.view(T, c, d).transpose(0, 1) @ R.flatten(2)`;
-    unflatten the last axes to (c, s) and (b, s), bring both to (T, c, b, s), flatten from axis 1, and multiply.
+    Hint: `X.view(-1, a, b).permute(2, 0, 1) @ L.flatten(2)` are the queries, with a last axis to unflatten to (c, s).
+    Make the keys from the pieces of x that R reads, in the same way, and bring both to (T, c, b, s).
 
     Insight: The middle axis takes the place of the head size: what is kept for a token is its half of the product.
     """

@@ -142,8 +142,8 @@ def nearest_train(M, sizes, rank):
     Hint: View M as (a, b, c, d) and bring b and c to the front. `torch.linalg.svd` decomposes all slices at once; keep
     the s largest singular values of each.
 
-    Hint: `M.view(a, b, c, d).permute(1, 2, 0, 3)`, its SVD with `full_matrices=False`, `(U[..., :rank] * S[..., None,
-    :rank]) @ Vh[..., :rank, :]`, and back: `.permute(2, 0, 1, 3)`, then `.reshape(M.shape)`.
+    Hint: `M.view(a, b, c, d).permute(1, 2, 0, 3)` are the slices, and `torch.linalg.svd(slices, full_matrices=False)`
+    gives U, S and Vᵀ of each. Multiply what you keep of the three; then all axes go back to their places.
 
     Insight: Each slice is cut by itself, so the best train is found exactly: few structured families allow that.
     """

@@ -279,10 +279,10 @@ def train_rules(sizes, rank, heads, lr, base_dim):
 
     Hint: Which numbers does a block of R take in, and how many does it give out for all heads together? A block of L?
 
-    Hint: R: d in, H·b·s out. L: c·s in, a out. σ = min(1, √(out/in)) / √in, and the rate is lr·base_dim / in.
+    Hint: R: d in, H·b·s out. And L? σ is 1/√in, and smaller by √(out/in) where less goes out than comes in.
 
-    Hint: For L `inputs, outputs = c * rank, a`, for R `d, heads * b * rank`; return σ and rate of L, then of R, as one
-    tuple.
+    Hint: For L `inputs, outputs = c * rank, a`; σ is `min(1, (outputs / inputs) ** 0.5) / inputs**0.5`, and the rate
+    goes with 1/inputs: it is `lr` where `inputs` is `base_dim`. For R the same, with its own numbers.
 
     Insight: The rule asks every layer to change its output by as much in one step: the width drops out of both.
     """

@@ -49,7 +49,7 @@ def _dear(answer, m, n, rank):
     held, least = (rank * (sizes[0] * sizes[1] * sizes[2] + sizes[2] * sizes[3] * sizes[1]) for sizes in (answer, best))
     if held > least:
         return f"a train of full rank holds {least} numbers, s(mc + nb), and yours {held}"
-    return "" if b == best[1] else f"several trains hold {least} numbers: the one with the least b is asked"
+    return ""
 
 
 def _asks(enough):
@@ -87,9 +87,6 @@ def _counts(cost):
         "you ask for b·c·s ≥ n: an (m, n) matrix has full rank with min(m, n)": _asks(
             lambda m, n, b, c, s: b * c * s >= n
         ),
-        "where several sizes cost the same, yours is not the one with the least b": _counts(
-            lambda a, b, c, d, s: (s * (a * b * c + c * d * b), -b)
-        ),
         "your b is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
             lambda a, b, c, d, s: (b, a * b * c + c * d * b)
         ),
@@ -111,9 +108,9 @@ def _counts(cost):
     },
 )
 def cheapest_train(m, n, rank):
-    """Sizes (a, b, c, d) of the train of full rank with s = rank and the fewest parameters; of equals, the least b.
+    """Sizes (a, b, c, d) of a train of full rank with s = rank and the fewest parameters.
 
-    Find the sizes of the block tensor train that has full rank and the fewest parameters.
+    Find the sizes of a block tensor train that has full rank and the fewest parameters.
 
     Hint: How many numbers does L (b, a, c, s) hold, how many R (c, d, b, s)? Through how many does everything pass
     between them?
@@ -121,8 +118,8 @@ def cheapest_train(m, n, rank):
     Hint: Parameters s(mc + nb), rank min(m, n, bcs). Only b, a divisor of m, and c, a divisor of n, are free: try all
     pairs.
 
-    Hint: Loop over b, then over c, both from small to large; skip where `b * c * rank < min(m, n)`; keep the first of
-    the least `rank * (m * c + n * b)`; return `(m // b, b, c, n // c)`.
+    Hint: Loop over b, then over c; skip where `b * c * rank < min(m, n)`; of the others, which has the least
+    `rank * (m * c + n * b)`?
 
     Insight: With s = 1 and equal sizes this is Monarch's shape: √D blocks of √D × √D on either side.
     """
@@ -189,7 +186,7 @@ def kronecker_as_train(A, B):
 
     Hint: L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).
 
-    Hint: `A.repeat(b, 1, 1)[..., None]` and `B.mT.repeat(c, 1, 1)[..., None]`.
+    Hint: `A.repeat(b, 1, 1)[..., None]` is L. For R, what takes the place of A, and of b?
 
     Insight: So every product of Kronecker factors is a train with s = 1, and a train is a sum of s products with blocks
     of their own.
