@@ -169,20 +169,80 @@ def test_without_triton_it_says_so(monkeypatch):
     report = everywhere(double, torch.arange(3.0))
     assert report.compiled is None
     assert str(report).splitlines()[1:] == [
-        "interpreter    not on this machine",
-        "GPU            not on this machine",
+        "interpreter    Triton is missing, it needs Linux",
+        "GPU            Triton is missing, it needs Linux",
         "sm90           Triton is missing, it needs Linux",
     ]
 
 
+@needs_triton
+@pytest.mark.parametrize("interprets", [False, True])
+def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
+    """On a machine with a GPU Triton interprets or compiles, and the other place exists all the same."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.launch, "interprets", lambda: interprets)
+    monkeypatch.setattr(module, "_on_gpu", lambda run, operands: run(*operands))
+    lines = str(everywhere(double, torch.arange(3.0))).splitlines()[1:3]
+    assert lines == (
+        [
+            "interpreter    the same to 1e-07",
+            "GPU            off, Triton interprets here: start without TRITON_INTERPRET",
+        ]
+        if interprets
+        else [
+            "interpreter    off, Triton compiles here: start with TRITON_INTERPRET=1",
+            "GPU            the same to 1e-07",
+        ]
+    )
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("resource", "said"),
+    [
+        ((131073, 101376, "shared memory"), "not run: needs 129 KB of the card's 99 of shared memory"),
+        ((2048, 1024, "threads"), "not run, out of resource: threads, Required: 2048, Hardware limit: 1024."),
+    ],
+)
+def test_a_program_that_is_too_large_for_the_gpu_is_reported(monkeypatch, resource, said):
+    from triton.runtime.errors import OutOfResources
+
+    def refused(run, operands):
+        raise OutOfResources(*resource)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.launch, "interprets", lambda: False)
+    monkeypatch.setattr(module, "_on_gpu", refused)
+    report = everywhere(double, torch.arange(3.0))
+    assert report.apart == {}
+    assert report.missing["GPU"].startswith(said)
+    assert report.compiled[0].kernel == "double_kernel"
+
+
 def test_another_answer_is_said_aloud():
     one = Compiled("k", 3, 8, 2048, 1, 2, 4)
-    report = module.Report(torch.ones(1), [], {"interpreter": 0.5, "GPU": 3e-6}, "sm100", [one, one])
+    report = module.Report(torch.ones(1), [], {"interpreter": 0.5, "GPU": 3e-6}, {}, "sm100", [one, one])
     assert str(report).splitlines()[1:] == [
         "interpreter    ANOTHER ANSWER, 5.0e-01 apart",
         "GPU            the same to 1e-05",
-        "sm100          k: 3 registers, 8 bytes spilled, 2 KB shared, 1 wgmma, 2 mma, 4 tcgen05",
+        "sm100          k: 3 registers, 8 bytes spilled, 2 of 227 KB shared, 1 wgmma, 2 mma, 4 tcgen05",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "said"),
+    [
+        ("sm86", 99 * 1024, ", 99 of 99 KB shared, "),
+        ("sm86", 99 * 1024 + 1, ", 100 of 99 KB shared (TOO MUCH), "),
+        ("sm75", 131072, ", 128 of 64 KB shared (TOO MUCH), "),
+        ("sm90", 131072, ", 128 of 227 KB shared, "),
+        ("sm999", 131072, ", 128 KB shared, "),
+    ],
+)
+def test_whether_a_program_fits_a_card(target, size, said):
+    missing = dict.fromkeys(("interpreter", "GPU"), "not on this machine")
+    report = module.Report(torch.ones(1), [], {}, missing, target, [Compiled("k", 3, 8, size, 0, 0, 0)])
+    assert said in str(report).splitlines()[3]
 
 
 def test_numbers_of_a_tuple_are_right_in_half_precision():

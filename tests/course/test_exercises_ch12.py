@@ -5,6 +5,7 @@ import torch
 
 from smalearn.course.exercises import evaluate, registry
 from smalearn.course.exercises.ch12_chunk import decay_tile
+from smalearn.course.exercises.ch12_walk import walk_kernel
 from smalearn.course.exercises.core import count_lines
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -216,9 +217,12 @@ def rewritten(id, old, new):
     """The solution with one expression exchanged."""
     exercise = EXERCISES[id]
     assert old in exercise.code
-    space = {"torch": torch, "tl": tl, "triton": triton}
+    space = {"torch": torch, "tl": tl, "triton": triton, "walk_kernel": walk_kernel}
     exec(exercise.code.replace(old, new), space)
     return judged(id, space[exercise.solution.__name__])
+
+
+TRIANGLE = 'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))'
 
 
 @pytest.mark.parametrize(
@@ -245,6 +249,17 @@ def rewritten(id, old, new):
             "out of a load is any",
         ),
         ("12.9", "tl.store(final + state, H)", "pass", "entries in which nothing is stored"),
+        (
+            "12.9",
+            TRIANGLE,
+            "tl.exp2(s[:, None] - s[None, :]) * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)",
+            "∞ · 0 is",
+        ),
+        ("12.6", "rows[:, None] * N", "rows[:, None] * P", "a row of B has N, so row t begins at `t * N`"),
+        ("12.6", "rows[:, None] * P", "rows[:, None] * N", None),
+        ("12.8", " i[:, None] * P", " i[:, None] * N", "a row of theirs has P, so row i begins at `i * P`"),
+        ("12.9", "(start + i)[:, None] * P", "(start + i)[:, None] * N", "a row of theirs has P, so row t"),
+        ("12.10", "first * P", "first * N", "a row of theirs has P, so `x + first * P`"),
     ],
 )
 def test_a_slip_in_a_kernel_is_named(id, old, new, said):
@@ -275,6 +290,20 @@ def test_outputs_have_the_dtype_of_the_tokens():
     result = rewritten("12.9", "torch.empty_like(X)", "torch.empty(X.shape)")
     assert result.outcome == "not as asked"
     assert "in half precision its output is float32" in result.detours[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("@triton.jit\n", "", "'function' object is not subscriptable"),
+        ("tile: tl.constexpr", "tile", "mark them `tl.constexpr`"),
+    ],
+)
+def test_a_slip_in_the_head_of_a_kernel_is_an_error(old, new, said):
+    """The head of 12.5 is the learner's."""
+    result = rewritten("12.5", old, new)
+    assert result.outcome == "error"
+    assert said in " ".join(result.problem.lines)
 
 
 def test_one_number_of_programs_for_both_axes_is_rejected():

@@ -51,7 +51,9 @@ def test_every_level_has_its_figures():
         *("memory", "80 GB", "3 TB/s"),
     ]
     boxes = [patch.get_bbox() for patch in ax.patches]
-    assert [box.width for box in boxes] == sorted(box.width for box in boxes)
+    widths, logs = np.array([box.width for box in boxes]), np.log([level.size for level in LEVELS])
+    assert np.allclose(np.diff(widths) / (widths[-1] - widths[0]), np.diff(logs) / (logs[-1] - logs[0]))
+    assert widths[0] == hierarchy(LEVELS[:1]).patches[0].get_bbox().width < widths[-1] == 1
     assert [box.y0 for box in boxes] == sorted((box.y0 for box in boxes), reverse=True)
     texts_inside(ax)
 

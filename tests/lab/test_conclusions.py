@@ -166,6 +166,15 @@ def test_what_a_part_recalls():
     assert max(accuracies("8 pairs, Mamba-2, in sequence, N = 4")) < 1.6 / 8
 
 
+def test_digits_that_running_sums_lose_to_strong_decays():
+    text = prose("12", "library-coarse")
+    (one,) = (part for part in recorded("ssd")["accuracy"] if "5 % at -1e4" in part["problem"])
+    errors = {name: contestant["error"] for name, contestant in one["contestants"].items()}
+    for name in ("transformers mamba2_chunk_scan", "fla naive_chunk_simple_gla", "fast.ssd"):
+        digit, power = f"{errors[name]:.0e}".split("e-0")
+        assert f"${digit} \\cdot 10^{{-{power}}}$" in text
+
+
 def test_recall_in_texts_that_grow():
     text, found = prose("09", "recall-after"), {}
     for title, run in recorded("recall_growing")["runs"].items():

@@ -9,7 +9,7 @@ from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-__all__ = ["walked"]
+__all__ = ["decay_tile"]
 
 
 def walked(H, X, log2_a, B, C=None):
@@ -20,6 +20,19 @@ def walked(H, X, log2_a, B, C=None):
         H = log2_a[t].exp2() * H + torch.outer(B[t], X[t])
         rows.append(C[t] @ H)
     return torch.stack(rows) if rows else torch.zeros_like(X), H
+
+
+def read_apart(X, step):
+    """What a program reads that takes rows of X to begin `step` entries apart; an error where it leaves X."""
+    return torch.as_strided(X, X.shape, (step, 1))
+
+
+def stored_apart(Y, step):
+    """What is in Y after its rows were stored `step` entries apart: NaN where none was, of two rows the later."""
+    memory = torch.full((Y.numel(),), torch.nan)
+    for t, row in enumerate(Y):
+        memory[t * step : t * step + len(row)] = row
+    return memory.view(Y.shape)
 
 
 # ------------------------------------------------------------------------------------------ 12.6 what a chunk leaves
@@ -107,6 +120,9 @@ def _summary_cases(randn):
         ),
         "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _with(cut=-torch.inf),
         "2^last · 2^(−s) is ∞ times 0 where decays are strong: subtract first, `tl.exp2(last - s)`": _by_quotients,
+        "the rows of B begin P numbers apart: a row of B has N, so row t begins at `t * N`": (
+            lambda X, B, log2_a, chunk_len: _summaries(X, read_apart(B, X.shape[1]), log2_a, chunk_len)
+        ),
     },
 )
 def summarised(X, B, log2_a, chunk_len):
@@ -257,6 +273,11 @@ def _broken(form):
     return read
 
 
+def _rows_of_n(H, X, B, C, log2_a):
+    """Rows of X and Y that begin N apart in memory."""
+    return stored_apart(_read_loop(H, read_apart(X, len(H)), B, C, log2_a), len(H))
+
+
 def _one_factor(H, X, B, C, log2_a):
     """Without any L: 2^s · (C H + (mask ∘ C Bᵀ) (2^(−s) ∘ X))."""
     s = log2_a.clamp(min=-160).cumsum(0)
@@ -264,7 +285,7 @@ def _one_factor(H, X, B, C, log2_a):
 
 
 def _read_cases(randn):
-    sizes = [(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64), (64, 32, 16)]
+    sizes = [(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64), (64, 16, 32)]  # N < P: its rows fit in those of X
     for number, (chunk_len, N, P) in enumerate(sizes):
         H, X, B, C = (floats(randn, *shape) for shape in [(N, P), (chunk_len, P), (chunk_len, N), (chunk_len, N)])
         yield H, X, B, C, [decays, decays, decays, strong, without_resets][number](randn, chunk_len)
@@ -320,6 +341,7 @@ def _read_cases(randn):
         "the tokens are scaled by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (
             _one_factor
         ),
+        "the rows of X and Y begin N numbers apart: a row of theirs has P, so row i begins at `i * P`": _rows_of_n,
     },
     way=launches(
         lambda randn, length: (

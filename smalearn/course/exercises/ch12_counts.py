@@ -8,7 +8,7 @@ from smalearn.fast.triton import launch, programs
 from smalearn.fast.triton.checks import strided
 from smalearn.fast.triton.configs import padded
 
-__all__ = ["recorded_walk", "walk_bytes"]
+__all__ = ["recorded_walk"]
 
 CHUNK = 16  # of the recorded walks; what they move does not depend on it
 

@@ -321,6 +321,9 @@ def _across(x):
 def summed(x):
     """The sum over the rows of x (T, P), contiguous: 16 columns a program, 16 rows a turn of its loop; T may be 0.
 
+    Hint: Its head is as above: `@triton.jit`, then `def sum_kernel(x, y, length, width, tile: tl.constexpr):`, and its
+    launch passes `tile=16`. What gives a tile its size is known when the program is compiled.
+
     Hint: The sum is a tile of 16 numbers, `tl.zeros((16,), tl.float32)`, before the loop; `tl.sum(X, 0)` of each loaded
     tile is added to it; after the loop it is stored.
 

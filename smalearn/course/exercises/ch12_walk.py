@@ -1,10 +1,11 @@
 """The exercises of chapter 12 on the walk: the loop over chunks, and many sequences in one memory."""
 
 import itertools
+from functools import partial
 
 import torch
 
-from smalearn.course.exercises.ch12_chunk import walked
+from smalearn.course.exercises.ch12_chunk import decay_tile, read_apart, stored_apart, walked
 from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
@@ -92,15 +93,30 @@ def _tail_resets(X, log2_a, B, C, initial, chunk_len):
     return Y, 0 * H if len(X) % chunk_len else H
 
 
-def _without_cut(X, log2_a, B, C, initial, chunk_len):
-    """Resets as they are, −∞."""
-    H, parts = initial, []
-    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
-        s = a.cumsum(0)
-        L = (s[:, None] - s).exp2().tril()
-        parts.append(s.exp2()[:, None] * (c @ H) + (c @ b.mT * L) @ x)
-        H = H * s[-1].exp2() + b.mT @ ((s[-1] - s).exp2()[:, None] * x)
-    return torch.cat(parts) if parts else X, H
+def _in_float32(decay, cut):
+    """A walk in float32 with log decays cut off at `cut`, and L by `decay(log decays of a chunk)`."""
+
+    def run(X, log2_a, B, C, initial, chunk_len):
+        H, parts = initial, []
+        for x, a, b, c in _chunks(X, log2_a.clamp(min=cut), B, C, chunk_len):
+            s = a.cumsum(0)
+            parts.append(s.exp2()[:, None] * (c @ H) + (c @ b.mT * decay(a)) @ x)
+            H = H * s[-1].exp2() + b.mT @ ((s[-1] - s).exp2()[:, None] * x)
+        return torch.cat(parts) if parts else X, H
+
+    return run
+
+
+def _uncut(a):
+    """L from sums of log decays as they are."""
+    s = a.cumsum(0)
+    return (s[:, None] - s).exp2().tril()
+
+
+def _rows_of_n(X, log2_a, B, C, initial, chunk_len):
+    """Rows of X and Y that begin N apart in memory."""
+    Y, H = _walk_loop(read_apart(X, len(initial)), log2_a, B, C, initial, chunk_len)
+    return stored_apart(Y, len(initial)), H
 
 
 def _states_turned(X, log2_a, B, C, initial, chunk_len):
@@ -166,8 +182,14 @@ def _walk_way(randn, length):
         "a token reads the old state decayed up to itself, by `s`, not up to the chunk's end": _late_reads,
         "behind the last token decays are not 1, and the last state forgets everything: the logarithm of 1 is "
         "`other=0.0`": _tail_resets,
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _without_cut,
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _in_float32(
+            _uncut, cut=-torch.inf
+        ),
+        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
+            _in_float32(partial(decay_tile, "late mask"), cut=-160.0)
+        ),
         "your states lie in memory as (P, N): row after row, entry (n, p) is at n · P + p": _states_turned,
+        "the rows of X and Y begin N numbers apart: a row of theirs has P, so row t begins at `t * P`": _rows_of_n,
         "you scale tokens by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (
             _without_segments
         ),
@@ -176,8 +198,8 @@ def _walk_way(randn, length):
 def walk(X, log2_a, B, C, initial, chunk_len):
     """Y (T, P) and the state (N, P) after the last token, by one program that walks from chunk to chunk.
 
-    X is (T, P), log2_a (T,), B and C (T, N), initial (N, P), all rows one after the other; T may be 0 and is a
-    multiple of nothing, N, P and c are powers of two from 16. A reset is log2_a = −∞.
+    X is (T, P), log2_a (T,), B and C (T, N), initial (N, P), all rows one after the other; T is any, 0 included,
+    and N, P and c are powers of two from 16. A reset is log2_a = −∞.
 
     Hint: Before the loop, H from memory. In it: rows, a mask, four loads; the outputs of 12.8 from H; a store; then H
     for the next chunk: its own decay, and what 12.6 adds. After it, H to memory.
@@ -257,6 +279,18 @@ def _operands_of_the_first(X, log2_a, B, C, initial, borders, chunk_len):
     return torch.cat(parts).float(), torch.stack(states).float()
 
 
+def _by_rows_of_n(X, log2_a, B, C, initial, borders, chunk_len):
+    """Pointers to x and y that move on by N for each token."""
+    N, P = initial.shape[1:]
+    memory, states = torch.full((X.numel(),), torch.nan), []
+    for k, (first, end) in enumerate(itertools.pairwise(borders.tolist())):
+        there, now = slice(first * N, first * N + (end - first) * P), slice(first, end)
+        Y, H = walked(initial[k], X.flatten()[there].view(-1, P), log2_a[now], B[now], C[now])
+        memory[there] = Y.flatten().float()
+        states.append(H)
+    return memory.view(X.shape), torch.stack(states).float()
+
+
 def _empty_ones_forgotten(X, log2_a, B, C, initial, borders, chunk_len):
     """A sequence without tokens hands on nothing."""
     Y, H = _packed_loop(X, log2_a, B, C, initial, borders, chunk_len)
@@ -305,6 +339,7 @@ def _packed_way(randn, length):
             lambda k, before, initial: initial[k], shifted=lambda first, chunk_len: 0
         ),
         "x and y move on to the sequence, the decays, B and C do not: every pointer must": _operands_of_the_first,
+        "x and y move on by N numbers for each token: a row of theirs has P, so `x + first * P`": _by_rows_of_n,
         "a sequence begins with the first whole chunk after its border: chunks count from the sequence's own "
         "first token": _packed(lambda k, before, initial: initial[k], late=True),
         "an empty sequence has no last state: it is its first one, which must be stored all the same": (

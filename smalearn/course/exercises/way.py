@@ -28,7 +28,7 @@ PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there 
 RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
 ROUNDED = 'a GPU rounds float32 to ten binary digits in its `tl.dot`, unless it gets `input_precision="ieee"`'
-WORDS = {0: "a constant", 1: "{}", 2: "{}²"}
+WORDS = {0: "a constant", 1: "{}", 2: "{}²", 3: "{}³"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Kinds of memory as boxes, the nearest to the arithmetic on top; a box's area stands for nothing.
+    """Kinds of memory as boxes, the nearest to the arithmetic on top: the wider, the more fits in, logarithmically.
 
     Args:
         levels: from the nearest to the farthest.
@@ -69,8 +69,9 @@ def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "
     if not sizes or sizes != sorted(sizes) or sizes[0] <= 0:
         raise ValueError(f"hierarchy: levels, expected sizes above 0 that grow, got {sizes}")
     ax = own_axes(ax, 6.5, 0.4 + 0.62 * len(levels))
-    for number, level in enumerate(levels):
-        width = 0.44 + 0.56 * number / max(len(levels) - 1, 1)
+    logs = np.log(np.divide(sizes, sizes[0]))
+    widths = 0.44 + 0.56 * logs / (logs[-1] or 1.0)  # the narrowest holds a name
+    for number, (level, width) in enumerate(zip(levels, widths, strict=True)):
         box = (-width / 2, -number - 0.38), width, 0.76
         style = {"boxstyle": "round,pad=0,rounding_size=0.05", "alpha": 0.25, "edgecolor": "none"}
         ax.add_patch(FancyBboxPatch(*box, facecolor=f"C{number}", **style))

@@ -105,12 +105,12 @@ def _carry_over(chapter: Notebook, work: Path, course: Course, past: list[Notebo
 
 
 def _arguments(source: str) -> list[str] | None:
-    """Names of the arguments of the first function in a cell; None where there is none."""
+    """Names of the arguments of the last function in a cell, after helpers and kernels; None where there is none."""
     try:
         functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError):
         return None
-    return [argument.arg for argument in functions[0].args.posonlyargs + functions[0].args.args] if functions else None
+    return [argument.arg for argument in functions[-1].args.posonlyargs + functions[-1].args.args] if functions else None
 
 
 def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:

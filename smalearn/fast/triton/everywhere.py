@@ -4,6 +4,7 @@ The emulator comes first, always, and checks every address: a pointer that leave
 kills the interpreter's process. What this machine lacks is said, not skipped in silence.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ import torch
 from smalearn.fast import jit, tile
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.compiled import Compiled, Launch, compile_for
+from smalearn.fast.triton.configs import SHARED
 from smalearn.testing import relative_rms
 
 __all__ = ["Report", "everywhere"]
+
+NO_TRITON = "Triton is missing, it needs Linux"
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,8 @@ class Report:
     Attributes:
         answer: of the emulator.
         events: every access and product, as the emulator recorded them.
-        apart: by place, the largest relative RMS difference to the emulator's answer; places that are not here are
-            missing.
+        apart: by place, the largest relative RMS difference to the emulator's answer.
+        missing: by place, why it gave no answer.
         target: what was compiled for.
         compiled: what the compiler made of each launch; None without Triton.
     """
@@ -34,6 +38,7 @@ class Report:
     answer: object
     events: list[tile.Event]
     apart: dict[str, float]
+    missing: dict[str, str]
     target: str
     compiled: list[Compiled] | None
 
@@ -55,13 +60,13 @@ class Report:
             f"emulator       {accesses} accesses, none outside; {sums['load']:,} bytes loaded, {sums['store']:,} stored"
         ]
         for place in ("interpreter", "GPU"):
-            lines.append(f"{place:14} {_compared(self.apart.get(place))}")
-        lines += [f"{self.target:14} Triton is missing, it needs Linux"] if self.compiled is None else []
+            lines.append(f"{place:14} {self.missing[place] if place in self.missing else _compared(self.apart[place])}")
+        lines += [f"{self.target:14} {NO_TRITON}"] if self.compiled is None else []
         for one in dict.fromkeys(self.compiled or ()):
             units = [f"{one.wgmma} wgmma", f"{one.mma} mma"] + [f"{one.tcgen05} tcgen05"] * (one.tcgen05 > 0)
             lines.append(
                 f"{self.target:14} {one.kernel}: {one.registers} registers, {one.spilled} bytes spilled, "
-                f"{one.shared / 1024:.0f} KB shared, {', '.join(units)}"
+                f"{_shared(one.shared, self.target)}, {', '.join(units)}"
             )
         return "\n".join(lines)
 
@@ -76,7 +81,7 @@ def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report
             (Blackwell).
 
     Returns:
-        The report; printed, it is one line for each place.
+        The report; printed, it is one line for each place. A program that is too large for the GPU is such a line.
 
     Raises:
         IndexError: an access that is not masked lies outside of its tensor; nothing else is run then.
@@ -93,16 +98,32 @@ def everywhere(run: Callable, *operands: object, target: str = "sm90") -> Report
 
     with tile.recording() as events:
         answer = _through(noted, run, operands)
-    apart, compiled = {}, None
-    if launch.has_triton():
-        if launch.interprets():
-            apart["interpreter"] = _difference(_through(_in_triton, run, operands), answer)
-        if torch.cuda.is_available() and not launch.interprets():
-            on_gpu = [x.cuda() if isinstance(x, torch.Tensor) else x for x in operands]
-            with torch.device("cuda"):  # what the function makes itself belongs there too
-                apart["GPU"] = _difference(run(*on_gpu), answer)
-        compiled = compile_for(target, launches)
-    return Report(answer, events, apart, target, compiled)
+    apart, missing = {}, _missing()
+    if "interpreter" not in missing:
+        apart["interpreter"] = _difference(_through(_in_triton, run, operands), answer)
+    if "GPU" not in missing:
+        from triton.runtime.errors import OutOfResources
+
+        try:
+            apart["GPU"] = _difference(_on_gpu(run, operands), answer)
+        except OutOfResources as error:
+            missing["GPU"] = _too_large(error)
+    compiled = compile_for(target, launches) if launch.has_triton() else None
+    return Report(answer, events, apart, missing, target, compiled)
+
+
+def _missing():
+    """By place, why nothing can run there: Triton interprets or compiles, never both in one process."""
+    if not launch.has_triton():
+        return dict.fromkeys(("interpreter", "GPU"), NO_TRITON)
+    interprets, missing = launch.interprets(), {}
+    if not interprets:
+        missing["interpreter"] = "off, Triton compiles here: start with TRITON_INTERPRET=1"
+    if not torch.cuda.is_available():
+        missing["GPU"] = "not on this machine"
+    elif interprets:
+        missing["GPU"] = "off, Triton interprets here: start without TRITON_INTERPRET"
+    return missing
 
 
 def _through(send, run, operands):
@@ -119,6 +140,20 @@ def _in_triton(kernel, grid, *arguments, **constants):
     launch.for_triton(kernel.__wrapped__)[grid](*arguments, **constants)
 
 
+def _on_gpu(run, operands):
+    """The answer of the GPU."""
+    given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in operands]
+    with torch.device("cuda"):  # what the function makes itself belongs there too
+        return run(*given)
+
+
+def _too_large(error):
+    """Words for a program that asks for more than the card has; Triton counts shared memory in bytes."""
+    if error.name != "shared memory":
+        return f"not run, {error}"
+    return f"not run: needs {math.ceil(error.required / 1024)} KB of the card's {error.limit // 1024} of shared memory"
+
+
 def _difference(found, expected):
     """The largest relative difference of some tensors."""
     pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True)
@@ -133,9 +168,15 @@ def _relative(found, expected):
 
 def _compared(apart):
     """Words for a difference."""
-    if apart is None:
-        return "not on this machine"
     return f"the same to {10.0 ** -_digits(apart):.0e}" if apart < 1e-2 else f"ANOTHER ANSWER, {apart:.1e} apart"
+
+
+def _shared(size, target):
+    """Words for a program's shared memory, beside the most that a card of this kind gives one, where we know it."""
+    needed, most = math.ceil(size / 1024), SHARED.get(target)
+    if most is None:
+        return f"{needed} KB shared"
+    return f"{needed} of {most} KB shared{' (TOO MUCH)' if needed > most else ''}"
 
 
 def _digits(apart):
