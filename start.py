@@ -4,8 +4,9 @@
                                                       --log shows JupyterLab's log
     python start.py test [options of pytest]          install what is missing and test in a few minutes, or test what
                                                       the options select
-    python start.py test --full                       test everything, with the required coverage; brings Chromium for
-                                                      the tests in a browser, where apt-get can
+    python start.py test --full                       test everything, with the required coverage; brings Chromium and
+                                                      bubblewrap, for tests in a browser and in a sandbox, where
+                                                      apt-get can
 
 All else goes into the folder .venv beside this file. `python start.py install` only installs, for all of them.
 """
@@ -30,6 +31,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "--nbval-sanitize-with=tests/sanitize.cfg"]
 ALL_FOLDERS = ["-n", "2", "--dist", "loadscope"]  # which these are, and how much coverage is required: pyproject.toml
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "chrome", "msedge"]
+PROGRAMS = {"chromium": BROWSERS, "bubblewrap": ["bwrap"]}  # a package of apt-get, and what its program may be called
 NO_BUILD = "No matching distribution found for torch"
 REMEDIES = {
     r"No space left|not enough space|Errno 28\b|WinError 112": "The disk is full: this needs 3 GB, and more with CUDA.",
@@ -149,15 +151,15 @@ def as_root():
     return [*sudo, "env"] if allowed else None
 
 
-def install_chromium():
-    """Install Chromium for tests in a browser, and the grader's sandbox, by apt-get; return what keeps them away."""
+def install_programs(packages):
+    """Install packages by apt-get; return what keeps them away."""
     if not shutil.which("apt-get"):
         return "there is no apt-get to bring it"
     prefix = as_root()
     if not prefix:
         return "apt-get needs root, or sudo without a password"
-    print("Installing Chromium and bubblewrap, for tests in a browser and in a sandbox.")
-    for arguments in (["update"], ["install", "--no-install-recommends", "chromium", "bubblewrap"]):
+    print("Installing " + " and ".join(packages) + ", for tests in a browser or in a sandbox.")
+    for arguments in (["update"], ["install", "--no-install-recommends", *packages]):
         command = [*prefix, "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--yes", *arguments]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         if subprocess.run(command, **pipes).returncode:
@@ -179,9 +181,10 @@ def test(arguments):
     coverage = []
     if "--full" in arguments:
         coverage = ["--cov"]
-        trouble = None if any(map(shutil.which, BROWSERS)) else install_chromium()
+        missing = [package for package, names in PROGRAMS.items() if not any(map(shutil.which, names))]
+        trouble = install_programs(missing) if missing else None
         if trouble:
-            print("No Chromium here, and " + trouble + ": its tests are skipped, unless Playwright has its own.")
+            print("No " + " and no ".join(missing) + " here, and " + trouble + ": tests that need it are skipped.")
     if not [argument for argument in arguments if argument != "--full"]:
         arguments = [*ALL_FOLDERS, *coverage, *arguments]
     return run("-m", "pytest", *NBVAL, *arguments)

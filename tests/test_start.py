@@ -68,7 +68,7 @@ def start(bare, monkeypatch):
     monkeypatch.setattr(bare, "python_in_venv", lambda: b"(3, 11)" if bare.PYTHON.exists() else b"")
     monkeypatch.setattr(bare, "cpu_index_helps", lambda: False)
     monkeypatch.setattr(bare, "run", run)
-    monkeypatch.setattr(bare, "install_chromium", lambda: bare.calls.append(["apt-get"]))
+    monkeypatch.setattr(bare, "install_programs", lambda packages: bare.calls.append(["apt-get", *packages]))
     monkeypatch.setattr(bare.shutil, "which", lambda name: None)
     return bare
 
@@ -131,9 +131,9 @@ def test_test_runs_the_default_set_without_coverage(start):
     assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadscope"]
 
 
-def test_test_full_runs_everything_with_coverage_and_brings_chromium(start):
+def test_test_full_runs_everything_with_coverage_and_brings_chromium_and_a_sandbox(start):
     assert start.main(["test", "--full"]) == 0
-    assert start.calls[-2] == ["apt-get"]
+    assert start.calls[-2] == ["apt-get", "chromium", "bubblewrap"]
     assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, "-n", "2", "--dist", "loadscope", "--cov", "--full"]
 
 
@@ -141,20 +141,28 @@ def test_test_full_runs_everything_with_coverage_and_brings_chromium(start):
 def test_arguments_of_test_replace_the_default_selection(start, arguments):
     assert start.main(["test", *arguments]) == 0
     assert start.calls[-1] == ["-m", "pytest", *start.NBVAL, *arguments]
-    assert (["apt-get"] in start.calls) == ("--full" in arguments)
+    assert any("apt-get" in call for call in start.calls) == ("--full" in arguments)
 
 
-@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome", "msedge"])
-def test_a_browser_that_is_there_is_not_installed(start, monkeypatch, name):
-    monkeypatch.setattr(start.shutil, "which", lambda wanted: wanted if wanted == name else None)
+@pytest.mark.parametrize(
+    ("there", "brought"),
+    [
+        (["chromium"], [["apt-get", "bubblewrap"]]),
+        (["google-chrome"], [["apt-get", "bubblewrap"]]),
+        (["bwrap"], [["apt-get", "chromium"]]),
+        (["msedge", "bwrap"], []),
+    ],
+)
+def test_a_program_that_is_there_is_not_installed(start, monkeypatch, there, brought):
+    monkeypatch.setattr(start.shutil, "which", lambda wanted: wanted if wanted in there else None)
     start.main(["test", "--full"])
-    assert ["apt-get"] not in start.calls
+    assert [call for call in start.calls if call[0] == "apt-get"] == brought
 
 
-def test_without_chromium_the_tests_run_all_the_same(start, monkeypatch, capsys):
-    monkeypatch.setattr(start, "install_chromium", lambda: "there is none for the abacus")
+def test_without_these_programs_the_tests_run_all_the_same(start, monkeypatch, capsys):
+    monkeypatch.setattr(start, "install_programs", lambda packages: "there is none for the abacus")
     assert start.main(["test", "--full"]) == 0
-    said = "No Chromium here, and there is none for the abacus: its tests are skipped, unless Playwright has its own.\n"
+    said = "No chromium and no bubblewrap here, and there is none for the abacus: tests that need it are skipped.\n"
     assert capsys.readouterr().out.endswith(said)
     assert start.calls[-1][:2] == ["-m", "pytest"]
 
@@ -307,7 +315,7 @@ def test_where_the_index_of_cpu_builds_helps(bare, monkeypatch, system, driver, 
     assert bare.cpu_index_helps() is helps
 
 
-# Chromium
+# Chromium and bubblewrap
 
 
 @pytest.fixture
@@ -328,15 +336,15 @@ def system(bare, monkeypatch):
 APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--yes"]
 
 
-def test_root_installs_chromium(system, capsys):
-    assert system.install_chromium() is None
+def test_root_installs_programs(system, capsys):
+    assert system.install_programs(["chromium", "bubblewrap"]) is None
     assert system.calls == [[*APT, "update"], [*APT, "install", "--no-install-recommends", "chromium", "bubblewrap"]]
-    assert capsys.readouterr().out == "Installing Chromium and bubblewrap, for tests in a browser and in a sandbox.\n"
+    assert capsys.readouterr().out == "Installing chromium and bubblewrap, for tests in a browser or in a sandbox.\n"
 
 
-def test_others_install_chromium_with_a_sudo_that_does_not_ask(system, monkeypatch):
+def test_others_install_programs_with_a_sudo_that_does_not_ask(system, monkeypatch):
     monkeypatch.setattr(system.os, "geteuid", lambda: 1000, raising=False)
-    assert system.install_chromium() is None
+    assert system.install_programs(["bubblewrap"]) is None
     assert system.calls[0] == ["sudo", "--non-interactive", "true"]
     assert [call[:3] for call in system.calls[1:]] == [["sudo", "--non-interactive", "env"]] * 2
 
@@ -351,11 +359,11 @@ def test_others_install_chromium_with_a_sudo_that_does_not_ask(system, monkeypat
         (0, None, "install", "apt-get does not bring it"),
     ],
 )
-def test_what_keeps_chromium_away_is_said(system, monkeypatch, user, missing, fails, reason):
+def test_what_keeps_a_program_away_is_said(system, monkeypatch, user, missing, fails, reason):
     monkeypatch.setattr(system.os, "geteuid", lambda: user, raising=False)
     system.has.discard(missing)
     system.fails.add(fails)
-    assert system.install_chromium() == reason
+    assert system.install_programs(["chromium"]) == reason
 
 
 # What goes wrong

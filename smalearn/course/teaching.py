@@ -14,9 +14,9 @@ def add_grade(command: argparse.ArgumentParser) -> None:
     """Define the arguments of `smalearn grade`.
 
     These are `files`, names of notebooks and folders; `output`, the table; `roster`, the class list, or None; `due`,
-    seconds since 1970, or None; `jobs`, notebooks at a time, or None; `partial` and `flagged`, parts of the points for
-    what is right but not as asked, and for what has a flag; `exercises` and `weights`, files of the teacher's own, or
-    None; `seconds` and `memory` in GiB, for each notebook.
+    seconds since 1970, or None; `jobs`, notebooks at a time, or None; `on`, the place where they run; `partial` and
+    `flagged`, parts of the points for what is right but not as asked, and for what has a flag; `exercises` and
+    `weights`, files of the teacher's own, or None; `seconds` and `memory` in GiB, for each notebook.
     """
     add = command.add_argument
     command.epilog = SANDBOX
@@ -27,7 +27,9 @@ def add_grade(command: argparse.ArgumentParser) -> None:
     add("--roster", type=Path, metavar="FILE", help=text)
     text = "date, or date and time, 2026-11-30T18:00, by which files should have been changed last"
     add("--due", type=_moment, metavar="TIME", help=text)
-    add("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time (default: up to 4)")
+    add("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time, if local (default: up to 4)")
+    text = "local (the default), dask://HOST:PORT, slurm or mpi: workers that all have bubblewrap"
+    add("--on", default="local", metavar="PLACE", help=text)
     add("--exercises", type=Path, metavar="FILE", help="Python file with exercises of your own")
     add("--weights", type=Path, metavar="FILE", help='points as JSON, {"3.1": 1, "3.4": 2}')
     text = "part of the points for ◐, right but not as asked (default: 0.5)"

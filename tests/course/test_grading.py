@@ -12,7 +12,7 @@ import pytest
 
 from smalearn.course import grading
 from smalearn.course.exercises import registry
-from smalearn.course.grading import rows as grader
+from smalearn.course.grading import grader
 from smalearn.course.grading.process import Child, Lost
 
 IDS = ("3.1", "3.2", "3.3")
@@ -386,6 +386,25 @@ def test_a_fault_of_the_grader_costs_one_row_and_is_named(tmp_path, monkeypatch,
     path.write_text(json.dumps(notebook({"3.1": RIGHT["3.1"]})), encoding="utf-8")
     (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]}, box)
     assert row.notes == {"": "not graded to the end: the grader failed with OSError: no more processes"}
+
+
+def test_who_loses_a_process_to_a_neighbour_is_graded_once_more_alone(tmp_path, monkeypatch, box):
+    asked, ask = [], Child.ask
+
+    def ended_at_first(self, request, seconds):
+        asked.append(self)
+        if len(asked) == 2:  # after the setup
+            self._process.kill()
+            self._process.wait()
+        return ask(self, request, seconds)
+
+    monkeypatch.setattr(Child, "ask", ended_at_first)
+    path = tmp_path / "ada.ipynb"
+    path.write_text(json.dumps(notebook({"3.1": RIGHT["3.1"]})), encoding="utf-8")
+    (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]}, box, LIMITS)
+    assert row.outcomes == {"3.1": "passed"}
+    assert not row.notes
+    assert len(set(asked)) == 2
 
 
 TASK = {"exercises": {}, "limit": 5, "memory": 2**30, "seconds": 60}

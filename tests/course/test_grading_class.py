@@ -66,6 +66,69 @@ def test_other_lists_are_read_too(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("titles", "names", "ids"),
+    [
+        (  # the gradebook that Canvas exports
+            "Student,ID,SIS User ID,SIS Login ID,Integration ID,Section,Names of masks (17),Current Score,Final Grade",
+            ["Student"],
+            ["ID", "SIS User ID", "SIS Login ID", "Integration ID"],
+        ),
+        (  # the gradebook that Moodle exports
+            "First name,Last name,ID number,Institution,Department,Email address,Assignment: Your first student (Real),"
+            "Quiz: Login (Real),Course total (Real),Last downloaded from this course",
+            ["First name", "Last name"],
+            ["ID number", "Email address"],
+        ),
+        (  # Moodle's grading worksheet
+            "Identifier,Full name,ID number,Email address,Status,Grade,Maximum Grade,Grade can be changed,"
+            "Last modified (submission),Last modified (grade),Feedback comments",
+            ["Full name"],
+            ["ID number", "Email address"],
+        ),
+        ("Surname;Forename;Username;E-mail;Phone number", ["Surname", "Forename"], ["Username", "E-mail"]),
+        ("Student name\tStudent ID\tUser name", ["Student name"], ["Student ID", "User name"]),
+    ],
+)
+def test_of_a_list_only_whole_titles_count(tmp_path, titles, names, ids):
+    mark = next(mark for mark in ",;\t" if mark in titles)
+    cells = titles.lower().split(mark)  # every column holds its own title
+    (person,) = people(tmp_path, titles + "\n" + mark.join(cells))
+    assert person.name == " ".join(names).lower()
+    assert person.ids == tuple(title.lower() for title in ids)
+
+
+TWINS = """First name,Last name,ID number,Email address
+Ada,Lovelace,7,
+Ada,Lovelace,,ada@x.org
+Bob,Lovelace,9,bob@x.org
+"""
+
+
+def test_two_of_one_name_have_a_line_each_and_a_file_with_the_name_alone_is_nobodys(tmp_path):
+    listed = people(tmp_path, TWINS)
+    files = {
+        "7_03.ipynb": "Ada Lovelace (7)",
+        "ada@x.org/03.ipynb": "Ada Lovelace (ada@x.org)",
+        "Bob Lovelace.ipynb": "Bob Lovelace",
+        "Ada Lovelace_77_assignsubmission_file/03.ipynb": "Ada Lovelace_77_assignsubmission_file",
+    }
+    read = grading.read([tmp_path / name for name in files], listed)
+    assert [submission.student for submission in read] == list(files.values())
+    rows = [Row("x", tmp_path / name, {"3.1": "passed"}, worth={"3.1": number}) for number, name in enumerate(files)]
+    lines = grading.lines(rows, grading.Terms(), listed)
+    assert [(line.name, len(line.rows)) for line in lines] == [
+        *((name, 1) for name in list(files.values())[:3]),
+        ("x", 1),
+    ]
+    assert lines[1].columns["Email address"] == "ada@x.org"
+
+
+def test_two_of_one_name_that_no_id_tells_apart_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"grade: .*class.csv has Ada 2 times, and no id tells them apart"):
+        people(tmp_path, "name,group\nAda,1\nAda,2\n")
+
+
+@pytest.mark.parametrize(
     ("text", "message"), [("a,b\n1,2\n", "must be CSV whose"), ("name\n", "names nobody"), ("", "must")]
 )
 def test_a_list_that_is_none(tmp_path, text, message):

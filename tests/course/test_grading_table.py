@@ -11,7 +11,7 @@ import pytest
 from smalearn.course import cli, grading
 from smalearn.course.exercises import Exercise, core, registry
 from smalearn.course.exercises.compare import same
-from smalearn.course.grading import Row, Submission, alike, command, roster, rows, submission, table, wire
+from smalearn.course.grading import Row, Submission, alike, command, grader, roster, submission, table, wire
 
 MEAN = "def mean(V):\n    total = V.sum(0)\n    return total / len(V)"
 
@@ -245,8 +245,8 @@ def test_examples_run(module):
 
 @pytest.mark.parametrize("id", registry())
 def test_the_courses_own_can_be_sent(id):
-    key = rows.AnswerKey(registry()[id], 1)
-    assert same(wire.decoded(rows._part(key)["cases"]), key.cases)
+    key = grader.AnswerKey(registry()[id], 1)
+    assert same(wire.decoded(grader._part(key)["cases"]), key.cases)
 
 
 # --------------------------------------------------------------------------------------------------------- the command

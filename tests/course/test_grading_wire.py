@@ -18,7 +18,7 @@ from smalearn.course.exercises.compare import same
 from smalearn.course.exercises.run import Call, Run
 from smalearn.course.grading import wire
 from smalearn.course.grading.child import Session
-from smalearn.course.grading.rows import reference
+from smalearn.course.grading.reference import reference
 
 ONE = [((),)]  # a case
 

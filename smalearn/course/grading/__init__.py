@@ -6,10 +6,14 @@ package has no solutions, no oracles and no known wrong answers; our solution to
 is judged.
 
 In a sandbox (`smalearn.course.grading.sandbox`) the process sees neither your files nor other submissions nor other
-processes, has no network, and ends with all that it started. So a submission costs its own row alone: a patched
-`check`, edited outputs, `exit`, loops, kills, detached processes, endless output or memory, forged messages, objects
-that equal everything, and files that are links, pipes or devices. Where the system has no sandbox, `grade` says so at
-the start, and what holds is only what this process does: it calls nothing of a submission's, and ends it in time.
+processes, has no network, and ends with all that it started. So these cost a submission's own row alone: a patched
+`check`, edited outputs, `exit`, loops, kills, detached processes, endless output, forged messages, objects that equal
+everything, and files that are links, pipes or devices. Where the system has no sandbox, `grade` says so before it
+begins, and what holds is only what this process does: it calls nothing of a submission's, and ends it in time.
+
+Memory and cores are shared by all that run at a time. The memory limit is of one process, and a submission may start
+64; where they take all, the system ends submissions first, and not always the one to blame. So whose process was lost
+is graded once more, alone, after the others.
 
 What is not prevented anywhere:
 
@@ -17,16 +21,18 @@ What is not prevented anywhere:
   once a teacher has read it. Who forges the other gets ✓ in place of ◐.
 - The library is there, and an answer may call it, unless the exercise's `Way` forbids that.
 - Solutions can be copied by hand from the course, which is public: long answers that are the same have a flag.
-- Submissions that run at a time share cores and memory. Where all memory is taken, the system ends submissions first.
+- Who keeps all cores busy slows the others; a right answer then needs more of its time.
 """
 
 from smalearn.course.grading.alike import pairs
 from smalearn.course.grading.book import Gradebook
 from smalearn.course.grading.choice import exercises, files, load, weigh
 from smalearn.course.grading.edition import students
+from smalearn.course.grading.grader import Limits
 from smalearn.course.grading.nbgrader import chapters, export
 from smalearn.course.grading.pages import write_pages
-from smalearn.course.grading.rows import Limits, Row, grade, seed_for
+from smalearn.course.grading.pool import Order, grade, grade_elsewhere, seed_for
+from smalearn.course.grading.rows import Row
 from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
 from smalearn.course.grading.table import Line, Terms, lines, summary, write, write_import
@@ -35,6 +41,7 @@ __all__ = [
     "Gradebook",
     "Limits",
     "Line",
+    "Order",
     "Row",
     "Submission",
     "Terms",
@@ -43,6 +50,7 @@ __all__ = [
     "export",
     "files",
     "grade",
+    "grade_elsewhere",
     "lines",
     "load",
     "opened",

@@ -10,7 +10,7 @@ from smalearn.course.grading import table
 from smalearn.course.grading.alike import Pair
 from smalearn.course.grading.pages import write_pages
 from smalearn.course.grading.roster import Person
-from smalearn.course.grading.rows import Row
+from smalearn.course.grading.rows import CUT, Row
 from smalearn.course.grading.submission import Submission
 
 __all__ = ["Gradebook"]
@@ -64,7 +64,7 @@ class Gradebook:
         row = self._rows.get(_key(submission.path))
         if row is None or row.digest != submission.digest or not row.outcomes.keys() >= weights.keys():
             return False
-        if self.problem(submission).startswith("not graded"):
+        if self.problem(submission).startswith(CUT):
             return False
         if row.worth != weights:
             self.add(row, weights)

@@ -3,15 +3,19 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from smalearn.course.exercises import Exercise
 from smalearn.course.grading import choice, roster
 from smalearn.course.grading.alike import pairs
 from smalearn.course.grading.book import Gradebook
-from smalearn.course.grading.rows import Limits, grade, seed_for
+from smalearn.course.grading.grader import Limits
+from smalearn.course.grading.pool import Order, grade, grade_elsewhere, seed_for
+from smalearn.course.grading.rows import Row
 from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
 from smalearn.course.grading.table import Terms, summary
+from smalearn.lab.experiments.executors import executor
 
 __all__ = ["run"]
 
@@ -30,10 +34,9 @@ def run(args: argparse.Namespace) -> int:
     weights = choice.weigh(submissions, args.weights)
     terms = Terms(args.partial, args.flagged, args.due)
     book = Gradebook(args.output, people, terms)
-    limits = Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
     todo = [submission for submission in submissions if not book.has(submission, weights)]
     try:
-        _grade(book, todo, len(submissions) - len(todo), weights, limits, args.jobs)
+        _grade(book, todo, len(submissions) - len(todo), weights, args)
     except KeyboardInterrupt:
         done = sum(book.has(submission, weights) for submission in submissions)
         said = f"{done} of {len(submissions)} are graded; the same command goes on from there."
@@ -46,12 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grade(
-    book: Gradebook,
-    todo: Sequence[Submission],
-    done: int,
-    weights: Mapping[str, float],
-    limits: Limits,
-    jobs: int | None,
+    book: Gradebook, todo: Sequence[Submission], done: int, weights: Mapping[str, float], args: argparse.Namespace
 ) -> None:
     """Grade what is to be done, and say after each how far it is."""
     total, exercises = done + len(todo), choice.exercises(weights)
@@ -59,11 +57,32 @@ def _grade(
         print(f"{done} of {total} are graded already", file=sys.stderr)
     if not todo:
         return
+    limits = Limits(notebook=args.seconds, memory=int(args.memory * 2**30))
+    seed = seed_for(exercises)  # another for each run: a page that was given back tells the last one
+    with contextlib.closing((_here if args.on == "local" else _elsewhere)(todo, exercises, limits, seed, args)) as rows:
+        for number, row in enumerate(rows, start=done + 1):
+            book.add(row, weights)
+            print(f"[{number}/{total}] {row.student}", file=sys.stderr)
+
+
+def _here(
+    todo: Sequence[Submission], exercises: Mapping[str, Exercise], limits: Limits, seed: int, args: argparse.Namespace
+) -> Iterator[Row]:
+    """Grade on this computer, in the strongest sandbox that works here."""
     with opened() as box:
         if box.weakness:
             print(f"No sandbox: {box.weakness}. `smalearn grade --help` says what helps.", file=sys.stderr)
-        seed = seed_for(exercises)  # another for each run: a page that was given back tells the last one
-        with contextlib.closing(grade(todo, exercises, box, limits, jobs, seed)) as rows:
-            for number, row in enumerate(rows, start=done + 1):
-                book.add(row, weights)
-                print(f"[{number}/{total}] {row.student}", file=sys.stderr)
+        yield from grade(todo, exercises, box, limits, args.jobs, seed)
+
+
+def _elsewhere(
+    todo: Sequence[Submission], exercises: Mapping[str, Exercise], limits: Limits, seed: int, args: argparse.Namespace
+) -> Iterator[Row]:
+    """Grade on the workers of `--on`."""
+    own = args.exercises.read_text(encoding="utf-8") if args.exercises else ""
+    with contextlib.ExitStack() as stack:
+        try:
+            pool = stack.enter_context(executor(args.on, 1, args.output.with_suffix(".slurm")))
+        except (ImportError, ValueError) as error:
+            raise ValueError(f"grade: {error}") from error
+        yield from grade_elsewhere(pool, todo, Order(tuple(exercises), limits, seed, own))

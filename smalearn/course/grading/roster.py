@@ -3,14 +3,17 @@
 import csv
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Person", "find", "read"]
 
-IDS = {"id", "number", "user", "username", "login", "email", "mail", "address"}
-NAMES = {"name", "names", "student", "first", "last", "surname", "forename"}
+NAMES = {"student", "student name", "name", "full name", "first name", "forename", "given name"}
+NAMES |= {"last name", "surname", "family name"}
+KEYS = {"id", "number", "user", "username", "login", "email", "mail", "address"}
+IDS = KEYS | {"e", "integration", "matriculation", "name", "registration", "sis", "student"}  # words of such titles
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,13 @@ class Person:
         columns: the line of the class list, as it was.
         name: the columns that are names, joined.
         ids: numbers, logins, addresses.
+        label: the name, with an id where somebody else has the same.
     """
 
     columns: dict[str, str]
     name: str
-    ids: frozenset[str]
+    ids: tuple[str, ...]
+    label: str
 
     @property
     def names(self) -> set[str]:
@@ -46,20 +51,34 @@ def read(path: Path) -> list[Person]:
     text = path.read_text(encoding="utf-8-sig")
     first = text.partition("\n")[0]
     rows = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
-    kinds = {title: set(_plain(title).split()) for title in rows.fieldnames or []}
-    ids = [title for title, words in kinds.items() if words & IDS]
-    names = [title for title, words in kinds.items() if words & NAMES and title not in ids]
+    plain = {title: _plain(title) for title in rows.fieldnames or []}
+    names = [title for title, words in plain.items() if words in NAMES]
+    ids = [title for title, words in plain.items() if title not in names and _is_id(set(words.split()))]
     if not names:
         raise ValueError(f"grade: {path} must be CSV whose first line has a title such as Student, Name or First name")
-    people = []
+    found = []
     for row in rows:
-        row = {title: (row[title] or "").strip() for title in kinds}
+        row = {title: (row[title] or "").strip() for title in plain}
         name = " ".join(filter(None, (row[title] for title in names)))
         if name and name != "Points Possible":  # a line of Canvas's own
-            people.append(Person(row, name, frozenset(filter(None, (row[title].lower() for title in ids)))))
-    if not people:
+            found.append((row, name, tuple(filter(None, (row[title].lower() for title in ids)))))
+    if not found:
         raise ValueError(f"grade: {path} names nobody")
+    counts = Counter(name for _, name, _ in found)
+    people = [Person(row, name, own, _label(name, own, counts[name])) for row, name, own in found]
+    label, count = Counter(person.label for person in people).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"grade: {path} has {label} {count} times, and no id tells them apart")
     return people
+
+
+def _label(name: str, ids: Sequence[str], count: int) -> str:
+    return f"{name} ({ids[0]})" if count > 1 and ids else name
+
+
+def _is_id(words: set[str]) -> bool:
+    """Whether a title of these words stands above ids: "SIS Login ID" does, "Assignment: login" does not."""
+    return bool(words & KEYS) and words <= IDS
 
 
 def find(path: Path, people: Sequence[Person]) -> Person | None:
@@ -67,7 +86,7 @@ def find(path: Path, people: Sequence[Person]) -> Person | None:
     places = [path.stem.lower(), path.absolute().parent.name.lower()]
     words = {word for place in places for word in {place, *place.split("_"), *re.split(r"[^\w@.-]+", place)}}
     squeezed = [_plain(place).replace(" ", "") for place in places]
-    by_id = [person for person in people if person.ids & words]
+    by_id = [person for person in people if words.intersection(person.ids)]
     by_name = [person for person in people if any(_names(place, person) for place in squeezed)]
     longest = max((len(person.name) for person in by_name), default=0)
     for matches in (by_id, [person for person in by_name if len(person.name) == longest]):

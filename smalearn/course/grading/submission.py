@@ -56,7 +56,7 @@ def read(paths: Sequence[Path], people: Sequence[roster.Person] = ()) -> list[Su
     names = [path.stem if counts[path.stem] == 1 else path.absolute().parent.name for path in paths]
     names = [path.name if path.is_dir() else name for path, name in zip(paths, names, strict=True)]
     known = [roster.find(path, people) for path in paths]
-    names = [person.name if person else name for person, name in zip(known, names, strict=True)]
+    names = [person.label if person else name for person, name in zip(known, names, strict=True)]
     return [_read(path, name, course) for path, name in zip(paths, names, strict=True)]
 
 

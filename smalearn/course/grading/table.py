@@ -62,11 +62,11 @@ class Line:
 
 def lines(rows: Iterable[Row], terms: Terms, people: Sequence[roster.Person] = ()) -> list[Line]:
     """Put rows together by student: everybody of the class list, then by name whom it does not have."""
-    files = {person.name: [] for person in people}
-    columns = {person.name: person.columns for person in people}
+    files = {person.label: [] for person in people}
+    columns = {person.label: person.columns for person in people}
     for row in rows:
         person = roster.find(row.path, people) if people else None
-        files.setdefault(person.name if person else row.student, []).append(row)
+        files.setdefault(person.label if person else row.student, []).append(row)
     titles = list(people[0].columns) if people else ["student"]
     made = []
     for name in [*columns, *sorted(files.keys() - columns.keys())]:

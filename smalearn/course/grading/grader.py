@@ -1,0 +1,232 @@
+"""Grade one submission: ask its process for answers, judge them here, and put the outcomes into its row."""
+
+import contextlib
+import pickle
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from smalearn.course.exercises import AnswerKey, Exercise, Result
+from smalearn.course.exercises.card import card
+from smalearn.course.exercises.compare import elements
+from smalearn.course.grading import wire
+from smalearn.course.grading.alike import alike
+from smalearn.course.grading.process import GRACE, Child, Lost
+from smalearn.course.grading.reference import reference
+from smalearn.course.grading.rows import CUT, Row
+from smalearn.course.grading.sandbox import Sandbox
+from smalearn.course.grading.submission import Submission
+
+__all__ = ["Course", "Limits", "Stopped"]
+
+RIGHT = ("passed", "not as asked")
+LONGEST = 300  # characters of a note
+LARGEST = 100_000  # entries of an answer that a program of ours is run on
+COPIED = 0.9  # of the passages of an answer are in our solution too
+AS_OURS = "the same as our solution"
+TO_READ = "to be read: the submission itself called the judge"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of time and memory for one notebook.
+
+    Args:
+        exercise: seconds for the cells of an exercise, and again for its cases, as in `check`.
+        notebook: seconds for everything.
+        memory: bytes on top of what Python and torch take; enforced on Linux.
+    """
+
+    exercise: float = 10.0
+    notebook: float = 120.0
+    memory: int = 2 * 2**30
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """Error: grading was stopped from outside."""
+
+
+class Course:
+    """What the graders of all notebooks share: inputs, targets, and where and how long a submission runs.
+
+    Args:
+        exercises: id -> exercise, each after those whose functions it may call.
+        box: in which submissions run.
+        limits: of each notebook.
+        seed: of the cases' random data.
+
+    Raises:
+        ValueError: the arguments of an exercise cannot be sent to another process, or its oracle fails.
+    """
+
+    def __init__(self, exercises: Mapping[str, Exercise], box: Sandbox, limits: Limits, seed: int):
+        self.keys = {id: AnswerKey(exercise, seed) for id, exercise in exercises.items()}
+        self.parts = {id: _part(key) for id, key in self.keys.items()}
+        for key in self.keys.values():
+            _prepare(key)
+        self.ours = {id: _code(exercise) for id, exercise in exercises.items()}
+        self.sandbox, self.limits, self.seed, self.stopped = box, limits, seed, False
+
+    def grade(self, submission: Submission) -> Row:
+        """Grade a notebook, in a process of its own."""
+        return _Grader(submission, self).grade()
+
+
+def _prepare(key: AnswerKey) -> None:
+    """Compute the targets and the known wrong answers: once, and not in the threads, which only compare."""
+    try:
+        _ = key.targets, key.known
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"grade: the oracle of exercise {key.exercise.id} fails: {reason}") from error
+
+
+def _code(exercise: Exercise) -> str:
+    """Source of our solution; empty where it cannot be read."""
+    try:
+        return exercise.code
+    except OSError:
+        return ""
+
+
+def _part(key: AnswerKey) -> dict:
+    """Choose what a process gets to know of an exercise: its inputs."""
+    exercise = key.exercise
+    try:
+        cases = wire.coded(key.cases)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"grade: the arguments of exercise {exercise.id} must be tensors, numbers, strings, containers of "
+            f"these, or objects of an installed package: {error}"
+        ) from None
+    way = exercise.way and wire.coded((replace(exercise.way, case=None), exercise.names, exercise.lengths(key.seed)))
+    part = {"name": exercise.solution.__name__, "cases": cases, "seed": key.seed}
+    return part | {"gradient": exercise.places, "way": way}
+
+
+class _Grader:
+    """Grader of one notebook: its row, and the process that runs it, replaced where an exercise ends it."""
+
+    def __init__(self, submission: Submission, course: Course):
+        self.submission, self.course, self.limits = submission, course, course.limits
+        self.row = Row(submission.student, submission.path, dict.fromkeys(course.keys, "not run"))
+        self.row.digest, self.row.time, self.row.seed = submission.digest, submission.time, course.seed
+        self.child, self.graded = None, []
+        cells = {id: part | {"sources": submission.cells.get(id, [])} for id, part in course.parts.items()}
+        self.task = {"setup": submission.setup, "exercises": cells, "limit": self.limits.exercise}
+        self.task |= {"memory": self.limits.memory, "seconds": 2 * int(self.limits.notebook) + 1}
+
+    def grade(self) -> Row:
+        """Grade the notebook and return its row."""
+        if self.submission.problem or not self.course.keys & self.submission.cells.keys():
+            self.row.notes[""] = self.submission.problem or "none of the exercises is in it"
+            return self.row
+        self.until = time.monotonic() + self.limits.notebook
+        try:
+            for id in self.course.keys:
+                self._exercise(id)
+        except Lost as lost:
+            self.row.notes[""] = f"{CUT}: {lost}"
+        except Exception as error:  # ours, but no reason to leave the others without a grade
+            self.row.notes[""] = f"{CUT}: the grader failed with {type(error).__name__}: {error}"
+        finally:
+            self._close()
+        if self.course.stopped:
+            raise Stopped
+        return self.row
+
+    def _close(self) -> None:
+        if self.child:
+            self.child.close()
+        self.child = None
+
+    def _ask(self, action: str, id: str = "", seconds: float | None = None, **more: str) -> dict:
+        """Ask the process; it has as many seconds as an exercise may take, if the notebook has them left."""
+        remaining = self.until - time.monotonic()
+        if remaining <= 0 or self.course.stopped:
+            raise Lost(f"its {self.limits.notebook:g} s are over")
+        seconds = self.limits.exercise + GRACE if seconds is None else seconds
+        return self.child.ask({"do": action, "id": id} | more, min(seconds, remaining))
+
+    def _exercise(self, id: str) -> None:
+        """Grade one exercise; a process that it ends is replaced when the next one needs it."""
+        self._ready()
+        try:
+            self.row.outcomes[id], note = self._judge(id, self._ask("call", id, 2 * self.limits.exercise + GRACE))
+        except (Lost, wire.WireError) as lost:
+            self.row.outcomes[id], note = "lost", str(lost)
+            self._close()
+        self.graded.append(id)
+        if note:
+            self.row.notes[id] = note[:LONGEST]
+        if self.child and self.row.outcomes[id] not in RIGHT:
+            with contextlib.suppress(Lost):
+                return self._stand_in(id)
+            self._close()
+
+    def _stand_in(self, id: str) -> None:
+        """Let our solution stand for an answer that is judged."""
+        exercise = self.course.keys[id].exercise
+        if source := reference(exercise):
+            self._ask("reference", id, name=exercise.solution.__name__, source=source)
+
+    def _judge(self, id: str, message: dict) -> tuple[str, str]:
+        """Turn what a process answered into outcome and note."""
+        key = self.course.keys[id]
+        if "calls" not in message:
+            if not self.submission.cells.get(id):
+                return "missing", "not in the notebook"
+            return "error", str(message.get("error"))
+        calls = wire.unpack(message["calls"], key.cases)
+        if key.exercise.refuse and sum(elements(call.answer) for call in calls.calls) > LARGEST:
+            return "failed", f"its answers have more than {LARGEST} entries"
+        result = self._measured(key, key.judge(calls, self.limits.exercise))
+        self.row.cards[id] = card(result, [])
+        if result.misconception:
+            self.row.misconceptions[id] = result.misconception
+        if result.outcome in RIGHT and any(map(callable, key.cases[0])):
+            self.row.flags[id] = TO_READ
+        if result.outcome in RIGHT and alike(self.submission.answer(id), self.course.ours[id]) >= COPIED:
+            self.row.flags[id] = AS_OURS
+        return result.outcome, _say(result)
+
+    def _measured(self, key: AnswerKey, result: Result) -> Result:
+        """Judge the gradients and the way of an attempt whose answers are right; only its process can tell them."""
+        seconds, exercise = 2 * self.limits.exercise + GRACE, key.exercise
+        if result.outcome == "passed" and exercise.gradient:
+            calls = self._ask("gradient", exercise.id, seconds).get("calls")
+            result = key.judge_gradients(wire.unpack(calls, key.cases), result)
+        if result.outcome == "passed" and exercise.way:
+            said = self._ask("way", exercise.id, 2 * seconds).get("detours")
+            if said and isinstance(said, list):
+                result = replace(result, outcome="not as asked", detours=tuple(str(text)[:LONGEST] for text in said))
+        return result
+
+    def _ready(self) -> None:
+        """Have a process in which the setup cells have run, and the exercises that are graded already.
+
+        Raises:
+            Lost: the time is over, or what has run before does not run again.
+        """
+        if self.child:
+            return
+        if self.until <= time.monotonic() or self.course.stopped:
+            raise Lost(f"its {self.limits.notebook:g} s are over")
+        self.child = Child(self.task, self.course.sandbox)
+        if error := self._ask("setup").get("error"):
+            self.row.notes[""] = f"setup: {error}"[:LONGEST]
+        for id in self.graded:
+            if self.row.outcomes[id] in RIGHT:
+                self._ask("define", id)
+            else:
+                self._stand_in(id)
+
+
+def _say(result: Result) -> str:
+    """Turn a result into a note: the misconception, or what is wrong in the smallest failing case."""
+    if result.outcome in ("passed", "not started"):
+        return ""
+    if result.misconception or result.detours:
+        return result.misconception or "; ".join(result.detours)
+    lines = result.problem.lines if result.outcome == "error" else ()
+    return lines[-1] if lines else result.problem.sentence
