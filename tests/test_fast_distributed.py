@@ -25,7 +25,7 @@ from smalearn.data import IGNORE, mqar
 from smalearn.fast.distributed import Traffic, delta_rule, ssd, traffic, window
 from smalearn.lab.experiments import split_sequence
 from smalearn.linear_attention import delta_rule_recurrent
-from smalearn.models import Mamba2
+from smalearn.models import Mamba2, SequenceModel
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close, random_tensors
 
@@ -301,9 +301,9 @@ def scene_step(rank, ranks):
 
 def scene_command(rank, ranks):
     """What the command prints in a group that stands already."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         status = split_sequence.main(["--smoke"])
-    return status, out.getvalue()
+    return status, out.getvalue(), err.getvalue()
 
 
 def scene_errors(rank, ranks):
@@ -543,29 +543,80 @@ def test_command_in_a_group(played):
     assert first[0] == 0
     assert "a sequence of 10 tokens on 3 ranks;" in first[1]
     assert str(traffic(3, 4 * 2, 4, 2).forward) in first[1]
-    assert [line.split()[:2] for line in first[1].splitlines()[2:]] == [["step", "1"], ["step", "3"]]
-    assert others == [(0, "")] * 2
+    assert [line.split()[:2] for line in first[2].splitlines()] == [["step", "1"], ["step", "3"]]
+    assert others == [(0, "", "")] * 2
 
 
 def test_command_by_itself(capsys):
     assert split_sequence.main(["--smoke"]) == 0
     assert not dist.is_initialized()
-    out = capsys.readouterr().out
-    assert "a sequence of 10 tokens on 1 rank; into each rank, per step and layer,\n0 bytes" in out
-    assert out.splitlines()[-1].startswith("step    3  loss ")
+    out, err = capsys.readouterr()
+    first, last = re.fullmatch(r"step    1  loss (.*)\nstep    3  loss (.*)\n", err).groups()
+    assert out.startswith("a sequence of 10 tokens on 1 rank; into each rank, per step and layer,\n0 bytes")
+    assert out.endswith(f"loss {first} at the first step, {last} at the last of 3\n")
 
 
-def test_command_leaves_the_group_to_torchrun(monkeypatch):
-    begin, seen = dist.init_process_group, []
+def test_the_help_has_an_example(capsys):
+    with pytest.raises(SystemExit):
+        split_sequence.main(["--help"])
+    example = (
+        "python -m torch.distributed.run --standalone --nproc-per-node 2 -m smalearn.lab.experiments.split_sequence"
+    )
+    assert f"\n  {example}\n" in capsys.readouterr().out
+
+
+def test_a_stopped_command_ends_in_a_sentence(monkeypatch, capsys):
+    def interrupted(model, setting):
+        yield 1.0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(split_sequence, "training", interrupted)
+    assert split_sequence.main(["--smoke"]) == 130
+    assert not dist.is_initialized()
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "step    1  loss 1.0000\n\nsplit_sequence: stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "has_nccl", "backend", "places"),
+    [
+        (0, True, "gloo", ["cpu"]),
+        (1, True, "gloo", ["cpu"]),
+        (2, True, "nccl", [1, "cuda"]),
+        (2, False, "gloo", ["cpu"]),
+    ],
+)
+def test_command_leaves_the_group_to_torchrun(monkeypatch, gpus, has_nccl, backend, places):
+    """It takes "nccl" where each rank of this computer has a GPU; the GPUs are stand-ins."""
+    begin, seen, taken = dist.init_process_group, [], []
 
     def record(backend, **options):
         seen.append((backend, options))
-        begin(backend, store=dist.HashStore(), rank=0, world_size=1)
+        begin("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(SequenceModel, "to", lambda model, device: taken.append(device) or model)
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: has_nccl)
     monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
     monkeypatch.setattr(dist, "init_process_group", record)
+    monkeypatch.setattr(split_sequence, "training", lambda model, setting: [1.0])
     assert split_sequence.main(["--smoke"]) == 0
-    assert seen == [("gloo", {"timeout": split_sequence.TIMEOUT})]
+    assert seen == [(backend, {"timeout": split_sequence.TIMEOUT})]
+    assert taken == places
+
+
+def test_what_a_model_reads_lies_where_the_model_does(monkeypatch):
+    places = []
+    monkeypatch.setattr(
+        split_sequence, "share_of_loss", lambda model, *read: places.extend(x.device.type for x in read)
+    )
+    with pytest.raises(AttributeError):  # what comes of it is no loss
+        next(split_sequence.training(split_sequence.build(STEPS).to("meta"), STEPS))
+    assert places == ["meta", "meta"]
 
 
 @every_size

@@ -90,7 +90,7 @@ def progress(args: argparse.Namespace) -> int:
 
     for name in workbook.unreadable(WORK):
         print(f"work/{name} cannot be read as a notebook: it does not count.")
-    print(workbook.table(workbook.progress(WORK, registry())))
+    print(workbook.table(workbook.progress(WORK, registry(), CHAPTERS)))
     return 0
 
 
@@ -157,15 +157,13 @@ def site(args: argparse.Namespace) -> int:
         Exit status.
     """
     from smalearn.course import site
-    from smalearn.lab import progress as lab_progress
 
     try:
-        pages = site.build(Path.cwd(), args.output, args.repository, lab_progress.step)
+        pages = site.build(Path.cwd(), args.output, args.repository)
     except (ImportError, ValueError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"site: {error}")
-    lab_progress.step("")
     print(f"{pages} pages; open {args.output / 'index.html'}")
     return 0
 

@@ -83,7 +83,7 @@ def ssd(
             or the mesh has several axes.
         RuntimeError: there is no process group, or this process is not in the mesh; a second derivative is asked for;
             or another rank has died or does not take part. "gloo" notices a death at once, and silence after the
-            timeout of the group, which is yours to set: `init_processgroup_of(timeout=timedelta(seconds=20))`, where
+            timeout of the group, which is yours to set: `init_process_group(timeout=timedelta(seconds=20))`, where
             torch's own is half an hour. The group is of no use after that.
 
     Cost:

@@ -160,7 +160,10 @@ def test_progress_shows_a_line_for_each_chapter(course, jupyterlab, capsys):
     assert cli.main(["progress"]) == 0
     first, *table = capsys.readouterr().out.splitlines()
     assert first == "work/01_next.ipynb cannot be read as a notebook: it does not count."
-    assert table == workbook.table(workbook.progress(course / "work", exercises.registry())).splitlines()
+    assert (
+        table
+        == workbook.table(workbook.progress(course / "work", exercises.registry(), course / "chapters")).splitlines()
+    )
     assert table[0].startswith("Start here")
 
 

@@ -525,7 +525,9 @@ def test_a_copy_that_is_no_notebook_is_named_and_left_alone(course, data):
     ]
     assert sync(course) == []
     assert workbook.unreadable(course / "work") == [f"{NAME}.ipynb"]
-    assert [row.states[A] for row in workbook.progress(course / "work", COURSE)[1:2]] == ["started"]
+    assert [row.states[A] for row in workbook.progress(course / "work", COURSE, course / "chapters")[1:2]] == [
+        "started"
+    ]
 
 
 def test_the_broken_copy_of_another_chapter_is_not_named(course):
@@ -567,12 +569,12 @@ def test_a_broken_original_does_no_harm(course):
 
 
 def states(course, chapter=1):
-    return workbook.progress(course / "work", COURSE)[chapter].states
+    return workbook.progress(course / "work", COURSE, course / "chapters")[chapter].states
 
 
 def test_progress_of_a_fresh_course(course):
     sync(course)
-    rows = workbook.progress(course / "work", COURSE)
+    rows = workbook.progress(course / "work", COURSE, course / "chapters")
     assert [row.title for row in rows[:2]] == [
         "00 Start here: a state, or all the keys?",
         "01 Attention is one contraction",
@@ -612,9 +614,14 @@ def test_what_passed_in_any_file_is_passed(course):
 
 
 def test_progress_without_copies(course):
-    rows = workbook.progress(course / "work", COURSE)
-    assert [row.title for row in rows[:2]] == ["00", "01"]
+    rows = workbook.progress(course / "work", COURSE, course / "chapters")
+    assert [row.title for row in rows[:3]] == [
+        "00 Start here: a state, or all the keys?",
+        "01 Attention is one contraction",
+        "02",
+    ]
     assert {state for row in rows for state in row.states.values()} == {"open"}
+    assert list(rows[1].states) == IDS, "in the order of the chapter"
 
 
 @pytest.mark.parametrize(
@@ -657,7 +664,7 @@ def test_the_table_is_one_line_for_each_chapter(course):
     answer(course, (A, RIGHT), outcome="passed")
     answer(course, (B, written(B, "...")))
     course_of_two = {id: COURSE[id] for id in COURSE if id[:2] in ("0.", "1.")}
-    first, second = workbook.table(workbook.progress(course / "work", course_of_two)).splitlines()
+    first, second = workbook.table(workbook.progress(course / "work", course_of_two, course / "chapters")).splitlines()
     assert re.fullmatch(r"00 Start here: a state, or all the keys\? +●○ +1 of 2  next: 0\.2 .*", first)
     assert re.match(r"01 Attention is one contraction +●◔○", second)
     assert second.endswith(f"○  1 of {len(IDS)}  next: {B} {COURSE[B].title} ({COURSE[B].minutes} min)")
@@ -669,7 +676,7 @@ def test_an_answer_that_was_not_found_as_asked_counts_half(course):
     answer(course, (A, RIGHT), outcome="not as asked")
     answer(course, (B, written(B, "...")), outcome="failed")
     assert states(course)[A] == "not as asked"
-    line = workbook.table(workbook.progress(course / "work", {id: COURSE[id] for id in IDS}))
+    line = workbook.table(workbook.progress(course / "work", {id: COURSE[id] for id in IDS}, course / "chapters"))
     assert re.search(rf"contraction  ◐◔○+  0\.5 of {len(IDS)}  next: {re.escape(B)} ", line)
     answer(course, (A, RIGHT), outcome="passed")
     assert states(course)[A] == "passed"
@@ -682,7 +689,7 @@ def test_the_table_of_a_course_without_exercises_is_empty():
 def test_an_exercise_that_no_copy_has_comes_last(course):
     sync(course)
     quiz = SimpleNamespace(title="Added later", minutes=3, solution=read)
-    row = workbook.progress(course / "work", {"1.0": quiz, C: COURSE[C], A: COURSE[A]})[0]
+    row = workbook.progress(course / "work", {"1.0": quiz, C: COURSE[C], A: COURSE[A]}, course / "chapters")[0]
     assert list(row.states) == [A, C, "1.0"]
 
 

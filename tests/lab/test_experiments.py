@@ -10,6 +10,7 @@ import torch
 
 from smalearn import train
 from smalearn.data import mqar
+from smalearn.lab.experiments import __main__ as listing
 from smalearn.lab.experiments import command as commands
 from smalearn.lab.experiments import recall
 from smalearn.lab.experiments.executors import executor
@@ -35,6 +36,15 @@ def fails(base):
     if base == 2:
         raise OSError("no memory")
     return square(base)
+
+
+def test_every_experiment_is_listed_with_its_purpose(capsys):
+    listing.main()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "python -m smalearn.lab.experiments.NAME --help says how; NAME is"
+    names = [line.split()[0] for line in lines]
+    assert names == ["bottleneck", "charlm", "forecast", "icl_regression", "recall", "split_sequence"]
+    assert lines[4].split(maxsplit=1)[1] == recall.__doc__.splitlines()[0]
 
 
 # ---------------------------------------------------------------- jobs

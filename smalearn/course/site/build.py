@@ -5,7 +5,6 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 from smalearn import __version__
@@ -13,24 +12,21 @@ from smalearn.course.site import explorers, home, reference
 from smalearn.course.site.concordance import page as concordance
 from smalearn.course.site.pages import COLAB, chapter, colab
 from smalearn.course.workbook import notebook
-from smalearn.lab.progress import try_to_write
+from smalearn.lab import progress
 
 __all__ = ["build"]
 
 STATIC = Path(__file__).parent / "static"
 
 
-def build(
-    course: Path, output: Path, repository: str | None = None, tell: Callable[[str], None] = lambda _: None
-) -> int:
-    """Write the site.
+def build(course: Path, output: Path, repository: str | None = None) -> int:
+    """Write the site, and say on stderr how far it is.
 
     Args:
         course: the folder with `chapters/`, `tests/claims.toml` and `README.md`.
         output: where to; what an earlier build left there is replaced.
         repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
             chapter in Colab or Binder; no such buttons if None.
-        tell: is told what is being done, before it is done.
 
     Returns:
         How many pages there are.
@@ -55,8 +51,8 @@ def build(
         raise ValueError(f"site: {output} is a file; give a new or empty folder")
     if output.exists() and any(output.iterdir()) and not (output / "objects.inv").exists():
         raise ValueError(f"site: {output} has files that are not a site; give a new or empty folder")
-    try_to_write(next(folder for folder in (output, *output.parents) if folder.is_dir()))
-    tell("chapters and explorers")
+    progress.try_to_write(next(folder for folder in (output, *output.parents) if folder.is_dir()))
+    progress.part("chapters and explorers")
     with tempfile.TemporaryDirectory() as temporary:
         source, log = Path(temporary) / "source", io.StringIO()
         _sources(course, chapters, source, repository)
@@ -65,10 +61,12 @@ def build(
             with docutils_namespace(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of one library's about another's
                 app = Sphinx(*places, "html", _configuration(source), io.StringIO(), log, warningiserror=True)
-                _tell(app, tell)
+                _tell(app)
                 app.build()
         except SphinxError as error:
             raise ValueError(f"site: {error}") from error
+        finally:
+            progress.step("")
         if app.statuscode:
             raise ValueError("site: " + re.sub(r"\x1b\[[\d;]*m", "", log.getvalue()).strip())
         shutil.rmtree(output, ignore_errors=True)
@@ -76,10 +74,12 @@ def build(
     return len(list(output.rglob("*.html")))
 
 
-def _tell(app, tell):
-    """Have Sphinx tell which page it reads, and which it writes."""
-    app.connect("source-read", lambda app, name, _: tell(f"reading {name}"))
-    app.connect("html-page-context", lambda app, name, *_: tell(f"writing {name}"))
+def _tell(app):
+    """Have Sphinx say when it begins to read and to write pages, and which it is at."""
+    app.connect("env-before-read-docs", lambda *_: progress.part("reading pages"))
+    app.connect("source-read", lambda app, name, _: progress.step(name))
+    app.connect("env-check-consistency", lambda *_: progress.part("writing pages"))
+    app.connect("html-page-context", lambda app, name, *_: progress.step(name))
 
 
 def _sources(course, chapters, source, repository):

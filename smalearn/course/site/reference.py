@@ -10,6 +10,8 @@ from smalearn.course.site.latex import latex
 __all__ = ["SETTINGS", "pages", "setup"]
 
 WORKSHOP = {"course", "lab"}
+PARTS = ["fast.distributed"]
+"""Modules that are imported by names of their own, and not from their room."""
 INTRODUCTION = """# Reference
 
 Every public function, by module. Shapes are written `(..., T, N)`.
@@ -44,8 +46,8 @@ SETTINGS = {
 
 def pages() -> dict[str, str]:
     """Write Markdown: a page for each room of the mathematics, with every public name in it, and a list of them."""
-    names = [module.name for module in pkgutil.iter_modules(smalearn.__path__)]
-    rooms = [name for name in names if name not in WORKSHOP and not name.startswith("_")]
+    names = sorted([*(module.name for module in pkgutil.iter_modules(smalearn.__path__)), *PARTS])
+    rooms = [name for name in names if name.partition(".")[0] not in WORKSHOP and not name.startswith("_")]
     lines = {room: _first_line(room) for room in rooms}
     rows = [f"| [{room}](reference/{room}.md) | {line} |" for room, line in lines.items()]
     order = "\n".join(["```{toctree}", ":hidden:", "", *(f"reference/{room}" for room in rooms), "```"])

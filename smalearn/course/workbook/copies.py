@@ -110,7 +110,7 @@ def _arguments(source: str) -> list[str] | None:
         functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError):
         return None
-    return [argument.arg for argument in functions[-1].args.posonlyargs + functions[-1].args.args] if functions else None
+    return [one.arg for one in functions[-1].args.posonlyargs + functions[-1].args.args] if functions else None
 
 
 def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smalearn.course.workbook.editions import outcomes, registered, renumbered, with_past
-from smalearn.course.workbook.notebook import Notebook, answers, exercises, notebooks, originals, read
+from smalearn.course.workbook.notebook import Notebook, answers, chapters, exercises, notebooks, originals, read
 
 __all__ = ["ChapterProgress", "progress", "table"]
 
@@ -30,7 +30,7 @@ class ChapterProgress:
     upcoming: str
 
 
-def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
+def progress(work: Path, course: Mapping[str, object], folder: Path) -> list[ChapterProgress]:
     """Count how far the learner is, by the outcomes that `check` left in the saved notebooks in `work`.
 
     An exercise is passed if any notebook says so, or else right but not as asked, which counts half. It is started if
@@ -41,6 +41,7 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
         work: folder of the learner's copies. A file that cannot be read counts as empty: see `unreadable`.
         course: id -> exercise with `title`, `minutes` and `solution`, chapter by chapter, as in
             `smalearn.course.exercises.registry()`.
+        folder: of the published chapters, which name those that have no copy.
 
     Returns:
         A row for each chapter that has exercises.
@@ -53,10 +54,12 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
     best = {id: outcome for outcome in reversed(POINTS) for id, found in seen if found == outcome}
     started = {id for id, outcome in seen if outcome != "not started"}
     started.update(answers(copies, (renumbered(notebook, course_with_past) for notebook in versions)))
+    published = list(filter(None, map(read, chapters(folder))))
+    candidates = [*zip(saved, copies, strict=True), *zip(published, published, strict=True)]
     rows = []
     for number, group in itertools.groupby(course, lambda id: id.partition(".")[0]):
         ids = list(group)
-        copy = _copy(ids, zip(saved, copies, strict=True))
+        copy = _copy(ids, candidates)
         ids = [id for id in dict.fromkeys([*exercises(copy), *ids]) if id in ids]
         states = {id: best.get(id, "started" if id in started else "open") for id in ids}
         next_id = next((id for id in ids if id not in best), None)
@@ -67,7 +70,7 @@ def progress(work: Path, course: Mapping[str, object]) -> list[ChapterProgress]:
 
 
 def _copy(ids: list[str], copies: Iterable[tuple[Notebook, Notebook]]) -> Notebook:
-    """Find the copy of a chapter that was saved last, in pairs of a copy and the same with today's numbers."""
+    """Find the first copy of a chapter, in pairs of a copy and the same with today's numbers."""
     for saved, current in copies:
         if exercises(saved).keys() & exercises(current).keys() & set(ids):  # not one in which they have other numbers
             return current

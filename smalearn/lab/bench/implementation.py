@@ -7,7 +7,6 @@ samples are taken in interleaved rounds: the recorded ratios rest on both.
 import contextlib
 import functools
 import itertools
-import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +19,7 @@ import torch
 from smalearn.lab import progress
 from smalearn.lab.bench.contest import FINISHED, PATIENCE, contest, judge
 from smalearn.lab.bench.problem import Problem, operands, recurrence, way
+from smalearn.lab.bench.spawned import SPAWN, killed_by_ctrl_c
 from smalearn.lab.bench.timing import grown_bytes, one_thread, saved_bytes, warm_seconds
 
 __all__ = ["Implementation", "Run", "alone", "compare", "memory", "memory_of", "processes"]
@@ -143,20 +143,14 @@ _Process.register("Run", Run, exposed=("answers", "seconds"))
 @contextlib.contextmanager
 def processes(names: Sequence[str]) -> Iterator[dict[str, Callable]]:
     """The class `Run` in a process of its own for each name."""
-    with contextlib.ExitStack() as stack:
-        context = multiprocessing.get_context("spawn")
-        try:
-            progress.step("starting a process for each implementation")
-            yield {name: stack.enter_context(_Process(ctx=context)).Run for name in names}
-        except KeyboardInterrupt:
-            for process in multiprocessing.active_children():
-                process.kill()  # or else each would finish its run before it goes
-            raise
+    with contextlib.ExitStack() as stack, killed_by_ctrl_c():
+        progress.step("starting a process for each implementation")
+        yield {name: stack.enter_context(_Process(ctx=SPAWN)).Run for name in names}
 
 
 def alone(function: Callable, *arguments: object) -> object:
     """Call a module's function in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as fresh, killed_by_ctrl_c():
         return fresh.submit(function, *arguments).result()
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from smalearn.data import Source
 from smalearn.lab import progress
+from smalearn.lab.bench.spawned import killed_by_ctrl_c
 from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
@@ -112,14 +112,12 @@ def print_result(name: str, output: Path, work: Callable[[], str]) -> int:
     try:
         if output.parent.is_dir():
             progress.try_to_write(output.parent)  # what cannot be kept is known before it takes hours
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), killed_by_ctrl_c():
             table = work()
     except (ImportError, OSError, ValueError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        for process in multiprocessing.active_children():
-            process.kill()  # or else each would finish its run before it goes
         print(f"\n{name}: stopped; the same command goes on with {output}", file=sys.stderr)
         return 130
     print(table)

@@ -4,12 +4,13 @@ Each place is a `concurrent.futures.Executor`, and this is all that an experimen
 choice: times taken on machines that others use meanwhile cannot be compared.
 """
 
-import multiprocessing
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+
+from smalearn.lab.bench.spawned import SPAWN
 
 __all__ = ["PLACES", "Submitted", "executor"]
 
@@ -46,7 +47,7 @@ def _local(address, workers, logs):
     if not workers:
         yield None
         return
-    with _ended(ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))) as pool:
+    with _ended(ProcessPoolExecutor(workers, mp_context=SPAWN)) as pool:
         yield pool
 
 

@@ -5,11 +5,12 @@
 Every rank holds the same model and a slice of every sequence. Two things cross a border between slices: the last
 tokens, for the convolution, and the state. Both come from `smalearn.fast.distributed`; all other parts of the model
 treat every token by itself. The task is recall, whose questions lie in other slices than the answers. Without
-`torch.distributed.run`, the command trains the same model in one process, with the same losses. With `--plan` it trains
-nothing, and prints from which length on a split pays.
+`torch.distributed.run`, the command trains the same model in one process, with the same losses. Ranks that have a GPU
+each train there, others on the CPU. With `--plan` it trains nothing, and prints from which length on a split pays.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torch.nn import functional
 
 from smalearn.data import IGNORE, mqar
 from smalearn.fast import distributed
+from smalearn.lab import progress
 from smalearn.lab.experiments.split_plan import plan
 from smalearn.models import Block, Mamba2, SequenceModel
 from smalearn.models.mamba2 import time_last
@@ -132,7 +134,8 @@ def training(model: SequenceModel, setting: Setting) -> Iterator[float]:
     shape = setting.length, setting.pairs, setting.vocabulary
     for step in range(setting.steps):
         optimizer.param_groups[0]["lr"] = plan.rate(step)
-        loss = share_of_loss(model, *mqar(setting.batch, *shape, seed=step))
+        tokens, targets = (x.to(parameters[0].device) for x in mqar(setting.batch, *shape, seed=step))
+        loss = share_of_loss(model, tokens, targets)
         optimizer.zero_grad()
         loss.backward()
         loss = _add_up(loss.detach(), parameters)
@@ -153,16 +156,21 @@ def _add_up(loss, parameters):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; rank 0 prints for all.
+    """Run the command; rank 0 prints for all, losses on the way to stderr.
 
     Args:
         argv: the arguments; those of the process where None.
 
     Returns:
-        Exit status.
+        Exit status: 130 if it was stopped.
     """
-    name = "python -m torch.distributed.run --standalone --nproc-per-node 2 -m smalearn.lab.experiments.split_sequence"
-    parser = argparse.ArgumentParser(prog=name, description=__doc__.splitlines()[0])
+    name = "smalearn.lab.experiments.split_sequence"
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {name}",
+        description=__doc__.partition("\n")[0],
+        epilog=f"Example:\n  python -m torch.distributed.run --standalone --nproc-per-node 2 -m {name}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # no line of the example is broken
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that it runs")
     parser.add_argument(
         "--plan", action="store_true", help="count from which length on a split pays, up to 1,024 ranks"
@@ -171,33 +179,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.plan:
         print(plan())
         return 0
-    setting = SMOKE if args.smoke else FULL
     started = not dist.is_initialized()
     if started:
-        alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group("gloo", timeout=TIMEOUT, **alone)
+        _begin()
+    is_first = dist.get_rank() == 0
     try:
-        _report(setting)
+        report = _report(SMOKE if args.smoke else FULL, progress.part if is_first else lambda _: None)
+    except KeyboardInterrupt:
+        if is_first:
+            print("\nsplit_sequence: stopped", file=sys.stderr)
+        return 130
     finally:
         if started:
             dist.destroy_process_group()
+    if is_first:
+        print(report)
     return 0
 
 
-def _report(setting):
-    """Train, and print the traffic and the losses."""
-    ranks, model = dist.get_world_size(), build(setting)
-    say = print if dist.get_rank() == 0 else lambda *_: None
+def _begin():
+    """Begin the group that `torch.distributed.run` has prepared, or one of this process alone."""
+    alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    have_gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count()
+    backend = "nccl" if have_gpus and dist.is_nccl_available() else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group(backend, timeout=TIMEOUT, **alone)
+
+
+def _report(setting, tell):
+    """Train, and tell the losses; return the traffic, and what became of the loss."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    ranks, model = dist.get_world_size(), build(setting).to(device)
     block = model.blocks[0].mixer
     heads = setting.batch * block.groups * block.heads_per_group
     states = distributed.traffic(ranks, heads, block.head_dim, block.state)
-    say(
-        f"a sequence of {setting.length} tokens on {ranks} rank{'s' * (ranks > 1)}; into each rank, per step and layer,"
-    )
-    say(f"{states.forward} bytes for the states and {states.backward} for their gradients, however long it is")
+    slices, losses = f"{ranks} rank{'s' * (ranks > 1)}", []
     for step, loss in enumerate(training(model, setting), 1):
+        losses.append(loss)
         if step % 50 == 0 or step in (1, setting.steps):
-            say(f"step {step:4}  loss {loss:.4f}")
+            tell(f"step {step:4}  loss {loss:.4f}")
+    return (
+        f"a sequence of {setting.length} tokens on {slices}; into each rank, per step and layer,\n"
+        f"{states.forward} bytes for the states and {states.backward} for their gradients, however long it is;\n"
+        f"loss {losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last of {setting.steps}"
+    )
 
 
 if __name__ == "__main__":

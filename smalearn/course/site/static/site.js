@@ -43,6 +43,13 @@ async function enliven(place) {
   place.dataset.live = "";
 }
 
+/** The arrow keys reach what does not fit. */
+function reachWhatIsWide() {
+  for (const box of document.querySelectorAll("pre, .formula, .table-wrapper")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+  }
+}
+
 /** A full stop behind a formula does not begin a line. */
 function keepTogether(place) {
   const mark = /^[.,;:!?)”’]+/.exec(place.nextSibling?.nodeValue ?? "");
@@ -86,7 +93,6 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   for (const place of document.querySelectorAll(".explorer")) enliven(place);
   for (const bar of document.querySelectorAll(".filter")) filterClaims(bar);
-  for (const box of document.querySelectorAll("pre, .formula, .table-wrapper")) {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; // the arrow keys reach what does not fit
-  }
+  reachWhatIsWide();
+  document.fonts.ready.then(reachWhatIsWide); // formulas are wider in their own letters
 });
