@@ -11,7 +11,7 @@ import torch
 from seeds import apart
 from torch.nn.functional import softplus
 
-from smalearn.data import Vocabulary, load_text, recorded
+from smalearn.data import Vocabulary, load_text, recorded, recorded_cpus
 from smalearn.lab.bench.timing import one_thread, quartiles, slope
 from smalearn.lab.bench.training import samples
 from smalearn.lab.experiments import charlm
@@ -69,8 +69,9 @@ def test_sixteen_times_the_state():
 
 
 @pytest.mark.claim("004:larger-states", "smalearn.data.included.recorded")
-def test_ssd_pays_less_for_a_larger_state_than_the_scan():
-    part = recorded("training")["growth"]
+@pytest.mark.parametrize("cpu", recorded_cpus("training"))
+def test_ssd_pays_less_for_a_larger_state_than_the_scan(cpu):
+    part = recorded("training", cpu)["growth"]
     assert (part["states"][0], part["states"][-1]) == (16, 256)
     for name, times in samples(part).items():
         found = [slope([16, 32, 64, 128, 256], one) for one in zip(*times, strict=True)]

@@ -1,11 +1,12 @@
-"""The judge of exercise 7.1: what a state holds in pauses, steps of their own token alone, and each of its verdicts."""
+"""The judges of exercises 7.1, each of its verdicts, and 7.5, for which more than one way is right."""
 
 import pytest
 import torch
 
 from smalearn.course.exercises import evaluate, registry
+from smalearn.ssd import ssd_quadratic
 
-CLOCK = registry()["7.1"]
+CLOCK, TEXTS = registry()["7.1"], registry()["7.5"]
 
 
 def word_and_pause(word, pause):
@@ -75,3 +76,62 @@ def test_what_is_reached_is_rounded_down():
     tokens = torch.tensor([0, 3, 3, 0])
     assert CLOCK.reached(torch.tensor([0.0, 20.0, 20.0, 0.0]), tokens) == "at least 100.00 % for the last word"
     assert CLOCK.reached(torch.tensor([0.0, 9.0, 9.0, 0.0]), tokens) == "at least 99.98 % for the last word"
+
+
+def one_text(X, log_a, B, C, chunk_len):
+    """Exercise 6.5, from an empty state."""
+    empty = X.new_zeros(X.shape[-1], B.shape[-1])
+    return registry()["6.5"].solution(X, log_a, B, C, empty, chunk_len)[0]
+
+
+def mapped(X, log_a, B, C, chunk_len):
+    program = lambda *text: one_text(*text, chunk_len)  # noqa: E731
+    for _ in range(X.ndim - 2):
+        program = torch.vmap(program)
+    return program(X, log_a, B, C)
+
+
+def padded_by_hand(X, log_a, B, C, chunk_len):
+    length, state, rows = X.shape[-2], 0, []
+    for begin in range(0, length, chunk_len):
+        x, b, c = (part[..., begin : begin + chunk_len, :] for part in (X, B, C))
+        a = log_a[..., begin : begin + chunk_len]
+        L = torch.where(torch.ones(a.shape[-1], a.shape[-1]).tril(-1).bool(), a[..., None], 0.0).cumsum(-2).exp().tril()
+        since = a.cumsum(-1).exp()[..., None]
+        rows.append((L * (c @ b.mT)) @ x + (since * (c @ state.mT) if rows else 0))
+        state = since[..., -1:, :] * state + (L[..., -1, :, None] * x).mT @ b
+    return torch.cat(rows, -2)
+
+
+@pytest.mark.parametrize("attempt", [mapped, padded_by_hand])
+def test_another_way_to_many_texts_is_right(attempt):
+    assert evaluate(TEXTS, attempt).outcome == "passed"
+
+
+def text_by_text(X, log_a, B, C, chunk_len):
+    if X.ndim == 2:
+        return one_text(X, log_a, B, C, chunk_len)
+    return torch.stack([text_by_text(*text, chunk_len) for text in zip(X, log_a, B, C, strict=True)])
+
+
+def all_pairs(X, log_a, B, C, chunk_len):
+    return ssd_quadratic(X, log_a, B, C)[0]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (text_by_text, "a loop over time inside a loop"),
+        (all_pairs, "its largest tensor, (64, 64, 64) for T = 64, grows as T³; asked is T²"),
+        (all_pairs, "chunk_len changes nothing"),
+    ],
+)
+def test_a_slow_way_to_many_texts_is_named(attempt, said):
+    result = evaluate(TEXTS, attempt)
+    assert result.outcome == "not as asked"
+    assert any(said in detour for detour in result.detours), result.detours
+
+
+def test_a_gradient_must_arrive():
+    result = evaluate(TEXTS, lambda X, log_a, *others: TEXTS.solution(X, log_a.detach(), *others))
+    assert result.problem.sentence.startswith("The values are right, the gradient by X and log_a is not: In item 1")

@@ -167,7 +167,8 @@ def invent(judge):
     Hint: The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has
     `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.
 
-    Hint: `def matmul(x): return DecayMask(len(x), 0.5).matmul(x) + DecayMask(len(x), 0.99).matmul(x)`
+    Hint: `dense` may return `sum(DecayMask(length, gamma).dense(torch.float64) for gamma in (0.5, 0.99))`. What does
+    `matmul(x)` add up, and where does it get the length?
 
     Insight: Sums, matrix products, scalings and transposes of structured masks are structured: they are closed under
     what a model needs.

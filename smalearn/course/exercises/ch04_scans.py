@@ -107,7 +107,7 @@ def decay_scan(x, gamma):
 
     Hint: Keep one row, `now`, which begins as zeros. Let it fade, then add the new token.
 
-    Hint: In the loop: `now = gamma * now + x[t]`, and then `y[t] = now`.
+    Hint: In the loop, first a line that makes the new `now` out of γ, the old `now` and `x[t]`; then `y[t] = now`.
 
     Insight: The same loop with a γ of its own for every channel is the exponential moving average of optimisers.
     """

@@ -221,9 +221,10 @@ def masked_product(U, V, B, x):
     Hint: Begin with one column, U Vᵀ = u vᵀ. Entry (t, s) of the product is u_t B_ts v_s: which factor leaves the sum
     over s, and which can join x_s?
 
-    Hint: For one column: `u[:, None] * B.matmul(v[:, None] * x)`. For more, the entry is a sum over r.
+    Hint: For one column: scale the rows of x by v, multiply by B, scale the rows of the result by u. For more columns,
+    the entry of U Vᵀ is a sum over r.
 
-    Hint: `sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))`
+    Hint: `B.matmul(V[:, r, None] * x)` is the product for column r. What scales its rows, and what becomes of all r?
 
     Insight: With rank 1 this is a mask whose rows and columns are scaled. A gate on what goes in and one on what comes
     out are such a mask.

@@ -286,7 +286,8 @@ def combine(earlier, later):
 
     Hint: The new matrix is A_later A: what acts first stands on the right.
 
-    Hint: The rest is A_later b + b_later: what the earlier step added is multiplied by the later matrix.
+    Hint: The rest does not meet h. What the earlier step added has been through the later step; what the later one adds
+    has been through nothing.
 
     Insight: Associative steps can be combined in a tree: T steps take log₂ T rounds, which is how a GPU scans.
     """

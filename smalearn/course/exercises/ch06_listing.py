@@ -105,7 +105,8 @@ def between_chunks(log_d):
     Hint: You know a matrix whose entry is a product of all decays after the source, up to the target. What are the
     decays here?
 
-    Hint: `decay_mask` of exercise 6.1, for `log_d` with one 0 before it.
+    Hint: It is `decay_mask` of exercise 6.1. W has n + 1 rows, so one log decay is missing: of what value, and does it
+    come before the others or after them?
 
     Insight: Step 3 is the model again, one level up: chunks are its tokens, and W is its mask.
     """

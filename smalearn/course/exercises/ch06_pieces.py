@@ -104,8 +104,8 @@ def chunk_states(X, log_a, B):
 
     Hint: All a_k with k > s, not its own. You have these products already: look at the last row of `decay_mask`.
 
-    Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, c). Scale the rows of X by it; the sum over s is then one
-    product, `(left[..., None] * X).mT @ B`.
+    Hint: `left = decay_mask(log_a)[..., -1, :]` is (chunks, c). Scale the rows of X by it. The sum over s is then one
+    matrix product with B: which of the two has to be transposed?
 
     Insight: This product of (P, c) and (c, N) is where a GPU's matrix units do the work that a scan would do number by
     number.
@@ -211,7 +211,8 @@ def hand_over(decay, updates, state):
 
     Hint: Before a chunk changes the state, note it down: that is what the chunk's tokens will read.
 
-    Hint: `entering.append(state)`, then `state = a * state + update`, for `a, update in zip(decay, updates)`.
+    Hint: In a loop over `zip(decay, updates)`, first `entering.append(state)`. Then the chunk makes a new state of the
+    old one: one product, one sum.
 
     Insight: It is the recurrence once more, with chunks for tokens: the same function could be used on chunks of
     chunks.
@@ -293,8 +294,8 @@ def read_states(C, log_a, entering):
 
     Hint: All of the chunk so far, a_t included: a token first decays the state. A running sum of `log_a`.
 
-    Hint: `C @ entering.mT` is (chunks, c, P): all tokens read in one product. Scale its rows by
-    `log_a.cumsum(-1).exp()`.
+    Hint: `C @ entering.mT` is (chunks, c, P): all tokens read in one product. What scales its rows is (chunks, c), the
+    exponential of the running sum, and lacks an axis.
 
     Insight: All tokens of a chunk read at once because none of them needs the states between: one product with C.
     """

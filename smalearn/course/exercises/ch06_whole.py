@@ -94,6 +94,50 @@ def _ssd_cases(randn):
         yield X, with_a_reset(log_a) if number == 6 else log_a, B, C, state * (number % 3 != 2), chunk_len
 
 
+WRONG_STEPS = {  # of Y, whatever state comes in
+    "these are the diagonal blocks alone: step 4, what the states say, is never added": _with_states(
+        lambda state, chunk, before: torch.zeros_like(state)
+    ),
+    "each chunk also reads what it writes itself, which its diagonal block has counted: read the state "
+    "that ENTERS the chunk": _with_states(lambda state, chunk, before: state + _written(state, chunk)),
+    "each chunk knows only the chunk before it: the states must be handed on, "
+    "decayed, through all chunks": _with_states(
+        lambda state, chunk, before: _written(state, before) if before else state
+    ),
+    "the last, shorter chunk is lost: T need not be a multiple of the chunk length": _whole_chunks_only,
+    "step 1 is never added: what tokens read inside their chunk": _by_steps(
+        mask=lambda log_a: torch.zeros_like(decay_mask(log_a))
+    ),
+    "each chunk reads what the chunk leaves, not what enters it": _by_steps(
+        hand=lambda decay, updates, state: (updates, hand_over(decay, updates, state)[1])
+    ),
+    "inside a chunk nothing decays: its scores need the mask of 6.1, not a triangle of ones": _by_steps(
+        mask=lambda log_a: torch.ones_like(decay_mask(log_a)).tril()
+    ),
+    "your scores are B Cᵀ: C asks, so that row t of the scores is C_t · B_s": _scores_transposed,
+    "what a token writes is decayed by its own a_s too: look at 6.2": _by_steps(
+        write=lambda X, log_a, B: chunk_states(log_a.exp()[..., None] * X, log_a, B)
+    ),
+    "what a token reads from the past leaves out its own a_t: look at 6.4": _by_steps(
+        read=lambda C, log_a, entering: read_states(
+            C, torch.cat([torch.zeros_like(log_a[:, :1]), log_a[:, :-1]], 1), entering
+        )
+    ),
+    "a token does not read itself: the diagonal belongs to the mask": _by_steps(
+        mask=lambda log_a: decay_mask(log_a).tril(-1)
+    ),
+    "a chunk's own decay meets what it adds to the state: look at 6.3": _by_steps(
+        hand=lambda decay, updates, state: hand_over(decay, decay[:, None, None] * updates, state)
+    ),
+    "each chunk reads the state after it, and so its own tokens twice: read first, then hand on": _by_steps(
+        hand=lambda *given: (
+            torch.cat([hand_over(*given)[0][1:], hand_over(*given)[1][None]]),
+            hand_over(*given)[1],
+        )
+    ),
+}
+
+
 @exercise(
     "6.5",
     "The chunked algorithm",
@@ -115,52 +159,13 @@ def _ssd_cases(randn):
         loops=1,
         matters={"chunk_len": (4, 16)},
     ),
-    wrong={
-        "these are the diagonal blocks alone: step 4, what the states say, is never added": _with_states(
-            lambda state, chunk, before: torch.zeros_like(state)
-        ),
-        "each chunk also reads what it writes itself, which its diagonal block has counted: read the state "
-        "that ENTERS the chunk": _with_states(lambda state, chunk, before: state + _written(state, chunk)),
+    wrong=WRONG_STEPS
+    | {
         "every chunk starts from the given state: only the first one does, the others "
         "from what came before": _first_for_all,
-        "each chunk knows only the chunk before it: the states must be handed on, "
-        "decayed, through all chunks": _with_states(
-            lambda state, chunk, before: _written(state, before) if before else state
-        ),
-        "the last, shorter chunk is lost: T need not be a multiple of the chunk length": _whole_chunks_only,
         "the given state is ignored: it enters the first chunk": _from_zero,
-        "step 1 is never added: what tokens read inside their chunk": _by_steps(
-            mask=lambda log_a: torch.zeros_like(decay_mask(log_a))
-        ),
-        "each chunk reads what the chunk leaves, not what enters it": _by_steps(
-            hand=lambda decay, updates, state: (updates, hand_over(decay, updates, state)[1])
-        ),
         "the last, shorter chunk is dropped: pad it": lambda X, log_a, B, C, state, chunk_len: _loop(
             *(x[: len(X) // chunk_len * chunk_len] for x in (X, log_a, B, C)), state, chunk_len
-        ),
-        "inside a chunk nothing decays: its scores need the mask of 6.1, not a triangle of ones": _by_steps(
-            mask=lambda log_a: torch.ones_like(decay_mask(log_a)).tril()
-        ),
-        "your scores are B Cᵀ: C asks, so that row t of the scores is C_t · B_s": _scores_transposed,
-        "what a token writes is decayed by its own a_s too: look at 6.2": _by_steps(
-            write=lambda X, log_a, B: chunk_states(log_a.exp()[..., None] * X, log_a, B)
-        ),
-        "what a token reads from the past leaves out its own a_t: look at 6.4": _by_steps(
-            read=lambda C, log_a, entering: read_states(
-                C, torch.cat([torch.zeros_like(log_a[:, :1]), log_a[:, :-1]], 1), entering
-            )
-        ),
-        "a token does not read itself: the diagonal belongs to the mask": _by_steps(
-            mask=lambda log_a: decay_mask(log_a).tril(-1)
-        ),
-        "a chunk's own decay meets what it adds to the state: look at 6.3": _by_steps(
-            hand=lambda decay, updates, state: hand_over(decay, decay[:, None, None] * updates, state)
-        ),
-        "each chunk reads the state after it, and so its own tokens twice: read first, then hand on": _by_steps(
-            hand=lambda *given: (
-                torch.cat([hand_over(*given)[0][1:], hand_over(*given)[1][None]]),
-                hand_over(*given)[1],
-            )
         ),
         "you return the state that entered the last chunk: the one after it is asked for": _by_steps(
             hand=lambda *given: (hand_over(*given)[0], hand_over(*given)[0][-1])

@@ -227,7 +227,8 @@ def block_step(X, dt, A_log, B, C, D, state):
 
     Hint: `(dt[:, None] * X)[:, :, None] * B` is (heads, P, N): every head writes its own value under the shared key.
 
-    Hint: The decay is `(-dt * A_log.exp()).exp()[:, None, None]`. Reading is `state @ C`, with the NEW state.
+    Hint: The decay is the exponential of the log decay, one number a head; beside the state, (heads, P, N), it lacks
+    two axes. Reading is `state @ C`, with the NEW state. One term of y does not go through the state.
 
     Insight: dt acts twice, as forgetting and as writing: a token with dt near 0 passes by and leaves the state alone.
     And a step touches the state once: its time does not grow with the text.

@@ -235,8 +235,8 @@ def convolve(x, weight, window):
 
     Hint: With the window in front, tap k meets the tokens x[k], x[k + 1], …: T rows of the longer text, shifted by k.
 
-    Hint: `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`, and the next window is what stands at the END
-    of the longer text: its last K - 1 rows, `x[length:]` (for K = 1 there are none).
+    Hint: y is `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`. The next window is what stands at the END
+    of the longer text, K - 1 rows: at which row do they begin, so that for K = 1 there are none?
 
     Insight: The window is the convolution's state: a block has two states, one of K - 1 tokens and one of P·N numbers.
     """
