@@ -10,7 +10,7 @@ import re
 import notebooks
 import pytest
 
-from smalearn.course import exercises
+from smalearn.course import exercises, grading
 from smalearn.course.workbook.notebook import chapters
 
 CHAPTERS = chapters(notebooks.CHAPTERS)
@@ -166,6 +166,22 @@ def test_a_solution_that_is_copied_runs_where_it_stands(path):
             used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
             assert used <= known | set(bound(tree)), id
         known |= set(bound(ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", cell.source))))
+
+
+@every_chapter
+def test_an_answer_finds_its_names_when_it_is_graded(path, tmp_path):
+    notebook = notebooks.read(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "NotImplementedError" in cell.source:
+            cell.source = exercises.registry()[cell.metadata["exercise"]].code
+    (tmp_path / path.name).write_text(notebooks.dumps(notebook), encoding="utf-8")
+    (submission,) = grading.read([tmp_path / path.name])
+    known = set(dir(builtins)).union(*(bound(ast.parse(cell)) for cell in submission.setup))
+    for id, cells_of in submission.cells.items():
+        tree = ast.parse(exercises.registry()[id].code)
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        assert used <= known | set(bound(tree)), id
+        known = known.union(*(bound(ast.parse(cell)) for cell in cells_of))
 
 
 SECOND = [path for path in CHAPTERS if number(path) in ("A", *map(str, range(13)))]  # chapters of the second edition

@@ -6,7 +6,7 @@ import pytest
 import torch
 from seeds import apart
 
-from smalearn.data import recorded
+from smalearn.data import recorded, recorded_cpus
 from smalearn.lab.bench.problem import Problem as SSDProblem
 from smalearn.lab.bench.timing import quartiles, slope
 from smalearn.lab.bench.training import MODELS, ROUTES, samples
@@ -17,9 +17,10 @@ from smalearn.testing import assert_close
 
 
 @pytest.mark.claim("004:mamba1-slower", "smalearn.data.included.recorded")
-def test_mamba_trains_slower_than_a_transformer_of_its_size():
-    models = recorded("training")["steps"]["contestants"]
-    dim = recorded("training")["steps"]["dim"]
+@pytest.mark.parametrize("cpu", recorded_cpus("training"))
+def test_mamba_trains_slower_than_a_transformer_of_its_size(cpu):
+    steps = recorded("training", cpu)["steps"]
+    models, dim = steps["contestants"], steps["dim"]
     for name, one in models.items():
         built = 2 * sum(parameter.numel() for block in MODELS[name](dim) for parameter in block.parameters())
         assert one["parameters"] == built
@@ -51,8 +52,9 @@ def test_what_is_timed_is_the_model_that_decodes(name):
 
 
 @pytest.mark.claim("004:faster-training", "smalearn.data.included.recorded")
-def test_ssd_trains_faster_with_a_state_sixteen_times_as_large():
-    part = recorded("training")["growth"]
+@pytest.mark.parametrize("cpu", recorded_cpus("training"))
+def test_ssd_trains_faster_with_a_state_sixteen_times_as_large(cpu):
+    part = recorded("training", cpu)["growth"]
     assert (part["states"][0], part["states"][-1]) == (16, 256)
     times = samples(part)
     ssd = quartiles(times["SSD"][-1])

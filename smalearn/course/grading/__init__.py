@@ -1,9 +1,9 @@
 """Grade notebooks that others wrote: each runs in a process of its own, and is judged out of its reach.
 
 This process draws the inputs, knows the targets and compares. A submission's process gets the inputs, runs the cells
-tagged `setup` and those of the exercises, and sends back arrays as text: nothing that it says is executed here. Its
-package has no solutions, no oracles and no known wrong answers; our solution to an exercise comes once the answer to it
-is judged.
+tagged `setup`, those of the exercises and the imports that these need, and sends back arrays as text: nothing that it
+says is executed here. Its package has no solutions, no oracles and no known wrong answers; our solution to an
+exercise comes once the answer to it is judged.
 
 In a sandbox (`smalearn.course.grading.sandbox`) the process sees neither your files nor other submissions nor other
 processes, has no network, and ends with all that it started. So these cost a submission's own row alone: a patched

@@ -1,7 +1,11 @@
 """A submission, read without running it: whose it is, and its cells."""
 
+import ast
+import contextlib
 import hashlib
+import itertools
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +29,7 @@ class Submission:
     Args:
         path: the file.
         student: who handed it in.
-        setup: the sources of the cells tagged `setup`.
+        setup: the sources of the cells tagged `setup`, and the imports of others that the exercises need.
         cells: exercise id -> the sources of its cells, the one with `check` included.
         problem: why it cannot be graded at all; empty where it can.
         digest: of the file; empty where it cannot be read.
@@ -92,10 +96,24 @@ def _read(path: Path, student: str, course: editions.Course) -> Submission:
     digest, notebook = hashlib.sha256(data).hexdigest(), notebooks.parse(data)
     if notebook is None:
         return Submission(path, student, problem="no notebook", digest=digest, time=time)
-    setup = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code" and "setup" in _tags(cell)]
     exercises = notebooks.exercises(editions.renumbered(notebook, course))
     sources = {id: [cell["source"] for cell in group] for id, group in exercises.items()}
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    setup = [cell["source"] for cell in code if "setup" in _tags(cell)]
+    setup += _imports([cell["source"] for cell in code], "\n".join(itertools.chain(*sources.values())))
     return Submission(path, student, setup, sources, digest=digest, time=time)
+
+
+def _imports(cells: Sequence[str], answers: str) -> list[str]:
+    """Write the imports of all cells that answers need: in the notebook these have run before them."""
+    words, found = set(re.findall(r"\w+", answers)), {}
+    for cell in cells:
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.parse(cell).body:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in words]
+                    found |= {ast.unparse(node): None} if node.names else {}
+    return list(found)
 
 
 def _tags(cell: dict) -> list:
