@@ -1445,7 +1445,7 @@ def test_a_case_to_look_at(capsys):
     assert "There is no case of demo.1 to look at: you have not checked an attempt yet." in capsys.readouterr().out
     check(CAUSAL, unmasked)
     arguments, expected, got = commands.case(CAUSAL)
-    assert torch.equal(causal_product(**arguments), expected)
+    torch.testing.assert_close(causal_product(**arguments), expected)  # the last digit depends on where they lie
     assert torch.equal(unmasked(**arguments), got)
     arguments["Q"].zero_()
     assert commands.case(CAUSAL).arguments["Q"].any()

@@ -430,10 +430,10 @@ def test_without_a_word_there_is_a_summary(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert cli.main(["claims"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("271 claims of 8 sources")
+    assert out.startswith("276 claims of 8 sources")
     assert len(out.splitlines()) < 12
     assert "34 error" in out
-    assert "1 contradicted in small" in out
+    assert "2 contradicted in small" in out
 
 
 def test_what_was_recorded_is_shown(tmp_path):
