@@ -98,7 +98,6 @@ def _part(randn, length, keys, size, factor=1.0):
 def _merge_cases(randn):
     for length, keys, others, size, factor in [
         (2, 3, 0, 2, 1.0),
-        (1, 1, 1, 1, 1.0),
         (3, 4, 2, 2, 1.0),
         (4, 2, 9, 3, 3.0),
         (5, 6, 6, 2, 600.0),
