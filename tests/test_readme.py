@@ -21,6 +21,7 @@ SHOWN = ("SSD, T = 2048, 24 heads, forward, beside", "the delta rule, T = 8192",
 ROWS = [
     ("ssd", r"^T = 2048,.*: forward:", "SSD, T = 2048, 24 heads, forward, beside the fastest peer", "{:.1f} × as fast"),
     ("ssd", r"^T = 2048,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
+    ("ssd", r"^beside.* T = 2048,.*backward:", "the same beside our readable form, compiled", "{:.1f} × as fast"),
     ("ssd", r"^T = 3008,.*: forward:", "SSD, T = 3008, 8 heads of P = 32, N = 64, forward", "{:.1f} × as fast"),
     ("ssd", r"^T = 3008,.*backward:", "the same, forward and backward", "{:.1f} × as fast"),
     ("ssd", r"^T = 16384,.*: forward:", "SSD, T = 16384, 8 heads, forward", "{:.1f} × as fast"),
