@@ -103,7 +103,8 @@ def page(browser):
     yield page
     context.close()
     assert not page.errors, page.errors
-    assert all(map(local, page.asked)), page.asked
+    foreign = [url for url in page.asked if not local(url)]
+    assert not foreign, foreign
 
 
 def local(url: str) -> bool:

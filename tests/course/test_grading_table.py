@@ -83,20 +83,13 @@ def test_the_cells_of_a_submission(tmp_path):
         {"cell_type": "code", "source": ["import ", "torch"], "metadata": {"tags": ["setup", "hide"]}},
         {"cell_type": "markdown", "source": "setup", "metadata": {"tags": ["setup"]}},
         {"cell_type": "code", "source": "1 / 0", "metadata": {"tags": "setup"}},
-        {
-            "cell_type": "code",
-            "source": "import os.path as f, sys\nfrom math import pi, sqrt as g\nh = g(2)",
-            "metadata": {},
-        },
-        {"cell_type": "code", "source": "import f as", "metadata": {}},
     ]
+    sources = ["%matplotlib inline\nimport os.path as f, sys\nfrom math import pi, sqrt as g\nh = g(2)", "import f as"]
+    sources += ["(" * 9_000, "-" * 99_000 + "1"]  # too deep to be read as Python
+    notebook["cells"] += [{"cell_type": "code", "source": source, "metadata": {}} for source in sources]
     path.write_text(json.dumps(notebook), encoding="utf-8")
     (one,) = grading.read([path])
-    assert one.setup == [
-        "import torch",
-        "import os.path as f",
-        "from math import sqrt as g",
-    ]  # answers speak of f and g
+    assert one.setup == ["import torch", "import os.path as f", "from math import sqrt as g"]  # answers say f and g
     assert one.cells == {"3.1": [cells[0][1], cells[1][1]], "3.2": [cells[2][1]]}
     assert one.answer("3.1") == cells[0][1]
     assert one.answer("3.2") == one.answer("3.3") == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["Person", "find", "read"]
 
 NAMES = {"student", "student name", "name", "full name", "first name", "forename", "given name"}
-NAMES |= {"last name", "surname", "family name"}
+NAMES |= {"last name", "surname", "family name", "first", "last", "names", "first name s", "last name s"}
 KEYS = {"id", "number", "user", "username", "login", "email", "mail", "address"}
 IDS = KEYS | {"e", "integration", "matriculation", "name", "registration", "sis", "student"}  # words of such titles
 

@@ -100,16 +100,17 @@ def _read(path: Path, student: str, course: editions.Course) -> Submission:
     sources = {id: [cell["source"] for cell in group] for id, group in exercises.items()}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     setup = [cell["source"] for cell in code if "setup" in _tags(cell)]
-    setup += _imports([cell["source"] for cell in code], "\n".join(itertools.chain(*sources.values())))
+    others = [cell["source"] for cell in code if "setup" not in _tags(cell) and "exercise" not in cell["metadata"]]
+    setup += _imports(others, "\n".join(itertools.chain(*sources.values())))
     return Submission(path, student, setup, sources, digest=digest, time=time)
 
 
 def _imports(cells: Sequence[str], answers: str) -> list[str]:
-    """Write the imports of all cells that answers need: in the notebook these have run before them."""
+    """Write the imports of cells that answers need: in the notebook these have run before them."""
     words, found = set(re.findall(r"\w+", answers)), {}
     for cell in cells:
-        with contextlib.suppress(SyntaxError, ValueError):
-            for node in ast.parse(cell).body:
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            for node in ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", cell)).body:
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in words]
                     found |= {ast.unparse(node): None} if node.names else {}

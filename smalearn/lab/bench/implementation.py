@@ -19,8 +19,8 @@ import torch
 from smalearn.lab import progress
 from smalearn.lab.bench.contest import FINISHED, PATIENCE, contest, judge
 from smalearn.lab.bench.problem import Problem, operands, recurrence, way
-from smalearn.lab.bench.spawned import SPAWN, killed_by_ctrl_c
 from smalearn.lab.bench.timing import grown_bytes, one_thread, saved_bytes, warm_seconds
+from smalearn.lab.spawned import SPAWN, killed_by_ctrl_c
 
 __all__ = ["Implementation", "Run", "alone", "compare", "memory", "memory_of", "processes"]
 

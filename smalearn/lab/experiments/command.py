@@ -9,10 +9,10 @@ from pathlib import Path
 
 from smalearn.data import Source
 from smalearn.lab import progress
-from smalearn.lab.bench.spawned import killed_by_ctrl_c
 from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
+from smalearn.lab.spawned import killed_by_ctrl_c
 
 __all__ = ["Experiment", "command_parser", "print_result"]
 

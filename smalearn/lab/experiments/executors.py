@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from contextlib import contextmanager
 from pathlib import Path
 
-from smalearn.lab.bench.spawned import SPAWN
+from smalearn.lab.spawned import SPAWN
 
 __all__ = ["PLACES", "Submitted", "executor"]
 

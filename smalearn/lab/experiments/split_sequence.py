@@ -179,18 +179,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.plan:
         print(plan())
         return 0
-    started = not dist.is_initialized()
-    if started:
-        _begin()
-    is_first = dist.get_rank() == 0
+    started, is_first = not dist.is_initialized(), True
     try:
+        if started:
+            _begin()
+        is_first = dist.get_rank() == 0
         report = _report(SMOKE if args.smoke else FULL, progress.part if is_first else lambda _: None)
     except KeyboardInterrupt:
         if is_first:
             print("\nsplit_sequence: stopped", file=sys.stderr)
         return 130
     finally:
-        if started:
+        if started and dist.is_initialized():
             dist.destroy_process_group()
     if is_first:
         print(report)

@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 __all__ = ["SPAWN", "killed_by_ctrl_c"]
 
 
-class _Process(SpawnProcess):
+class _Unheard(SpawnProcess):
     """A process that does not hear Ctrl-C; on Windows from where its modules are loaded."""
 
     def start(self):
@@ -35,7 +35,7 @@ class _Process(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    Process = _Process
+    Process = _Unheard
 
 
 SPAWN = _Context()
