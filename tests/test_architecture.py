@@ -18,7 +18,7 @@ MATHEMATICS = [
     {"train"},
 ]
 WORKSHOP = [
-    {"lab.progress"},
+    {"lab.progress", "lab.spawned"},
     {"lab.bench", "course.plots"},
     {
         "lab.experiments",
