@@ -285,7 +285,6 @@ function tensorsPart(view, parent, now, go) {
   const bar = (...place) => barAt(layout(), place);
   const cell = (...place) => cellAt(layout(), place);
   const look = (hover) => view.schedule((view.hover = hover));
-  view.follow(view.model, "change:design", () => look(null)); // another design has other tensors
   view.listen(canvas, "pointermove", (e) => e.pointerType === "mouse" && look(cell(e.offsetX, e.offsetY)));
   view.listen(canvas, "pointerleave", () => look());
   view.listen(canvas, "pointerdown", (e) => (held = bar(e.offsetX, e.offsetY)));
