@@ -399,6 +399,15 @@ def test_answers_move_into_a_chapter_that_is_published_under_another_name(course
     assert sync(course) == []
 
 
+def test_a_kernel_above_the_answer_is_not_the_function_that_is_asked_for(course):
+    kernel = "def kernel(source, target, width):\n    ...\n\n\n"
+    publish(course, replace_stub(A, "def ", f"{kernel}def "))
+    sync(course)
+    answer(course, (A, kernel + RIGHT))
+    publish(course, replace_stub(A, kernel, ""))  # from now on the learner writes its head, too
+    assert sync(course)[1:] == [f"  Your answers are in it: {A}."]
+
+
 def test_an_answer_to_an_exercise_with_other_arguments_stays_where_it_is(course):
     sync(course)
     answer(course, (A, RIGHT), (C, HALF))

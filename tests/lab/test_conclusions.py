@@ -1,4 +1,4 @@
-"""What chapters conclude from recorded experiments: every number in prose is computed again from the record."""
+"""What chapters conclude from recorded experiments and times: numbers in prose are computed again from the record."""
 
 from pathlib import Path
 from statistics import fmean, median
@@ -181,3 +181,72 @@ def test_recall_in_texts_that_grow():
         found.setdefault((title.split()[0], run["mixer"]), []).append(f"{run['accuracy']:.2f}")
     for mixer in ("attention", "Mamba-3", "Mamba-2", "log-linear Mamba-2", "hybrid"):
         assert ", ".join(found["256", mixer]) in text
+
+
+EPYC, XEON = "amd-epyc-avx512", "intel-xeon-avx512"
+
+
+def medians(part):
+    """Seconds of each contestant."""
+    return {name: median(one["seconds"]) for name, one in part["contestants"].items() if "seconds" in one}
+
+
+def test_which_linear_attention_is_fastest_depends_on_the_processor():
+    text = prose("03", "clock-after")
+    epyc, xeon = (medians(recorded("linear_attention", cpu)["contests"][2]) for cpu in (EPYC, XEON))
+    assert 0.95 < epyc["fast.linear_attention"] / epyc["products only, chunks of 32"] < 1.05
+    assert f"takes {xeon['fast.linear_attention'] / xeon['products only, chunks of 32']:.1f} times" in text
+    assert 1 / 9 < 1 - xeon["linear_attention_chunked, compiled"] / xeon["fast.linear_attention"] < 1 / 7
+    assert "beats it by an eighth" in text
+
+
+def test_sixteen_times_the_state_in_less_time():
+    text, parts = (
+        prose("06", "motive-after"),
+        {cpu: recorded("training", cpu)["growth"]["contests"] for cpu in (EPYC, XEON)},
+    )
+    small, large = (medians(parts[EPYC][place]) for place in (0, -1))
+    assert f"takes {large['SSD'] / small['SSD']:.1f} times as long" in text
+    scan = large["selective scan"]
+    assert f"takes {scan / small['selective scan']:.0f} times as long, {scan:.1f} seconds" in text
+    assert f"takes {large['selective loop']:.2f} seconds" in text
+    assert 1 / 4.5 < large["SSD"] / small["selective scan"] < 1 / 3.5
+    assert 1 / 8.5 < medians(parts[XEON][-1])["SSD"] / medians(parts[XEON][0])["selective scan"] < 1 / 7.5
+    assert "costs a quarter of what" in text
+    assert "on an Intel Xeon it is an eighth" in text
+
+
+def test_the_order_of_delta_rules_is_the_same_on_both():
+    orders = [list(recorded("delta_rule", cpu)["contests"][1]["contestants"].items()) for cpu in (EPYC, XEON)]
+    first, second = ([name for name, _ in sorted(one, key=lambda pair: median(pair[1]["seconds"]))] for one in orders)
+    assert first == second
+    assert "on an Intel Xeon the order is the same" in prose("08", "online-after")
+
+
+def test_what_levels_of_attention_save():
+    text, shares, loops = prose("11", "speed-loop-after"), {}, []
+    for cpu in (EPYC, XEON):
+        for part in recorded("multilevel", cpu)["contests"]:
+            found = part["speedups"]["scaled_dot_product_attention"]
+            for name in ("8|8|8|8|8|8|8|8", "32|8|6|4|4|4|4|2"):
+                shares[cpu, part["sizes"]["backward"], part["sizes"]["length"], name[0]] = found[name]
+            loops += [found["all levels in full"]] if cpu == XEON and "all levels in full" in found else []
+    forward = {(cpu, T, name): share for (cpu, backward, T, name), share in shares.items() if not backward}
+    late = {key: share for key, share in forward.items() if key[1] >= 2048}
+    for cpu, name, near in [(EPYC, "8", 0.7), (EPYC, "3", 0.85), (XEON, "8", 0.9), (XEON, "3", 1.05)]:
+        assert all(abs(share - near) < 0.06 for (c, _, n), share in late.items() if (c, n) == (cpu, name))
+    assert min(forward[XEON, 1024, name] for name in "83") > 1
+    assert all(shares[cpu, True, T, "8"] < share for (cpu, T, name), share in forward.items() if name == "8")
+    assert f"takes {min(loops):.0f} to {max(loops):.0f} times as long" in text
+    assert "about 0.7 and 0.85" in text
+    assert "about 0.9 and 1.05" in text
+
+
+def test_fewer_multiply_adds_are_not_as_many_times_faster():
+    text = prose("appendix/A", "costs-recorded-after")
+    parts = {cpu: [one for one in recorded("weights", cpu)["contests"] if not one["backward"]] for cpu in (EPYC, XEON)}
+    assert 0.25 < min(one["reached"] for one in parts[EPYC]) < max(one["reached"] for one in parts[EPYC]) < 0.55
+    assert 0.045 < min(one["reached"] for one in parts[XEON]) < max(one["reached"] for one in parts[XEON]) < 0.305
+    slower = [(one["family"], one["dim"]) for one in parts[XEON] if one["speedups"]["structured"]["dense"] < 1]
+    assert slower == [("MLR", 1024)]
+    assert "from a twentieth to three tenths, and the smaller MLR is slower than the dense matrix" in text
