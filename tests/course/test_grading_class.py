@@ -87,6 +87,8 @@ def test_other_lists_are_read_too(tmp_path):
         ),
         ("Surname;Forename;Username;E-mail;Phone number", ["Surname", "Forename"], ["Username", "E-mail"]),
         ("Student name\tStudent ID\tUser name", ["Student name"], ["Student ID", "User name"]),
+        ("First,Last,Email", ["First", "Last"], ["Email"]),
+        ("Last name(s),First name(s),ID", ["Last name(s)", "First name(s)"], ["ID"]),
     ],
 )
 def test_of_a_list_only_whole_titles_count(tmp_path, titles, names, ids):

@@ -76,7 +76,7 @@ def test_what_cannot_be_read_has_a_problem(tmp_path, monkeypatch):
 
 
 def test_the_cells_of_a_submission(tmp_path):
-    cells = [("3.1", "def f():\n    pass"), ("3.1", 'f = check("3.1", f)'), ("3.2", "g = 1\ncheck('3.2', g)")]
+    cells = [("3.1", "def f():\n    pass"), ("3.1", 'f = check("3.1", f)'), ("3.2", "import f\ng = 1\ncheck('3.2', g)")]
     path = write(tmp_path / "ada.ipynb", cells)
     notebook = json.loads(path.read_text(encoding="utf-8"))
     notebook["cells"] += [
