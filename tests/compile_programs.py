@@ -86,7 +86,7 @@ def main(target, families, dtype, state, head_dim):
     multilevel.check_triton = lambda *_: None
     for module in (plan, delta, multilevel):
         module.architecture = lambda device: target
-    plan._processors = lambda device: 9
+    plan._processors, ssd.sums_beforehand = lambda device: 9, lambda device: True
     for family in families.split(","):
         globals()[f"{family}_programs"](getattr(torch, dtype), int(state), int(head_dim))
 

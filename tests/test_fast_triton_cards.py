@@ -40,7 +40,7 @@ def compiled(target, families, dtype, state, head_dim):
 def test_programs_fit_the_card(target):
     programs = compiled(target, FAMILIES, CARDS[target], 128, 64)
     names = [name for name, *_ in programs]
-    assert {*FORWARD, "ssd_backward_chunks", "delta_rule_forward"} == set(names)
+    assert {*FORWARD, "ssd_backward_inputs", "ssd_backward_maps", "ssd_sums", "delta_rule_forward"} == set(names)
     for name, registers, spilled, shared in programs:
         assert registers <= 255
         assert shared <= SHARED[target] * 1024, name

@@ -20,7 +20,7 @@ from triton_marks import needs_gpu, needs_triton
 from smalearn import ShapeError, fast
 from smalearn.fast import dispatch, tile
 from smalearn.fast.lanes import Tile
-from smalearn.fast.triton import checks, configs, delta, delta_rule_tiles, delta_rule_triton, launch
+from smalearn.fast.triton import checks, configs, delta, delta_rule_tiles, delta_rule_triton, launch, ssd
 from smalearn.testing import assert_close, pairwise, random_tensors
 
 FORMS = [delta_rule_tiles, pytest.param(delta_rule_triton, marks=needs_triton)]
@@ -38,6 +38,7 @@ FACTORS = {
     "dtype": DTYPES,
 }
 CASES = pairwise(FACTORS)
+ON_A_GPU = FACTORS | {"dtype": [*DTYPES, torch.bfloat16]}
 
 
 def build(length, kind, leading, state, head_dim, strength, initial, seen, dtype, device="cpu"):
@@ -73,6 +74,7 @@ def not_a_number(monkeypatch):
 def small_tiles(request, monkeypatch):
     """Chunks of both lengths whatever the dtype is, and tiles of 16 columns, so that few columns have many."""
     monkeypatch.setattr(delta, "_config", lambda *_: configs.Config(request.param, 16, 4, 1))
+    monkeypatch.setattr(ssd, "sums_beforehand", lambda device: request.param == 16)
 
 
 def test_every_pair_of_factors_is_covered():
@@ -229,7 +231,9 @@ def test_every_entry_is_written_by_one_program_once(small_tiles):
         if event.kind == "store":
             written.update((event.operand, offset) for offset in event.offsets.ravel() if offset >= 0)
     assert set(written.values()) == {1}
-    assert Counter(name for name, _ in written) == {"y": operands[2].numel(), "final": operands[5].numel()}
+    sizes = {"y": operands[2].numel(), "final": operands[5].numel()}
+    sums = dict.fromkeys(("coarse", "fine"), operands[4].numel())
+    assert Counter(name for name, _ in written) in (sizes, sizes | sums)
 
 
 def test_traffic_and_products():
@@ -420,7 +424,14 @@ def test_too_large_a_grid_is_refused(monkeypatch):
 
 
 @needs_gpu
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("case", pairwise(ON_A_GPU), ids=lambda case: "-".join(map(str, case.values())))
+def test_pairs_on_a_gpu(case):
+    check(delta_rule_triton, build(**case, device="cuda"))
+
+
+@needs_gpu
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ON_A_GPU["dtype"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", FACTORS["length"])
 def test_the_whole_product_on_a_gpu(length, kind, dtype):

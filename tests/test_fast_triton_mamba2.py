@@ -12,7 +12,7 @@ from triton_marks import needs_gpu, needs_triton
 
 from smalearn import ShapeError
 from smalearn.fast import tile
-from smalearn.fast.triton import checks, configs, launch, mamba2, mamba2_ssd, plan, programs
+from smalearn.fast.triton import checks, configs, launch, mamba2, mamba2_ssd, plan, programs, ssd
 from smalearn.testing import assert_close, random_tensors
 
 NAMES = ["x", "dt", "A", "B", "C", "D", "z", "dt_bias", "initial_state"]
@@ -147,9 +147,10 @@ def test_without_tokens():
 
 @pytest.fixture
 def short_chunks(monkeypatch):
-    """Chunks of 16 tokens and tiles of 16 columns."""
+    """Chunks of 16 tokens and tiles of 16 columns, whose log decays are summed beforehand."""
     short = configs.Config(16, 16, 4, 1)
-    monkeypatch.setattr(plan, "config", lambda *_: (short, short))
+    monkeypatch.setattr(plan, "config", lambda *_: (short,) * 3)
+    monkeypatch.setattr(ssd, "sums_beforehand", lambda device: True)
 
 
 @pytest.fixture
@@ -206,7 +207,8 @@ RAGGED = [[0, 40], [0, 16, 40], [0, 1, 9, 40], [0, 0, 17, 17, 33, 40, 40]]
 
 def check_sequences(launched, tensors, borders):
     found = results(ours, tensors, softplus=True, cu_seqlens=borders)
-    assert launched == ["ssd_forward", "ssd_forward", "ssd_backward_states", "ssd_backward_chunks"]
+    backward = ["ssd_backward_states", "ssd_backward_inputs", "ssd_backward_maps"]
+    assert launched == 2 * ["ssd_sums", "ssd_forward"] + ["ssd_sums", *backward]
     dtype = tensors["x"].dtype
     assert [x.dtype for x in found] == [dtype, torch.float32, *(x.dtype for x in tensors.values())]
     tolerance = 2e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
@@ -237,7 +239,7 @@ def test_sequences_in_segments(borders, each, on_tiles, monkeypatch):
     sequences = () if borders is None else (len(borders) - 1,)
     tensors = operands(40, sequences=sequences, dtype=torch.float32)
     found = results(ours, tensors, softplus=True, cu_seqlens=borders)
-    assert len(on_tiles) in (4, 7)
+    assert len(on_tiles) in (8, 11)
     for actual, truth in zip(found, exact(tensors, borders, softplus=True), strict=True):
         assert_close(actual, truth, 2e-6)
 
@@ -247,7 +249,7 @@ def test_the_layer_is_cut_where_it_is_long_enough(on_tiles, monkeypatch):
     tensors = operands(40, dtype=torch.float32)
     with torch.no_grad():
         y, _ = mamba2_ssd(**tensors, dt_softplus=True)
-    assert on_tiles == ["ssd_forward"] * 2
+    assert on_tiles == ["ssd_sums", "ssd_forward", "ssd_forward"]
     assert_close(y, exact(tensors, None, softplus=True)[0], 2e-6)
 
 

@@ -132,8 +132,8 @@ def bench(args: argparse.Namespace) -> int:
 
     Args:
         args: `name` of the benchmark; `output`, a file for the result with all samples as JSON, or a folder of results
-            in which every CPU has its own, or None; of `ssd` also `device`, where our GPU programs run, or None for
-            the CPU's form, and `tune`, whether to look for better configurations of them.
+            in which every CPU and every GPU has its own, or None; `device`, where our GPU programs run, or None for
+            the CPU's form; and `tune`, of `ssd`, whether to look for better configurations of them.
 
     Returns:
         Exit status.
@@ -295,12 +295,12 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
     names = "bilinear, constants, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
     command.add_argument("name", help=names)
-    text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU"
+    text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU or GPU"
     command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)
-    command.add_argument(
-        "--device", choices=["cuda", "cpu"], help="of ssd: time the GPU programs, or try that on a CPU"
-    )
-    command.add_argument("--tune", action="store_true", help="of ssd: look for better configurations of them first")
+    text = "of delta-rule, multilevel and ssd: time the GPU programs, or try that on a CPU"
+    command.add_argument("--device", choices=["cuda", "cpu"], help=text)
+    text = "of ssd --device: look for better configurations of them first"
+    command.add_argument("--tune", action="store_true", help=text)
     command.set_defaults(run=bench)
     command = commands.add_parser("site", help="write the course as web pages that need no server")
     text = "a new folder, or one with an older site (default: site)"

@@ -81,7 +81,7 @@ def recorded(name: str, cpu: str = CPU) -> dict:
     """A result that was measured once and is kept with the course: what it says of the machine and date stands in it.
 
     Args:
-        name: of the benchmark or experiment, such as "masks".
+        name: of the benchmark or experiment, such as "masks"; of times of a GPU with its folder, "gpu/nvidia-h200/ssd".
         cpu: one of `recorded_cpus(name)`, for times; experiments have one result for all.
 
     Returns:

@@ -263,24 +263,71 @@ def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("tuning", [False, True])
-def test_bench_of_a_device(tuning, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "options"), [("ssd", []), ("ssd", ["--tune"]), ("delta-rule", []), ("multilevel", [])]
+)
+def test_bench_of_a_device(name, options, tmp_path, monkeypatch, capsys):
     calls = []
-    result = {"command": "smalearn bench ssd --device cpu"}
-    monkeypatch.setattr(bench.device, "benchmark", lambda *args, **options: calls.append((args, options)) or result)
+    result = {"command": f"smalearn bench {name} --device cpu"}
+    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, name, lambda *args, **given: calls.append((args, given)) or result)
     monkeypatch.setattr(bench, "table", lambda result: result["command"])
     file = tmp_path / "result.json"
-    assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(file), *["--tune"] * tuning]) == 0
-    assert calls == [(("cpu",), {"tuning": tuning})]
+    assert cli.main(["bench", name, "--device", "cpu", "-o", str(file), *options]) == 0
+    assert calls == [(("cpu",), {"tuning": True} if options else {})]
     assert json.loads(file.read_text(encoding="utf-8")) == result
-    assert capsys.readouterr().out == "smalearn bench ssd --device cpu\n"
+    assert capsys.readouterr().out == f"smalearn bench {name} --device cpu\n"
 
 
-@pytest.mark.parametrize("arguments", [["masks", "--device", "cpu"], ["ssd", "--tune"], ["masks", "--tune"]])
-def test_only_ssd_runs_on_a_device(arguments, capsys):
+def test_bench_keeps_times_of_a_gpu_in_its_folder(tmp_path, monkeypatch):
+    times = {"device": {"name": "NVIDIA H200"}}
+    monkeypatch.setattr(bench.device, "can_run", lambda on: None)
+    monkeypatch.setattr(bench.device, "gpu_name", lambda on: "NVIDIA H200")
+    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, "delta-rule", lambda on: times)
+    monkeypatch.setattr(bench, "table", str)
+    assert cli.main(["bench", "delta-rule", "--device", "cuda", "-o", str(tmp_path)]) == 0
+    file = tmp_path / "gpu/nvidia-h200/delta_rule.json"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+    assert json.loads(file.read_text(encoding="utf-8")) == times
+
+
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_bench_keeps_parts_as_they_come(way, tmp_path, monkeypatch, capsys):
+    file, seen = tmp_path / "x.json", []
+
+    def dance():
+        for step in range(2):
+            bench.contest.finish({"step": step})
+            kept = json.loads((tmp_path / "x.stopped.json").read_text(encoding="utf-8"))
+            seen.append((kept["command"], len(kept["finished"]), kept["targets"]))
+        raise KeyboardInterrupt if way == "stopped" else MemoryError
+
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": dance})
+    if way == "stopped":
+        assert cli.main(["bench", "dance", "-o", str(file)]) == 130
+        assert f"finished parts stand above and in {tmp_path / 'x.stopped.json'}." in capsys.readouterr().err
+    else:
+        with pytest.raises(MemoryError):
+            cli.main(["bench", "dance", "-o", str(file)])
+    assert seen == [("smalearn bench dance", 1, []), ("smalearn bench dance", 2, [])]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.stopped.json"]
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda: {"command": "smalearn bench dance"}})
+    monkeypatch.setattr(bench, "table", str)
+    assert cli.main(["bench", "dance", "-o", str(file)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["masks", "--device", "cpu"], "--device is for delta-rule, multilevel, ssd, not for masks"),
+        (["ssd", "--tune"], "--tune is for: smalearn bench ssd --device cuda --tune"),
+        (["masks", "--tune"], "--tune is for: smalearn bench ssd --device cuda --tune"),
+        (["multilevel", "--tune", "--device", "cpu"], "--tune is for: smalearn bench ssd --device cuda --tune"),
+    ],
+)
+def test_some_benchmarks_run_on_a_device_and_one_tunes(arguments, why, capsys):
     assert cli.main(["bench", *arguments]) == 1
-    shown = capsys.readouterr().err
-    assert shown == "smalearn bench: --device and --tune are for: smalearn bench ssd --device cuda [--tune]\n"
+    assert capsys.readouterr().err == f"smalearn bench: {why}\n"
 
 
 def test_bench_without_a_gpu_says_what_can_be_tried(monkeypatch, capsys):

@@ -15,16 +15,17 @@ from triton_marks import needs_gpu
 from smalearn.fast import tile
 from smalearn.fast.triton import configs, launch, ssd_tiles
 from smalearn.lab import bench
-from smalearn.lab.bench import device, device_peers, device_tune
-from smalearn.lab.bench.contest import speedups
-from smalearn.lab.bench.device import FEW, LARGE, MAMBA, OURS, STEP, WAYS, floor, work
+from smalearn.lab.bench import device, device_peers, device_ssd, device_tune
+from smalearn.lab.bench.contest import CannotRunError, speedups
+from smalearn.lab.bench.device import WAYS, floor
 from smalearn.lab.bench.device_peers import LAYERS, SSD, STEPS
+from smalearn.lab.bench.device_ssd import FEW, GROWTH, LARGE, MAMBA, OURS, SIZES, STEP, work
 from smalearn.lab.bench.implementation import Implementation
 from smalearn.lab.bench.problem import Problem, recurrence
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close
 
-TINY = device.TINY[0]
+TINY = device_ssd.TINY[0]
 PEERS = {one.name: one for one in (*SSD, *LAYERS, *STEPS)}
 RATES = {"copy": 1e9, "gemm": 1e12}
 problem_of = partial(Problem, views=True, backward=True, dtype=torch.bfloat16, device="cuda")
@@ -32,7 +33,14 @@ problem_of = partial(Problem, views=True, backward=True, dtype=torch.bfloat16, d
 
 def entries(*implementations, problem=TINY, rounds=1):
     """What a comparison says of implementations in each way."""
-    return [part["contestants"] for part in device.measure(problem, implementations, RATES, rounds)[0]]
+    parts = device.measure(problem, implementations, floor(work(problem), RATES), rounds)
+    return [part["contestants"] for part in parts]
+
+
+@pytest.fixture(autouse=True)
+def judged_anew():
+    """No verdict of another test counts."""
+    device.forget()
 
 
 @pytest.fixture
@@ -47,11 +55,11 @@ def configurations(monkeypatch):
 
 @pytest.mark.full
 def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
-    result = device.benchmark("cpu", rounds=2, tuning=True)
+    result = device_ssd.benchmark("cpu", rounds=2, tuning=True)
     assert json.loads(json.dumps(result, allow_nan=False))["contests"] == result["contests"]
     assert result["command"] == "smalearn bench ssd --device cpu"
     assert result["targets"] == []
-    assert (result["machine"]["clock"], result["device"]["runs in"]) == ("perf_counter", device_peers.where("cpu"))
+    assert (result["machine"]["clock"], result["device"]["runs in"]) == ("perf_counter", device.where("cpu"))
     assert set(device.LIBRARIES) <= set(result["device"])
     assert [part["problem"] for part in result["contests"]] == [f"{TINY.title}, {way}" for way in WAYS]
     names = ["ssd_triton", "ssd_chunked", "softmax attention (torch)"]
@@ -70,16 +78,18 @@ def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
     lines = bench.table(result).splitlines()
     assert lines[-1] == device.NOTE
     assert f"  {result['tuned'][0]['line']}" in lines
-    assert sum(line.startswith("  ssd_triton ") and " × floor" in line for line in lines) == 3
+    assert sum(line.startswith("  ssd_triton ") and " × floor" in line for line in lines) == 2
+    assert sum(line.startswith(f"  {TINY.title}") and "% of the floor" in line for line in lines) == 2
 
 
 @needs_gpu
 def test_the_whole_on_a_gpu():
     problem = problem_of(batch=2, heads=4, head_dim=64, state=128, length=1000)
-    result = device.benchmark("cuda", [problem], rounds=3)
-    both = result["contests"][2]["contestants"]
-    assert set(both) == {"floor", *(one.name for one in SSD)}
-    assert all(both[name]["tolerated"] for name in ("ssd_triton", "ssd_chunked", "softmax attention (torch)"))
+    result = device_ssd.benchmark("cuda", [problem], rounds=3)
+    for part in result["contests"][:2]:
+        assert set(part["contestants"]) == {"floor", *(one.name for one in SSD)}
+        for name in ("ssd_triton", "ssd_chunked", "softmax attention (torch)"):
+            assert part["contestants"][name]["tolerated"]
     assert result["memory"][0]["bytes"]["ssd_triton"]["peak"] > 0
     assert result["rates"]["copy"] > 1e11
     assert result["device"]["driver"]
@@ -104,20 +114,38 @@ def test_work_is_what_a_scan_does_without_reading_twice(heads):
 
 
 def test_the_floor_is_the_slower_of_bytes_and_flops():
-    (size, flops), both = work(TINY)["backward"], work(TINY)["both"]
-    assert both == tuple(a + b for a, b in zip(work(TINY)["forward"], (size, flops), strict=True))
-    assert floor(TINY, {"copy": 2.0, "gemm": 1e30})["backward"] == size / 2
-    assert floor(TINY, {"copy": 1e30, "gemm": 4.0})["backward"] == flops / 4
+    size, flops = work(TINY)["backward"]
+    assert floor(work(TINY), {"copy": 2.0, "gemm": 1e30})["backward"] == size / 2
+    assert floor(work(TINY), {"copy": 1e30, "gemm": 4.0})["backward"] == flops / 4
     X, log_a, B, C = TINY.inputs()[0]
     assert size == 3 * X.nbytes + 2 * log_a.nbytes + 2 * (B.nbytes + C.nbytes)
 
 
 def test_the_usual_sizes():
-    assert len({problem.title for problem in device.PROBLEMS}) == 10
-    assert [problem.length for problem in device.PROBLEMS[5:]] == [2**k for k in (10, 12, 14, 16, 18)]
-    assert {problem.batch * problem.length for problem in device.PROBLEMS[5:]} == {2**18}
-    named = {one.title: (one.batch, one.heads, one.length) for one in device.PROBLEMS}
+    assert len({problem.title for problem in SIZES + GROWTH}) == 10
+    assert [problem.length for problem in GROWTH] == [2**k for k in (10, 12, 14, 16, 18)]
+    assert {problem.batch * problem.length for problem in GROWTH} == {2**18}
+    named = {one.title: (one.batch, one.heads, one.length) for one in SIZES}
     assert [named[title] for title in (*LARGE, FEW)] == [(8, 80, 2048), (8, 80, 8192), (1, 24, 65536)]
+
+
+def test_the_parts_of_a_gpu_come_in_the_order_of_their_worth(monkeypatch):
+    """On a GPU that does nothing: every part is there, of the growth the forward alone."""
+    done = []
+    monkeypatch.setattr(device, "about", lambda on: {})
+    monkeypatch.setattr(device, "rates", lambda on, rounds: RATES)
+    monkeypatch.setattr(device_ssd, "memory", lambda problem, _: done.append("memory") or made()["memory"][0])
+    monkeypatch.setattr(device_ssd, "decode", lambda *_: done.append("decode") or NOTHING["decode"][0])
+
+    def measure(problem, entrants, least, rounds):
+        done.append((problem, len(entrants), list(least)))
+        return []
+
+    monkeypatch.setattr(device_ssd, "measure", measure)
+    assert not any(row["met"] for row in device_ssd.benchmark("cuda")["targets"] if "memory" not in row["what"])
+    sizes, growth = ([(one, len(SSD), list(WAYS)) for one in SIZES], [(one, 3, ["forward"]) for one in GROWTH])
+    layers = [(one, len(LAYERS), list(WAYS)) for one in SIZES[1:3]]
+    assert done == [*sizes, *2 * ["memory"], *3 * ["decode"], *growth, *layers]
 
 
 # Implementations
@@ -132,7 +160,7 @@ def test_every_implementation_computes_the_same_function(name):
 
 @pytest.mark.parametrize("name", [one.name for one in STEPS])
 def test_every_step_is_the_same_step(name):
-    operands = [x.double() for x in device._one_token(TINY)]
+    operands = [x.double() for x in device_ssd._one_token(TINY)]
     x, log_a, B, C, state = operands
     Y, H = ssd_recurrent(x[..., None, :], log_a[..., None], B[..., None, :], C[..., None, :], state)
     own = [x.clone() for x in PEERS[name].arguments(*operands)]
@@ -179,7 +207,7 @@ def test_peers_are_called_as_they_are_meant(monkeypatch):
     assert len(theirs) == 4
     for way in entries(*theirs):
         assert [entry["tolerated"] and len(entry["seconds"]) for entry in list(way.values())[1:]] == [1] * 4
-    part = device.decode(TINY, [replace(STEPS[1], anywhere=True)], 1)
+    part = device_ssd.decode(TINY, [replace(STEPS[1], anywhere=True)], 1)
     assert part["contestants"][STEPS[1].name]["tolerated"]
 
 
@@ -204,7 +232,7 @@ def test_a_peer_that_is_not_here_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.selective_state_update", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     peers = [replace(one, anywhere=True) for one in (SSD[1], STEPS[1])]
-    found = entries(peers[0])[0] | device.decode(TINY, peers[1:], 1)["contestants"]
+    found = entries(peers[0])[0] | device_ssd.decode(TINY, peers[1:], 1)["contestants"]
     assert all("ModuleNotFoundError" in found[one.name]["absent"] for one in peers)
 
 
@@ -212,16 +240,16 @@ def test_a_peer_that_is_not_here_is_absent(monkeypatch):
 def test_where_programs_run(there, monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: there)
     monkeypatch.setattr(launch, "interprets", lambda: there)
-    assert device_peers.where("cpu") == ("Triton's interpreter" if there else "tile machine")
-    assert device_peers.where("cuda") == "GPU"
+    assert device.where("cpu") == ("Triton's interpreter" if there else "tile machine")
+    assert device.where("cuda") == "GPU"
     assert device.can_run("cpu") is None
     assert (device_peers.programs("cpu") is ssd_tiles) == (not there)
 
 
 def test_without_triton_the_tile_machine_takes_part(monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: False)
-    assert device.judged(SSD[0], TINY)[1]
-    assert device.decode(replace(TINY, batch=1), STEPS[:1], 1)["contestants"][STEP]["tolerated"]
+    assert device.judged(SSD[0], TINY, True)[1]
+    assert device_ssd.decode(replace(TINY, batch=1), STEPS[:1], 1)["contestants"][STEP]["tolerated"]
 
 
 def test_long_and_large_problems_are_for_some():
@@ -229,7 +257,7 @@ def test_long_and_large_problems_are_for_some():
     assert [one.name for one in (*SSD, *LAYERS) if one.takes(large)] == ["ssd_triton", LAYERS[0].name]
     middle = replace(large, batch=8)
     assert all(one.takes(middle) for one in SSD)
-    assert not PEERS["ssd_chunked, compiled"].takes(replace(middle, length=8192, batch=1))
+    assert not PEERS["softmax attention (torch)"].takes(replace(middle, length=65536, batch=1))
 
 
 # The gate and the times
@@ -239,16 +267,85 @@ def test_only_the_right_ones_are_timed():
     def gradient(X, log_a, B, C):
         return recurrence(X, log_a.detach() + 0 * log_a, B, C)
 
-    def large(*operands):
-        raise torch.OutOfMemoryError("CUDA out of memory.\nAnd more")
-
-    runs = {"right": recurrence, "wrong": lambda *x: 1.001 * recurrence(*x), "gradient": gradient, "large": large}
-    for way in entries(*(Implementation(name, lambda run=run: run) for name, run in runs.items()), rounds=3):
+    runs = {"right": recurrence, "wrong": lambda *x: 1.001 * recurrence(*x), "gradient": gradient}
+    forward, backward = entries(*(Implementation(name, lambda run=run: run) for name, run in runs.items()), rounds=3)
+    for way in (forward, backward):
         assert len(way["right"]["seconds"]) == 3
         assert not way["wrong"]["tolerated"]
-        assert not way["gradient"]["tolerated"]
-        assert way["large"] == {"absent": "OutOfMemoryError: CUDA out of memory."}
-        assert not any("seconds" in way[name] for name in ("wrong", "gradient", "large"))
+        assert "seconds" not in way["wrong"]
+    assert forward["gradient"]["tolerated"]
+    assert not backward["gradient"]["tolerated"]
+    assert "seconds" not in backward["gradient"]
+
+
+class OutOfResources(Exception):  # noqa: N818
+    """As Triton's, which is no RuntimeError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory.\nAnd more"), "OutOfMemoryError: CUDA out of memory."),
+        (OutOfResources("shared memory, Required: 3"), "OutOfResources: shared memory, Required: 3"),
+        (RuntimeError("at 3:7:\n  x = 1\n      ^\nno such\n"), "RuntimeError: at 3:7: no such"),
+        (AssertionError(), "AssertionError: "),
+        (ImportError("no module"), "ImportError: no module"),
+    ],
+)
+def test_whatever_fails_is_absent_and_all_others_are_timed(error, why):
+    def fails(*operands):
+        raise error
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, X, log_a, B, C):
+            return recurrence(X, log_a, B, C)
+
+        @staticmethod
+        def backward(ctx, dY):
+            raise error
+
+    calls = []
+
+    def later(*operands):
+        """Fails in the rounds, not before."""
+        calls.append(operands[0].shape)
+        return recurrence(*operands) if len(calls) < 4 else fails()
+
+    runs = {"fails": fails, "later": later, "no gradient": Backward.apply, "right": recurrence}
+    forward, backward = entries(*(Implementation(name, lambda run=run: run) for name, run in runs.items()))
+    assert forward["fails"] == forward["later"] == backward["fails"] == backward["no gradient"] == {"absent": why}
+    assert len(forward["no gradient"]["seconds"]) == len(forward["right"]["seconds"]) == 1
+    assert len(backward["right"]["seconds"]) == 1
+    step = replace(STEPS[2], load=lambda: fails)
+    assert device_ssd.decode(TINY, [step], 1)["contestants"] == {"einsums": {"absent": why}}
+
+
+def test_everybody_is_judged_once_for_all_lengths_beyond_the_gate(monkeypatch):
+    monkeypatch.setattr(device, "GATE", 20)
+    monkeypatch.setattr(device, "HEADS", 1)
+    lengths = []
+
+    def run(X, *others):
+        lengths.append((X.shape[1], X.shape[2]))
+        return recurrence(X, *others)
+
+    one = Implementation("one", lambda: run)
+    for length in (30, 40):
+        assert device.judged(one, replace(TINY, length=length), False)[1]
+    assert lengths == [(1, 20)]
+    assert device.judged(one, TINY, True)[1]
+    device.forget()
+    assert device.judged(one, TINY, False)[1]
+    assert lengths == 3 * [(1, 20)]
+    with pytest.raises(CannotRunError, match="RuntimeError: twice"):
+        device.judged(Implementation("fails", lambda: cannot), TINY, False)
+    with pytest.raises(CannotRunError, match="RuntimeError: twice"):
+        device.judged(Implementation("fails", lambda: cannot), replace(TINY, length=30), False)
+
+
+def cannot(*operands):
+    raise RuntimeError("twice")
 
 
 def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
@@ -258,8 +355,10 @@ def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
     def load():
         return lambda X, *others: ssd_recurrent(X, *others)[0] * (1 if X.shape[2] == 20 else 1.01)
 
-    assert not device.judged(Implementation(OURS, load), TINY)[1]
-    assert device.judged(Implementation("another", load), TINY)[1]
+    ours = Implementation(OURS, load, at_length=SSD[0].at_length)
+    assert not device.judged(ours, TINY, False)[1]
+    assert device.judged(replace(ours, at_length=None), TINY, False)[1]
+    assert SSD[0].at_length
 
 
 def test_a_wrong_step_is_not_timed():
@@ -267,7 +366,7 @@ def test_a_wrong_step_is_not_timed():
         return lambda *operands: device_peers._step_exactly(*operands) + 1
 
     off = Implementation("wrong", load, exact=device_peers._step_exactly)
-    entry = device.decode(TINY, [off], 1)["contestants"]["wrong"]
+    entry = device_ssd.decode(TINY, [off], 1)["contestants"]["wrong"]
     assert not entry["tolerated"]
     assert "seconds" not in entry
 
@@ -314,8 +413,9 @@ def test_memory_is_the_peak_above_what_is_held(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     for name in ("reset_peak_memory_stats", "synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
-    assert device.peak("cuda", lambda: None) == 70
-    assert device.peak("cpu", lambda: None) is None
+    assert device._peak("cuda", lambda: None) == 70
+    assert device._peak("cuda", cannot) is None
+    assert device._peak("cpu", lambda: None) is None
 
 
 # What follows from the samples
@@ -351,7 +451,7 @@ NOTHING = {"contests": [], "memory": [], "decode": [{"batch": 1, "speedups": {}}
     ],
 )
 def test_all_targets_can_be_met_and_missed(result, missed):
-    rows = device.targets(result)
+    rows = device_ssd.targets(result)
     assert len(rows) == 2 * 2 + 1 + 2 * 2 + 1
     assert sum(not row["met"] for row in rows) == missed
 
@@ -366,10 +466,10 @@ def test_tuning_keeps_the_fastest_and_says_its_line(configurations):
 
     def sample(run):
         run()
-        return 1.0 if configs.TABLE[KEY] == (expected, expected) else 2.0
+        return 1.0 if set(configs.TABLE[KEY]) == {expected} else 2.0
 
     (part,) = device_tune.tune([TINY, TINY], ssd_tiles, sample, 1)
-    assert configurations == {KEY: (expected, expected)}
+    assert {key: set(chosen) for key, chosen in configurations.items()} == {KEY: {expected}}
     assert part["seconds"] == {"before": 2.0, "after": 1.0}
     line = eval(f"{{{part['line']}}}", {"Config": configs.Config, "torch": torch})
     assert line == configurations
@@ -388,7 +488,7 @@ def test_what_fails_or_is_wrong_is_passed_over(configurations):
         return 0.5 if configurations[KEY][0].chunk_len == 32 else 1.0
 
     (part,) = device_tune.tune([TINY], form, sample, 1)
-    assert configurations[KEY] == 2 * (configs.Config(64, 16, 4, 1),)  # the rule's own
+    assert set(configurations[KEY]) == {configs.Config(64, 16, 4, 1)}  # the rule's own
     assert "chunk_len=64" in part["line"]
 
 

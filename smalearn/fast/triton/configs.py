@@ -30,8 +30,8 @@ class Config(NamedTuple):
     num_stages: int
 
 
-TABLE: dict[tuple[str, int, int, torch.dtype], tuple[Config, Config]] = {}
-"""(architecture, padded P, padded N, dtype) → (scans, chunks): what was measured to be better than the rule.
+TABLE: dict[tuple[str, int, int, torch.dtype], tuple[Config, Config, Config]] = {}
+"""(architecture, padded P, padded N, dtype) → (scans, inputs, maps): what was measured to be better than the rule.
 
 `smalearn bench ssd --device cuda --tune` measures, and prints such lines.
 """
@@ -54,8 +54,8 @@ def without_matrix_units(architecture: str, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or architecture in ("sm70", "sm75")
 
 
-def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config]:
-    """Sizes for the scans over time, and for the backward of the chunks.
+def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> tuple[Config, Config, Config]:
+    """Sizes for the scans over time, and for the backward of the chunks: of inputs, and of maps.
 
     Args:
         architecture: of the GPU, such as "sm90"; "cpu" where there is none.
@@ -64,18 +64,18 @@ def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> 
         dtype: of X.
 
     Returns:
-        Two configurations of the same chunk_len.
+        Three configurations of the same chunk_len.
     """
     head_dim, state = padded(head_dim), padded(state)
     if measured := TABLE.get((architecture, head_dim, state, dtype)):
         return measured
     if architecture == "cpu":  # interpreted: the fewer operations the better
-        both = Config(64, min(head_dim, 64), 4, 1)
-        return both, both
+        return (Config(64, min(head_dim, 64), 4, 1),) * 3
     if without_matrix_units(architecture, dtype):  # the largest tiles that fit the registers, as compiled
-        return Config(16, 16, 8, 1), Config(16, 16, 8, 1)
+        return (Config(16, 16, 8, 1),) * 3
     narrow = min(head_dim, 32)
     if architecture not in LARGE:
-        return Config(32, narrow, 8 if state > 128 else 4, 1), Config(32, narrow, 8, 1)
+        return Config(32, narrow, 8 if state > 128 else 4, 1), Config(32, narrow, 4, 1), Config(32, narrow, 8, 1)
     tile = min(head_dim, 64 if state <= 128 else 32)
-    return Config(64, tile, 8 if state * tile > 4096 else 4, 2), Config(64, narrow, 8, 1)
+    maps = Config(64, tile, 4, 3) if state <= 128 else Config(64, tile, 8, 2)
+    return Config(64, tile, 4, 2), Config(64, tile, 4, 1), maps

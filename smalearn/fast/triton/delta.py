@@ -24,9 +24,9 @@ from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton, strided
 from smalearn.fast.triton.configs import config, padded, without_matrix_units
-from smalearn.fast.triton.pieces import at, decay_sums, lower, read, write, zeros
+from smalearn.fast.triton.pieces import at, chunk_sums, lower, read, write, zeros
 from smalearn.fast.triton.plan import architecture
-from smalearn.fast.triton.ssd import triton_handles
+from smalearn.fast.triton.ssd import sums_of, triton_handles
 from smalearn.linear_attention.delta import check_delta
 
 __all__ = ["delta_handles", "delta_rule_forward", "delta_rule_of", "delta_rule_tiles", "delta_rule_triton"]
@@ -37,7 +37,7 @@ CHUNK_LEN = 32
 
 def delta_rule_forward(
     q, k, v, beta, log_a, y, initial, final, length, sizes: tl.constexpr, precision: tl.constexpr,
-    inverting: tl.constexpr,
+    inverting: tl.constexpr, sums=None,
 ):  # fmt: skip
     """Outputs and last state for BP columns of a head; the grid is (tiles of P, heads, batch).
 
@@ -56,6 +56,7 @@ def delta_rule_forward(
         sizes: (P, N, Q, BP, BN).
         precision: of products of float32.
         inverting: of those that give T.
+        sums: what `ssd_sums` has made of all log decays; if None they are summed here.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
@@ -68,7 +69,7 @@ def delta_rule_forward(
         H += read(initial, head, n, p, N, P)
     for start in range(0, length, Q):
         rows = start + i
-        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, length)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, length, None, Q)
         e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
         b = tl.cast(tl.load(at(beta, head, rows, 0), mask=rows < length, other=0.0), tl.float32)
         K, queries = read(k, head, rows, n, length, N), read(q, head, rows, n, length, N)
@@ -250,7 +251,9 @@ def delta_rule_of(
     operands = Q, K, V, beta[..., None], log_a[..., None], Y, None if state is None else state.mT, final.mT
     constants = _constants(V, K)
     grid = (-(-head_dim // constants["sizes"][3]), heads, batch)
-    getattr(launch, run)(delta_rule_forward, grid, *map(strided, operands), length, **constants)
+    run = getattr(launch, run)
+    constants["sums"] = sums_of(run, operands[4], constants["sizes"][2])
+    run(delta_rule_forward, grid, *map(strided, operands), length, **constants)
     return restore(Y, final)
 
 
@@ -269,7 +272,7 @@ def _constants(V, K):
 
 def _config(architecture, head_dim, state, dtype):
     """Tiles of a scan of SSD, whose state is the same, and shorter chunks."""
-    scan, _ = config(architecture, head_dim, state, dtype)
+    scan = config(architecture, head_dim, state, dtype)[0]
     if without_matrix_units(
         architecture, dtype
     ):  # products without tensor cores need many registers, and errors of T grow with a chunk

@@ -228,7 +228,7 @@ def _readable(tensors, settings):
 def _launched(run, plan, steps, tensors, **options):
     """`ssd.forward` of the layer."""
     X, B, C, H, dt, A, bias, skip, gate = tensors
-    log_a = A * _step_sizes(dt, bias, steps) if plan.cut else None
+    log_a = A * _step_sizes(dt, bias, steps)
     return forward(run, plan, X, A[..., 0], B, C, H, layer=Layer((dt, bias, skip, gate), steps, log_a), **options)
 
 

@@ -9,8 +9,8 @@ from smalearn.fast import tile as tl
 __all__ = [
     "at",
     "between",
+    "chunk_sums",
     "decay_sums",
-    "decays",
     "finished",
     "flow",
     "lower",
@@ -74,11 +74,16 @@ def decay_sums(log_a, head, rows, length, dt=None):
     return tl.cumsum(coarse, 0), tl.cumsum(fine, 0), tl.sum(coarse, 0), tl.sum(fine, 0)
 
 
-def decays(log_a, head, rows, i, length, dt):
-    """Decays of a chunk: e and f (Q,), L and L^T (Q, Q), and the total."""
-    coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, length, dt)
-    e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
-    return e, f, lower(coarse, fine, i), upper(coarse, fine, i), tl.exp2(coarse_total + fine_total)
+def chunk_sums(log_a, sums, head, start, i, length, dt, Q: tl.constexpr):
+    """The results of `decay_sums` for a chunk: computed here, or read where `ssd_sums` has put them."""
+    if sums is None:
+        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, start + i, length, dt)
+    else:
+        last = tl.maximum(tl.minimum(start + Q, length) - 1, 0)
+        rows = tl.minimum(start + i, last)  # nothing is added after the end
+        coarse, fine = tl.load(at(sums[0], head, rows, 0)), tl.load(at(sums[1], head, rows, 0))
+        coarse_total, fine_total = tl.load(at(sums[0], head, last, 0)), tl.load(at(sums[1], head, last, 0))
+    return coarse, fine, coarse_total, fine_total
 
 
 def lower(coarse, fine, i):
@@ -130,12 +135,12 @@ def read_gate(layer, head, rows, columns, length, P: tl.constexpr):
     return z, tl.where(z > 0.0, 1.0, e) / (1.0 + e)
 
 
-def finished(Y, X, layer, head, rows, columns, length, P: tl.constexpr):
+def finished(Y, X, dt, layer, head, rows, columns, length, P: tl.constexpr):
     """Finish Y as the layer does: Y itself, or Mamba-2's (Y + D X) ∘ silu(z), with what of D and z there is.
 
     If there is dy, the gradient of that, the gradient of z.
     """
-    if layer is not None:
+    if dt is not None:
         if layer[2] is not None:
             Y += X * tl.cast(tl.load(at(layer[2], head, 0, 0)), tl.float32)
         if layer[3] is not None:
@@ -147,10 +152,10 @@ def finished(Y, X, layer, head, rows, columns, length, P: tl.constexpr):
     return Y
 
 
-def read_gradient(dy, layer, head, rows, columns, length, P: tl.constexpr):
+def read_gradient(dy, dt, layer, head, rows, columns, length, P: tl.constexpr):
     """The gradient of Y + D X from dy, that of the layer's output: dY itself, or dY ∘ silu(z)."""
     dY = read(dy, head, rows, columns, length, P)
-    gate = None if layer is None else layer[3]
+    gate = None if dt is None else layer[3]
     if gate is not None:
         z, sigmoid = read_gate(layer, head, rows, columns, length, P)
         dY = tl.cast(dY * (z * sigmoid), dY.dtype)
@@ -160,7 +165,7 @@ def read_gradient(dy, layer, head, rows, columns, length, P: tl.constexpr):
 def read_pair(x, dy, dt, layer, head, rows, columns, length, P: tl.constexpr):
     """The tiles x, dt·x and, from dy, the gradient of Y + D X."""
     X = read(x, head, rows, columns, length, P)
-    return X, scaled(X, dt), read_gradient(dy, layer, head, rows, columns, length, P)
+    return X, scaled(X, dt), read_gradient(dy, dt, layer, head, rows, columns, length, P)
 
 
 def passed_back(dX, dY, X, dt, stepped, skipped, layer, head):
@@ -168,7 +173,7 @@ def passed_back(dX, dY, X, dt, stepped, skipped, layer, head):
 
     Added to what is in `stepped` and `skipped`, the gradients of dt (through dt·x) and D by token.
     """
-    if layer is not None:
+    if dt is not None:
         stepped, skipped = stepped + tl.sum(dX * X, 1), skipped + tl.sum(tl.cast(dY, tl.float32) * X, 1)
         dX = dX * dt[:, None]
         if layer[2] is not None:

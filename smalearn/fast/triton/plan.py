@@ -26,42 +26,59 @@ class Plan:
         cut: whether there are more of them than sequences.
         chunks: number of chunks, and of those numbers that stay free, one at each border at most.
         scans: grid of the scans over time.
-        pieces: grid of the backward of chunks.
+        pieces: grid of the backward of chunks, head by head.
+        groups: the same, group by group.
         numbers: length, heads of a group, and segments.
     """
 
     def __init__(self, X: torch.Tensor, B: torch.Tensor, borders: Sequence[int] | None = None):
         self.batch, groups, heads, length, head_dim = X.shape
-        scan, piece = config(architecture(X.device), head_dim, B.shape[-1], X.dtype)
+        self._head_dim, self._configs = head_dim, config(architecture(X.device), head_dim, B.shape[-1], X.dtype)
+        scan = self._configs[0]
         tiles = -(-head_dim // scan.tile)
         self.state, self.chunk_len, self.length = B.shape[-1], scan.chunk_len, length
         self._cut(X.device, [0, length] if borders is None else borders, tiles * groups * heads * self.batch)
         self.chunks = -(-length // scan.chunk_len) + self.segments - 1
         self.scans = (tiles, groups * heads, self.batch * self.segments)
-        self.pieces = (self.chunks, groups, self.batch)
+        self.pieces = (self.chunks * groups * heads, self.batch)
+        self.groups = (self.chunks, groups, self.batch)
         self.numbers = (length, heads, self.segments)
-        self._device, self._dtype, self._configs = X.device, X.dtype, (head_dim, scan, piece)
+        self._device, self._dtype = X.device, X.dtype
 
     @functools.cached_property
     def scan(self) -> dict[str, object]:
         """Constants of the scans."""
-        head_dim, scan, _ = self._configs
-        return self._constants(head_dim, scan) | ({"borders": self.borders} if self.segments > 1 else {})
+        return self._constants(0) | ({"borders": self.borders} if self.segments > 1 else {})
 
     @functools.cached_property
-    def piece(self) -> dict[str, object]:
-        """Constants of the backward of chunks."""
-        head_dim, _, piece = self._configs
-        return self._constants(head_dim, piece) | ({"chunks": self._chunks()} if self.segments > 1 else {})
+    def inputs(self) -> dict[str, object]:
+        """Constants of the backward of chunks, head by head."""
+        return self._constants(1) | self._where
 
-    def _constants(self, head_dim, config):
+    @functools.cached_property
+    def maps(self) -> dict[str, object]:
+        """The same, group by group."""
+        return self._constants(2) | self._where
+
+    @functools.cached_property
+    def sums(self) -> dict[str, object]:
+        """Arguments of `ssd.sums_of`."""
+        return {"chunk_len": self.chunk_len} | self._where
+
+    def _constants(self, which):
         """What any program is compiled for."""
+        config = self._configs[which]
         return {
-            "sizes": (head_dim, self.state, config.chunk_len, config.tile, padded(self.state)),
+            "sizes": (self._head_dim, self.state, config.chunk_len, config.tile, padded(self.state)),
             "precision": "ieee" if self._dtype == torch.float32 else "tf32",
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
         }
+
+    @functools.cached_property
+    def _where(self):
+        """Where chunks lie, if it is not simply one after the other."""
+        return {"chunks": self._chunks()} if self.segments > 1 else {}
 
     @functools.cached_property
     def borders(self) -> torch.Tensor:

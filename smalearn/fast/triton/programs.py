@@ -12,6 +12,8 @@
 - The tokens of a batch may be cut into segments: sequences that lie end to end, or, where heads are too few to fill the
   GPU, parts of them. Then every part is scanned twice: for what it adds to the state, and from its carry-in.
   Chunks begin anew with every segment; chunk start of segment k has the number start // Q + k, which no other has.
+- Where programs are compiled, `ssd_sums` sums beforehand: what comes out of a scan keeps the compiler from computing L
+  in the layout of the product that it multiplies.
 - No atomics: every entry is written by one program, once, so that two runs give the same bits.
 """
 
@@ -19,8 +21,8 @@ from smalearn.fast import tile as tl
 from smalearn.fast.triton.pieces import (
     at,
     between,
+    chunk_sums,
     decay_sums,
-    decays,
     finished,
     flow,
     lower,
@@ -31,16 +33,17 @@ from smalearn.fast.triton.pieces import (
     read_pair,
     scaled,
     step_sizes,
+    upper,
     write,
     zeros,
 )
 
-__all__ = ["ssd_backward_chunks", "ssd_backward_states", "ssd_forward", "ssd_step"]
+__all__ = ["ssd_backward_inputs", "ssd_backward_maps", "ssd_backward_states", "ssd_forward", "ssd_step", "ssd_sums"]
 
 
 def ssd_forward(
     x, log_a, b, c, y, initial, final, states, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
-    borders=None, layer=None, steps: tl.constexpr = None,
+    borders=None, layer=None, steps: tl.constexpr = None, sums=None,
 ):  # fmt: skip
     """Outputs and last state for BP columns of one segment of a head.
 
@@ -63,7 +66,8 @@ def ssd_forward(
         borders: (segments + 1) tokens where segments begin, and where the last ends; None if there is one.
         layer: (dt, bias, D, z, dy) of Mamba-2, the first three like log_a, the others like x, all but dt None where
             absent; or None. With dy, the gradient of the outputs, y gets the gradient of z.
-        steps: (softplus, least, greatest) for the step sizes.
+        steps: (softplus, least, greatest) for the step sizes; None if there is no layer.
+        sums: what `ssd_sums` has made of all log decays; if None they are summed here.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
@@ -82,9 +86,9 @@ def ssd_forward(
         if states is not None:
             chunk = (start // Q + segment) * N
             write(states, head, chunk + n, p, chunk + N, P, H)
-        dt = None if layer is None else step_sizes(layer, head, start + i, end, steps)
+        dt = None if steps is None else step_sizes(layer, head, start + i, end, steps)
         rows = start + i
-        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, end, dt)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
         B, X = read(b, group, rows, n, end, N), read(x, head, rows, p, end, P)
         x_raw, X = X, scaled(X, dt)
         if y is not None:
@@ -92,7 +96,7 @@ def ssd_forward(
             M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)
             Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
             Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
-            write(y, head, rows, p, end, P, finished(Y, x_raw, layer, head, rows, p, end, P))
+            write(y, head, rows, p, end, P, finished(Y, x_raw, dt, layer, head, rows, p, end, P))
         fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
     write(final, place, n, p, N, P, H)
@@ -100,7 +104,7 @@ def ssd_forward(
 
 def ssd_backward_states(
     dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
-    borders=None, layer=None, steps: tl.constexpr = None,
+    borders=None, layer=None, steps: tl.constexpr = None, sums=None,
 ):  # fmt: skip
     """Gradients of the states for BP columns of one segment of a head, in a backward scan; grid as in `ssd_forward`.
 
@@ -119,6 +123,7 @@ def ssd_backward_states(
         borders: of the segments, as in `ssd_forward`.
         layer: as in `ssd_forward`; dy is the gradient of its outputs then.
         steps: as in `ssd_forward`.
+        sums: as in `ssd_forward`.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
@@ -126,7 +131,8 @@ def ssd_backward_states(
     group = (tl.program_id(2) // segments, tl.program_id(1) // heads, 0)
     head = (tl.program_id(2) // segments, tl.program_id(1) // heads, tl.program_id(1) % heads)
     place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
-    n, p = tl.arange(0, sizes[4]), tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
+    p = tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
     dH = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
     segment = tl.program_id(2) % segments
     first, end = between(borders, segment, length)
@@ -138,21 +144,23 @@ def ssd_backward_states(
         if dstates is not None:
             chunk = (start // Q + segment) * N
             write(dstates, head, chunk + n, p, chunk + N, P, dH)
-        rows = start + tl.arange(0, Q)
-        dt = None if layer is None else step_sizes(layer, head, rows, end, steps)
-        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, rows, end, dt)
-        C, dY = read(c, group, rows, n, end, N), read_gradient(dy, layer, head, rows, p, end, P)
+        rows = start + i
+        dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+        C, dY = read(c, group, rows, n, end, N), read_gradient(dy, dt, layer, head, rows, p, end, P)
         edY = tl.cast(dY * tl.exp2(coarse + fine)[:, None], C.dtype)
         dH = dH * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(C), edY, input_precision=precision)
     if dinitial is not None:
         write(dinitial, place, n, p, N, P, dH)
 
 
-def ssd_backward_chunks(
-    x, log_a, b, c, dy, states, dstates, dx, dlog_a, db, dc, length, heads, sizes: tl.constexpr,
-    precision: tl.constexpr, chunks=None, layer=None, steps: tl.constexpr = None, ddt=None, dskip=None,
+def ssd_backward_inputs(
+    x, log_a, b, c, dy, states, dstates, dx, dlog_a, pairs, length, heads, groups, sizes: tl.constexpr,
+    precision: tl.constexpr, chunks=None, layer=None, steps: tl.constexpr = None, sums=None, ddt=None, dskip=None,
 ):  # fmt: skip
-    """Gradients for one chunk and all heads of one group; the grid is (chunks + segments - 1, groups, batch).
+    """Gradients of x and log_a for one chunk of one head, and what the maps need of its pairs of tokens.
+
+    The grid is ((chunks + segments - 1)·groups·heads, batch), heads of a chunk side by side: they share B and C.
 
     Args:
         x: (batch, group, head, T, P).
@@ -164,16 +172,17 @@ def ssd_backward_chunks(
         dstates: gradients of the states after every chunk.
         dx: gradient, like x.
         dlog_a: gradient, like log_a, or None.
-        db: gradient, like b.
-        dc: gradient, like c.
+        pairs: (batch, group, head, T, Q): W^T, for token j (row) and the i-th token of its chunk X_j dY_i^T L_ij.
         length: T.
         heads: number of heads of a group.
+        groups: number of groups.
         sizes: (P, N, Q, BP, BN).
         precision: of products of float32.
         chunks: (chunks + segments - 1, 2) the tokens where chunks begin and their segments end, beginning there where
             there is no chunk of that number; None if there is one segment.
         layer: as in `ssd_forward`; dy is the gradient of its outputs then, and dlog_a that of dt·log_a.
         steps: as in `ssd_forward`.
+        sums: as in `ssd_forward`.
         ddt: gradient of the step sizes through dt·x alone, like log_a.
         dskip: gradient of D by token, like log_a.
     """
@@ -181,38 +190,123 @@ def ssd_backward_chunks(
     N: tl.constexpr = sizes[1]
     Q: tl.constexpr = sizes[2]
     i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
+    chunk, batch, which = tl.program_id(0) // (groups * heads), tl.program_id(1), tl.program_id(0) % (groups * heads)
+    group, head = (batch, which // heads, 0), (batch, which // heads, which % heads)
+    start, end = (chunk * Q, length) if chunks is None else between(chunks, 2 * chunk, length)
+    rows, border = start + i, chunk * N
+    bottom = tl.where(start < end, border + N, 0)  # where there is no chunk, there are no states
+    dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
+    coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+    e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
+    B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
+    LT = upper(coarse, fine, i)
+    WT = every_pair(x, dy, dt, layer, head, rows, end, sizes, precision) * LT
+    write(pairs, head, rows, i, end, Q, WT)
+    MT = tl.dot(B, tl.trans(C), input_precision=precision)
+    GT, MT = WT * MT, tl.cast(MT * LT, B.dtype)
+    past, future, stepped, skipped, through = zeros(Q), zeros(Q), zeros(Q), zeros(Q), zeros(sizes[4])
+    for first in range(0, P, sizes[3]):
+        p = first + tl.arange(0, sizes[3])
+        x_raw, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
+        H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
+        past += tl.sum(tl.dot(C, H, input_precision=precision) * dY, 1)
+        through += tl.sum(tl.cast(H, tl.float32) * dH, 1)
+        dX = tl.dot(B, dH, input_precision=precision) * f[:, None]
+        future += tl.sum(dX * X, 1)
+        dX += tl.dot(MT, dY, input_precision=precision)
+        dX, stepped, skipped = passed_back(dX, dY, x_raw, dt, stepped, skipped, layer, head)
+        write(dx, head, rows, p, end, P, dX)
+    total = tl.exp2(coarse_total + fine_total) * tl.sum(through, 0)
+    put(dlog_a, head, rows, end, flow(GT, e * past, future, i, precision) + total)
+    put(ddt, head, rows, end, stepped)
+    put(dskip, head, rows, end, skipped)
+
+
+def every_pair(x, dy, dt, layer, head, rows, length, sizes: tl.constexpr, precision: tl.constexpr):
+    """X dY^T (Q, Q), for every pair of tokens of a chunk."""
+    P: tl.constexpr = sizes[0]
+    WT = zeros(sizes[2], sizes[2])
+    for first in range(0, P, sizes[3]):
+        p = first + tl.arange(0, sizes[3])
+        _, X, dY = read_pair(x, dy, dt, layer, head, rows, p, length, P)
+        WT += tl.dot(X, tl.trans(dY), input_precision=precision)
+    return WT
+
+
+def ssd_backward_maps(
+    x, log_a, b, c, dy, states, dstates, pairs, db, dc, length, heads, sizes: tl.constexpr, precision: tl.constexpr,
+    chunks=None, layer=None, steps: tl.constexpr = None, sums=None,
+):  # fmt: skip
+    """Gradients of B and C for one chunk and one group; the grid is (chunks + segments - 1, groups, batch).
+
+    Every head's are products of what is in memory, so that nothing is held but the two sums.
+
+    Args:
+        x: (batch, group, head, T, P).
+        log_a: (batch, group, head, T, 1).
+        b: (batch, group, 1, T, N).
+        c: (batch, group, 1, T, N).
+        dy: (batch, group, head, T, P) gradient of the outputs.
+        states: before every chunk, as `ssd_forward` writes them.
+        dstates: gradients of the states after every chunk.
+        pairs: as `ssd_backward_inputs` writes them.
+        db: gradient, like b.
+        dc: gradient, like c.
+        length: T.
+        heads: number of heads of a group.
+        sizes: (P, N, Q, BP, BN).
+        precision: of products of float32.
+        chunks: as in `ssd_backward_inputs`.
+        layer: as in `ssd_forward`; dy is the gradient of its outputs then.
+        steps: as in `ssd_forward`.
+        sums: as in `ssd_forward`.
+    """
+    P: tl.constexpr = sizes[0]
+    N: tl.constexpr = sizes[1]
+    Q: tl.constexpr = sizes[2]
+    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
     chunk, border, group = tl.program_id(0), tl.program_id(0) * N, (tl.program_id(2), tl.program_id(1), 0)
     start, end = (chunk * Q, length) if chunks is None else between(chunks, 2 * chunk, length)
-    rows, bottom = start + i, tl.where(start < end, border + N, 0)  # where there is no chunk, there are no states
+    rows, bottom = start + i, tl.where(start < end, border + N, 0)
     B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
-    scoresT = tl.dot(B, tl.trans(C), input_precision=precision)
-    dB, dC, dM, dMT = zeros(Q, sizes[4]), zeros(Q, sizes[4]), zeros(Q, Q), zeros(Q, Q)
+    dB, dC = zeros(Q, sizes[4]), zeros(Q, sizes[4])
     for r in range(0, heads):
         head = (tl.program_id(2), tl.program_id(1), r)
-        dt = None if layer is None else step_sizes(layer, head, rows, end, steps)
-        e, f, L, LT, total = decays(log_a, head, rows, i, end, dt)
-        GT, through, past, future = zeros(Q, Q), zeros(sizes[4]), zeros(Q), zeros(Q)
-        stepped, skipped = zeros(Q), zeros(Q)
+        dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+        e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
+        WT = read(pairs, head, rows, i, end, Q)
+        dB += tl.dot(WT, C, input_precision=precision)
+        dC += tl.dot(tl.trans(WT), B, input_precision=precision)
         for first in range(0, P, sizes[3]):
             p = first + tl.arange(0, sizes[3])
-            x_raw, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
+            _, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
             H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
-            WT = tl.dot(X, tl.trans(dY), input_precision=precision) * LT
-            HdY = tl.dot(dY, tl.trans(H), input_precision=precision) * e[:, None]
-            BdH = tl.dot(B, dH, input_precision=precision) * f[:, None]
-            dM += tl.dot(dY, tl.trans(X), input_precision=precision) * L
-            dMT, GT, dC = dMT + WT, GT + WT * scoresT, dC + HdY
-            dB += tl.dot(X, tl.trans(dH), input_precision=precision) * f[:, None]
-            past, future = past + tl.sum(HdY * C, 1), future + tl.sum(BdH * X, 1)
-            through += tl.sum(tl.cast(H, tl.float32) * dH, 1)
-            BdH += tl.dot(tl.cast(scoresT * LT, X.dtype), dY, input_precision=precision)
-            dX, stepped, skipped = passed_back(BdH, dY, x_raw, dt, stepped, skipped, layer, head)
-            write(dx, head, rows, p, end, P, dX)
-        put(dlog_a, head, rows, end, flow(GT, past, future, i, precision) + total * tl.sum(through, 0))
-        put(ddt, head, rows, end, stepped)
-        put(dskip, head, rows, end, skipped)
-    write(dc, group, rows, n, end, N, dC + tl.dot(tl.cast(dM, B.dtype), B, input_precision=precision))
-    write(db, group, rows, n, end, N, dB + tl.dot(tl.cast(dMT, C.dtype), C, input_precision=precision))
+            dB += tl.dot(tl.cast(X * f[:, None], B.dtype), tl.trans(dH), input_precision=precision)
+            dC += tl.dot(tl.cast(dY * e[:, None], B.dtype), tl.trans(H), input_precision=precision)
+    write(db, group, rows, n, end, N, dB)
+    write(dc, group, rows, n, end, N, dC)
+
+
+def ssd_sums(log_a, coarse, fine, length, heads, groups, chunk_len: tl.constexpr, chunks=None):
+    """Running sums of log2 a in one chunk of one head, as `decay_sums` makes them; grid as in `ssd_backward_inputs`.
+
+    Args:
+        log_a: (batch, group, head, T, 1).
+        coarse: like log_a, float32.
+        fine: like log_a, float32.
+        length: T.
+        heads: number of heads of a group.
+        groups: number of groups.
+        chunk_len: Q.
+        chunks: as in `ssd_backward_inputs`.
+    """
+    chunk, which = tl.program_id(0) // (groups * heads), tl.program_id(0) % (groups * heads)
+    start, end = (chunk * chunk_len, length) if chunks is None else between(chunks, 2 * chunk, length)
+    rows, head = start + tl.arange(0, chunk_len), (tl.program_id(1), which // heads, which % heads)
+    coarse_sums, fine_sums, _, _ = decay_sums(log_a, head, rows, end)
+    put(coarse, head, rows, end, coarse_sums)
+    put(fine, head, rows, end, fine_sums)
 
 
 def ssd_step(x, log_a, b, c, y, state, heads, sizes: tl.constexpr):

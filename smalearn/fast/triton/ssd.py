@@ -1,13 +1,14 @@
 """SSD on a GPU: one program loops over the chunks of a head with the state on the chip; `programs.py` says how.
 
-The forward is one launch. With gradients it also writes the state before every chunk; the backward is two launches,
-a backward scan for the gradients of these states, and one program for each chunk and group of heads. Sequences that
-lie end to end are scans of their own in the same launches. Where scans are too few to fill the GPU, each becomes two,
-over segments: one for what each segment adds to the state, one from the carry-ins that follow from that.
+The forward is one launch. With gradients it also writes the state before every chunk; the backward is three launches,
+a backward scan for the gradients of these states, one program for each chunk and head, and one for each chunk and group
+of heads. On a GPU a small launch before each of the two sums the log decays. Sequences that lie end to end are scans of
+their own in the same launches. Where scans are too few to fill the GPU, each becomes two, over segments: one for what
+each segment adds to the state, one from the carry-ins that follow from that.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,8 @@ __all__ = [
     "ssd_of",
     "ssd_tiles",
     "ssd_triton",
+    "sums_beforehand",
+    "sums_of",
     "triton_handles",
 ]
 
@@ -218,9 +221,10 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
     With a layer Y is its output, or with dy, the gradient of that, the gradient of z.
     """
     log_a, initial_state = _column(log_a, X), plan.by_sequence(initial_state)
+    sums = sums_of(run, layer.log_a if layer else log_a, **plan.sums)
     Y, final = torch.empty_like(X), plan.new_states(X)
     states = plan.states_of_chunks(X) if keep else None
-    extras = layer.constants(dy) if layer else {}
+    extras = {"sums": sums} | (layer.constants(dy) if layer else {})
 
     def scan(Y, initial, states):
         operands = X, log_a, B, C, Y, _turned(initial), _turned(final), states
@@ -240,12 +244,13 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
     float32: those of the step sizes through their products with X, and of D by token.
     """
     column, dstate = _column(log_a, X), plan.by_sequence(dstate)
+    pairs = X.new_empty(*X.shape[:4], plan.chunk_len)
     dX, dB, dC, dstates = map(torch.empty_like, (X, B, C, states))
     dlog_a, dinitial = None if log_a is None else torch.empty_like(log_a), plan.new_states(X)
-    extras, more = {}, ()
+    extras, more = {"sums": sums_of(run, layer.log_a if layer else column, **plan.sums)}, ()
     if layer:
         dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
-        dlog_a, extras = dlog_a[..., 0], layer.constants()
+        dlog_a, extras = dlog_a[..., 0], extras | layer.constants()
 
     def scan(dfinal, dstates):
         operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
@@ -255,12 +260,41 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         scan(None, None)
         dstate = plan.follow(dinitial, layer.log_a if layer else column, dstate, back=True)
     scan(dstate, dstates)
-    out = dX, None if dlog_a is None else dlog_a[..., None], dB, dC
-    operands = X, column, B, C, dY, states, dstates, *out
-    extras |= dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
-    run(programs.ssd_backward_chunks, plan.pieces, *map(strided, operands), *plan.numbers[:2], **plan.piece, **extras)
+    inside = (*map(strided, (X, column, B, C, dY, states, dstates)),)
+    column = None if dlog_a is None else dlog_a[..., None]
+    gradients = dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
+    operands, numbers = map(strided, (dX, column, pairs)), (*plan.numbers[:2], X.shape[1])
+    run(programs.ssd_backward_inputs, plan.pieces, *inside, *operands, *numbers, **plan.inputs, **extras, **gradients)
+    operands = map(strided, (pairs, dB, dC))
+    run(programs.ssd_backward_maps, plan.groups, *inside, *operands, *numbers[:2], **plan.maps, **extras)
     dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
     return dX, dlog_a, dB, dC, dinitial, *more
+
+
+def sums_of(
+    run: Callable, log_a: torch.Tensor, chunk_len: int, chunks: torch.Tensor | None = None
+) -> tuple[tuple, ...] | None:
+    """Running sums of the log decays in every chunk, as programs take them; None where each sums for itself.
+
+    Args:
+        run: the function of `launch` that runs programs.
+        log_a: (b, g, r, T, 1).
+        chunk_len: Q.
+        chunks: where chunks begin, as `ssd_sums` takes it.
+    """
+    if not sums_beforehand(log_a.device):
+        return None
+    batch, groups, heads, length, _ = log_a.shape
+    sums = torch.empty(2, *log_a.shape, dtype=torch.float32, device=log_a.device).unbind()
+    grid = (-(-length // chunk_len) if chunks is None else len(chunks)) * groups * heads, batch
+    constants = {"chunk_len": chunk_len, "chunks": chunks, "num_warps": 2, "num_stages": 1}
+    run(programs.ssd_sums, grid, *map(strided, (log_a, *sums)), length, heads, groups, **constants)
+    return tuple(map(strided, sums))
+
+
+def sums_beforehand(device: torch.device) -> bool:
+    """Tell whether log decays are summed in a launch of their own: where programs are compiled, see `programs.py`."""
+    return device.type == "cuda"
 
 
 def _column(log_a, X):

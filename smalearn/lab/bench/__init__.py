@@ -4,7 +4,7 @@ Implementations on a CPU run in a process of their own each, on one thread, in i
 kept. Our GPU programs and their peers, `device`, run in one process: a device does one thing at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from smalearn.lab.bench import (
     bilinear,
@@ -12,6 +12,9 @@ from smalearn.lab.bench import (
     contest,
     delta_rule,
     device,
+    device_delta_rule,
+    device_multilevel,
+    device_ssd,
     linear_attention,
     masks,
     multilevel,
@@ -24,7 +27,7 @@ from smalearn.lab.bench import (
 from smalearn.lab.bench.records import place_of
 from smalearn.lab.bench.timing import machine
 
-__all__ = ["BENCHMARKS", "device", "place_of", "run", "table"]
+__all__ = ["BENCHMARKS", "DEVICE_BENCHMARKS", "device", "place_of", "run", "table"]
 
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
@@ -37,30 +40,45 @@ BENCHMARKS = {
     "training": training.benchmark,
     "weights": weights.benchmark,
 }
+DEVICE_BENCHMARKS = {
+    "delta-rule": device_delta_rule.benchmark,
+    "multilevel": device_multilevel.benchmark,
+    "ssd": device_ssd.benchmark,
+}
 
 
-def run(name: str, on: str | None = None, tuning: bool = False) -> dict[str, object]:
+def run(
+    name: str, on: str | None = None, tuning: bool = False, keep: Callable[[Mapping], object] | None = None
+) -> dict[str, object]:
     """Run a benchmark to its end, or until Ctrl-C.
 
     Args:
         name: one of `BENCHMARKS`.
-        on: of "ssd", the device of our GPU programs; None for the CPU's form.
-        tuning: see `device.benchmark`.
+        on: the device of our GPU programs, for one of `DEVICE_BENCHMARKS`; None for the CPU's form.
+        tuning: of "ssd" on a device, see `device_ssd.benchmark`.
+        keep: is called with what is finished whenever a part is: as the result of one that was stopped.
 
     Returns:
-        Its result. Of one that was stopped, `command`, `machine`, `finished` (its parts so far), no `targets`.
+        Its result. Of one that was stopped, `command`, `machine`, `finished` (its parts so far), no `targets`; of a
+        device also what `device.record` says of it.
 
     Raises:
         KeyboardInterrupt: it was stopped before any part was finished.
     """
     contest.FINISHED.clear()
+    contest.FACTS.clear()
+    contest.FACTS.update(command=f"smalearn bench {name}" + (f" --device {on}" if on else ""), machine=machine())
+    contest.LISTENERS[:] = [lambda: keep(_unfinished())] if keep else []
     try:
-        return device.benchmark(on, tuning=tuning) if on else BENCHMARKS[name]()
+        return DEVICE_BENCHMARKS[name](on, **{"tuning": True} if tuning else {}) if on else BENCHMARKS[name]()
     except KeyboardInterrupt:
         if not contest.FINISHED:
             raise
-    command = f"smalearn bench {name}" + (f" --device {on}" if on else "")
-    return {"command": command, "machine": machine(), "finished": list(contest.FINISHED), "targets": []}
+    return _unfinished()
+
+
+def _unfinished():
+    return {**contest.FACTS, "finished": list(contest.FINISHED), "targets": []}
 
 
 def table(result: Mapping) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from smalearn.lab import bench, progress
@@ -13,11 +14,14 @@ __all__ = ["measure"]
 def measure(name: str, output: Path | None = None, on: str | None = None, tuning: bool = False) -> int:
     """Run a benchmark and print its result; stopped by Ctrl-C, that of the parts it has finished.
 
+    While it runs, the finished parts are kept in a file *.stopped.json: they are left of one that is killed.
+
     Args:
         name: of the benchmark.
-        output: a file for the result with all samples as JSON, or a folder of results in which every CPU has its own.
-        on: of "ssd", where our GPU programs run; None for the CPU's form.
-        tuning: of "ssd", whether to look for better configurations of them first.
+        output: a file for the result with all samples as JSON, or a folder of results in which every CPU and every GPU
+            has its own.
+        on: where our GPU programs run; None for the CPU's form.
+        tuning: of "ssd" on a device, whether to look for better configurations of them first.
 
     Returns:
         Exit status: 130 if it was stopped.
@@ -26,25 +30,41 @@ def measure(name: str, output: Path | None = None, on: str | None = None, tuning
         ValueError: there is no such benchmark, it knows no devices, or the result cannot be kept where it should be.
         OSError: nothing can be written there.
     """
-    if name not in bench.BENCHMARKS:
-        raise ValueError(f"there is no benchmark {name!r}, only {', '.join(bench.BENCHMARKS)}")
-    file = output and records.place_of(output, name, None if on else timing.machine())
-    if (on or tuning) and (name != "ssd" or not on):
-        raise ValueError("--device and --tune are for: smalearn bench ssd --device cuda [--tune]")
-    if on and (reason := device.can_run(on)):
-        raise ValueError(reason)
+    _check(name, on, tuning)
+    file = output and records.place_of(output, name, None if on else timing.machine(), on and device.gpu_name(on))
+    keep = partial(_write, file.with_suffix(".stopped.json")) if file else None
     if file:
         _try_to_write(file)
-    result = bench.run(name, on, tuning)
+    result = bench.run(name, on, tuning, keep)
     progress.step("")
     is_whole = "finished" not in result
-    if file:
-        file = file if is_whole else file.with_suffix(".stopped.json")
-        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if file and is_whole:
+        _write(file, result)
+        file.with_suffix(".stopped.json").unlink(missing_ok=True)
     print(bench.table(result))
     if not is_whole:
-        print(f"\nStopped: finished parts stand above{f' and in {file}' if file else ''}.", file=sys.stderr)
+        where = f" and in {file.with_suffix('.stopped.json')}" if file else ""
+        print(f"\nStopped: finished parts stand above{where}.", file=sys.stderr)
     return 0 if is_whole else 130
+
+
+def _check(name, on, tuning):
+    """Refuse what cannot be measured."""
+    if name not in bench.BENCHMARKS:
+        raise ValueError(f"there is no benchmark {name!r}, only {', '.join(bench.BENCHMARKS)}")
+    if on and name not in bench.DEVICE_BENCHMARKS:
+        raise ValueError(f"--device is for {', '.join(bench.DEVICE_BENCHMARKS)}, not for {name}")
+    if tuning and (name != "ssd" or not on):
+        raise ValueError("--tune is for: smalearn bench ssd --device cuda --tune")
+    if on and (reason := device.can_run(on)):
+        raise ValueError(reason)
+
+
+def _write(file, result):
+    """Replace a file by a result, all at once."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)
 
 
 def _try_to_write(file):

@@ -11,13 +11,57 @@ from smalearn.lab import progress
 from smalearn.lab.bench.timing import interleaved, slope, warm_seconds
 from smalearn.testing import TOLERANCE, relative_rms
 
-__all__ = ["FINISHED", "best", "checked", "contest", "every_kth", "growth", "judge", "ratio", "speedups", "unchecked"]
+__all__ = [
+    "FACTS",
+    "FINISHED",
+    "LISTENERS",
+    "CannotRunError",
+    "best",
+    "checked",
+    "contest",
+    "every_kth",
+    "finish",
+    "growth",
+    "judge",
+    "ratio",
+    "reason",
+    "speedups",
+    "unchecked",
+]
 
 PATIENCE = 120.0  # seconds for all samples of one entrant, if three samples take no longer
 FINISHED: list[Mapping] = []
 """Parts that the benchmark which runs has finished: what is left of it when it is stopped."""
+FACTS: dict[str, object] = {}
+"""What else a record of these parts says, such as the device."""
+LISTENERS: list[Callable[[], object]] = []
+"""Are called when a part is finished."""
 
 Sampler = Callable[[], float]
+
+
+class CannotRunError(Exception):
+    """An entrant cannot take part; the message says why, in one line."""
+
+
+CANNOT = (ImportError, torch.OutOfMemoryError, CannotRunError)
+
+
+def finish(part: dict) -> dict:
+    """Keep a part of the benchmark that runs, and return it."""
+    FINISHED.append(part)
+    for listener in LISTENERS:
+        listener()
+    return part
+
+
+def reason(error: Exception) -> str:
+    """An error in one line: its type, and its message, of a long one the beginning; of a compiler's also the end."""
+    if isinstance(error, CannotRunError):
+        return str(error)
+    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    end = f" {others[-1]}" if others and first.endswith(":") else ""
+    return f"{type(error).__name__}: {first}{end}"[:300]
 
 
 def judge(
@@ -57,7 +101,8 @@ def contest(
 
     Args:
         problem: its name.
-        entrants: each loads what it needs and returns what `checked` or `unchecked` does; it may raise ImportError.
+        entrants: each loads what it needs and returns what `checked` or `unchecked` does; it and its sampler may raise
+            ImportError, OutOfMemoryError or CannotRunError.
         rounds: samples of each time, fewer of what is slow.
         bases: names of those beside whom the others are set.
         patience: seconds for all samples of one entrant; it has three in any case.
@@ -67,7 +112,16 @@ def contest(
         `problem`; `contestants`, for each either `{"absent": why}`, or `error`, the largest of its `errors`, None where
         it is not finite, and `tolerated` (not of the unchecked), and, where it is tolerated, its `seconds`; `speedups`.
     """
-    entries, samplers, every = {}, {}, {}
+    entries, samplers, every, failed = {}, {}, {}, {}
+
+    def attempt(name, sample):
+        """A sample; not a number where the entrant can run no more."""
+        try:
+            return sample()
+        except CANNOT as error:
+            failed[name] = reason(error)
+            return math.nan
+
     progress.part(problem)
     for name, enter in entrants.items():
         progress.step(f"checking {name}")
@@ -75,13 +129,12 @@ def contest(
             errors, tolerated, sample = enter()
             entries[name] = {} if errors is None else _verdict(errors, tolerated)
             if tolerated:
-                every[name], samplers[name] = every_kth(sample(), rounds, patience), sample
-        except (ImportError, torch.OutOfMemoryError) as reason:
-            entries[name] = {"absent": f"{type(reason).__name__}: {str(reason).splitlines()[0]}"}
+                every[name], samplers[name] = every_kth(sample(), rounds, patience), partial(attempt, name, sample)
+        except CANNOT as error:
+            entries[name] = {"absent": reason(error)}
     for name, samples in interleaved(samplers, rounds, every).items():
-        entries[name]["seconds"] = samples
-    FINISHED.append({"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)})
-    return FINISHED[-1]
+        entries[name] = {"absent": failed[name]} if name in failed else entries[name] | {"seconds": samples}
+    return finish({"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)})
 
 
 def _verdict(errors, tolerated):
@@ -144,5 +197,4 @@ def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds:
         "clone against T": slope(list(runs), clone),
         "against clone": slope(clone, ours),
     }
-    FINISHED.append({"lengths": list(runs), "seconds": times, "exponents": exponents})
-    return FINISHED[-1]
+    return finish({"lengths": list(runs), "seconds": times, "exponents": exponents})

@@ -1,4 +1,4 @@
-"""Implementations on a device: our GPU programs, and other libraries' where they are installed.
+"""Implementations of SSD on a device: our GPU programs, and other libraries' where they are installed.
 
 Each is called in its own layout with its own arguments, and judged by its own function in float64.
 """
@@ -15,19 +15,13 @@ import torch.nn.functional as F
 
 from smalearn.fast.triton import launch, mamba2_ssd, ssd_step_triton_, ssd_tiles, ssd_triton, step
 from smalearn.kernel_attention import softmax_attention
+from smalearn.lab.bench.device import where
 from smalearn.lab.bench.implementation import Implementation
-from smalearn.lab.bench.peers import compiled, every_head, given, ours
+from smalearn.lab.bench.peers import every_head, given, ours
 from smalearn.lab.bench.problem import recurrence
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["LAYERS", "SSD", "STEPS", "programs", "where"]
-
-
-def where(device: str) -> str:
-    """Name of what runs our programs: "GPU", "Triton's interpreter" or "tile machine"."""
-    if device == "cuda":
-        return "GPU"
-    return "Triton's interpreter" if launch.has_triton() and launch.interprets() else "tile machine"
+__all__ = ["LAYERS", "SSD", "STEPS", "programs"]
 
 
 def programs(device: str) -> Callable:
@@ -110,16 +104,16 @@ _flash = partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
 _peer = partial(Implementation, anywhere=False, most=2**31)
 _mamba = partial(_peer, time_first=True, arguments=_by_steps, exact=_by_steps_exactly)
 _whole = partial(Implementation, anywhere=False, time_first=True, arguments=_layer, exact=_layer_exactly)
-_gla = partial(_peer, time_first=True, arguments=every_head)
+_SHORT = {"anywhere": True, "longest": 4096}  # seconds beyond
+_gla = partial(_peer, time_first=True, arguments=every_head, longest=16384)  # tunes itself for every number of heads
 
 SSD = (
-    Implementation("ssd_triton", partial(ours, _programs), base=True),
+    Implementation("ssd_triton", partial(ours, _programs), base=True, at_length=ours(ssd_chunked)),
     _mamba("mamba_ssm mamba_chunk_scan_combined", _chunk_scan),
     _gla("fla chunk_simple_gla", partial(_simple_gla, "chunk_simple_gla")),
     _gla("fla fused_chunk_simple_gla", partial(_simple_gla, "fused_chunk_simple_gla")),
-    _peer("ssd_chunked", partial(ours, ssd_chunked), anywhere=True),
-    _peer("ssd_chunked, compiled", partial(compiled, ours, ssd_chunked), longest=4096),
-    _peer("softmax attention (torch)", partial(given, _flash), _attention, _attention_exactly, anywhere=True),
+    _peer("ssd_chunked", partial(ours, ssd_chunked), **_SHORT),
+    _peer("softmax attention (torch)", partial(given, _flash), _attention, _attention_exactly, **_SHORT),
 )
 LAYERS = (
     _whole("mamba2_ssd, whole layer", partial(ours, mamba2_ssd, dt_softplus=True), base=True),

@@ -29,8 +29,8 @@ def tune(
 ) -> list[dict[str, object]]:
     """Find the best configurations for each P, N and dtype, at the first problem that has them; `TABLE` keeps them.
 
-    For each chunk length the forward chooses the configuration of the scan, then both together that of the chunks.
-    What does not compile, or gives another answer, is left out.
+    For each chunk length the forward chooses the configuration of the scan, then both together those of the backward,
+    one after the other. What does not compile, or gives another answer, is left out.
 
     Args:
         problems: sizes.
@@ -62,10 +62,10 @@ def _tuned(key, problem, form, median):
     def both():
         return torch.autograd.grad(form(*leaves)[0], leaves, dY)
 
-    def seconds(run, *pair):
-        """Seconds with configurations (scan, chunks), infinite where they fail."""
+    def seconds(run, *chosen):
+        """Seconds with configurations of the scan and of the backward, infinite where they fail."""
         before = TABLE.get(key)
-        TABLE[key] = pair
+        TABLE[key] = chosen
         try:
             run()
             right_there = relative_rms(forward(), right) <= 4 * torch.finfo(problem.dtype).eps
@@ -78,8 +78,13 @@ def _tuned(key, problem, form, median):
     first = config(key[0], problem.head_dim, problem.state, problem.dtype)
     times = {first: seconds(both, *first)}
     for group in candidates(problem):
-        scan = min(group, key=lambda scan, group=group: seconds(forward, scan, group[0]))
-        times |= {(scan, chunk): seconds(both, scan, chunk) for chunk in group}
+        chosen = [one._replace(chunk_len=group[0].chunk_len) for one in first]
+        chosen[0] = min(group, key=lambda scan, others=chosen[1:]: seconds(forward, scan, *others))
+        for place in range(1, len(first)):
+            trials = [(*chosen[:place], one, *chosen[place + 1 :]) for one in group]
+            found = {trial: seconds(both, *trial) for trial in trials}
+            chosen = list(min(found, key=found.get))
+            times |= found
     best = min(times, key=times.get)
     TABLE[key] = best
     line = f"({key[0]!r}, {key[1]}, {key[2]}, {key[3]}): {best},"

@@ -17,7 +17,7 @@ from multiprocessing.managers import BaseManager
 import torch
 
 from smalearn.lab import progress
-from smalearn.lab.bench.contest import FINISHED, PATIENCE, contest, judge
+from smalearn.lab.bench.contest import PATIENCE, contest, finish, judge
 from smalearn.lab.bench.problem import Problem, operands, recurrence, way
 from smalearn.lab.bench.timing import grown_bytes, one_thread, saved_bytes, warm_seconds
 from smalearn.lab.spawned import SPAWN, killed_by_ctrl_c
@@ -42,6 +42,7 @@ class Implementation:
         longest: tokens of the longest sequence that it takes.
         most: entries of the largest tensor that it takes; most libraries count them in 32 bits.
         heads: whose answers are compared, the first so many; all if None.
+        at_length: what it computes, as `exact`, but fast: one head is compared with it at the full length, on devices.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Implementation:
     longest: int = 2**40
     most: int = 2**40
     heads: int | None = None
+    at_length: Callable[..., torch.Tensor] | None = None
 
     def takes(self, problem: Problem) -> bool:
         """Tell whether it can solve a problem."""
@@ -207,8 +209,7 @@ def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[
         "unit": 4 * problem.length * problem.heads * problem.head_dim,
         "bytes": {name: size for name, size in sizes.items() if size},
     }
-    FINISHED.append(part)
-    return part
+    return finish(part)
 
 
 def memory_of(implementation: Implementation, problem: Problem) -> dict[str, int | None] | None:

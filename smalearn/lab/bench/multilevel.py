@@ -17,7 +17,18 @@ from smalearn.lab.bench.report import at_least, at_most, record
 from smalearn.lab.bench.timing import seconds
 from smalearn.multilevel import KeyCache, batched_scores, halving_blocks, key_numbers, parse_ranks, score_macs
 
-__all__ = ["ALLOCATIONS", "ATTENTIONS", "benchmark", "decode", "definition", "targets"]
+__all__ = [
+    "ALLOCATIONS",
+    "ATTENTIONS",
+    "EQUAL",
+    "STANDARD",
+    "benchmark",
+    "decode",
+    "definition",
+    "standard",
+    "targets",
+    "with_levels",
+]
 
 EQUAL, PAPER = ALLOCATIONS = ("8|8|8|8|8|8|8|8", "32|8|6|4|4|4|4|2")
 """Eight equal levels, and the paper's: 64 columns each."""
@@ -58,17 +69,20 @@ def definition(ranks: Sequence[int], V: torch.Tensor, _, K: torch.Tensor, Q: tor
 
 def _rows(ranks, block_lens, first, Q, K, V):
     """Attention of consecutive tokens, from the first on, to those of K and V."""
-    row, column = torch.arange(first, first + Q.shape[-2])[:, None], torch.arange(K.shape[-2])
+    row = torch.arange(first, first + Q.shape[-2], device=Q.device)[:, None]
+    column = torch.arange(K.shape[-2], device=Q.device)
     levels = zip(Q.split(ranks, -1), K.split(ranks, -1), block_lens, strict=True)
     S = sum((q @ k.mT) * (row // size == column // size) for q, k, size in levels)
     return S.masked_fill(row < column, -math.inf).softmax(-1) @ V
 
 
-def _standard():
+def standard() -> Callable:
+    """PyTorch's attention, of (V, _, K, Q)."""
     return lambda V, _, K, Q: F.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0)
 
 
-def _levels(attention, ranks):
+def with_levels(attention: Callable, ranks: Sequence[int]) -> Callable:
+    """Attention of (Q, K, V, ranks, block lengths) with these ranks and halved blocks, of (V, _, K, Q)."""
     return lambda V, _, K, Q: attention(Q, K, V, ranks, halving_blocks(V.shape[-2], len(ranks)))
 
 
@@ -78,14 +92,14 @@ def _attention(name: str, load: Callable, ranks: Sequence[int], **options: objec
 
 def _ours(name: str) -> Implementation:
     ranks = parse_ranks(name)
-    return _attention(name, partial(_levels, multilevel_attention, ranks), ranks)
+    return _attention(name, partial(with_levels, multilevel_attention, ranks), ranks)
 
 
 _EIGHT = parse_ranks(EQUAL)
 ATTENTIONS = (
-    _attention(STANDARD, _standard, [PROBLEM.state], base=True),
+    _attention(STANDARD, standard, [PROBLEM.state], base=True),
     *map(_ours, ALLOCATIONS),
-    _attention(LOOP, partial(_levels, level_loop, _EIGHT), _EIGHT, longest=max(LOOPS)),
+    _attention(LOOP, partial(with_levels, level_loop, _EIGHT), _EIGHT, longest=max(LOOPS)),
 )
 
 

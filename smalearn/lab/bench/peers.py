@@ -5,6 +5,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import torch
 
@@ -29,8 +30,10 @@ __all__ = [
     "SSD",
     "Products",
     "compiled",
+    "corrected",
     "delta_operands",
     "every_head",
+    "fla",
     "given",
     "ours",
     "products_only",
@@ -194,21 +197,21 @@ def _segment_sums(x):
 
 def _simple_gla():
     """Chunked, one decay per token."""
-    run = _fla("simple_gla").naive_chunk_simple_gla
+    run = fla("ops.simple_gla.naive").naive_chunk_simple_gla
     return lambda X, log_a, B, C: run(C, B, X, log_a, chunk_size=CHUNK_LEN, scale=1.0)[0]
 
 
 def _linear_attn():
     """Chunked, without decay; its chunks have 64 tokens."""
-    run = _fla("linear_attn").naive_chunk_linear_attn
+    run = fla("ops.linear_attn.naive").naive_chunk_linear_attn
     return lambda X, _, B, C: run(C, B, X, scale=1.0)
 
 
-def _fla(module):
+def fla(module: str) -> ModuleType:
     """A module of flash-linear-attention, which warns where there is no GPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return importlib.import_module(f"fla.ops.{module}.naive")
+        return importlib.import_module(f"fla.{module}")
 
 
 def _transformers():
@@ -238,19 +241,19 @@ def _scaled_operands(*tensors):
     return Q * Q.shape[-1] ** 0.5, *others
 
 
-def _corrected(Q, K, V, beta, log_a):
+def corrected(Q, K, V, beta, log_a):
     """Y of the delta rule, token by token."""
     return by_segments(delta_rule_recurrent, Q, K, V, beta, log_a)
 
 
 def _divided(Q, *operands):
     """The same for a function that divides queries by √N."""
-    return _corrected(Q * Q.shape[-1] ** -0.5, *operands)
+    return corrected(Q * Q.shape[-1] ** -0.5, *operands)
 
 
 def _gated_delta_rule():
     """Chunked, by forward substitution in Python."""
-    run = _fla("gated_delta_rule").naive_chunk_gated_delta_rule
+    run = fla("ops.gated_delta_rule.naive").naive_chunk_gated_delta_rule
     return lambda Q, K, V, beta, log_a: run(Q, K, V, log_a, beta, chunk_size=CHUNK_LEN, scale=1.0)[0]
 
 
@@ -262,7 +265,7 @@ def _qwen3_next():
 
 
 def _rule(name, load, **settings):
-    return Implementation(name, load, **{"arguments": delta_operands, "exact": _corrected} | settings)
+    return Implementation(name, load, **{"arguments": delta_operands, "exact": corrected} | settings)
 
 
 def _ours(name, function, **options):

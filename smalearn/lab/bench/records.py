@@ -1,4 +1,4 @@
-"""Records of times: every CPU has a folder of its own, so that none overwrites those of another."""
+"""Records of times: every CPU and every GPU has a folder of its own, so that none overwrites those of another."""
 
 import json
 import re
@@ -18,29 +18,49 @@ def cpu_name(machine: Mapping) -> str:
 
 def cpu_folder(machine: Mapping) -> str:
     """The name of its folder: "amd-epyc-avx512"."""
-    return re.sub(r"[^a-z0-9]+", "-", cpu_name(machine).lower())
+    return _folder(cpu_name(machine))
 
 
-def place_of(output: Path, name: str, machine: Mapping | None) -> Path:
+def _folder(name):
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())
+
+
+def place_of(output: Path, name: str, machine: Mapping | None, gpu: str | None = None) -> Path:
     """The file in which a result is kept.
 
     Args:
-        output: a folder of results, in which every CPU has its own; or the file itself.
+        output: a folder of results, in which every CPU and every GPU has its own; or the file itself.
         name: of the benchmark.
-        machine: what `timing.machine` returns; None for times of a device, which need a file.
+        machine: what `timing.machine` returns, for times of a CPU; None for those of a device.
+        gpu: its name, such as "NVIDIA H200". Times of a device that has none need a file.
 
     Raises:
-        ValueError: the folder is missing, or the file holds times of another CPU: clouds give several models one name.
+        ValueError: the folder is missing, or the file holds times of another CPU or GPU: clouds give several CPUs one
+            name.
     """
-    if output.is_dir() and machine:
-        output = output / "cpu" / cpu_folder(machine) / f"{name.replace('-', '_')}.json"
+    folder = f"cpu/{cpu_folder(machine)}" if machine else f"gpu/{_folder(gpu)}" if gpu else None
+    if output.is_dir() and folder:
+        output = output / folder / f"{name.replace('-', '_')}.json"
     elif output.is_dir() or not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent} for the result, or {output} is no file")
-    if output.is_file() and machine:
-        there = json.loads(output.read_text(encoding="utf-8"))["machine"]
-        if any(there.get(fact, machine[fact]) != machine[fact] for fact in ("cpu", "instructions", "model")):
-            raise ValueError(f"{output} holds times of {cpu_name(there)}, {there.get('model')}: name another file")
+    if output.is_file() and folder:
+        there = json.loads(output.read_text(encoding="utf-8"))
+        if other := _other_cpu(there["machine"], machine) if machine else _other_gpu(there, gpu):
+            raise ValueError(f"{output} holds times of {other}: name another file")
     return output
+
+
+def _other_cpu(there, machine):
+    """The CPU of a record if it is another one."""
+    if any(there.get(fact, machine[fact]) != machine[fact] for fact in ("cpu", "instructions", "model")):
+        return f"{cpu_name(there)}, {there.get('model')}"
+    return None
+
+
+def _other_gpu(there, gpu):
+    """The device of a record if it is another one."""
+    name = there.get("device", {}).get("name", "no GPU")
+    return name if name != gpu else None
 
 
 def beside(name: str) -> dict[str, dict[str, float | None]]:

@@ -1,14 +1,34 @@
 """The frame of every benchmark: what its record says besides the times, its targets, and one table for a terminal."""
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from smalearn.lab.bench.timing import machine, one_thread, quartiles
 
-__all__ = ["at_least", "at_most", "number", "record", "sections", "table"]
+__all__ = ["Row", "at_least", "at_most", "number", "record", "sections", "summary", "table"]
 
 Rows = Iterable[Sequence[str]]
+
+
+class Row(NamedTuple):
+    """What a contest comes to.
+
+    Attributes:
+        problem: its name.
+        ours: the first base that is no floor.
+        milliseconds: the median of its times.
+        times_as_fast: by how many times it is faster than each peer, by their names.
+        of_floor: the time of the floor over its own, None where there is no floor.
+    """
+
+    problem: str
+    ours: str
+    milliseconds: float
+    times_as_fast: dict[str, float]
+    of_floor: float | None
 
 
 def record(
@@ -76,6 +96,31 @@ def sections(part: object) -> Iterator[tuple[str, Rows]]:
             yield from sections(one)
 
 
+def summary(result: object) -> Iterator[Row]:
+    """A row for each contest of a record in which ours has a time, whole or stopped.
+
+    Args:
+        result: a record of a benchmark, or a part of it.
+    """
+    if isinstance(result, Mapping) and "contestants" in result:
+        ratios, entries = result["speedups"], result["contestants"]
+        floor = next((ratios[base] for base in ratios if "error" not in entries[base]), {})
+        for ours in [base for base in ratios if "error" in entries[base]][:1]:
+            slower = floor.get(ours)
+            milliseconds = 1e3 * statistics.median(entries[ours]["seconds"])
+            yield Row(result["problem"], ours, milliseconds, ratios[ours], slower and 1 / slower)
+    elif isinstance(result, Mapping | list):
+        for part in result.values() if isinstance(result, Mapping) else result:
+            yield from summary(part)
+
+
+def _short(row):
+    """A row of `summary` in cells."""
+    floor = "" if row.of_floor is None else f"{row.of_floor:.0%} of the floor"
+    peers = ", ".join(f"{ratio:.2f} × {name}" for name, ratio in row.times_as_fast.items())
+    return row.problem, row.ours, f"{row.milliseconds:.3f} ms", floor, peers
+
+
 def _row(part, name):
     """An entrant of a contest: median, quartiles and least time, error, whatever else it has, ratios, all errors."""
     entry = part["contestants"][name]
@@ -98,7 +143,7 @@ def _memory(sizes, unit):
 
 
 def table(result: Mapping, records: Mapping[str, Mapping]) -> str:
-    """A result for a terminal: machine, sections, targets.
+    """A result for a terminal: machine, sections, of a device their summary, targets.
 
     Args:
         result: of a benchmark.
@@ -111,7 +156,8 @@ def table(result: Mapping, records: Mapping[str, Mapping]) -> str:
         shown = f"{row['what']} {number(row['target'])}: {number(row['measured'])}"
         elsewhere = (number(one.get(row["what"])) for one in records.values())
         targets.append(("met" if row["met"] else "MISSED", shown, *elsewhere))
-    for title, rows in [*sections(dict(result)), *[("Targets", targets)] * bool(result["targets"])]:
+    ours = [("Ours, and how many times as fast as its peers", map(_short, summary(result)))] * ("device" in result)
+    for title, rows in [*sections(dict(result)), *ours, *[("Targets", targets)] * bool(result["targets"])]:
         lines += ["", title, *_columns(rows)]
     return "\n".join([*lines, *["", result.get("note")] * bool(result.get("note"))])
 

@@ -1,0 +1,91 @@
+"""The benchmark `delta-rule --device`: the gated delta rule on a device, forward."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+
+from smalearn.fast.triton import delta_rule_tiles, delta_rule_triton
+from smalearn.lab.bench.contest import ratio
+from smalearn.lab.bench.device import floor, measure, record, where
+from smalearn.lab.bench.implementation import Implementation
+from smalearn.lab.bench.peers import corrected, delta_operands, fla, ours
+from smalearn.lab.bench.problem import Problem
+from smalearn.lab.bench.report import at_least
+from smalearn.linear_attention import delta_rule_chunked
+
+__all__ = ["DELTA_RULE", "PROBLEMS", "TINY", "benchmark", "targets", "work"]
+
+_problem = partial(Problem, shared=False, views=True)
+PROBLEMS = tuple(
+    _problem(batch=batch, heads=16, length=length, head_dim=size, state=size, dtype=torch.bfloat16, device="cuda")
+    for batch, length, size in ((8, 2048, 128), (1, 16384, 128), (8, 2048, 64))
+)
+TINY = (_problem(batch=2, heads=2, length=40, head_dim=16, state=16),)
+CHUNK_LEN = 32  # of the floor: the shortest that any of them takes in half precision
+
+
+def _program(Q, K, V, beta, log_a):
+    run = delta_rule_tiles if where(V.device.type) == "tile machine" else delta_rule_triton
+    return run(Q, K, V, beta, log_a)
+
+
+def _fla():
+    """Of (batch, T, heads, ...), with keys of norm 1."""
+    run = fla("ops.gated_delta_rule").chunk_gated_delta_rule
+    return lambda Q, K, V, beta, log_a: run(Q, K, V, g=log_a, beta=beta, scale=1.0, output_final_state=True)[0]
+
+
+_rule = partial(Implementation, arguments=delta_operands, exact=corrected)
+DELTA_RULE = (
+    _rule("delta_rule_triton", partial(ours, _program), base=True, at_length=ours(delta_rule_chunked)),
+    _rule("fla chunk_gated_delta_rule", _fla, time_first=True, anywhere=False, most=2**31),
+    _rule("delta_rule_chunked", partial(ours, delta_rule_chunked)),
+)
+OURS, FLA = DELTA_RULE[0].name, DELTA_RULE[1].name
+
+
+def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15) -> dict[str, object]:
+    """Run all parts, in less than a minute.
+
+    Args:
+        device: "cuda" or "cpu".
+        problems: sizes to compare; the usual ones of the device if None.
+        rounds: samples of each time.
+
+    Returns:
+        See `device.record`, with the part `contests`.
+    """
+    sizes = problems or (PROBLEMS if device == "cuda" else TINY)
+
+    def parts(rates):
+        return {
+            "contests": [part for one in sizes for part in measure(one, DELTA_RULE, floor(work(one), rates), rounds)]
+        }
+
+    return record("delta-rule", device, rounds, parts, targets)
+
+
+def work(problem: Problem) -> dict[str, tuple[float, float]]:
+    """Bytes and flops that no program can do without, if it works in chunks of 32.
+
+    Operands are read once and results are written once, log_a in float32. For each token and head with C = 32, there
+    are 2·2·C·N flops of K K^T and Q K^T, 2·2·C·P of T and of the scores with values, and 3·2·N·P of keys and queries
+    with the state and of what is written to it. What gives T itself is not counted, and no state.
+
+    Args:
+        problem: its sizes.
+
+    Returns:
+        For "forward" (bytes, flops).
+    """
+    rows, P, N = problem.batch * problem.length * problem.heads, problem.head_dim, problem.state
+    size = problem.dtype.itemsize * rows * (2 * N + 2 * P + 1) + 4 * rows
+    return {"forward": (size, rows * (4 * CHUNK_LEN * (N + P) + 6 * N * P))}
+
+
+def targets(result: Mapping) -> list[dict[str, object]]:
+    """Bounds beside the peer."""
+    return [
+        at_least(f"{part['problem']}: times as fast as fla", 1.0, ratio(part, OURS, FLA)) for part in result["contests"]
+    ]
