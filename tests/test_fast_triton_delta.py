@@ -426,7 +426,9 @@ def test_too_large_a_grid_is_refused(monkeypatch):
 @needs_gpu
 @pytest.mark.parametrize("case", pairwise(ON_A_GPU), ids=lambda case: "-".join(map(str, case.values())))
 def test_pairs_on_a_gpu(case):
-    check(delta_rule_triton, build(**case, device="cuda"))
+    """With one feature all keys are alike, and in bfloat16 what is rounded before T grows with it."""
+    tolerance = 2 * torch.finfo(torch.bfloat16).eps if case["dtype"] == torch.bfloat16 else None
+    check(delta_rule_triton, build(**case, device="cuda"), tolerance)
 
 
 @needs_gpu
