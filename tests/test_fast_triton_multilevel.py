@@ -287,10 +287,11 @@ def test_what_the_program_does_not_cover_goes_another_way(as_on_a_gpu):
 
 
 def test_what_it_handles():
-    def like(device, dtype=torch.bfloat16, size=64):
+    def like(device, dtype=torch.float32, size=64):
         return SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(5, size))
 
     assert multilevel_handles(like("cuda"), like("cuda")) == launch.has_triton()
+    assert not multilevel_handles(like("cuda", torch.bfloat16), like("cuda", torch.bfloat16))
     assert not multilevel_handles(like("cpu"), like("cpu"))
     assert not multilevel_handles(like("cuda", torch.float64), like("cuda", torch.float64))
     assert not multilevel_handles(like("cuda", size=257), like("cuda"))
@@ -396,8 +397,14 @@ def test_errors_before_any_launch(monkeypatch):
         multilevel_forward(Q.expand(5, 4).repeat(1, 75), K.repeat(1, 75), V, (300,), (6,))
 
 
+HALF = pytest.mark.xfail(
+    run=False, reason="on an H200 with Triton 3.6 it reads where it must not: nothing runs after it"
+)
+ON_A_GPU = [torch.float32, *(pytest.param(dtype, marks=HALF) for dtype in (torch.float16, torch.bfloat16))]
+
+
 @needs_gpu
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ON_A_GPU)
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("length", [1, 33, 100, 128])
 def test_the_whole_product_on_a_gpu(length, levels, dtype):
@@ -408,7 +415,7 @@ def test_the_whole_product_on_a_gpu(length, levels, dtype):
 
 
 @needs_gpu
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ON_A_GPU)
 @pytest.mark.parametrize("ranks", [(16, 8, 40), (64, 64), (128, 64, 64), PAPER, (8,) * 8])
 def test_long_sequences_on_a_gpu(ranks, dtype):
     features, length = sum(ranks), 2000
@@ -423,8 +430,8 @@ def test_long_sequences_on_a_gpu(ranks, dtype):
 
 @needs_gpu
 def test_more_than_two_billion_numbers_on_a_gpu():
-    room = torch.empty(2**31 + 2**13, dtype=torch.bfloat16, device="cuda")
-    Q, K, V = build(100, "halves", torch.bfloat16, ((2,), (2,)), device="cuda")
+    room = torch.empty(2**31 + 2**13, device="cuda")
+    Q, K, V = build(100, "halves", torch.float32, ((2,), (2,)), device="cuda")
     far = room.as_strided(K.shape, (2**31, K.shape[-1], 1))
     far.copy_(K)
     for ours, theirs in zip(*(multilevel_forward(Q, k, V, *LEVELS["halves"]) for k in (far, K)), strict=True):
