@@ -86,6 +86,26 @@ def test_the_readme_shows_three_rows_of_it():
     assert len(shown) == 5
 
 
+def test_the_first_look_at_a_gpu_is_what_was_recorded():
+    """In the README, on the page of results, and in chapter 12."""
+    parts = recorded("h200_programs")["milliseconds"]
+    forward, backward = ({name: sum(one.values()) for name, one in parts[way].items()} for way in parts)
+    once, again = ((forward[name], backward[name]) for name in ("mamba_ssm", "mamba_ssm, again"))
+    readme, results = " ".join(README.split()), " ".join(RESULTS.split())
+    assert f"took {forward['ours']:.2f} ms forward and {backward['ours']:.2f} ms backward" in readme
+    assert f"{once[0]:.2f} to {again[0]:.2f} and {once[1]:.2f} to {again[1]:.2f} ms" in readme
+    assert f"Forward {forward['ours']:.2f} ms, backward {backward['ours']:.2f} ms" in results
+    assert "took {:.2f} and {:.2f} ms once, {:.2f} and {:.2f} the other time".format(*once, *again) in results
+    chapter = (ROOT / "chapters/12_chunked_kernel.ipynb").read_text(encoding="utf-8")
+    first, now = parts["backward"]["our first form"], parts["backward"]["ours"]
+    slower = sorted(backward["our first form"] / one for one in (once[1], again[1]))
+    assert "took {:.1f} to {:.1f} times as long".format(*slower) in chapter
+    assert f"{now['pairs'] + now['groups']:.1f} ms in place of {first['chunks']:.1f}" in chapter
+    walks = (parts["forward"][name]["walk"] for name in ("ours", "our first form"))
+    assert "{:.2f} ms in place of {:.2f}".format(*walks) in chapter
+    assert all(f"*{name}* ({milliseconds:.2f})" in chapter for name, milliseconds in now.items())
+
+
 @pytest.mark.parametrize("link", re.findall(r"(?:\]\(|srcset=\"|src=\")([^)#:\"]+)", README))
 def test_its_links_lead_somewhere(link):
     assert (ROOT / link).exists()

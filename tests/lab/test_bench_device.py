@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -16,9 +17,9 @@ from smalearn.fast import tile
 from smalearn.fast.triton import configs, launch, ssd_tiles
 from smalearn.lab import bench
 from smalearn.lab.bench import device, device_peers, device_ssd, device_tune
-from smalearn.lab.bench.contest import CannotRunError, speedups
+from smalearn.lab.bench.contest import FINISHED, CannotRunError, speedups
 from smalearn.lab.bench.device import WAYS, floor
-from smalearn.lab.bench.device_peers import LAYERS, SSD, STEPS
+from smalearn.lab.bench.device_peers import GLA, LAYERS, SSD, STEPS
 from smalearn.lab.bench.device_ssd import FEW, GROWTH, LARGE, MAMBA, OURS, SIZES, STEP, work
 from smalearn.lab.bench.implementation import Implementation
 from smalearn.lab.bench.problem import Problem, recurrence
@@ -26,7 +27,7 @@ from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close
 
 TINY = device_ssd.TINY[0]
-PEERS = {one.name: one for one in (*SSD, *LAYERS, *STEPS)}
+PEERS = {one.name: one for one in (*SSD, *GLA, *LAYERS, *STEPS)}
 RATES = {"copy": 1e9, "gemm": 1e12}
 problem_of = partial(Problem, views=True, backward=True, dtype=torch.bfloat16, device="cuda")
 
@@ -86,6 +87,7 @@ def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
 def test_the_whole_on_a_gpu():
     problem = problem_of(batch=2, heads=4, head_dim=64, state=128, length=1000)
     result = device_ssd.benchmark("cuda", [problem], rounds=3)
+    assert len(result["contests"]) == 2 * (1 + 1 + len(GLA))
     for part in result["contests"][:2]:
         assert set(part["contestants"]) == {"floor", *(one.name for one in SSD)}
         for name in ("ssd_triton", "ssd_chunked", "softmax attention (torch)"):
@@ -134,24 +136,27 @@ def test_the_parts_of_a_gpu_come_in_the_order_of_their_worth(monkeypatch):
     done = []
     monkeypatch.setattr(device, "about", lambda on: {})
     monkeypatch.setattr(device, "rates", lambda on, rounds: RATES)
-    monkeypatch.setattr(device_ssd, "memory", lambda problem, _: done.append("memory") or made()["memory"][0])
+    monkeypatch.setattr(device_ssd, "memory", lambda _, entrants: done.append(len(entrants)) or made()["memory"][0])
     monkeypatch.setattr(device_ssd, "decode", lambda *_: done.append("decode") or NOTHING["decode"][0])
 
-    def measure(problem, entrants, least, rounds):
-        done.append((problem, len(entrants), list(least)))
+    def measure(problem, entrants, least, rounds, suffix=""):
+        done.append((problem, len(entrants), list(least), *filter(None, [suffix])))
         return []
 
-    monkeypatch.setattr(device_ssd, "measure", measure)
+    for module in (device, device_ssd):
+        monkeypatch.setattr(module, "measure", measure)
     assert not any(row["met"] for row in device_ssd.benchmark("cuda")["targets"] if "memory" not in row["what"])
     sizes, growth = ([(one, len(SSD), list(WAYS)) for one in SIZES], [(one, 3, ["forward"]) for one in GROWTH])
     layers = [(one, len(LAYERS), list(WAYS)) for one in SIZES[1:3]]
-    assert done == [*sizes, *2 * ["memory"], *3 * ["decode"], *growth, *layers]
+    beside = [(one, 2, list(WAYS), f", beside {peer.name}") for peer in GLA for one in SIZES[:3]]
+    assert done == [*sizes, *2 * [len(SSD)], *3 * ["decode"], *growth, *layers, *beside, *2 * [len(GLA)]]
+    assert not any("fla" in one.name for one in (*SSD, *LAYERS, *STEPS))
 
 
 # Implementations
 
 
-@pytest.mark.parametrize("name", [one.name for one in SSD if "attention" not in one.name])
+@pytest.mark.parametrize("name", [one.name for one in (*SSD, *GLA) if "attention" not in one.name])
 def test_every_implementation_computes_the_same_function(name):
     (X, log_a, B, C), _ = replace(TINY, dtype=torch.float64).inputs()
     expected = ssd_recurrent(X, log_a.double(), B, C)[0]
@@ -254,9 +259,9 @@ def test_without_triton_the_tile_machine_takes_part(monkeypatch):
 
 def test_long_and_large_problems_are_for_some():
     large = problem_of(batch=256, heads=128, length=1024, head_dim=64, state=128)
-    assert [one.name for one in (*SSD, *LAYERS) if one.takes(large)] == ["ssd_triton", LAYERS[0].name]
+    assert [one.name for one in (*SSD, *GLA, *LAYERS) if one.takes(large)] == ["ssd_triton", LAYERS[0].name]
     middle = replace(large, batch=8)
-    assert all(one.takes(middle) for one in SSD)
+    assert all(one.takes(middle) for one in (*SSD, *GLA))
     assert not PEERS["softmax attention (torch)"].takes(replace(middle, length=65536, batch=1))
 
 
@@ -359,6 +364,46 @@ def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
     assert not device.judged(ours, TINY, False)[1]
     assert device.judged(replace(ours, at_length=None), TINY, False)[1]
     assert SSD[0].at_length
+
+
+def test_ours_is_compared_at_a_full_length_once():
+    lengths = []
+
+    def exact(X, *others):
+        lengths.append(X.shape)
+        return recurrence(X, *others)
+
+    ours = Implementation("ours", lambda: recurrence, at_length=exact)
+    for _ in range(2):
+        errors, tolerated = device.judged(ours, TINY, False)
+        assert (len(errors), tolerated) == (2, True)
+    assert lengths == [(1, 1, TINY.length, TINY.head_dim)]
+    device.forget()
+    assert device.judged(ours, TINY, False)[1]
+    assert len(lengths) == 2
+
+
+def test_a_slow_peer_meets_ours_alone_and_its_seconds_are_shown(capsys):
+    """A stand-in that is stopped while it starts: the contests before it are there, and who was slow is seen."""
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    ours, right, slow = (Implementation(name, lambda: recurrence, base=name == "ours") for name in ("ours", "b", "c"))
+    fails = replace(right, name="fails", load=lambda: cannot)
+    least = {"forward": 1.0}
+    device.measure(TINY, (ours, right, fails), least, 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"{TINY.title}, forward"
+    found = [re.fullmatch(r"  (.+): \d+\.\d s to enter", line)[1] for line in lines[1:]]
+    assert found == ["ours", "b", "fails"]
+    (part,) = device.measure_beside(TINY, ours, slow, least, 1)
+    assert part["problem"] == f"{TINY.title}, forward, beside c"
+    assert list(part["contestants"]) == ["floor", "ours", "c"]
+    assert device.measure_beside(TINY, ours, replace(slow, longest=TINY.length - 1), least, 1) == []
+    with pytest.raises(KeyboardInterrupt):
+        device.measure_beside(TINY, ours, replace(slow, load=stopped), least, 1)
+    assert [part["problem"] for part in FINISHED[-2:]] == [f"{TINY.title}, forward{end}" for end in ("", ", beside c")]
 
 
 def test_a_wrong_step_is_not_timed():

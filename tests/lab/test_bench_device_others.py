@@ -39,11 +39,12 @@ def is_whole(result, name):
     """Check a record of tiny sizes: everybody who is here is right and timed, the base first."""
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert result["command"].startswith(f"smalearn bench {name} --device ")
-    (part,) = result["contests"]
+    part, *beside = result["contests"]
     floor, ours, *_ = part["contestants"]
     assert (floor, ours) == ("floor", ENTRANTS[name][0].name)
     assert list(part["speedups"]) == ["floor", ours]
-    (row,) = report.summary(result)
+    assert [one["problem"] for one in beside] == [part["problem"] + device_delta_rule.BESIDE] * len(beside)
+    row, *_ = report.summary(result)
     assert (row.problem, row.ours, list(row.times_as_fast)) == (part["problem"], ours, list(part["speedups"][ours]))
     assert row.problem in bench.table(result)
     return part["contestants"]
@@ -66,7 +67,8 @@ def test_the_whole_on_a_gpu(name):
     problem = replace(MODULES[name].TINY[0], state=64, head_dim=64, **small)
     result = MODULES[name].benchmark("cuda", [problem], rounds=3)
     entries = is_whole(result, name)
-    assert all(entries[one.name]["tolerated"] for one in ENTRANTS[name] if not one.name.startswith("fla"))
+    assert all(entries[one.name]["tolerated"] for one in ENTRANTS[name])
+    assert len(result["contests"]) == (2 if name == "delta-rule" else 1)
     assert result["device"]["name"] == device.gpu_name("cuda")
     assert result["targets"]
 
@@ -76,6 +78,28 @@ def test_without_triton_the_tile_machine_runs_the_delta_rule(monkeypatch):
     assert device.judged(device_delta_rule.DELTA_RULE[0], TINY_DELTA, False)[1]
     (part,) = device.measure(TINY_LEVELS, device_multilevel.ATTENTIONS[:1], {"forward": 1.0}, 1)
     assert "Triton is missing" in part["contestants"][device_multilevel.OURS]["absent"]
+
+
+def test_fla_takes_part_in_the_delta_rule_when_all_others_are_through(monkeypatch):
+    """A stand-in that can be found on a CPU; it is absent, or it stops the benchmark."""
+    fla, ours = replace(device_delta_rule.FLA, anywhere=True), device_delta_rule.OURS
+    monkeypatch.setattr(device_delta_rule, "FLA", fla)
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", None)
+    problems = [TINY_DELTA, replace(TINY_DELTA, length=41)]
+    parts = device_delta_rule.benchmark("cpu", problems, rounds=1)["contests"]
+    titles = [f"{one.title}, forward" for one in problems]
+    assert [part["problem"] for part in parts] == titles + [f"{title}, beside {fla.name}" for title in titles]
+    assert [list(part["contestants"])[1:] for part in parts[1:3]] == [[ours, "delta_rule_chunked"], [ours, fla.name]]
+    whats = [row["what"] for row in device_delta_rule.targets({"contests": parts})]
+    assert whats == [f"{title}: times as fast as fla, at least" for title in titles]
+    assert device_delta_rule.targets({"contests": parts[:2]}) == []
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_delta_rule, "FLA", replace(fla, load=stopped))
+    finished = bench.run("delta-rule", "cpu")["finished"]
+    assert [part["problem"] for part in finished] == titles[:1]
 
 
 # Implementations
@@ -93,14 +117,14 @@ def test_fla_is_called_as_it_is_meant(monkeypatch):
         return delta_rule_tiles(Q, K, V, b, log_a)[0].transpose(1, 2), None
 
     monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", SimpleNamespace(chunk_gated_delta_rule=theirs))
-    peer = replace(device_delta_rule.DELTA_RULE[1], anywhere=True)
+    peer = replace(device_delta_rule.FLA, anywhere=True)
     (part,) = device.measure(TINY_DELTA, [peer], {"forward": 1.0}, 1)
     assert part["contestants"][peer.name]["tolerated"]
 
 
 def test_a_peer_that_is_not_here_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", None)
-    peer = replace(device_delta_rule.DELTA_RULE[1], anywhere=True)
+    peer = replace(device_delta_rule.FLA, anywhere=True)
     (part,) = device.measure(TINY_DELTA, [peer], {"forward": 1.0}, 1)
     assert "ModuleNotFoundError" in part["contestants"][peer.name]["absent"]
 
@@ -120,6 +144,7 @@ def test_the_usual_sizes():
     assert sizes["multilevel"] == [(4, 16, 4096, 64, 64), (1, 16, 16384, 64, 64)]
     for name, entrants in ENTRANTS.items():
         assert all(one.takes(problem) for one in entrants for problem in MODULES[name].PROBLEMS)
+    assert all(map(device_delta_rule.FLA.takes, device_delta_rule.PROBLEMS))
 
 
 # The least work
@@ -171,17 +196,23 @@ def made(names, times):
 @pytest.mark.parametrize(
     ("name", "times", "met"),
     [
-        ("delta-rule", (2.0, 2.0, 9.0), [True]),
-        ("delta-rule", (2.0, 1.9, 9.0), [False]),
+        ("delta-rule", (2.0, 2.0), [True]),
+        ("delta-rule", (2.0, 1.9), [False]),
         ("multilevel", (4.0, 5.0, 4.0), [True, True]),
         ("multilevel", (4.0, 4.9, 3.9), [False, False]),
     ],
 )
 def test_targets_can_be_met_and_missed(name, times, met):
-    names = [one.name for one in ENTRANTS[name]]
-    rows = MODULES[name].targets(made(names, times))
+    fla = device_delta_rule.FLA.name
+    names = [device_delta_rule.OURS, fla] if name == "delta-rule" else [one.name for one in ENTRANTS[name]]
+    result, none = made(names, times), {"problem": "p", "speedups": {}}
+    if name == "delta-rule":  # the peer's contest is one of its own
+        result["contests"].insert(0, none)
+        none = none | {"problem": "p" + device_delta_rule.BESIDE}
+        result["contests"][1]["problem"] = none["problem"]
+    rows = MODULES[name].targets(result)
     assert [row["met"] for row in rows] == met
-    rows = MODULES[name].targets({"contests": [{"problem": "p", "speedups": {}}]})
+    rows = MODULES[name].targets({"contests": [none]})
     assert [(row["measured"], row["met"]) for row in rows] == [(None, False)] * len(met)
 
 

@@ -318,7 +318,8 @@ def cosformer(Q, K, V, horizon):
     """Y (T, P) with weights relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)), divided by their sum; no (T, T) matrix.
 
     Return attention with these weights, every row divided by the sum of its weights, which is not 0 (no causal mask),
-    in O(T): put the cosine into features of t and of s alone. Any horizon may be given, one below T too.
+    in O(T) and without a loop over tokens: put the cosine into features of t and of s alone. Any horizon may be given,
+    one below T too.
 
     Hint: cos(a - b) = cos a cos b + sin a sin b. So 2N features for each token: what are they?
 

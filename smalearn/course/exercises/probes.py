@@ -23,7 +23,7 @@ SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
 UNSTORED = "there are entries in which nothing is stored: they hold what `torch.empty` gave, shown as nan"
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
 SMALLER = (lambda x: x / 2, lambda x: x.flip(tuple(range(x.ndim))[:1]), lambda x: x.flip(tuple(range(x.ndim))[-1:]))
-OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2)
+OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2, lambda n: 1)
 HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 

@@ -18,6 +18,7 @@ from functools import partial
 import torch
 
 from smalearn.fast.triton import launch
+from smalearn.lab import progress
 from smalearn.lab.bench.contest import FACTS, CannotRunError, contest, judge, reason
 from smalearn.lab.bench.implementation import Implementation, Run
 from smalearn.lab.bench.problem import Problem
@@ -35,6 +36,7 @@ __all__ = [
     "gpu_name",
     "judged",
     "measure",
+    "measure_beside",
     "peaks",
     "rates",
     "record",
@@ -193,7 +195,11 @@ def sets(device: str, size: int) -> int:
 
 
 def measure(
-    problem: Problem, implementations: Sequence[Implementation], least: Mapping[str, float], rounds: int
+    problem: Problem,
+    implementations: Sequence[Implementation],
+    least: Mapping[str, float],
+    rounds: int,
+    suffix: str = "",
 ) -> list[dict[str, object]]:
     """Check all implementations at one problem that they take, then time those that are right.
 
@@ -202,6 +208,7 @@ def measure(
         implementations: of which some may be absent, or fail.
         least: for each of `WAYS` that is measured, the seconds of the floor.
         rounds: samples of each time.
+        suffix: ends the names of the contests, after the way.
 
     Returns:
         For each way what `compete` does, with `sizes` and the floor as one that is not checked; nothing where none of
@@ -213,13 +220,35 @@ def measure(
         _release(problem.device)
         entrants = {"floor": partial(_floor, seconds)}
         entrants |= {one.name: partial(_enter, one, problem, way) for one in taking}
-        part = compete(f"{problem.title}, {way}", entrants, rounds, bases)
+        part = compete(f"{problem.title}, {way}{suffix}", entrants, rounds, bases)
         parts.append(part | {"sizes": problem.sizes()})
     return parts
 
 
+def measure_beside(
+    problem: Problem, ours: Implementation, peer: Implementation, least: Mapping[str, float], rounds: int
+) -> list[dict[str, object]]:
+    """Contests of two alone, named "..., beside <peer>"; none where the peer does not take the problem.
+
+    They are for a peer that takes minutes to start: held last, it costs nothing but its own rows.
+
+    Args:
+        problem: its sizes.
+        ours: the base.
+        peer: the other one.
+        least: as that of `measure`.
+        rounds: samples of each time.
+
+    Returns:
+        What `measure` does.
+    """
+    return measure(problem, (ours, peer), least, rounds, f", beside {peer.name}") if peer.takes(problem) else []
+
+
 def compete(name: str, entrants: Mapping[str, Callable], rounds: int, bases: Sequence[str]) -> dict[str, object]:
     """A contest in which whoever fails, for whatever reason, is absent: compilers and peers have many of them.
+
+    A line of progress says how long each took to enter: to load, compile, run once and be judged.
 
     Args:
         name: of the contest.
@@ -231,11 +260,16 @@ def compete(name: str, entrants: Mapping[str, Callable], rounds: int, bases: Seq
         What `contest` does.
     """
 
-    def enter(one):
-        errors, tolerated, take = _attempt(one)
+    def enter(who, one):
+        began = time.perf_counter()
+        try:
+            errors, tolerated, take = _attempt(one)
+        finally:
+            if who != "floor":
+                progress.part(f"  {who}: {time.perf_counter() - began:.1f} s to enter")
         return errors, tolerated, partial(_attempt, take)
 
-    return contest(name, {name: partial(enter, one) for name, one in entrants.items()}, rounds, bases, PATIENCE)
+    return contest(name, {who: partial(enter, who, one) for who, one in entrants.items()}, rounds, bases, PATIENCE)
 
 
 def _attempt(function, *arguments):
@@ -286,7 +320,7 @@ def judged(implementation: Implementation, problem: Problem, backward: bool) -> 
         raise CannotRunError(found)
     errors, tolerated = found
     if implementation.at_length and not backward:
-        more, also = judge(*_one_head(implementation, replace(problem, batch=1)), TOLERANCE[problem.dtype])
+        more, also = _at_length(implementation, replace(problem, batch=1))
         errors, tolerated = errors + more, tolerated and also
     return errors, tolerated
 
@@ -309,19 +343,21 @@ def _oracle(short, exact, arguments, backward):
     return replace(short, backward=backward).oracle(exact, arguments)
 
 
-def _one_head(implementation, problem):
-    """The output of the first head, and the one expected."""
+@functools.cache
+def _at_length(implementation, problem):
+    """What `judge` says of the output of the first head."""
     inputs, _ = problem.inputs()
     answer = implementation.laid_out([Run(implementation, problem).forward()])[0][:, :1]
     first = [x if x is None else x[:, :1].double() for x in implementation.arguments(*inputs)]
     with torch.no_grad():
-        return [answer], [implementation.at_length(*first)]
+        return judge([answer], [implementation.at_length(*first)], TOLERANCE[problem.dtype])
 
 
 def forget() -> None:
     """Judge everybody anew."""
     _verdict.cache_clear()
     _oracle.cache_clear()
+    _at_length.cache_clear()
 
 
 def peaks(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, dict[str, int | None]]:

@@ -21,7 +21,7 @@ from smalearn.lab.bench.peers import every_head, given, ours
 from smalearn.lab.bench.problem import recurrence
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["LAYERS", "SSD", "STEPS", "programs"]
+__all__ = ["GLA", "LAYERS", "SSD", "STEPS", "programs"]
 
 
 def programs(device: str) -> Callable:
@@ -110,11 +110,15 @@ _gla = partial(_peer, time_first=True, arguments=every_head, longest=16384)  # t
 SSD = (
     Implementation("ssd_triton", partial(ours, _programs), base=True, at_length=ours(ssd_chunked)),
     _mamba("mamba_ssm mamba_chunk_scan_combined", _chunk_scan),
-    _gla("fla chunk_simple_gla", partial(_simple_gla, "chunk_simple_gla")),
-    _gla("fla fused_chunk_simple_gla", partial(_simple_gla, "fused_chunk_simple_gla")),
     _peer("ssd_chunked", partial(ours, ssd_chunked), **_SHORT),
     _peer("softmax attention (torch)", partial(given, _flash), _attention, _attention_exactly, **_SHORT),
 )
+GLA = (
+    _gla("fla chunk_simple_gla", partial(_simple_gla, "chunk_simple_gla")),
+    _gla("fla fused_chunk_simple_gla", partial(_simple_gla, "fused_chunk_simple_gla")),
+)
+"""Peers that compile dozens of configurations at their first call, for minutes: ours is set beside them last."""
+
 LAYERS = (
     _whole("mamba2_ssd, whole layer", partial(ours, mamba2_ssd, dt_softplus=True), base=True),
     _whole("mamba_ssm, whole layer", _their_layer, most=2**31),

@@ -9,8 +9,19 @@ import torch
 
 from smalearn.lab import progress
 from smalearn.lab.bench.contest import best, finish, judge, ratio
-from smalearn.lab.bench.device import TOLERANCE, WAYS, compete, floor, measure, peaks, record, sample, sets
-from smalearn.lab.bench.device_peers import LAYERS, SSD, STEPS, programs
+from smalearn.lab.bench.device import (
+    TOLERANCE,
+    WAYS,
+    compete,
+    floor,
+    measure,
+    measure_beside,
+    peaks,
+    record,
+    sample,
+    sets,
+)
+from smalearn.lab.bench.device_peers import GLA, LAYERS, SSD, STEPS, programs
 from smalearn.lab.bench.device_tune import tune
 from smalearn.lab.bench.implementation import Implementation
 from smalearn.lab.bench.problem import Problem
@@ -42,7 +53,7 @@ LARGE, FEW = tuple(problem.title for problem in SIZES[1:3]), SIZES[4].title
 def benchmark(
     device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, tuning: bool = False
 ) -> dict[str, object]:
-    """Run all parts, the usual sizes first: minutes on a GPU, seconds on a CPU.
+    """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU.
 
     Args:
         device: "cuda" or "cpu".
@@ -66,6 +77,9 @@ def benchmark(
         for one in growth:
             contests += measure(one, GROWING, {"forward": bounds[one]["forward"]}, rounds)
         contests += [part for one in larger for part in measure(one, LAYERS, bounds[one], rounds)]
+        for peer, one in itertools.product(GLA, sizes):
+            contests += measure_beside(one, SSD[0], peer, bounds[one], rounds)
+        peaks_of += [memory(one, GLA) for one in larger if GLA[0].takes(one)]
         return {"tuned": tuned, "contests": contests, "memory": peaks_of, "decode": steps}
 
     return record("ssd", device, rounds, parts, targets)
