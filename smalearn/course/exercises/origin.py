@@ -29,7 +29,7 @@ def origin(attempt: Callable, case: tuple) -> str | None:
         case: arguments with which its answer is not finite.
 
     Returns:
-        A sentence without a full stop, or None where no line is found.
+        A sentence without a full stop, or None where no line is found, or the answer is finite.
     """
     found: dict[str, str] = {}
 
@@ -42,9 +42,17 @@ def origin(attempt: Callable, case: tuple) -> str | None:
         with _Watch(found), np.errstate(invalid="call", over="call", divide="call", call=tell):
             return attempt(*arguments)
 
-    run(program, [case], 0, EACH)
+    calls = run(program, [case], 0, EACH).calls
+    if calls and _finite(calls[0].answer):  # a mask may be full of −∞, and only the shape be wrong
+        return None
     kind = next((kind for kind in ("NaN", "infinity") if kind in found), None)
     return f"the first {kind} comes from {found[kind]}" if kind else None
+
+
+def _finite(answer):
+    """Whether there are tensors in an answer, and only finite numbers in them."""
+    tensors = list(_tensors([answer]))
+    return bool(tensors) and all(bool(x.isfinite().all()) for x in tensors)
 
 
 class _Watch(TorchFunctionMode):
