@@ -5,6 +5,7 @@ import itertools
 import torch
 
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ------------------------------------------------------------------------------------------- 8.1 half a change of mind
 
@@ -253,6 +254,10 @@ def _divided(A, R):
     minutes=7,
     cases=_system_cases,
     oracle=_substituted,
+    way=Way(
+        case=lambda randn, T: (randn(T, T).tril(-1), randn(T, 2)),
+        forbids=("torch.linalg", "torch.inverse", "torch.Tensor.inverse"),
+    ),
     wrong={
         "you subtract A R: later rows need row s of U, corrected, not R[s]; go row by row": _uncorrected,
         "you multiply by I + A: it has to be undone": lambda A, R: R + A @ R,
