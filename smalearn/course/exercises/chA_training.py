@@ -130,7 +130,10 @@ def _order_cases(randn):
         ),
         "you project through one block of each level: the p_l blocks together read all D features": _one_block,
         "this is both sides projected, which the paper calls minimal, or keys first counted too high: with "
-        "Σ p_l r_l ≥ D keys first is cheaper or as cheap": lambda length, dim, ranks: ("both", _counted(length, dim, ranks)[0]),
+        "Σ p_l r_l ≥ D keys first is cheaper or as cheap": lambda length, dim, ranks: (
+            "both",
+            _counted(length, dim, ranks)[0],
+        ),
         "this is always keys first: with Σ p_l r_l < D the dot products are shorter on "
         "both projected sides": lambda length, dim, ranks: (
             "keys",
