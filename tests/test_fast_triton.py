@@ -425,6 +425,7 @@ assert not launch.interprets()
 launch.on_triton = run
 driver.set_active(Absent())
 plan.architecture, plan._processors = lambda device: "sm90", lambda device: 9
+ssd.sums_beforehand = lambda device: True
 for length, state in ((1, True), (1100, False)):
     shapes = [(1, 4, length, 40), (1, 1, length, 24), (1, 1, length, 24), (1, 4, 40, 24)]
     X, B, C, H = (torch.zeros(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
@@ -454,11 +455,10 @@ def test_tritons_compiler_takes_the_programs(tmp_path):
     done = subprocess.run([sys.executable, "-c", COMPILE], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    chunks = ["ssd_backward_inputs", "ssd_backward_maps"]
-    names = ["ssd_forward", "ssd_backward_states", *chunks]
-    twice = ["ssd_forward"] * 2 + ["ssd_backward_states"] * 2 + chunks  # 1100 tokens are two segments
-    layer = ["ssd_forward", *names, "ssd_forward"]
-    assert [name for name, _ in lines] == [*names, *twice, "ssd_step", *layer]
+    forward, chunks = ["ssd_sums", "ssd_forward"], ["ssd_backward_inputs", "ssd_backward_maps"]
+    names = [*forward, "ssd_sums", "ssd_backward_states", *chunks]
+    twice = [*forward, "ssd_forward", "ssd_sums"] + ["ssd_backward_states"] * 2 + chunks  # 1100 tokens: two segments
+    assert [name for name, _ in lines] == [*names, *twice, "ssd_step", *forward, *names, *forward]
     assert max(int(shared) for _, shared in lines) < 227 * 1024  # bytes that a program may have there
 
 
@@ -505,7 +505,7 @@ def test_configurations(monkeypatch):
     assert configs.config("sm120", 64, 256, torch.float16) == configs.config("sm89", 64, 256, torch.float16)
     assert configs.config("sm90", 64, 256, torch.float16)[1].chunk_len == 64
     assert configs.config("cpu", 100, 3, torch.float32) == 3 * (configs.Config(64, 64, 4, 1),)
-    measured = configs.Config(32, 16, 4, 3), configs.Config(32, 16, 8, 1)
+    measured = configs.Config(32, 16, 4, 3), configs.Config(32, 16, 8, 1), configs.Config(32, 32, 8, 1)
     monkeypatch.setitem(configs.TABLE, ("sm90", 64, 128, torch.bfloat16), measured)
     assert configs.config("sm90", 60, 128, torch.bfloat16) == measured
     assert configs.config("sm80", 60, 128, torch.bfloat16) != measured

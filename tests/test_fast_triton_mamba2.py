@@ -292,6 +292,8 @@ def test_without_tokens_in_one_launch(on_tiles):
         y, state = mamba2_ssd(**tensors, cu_seqlens=borders)
         assert y.shape == tensors["x"].shape
         assert torch.equal(state, tensors["initial_state"])
+        gradients = results(ours, tensors, softplus=True, cu_seqlens=borders)[2:]
+        assert [x.shape for x in gradients] == [x.shape for x in tensors.values()]
 
 
 def test_two_runs_in_one_launch_give_the_same_bits(on_tiles):

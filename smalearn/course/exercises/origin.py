@@ -26,7 +26,7 @@ def origin(attempt: Callable, case: tuple) -> str | None:
 
     Args:
         attempt: whatever it does, nothing is raised.
-        case: arguments with which its answer is not finite.
+        case: arguments.
 
     Returns:
         A sentence without a full stop, or None where no line is found, or the answer is finite.
@@ -43,7 +43,7 @@ def origin(attempt: Callable, case: tuple) -> str | None:
             return attempt(*arguments)
 
     calls = run(program, [case], 0, EACH).calls
-    if calls and _finite(calls[0].answer):  # a mask may be full of −∞, and only the shape be wrong
+    if calls and _finite(calls[0].answer):  # an infinity on the way, such as a mask's, is no fault
         return None
     kind = next((kind for kind in ("NaN", "infinity") if kind in found), None)
     return f"the first {kind} comes from {found[kind]}" if kind else None

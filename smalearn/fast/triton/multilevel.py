@@ -129,8 +129,8 @@ def multilevel_forward(
     same bits.
 
     Args:
-        Q: (..., T, N) queries, float32, float16 or, on a GPU, bfloat16 (`multilevel_handles` says what to think of half
-            precision there); N from 1 to 256.
+        Q: (..., T, N) queries, float32, float16 or, on a GPU, bfloat16; half precision is not safe there, see
+            `multilevel_handles`. N from 1 to 256.
         K: (..., T, N) keys, dtype of Q.
         V: (..., T, P) values, dtype of Q; P from 1 to 256. Heads that share K and V have an axis of size 1 there.
         ranks: r_l ≥ 0 of every level, N in all.
@@ -168,9 +168,8 @@ def multilevel_forward(
 def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
     """Tell whether `multilevel_forward` is to compute with tensors like these: on a GPU, in float32, of its sizes.
 
-    In half precision it is not trusted. On an H200 with Triton 3.6 it was right for 8 levels of 8 columns and long
-    sequences, but for sequences shorter than a tile it read where it must not, and levels that begin between multiples
-    of 8 columns had other scores; the emulator finds neither.
+    In half precision it is not trusted: compiled by Triton 3.6 for an H200 it reads out of bounds where T is shorter
+    than a tile, and is wrong where a level begins between multiples of 8 columns. The emulator finds neither.
 
     Args:
         Q: (..., T, N) queries.

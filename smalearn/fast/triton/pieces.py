@@ -136,7 +136,7 @@ def read_gate(layer, head, rows, columns, length, P: tl.constexpr):
 
 
 def finished(Y, X, dt, layer, head, rows, columns, length, P: tl.constexpr):
-    """Finish Y as the layer does: Y itself, or Mamba-2's (Y + D X) ∘ silu(z), with what of D and z there is.
+    """Finish Y as the layer does: Y itself, or with step sizes dt Mamba-2's (Y + D X) ∘ silu(z), with what there is.
 
     If there is dy, the gradient of that, the gradient of z.
     """

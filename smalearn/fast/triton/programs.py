@@ -12,7 +12,7 @@
 - The tokens of a batch may be cut into segments: sequences that lie end to end, or, where heads are too few to fill the
   GPU, parts of them. Then every part is scanned twice: for what it adds to the state, and from its carry-in.
   Chunks begin anew with every segment; chunk start of segment k has the number start // Q + k, which no other has.
-- Where programs are compiled, `ssd_sums` sums beforehand: what comes out of a scan keeps the compiler from computing L
+- Where programs are compiled, `ssd_sums` sums beforehand: what `tl.cumsum` returns keeps the compiler from computing L
   in the layout of the product that it multiplies.
 - No atomics: every entry is written by one program, once, so that two runs give the same bits.
 """
@@ -223,7 +223,7 @@ def ssd_backward_inputs(
 
 
 def every_pair(x, dy, dt, layer, head, rows, length, sizes: tl.constexpr, precision: tl.constexpr):
-    """X dY^T (Q, Q), for every pair of tokens of a chunk."""
+    """X dY^T (Q, Q), for every pair of tokens of a chunk; a loop of its own, whose registers are free after it."""
     P: tl.constexpr = sizes[0]
     WT = zeros(sizes[2], sizes[2])
     for first in range(0, P, sizes[3]):
@@ -239,7 +239,7 @@ def ssd_backward_maps(
 ):  # fmt: skip
     """Gradients of B and C for one chunk and one group; the grid is (chunks + segments - 1, groups, batch).
 
-    Every head's are products of what is in memory, so that nothing is held but the two sums.
+    For each head both are products of tiles that are in memory; only the two sums stay in registers.
 
     Args:
         x: (batch, group, head, T, P).

@@ -2,7 +2,7 @@
 
 The forward is one launch. With gradients it also writes the state before every chunk; the backward is three launches,
 a backward scan for the gradients of these states, one program for each chunk and head, and one for each chunk and group
-of heads. On a GPU a small launch before each of the two sums the log decays. Sequences that lie end to end are scans of
+of heads. On a GPU a small launch before each of the two sums up the log decays. Sequences that lie end to end are scans of
 their own in the same launches. Where scans are too few to fill the GPU, each becomes two, over segments: one for what
 each segment adds to the state, one from the carry-ins that follow from that.
 """
@@ -66,8 +66,9 @@ def ssd_triton(
 
     Cost:
         T·Q·(N·tiles + P) + 2·T·N·P multiply-adds for each head, with chunks of Q tokens (64 on large GPUs, 32 on
-        others, 16 in float32) and P in tiles (64, 32 and 16); the backward 3 times that. It reads X, and B and C once
-        for each tile, and writes Y; with gradients also T/Q states of N·P numbers, in the dtype of X.
+        others, 16 in float32) and P in tiles (64, 32 and 16); the backward T·Q·(3·N + 2·P + Q) + 5·T·N·P. It reads X,
+        and B and C once for each tile, and writes Y; with gradients also T/Q states of N·P numbers, in the dtype of X.
+        The backward holds as many gradients of states, and T·Q numbers of pairs of tokens.
 
     Source:
         Dao and Gu 2024 (Mamba-2), section 6.
@@ -260,13 +261,16 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         scan(None, None)
         dstate = plan.follow(dinitial, layer.log_a if layer else column, dstate, back=True)
     scan(dstate, dstates)
-    inside = (*map(strided, (X, column, B, C, dY, states, dstates)),)
-    column = None if dlog_a is None else dlog_a[..., None]
-    gradients = dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
-    operands, numbers = map(strided, (dX, column, pairs)), (*plan.numbers[:2], X.shape[1])
-    run(programs.ssd_backward_inputs, plan.pieces, *inside, *operands, *numbers, **plan.inputs, **extras, **gradients)
-    operands = map(strided, (pairs, dB, dC))
-    run(programs.ssd_backward_maps, plan.groups, *inside, *operands, *numbers[:2], **plan.maps, **extras)
+    if X.shape[3]:  # else there is no sum to read
+        inside = tuple(map(strided, (X, column, B, C, dY, states, dstates)))
+        outputs = map(strided, (dX, None if dlog_a is None else dlog_a[..., None], pairs))
+        gradients = dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
+        numbers = *plan.numbers[:2], X.shape[1]
+        run(
+            programs.ssd_backward_inputs, plan.pieces, *inside, *outputs, *numbers, **plan.inputs, **extras, **gradients
+        )
+        outputs = map(strided, (pairs, dB, dC))
+        run(programs.ssd_backward_maps, plan.groups, *inside, *outputs, *numbers[:2], **plan.maps, **extras)
     dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
     return dX, dlog_a, dB, dC, dinitial, *more
 
@@ -285,7 +289,7 @@ def sums_of(
     if not sums_beforehand(log_a.device):
         return None
     batch, groups, heads, length, _ = log_a.shape
-    sums = torch.empty(2, *log_a.shape, dtype=torch.float32, device=log_a.device).unbind()
+    sums = [log_a.new_empty(log_a.shape, dtype=torch.float32) for _ in range(2)]
     grid = (-(-length // chunk_len) if chunks is None else len(chunks)) * groups * heads, batch
     constants = {"chunk_len": chunk_len, "chunks": chunks, "num_warps": 2, "num_stages": 1}
     run(programs.ssd_sums, grid, *map(strided, (log_a, *sums)), length, heads, groups, **constants)

@@ -74,6 +74,8 @@ def run(
     except KeyboardInterrupt:
         if not contest.FINISHED:
             raise
+    finally:
+        contest.LISTENERS.clear()
     return _unfinished()
 
 
