@@ -2,9 +2,9 @@
 
 The forward is one launch. With gradients it also writes the state before every chunk; the backward is three launches,
 a backward scan for the gradients of these states, one program for each chunk and head, and one for each chunk and group
-of heads. On a GPU a small launch before each of the two sums up the log decays. Sequences that lie end to end are scans of
-their own in the same launches. Where scans are too few to fill the GPU, each becomes two, over segments: one for what
-each segment adds to the state, one from the carry-ins that follow from that.
+of heads. On a GPU a small launch before each of the two sums up the log decays. Sequences that lie end to end are scans
+of their own in the same launches. Where scans are too few to fill the GPU, each becomes two, over segments: one for
+what each segment adds to the state, one from the carry-ins that follow from that.
 """
 
 import itertools
