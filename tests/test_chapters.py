@@ -11,6 +11,7 @@ import notebooks
 import pytest
 
 from smalearn.course import exercises, grading
+from smalearn.course.exercises.judge import AnswerKey
 from smalearn.course.workbook.notebook import chapters
 
 CHAPTERS = chapters(notebooks.CHAPTERS)
@@ -122,6 +123,15 @@ def test_exercises_are_set_as_registered(path):
         code = cells(path, "code")
         beside = code[code.index(check) + 1]  # a cell of its own: to ask for help is no attempt
         assert beside.source == f'# hint("{name}")\n# case("{name}")\n# solution("{name}")'
+
+
+@every_chapter
+def test_stored_cards_count_the_cases_of_today(path):
+    for cell in cells(path, "code"):
+        for output in cell.outputs:
+            if card := output.get("data", {}).get("application/vnd.smalearn.check+json"):
+                exercise = exercises.registry()[card["exercise"]]
+                assert card["cases"] == len(AnswerKey(exercise, card["seed"]).cases), cell.id
 
 
 @every_chapter
