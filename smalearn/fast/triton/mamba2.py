@@ -1,7 +1,8 @@
 """Mamba-2's form of SSD: step sizes and a fixed decay rate in, skip connection and gate out, sequences end to end.
 
-On a GPU all of it is in the programs of SSD, which have the operands on the chip anyway: step sizes, decays,
-products with x, skip connection and gate. Between forward and backward only the arguments are kept.
+On a GPU the decays are PyTorch's, a number for each token and head; step sizes, products with x, skip connection and
+gate are in the programs of SSD, which have the operands on the chip anyway. Between forward and backward only the
+arguments are kept.
 """
 
 import itertools
@@ -75,12 +76,13 @@ def mamba2_ssd(
         ValueError: a dtype or device differs or (on a GPU) is not supported, groups does not divide heads, A (on a CPU)
             is positive, dt_limit is not an interval of step sizes, or cu_seqlens does not go from 0 to T without a step
             back.
-        RuntimeError: the tensors are on a GPU without Triton,
+        RuntimeError: the tensors are on a GPU without Triton.
 
     Cost:
-        On a GPU that of `ssd_triton`, forward in one launch for all sequences, or two where heads are few, and nothing
-        of the size of x is moved but x, z and y. The backward scans forward once more, for the states and the gradient
-        of z: it reads x, z and dy three times, and writes their gradients and two states for each chunk.
+        On a GPU that of `ssd_triton`: forward, after a launch that sums up the decays, one launch for all sequences, or
+        two where heads are few, and nothing of the size of x is moved but x, z and y. The backward scans forward once
+        more, for the states and the gradient of z: it reads x four times, z and dy five times, and writes their
+        gradients, two states for each chunk, and T·Q numbers of pairs of tokens.
         On a CPU that of `ssd_cpu` for each sequence, and seven passes over x.
 
     Source:

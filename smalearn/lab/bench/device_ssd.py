@@ -8,12 +8,13 @@ from functools import partial
 import torch
 
 from smalearn.lab import progress
-from smalearn.lab.bench.contest import best, finish, judge, ratio
+from smalearn.lab.bench.contest import CannotRunError, best, finish, judge, ratio
 from smalearn.lab.bench.device import (
     TOLERANCE,
     WAYS,
     compete,
     floor,
+    judged,
     measure,
     measure_beside,
     peaks,
@@ -86,7 +87,7 @@ def benchmark(
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
-    """The memory of forward and backward.
+    """The memory of forward and backward of those that are right.
 
     Returns:
         `problem`; `unit`, the bytes of X; and `bytes`, the `peak` for each implementation.
@@ -94,8 +95,16 @@ def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[
     title = f"Memory, {problem.title}, {implementations[0].name}"
     progress.part(title)
     unit = problem.batch * problem.length * problem.heads * problem.head_dim * problem.dtype.itemsize
-    taking = [one for one in implementations if one.takes(problem)]
+    taking = [one for one in implementations if one.takes(problem) and _is_right(one, problem)]
     return finish({"problem": title, "unit": unit, "bytes": peaks(problem, taking)})
+
+
+def _is_right(one, problem):
+    """Tell whether its gradients are."""
+    try:
+        return judged(one, problem, backward=True)[1]
+    except CannotRunError:
+        return False
 
 
 def decode(problem: Problem, implementations: Sequence[Implementation], rounds: int) -> dict[str, object]:

@@ -18,7 +18,7 @@ __all__ = ["candidates", "tune"]
 def candidates(problem: Problem) -> Iterator[list[Config]]:
     """Configurations of a launch, in lists of one chunk length each; few for a CPU, which only tries the search."""
     tiny = problem.device == "cpu"
-    lengths, warps, stages = ((16, 32), (4,), (1,)) if tiny else ((32, 64, 128), (4, 8), (1, 2))
+    lengths, warps, stages = ((16, 32), (4,), (1,)) if tiny else ((32, 64, 128), (4, 8), (1, 2, 3))
     tiles = [tile for tile in (16, 32, 64) if tile <= padded(problem.head_dim)]
     for chunk_len in lengths:
         yield [Config(chunk_len, *rest) for rest in itertools.product(tiles, warps, stages)]
@@ -53,23 +53,24 @@ def tune(
 def _tuned(key, problem, form, median):
     """Result of `tune` for one problem; the best is in `TABLE` afterwards."""
     arguments, dY = problem.inputs()
-    leaves, right = [x.requires_grad_() for x in arguments], form(*arguments)[0].detach()
+    leaves = [x.requires_grad_() for x in arguments]
 
     def forward():
         with torch.no_grad():
-            return form(*leaves)[0]
+            return form(*leaves)[:1]
 
     def both():
         return torch.autograd.grad(form(*leaves)[0], leaves, dY)
+
+    right = {run: run() for run in (forward, both)}
 
     def seconds(run, *chosen):
         """Seconds with configurations of the scan and of the backward, infinite where they fail."""
         before = TABLE.get(key)
         TABLE[key] = chosen
         try:
-            run()
-            right_there = relative_rms(forward(), right) <= 4 * torch.finfo(problem.dtype).eps
-            return median(run) if right_there else math.inf
+            apart = (relative_rms(x, y) for x, y in zip(run(), right[run], strict=True))
+            return median(run) if max(apart) <= 4 * torch.finfo(problem.dtype).eps else math.inf
         except Exception:  # a compiler has many ways to say that registers or shared memory do not suffice
             return math.inf
         finally:
