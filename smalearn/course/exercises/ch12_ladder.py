@@ -42,7 +42,7 @@ def launches(case, halves=()):
 
 
 def _map_cases(randn):
-    for length in (1, 4, 10, 37, 1100):  # the last one longer than a block that somebody takes to be long enough
+    for length in (1, 4, 10, 37, 1100):  # the last one longer than a block of 1024
         yield floats(randn, length), strong(randn, length) if length == 37 else decays(randn, length)
 
 
@@ -274,7 +274,7 @@ def product_kernel(a, b, c, m, n, k: tl.constexpr, tile: tl.constexpr):
 
 
 def _sum_cases(randn):
-    for length, width in [(0, 5), (1, 1), (16, 16), (40, 20), (37, 3), (2, 70), (1100, 1)]:
+    for length, width in [(0, 5), (1, 1), (16, 16), (40, 20), (37, 3), (2, 70), (1100, 16)]:
         yield (floats(randn, length, width),)
 
 
