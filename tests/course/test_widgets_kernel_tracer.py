@@ -225,7 +225,7 @@ def recorded(*shapes, program):
 
 
 def test_another_recording_is_shown():
-    """`ssd_tiles` and its gradients: three launches; the memory of the last states is turned."""
+    """`ssd_tiles` and its gradients: four launches; the memory of the last states is turned."""
     X, B, C, dY, dstate = (x.float() for x in random_tensors([(2, 20, 5), (20, 3), (20, 3), (2, 20, 5), (2, 5, 3)]))
     for x in (X, B, C):
         x.requires_grad_()
@@ -234,10 +234,10 @@ def test_another_recording_is_shown():
         torch.autograd.backward((Y, state), (dY, dstate))
     shapes = dict.fromkeys(("x", "y", "dy", "dx"), (2, 20, 5)) | dict.fromkeys(("b", "c", "db", "dc"), (20, 3))
     shapes |= dict.fromkeys(("final", "dfinal", "dinitial"), (2, 5, 3)) | dict.fromkeys(("log_a", "dlog_a"), (2, 20, 1))
-    shapes |= dict.fromkeys(("states", "dstates"), (2, 3, 5))
+    shapes |= dict.fromkeys(("states", "dstates"), (2, 3, 5)) | {"pairs": (2, 20, 64)}
     explorer = KernelTracer.of(events, shapes)
     found = explorer._traces[0]
-    assert found["grids"] == [[1, 2, 1], [1, 2, 1], [1, 1, 1]]
+    assert found["grids"] == [[1, 2, 1], [1, 2, 1], [2, 1, 1], [1, 1, 1]]
     assert explorer.costs["recording"]["stored"] == sum(e.bytes for e in events if e.kind == "store")
     assert explorer.costs["recording"]["macs"] == sum(e.flops for e in events) // 2
     final = next(operand for operand in found["operands"] if operand["name"] == "last H")
