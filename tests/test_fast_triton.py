@@ -135,7 +135,7 @@ def test_pairs_on_a_gpu(case):
 @pytest.mark.parametrize("kind", DECAYS)
 @pytest.mark.parametrize("length", FACTORS["length"])
 def test_the_whole_product_on_a_gpu(length, kind, dtype):
-    """All factors with each other, which compiles thousands of programs."""
+    """All factors with each other: many programs to compile."""
     fixed = {"length": length, "kind": kind, "dtype": dtype}
     rest = {name: FACTORS[name] for name in FACTORS if name not in fixed}
     for values in itertools.product(*rest.values()):

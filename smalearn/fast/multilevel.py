@@ -44,8 +44,7 @@ def multilevel_attention(
         bias: (..., T, T) added to the scores, dtype of Q or float32; either T may be 1. -inf removes a pair.
 
     Returns:
-        (..., T, P), dtype of Q; half precision is computed in float32. A row whose bias hides every key
-        is zero.
+        (..., T, P), dtype of Q; half precision is computed in float32. A row whose bias hides every key is zero.
 
     Raises:
         ShapeError: an axis has two sizes, or the ranks do not sum to N. Queries and keys of two lengths have no levels.

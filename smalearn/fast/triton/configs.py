@@ -78,5 +78,5 @@ def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> 
         return Config(32, narrow, 8 if state > 128 else 4, 1), Config(32, narrow, 4, 1), Config(32, narrow, 8, 1)
     tile = min(head_dim, 64 if state <= 128 else 32)
     maps = Config(64, tile, 4, 3) if state <= 128 else Config(64, tile, 8, 2)
-    spread = architecture == "sm80" and state * tile > 4096  # newer ones are fastest with four warps for 64 rows
+    spread = architecture == "sm80" and state * tile > 4096  # for sm90 it would repeat products of 64 rows
     return Config(64, tile, 8 if spread else 4, 2), Config(64, tile, 4, 1), maps
