@@ -520,13 +520,14 @@ def test_tuning_keeps_the_fastest_and_says_its_line(configurations):
     assert line == configurations
 
 
-def test_what_fails_or_is_wrong_is_passed_over(configurations):
+@pytest.mark.parametrize("wrong", [lambda Y: 1.01 * Y, lambda Y: 1.01 * Y - 0.01 * Y.detach()], ids=["Y", "dY"])
+def test_what_fails_or_is_wrong_is_passed_over(wrong, configurations):
     def form(*operands):
         scan = configs.config("cpu", 16, 16, torch.float32)[0]
         if scan.chunk_len == 16:
             raise RuntimeError("out of resources")
         Y, state = ssd_tiles(*operands)
-        return Y * (1.01 if scan.chunk_len == 32 else 1), state
+        return wrong(Y) if scan.chunk_len == 32 else Y, state
 
     def sample(run):
         run()
@@ -535,6 +536,12 @@ def test_what_fails_or_is_wrong_is_passed_over(configurations):
     (part,) = device_tune.tune([TINY], form, sample, 1)
     assert set(configurations[KEY]) == {configs.Config(64, 16, 4, 1)}  # the rule's own
     assert "chunk_len=64" in part["line"]
+
+
+def test_memory_is_reported_of_those_that_are_right():
+    wrong = replace(SSD[0], name="wrong", load=lambda: lambda *operands: 2 * ssd_tiles(*operands)[0])
+    failing = replace(SSD[0], name="failing", load=lambda: None)
+    assert list(device_ssd.memory(TINY, [SSD[0], wrong, failing])["bytes"]) == [SSD[0].name]
 
 
 def test_candidates_of_a_gpu():

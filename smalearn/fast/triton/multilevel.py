@@ -169,7 +169,7 @@ def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
     """Tell whether `multilevel_forward` is to compute with tensors like these: on a GPU, in float32, of its sizes.
 
     In half precision it is not trusted: on an H200 with Triton 3.6 texts of 1 and of 100 tokens ended in illegal
-    accesses, and levels of 32, 8, 6, 4, ... columns in wrong outputs. The emulator finds neither; the cause is not known.
+    accesses, and levels of 32, 8, 6, 4, ... columns in wrong outputs. The emulator finds neither; the cause is open.
 
     Args:
         Q: (..., T, N) queries.
