@@ -69,7 +69,7 @@ def delta_rule_forward(
         H += read(initial, head, n, p, N, P)
     for start in range(0, length, Q):
         rows = start + i
-        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, length, None, Q)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, length, Q)
         e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
         b = tl.cast(tl.load(at(beta, head, rows, 0), mask=rows < length, other=0.0), tl.float32)
         K, queries = read(k, head, rows, n, length, N), read(q, head, rows, n, length, N)

@@ -230,8 +230,8 @@ def _readable(tensors, settings):
 def _launched(run, plan, steps, tensors, **options):
     """`ssd.forward` of the layer."""
     X, B, C, H, dt, A, bias, skip, gate = tensors
-    log_a = A * _step_sizes(dt, bias, steps)
-    return forward(run, plan, X, A[..., 0], B, C, H, layer=Layer((dt, bias, skip, gate), steps, log_a), **options)
+    log_a = (A * _step_sizes(dt, bias, steps))[..., 0]
+    return forward(run, plan, X, log_a, B, C, H, layer=Layer((dt, bias, skip, gate), steps), **options)
 
 
 def _gradients(run, steps, plan, tensors, dY, dstate):
@@ -240,8 +240,10 @@ def _gradients(run, steps, plan, tensors, dY, dstate):
     dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
     dgate, _, states = _launched(run, plan, steps, tensors, keep=True, dy=None if gate is None else dY)
     used, slope = _step_sizes(dt, bias, steps), _slope(dt, bias, steps)
-    layer = Layer((dt, bias, skip, gate), steps, A * used)
-    dX, dlog_a, dB, dC, dH, dused, dskip = backward(run, plan, X, A[..., 0], B, C, H, states, dY, dstate, layer)
+    layer = Layer((dt, bias, skip, gate), steps)
+    dX, dlog_a, dB, dC, dH, dused, dskip = backward(
+        run, plan, X, (A * used)[..., 0], B, C, H, states, dY, dstate, layer
+    )
     dlog_a = dlog_a[..., None]
     ddt = (dused + A * dlog_a) * slope
     return [dX, dB, dC, dH, ddt, dlog_a * used, ddt.clone(), dskip, dgate]

@@ -58,15 +58,14 @@ def zeros(rows: tl.constexpr, columns: tl.constexpr = None):
     return tl.full((rows,) if columns is None else (rows, columns), 0.0, tl.float32)
 
 
-def decay_sums(log_a, head, rows, length, dt=None):
-    """Running sums of log2 a as coarse + fine, each (Q,), and the totals of both; of dt·log2 a, if dt (Q,) is given.
+def decay_sums(log_a, head, rows, length):
+    """Running sums of log2 a as coarse + fine, each (Q,), and the totals of both.
 
     A difference of long sums loses the digits of what follows a strong decay. Here the coarse part counts in units of
     2^-9, and float32 adds whole numbers below 2^24 exactly; the fine part stays below 1. A log2 a under -160 means 0,
     as exp2 of it is.
     """
     a = tl.load(at(log_a, head, rows, 0), mask=rows < length, other=0.0)
-    a = a if dt is None else a * dt
     a = tl.cast(a, tl.float32) * 1.4426950408889634
     a = tl.where(a < -160.0, -160.0, a)  # and not a maximum, which on a GPU makes a number of NaN
     coarse = tl.floor(a * 512.0 + 0.5) * 0.001953125
@@ -74,10 +73,10 @@ def decay_sums(log_a, head, rows, length, dt=None):
     return tl.cumsum(coarse, 0), tl.cumsum(fine, 0), tl.sum(coarse, 0), tl.sum(fine, 0)
 
 
-def chunk_sums(log_a, sums, head, start, i, length, dt, Q: tl.constexpr):
+def chunk_sums(log_a, sums, head, start, i, length, Q: tl.constexpr):
     """The results of `decay_sums` for a chunk: computed here, or read where `ssd_sums` has put them."""
     if sums is None:
-        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, start + i, length, dt)
+        coarse, fine, coarse_total, fine_total = decay_sums(log_a, head, start + i, length)
     else:
         last = tl.maximum(tl.minimum(start + Q, length) - 1, 0)
         rows = tl.minimum(start + i, last)  # nothing is added after the end

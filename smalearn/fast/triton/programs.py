@@ -51,7 +51,7 @@ def ssd_forward(
 
     Args:
         x: (batch, group, head, T, P) inputs.
-        log_a: (batch, group, head, T, 1) log decays; of one unit of time, if there are step sizes.
+        log_a: (batch, group, head, T, 1) log decays.
         b: (batch, group, 1, T, N).
         c: (batch, group, 1, T, N).
         y: outputs, like x; None if only states are wanted.
@@ -88,7 +88,7 @@ def ssd_forward(
             write(states, head, chunk + n, p, chunk + N, P, H)
         dt = None if steps is None else step_sizes(layer, head, start + i, end, steps)
         rows = start + i
-        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
         B, X = read(b, group, rows, n, end, N), read(x, head, rows, p, end, P)
         x_raw, X = X, scaled(X, dt)
         if y is not None:
@@ -146,7 +146,7 @@ def ssd_backward_states(
             write(dstates, head, chunk + n, p, chunk + N, P, dH)
         rows = start + i
         dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
-        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
         C, dY = read(c, group, rows, n, end, N), read_gradient(dy, dt, layer, head, rows, p, end, P)
         edY = tl.cast(dY * tl.exp2(coarse + fine)[:, None], C.dtype)
         dH = dH * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(C), edY, input_precision=precision)
@@ -180,7 +180,7 @@ def ssd_backward_inputs(
         precision: of products of float32.
         chunks: (chunks + segments - 1, 2) the tokens where chunks begin and their segments end, beginning there where
             there is no chunk of that number; None if there is one segment.
-        layer: as in `ssd_forward`; dy is the gradient of its outputs then, and dlog_a that of dt·log_a.
+        layer: as in `ssd_forward`; dy is the gradient of its outputs then.
         steps: as in `ssd_forward`.
         sums: as in `ssd_forward`.
         ddt: gradient of the step sizes through dt·x alone, like log_a.
@@ -196,7 +196,7 @@ def ssd_backward_inputs(
     rows, border = start + i, chunk * N
     bottom = tl.where(start < end, border + N, 0)  # where there is no chunk, there are no states
     dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
-    coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+    coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
     e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
     B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
     LT = upper(coarse, fine, i)
@@ -273,7 +273,7 @@ def ssd_backward_maps(
     for r in range(0, heads):
         head = (tl.program_id(2), tl.program_id(1), r)
         dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
-        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, dt, Q)
+        coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
         e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
         WT = read(pairs, head, rows, i, end, Q)
         dB += tl.dot(WT, C, input_precision=precision)

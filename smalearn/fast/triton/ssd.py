@@ -123,17 +123,15 @@ def triton_handles(X: torch.Tensor, B: torch.Tensor) -> bool:
 
 
 class Layer(NamedTuple):
-    """Operands that Mamba-2's layer adds to the programs; log_a is that of one unit of time then.
+    """Operands that Mamba-2's layer adds to the programs; log_a is that of all step sizes then.
 
     Attributes:
         operands: step sizes, their bias and D (b, g, r, T, 1), and the gate z, like X; all but the first may be None.
         steps: whether step sizes go through softplus, the least and the greatest.
-        log_a: (b, g, r, T, 1) the log decays, of all step sizes.
     """
 
     operands: tuple[torch.Tensor | None, ...]
     steps: tuple[bool, float, float]
-    log_a: torch.Tensor | None
 
     def constants(self, dy: torch.Tensor | None = None) -> dict[str, object]:
         """Arguments of the programs, with a gradient of the outputs or without."""
@@ -222,7 +220,7 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
     With a layer Y is its output, or with dy, the gradient of that, the gradient of z.
     """
     log_a, initial_state = _column(log_a, X), plan.by_sequence(initial_state)
-    sums = sums_of(run, layer.log_a if layer else log_a, **plan.sums)
+    sums = sums_of(run, log_a, **plan.sums)
     Y, final = torch.empty_like(X), plan.new_states(X)
     states = plan.states_of_chunks(X) if keep else None
     extras = {"sums": sums} | (layer.constants(dy) if layer else {})
@@ -233,7 +231,7 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
 
     if plan.cut:
         scan(None, None, None)
-        initial_state = plan.follow(final, layer.log_a if layer else log_a, initial_state)
+        initial_state = plan.follow(final, log_a, initial_state)
     scan(Y, initial_state, states)
     return Y, plan.joined(final).contiguous(), states
 
@@ -248,7 +246,7 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
     pairs = X.new_empty(*X.shape[:4], plan.chunk_len)
     dX, dB, dC, dstates = map(torch.empty_like, (X, B, C, states))
     dlog_a, dinitial = None if log_a is None else torch.empty_like(log_a), plan.new_states(X)
-    extras, more = {"sums": sums_of(run, layer.log_a if layer else column, **plan.sums)}, ()
+    extras, more = {"sums": sums_of(run, column, **plan.sums)}, ()
     if layer:
         dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
         dlog_a, extras = dlog_a[..., 0], extras | layer.constants()
@@ -259,7 +257,7 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
 
     if plan.cut:
         scan(None, None)
-        dstate = plan.follow(dinitial, layer.log_a if layer else column, dstate, back=True)
+        dstate = plan.follow(dinitial, column, dstate, back=True)
     scan(dstate, dstates)
     if X.shape[3]:  # else there is no sum to read
         inside = tuple(map(strided, (X, column, B, C, dY, states, dstates)))
