@@ -114,11 +114,14 @@ def test_the_inverse_looks_below_the_diagonal_alone(size):
     assert torch.equal(T.diagonal(), torch.ones(size))
 
 
-@pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (None, 2), (2.0, 12)])
+@pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (None, 2), (2.0, 25)])
 @pytest.mark.parametrize("correlated", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize("form", FORMS)
 def test_keys_that_are_alike(form, correlated, strength, times):
-    """All strengths 2 are reflections that keep every error; powers of A would reach 10^6 here and cancel."""
+    """All strengths 2 are reflections that keep every error; powers of A would reach 10^6 here and cancel.
+
+    With those the rounding of K K^T decides: 2 to 15 times, as the processor orders the sums of a product.
+    """
     Q, K, V, beta, log_a, H = inputs(300, "mild", state=32, head_dim=16, strength=strength)
     K = torch.nn.functional.normalize(correlated * K + torch.ones(32, dtype=torch.float64), dim=-1)
     check_float32(form, [Q, K, V, beta, 0.01 * log_a, H], times)
