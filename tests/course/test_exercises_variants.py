@@ -25,7 +25,12 @@ def known(id, beginning):
     ("id", "attempt", "said"),
     [
         ("1.5", lambda N, P: -(-3 * N * P // (N + P + 1)) + 1, "this is what comes out if a quotient is rounded up"),
-        ("1.5", lambda N, P: 3 * N * P // (N + P) + 1, "this is what comes out without a term (1)"),
+        pytest.param(
+            "1.5",
+            lambda N, P: 3 * N * P // (N + P) + 1,
+            "this is what comes out without a term (1)",
+            marks=pytest.mark.full,
+        ),
         (
             "2.4",
             lambda x, W: EXERCISES["2.4"].solution(x, W) * x.square().sum(1, True).exp(),
@@ -50,7 +55,7 @@ def test_one_change_is_named(id, attempt, said):
     ("id", "attempt"),
     [
         ("3.1", lambda Q, K, V: torch.sin(Q @ (K.mT @ V))),
-        ("1.5", lambda N, P: 3 * N % 7 + P % 5),
+        pytest.param("1.5", lambda N, P: 3 * N % 7 + P % 5, marks=pytest.mark.full),
         ("4.1", lambda x, gamma: x.square()),
     ],
 )

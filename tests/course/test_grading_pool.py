@@ -81,6 +81,7 @@ def classroom(tmp_path):
 OUTCOMES = {"ada": {"3.1": "passed", "quiz.1": "passed"}, "bob": {"3.1": "passed", "quiz.1": "failed"}}
 
 
+@pytest.mark.full
 def test_a_worker_makes_its_sandbox_and_its_keys_once(classroom, monkeypatch, no_traces):
     opened, made = [], []
 

@@ -97,7 +97,9 @@ def test_the_kernel_is_described_as_jupyterlab_does():
 # The real one
 
 
-@pytest.mark.parametrize("stop", [*SIGNALS, "/api/shutdown"])
+@pytest.mark.parametrize(
+    "stop", [*SIGNALS[:1], *(pytest.param(stop, marks=pytest.mark.full) for stop in [*SIGNALS[1:], "/api/shutdown"])]
+)
 def test_three_lines_then_stopped(home, stop):
     with start(home, "--port=0") as process:
         line, folder, _ = until(process, STOP).removeprefix(FOR_ROOT).splitlines()

@@ -80,6 +80,7 @@ def test_without_triton_the_tile_machine_runs_the_delta_rule(monkeypatch):
     assert "Triton is missing" in part["contestants"][device_multilevel.OURS]["absent"]
 
 
+@pytest.mark.full
 def test_fla_takes_part_in_the_delta_rule_when_all_others_are_through(monkeypatch):
     """A stand-in that can be found on a CPU; it is absent, or it stops the benchmark."""
     fla, ours = replace(device_delta_rule.FLA, anywhere=True), device_delta_rule.OURS
