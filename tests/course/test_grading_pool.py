@@ -48,6 +48,30 @@ def test_whose_process_was_lost_is_graded_once_more_alone_after_the_others(tmp_p
     assert beside[5:] == [1] * len(calls[5:])
 
 
+class GoneError(Exception):
+    """What a cluster raises, each one its own."""
+
+
+def test_a_worker_that_is_gone_costs_one_row_and_only_if_it_happens_twice(tmp_path):
+    calls = []
+
+    def work(submission):
+        calls.append(submission.student)
+        if submission.student == "ada" or (submission.student == "bob" and calls.count("bob") == 1):
+            raise GoneError("out of memory\non node 7")
+        return Row(submission.student, tmp_path, {"3.1": "passed"})
+
+    submissions = [Submission(tmp_path, name, digest=name) for name in ("ada", "bob", "carl")]
+    with ThreadPoolExecutor(1) as threads:
+        rows = {row.student: row for row in pool._finished(threads, work, submissions)}
+    assert sorted(calls) == ["ada", "ada", "bob", "bob", "carl"]
+    assert [rows[name].ran for name in ("ada", "bob", "carl")] == [False, True, True]
+    assert rows["ada"].notes == {"": "not graded to the end: its worker is gone: out of memory"}
+    assert rows["ada"].digest == "ada"
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ValueError, match="no sandbox"):
+        list(pool._finished(threads, lambda submission: exec("raise ValueError('no sandbox')"), submissions))
+
+
 # ----------------------------------------------------------------------------------------------------------- elsewhere
 
 OWN = re.search(r"```python\n(.*?)```", GUIDE, re.DOTALL).group(1)
@@ -108,6 +132,17 @@ def test_a_worker_makes_its_sandbox_and_its_keys_once(classroom, monkeypatch, no
         again = list(grading.grade_elsewhere(threads, submissions[:1], replace(order, seed=8)))
     assert [row.seed for row in again] == [8]
     assert (len(opened), len(made)) == (1, 2)
+
+
+def test_the_next_class_may_have_other_exercises_of_the_same_names(classroom, no_traces):
+    """A worker of Dask lives on after an order."""
+    submissions = grading.read(grading.files([str(classroom / "in" / "ada.ipynb")]))
+    known = set(core._registry)
+    with ThreadPoolExecutor(1) as threads:
+        for own in (OWN, OWN.replace("The last few rows", "Another title"), OWN):
+            rows = pool.grade_elsewhere(threads, submissions, grading.Order(("quiz.1",), grading.Limits(), 7, own))
+            assert [row.outcomes for row in rows] == [{"quiz.1": "passed"}]
+            assert set(core._registry) == known
 
 
 def test_a_worker_without_a_sandbox_is_refused(classroom, monkeypatch, no_traces):

@@ -140,6 +140,18 @@ def test_what_was_submitted_ends_with_an_error_of_ours(tmp_path, monkeypatch):
     assert [job.cancelled for job in Jobs.made] == [False, True]
 
 
+def test_a_job_that_slurm_refuses_is_one_line(tmp_path, capsys, monkeypatch):
+    class Refused(Jobs):
+        def submit(self, function, *args, **kwargs):
+            raise RuntimeError("sbatch: error: invalid partition\nand a command, for three lines")
+
+    submitit = ModuleType("submitit")
+    submitit.AutoExecutor = Refused
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", "slurm"]) == 1
+    assert capsys.readouterr().err == "recall: --on slurm: sbatch: error: invalid partition\n"
+
+
 class Pool(ThreadPoolExecutor):
     def bootup(self):
         """Begin; an executor of mpi4py has this."""

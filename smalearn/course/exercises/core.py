@@ -7,7 +7,8 @@ import inspect
 import pkgutil
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from smalearn.course.exercises.way import LENGTHS, Way, detours
 from smalearn.fast.jit import Kernel
 
-__all__ = ["Exercise", "Randn", "count_lines", "exercise", "find", "register", "registry"]
+__all__ = ["Exercise", "Randn", "borrowed", "count_lines", "exercise", "find", "register", "registry"]
 
 HINT, INSIGHT, LESS, MORE = "Hint: ", "Insight: ", "Too little: ", "Too much: "
 KINDS = ("write", "predict", "prove", "break", "open")
@@ -286,6 +287,17 @@ def register(exercise: Exercise) -> Exercise:
         raise ValueError(f"register: id {exercise.id!r} of {exercise.title!r} is taken by {registered.title!r}")
     _registry[exercise.id] = exercise
     return exercise
+
+
+@contextmanager
+def borrowed() -> Iterator[None]:
+    """Take out of the registry, when the `with` ends, what was added or replaced in it."""
+    before = registry()
+    try:
+        yield
+    finally:
+        _registry.clear()
+        _registry.update(before)
 
 
 def registry() -> dict[str, Exercise]:

@@ -83,6 +83,6 @@ def _elsewhere(
     with contextlib.ExitStack() as stack:
         try:
             pool = stack.enter_context(executor(args.on, 1, args.output.with_suffix(".slurm")))
+            yield from grade_elsewhere(pool, todo, Order(tuple(exercises), limits, seed, own))
         except (ImportError, ValueError) as error:
-            raise ValueError(f"grade: {error}") from error
-        yield from grade_elsewhere(pool, todo, Order(tuple(exercises), limits, seed, own))
+            raise ValueError(f"grade: {str(error).removeprefix('grade: ')}") from error

@@ -8,15 +8,16 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, evaluate, registry
+from smalearn.course.exercises.core import borrowed
 from smalearn.course.grading import choice
 from smalearn.course.grading.grader import Course, Limits
 from smalearn.course.grading.process import end_all
-from smalearn.course.grading.rows import Row
+from smalearn.course.grading.rows import CUT, Row
 from smalearn.course.grading.sandbox import Sandbox, opened
 from smalearn.course.grading.submission import Submission
 
@@ -79,13 +80,24 @@ def _finished(pool: Executor, work: Callable[[Submission], Row], submissions: Se
     """
     futures, lost = {pool.submit(work, submission): submission for submission in submissions}, []
     for future in as_completed(futures):
-        row = future.result()
+        row = _row(future, futures[future])
         if row.broke_off:
             lost.append(futures[future])
         else:
             yield row
     for submission in lost:
-        yield pool.submit(work, submission).result()
+        yield _row(pool.submit(work, submission), submission)
+
+
+def _row(future: Future, submission: Submission) -> Row:
+    """The row of a submission, or where its worker is gone, on whatever cluster, one that says so."""
+    try:
+        return future.result()
+    except ValueError:  # what is missing on a worker is missing for all
+        raise
+    except Exception as error:
+        why = f"{CUT}: its worker is gone: {str(error).partition(chr(10))[0] or type(error).__name__}"
+        return Row(submission.student, submission.path, notes={"": why}, digest=submission.digest, time=submission.time)
 
 
 @dataclass(frozen=True)
@@ -129,8 +141,8 @@ def _graded(order: Order, submission: Submission) -> Row:
 
 @functools.lru_cache(maxsize=1)
 def _course(order: Order) -> Course:
-    """Inputs and targets, made once on each worker."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Inputs and targets, made once on each worker; the next order may have other exercises of the same names."""
+    with tempfile.TemporaryDirectory() as folder, borrowed():
         if order.own:
             path = Path(folder) / "exercises.py"
             path.write_text(order.own, encoding="utf-8")

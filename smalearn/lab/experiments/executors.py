@@ -134,8 +134,12 @@ class Submitted(Executor):
 
         Returns:
             Its future.
+
+        Raises:
+            ValueError: Slurm refuses the job.
         """
-        self.submitted.append(self.jobs.submit(function, *args, **kwargs))
+        with _opening("slurm", "submitit"):
+            self.submitted.append(self.jobs.submit(function, *args, **kwargs))
         return self.threads.submit(self.submitted[-1].result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
