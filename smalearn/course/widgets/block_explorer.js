@@ -252,7 +252,7 @@ function matrixPart(view, parent, now) {
     if (shift) place([top, clamp(bottom - dy, top + 1, T), left, clamp(right + dx, left + 1, T)]);
     else place([top - dy, bottom - dy, left + dx, right + dx]);
   });
-  make(parent, "span", { class: "dim" }, "Blue: positive. Orange: negative. The darker, the larger.");
+  make(parent, "span", { class: "dim" }, "Blue: positive. Orange: negative. The stronger a colour, the larger.");
 }
 
 /** The block with one corner put to a place, in cells; it may pass the opposite one. */
