@@ -429,7 +429,7 @@ def test_every_known_wrong_answer_is_recognised_and_a_new_mistake_is_not():
     other = evaluate(CAUSAL, by(CAUSAL, torch.tanh))
     assert other.outcome == "failed"
     assert other.misconception is None
-    assert other.sign == "where Q is halved the right answer is halved, yours changes otherwise"
+    assert other.sign == "where Q is halved the right answer is halved, yours is not"
     assert "→ Where Q is halved" in report.render(other)
 
 

@@ -112,7 +112,7 @@ def test_weights_that_sum_to_1_do_not_tell_a_constant():
     [
         (
             lambda Q, K, beta: product(Q, K, beta) + 1,
-            "where Q is halved the right answer is halved, yours changes otherwise",
+            "where Q is halved the right answer is halved, yours is not",
         ),
         (
             lambda Q, K, beta: product(Q, K, beta.exp()),

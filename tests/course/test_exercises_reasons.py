@@ -204,6 +204,24 @@ def test_a_number_in_a_tensor_can_be_ignored():
     assert probe(exercise, lambda x, a: x.cos()) == "your answer does not depend on a"
 
 
+def test_numbers_of_python_keep_their_digits():
+    """A pair of floats whose first is exact: what is said is said of the second, and not of their order."""
+    halves = registry()["3.4"]
+    late = evaluate(halves, lambda log_a, s, border, t: (halves.solution(log_a, s, border, t)[0], log_a.sum().exp()))
+    assert "item 0" not in (late.sign or "")
+    narrow = evaluate(halves, lambda log_a, *ends: tuple(float(x) for x in halves.solution(log_a.float(), *ends)))
+    assert narrow.outcome == "failed"
+    assert "order" not in narrow.sign
+
+
+def test_nothing_is_said_of_zeros_where_the_right_answer_is_none():
+    """Where Q is 0 throughout the weights of 2.6 are 0/0, whatever is wrong with the keys."""
+    right = registry()["2.6"]
+    result = evaluate(right, lambda Q, K, V, horizon: right.solution(Q, K.abs(), V, horizon))
+    assert result.outcome == "failed"
+    assert "0 throughout" not in (result.sign or "")
+
+
 def test_items_in_another_order():
     """The items of a tuple are right, their order is not."""
 

@@ -30,8 +30,8 @@ def numeric(pair):
     for value in pair:
         if isinstance(value, bool) or not isinstance(value, torch.Tensor | numbers.Number):
             return None
-        x = torch.as_tensor(value)
-        made.append(x.to(torch.complex128 if x.is_complex() else torch.float64))
+        real = not value.is_complex() if isinstance(value, torch.Tensor) else isinstance(value, numbers.Real)
+        made.append(torch.as_tensor(value, dtype=torch.float64 if real else torch.complex128))
     return tuple(made)
 
 

@@ -198,7 +198,7 @@ def _right_with(names, cases):
 
 def _right_with_zeros(names, cases):
     def say(name, before, after, target, other):
-        right = _agree(after, other)
+        right = _agree(after, other) and _numbers(other)  # 0/0 says nothing of the rest
         return f"your answer is right where {name} is 0 throughout: look at the terms with {name}" if right else None
 
     for k in _floats(cases):
@@ -241,7 +241,7 @@ def _not_halved(names, cases):
         right, yours = _degree(target, other), _degree(before, after)
         if right is None or right == yours or not all(map(_finite, (*before, *after))):
             return None
-        other = HALVES.get(yours, "changes otherwise")
+        other = HALVES.get(yours, "is not" if right == 1 else "does not")
         return f"where {name} is halved the right answer {HALVES[right]}, yours {other}"
 
     for k in _floats(cases):
