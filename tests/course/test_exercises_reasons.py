@@ -212,6 +212,8 @@ def test_numbers_of_python_keep_their_digits():
     narrow = evaluate(halves, lambda log_a, *ends: tuple(float(x) for x in halves.solution(log_a.float(), *ends)))
     assert narrow.outcome == "failed"
     assert "order" not in narrow.sign
+    bounded = evaluate(halves, lambda log_a, *ends: halves.solution(log_a.clamp(min=-20), *ends))
+    assert "digits" not in (bounded.sign or "")
 
 
 def test_nothing_is_said_of_zeros_where_the_right_answer_is_none():

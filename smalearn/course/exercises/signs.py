@@ -49,7 +49,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     chosen = [pairs[k] for k in wrong]
     if not any(a.any() for a, _ in chosen) and _all(chosen, lambda a, b: a.shape == b.shape):
         return where + "your answer is 0 everywhere"
-    if all(_nearly(*pair) for pair in chosen):
+    if all(_nearly(*pair) for pair in chosen) and any(b.any() for _, b in chosen):  # 1e-9 for 0 is no matter of digits
         return where + (ROUNDED if _all(chosen, _rounded) else LOST)
     for found in (
         _factor(names, [cases[k] for k in wrong], chosen),
