@@ -34,9 +34,14 @@ def _taylor_cases(randn):
         yield (randn(length, size),)
 
 
-def _without_cross_products(x):
-    squares = torch.diag_embed(x.square()).flatten(1) / math.sqrt(2)
-    return torch.cat([torch.ones_like(x[:, :1]), x, squares], dim=1)
+def _with_last(last):
+    """One, the entries, and last whatever takes the place of the products."""
+    return lambda x: torch.cat([torch.ones_like(x[:, :1]), x, last(x)], dim=1)
+
+
+def _monomials(x):
+    i, j = torch.triu_indices(x.shape[1], x.shape[1])
+    return x[:, i] * x[:, j] * torch.where(i == j, 0.5, 1.0).to(x).sqrt()
 
 
 @exercise(
@@ -78,7 +83,15 @@ def _without_cross_products(x):
             ).flatten(1)
             / math.sqrt(2)
         ),
-        "these are the squares x_i² alone: (q·k)² also has the mixed terms q_i q_j k_i k_j": _without_cross_products,
+        "these are the squares x_i² alone: (q·k)² also has the mixed terms q_i q_j k_i k_j": _with_last(
+            lambda x: x.square() / math.sqrt(2)
+        ),
+        "the dot products are right, with each monomial once; here keep both copies, all N² products": _with_last(
+            _monomials
+        ),
+        "these are sums x_i + x_j: each entry multiplies each": _with_last(
+            lambda x: (x[:, :, None] + x[:, None, :]).flatten(1) / math.sqrt(2)
+        ),
     },
 )
 def taylor_features(x):
@@ -93,8 +106,8 @@ def taylor_features(x):
 
     Hint: The weight is 1/√2, because it meets itself: 1/√2 · 1/√2 = 1/2. Join with `torch.cat(..., dim=1)`.
 
-    Insight: Degree d needs N^d features: exp itself, all degrees, has infinitely many, and random features are a way to
-    sample them.
+    Insight: Degree d, written out like this, needs N^d features: exp itself, all degrees, has infinitely many, and
+    random features are a way to sample them.
     """
     squares = x[:, :, None] * x[:, None, :]
     return torch.cat([torch.ones_like(x[:, :1]), x, squares.flatten(1) / math.sqrt(2)], dim=1)
@@ -120,6 +133,12 @@ def _harmless(name, scores):
         return "no score of yours is negative, so relu changes none of them"
     if name == "relu" and (scores.relu() - scores.diag().diag()).abs().max() < 1e-9 * scores.max():
         return "relu has cut off every score of two different points: some must be nearer than 90°"
+    apart = scores - scores.diag().diag()
+    if name == "tanh" and apart.abs().max() <= 1e-9 * scores.max():
+        return "your points are orthogonal to one another: tanh of a diagonal matrix has no negative eigenvalue"
+    chains = torch.linalg.matrix_power((scores > 1e-9).double(), len(scores))  # from each point, over near ones
+    if name == "relu" and not chains[scores < -1e-9].any():
+        return "two points of yours more than 90° apart are never joined by a chain of nearer ones: relu needs one"
     if name == "tanh" and scores.abs().max() < 0.5:
         return "tanh(x) is nearly x for scores as small as yours"
     if name == "tanh" and scores.abs().min() > 3:
@@ -240,6 +259,9 @@ def _features(first=lambda x, angles: x.relu() * angles.cos(), second=lambda x, 
     return attention
 
 
+_unrectified = _features(lambda x, angles: x * angles.cos(), lambda x, angles: x * angles.sin())
+
+
 def _split(first, second, divide=lambda W, Q, K: W.sum(1, keepdim=True)):
     """Attention by weights relu(q)·relu(k) (first(θ_t, θ_s) + second(θ_t, θ_s)), divided by something."""
 
@@ -278,8 +300,15 @@ def _undivided(Q, K, V, horizon):
         "times q·k. (The Mamba-2 paper prints it without the x)": _features(
             second=lambda x, angles: angles.sin().expand(x.shape)
         ),
-        "the ReLU is missing: the weights can be negative": _features(
-            lambda x, angles: x * angles.cos(), lambda x, angles: x * angles.sin()
+        "the ReLU is missing: the weights can be negative": lambda *given: _unrectified(*given),
+        "the ReLU of the keys is missing: both sides need it": lambda Q, K, V, horizon: _unrectified(
+            Q.relu(), K, V, horizon
+        ),
+        "the ReLU of the queries is missing: both sides need it": lambda Q, K, V, horizon: _unrectified(
+            Q, K.relu(), V, horizon
+        ),
+        "π/2 is missing: the angle of position t is π/2 · t / horizon": lambda Q, K, V, horizon: _cosformer_oracle(
+            Q, K, V, horizon * math.pi / 2
         ),
         "you take the ReLU of the finished features: where the cosine is negative, beyond the horizon, it must "
         "stay": _features(lambda x, angles: (x * angles.cos()).relu(), lambda x, angles: (x * angles.sin()).relu()),

@@ -34,6 +34,11 @@ def _by_entries(entry):
 # ----------------------------------------------------------------------------------- 2.3 random Fourier features
 
 
+def _of_directions(x, W):
+    """|ω|²/2 for each feature, less |x|²/2."""
+    return (W.square().sum(1).repeat(2) - x.square().sum(1, keepdim=True)) / 2
+
+
 def _wave(p, sign):
     return math.cos(p) if sign > 0 else math.sin(p)
 
@@ -89,8 +94,17 @@ def _wave(p, sign):
             fourier_features(x, W) * math.sqrt(len(W) / W.shape[1])
         ),
         "the sines are missing: m cosines, then m sines": lambda x, W: fourier_features(x, W)[:, : len(W)],
+        "√2 cannot stand for the sines: cos a cos b alone is no cosine of a difference": lambda x, W: (
+            2**0.5 * fourier_features(x, W)[:, : len(W)]
+        ),
+        "your directions are brought to length 1: they are Gaussian as they are": lambda x, W: fourier_features(
+            x, W / W.norm(dim=1, keepdim=True)
+        ),
+        "your factor is of the direction, e^(|ω|²/2): it is of the row, e^(|x|²/2)": lambda x, W: (
+            fourier_features(x, W) * _of_directions(x, W).exp()
+        ),
         "the factor stands on the cosines alone: sines need it too": _by_entries(
-            lambda p, half, m, sign: math.exp(half) * math.cos(p) / math.sqrt(m) if sign > 0 else math.sin(p)
+            lambda p, half, m, sign: (math.exp(half) * math.cos(p) if sign > 0 else math.sin(p)) / math.sqrt(m)
         ),
         "each side carries 1/√m, so that the product has 1/m; you have 1/m on each side": _by_entries(
             lambda p, half, m, sign: math.exp(half) * _wave(p, sign) / m
@@ -139,17 +153,25 @@ def fourier_features(x, W):
         "the factor e^(-|x|²/2) is missing: the mean of e^(ω·(q + k)) is e^(|q + k|²/2), not e^(q·k)": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p) / math.sqrt(2 * m)
         ),
-        "you subtract the largest exponent of each row and never give it back": lambda x, W: (
-            positive_features(x, W) * (-(x @ W.mT).abs().amax(1, keepdim=True)).exp()
+        "you subtract the row's largest angle, as softmax may: here the sum is not divided by, and −ω·x gets "
+        "it the other way": lambda x, W: (
+            positive_features(x, W)
+            * torch.cat([sign * (x @ W.mT).amax(1, keepdim=True).expand(len(x), len(W)) for sign in (-1, 1)], 1).exp()
+        ),
+        "your factor is of the direction, e^(−|ω|²/2): it is of the row, e^(−|x|²/2)": lambda x, W: (
+            positive_features(x, W) * (-_of_directions(x, W)).exp()
+        ),
+        "the factor stands on the first half alone: the second needs it too": _by_entries(
+            lambda p, half, m, sign: math.exp(p - half if sign > 0 else -p) / math.sqrt(2 * m)
         ),
         "these are cosh and sinh: a hyperbolic map has e^(+ω·x) and e^(−ω·x) side by side": lambda x, W: (
             torch.cat([(x @ W.mT).cosh(), (x @ W.mT).sinh()], 1)
             * (-x.square().sum(1, keepdim=True) / 2).exp()
             / math.sqrt(len(W))
         ),
-        "the second half is missing: every direction comes with both signs": lambda x, W: positive_features(x, W)[
-            :, : len(W)
-        ],
+        "the second half is missing: every direction comes with both signs": lambda x, W: (
+            2**0.5 * positive_features(x, W)[:, : len(W)]
+        ),
         "your factor is e^(−|x|²): it is half of that, e^(−|x|²/2)": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p - 2 * half) / math.sqrt(2 * m)
         ),
@@ -167,6 +189,9 @@ def fourier_features(x, W):
         ),
         "in the second half the whole exponent is negated: the norm must stay, with its minus": _by_entries(
             lambda p, half, m, sign: math.exp(sign * (p - half)) / math.sqrt(2 * m)
+        ),
+        "the mean over the 2m features is missing: divide by √(2m)": _by_entries(
+            lambda p, half, m, sign: math.exp(sign * p - half)
         ),
         "the mean over the m directions is missing: divide by √(2m), not by √2": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p - half) / math.sqrt(2)
@@ -275,23 +300,18 @@ def _nystrom_cases(randn):
     yield Q[again], K[again], randn(6, 2), 3
 
 
-def _swapped_landmarks(Q, K, V, landmarks):
-    """The middle factor from landmark keys on landmark queries."""
-    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
-    middle = torch.linalg.pinv(softmax_weights(K_means, Q_means))
-    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K) @ V
+def _factors(middle=lambda Q, K: softmax_weights(Q, K).pinverse(), first=softmax_weights, last=softmax_weights):
+    """The three factors with another one, made from queries and keys."""
+
+    def attention(Q, K, V, landmarks):
+        Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
+        return first(Q, K_means) @ middle(Q_means, K_means) @ last(Q_means, K) @ V
+
+    return attention
 
 
-def _without_softmax(Q, K, V, landmarks):
-    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
-    middle = torch.linalg.pinv(Q_means @ K_means.mT)
-    return softmax_weights(Q, K_means) @ middle @ softmax_weights(Q_means, K) @ V
-
-
-def _over_landmarks(Q, K, V, landmarks):
-    Q_means, K_means = _means(Q, landmarks), _means(K, landmarks)
-    middle = torch.linalg.pinv(softmax_weights(Q_means, K_means))
-    return softmax_weights(Q, K_means) @ middle @ (Q_means @ K.mT).softmax(0) @ V
+def _scores(Q, K):
+    return Q @ K.mT
 
 
 def _softmax_of_the_product(Q, K, V, landmarks):
@@ -320,16 +340,26 @@ def _softmax_of_the_product(Q, K, V, landmarks):
         "the pseudo-inverse is transposed: A has landmark QUERIES in its rows, its inverse landmark KEYS": _around(
             lambda A: torch.linalg.pinv(A).mT
         ),
-        "your A is softmax(K̃ Q̃ᵀ): the landmark QUERIES come first, A = softmax(Q̃ K̃ᵀ)": _swapped_landmarks,
+        "your A is softmax(K̃ Q̃ᵀ): the landmark QUERIES come first, A = softmax(Q̃ K̃ᵀ)": _factors(
+            lambda Q, K: softmax_weights(K, Q).pinverse()
+        ),
         "A is transposed in the middle, not inverted": _around(lambda A: A.mT),
         "you invert A entry by entry: a pseudo-inverse is that of a matrix": _around(lambda A: 1 / A),
-        "A has no softmax: it is made as the other two are": lambda Q, K, V, landmarks: _without_softmax(
-            Q, K, V, landmarks
-        ),
+        "A has no softmax: it is made as the other two are": _factors(lambda Q, K: _scores(Q, K).pinverse()),
         "`landmarks` is how many there are, not the length of a segment": lambda Q, K, V, landmarks: nystrom_attention(
             Q, K, V, len(Q) // landmarks
         ),
-        "the last factor sums to 1 over the landmarks: each softmax goes over its own sources": _over_landmarks,
+        "the last factor sums to 1 over the landmarks: each softmax goes over its own sources": _factors(
+            last=lambda Q, K: _scores(Q, K).softmax(0)
+        ),
+        "the last factor has no softmax: it is made as the other two are": _factors(last=_scores),
+        "the first factor has no softmax: it is made as the other two are": _factors(first=_scores),
+        "you invert the scores and take the softmax after that: first the softmax, then A⁺": _factors(
+            lambda Q, K: _scores(Q, K).pinverse().softmax(-1)
+        ),
+        "the columns of your A sum to 1: its softmax goes over the landmark KEYS, as the others over theirs": _factors(
+            lambda Q, K: _scores(Q, K).softmax(0).pinverse()
+        ),
         "your landmarks are sums of their segments, not means": _around(
             _pinv, lambda x, landmarks: _means(x, landmarks) * (len(x) // landmarks)
         ),

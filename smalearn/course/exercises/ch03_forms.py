@@ -69,7 +69,7 @@ def _outer(K, V):
             _double_loop(Q, K, V) / torch.arange(1, len(Q) + 1, dtype=Q.dtype)[:, None]
         ),
         "you divide by the sum of the weights: there is no normaliser here": lambda Q, K, V: (
-            _double_loop(Q, K, V) / (Q * K.cumsum(0)).sum(-1, keepdim=True)
+            _read(Q, _outer(K, V).cumsum(0)) / (Q * K.cumsum(0)).sum(-1, keepdim=True)
         ),
         "you sum keys and values separately: then every key meets every value. Take the outer products first, "
         "so that each value stays with its own key": lambda Q, K, V: _read(Q, _outer(K.cumsum(0), V.cumsum(0))),
@@ -102,12 +102,35 @@ def _decode_cases(randn):
         yield *torch.ones(2, length, 1, dtype=torch.float64), randn(length, 2)
     for length, features, head_dim in [(1, 3, 2), (4, 2, 3), (8, 3, 2)]:
         Q, K, V = _qkv(randn, length, features, head_dim)
-        yield Q.exp(), K.exp(), V
+        Q, K = Q.exp(), K.exp()
+        below_1 = length == 4  # sums of weights below 1, the first one at least
+        yield Q / (2 * (Q @ K.mT).max() if below_1 else 1), K, V
 
 
 def _divided(by):
     """Linear attention divided by `by(Q, K)`, a number for each token."""
     return lambda Q, K, V: running_attention(Q, K, V) / by(Q, K)[:, None]
+
+
+def _by_last_value(Q, K, V):
+    Y = running_attention(*(torch.cat([x, torch.ones_like(x[:, :1])], 1) for x in (Q, K)), V)
+    return Y / Y[:, -1:]
+
+
+def _late(Q, K, V):
+    """What is read before the token is written; the first token reads nothing."""
+    later = _read(Q[1:], _outer(K, V).cumsum(0)[:-1]) / (Q[1:] * K.cumsum(0)[:-1]).sum(-1, keepdim=True)
+    return torch.cat([torch.zeros_like(V[:1]), later])
+
+
+def _dividing(Q, K, V):
+    """A decoder that goes on with the divided state."""
+    state, rows = torch.zeros(V.shape[1] + 1, K.shape[1], dtype=V.dtype), []
+    for q, k, v in zip(Q, K, V, strict=True):
+        state = state + torch.outer(torch.cat([v, v.new_ones(1)]), k)
+        rows.append((state @ q)[:-1] / (state @ q)[-1])
+        state = state / (state @ q)[-1]
+    return torch.stack(rows)
 
 
 @exercise(
@@ -134,6 +157,14 @@ def _divided(by):
         "you divide by the sum of the keys: the query must read that row of the state too": _divided(
             lambda Q, K: K.cumsum(0).sum(-1)
         ),
+        "a sum of weights below 1 is raised to 1: divide by the sum as it is": _divided(
+            lambda Q, K: (Q * K.cumsum(0)).sum(-1).clamp(min=1)
+        ),
+        "each token reads the state before its own was written: write first, then read": _late,
+        "the 1 stands at the end of queries and keys, and you divide by the last value: the 1 belongs to the values": (
+            _by_last_value
+        ),
+        "you divide the state itself at every token: divide what is read, and keep the state as it is": _dividing,
         "each token overwrites the state, so that you read its own value back: add the outer product to the "
         "state instead": lambda Q, K, V: V.clone(),
         "the 1 stands in front of the value, and you divide by the last entry: that is a sum of values. Divide by "
@@ -156,7 +187,7 @@ def _divided(by):
 def decode(Q, K, V):
     """Normalised linear attention, token by token: the state's last row adds up the keys.
 
-    Go through the tokens with a state of P + 1 rows; divide what you read by its last entry.
+    Go through the tokens; a state of P + 1 rows is all that must be kept. Divide what you read by its last entry.
 
     Hint: The normaliser is the same attention on a value of 1. So what is the value of a token, with the 1 added?
 

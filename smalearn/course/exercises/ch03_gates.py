@@ -25,7 +25,9 @@ def _border_cases(randn):
         log_a = -randn(8).abs()
         log_a[place] = -torch.inf
         yield log_a, 2, 4, 6
-    yield torch.full((9,), -20.0, dtype=torch.float64), 1, 4, 6
+    log_a = torch.full((9,), -1.0, dtype=torch.float64)
+    log_a[[3, 5]] = -80.0  # small factors, but not 0
+    yield log_a, 1, 4, 6
 
 
 def _cut(left, right):
@@ -47,6 +49,7 @@ def _differences(log_a, s, border, t):
     minutes=8,
     cases=_border_cases,
     oracle=_cut(lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border, t)),
+    way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
     wrong={
         "your first factor has the gate of token s itself: that acts before s is written": _cut(
             lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t)
@@ -84,9 +87,14 @@ def _differences(log_a, s, border, t):
             log_a[border : t + 1].exp().sum().item(),
         ),
         "strong gates are cut off at a lower limit: sums of −∞ are fine here": lambda log_a, s, border, t: (
-            log_a[s + 1 : border].clamp(min=-1).sum().exp().item(),
-            log_a[border : t + 1].clamp(min=-1).sum().exp().item(),
+            log_a[s + 1 : border].clamp(min=-20).sum().exp().item(),
+            log_a[border : t + 1].clamp(min=-20).sum().exp().item(),
         ),
+        "a gate of 0 is left out: log_a = −∞ makes its product 0": lambda log_a, *ends: halves(
+            log_a.nan_to_num(neginf=0.0), *ends
+        ),
+        "these are differences of running sums, and where those are not a number you put 0: the product may be "
+        "another": lambda *given: tuple(0.0 if x != x else x for x in _differences(*given)),
         "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
             log_a[s + 1 : border].sum().item(),
             log_a[border : t + 1].sum().item(),
@@ -100,7 +108,8 @@ def halves(log_a, s, border, t):
 
     ∏_{s < j ≤ t} a_j = (depends only on s and the border) · (depends only on the border and t).
 
-    The border's own gate belongs to the second. Return both as numbers. log_a is (T,); some gates are 0, log_a = −∞.
+    The border's own gate belongs to the second. Return a tuple of both numbers. log_a is (T,); some gates are 0,
+    log_a = −∞: use no quotient, and no difference of running sums.
 
     Hint: Write out the gates between s = 1 and t = 4, with a border at 3: a_2 a_3 a_4. Which come before token 3?
 
@@ -147,14 +156,17 @@ def _chunks(
     ends=lambda until, a: until,
     starts=lambda since, a: since,
     fade=True,
+    early=False,
+    mask=torch.tril,
 ):
     """The chunked form, with other factors at the borders or inside."""
     state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
     for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
-        L = a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp().tril()
+        L = mask(a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp())
         since = a.cumsum(0).exp()
-        outputs.append((L * (q @ k.mT)) @ v + starts(since, a)[:, None] * (q @ state.mT))
-        state = (since[-1] if fade else 1) * state + (ends(L[-1], a)[:, None] * v).mT @ k
+        after = (since[-1] if fade else 1) * state + (ends(L[-1], a)[:, None] * v).mT @ k
+        outputs.append((L * (q @ k.mT)) @ v + starts(since, a)[:, None] * (q @ (after if early else state).mT))
+        state = after
     return torch.cat(outputs)
 
 
@@ -187,7 +199,7 @@ def _weighted(weight):
     cases=_chunk_cases,
     oracle=_decayed,
     way=Way(
-        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), -randn(length).abs(), 8),
+        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), -randn(length).abs(), 4),
         memory=1,
         forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
         matters={"chunk_len": (4, 16)},
@@ -203,8 +215,13 @@ def _weighted(weight):
         "inside a chunk a token does not see itself: the diagonal belongs to the mask": _weighted(
             lambda L, same, between: L.tril(-1)
         ),
-        "the state already holds the present chunk when it is read: its tokens count twice": _weighted(
-            lambda L, same, between: L * (1 + same)
+        "the state already holds the present chunk when it is read: its tokens count twice": lambda *given: _chunks(
+            *given, early=True
+        ),
+        "after the exponential the entries above the diagonal are 1, and tokens read later ones: mask once "
+        "more": lambda *given: _chunks(*given, mask=lambda L: L),
+        "a gate of 0 is left out: log_a = −∞ makes its product 0": lambda Q, K, V, log_a, c: _decayed(
+            Q, K, V, log_a.nan_to_num(neginf=0.0)
         ),
         "the state holds only the last chunk: add to it, do not replace it": _weighted(
             lambda L, same, between: L * (between <= 1)
@@ -258,8 +275,8 @@ def _weighted(weight):
 def chunked_attention(Q, K, V, log_a, chunk_len):
     """Causal linear attention under one gate per token, quadratic inside chunks, with a state between them.
 
-    Y_t = Σ_{s ≤ t} (∏_{s < j ≤ t} a_j) (Q_t · K_s) V_s. Write it chunk by chunk, without a (T, T) matrix and without
-    quotients of decays. The last chunk may be shorter, and some gates are 0, log_a = −∞.
+    Y_t = Σ_{s ≤ t} (∏_{s < j ≤ t} a_j) (Q_t · K_s) V_s. Write it in chunks of chunk_len tokens: no (T, T) matrix, no
+    quotient of decays, no difference of running sums. The last chunk may be shorter; some gates are 0, log_a = −∞.
 
     Hint: `Q.split(chunk_len)` gives the chunks. Of each you need: the decays between its tokens, L (c, c); the decay
     since the border, (c,); and the state at the border.
