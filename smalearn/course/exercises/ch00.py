@@ -111,6 +111,10 @@ def _weights():
     oracle=lambda: _weights().max().item(),
     wrong={
         "this gives all the weight to one place: equal scores get equal weights": lambda: 1.0,
+        "the word looks at itself, too: it looks only at words before it": lambda: (
+            math.exp(12) / (math.exp(12) + 4 * math.exp(8))
+        ),
+        "this is the sum of the four largest: one of them is asked for": lambda: 0.99,
         "this counts the line of “flat” itself, too: the word looks only at words before it": lambda: 0.2,
         "this is the weight before a row is divided by its sum": lambda: math.exp(8),
         "this is the score, times 4: the softmax makes weights of the scores": lambda: 8.0,
@@ -134,8 +138,8 @@ def largest_weight():
 
     Hint: Which earlier lines have “is better” in them? Only these places count.
 
-    Too little: Only the four words whose score is 8 count: e⁸ is some three thousand, and the others are too few to
-    make up for it.
+    Too little: Only words whose score is 8 count: e⁸ is some three thousand, and the others are too few to make up for
+    it.
 
     Too much: More than one word has this score, and the weights of a row sum to 1.
 

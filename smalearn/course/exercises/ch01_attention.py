@@ -28,7 +28,7 @@ from smalearn.sma import sma_quadratic
         "four tokens share the weight, not three: the token itself has a part": lambda: 2 / 3,
         "it is not one part of three: four tokens share, and three of them are the future": lambda: 1 / 3,
         "weights are shares of 1, not percents": lambda: 75.0,
-        "this is the last row but one: row 0 has three tokens of the future": lambda: 0.5,
+        "this is the weight in row 1: row 0 has three tokens of the future": lambda: 0.5,
     },
 )
 def weight_on_the_future():
@@ -108,8 +108,10 @@ def _shifted(G, peak):
         "a hidden score in the thousands survives where 1000 is taken off: hide by −∞": lambda Q, K: (
             Q @ K.mT - 1000 * torch.ones(len(Q), len(Q), dtype=Q.dtype).triu(1)
         ).softmax(-1),
-        "you subtract the largest score of the row, a hidden one: the visible ones underflow, and 0 / 0 is NaN. The "
-        "largest VISIBLE one": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max(-1, keepdim=True).values),
+        "next to a hidden score that is far larger all visible weights are 0, and 0 / 0 is NaN; or its exponential is "
+        "infinite, and 0 · ∞ is NaN. Hide by −∞ before the exponential": lambda Q, K: _shifted(
+            Q @ K.mT, (Q @ K.mT).max(-1, keepdim=True).values
+        ),
         "you subtract the largest score of all: where what is visible lies far below, all underflows, and 0 / 0 is "
         "NaN. Subtract the largest visible score of the row": lambda Q, K: _shifted(Q @ K.mT, (Q @ K.mT).max()),
         "you subtract the largest of a row in which hidden scores are 0: where all visible ones are far below 0 they "
