@@ -1233,6 +1233,24 @@ def test_an_interrupt_is_not_lost_in_the_callback_of_a_weak_reference():
     assert finished == [True]
 
 
+def test_what_a_library_does_when_an_object_is_gone_is_not_cut():
+    """An exception there would be lost: a loop of asyncio is closed by whatever code runs when its turn comes."""
+    finished = []
+
+    class Slow:
+        def __del__(self):
+            time.sleep(0.3)
+            finished.append(True)
+
+    def endless(Q, K, V):
+        Slow()  # gone at once
+        while True:
+            pass
+
+    assert evaluate(CAUSAL, endless, limit=0.05).outcome == "timeout"
+    assert finished == [True]
+
+
 def test_only_the_work_of_this_process_counts(monkeypatch):
     wall = itertools.count(100)
     monkeypatch.setattr(limit.time, "monotonic", lambda: next(wall))

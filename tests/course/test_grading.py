@@ -222,7 +222,7 @@ def graded(request, tmp_path_factory, box):
     read = grading.read(grading.files([str(folder)]))
     weights = {"3.1": 1, "3.2": 2, "3.3": 0.5}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grader, "GRACE", 1.0)
+        patch.setattr(grader, "GRACE", 3.0)
         rows = list(grading.grade(read, {id: registry()[id] for id in IDS}, box, LIMITS, jobs=2))
     for row in rows:
         row.worth = weights

@@ -281,7 +281,7 @@ def attacked(tmp_path_factory, box):
     (folder / "table.csv").write_text("untouched", encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.MonkeyPatch.context() as patch:
         spread(folder, server.getsockname()[1])
-        patch.setattr(grader, "GRACE", 1.0)
+        patch.setattr(grader, "GRACE", 2.0)
         submissions = grading.read(grading.files([str(folder)]))
         rows = list(grading.grade(submissions, {id: registry()[id] for id in IDS}, box, LIMITS, jobs=2))
     return folder, {row.path.name: row for row in rows}

@@ -92,8 +92,8 @@ def kept_axes(left, right, others, output):
 
     Hint: `set(output).union(*others)` holds every axis that somebody still needs.
 
-    Insight: An axis stays as long as the output or a waiting operand has it. Libraries such as opt_einsum try all orders
-    by this one rule.
+    Insight: An axis stays as long as the output or a waiting operand has it. Libraries such as opt_einsum try all
+    orders by this one rule.
     """
     needed = set(output).union(*others)
     return "".join(sorted(set(left + right) & needed))
