@@ -34,7 +34,7 @@ from smalearn.weights import (
     balanced_sizes,
 )
 
-CHAPTER = Path(__file__).parents[2] / "chapters" / "appendix" / "A_atlas_of_structured_matrices.ipynb"
+CHAPTER = Path(__file__).parents[2] / "chapters" / "appendix" / "A_structured_matrices.ipynb"
 NAMES = {"keys": "((RY)L)X", "both": "(XL)(RY)", "dense": "((LR)Y)X"}
 PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
 

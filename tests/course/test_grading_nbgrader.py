@@ -108,9 +108,7 @@ def test_the_last_line_of_a_check_is_its_points(attempt, points, tmp_path):
 
 
 def test_chapters_are_meant_by_number_or_name():
-    by = grading.chapters(
-        ["0", "03", "01_attention_is_a_contraction", "chapters/02_kernel_attention.ipynb"], CHAPTERS[0].parent
-    )
+    by = grading.chapters(["0", "03", "01_one_contraction", "chapters/02_kernel_attention.ipynb"], CHAPTERS[0].parent)
     assert [path.stem[:2] for path in by] == ["00", "03", "01", "02"]
     with pytest.raises(ValueError, match="no chapter '77'; there are 00_start_here, "):
         grading.chapters(["77"], CHAPTERS[0].parent)

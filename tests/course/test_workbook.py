@@ -19,7 +19,7 @@ from smalearn.course.exercises.report import MIME
 from smalearn.course.workbook import copies
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
-NAME = "01_attention_is_a_contraction"
+NAME = "01_one_contraction"
 COURSE = exercises.registry()
 CELLS = [cell for cell in nbformat.read(CHAPTERS / f"{NAME}.ipynb", as_version=4).cells if "exercise" in cell.metadata]
 IDS = list(dict.fromkeys(cell.metadata.exercise for cell in CELLS))
