@@ -12,14 +12,15 @@ def watched(page: Page) -> Page:
     """The page, which from now on keeps its errors in `errors` and what it asks for, address by address, in `asked`."""
     page.errors, page.asked = [], []
     page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: None if of_windowing(error) else page.errors.append(str(error)))
+    page.on("pageerror", lambda error: None if of_windowing(error) else page.errors.append(error.stack or str(error)))
     page.on("request", lambda request: page.asked.append(request.url))
     return page
 
 
 def of_windowing(error: Error) -> bool:
-    """Whether it is JupyterLab's own: a cell out of sight may be taken off the page twice (jupyterlab#15415)."""
-    return re.search(r"detachWidget \(http\S+/static/lab/jlab_core", error.stack or "") is not None
+    """Whether it is JupyterLab's own: a node of a cell out of sight may be taken off twice (jupyterlab#15415)."""
+    files = re.findall(r"https?://\S+", error.stack or "")
+    return "'removeChild'" in str(error) and files != [] and all("/static/lab/" in file for file in files)
 
 
 def drawn(page):
