@@ -170,9 +170,11 @@ def test_growth():
     def square(length, block):
         return block * length
 
-    found = growth(PAIRS, square, {1: (4, 2)})
-    assert found == "from case 1, one more in length adds 1 to the right number, and adds 2 to yours"
+    found = growth(PAIRS, square, {1: (8, 4)})
+    assert found == "from case 1, one more in length adds 1 to the right number, and adds 4 to yours"
     assert growth(PAIRS, lambda length, block: pairs(length, block) + 1, {1: (4, 2)}) is None
+    rounded = registry()["1.5"]  # 4 for 2 and 3 features, and 7 for 10
+    assert growth(rounded, lambda features, head_dim: features + head_dim, {3: (2, 3)}) is None
 
 
 def test_excess():

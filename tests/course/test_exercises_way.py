@@ -149,7 +149,7 @@ def block_by_block(Q, K, size):
 @pytest.mark.parametrize(
     ("id", "attempt", "said"),
     [
-        ("1.6", window_of, "its largest tensor, (64, 64) for T = 64, grows as T²; asked is T"),
+        ("1.6", window_of, "its largest tensor, (64, 64) for T = 64, grows as T²; it should grow as T"),
         ("3.1", dense, "its largest tensor, (64, 64) for T = 64, grows as T²"),
         ("3.1", running, "calls of torch for T = 32, "),
         ("3.1", in_pairs, "a loop over time inside a loop"),
@@ -160,10 +160,10 @@ def block_by_block(Q, K, size):
         ("3.5", without_chunks, "chunk_len changes nothing in what it computes"),
         ("4.1", fading_by_mask, "grows as T²"),
         ("4.3", toeplitz_dense, "it calls no function of `torch.fft`"),
-        ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; asked is T"),
+        ("3.3", lambda Q, V, dY: (V @ dY.mT).triu() @ Q, "grows as T²; it should grow as T"),
         ("2.7", lambda Q, K, V, r: nystrom_weights(Q, K, r) @ V, "its largest tensor, (64, 64) for T = 64"),
         ("6.1", differences_in_float64, "it subtracts running sums"),
-        ("10.4", train_dense, "grows as D²; asked is D"),
+        ("10.4", train_dense, "grows as D²; it should grow as D"),
         ("11.3", block_by_block, "a loop over time"),
     ],
 )

@@ -273,6 +273,9 @@ def _distance(length):
         "you sum keys and values of the window separately: each value has a weight of its own": _separately,
         "the diagonal counts twice: a walk over offsets on both sides meets offset 0 two times": _diagonal_twice,
         "your window wraps around once for each offset: `torch.roll` brings the end to the beginning": _rolled,
+        "`torch.roll` brings the end to the beginning, also where the offsets stop at the length of the text": (
+            lambda Q, K, V, window: _rolled(Q, K, V, min(window, len(Q) - 1))
+        ),
         "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll "
         "does that": _with_mask(
             lambda length, window: torch.minimum(_distance(length), length - _distance(length)) <= window

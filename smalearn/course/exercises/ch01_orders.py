@@ -15,7 +15,7 @@ def _axes_cases(randn):
     yield "TS", "SPN", ["TN"], "TP"
     yield "TN", "TPN", [], "TP"
     yield "AB", "BC", ["CD"], "AD"
-    yield "AB", "BC", [], "C"
+    yield "BC", "AB", [], "C"
 
 
 def _sorted_axes(axes):
@@ -64,6 +64,10 @@ def _not_kept(answer, left, right, others, output):
         ),
         "you kept only axes that both operands have: one that a single operand has stays, too, while somebody "
         "needs it": lambda left, right, others, output: _sorted_axes({*left} & {*right} & {*output, *"".join(others)}),
+        "you kept every axis of the left operand, needed or not: `&` binds before `|`, so put the union in "
+        "brackets": lambda left, right, others, output: _sorted_axes(
+            {*left} | ({*right} & {*output, *"".join(others)})
+        ),
         "you kept every axis: then nothing is ever summed and the "
         "intermediate is too large": lambda left, right, others, output: _sorted_axes({*left, *right}),
         "you asked only the waiting operands: the output wants its axes too": lambda left, right, others, output: (
@@ -120,9 +124,13 @@ def _sizes_cases(randn):
         yield (dict(zip("TSNP", sizes, strict=True)),)
 
 
+def _parts(steps, sizes):
+    """Multiply-adds of each step."""
+    return [math.prod(sizes[axis] for axis in set(step.split("->")[0]) - set(", ")) for step in steps]
+
+
 def _macs(steps, sizes):
-    """Multiply-adds of a list of steps."""
-    return sum(math.prod(sizes[axis] for axis in set(step.split("->")[0]) - set(", ")) for step in steps)
+    return sum(_parts(steps, sizes))
 
 
 def _fault(steps):
@@ -133,9 +141,9 @@ def _fault(steps):
         factors, result = [set(axes) for axes in operands.split(",")], set(result)
         if not arrow or len(factors) != 2:
             return f"a step has the form {FORM}; got {step!r}"
-        for factor in factors:
+        for factor, written in zip(factors, operands.split(","), strict=True):
             if factor not in waiting:
-                return f"in {step!r} there is no operand {''.join(sorted(factor))} at that time"
+                return f"in {step!r} {written} is no operand that is there at that time"
             waiting.remove(factor)
         needed = set(OUTPUT).union(*waiting) & set().union(*factors)
         if not needed <= result <= set().union(*factors):
@@ -153,7 +161,8 @@ def _dear(steps, sizes):
     if fault := _fault(steps):
         return fault
     macs, least = _macs(steps, sizes), _macs(cheapest_order(sizes), sizes)
-    return f"your order takes {macs:,} multiply-adds; there is a cheaper one" if macs > least else ""
+    parts = " + ".join(f"{part:,}" for part in _parts(steps, sizes))
+    return f"your steps take {parts} = {macs:,} multiply-adds, the cheapest order {least:,}" if macs > least else ""
 
 
 def _joined(*pairs):

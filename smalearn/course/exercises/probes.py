@@ -24,6 +24,7 @@ UNSTORED = "there are entries in which nothing is stored: they hold what `torch.
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
 SMALLER = (lambda x: x / 2, lambda x: x.flip(tuple(range(x.ndim))[:1]), lambda x: x.flip(tuple(range(x.ndim))[-1:]))
 OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2, lambda n: 1)
+MORE = range(1, 6)  # draws besides the first, in which an answer may be right by chance
 HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 
@@ -41,7 +42,7 @@ def probe(exercise: Exercise, attempt: Callable, seed: int = 0, looks: Sequence[
     """
     try:
         with up_to(exercise.tolerance):
-            return next(filter(None, _looked(exercise, attempt, exercise.draw(seed), looks)), None)
+            return next(filter(None, _looked(exercise, attempt, seed, looks)), None)
     except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
         return None
 
@@ -74,9 +75,9 @@ def hole(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
     return None
 
 
-def _looked(exercise, attempt, cases, looks):
+def _looked(exercise, attempt, seed, looks):
     """The sentence of each probe, or None, until time is over."""
-    stopwatch = Stopwatch()
+    stopwatch, cases = Stopwatch(), exercise.draw(seed)
     before, target = _answers(attempt, cases), _answers(exercise.oracle, cases)
     if before is None:
         return
@@ -84,12 +85,25 @@ def _looked(exercise, attempt, cases, looks):
         yield from _ignored(exercise, attempt, cases, before, target)
     for look in looks or (_right_with_equal, _right_with, _not_halved):
         for name, change, say in look(exercise.names, cases):
-            changed = [change(*copy.deepcopy(case)) for case in cases]
-            after, other = _answers(attempt, changed), _answers(exercise.oracle, changed)
+            after, other = _both(exercise, attempt, cases, change)
             told = None if after is None or other is None else say(name, before, after, target, other)
-            yield told if look is _not_halved or _tells(before, target, other) else None
+            told = told if look is _not_halved or _tells(before, target, other) else None
+            maybe = told and look in (_right_with_equal, _right_with_zeros)
+            yield None if maybe and not _holds(exercise, attempt, seed, change) else told
             if stopwatch() > SECONDS:
                 return
+
+
+def _both(exercise, attempt, cases, change):
+    """What an attempt and the oracle answer to changed arguments."""
+    changed = [change(*copy.deepcopy(case)) for case in cases]
+    return _answers(attempt, changed), _answers(exercise.oracle, changed)
+
+
+def _holds(exercise, attempt, seed, change):
+    """Whether an attempt is right with changed arguments where the numbers are others, too."""
+    pairs = (_both(exercise, attempt, exercise.draw(seed + more), change) for more in MORE)
+    return all(after is not None and other is not None and _agree(after, other) for after, other in pairs)
 
 
 def _answers(function: Callable, cases: Sequence[tuple]) -> list | None:

@@ -75,8 +75,12 @@ def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) 
         before = None if item is None else _pair(exercise, attempt, case, item)
         for name, changed in [] if before is None or before[0].ndim else _one_more(exercise.names, case):
             after = _pair(exercise, attempt, changed, item)
-            if after is not None and not torch.isclose(after[0] - before[0], after[1] - before[1]):
-                yours, right = (_words((b - a).item()) for a, b in zip(before, after, strict=True))
+            if after is None:
+                continue
+            change = [b - a for a, b in zip(before, after, strict=True)]
+            large = abs(change[0] - change[1]) > 1
+            if large or (not torch.isclose(*change) and _even(exercise, case, changed, item)):
+                yours, right = (_words(x.item()) for x in change)
                 where = f"in item {item}, " if item >= 0 else ""
                 said = f"from case {number}, {where}one more in {name} {right} the right number, and {yours} yours"
                 told.setdefault(name, []).append(said)
@@ -84,6 +88,20 @@ def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) 
             break
     most = max(told.values(), key=len, default=None)  # the first of those that are wrong most often
     return most and most[0]
+
+
+def _even(exercise, case, changed, item):
+    """Whether the right number changes by as much for each of eight steps: then no rounding hides what it follows."""
+    far = tuple(_further(x, y, 8) for x, y in zip(case, changed, strict=True))
+    pairs = [_pair_of(exercise, case, x, item) for x in (changed, far)]
+    return None not in pairs and bool(torch.isclose(*(n * (b - a) for n, (a, b) in zip((8, 1), pairs, strict=True))))
+
+
+def _further(x, y, steps):
+    """`x`, and so many times the step from there to `y`."""
+    if isinstance(x, tuple | list):
+        return type(x)(_further(*pair, steps) for pair in zip(x, y, strict=True))
+    return x + steps * (y - x) if type(x) is int else x
 
 
 def _one_more(names, case):

@@ -28,7 +28,7 @@ PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there 
 RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
 ROUNDED = 'a GPU rounds float32 to ten binary digits in its `tl.dot`, unless it gets `input_precision="ieee"`'
-WORDS = {0: "a constant", 1: "{}", 2: "{}²", 3: "{}³"}
+WORDS = {1: "{}", 2: "{}²", 3: "{}³"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,8 @@ def _memory(way, small, large):
         growth = WORDS.get(round(power), f"{{}}^{power:.1f}").format(way.axis)
         grows = "passes 64 MB" if large.heavy else f"grows as {growth}"
         size = f"{way.axis} = {LENGTHS[1]}"
-        yield f"its largest tensor, {large.shape} for {size}, {grows}; asked is {WORDS[way.memory].format(way.axis)}"
+        should = f"grow as {WORDS[way.memory].format(way.axis)}" if way.memory else "stay as large"
+        yield f"its largest tensor, {large.shape} for {size}, {grows}; it should {should}"
 
 
 def _loops(way, small, large):
