@@ -131,9 +131,10 @@ def bench(args: argparse.Namespace) -> int:
     """Measure against peers and print the result, which takes minutes.
 
     Args:
-        args: `name` of the benchmark; `output`, a file for the result with all samples as JSON, or a folder of results
-            in which every CPU and every GPU has its own, or None; `device`, where our GPU programs run, or None for
-            the CPU's form; and `tune`, of `ssd`, whether to look for better configurations of them.
+        args: `names` of the benchmarks; `output`, a file for the result with all samples as JSON, or a folder of
+            results in which every CPU and every GPU has its own, or None; `device`, where our GPU programs run, or
+            None for the CPU's form; `tune`, of `ssd`, whether to look for better configurations of them; and `on`,
+            the place of the machines.
 
     Returns:
         Exit status.
@@ -141,8 +142,8 @@ def bench(args: argparse.Namespace) -> int:
     from smalearn.lab.bench.command import measure
 
     try:
-        return measure(args.name, args.output, args.device, args.tune)
-    except (ValueError, OSError) as error:
+        return measure(args.names, args.output, args.device, args.tune, args.on)
+    except (ValueError, OSError, ImportError) as error:
         return _fail(f"bench: {error}")
 
 
@@ -294,13 +295,15 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=doctor)
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
     names = "bilinear, constants, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
-    command.add_argument("name", help=names)
+    command.add_argument("names", nargs="+", metavar="name", help=names)
     text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU or GPU"
     command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)
     text = "of delta-rule, multilevel and ssd: time the GPU programs, or try that on a CPU"
     command.add_argument("--device", choices=["cuda", "cpu"], help=text)
     text = "of ssd --device: look for better configurations of them first"
     command.add_argument("--tune", action="store_true", help=text)
+    text = "local (the default), dask://HOST:PORT, slurm or mpi: each benchmark is a job there; with -o FOLDER"
+    command.add_argument("--on", default="local", metavar="PLACE", help=text)
     command.set_defaults(run=bench)
     command = commands.add_parser("site", help="write the course as web pages that need no server")
     text = "a new folder, or one with an older site (default: site)"

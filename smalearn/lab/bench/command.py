@@ -1,45 +1,67 @@
 """The command `smalearn bench`: what is refused at once, what is printed, what is kept."""
 
-import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from smalearn.lab import bench, progress
 from smalearn.lab.bench import device, records, timing
+from smalearn.lab.bench.sweep import sweep
 
 __all__ = ["measure"]
 
 
-def measure(name: str, output: Path | None = None, on: str | None = None, tuning: bool = False) -> int:
-    """Run a benchmark and print its result; stopped by Ctrl-C, that of the parts it has finished.
+def measure(
+    names: Sequence[str],
+    output: Path | None = None,
+    on: str | None = None,
+    tuning: bool = False,
+    place: str = "local",
+) -> int:
+    """Run benchmarks and print their results; of one that is stopped by Ctrl-C, that of the parts it has finished.
 
-    While it runs, the finished parts are kept in a file *.stopped.json: they are left of one that is killed.
+    While one runs here, the finished parts are kept in a file *.stopped.json: they are left of one that is killed.
 
     Args:
-        name: of the benchmark.
+        names: of the benchmarks.
         output: a file for the result with all samples as JSON, or a folder of results in which every CPU and every GPU
             has its own.
         on: where our GPU programs run; None for the CPU's form.
         tuning: of "ssd" on a device, whether to look for better configurations of them first.
+        place: of the machines, see `executors.executor`; elsewhere than "local" each benchmark is a job.
 
     Returns:
-        Exit status: 130 if it was stopped.
+        Exit status: 130 if one was stopped.
 
     Raises:
-        ValueError: there is no such benchmark, it knows no devices, or the result cannot be kept where it should be.
+        ValueError: there is no such benchmark or place, it knows no devices, or the result cannot be kept where it
+            should be.
+        ImportError: the library of the place is missing.
         OSError: nothing can be written there.
     """
-    _check(name, on, tuning)
+    for name in names:
+        _check(name, on, tuning, place)
+    if not (output and output.is_dir()) and (place != "local" or (output and len(names) > 1)):
+        raise ValueError(
+            f"-o must be a folder for {'--on' if place != 'local' else 'several benchmarks'}, got {output}"
+        )
+    if place != "local":
+        options = (*(("--device", on) if on else ()), *(("--tune",) if tuning else ()))
+        return sweep(names, output, place, options)
+    return next((status for name in names if (status := _measure(name, output, on, tuning))), 0)
+
+
+def _measure(name, output, on, tuning):
     file = output and records.place_of(output, name, None if on else timing.machine(), on and device.gpu_name(on))
-    keep = partial(_write, file.with_suffix(".stopped.json")) if file else None
+    keep = partial(records.write, file.with_suffix(".stopped.json")) if file else None
     if file:
         _try_to_write(file)
     result = bench.run(name, on, tuning, keep)
     progress.step("")
     is_whole = "finished" not in result
     if file and is_whole:
-        _write(file, result)
+        records.write(file, result)
         file.with_suffix(".stopped.json").unlink(missing_ok=True)
     print(bench.table(result))
     if not is_whole:
@@ -48,7 +70,7 @@ def measure(name: str, output: Path | None = None, on: str | None = None, tuning
     return 0 if is_whole else 130
 
 
-def _check(name, on, tuning):
+def _check(name, on, tuning, place):
     """Refuse what cannot be measured."""
     if name not in bench.BENCHMARKS:
         raise ValueError(f"there is no benchmark {name!r}, only {', '.join(bench.BENCHMARKS)}")
@@ -56,15 +78,8 @@ def _check(name, on, tuning):
         raise ValueError(f"--device is for {', '.join(bench.DEVICE_BENCHMARKS)}, not for {name}")
     if tuning and (name != "ssd" or not on):
         raise ValueError("--tune is for: smalearn bench ssd --device cuda --tune")
-    if on and (reason := device.can_run(on)):
+    if on and place == "local" and (reason := device.can_run(on)):
         raise ValueError(reason)
-
-
-def _write(file, result):
-    """Replace a file by a result, all at once."""
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    new.replace(file)
 
 
 def _try_to_write(file):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from smalearn.data import recorded, recorded_cpus
 
-__all__ = ["beside", "cpu_folder", "cpu_name", "place_of"]
+__all__ = ["beside", "cpu_folder", "cpu_name", "place_of", "write"]
 
 
 def cpu_name(machine: Mapping) -> str:
@@ -70,3 +70,10 @@ def beside(name: str) -> dict[str, dict[str, float | None]]:
         shown = f"{cpu_name(one['machine'])}, {one['machine']['date'][:10]}"
         found[shown] = {row["what"]: row["measured"] for row in one["targets"]}
     return found
+
+
+def write(file: Path, result: Mapping) -> None:
+    """Replace a file by a result, all at once."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)
