@@ -19,6 +19,7 @@ MATHEMATICS = [
 ]
 WORKSHOP = [
     {"lab.progress", "lab.spawned"},
+    {"lab.executors"},
     {"lab.bench", "course.plots"},
     {
         "lab.experiments",

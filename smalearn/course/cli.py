@@ -293,18 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=reset)
     command = commands.add_parser("doctor", help="show what is installed, what is missing and how to get it")
     command.set_defaults(run=doctor)
-    command = commands.add_parser("bench", help="time this package beside others; takes minutes")
-    names = "bilinear, constants, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
-    command.add_argument("names", nargs="+", metavar="name", help=names)
-    text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU or GPU"
-    command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)
-    text = "of delta-rule, multilevel and ssd: time the GPU programs, or try that on a CPU"
-    command.add_argument("--device", choices=["cuda", "cpu"], help=text)
-    text = "of ssd --device: look for better configurations of them first"
-    command.add_argument("--tune", action="store_true", help=text)
-    text = "local (the default), dask://HOST:PORT, slurm or mpi: each benchmark is a job there; with -o FOLDER"
-    command.add_argument("--on", default="local", metavar="PLACE", help=text)
-    command.set_defaults(run=bench)
+    _add_bench(commands)
     command = commands.add_parser("site", help="write the course as web pages that need no server")
     text = "a new folder, or one with an older site (default: site)"
     command.add_argument("-o", "--output", type=_anywhere, default="site", metavar="FOLDER", help=text)
@@ -332,6 +321,22 @@ def _add_lab(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("--log", action="store_true", help="show JupyterLab's log in place of three lines")
     command.set_defaults(run=lab, passed_on=[])
+
+
+def _add_bench(commands: argparse._SubParsersAction) -> None:
+    """Define the sub-command that measures."""
+    command = commands.add_parser("bench", help="time this package beside others; takes minutes")
+    names = "bilinear, constants, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
+    command.add_argument("names", nargs="+", metavar="name", help=names)
+    text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU or GPU"
+    command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)
+    text = "of delta-rule, multilevel and ssd: time the GPU programs, or try that on a CPU"
+    command.add_argument("--device", choices=["cuda", "cpu"], help=text)
+    text = "of ssd --device: look for better configurations of them first"
+    command.add_argument("--tune", action="store_true", help=text)
+    text = "local (the default), dask://HOST:PORT, slurm or mpi: each benchmark is a job there; with -o FOLDER"
+    command.add_argument("--on", default="local", metavar="PLACE", help=text)
+    command.set_defaults(run=bench)
 
 
 def _add_teaching(commands: argparse._SubParsersAction) -> None:

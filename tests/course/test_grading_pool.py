@@ -171,7 +171,7 @@ def test_a_dask_cluster_makes_the_table_of_this_computer(classroom, no_traces, c
     here = (classroom / "table.csv").read_text(encoding="utf-8")
     for path in classroom.glob("table.*"):
         path.unlink()
-    options = {"processes": True, "dashboard_address": None, "silence_logs": 50}
+    options = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
         assert command(classroom, f"dask://{cluster.scheduler_address.removeprefix('tcp://')}") == 0
     assert (classroom / "table.csv").read_text(encoding="utf-8") == here

@@ -30,7 +30,7 @@ def place(monkeypatch):
     """A worker of Dask, which as in every cluster is a process that may start no others by itself."""
     distributed = pytest.importorskip("distributed", reason="needs a peer: distributed of the extra `dask`")
     monkeypatch.setattr(sweep, "PROGRAM", PROGRAM)
-    options = {"processes": True, "dashboard_address": None, "silence_logs": 50}
+    options = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, **options) as cluster:
         yield f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
 

@@ -10,10 +10,10 @@ import torch
 
 from smalearn import train
 from smalearn.data import mqar
+from smalearn.lab.executors import executor
 from smalearn.lab.experiments import __main__ as listing
 from smalearn.lab.experiments import command as commands
 from smalearn.lab.experiments import recall
-from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.grid import best_rates, grid, reported, swept, trained
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import FULL, MIXERS, SMOKE, Setting, build, main, run, table

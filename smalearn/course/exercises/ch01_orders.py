@@ -143,7 +143,7 @@ def _fault(steps):
             return f"a step has the form {FORM}; got {step!r}"
         for factor, written in zip(factors, operands.split(","), strict=True):
             if factor not in waiting:
-                return f"in {step!r} {written} is no operand that is there at that time"
+                return f"in {step!r} there is no operand {written} at that time"
             waiting.remove(factor)
         needed = set(OUTPUT).union(*waiting) & set().union(*factors)
         if not needed <= result <= set().union(*factors):

@@ -15,7 +15,7 @@ from smalearn.course.grading.rows import Row
 from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
 from smalearn.course.grading.table import Terms, summary
-from smalearn.lab.experiments.executors import executor
+from smalearn.lab.executors import executor
 
 __all__ = ["run"]
 

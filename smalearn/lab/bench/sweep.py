@@ -10,7 +10,7 @@ from pathlib import Path
 
 from smalearn.lab import bench, progress
 from smalearn.lab.bench import records
-from smalearn.lab.experiments.executors import executor
+from smalearn.lab.executors import executor
 
 __all__ = ["sweep"]
 

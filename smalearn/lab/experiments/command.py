@@ -9,7 +9,7 @@ from pathlib import Path
 
 from smalearn.data import Source
 from smalearn.lab import progress
-from smalearn.lab.experiments.executors import executor
+from smalearn.lab.executors import executor
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.spawned import killed_by_ctrl_c

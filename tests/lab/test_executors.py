@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
+from smalearn.lab.executors import executor
 from smalearn.lab.experiments import jobs
-from smalearn.lab.experiments.executors import executor
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import SMOKE, main, run, table
 
@@ -32,7 +32,7 @@ def without_seconds(runs):
 def cluster():
     """Two workers of Dask, processes of this machine."""
     distributed = pytest.importorskip("distributed", reason=PEER("distributed", "dask"))
-    options = {"processes": True, "dashboard_address": None, "silence_logs": 50}
+    options = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
         yield f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
 
@@ -56,7 +56,7 @@ def test_a_dask_cluster_of_two_workers_makes_the_table_of_one_process(tmp_path, 
 
 def test_a_worker_of_dask_has_one_thread(tmp_path):
     distributed = pytest.importorskip("distributed", reason=PEER("distributed", "dask"))
-    options = {"processes": False, "dashboard_address": None, "silence_logs": 50}
+    options = {"processes": False, "dashboard_address": ":0", "silence_logs": 50}
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, protocol="tcp", **options) as cluster:
         place = f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
         with pytest.raises(ValueError, match=r"--on dask needs workers of one thread, .*: --nthreads 1"):
