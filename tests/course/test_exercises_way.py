@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from smalearn import fast
 from smalearn.course.exercises import check, commands, evaluate, registry, report, verify
 from smalearn.course.exercises.way import BYTES, Way
 from smalearn.linear_attention import linear_attention_chunked
@@ -142,6 +143,25 @@ def train_dense(L, R, x):
     return torch.einsum("bacs,cdbs->abcd", L, R).reshape(a * b, -1) @ x
 
 
+def masked(Q, K, size):
+    block = torch.arange(len(Q)) // size
+    return Q @ K.mT * (block[:, None] == block)
+
+
+def token_by_token(Q, K, V, beta, state):
+    rows = []
+    for q, k, v, b in zip(*(x.unbind(-2) for x in (Q, K, V)), beta.unbind(-1), strict=True):
+        state = state + (b[..., None] * (v - (state @ k[..., None])[..., 0]))[..., None] * k[..., None, :]
+        rows.append((state @ q[..., None])[..., 0])
+    return torch.stack(rows, -2), state
+
+
+def two_calls(Q, K, V, log_a, dt, share):
+    before = [torch.cat([x[:1] * 0, x[:-1]]) for x in (K, V)]
+    now = fast.ssd((share * dt)[:, None] * V, log_a, K, Q)[0]
+    return now + fast.ssd(((1 - share) * dt * log_a.exp())[:, None] * before[1], log_a, before[0], Q)[0]
+
+
 def block_by_block(Q, K, size):
     return torch.block_diag(*(q @ k.mT for q, k in zip(Q.split(size), K.split(size), strict=True)))
 
@@ -165,6 +185,10 @@ def block_by_block(Q, K, size):
         ("6.1", differences_in_float64, "it subtracts running sums"),
         ("10.4", train_dense, "grows as D²; it should grow as D"),
         ("11.3", block_by_block, "a loop over time"),
+        ("11.3", masked, "size changes nothing in what it computes"),
+        ("8.4", token_by_token, "a loop over time"),
+        ("9.4", two_calls, "it calls `ssd` 2 times"),
+        ("9.4", EXERCISES["9.4"].oracle, "it calls `ssd` no times"),
     ],
 )
 def test_a_detour_is_named(id, attempt, said):

@@ -253,6 +253,9 @@ def _length_cases(randn):
                 key=lambda q: length * q * (n + p) + 2 * length * n * p + -(-length // q) * n * p,
             )
         ),
+        "you count T / c chunks, the last one as a fraction: it is padded, and costs as much as a full one": (
+            lambda length, n, p: min(range(1, length + 1), key=lambda q: _chunk_macs(length / q, q, n, p))
+        ),
         "you try powers of 2 alone: any length may be the cheapest": lambda length, n, p: min(
             (2**k for k in range(length.bit_length())), key=lambda q: _chunk_macs(-(-length // q), q, n, p)
         ),

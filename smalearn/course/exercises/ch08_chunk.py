@@ -4,6 +4,7 @@ import torch
 
 from smalearn.course.exercises.ch08_delta import delta_step
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ------------------------------------------------------------------------------------------------------ 8.4 a chunk
 
@@ -63,11 +64,15 @@ def _new_from_zero(Q, K, V, beta, state):
     return Y, new - state
 
 
+def _chunk(randn, leading, T, P, N):
+    K = torch.nn.functional.normalize(randn(*leading, T, N), dim=-1)
+    beta = torch.sigmoid(randn(*leading, T))
+    return randn(*leading, T, N), K, randn(*leading, T, P), beta, randn(*leading, P, N)
+
+
 def _chunk_cases(randn):
-    for leading, T, P, N in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 5, 3, 2), ((2, 2), 6, 2, 4)]:
-        K = torch.nn.functional.normalize(randn(*leading, T, N), dim=-1)
-        beta = torch.sigmoid(randn(*leading, T))
-        yield randn(*leading, T, N), K, randn(*leading, T, P), beta, randn(*leading, P, N)
+    for leading, *sizes in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 5, 3, 2), ((2, 2), 6, 2, 4)]:
+        yield _chunk(randn, leading, *sizes)
 
 
 @exercise(
@@ -78,6 +83,7 @@ def _chunk_cases(randn):
     minutes=15,
     cases=_chunk_cases,
     oracle=_chunk_loop,
+    way=Way(case=lambda randn, length: _chunk(randn, (2,), length, 2, 3), memory=2, loops=0),
     wrong={
         "your values are not corrected by what came in: subtract K state^T before you solve": _chunked(told=False),
         "Y does not read what came in: add Q state^T": _chunked(came=lambda Q, K, state, after: 0),
@@ -157,9 +163,9 @@ def _chunk_cases(randn):
 def delta_chunk(Q, K, V, beta, state):
     """Y (..., c, P) of a chunk and the state after it (..., P, N).
 
-    Compute all tokens of a chunk at once, from the state before it. Q and K are (..., c, N), V (..., c, P), beta
-    (..., c). `torch.linalg.solve_triangular(A, R, upper=False, unitriangular=True)` solves your system of 8.3 for any
-    leading axes; of A it reads only what is below the diagonal.
+    Compute all tokens of a chunk at once, from the state before it, without a loop over them. Q and K are (..., c, N),
+    V (..., c, P), beta (..., c). `torch.linalg.solve_triangular(A, R, upper=False, unitriangular=True)` solves your
+    system of 8.3 for any leading axes; of A it reads only what is below the diagonal.
 
     Hint: Corrected values U solve (I + A) U = β ∘ (V − K state^T), with A[t, s] = β_t k_t · k_s below the diagonal.
 

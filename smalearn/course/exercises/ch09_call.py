@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from smalearn import fast
 from smalearn.course.exercises.core import exercise
+from smalearn.course.exercises.way import Way
 
 # ------------------------------------------------------------------------------------------------- 9.4 one call
 
@@ -53,10 +54,14 @@ def _with_a_last(dt, share, log_a):
     return share * dt + torch.cat([0 * later[:-1], later[-1:]])
 
 
+def _tokens(randn, T, N, P):
+    log_a = -randn(T).abs()
+    return randn(T, N), randn(T, N), randn(T, P), log_a, functional.softplus(randn(T)), torch.sigmoid(randn(T))
+
+
 def _call_cases(randn):
-    for T, N, P in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (40, 4, 3)]:
-        log_a = -randn(T).abs()
-        yield randn(T, N), randn(T, N), randn(T, P), log_a, functional.softplus(randn(T)), torch.sigmoid(randn(T))
+    for sizes in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (40, 4, 3)]:
+        yield _tokens(randn, *sizes)
 
 
 @exercise(
@@ -67,6 +72,7 @@ def _call_cases(randn):
     minutes=12,
     cases=_call_cases,
     oracle=_steps,
+    way=Way(case=lambda randn, length: _tokens(randn, length, 2, 3), once="smalearn.fast.dispatch.ssd"),
     wrong={
         "token t itself counts as much as it will later: there it should weigh λ_t dt_t alone": _with(_both, _both),
         "the correction at the token itself has the wrong sign": _with(

@@ -60,7 +60,7 @@ def _strided(x, size):
     level=2,
     minutes=10,
     cases=_block_cases,
-    way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2), 4), loops=0),
+    way=Way(case=lambda randn, length: (randn(length, 2), randn(length, 2), 4), loops=0, matters={"size": (4, 8)}),
     oracle=_block_loop,
     wrong={
         "this is Q Kᵀ, all pairs: outside of the blocks stands 0": lambda Q, K, size: Q @ K.mT,

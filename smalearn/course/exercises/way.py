@@ -41,6 +41,7 @@ class Way:
         loops: loops over time, one inside the other: 0 forbids one.
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
+        once: name of a function of smalearn that must be called once, no more and no less.
         matters: argument → two values that must not lead to the same calls.
         differences: whether a running sum may be subtracted from another.
         exact: whether products of float32 on a GPU must not be rounded.
@@ -53,6 +54,7 @@ class Way:
     loops: int | None = None
     forbids: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    once: str = ""
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
     exact: bool = False
@@ -77,6 +79,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
         said.append(f"it calls no function of `{way.needs[0]}`")
+    if way.once and (times := small.names.count(way.once)) != 1:
+        said.append(f"it calls `{way.once.rpartition('.')[2]}` {times or 'no'} times")
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
     if way.exact and _rounded(attempt, cases[1]):
