@@ -292,6 +292,12 @@ def test_outputs_have_the_dtype_of_the_tokens():
     assert "in half precision its output is float32" in result.detours[0]
 
 
+def test_the_last_state_does_not():
+    result = rewritten("12.9", "torch.empty(initial.shape)", "torch.empty_like(initial, dtype=X.dtype)")
+    assert result.outcome == "not as asked"
+    assert "in half precision what it returns besides is float16" in result.detours[0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

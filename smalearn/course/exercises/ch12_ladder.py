@@ -33,9 +33,9 @@ def strong(randn, length, least=-12.0, reset=-torch.inf):
     return log2_a
 
 
-def launches(case, halves=()):
-    """Ask for a kernel, also with these arguments in halves: what PyTorch computes is right, but not as asked."""
-    return Way(case=case, needs=("kernel[grid]", "smalearn.fast.jit.Kernel"), exact=True, halves=halves)
+def launches(case, **more):
+    """Ask for a kernel, and more: what PyTorch computes is right, but not as asked."""
+    return Way(case=case, needs=("kernel[grid]", "smalearn.fast.jit.Kernel"), exact=True, **more)
 
 
 # -------------------------------------------------------------------------------------------- 12.2 a map with a guard

@@ -128,16 +128,18 @@ def _rounded(attempt, case):
 
 
 def _in_halves(way, attempt, names, case):
-    """What is amiss with some arguments in half precision: an error, or a first output of another type; or nothing."""
+    """What is amiss with some arguments in half precision: an error, a first output that is not, others that are."""
     narrow = [x.half() if name in way.halves else x for name, x in zip(names, case, strict=True)]
     calls = run(attempt, [tuple(narrow)], 0, LIMIT).calls
     if not calls:
         return ""
     if calls[0].error:
         return f"it stops: {calls[0].error[-1]}"
-    first = calls[0].answer[0] if isinstance(calls[0].answer, tuple) else calls[0].answer
-    is_half = not isinstance(first, torch.Tensor) or first.dtype == torch.half
-    return "" if is_half else f"its output is {str(first.dtype).removeprefix('torch.')}"
+    outputs = calls[0].answer if isinstance(calls[0].answer, tuple) else (calls[0].answer,)
+    first, *others = (str(getattr(x, "dtype", "torch.float16")).removeprefix("torch.") for x in outputs)
+    if first != "float16":
+        return f"its output is {first}"
+    return "what it returns besides is float16, where digits of a sum are lost" if "float16" in others else ""
 
 
 def _power(small, large):
