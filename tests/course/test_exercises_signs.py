@@ -76,7 +76,7 @@ def late(L):
         (lambda L, *_: L.softmax(-1), "your answer is the softmax of the right one along its last axis"),
         (lambda L, *_: L.sqrt(), "the square of your answer is right"),
         (lambda L, *_: L.float().double(), "your answer is right to about seven digits"),
-        (lambda L, *_: L + 1e-8 * L.triu().tril(), "your answer is nearly right: it loses digits"),
+        (lambda L, *_: L + 1e-8 * L.triu().tril(), "your answer is nearly right: digits are lost"),
         (lambda L, *_: L.flatten(), "your answer has the right entries in another shape"),
         (lambda L, *_: torch.cat([L, L]), "your answer is right as far as it is needed, and goes on after that"),
         (lambda L, *_: L[:-1], "the end is missing: your answer is right as far as it goes"),

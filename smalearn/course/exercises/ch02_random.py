@@ -187,6 +187,9 @@ def fourier_features(x, W):
         "2m features are averaged, not m: divide by √(2m)": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p - half) / math.sqrt(m)
         ),
+        "each side carries 1/√(2m), so that the product has 1/(2m); you have 1/(2m) on each side": _by_entries(
+            lambda p, half, m, sign: math.exp(sign * p - half) / (2 * m)
+        ),
         "in the second half the whole exponent is negated: the norm must stay, with its minus": _by_entries(
             lambda p, half, m, sign: math.exp(sign * (p - half)) / math.sqrt(2 * m)
         ),

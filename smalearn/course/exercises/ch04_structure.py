@@ -46,6 +46,12 @@ def _without_size(column, row, x):
     return torch.fft.irfft(torch.fft.rfft(circle)[:, None] * torch.fft.rfft(x, len(circle), dim=0), dim=0)[: len(x)]
 
 
+def _real_spectrum(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    spectra = torch.fft.fft(circle).real[:, None] * torch.fft.fft(x, len(circle), dim=0)
+    return torch.fft.ifft(spectra, dim=0).real[: len(x)]
+
+
 def _forwards_only(column, row, x):
     circle = torch.cat([column, row[1:].flip(0)])
     return torch.fft.fft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0), dim=0).real[: len(x)]
@@ -97,6 +103,7 @@ def _forwards_only(column, row, x):
         "you transform three times in the same direction: the way back is `irfft`": lambda column, row, x: (
             _forwards_only(column, row, x)
         ),
+        "a spectrum is complex: you keep its real part, which knows only the mean of column and row": _real_spectrum,
         "the result is T − 1 places late: offset 0 and x both begin at place 0, `cat([column, …])`": (
             lambda column, row, x: _circular(torch.cat([row[1:].flip(0), column]), x, len(x))
         ),

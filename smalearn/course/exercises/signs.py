@@ -20,7 +20,10 @@ __all__ = ["amount", "sign"]
 
 NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
-LOST = "your answer is nearly right: it loses digits, in float32 or in a difference of two nearly equal numbers"
+LOST = (
+    "your answer is nearly right: digits are lost, in float32, in a difference of two nearly equal numbers, or in a "
+    "series that ends early"
+)
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
 
 
