@@ -122,7 +122,10 @@ def all_pairs(X, log_a, B, C, chunk_len):
     ("attempt", "said"),
     [
         (text_by_text, "a loop over time inside a loop"),
-        (all_pairs, "its largest tensor, (64, 64, 64) for T = 64, grows as T³; it should grow as T²"),
+        (
+            all_pairs,
+            "its largest tensor, (64, 64, 64) for T = 64, grows as T³, its arguments as T²; it should grow as T²",
+        ),
         (all_pairs, "chunk_len changes nothing"),
     ],
 )

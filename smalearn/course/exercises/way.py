@@ -74,7 +74,7 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     small, large = (_trace(attempt, case) for case in cases)
     if small.failed or large.failed or small.left or large.left:
         return []
-    said = [*_memory(way, small, large), *_loops(way, small, large)]
+    said = [*_memory(way, small, large, cases), *_loops(way, small, large)]
     called = small.names if way.forbids or way.needs else []
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
@@ -95,14 +95,18 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     return said
 
 
-def _memory(way, small, large):
+def _memory(way, small, large, cases):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
-        growth = WORDS.get(round(power), f"{{}}^{power:.1f}").format(way.axis)
-        grows = "passes 64 MB" if large.heavy else f"grows as {growth}"
-        size = f"{way.axis} = {LENGTHS[1]}"
-        should = f"grow as {WORDS[way.memory].format(way.axis)}" if way.memory else "stay as large"
-        yield f"its largest tensor, {large.shape} for {size}, {grows}; it should {should}"
+        grows = "passes 64 MB" if large.heavy else f"grows as {_words(power, way.axis)}"
+        given = _power(*(max(x.numel() for x in case if isinstance(x, torch.Tensor)) for case in cases))
+        also = f", its arguments as {_words(given, way.axis)}" if given > 1.5 and not large.heavy else ""
+        should = f"grow as {_words(way.memory, way.axis)}" if way.memory else "stay as large"
+        yield f"its largest tensor, {large.shape} for {way.axis} = {LENGTHS[1]}, {grows}{also}; it should {should}"
+
+
+def _words(power, axis):
+    return WORDS.get(round(power), f"{{}}^{power:.1f}").format(axis)
 
 
 def _loops(way, small, large):
