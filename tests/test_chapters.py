@@ -252,6 +252,7 @@ def test_an_experiment_has_the_options_that_a_chapter_names(path, capsys):
         assert set(re.findall(r"--?[a-z]+", options)) <= {one.strip("[],|") for one in known}
 
 
+@pytest.mark.full
 def test_the_tool_finds_a_changed_output(tmp_path, capsys):
     import nbformat
 

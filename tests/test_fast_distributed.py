@@ -426,7 +426,11 @@ def _perform(ranks, folder):
     assert [process.exitcode for process in processes] == [0] * (ranks - 1) + [3]
 
 
-NAMES = [(ranks, name) for ranks in ALL for name, _ in cases(ranks)]
+NAMES = [
+    pytest.param(ranks, name, marks=[pytest.mark.full] if ranks == 4 else [])
+    for ranks in ALL
+    for name, _ in cases(ranks)
+]
 
 
 @pytest.mark.parametrize(("ranks", "name"), NAMES, ids=lambda part: str(part))

@@ -134,6 +134,7 @@ def test_a_worker_makes_its_sandbox_and_its_keys_once(classroom, monkeypatch, no
     assert (len(opened), len(made)) == (1, 2)
 
 
+@pytest.mark.full
 def test_the_next_class_may_have_other_exercises_of_the_same_names(classroom, no_traces):
     """A worker of Dask lives on after an order."""
     submissions = grading.read(grading.files([str(classroom / "in" / "ada.ipynb")]))

@@ -283,6 +283,7 @@ def short_reference(monkeypatch):
     monkeypatch.setattr(reference, "WORKSHOP", rooms - {"ssd"})
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("short_reference")
 def test_it_builds_from_the_command_line_and_again(tmp_path, monkeypatch, capsys):
     (tmp_path / "course").mkdir()

@@ -283,6 +283,9 @@ def test_only_the_right_ones_are_timed():
     assert "seconds" not in backward["gradient"]
 
 
+full = partial(pytest.param, marks=pytest.mark.full)
+
+
 class OutOfResources(Exception):  # noqa: N818
     """As Triton's, which is no RuntimeError."""
 
@@ -291,10 +294,10 @@ class OutOfResources(Exception):  # noqa: N818
     ("error", "why"),
     [
         (torch.OutOfMemoryError("CUDA out of memory.\nAnd more"), "OutOfMemoryError: CUDA out of memory."),
-        (OutOfResources("shared memory, Required: 3"), "OutOfResources: shared memory, Required: 3"),
-        (RuntimeError("at 3:7:\n  x = 1\n      ^\nno such\n"), "RuntimeError: at 3:7: no such"),
-        (AssertionError(), "AssertionError: "),
-        (ImportError("no module"), "ImportError: no module"),
+        full(OutOfResources("shared memory, Required: 3"), "OutOfResources: shared memory, Required: 3"),
+        full(RuntimeError("at 3:7:\n  x = 1\n      ^\nno such\n"), "RuntimeError: at 3:7: no such"),
+        full(AssertionError(), "AssertionError: "),
+        full(ImportError("no module"), "ImportError: no module"),
     ],
 )
 def test_whatever_fails_is_absent_and_all_others_are_timed(error, why):
@@ -383,6 +386,7 @@ def test_ours_is_compared_at_a_full_length_once():
     assert len(lengths) == 2
 
 
+@pytest.mark.full
 def test_a_slow_peer_meets_ours_alone_and_its_seconds_are_shown(capsys):
     """A stand-in that is stopped while it starts: the contests before it are there, and who was slow is seen."""
 
