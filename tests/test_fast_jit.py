@@ -201,7 +201,11 @@ def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
     ("resource", "said"),
     [
         ((131073, 101376, "shared memory"), "not run: needs 129 KB of the card's 99 of shared memory"),
-        ((2048, 1024, "threads"), "not run, out of resource: threads, Required: 2048, Hardware limit: 1024."),
+        pytest.param(
+            (2048, 1024, "threads"),
+            "not run, out of resource: threads, Required: 2048, Hardware limit: 1024.",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_a_program_that_is_too_large_for_the_gpu_is_reported(monkeypatch, resource, said):

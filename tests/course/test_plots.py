@@ -543,6 +543,7 @@ def test_a_filmstrip_ends_in_the_output():
     assert names[-1] == {"Y"}
 
 
+@pytest.mark.full
 def test_three_maps_end_near_the_exponential():
     figure = plots.three_maps(1.0, draws=4000)
     for ax in figure.axes:

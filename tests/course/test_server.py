@@ -119,6 +119,7 @@ def test_three_lines_then_stopped(home, stop):
     assert not left, "of the server and its kernel"
 
 
+@pytest.mark.full
 def test_a_taken_port_is_the_reason_that_is_shown(home):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -139,6 +140,7 @@ def test_a_bad_option_is_the_reason_that_is_shown(home):
     assert process.returncode == 1
 
 
+@pytest.mark.full
 def test_what_has_no_effect_is_said_once_and_an_address_for_everybody_is_one_line(home):
     options = ["--port=0", "--ip=0.0.0.0", "--prot=9999", "--ServerApp.dance=3", "--IdentityProvider.token=secret"]
     with start(home, *options) as process:

@@ -173,6 +173,7 @@ def test_every_step_is_the_same_step(name):
     assert_close(own[-1], H)
 
 
+@pytest.mark.full
 def test_the_whole_layer_is_that_of_mamba2():
     assert all(one[LAYERS[0].name]["error"] < 1e-6 for one in entries(replace(LAYERS[0], anywhere=True)))
 
@@ -183,6 +184,7 @@ def stub(monkeypatch, **modules):
         monkeypatch.setitem(sys.modules, name.replace("__", "."), SimpleNamespace(**contents))
 
 
+@pytest.mark.full
 def test_peers_are_called_as_they_are_meant(monkeypatch):
     """Stand-ins compute the function of each peer; the error is that of float32."""
 
@@ -232,6 +234,7 @@ def test_mamba_ssm_is_imported_without_its_own_init(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.full
 def test_a_peer_that_is_not_here_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.ssd_combined", None)
     monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.selective_state_update", None)
