@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from smalearn.course.exercises import Exercise, evaluate
+from smalearn.course.exercises import Exercise, evaluate, registry
 from smalearn.course.exercises.probes import probe, zero
 
 
@@ -146,3 +146,14 @@ def test_no_probe_of_answers_in_another_form():
     """A list is not probed: it would be found to change otherwise than a tensor."""
     linear = dataclasses.replace(SCORES, oracle=product)
     assert evaluate(linear, lambda Q, K, beta: list(product(Q, K, beta) + 1)).sign is None
+
+
+def test_what_holds_by_chance_is_not_told():
+    """Exact where Q and K are the same and A is well conditioned, as it is in the exercise's own cases."""
+
+    def cut_off(Q, K, V, landmarks):
+        q, k = (x.unflatten(0, (landmarks, -1)).mean(1) for x in (Q, K))
+        inverse = torch.linalg.pinv((q @ k.mT).softmax(-1), rtol=0.1)
+        return (Q @ k.mT).softmax(-1) @ (inverse @ ((q @ K.mT).softmax(-1) @ V))
+
+    assert "are the same" not in (probe(registry()["2.7"], cut_off) or "")

@@ -44,6 +44,13 @@ def test_results_are_kept_by_machine(tmp_path, capsys, place):
         file = tmp_path / "cpu" / cpu_folder(machine()) / f"{name}.json"
         assert json.loads(file.read_text(encoding="utf-8"))["command"] == f"smalearn bench {name}"
         assert f"\n{file}\n" in said.out
+    (tmp_path / "cpu" / cpu_folder(machine()) / "masks.json").write_text(
+        '{"machine": {"cpu": "X", "instructions": "Y"}}'
+    )
+    assert main(["bench", "masks", "--on", place, "-o", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "holds times of X, Y" in said.err
+    assert said.out.startswith(f"cpu: {machine()['cpu']}")  # shown all the same
     assert main(["bench", "ssd", "--device", "cuda", "--tune", "--on", place, "-o", str(tmp_path)]) == 0
     assert (tmp_path / "gpu" / "nvidia-h200" / "ssd.json").exists()
 

@@ -160,7 +160,7 @@ def _why(form, log_a):
         return "digits are lost BEHIND a strong decay, and yours comes last"
     if not log_a[strongest + 1 :].any():
         return "behind the strong decay stand zeros, which have no digits to lose"
-    return "what stands behind the strong decay are multiples of its last digit, so nothing is lost"
+    return "the entries behind the strong decay come out right: let mild decays follow it, whose digits are lost"
 
 
 def _filled(value):

@@ -40,7 +40,9 @@ def sweep(names: Sequence[str], folder: Path, place: str, options: Sequence[str]
         jobs = {pool.submit(_measured, PROGRAM, name, tuple(options)): name for name in names}
         for job in as_completed(jobs):
             try:
-                print(_kept(job.result(), jobs[job], folder), flush=True)
+                result = job.result()
+                print(bench.table(result), flush=True)  # it is not lost where it cannot be kept
+                print(_kept(result, jobs[job], folder), flush=True)
             except Exception as error:  # whatever happened there
                 failed = 1
                 print(f"smalearn bench: {jobs[job]}: {error}", file=sys.stderr, flush=True)
@@ -60,9 +62,9 @@ def _measured(program, name, options):
 
 
 def _kept(result, name, folder):
-    """Keep a result, and return its table."""
+    """Keep a result, and return its file."""
     gpu = result.get("device", {}).get("name")
     file = records.place_of(folder, name, None if "device" in result else result["machine"], gpu)
     file.parent.mkdir(parents=True, exist_ok=True)
     records.write(file, result)
-    return f"{bench.table(result)}\n{file}"
+    return file
