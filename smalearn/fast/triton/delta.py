@@ -1,4 +1,4 @@
-"""The gated delta rule on a GPU: one program loops over the chunks of a head with the state on the chip.
+"""The gated delta rule on a GPU: what needs no state beforehand, then one program for a head that carries the state.
 
 In a chunk, with s the running sums of log a, L, e = exp(s) and f = exp(s_last - s) as in `programs.py`, H (N, P) the
 state before it and B = diag(β), as in `fast.cpu.delta`,
@@ -9,6 +9,7 @@ state before it and B = diag(β), as in `fast.cpu.delta`,
     Y  = ((L B) ∘ Q K^T) E + (e ∘ Q) H
     H' = exp(s_last) H + K^T (f ∘ B E)
 
+- T needs no state: a launch of its own computes all of them side by side, so that no chunk waits for those before it.
 - T is built from inverses of blocks, twice as long each time: products of tiles alone, with nothing cut out of them.
   A power of A appears nowhere, for with keys that are alike those overflow, though T is small.
 - T keeps the digits of float32 for every dtype: its errors grow with those of T, and products of T follow one another.
@@ -23,7 +24,7 @@ from smalearn.fast import tile as tl
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
 from smalearn.fast.triton.checks import check_grid, check_programs, check_triton, strided
-from smalearn.fast.triton.configs import config, padded, without_matrix_units
+from smalearn.fast.triton.configs import LARGE, config, padded, without_matrix_units
 from smalearn.fast.triton.pieces import at, chunk_sums, lower, read, write, zeros
 from smalearn.fast.triton.plan import architecture
 from smalearn.fast.triton.ssd import sums_of, triton_handles
@@ -31,13 +32,46 @@ from smalearn.linear_attention.delta import check_delta
 
 __all__ = ["delta_handles", "delta_rule_forward", "delta_rule_of", "delta_rule_tiles", "delta_rule_triton"]
 
-CHUNK_LEN = 32
-"""Tokens of a chunk in half precision. T costs 8192 multiply-adds for each of them; with chunks of 64 it is 40960."""
+CHUNK_LEN = 16
+"""Tokens of a chunk: with 32, an H200 takes 1.5 times as long."""
+
+
+def delta_rule_inverses(
+    k, beta, log_a, t, length, sizes: tl.constexpr, precision: tl.constexpr, inverting: tl.constexpr, sums=None
+):
+    """T of one chunk of a head; the grid is (chunks, heads, batch).
+
+    An operand is a tuple: a pointer, and the strides of its axes (batch, head, 1, row, column).
+
+    Args:
+        k: (batch, head, 1, T, N).
+        beta: (batch, head, 1, T, 1).
+        log_a: (batch, head, 1, T, 1) log decays.
+        t: (batch, head, 1, T, Q) float32: for each token its row of T.
+        length: T.
+        sizes: (P, N, Q, BP, BN).
+        precision: of products of float32.
+        inverting: of those that give T.
+        sums: what `ssd_sums` has made of all log decays; if None they are summed here.
+    """
+    N: tl.constexpr = sizes[1]
+    Q: tl.constexpr = sizes[2]
+    head, start = (tl.program_id(2), tl.program_id(1), 0), tl.program_id(0) * Q
+    i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
+    coarse, fine, _, _ = chunk_sums(log_a, sums, head, start, i, length, Q)
+    K, b = read(k, head, start + i, n, length, N), strengths(beta, head, start + i, length)
+    A = tl.dot(K, tl.trans(K), input_precision=precision) * (lower(coarse, fine, i) * b[None, :])
+    T = inverse(A, i, Q, inverting)
+    write(t, head, start + i, i, length, Q, T)
+
+
+def strengths(beta, head, rows, length):
+    """β of these rows, (Q,) in float32, 0 past the end."""
+    return tl.cast(tl.load(at(beta, head, rows, 0), mask=rows < length, other=0.0), tl.float32)
 
 
 def delta_rule_forward(
-    q, k, v, beta, log_a, y, initial, final, length, sizes: tl.constexpr, precision: tl.constexpr,
-    inverting: tl.constexpr, sums=None,
+    q, k, v, beta, log_a, t, y, initial, final, length, sizes: tl.constexpr, precision: tl.constexpr, sums=None,
 ):  # fmt: skip
     """Outputs and last state for BP columns of a head; the grid is (tiles of P, heads, batch).
 
@@ -49,13 +83,13 @@ def delta_rule_forward(
         v: (batch, head, 1, T, P).
         beta: (batch, head, 1, T, 1).
         log_a: (batch, head, 1, T, 1) log decays.
+        t: what `delta_rule_inverses` has written.
         y: outputs, like v.
         initial: (batch, head, 1, N, P), the state before the first token; zeros if None.
         final: the state after the last token, like initial.
         length: T.
         sizes: (P, N, Q, BP, BN).
         precision: of products of float32.
-        inverting: of those that give T.
         sums: what `ssd_sums` has made of all log decays; if None they are summed here.
     """
     P: tl.constexpr = sizes[0]
@@ -71,11 +105,11 @@ def delta_rule_forward(
         rows = start + i
         coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, length, Q)
         e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
-        b = tl.cast(tl.load(at(beta, head, rows, 0), mask=rows < length, other=0.0), tl.float32)
+        b = strengths(beta, head, rows, length)
         K, queries = read(k, head, rows, n, length, N), read(q, head, rows, n, length, N)
+        T, V = read(t, head, rows, i, length, Q), read(v, head, rows, p, length, P)
         LB, before = lower(coarse, fine, i) * b[None, :], tl.cast(H, K.dtype)
-        T = inverse(tl.dot(K, tl.trans(K), input_precision=precision) * LB, i, Q, inverting)
-        E = read(v, head, rows, p, length, P) - tl.dot(K, before, input_precision=precision) * e[:, None]
+        E = V - tl.dot(K, before, input_precision=precision) * e[:, None]
         E = tl.dot(T, E, input_precision=precision)
         S = tl.dot(queries, tl.trans(K), input_precision=precision) * LB
         Y = tl.dot(queries, before, input_precision=precision) * e[:, None]
@@ -144,9 +178,9 @@ def delta_rule_triton(
         RuntimeError: Triton is missing, or does not interpret though there is no GPU.
 
     Cost:
-        T·Q·(2·N·tiles + 256·tiles + 2·P) + 3·T·N·P multiply-adds for each head, with chunks of Q tokens (32; 16 in
-        float32, and 96 for 256) and P in tiles (of 64; 16 in float32). It reads V, and the others once for each tile,
-        and writes Y.
+        T·Q·(N + 96 + N·tiles + 2·P) + 3·T·N·P multiply-adds for each head, with chunks of Q = 16 tokens and P in tiles
+        (of 64; 16 in float32). It reads V, and the others once for each tile, K once more, and writes Y; T·Q numbers in
+        float32 are written and read.
 
     Source:
         Yang, Kautz and Hatamizadeh 2024 (Gated DeltaNet); Yang et al. 2024 (DeltaNet) for the form in chunks.
@@ -248,36 +282,36 @@ def delta_rule_of(
     Y = torch.empty_like(V)
     final = V.new_empty(batch, heads, 1, head_dim, K.shape[-1], dtype=torch.float32)
     log_a = V.new_zeros(()).expand(beta.shape) if log_a is None else log_a
-    operands = Q, K, V, beta[..., None], log_a[..., None], Y, None if state is None else state.mT, final.mT
-    constants = _constants(V, K)
-    grid = (-(-head_dim // constants["sizes"][3]), heads, batch)
-    run = getattr(launch, run)
-    constants["sums"] = sums_of(run, operands[4], constants["sizes"][2])
-    run(delta_rule_forward, grid, *map(strided, operands), length, **constants)
+    beta, log_a, run, constants = beta[..., None], log_a[..., None], getattr(launch, run), _constants(V, K)
+    chunk_len, tile = constants["sizes"][2:4]
+    constants["sums"] = sums_of(run, log_a, chunk_len)
+    T = V.new_empty(batch, heads, 1, length, chunk_len, dtype=torch.float32)
+    grid, inverting = (-(-length // chunk_len), heads, batch), "ieee" if V.dtype == torch.float32 else "tf32x3"
+    alone = constants | {"num_warps": 1}  # of a chunk so short there is no more to do
+    run(delta_rule_inverses, grid, *map(strided, (K, beta, log_a, T)), length, inverting=inverting, **alone)
+    operands = Q, K, V, beta, log_a, T, Y, None if state is None else state.mT, final.mT
+    run(delta_rule_forward, (-(-head_dim // tile), heads, batch), *map(strided, operands), length, **constants)
     return restore(Y, final)
 
 
 def _constants(V, K):
     """What the program is compiled for."""
-    head_dim, state, wide = V.shape[-1], K.shape[-1], V.dtype == torch.float32
-    chunk_len, tile, num_warps, num_stages = _config(architecture(V.device), head_dim, state, V.dtype)
+    head_dim, state = V.shape[-1], K.shape[-1]
+    chosen = _config(architecture(V.device), head_dim, state, V.dtype)
     return {
-        "sizes": (head_dim, state, chunk_len, tile, padded(state)),
-        "precision": "ieee" if wide else "tf32",
-        "inverting": "ieee" if wide else "tf32x3",
-        "num_warps": num_warps,
-        "num_stages": num_stages,
+        "sizes": (head_dim, state, chosen.chunk_len, chosen.tile, padded(state)),
+        "precision": "ieee" if V.dtype == torch.float32 else "tf32",
+        "num_warps": chosen.num_warps,
+        "num_stages": chosen.num_stages,
     }
 
 
 def _config(architecture, head_dim, state, dtype):
-    """Tiles of a scan of SSD, whose state is the same, and shorter chunks."""
+    """Tiles of a scan of SSD, whose state is the same, and shorter chunks, of which more are loaded ahead."""
     scan = config(architecture, head_dim, state, dtype)[0]
-    if without_matrix_units(
-        architecture, dtype
-    ):  # products without tensor cores need many registers, and errors of T grow with a chunk
-        return scan._replace(chunk_len=16, num_warps=8)
-    return scan._replace(chunk_len=min(scan.chunk_len, CHUNK_LEN))
+    if without_matrix_units(architecture, dtype):  # products without tensor cores need many registers
+        return scan._replace(chunk_len=CHUNK_LEN, num_warps=8)
+    return scan._replace(chunk_len=CHUNK_LEN, num_stages=scan.num_stages + 1 if architecture in LARGE else 1)
 
 
 def _check(function, Q, K, V, beta, log_a, state):

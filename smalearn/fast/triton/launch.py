@@ -6,13 +6,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 
 import torch
 
 from smalearn.fast import tile
 
-__all__ = ["for_triton", "has_triton", "interprets", "on_tiles", "on_triton"]
+__all__ = ["assembler", "for_triton", "has_triton", "interprets", "on_tiles", "on_triton"]
 
 NUMBERS = ["length", "heads", "groups", "segments"]
 """Parameters that change from call to call: a program is not compiled again for those that are 1 or divisible by 16."""
@@ -81,6 +82,7 @@ def for_triton(function: Callable, called: bool = False) -> Callable:
     import triton
     import triton.language as tl
 
+    _take_the_assembler_of_torch()
     names = set(function.__code__.co_names) & set(function.__globals__)
     found = {name: getattr(function.__globals__[name], "__wrapped__", function.__globals__[name]) for name in names}
     callees = {name: x for name, x in found.items() if isinstance(x, FunctionType)}
@@ -88,6 +90,26 @@ def for_triton(function: Callable, called: bool = False) -> Callable:
     copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
     copy.__annotations__, copy.__module__ = function.__annotations__, function.__module__
     return copy if called and interprets() else triton.jit(copy, do_not_specialize=NUMBERS)
+
+
+def _take_the_assembler_of_torch():
+    """Have Triton assemble with PyTorch's `ptxas` where it has one, as `torch.compile` has it.
+
+    That of Triton 3.6 and 3.7, of CUDA 12.8, makes mistakes: on an H200 a product of halves was wrong, since the upper
+    half of an address of shared memory was computed from its lower half; CUDA 12.9 and later compute it right.
+    """
+    ptxas = Path(torch.__file__).parent / "bin" / "ptxas"
+    if ptxas.exists():
+        os.environ.setdefault("TRITON_PTXAS_PATH", str(ptxas))
+
+
+def assembler() -> tuple[int, int]:
+    """Version of CUDA whose assembler Triton calls, such as (13, 0)."""
+    from triton import knobs
+
+    _take_the_assembler_of_torch()
+    major, minor = knobs.nvidia.ptxas.version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _array(x):

@@ -21,7 +21,7 @@ import torch
 from smalearn.fast import tile as tl
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
-from smalearn.fast.triton.checks import check_programs, check_triton, strided
+from smalearn.fast.triton.checks import DTYPES, check_programs, check_triton, strided
 from smalearn.fast.triton.configs import LARGE, LARGEST, padded, without_matrix_units
 from smalearn.fast.triton.pieces import put, read, write, zeros
 from smalearn.fast.triton.plan import architecture
@@ -129,8 +129,8 @@ def multilevel_forward(
     same bits.
 
     Args:
-        Q: (..., T, N) queries, float32, float16 or, on a GPU, bfloat16; half precision is not safe there, see
-            `multilevel_handles`. N from 1 to 256.
+        Q: (..., T, N) queries, float32, float16 or, on a GPU, bfloat16; half precision only with the assembler that
+            `multilevel_handles` asks for. N from 1 to 256.
         K: (..., T, N) keys, dtype of Q.
         V: (..., T, P) values, dtype of Q; P from 1 to 256. Heads that share K and V have an axis of size 1 there.
         ranks: r_l ≥ 0 of every level, N in all.
@@ -166,20 +166,23 @@ def multilevel_forward(
 
 
 def multilevel_handles(Q: torch.Tensor, V: torch.Tensor) -> bool:
-    """Tell whether `multilevel_forward` is to compute with tensors like these: on a GPU, in float32, of its sizes.
+    """Tell whether `multilevel_forward` is to compute with tensors like these: on a GPU, of its dtypes and sizes.
 
-    In half precision it is not trusted: on an H200 with Triton 3.6 texts of 1 and of 100 tokens ended in illegal
-    accesses, and levels of 32, 8, 6, 4, ... columns in wrong outputs. The emulator finds neither; the cause is open.
+    In half precision it takes an assembler of CUDA 12.9 or later, which PyTorch brings along from CUDA 13 on. That of
+    Triton 3.6 and 3.7, of CUDA 12.8, computes addresses wrongly, see `launch`: on an H200 levels of 32, 8, 6, 4, ...
+    columns gave wrong outputs, or ended in illegal accesses; assembled by CUDA 13.0 the same program was right.
 
     Args:
         Q: (..., T, N) queries.
         V: (..., T, P) values.
 
     Returns:
-        True if Triton is there too; nothing is imported to find out.
+        True if Triton is there too, which is imported for half precision alone.
     """
     sizes = 1 <= Q.shape[-1] <= LARGEST and 1 <= V.shape[-1] <= LARGEST
-    return Q.device.type == "cuda" and Q.dtype == torch.float32 and sizes and launch.has_triton()
+    if not (Q.device.type == "cuda" and Q.dtype in DTYPES and sizes and launch.has_triton()):
+        return False
+    return Q.dtype == torch.float32 or launch.assembler() >= (12, 9)
 
 
 def _launch(q, k, v, y, log_sum, length, heads, groups, **constants):
