@@ -3,6 +3,7 @@
 import re
 import textwrap
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -96,7 +97,22 @@ def test_the_first_look_at_a_gpu_is_what_was_recorded():
     assert f"{once[0]:.2f} to {again[0]:.2f} and {once[1]:.2f} to {again[1]:.2f} ms" in readme
     assert f"Forward {forward['ours']:.2f} ms, backward {backward['ours']:.2f} ms" in results
     assert "took {:.2f} and {:.2f} ms once, {:.2f} and {:.2f} the other time".format(*once, *again) in results
+    (beside,) = recorded("gpu/nvidia-h200/ssd")["finished"]
+    ours, mamba, attention = (
+        1000 * median(beside["contestants"][name]["seconds"])
+        for name in ("ssd_triton", "mamba_ssm mamba_chunk_scan_combined", "softmax attention (torch)")
+    )
+    assert f"{ours:.2f} against {mamba:.2f} ms" in readme
+    assert f"ours {ours:.2f} ms, `mamba_ssm` {mamba:.2f} ms, softmax attention by PyTorch {attention:.2f} ms" in results
+    assert f"takes {beside['speedups']['floor']['ssd_triton']:.1f} times what its bytes take" in results
+    wide, long, narrow = (
+        1000 * median(part["contestants"]["delta_rule_triton"]["seconds"])
+        for part in recorded("gpu/nvidia-h200/delta_rule")["finished"]
+    )
+    assert f"{wide:.2f} ms at batch 8" in results
+    assert f"{narrow:.2f} ms at N = P = 64, {long:.2f} ms for one text" in results
     chapter = (ROOT / "chapters/12_chunked_kernel.ipynb").read_text(encoding="utf-8")
+    assert f"ours took {ours:.2f} ms beside {mamba:.2f} of `mamba_ssm`" in chapter
     first, now = parts["backward"]["ours, first form"], parts["backward"]["ours"]
     slower = sorted(backward["ours, first form"] / one for one in (once[1], again[1]))
     assert "took {:.1f} to {:.1f} times as long".format(*slower) in chapter

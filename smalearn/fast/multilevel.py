@@ -54,7 +54,7 @@ def multilevel_attention(
     Cost:
         The scores need `executed_macs`, little more than `score_macs`; the values T²·P, half of it if causal. Memory is
         O(T·(N + P)) and a few MiB for a tile; gradients of a bias are as large as it is. On a GPU with Triton the
-        forward without bias is one program, if causal and in float32: see `fast.triton.multilevel`.
+        forward without bias is one program, if causal: see `fast.triton.multilevel`, also for half precision.
 
     Source:
         Kuang et al. 2025, section 3.4, whose code builds (T, T) scores for every level.
