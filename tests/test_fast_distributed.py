@@ -31,7 +31,7 @@ from smalearn.testing import assert_close, random_tensors
 
 INF = float("inf")
 ALL = (2, 3, 4)
-every_size = pytest.mark.parametrize("ranks", ALL)
+every_size = pytest.mark.parametrize("ranks", [*ALL[:-1], pytest.param(ALL[-1], marks=pytest.mark.full)])
 
 
 # Cases: what is split, and how.

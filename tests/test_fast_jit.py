@@ -176,7 +176,7 @@ def test_without_triton_it_says_so(monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("interprets", [False, True])
+@pytest.mark.parametrize("interprets", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
     """On a machine with a GPU Triton interprets or compiles, and the other place exists all the same."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
