@@ -330,7 +330,7 @@ def test_one_level_is_standard_and_any_length_will_do():
 def test_blocks_may_follow_the_text():
     space = {"torch": torch, "zen_of_python": zen_of_python, "level_counts": level_counts}
     exec(cells()["dynamic-blocks"], space)
-    lines, levels = space["lines"], space["levels"]
+    lines, levels = space["lines"], space["nested"]
     assert [word for line in lines for word in line] == zen_of_python().partition("\n\n")[2].split()
     T = len(levels[0])
     d = level_counts(T, levels)
