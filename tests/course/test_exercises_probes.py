@@ -72,7 +72,7 @@ def swapped(Q, K, beta):
             lambda Q, K, beta: Q @ K.mT + beta.sin()[:, None],
             "your answer is right where beta is 0 throughout: look at the terms with beta",
         ),
-        (swapped, "your answer is right where Q and K are the same: is one in the place of the other?"),
+        (swapped, "your answer is right where Q and K are the same: look at where it matters which is which"),
         (lambda Q, K, beta: (Q @ K.mT + beta[:, None]).cos(), None),
         (lambda Q, K, beta: (Q @ K.mT + beta.sin()[:, None]) / bool(beta.all()), None),  # raises with a beta of 0
     ],

@@ -77,6 +77,9 @@ def _overwritten(length, ranks, block_lens):
         "your pairs are j < i: a token meets itself, too, b(b + 1)/2 pairs in a block": lambda *given: _brute(
             *given, meets=lambda i, j: j < i
         ),
+        "your blocks are T/2^l long, rounded down: their lengths are given in block_lens, and they may not fill T": (
+            lambda length, ranks, block_lens: sum(r * 2**n * _triangle(length // 2**n) for n, r in enumerate(ranks))
+        ),
         "this is r·T(T + 1)/2, standard attention: level l spends only on "
         "pairs in one block of it": lambda length, ranks, block_lens: sum(ranks) * length * (length + 1) // 2,
         "the tokens after the last full block are missing: they are a block, too, a shorter one": _last(
@@ -244,8 +247,7 @@ def _kept(count):
     wrong={
         "where a block has just become full, yours holds nothing of it: the token that fills it still meets "
         "all of it": _kept(lambda t, b: t % b),
-        "this is the room that a cache needs, a full block of each level: at a border a level starts anew, and "
-        "holds less": _kept(min),
+        "you keep the last b_l tokens, a window: at a border a level starts anew, and holds less": _kept(min),
         "this is the room that a cache needs, whatever it holds: at this step a level holds what has been read "
         "of its block": _kept(lambda t, b: b),
         "you are one token ahead: the newest of t tokens is number t - 1": _kept(lambda t, b: t % b + 1),

@@ -88,16 +88,14 @@ def _merge_loop(Y_1, lse_1, Y_2, lse_2):
 
 
 def _part(randn, length, keys, size, factor=1.0):
-    """Softmax attention of random scores to some keys, and its log denominator; zero and -∞ where there are no keys."""
+    """Softmax attention of random scores to some keys, and its log denominator."""
     S, V = factor * randn(length, keys), randn(keys, size)
-    if not keys:
-        return torch.zeros(length, size, dtype=torch.float64), torch.full((length,), -INF, dtype=torch.float64)
     return S.softmax(-1) @ V, S.logsumexp(-1)
 
 
 def _merge_cases(randn):
     for length, keys, others, size, factor in [
-        (2, 3, 0, 2, 1.0),
+        (2, 3, 1, 2, 1.0),
         (3, 4, 2, 2, 1.0),
         (4, 2, 9, 3, 3.0),
         (5, 6, 6, 2, 600.0),
@@ -165,6 +163,12 @@ def _anchored(anchor):
     return wrong
 
 
+def _mixed(Y_1, Y_2, difference):
+    """The mean whose weights have logarithms so far apart."""
+    share = difference.sigmoid()[:, None]
+    return share * Y_1 + (1 - share) * Y_2
+
+
 def _sum(Y_1, lse_1, Y_2, lse_2):
     return Y_1 + Y_2
 
@@ -191,6 +195,15 @@ def _larger(Y_1, lse_1, Y_2, lse_2):
             _mean, lambda Y_1, lse_1, Y_2, lse_2: (lse_1 + lse_2) / 2
         ),
         "you add the outputs: numerators add up, but each output has been divided by its own denominator": _with(_sum),
+        "you add the log-sum-exps: it is the denominators that add up, so that lse = log(e^lse_1 + e^lse_2)": (
+            lambda Y_1, lse_1, Y_2, lse_2: (
+                (-lse_2).exp()[:, None] * Y_1 + (-lse_1).exp()[:, None] * Y_2,
+                lse_1 + lse_2,
+            )
+        ),
+        "you cut the difference of the log-sum-exps off: a part may weigh next to nothing": _with(
+            lambda Y_1, lse_1, Y_2, lse_2: _mixed(Y_1, Y_2, (lse_1 - lse_2).clamp(-8, 8))
+        ),
         "you add outputs and logarithms: it is numerators that add up, and denominators": _with(
             _sum, lambda Y_1, lse_1, Y_2, lse_2: lse_1 + lse_2
         ),

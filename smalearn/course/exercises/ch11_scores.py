@@ -77,6 +77,9 @@ def _joins(joined):
         "a token does not meet itself in your count: on the diagonal stand all levels": _joins(
             lambda i, j, size, n: i != j and i // size == j // size
         ),
+        "all levels or none in yours: a pair that shares no finest block may share coarser ones": (
+            lambda length, block_lens: count_levels(length, block_lens[-1:]) * len(block_lens)
+        ),
         "the finest level is missing: the sum runs over all of block_lens": lambda length, block_lens: count_levels(
             length, block_lens[:-1]
         ),
@@ -141,9 +144,8 @@ def _joins(joined):
         "you count the levels that part two tokens: d counts those that join them": lambda length, block_lens: (
             len(block_lens) - count_levels(length, block_lens)
         ),
-        "your first levels are the fine ones: a pair in one finest block shares all levels": (
-            lambda length, block_lens: len(block_lens) + 1 - count_levels(length, block_lens)
-        ),
+        "this is L + 1 − d, the steps up the tree: d counts the levels that join a pair, all of them in one finest "
+        "block": (lambda length, block_lens: len(block_lens) + 1 - count_levels(length, block_lens)),
         "you leave out the keys after a query: d says how near two tokens are, "
         "whichever comes first": lambda length, block_lens: count_levels(length, block_lens).tril(),
     },
@@ -263,6 +265,9 @@ def _scores(**changed):
         ),
         "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
             lambda Q, K, ranks, block_lens: pair_scores(Q, K, ranks, [max(1, len(Q) // size) for size in block_lens])
+        ),
+        "your blocks halve from level to level: their lengths are given in block_lens": (
+            lambda Q, K, ranks, block_lens: pair_scores(Q, K, ranks, [max(1, len(Q) >> n) for n in range(len(ranks))])
         ),
         "your blocks halve from level to level, rounded up: their lengths are given in block_lens": (
             lambda Q, K, ranks, block_lens: pair_scores(Q, K, ranks, [-(-len(Q) // 2**n) for n in range(len(ranks))])

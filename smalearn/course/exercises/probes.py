@@ -234,20 +234,24 @@ def _where_identity(name, before, after, target, other):
 
 
 def _right_with_equal(names, cases):
-    def say(pair, before, after, target, other):
-        return (
-            f"your answer is right where {pair} are the same: is one in the place of the other?"
-            if _agree(after, other)
-            else None
-        )
+    def say(pair, before, after, target, other, i):
+        if not _agree(after, other) or all(map(_handed_back, other, (case[i] for case in cases))):
+            return None  # any mean of two that are the same is right
+        return f"your answer is right where {pair} are the same: look at where it matters which is which"
 
     for i, j in itertools.combinations(_floats(cases), 2):
         if all(case[i].shape == case[j].shape for case in cases):
             yield (
                 f"{names[i]} and {names[j]}",
                 lambda *case, i=i, j=j: (*case[:j], case[i].clone(), *case[j + 1 :]),
-                say,
+                partial(say, i=i),
             )
+
+
+def _handed_back(answer, given):
+    """Whether an answer, or a part of it, is what was given."""
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    return any(isinstance(x, torch.Tensor) and x.shape == given.shape and torch.allclose(x, given) for x in parts)
 
 
 def _not_halved(names, cases):

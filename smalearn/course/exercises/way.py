@@ -91,7 +91,7 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         place = list(names).index(argument)
         traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
         if traces[0] == traces[1]:
-            said.append(f"{argument} changes nothing in what it computes")
+            said.append(f"it does the same work whatever {argument} is")
     return said
 
 
