@@ -38,7 +38,12 @@ def _not_this_matrix(answer, M, order):
     most = f"the matrix of your model differs most at ({t}, {s}): it has {found[t, s]:.4g}, wanted is {M[t, s]:.4g}"
     if (found - M).diagonal().abs().max() < 1e-6 * M.abs().max():
         return f"{most}. Its diagonal, C_t^T B_t, is right; what is wrong lies below, where A acts"
-    return f"{most}. Its diagonal is wrong, too: there stands C_t^T B_t, and A has no part in it"
+    also = (
+        "Its diagonal is wrong, too"
+        if (found - M).tril(-1).abs().max() > 1e-6 * M.abs().max()
+        else "Its diagonal alone is wrong"
+    )
+    return f"{most}. {also}: there stands C_t^T B_t, and A has no part in it"
 
 
 def _random(randn, length, order):
@@ -98,6 +103,18 @@ def _weakest_first(M, order):
     return A, B, C
 
 
+def _from_qr(M, order):
+    """The algorithm with the first directions of the rows in place of the strongest."""
+    A, (B, C) = torch.zeros(len(M), order, order, dtype=M.dtype), torch.zeros(2, len(M), order, dtype=M.dtype)
+    before = M.new_zeros(0, 0)
+    for k in range(len(M)):
+        basis = torch.linalg.qr(M[k:, : k + 1].mT)[0].mT[:order]
+        now, old = len(basis), len(before)
+        A[k, :now, :old], B[k, :now], C[k, :now] = basis[:, :-1] @ before.mT, basis[:, -1], basis @ M[k, : k + 1]
+        before = basis
+    return A, B, C
+
+
 def _one_basis(M, order):
     """All states are the first coordinates of the whole matrix."""
     basis = torch.linalg.svd(M)[2][:order]
@@ -133,6 +150,11 @@ def _one_basis(M, order):
         "your basis knows the next `order` outputs alone, the first rows of the block: later ones may see more": (
             lambda M, order: _generators(block=lambda M, k: M[k : k + order, : k + 1])(M, order)
         ),
+        "your blocks begin with row k + 1: output k is read from the state after step k, too": _generators(
+            block=lambda M, k: M[k + 1 :, : k + 1] if k + 1 < len(M) else M[k:, : k + 1]
+        ),
+        "your basis comes from QR, in the order of the rows: where the first of them depend on each other, its first "
+        "directions leave some out. Take the strongest, by the singular values": _from_qr,
         "your basis knows the next output alone, row k of the block: later ones may see more": _generators(
             block=lambda M, k: M[k : k + 1, : k + 1]
         ),
@@ -265,10 +287,10 @@ def states_of_softmax():
 
     Hint: The shorter side of the block. At which k is that largest?
 
-    Too little: As many states are needed as the largest rank of a block below the diagonal, and the exponentials of
-    random scores give it full rank.
+    Too little: As many states are needed as the largest rank of a block with rows k to 47 and columns 0 to k, and the
+    exponentials of random scores give it full rank.
 
-    Too much: A block below the diagonal has rows k to 47 and columns 0 to k − 1: its rank is at most its shorter side.
+    Too much: A block with rows k to 47 and columns 0 to k has a rank of at most its shorter side.
 
     Insight: Half of the tokens, so twice the text needs twice the state: exact softmax is no recurrence of fixed size.
     """

@@ -34,6 +34,11 @@ def _ratio(numerator, z):
     return torch.where(z == 0, 1, numerator / torch.where(z == 0, 1, z))
 
 
+def _nineteen_terms(dt, A, z):
+    """φ by the first terms of its series."""
+    return dt * sum(z**n / math.factorial(n + 1) for n in range(19))
+
+
 def _hold_cases(randn):
     def tensor(*numbers):
         return torch.tensor(numbers, dtype=torch.float64)
@@ -42,6 +47,7 @@ def _hold_cases(randn):
     yield tensor(0.0, 0.0), tensor(0.0), randn(2, 1)  # no time passes
     yield tensor(1.0, 1.0), tensor(0.0), torch.zeros(2, 1, dtype=torch.float64)  # no input gets in
     yield tensor(0.5, 2.0), tensor(-1.0, -0.25), randn(2, 2)  # ordinary rates and steps
+    yield tensor(1.0, 0.5), tensor(-7.0, -2.0), randn(2, 2)  # a fast decay, where a short series is far off
     yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), randn(3, 2)  # next to 0, and 0
     yield tensor(1.0), tensor(-5e-7, -5e-4), randn(1, 2)  # small, but one or two terms of the series are too few
 
@@ -78,6 +84,16 @@ def _hold_cases(randn):
         ),
         "this is the bilinear rule, a quotient in place of the exponential: close for small steps, but not the "
         "hold": _discretisation(lambda dt, A, z: dt / (1 - z / 2), lambda z: (1 + z / 2) / (1 - z / 2)),
+        "your A_bar is exact, your B_bar is that of the bilinear rule: the input is held, (e^z − 1)/z": _discretisation(
+            lambda dt, A, z: dt / (1 - z / 2)
+        ),
+        "this is a kick in the middle of the step: a held input enters all the time": _discretisation(
+            lambda dt, A, z: dt * (z / 2).exp()
+        ),
+        "a small number under the fraction makes B_bar 0 where the rate is 0: choose there by `torch.where`": (
+            lambda dt, A, B: ((dt[:, None] * A).exp(), torch.expm1(dt[:, None] * A) / (A - 1e-12) * B)
+        ),
+        "your series of φ is too short for a fast decay: `torch.expm1` has all of it": _discretisation(_nineteen_terms),
         "this is backward Euler, a quotient in place of the exponential": _discretisation(
             lambda dt, A, z: dt / (1 - z), lambda z: 1 / (1 - z)
         ),

@@ -51,8 +51,12 @@ def _pair_cases(randn):
         ),
         "your products begin with A_0. It cancels in U V^T, but the definition begins with A_1, and A_0 need "
         "not be invertible": _pair(lambda P: P.mT, torch.linalg.inv, lambda A, t: later_first(A, 0, t)),
-        "your product is A_1 A_2 ... A_t, as in the post's listing: each step must multiply on the left": _pair(
+        "your product is A_1 A_2 ... A_t, the oldest on the left: each step must multiply on the left": _pair(
             lambda P: P.mT, torch.linalg.inv, lambda A, t: earlier_first(A, 1, t)
+        ),
+        "U V^T is M, but your products begin in the middle: they begin at 0, where U_0 = C_0, V_0 = B_0": _pair_of(
+            lambda A, t: later_first(A, 1, t) @ torch.linalg.inv(later_first(A, 1, len(A) // 2)),
+            lambda A, s: later_first(A, 1, len(A) // 2) @ torch.linalg.inv(later_first(A, 1, s)),
         ),
         "U and V are exchanged: U holds a row for each output, made of C; V one for "
         "each input, made of B": lambda A, B, C: queries_and_keys(A, B, C)[::-1],
