@@ -159,7 +159,7 @@ def test_what_triton_lacks_is_an_error_that_names_the_word():
 def test_an_answer_of_pytorch_is_not_as_asked():
     result = judged("12.2", lambda x, log2_a: x * log2_a.exp2())
     assert result.outcome == "not as asked"
-    assert result.detours == ("it calls no function of `kernel[grid]`",)
+    assert result.detours == ("it launches no kernel: `kernel[grid](…)`",)
 
 
 def test_a_launcher_without_a_grid_hears_how():

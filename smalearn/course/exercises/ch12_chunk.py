@@ -87,7 +87,8 @@ def _summary_cases(randn):
     tolerance=1e-5,
     cases=_summary_cases,
     way=launches(
-        lambda randn, length: (floats(randn, length, 16), floats(randn, length, 16), decays(randn, length), 16)
+        lambda randn, length: (floats(randn, length, 16), floats(randn, length, 16), decays(randn, length), 16),
+        launched=1,
     ),
     oracle=_summaries,
     wrong={

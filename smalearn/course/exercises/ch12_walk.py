@@ -107,6 +107,16 @@ def _in_float32(decay, cut):
     return run
 
 
+def _cut_sums(X, log2_a, B, C, initial, chunk_len):
+    """A walk that cuts off running sums."""
+    H, parts = initial, []
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        s = a.cumsum(0).clamp(min=-160.0)
+        parts.append(s.exp2()[:, None] * (c @ H) + (c @ b.mT * (s[:, None] - s).tril().exp2().tril()) @ x)
+        H = H * s[-1].exp2() + b.mT @ ((s[-1] - s).exp2()[:, None] * x)
+    return torch.cat(parts) if parts else X, H
+
+
 def _uncut(a):
     """L from sums of log decays as they are."""
     s = a.cumsum(0)
@@ -162,10 +172,11 @@ def _walk_way(randn, length):
     minutes=30,
     tolerance=1e-5,
     cases=_walk_cases,
-    way=launches(_walk_way, halves=("X", "B", "C")),
+    way=launches(_walk_way, halves=("X", "B", "C"), launched=1),
     oracle=_walk_loop,
     wrong={
         "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),
+        "you cut off running sums: cut every single log decay, before you add them up": _cut_sums,
         "every chunk starts from the first state: H is not carried from chunk to chunk": _first_for_all,
         "H stays what it was at the start: after a chunk has read it, it becomes the next chunk's": _walked(
             leave=lambda H, first, after: H
@@ -319,7 +330,7 @@ def _packed_way(randn, length):
     minutes=15,
     tolerance=1e-5,
     cases=_packed_cases,
-    way=launches(_packed_way),
+    way=launches(_packed_way, launched=1),
     oracle=_packed_loop,
     wrong={
         "the state runs on into the next sequence: each starts from its own first state": _packed(

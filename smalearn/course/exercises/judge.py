@@ -96,8 +96,8 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
         return Result(exercise, "error", seed, len(key.cases), problem=Difference(unusable))
     answers = run(attempt, key.cases, seed, limit)
     result = key.judge(answers, limit)
-    unexplained = result.outcome == "failed" and not (result.misconception or result.sign)
-    if unexplained and key.may_guess(answers.calls):
+    explained = result.misconception or (result.sign and result.problem.in_form)
+    if result.outcome == "failed" and not explained and key.may_guess(answers.calls):
         result = replace(result, sign=_looked_at(exercise, attempt, key, answers.calls, result))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
@@ -110,15 +110,16 @@ def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", calls: l
     """What an attempt does with other arguments, in which cases it is wrong, or where its NaNs come from."""
     try:
         if not result.problem.in_form:
-            return hole(exercise, attempt, key.seed) or origin(attempt, key.cases[result.case - 1])
+            found = hole(exercise, attempt, key.seed) or result.sign
+            return found or origin(attempt, key.cases[result.case - 1])
         wrong = [k for k, verdict in enumerate(key.verdicts(calls)) if verdict]
         failing = {k + 1: key.cases[k] for k in wrong}
         if found := probe(exercise, attempt, key.seed) or response(exercise, attempt, failing):
             return found
         found = condition(exercise.names, key.cases, wrong) or growth(exercise, attempt, failing)
         return found or zero(exercise, attempt, key.seed)
-    except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
-        return None
+    except Exception:  # an answer may be anything, 10**400 say: then nothing more is said of it
+        return result.sign
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ OUTSIDE = {"numpy", "tolist", "__array__"}  # what leaves torch cannot be measur
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
 RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
+LAUNCH = "smalearn.fast.jit.Kernel.__getitem__"
 ROUNDED = 'a GPU rounds float32 to ten binary digits in its `tl.dot`, unless it gets `input_precision="ieee"`'
 WORDS = {1: "{}", 2: "{}²", 3: "{}³"}
 
@@ -42,6 +43,7 @@ class Way:
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
         once: name of a function of smalearn that must be called once, no more and no less.
+        launched: times that a kernel may be launched, at most; 0 forbids none, and asks for none.
         matters: argument → two values that must not lead to the same calls.
         differences: whether a running sum may be subtracted from another.
         exact: whether products of float32 on a GPU must not be rounded.
@@ -55,6 +57,7 @@ class Way:
     forbids: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     once: str = ""
+    launched: float = 0
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
     exact: bool = False
@@ -81,6 +84,7 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         said.append(f"it calls no function of `{way.needs[0]}`")
     if way.once and (times := small.names.count(way.once)) != 1:
         said.append(f"it calls `{way.once.rpartition('.')[2]}` {times or 'no'} times")
+    said += _launches(way, small.names.count(LAUNCH))
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
     if way.exact and _rounded(attempt, cases[1]):
@@ -93,6 +97,13 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         if traces[0] == traces[1]:
             said.append(f"it does the same work whatever {argument} is")
     return said
+
+
+def _launches(way, times):
+    if way.launched and not times:
+        yield "it launches no kernel: `kernel[grid](…)`"
+    elif way.launched and times > way.launched:
+        yield f"it launches {times} times; one launch is asked, and a loop within the kernel, or programs side by side"
 
 
 def _memory(way, small, large, cases):
