@@ -71,7 +71,7 @@ def _chunk(randn, leading, T, P, N):
 
 
 def _chunk_cases(randn):
-    for leading, *sizes in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 5, 3, 2), ((2, 2), 6, 2, 4)]:
+    for leading, *sizes in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 40, 3, 2), ((2, 2), 6, 2, 4)]:
         yield _chunk(randn, leading, *sizes)
 
 

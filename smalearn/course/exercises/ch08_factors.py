@@ -107,7 +107,7 @@ def _unusable(move, cups):
         return f"the key must have one number for each of the {cups} cups, got shape {tuple(k.shape)}"
     if not torch.allclose(k @ k, torch.ones((), dtype=torch.float64), atol=1e-6):
         remedy = ": divide it by its norm" if k.any() else ": it is 0 everywhere"
-        return f"the key must have norm 1, yours has norm {k.norm():.3g}{remedy}"
+        return f"the key must have norm 1, yours has norm {k.norm():.6g}{remedy}"
     return "" if 0 <= beta <= 2 else f"beta must be from 0 to 2, got {beta:.3g}"
 
 
@@ -122,7 +122,7 @@ def _why_not(k, beta, i, j):
         return "one cup has more weight than the other: both must weigh alike"
     if k[i] * k[j] > 0:
         return "two equal weights leave x_i − x_j alone: it is x_i + x_j that has to stay"
-    return f"the key is right, but β = {beta:.3g} takes each cup only {beta / 2:.0%} of the way to the other's number"
+    return f"the key is right, but β = {beta:.3g} takes each cup only {beta / 2:.1%} of the way to the other's number"
 
 
 def _not_swapped(move, cups, i, j):
@@ -134,7 +134,7 @@ def _not_swapped(move, cups, i, j):
     wanted[[i, j]] = before[[j, i]]
     if torch.allclose(after, wanted, atol=1e-6):
         return ""
-    shown = f"cups that hold {', '.join(f'{x:.0f}' for x in before)} hold {', '.join(f'{x:.3g}' for x in after)}"
+    shown = f"cups that hold {', '.join(f'{x:.0f}' for x in before)} hold {', '.join(f'{x:.4g}' for x in after)}"
     return f"{shown} after it, where cups {i} and {j} should change places: {_why_not(k, beta, i, j)}"
 
 
