@@ -283,7 +283,7 @@ def _divided(A, R):
         "you have solved with the transpose of I − A: row t of A is subtracted from row t": lambda A, R: (
             torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) - A.mT, R)
         ),
-        "you stop after three terms of the series I − A + A²: it goes on to A^(T−1)": lambda A, R: (
+        "you stop after three terms of the series I − A + A², which goes on to A^(T−1): go row by row": lambda A, R: (
             R - A @ R + A @ A @ R
         ),
         "you subtract the sum over all rows up to s, not weighted by A": lambda A, R: (

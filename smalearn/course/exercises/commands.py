@@ -96,7 +96,7 @@ def _as_fast(exercise: Exercise, attempt: Callable) -> bool:
 
 
 def _seconds(function: Callable, arguments: tuple) -> float:
-    """Least time of three calls, as guarded as those of a check; infinite where none returns."""
+    """Least time of seven calls, as guarded as those of a check; infinite where none returns."""
     seconds = []
 
     def timed(*given):
@@ -104,7 +104,7 @@ def _seconds(function: Callable, arguments: tuple) -> float:
         function(*given)
         seconds.append(time.perf_counter() - start)
 
-    run(timed, [arguments] * 3, 0, LIMIT)
+    run(timed, [arguments] * 7, 0, LIMIT)
     return min(seconds, default=math.inf)
 
 
