@@ -264,7 +264,7 @@ def _key(cups, weights, beta=2.0):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda cups, i, j: _key(cups, {i: 1, j: -1}, 0.5), "β = 0.5 takes each cup only 25% of the way"),
+        (lambda cups, i, j: _key(cups, {i: 1, j: -1}, 0.5), "β = 0.5 takes each cup only 25.0% of the way"),
         (lambda cups, i, j: _key(cups, {i: 1, j: 1}), "two equal weights leave x_i − x_j alone"),
         (lambda cups, i, j: _key(cups, {i: 1, j: -3}), "one cup has more weight than the other"),
         (lambda cups, i, j: _key(cups, {j: 1}), "a key along one cup changes that cup alone"),
