@@ -50,6 +50,14 @@ def test_leading_axes_and_groups(form, leading, shared, dtype):
     check(form, one_token(leading, shared, dtype), 1e-6 if dtype == torch.float32 else torch.finfo(dtype).eps / 2)
 
 
+def test_only_axes_that_lie_apart_are_copied():
+    layouts = [
+        step._layout("copied", tuple(map(step._kind, one_token(leading, shared))))
+        for leading, shared in (((2, 4), (2, 1)), ((2, 2, 3), (2, 1, 3)), ((2, 2, 3, 2), (2, 1, 3, 2)))
+    ]
+    assert [layout is None for layout in layouts] == [False, False, True]
+
+
 @pytest.mark.parametrize(("state", "head_dim"), [(1, 1), (16, 16), (256, 17), (3, 256)])
 def test_sizes(state, head_dim):
     check(on_tiles, one_token(state=state, head_dim=head_dim))
@@ -123,5 +131,6 @@ def test_what_cannot_run_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="ssd_step_triton_: Triton is missing"):
         ssd_step_triton_(x, log_a, B, C, state)
     monkeypatch.setattr(checks, "MOST", 3)
+    step._layout.cache_clear()
     with pytest.raises(ValueError, match="on_tiles: batch is 2 and heads are 4, expected at most 3: split the batch"):
         on_tiles(x, log_a, B, C, state)

@@ -3,11 +3,11 @@
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from smalearn.fast.triton.configs import config, padded
-from smalearn.masks.decay import decay_matrix
 
 __all__ = ["Plan", "architecture", "segments"]
 
@@ -26,6 +26,7 @@ class Plan:
         cut: whether there are more of them than sequences.
         chunks: number of chunks, and of those numbers that stay free, one at each border at most.
         scans: grid of the scans over time.
+        carries: grid of what goes from segment to segment.
         pieces: grid of the backward of chunks, head by head.
         groups: the same, group by group.
         numbers: length, heads of a group, and segments.
@@ -40,6 +41,7 @@ class Plan:
         self._cut(X.device, [0, length] if borders is None else borders, tiles * groups * heads * self.batch)
         self.chunks = -(-length // scan.chunk_len) + self.segments - 1
         self.scans = (tiles, groups * heads, self.batch * self.segments)
+        self.carries = (tiles, groups * heads, self.batch * self.sequences)
         self.pieces = (self.chunks * groups * heads, self.batch)
         self.groups = (self.chunks, groups, self.batch)
         self.numbers = (length, heads, self.segments)
@@ -48,7 +50,7 @@ class Plan:
     @functools.cached_property
     def scan(self) -> dict[str, object]:
         """Constants of the scans."""
-        return self._constants(0) | ({"borders": self.borders} if self.segments > 1 else {})
+        return self._constants(0) | ({"borders": self.places.borders} if self.segments > 1 else {})
 
     @functools.cached_property
     def inputs(self) -> dict[str, object]:
@@ -78,22 +80,14 @@ class Plan:
     @functools.cached_property
     def _where(self):
         """Where chunks lie, if it is not simply one after the other."""
-        return {"chunks": self._chunks()} if self.segments > 1 else {}
+        return {"chunks": self.places.chunks} if self.segments > 1 else {}
 
     @functools.cached_property
-    def borders(self) -> torch.Tensor:
-        """Where segments begin, and the end."""
-        return _sent([*itertools.chain(*self._starts), self.length], torch.int32, self._device)
-
-    @functools.cached_property
-    def firsts(self) -> torch.Tensor:
-        """The first segment of every sequence."""
-        return _sent([0, *self._ends[:-1]], torch.int64, self._device)
-
-    @functools.cached_property
-    def lasts(self) -> torch.Tensor:
-        """The last segment of every sequence."""
-        return _sent([end - 1 for end in self._ends], torch.int64, self._device)
+    def places(self) -> "Places":
+        """Where segments and chunks lie, on the device."""
+        cuda = self._device.type == "cuda"
+        stream = torch.cuda.current_stream(self._device).cuda_stream if cuda else None
+        return _places(tuple(self._starts), self.length, self.chunk_len, self._device, stream)
 
     def _cut(self, device, borders, programs):
         """Segments: where each begins, the first and the last of each sequence, and the tokens of the longest."""
@@ -101,22 +95,17 @@ class Plan:
         each = segments(programs * self.sequences, chunks // self.sequences, _processors(device))
         self.span = max(1, -(-chunks // (each * self.sequences))) * self.chunk_len if each > 1 else self.length or 1
         self._starts = [range(start, max(end, start + 1), self.span) for start, end in itertools.pairwise(borders)]
-        self._ends = list(itertools.accumulate(map(len, self._starts)))
-        self.segments, self.cut = self._ends[-1], self._ends[-1] > self.sequences
-
-    def _chunks(self):
-        """The tokens where chunks begin and their segments end, (chunks, 2)."""
-        starts, ends = self.borders[:-1].contiguous(), self.borders[1:]
-        numbers = torch.arange(self.chunks, device=starts.device)
-        first = starts // self.chunk_len + torch.arange(self.segments, device=starts.device)
-        segment = torch.searchsorted(first, numbers, right=True) - 1
-        begins = starts[segment] + (numbers - first[segment]) * self.chunk_len
-        return torch.stack([begins.int(), ends[segment]], 1)
+        self.segments = sum(map(len, self._starts))
+        self.cut = self.segments > self.sequences
 
     def new_states(self, X: torch.Tensor) -> torch.Tensor:
         """Memory for a state of every segment, (b·segments, g, r, P, N) in float32."""
         groups, heads, head_dim = X.shape[1], X.shape[2], X.shape[4]
         return X.new_empty(self.batch * self.segments, groups, heads, head_dim, self.state, dtype=torch.float32)
+
+    def new_totals(self, X: torch.Tensor) -> torch.Tensor:
+        """Memory for a sum of log decays of every segment, (b·segments, g, r, tiles of P, 1) in float32."""
+        return X.new_empty(self.batch * self.segments, *X.shape[1:3], self.scans[0], 1, dtype=torch.float32)
 
     def states_of_chunks(self, X: torch.Tensor) -> torch.Tensor:
         """Memory for the state before every chunk, (b, g, r, chunks·N, P)."""
@@ -128,49 +117,41 @@ class Plan:
 
     def joined(self, states: torch.Tensor, back: bool = False) -> torch.Tensor:
         """Inverse of `by_sequence`, of the last segment of every sequence; with `back` of its first."""
-        states = states.unflatten(0, (self.batch, self.segments))
-        states = states.index_select(1, self.firsts if back else self.lasts) if self.cut else states
+        states, ends = states.unflatten(0, (self.batch, self.segments)), self.places.ends if self.cut else None
+        if self.cut:
+            states = states.index_select(1, ends[:-1] if back else ends[1:] - 1)
         return states.movedim(1, 3).flatten(3, 4)
 
-    def follow(
-        self, added: torch.Tensor, log_a: torch.Tensor, outer: torch.Tensor | None, back: bool = False
-    ) -> torch.Tensor:
-        """The state before every segment, H_(s+1) = exp(Σ of log_a in s) H_s + added_s: the same recurrence once more.
 
-        Args:
-            added: (b·segments, g, r, P, N), what every segment adds.
-            log_a: (b, g, r, T, 1).
-            outer: (b·sequences, g, r, P, N), the state before the first segment of every sequence; zeros if None.
-            back: whether to go from the last segment to the first, as gradients do.
+class Places(NamedTuple):
+    """Where segments and chunks lie.
 
-        Returns:
-            Shape of added.
-        """
-        ends, step = (self.lasts, -1) if back else (self.firsts, 1)
-        totals, added = self._totals(log_a), self._split(added)
-        outer = torch.zeros_like(added.index_select(3, ends)) if outer is None else self._split(outer).float()
-        totals = totals.roll(step, 3).index_fill(3, ends, -torch.inf)  # no state passes from sequence to sequence
-        added = added.roll(step, 3).index_copy(3, ends, outer).flatten(4)
-        totals, added = (totals.flip(3), added.flip(3)) if back else (totals, added)
-        before = decay_matrix(totals) @ added
-        before = before.flip(3) if back else before
-        return before.movedim(3, 1).unflatten(4, (-1, self.state)).flatten(0, 1)
+    Attributes:
+        borders: (segments + 1) tokens where segments begin, and the end.
+        ends: (sequences + 1) the first segment of every sequence, and the number of all.
+        chunks: (chunks, 2) tokens where chunks begin and their segments end.
+    """
 
-    def _split(self, states):
-        """States (b·k, g, r, P, N) as (b, g, r, k, P, N)."""
-        return states.unflatten(0, (self.batch, -1)).movedim(1, 3)
-
-    def _totals(self, log_a):
-        """Sums of log_a (b, g, r, T, 1) over every segment, (b, g, r, segments)."""
-        tokens = self.borders[:-1, None] + torch.arange(self.span, device=log_a.device)
-        inside = tokens < self.borders[1:, None]
-        return torch.where(inside, log_a[..., tokens.clamp(max=self.length - 1), 0].float(), 0).sum(-1)
+    borders: torch.Tensor
+    ends: torch.Tensor
+    chunks: torch.Tensor
 
 
-def _sent(numbers, dtype, device):
-    """Copy integers to the device asynchronously."""
-    numbers = torch.tensor(numbers, dtype=dtype)
-    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers
+@functools.lru_cache(maxsize=64)
+def _places(starts: tuple[range, ...], length: int, chunk_len: int, device: torch.device, stream: int | None) -> Places:
+    """The places of segments that begin at these tokens, in lists by sequence; once for all calls on a stream.
+
+    A chunk has the number that `programs.py` gives it; where there is no chunk of a number, it begins where another
+    does.
+    """
+    borders = torch.tensor([*itertools.chain(*starts), length], dtype=torch.int32)
+    ends = torch.tensor([0, *itertools.accumulate(map(len, starts))], dtype=torch.int32)
+    first = borders[:-1] // chunk_len + torch.arange(len(borders) - 1)
+    numbers = torch.arange(-(-length // chunk_len) + len(borders) - 2)
+    segment = torch.searchsorted(first, numbers, right=True) - 1
+    begins = borders[segment] + (numbers - first[segment]) * chunk_len
+    chunks = torch.stack([begins.int(), borders[segment + 1]], 1)
+    return Places(*(x.to(device, non_blocking=True) for x in (borders, ends, chunks)))
 
 
 def segments(programs: int, chunks: int, processors: int) -> int:

@@ -10,7 +10,8 @@
 - Exponents are masked to -inf before exp2, never after: exp of what is masked may be inf, and 0·inf is NaN.
 - A row past the end has log a = 0 and x = 0, so that the state after the last token is exact for every length.
 - The tokens of a batch may be cut into segments: sequences that lie end to end, or, where heads are too few to fill the
-  GPU, parts of them. Then every part is scanned twice: for what it adds to the state, and from its carry-in.
+  GPU, parts of them. Then every part is scanned twice: for what it adds to the state, and from its carry-in, which
+  `ssd_carry` finds in between.
   Chunks begin anew with every segment; chunk start of segment k has the number start // Q + k, which no other has.
 - Where programs are compiled, `ssd_sums` sums beforehand: what `tl.cumsum` returns keeps the compiler from computing L
   in the layout of the product that it multiplies.
@@ -38,12 +39,20 @@ from smalearn.fast.triton.pieces import (
     zeros,
 )
 
-__all__ = ["ssd_backward_inputs", "ssd_backward_maps", "ssd_backward_states", "ssd_forward", "ssd_step", "ssd_sums"]
+__all__ = [
+    "ssd_backward_inputs",
+    "ssd_backward_maps",
+    "ssd_backward_states",
+    "ssd_carry",
+    "ssd_forward",
+    "ssd_step",
+    "ssd_sums",
+]
 
 
 def ssd_forward(
     x, log_a, b, c, y, initial, final, states, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
-    borders=None, layer=None, steps: tl.constexpr = None, sums=None,
+    borders=None, layer=None, steps: tl.constexpr = None, sums=None, totals=None,
 ):  # fmt: skip
     """Outputs and last state for BP columns of one segment of a head.
 
@@ -68,6 +77,8 @@ def ssd_forward(
             absent; or None. With dy, the gradient of the outputs, y gets the gradient of z.
         steps: (softplus, least, greatest) for the step sizes; None if there is no layer.
         sums: what `ssd_sums` has made of all log decays; if None they are summed here.
+        totals: (batch·segments, group, head, tiles of P, 1) the sum of log2 a over every segment, for `ssd_carry`, or
+            None.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
@@ -77,7 +88,7 @@ def ssd_forward(
     place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
     i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
     p = tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
-    H = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
+    H, all_coarse, all_fine = tl.full((sizes[4], sizes[3]), 0.0, tl.float32), 0.0, 0.0
     segment = tl.program_id(2) % segments
     first, end = between(borders, segment, length)
     if initial is not None:
@@ -99,12 +110,15 @@ def ssd_forward(
             write(y, head, rows, p, end, P, finished(Y, x_raw, dt, layer, head, rows, p, end, P))
         fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
+        all_coarse, all_fine = all_coarse + coarse_total, all_fine + fine_total
     write(final, place, n, p, N, P, H)
+    if totals is not None:
+        tl.store(at(totals, place, tl.program_id(0), 0), all_coarse + all_fine)
 
 
 def ssd_backward_states(
     dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
-    borders=None, layer=None, steps: tl.constexpr = None, sums=None,
+    borders=None, layer=None, steps: tl.constexpr = None, sums=None, totals=None,
 ):  # fmt: skip
     """Gradients of the states for BP columns of one segment of a head, in a backward scan; grid as in `ssd_forward`.
 
@@ -124,6 +138,7 @@ def ssd_backward_states(
         layer: as in `ssd_forward`; dy is the gradient of its outputs then.
         steps: as in `ssd_forward`.
         sums: as in `ssd_forward`.
+        totals: as in `ssd_forward`.
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
@@ -133,7 +148,7 @@ def ssd_backward_states(
     place = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
     i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
     p = tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
-    dH = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
+    dH, all_coarse, all_fine = tl.full((sizes[4], sizes[3]), 0.0, tl.float32), 0.0, 0.0
     segment = tl.program_id(2) % segments
     first, end = between(borders, segment, length)
     if dfinal is not None:
@@ -150,8 +165,46 @@ def ssd_backward_states(
         C, dY = read(c, group, rows, n, end, N), read_gradient(dy, dt, layer, head, rows, p, end, P)
         edY = tl.cast(dY * tl.exp2(coarse + fine)[:, None], C.dtype)
         dH = dH * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(C), edY, input_precision=precision)
+        all_coarse, all_fine = all_coarse + coarse_total, all_fine + fine_total
     if dinitial is not None:
         write(dinitial, place, n, p, N, P, dH)
+    if totals is not None:
+        tl.store(at(totals, place, tl.program_id(0), 0), all_coarse + all_fine)
+
+
+def ssd_carry(
+    added, totals, outer, before, ends, heads, segments, sequences, sizes: tl.constexpr, back: tl.constexpr
+):  # fmt: skip
+    """The state before every segment k of a sequence, for BP columns: H_(k+1) = 2^totals_k H_k + added_k.
+
+    The grid is (tiles of P, groups·heads, batch·sequences).
+
+    Args:
+        added: (batch·segments, group, head, N, P), what every segment adds.
+        totals: as a scan writes them.
+        outer: (batch·sequences, group, head, N, P), the state before the first segment; zeros if None.
+        before: like added.
+        ends: (sequences + 1) the first segment of every sequence, and the number of all.
+        heads: number of heads of a group.
+        segments: number of segments.
+        sequences: number of sequences.
+        sizes: (P, N, Q, BP, BN).
+        back: whether to go from the last segment to the first, as gradients do.
+    """
+    P: tl.constexpr = sizes[0]
+    N: tl.constexpr = sizes[1]
+    g, r = tl.program_id(1) // heads, tl.program_id(1) % heads
+    n, p = tl.arange(0, sizes[4]), tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    first, end = between(ends, tl.program_id(2) % sequences, segments)
+    skipped = (tl.program_id(2) // sequences) * segments
+    H = tl.full((sizes[4], sizes[3]), 0.0, tl.float32)
+    if outer is not None:
+        H += read(outer, (tl.program_id(2), g, r), n, p, N, P)
+    for k in range(0, end - first):
+        place = (skipped + (end - 1 - k if back else first + k), g, r)
+        write(before, place, n, p, N, P, H)
+        total = tl.load(at(totals, place, tl.program_id(0), 0))
+        H = H * tl.exp2(total) + read(added, place, n, p, N, P)
 
 
 def ssd_backward_inputs(

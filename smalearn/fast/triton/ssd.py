@@ -225,13 +225,15 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
     states = plan.states_of_chunks(X) if keep else None
     extras = {"sums": sums} | (layer.constants(dy) if layer else {})
 
-    def scan(Y, initial, states):
+    def scan(Y, initial, states, totals=None):
         operands = X, log_a, B, C, Y, _turned(initial), _turned(final), states
-        run(programs.ssd_forward, plan.scans, *map(strided, operands), *plan.numbers, **plan.scan, **extras)
+        more = extras | {"totals": strided(totals)}
+        run(programs.ssd_forward, plan.scans, *map(strided, operands), *plan.numbers, **plan.scan, **more)
 
     if plan.cut:
-        scan(None, None, None)
-        initial_state = plan.follow(final, log_a, initial_state)
+        totals = plan.new_totals(X)
+        scan(None, None, None, totals)
+        initial_state = carried(run, plan, final, totals, initial_state)
     scan(Y, initial_state, states)
     return Y, plan.joined(final).contiguous(), states
 
@@ -251,13 +253,15 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
         dlog_a, extras = dlog_a[..., 0], extras | layer.constants()
 
-    def scan(dfinal, dstates):
+    def scan(dfinal, dstates, totals=None):
         operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
-        run(programs.ssd_backward_states, plan.scans, *map(strided, operands), *plan.numbers, **plan.scan, **extras)
+        constants = plan.scan | extras | {"totals": strided(totals)}
+        run(programs.ssd_backward_states, plan.scans, *map(strided, operands), *plan.numbers, **constants)
 
     if plan.cut:
-        scan(None, None)
-        dstate = plan.follow(dinitial, column, dstate, back=True)
+        totals = plan.new_totals(X)
+        scan(None, None, totals)
+        dstate = carried(run, plan, dinitial, totals, dstate, back=True)
     scan(dstate, dstates)
     if X.shape[3]:  # else there is no sum to read
         inside = tuple(map(strided, (X, column, B, C, dY, states, dstates)))
@@ -271,6 +275,16 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         run(programs.ssd_backward_maps, plan.groups, *inside, *outputs, *numbers[:2], **plan.maps, **extras)
     dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
     return dX, dlog_a, dB, dC, dinitial, *more
+
+
+def carried(run, plan, added, totals, outer, back=False):
+    """The state before every segment, from what each adds; with `back` the gradient of that after it."""
+    before = torch.empty_like(added)
+    operands = map(strided, (_turned(added), totals, _turned(outer), _turned(before)))
+    numbers = plan.places.ends, plan.numbers[1], plan.segments, plan.sequences
+    constants = {"sizes": plan.scan["sizes"], "back": back, "num_warps": 4, "num_stages": 1}
+    run(programs.ssd_carry, plan.carries, *operands, *numbers, **constants)
+    return before
 
 
 def sums_of(

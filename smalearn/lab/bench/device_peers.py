@@ -145,19 +145,19 @@ def _step_exactly(x, log_a, B, C, state):
 
 
 def _step_sizes(x, log_a, B, C, state):
-    """x, dt, A, B, C, state: dt for every entry of x, A = −1 for every entry of a state."""
+    """x, dt, A, B, C, no bias, state: dt for every entry of x, A = −1 for every entry of a state."""
     dt = -log_a[..., None].expand(*x.shape)
     A = -torch.ones_like(dt[0, :, :1, None]).expand(*state.shape[1:])
-    return (x / dt).to(x.dtype), dt, A, B, C, state
+    return (x / dt).to(x.dtype), dt, A, B, C, torch.zeros_like(dt[0, :, :1]).expand(*x.shape[1:]), state
 
 
-def _step_sizes_exactly(x, dt, A, B, C, state):
+def _step_sizes_exactly(x, dt, A, B, C, none, state):
     return _step_exactly(x * dt, -dt[..., 0], B, C, state)
 
 
 def _state_update():
     run = _mamba_ssm("selective_state_update").selective_state_update
-    return lambda x, dt, A, B, C, state: run(state, x, dt, A, B, C)
+    return lambda x, dt, A, B, C, none, state: run(state, x, dt, A, B, C, D=none, dt_bias=none)  # it fails without
 
 
 STEPS = (

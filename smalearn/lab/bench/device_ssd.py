@@ -21,6 +21,7 @@ from smalearn.lab.bench.device import (
     record,
     sample,
     sets,
+    unchecked,
 )
 from smalearn.lab.bench.device_peers import GLA, LAYERS, SSD, STEPS, programs
 from smalearn.lab.bench.device_tune import tune
@@ -74,7 +75,9 @@ def benchmark(
         bounds = {one: floor(work(one), rates) for one in (*sizes, *growth)}
         contests = [part for one in sizes for part in measure(one, SSD, bounds[one], rounds)]
         peaks_of = [memory(one, SSD) for one in larger]
-        steps = [decode(replace(sizes[0], batch=batch), STEPS, rounds) for batch in BATCHES[device]]
+        ways = (True, False) if device == "cuda" else (False,)
+        few = [replace(sizes[0], batch=batch) for batch in BATCHES[device]]
+        steps = [decode(one, STEPS, rounds, rates, captured) for captured in ways for one in few]
         for one in growth:
             contests += measure(one, GROWING, {"forward": bounds[one]["forward"]}, rounds)
         contests += [part for one in larger for part in measure(one, LAYERS, bounds[one], rounds)]
@@ -107,13 +110,27 @@ def _is_right(one, problem):
         return False
 
 
-def decode(problem: Problem, implementations: Sequence[Implementation], rounds: int) -> dict[str, object]:
+def decode(
+    problem: Problem,
+    implementations: Sequence[Implementation],
+    rounds: int,
+    rates: Mapping[str, float],
+    captured: bool = False,
+) -> dict[str, object]:
     """Steps of decoding, the state in float32 and overwritten.
 
+    Args:
+        problem: its sizes, but for T.
+        implementations: that decode.
+        rounds: samples of each time.
+        rates: as `device.rates` measures them; the floor is the state, read and written once.
+        captured: whether the steps are one CUDA graph, as decoders launch them: Python takes longer than the GPU.
+
     Returns:
-        What `contest` does for so many `steps`, and `batch`.
+        What `contest` does for so many `steps`, `batch`, and `captured`.
     """
-    count = STEPS_AT_ONCE[problem.device]
+    size = 4 * problem.batch * problem.heads * problem.head_dim * problem.state
+    count = max(STEPS_AT_ONCE[problem.device], sets(problem.device, size) if captured else 0)
 
     def enter(one):
         run, arguments = one.load(), one.arguments(*_one_token(problem))
@@ -122,12 +139,29 @@ def decode(problem: Problem, implementations: Sequence[Implementation], rounds: 
         more = range(1, sets(problem.device, sum(x.nbytes for x in arguments)))
         steps = itertools.cycle([arguments, *(one.arguments(*_one_token(problem)) for _ in more)])
         verdict = judge([answer, arguments[-1]], [expected, wide[-1]], TOLERANCE[problem.dtype])
-        return *verdict, partial(sample, problem.device, lambda: [run(*next(steps)) for _ in range(count)])
+
+        def several():
+            for _ in range(count):
+                run(*next(steps))
+
+        return *verdict, partial(sample, problem.device, _graph_of(several) if captured else several)
 
     taking = {one.name: partial(enter, one) for one in implementations if one.takes(problem)}
+    entrants = {"floor": partial(unchecked, count * 2 * size / rates["copy"])} | taking
     name = f"{count} steps of decoding, batch {problem.batch}, {problem.heads} heads"
-    part = compete(name, taking, rounds, [one.name for one in implementations if one.base])
-    return part | {"batch": problem.batch, "steps": count}
+    bases = ["floor", *(one.name for one in implementations if one.base)]
+    part = compete(f"{name}, {'a CUDA graph' if captured else 'from Python'}", entrants, rounds, bases)
+    return part | {"batch": problem.batch, "steps": count, "captured": captured}
+
+
+def _graph_of(launches):
+    """What launches the same once more, in one go."""
+    launches()  # what is compiled and allocated first must not be captured
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launches()
+    return graph.replay
 
 
 def _one_token(problem):
@@ -161,7 +195,7 @@ def work(problem: Problem) -> dict[str, tuple[float, float]]:
 
 def targets(result: Mapping) -> list[dict[str, object]]:
     """Bounds on an H200."""
-    parts, rows = {part["problem"]: part for part in result["contests"]}, []
+    parts, rows = {part["problem"]: part for part in result["contests"] if OURS in part["speedups"]}, []
     peaks = {part["problem"]: part["bytes"] for part in result["memory"]}
     bounds = [(problem, *bound) for problem in LARGE for bound in (("forward", 2.5), ("backward", 2.0))]
     for problem, way, least in [*bounds, (FEW, "forward", 2.0)]:
@@ -172,7 +206,9 @@ def targets(result: Mapping) -> list[dict[str, object]]:
         rows.append(at_least(f"{problem}, forward: fraction of the floor", 0.4, slower and 1 / slower))
         ours, mamba = (peaks.get(f"Memory, {problem}, {OURS}", {}).get(name, {}).get("peak") for name in (OURS, MAMBA))
         rows.append(at_most(f"{problem}: peak memory over that of mamba_ssm", 0.5, ours and mamba and ours / mamba))
-    for part in result["decode"]:
-        what = f"a step of decoding, batch {part['batch']}: times as fast as the best"
-        rows.append(at_least(what, 1.0, best(part, STEP)))
+    for part in filter(lambda part: part["captured"], result["decode"]):
+        what = f"a step of decoding, batch {part['batch']}"
+        rows.append(at_least(f"{what}: times as fast as the best", 1.0, best(part, STEP)))
+        if part["batch"] == max(BATCHES["cuda"]):
+            rows.append(at_most(f"{what}: times what its bytes take", 1.2, ratio(part, "floor", STEP)))
     return rows
