@@ -238,9 +238,10 @@ def _gradients(run, steps, plan, tensors, dY, dstate):
     """Gradients of the tensors."""
     X, B, C, H, dt, A, bias, skip, gate = tensors
     dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-    dgate, _, states = _launched(run, plan, steps, tensors, keep=True, dy=None if gate is None else dY)
+    gates = {} if gate is None else {"dy": dY, "gated": torch.empty_like(X)}
+    dgate, _, states = _launched(run, plan, steps, tensors, keep=True, **gates)
     used, slope = _step_sizes(dt, bias, steps), _slope(dt, bias, steps)
-    layer = Layer((dt, bias, skip, gate), steps)
+    layer, dY = Layer((dt, bias, skip, None), steps), gates.get("gated", dY)
     dX, dlog_a, dB, dC, dH, dused, dskip = backward(
         run, plan, X, (A * used)[..., 0], B, C, H, states, dY, dstate, layer
     )

@@ -17,9 +17,6 @@ __all__ = [
     "passed_back",
     "put",
     "read",
-    "read_gate",
-    "read_gradient",
-    "read_pair",
     "scaled",
     "step_sizes",
     "upper",
@@ -127,44 +124,25 @@ def scaled(X, dt):
     return X if dt is None else tl.cast(X * dt[:, None], X.dtype)
 
 
-def read_gate(layer, head, rows, columns, length, P: tl.constexpr):
-    """The gate z of Mamba-2's layer, in float32, and its sigmoid."""
-    z = tl.cast(read(layer[3], head, rows, columns, length, P), tl.float32)
-    e = tl.exp2(tl.where(z > 0.0, -z, z) * 1.4426950408889634)
-    return z, tl.where(z > 0.0, 1.0, e) / (1.0 + e)
-
-
 def finished(Y, X, dt, layer, head, rows, columns, length, P: tl.constexpr):
     """Finish Y as the layer does: Y itself, or with step sizes dt Mamba-2's (Y + D X) ∘ silu(z), with what there is.
 
-    If there is dy, the gradient of that, the gradient of z.
+    If there is dy, the gradient of that, the gradient of z; that of Y + D X, dY ∘ silu(z), is stored.
     """
     if dt is not None:
         if layer[2] is not None:
             Y += X * tl.cast(tl.load(at(layer[2], head, 0, 0)), tl.float32)
         if layer[3] is not None:
-            z, sigmoid = read_gate(layer, head, rows, columns, length, P)
+            z = tl.cast(read(layer[3], head, rows, columns, length, P), tl.float32)
+            e = tl.exp2(tl.where(z > 0.0, -z, z) * 1.4426950408889634)
+            sigmoid = tl.where(z > 0.0, 1.0, e) / (1.0 + e)
             if layer[4] is None:
                 Y *= z * sigmoid
             else:
-                Y *= read(layer[4], head, rows, columns, length, P) * sigmoid * (1.0 + z * (1.0 - sigmoid))
+                dY = read(layer[4], head, rows, columns, length, P)
+                write(layer[5], head, rows, columns, length, P, dY * (z * sigmoid))
+                Y *= dY * sigmoid * (1.0 + z * (1.0 - sigmoid))
     return Y
-
-
-def read_gradient(dy, dt, layer, head, rows, columns, length, P: tl.constexpr):
-    """The gradient of Y + D X from dy, that of the layer's output: dY itself, or dY ∘ silu(z)."""
-    dY = read(dy, head, rows, columns, length, P)
-    gate = None if dt is None else layer[3]
-    if gate is not None:
-        z, sigmoid = read_gate(layer, head, rows, columns, length, P)
-        dY = tl.cast(dY * (z * sigmoid), dY.dtype)
-    return dY
-
-
-def read_pair(x, dy, dt, layer, head, rows, columns, length, P: tl.constexpr):
-    """The tiles x, dt·x and, from dy, the gradient of Y + D X."""
-    X = read(x, head, rows, columns, length, P)
-    return X, scaled(X, dt), read_gradient(dy, dt, layer, head, rows, columns, length, P)
 
 
 def passed_back(dX, dY, X, dt, stepped, skipped, layer, head):

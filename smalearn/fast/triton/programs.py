@@ -30,8 +30,6 @@ from smalearn.fast.triton.pieces import (
     passed_back,
     put,
     read,
-    read_gradient,
-    read_pair,
     scaled,
     step_sizes,
     upper,
@@ -73,8 +71,9 @@ def ssd_forward(
         sizes: (P, N, Q, BP, BN).
         precision: of products of float32.
         borders: (segments + 1) tokens where segments begin, and where the last ends; None if there is one.
-        layer: (dt, bias, D, z, dy) of Mamba-2, the first three like log_a, the others like x, all but dt None where
-            absent; or None. With dy, the gradient of the outputs, y gets the gradient of z.
+        layer: (dt, bias, D, z, dy, gated) of Mamba-2, the first three like log_a, the others like x, all but dt None
+            where absent; or None. With dy, the gradient of the outputs, y gets the gradient of z, and `gated` dy ∘
+            silu(z), that of what the gate multiplies.
         steps: (softplus, least, greatest) for the step sizes; None if there is no layer.
         sums: what `ssd_sums` has made of all log decays; if None they are summed here.
         totals: (batch·segments, group, head, tiles of P, 1) the sum of log2 a over every segment, for `ssd_carry`, or
@@ -118,7 +117,7 @@ def ssd_forward(
 
 def ssd_backward_states(
     dy, log_a, c, dfinal, dinitial, dstates, length, heads, segments, sizes: tl.constexpr, precision: tl.constexpr,
-    borders=None, layer=None, steps: tl.constexpr = None, sums=None, totals=None,
+    borders=None, sums=None, totals=None,
 ):  # fmt: skip
     """Gradients of the states for BP columns of one segment of a head, in a backward scan; grid as in `ssd_forward`.
 
@@ -135,8 +134,6 @@ def ssd_backward_states(
         sizes: (P, N, Q, BP, BN).
         precision: of products of float32.
         borders: of the segments, as in `ssd_forward`.
-        layer: as in `ssd_forward`; dy is the gradient of its outputs then.
-        steps: as in `ssd_forward`.
         sums: as in `ssd_forward`.
         totals: as in `ssd_forward`.
     """
@@ -160,9 +157,8 @@ def ssd_backward_states(
             chunk = (start // Q + segment) * N
             write(dstates, head, chunk + n, p, chunk + N, P, dH)
         rows = start + i
-        dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
         coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
-        C, dY = read(c, group, rows, n, end, N), read_gradient(dy, dt, layer, head, rows, p, end, P)
+        C, dY = read(c, group, rows, n, end, N), read(dy, head, rows, p, end, P)
         edY = tl.cast(dY * tl.exp2(coarse + fine)[:, None], C.dtype)
         dH = dH * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(C), edY, input_precision=precision)
         all_coarse, all_fine = all_coarse + coarse_total, all_fine + fine_total
@@ -233,7 +229,7 @@ def ssd_backward_inputs(
         precision: of products of float32.
         chunks: (chunks + segments - 1, 2) the tokens where chunks begin and their segments end, beginning there where
             there is no chunk of that number; None if there is one segment.
-        layer: as in `ssd_forward`; dy is the gradient of its outputs then.
+        layer: as in `ssd_forward`; dy is the gradient of what its gate multiplies then.
         steps: as in `ssd_forward`.
         sums: as in `ssd_forward`.
         ddt: gradient of the step sizes through dt·x alone, like log_a.
@@ -253,14 +249,15 @@ def ssd_backward_inputs(
     e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
     B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)
     LT = upper(coarse, fine, i)
-    WT = every_pair(x, dy, dt, layer, head, rows, end, sizes, precision) * LT
+    WT = every_pair(x, dy, dt, head, rows, end, sizes, precision) * LT
     write(pairs, head, rows, i, end, Q, WT)
     MT = tl.dot(B, tl.trans(C), input_precision=precision)
     GT, MT = WT * MT, tl.cast(MT * LT, B.dtype)
     past, future, stepped, skipped, through = zeros(Q), zeros(Q), zeros(Q), zeros(Q), zeros(sizes[4])
     for first in range(0, P, sizes[3]):
         p = first + tl.arange(0, sizes[3])
-        x_raw, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
+        x_raw, dY = read(x, head, rows, p, end, P), read(dy, head, rows, p, end, P)
+        X = scaled(x_raw, dt)
         H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
         past += tl.sum(tl.dot(C, H, input_precision=precision) * dY, 1)
         through += tl.sum(tl.cast(H, tl.float32) * dH, 1)
@@ -275,13 +272,13 @@ def ssd_backward_inputs(
     put(dskip, head, rows, end, skipped)
 
 
-def every_pair(x, dy, dt, layer, head, rows, length, sizes: tl.constexpr, precision: tl.constexpr):
+def every_pair(x, dy, dt, head, rows, length, sizes: tl.constexpr, precision: tl.constexpr):
     """X dY^T (Q, Q), for every pair of tokens of a chunk; a loop of its own, whose registers are free after it."""
     P: tl.constexpr = sizes[0]
     WT = zeros(sizes[2], sizes[2])
     for first in range(0, P, sizes[3]):
         p = first + tl.arange(0, sizes[3])
-        _, X, dY = read_pair(x, dy, dt, layer, head, rows, p, length, P)
+        X, dY = scaled(read(x, head, rows, p, length, P), dt), read(dy, head, rows, p, length, P)
         WT += tl.dot(X, tl.trans(dY), input_precision=precision)
     return WT
 
@@ -310,7 +307,7 @@ def ssd_backward_maps(
         sizes: (P, N, Q, BP, BN).
         precision: of products of float32.
         chunks: as in `ssd_backward_inputs`.
-        layer: as in `ssd_forward`; dy is the gradient of its outputs then.
+        layer: as in `ssd_forward`; dy is the gradient of what its gate multiplies then.
         steps: as in `ssd_forward`.
         sums: as in `ssd_forward`.
     """
@@ -333,7 +330,7 @@ def ssd_backward_maps(
         dC += tl.dot(tl.trans(WT), B, input_precision=precision)
         for first in range(0, P, sizes[3]):
             p = first + tl.arange(0, sizes[3])
-            _, X, dY = read_pair(x, dy, dt, layer, head, rows, p, end, P)
+            X, dY = scaled(read(x, head, rows, p, end, P), dt), read(dy, head, rows, p, end, P)
             H, dH = read(states, head, border + n, p, bottom, P), read(dstates, head, border + n, p, bottom, P)
             dB += tl.dot(tl.cast(X * f[:, None], B.dtype), tl.trans(dH), input_precision=precision)
             dC += tl.dot(tl.cast(dY * e[:, None], B.dtype), tl.trans(H), input_precision=precision)

@@ -133,9 +133,9 @@ class Layer(NamedTuple):
     operands: tuple[torch.Tensor | None, ...]
     steps: tuple[bool, float, float]
 
-    def constants(self, dy: torch.Tensor | None = None) -> dict[str, object]:
-        """Arguments of the programs, with a gradient of the outputs or without."""
-        return {"layer": tuple(map(strided, (*self.operands, dy))), "steps": self.steps}
+    def constants(self, dy: torch.Tensor | None = None, gated: torch.Tensor | None = None) -> dict[str, object]:
+        """Arguments of the programs, with a gradient of the outputs and where dy ∘ silu(z) goes, or without."""
+        return {"layer": tuple(map(strided, (*self.operands, dy, gated))), "steps": self.steps}
 
 
 def ssd_of(
@@ -214,16 +214,17 @@ def readable(tensors: Sequence[torch.Tensor | None], settings: Sequence[float]) 
 OPERATORS = {"on_triton": _operator("ssd_triton", "on_triton"), "on_tiles": _operator("ssd_tiles", "on_tiles")}
 
 
-def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy=None):
+def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy=None, gated=None):
     """Y, the last states (b, g, r, sequences·P, N), and if `keep` the state before every chunk, else None.
 
-    With a layer Y is its output, or with dy, the gradient of that, the gradient of z.
+    With a layer Y is its output, or with dy, the gradient of that, the gradient of z; then `gated` is overwritten with
+    dy ∘ silu(z).
     """
     log_a, initial_state = _column(log_a, X), plan.by_sequence(initial_state)
     sums = sums_of(run, log_a, **plan.sums)
     Y, final = torch.empty_like(X), plan.new_states(X)
     states = plan.states_of_chunks(X) if keep else None
-    extras = {"sums": sums} | (layer.constants(dy) if layer else {})
+    extras = {"sums": sums} | (layer.constants(dy, gated) if layer else {})
 
     def scan(Y, initial, states, totals=None):
         operands = X, log_a, B, C, Y, _turned(initial), _turned(final), states
@@ -239,7 +240,7 @@ def forward(run, plan, X, log_a, B, C, initial_state, keep=False, layer=None, dy
 
 
 def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer=None):
-    """Gradients of X, log_a, B, C and the initial state; dY is that of the layer's outputs, if there is one.
+    """Gradients of X, log_a, B, C and the initial state; with a layer dY is that of what its gate multiplies.
 
     With a layer dlog_a is that of the log decays of all step sizes, in float32, and two more follow, (b, g, r, T, 1) in
     float32: those of the step sizes through their products with X, and of D by token.
@@ -248,14 +249,14 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
     pairs = X.new_empty(*X.shape[:4], plan.chunk_len)
     dX, dB, dC, dstates = map(torch.empty_like, (X, B, C, states))
     dlog_a, dinitial = None if log_a is None else torch.empty_like(log_a), plan.new_states(X)
-    extras, more = {"sums": sums_of(run, column, **plan.sums)}, ()
+    sums, extras, more = {"sums": sums_of(run, column, **plan.sums)}, {}, ()
     if layer:
         dlog_a, *more = (X.new_empty(*X.shape[:4], 1, dtype=torch.float32) for _ in range(3))
-        dlog_a, extras = dlog_a[..., 0], extras | layer.constants()
+        dlog_a, extras = dlog_a[..., 0], layer.constants()
 
     def scan(dfinal, dstates, totals=None):
         operands = dY, column, C, _turned(dfinal), _turned(dinitial), dstates
-        constants = plan.scan | extras | {"totals": strided(totals)}
+        constants = plan.scan | sums | {"totals": strided(totals)}
         run(programs.ssd_backward_states, plan.scans, *map(strided, operands), *plan.numbers, **constants)
 
     if plan.cut:
@@ -268,11 +269,10 @@ def backward(run, plan, X, log_a, B, C, initial_state, states, dY, dstate, layer
         outputs = map(strided, (dX, None if dlog_a is None else dlog_a[..., None], pairs))
         gradients = dict(zip(("ddt", "dskip"), map(strided, more), strict=False))
         numbers = *plan.numbers[:2], X.shape[1]
-        run(
-            programs.ssd_backward_inputs, plan.pieces, *inside, *outputs, *numbers, **plan.inputs, **extras, **gradients
-        )
+        inputs, maps = plan.inputs | sums | extras | gradients, plan.maps | sums | extras
+        run(programs.ssd_backward_inputs, plan.pieces, *inside, *outputs, *numbers, **inputs)
         outputs = map(strided, (pairs, dB, dC))
-        run(programs.ssd_backward_maps, plan.groups, *inside, *outputs, *numbers[:2], **plan.maps, **extras)
+        run(programs.ssd_backward_maps, plan.groups, *inside, *outputs, *numbers[:2], **maps)
     dinitial = None if initial_state is None else plan.joined(dinitial, back=True).to(initial_state.dtype)
     return dX, dlog_a, dB, dC, dinitial, *more
 
