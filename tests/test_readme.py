@@ -49,6 +49,54 @@ ROWS = [
     ("multilevel", r"^a step", "decoding with its cache at T = 16384", "{:.2f} of its time"),
 ]
 
+MAMBA, FLA = "mamba_ssm mamba_chunk_scan_combined", "fla chunk_gated_delta_rule"
+GPU_ROWS = [
+    ("ssd", "batch 8, T = 2048, 80 heads, P = 64, N = 128", "SSD, batch 8, T = 2048, 80 heads", "ssd_triton", MAMBA),
+    ("ssd", "batch 8, T = 8192, 80 heads, P = 64, N = 128", "the same, T = 8192", "ssd_triton", MAMBA),
+    ("ssd", "T = 65536, 24 heads, P = 64, N = 128", "SSD, one text of 65,536 tokens, 24 heads", "ssd_triton", MAMBA),
+    (
+        "ssd",
+        "batch 8, T = 2048, 80 heads, P = 64, N = 128",
+        "the whole layer of Mamba-2, batch 8, T = 2048, 80 heads",
+        "mamba2_ssd, whole layer",
+        "mamba_ssm, whole layer",
+    ),
+    (
+        "delta-rule",
+        "batch 8, T = 2048, 16 heads, P = 128, N = 128",
+        "the gated delta rule, batch 8, T = 2048, 16 heads",
+        "delta_rule_triton",
+        FLA,
+    ),
+    (
+        "delta-rule",
+        "T = 16384, 16 heads, P = 128, N = 128",
+        "the same, one text of 16,384 tokens",
+        "delta_rule_triton",
+        FLA,
+    ),
+]
+
+
+def gpu_table():
+    """The lines of the table of what an H200 did: a row for each contest, forward and backward."""
+    results = {name: recorded(f"gpu/nvidia-h200/{name.replace('-', '_')}") for name in ("ssd", "delta-rule")}
+    device, machine = results["ssd"]["device"], results["ssd"]["machine"]
+    versions = f"torch {machine['torch'].split('+')[0]}, Triton {device['triton']}, {machine['date'][:10]}"
+    yield f"| bfloat16 | {device['name']}, {versions} | beside | by |"
+    yield "|---|---|---|---|"
+    for name, sizes, words, ours, peer in GPU_ROWS:
+        for way in ("forward", "backward"):
+            titles = f"{sizes}, bfloat16, {way}", f"{sizes}, bfloat16, {way}, beside {peer}"
+            parts = [
+                part["contestants"]
+                for part in results[name]["contests"]
+                if part["problem"] in titles and {ours, peer} <= part["contestants"].keys()
+            ]
+            for mine, theirs in ((median(part[who]["seconds"]) for who in (ours, peer)) for part in parts):
+                told = f"{words}, {way} | {1000 * mine:.2f} ms, {theirs / mine:.1f} × as fast"
+                yield f"| {told} | {peer.split(',')[0].split()[0]} | `smalearn bench {name} --device cuda` |"
+
 
 def table():
     """The lines of the table of results, from the records: a column for each CPU."""
@@ -75,7 +123,7 @@ def table():
 
 
 def test_the_table_is_what_was_recorded():
-    assert [line for line in RESULTS.splitlines() if line.startswith("|")] == list(table())
+    assert [line for line in RESULTS.splitlines() if line.startswith("|")] == [*table(), *gpu_table()]
 
 
 def test_the_readme_shows_three_rows_of_it():
@@ -87,34 +135,50 @@ def test_the_readme_shows_three_rows_of_it():
     assert len(shown) == 5
 
 
-def test_the_first_look_at_a_gpu_is_what_was_recorded():
+def medians(part):
+    """Milliseconds of all contestants."""
+    return {who: 1000 * median(one["seconds"]) for who, one in part["contestants"].items() if "seconds" in one}
+
+
+def test_what_is_said_of_a_gpu_is_what_was_recorded():
     """In the README, on the page of results, and in chapter 12."""
+    readme, results, ssd = " ".join(README.split()), " ".join(RESULTS.split()), recorded("gpu/nvidia-h200/ssd")
+    lines = [line.split(" | ") for line in gpu_table()][2:]
+    times = [float(cells[1].split(" ms")[0]) for cells in lines]
+    faster = [float(cells[1].split(", ")[1].split(" ×")[0]) for cells in lines]
+    assert f"forward {faster[0]} and {faster[2]} times, backward {faster[1]} times as fast as `mamba_ssm`" in readme
+    assert faster[3] == faster[4] == faster[5] == faster[1]
+    assert f"one text of 65,536 tokens and 24 heads {faster[4]} times both ways" in readme
+    assert f"{faster[8]} times as fast as fla's" in readme
+    long = next(
+        part
+        for part in recorded("gpu/nvidia-h200/delta_rule")["contests"]
+        if part["problem"].endswith(FLA) and part["problem"].startswith("T = 16384")
+    )
+    assert (
+        f"takes {medians(long)['delta_rule_triton'] / medians(long)[FLA]:.1f} times as long for one long text" in readme
+    )
+    steps = {(one["batch"], one["captured"]): one for one in ssd["decode"]}
+    large = medians(steps[64, True])
+    over = f"{large['ssd_step_triton_'] / large['floor']:.2f} times what its bytes take"
+    assert over in readme
+    assert over in results
+    per_step = {key: medians(one)["ssd_step_triton_"] / one["steps"] for key, one in steps.items()}
+    assert f"{1000 * per_step[64, True]:.0f} µs" in results
+    small = steps[1, False]["speedups"]["ssd_step_triton_"]["mamba_ssm selective_state_update"]
+    assert f"{small:.1f} times as fast as `mamba_ssm`'s" in results
+    floors = [part["speedups"]["floor"]["ssd_triton"] for part in ssd["contests"][2:4]]
+    assert "{:.0f} and {:.0f} times what their bytes take at the least".format(*floors) in results
+    peaks = [one["bytes"]["ssd_triton"]["peak"] / one["unit"] for one in ssd["memory"][:2]]
+    assert f"{peaks[0]:.1f} times the bytes of X" in results
     parts = recorded("h200_programs")["milliseconds"]
-    forward, backward = ({name: sum(one.values()) for name, one in parts[way].items()} for way in parts)
-    once, again = ((forward[name], backward[name]) for name in ("mamba_ssm", "mamba_ssm, again"))
-    readme, results = " ".join(README.split()), " ".join(RESULTS.split())
-    assert f"took {forward['ours']:.2f} ms forward and {backward['ours']:.2f} ms backward" in readme
-    assert f"{once[0]:.2f} to {again[0]:.2f} and {once[1]:.2f} to {again[1]:.2f} ms" in readme
-    assert f"Forward {forward['ours']:.2f} ms, backward {backward['ours']:.2f} ms" in results
-    assert "took {:.2f} and {:.2f} ms once, {:.2f} and {:.2f} the other time".format(*once, *again) in results
-    (beside,) = recorded("gpu/nvidia-h200/ssd")["finished"]
-    ours, mamba, attention = (
-        1000 * median(beside["contestants"][name]["seconds"])
-        for name in ("ssd_triton", "mamba_ssm mamba_chunk_scan_combined", "softmax attention (torch)")
-    )
-    assert f"{ours:.2f} against {mamba:.2f} ms" in readme
-    assert f"ours {ours:.2f} ms, `mamba_ssm` {mamba:.2f} ms, softmax attention by PyTorch {attention:.2f} ms" in results
-    assert f"takes {beside['speedups']['floor']['ssd_triton']:.1f} times what its bytes take" in results
-    wide, long, narrow = (
-        1000 * median(part["contestants"]["delta_rule_triton"]["seconds"])
-        for part in recorded("gpu/nvidia-h200/delta_rule")["finished"]
-    )
-    assert f"{wide:.2f} ms at batch 8" in results
-    assert f"{narrow:.2f} ms at N = P = 64, {long:.2f} ms for one text" in results
+    _, backward = ({name: sum(one.values()) for name, one in parts[way].items()} for way in parts)
+    once, again = (backward[name] for name in ("mamba_ssm", "mamba_ssm, again"))
     chapter = (ROOT / "chapters/12_chunked_kernel.ipynb").read_text(encoding="utf-8")
-    assert f"ours took {ours:.2f} ms beside {mamba:.2f} of `mamba_ssm`" in chapter
+    assert f"ours took {times[0]} ms beside {medians(ssd['contests'][2])[MAMBA]:.2f} of `mamba_ssm`" in chapter
+    assert f"now takes {times[4]} ms" in chapter
     first, now = parts["backward"]["ours, first form"], parts["backward"]["ours"]
-    slower = sorted(backward["ours, first form"] / one for one in (once[1], again[1]))
+    slower = sorted(backward["ours, first form"] / one for one in (once, again))
     assert "took {:.1f} to {:.1f} times as long".format(*slower) in chapter
     assert f"{now['pairs'] + now['groups']:.1f} ms in place of {first['chunks']:.1f}" in chapter
     walks = (parts["forward"][name]["walk"] for name in ("ours", "ours, first form"))
@@ -175,4 +239,4 @@ def test_the_first_contribution_is_a_mask():
 
 
 if __name__ == "__main__":
-    print("\n".join(table()))
+    print("\n".join([*table(), "", *gpu_table()]))

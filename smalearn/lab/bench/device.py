@@ -156,7 +156,7 @@ def sample(device: str, run: Callable, prepare: Callable[[], object] | None = No
         return time.perf_counter() - began
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000)  # let Python queue the work before the clock starts: GPU time, not launch time
+    torch.cuda._sleep(10_000_000)  # let Python queue the work before the clock starts: GPU time, not launch time
     first.record()
     run(*prepared)
     last.record()

@@ -161,7 +161,7 @@ def _graph_of(launches):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         launches()
-    return graph.replay
+    return lambda keeps=launches: graph.replay()  # what it launches holds the tensors that the graph reads
 
 
 def _one_token(problem):
