@@ -71,6 +71,9 @@ def _outer(K, V):
         "you divide by the sum of the weights: there is no normaliser here": lambda Q, K, V: (
             _read(Q, _outer(K, V).cumsum(0)) / (Q * K.cumsum(0)).sum(-1, keepdim=True)
         ),
+        "you sum the keys alone, and every key meets the value of the reading token: sum the outer products": (
+            lambda Q, K, V: (Q * K.cumsum(0)).sum(-1, keepdim=True) * V
+        ),
         "you sum keys and values separately: then every key meets every value. Take the outer products first, "
         "so that each value stays with its own key": lambda Q, K, V: _read(Q, _outer(K.cumsum(0), V.cumsum(0))),
     },
@@ -153,6 +156,10 @@ def _dividing(Q, K, V):
         ),
         "your normaliser knows the future: it adds up the keys of all tokens, not of those read so far": _divided(
             lambda Q, K: Q @ K.sum(0)
+        ),
+        "your sum of keys is the first key throughout: every token must add its own": _divided(lambda Q, K: Q @ K[0]),
+        "you divide by the sum of what is read: the weights are to sum to 1, not the values": lambda Q, K, V: (
+            running_attention(Q, K, V) / running_attention(Q, K, V).sum(-1, keepdim=True)
         ),
         "you divide by the sum of the keys: the query must read that row of the state too": _divided(
             lambda Q, K: K.cumsum(0).sum(-1)

@@ -145,26 +145,33 @@ def _chunk_cases(randn):
         log_a[place] = -torch.inf
         yield randn(8, 2), randn(8, 2), randn(8, 3), log_a, 3
     yield randn(17, 2), randn(17, 2), randn(17, 2), torch.full((17,), -200.0, dtype=torch.float64), 16
+    yield randn(17, 2), randn(17, 2), randn(17, 2), -randn(17).abs(), 5  # every row with ordinary gates
+    Q, K, V, log_a = randn(8, 2), randn(8, 2), randn(8, 3), -randn(8).abs()
+    for x in (Q, K, V, log_a):
+        x[0] = 0  # so that `responses` draws no conclusions from what a sum of 10¹⁷ drowns
+    log_a[3] = -1e17  # nearly a reset: after it differences of running sums have lost all digits
+    yield Q, K, V, log_a, 3
+
+
+def _sums(a, axis=0):
+    """Logarithms of the decays inside a chunk, below the diagonal."""
+    return a[:, None].expand(len(a), len(a)).tril(-1).cumsum(axis)
 
 
 def _chunks(
-    Q,
-    K,
-    V,
-    log_a,
-    chunk_len,
+    *given,
+    inside=lambda a: _sums(a).exp().tril(),
     ends=lambda until, a: until,
     starts=lambda since, a: since,
-    fade=True,
+    old=lambda since, a: since[-1],
     early=False,
-    mask=torch.tril,
 ):
     """The chunked form, with other factors at the borders or inside."""
-    state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
-    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
-        L = mask(a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0).exp())
-        since = a.cumsum(0).exp()
-        after = (since[-1] if fade else 1) * state + (ends(L[-1], a)[:, None] * v).mT @ k
+    *QKV, log_a, chunk_len = given
+    state, outputs = torch.zeros(QKV[2].shape[1], QKV[1].shape[1], dtype=QKV[2].dtype), []
+    for q, k, v, a in zip(*(x.split(chunk_len) for x in (*QKV, log_a)), strict=True):
+        L, since = inside(a), a.cumsum(0).exp()
+        after = old(since, a) * state + (ends(L[-1], a)[:, None] * v).mT @ k
         outputs.append((L * (q @ k.mT)) @ v + starts(since, a)[:, None] * (q @ (after if early else state).mT))
         state = after
     return torch.cat(outputs)
@@ -175,15 +182,10 @@ def _by_quotients(Q, K, V, log_a, chunk_len):
     return ((Q * b) @ (K / b).mT).tril() @ V
 
 
-def _by_differences(Q, K, V, log_a, chunk_len):
-    """The chunked form with every decay from a difference of running sums."""
-    state, outputs = torch.zeros(V.shape[1], K.shape[1], dtype=V.dtype), []
-    for q, k, v, a in zip(*(x.split(chunk_len) for x in (Q, K, V, log_a)), strict=True):
-        sums = a.cumsum(0)
-        L = (sums[:, None] - sums).exp().tril()
-        outputs.append((L * (q @ k.mT)) @ v + sums.exp()[:, None] * (q @ state.mT))
-        state = sums[-1].exp() * state + (L[-1][:, None] * v).mT @ k
-    return torch.cat(outputs)
+def _whole_chunks(*given):
+    """The outputs of the whole chunks alone."""
+    rows, chunk_len = _decayed(*given), given[-1]
+    return torch.cat([rows[k * chunk_len : (k + 1) * chunk_len] for k in range(len(rows) // chunk_len)])
 
 
 def _weighted(weight):
@@ -219,7 +221,7 @@ def _weighted(weight):
             *given, early=True
         ),
         "after the exponential the entries above the diagonal are 1, and tokens read later ones: mask once "
-        "more": lambda *given: _chunks(*given, mask=lambda L: L),
+        "more": lambda *given: _chunks(*given, inside=lambda a: _sums(a).exp()),
         "a gate of 0 is left out: log_a = −∞ makes its product 0": lambda Q, K, V, log_a, c: _decayed(
             Q, K, V, log_a.nan_to_num(neginf=0.0)
         ),
@@ -241,14 +243,23 @@ def _weighted(weight):
             lambda *given: _chunks(*given, ends=lambda until, a: torch.ones_like(until))
         ),
         "the old state does not fade from chunk to chunk: all gates of the chunk act on it": lambda *given: _chunks(
-            *given, fade=False
+            *given, old=lambda since, a: 1
+        ),
+        "only the last gate of a chunk acts on the old state: all gates of the chunk do": lambda *given: _chunks(
+            *given, old=lambda since, a: a[-1].exp()
+        ),
+        "the decay since the border is still a sum of logarithms: take its exponential": lambda *given: _chunks(
+            *given, starts=lambda since, a: a.cumsum(0), old=lambda since, a: a.sum()
+        ),
+        "what is read is multiplied by a sum of logarithms: the decay since the border is its exponential": (
+            lambda *given: _chunks(*given, starts=lambda since, a: a.cumsum(0))
         ),
         "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk "
         "to chunk, and what is read since the border": lambda *given: _chunks(
             *given,
             ends=lambda until, a: torch.ones_like(until),
             starts=lambda since, a: torch.ones_like(since),
-            fade=False,
+            old=lambda since, a: 1,
         ),
         "the decay until the border is a difference of two sums: after a reset −∞ − (−∞) is not a number. It is the "
         "last row of L": lambda *given: _chunks(*given, ends=lambda until, a: (a.sum() - a.cumsum(0)).exp()),
@@ -258,15 +269,29 @@ def _weighted(weight):
         "since the border all gates up to token t act, not its own alone": lambda *given: _chunks(
             *given, starts=lambda since, a: a.exp()
         ),
-        "strong gates are cut off at a lower limit: sums of −∞ are fine here": lambda Q, K, V, log_a, c: _decayed(
-            Q, K, V, log_a.clamp(min=-1)
-        ),
+        **{
+            f"log_a is cut off at −{limit}: sums of −∞ are fine here": lambda Q, K, V, log_a, c, limit=limit: _decayed(
+                Q, K, V, log_a.clamp(min=-limit)
+            )
+            for limit in (1, 3, 5, 10, 20)
+        },
         "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between "
-        "the two tokens themselves": _by_differences,
+        "the two tokens themselves": lambda *given: _chunks(
+            *given, inside=lambda a: (a.cumsum(0)[:, None] - a.cumsum(0)).exp().tril()
+        ),
+        "0 · (−∞) is not a number: do not multiply log_a by a mask, select with `tril` or `torch.where`": (
+            lambda *given: _chunks(
+                *given, inside=lambda a: (torch.ones_like(_sums(a)).tril(-1) * a[:, None]).cumsum(0).exp().tril()
+            )
+        ),
+        "inside a chunk your running sum goes along the rows: add up each column from the top down, `cumsum(0)`": (
+            lambda *given: _chunks(*given, inside=lambda a: _sums(a, 1).exp().tril())
+        ),
         "each token meets its own gate, which acts before it is written: use `tril(-1)`": lambda Q, K, V, log_a, c: (
             _decayed(Q, K, V * log_a.exp()[:, None], log_a)
         ),
         "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
+        "what is left after the whole chunks is a shorter chunk of its own: your answer ends before it": _whole_chunks,
         "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": (
             lambda Q, K, V, log_a, c: _decayed(Q, K, V, log_a) * (torch.arange(len(Q)) < len(Q) // c * c)[:, None]
         ),
@@ -316,6 +341,10 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
         "this is one block: there are two": lambda: 4 * 24 * 25,
         "this is one head of one block: there are eight": lambda: 24 * 25,
         "these are bytes, four for each number: asked are the numbers": lambda: 4 * 2 * 4 * 24 * 25,
+        "these are bytes, two for each number: asked are the numbers": lambda: 2 * 2 * 4 * 24 * 25,
+        "these are queries, keys and values of one token: a state is the outer product of a value and a key": lambda: (
+            2 * 4 * 24 * 3
+        ),
         "the normaliser is a row of 24, one for each entry of a key, not one number": lambda: 2 * 4 * (24 * 24 + 1),
         "one row more, not two": lambda: 2 * 4 * 24 * 26,
         "a state does not grow with the tokens: these are keys and values of 2,000": lambda: 2 * 4 * 48 * 2000,

@@ -31,8 +31,9 @@ def _grad_cases(randn):
     cases=_grad_cases,
     oracle=_by_autograd,
     way=Way(
-        case=lambda randn, length: tuple(randn(length, 2) for _ in "QVY"),
+        case=lambda randn, length: tuple(randn(length, 1) for _ in "QVY"),  # a loop over features is none
         memory=1,
+        loops=1,
         forbids=("torch.autograd",),
     ),
     wrong={

@@ -176,8 +176,8 @@ def _by_content(states, block, length):
 
 def _count_cases(randn):
     for length, levels in [(0, 2), (1, 3), (2, 3), (3, 4), (6, 4), (7, 5), (11, 5)]:
-        bits = torch.tensor([length >> bit & 1 for bit in range(levels)], dtype=torch.float64)
-        yield bits[:, None, None] * randn(levels, 2, 3), randn(2, 3), length
+        there = torch.tensor([length >> bit & 1 for bit in range(levels)]).bool()[:, None, None]
+        yield torch.where(there, randn(levels, 2, 3), 0), randn(2, 3), length
     yield torch.zeros(3, 2, 3, dtype=torch.float64), randn(2, 3), 1  # one token, which has written nothing
 
 
@@ -231,7 +231,8 @@ def count(states, block, length):
     """The states (levels, P, N) after one more block of a single token, block (P, N).
 
     states[b] is the sum of a block of 2^b tokens if bit b of length, the number of tokens so far, is 1, and zeros if it
-    is 0. Where two blocks of one size meet, they become one of the next size. There is always room.
+    is 0. Where two blocks of one size meet, they become one of the next size. There is always room, and the old states
+    stay as they are.
 
     Hint: Count up in binary: 0111 + 1 is 1000. The ones at the end go to zero, and the first 0 becomes a 1.
 

@@ -237,16 +237,18 @@ def _placed(below, a, beta, gamma, main=None):
         "β stands above the diagonal, and in the row before its own: it goes below, in row t": (
             lambda a, beta, gamma: _placed(beta[:-1], a, beta, gamma).mT
         ),
-        "the decay is applied twice: L has it already": lambda a, beta, gamma: _placed((a * beta)[1:], a, beta, gamma),
+        "a_t is one too many: β_t has the decay from t − 1 to t in it, and L has those after t": (
+            lambda a, beta, gamma: _placed((a * beta)[1:], a, beta, gamma)
+        ),
         "γ is missing on the diagonal": lambda a, beta, gamma: _placed(beta[1:], a, beta, gamma, torch.ones_like(a)),
-        "β is missing: each write counts twice": lambda a, beta, gamma: torch.diag(gamma),
+        "β is missing: x_(t−1) is added at step t, too, with the weight β_t": lambda a, beta, gamma: torch.diag(gamma),
         "this is the whole mask: L stands to the left of your factor": _mask,
         "γ is missing: your diagonal is 0": lambda a, beta, gamma: _placed(beta[1:], a, beta, gamma, 0 * a),
         "both stand on the diagonal: β_t weighs the token before, one place below it": lambda a, beta, gamma: (
             torch.diag(beta + gamma)
         ),
-        "you divide β by the decay: what enters at t has not decayed yet": lambda a, beta, gamma: _placed(
-            (beta / a)[1:], a, beta, gamma
+        "you divide β_t by a_t, but at t L does not decay what enters there: L[t, t] = 1": (
+            lambda a, beta, gamma: _placed((beta / a)[1:], a, beta, gamma)
         ),
         "β_0 stands in the last column of row 0: no token comes before the first": lambda a, beta, gamma: (
             torch.diag(gamma) + torch.diag(beta).roll(-1, 1)

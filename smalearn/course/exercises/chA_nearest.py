@@ -83,6 +83,13 @@ def _turned_back(M, sizes, rank):
     return near.permute(2, 0, 1, 3).reshape(M.shape)
 
 
+def _turned_thin(M, sizes, rank):
+    """The same of the thin decomposition, whose third factor need not be square."""
+    U, S, Vh = torch.linalg.svd(M.reshape(sizes).permute(1, 2, 0, 3), full_matrices=False)
+    near = (U[..., :rank] * S[..., None, :rank]) @ Vh[..., :rank].mT
+    return near.permute(2, 0, 1, 3).reshape(M.shape)
+
+
 def _nearest_cases(randn):
     yield torch.ones(1, 1).double(), (1, 1, 1, 1), 1
     for sizes, rank in [
@@ -126,6 +133,7 @@ def _nearest_cases(randn):
         "you keep the largest singular values of all slices together: each slice keeps its own s": _largest_of_all,
         "you cut a b × c slice for each a and d: a slice has one b and one c, and is a × d": _across,
         "`torch.linalg.svd` returns Vᵀ: you have transposed it once more": _turned_back,
+        "`torch.linalg.svd` returns Vᵀ: keep its first s rows, and do not transpose it": _turned_thin,
         "U and V alone are directions: the singular values say how far to go in each": _unweighted,
         "you take the root of the singular values on one side alone: the product of both factors needs all of "
         "them": _root,

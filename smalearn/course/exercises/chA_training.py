@@ -32,10 +32,12 @@ def _not_cheaper(answer, length, dim, ranks):
     if name not in ("both", "keys"):
         return 'the first item is "both" or "keys"'
     if name != right:
+        if both == keys:
+            return 'both orders cost the same here, and of equals the name is "keys"'
         if macs == least:
             return "the number is that of the cheaper order, the name is that of the other"
         own = "what this order takes" if macs == {"both": both, "keys": keys}[name] else "not what this order takes"
-        return f"the other order is cheaper, or as cheap and named here; and the number is {own}"
+        return f"the other order is cheaper, and the number is {own}"
     if macs == least:
         return ""
     if macs == (both if name == "keys" else keys):
@@ -80,15 +82,36 @@ def _half_square(length, dim, ranks):
     return ("both", both) if both < keys else ("keys", keys)
 
 
-def _keys_by(through):
-    """Keys first, where they take `through(T, D, ranks)` multiply-adds to make."""
+def _keys_by(through, levels=lambda ranks: 1):
+    """Keys first, where they take `through(T, D, ranks)` multiply-adds to make, and meet the tokens so many times."""
 
     def order(length, dim, ranks):
         both, _ = _counted(length, dim, ranks)
-        keys = length**2 * dim + through(length, dim, ranks)
+        keys = levels(ranks) * length**2 * dim + through(length, dim, ranks)
         return ("both", both) if both < keys else ("keys", keys)
 
     return order
+
+
+def _through(length, dim, ranks):
+    return 2 * length * dim * sum(ranks)
+
+
+def _one_projection(length, dim, ranks):
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs - length * dim * sum(ranks)
+
+
+def _projections_by_block(length, dim, ranks):
+    """Both sides projected, where each block of a level takes in all features."""
+    both, keys = _counted(length, dim, ranks)
+    both += 2 * length * dim * sum(rank * (2**level - 1) for level, rank in enumerate(ranks))
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _flops(length, dim, ranks):
+    name, macs = _cheaper(length, dim, ranks)
+    return name, 2 * macs
 
 
 def _one_block(length, dim, ranks):
@@ -109,6 +132,7 @@ def _order_cases(randn):
         (8, 1024, [32, 8, 6, 4, 4, 4, 4, 2]),
         (10, 100, [1]),  # far from where both cost the same
         (12, 64, [1, 1]),
+        (6, 8, [8, 4]),  # full blocks: "both" costs as much as keys first, level by level
     ]
 
 
@@ -141,6 +165,9 @@ def _order_cases(randn):
         ),
         "you take dot products over Σ r_l features: a level has p_l blocks, "
         "each with r_l of its own": lambda length, dim, ranks: _by_width(length, dim, ranks, sum(ranks)),
+        "your levels have 2, 4, 8, … blocks: the first has one": lambda length, dim, ranks: _by_width(
+            length, dim, ranks, sum(rank * 2 ** (level + 1) for level, rank in enumerate(ranks))
+        ),
         "your levels have 1, 2, 3, … blocks: they double": lambda length, dim, ranks: _by_width(
             length, dim, ranks, sum(rank * (level + 1) for level, rank in enumerate(ranks))
         ),
@@ -149,6 +176,13 @@ def _order_cases(randn):
         'where both orders cost the same the answer is "keys": its keys are no longer than tokens': _ties_to_both,
         "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
         "numbers each": _level_by_level,
+        "your keys meet the tokens once for each level, L·T²·D: add up the keys of all levels before": _keys_by(
+            _through, levels=len
+        ),
+        "you count one projection: the tokens pass through both factors, 2·T·D·Σ r_l": _one_projection,
+        "with both sides projected you count all D features for each block: it takes in D/p_l, so that a level costs "
+        "2·T·D·r_l": _projections_by_block,
+        "you count two for each multiply-add: these are FLOPs, multiply-adds are half of them": _flops,
     },
 )
 def cheaper_order(length, dim, ranks):
@@ -187,6 +221,11 @@ def _by_shapes(sizes, rank, heads, lr, base_dim, std=None, rate=None):
 
 def _no_minimum(W):
     return W.shape[1] ** -0.5
+
+
+def _turned_ratio(W):
+    out, into = W.shape
+    return min(1, (into / out) ** 0.5) / into**0.5
 
 
 def _printed_rate(sizes, rank, heads, lr, base_dim, std=None):
@@ -269,6 +308,11 @@ def _rule_cases(randn):
         ),
         "your σ is √(out/in)/√in: a factor that gives out more than it takes in needs no larger one, so take the "
         "minimum with 1": lambda *given: _by_shapes(*given, std=lambda W: W.shape[0] ** 0.5 / W.shape[1]),
+        "your rate is upside down: it is to fall with what a block takes in, as base_dim / in": lambda *given: (
+            _by_shapes(*given, rate=lambda W: given[3] * W.shape[1] / given[4])
+        ),
+        "the ratio in your σ is upside down: σ is smaller by √(out/in) where less goes out than comes "
+        "in": lambda *given: _by_shapes(*given, std=_turned_ratio),
         "your rate has a root: it is divided by in / base_dim itself": lambda sizes, rank, heads, lr, base_dim: (
             _by_shapes(sizes, rank, heads, lr, base_dim, rate=lambda W: lr * (base_dim / W.shape[1]) ** 0.5)
         ),
