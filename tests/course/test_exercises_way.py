@@ -166,6 +166,20 @@ def block_by_block(Q, K, size):
     return torch.block_diag(*(q @ k.mT for q, k in zip(Q.split(size), K.split(size), strict=True)))
 
 
+def from_each_key_on(Q, V, dY):
+    """One loop and no large tensor, but T²/2 rows in all."""
+    return torch.stack([(dY[s:] @ V[s]) @ Q[s:] for s in range(len(Q))])
+
+
+def backwards(Q, V, dY):
+    """One loop, whose outputs are copied again and again."""
+    state, rows = Q.new_zeros(V.shape[1], Q.shape[1]), Q[:0]
+    for q, v, dy in zip(Q.flip(0), V.flip(0), dY.flip(0), strict=True):
+        state = state + torch.outer(dy, q)
+        rows = torch.cat([(v @ state)[None], rows])
+    return rows
+
+
 @pytest.mark.parametrize(
     ("id", "attempt", "said"),
     [
@@ -175,6 +189,7 @@ def block_by_block(Q, K, size):
         ("3.1", in_pairs, "a loop over time inside a loop"),
         ("3.3", by_autograd, "it calls `torch.autograd"),
         ("3.3", by_backward, "it calls `torch.autograd`"),
+        ("3.3", from_each_key_on, "handle 1056 numbers for T = 32, 4160 for 64: that grows as T²"),
         ("3.3", by_func, "it calls `torch.autograd"),
         ("3.5", by_library, "it calls `smalearn.linear_attention.chunked.linear_attention_chunked`"),
         ("3.5", without_chunks, "it does the same work whatever chunk_len is"),
@@ -205,6 +220,7 @@ def test_a_detour_is_named(id, attempt, said):
         ("3.1", in_einops),
         ("3.1", in_numpy),  # outside torch nothing is measured, and nothing said
         ("3.3", by_loop),
+        ("3.3", backwards),
         ("3.3", torch.no_grad()(by_loop)),
         ("3.5", padded_chunks),
         ("4.1", fading_by_doubling),

@@ -128,6 +128,9 @@ def _shifted(G, peak):
         "a token does not see itself: the diagonal belongs to the past": lambda Q, K: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu() > 0, -torch.inf).softmax(-1)
         ),
+        "a token does not see itself, and row 0 sees nothing: the diagonal belongs to the past": lambda Q, K: (
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu() > 0, -torch.inf).softmax(-1).nan_to_num()
+        ),
         "you hide what is visible: −∞ belongs where the mask is 0": lambda Q, K: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).tril() > 0, -torch.inf).softmax(-1)
         ),
@@ -219,6 +222,19 @@ def _clamped(Q, K, V, window):
     return sum((Q * K[at]).sum(-1, keepdim=True) * V[at] for at in near)
 
 
+def _from(first):
+    """The sources of a window one by one, from `first(t, window, length)` on: one below 0 counts from the end."""
+
+    def attention(Q, K, V, window):
+        Y, length = torch.zeros(len(Q), V.shape[1], dtype=V.dtype), len(Q)
+        for t in range(length):
+            for s in range(first(t, window, length), min(t + window + 1, length)):
+                Y[t] += (Q[t] @ K[s]) * V[s]
+        return Y
+
+    return attention
+
+
 def _distance(length):
     return (torch.arange(length)[:, None] - torch.arange(length)).abs()
 
@@ -272,9 +288,19 @@ def _distance(length):
         ),
         "you sum keys and values of the window separately: each value has a weight of its own": _separately,
         "the diagonal counts twice: a walk over offsets on both sides meets offset 0 two times": _diagonal_twice,
-        "your window wraps around once for each offset: `torch.roll` brings the end to the beginning": _rolled,
+        "your window wraps around: `torch.roll` brings the end to the beginning, and the beginning to the end": _rolled,
         "`torch.roll` brings the end to the beginning, also where the offsets stop at the length of the text": (
             lambda Q, K, V, window: _rolled(Q, K, V, min(window, len(Q) - 1))
+        ),
+        "a source s below 0 counts from the end: begin at max(t - window, 0)": _from(
+            lambda t, window, length: t - window
+        ),
+        "a source s below 0 counts from the end: only 0 ≤ s < T is there": _from(
+            lambda t, window, length: max(t - window, -length)
+        ),
+        "you divide by how many sources are in sight: (10) is a sum, not a mean": lambda Q, K, V, window: (
+            _with_mask(lambda length, window: _distance(length) <= window)(Q, K, V, window)
+            / (_distance(len(Q)) <= window).sum(-1, keepdim=True)
         ),
         "your window wraps around: the first target sees the last sources. A negative index, `%` or torch.roll "
         "does that": _with_mask(

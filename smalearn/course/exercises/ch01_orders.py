@@ -76,6 +76,9 @@ def _not_kept(answer, left, right, others, output):
         "you asked only the first of the waiting operands": lambda left, right, others, output: _sorted_axes(
             {*left, *right} & {*output, *"".join(others[:1])}
         ),
+        "an axis stays where one waiting operand has it: `any`, not `all`": lambda left, right, others, output: (
+            _sorted_axes(x for x in {*left, *right} if x in output or all(x in axes for axes in others))
+        ),
         "an axis that both operands have stands there twice": lambda left, right, others, output: "".join(
             sorted(axis for axis in left + right if axis in output + "".join(others))
         ),
@@ -117,16 +120,25 @@ def _sizes_cases(randn):
         (1, 8, 1, 4),
         (64, 64, 16, 16),
         (8, 1, 5, 1),
-        (5, 5, 2, 2),
-        (1, 2, 3, 1),
+        (1, 2, 3, 1),  # not where an axis that both operands have counts twice
+        (5, 5, 2, 2),  # nor where the entries of the results count
         (4, 1, 1, 2),
     ]:
         yield (dict(zip("TSNP", sizes, strict=True)),)
 
 
+def _triples(steps):
+    """The two operands and the result of each step."""
+    return [step.replace(" ", "").replace("->", ",").split(",") for step in steps]
+
+
+def _size(axes, sizes):
+    return math.prod(sizes[axis] for axis in axes)
+
+
 def _parts(steps, sizes):
     """Multiply-adds of each step."""
-    return [math.prod(sizes[axis] for axis in set(step.split("->")[0]) - set(", ")) for step in steps]
+    return [_size({*left, *right}, sizes) for left, right, _ in _triples(steps)]
 
 
 def _macs(steps, sizes):
@@ -135,24 +147,33 @@ def _macs(steps, sizes):
 
 def _fault(steps):
     """Say why a list of steps is not an order of masked attention; "" if it is."""
-    waiting = [set(operand) for operand in OPERANDS]
+    waiting = list(OPERANDS)
     for step in steps:
         operands, arrow, result = step.replace(" ", "").partition("->")
-        factors, result = [set(axes) for axes in operands.split(",")], set(result)
+        factors = operands.split(",")
         if not arrow or len(factors) != 2:
             return f"a step has the form {FORM}; got {step!r}"
-        for factor, written in zip(factors, operands.split(","), strict=True):
-            if factor not in waiting:
-                return f"in {step!r} there is no operand {written} at that time"
-            waiting.remove(factor)
-        needed = set(OUTPUT).union(*waiting) & set().union(*factors)
-        if not needed <= result <= set().union(*factors):
-            return f"the result of {step!r} must keep the axes {''.join(sorted(needed))}"
+        for factor in factors:
+            same = [axes for axes in waiting if {*axes} == {*factor}]
+            if not same:
+                return f"in {step!r} there is no operand {factor} at that time"
+            waiting.remove(same[0])
+        if wrong := _wrong_result({*factors[0], *factors[1]}, {*result}, waiting):
+            return f"in {step!r} {wrong}"
         waiting.append(result)
     if len(waiting) > 1:
-        return "after your last step more than one operand is left"
-    left = "".join(sorted(waiting[0] - set(OUTPUT)))
+        return f"after your last step more than one operand is left: {' and '.join(waiting)}"
+    left = "".join(sorted({*waiting[0]} - {*OUTPUT}))
     return f"your last result still has {left}, which nobody waits for: sum over it" if left else ""
+
+
+def _wrong_result(axes, result, waiting):
+    """Say why the product of two operands with these axes cannot have that result; "" if it can."""
+    needed = axes.intersection({*OUTPUT}.union(*waiting))
+    for axis in sorted(needed - result):
+        asking = [f"{operand}, which still waits," for operand in waiting if axis in operand] or ["the output"]
+        return f"the result must keep the axes {''.join(sorted(needed))}: {asking[0]} has {axis}"
+    return f"neither operand has {min(result - axes)}" if result - axes else ""
 
 
 def _dear(steps, sizes):
@@ -162,7 +183,9 @@ def _dear(steps, sizes):
         return fault
     macs, least = _macs(steps, sizes), _macs(cheapest_order(sizes), sizes)
     parts = " + ".join(f"{part:,}" for part in _parts(steps, sizes))
-    return f"your steps take {parts} = {macs:,} multiply-adds, the cheapest order {least:,}" if macs > least else ""
+    if macs == least:
+        return ""
+    return f"your steps take {parts} = {macs:,} multiply-adds, the cheapest order {least:,}{_least_of(steps, sizes)}"
 
 
 def _joined(*pairs):
@@ -170,17 +193,8 @@ def _joined(*pairs):
     return lambda sizes: [f"{left}, {right} -> {result}" for left, right, result in pairs]
 
 
-def _greedy(sizes):
-    """The cheapest pair first, then the cheapest of what is left."""
-    steps, waiting = [], list(OPERANDS)
-    while len(waiting) > 1:
-        pairs = itertools.combinations(waiting, 2)
-        pair = min(pairs, key=lambda pair: math.prod(sizes[axis] for axis in set("".join(pair))))
-        for factor in pair:
-            waiting.remove(factor)
-        waiting.append(kept_axes(*pair, waiting, OUTPUT))
-        steps.append(f"{pair[0]}, {pair[1]} -> {waiting[-1]}")
-    return steps
+QUADRATIC = _joined(("TN", "SN", "TS"), ("TS", "TS", "TS"), ("TS", "SP", "TP"))
+LINEAR = _joined(("SP", "SN", "SPN"), ("TS", "SPN", "TPN"), ("TN", "TPN", "TP"))
 
 
 def _chain(sizes):
@@ -196,24 +210,54 @@ def _chain(sizes):
     return min(orders, key=lambda steps: _macs(steps, sizes))
 
 
-def _least(size):
-    """The order with the least of something else: `size(step, sizes)` is what a step is taken to cost."""
+def _all_orders(operands):
+    """The steps of every order: operands and result of each."""
+    if len(operands) == 1:
+        yield []
+    for left, right in itertools.combinations(operands, 2):
+        others = list(operands)
+        others.remove(left)
+        others.remove(right)
+        kept = kept_axes(left, right, others, OUTPUT)
+        yield from ([(left, right, kept), *rest] for rest in _all_orders([*others, kept]))
 
-    def order(sizes):
-        def search(operands):
-            if len(operands) == 1:
-                return 0, []
-            found = []
-            for left, right in itertools.combinations(operands, 2):
-                others = [axes for axes in operands if axes not in (left, right)]
-                step = left, right, kept_axes(left, right, others, OUTPUT)
-                rest, steps = search([*others, step[2]])
-                found.append((size(step, sizes) + rest, [f"{left}, {right} -> {step[2]}", *steps]))
-            return min(found)
 
-        return search(OPERANDS)[1]
+def _greedy(steps, sizes):
+    """Whether each step is the cheapest that can be done at its time."""
+    waiting = [frozenset(operand) for operand in OPERANDS]
+    for step, macs in zip(_triples(steps), _parts(steps, sizes), strict=True):
+        if macs > min(_size(a | b, sizes) for a, b in itertools.combinations(waiting, 2)):
+            return False
+        left, right, result = map(frozenset, step)
+        waiting.remove(left)
+        waiting.remove(right)
+        waiting.append(result)
+    return True
 
-    return order
+
+def _pairs(steps):
+    """The pair of operands of each step, whichever comes first."""
+    return [{frozenset(left), frozenset(right)} for left, right, _ in _triples(steps)]
+
+
+def _least_of(steps, sizes):
+    """What a dear order is the best of, so that a search could take it for the cheapest; "" if of nothing."""
+    cheaper = min((order(sizes) for order in (QUADRATIC, LINEAR)), key=lambda order: _macs(order, sizes))
+    if _pairs(steps) == _pairs(cheaper):
+        return ". It is the cheaper one of (13) and (15), but there are 13 others"
+    for counted, sentence in COUNTED.items():
+        totals = [sum(_size(counted(*step), sizes) for step in order) for order in _all_orders(OPERANDS)]
+        if sum(_size(counted(*step), sizes) for step in _triples(steps)) == min(totals):
+            return f". {sentence}"
+    if _greedy(steps, sizes):
+        return ". Each step is the cheapest at its time, but leaves expensive ones: try every order to its end"
+    return ""
+
+
+COUNTED = {  # what a step might be taken to cost
+    lambda *step: step[2]: "It writes the fewest entries, but a step costs all the different axes of its operands",
+    lambda *step: step[0] + step[1]: "It is the cheapest if an axis of both operands counts twice, but it is one loop",
+}
 
 
 @exercise(
@@ -227,20 +271,10 @@ def _least(size):
     refuse=_dear,
     reached=lambda steps, sizes: f"{_macs(steps, sizes):,} multiply-adds",
     wrong={
-        "this is order (13) whatever the sizes: for many tokens with few features it is expensive": _joined(
-            ("TN", "SN", "TS"), ("TS", "TS", "TS"), ("TS", "SP", "TP")
-        ),
-        "this is order (15) whatever the sizes: with a dense mask its second step costs T·S·N·P": _joined(
-            ("SP", "SN", "SPN"), ("TS", "SPN", "TPN"), ("TN", "TPN", "TP")
-        ),
-        "you take the cheapest pair first: what is left may then be expensive. Try every order to its end": _greedy,
+        "this is order (13) whatever the sizes: for many tokens with few features it is expensive": QUADRATIC,
+        "this is order (15) whatever the sizes: with a dense mask its second step costs T·S·N·P": LINEAR,
         "you always bring one operand to the product so far: two pairs may also meet": _chain,
-        "you count the entries of the results: a step costs all the different axes of its operands": _least(
-            lambda step, sizes: math.prod(sizes[axis] for axis in step[2])
-        ),
-        "you multiply the sizes of both operands: an axis that both have is one loop, not two": _least(
-            lambda step, sizes: math.prod(sizes[axis] for axis in step[0] + step[1])
-        ),
+        "the mask TS is never used: it is the fourth operand": _joined(("TN", "SN", "TS"), ("TS", "SP", "TP")),
         "you sum S before the mask has met it: then nothing can be hidden": _joined(
             ("SN", "SP", "NP"), ("TN", "NP", "TP"), ("TP", "TS", "TP")
         ),

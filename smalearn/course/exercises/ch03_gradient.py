@@ -34,6 +34,7 @@ def _grad_cases(randn):
         case=lambda randn, length: tuple(randn(length, 1) for _ in "QVY"),  # a loop over features is none
         memory=1,
         loops=1,
+        work=1,
         forbids=("torch.autograd",),
     ),
     wrong={

@@ -69,7 +69,7 @@ def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) 
     Returns:
         A sentence without a full stop, or None.
     """
-    stopwatch, told = Stopwatch(), {}
+    stopwatch, told, shown = Stopwatch(), {}, []
     for number, case in sorted(failing.items(), key=lambda pair: elements(pair[1])):
         item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
         before = None if item is None else _pair(exercise, attempt, case, item)
@@ -84,9 +84,10 @@ def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) 
                 where = f"in item {item}, " if item >= 0 else ""
                 said = f"from case {number}, {where}one more in {name} {right} the right number, and {yours} yours"
                 told.setdefault(name, []).append(said)
+        shown = shown or list(told)  # what is wrong in the case that is shown goes first
         if stopwatch() > SECONDS:
             break
-    most = max(told.values(), key=len, default=None)  # the first of those that are wrong most often
+    most = max((told[name] for name in shown), key=len, default=None)  # the first of those that are wrong most often
     return most and most[0]
 
 
@@ -169,15 +170,23 @@ def _denied(exercise, seen, where):
     if not len(extra):
         return False
     line, row = extra[0, 0].item(), seen.rows[extra[0, 1]]
-    for case in exercise.draw(0):
-        other = _smaller(case[place], axis, row) if row < case[place].shape[axis] else None
-        pair = None if other is None else _pair_of(exercise, case, (*case[:place], other, *case[place + 1 :]), item)
-        if pair is None or pair[0].shape != pair[1].shape or not all(x.isfinite().all() for x in pair):
-            continue
-        change = _lines(pair[1] - pair[0], axis)
-        if line < len(change) and change[line].abs().max() > NOTHING * pair[0].abs().max():
-            return True
-    return False
+    return any(
+        _changes(exercise, case, (place, axis, item), line - row, k)
+        for case in exercise.draw(0)
+        for k in ([row] if row < case[place].shape[axis] else range(min(case[place].shape[axis], MOST)))
+    )
+
+
+def _changes(exercise, case, where, later, row):
+    """Whether the right answer changes, so many rows later, with this row of an argument."""
+    place, axis, item = where
+    other = _smaller(case[place], axis, row)
+    pair = None if other is None else _pair_of(exercise, case, (*case[:place], other, *case[place + 1 :]), item)
+    if pair is None or pair[0].shape != pair[1].shape or not all(x.isfinite().all() for x in pair):
+        return False
+    change = _lines(pair[1] - pair[0], axis)
+    inside = 0 <= row + later < len(change)
+    return bool(inside and change[row + later].abs().max() > NOTHING * pair[0].abs().max())
 
 
 def _pair_of(exercise, case, changed, item):

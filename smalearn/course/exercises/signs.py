@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from smalearn.course.exercises.agree import CLOSE, equal, has_content, numeric, same
+from smalearn.course.exercises.compare import elements
 from smalearn.course.exercises.conditions import excess
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.counterfactual import counterfactual
@@ -44,7 +45,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
     if found := item_alone(targets, answers) or other_order(targets, answers):
         return found
     names, near = list(exercise.bind(cases[0])), exercise.tolerance
-    where, items = _first_wrong_item(targets, answers, near)
+    where, items = _wrong_item(cases, targets, answers, near)
     pairs = [numeric(pair) for pair in items]
     wrong = [k for k, pair in enumerate(pairs) if pair is None or not same(*pair, near)]
     if not wrong or None in pairs:
@@ -77,7 +78,7 @@ def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequ
     Returns:
         A sentence without a full stop, or None.
     """
-    where, items = _first_wrong_item(targets, answers, exercise.tolerance)
+    where, items = _wrong_item(cases, targets, answers, exercise.tolerance)
     pairs = [numeric(pair) for pair in items]
     if None in pairs:
         return None
@@ -86,19 +87,27 @@ def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequ
     return found and where + found
 
 
-def _first_wrong_item(targets, answers, near):
-    """Pairs of answer and target; where they are tuples, of the first item that is ever wrong, and what to call it."""
+def _wrong_item(cases, targets, answers, near):
+    """Pairs of answer and target; where they are tuples, of one item, and what to call it.
+
+    It is the first that is wrong in the smallest failing case, which is the one that is shown.
+    """
     pairs = list(zip(answers, targets, strict=True))
     if not isinstance(targets[0], tuple | list):
         return "", pairs
     size = len(targets[0])
     if not all(isinstance(a, tuple | list) and len(a) == len(b) == size for a, b in pairs):
         return "", [(None, None)]
-    for item in range(size):
-        chosen = [(a[item], b[item]) for a, b in pairs]
-        if not all(equal(*pair, near) for pair in chosen):
-            return f"in item {item}, ", chosen
-    return "", pairs
+    wrong = {k: item for k, pair in enumerate(pairs) if (item := _first_wrong(*pair, near)) is not None}
+    if not wrong:
+        return "", pairs
+    item = wrong[min(wrong, key=lambda k: elements(cases[k]))]
+    return f"in item {item}, ", [(a[item], b[item]) for a, b in pairs]
+
+
+def _first_wrong(answer, target, near):
+    """The first item that is wrong; None if there is none."""
+    return next((k for k, pair in enumerate(zip(answer, target, strict=True)) if not equal(*pair, near)), None)
 
 
 def _all(pairs, holds, least=1):

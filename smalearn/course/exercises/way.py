@@ -21,11 +21,12 @@ __all__ = ["Way", "detours"]
 
 LENGTHS = 32, 64
 LIMIT = 10.0  # seconds
-BUDGET = 6000  # calls: who needs more for 64 tokens has a loop in a loop
+BUDGET = 16000  # calls: who needs more for 64 tokens has a loop in a loop
 BYTES = 64 << 20
 OUTSIDE = {"numpy", "tolist", "__array__"}  # what leaves torch cannot be measured
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
 RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
+COPIES = {"cat", "concat", "stack", "clone", "contiguous"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
 LAUNCH = "smalearn.fast.jit.Kernel.__getitem__"
 ROUNDED = 'a GPU rounds float32 to ten binary digits in its `tl.dot`, unless it gets `input_precision="ieee"`'
@@ -39,6 +40,7 @@ class Way:
     Args:
         case: (randn, length) → arguments of that length; all other sizes 2 or 3.
         memory: largest power of the length in the entries of a tensor that is made: 1 forbids (T, T).
+        work: the same in the entries that all calls together take in or make, views and copies left out.
         loops: loops over time, one inside the other: 0 forbids one.
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
@@ -53,6 +55,7 @@ class Way:
 
     case: Callable
     memory: int | None = None
+    work: int | None = None
     loops: int | None = None
     forbids: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -78,6 +81,7 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     if small.failed or large.failed or small.left or large.left:
         return []
     said = [*_memory(way, small, large, cases), *_loops(way, small, large)]
+    said += [] if said else _work(way, small, large)
     called = small.names if way.forbids or way.needs else []
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
@@ -124,11 +128,20 @@ def _loops(way, small, large):
     if way.loops is None:
         return
     more = (len(large.calls) - len(small.calls)) / (LENGTHS[1] - LENGTHS[0])
-    loops = 0 if more < PER_TOKEN else 2 if large.over or more > PER_PAIR else 1
+    twice = large.over or (more > PER_PAIR and _power(len(small.calls), len(large.calls)) > 1.5)
+    loops = 0 if more < PER_TOKEN else 2 if twice else 1
     if loops > way.loops:
-        counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {len(large.calls)} for {LENGTHS[1]}"
+        many = f"more than {BUDGET}" if large.over else len(large.calls)
+        counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
         what = "a loop over time inside a loop" if loops == 2 else "a loop over time"
         yield f"it makes {counts}: {what}"
+
+
+def _work(way, small, large):
+    if way.work is not None and (power := _power(small.work, large.work)) > way.work + 0.5:
+        handled = f"{small.work} numbers for {way.axis} = {LENGTHS[0]}, {large.work} for {LENGTHS[1]}"
+        grows, should = (_words(one, way.axis) for one in (power, way.work))
+        yield f"all its calls together handle {handled}: that grows as {grows}; it should grow as {should}"
 
 
 def _rounded(attempt, case):
@@ -171,7 +184,7 @@ class _Trace(TorchFunctionMode):
     def __init__(self):
         super().__init__()
         self.sums, self.subtracts = [], False
-        self.calls, self.names, self.largest, self.shape = [], [], 0, ()
+        self.calls, self.names, self.largest, self.shape, self.work = [], [], 0, (), 0
         self.over = self.heavy = self.left = self.failed = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -185,6 +198,8 @@ class _Trace(TorchFunctionMode):
         self.calls.append((name, tuple(tuple(x.shape) for x in made)))
         operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         given = {_memory_of(x)[0] for x in operands}
+        if name not in COPIES and any(_memory_of(x)[0] not in given for x in made):
+            self.work += max(x.numel() for x in (*operands, *made))
         self.subtracts |= name in SUBTRACTIONS and not given.isdisjoint(_memory_of(x)[0] for x in self.sums)
         self.sums += made if name in RUNNING_SUMS else []  # kept, so that nothing else gets their memory
         for x in made:
