@@ -157,3 +157,60 @@ def test_what_holds_by_chance_is_not_told():
         return (Q @ k.mT).softmax(-1) @ (inverse @ ((q @ K.mT).softmax(-1) @ V))
 
     assert "are the same" not in (probe(registry()["2.7"], cut_off) or "")
+
+
+def area(n, m):
+    """A number.
+
+    Hint: one
+
+    Hint: two
+    """
+    return n * m
+
+
+AREA = dataclasses.replace(
+    SCORES,
+    cases=lambda randn: ((n, n + 1) for n in (2, 3, 4, 5)),
+    oracle=area,
+    solution=area,
+    wrong={f"answer {k}": (lambda n, m, k=k: -k) for k in range(3)},
+)
+
+
+def test_how_an_answer_grows_is_said_of_the_case_that_is_shown():
+    """There it grows too fast with n alone, in most of the others with m alone."""
+
+    def attempt(n, m):
+        return n * m + (100 * n if n <= 3 and m <= 4 else 100 * m)
+
+    found = evaluate(AREA, attempt)
+    assert found.case == 1
+    assert found.sign.startswith("from case 1, one more in n adds 3 to the right number, and adds 103 to yours")
+
+
+def kept(V, g):
+    """Values, faded by gates.
+
+    Hint: one
+
+    Hint: two
+    """
+    return (V * g.exp()[:, None]).cumsum(0)
+
+
+def test_a_row_that_a_gate_has_cleared_says_nothing_of_the_others():
+    """From row 9 on gates are e^-800: there no row depends on its own gate, in the short cases every row does."""
+
+    def gated(randn):
+        for length in (2, 3, 4):
+            yield randn(length, 2), -randn(length).abs()
+        yield randn(17, 2), torch.cat([-randn(9).abs(), torch.full((8,), -800.0)])
+
+    def attempt(V, g):
+        return kept(V, g) if len(g) < 17 else kept(V, g) + (V * g[:, None] * (g < -700)[:, None]).cumsum(0)
+
+    nobody = {f"answer {k}": (lambda V, g, k=k: -k) for k in range(3)}
+    found = evaluate(dataclasses.replace(SCORES, cases=gated, oracle=kept, solution=kept, wrong=nobody), attempt)
+    assert found.outcome == "failed"
+    assert "and must not" not in (found.sign or "")

@@ -241,3 +241,13 @@ def test_odd_answers_have_no_sign(odd):
     assert evaluate(ROWS, lambda *_: (odd, odd, odd)).sign is None
     sizes = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
     assert evaluate(sizes, lambda *_: odd).sign is None
+
+
+def test_what_is_said_is_of_the_item_that_is_wrong_in_the_case_that_is_shown():
+    def attempt(Q, K):
+        sums, running, positive = rows(Q, K)
+        return (sums if len(Q) == 2 else 2 * sums), running.flip(0), positive
+
+    found = evaluate(ROWS, attempt)
+    assert found.case == 1
+    assert found.sign.startswith("in item 1, your answer is the right one in reverse order")

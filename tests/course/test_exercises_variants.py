@@ -90,3 +90,12 @@ def test_an_exercise_without_source_has_no_variants():
     exec("def total(x):\n    '''Sum.\n\n    Hint: a\n\n    Hint: b\n    '''\n    return x.sum() + 1", space)
     exercise = dataclasses.replace(bare("3.1"), solution=space["total"], oracle=lambda x: x.sum() + 1)
     assert list(variants(exercise)) == []
+
+
+def test_of_the_oracle_only_changes_are_told_that_name_something():
+    """Nobody has seen it: "if a quotient is a product" would speak of a quotient of its own."""
+    exercise = EXERCISES["A.5"]
+    told = [sentence for sentence, made in variants(exercise) if made.__name__ == exercise.oracle.__name__]
+    assert exercise.oracle.__name__ != exercise.solution.__name__
+    assert told
+    assert all("(" in sentence or "in the place of" in sentence for sentence in told)
