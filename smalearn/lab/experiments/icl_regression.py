@@ -106,7 +106,7 @@ FULL = {
 """The recorded experiment: eight heads of rank 4 face inputs of five coordinates.
 
 The levels have four heads, of as many parameters together. Eight heads of 2|2 were tried first and learned nothing at
-any rate: the layer norm of a level's two numbers leaves their order alone, 1 and -1, through which no gradient passes.
+any rate: of the two numbers of its coarse level a layer norm leaves 1 and -1, and almost no gradient.
 """
 
 PAPER = {f"d = {dim}": Setting(dim, device="cuda") for dim in (16, 32, 64, 128)}
