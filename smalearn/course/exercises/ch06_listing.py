@@ -82,15 +82,18 @@ def _by_logarithms(log_d):
         ).triu(-1),
         "a difference of running sums: NaN after a reset": _by_differences,
         "a quotient of running products: 0/0 after a reset": _by_quotients,
-        "the updates decay too, not only H_0": lambda log_d: (
+        "the updates decay too, not only H_in": lambda log_d: (
             _between_loop(log_d).tril().index_fill(1, torch.arange(1, len(log_d) + 1), 0.0)
             + torch.nn.functional.pad(torch.ones_like(_between_loop(log_d)).tril()[:, 1:], (1, 0))
         ),
-        "H_0 enters chunk 0: the first row is missing": lambda log_d: _between_loop(log_d)[1:],
+        "H_in enters chunk 0: the first row is missing": lambda log_d: _between_loop(log_d)[1:],
         "you put −∞ at the end, in place of a 0 before the first": lambda log_d: decay_mask(
             torch.cat([log_d, log_d.new_full((1,), -torch.inf)])
         ),
         "you multiply by log_d, which are logarithms: the decay of a chunk is exp(log_d)": _by_logarithms,
+        "this is the inverse of W: it makes of the states what the chunks leave": (
+            lambda log_d: torch.linalg.inv(_between_loop(log_d))
+        ),
         "these are logarithms: take the exponential": lambda log_d: _between_loop(log_d).log(),
     },
 )
@@ -100,7 +103,7 @@ def between_chunks(log_d):
     Fill in W in the line `entering = W @ U`. U stacks the given state and what the n chunks leave; row i of the result
     is the state that enters chunk i, and the last row the state after them all.
 
-    Hint: Write down what enters chunk 2: the state d_1 d_0 H_0 + d_1 U_0 + U_1. Which row of W is that?
+    Hint: Write down what enters chunk 2: the state d_1 d_0 H_in + d_1 U_0 + U_1. Which row of W is that?
 
     Hint: You know a matrix whose entry is a product of all decays after the source, up to the target. What are the
     decays here?
@@ -136,7 +139,7 @@ def _takes_over():
     wrong={
         "this is the number of chunks: a chunk has 64 tokens": lambda: 256,
         "both sides grow with T / c: count (T/c)² N·P once more": lambda: 262_144,
-        "that is one chunk: how many does it take until T/c² · N·P passes the rest?": lambda: 64,
+        "that is one chunk. Per token step 3 takes T/c² · N·P: when does that pass the other steps?": lambda: 64,
         "you compare with step 1 alone, or with 2 and 4 alone: they cost the same, add both": lambda: 8192,
         "you compare with one of the steps 2 and 4: add up 1, 2 and 4": lambda: 4096,
         "this is three quarters of the rest: step 1 takes T·c·(N + P), steps 2 and 4 T·N·P each": lambda: 12288,
@@ -154,9 +157,11 @@ def takes_over():
 
     Hint: T·N·P/c² = T, against 64·128 + 2·4096.
 
-    Too little: With so few tokens step 3 is still the cheaper one: compare (T/c)²·N·P with T·c·(N + P) + 2·T·N·P.
+    Too little: With so few tokens step 3 is still cheaper than the others together: put your number into all
+    four counts.
 
-    Too much: With so many tokens step 3 is already the dearer one: where are (T/c)²·N·P and the rest equal?
+    Too much: With so many tokens step 3 is already dearer than the others together: put your number into all
+    four counts.
 
     Insight: At 100,000 tokens six sevenths of its multiply-adds would be in step 3, which a loop does for next to
     nothing. The authors say so in part III of their posts, and their kernels use a scan.

@@ -40,6 +40,8 @@ def _mask_cases(randn):
     yield (torch.zeros(3, dtype=torch.float64),)
     yield (decays(randn, 4),)
     yield (with_a_reset(decays(randn, 5)),)
+    for dtype in (torch.float64, torch.float32):  # a clamp at −30 takes the last gradient, 1e-15, away from 1e-10
+        yield (torch.tensor([-0.5, -22, -INF, -22, -33], dtype=dtype),)
     yield (with_a_reset(decays(randn, 2, 6)),)
     yield (torch.cat([torch.full((2,), -1e4), decays(randn, 5).float()]),)  # digits count in float32
 
@@ -105,7 +107,7 @@ def _all_pairs(log_a):
             .exp()
             .tril()
         ),
-        "rows and columns of log_a are exchanged: row k of the steps is log a_k": lambda log_a: (
+        "rows and columns of the steps are exchanged: row k of them holds log a_k": lambda log_a: (
             torch.where(
                 torch.ones(log_a.shape[-1], log_a.shape[-1], dtype=torch.bool).tril(-1), log_a[..., None, :], 0.0
             )
@@ -126,8 +128,8 @@ def _all_pairs(log_a):
 def decay_mask(log_a):
     """L (..., T, T) with L[t, s] = exp of the sum of log_a over s < k ≤ t, and 0 above the diagonal.
 
-    Compute the 1-semiseparable mask from log decays, resets included, without a difference of sums; the gradient by
-    log_a must be right too.
+    Compute the 1-semiseparable mask from log decays, resets included, without a difference of sums; the gradient with
+    respect to log_a must be right too.
 
     Hint: Entry (t, s) needs its own sum, over s < k ≤ t. Write down column s of these sums: what is added from one row
     to the next?

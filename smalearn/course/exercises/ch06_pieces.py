@@ -181,6 +181,14 @@ def _hand_cases(randn):
         "enters it by its own decay": lambda decay, updates, state: _handed_over(
             torch.cat([torch.ones_like(decay[:1]), decay[:-1]]), updates, state
         ),
+        "`decay` is the factor already, not its logarithm: you take the exponential once more": (
+            lambda decay, updates, state: _handed_over(decay.exp(), updates, state)
+        ),
+        "you decay by the next chunk's factor: chunk c's own acts on the state that enters it": (
+            lambda decay, updates, state: _handed_over(
+                torch.cat([decay[1:], torch.ones_like(decay[:1])]), updates, state
+            )
+        ),
         "you go backwards: the state enters chunk 0": lambda decay, updates, state: (
             _handed_over(decay.flip(0), updates.flip(0), state)[0].flip(0),
             _handed_over(decay.flip(0), updates.flip(0), state)[1],
@@ -279,6 +287,9 @@ def _read_cases(randn):
         ),
         "each chunk reads the state that enters the one before": lambda C, log_a, entering: (
             log_a.cumsum(-1).exp()[..., None] * (C @ entering.roll(1, 0).mT)
+        ),
+        "you sum `log_a` over the chunks: sum it over the tokens of each, axis -1": _read(
+            lambda log_a: log_a.cumsum(0).exp()
         ),
         "your running sum goes on from chunk to chunk: each state enters its own chunk, and the sum begins anew": _read(
             lambda log_a: log_a.flatten().cumsum(0).unflatten(0, log_a.shape).exp()

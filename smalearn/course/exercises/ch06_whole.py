@@ -63,7 +63,13 @@ def _from_zero(X, log_a, B, C, state, chunk_len):
     return Y, states[-1]
 
 
-def _by_steps(mask=decay_mask, write=chunk_states, hand=hand_over, read=read_states):
+def _emptied(X, log_a, B, C, state, chunk_len):
+    """The padding has a decay of 0."""
+    Y, final = _loop(X, log_a, B, C, state, chunk_len)
+    return Y, final * (len(X) % min(chunk_len, len(X)) == 0)
+
+
+def _by_steps(mask=decay_mask, write=chunk_states, hand=hand_over, read=read_states, cut=True):
     """The four steps, one of them with a fault."""
 
     def ssd(X, log_a, B, C, state, chunk_len):
@@ -71,7 +77,9 @@ def _by_steps(mask=decay_mask, write=chunk_states, hand=hand_over, read=read_sta
         X, log_a, B, C = (split_chunks(x, chunk_len) for x in (X, log_a[:, None], B, C))
         log_a = log_a[..., 0]
         entering, final = hand(log_a.sum(-1).exp(), write(X, log_a, B), state)
-        return ((mask(log_a) * (C @ B.mT)) @ X + read(C, log_a, entering)).flatten(0, 1)[:length], final
+        return ((mask(log_a) * (C @ B.mT)) @ X + read(C, log_a, entering)).flatten(0, 1)[
+            : length if cut else None
+        ], final
 
     return ssd
 
@@ -170,11 +178,8 @@ WRONG_STEPS = {  # of Y, whatever state comes in
         "you return the state that entered the last chunk: the one after it is asked for": _by_steps(
             hand=lambda *given: (hand_over(*given)[0], hand_over(*given)[0][-1])
         ),
-        "you pad the decays with 0, which empties the last state: pad their logarithms, so that a decay of "
-        "padding is 1": lambda X, log_a, B, C, state, chunk_len: (
-            _loop(X, log_a, B, C, state, chunk_len)[0],
-            _loop(X, log_a, B, C, state, chunk_len)[1] * (len(X) % chunk_len == 0),
-        ),
+        "your padding empties the last state: its decay must be 1, log a = 0": _emptied,
+        "you return the padded tokens, too: keep the first T": _by_steps(cut=False),
     },
 )
 def ssd_in_chunks(X, log_a, B, C, state, chunk_len):
@@ -252,6 +257,15 @@ def _length_cases(randn):
                 range(1, length + 1),
                 key=lambda q: length * q * (n + p) + 2 * length * n * p + -(-length // q) * n * p,
             )
+        ),
+        "step 1 ignores the padding in your count: a padded chunk costs it as much as a full one": (
+            lambda length, n, p: min(
+                range(1, length + 1),
+                key=lambda q: length * q * (n + p) + -(-length // q) * (2 * q + 1) * n * p,
+            )
+        ),
+        "you count the mask, c² a chunk: the table leaves it out": _cheapest(
+            lambda c, q, n, p: _chunk_macs(c, q, n, p) + c * q * q
         ),
         "you count T / c chunks, the last one as a fraction: it is padded, and costs as much as a full one": (
             lambda length, n, p: min(range(1, length + 1), key=lambda q: _chunk_macs(length / q, q, n, p))
