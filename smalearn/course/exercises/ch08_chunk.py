@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn.course.exercises.ch08_delta import delta_step
+from smalearn.course.exercises.ch08_delta import delta_step, even_keys, quarters
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
@@ -73,6 +73,8 @@ def _chunk(randn, leading, T, P, N):
 def _chunk_cases(randn):
     for leading, *sizes in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 40, 3, 2), ((2, 2), 6, 2, 4)]:
         yield _chunk(randn, leading, *sizes)
+    beta = torch.tensor([0.25, 0.75, 0.5])  # in float32, as later cells have it
+    yield quarters(randn, 3, 4), even_keys(randn, 3), quarters(randn, 3, 2), beta, quarters(randn, 2, 4)
 
 
 @exercise(
@@ -90,13 +92,19 @@ def _chunk_cases(randn):
         "nothing is solved: the tokens of a chunk must correct each other too": _chunked(
             lambda A, B, V, known, one: B * (V - known)
         ),
+        "you subtract A R once, the first term of a series: solve (I + A) U = R": _chunked(
+            lambda A, B, V, known, one: B * (V - known) - A @ (B * (V - known))
+        ),
+        "A's own diagonal, β, stays in your I + A: keep only what is below it": _solving(
+            lambda Q, K, beta: torch.eye(K.shape[-2], dtype=K.dtype) + _matrix(Q, K, beta).tril(), unitriangular=False
+        ),
         "β is missing in the matrix: row t of A is β_t times k_t · k_s": _chunked(
             lambda A, B, V, known, one: torch.linalg.solve(one + A / B, B * (V - known))
         ),
         "β is missing on the right-hand side": _chunked(
             lambda A, B, V, known, one: torch.linalg.solve(one + A, V - known)
         ),
-        "β belongs to the row of A, the token that corrects itself; yours multiplies the columns": _chunked(
+        "β belongs to the row of A, to the token that writes the correction; yours multiplies the columns": _chunked(
             lambda A, B, V, known, one: torch.linalg.solve(one + A / B * B.mT, B * (V - known))
         ),
         "your matrix has a minus: U + A U = β (V − …)": _chunked(

@@ -20,12 +20,12 @@ from smalearn.course.exercises.way import Way
     tolerance=1e-3,
     oracle=lambda: 5.0,
     wrong={
-        "this is 4 + 3, half of each value, as an additive memory would store them": lambda: 7.0,
+        "this is 4 + 3, as an additive memory stores half of each value, or 8 − 1: the first writing is halved, too": (
+            lambda: 7.0
+        ),
         "this takes the second value whole: with β = ½ only half of the difference is written": lambda: 6.0,
         "this is what it says after the first writing; the second moves it on": lambda: 4.0,
-        "this is half of the second value alone: the first is still there, and only half of the way is gone": lambda: (
-            3.0
-        ),
+        "this is half of 6 alone, or a step down from 4: the memory says 4 by then, and 6 is above it": lambda: 3.0,
         "this is the sum of both values: each writing adds only half of what is missing": lambda: 14.0,
         "this is the first value: only half of it is written, and then half of what is missing to 6": lambda: 8.0,
         "this is a difference, 8 − 6 or 6 − 4: half of 6 − 4 is added to the 4 that is there": lambda: 2.0,
@@ -122,6 +122,26 @@ def _key_answers(q, k, v, beta, state):
     return _read(new, k), new
 
 
+def _asked(changed):
+    """The right state, asked by another query."""
+
+    def wrong(q, k, v, beta, state):
+        new = state + _outer(_right(q, k, v, beta[..., None], state), k)
+        return _read(new, changed(q)), new
+
+    return wrong
+
+
+def quarters(randn, *shape):
+    """Multiples of ¼ in float32, in which sums of a few products are exact."""
+    return (4 * randn(*shape)).round().float() / 4
+
+
+def even_keys(randn, *leading):
+    """Keys of four entries ±½ in float32, of norm 1 exactly."""
+    return randn(*leading, 4).sign().float() / 2
+
+
 def _step_cases(randn):
     for leading, P, N in [((), 1, 1), ((), 2, 1), ((), 1, 3), ((), 3, 3), ((2,), 2, 3), ((2, 3), 3, 2)]:
         k = torch.nn.functional.normalize(randn(*leading, N), dim=-1)
@@ -132,6 +152,8 @@ def _step_cases(randn):
             torch.sigmoid(randn(*leading, 1)[..., 0]),
             randn(*leading, P, N),
         )
+    beta = torch.tensor([0.25, 0.75])  # in float32, as a later cell has it
+    yield quarters(randn, 2, 4), even_keys(randn, 2), quarters(randn, 2, 3), beta, quarters(randn, 2, 3, 4)
 
 
 @exercise(
@@ -174,6 +196,8 @@ def _step_cases(randn):
         "you let the whole state fade: only what lies along k is replaced, all other keys keep their values": _faded,
         "you apply β twice": _stepped(lambda q, k, v, beta, state: beta**2 * (v - _read(state, k))),
         "y is what the new state says under k: the query asks": _key_answers,
+        "you change the length of q: y is H q, with q as it comes": _asked(lambda q: q / q.norm(dim=-1, keepdim=True)),
+        "your y is divided by √N: here it is H q": _asked(lambda q: q / q.shape[-1] ** 0.5),
         "you return the old state: the next token needs the new one": lambda q, k, v, beta, state: (
             _loop(q, k, v, beta, state)[0],
             state,
@@ -259,11 +283,12 @@ def _divided(A, R):
         forbids=("torch.linalg", "torch.inverse", "torch.Tensor.inverse"),
     ),
     wrong={
-        "you subtract A R: later rows need row s of U, corrected, not R[s]; go row by row": _uncorrected,
+        "you subtract A R: row t needs rows of U, corrected, not of R; fill it from the top, row by row": _uncorrected,
         "you multiply by I + A: it has to be undone": lambda A, R: R + A @ R,
         "the sign: (I + A) U = R gives U[t] = R[t] MINUS the sum": lambda A, R: _substituted(-A, R),
-        "this is R, nothing is subtracted from it: A has only zeros above its diagonal, as in A[:t, t], and a row of U "
-        "is 0 until it is filled": lambda A, R: R + 0,
+        "this is R: what you subtract is 0, as A[:t, t] is (row t of A is A[t, :t]), or as U is before it is filled": (
+            lambda A, R: R + 0
+        ),
         "you used the transpose of A: row t of A says which earlier corrections token t has to subtract": lambda A, R: (
             torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) + A.mT, R)
         ),
@@ -278,7 +303,7 @@ def _divided(A, R):
         "the row just above is missing: the sum goes to s = t − 1, and `A[t, :t]` ends there": _by_rows(
             lambda A, U, t: A[t, : max(t - 1, 0)] @ U[: max(t - 1, 0)]
         ),
-        "you divide by the diagonal of A, which is 0: that of I + A is 1, `unitriangular=True`": _divided,
+        "you divide by the diagonal of A, which is 0: that of I + A is 1, so there is nothing to divide by": _divided,
         "A alone has no inverse: the I is missing, (I + A) U = R": lambda A, R: torch.linalg.solve(A, R),
         "you have solved with the transpose of I − A: row t of A is subtracted from row t": lambda A, R: (
             torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) - A.mT, R)
@@ -294,7 +319,7 @@ def _divided(A, R):
 def substitute(A, R):
     """The solution U (T, P) of (I + A) U = R, where A (T, T) has entries only below its diagonal.
 
-    Solve it by forward substitution: one row of U after the other. R is (T, P).
+    Solve it by forward substitution, without a solver: one row of U after the other. R is (T, P).
 
     Hint: Row t of (I + A) U is U[t] plus the sum of A[t, s] U[s] over s < t. All these U[s] are known by then.
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from smalearn.course.exercises.ch08_delta import even_keys
 from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------ 8.5 a product that stays short
@@ -14,14 +15,22 @@ def _last_row(W, K, k, b):
     return ((one - W.mT @ K) - product) @ k / (k @ k)
 
 
+def _thin(K, beta):
+    """W of all these keys."""
+    W = K.new_zeros(0, K.shape[-1])
+    for at, (key, b) in enumerate(zip(K, beta, strict=True)):
+        W = torch.cat([W, _last_row(W, K[:at], key, b)[None]])
+    return W
+
+
 def _short_cases(randn):
     for count, N in [(0, 1), (1, 2), (2, 3), (4, 3), (6, 5)]:
         unit = torch.nn.functional.normalize(randn(count + 1, N), dim=-1)
         unit = 1.3 * unit if count == 4 else unit  # the product stays short for keys of any norm
-        K, k, W = unit[:-1], unit[-1], torch.zeros(0, N, dtype=torch.float64)
-        for at, (key, b) in enumerate(zip(K, torch.sigmoid(randn(count)), strict=True)):
-            W = torch.cat([W, _last_row(W, K[:at], key, b)[None]])
-        yield W, K, k, torch.sigmoid(randn(1))[0]
+        W = _thin(unit[:-1], torch.sigmoid(randn(count)))
+        yield W, unit[:-1], unit[-1], torch.sigmoid(randn(1))[0]
+    keys, beta = even_keys(randn, 4), torch.tensor([0.5, 0.25, 0.5, 0.75])  # in float32, as a later cell has it
+    yield _thin(keys[:-1], beta[:-1]), keys[:-1], keys[-1], beta[-1]
 
 
 @exercise(
@@ -77,7 +86,7 @@ def _short_cases(randn):
 def last_row(W, K, k, beta):
     """The row w (N,) that one more factor adds to W (t, N), where K (t, N) holds the keys so far.
 
-    Given Π (I − β_s k_s k_s^T) = I − W^T K for the first t factors, fill in w in
+    Finish the proof that factors I − β_s k_s k_s^T multiply to I − W^T K. The first t do; for one more, fill in w in
     (I − W^T K)(I − β k k^T) = I − W^T K − w k^T.
 
     Hint: Multiply the two brackets out. That makes four terms; two of them end in k^T.
@@ -100,6 +109,9 @@ def _unusable(move, cups):
         or not all(isinstance(x, torch.Tensor | float | int) for x in move)
     ):
         return "the answer must be a pair: the key, and beta"
+    if torch.as_tensor(move[1]).numel() != 1:
+        first_is_number = torch.as_tensor(move[0]).numel() == 1
+        return "the key comes first, then beta" if first_is_number else "beta must be one number"
     k, beta = torch.as_tensor(move[0]).double(), float(move[1])
     if k.shape == (cups, cups):
         return f"this is a matrix: the key is the vector of {cups} numbers from which I − β k k^T is made"
@@ -185,8 +197,8 @@ def swap(cups, i, j):
 
     Hint: A swap leaves x_i + x_j and all other cups alone, and turns the sign of x_i − x_j.
 
-    Insight: Swaps make all permutations. No product of matrices with positive eigenvalues does: with β ≤ 1 a state
-    forgets, and with β = 2 it keeps count.
+    Insight: Swaps make all permutations. With β ≤ 1 no product is even one swap: no factor has a determinant below
+    0, and that of a swap is −1.
     """
     k = torch.zeros(cups, dtype=torch.float64)
     k[i], k[j] = 0.5**0.5, -(0.5**0.5)
