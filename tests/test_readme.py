@@ -177,6 +177,12 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     chapter = (ROOT / "chapters/12_chunked_kernel.ipynb").read_text(encoding="utf-8")
     assert f"ours took {times[0]} ms beside {medians(ssd['contests'][2])[MAMBA]:.2f} of `mamba_ssm`" in chapter
     assert f"now takes {times[4]} ms" in chapter
+    heads = medians(next(part for part in ssd["contests"] if part["problem"].startswith("T = 65536, 128 heads")))
+    walks = f"walks take {heads['ssd_triton']:.2f} ms, five times their floor there, `mamba_ssm` {heads[MAMBA]:.2f}"
+    assert walks in chapter
+    assert round(heads["ssd_triton"] / heads["floor"]) == 5
+    found = (medians(part)[MAMBA] for part in ssd["contests"][2:4])
+    assert "found {:.2f} and {:.2f}".format(*found) in chapter
     first, now = parts["backward"]["ours, first form"], parts["backward"]["ours"]
     slower = sorted(backward["ours, first form"] / one for one in (once, again))
     assert "took {:.1f} to {:.1f} times as long".format(*slower) in chapter

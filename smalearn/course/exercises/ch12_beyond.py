@@ -97,14 +97,16 @@ def _gradient_cases(randn):
 def chunk_gradient(dY, dH, B, C, log2_a):
     """The gradient of X (c, P), from dY (c, P), that of the chunk's outputs, and dH (N, P), that of the state after it.
 
-    dX = (L ∘ C Bᵀ)ᵀ dY + 2^(last − s) ∘ (B dH). B and C are (c, N), log2_a (c,), all sizes powers of two from 16.
+    dX = (L ∘ C Bᵀ)ᵀ dY + 2^(last − s) ∘ (B dH). B and C are (c, N), log2_a (c,), where a reset
+    is −∞; all sizes are powers of two from 16.
 
     Hint: (L ∘ C Bᵀ)ᵀ = Lᵀ ∘ (B Cᵀ): compute it so, and no product has to be transposed afterwards.
 
     Hint: Lᵀ[i, j] = 2^(s[j] − s[i]) where j ≥ i: the same two lines as for L, with i and j exchanged, and again masked
     before the exponential.
 
-    Hint: The kernel is that of 12.8 with other names: dY is in the place of X, dH in that of H, B in that of C.
+    Hint: The kernel is that of 12.8 with other names, decays cut off as there: dY is in the place of X, dH in that of
+    H, B in that of C.
 
     Insight: The gradient of reading is writing, and that of writing is reading: B and C change places.
     """

@@ -135,7 +135,8 @@ def summarised(X, B, log2_a, chunk_len):
     Hint: With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's end.
     A row that is not there must add nothing and decay nothing: which `other` is that for x, and which for a logarithm?
 
-    Hint: −∞ minus −∞ is no number. A decay below 2^−160 is 0 in float32, so cut it off there, `tl.maximum(a, -160.0)`.
+    Hint: −∞ minus −∞ is no number. A decay below 2^−160 is 0 in float32, so cut it off there:
+    `tl.where(a < -160.0, -160.0, a)`.
 
     Hint: The sum over tokens is a product of tiles: `tl.dot(tl.trans(B), fX)`, (N, c) times (c, P), with the rows of
     fX scaled by `tl.exp2(last - s)[:, None]`. It goes to `added + chunk * N * P`.
@@ -354,10 +355,11 @@ def _read_cases(randn):
 def chunk_outputs(H, X, B, C, log2_a):
     """Y (c, P) of one chunk: what its tokens read from each other and from H (N, P), the state before.
 
-    X is (c, P), B and C (c, N), log2_a (c,); all sizes are powers of two from 16, so nothing is masked but L.
+    X is (c, P), B and C (c, N), log2_a (c,), where a reset is −∞; all sizes are powers of two from 16, so nothing is
+    masked but L.
 
     Hint: Y = 2^s ∘ (C H) + (L ∘ C Bᵀ) X with L[i, j] = 2^(s[i] − s[j]) for j ≤ i, else 0. Four loads of matrices, one
-    of decays, three products, one store.
+    of decays, cut off as in 12.6, three products, one store.
 
     Hint: Mask the exponent, not the power: `tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], -inf)` with
     `float('-inf')` for −∞, then `tl.exp2`.

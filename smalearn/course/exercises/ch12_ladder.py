@@ -149,7 +149,7 @@ def _kept(rows, columns):
     level=2,
     minutes=12,
     cases=_copy_cases,
-    way=launches(lambda randn, length: (floats(randn, length, 3),)),
+    way=launches(lambda randn, length: (floats(randn, length, 3),), forbids=("torch.Tensor.contiguous",)),
     oracle=lambda x: x.clone(),
     wrong={
         "you take x row after row: where its rows and columns lie, its strides say": _on_memory,
@@ -226,7 +226,10 @@ def _part_of_product(rows=None, columns=None, depth=1.0):
     minutes=12,
     tolerance=1e-5,
     cases=_product_cases,
-    way=launches(lambda randn, length: (floats(randn, length, 16), floats(randn, 16, 16))),
+    way=launches(
+        lambda randn, length: (floats(randn, length, 16), floats(randn, 16, 16)),
+        forbids=("torch.Tensor.__matmul__", "torch.Tensor.matmul", "torch.matmul", "torch.mm", "torch.einsum"),
+    ),
     oracle=lambda A, B: A @ B,
     wrong={
         "only the first tile is there: each program has rows and columns of its own": _part_of_product(16, 16),
@@ -250,7 +253,7 @@ def product(A, B):
     Hint: Here k is a size of a tile: `k: tl.constexpr`, and `tl.arange(0, k)` are the columns of A and the rows of B.
     What of A is masked hangs on its rows, of B on its columns.
 
-    Hint: `tl.dot(A, B, input_precision="ieee")`; without it a GPU rounds float32 to ten binary digits first.
+    Hint: `tl.dot(A, B, input_precision="ieee")`; without it a GPU uses ten binary digits of float32.
 
     Insight: A tile of 16 × k is read once and used for 16 columns: the larger the tiles, the more arithmetic a byte.
     """

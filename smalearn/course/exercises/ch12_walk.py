@@ -55,6 +55,15 @@ def _late_reads(X, log2_a, B, C, initial, chunk_len):
     return _joined(parts, X), H.float()
 
 
+def _decayed_before(X, log2_a, B, C, initial, chunk_len):
+    H, parts = initial.double(), []
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        parts.append(walked(H, x, a, b, c)[0])
+        s = a.double().clamp(min=-160).cumsum(0)
+        H = s[-1].exp2() * H + b.double().mT @ (s.exp2()[:, None] * x.double())
+    return _joined(parts, X), H.float()
+
+
 def _first_for_all(X, log2_a, B, C, initial, chunk_len):
     """Every chunk reads the first state; the last one's own end is the result."""
     Y, _ = _walked(enter=lambda H, first, after: first)(X, log2_a, B, C, initial, chunk_len)
@@ -191,6 +200,7 @@ def _walk_way(randn, length):
             _walk_loop(X, log2_a, B, C, initial, chunk_len)[1],
         ),
         "a token reads the old state decayed up to itself, by `s`, not up to the chunk's end": _late_reads,
+        "your tokens decay to the chunk's beginning: H gets what follows them, `last - s`": _decayed_before,
         "behind the last token decays are not 1, and the last state forgets everything: the logarithm of 1 is "
         "`other=0.0`": _tail_resets,
         "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _in_float32(

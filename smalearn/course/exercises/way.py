@@ -29,7 +29,7 @@ RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
 COPIES = {"cat", "concat", "stack", "clone", "contiguous"}
 SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
 LAUNCH = "smalearn.fast.jit.Kernel.__getitem__"
-ROUNDED = 'a GPU rounds float32 to ten binary digits in its `tl.dot`, unless it gets `input_precision="ieee"`'
+ROUNDED = 'a GPU uses ten binary digits of float32 in its `tl.dot`, unless it gets `input_precision="ieee"`'
 WORDS = {1: "{}", 2: "{}²", 3: "{}³"}
 
 

@@ -96,7 +96,7 @@ def _take_the_assembler_of_torch():
     """Have Triton assemble with PyTorch's `ptxas` where it has one, as `torch.compile` has it.
 
     That of Triton 3.6 and 3.7, of CUDA 12.8, makes mistakes: on an H200 a product of halves was wrong, since the upper
-    half of an address of shared memory was computed from its lower half; CUDA 12.9 and later compute it right.
+    half of an address of shared memory was computed from its lower half; those of CUDA 12.9 and 13.0 computed it right.
     """
     ptxas = Path(torch.__file__).parent / "bin" / "ptxas"
     if ptxas.exists():
