@@ -27,6 +27,8 @@ def _not_this_matrix(answer, M, order):
             return f"{name} must have the shape {shape}, and has {tuple(x.shape)}"
     if not all(x.isfinite().all() for x in answer):
         return "an entry of A, B or C is not finite"
+    if odd := {x.dtype for x in answer} - {M.dtype}:
+        return f"all must be {M.dtype}, as M is, and there is {odd.pop()}"
     found, best = _dense(*(x.detach().double() for x in answer)), relative_rms(_dense(*_generators()(M, order)), M)
     error = relative_rms(found, M)
     if error < max(1e-6, 1.01 * best):
@@ -37,7 +39,7 @@ def _not_this_matrix(answer, M, order):
     t, s = divmod(int((found - M).abs().argmax()), len(M))
     most = f"the matrix of your model differs most at ({t}, {s}): it has {found[t, s]:.4g}, wanted is {M[t, s]:.4g}"
     if (found - M).diagonal().abs().max() < 1e-6 * M.abs().max():
-        return f"{most}. Its diagonal, C_t^T B_t, is right; what is wrong lies below, where A acts"
+        return f"{most}. Its diagonal, C_t^T B_t, is right; what is wrong is in A, or in too few directions of a basis"
     also = (
         "Its diagonal is wrong, too"
         if (found - M).tril(-1).abs().max() > 1e-6 * M.abs().max()
@@ -270,7 +272,7 @@ def _largest_rank():
         ),
         "no rank is larger than the shorter side of its block: count rows and columns once more": lambda: 25,
         "12 is a quarter of the tokens: the blocks in the middle have more on their shorter side": lambda: 12,
-        "16 was for 32 tokens: it grows with the text": lambda: 16,
+        "16 = 4 · 4 features would do for squares of scores: the exponential has no finite number of them": lambda: 16,
         "one state does for a decay mask, whose blocks have rank 1: the softmax of random scores has no such form": (
             lambda: 1
         ),

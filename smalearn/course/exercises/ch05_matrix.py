@@ -249,6 +249,9 @@ def _by_svd(A, B, C, k):
         "the transitions of your columns are transposed: `B[s] @ A[t]` is A_t^T B_s. A state is a column, `A[t] @ h`": (
             _sides(_after, lambda A, s, k: _before(A.mT, s, k))
         ),
+        "your right side is B alone: what was written at s still meets A_(s+1) ... A_(k-1)": (
+            lambda A, B, C, k: (_sides(_after, _before)(A, B, C, k)[0], B[:k].mT)
+        ),
         "your left side begins with y_(k+1): its first row is for y_k, C_k^T A_k": lambda A, B, C, k: (
             _sides(_after, _before)(A, B, C, k)[0][1:],
             _sides(_after, _before)(A, B, C, k)[1],
