@@ -146,9 +146,9 @@ def _step_exactly(x, log_a, B, C, state):
 
 def _step_sizes(x, log_a, B, C, state):
     """x, dt, A, B, C, no bias, state: dt for every entry of x, A = −1 for every entry of a state."""
-    dt = -log_a[..., None].expand(*x.shape)
-    A = -torch.ones_like(dt[0, :, :1, None]).expand(*state.shape[1:])
-    return (x / dt).to(x.dtype), dt, A, B, C, torch.zeros_like(dt[0, :, :1]).expand(*x.shape[1:]), state
+    dt = (-log_a)[..., None].expand(*x.shape)  # by its strides the peer knows that a head has one
+    A = (-torch.ones_like(log_a[0, :, None, None])).expand(*state.shape[1:])
+    return (x / dt).to(x.dtype), dt, A, B, C, torch.zeros_like(log_a[0, :, None]).expand(*x.shape[1:]), state
 
 
 def _step_sizes_exactly(x, dt, A, B, C, none, state):
