@@ -34,9 +34,9 @@ def _taylor_cases(randn):
         yield (randn(length, size),)
 
 
-def _with_last(last):
-    """One, the entries, and last whatever takes the place of the products."""
-    return lambda x: torch.cat([torch.ones_like(x[:, :1]), x, last(x)], dim=1)
+def _with_last(last, weight=1.0):
+    """One, the entries times a weight, and last whatever takes the place of the products."""
+    return lambda x: torch.cat([torch.ones_like(x[:, :1]), weight * x, last(x)], dim=1)
 
 
 def _monomials(x):
@@ -72,6 +72,10 @@ def _monomials(x):
         "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by "
         "4: take the root, 1/√2": _scaled_squares(math.sqrt(0.5)),
         "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": _scaled_squares(math.sqrt(2)),
+        "your products are twice what they should be: their weight is 1/√2, not √2": _scaled_squares(2),
+        "the entries of x carry a weight, too: only the products need one": _with_last(
+            lambda x: taylor_features(x)[:, 1 + x.shape[1] :], 1 / math.sqrt(2)
+        ),
         "the one is missing: it is the first column": lambda x: taylor_features(x)[:, 1:],
         "each mixed product is there once: (q·k)² has q_i q_j k_i k_j twice, so keep all N²": lambda x: taylor_features(
             x
@@ -148,7 +152,8 @@ def _harmless(name, scores):
 
 def _is_kernel(X, name, count):
     if not isinstance(X, torch.Tensor) or X.ndim != 2 or len(X) != count or X.dtype != torch.float64:
-        return f"the answer must be a tensor of shape ({count}, N) in float64"
+        found = f"{tuple(X.shape)} in {X.dtype}" if isinstance(X, torch.Tensor) else type(X).__name__
+        return f"the answer must be a tensor of shape ({count}, N) in float64, got {found}"
     if not X.isfinite().all():
         return "points must be finite"
     eigenvalues = torch.linalg.eigvalsh(SCORES[name](X @ X.mT))
@@ -248,12 +253,17 @@ def _cosformer_cases(randn):
     yield 1 + 0.1 * randn(6, 2).abs(), 1 + 0.1 * randn(6, 2).abs(), randn(6, 2), 2  # some rows have a sum below 0
 
 
-def _features(first=lambda x, angles: x.relu() * angles.cos(), second=lambda x, angles: x.relu() * angles.sin()):
+def _rectified_cosines(x, angles):
+    return x.relu() * angles.cos()
+
+
+def _features(first=_rectified_cosines, second=lambda x, angles: x.relu() * angles.sin(), first_of_keys=None):
     """Attention by other features, made of the tokens and of their angles."""
 
     def attention(Q, K, V, horizon):
         angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)[:, None]
-        q, k = (torch.cat([first(x, angles), second(x, angles)], dim=1) for x in (Q, K))
+        pairs = (Q, first), (K, first_of_keys or first)
+        q, k = (torch.cat([begin(x, angles), second(x, angles)], dim=1) for x, begin in pairs)
         return q @ (k.mT @ V) / (q @ k.sum(0))[:, None]
 
     return attention
@@ -312,6 +322,9 @@ def _undivided(Q, K, V, horizon):
         ),
         "you take the ReLU of the finished features: where the cosine is negative, beyond the horizon, it must "
         "stay": _features(lambda x, angles: (x * angles.cos()).relu(), lambda x, angles: (x * angles.sin()).relu()),
+        "in your keys the ReLU comes after the cosine and cuts off its negative values: ReLU first": _features(
+            first_of_keys=lambda x, angles: (x * angles.cos()).relu()
+        ),
         "your angle runs to π instead of π/2: the cosine of a large distance becomes "
         "negative": lambda Q, K, V, horizon: _cosformer_oracle(Q, K, V, horizon / 2),
         "the answer is right to seven digits: the angles are float32, because `torch.arange` holds integers "
@@ -338,6 +351,9 @@ def _undivided(Q, K, V, horizon):
         "beyond the horizon a row's sum can be negative: divide by it as it is": _split(
             _cosines, _sines, lambda W, Q, K: W.sum(1, keepdim=True).clamp(min=1e-6)
         ),
+        "you divide by the sums of the columns: for each t, sum over s": _split(
+            _cosines, _sines, lambda W, Q, K: W.sum(0)[:, None]
+        ),
         "only the cosines are there: cos θ_t · cos θ_s is not cos(θ_t - θ_s)": _features(
             second=lambda x, angles: 0 * x * angles
         ),
@@ -346,9 +362,9 @@ def _undivided(Q, K, V, horizon):
 def cosformer(Q, K, V, horizon):
     """Y (T, P) with weights relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)), divided by their sum; no (T, T) matrix.
 
-    Return attention with these weights, every row divided by the sum of its weights, which is not 0 (no causal mask),
-    in O(T) and without a loop over tokens: put the cosine into features of t and of s alone. Any horizon may be given,
-    one below T too.
+    Return attention with these weights, every row divided by the sum of its weights (with our inputs never 0; no causal
+    mask), in O(T) and without a loop over tokens: put the cosine into features of t and of s alone. Any horizon may be
+    given, one below T too.
 
     Hint: cos(a - b) = cos a cos b + sin a sin b. So 2N features for each token: what are they?
 

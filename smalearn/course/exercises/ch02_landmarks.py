@@ -32,13 +32,19 @@ def _pinv(A):
     return sum(torch.outer(Vh[k], U[:, k]) / S[k] for k in range(len(S)) if S[k] > 1e-12 * S[0])
 
 
+def _shifted(added):
+    """The inverse of A with a number added to its diagonal."""
+    return lambda A: torch.linalg.inv(A + added * torch.eye(len(A), dtype=A.dtype))
+
+
 def _nystrom_cases(randn):
     yield randn(1, 2), randn(1, 2), randn(1, 1), 1
     for length, landmarks in [(4, 1), (6, 2), (6, 3), (4, 4)]:
         yield randn(length, 4), randn(length, 4), randn(length, 3), landmarks
     again = [0, 1, 2, 3, 2, 3]  # a landmark that is there twice: then A has no inverse
-    Q, K = randn(4, 4), randn(4, 4)
-    yield Q[again], K[again], randn(6, 2), 3
+    Q = 1.5 * randn(4, 4)
+    K = Q + 0.5 * randn(4, 4)  # near its queries, so that apart from that A is far from singular
+    yield Q[again], K[again], randn(6, 3), 3
 
 
 def _factors(middle=lambda Q, K: softmax_weights(Q, K).pinverse(), first=softmax_weights, last=softmax_weights):
@@ -86,6 +92,11 @@ def _softmax_of_the_product(Q, K, V, landmarks):
         ),
         "A is transposed in the middle, not inverted": _around(lambda A: A.mT),
         "you invert A entry by entry: a pseudo-inverse is that of a matrix": _around(lambda A: 1 / A),
+        "0.001 is added to the diagonal of A: A⁺ is that of A as it is": _around(_shifted(1e-3)),
+        "a millionth is added to the diagonal of A: A⁺ is that of A as it is": _around(_shifted(1e-6)),
+        "this is softmax attention itself: the landmarks are missing": lambda Q, K, V, landmarks: (
+            softmax_weights(Q, K) @ V
+        ),
         "A has no softmax: it is made as the other two are": _factors(lambda Q, K: _scores(Q, K).pinverse()),
         "`landmarks` is how many there are, not the length of a segment": lambda Q, K, V, landmarks: nystrom_attention(
             Q, K, V, len(Q) // landmarks

@@ -107,6 +107,9 @@ def _wave(p, sign):
         "each side carries 1/√m, so that the product has 1/m; you have 1/m on each side": _by_entries(
             lambda p, half, m, sign: math.exp(half) * _wave(p, sign) / m
         ),
+        "cosine and sine of a direction make ONE estimate: divide by √m, not by √(2m)": _by_entries(
+            lambda p, half, m, sign: math.exp(half) * _wave(p, sign) / math.sqrt(2 * m)
+        ),
         "the mean over the directions is missing: divide by √m on each side": _by_entries(
             lambda p, half, m, sign: math.exp(half) * _wave(p, sign)
         ),
@@ -175,6 +178,9 @@ def fourier_features(x, W):
         ),
         "your second half is −e^(ω·x): the sign stands in the exponent, e^(−ω·x)": _by_entries(
             lambda p, half, m, sign: sign * math.exp(p - half) / math.sqrt(2 * m)
+        ),
+        "your second half repeats the first: it should hold e^(−ω·x)": _by_entries(
+            lambda p, half, m, sign: math.exp(p - half) / math.sqrt(2 * m)
         ),
         "the length is not squared: the factor is e^(−|x|²/2)": _by_entries(
             lambda p, half, m, sign: math.exp(sign * p - math.sqrt(half / 2)) / math.sqrt(2 * m)
