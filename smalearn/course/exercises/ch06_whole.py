@@ -131,6 +131,19 @@ WRONG_STEPS = {  # of Y, whatever state comes in
             C, torch.cat([torch.zeros_like(log_a[:, :1]), log_a[:, :-1]], 1), entering
         )
     ),
+    "nothing of the state decays while a chunk passes: look at 6.3": _by_steps(
+        hand=lambda decay, updates, state: hand_over(torch.ones_like(decay), updates, state)
+    ),
+    "the state is read as it entered: for token t it has decayed by a_1 ⋯ a_t; look at 6.4": _by_steps(
+        read=lambda C, log_a, entering: C @ entering.mT
+    ),
+    "what a token writes does not decay until its chunk ends: look at 6.2": _by_steps(
+        write=lambda X, log_a, B: X.mT @ B
+    ),
+    "you weight what is written by the mask's first row, one token: what a chunk adds decays to its END, the "
+    "last row": _by_steps(write=lambda X, log_a, B: X[:, :1].mT @ B[:, :1]),
+    "you weight what is written by the mask's first column, the decay from the chunk's beginning: until its END is the "
+    "last row": _by_steps(write=lambda X, log_a, B: (decay_mask(log_a)[..., :1] * X).mT @ B),
     "a token does not read itself: the diagonal belongs to the mask": _by_steps(
         mask=lambda log_a: decay_mask(log_a).tril(-1)
     ),

@@ -55,11 +55,12 @@ def _not_of_its_token(delta, tokens):
     return ""
 
 
-def _diluted(where, share, before, pauses):
+def _diluted(where, step, share, before, pauses):
     """Say that the last word's share of the state is too small, and what holds the rest."""
     if not share + before + pauses:
         return f"{where}, the state holds nothing: no step up to there is above 0"
-    rest = f"the words before it still hold {100 * before:.2f} %: a word must push out more of them"
+    kept = _percent(math.exp(-step))
+    rest = f"the words before it still hold {_percent(before)}: a step of {step:.3g} leaves {kept} of them"
     if pauses > before:
         rest = f"pauses hold {100 * pauses:.2f} %, for a pause is written with its Δ too"
     return f"{where}, the last word holds only {_percent(share)} of the state; {rest}"
@@ -82,7 +83,8 @@ def _forgetful(delta, tokens):
     for t, (share, before, pauses) in _shares(delta, tokens).items():
         if share < LEAST - ROUNDING:
             what = "the end of the text" if tokens[t] else "a pause"
-            return _diluted(f"at position {t}, {what}", share, before, pauses)
+            step = delta[: t + 1][tokens[: t + 1] > 0][-1].item()
+            return _diluted(f"at position {t}, {what}", step, share, before, pauses)
     return ""
 
 

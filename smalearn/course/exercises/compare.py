@@ -215,13 +215,12 @@ def _items(answer: tuple | list, target: tuple | list, tolerance: float) -> Diff
 
 
 def _numbers(answer: complex, target: complex, tolerance: float) -> Difference | None:
+    if answer == target or (_same_number(answer, target, tolerance) and not isinstance(target, numbers.Integral)):
+        return None
     try:
-        close = cmath.isclose(answer, target, rel_tol=tolerance, abs_tol=0 if target else tolerance)
         finite = cmath.isfinite(answer)
     except OverflowError:  # a whole number that no float holds
-        close, finite = False, True
-    if answer == target or (close and not isinstance(target, numbers.Integral)):
-        return None
+        finite = True
     if not finite:
         return Difference(f"Not finite: the answer is {answer}", target, answer)
     return Difference("Wrong answer", target, answer, in_form=True)

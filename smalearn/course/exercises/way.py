@@ -113,11 +113,18 @@ def _launches(way, times):
 def _memory(way, small, large, cases):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
-        grows = "passes 64 MB" if large.heavy else f"grows as {_words(power, way.axis)}"
         given = _power(*(max(x.numel() for x in case if isinstance(x, torch.Tensor)) for case in cases))
-        also = f", its arguments as {_words(given, way.axis)}" if given > 1.5 and not large.heavy else ""
-        should = f"grow as {_words(way.memory, way.axis)}" if way.memory else "stay as large"
-        yield f"its largest tensor, {large.shape} for {way.axis} = {LENGTHS[1]}, {grows}{also}; it should {should}"
+        should = f"it should {f'grow as {_words(way.memory, way.axis)}' if way.memory else 'stay as large'}"
+        if large.heavy:
+            grows = "passes 64 MB"
+        elif given > 1.5:  # as many texts as tokens
+            grows, should = (
+                f"grows as {_words(power - given, way.axis)} times its arguments",
+                "it should grow as they do",
+            )
+        else:
+            grows = f"grows as {_words(power, way.axis)}"
+        yield f"its largest tensor, {large.shape} for {way.axis} = {LENGTHS[1]}, {grows}; {should}"
 
 
 def _words(power, axis):
