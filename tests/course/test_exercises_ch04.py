@@ -50,14 +50,21 @@ def triangle(T):
     [
         (lambda T: [[1.0] * T] * T, lambda x: x, "at T = 1: dense(T) is no (T, T) tensor"),
         (lambda T: ones(T, T + 1), lambda x: x, "at T = 1: dense(T) is no (T, T) tensor"),
-        (triangle, lambda x: x.cumsum(0)[:, :1], "at T = 1: matmul(x) has not the shape of x"),
-        (triangle, lambda x: x.cumsum(0).tolist(), "at T = 1: matmul(x) has not the shape of x"),
+        (triangle, lambda x: x.cumsum(0)[:, :1], "at T = 1: matmul(x) does not have the shape of x"),
+        (triangle, lambda x: x.cumsum(0).tolist(), "at T = 1: matmul(x) does not have the shape of x"),
         (
             triangle,
             lambda x: x.flip(0).cumsum(0),
             "at T = 7: matmul(x) and dense(T) @ x differ: at row 0, column 0 the mask is 1 in dense, 0 in matmul",
         ),
         (triangle, lambda x: x.cumsum(0) * torch.nan, "at T = 1: matmul(x) and dense(T) @ x differ"),
+        (
+            triangle,
+            lambda x: x.cumsum(1),
+            "at T = 1: matmul(x) and dense(T) @ x differ: column 1 of matmul(x) depends on column 0 of x, and time is "
+            "axis 0",
+        ),
+        (lambda x: x.cumsum(0), triangle, "at T = 1: the two have changed places: judge(dense, matmul)"),
         (lambda T: torch.eye(T), torch.clone, "at T = 7: fewer than a quarter of the mask's entries are not zero"),
     ],
 )

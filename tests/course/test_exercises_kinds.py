@@ -117,7 +117,16 @@ def test_a_wrong_prediction_is_not_told_the_answer(guess, sentence, misconceptio
         assert misconception is None or misconception[1:] in text
 
 
-@pytest.mark.parametrize(("guess", "said"), [(100, "That is too little"), (1000, "That is too much"), (128, None)])
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (100, "That is too little"),
+        (1000, "That is too much"),
+        (float("inf"), "That is too much"),
+        (142, "That is too much"),  # a tenth of what is right, not of what is guessed
+        (140, None),
+    ],
+)
 def test_a_number_is_predicted_within_its_tolerance(guess, said):
     result = evaluate(registry()["7.4"], lambda: guess)
     assert (result.problem and result.problem.sentence.partition(": ")[0]) == said

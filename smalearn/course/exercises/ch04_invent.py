@@ -52,14 +52,24 @@ class Operations(TorchDispatchMode):
         return size
 
 
-def _where(matmul, L):
-    """The first entry of the mask that `matmul` multiplies by another number; "" where it cannot be seen."""
+def _where(matmul, L, x):
+    """That columns are mixed, or the first entry that `matmul` multiplies by another number; "" where none is seen."""
     try:
+        if relative_rms(matmul(x.clone())[:, 1:], matmul(x[:, 1:].clone())) > 1e-5:
+            return ": column 1 of matmul(x) depends on column 0 of x, and time is axis 0"
         found = matmul(torch.eye(len(L), dtype=L.dtype))
         t, s = ((found - L).abs() > 1e-5 * L.abs().max()).nonzero()[0].tolist()
     except Exception:  # what is written for three columns may fail with others
         return ""
     return f": at row {t}, column {s} the mask is {L[t, s]:.4g} in dense, {found[t, s]:.4g} in matmul"
+
+
+def _is_mask(function, length):
+    """Whether it is the other one of the two functions, which makes the mask."""
+    try:
+        return function(length).shape == (length, length)
+    except Exception:
+        return False
 
 
 class Judge:
@@ -98,7 +108,12 @@ class Judge:
     @staticmethod
     def _one(dense, matmul, length):
         """Say what is missing at one length, if anything, and count the operations of its product."""
-        L = dense(length)
+        try:
+            L = dense(length)
+        except Exception:
+            if _is_mask(matmul, length):
+                return "the two have changed places: judge(dense, matmul)", 0
+            raise
         if not isinstance(L, torch.Tensor) or L.shape != (length, length):
             return "dense(T) is no (T, T) tensor", 0
         L = L if L.is_floating_point() or L.is_complex() else L.double()  # True and 1 are ones
@@ -106,9 +121,9 @@ class Judge:
         with Operations() as operations:
             y = matmul(x.clone())  # which it may overwrite
         if not isinstance(y, torch.Tensor) or y.shape != x.shape:
-            return "matmul(x) has not the shape of x", 0
+            return "matmul(x) does not have the shape of x", 0
         if not relative_rms(y, L @ x) <= 1e-5:
-            return f"matmul(x) and dense(T) @ x differ{_where(matmul, L)}", 0
+            return f"matmul(x) and dense(T) @ x differ{_where(matmul, L, x)}", 0
         if operations.count <= x.numel() and length > 1:
             return "matmul(x) computes next to nothing with torch: what NumPy or Python compute is not counted", 0
         if 4 * (L != 0).sum() < length**2:

@@ -146,7 +146,8 @@ def _survives(log_a, form, least, length):
     if not (log_a >= 1.000001 * least).all():  # also as float32 rounds it
         return f"log decays must lie between {least:g} and 0, got {log_a.min():g}"
     error = (_mask_by(form, log_a) - _each_segment(log_a)).abs().nan_to_num(torch.inf).max().item()
-    return "" if error > 1e-3 else f"by {form}s the mask is still right to {error:.0e}: {_why(form, log_a)}"
+    right = f"right to {error:.0e}" if error else "exactly right"
+    return "" if error > 1e-3 else f"by {form}s the mask is still {right}: {_why(form, log_a)}"
 
 
 def _why(form, log_a):
@@ -177,7 +178,7 @@ def _filled(value):
     cases=_forms,
     refuse=_survives,
     wrong={
-        "all decays are equal and strong: a difference of equal numbers added up is exact": _filled(
+        "all decays are equal and strong: all entries below the diagonal are 0, by differences too": _filled(
             lambda least: least
         ),
         "all decays are mild: sums of these keep their digits": _filled(lambda least: max(least, -0.1)),

@@ -259,7 +259,7 @@ def _largest_rank():
     oracle=_largest_rank,
     wrong={
         "one number fades at one pace, and here are three terms": lambda: 1,
-        "1·1·2 would be the rank of the three terms' entrywise product, at most: the ranks of a sum add up": lambda: 2,
+        "two numbers would do for both decays, or for the wave: the ranks of a sum add up": lambda: 2,
         "the cosine needs two numbers: cos(x − y) = cos x cos y + sin x sin y": lambda: 3,
         "five is one too many: each decay takes one number, the wave that fades takes two": lambda: 5,
         "only the wave needs two numbers: a decay has rank 1": lambda: 6,

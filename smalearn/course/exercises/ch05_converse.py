@@ -117,11 +117,12 @@ def _from_qr(M, order):
     return A, B, C
 
 
-def _one_basis(M, order):
-    """All states are the first coordinates of the whole matrix."""
-    basis = torch.linalg.svd(M)[2][:order]
-    C = M @ basis.mT
-    return torch.eye(order, dtype=M.dtype).expand(len(M), order, order).clone(), basis.mT.clone(), C
+def _one_basis(M, order, weighted=False):
+    """All states are the first coordinates of the whole matrix; its singular values in B, or else in C."""
+    U, sizes, Vh = torch.linalg.svd(M)
+    U, sizes, basis = U[:, :order], sizes[:order], Vh[:order].mT
+    A = torch.eye(order, dtype=M.dtype).expand(len(M), order, order).clone()
+    return A, *((basis * sizes, U) if weighted else (basis, U * sizes))
 
 
 @exercise(
@@ -136,6 +137,9 @@ def _one_basis(M, order):
     reached=lambda answer, M, order: f"error {relative_rms(_dense(*answer), M):.0e} with {order} states",
     wrong={
         "this is one basis for all times: what a state must know changes from token to token": _one_basis,
+        "this is one basis for all times, that of the whole matrix: what a state must know changes": (
+            lambda M, order: _one_basis(M, order, weighted=True)
+        ),
         "where a block has more directions than there are states, keep the strongest: yours are the weakest": (
             _weakest_first
         ),
@@ -194,7 +198,10 @@ def _one_basis(M, order):
         "you keep the last rows of Vh, the weakest directions: the strongest stand first": _generators(
             pick=lambda sizes, basis, order: basis[-order:]
         ),
-        "you weight the rows of your basis by singular values: `before.mT` gives A where they are orthonormal": (
+        "your directions are the weakest, which say least of what comes: the strongest stand first": _generators(
+            pick=lambda sizes, basis, order: basis.flip(0)[:order]
+        ),
+        "you weight the rows of your basis by singular values: what C and A are made of must be orthonormal": (
             _generators(pick=lambda sizes, basis, order: (sizes[:, None] * basis)[:order])
         ),
         "your A takes the last columns of the basis: the last is for input k, and the others, R[:, :-1], are what "

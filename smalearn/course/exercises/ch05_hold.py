@@ -49,7 +49,11 @@ def _hold_cases(randn):
     yield tensor(0.5, 2.0), tensor(-1.0, -0.25), randn(2, 2)  # ordinary rates and steps
     yield tensor(1.0, 0.5), tensor(-7.0, -2.0), randn(2, 2)  # a fast decay, where a short series is far off
     yield tensor(1e-3, 1.0, 0.1), tensor(-1e-9, 0.0), randn(3, 2)  # next to 0, and 0
-    yield tensor(1.0), tensor(-5e-7, -5e-4), randn(1, 2)  # small, but one or two terms of the series are too few
+    yield (
+        tensor(1.0, 0.5, 1.0),
+        tensor(-5e-7, -5e-4),
+        randn(3, 2),
+    )  # small, but one or two terms of the series are too few
 
 
 @exercise(
@@ -154,6 +158,14 @@ def _hold_cases(randn):
         ),
         "this is a trapezoid: the mean of a kick at the beginning and one at the end is not the hold": _discretisation(
             lambda dt, A, z: dt * (1 + z.exp()) / 2
+        ),
+        "your exponents add up the steps: `dt[t]` is the length of step t, not the time since the beginning": (
+            lambda dt, A, B: _discretisation(lambda step, A, z: dt[:, None] * _ratio(torch.expm1(z), z))(
+                dt.cumsum(0), A, B
+            )
+        ),
+        "your series of φ has the wrong sign: φ(z) = 1 + z/2 + z²/6 + …": _discretisation(
+            lambda dt, A, z: dt * torch.where(z.abs() < 1e-3, 1 - z / 2, _ratio(torch.expm1(z), z))
         ),
         "you add up the steps: `dt[t]` is the length of step t, not the time since the beginning": lambda dt, A, B: (
             hold(dt.cumsum(0), A, B)

@@ -51,6 +51,13 @@ def _entries(transition, above=False):
     return matrix
 
 
+def _by_inverses(A, B, C):
+    """With A_t ... A_(s+1) as a product from the beginning, over another."""
+    products = torch.stack([later_first(A, 1, t) for t in range(len(B))])
+    U, V = (products.mT @ C[..., None])[..., 0], torch.linalg.solve(products, B[..., None])[..., 0]
+    return (U @ V.mT).tril()
+
+
 def _not_reset(A, B, C):
     """The state of each push goes on into the next."""
     M, h = torch.zeros(len(B), len(B), dtype=B.dtype), torch.zeros_like(B[0])
@@ -111,6 +118,7 @@ def _matrix_cases(randn):
         "B and C are exchanged: input s is written by B_s, output t is read by C_t": lambda A, B, C: _entries(
             lambda A, s, t: later_first(A, s + 1, t)
         )(A, C, B),
+        "you divide by what has acted before s: A may be any matrices, and need have no inverse": _by_inverses,
         "only A_t acts in your matrix: what was written at s meets every transition from s + 1 to t": _entries(
             lambda A, s, t: A[t] if t > s else _product([], A.shape[-1])
         ),

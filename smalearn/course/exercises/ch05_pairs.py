@@ -30,6 +30,8 @@ def _pair_of(query, key):
 def _pair_cases(randn):
     for length, state in [(1, 1), (3, 1), (3, 2), (5, 3)]:
         yield random_model(randn, length, state)
+    A, B, C = still(randn, 6, 2)
+    yield A * torch.tensor([1.0, 0.1], dtype=torch.float64), B, C  # one number fades to 0.00001
     A, B, _ = still(randn, 4, 2)
     yield A, B, B.clone()  # U = V = B
 
@@ -102,6 +104,12 @@ def _pair_cases(randn):
         ),
         "your U_t and V_t have A_t alone: their products go from A_1 to A_t": _pair_of(
             lambda A, t: A[t], lambda A, s: torch.linalg.inv(A[s])
+        ),
+        "your U_t and V_t have A_t alone, from t = 1 on: their products go from A_1 to A_t": _pair_of(
+            lambda A, t: later_first(A, max(t, 1), t), lambda A, s: torch.linalg.inv(later_first(A, max(s, 1), s))
+        ),
+        "your inverse is cut off at a thousandth of its largest singular value: `torch.linalg.inv` is not": _pair(
+            lambda P: P.mT, lambda P: torch.linalg.pinv(P, rtol=1e-3)
         ),
         "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, A_1^-1 ... A_s^-1": _pair_of(
             lambda A, t: later_first(A, 1, t), lambda A, s: later_first(torch.linalg.inv(A), 1, s)

@@ -91,6 +91,9 @@ def _input_cases(randn):
         ),
         "you write y_t into the state: what enters is the input x_t that you have just found": _faulty(add_input=False),
         "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t": _faulty(step=lambda A, h, new: h + new),
+        "A_t moves the old state on twice in yours: once to take away the past, and once more for h_t": _faulty(
+            step=lambda A, h, new: A @ (A @ h) + new
+        ),
         "your state holds only the last input: add B_t x_t to A_t h_(t-1)": _faulty(step=lambda A, h, new: new),
         "your state is A_t (h_(t-1) + B_t x_t): A_t multiplies what was there before, then B_t x_t is added": _faulty(
             step=lambda A, h, new: A @ (h + new)

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -303,7 +304,7 @@ def _verdict(exercise: Exercise, call: Call, case: tuple, target: object) -> Dif
         problem = _refused(exercise.refuse, call.answer, case)
     else:
         problem = difference(call.answer, target, exercise.tolerance)
-    if problem and problem.in_form and exercise.kind == "predict":
+    if problem and exercise.kind == "predict" and (problem.in_form or call.answer in (math.inf, -math.inf)):
         # without the number that is asked for
         return Difference(_direction(exercise, call.answer, target), in_form=True)
     if problem and problem.dtype:
