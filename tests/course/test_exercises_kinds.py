@@ -244,7 +244,7 @@ def test_scores_that_break_nothing_are_told_why(answer, reason):
         (-1e17, "must lie between -1e+16 and 0"),
         (0.5, "at most 1, so their logarithms are at most 0"),
         (-torch.inf, "must lie"),
-        (-1e-9, "right to 0e"),
+        (-1e-9, "exactly right"),
     ],
 )
 def test_decays_that_break_nothing_are_told_why(value, reason):
