@@ -298,6 +298,27 @@ def test_the_last_state_does_not():
     assert "in half precision what it returns besides is float16" in result.detours[0]
 
 
+def test_a_state_that_is_rounded_from_chunk_to_chunk_is_not_as_asked():
+    carried = 'fX, input_precision="ieee")'
+    result = rewritten("12.9", carried, f"{carried}\n        H = H.to(X.dtype).to(tl.float32)")
+    assert result.outcome == "not as asked"
+    assert "what it carries on has been rounded to float16" in result.detours[0]
+
+
+@pytest.mark.parametrize(
+    ("id", "old", "new"),
+    [
+        ("12.2", "length, block", "length: tl.constexpr, block"),
+        ("12.5", "length, width", "length: tl.constexpr, width"),
+        ("12.9", "final, length,", "final, length: tl.constexpr,"),
+    ],
+)
+def test_a_length_is_no_constant(id, old, new):
+    result = rewritten(id, old, new)
+    assert result.outcome == "not as asked"
+    assert result.detours == ("it is compiled anew for each length, which is a `tl.constexpr` in yours",)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -265,12 +265,12 @@ def _read(
     return read
 
 
-def _broken(form):
+def _broken(form, cut=-160.0):
     """In float32, with an L that overflows."""
 
     def read(H, X, B, C, log2_a):
-        s = log2_a.clamp(min=-160).cumsum(0)
-        return s.exp2()[:, None] * (C @ H) + (C @ B.mT * decay_tile(form, log2_a.clamp(min=-160))) @ X
+        a = log2_a.clamp(min=cut)
+        return a.cumsum(0).exp2()[:, None] * (C @ H) + (C @ B.mT * decay_tile(form, a)) @ X
 
     return read
 
@@ -338,6 +338,9 @@ def _read_cases(randn):
         "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _read(cut=-torch.inf),
         "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
             _broken("late mask")
+        ),
+        "the mask comes after the exponential, and a reset, −∞, is not cut off: mask the exponent": _broken(
+            "late mask", cut=-torch.inf
         ),
         "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": _broken("quotient"),
         "the tokens are scaled by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (

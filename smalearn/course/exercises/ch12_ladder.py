@@ -68,7 +68,7 @@ def _whole_blocks(x, log2_a):
     minutes=8,
     tolerance=1e-5,
     cases=_map_cases,
-    way=launches(lambda randn, length: (floats(randn, length), decays(randn, length))),
+    way=launches(lambda randn, length: (floats(randn, length), decays(randn, length)), compiled=True),
     oracle=lambda x, log2_a: x * log2_a.exp2(),
     wrong={
         "you take powers of e: the logarithms are to base 2, `tl.exp2`": lambda x, log2_a: x * log2_a.exp(),
@@ -302,7 +302,7 @@ def _across(x):
     minutes=12,
     tolerance=1e-5,
     cases=_sum_cases,
-    way=launches(lambda randn, length: (floats(randn, length, 3),)),
+    way=launches(lambda randn, length: (floats(randn, length, 3),), compiled=True),
     oracle=lambda x: x.sum(0),
     wrong={
         "only the first 16 rows are added: the loop runs to the last row": lambda x: x[:16].sum(0),

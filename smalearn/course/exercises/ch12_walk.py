@@ -181,7 +181,7 @@ def _walk_way(randn, length):
     minutes=30,
     tolerance=1e-5,
     cases=_walk_cases,
-    way=launches(_walk_way, halves=("X", "B", "C"), launched=1),
+    way=launches(_walk_way, halves=("X", "B", "C"), launched=1, compiled=True),
     oracle=_walk_loop,
     wrong={
         "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),
@@ -340,7 +340,7 @@ def _packed_way(randn, length):
     minutes=15,
     tolerance=1e-5,
     cases=_packed_cases,
-    way=launches(_packed_way, launched=1),
+    way=launches(_packed_way, launched=1, compiled=True),
     oracle=_packed_loop,
     wrong={
         "the state runs on into the next sequence: each starts from its own first state": _packed(

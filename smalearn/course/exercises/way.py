@@ -4,6 +4,7 @@ A tensor counts as made if it shares no memory with what it was made of: views a
 asked is compared as a power of the length, with half a power of room.
 """
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from smalearn.course.exercises.agree import equal
 from smalearn.course.exercises.run import run
+from smalearn.fast.jit import in_emulator, sender
 from smalearn.fast.lanes import running
+from smalearn.fast.tile import constexpr
 
 __all__ = ["Way", "detours"]
 
@@ -46,6 +49,7 @@ class Way:
         needs: the same; one must be called.
         once: name of a function of smalearn that must be called once, no more and no less.
         launched: times that a kernel may be launched, at most; 0 forbids none, and asks for none.
+        compiled: whether one compilation of a kernel must do for every length.
         matters: argument → two values that must not lead to the same calls.
         differences: whether a running sum may be subtracted from another.
         exact: whether products of float32 on a GPU must not be rounded.
@@ -61,6 +65,7 @@ class Way:
     needs: tuple[str, ...] = ()
     once: str = ""
     launched: float = 0
+    compiled: bool = False
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
     exact: bool = False
@@ -89,6 +94,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     if way.once and (times := small.names.count(way.once)) != 1:
         said.append(f"it calls `{way.once.rpartition('.')[2]}` {times or 'no'} times")
     said += _launches(way, small.names.count(LAUNCH))
+    if way.compiled and (constant := _changing_constant(attempt, cases)):
+        said.append(f"it is compiled anew for each {constant}, which is a `tl.constexpr` in yours")
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
     if way.exact and _rounded(attempt, cases[1]):
@@ -151,6 +158,34 @@ def _work(way, small, large):
         yield f"all its calls together handle {handled}: that grows as {grows}; it should grow as {should}"
 
 
+def _changing_constant(attempt, cases):
+    """The name of a `tl.constexpr` that differs between two cases."""
+    first, second = (_constants(attempt, case) for case in cases)
+    return next((name for name in first if first[name] != second.get(name)), "")
+
+
+def _constants(attempt, case):
+    """What the kernels of an attempt are compiled for: the values of their `tl.constexpr`."""
+    found = {}
+
+    def launch(kernel, grid, *arguments, **constants):
+        signature = inspect.signature(kernel.__wrapped__)
+        given = signature.bind(*arguments, **{n: x for n, x in constants.items() if n in signature.parameters})
+        marked = {n for n, parameter in signature.parameters.items() if parameter.annotation is constexpr}
+        found.update({n: x for n, x in given.arguments.items() if n in marked})
+        in_emulator(kernel, grid, *arguments, **constants)
+
+    def watched(*arguments):
+        before = sender.set(launch)
+        try:
+            return attempt(*arguments)
+        finally:
+            sender.reset(before)
+
+    run(watched, [case], 0, LIMIT)
+    return found
+
+
 def _rounded(attempt, case):
     """Whether an answer changes where the emulator's `tl.dot` rounds as a GPU's does."""
     answers = []
@@ -174,7 +209,11 @@ def _in_halves(way, attempt, names, case):
     first, *others = (str(getattr(x, "dtype", "torch.float16")).removeprefix("torch.") for x in outputs)
     if first != "float16":
         return f"its output is {first}"
-    return "what it returns besides is float16, where digits of a sum are lost" if "float16" in others else ""
+    if "float16" in others:
+        return "what it returns besides is float16, where digits of a sum are lost"
+    if any(torch.equal(x, x.half().to(x.dtype)) for x in outputs[1:]):
+        return "what it carries on has been rounded to float16, in which digits of a sum are lost"
+    return ""
 
 
 def _power(small, large):
