@@ -28,6 +28,8 @@ def _no_triple(answer, dim):
         expected, got = f"x ({dim},) and X (2, {dim}), one point in a row", f"{tuple(x.shape)} and {tuple(X.shape)}"
         return f"expected the shapes {expected}; got {got}"
     lengths = torch.cat([x[None], X]).norm(dim=1)
+    if dim == 2 and (lengths[1:] - 1).abs().max() > 1e-6 > (X.norm(dim=0) - 1).abs().max():
+        return "X has its points as columns: they are its rows, (2, d)"
     if not (lengths - 1).abs().max() < 1e-6:
         got = ", ".join(f"{length:.3g}" for length in lengths)
         return f"the query and both points must have length 1: yours have {got}; divide each by its norm"
@@ -38,11 +40,13 @@ def _still_finds(answer, L, R):
     if wrong := _no_triple(answer, len(L)):
         return wrong
     x, X = answer
-    (near, second), nearest = (X @ x).sort(descending=True).values[:2], (X @ x).argmax()
-    if near - second < 1e-3:
+    near, far = X @ x
+    if abs(near - far) < 1e-3:
         return f"the two points are {'the same' if torch.equal(*X) else 'equally near to x'}: one must be nearer"
-    scores = X @ (R @ (L.mT @ x))
-    if scores[nearest] <= scores[1 - nearest] + 1e-9:
+    if near < far:
+        return "your first point is the farther one: the nearer comes first"
+    score, other_score = X @ (R @ (L.mT @ x))
+    if score <= other_score + 1e-9:
         return ""
     seen, other = (L.mT @ x).norm(), (R.mT @ x).norm()
     side = ". R^T x is 0, but a query is read by L" if other < 1e-6 else ""
@@ -199,6 +203,9 @@ def _distance(d, N):
         "you take the mean of the heads: without softmax they add up": _error(lambda H, r, d, N: min(r, d) / H),
         "γ² is missing before the d − k directions that are lost": lambda H, r, d, N: (
             _distance(d, N) * (d - min(H * r, d)) + 1 - N / (N + d + 1)
+        ),
+        "before the d − k directions that are lost stands γ², yours has γ": lambda H, r, d, N: (
+            _distance(d, N) * d / (N + d + 1) * (d - min(H * r, d)) + 1 - N / (N + d + 1)
         ),
         "|M − γI|² is γ² (d − k), yours is the norm itself, γ √(d − k)": lambda H, r, d, N: (
             _distance(d, N) * d / (N + d + 1) * (d - min(H * r, d)) ** 0.5 + 1 - N / (N + d + 1)
