@@ -213,8 +213,8 @@ def rotate_levels(x, ranks, positions):
     Hint: `torch.view_as_complex(part.unflatten(-1, (-1, 2)))` is (T, r/2); `torch.view_as_real(...).flatten(-2)` goes
     back; the exponents are `-torch.arange(0, rank, 2) / rank`, in the dtype of x.
 
-    Insight: A pair that two levels shared would turn by two angles: rotation and truncation commute only if pairs stay
-    whole.
+    Insight: Of a rotated pair that is cut in two, what is left depends on i and j, and not on i − j alone: rotation and
+    truncation commute only if pairs stay whole.
     """
     parts = []
     for part, rank in zip(x.split(ranks, -1), ranks, strict=True):

@@ -164,8 +164,8 @@ def shared_levels(length, block_lens):
     Hint: With `tokens = torch.arange(length)`, `tokens[:, None] == tokens` is (T, T), every token compared with every
     other. Compare the numbers of their blocks, and add up.
 
-    Insight: d is a distance in a tree, an ultrametric: of three tokens, the two most distant pairs share equally many
-    levels.
+    Insight: With L levels, L − d + 1 is a distance in a tree, an ultrametric: of three tokens, the two most distant
+    pairs share equally many levels.
     """
     tokens = torch.arange(length)
     d = torch.zeros(length, length, dtype=torch.int64)
@@ -274,6 +274,9 @@ def _scores(**changed):
         ),
         "every level takes the first columns of Q and K: its own begin after those of the levels before": _scores(
             start_of=lambda ranks, n: 0
+        ),
+        "each of your levels begins at l times its own rank: it begins where the levels before it end": _scores(
+            start_of=lambda ranks, n: n * ranks[n]
         ),
         "each of your levels begins one column after the one before: it begins after all r_l columns of that": _scores(
             start_of=lambda ranks, n: n

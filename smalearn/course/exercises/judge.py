@@ -176,7 +176,10 @@ class AnswerKey:
             outcome = "error" if answers.calls[worst].error else "failed"
         misconception = self.recognise(answers.calls)
         if exercise.kind == "predict":
-            return replace(result, outcome=outcome, problem=verdicts[worst], misconception=misconception)
+            problem = verdicts[worst]
+            if misconception and problem.in_form:  # one reason is enough
+                problem = replace(problem, sentence=problem.sentence.partition(": ")[0])
+            return replace(result, outcome=outcome, problem=problem, misconception=misconception)
         found = None if misconception else self.sign(answers.calls)
         return replace(
             result,
