@@ -108,7 +108,9 @@ def _call_cases(randn):
         "λ and 1 − λ have changed places": _with(
             lambda dt, share, log_a: (1 - share) * dt + _next(share * dt), lambda dt, share, log_a: (1 - share) * dt
         ),
-        "this is Mamba-2: each write counts once, λ dt": _with(lambda dt, share, log_a: share * dt),
+        "the second weight is missing: each write counts once more, (1 − λ) dt, as the next token comes": _with(
+            lambda dt, share, log_a: share * dt
+        ),
         "this is Mamba-2: each write counts once, dt": _with(lambda dt, share, log_a: dt, lambda dt, share, log_a: dt),
         "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": _with(
             _both, lambda dt, share, log_a: 0 * dt
@@ -121,7 +123,7 @@ def trapezoid(Q, K, V, log_a, dt, share):
     H_t = a_t H_(t−1) + (1 − λ_t) dt_t a_t v_(t−1) k_(t−1)^T + λ_t dt_t v_t k_t^T and y_t = H_t q_t. Q and K are (T, N),
     V (T, P); log_a, dt and share, the λ, are (T,).
 
-    Hint: For t > s, how much does v_s k_s^T weigh in H_t, but for the decays from s to t? λ_s dt_s, and once more as
+    Hint: For t > s, how much does v_s k_s^T weigh in H_t, apart from the decays from s to t? λ_s dt_s, and once more as
     token s + 1 arrives.
 
     Hint: So scale value s by `share * dt` plus the next token's `(1 - share) * dt`, and call `fast.ssd` with (K, Q) as

@@ -55,7 +55,14 @@ def _meet(t, s):
         ),
         "this is the distance of the two: how many blocks are doubled until both are in one?": lambda t, s: abs(t - s),
         "t & s has the bits that both have: what counts is where they differ, t ^ s": lambda t, s: (t & s).bit_length(),
-        "you begin at level 1: a token meets itself at level 0": lambda t, s: max(1, _meet(t, s)),
+        "this is the size of the DISTANCE, which has no logarithm where s comes later": lambda t, s: (
+            int(math.log2(t - s)) + 1 if t != s else 0
+        ),
+        "this is the level of t and t − 1, whatever s is": lambda t, s: (t & -t).bit_length() if t != s else 0,
+        "you count tokens from 1, so that the first block is one short: the first is token 0": lambda t, s: _meet(
+            t + 1, s + 1
+        ),
+        "you never answer 0: a token meets itself at level 0": lambda t, s: max(1, _meet(t, s)),
         "this is log₂ of t ^ s and 1, not rounded down: a level is a whole number": lambda t, s: (
             math.log2(t ^ s) + 1 if t != s else 0
         ),
@@ -132,6 +139,13 @@ def _counting(merge=lambda block, state: block + state, cleared=True, goes_on=la
         return states
 
     return wrong
+
+
+def _counting_states(states, block, length):
+    """Only the old states go into the place of the first 0 bit, if there are any below."""
+    right, bit = _counted(states, block, length), (length ^ (length + 1)).bit_length() - 1
+    right[bit] -= block if bit else 0
+    return right
 
 
 def _placed(place):
@@ -212,6 +226,10 @@ def _count_cases(randn):
             lambda block, state: block, cleared=False
         ),
         "the new block is lost on the way: what goes on is the state alone": _counting(lambda block, state: state),
+        "where states merge, the new block is missing": _counting_states,
+        "where states merge, the new block is missing, and the state counts twice": _counting(
+            lambda block, state: 2 * state
+        ),
         "you take means of two states: they are sums": _counting(lambda block, state: (block + state) / 2),
         "the place is that of the first 0 bit of length, not the number of its ones": _placed(int.bit_count),
         "the place is that of the first 0 bit of length: yours is above its highest 1": _placed(int.bit_length),
@@ -305,7 +323,7 @@ def _parts_cases(randn):
 
 @exercise(
     "9.7",
-    "Levels that correct",
+    "Levels over a correction",
     claim="007:delta",
     level=2,
     minutes=8,
@@ -340,6 +358,12 @@ def _parts_cases(randn):
         ),
         "the weights are missing: this is the gated delta rule": _with_parts(
             lambda S, A, W, B, one: S @ torch.linalg.inv(one + A) @ B
+        ),
+        "I − A is the first term of a series for the inverse: solve": _with_parts(
+            lambda S, A, W, B, one: (W * S) @ (one - A) @ B
+        ),
+        "β multiplies the rows of M in yours: it stands on the right, on its columns": _with_parts(
+            lambda S, A, W, B, one: B @ (W * S) @ torch.linalg.inv(one + A)
         ),
         "nothing is corrected: the inverse is missing": _with_parts(lambda S, A, W, B, one: (W * S) @ B),
         "β is missing on the right": _with_parts(lambda S, A, W, B, one: (W * S) @ torch.linalg.inv(one + A)),

@@ -269,6 +269,15 @@ def _placed(below, a, beta, gamma, main=None):
         "β and γ have changed places, and γ stands one row too low": lambda a, beta, gamma: _placed(
             gamma[:-1], a, beta, gamma, beta
         ),
+        "β_0 is added to the diagonal, in row 0: no token comes before the first": lambda a, beta, gamma: _placed(
+            beta[1:], a, beta, gamma, torch.cat([gamma[:1] + beta[:1], gamma[1:]])
+        ),
+        "β_t alone weighs the token before: yours has its γ, too": lambda a, beta, gamma: _placed(
+            gamma[:-1] * beta[1:], a, beta, gamma
+        ),
+        "β stands two places below the diagonal: one place below is token t − 1": lambda a, beta, gamma: (
+            torch.diag(gamma) + torch.diag(beta[2:], -2)
+        ),
         "β and γ have changed places": lambda a, beta, gamma: _placed(gamma[1:], a, beta, gamma, beta),
         "your factor ends at the first β": lambda a, beta, gamma: _placed(
             beta[1:] * (torch.arange(len(a) - 1) == 0), a, beta, gamma
