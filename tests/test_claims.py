@@ -353,6 +353,7 @@ def test_unmarked():
 """
 
 
+@pytest.mark.full
 def test_break_claims_reports_survivors(tmp_path):
     files = {
         "toy.py": "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n",
@@ -385,6 +386,7 @@ def test_break_claims_reports_survivors(tmp_path):
     assert "2 failed, 3 passed, 1 skipped, 2 deselected" in lines[-1]
 
 
+@pytest.mark.full
 def test_record_claims_keeps_the_largest_error_of_each(tmp_path):
     toy = """import pytest, torch
 from smalearn.testing import assert_close

@@ -643,6 +643,7 @@ def assert_matches(pattern, message):
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.full
 def test_a_mesh_has_a_sequence_of_its_own(played, ranks):
     outputs = played(ranks, "mesh")
     _, operands, initial = whole(("ssd", "ragged", "batch", "mild", torch.float64, True), 2)

@@ -279,6 +279,7 @@ def test_leading_axes_in_one_launch(on_tiles):
             assert_close(actual, truth, 2e-6)
 
 
+@pytest.mark.full
 def test_a_token_a_sequence(on_tiles):
     tensors = operands(40, sequences=(40,), dtype=torch.float32)
     found = results(ours, tensors, cu_seqlens=list(range(41)))

@@ -43,9 +43,10 @@ def pytest_collection_finish(session):
     ("options", "left"),
     [
         ([], ["slow-1", "slow-2", "slow-3", "fast-1"]),
-        pytest.param(["--full"], [f"{a}-{b}" for a in ("slow", "fast") for b in "123"], marks=pytest.mark.full),
+        (["--full"], [f"{a}-{b}" for a in ("slow", "fast") for b in "123"]),
     ],
 )
+@pytest.mark.full
 def test_by_default_every_value_once_and_with_full_every_case(tmp_path, options, left):
     (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
     markers = ["-o", "markers=full\ngpu", "-o", f"pythonpath={ROOT / 'tests'}", "-p", "no:cacheprovider"]

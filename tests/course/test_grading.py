@@ -369,6 +369,7 @@ def test_a_notebook_without_the_exercises_is_said_to_have_none(graded):
     assert graded["other.ipynb"][1]["remark"] == "none of the exercises is in it"
 
 
+@pytest.mark.full
 def test_our_solutions_stand_in_for_what_is_missing_wrong_or_lost(tmp_path, box):
     ids = ["6.1", "6.2", "6.3", "6.4", "6.5"]  # 6.2 calls 6.1, 6.5 calls all of them
     known = {id: registry()[id] for id in ids}
@@ -405,6 +406,7 @@ def test_a_fault_of_the_grader_costs_one_row_and_is_named(tmp_path, monkeypatch,
     assert row.notes == {"": "not graded to the end: the grader failed with OSError: no more processes"}
 
 
+@pytest.mark.full
 def test_who_loses_a_process_to_a_neighbour_is_graded_once_more_alone(tmp_path, monkeypatch, box):
     asked, ask = [], Child.ask
 

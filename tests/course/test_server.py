@@ -131,6 +131,7 @@ def test_a_taken_port_is_the_reason_that_is_shown(home):
     assert process.returncode == 1
 
 
+@pytest.mark.full
 def test_a_bad_option_is_the_reason_that_is_shown(home):
     with start(home, "--port=dance") as process:
         said = process.stdout.read()
@@ -154,6 +155,7 @@ def test_what_has_no_effect_is_said_once_and_an_address_for_everybody_is_one_lin
     ]
 
 
+@pytest.mark.full
 def test_an_address_of_another_machine_is_one_line(home):
     with start(home, "--ip=192.0.2.1") as process:  # nobody's: it is kept for examples
         said = process.stdout.read()

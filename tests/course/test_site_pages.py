@@ -178,6 +178,7 @@ def small(tmp_path_factory):
     return folder / "out"
 
 
+@pytest.mark.full
 def test_reference_has_every_public_name_with_its_members(small):
     pages = {path.stem: path.read_text(encoding="utf-8") for path in (small / "reference").glob("*.html")}
     for room in [*(room.name for room in pkgutil.iter_modules(smalearn.__path__)), "fast.distributed"]:
@@ -197,11 +198,13 @@ def test_reference_has_every_public_name_with_its_members(small):
 
 
 @pytest.mark.parametrize("member", ["weights.LowRank.random", "contractions.Order.macs", "weights.Weight.bilinear"])
+@pytest.mark.full
 def test_reference_has_members(small, member):
     text = (small / f"reference/{member.partition('.')[0]}.html").read_text(encoding="utf-8")
     assert f'id="smalearn.{member}"' in text
 
 
+@pytest.mark.full
 def test_formulas_of_the_reference_are_set(small):
     text = (small / "reference/linear_attention.html").read_text(encoding="utf-8")
     assert 'class="formula">' in text
@@ -234,6 +237,7 @@ def test_what_is_no_formula_stays(line):
 # The pages that greet
 
 
+@pytest.mark.full
 def test_the_landing_page_leads_on(small):
     text = (small / "index.html").read_text(encoding="utf-8")
     assert f'href="{CHAPTERS[3].stem}.html">Start reading' in text
@@ -244,6 +248,7 @@ def test_the_landing_page_leads_on(small):
     assert "<!-- " not in text.partition("<article")[2].partition("</article")[0]
 
 
+@pytest.mark.full
 def test_the_short_path_has_three_explorers(small):
     text = (small / "ten_minutes.html").read_text(encoding="utf-8")
     assert re.findall(r'data-explorer="(\w+)"', text) == ["MaskExplorer", "StateExplorer", "ContractionMap"]
@@ -296,6 +301,7 @@ def test_it_builds_from_the_command_line_and_again(tmp_path, monkeypatch, capsys
     assert (tmp_path / "out" / f"{CHAPTERS[3].stem}.html").exists()
 
 
+@pytest.mark.full
 def test_the_appendix_has_a_page_in_its_folder(small):
     place = f"appendix/{CHAPTERS[-1].name}"
     page = small / place.replace("ipynb", "html")

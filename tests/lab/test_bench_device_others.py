@@ -51,7 +51,7 @@ def is_whole(result, name):
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ENTRANTS)
+@pytest.mark.parametrize("name", ["delta-rule", pytest.param("multilevel", marks=pytest.mark.full)])
 def test_all_that_can_run_here_are_right_timed_and_shown(name):
     result = MODULES[name].benchmark("cpu", rounds=2)
     for entry in list(is_whole(result, name).values())[1:]:

@@ -163,6 +163,7 @@ def test_a_stopped_benchmark_keeps_what_it_has(tmp_path, kept):
         assert part["problem"] == "the first"
 
 
+@pytest.mark.full
 def test_a_stopped_experiment_keeps_its_runs_and_waits_for_none(tmp_path):
     """One of its two processes has nothing to do."""
     file = tmp_path / "trial.json"
