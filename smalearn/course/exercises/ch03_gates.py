@@ -51,6 +51,9 @@ def _differences(log_a, s, border, t):
     oracle=_cut(lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border, t)),
     way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
     wrong={
+        "your first factor begins at token 0: it begins after s": _cut(
+            lambda s, border, t: (0, border - 1), lambda s, border, t: (border, t)
+        ),
         "your first factor has the gate of token s itself: that acts before s is written": _cut(
             lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t)
         ),
@@ -225,6 +228,8 @@ def _weighted(weight):
         "a gate of 0 is left out: log_a = −∞ makes its product 0": lambda Q, K, V, log_a, c: _decayed(
             Q, K, V, log_a.nan_to_num(neginf=0.0)
         ),
+        "what a chunk writes fades in yours by the gates since its beginning: those until its END count, the last "
+        "row": lambda *given: _chunks(*given, ends=lambda until, a: _sums(a).exp().tril()[:, 0]),
         "the state holds only the last chunk: add to it, do not replace it": _weighted(
             lambda L, same, between: L * (between <= 1)
         ),

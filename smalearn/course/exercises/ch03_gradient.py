@@ -43,6 +43,9 @@ def _grad_cases(randn):
         ),
         "you summed over all t: outputs before s have never seen key s": lambda Q, V, dY: V @ (dY.mT @ Q),
         "the output at s itself is missing: key s is read by query s too": lambda Q, V, dY: (V @ dY.mT).triu(1) @ Q,
+        "the output at s itself is counted twice": lambda Q, V, dY: (
+            (V @ dY.mT).triu() @ Q + (V * dY).sum(-1, keepdim=True) * Q
+        ),
         "V and dY have changed places: the value belongs to the key's token s, dY and Q to token t": lambda Q, V, dY: (
             (dY @ V.mT).triu() @ Q
         ),
