@@ -468,6 +468,7 @@ def test_nothing_passes_a_reset(played, ranks):
 
 
 @pytest.mark.parametrize("rule", ["ssd", "delta"])
+@pytest.mark.full
 def test_half_precision_has_states_in_float32(played, rule):
     lengths, operands, initial = whole((rule, "ragged", "batch", "mild", torch.bfloat16, True), 3)
     oracle = {"ssd": ssd_recurrent, "delta": delta_rule_recurrent}[rule]

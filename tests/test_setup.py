@@ -92,6 +92,7 @@ def imported(folder):
 # Dependencies
 
 
+@pytest.mark.full
 def test_what_is_imported_is_declared_and_the_other_way_round():
     uses, provided = {folder: imported(folder) for folder in FOLDERS}, set()
     for folder, extras in FOLDERS.items():

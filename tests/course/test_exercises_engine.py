@@ -1598,6 +1598,7 @@ evaluate(first, running_mean, limit=0.2).outcome
 ]
 
 
+@pytest.mark.full
 def test_inside_a_notebook_kernel():
     nbformat = importlib.import_module("nbformat.v4")
     nbclient = importlib.import_module("nbclient")

@@ -39,6 +39,7 @@ def mine(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.full
 def test_the_guides_exercise_is_graded_and_stays_at_home(mine, tmp_path, capsys):
     folder = tmp_path / "in"
     folder.mkdir()

@@ -295,6 +295,7 @@ def test_the_command_writes_the_table_and_says_how_it_went(tmp_path, pretended, 
     assert pretended[0][-1][0] == ["bob"]
 
 
+@pytest.mark.full
 def test_a_run_that_is_stopped_goes_on(tmp_path, pretended, capsys):
     asked, stop_at = pretended
     paths = [str(write(tmp_path / f"{name}.ipynb", [("3.1", MEAN)])) for name in ("ada", "carl", "dora")]

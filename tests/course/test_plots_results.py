@@ -117,7 +117,7 @@ def test_a_picture_is_drawn_where_it_is_asked_for_and_can_be_read(draw, what):
     assert not left.has_data()
 
 
-@pytest.mark.parametrize("name", ["linear_attention", "ssd"])
+@pytest.mark.parametrize("name", [pytest.param("linear_attention", marks=pytest.mark.full), "ssd"])
 def test_recorded_results_can_be_drawn_and_read(name):
     result = recorded(name)
     for contest in result["contests"]:

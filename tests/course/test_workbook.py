@@ -652,6 +652,7 @@ def test_odd_outputs_are_no_outcomes(course, data):
     assert set(states(course).values()) == {"open"}
 
 
+@pytest.mark.full
 def test_check_writes_what_progress_reads(course):
     notebook = nbformat.v4.new_notebook()
     for source in [

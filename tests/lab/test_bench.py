@@ -68,7 +68,7 @@ def ratios_follow(name, part):
     return entries
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", ["ssd", *(pytest.param(one, marks=pytest.mark.full) for one in SIZES if one != "ssd")])
 def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
     result = bench.BENCHMARKS[name](**SIZES[name])
     assert torch.get_num_threads() == 2

@@ -55,6 +55,7 @@ def test_results_are_kept_by_machine(tmp_path, capsys, place):
     assert (tmp_path / "gpu" / "nvidia-h200" / "ssd.json").exists()
 
 
+@pytest.mark.full
 def test_the_program_is_the_command_itself():
     with pytest.raises(RuntimeError, match=r"^there is no benchmark 'none', only bilinear, .*weights$"):
         sweep._measured(sweep.PROGRAM, "none", ())

@@ -149,6 +149,7 @@ def stopped(tmp_path, code, *arguments, moment=b"now"):
 
 
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.full
 def test_a_stopped_benchmark_keeps_what_it_has(tmp_path, kept):
     file = tmp_path / "times.json"
     out, err = stopped(tmp_path, BENCHMARK, *["-o", file] * kept)
