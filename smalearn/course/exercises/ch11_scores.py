@@ -287,6 +287,9 @@ def _scores(**changed):
         "every level has equally many columns in your code: level l has ranks[l]": lambda Q, K, ranks, block_lens: (
             pair_scores(Q, K, [sum(ranks) // len(ranks)] * len(ranks), block_lens)
         ),
+        "your levels are equally wide: level l has ranks[l] columns": lambda Q, K, ranks, block_lens: pair_scores(
+            Q, K, [part.shape[1] for part in Q.tensor_split(len(ranks), 1)], block_lens
+        ),
         "you use the first d columns, one for each level: level l has ranks[l]": _first_columns(lambda d, ranks: d),
         "the last level that a pair shares is missing: the sum runs over l ≤ d(i, j)": _first_columns(
             lambda d, ranks: sum(ranks[: d - 1])
