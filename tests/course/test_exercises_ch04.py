@@ -64,6 +64,12 @@ def triangle(T):
             "at T = 1: matmul(x) and dense(T) @ x differ: column 1 of matmul(x) depends on column 0 of x, and time is "
             "axis 0",
         ),
+        (
+            triangle,
+            lambda x: torch.rand(1) * x.cumsum(0),
+            "at T = 1: matmul(x) and dense(T) @ x differ: two calls with the same x differ, so draw what is random "
+            "once, or from a seed",
+        ),
         (lambda x: x.cumsum(0), triangle, "at T = 1: the two have changed places: judge(dense, matmul)"),
         (lambda T: torch.eye(T), torch.clone, "at T = 7: fewer than a quarter of the mask's entries are not zero"),
     ],

@@ -56,7 +56,7 @@ def by_the_next_rows(M, order):
         (with_fault(lambda A, B, C: (A[:, 0], B, C)), "A must have the shape (1, 1, 1), and has (1, 1)"),
         (with_fault(lambda A, B, C: (A, B / 0, C)), "not finite"),
         (with_fault(lambda A, B, C: (2 * A, B, C)), "Its diagonal, C_t^T B_t, is right; what is wrong is in A"),
-        (with_fault(lambda A, B, C: (A, 2 * B, C)), "Its diagonal alone is wrong: there stands C_t^T B_t"),
+        (with_fault(lambda A, B, C: (A, 2 * B, C)), "Its diagonal is wrong: there stands C_t^T B_t"),
         (by_the_next_rows, "the matrix of your model differs most at"),
     ],
 )

@@ -53,8 +53,10 @@ class Operations(TorchDispatchMode):
 
 
 def _where(matmul, L, x):
-    """That columns are mixed, or the first entry that `matmul` multiplies by another number; "" where none is seen."""
+    """That calls differ, columns are mixed, or the first entry where `matmul` has another number; "" if none."""
     try:
+        if relative_rms(matmul(x.clone()), matmul(x.clone())) > 1e-5:
+            return ": two calls with the same x differ, so draw what is random once, or from a seed"
         if relative_rms(matmul(x.clone())[:, 1:], matmul(x[:, 1:].clone())) > 1e-5:
             return ": column 1 of matmul(x) depends on column 0 of x, and time is axis 0"
         found = matmul(torch.eye(len(L), dtype=L.dtype))

@@ -92,7 +92,7 @@ def _quotients(x, gamma):
         ),
         "your decay is e^(−γ): γ itself is the factor": lambda x, gamma: _powers(x, math.exp(-gamma)),
         "your decay is e^γ: γ itself is the factor": lambda x, gamma: _powers(x, math.exp(gamma)),
-        "running sums of x_s / γ^s are divided where γ is 0, and lose all digits where it is small: let the sum fade "
+        "you divide by γ^s, by 0 where γ is 0, and lose all digits where it is small: let the sum fade "
         "instead": lambda x, gamma: _quotients(x, gamma),
         "your sum runs along the columns: time is axis 0": lambda x, gamma: _powers(x.mT, gamma).mT,
     },
@@ -161,7 +161,7 @@ def _why(form, log_a):
         return "digits are lost BEHIND a strong decay, and yours comes last"
     if not log_a[strongest + 1 :].any():
         return "behind the strong decay stand zeros, which have no digits to lose"
-    return "the entries behind the strong decay come out right: let mild decays follow it, whose digits are lost"
+    return "let mild decays follow the strong one, whose digits are lost"
 
 
 def _filled(value):

@@ -186,6 +186,12 @@ def _masked_cases(randn):
         "only the first column of U and V takes part: the identity is a sum over all R of them": lambda U, V, B, x: (
             masked_product(U[:, :1], V[:, :1], B, x)
         ),
+        "only the last column of U and V takes part: the identity is a sum over all R of them": lambda U, V, B, x: (
+            masked_product(U[:, -1:], V[:, -1:], B, x)
+        ),
+        "columns of x and of U are mixed up on the way back: cut as you joined, (r columns)": lambda U, V, B, x: (
+            B.matmul((V[:, :, None] * x[:, None]).flatten(1)).unflatten(1, (x.shape[1], -1)) * U[:, None]
+        ).sum(-1),
         "you add up the columns before the product: then every u_r meets every v_r'. One product with B for "
         "each r": lambda U, V, B, x: masked_product(U.sum(1, keepdim=True), V.sum(1, keepdim=True), B, x),
         "you sum the columns of V before the product with B: each scales the rows of x for itself": lambda U, V, B, x: (

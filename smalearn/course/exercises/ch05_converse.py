@@ -40,11 +40,9 @@ def _not_this_matrix(answer, M, order):
     most = f"the matrix of your model differs most at ({t}, {s}): it has {found[t, s]:.4g}, wanted is {M[t, s]:.4g}"
     if (found - M).diagonal().abs().max() < 1e-6 * M.abs().max():
         return f"{most}. Its diagonal, C_t^T B_t, is right; what is wrong is in A, or in too few directions of a basis"
-    also = (
-        "Its diagonal is wrong, too"
-        if (found - M).tril(-1).abs().max() > 1e-6 * M.abs().max()
-        else "Its diagonal alone is wrong"
-    )
+    also = "Its diagonal is wrong"
+    if len(M) > 1:
+        also += ", too" if (found - M).tril(-1).abs().max() > 1e-6 * M.abs().max() else ", and it alone"
     return f"{most}. {also}: there stands C_t^T B_t, and A has no part in it"
 
 
@@ -189,6 +187,9 @@ def _one_basis(M, order, weighted=False):
         "C must have what the output k sees of the state, row k of M: you have the last row": _generators(
             C_of=lambda M, k, b: b @ M[-1, : k + 1]
         ),
+        "your blocks end before column k: then x_k never gets into the state": _generators(
+            block=lambda M, k: torch.cat([M[k:, :k], 0 * M[k:, k : k + 1]], 1)
+        ),
         "you decompose the past alone, M[:k+1, :k+1]: what matters is what the future sees of it": _generators(
             block=lambda M, k: M[: k + 1, : k + 1]
         ),
@@ -274,7 +275,7 @@ def _largest_rank():
     wrong={
         "the whole matrix has rank 48, but a state need not know the past outputs": lambda: 48,
         "one for each earlier token would be 47: late in the text few outputs are left to ask": lambda: 47,
-        "4 is the size of the keys: linear attention needs no more, but the exponential has no finite features": (
+        "4 is the size of a key: linear attention needs no more; the exponential has no finite set of features": (
             lambda: 4
         ),
         "no rank is larger than the shorter side of its block: count rows and columns once more": lambda: 25,

@@ -267,6 +267,7 @@ def _by_svd(A, B, C, k):
         "your columns stop before A_(k-1): the state after step k-1 has met it": _sides(
             _after, lambda A, s, k: later_first(A, s + 1, k - 2)
         ),
+        "your rows have A_t alone: A_(t-1) ... A_k is missing": _sides(lambda A, k, t: A[t], _before),
         "your rows take powers of A_k: every step has a transition of its own": _sides(
             lambda A, k, t: torch.linalg.matrix_power(A[k], t - k + 1), _before
         ),

@@ -91,6 +91,7 @@ def _input_cases(randn):
         ),
         "you write y_t into the state: what enters is the input x_t that you have just found": _faulty(add_input=False),
         "you keep h_(t-1) as it is: the next state is A_t h_(t-1) + B_t x_t": _faulty(step=lambda A, h, new: h + new),
+        "you take away C_t^T A_t A_t h_(t-1): A_t acts once": _faulty(past=lambda A, h: A @ (A @ h)),
         "A_t moves the old state on twice in yours: once to take away the past, and once more for h_t": _faulty(
             step=lambda A, h, new: A @ (A @ h) + new
         ),

@@ -85,7 +85,7 @@ export function read(view) {
 const named = ([top, bottom, left, right]) => `M[${top}:${bottom}, ${left}:${right}]`;
 
 const TITLES = {
-  state: "However large a block below the diagonal, its rank is at most the state's size",
+  state: "Drag a block below the diagonal: how large can its rank get?",
   softmax: "Softmax attention has no state in between: the larger a block, the larger its rank",
 };
 
