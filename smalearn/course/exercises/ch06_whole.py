@@ -131,6 +131,9 @@ WRONG_STEPS = {  # of Y, whatever state comes in
             C, torch.cat([torch.zeros_like(log_a[:, :1]), log_a[:, :-1]], 1), entering
         )
     ),
+    "between chunks you multiply by the sum of log a: the decay is its exponential; look at 6.3": _by_steps(
+        hand=lambda decay, updates, state: hand_over(decay.log(), updates, state)
+    ),
     "nothing of the state decays while a chunk passes: look at 6.3": _by_steps(
         hand=lambda decay, updates, state: hand_over(torch.ones_like(decay), updates, state)
     ),

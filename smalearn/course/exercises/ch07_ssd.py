@@ -124,8 +124,9 @@ def ssd(X, log_a, B, C, chunk_len):
     Hint: Look through 6.1 to 6.4: `.mT`, `...` and axes that are counted from the end work with any leading axes. Which
     step counts from the front?
 
-    Hint: Only step 3 does: its loop runs over axis 0, which are texts here. The chunks are axis -3 of what they leave,
-    (..., chunks, P, N), and axis -1 of their decays, (..., chunks).
+    Hint: Of the four only step 3 does: its loop runs over axis 0, which are texts here. The chunks are axis -3 of what
+    they leave, (..., chunks, P, N), and axis -1 of their decays, (..., chunks). And 6.5 does, in `log_a[:, None]` and
+    where it joins.
 
     Hint: `updates.unbind(-3)` gives the loop one chunk of all texts at a time, and `torch.stack(entering, -3)` puts the
     chunks back. What has to be done with the decays?

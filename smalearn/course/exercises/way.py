@@ -85,7 +85,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     small, large = (_trace(attempt, case) for case in cases)
     if small.failed or large.failed or small.left or large.left:
         return []
-    said = [*_memory(way, small, large, cases), *_loops(way, small, large)]
+    texts = _as_many_texts(cases)
+    said = [*_memory(way, small, large, texts), *_loops(way, small, large, texts)]
     said += [] if said else _work(way, small, large)
     called = small.names if way.forbids or way.needs else []
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
@@ -117,28 +118,31 @@ def _launches(way, times):
         yield f"it launches {times} times; one launch is asked, and a loop within the kernel, or programs side by side"
 
 
-def _memory(way, small, large, cases):
+def _memory(way, small, large, texts):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
-        given = _power(*(max(x.numel() for x in case if isinstance(x, torch.Tensor)) for case in cases))
         should = f"it should {f'grow as {_words(way.memory, way.axis)}' if way.memory else 'stay as large'}"
         if large.heavy:
             grows = "passes 64 MB"
-        elif given > 1.5:  # as many texts as tokens
-            grows, should = (
-                f"grows as {_words(power - given, way.axis)} times its arguments",
-                "it should grow as they do",
-            )
+        elif texts:
+            grows = f"grows as {_words(power - 2, way.axis)} times its arguments"
+            should = "it should grow as they do"
         else:
             grows = f"grows as {_words(power, way.axis)}"
-        yield f"its largest tensor, {large.shape} for {way.axis} = {LENGTHS[1]}, {grows}; {should}"
+        sized = f"{LENGTHS[1]} texts of {LENGTHS[1]} tokens" if texts else f"{way.axis} = {LENGTHS[1]}"
+        yield f"its largest tensor, {large.shape} for {sized}, {grows}; {should}"
+
+
+def _as_many_texts(cases):
+    """Whether the arguments grow with the square of the length: there are as many texts as tokens."""
+    return _power(*(max(x.numel() for x in case if isinstance(x, torch.Tensor)) for case in cases)) > 1.5
 
 
 def _words(power, axis):
     return WORDS.get(round(power), f"{{}}^{power:.1f}").format(axis)
 
 
-def _loops(way, small, large):
+def _loops(way, small, large, texts):
     if way.loops is None:
         return
     more = (len(large.calls) - len(small.calls)) / (LENGTHS[1] - LENGTHS[0])
@@ -147,7 +151,7 @@ def _loops(way, small, large):
     if loops > way.loops:
         many = f"more than {BUDGET}" if large.over else len(large.calls)
         counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
-        what = "a loop over time inside a loop" if loops == 2 else "a loop over time"
+        what = f"a loop over {'texts or tokens' if texts else 'time'}{' inside a loop' if loops == 2 else ''}"
         yield f"it makes {counts}: {what}"
 
 
