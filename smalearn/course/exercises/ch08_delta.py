@@ -286,9 +286,8 @@ def _divided(A, R):
         "you subtract A R: row t needs rows of U, corrected, not of R; fill it from the top, row by row": _uncorrected,
         "you multiply by I + A: it has to be undone": lambda A, R: R + A @ R,
         "the sign: (I + A) U = R gives U[t] = R[t] MINUS the sum": lambda A, R: _substituted(-A, R),
-        "this is R: what you subtract is 0, as A[:t, t] is (row t of A is A[t, :t]), or as U is before it is filled": (
-            lambda A, R: R + 0
-        ),
+        "this is R: what you subtract is 0, as A[:t, t] and A[t, t+1:] are (row t is A[t, :t]), or as U is before "
+        "it is filled": lambda A, R: R + 0,
         "you used the transpose of A: row t of A says which earlier corrections token t has to subtract": lambda A, R: (
             torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) + A.mT, R)
         ),

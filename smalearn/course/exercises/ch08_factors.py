@@ -103,16 +103,12 @@ def last_row(W, K, k, beta):
 
 def _unusable(move, cups):
     """Why an answer is no key and β; "" if it is."""
-    if (
-        not isinstance(move, tuple)
-        or len(move) != 2
-        or not all(isinstance(x, torch.Tensor | float | int) for x in move)
-    ):
+    try:
+        k, beta = (torch.as_tensor(x, dtype=torch.float64) for x in move)
+    except (TypeError, ValueError):
         return "the answer must be a pair: the key, and beta"
-    if torch.as_tensor(move[1]).numel() != 1:
-        first_is_number = torch.as_tensor(move[0]).numel() == 1
-        return "the key comes first, then beta" if first_is_number else "beta must be one number"
-    k, beta = torch.as_tensor(move[0]).double(), float(move[1])
+    if beta.numel() != 1:
+        return "the key comes first, then beta" if k.numel() == 1 else "beta must be one number"
     if k.shape == (cups, cups):
         return f"this is a matrix: the key is the vector of {cups} numbers from which I − β k k^T is made"
     if k.shape != (cups,):
@@ -120,7 +116,7 @@ def _unusable(move, cups):
     if not torch.allclose(k @ k, torch.ones((), dtype=torch.float64), atol=1e-6):
         remedy = ": divide it by its norm" if k.any() else ": it is 0 everywhere"
         return f"the key must have norm 1, yours has norm {k.norm():.6g}{remedy}"
-    return "" if 0 <= beta <= 2 else f"beta must be from 0 to 2, got {beta:.3g}"
+    return "" if 0 <= beta <= 2 else f"beta must be from 0 to 2, got {beta.item():.3g}"
 
 
 def _why_not(k, beta, i, j):
@@ -140,7 +136,7 @@ def _why_not(k, beta, i, j):
 def _not_swapped(move, cups, i, j):
     if unusable := _unusable(move, cups):
         return unusable
-    k, beta = torch.as_tensor(move[0]).double(), float(move[1])
+    k, beta = (torch.as_tensor(x, dtype=torch.float64) for x in move)
     before = torch.arange(1.0, cups + 1, dtype=torch.float64)
     after, wanted = before - beta * (before @ k) * k, before.clone()
     wanted[[i, j]] = before[[j, i]]
