@@ -310,6 +310,9 @@ def _undivided(Q, K, V, horizon):
         "times q·k. (The Mamba-2 paper prints it without the x)": _features(
             second=lambda x, angles: angles.sin().expand(x.shape)
         ),
+        "the second half is sin θ alone, one column: it is relu(x) sin θ, one for each entry of x": _features(
+            second=lambda x, angles: angles.sin()
+        ),
         "the ReLU is missing: the weights can be negative": lambda *given: _unrectified(*given),
         "the ReLU of the keys is missing: both sides need it": lambda Q, K, V, horizon: _unrectified(
             Q.relu(), K, V, horizon

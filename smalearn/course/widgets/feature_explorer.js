@@ -208,7 +208,7 @@ export default explorer(TRAITS, (view) => {
     make(item, "i", { class: fill });
     item.append(text);
   }
-  make(key, "li", { class: "dim" }, "The stronger, the larger (by square root). Struck through: negative.");
+  make(key, "li", { class: "dim" }, "The stronger the colour, the larger (by square root). Struck through: negative.");
   view.describe(view.root, () => describe(shown));
   const sizes = [...[...SIZES].reverse(), ...SIZES].flatMap((features) => [{ features }, { features }]);
   view.nudge(() => (shown.random ? sizes : []));
