@@ -283,6 +283,7 @@ def _key(cups, weights, beta=2.0):
         (lambda cups, i, j: (2 * _key(cups, {i: 1, j: -1})[0], 2.0), "yours has norm 2: divide it by its norm"),
         (lambda cups, i, j: _key(cups, {i: 1, j: -1}, -2.0), "beta must be from 0 to 2, got -2"),
         (lambda cups, i, j: torch.ones(cups), "the answer must be a pair"),
+        (lambda cups, i, j: ("key", 2.0), "the answer must be a pair"),
     ],
 )
 def test_keys_that_swap_no_cups_are_told_why(answer, reason):
@@ -312,3 +313,11 @@ def test_scores_that_do_not_overflow_are_told_why(scores, reason):
 )
 def test_answers_that_once_passed_are_wrong(id, attempt):
     assert evaluate(registry()[id], attempt).outcome == "failed"
+
+
+def test_a_key_may_be_a_list():
+    def swap(cups, i, j):
+        k, beta = _key(cups, {i: 1, j: -1})
+        return [k.tolist(), int(beta)]
+
+    assert evaluate(registry()["8.6"], swap).outcome == "passed"

@@ -103,6 +103,8 @@ def last_row(W, K, k, beta):
 
 def _unusable(move, cups):
     """Why an answer is no key and β; "" if it is."""
+    if not isinstance(move, tuple | list) or len(move) != 2:
+        return "the answer must be a pair: the key, and beta"
     try:
         k, beta = (torch.as_tensor(x, dtype=torch.float64) for x in move)
     except (TypeError, ValueError):
