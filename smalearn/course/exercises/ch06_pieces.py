@@ -189,6 +189,10 @@ def _hand_cases(randn):
                 torch.cat([decay[1:], torch.ones_like(decay[:1])]), updates, state
             )
         ),
+        "your last state is the one that enters the last chunk, which it still meets": lambda decay, updates, state: (
+            _handed_over(decay, updates, state)[0],
+            _handed_over(decay, updates, state)[0][-1],
+        ),
         "you go backwards: the state enters chunk 0": lambda decay, updates, state: (
             _handed_over(decay.flip(0), updates.flip(0), state)[0].flip(0),
             _handed_over(decay.flip(0), updates.flip(0), state)[1],
@@ -270,6 +274,10 @@ def _read_cases(randn):
         "your decay leaves out a_t: a token decays the state before it reads": _read(
             lambda log_a: torch.cat([0 * log_a[..., :1].clamp(min=-1), log_a[..., :-1]], -1).cumsum(-1).exp()
         ),
+        "your decay leaves out a_t, and at a reset it is −∞ − (−∞): a token decays the state before it reads": _read(
+            lambda log_a: (log_a.cumsum(-1) - log_a).exp()
+        ),
+        "your factors are log decays: take the exponential": _read(lambda log_a: log_a.cumsum(-1)),
         "every token sees its own decay alone: the state has met all decays since the chunk's start, a running "
         "sum of `log_a`": _read(torch.exp),
         "this is the first column of the mask, the decay from the chunk's first token. The state is older: it "

@@ -119,6 +119,8 @@ WRONG_STEPS = {  # of Y, whatever state comes in
     "each chunk reads what the chunk leaves, not what enters it": _by_steps(
         hand=lambda decay, updates, state: (updates, hand_over(decay, updates, state)[1])
     ),
+    "inside a chunk nothing is masked: tokens read what comes later, and nothing decays. Its scores need the mask of "
+    "6.1": _by_steps(mask=lambda log_a: torch.ones_like(decay_mask(log_a))),
     "inside a chunk nothing decays: its scores need the mask of 6.1, not a triangle of ones": _by_steps(
         mask=lambda log_a: torch.ones_like(decay_mask(log_a)).tril()
     ),
@@ -280,6 +282,12 @@ def _length_cases(randn):
                 key=lambda q: length * q * (n + p) + -(-length // q) * (2 * q + 1) * n * p,
             )
         ),
+        "you count neither what is written nor what is read, 2·c·N·P a chunk": _cheapest(
+            lambda c, q, n, p: c * (q * q * (n + p) + n * p)
+        ),
+        "you count one of writing and reading, c·N·P a chunk: both do": _cheapest(
+            lambda c, q, n, p: c * (q * q * (n + p) + q * n * p + n * p)
+        ),
         "you count the mask, c² a chunk: the table leaves it out": _cheapest(
             lambda c, q, n, p: _chunk_macs(c, q, n, p) + c * q * q
         ),
@@ -334,7 +342,7 @@ def best_chunk_len(length, state, head_dim):
     Hint: Inside: c²·N for the scores and c²·P for the values. Each state: c·N·P to write, N·P to hand over, c·N·P to
     read. (The mask's c² products and the scalings are not counted.)
 
-    Hint: `min(range(1, length + 1), key=macs)` gives the first of the least; `-(-length // chunk_len)` rounds up.
+    Hint: `min(range(1, length + 1), key=cost)` gives the first of the least; `-(-length // chunk_len)` rounds up.
 
     Insight: Multiply-adds alone ask for short chunks, of about √(N P / (N + P)) tokens; a GPU asks for longer ones,
     since products of small tiles are slow.
