@@ -199,6 +199,10 @@ def num_programs(axis):
     return Tile(np.asarray(running.grid[axis], np.int32))
 
 
+def cdiv(x, y):
+    return (x + y - 1) // y
+
+
 def arange(start, end):
     if isinstance(start, Tile) or isinstance(end, Tile):
         refuse("tl.arange: its ends are known when the program is compiled: mark them `tl.constexpr`, add what is not")

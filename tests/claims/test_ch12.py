@@ -12,7 +12,8 @@ from smalearn import fast
 from smalearn.course.exercises.ch12_beyond import chunk_gradient, entering
 from smalearn.course.exercises.ch12_chunk import chunk_outputs, summarised
 from smalearn.course.exercises.ch12_counts import recorded_walk, walk_bytes
-from smalearn.course.exercises.ch12_walk import packed, walk
+from smalearn.course.exercises.ch12_packed import packed
+from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.plots.kernels import Design
 from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
 from smalearn.lab.bench.timing import grown_bytes
@@ -236,7 +237,7 @@ def test_states_that_enter_slices():
         assert_close(state, ssd_recurrent(*(x[:end] for x in (X, log_a, B, C)))[1])
 
 
-@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_walk.packed")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.exercises.ch12_packed.packed")
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.mamba2.mamba2_ssd")
 def test_many_sequences_in_one_memory():
     borders = [0, 7, 7, 40, 61]

@@ -1,5 +1,7 @@
 """What the exercises of chapter 12 say to kernels that students would write."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -222,6 +224,7 @@ def rewritten(id, old, new):
     return judged(id, space[exercise.solution.__name__])
 
 
+TURNED = "i[:, None] >= i[None, :], s[:, None] - s[None, :]"
 TRIANGLE = 'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))'
 
 
@@ -260,6 +263,17 @@ TRIANGLE = 'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], 
         ("12.8", " i[:, None] * P", " i[:, None] * N", "a row of theirs has P, so row i begins at `i * P`"),
         ("12.9", "(start + i)[:, None] * P", "(start + i)[:, None] * N", "a row of theirs has P, so row t"),
         ("12.10", "first * P", "first * N", "a row of theirs has P, so `x + first * P`"),
+        ("12.10", "final + k * N * P", "final", "`final` must move on by N · P"),
+        ("12.4", "tl.dot(A, B,", "tl.dot(A.to(tl.float16), B.to(tl.float16),", "rounded to halves before the product"),
+        ("12.6", "mask=mask, other=0.0", "mask=mask, other=1.0", "what is not there must add nothing"),
+        ("12.9", "mask=inside, other=0.0", "mask=inside, other=-1.0", "every log decay is −1"),
+        (
+            "12.9",
+            'H * tl.exp2(last) + tl.dot(tl.trans(B), fX, input_precision="ieee")',
+            'tl.exp2(last) * (H + tl.dot(tl.trans(B), fX, input_precision="ieee"))',
+            "it is a H + E, not a (H + E)",
+        ),
+        ("12.11", "i[None, :] >= i[:, None], s[None, :] - s[:, None]", TURNED, "L is not transposed"),
     ],
 )
 def test_a_slip_in_a_kernel_is_named(id, old, new, said):
@@ -295,7 +309,7 @@ def test_outputs_have_the_dtype_of_the_tokens():
 def test_the_last_state_does_not():
     result = rewritten("12.9", "torch.empty(initial.shape)", "torch.empty_like(initial, dtype=X.dtype)")
     assert result.outcome == "not as asked"
-    assert "in half precision what it returns besides is float16" in result.detours[0]
+    assert "in half precision the state it returns is float16" in result.detours[0]
 
 
 def test_a_state_that_is_rounded_from_chunk_to_chunk_is_not_as_asked():
@@ -316,13 +330,14 @@ def test_a_state_that_is_rounded_from_chunk_to_chunk_is_not_as_asked():
 def test_a_length_is_no_constant(id, old, new):
     result = rewritten(id, old, new)
     assert result.outcome == "not as asked"
-    assert result.detours == ("it is compiled anew for each length, which is a `tl.constexpr` in yours",)
+    said = "its `length` is a `tl.constexpr` and changes with the length: each length is compiled anew"
+    assert result.detours == (said,)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("@triton.jit\n", "", "'function' object is not subscriptable"),
+        ("@triton.jit\n", "", "a kernel has `@triton.jit` above its `def`"),
         ("tile: tl.constexpr", "tile", "mark them `tl.constexpr`"),
     ],
 )
@@ -331,6 +346,49 @@ def test_a_slip_in_the_head_of_a_kernel_is_an_error(old, new, said):
     result = rewritten("12.5", old, new)
     assert result.outcome == "error"
     assert said in " ".join(result.problem.lines)
+
+
+def test_a_product_without_a_dot_is_not_as_asked():
+    result = rewritten("12.4", 'tl.dot(A, B, input_precision="ieee")', "tl.sum(A[:, :, None] * B[None, :, :], 1)")
+    assert (result.outcome, result.detours) == ("not as asked", ("it calls no `tl.dot`",))
+
+
+def test_a_loop_in_python_over_packed_sequences_is_not_as_asked():
+    def packed(X, log2_a, B, C, initial, borders, chunk_len):
+        (_, N, P), Y, final = initial.shape, torch.empty_like(X), torch.empty(initial.shape)
+        for k, (first, end) in enumerate(itertools.pairwise(borders.tolist())):
+            parts = (z[first:end] for z in (X, log2_a, B, C, Y))
+            walk_kernel[(1,)](*parts, initial[k], final[k], end - first, chunk_len=chunk_len, N=N, P=P)
+        return Y, final
+
+    assert "it launches 2 times" in judged("12.10", packed).detours[0]
+
+
+def test_one_program_as_wide_as_its_arguments_is_not_as_asked():
+    block = "block=triton.next_power_of_2(len(x))"
+    result = rewritten("12.2", "(triton.cdiv(len(x), 16),)", "(1,)")
+    assert result.outcome == "failed"
+    exercise = EXERCISES["12.2"]
+    space = {"torch": torch, "tl": tl, "triton": triton}
+    exec(exercise.code.replace("(triton.cdiv(len(x), 16),)", "(1,)").replace("block=16", block), space)
+    assert "its `block` is a `tl.constexpr` and changes with the length" in judged("12.2", space["decayed"]).detours[0]
+
+
+def test_parts_of_a_loop_may_be_counted():
+    loop = "for part in range(tl.cdiv(length, tile)):\n        start = part * tile"
+    assert rewritten("12.5", "for start in range(0, length, tile):", loop).passed
+
+
+def test_one_state_for_all_machines_hears_that_it_is_one():
+    def entering(decays, ends):
+        H, states = torch.zeros_like(ends[0]), []
+        for a, E in zip(decays, ends, strict=True):
+            states.append(H)
+            H *= a
+            H += E
+        return torch.stack(states)
+
+    assert "all entries are one tensor" in judged("12.12", entering).misconception
 
 
 def test_one_number_of_programs_for_both_axes_is_rejected():

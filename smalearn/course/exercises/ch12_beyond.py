@@ -1,9 +1,11 @@
 """The exercises of chapter 12 beyond the walk: the gradient of one chunk, and one sequence on several machines."""
 
+from functools import partial
+
 import torch
 
 from smalearn.course.exercises.ch12_chunk import decay_tile
-from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong
+from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -37,11 +39,20 @@ def _formula(
     return gradient
 
 
-def _broken(dY, dH, B, C, log2_a):
-    """The mask after the exponential, in float32."""
-    a = log2_a.clamp(min=-160)
+def _in_float32(L, cut=-160.0):
+    """With L by `L(log decays)`, and log decays cut off at `cut`."""
+
+    def gradient(dY, dH, B, C, log2_a):
+        a = log2_a.clamp(min=cut)
+        s = a.cumsum(0)
+        return (L(a) * (C @ B.mT)).mT @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
+
+    return gradient
+
+
+def _differences(a):
     s = a.cumsum(0)
-    return (decay_tile("late mask", a) * (C @ B.mT)).mT @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
+    return (s[:, None] - s).exp2().tril()
 
 
 def _growing(dY, dH, B, C, log2_a):
@@ -55,9 +66,10 @@ def _growing(dY, dH, B, C, log2_a):
 def _gradient_cases(randn):
     for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
         dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
-        yield dY, dH, B, C, strong(randn, chunk_len) if number == 3 else decays(randn, chunk_len)
+        yield dY, dH, B, C, [decays, decays, without_resets, strong][number](randn, chunk_len)
     dY, dH, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
     log2_a = decays(randn, 16)
+    log2_a[:2] = torch.tensor([-100.0, -50.0])  # too much for a quotient, not for a late mask
     B[-1], log2_a[-1] = 0, -torch.inf  # nothing comes back from a large state, not 2^-20 of it either
     yield dY, 1e4 * dH, B, C, log2_a
 
@@ -90,8 +102,16 @@ def _gradient_cases(randn):
         "the scores are masked but do not decay: Lᵀ has the decays of L": _formula(decay=False),
         "your exponent is that of L: row i of its transpose has s[j] − s[i]": _growing,
         "the exponent is masked with 0, and 2^0 is 1: the past gets gradients of the future's": _formula(future=1.0),
-        "∞ · 0, 0/0 and −∞ − (−∞) are no numbers: cut log decays off at −160, subtract exponents, and mask the "
-        "difference with −∞ before the exponential": _broken,
+        "L is not transposed: row i of Lᵀ has what token i meets later, j ≥ i": _formula(turned=True, swapped=True),
+        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _in_float32(
+            _differences, cut=-torch.inf
+        ),
+        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
+            _in_float32(partial(decay_tile, "late mask"))
+        ),
+        "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": _in_float32(
+            partial(decay_tile, "quotient")
+        ),
     },
 )
 def chunk_gradient(dY, dH, B, C, log2_a):
@@ -156,6 +176,12 @@ def _divided(decays, ends):
     return torch.cat([torch.zeros_like(sums[:1]), sums[:-1]])
 
 
+def _one_tensor(decays, ends):
+    """One state for all machines, as it is at the end."""
+    last = decays[-1] * _states(decays, ends)[-1] + ends[-1]
+    return last.expand(ends.shape)
+
+
 def _both_decay(decays, ends):
     """The decay of a slice on what enters it and on what it leaves."""
     return _states(decays, decays[:, None, None] * ends)
@@ -188,6 +214,7 @@ def _machine_cases(randn):
         "the pairs are combined to the right: the state comes from the left": _with(back=True),
         "you divide by products of decays, or subtract their logarithms: a reset makes 0/0 or −∞ − (−∞)": _divided,
         "what leaves a slice is multiplied by its own decay: it is a H + E, not a (H + E)": _both_decay,
+        "all entries are one tensor, which later steps changed in place: make a new one, `H = a * H + E`": _one_tensor,
         "only the left neighbour's pair counts: those further left reach through it": _with(
             decay=lambda a, r: torch.zeros(())
         ),

@@ -38,12 +38,15 @@ def stored_apart(Y, step):
 # ------------------------------------------------------------------------------------------ 12.6 what a chunk leaves
 
 
-def _summaries(X, B, log2_a, chunk_len, *, until=None, tail=0.0, total=torch.Tensor.exp2, cut=-160.0):
-    """Summaries of all chunks, or with tokens that decay by `until(s, a)`; `tail`: the log decays behind the end."""
+def _summaries(X, B, log2_a, chunk_len, *, until=None, tail=0.0, rest=0.0, total=torch.Tensor.exp2, cut=-160.0):
+    """Summaries of all chunks, or with tokens that decay by `until(s, a)`.
+
+    Past the end log decays are `tail`, entries of X and B `rest`.
+    """
     added, decay = [], []
     for x, b, a in zip(*(z.split(chunk_len) for z in (X, B, log2_a)), strict=True):
         a = torch.cat([a.double(), torch.full((chunk_len - len(a),), tail).double()]).clamp(min=cut)
-        x, b = (torch.cat([z.double(), z.new_zeros(chunk_len - len(z), z.shape[1]).double()]) for z in (x, b))
+        x, b = (torch.cat([z, z.new_full((chunk_len - len(z), z.shape[1]), rest)]).double() for z in (x, b))
         s = a.cumsum(0)
         f = s[-1] - s if until is None else until(s, a)
         added.append(b.mT @ (f.exp2()[:, None] * x))
@@ -114,6 +117,9 @@ def _summary_cases(randn):
         "0, `other=0.0`": _with(tail=-torch.inf),
         "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0": _with(
             tail=1.0
+        ),
+        "rows past the end are 1 in X and in B, and add up: what is not there must add nothing, `other=0.0`": _with(
+            rest=1.0
         ),
         "you store the logarithm of the decay: its power of 2 is asked for": _with(total=lambda s: s),
         "your powers are of e: these logarithms are to base 2, `tl.exp2`": _with(
@@ -211,7 +217,7 @@ def _one(form, least, length):
     refuse=_survives,
     wrong={
         "nothing decays: all powers are 1": _all(lambda least: 0.0),
-        "these are mild: half of the range that float32 has is left": _all(lambda least: -64.0 / 64),
+        "these are mild: most of the range that float32 has is left": _all(lambda least: -64.0 / 64),
         "one strong decay alone is a power that float32 holds: their sum must pass 128": _one,
         "a reset is no finite number, and is not needed": lambda form, least, length: torch.full((length,), -torch.inf),
     },

@@ -229,6 +229,7 @@ def _part_of_product(rows=None, columns=None, depth=1.0):
     way=launches(
         lambda randn, length: (floats(randn, length, 16), floats(randn, 16, 16)),
         forbids=("torch.Tensor.__matmul__", "torch.Tensor.matmul", "torch.matmul", "torch.mm", "torch.einsum"),
+        needs=("smalearn.fast.tile.dot",),
     ),
     oracle=lambda A, B: A @ B,
     wrong={
@@ -242,6 +243,9 @@ def _part_of_product(rows=None, columns=None, depth=1.0):
             )(A @ B)
         ),
         "half of k is left out: a tile of A has all its k columns": _part_of_product(depth=0.5),
+        "the tiles are rounded to halves before the product: it takes float32 too": lambda A, B: (
+            A.half().float() @ B.half().float()
+        ),
     },
 )
 def product(A, B):

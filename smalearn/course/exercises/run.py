@@ -26,6 +26,7 @@ PRINTED_LINES = 20
 SEED = 20_000
 LINE_WIDTH = 90
 MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
+UNMARKED = "a kernel has `@triton.jit` above its `def`"
 
 
 @dataclass(frozen=True)
@@ -171,4 +172,5 @@ def _explain(error: BaseException, lines: list[tuple]) -> tuple[str, ...]:
     message = re.sub(r"0x[0-9a-fA-F]{4,}", "0x…", "".join(traceback.format_exception_only(error)).rstrip())
     shown = message[:MESSAGE_LENGTH].split("\n")[:MESSAGE_LINES]
     cut = ["…"] if len("\n".join(shown)) < len(message) else []
+    cut += [UNMARKED] if message.endswith("'function' object is not subscriptable") else []
     return (*dict.fromkeys(trace), *shown, *cut)

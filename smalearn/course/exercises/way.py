@@ -91,12 +91,12 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     called = small.names if way.forbids or way.needs else []
     said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
     if way.needs and not any(name.startswith(way.needs) for name in called):
-        said.append(f"it calls no function of `{way.needs[0]}`")
+        said.append(f"it calls no {_asked_for(way.needs[0])}")
     if way.once and (times := small.names.count(way.once)) != 1:
         said.append(f"it calls `{way.once.rpartition('.')[2]}` {times or 'no'} times")
     said += _launches(way, small.names.count(LAUNCH))
     if way.compiled and (constant := _changing_constant(attempt, cases)):
-        said.append(f"it is compiled anew for each {constant}, which is a `tl.constexpr` in yours")
+        said.append(f"its `{constant}` is a `tl.constexpr` and changes with the length: each length is compiled anew")
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
     if way.exact and _rounded(attempt, cases[1]):
@@ -109,6 +109,11 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         if traces[0] == traces[1]:
             said.append(f"it does the same work whatever {argument} is")
     return said
+
+
+def _asked_for(name):
+    word = name.replace("smalearn.fast.tile.", "tl.")
+    return f"`{word}`" if word.startswith("tl.") else f"function of `{word}`"
 
 
 def _launches(way, times):
@@ -214,7 +219,7 @@ def _in_halves(way, attempt, names, case):
     if first != "float16":
         return f"its output is {first}"
     if "float16" in others:
-        return "what it returns besides is float16, where digits of a sum are lost"
+        return "the state it returns is float16, where digits of a sum are lost"
     if any(torch.equal(x, x.half().to(x.dtype)) for x in outputs[1:]):
         return "what it carries on has been rounded to float16, in which digits of a sum are lost"
     return ""
@@ -239,7 +244,7 @@ class _Trace(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
-        self.left |= name in OUTSIDE
+        self.left |= name in OUTSIDE and (args[0].is_floating_point() or args[0].is_complex())  # not borders, indices
         out = func(*args, **(kwargs or {}))
         made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
         if not made and name not in ("__setitem__", "item"):
