@@ -93,7 +93,8 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
     if way.needs and not any(name.startswith(way.needs) for name in called):
         said.append(f"it calls no {_asked_for(way.needs[0])}")
     if way.once and (times := small.names.count(way.once)) != 1:
-        said.append(f"it calls `{way.once.rpartition('.')[2]}` {times or 'no'} times")
+        name = f"`{way.once.rpartition('.')[2]}`"
+        said.append(f"it calls {name} {times} times" if times else f"it never calls {name}")
     said += _launches(way, small.names.count(LAUNCH))
     if way.compiled and (constant := _changing_constant(attempt, cases)):
         said.append(f"its `{constant}` is a `tl.constexpr` and changes with the length: each length is compiled anew")
