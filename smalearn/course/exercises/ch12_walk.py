@@ -11,8 +11,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-__all__ = ["walk_kernel", "walk_way"]
-
 # ------------------------------------------------------------------------------------------------------ 12.9 the walk
 
 
