@@ -26,11 +26,13 @@ def _cheaper(length, dim, ranks):
 
 def _not_cheaper(answer, length, dim, ranks):
     """Why this is not the cheaper order, or not what it takes; "" if it is."""
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        return "a pair is asked for, (name, multiply-adds)"
     name, macs = answer
     both, keys = _counted(length, dim, ranks)
     right, least = _cheaper(length, dim, ranks)
     if name not in ("both", "keys"):
-        return 'the first item is "both" or "keys"'
+        return 'the first item is to be the name, "both" or "keys", the second the multiply-adds'
     if name != right:
         if both == keys:
             return 'both orders cost the same here, and of equals the name is "keys"'
@@ -100,6 +102,13 @@ def _through(length, dim, ranks):
 def _one_projection(length, dim, ranks):
     name, macs = _cheaper(length, dim, ranks)
     return name, macs - length * dim * sum(ranks)
+
+
+def _one_side(length, dim, ranks):
+    """Both sides projected, of which one is counted."""
+    both, keys = _counted(length, dim, ranks)
+    both -= length * dim * sum(ranks)
+    return ("both", both) if both < keys else ("keys", keys)
 
 
 def _projections_by_block(length, dim, ranks):
@@ -179,6 +188,7 @@ def _order_cases(randn):
         "your keys meet the tokens once for each level, L·T²·D: add up the keys of all levels before": _keys_by(
             _through, levels=len
         ),
+        "with both sides projected you count one: the tokens of either side pass, 2·T·D·Σ r_l": _one_side,
         "you count one projection: the tokens pass through both factors, 2·T·D·Σ r_l": _one_projection,
         "with both sides projected you count all D features for each block: it takes in D/p_l, so that a level costs "
         "2·T·D·r_l": _projections_by_block,
@@ -261,7 +271,7 @@ def _fans_exchanged(sizes, rank, heads, lr, base_dim):
 def _rule_cases(randn):
     yield from [
         ((1, 1, 1, 1), 1, 1, 0.1, 1),
-        ((2, 2, 2, 2), 1, 1, 0.01, 4),
+        ((2, 2, 8, 32), 2, 2, 0.01, 4),
         ((8, 8, 8, 8), 1, 8, 0.001, 64),
         ((16, 4, 8, 8), 1, 1, 0.001, 64),
         ((8, 32, 16, 16), 2, 8, 0.02, 64),
@@ -311,6 +321,9 @@ def _rule_cases(randn):
         "your rate is upside down: it is to fall with what a block takes in, as base_dim / in": lambda *given: (
             _by_shapes(*given, rate=lambda W: given[3] * W.shape[1] / given[4])
         ),
+        "the ratio in your σ lacks its root: it is √(out/in)": lambda *given: _by_shapes(
+            *given, std=lambda W: min(1, W.shape[0] / W.shape[1]) / W.shape[1] ** 0.5
+        ),
         "the ratio in your σ is upside down: σ is smaller by √(out/in) where less goes out than comes "
         "in": lambda *given: _by_shapes(*given, std=_turned_ratio),
         "your rate has a root: it is divided by in / base_dim itself": lambda sizes, rank, heads, lr, base_dim: (
@@ -322,7 +335,8 @@ def train_rules(sizes, rank, heads, lr, base_dim):
     """(σ of L, rate of L, σ of R, rate of R) for a train, by μP with the good rate `lr` of width `base_dim`.
 
     Give the start σ and the learning rate of both factors of a train, by the numbers that a block takes in and gives
-    out. R reads the token, which all heads share; L reads what R gives out, each head with blocks of its own.
+    out. R reads the token, which all heads share; L reads what R gives out, each head with blocks of its own, so that
+    heads do not enter into what a block of L gives out.
 
     Hint: Which numbers does a block of R take in, and how many does it give out for all heads together? A block of L?
 

@@ -64,9 +64,15 @@ def _nearest_roots(m, n, rank):
     return a, m // a, c, n // c
 
 
-def _exchanged(m, n, rank):
-    a, b, c, d = _search(m, n, rank)
-    return b, a, d, c
+def _square(m, n, rank):
+    """The largest divisors up to the roots for a and d."""
+    a, d = (max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size) for size in (m, n))
+    return a, m // a, n // d, d
+
+
+def _in_order(*places):
+    """The right sizes, in another order."""
+    return lambda m, n, rank: tuple(_search(m, n, rank)[k] for k in places)
 
 
 def _counts(cost):
@@ -121,7 +127,10 @@ def _counts(cost):
             lambda a, b, c, d, s: -(a * b * c + c * d * b)
         ),
         "your a and c are the largest divisors up to √m and √n, whatever s is: try all pairs b, c": _nearest_roots,
-        "these are the right sizes in the order (b, a, d, c): the answer is (a, b, c, d)": _exchanged,
+        "your a and d are the largest divisors up to √m and √n, without condition or cost: try all pairs b, c": _square,
+        "these are the right sizes in the order (b, a, d, c): the answer is (a, b, c, d)": _in_order(1, 0, 3, 2),
+        "your a and b are exchanged: the answer is (a, b, c, d)": _in_order(1, 0, 2, 3),
+        "your c and d are exchanged: the answer is (a, b, c, d)": _in_order(0, 1, 3, 2),
     },
 )
 def cheapest_train(m, n, rank):
