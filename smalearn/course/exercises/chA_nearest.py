@@ -76,6 +76,11 @@ def _across(M, sizes, rank):
     return _cut_all(M.reshape(sizes).permute(0, 3, 1, 2), rank).permute(0, 2, 3, 1).reshape(M.shape)
 
 
+def _other_column(M, sizes, rank):
+    """Slices for each b and d, a and c inside."""
+    return _cut_all(M.reshape(sizes).permute(1, 3, 0, 2), rank).permute(2, 0, 3, 1).reshape(M.shape)
+
+
 def _turned_back(M, sizes, rank):
     """The third factor of `svd` taken for V."""
     U, S, Vh = torch.linalg.svd(M.reshape(sizes).permute(1, 2, 0, 3))
@@ -132,6 +137,7 @@ def _nearest_cases(randn):
         ),
         "you keep the largest singular values of all slices together: each slice keeps its own s": _largest_of_all,
         "you cut a b × c slice for each a and d: a slice has one b and one c, and is a × d": _across,
+        "you cut an a × c slice for each b and d: a slice has one b and one c, and is a × d": _other_column,
         "`torch.linalg.svd` returns Vᵀ: you have transposed it once more": _turned_back,
         "`torch.linalg.svd` returns Vᵀ: keep its first s rows, and do not transpose it": _turned_thin,
         "U and V alone are directions: the singular values say how far to go in each": _unweighted,
