@@ -14,6 +14,9 @@ if not torch.cuda.is_available():
 
 pytest_plugins = ["claims_plugin", "selection"]
 
+# What these run is traced in other tests, and tracing would take a quarter of their time.
+UNTRACED = ("tests/browser/", "tests/claims/", "tests/course/test_exercises.py", "tests/test_transforms.py")
+
 ALLOWED_SKIPS = ["needs a GPU", "needs Chromium", "needs a peer"]
 if sys.platform != "linux":
     ALLOWED_SKIPS.append("needs Triton")
@@ -53,6 +56,12 @@ def pytest_make_collect_report():
     return report
 
 
-def pytest_collection_modifyitems(config):
-    """Hide the option that nbval would read to trace the chapters too, which slows them; pytest-cov has read it."""
+def pytest_collection_modifyitems(config, items):
+    """Trace no chapter and no test of `UNTRACED`.
+
+    The option is hidden from nbval, which would read it to trace chapters, as pytest-cov has done for all else.
+    """
     config.option.cov_source = None
+    for item in items:
+        if item.nodeid.startswith(UNTRACED):
+            item.add_marker("no_cover")
