@@ -50,6 +50,9 @@ def _half_and_half(V):
             V.cumsum(1) / torch.arange(1, V.shape[1] + 1, dtype=V.dtype)
         ),
         "you take the mean of the mean so far and of the new row: then the new row counts half": _half_and_half,
+        "the new row counts half, and you begin with zeros, which are no row of V": lambda V: torch.stack(
+            [sum(V[s] / 2 ** (t + 1 - s) for s in range(t + 1)) for t in range(len(V))]
+        ),
         "hidden rows keep a weight: a softmax of zeros and ones gives exp(0) = 1 to the future": lambda V: (
             torch.ones(len(V), len(V), dtype=V.dtype).tril().softmax(-1) @ V
         ),

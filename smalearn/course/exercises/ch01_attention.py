@@ -266,6 +266,9 @@ def _distance(length):
                 for t in range(len(Q))
             ]
         ),
+        "this is divided by the width of the window: (10) is a sum, not a mean": lambda Q, K, V, w: (
+            (Q @ K.mT * (_distance(len(Q)) <= w)) @ V / (2 * w + 1)
+        ),
         "your scores weigh the value of t itself: each belongs to the value V_s of its own source": lambda Q, K, V, w: (
             (Q @ K.mT * (_distance(len(Q)) <= w)).sum(-1, keepdim=True) * V
         ),
