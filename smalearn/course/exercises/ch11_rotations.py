@@ -105,6 +105,9 @@ def _rope_cases(randn):
         "only the first level is rotated: each level is, alone": _by_level(
             lambda x, ranks, positions, start: x if start else _rotate(x, ranks, positions)
         ),
+        "you mirror each pair, (a cos θ + b sin θ, a sin θ − b cos θ): a rotation has one minus, in front of b sin θ": (
+            _planes(lambda a, b, c, s: (a * c + b * s, a * s - b * c))
+        ),
         "you turn the other way: (a, b) becomes (a cos θ - b sin θ, a sin θ + b cos θ)": lambda x, ranks, positions: (
             _rotate(x, ranks, -positions)
         ),

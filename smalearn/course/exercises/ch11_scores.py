@@ -67,6 +67,9 @@ def _joins(joined):
             lambda i, j, size, n: abs(i - j) <= size
         ),
         "you compare i mod b, the place within a block: the number of the block is i // b": _joins(one_place),
+        "you add up the lengths of the blocks: each level that holds both counts 1": lambda length, block_lens: sum(
+            size * (torch.arange(length)[:, None] // size == torch.arange(length) // size) for size in block_lens
+        ),
         "you count tokens from 1, so that the first block is one short: the first is token 0": _joins(from_one),
         "token 0 stands alone in your code: blocks begin at 0, b, 2b, …": _joins(
             lambda i, j, size, n: (i - 1) // size == (j - 1) // size
@@ -234,6 +237,13 @@ def _scores(**changed):
     return lambda *given: pair_scores(*given, **changed)
 
 
+def _interleaved(Q, K, ranks, block_lens):
+    """Column k belongs to level k modulo their number."""
+    i, L = torch.arange(len(Q)), len(ranks)
+    parts = (Q[:, n::L] @ K[:, n::L].mT * (i[:, None] // b == i // b) for n, b in enumerate(block_lens))
+    return sum(parts)
+
+
 @exercise(
     "11.2",
     "Scores by levels",
@@ -250,6 +260,9 @@ def _scores(**changed):
         ),
         "each pair uses the columns of its finest level alone: the sum runs over all l ≤ d(i, j)": _scores(
             weight=lambda shared, ranks, n: n == shared[-1]
+        ),
+        "you take every L-th column for a level: levels stand side by side, each with r_l neighbouring columns": (
+            _interleaved
         ),
         "you use the first level alone: pairs in one block have the columns of the finer levels, too": _scores(
             weight=lambda shared, ranks, n: n == 0
