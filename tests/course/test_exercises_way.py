@@ -199,6 +199,7 @@ def backwards(Q, V, dY):
         ("2.7", lambda Q, K, V, r: nystrom_weights(Q, K, r) @ V, "its largest tensor, (64, 64) for T = 64"),
         ("6.1", differences_in_float64, "it subtracts running sums"),
         ("10.4", train_dense, "grows as D²; it should grow as D"),
+        ("10.4", EXERCISES["10.4"].oracle, "a loop over D inside a loop"),
         ("11.3", block_by_block, "a loop over time"),
         ("11.3", masked, "it does the same work whatever size is"),
         ("8.4", token_by_token, "a loop over time"),

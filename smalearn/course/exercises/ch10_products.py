@@ -80,7 +80,7 @@ def _level_cases(randn):
     level=2,
     minutes=12,
     cases=_level_cases,
-    way=Way(case=lambda randn, D: (randn(D, 2), randn(D, 2), [1, 1], [1, 2], randn(D)), memory=1, axis="D"),
+    way=Way(case=lambda randn, D: (randn(D, 2), randn(D, 2), [1, 1], [1, 2], randn(D)), memory=1, loops=0, axis="D"),
     oracle=_levels_loop,
     wrong={
         "this is L Rᵀ x, low rank: every level sees the whole of x. At level l a feature meets only its own "
@@ -218,7 +218,9 @@ def _train_cases(randn):
     level=2,
     minutes=15,
     cases=_train_cases,
-    way=Way(case=lambda randn, D: (randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1), randn(D)), memory=1, axis="D"),
+    way=Way(
+        case=lambda randn, D: (randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1), randn(D)), memory=1, loops=0, axis="D"
+    ),
     oracle=_train_loop,
     wrong={
         "the result is in the order (b a): P_L is missing. Row number i·b + j is entry i of block j": lambda L, R, x: (

@@ -157,7 +157,8 @@ def _loops(way, small, large, texts):
     if loops > way.loops:
         many = f"more than {BUDGET}" if large.over else len(large.calls)
         counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
-        what = f"a loop over {'texts or tokens' if texts else 'time'}{' inside a loop' if loops == 2 else ''}"
+        over = "texts or tokens" if texts else "time" if way.axis == "T" else way.axis
+        what = f"a loop over {over}{' inside a loop' if loops == 2 else ''}"
         yield f"it makes {counts}: {what}"
 
 
