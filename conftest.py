@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 pytest_plugins = ["claims_plugin", "selection"]
 
 # What these run is traced in other tests, and tracing would take a quarter of their time.
-UNTRACED = ("tests/browser/", "tests/claims/", "tests/course/test_exercises.py", "tests/test_transforms.py")
+UNTRACED = ("tests/browser/", "tests/test_transforms.py")
 
 ALLOWED_SKIPS = ["needs a GPU", "needs Chromium", "needs a peer"]
 if sys.platform != "linux":

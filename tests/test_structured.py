@@ -59,7 +59,7 @@ def test_products_transposes_and_multiples_are_those_of_the_dense_matrix(build, 
     inputs = [x, y, factor, *parameters]
     for ours, theirs in pairs:
         assert_close(ours, theirs)
-        weight = torch.randn_like(ours)
+        (weight,) = random_tensors([ours.shape], seed=1, dtype=ours.dtype)
         results = (
             [
                 torch.autograd.grad((z * weight).real.sum(), inputs, allow_unused=True, retain_graph=True)
