@@ -230,6 +230,12 @@ def _weighted(weight):
         ),
         "what a chunk writes fades in yours by the gates since its beginning: those until its END count, the last "
         "row": lambda *given: _chunks(*given, ends=lambda until, a: _sums(a).exp().tril()[:, 0]),
+        "what a chunk writes fades in yours by the gates up to each token: those after it count, until the END": (
+            lambda *given: _chunks(*given, ends=lambda until, a: a.cumsum(0).exp())
+        ),
+        "the border's own gate is missing in yours: it acts on the old state before the first token reads": (
+            lambda *given: _chunks(*given, starts=lambda since, a: torch.cat([a.new_zeros(1), a[1:]]).cumsum(0).exp())
+        ),
         "the state holds only the last chunk: add to it, do not replace it": _weighted(
             lambda L, same, between: L * (between <= 1)
         ),
