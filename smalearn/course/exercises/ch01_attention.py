@@ -125,10 +125,10 @@ def _shifted(G, peak):
         "one token of the future is visible: `tril(1)` keeps a diagonal too many": lambda Q, K: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(2) > 0, -torch.inf).softmax(-1)
         ),
-        "a token does not see itself: the diagonal belongs to the past": lambda Q, K: (
+        "in yours a token does not see itself, and must: the diagonal belongs to the past": lambda Q, K: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu() > 0, -torch.inf).softmax(-1)
         ),
-        "a token does not see itself, and row 0 sees nothing: the diagonal belongs to the past": lambda Q, K: (
+        "in yours a token does not see itself, and row 0 sees nothing: the diagonal is past, too": lambda Q, K: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu() > 0, -torch.inf).softmax(-1).nan_to_num()
         ),
         "you hide what is visible: −∞ belongs where the mask is 0": lambda Q, K: (
@@ -247,7 +247,7 @@ def _distance(length):
     minutes=10,
     cases=_band_cases,
     oracle=_with_mask(lambda length, window: _distance(length) <= window),
-    way=Way(case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1),
+    way=Way(case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), 3), memory=1, work=1),
     wrong={
         "your window looks only back: the band has `window` sources on EITHER side of t": _with_mask(
             lambda length, window: BandedMask(length, length, window).dense().tril()

@@ -244,11 +244,16 @@ def _least_of(steps, sizes):
     """What a dear order is the best of, so that a search could take it for the cheapest; "" if of nothing."""
     cheaper = min((order(sizes) for order in (QUADRATIC, LINEAR)), key=lambda order: _macs(order, sizes))
     if _pairs(steps) == _pairs(cheaper):
-        return ". It is the cheaper one of (13) and (15), but there are 13 others"
+        return ". It is the cheaper one of (13) and (15), but there are 13 others: in some of them two products meet"
     for counted, sentence in COUNTED.items():
         totals = [sum(_size(counted(*step), sizes) for step in order) for order in _all_orders(OPERANDS)]
         if sum(_size(counted(*step), sizes) for step in _triples(steps)) == min(totals):
             return f". {sentence}"
+    parts, every = _parts(steps, sizes), [[_size({*a, *b}, sizes) for a, b, _ in x] for x in _all_orders(OPERANDS)]
+    if max(parts) == min(map(max, every)):
+        return ". Its largest step is as small as can be, but it is the sum of all steps that counts"
+    if sum(parts) == max(map(sum, every)):
+        return ". It is the dearest order of all"
     if _greedy(steps, sizes):
         return ". Each step is the cheapest at its time, but leaves expensive ones: try every order to its end"
     return ""
@@ -314,85 +319,3 @@ def cheapest_order(sizes):
         return min(found)
 
     return search(["TN", "SN", "TS", "SP"])[1]
-
-
-# ------------------------------------------------------------------------------------------------ 1.5 the crossover
-
-
-def _crossover_loop(features, head_dim):
-    length = 1
-    while 3 * length * features * head_dim >= length**2 * (features + head_dim + 1):
-        length += 1
-    return length
-
-
-def _crossover_cases(randn):
-    yield from [(1, 1), (2, 2), (2, 3), (3, 5), (7, 7), (4, 33), (16, 16), (16, 64), (64, 64), (4096, 4096)]
-
-
-def _dense_crossover(features, head_dim):
-    """The least T up to 10,000 at which order (15) wins with a dense mask."""
-    N, P = features, head_dim
-    return next((T for T in range(1, 10_000) if T * N * P + 2 * N * P < T * (N + P + 1)), 10_000)
-
-
-@exercise(
-    "1.5",
-    "When does the linear order win?",
-    claim="000:order-cost",
-    level=2,
-    minutes=8,
-    cases=_crossover_cases,
-    oracle=_crossover_loop,
-    wrong={
-        "this compares (QKᵀ)V with Q(KᵀV), attention WITHOUT a mask: applying the mask "
-        "costs T·N·P or T² more": lambda features, head_dim: 2 * features * head_dim // (features + head_dim) + 1,
-        "at this T both orders cost the same where N + P + 1 divides 3·N·P: fewer "
-        "means strictly fewer": lambda features, head_dim: -(-3 * features * head_dim // (features + head_dim + 1)),
-        "you count two steps of T·N·P: the running sum takes a third": lambda features, head_dim: (
-            2 * features * head_dim // (features + head_dim + 1) + 1
-        ),
-        "you count multiplications and additions apart: one multiply-add is both": lambda features, head_dim: (
-            4 * features * head_dim // (2 * features + 2 * head_dim + 1) + 1
-        ),
-        "this is where both take the same, which need be no whole number: return the least "
-        "T above it": lambda features, head_dim: 3 * features * head_dim / (features + head_dim + 1),
-        "this is where the scores T² outgrow the states T·N·P in memory: count "
-        "multiply-adds": lambda features, head_dim: features * head_dim + 1,
-        "brackets are missing: the whole sum N + P + 1 divides": lambda features, head_dim: (
-            3 * features * head_dim // features + head_dim + 1
-        ),
-        "a dense mask: with a running sum, step (15b) takes T·N·P, not T²·N·P": _dense_crossover,
-        "you double T until it wins: the least T may lie between two powers of 2": lambda features, head_dim: (
-            2 ** (3 * features * head_dim // (features + head_dim + 1)).bit_length()
-        ),
-        "you round to the nearest whole number: the least T is above the crossing": lambda features, head_dim: round(
-            3 * features * head_dim / (features + head_dim + 1)
-        ),
-        "the step with the mask adds 1: T² (N + P + 1) is what the quadratic order takes": lambda features, head_dim: (
-            3 * features * head_dim // (features + head_dim - 1) + 1
-        ),
-        "this is the last T at which the linear order does not win: return the next": lambda features, head_dim: (
-            3 * features * head_dim // (features + head_dim + 1)
-        ),
-        "you count one step of T·N·P: there are three": lambda features, head_dim: (
-            features * head_dim // (features + head_dim + 1) + 1
-        ),
-        "the quadratic order multiplies by the mask too: T² more, hence N "
-        "+ P + 1 and not N + P": lambda features, head_dim: 3 * features * head_dim // (features + head_dim) + 1,
-    },
-)
-def crossover(features, head_dim):
-    """The least length T = S at which order (15) with a running sum takes fewer MACs than order (13).
-
-    Return the least T (with S = T) from which on the linear order needs strictly fewer multiply-adds.
-
-    Hint: Count the three steps of each. With a running sum, each step of (15) takes T·N·P; of (13), one takes T² alone.
-
-    Hint: 3·T·N·P against T²·(N + P + 1): divide both sides by T.
-
-    Hint: The least integer strictly above x / y is `x // y + 1`, also where y divides x.
-
-    Insight: The crossing depends on N and P alone: wide heads make the quadratic order the better one for longer.
-    """
-    return 3 * features * head_dim // (features + head_dim + 1) + 1

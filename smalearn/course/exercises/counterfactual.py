@@ -72,7 +72,7 @@ def _changes(names: Sequence[str], case: tuple) -> Iterator[tuple[str, Callable]
         elif type(value) is int:
             yield f"{name} were one more", put(i, lambda n: n + 1)
             yield f"{name} were one less", put(i, lambda n: n - 1)
-            yield f"{name} were half of it", put(i, lambda n: n // 2)
+            yield f"{name} were half as large", put(i, lambda n: n // 2)
             yield f"{name} were twice as much", put(i, lambda n: 2 * n)
         elif isinstance(value, float):
             yield f"{name} were -{name}", put(i, lambda x: -x)
