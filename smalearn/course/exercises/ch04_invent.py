@@ -57,6 +57,8 @@ def _where(matmul, L, x):
     try:
         if relative_rms(matmul(x.clone()), matmul(x.clone())) > 1e-5:
             return ": two calls with the same x differ, so draw what is random once, or from a seed"
+        if relative_rms(matmul(2 * x), 2 * matmul(x.clone())) > 1e-5:
+            return ": matmul is not linear, twice x must give twice the result"
         if relative_rms(matmul(x.clone())[:, 1:], matmul(x[:, 1:].clone())) > 1e-5:
             return ": column 1 of matmul(x) depends on column 0 of x, and time is axis 0"
         found = matmul(torch.eye(len(L), dtype=L.dtype))
@@ -124,6 +126,8 @@ class Judge:
             y = matmul(x.clone())  # which it may overwrite
         if not isinstance(y, torch.Tensor) or y.shape != x.shape:
             return "matmul(x) does not have the shape of x", 0
+        if torch.finfo(y.dtype).eps > torch.finfo(x.dtype).eps:
+            return f"matmul(x) is {y.dtype} where dense and x are {x.dtype}", 0
         if not relative_rms(y, L @ x) <= 1e-5:
             return f"matmul(x) and dense(T) @ x differ{_where(matmul, L, x)}", 0
         if operations.count <= x.numel() and length > 1:
@@ -178,8 +182,8 @@ def invent(judge):
     Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge says "structured" if
     the two agree and the operations of matmul grow at most threefold when T doubles.
 
-    Hint: New structured masks are made from old ones: a sum of two, a product of two (section 8), rows or columns
-    scaled, time reversed, blocks of one structure with another between them.
+    Hint: New structured masks are made from old ones: a sum of two, a product of two where section 8 has a rule, rows or
+    columns scaled, time reversed, blocks of one structure with another between them.
 
     Hint: The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has
     `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.

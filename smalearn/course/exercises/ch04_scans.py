@@ -94,6 +94,7 @@ def _quotients(x, gamma):
         "your decay is e^γ: γ itself is the factor": lambda x, gamma: _powers(x, math.exp(gamma)),
         "you divide by γ^s, by 0 where γ is 0, and lose all digits where it is small: let the sum fade "
         "instead": lambda x, gamma: _quotients(x, gamma),
+        "this is the last sum alone: y has a row for every t": lambda x, gamma: _powers(x, gamma)[-1],
         "your sum runs along the columns: time is axis 0": lambda x, gamma: _powers(x.mT, gamma).mT,
     },
 )
@@ -144,9 +145,9 @@ def _survives(log_a, form, least, length):
     if (log_a > 0).any():
         return "decays are at most 1, so their logarithms are at most 0"
     if not (log_a >= 1.000001 * least).all():  # also as float32 rounds it
-        return f"log decays must lie between {least:g} and 0, got {log_a.min():g}"
+        return f"log decays must be finite and lie between {least:g} and 0, got {log_a.min():g}"
     error = (_mask_by(form, log_a) - _each_segment(log_a)).abs().nan_to_num(torch.inf).max().item()
-    right = f"right to {error:.0e}" if error else "exactly right"
+    right = f"right to {error:.0e}" if error > 1e-12 else "right"
     return "" if error > 1e-3 else f"by {form}s the mask is still {right}: {_why(form, log_a)}"
 
 

@@ -41,6 +41,22 @@ def _spectral(column, row, x, dim):
     return torch.fft.irfft(spectra * torch.fft.rfft(x, len(circle), dim=dim), len(circle), dim=dim)[: len(x)]
 
 
+def _back_along_columns(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    return torch.fft.ifft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)).real[: len(x)]
+
+
+def _without_a_column(transform):
+    """The spectrum of the circle as a row, which multiplies the columns of x."""
+
+    def product(column, row, x):
+        circle = torch.cat([column, row[1:].flip(0)])
+        spectra, back = (torch.fft.fft, torch.fft.ifft) if transform == "fft" else (torch.fft.rfft, torch.fft.irfft)
+        return back(spectra(circle) * spectra(x, len(circle), dim=0), len(circle), dim=0).real[: len(x)]
+
+    return product
+
+
 def _without_size(column, row, x):
     circle = torch.cat([column, row[1:].flip(0)])
     return torch.fft.irfft(torch.fft.rfft(circle)[:, None] * torch.fft.rfft(x, len(circle), dim=0), dim=0)[: len(x)]
@@ -95,6 +111,10 @@ def _forwards_only(column, row, x):
         "your transform runs along the columns of x: time is axis 0, `dim=0`": lambda column, row, x: _spectral(
             column, row, x, dim=1
         ),
+        "you transform back along the columns: `ifft` and `irfft` take `dim=0` too": _back_along_columns,
+        "the spectrum of the circle has a number for each frequency, not for each column of x: "
+        "`[:, None]`": _without_a_column("rfft"),
+        "the spectrum of the circle is one column, a number for each frequency: `[:, None]`": _without_a_column("fft"),
         "an odd number of places is lost on the way back: `irfft(…, size, dim=0)` must be told how many": _without_size,
         "`norm='ortho'` divides by √size each time: two transforms there and one back leave one too many": (
             lambda column, row, x: _toeplitz(column, row) @ x / (2 * len(x) - 1) ** 0.5
@@ -227,7 +247,7 @@ def _masked_cases(randn):
     },
 )
 def masked_product(U, V, B, x):
-    """(B ∘ U Vᵀ) x by one product with B for each column of U: scale what goes in, scale what comes out.
+    """(B ∘ U Vᵀ) x by products with B alone: scale what goes in, scale what comes out.
 
     Return (B ∘ U Vᵀ) x, where B is a matrix that offers only `B.matmul(x)`.
 
@@ -269,9 +289,9 @@ def _largest_rank():
         "the cosine needs two numbers: cos(x − y) = cos x cos y + sin x sin y": lambda: 3,
         "five is one too many: each decay takes one number, the wave that fades takes two": lambda: 5,
         "only the wave needs two numbers: a decay has rank 1": lambda: 6,
-        "the wave needs no number for each of its seven days: two products make it": lambda: 7,
+        "the wave needs no number for each of its seven days: two numbers make it, cos and sin": lambda: 7,
         "a number for each token would be a full cache: every term has a small rank, whatever the length": lambda: 16,
-        "full rank would be for three strangers: each term has a small rank, whatever the length": lambda: 8,
+        "8 is the rank of a random mask at 16 tokens: here each term has a small rank, whatever the length": lambda: 8,
         "the wave needs two numbers for any period, not one for each of seven days": lambda: 9,
     },
 )
