@@ -101,6 +101,7 @@ def _hold_cases(randn):
         "this is backward Euler, a quotient in place of the exponential": _discretisation(
             lambda dt, A, z: dt / (1 - z), lambda z: 1 / (1 - z)
         ),
+        "your rate is −e^A: A is the rate itself, z = dt A": lambda dt, A, B: hold(dt, -A.exp(), B),
         "your A_bar is e^z − 1: the −1 belongs to B_bar alone": _discretisation(
             lambda dt, A, z: dt * torch.where(z == 0, 1, _ratio(torch.expm1(z), z)), torch.expm1
         ),

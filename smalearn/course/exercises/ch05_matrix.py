@@ -286,8 +286,8 @@ def through_the_state(A, B, C, k):
     Hint: Column s of `right` is A_(k-1) ... A_(s+1) B_s: only transitions before k. Row t of `left` is C_t^T A_t ...
     A_k: all the others, each once.
 
-    Hint: Build both from k outwards. Going up: `row = A[t] @ row`, then `C[t] @ row`. Going down: `column @ B[s]`
-    first, then `column = column @ A[s]`.
+    Hint: Build both from k outwards, with a product that is the identity at first. Going up from t = k: `after = A[t] @
+    after`, then `C[t] @ after`. Going down from s = k-1: `before @ B[s]` first, then `before = before @ A[s]`.
 
     Insight: The state is where all that the past says of the future has to pass: its size bounds the rank of every such
     block.

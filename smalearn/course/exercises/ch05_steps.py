@@ -231,6 +231,10 @@ def _step_cases(randn):
             later[0] @ earlier[0],
             torch.linalg.solve(later[0], earlier[1]) + later[1],
         ),
+        "you multiply entry by entry: A and b are matrices, `@`": lambda earlier, later: (
+            later[0] * earlier[0],
+            later[0] * earlier[1] + later[1],
+        ),
         "you add the transitions: one after the other is a product, A_later A": lambda earlier, later: (
             later[0] + earlier[0],
             later[0] @ earlier[1] + later[1],
