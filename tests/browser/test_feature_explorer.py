@@ -42,7 +42,7 @@ def test_script_compares_with_equal_weights(mount):
 def test_error_is_shown_and_described(mount):
     explorer = FeatureExplorer(features=512, norm=2)
     page = mount(explorer)
-    said = f"512 features at norm 2: error {explorer.error:.2g}, 1.5 times nearer than equal weights (0.64)"
+    said = f"512 features at norm 2: error {explorer.error:.2g}, equal weights have 1.5 times that (0.64)"
     assert headline(page) == said
     assert words(page).startswith(
         f"512 features, hyperbolic, norm 2: error {explorer.error:.2g}. “than”, word 13, attends most to: "

@@ -1,11 +1,10 @@
-"""The exercises of chapter 02 on kernels without chance: degrees of exp, which f are kernels, positions."""
+"""The exercises of chapter 02 on kernels without chance: degrees of exp, and which f are kernels."""
 
 import math
 
 import torch
 
 from smalearn.course.exercises.core import exercise
-from smalearn.course.exercises.way import Way
 
 # ----------------------------------------------------------------------------------------- 2.1 two degrees of exp
 
@@ -76,6 +75,9 @@ def _monomials(x):
         "the entries of x carry a weight, too: only the products need one": _with_last(
             lambda x: taylor_features(x)[:, 1 + x.shape[1] :], 1 / math.sqrt(2)
         ),
+        "the one stands there N times: it is one column": lambda x: torch.cat(
+            [torch.ones_like(x), taylor_features(x)[:, 1:]], dim=1
+        ),
         "the one is missing: it is the first column": lambda x: taylor_features(x)[:, 1:],
         "each mixed product is there once: (q·k)² has q_i q_j k_i k_j twice, so keep all N²": lambda x: taylor_features(
             x
@@ -135,11 +137,12 @@ def _harmless(name, scores):
         return "all scores of yours are equal: f turns them into one number, repeated, which has no negative eigenvalue"
     if name == "relu" and (scores >= 0).all():
         return "no score of yours is negative, so relu changes none of them"
-    if name == "relu" and (scores.relu() - scores.diag().diag()).abs().max() < 1e-9 * scores.max():
+    if name == "relu" and (scores.relu() - scores.diag().diag()).abs().max() < 1e-6 * scores.max():
         return "relu has cut off every score of two different points: some must be nearer than 90°"
     apart = scores - scores.diag().diag()
     if name == "tanh" and apart.abs().max() <= 1e-9 * scores.max():
-        return "your points are orthogonal to one another: tanh of a diagonal matrix has no negative eigenvalue"
+        zero = "" if scores.diag().all() else " (one of them is 0)"
+        return f"your points are orthogonal to one another{zero}: tanh of a diagonal matrix has no negative eigenvalue"
     chains = torch.linalg.matrix_power((scores > 1e-9).double(), len(scores))  # from each point, over near ones
     if name == "relu" and not chains[scores < -1e-9].any():
         return "two points of yours more than 90° apart are never joined by a chain of nearer ones: relu needs one"
@@ -147,7 +150,11 @@ def _harmless(name, scores):
         return "tanh(x) is nearly x for scores as small as yours"
     if name == "tanh" and scores.abs().min() > 3:
         return "tanh is nearly 1 or −1 at all scores of yours: some must be small, others large"
-    return ""
+    if name == "tanh":
+        return "for no two points of yours is tanh(x·y)² clearly above tanh(x·x)·tanh(y·y)"
+    return "where relu cuts a score, both points must agree well with a third: yours agree too little" * (
+        name == "relu"
+    )
 
 
 def _is_kernel(X, name, count):
@@ -219,166 +226,3 @@ def break_features(name, count):
         return torch.tensor([0.1] + [10.0] * (count - 1), dtype=torch.float64)[:, None]
     angles = torch.arange(count, dtype=torch.float64).clamp(max=3) * math.pi / 4
     return torch.stack([angles.cos(), angles.sin()], 1)
-
-
-# ------------------------------------------------------------------------------------------------ 2.6 cosFormer
-
-
-def _cosformer_oracle(Q, K, V, horizon, weight=math.cos):
-    """One weight after the other."""
-    rows = []
-    for t in range(len(Q)):
-        weights = [
-            sum(max(q, 0.0) * max(k, 0.0) for q, k in zip(Q[t].tolist(), K[s].tolist(), strict=True))
-            * weight(math.pi * (t - s) / (2 * horizon))
-            for s in range(len(K))
-        ]
-        rows.append(sum(w * v for w, v in zip(weights, V, strict=True)) / sum(weights))
-    return torch.stack(rows)
-
-
-def _cosformer_cases(randn):
-    ones = torch.ones(2, 1, dtype=torch.float64)
-    yield ones[:1], ones[:1], randn(1, 1), 4
-    yield ones, ones.clone(), randn(2, 1), 4
-    for length, features, horizon in [
-        (4, 2, 4),
-        (6, 3, 16),
-        (7, 3, 4),
-        (5, 2, 6),
-    ]:  # in the last some cosines are negative
-        Q, K = randn(length, features), randn(length, features)
-        Q[:, 0], K[:, 0] = Q[:, 0].abs() + 1, K[:, 0].abs() + 1
-        yield Q, K, randn(length, 2), horizon
-    yield 1 + 0.1 * randn(6, 2).abs(), 1 + 0.1 * randn(6, 2).abs(), randn(6, 2), 2  # some rows have a sum below 0
-
-
-def _rectified_cosines(x, angles):
-    return x.relu() * angles.cos()
-
-
-def _features(first=_rectified_cosines, second=lambda x, angles: x.relu() * angles.sin(), first_of_keys=None):
-    """Attention by other features, made of the tokens and of their angles."""
-
-    def attention(Q, K, V, horizon):
-        angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)[:, None]
-        pairs = (Q, first), (K, first_of_keys or first)
-        q, k = (torch.cat([begin(x, angles), second(x, angles)], dim=1) for x, begin in pairs)
-        return q @ (k.mT @ V) / (q @ k.sum(0))[:, None]
-
-    return attention
-
-
-_unrectified = _features(lambda x, angles: x * angles.cos(), lambda x, angles: x * angles.sin())
-
-
-def _split(first, second, divide=lambda W, Q, K: W.sum(1, keepdim=True)):
-    """Attention by weights relu(q)·relu(k) (first(θ_t, θ_s) + second(θ_t, θ_s)), divided by something."""
-
-    def attention(Q, K, V, horizon):
-        angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)
-        W = (Q.relu() @ K.relu().mT) * (first(angles[:, None], angles) + second(angles[:, None], angles))
-        return W @ V / divide(W, Q, K)
-
-    return attention
-
-
-def _cosines(a, b):
-    return a.cos() * b.cos()
-
-
-def _sines(a, b):
-    return a.sin() * b.sin()
-
-
-def _undivided(Q, K, V, horizon):
-    distance = torch.arange(len(Q))[:, None] - torch.arange(len(Q), dtype=Q.dtype)
-    return (Q.relu() @ K.relu().mT * (math.pi / (2 * horizon) * distance).cos()) @ V
-
-
-@exercise(
-    "2.6",
-    "Positions in the features",
-    claim="000:cosformer",
-    level=2,
-    minutes=12,
-    cases=_cosformer_cases,
-    oracle=_cosformer_oracle,
-    way=Way(case=lambda randn, length: (*(randn(length, 2).abs() for _ in "QKV"), length), memory=1, loops=0),
-    wrong={
-        "the second half is x sin θ, not sin θ alone: only then does cos·cos + sin·sin become cos(θ_t - θ_s), "
-        "times q·k. (The Mamba-2 paper prints it without the x)": _features(
-            second=lambda x, angles: angles.sin().expand(x.shape)
-        ),
-        "the second half is sin θ alone, one column: it is relu(x) sin θ, one for each entry of x": _features(
-            second=lambda x, angles: angles.sin()
-        ),
-        "the ReLU is missing: the weights can be negative": lambda *given: _unrectified(*given),
-        "the ReLU of the keys is missing: both sides need it": lambda Q, K, V, horizon: _unrectified(
-            Q.relu(), K, V, horizon
-        ),
-        "the ReLU of the queries is missing: both sides need it": lambda Q, K, V, horizon: _unrectified(
-            Q, K.relu(), V, horizon
-        ),
-        "π/2 is missing: the angle of position t is π/2 · t / horizon": lambda Q, K, V, horizon: _cosformer_oracle(
-            Q, K, V, horizon * math.pi / 2
-        ),
-        "you take the ReLU of the finished features: where the cosine is negative, beyond the horizon, it must "
-        "stay": _features(lambda x, angles: (x * angles.cos()).relu(), lambda x, angles: (x * angles.sin()).relu()),
-        "in your keys the ReLU comes after the cosine and cuts off its negative values: ReLU first": _features(
-            first_of_keys=lambda x, angles: (x * angles.cos()).relu()
-        ),
-        "your angle runs to π instead of π/2: the cosine of a large distance becomes "
-        "negative": lambda Q, K, V, horizon: _cosformer_oracle(Q, K, V, horizon / 2),
-        "the answer is right to seven digits: the angles are float32, because `torch.arange` holds integers "
-        "and these times a float are float32; give it `dtype=Q.dtype`": _features(
-            lambda x, angles: x.relu() * angles.float().cos(), lambda x, angles: x.relu() * angles.float().sin()
-        ),
-        "the division is missing: the weights of a row must sum to 1": _undivided,
-        "your sums run over s ≤ t: no causal mask is asked for here": lambda Q, K, V, horizon: torch.stack(
-            [_cosformer_oracle(Q[: t + 1], K[: t + 1], V[: t + 1], horizon)[t] for t in range(len(Q))]
-        ),
-        "you divide the positions by T: the horizon is given": lambda Q, K, V, horizon: _cosformer_oracle(
-            Q, K, V, len(Q)
-        ),
-        "your weights are cos(θ_t + θ_s): the sines come with a plus": _split(_cosines, lambda a, b: -_sines(a, b)),
-        "your weights are sin(θ_t + θ_s): cosine belongs to cosine, and sine to sine": _split(
-            lambda a, b: a.sin() * b.cos(), lambda a, b: a.cos() * b.sin()
-        ),
-        "the cosines are missing from what you divide by: it is the sum of the weights as they are": _split(
-            _cosines, _sines, lambda W, Q, K: (Q.relu() @ K.relu().mT).sum(1, keepdim=True)
-        ),
-        "you divide by one number for all rows: each row has a sum of its own": _split(
-            _cosines, _sines, lambda W, Q, K: W.sum()
-        ),
-        "beyond the horizon a row's sum can be negative: divide by it as it is": _split(
-            _cosines, _sines, lambda W, Q, K: W.sum(1, keepdim=True).clamp(min=1e-6)
-        ),
-        "you divide by the sums of the columns: for each t, sum over s": _split(
-            _cosines, _sines, lambda W, Q, K: W.sum(0)[:, None]
-        ),
-        "only the cosines are there: cos θ_t · cos θ_s is not cos(θ_t - θ_s)": _features(
-            second=lambda x, angles: 0 * x * angles
-        ),
-    },
-)
-def cosformer(Q, K, V, horizon):
-    """Y (T, P) with weights relu(Q_t)·relu(K_s)·cos(π (t - s) / (2 horizon)), divided by their sum; no (T, T) matrix.
-
-    Return attention with these weights, every row divided by the sum of its weights (with our inputs never 0; no causal
-    mask), in O(T) and without a loop over tokens: put the cosine into features of t and of s alone. Any horizon may be
-    given, one below T too.
-
-    Hint: cos(a - b) = cos a cos b + sin a sin b. So 2N features for each token: what are they?
-
-    Hint: One angle for each row: `torch.arange(len(Q), dtype=Q.dtype)[:, None] * math.pi / (2 * horizon)`; the features
-    of a token are relu(x) cos θ and relu(x) sin θ.
-
-    Hint: With features q and k: `q @ (k.mT @ V)`, divided by `q @ k.sum(0)`, a number for each row.
-
-    Insight: Every weight of relative position that is a sum of cosines can be split like this, a pair of features for
-    each; RoPE turns Q and K by the same identity.
-    """
-    angles = math.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)[:, None]
-    q, k = (torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1) for x in (Q, K))
-    return q @ (k.mT @ V) / (q @ k.sum(0))[:, None]

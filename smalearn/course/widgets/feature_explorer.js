@@ -63,7 +63,7 @@ export function read(view) {
 /** The read-out: the error beside that of a model that looks at nothing. */
 function headline({ features, random, norm, errors: [own, equal] }) {
   const who = random ? `${features} features` : "1 + elu";
-  const verdict = own < equal ? `${digits(equal / own)} times nearer than equal weights` : "equal weights do better";
+  const verdict = own < equal ? `equal weights have ${digits(equal / own)} times that` : "equal weights do better";
   return `${who} at norm ${number(norm)}: error ${digits(own)}, ${verdict} (${digits(equal)})`;
 }
 
