@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from smalearn import fast
 from smalearn.course.exercises import check, commands, evaluate, registry, report, verify
-from smalearn.course.exercises.way import BYTES, Way
+from smalearn.course.exercises.way import BUDGET, BYTES, LENGTHS, Way
 from smalearn.linear_attention import linear_attention_chunked
 
 EXERCISES = registry()
@@ -240,6 +240,16 @@ def test_a_large_tensor_ends_the_measurement():
         return EXERCISES["3.1"].solution(Q, K, V)
 
     assert "passes 64 MB" in evaluate(EXERCISES["3.1"], attempt).detours[0]
+
+
+def test_a_loop_that_passes_the_budget_at_both_lengths_is_named():
+    def attempt(Q, K, V):
+        for _ in range(BUDGET * (len(Q) >= LENGTHS[0])):
+            V.sum()
+        return EXERCISES["3.1"].solution(Q, K, V)
+
+    counts = f"more than {BUDGET} calls of torch for T = {LENGTHS[0]}, more than {BUDGET} for {LENGTHS[1]}"
+    assert any(counts in said for said in evaluate(EXERCISES["3.1"], attempt).detours)
 
 
 def test_an_attempt_that_fails_at_these_lengths_has_no_detour():

@@ -149,6 +149,9 @@ WRONG_STEPS = {  # of Y, whatever state comes in
     "last row": _by_steps(write=lambda X, log_a, B: X[:, :1].mT @ B[:, :1]),
     "you weight what is written by the mask's first column, the decay from the chunk's beginning: until its END is the "
     "last row": _by_steps(write=lambda X, log_a, B: (decay_mask(log_a)[..., :1] * X).mT @ B),
+    "inside a chunk what token s writes meets its own a_s: the mask's product begins after s": _by_steps(
+        mask=lambda log_a: decay_mask(log_a) * log_a.exp()[..., None, :]
+    ),
     "a token does not read itself: the diagonal belongs to the mask": _by_steps(
         mask=lambda log_a: decay_mask(log_a).tril(-1)
     ),

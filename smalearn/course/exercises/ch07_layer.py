@@ -263,7 +263,7 @@ def block_step(X, dt, A_log, B, C, D, state):
         "this is 2D, the numbers of one token: how many tokens fill 2D · N?": lambda: 2048,
         "this is 2D / N: the 2D channels have N numbers each, so that the state has 2D · N": lambda: 16,
         "this is N²: 2D·N numbers of the state, over 2D for each token, leave one N": lambda: 128**2,
-        "never is too early: a cache of one token is smaller than the state": lambda: 0,
+        "the ratio is upside down: divide the numbers of the state by those of one token": lambda: 1 / 128,
         "this is 4D, a key and a value of 2D each: they are of D here, 2D together": lambda: 4096,
         "this is how many numbers the state has: divide by the 2D of a token": lambda: 2 * 1024 * 128,
         "this is D · N, a number of numbers: the state has 2D · N, and is divided by the 2D of a token": lambda: (

@@ -153,10 +153,10 @@ def _loops(way, small, large, texts):
         return
     more = (len(large.calls) - len(small.calls)) / (LENGTHS[1] - LENGTHS[0])
     twice = large.over or (more > PER_PAIR and _power(len(small.calls), len(large.calls)) > 1.5)
-    loops = 0 if more < PER_TOKEN else 2 if twice else 1
+    loops = 2 if twice else 0 if more < PER_TOKEN else 1
     if loops > way.loops:
-        many = f"more than {BUDGET}" if large.over else len(large.calls)
-        counts = f"{len(small.calls)} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
+        few, many = (f"more than {BUDGET}" if one.over else len(one.calls) for one in (small, large))
+        counts = f"{few} calls of torch for {way.axis} = {LENGTHS[0]}, {many} for {LENGTHS[1]}"
         over = "texts or tokens" if texts else "time" if way.axis == "T" else way.axis
         what = f"a loop over {over}{' inside a loop' if loops == 2 else ''}"
         yield f"it makes {counts}: {what}"
