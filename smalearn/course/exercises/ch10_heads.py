@@ -32,7 +32,8 @@ def _no_triple(answer, dim):
         return "X has its points as columns: they are its rows, (2, d)"
     if not (lengths - 1).abs().max() < 1e-6:
         got = ", ".join(f"{length:.3g}" for length in lengths)
-        return f"the query and both points must have length 1: yours have {got}; divide each by its norm"
+        advice = "; divide each by its norm" if lengths.all() else ""
+        return f"the query and both points must have length 1: yours have {got}{advice}"
     return ""
 
 

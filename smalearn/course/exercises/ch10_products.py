@@ -219,7 +219,11 @@ def _train_cases(randn):
     minutes=15,
     cases=_train_cases,
     way=Way(
-        case=lambda randn, D: (randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1), randn(D)), memory=1, loops=0, axis="D"
+        case=lambda randn, D: (randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1), randn(D)),
+        memory=1,
+        loops=0,
+        axis="D",
+        forbids=("torch.functional.block_diag",),
     ),
     oracle=_train_loop,
     wrong={

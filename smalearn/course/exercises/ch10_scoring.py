@@ -153,6 +153,7 @@ def _meeting(letters):
                 _recut(X, L.shape[0], L.shape[1]), _train_entries(L, R), _recut(X, R.shape[1], R.shape[0])
             )
         ),
+        "your rows sum to 1: no softmax is asked for": lambda X, L, R: _pairs(X, _train_entries(L, R)).softmax(-1),
         "your scores are masked: here every token meets every other": lambda X, L, R: _pairs(
             X, _train_entries(L, R)
         ).tril(),
@@ -176,8 +177,8 @@ def train_scores(X, L, R):
 
     Write all scores X M X^T of a block tensor train as Q K^T, with two batched products and without M.
 
-    Hint: An entry of M is Σ_τ L[j, i, k, τ] R[k, h, j, τ]. Which letters are left when x has been summed over its row
-    (i, j), and x′ over its column (k, h)? These are the features of queries and keys.
+    Hint: An entry of M is Σ_τ L[j, i, k, τ] R[k, h, j, τ]. Which letters are left when x has been summed over i,
+    and x′ over h? These are the features of queries and keys.
 
     Hint: L turns the a numbers of block j into c·s: Q is (b, T, c·s). R turns the d numbers of block k into b·s: K is
     (c, T, b·s). Before they meet, both need the features in one order, such as (c, b, s). And mind in which order x
@@ -296,6 +297,9 @@ def _level_cases(randn):
         "one another: keep blocks side by side, p·r_l numbers for each token": lambda X, L, R, ranks, blocks: _pairs(
             X, L @ R.mT
         ),
+        "your rows sum to 1: no softmax is asked for": lambda X, L, R, ranks, blocks: _pairs(
+            X, sum(_levels(L, R, ranks, blocks))
+        ).softmax(-1),
         "only the first level is there": lambda X, L, R, ranks, blocks: _pairs(X, next(_levels(L, R, ranks, blocks))),
         "only the last level is there: keep the features of every level, side by side": lambda X, L, R, ranks, blocks: (
             _pairs(X, list(_levels(L, R, ranks, blocks))[-1])
