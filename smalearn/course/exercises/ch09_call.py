@@ -112,6 +112,12 @@ def _call_cases(randn):
             lambda dt, share, log_a: share * dt
         ),
         "this is Mamba-2: each write counts once, dt": _with(lambda dt, share, log_a: dt, lambda dt, share, log_a: dt),
+        "you take λ_t dt_t off at the token itself: what has not come yet is the second weight": _with(
+            _both, lambda dt, share, log_a: _next((1 - share) * dt)
+        ),
+        "dt is missing in the second weight, (1 − λ_t) dt_t": _with(
+            lambda dt, share, log_a: share * dt + _next(1 - share)
+        ),
         "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": _with(
             _both, lambda dt, share, log_a: 0 * dt
         ),

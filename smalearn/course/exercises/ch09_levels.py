@@ -72,6 +72,12 @@ def _meet(t, s):
         ),
         "t ^ s has a 1 where they differ: the place of the highest counts, `.bit_length()`": lambda t, s: t ^ s,
         "this is a length, 2^level": lambda t, s: 1 << _meet(t, s),
+        "this sees only where t has a 1 and s has none: it is right where t is the later one": lambda t, s: (
+            t & ~s
+        ).bit_length(),
+        "this is one too small where t ^ s is a power of two: its bits are counted, `.bit_length()`": lambda t, s: (
+            math.ceil(math.log2(t ^ s)) if t != s else 0
+        ),
         "this is 1 for all pairs that are not equal": lambda t, s: int(t != s),
     },
 )

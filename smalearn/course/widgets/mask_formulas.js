@@ -110,7 +110,7 @@ export const FAMILIES = {
     says: "L is 1 where t and s lie in the same block: attention within chunks",
   },
   "log-linear": {
-    title: "A weight for each level of a tree keeps the far past coarsely, for a sum at each level",
+    title: "A weight for each level of a tree keeps the far past coarsely, at the price of one sum a level",
     entry: (t, s, { gamma, growth }) => (s <= t ? gamma ** (t - s) * growth ** level(t, s) : 0),
     cost: byLevels,
     by: "one sum for half a block at each level of a tree",
