@@ -121,6 +121,9 @@ def _strided(x, size):
         "the rows and columns that fill up the last block are still there: cut to (T, T)": lambda Q, K, size: _batched(
             _filled(Q, size), _filled(K, size)
         ),
+        "where T is a multiple of b nothing is added, and `[:-0]` is empty: cut by `[:T]`": lambda Q, K, size: _batched(
+            _filled(Q, size), _filled(K, size)
+        )[: -(-len(Q) % size), : -(-len(Q) % size)],
         "this is K_k Q_kᵀ: rows belong to queries": lambda Q, K, size: _block_loop(K, Q, size),
     },
 )

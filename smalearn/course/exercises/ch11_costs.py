@@ -352,7 +352,7 @@ def kept_keys(tokens, ranks, block_lens):
         ),
         "this is a percentage: give the share, from 0 to 1": lambda: 400 / 7,
         "with 1 nothing would be saved: four of the seven products become cheaper": lambda: 1.0,
-        "this is a half: four products shrink to 1/4, three stay, (4/4 + 3)/7": lambda: 0.5,
+        "this is a half: which of the seven products shrink, and to what? The others stay as they are": lambda: 0.5,
         "only the scores, computed twice, are counted as narrow: dQ = dS K and dK = dSᵀ Q run over "
         "the columns of queries and keys, too": lambda: (2 / 4 + 5) / 7,
         "three products are counted as narrow; there are four: the scores twice, dQ and dK": lambda: (3 / 4 + 4) / 7,
@@ -369,7 +369,8 @@ def left_in_training():
     dV, dQ and dK. Before, all have r columns. Levels make each with Q or K in it four times cheaper, and leave the
     others as they are. Which share of the multiply-adds is left?
 
-    Hint: S = Q Kᵀ and Y = P V are the two. The backward pass knows dY, and wants dV, dP, dQ and dK.
+    Hint: Forward there are two, S = Q Kᵀ and Y = P V. The backward pass makes S again; it knows dY, and wants dV, dP,
+    dQ and dK.
 
     Hint: dV = Pᵀ dY and dP = dY Vᵀ run over the columns of the values, dQ = dS K and dK = dSᵀ Q over those of queries
     and keys.

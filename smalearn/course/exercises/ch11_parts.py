@@ -32,7 +32,7 @@ def _still_right(answer, length):
 def _why_right(scores):
     above = (scores.max() - scores[-1]).item()
     if not above:
-        return "no score is above the anchor, scores[-1], and small exponentials are 0, as they should be"
+        return "no score is above the anchor, scores[-1], so that no exponential exceeds 1"
     return f"the largest score is only {above:.4g} above the anchor, scores[-1], and e^{above:.4g} fits into a float32"
 
 

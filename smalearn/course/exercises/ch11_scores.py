@@ -135,9 +135,9 @@ def _joins(joined):
         "your d is 1 or 0: a pair that shares the finest level shares all the others, too": (
             lambda length, block_lens: count_levels(length, block_lens[-1:])
         ),
-        "your d is 1 for every pair: it counts the levels that a pair shares": lambda length, block_lens: count_levels(
-            length, block_lens
-        ).clamp(max=1),
+        "your d is 1 for every pair: it should count the levels that a pair shares": lambda length, block_lens: (
+            count_levels(length, block_lens).clamp(max=1)
+        ),
         "all your numbers are 1 too low: the coarsest level counts, too, and the first level is number 1": (
             lambda length, block_lens: count_levels(length, block_lens) - 1
         ),

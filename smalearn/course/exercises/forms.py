@@ -29,7 +29,7 @@ def item_alone(targets: Sequence, answers: Sequence) -> str | None:
         if all(equal(x, y[item]) for x, y in zip(alone, whole, strict=True)):
             count = len(whole[0])
             return (
-                f"this is item {item} of the answer alone: return all {count} of them"
+                f"this is item {item} of the answer alone: return {'both' if count == 2 else f'all {count} of them'}"
                 if inside
                 else f"item {item} of yours is the answer: return it alone"
             )
