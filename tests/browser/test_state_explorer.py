@@ -64,7 +64,7 @@ def test_script_corrects_as_python_does(mount):
 def test_what_is_written_under_a_key_twice(mount):
     page = mount(StateExplorer("Ann:tea Ben:milk Ann:cocoa", query="Ann", beta=1))
     assert headline(page) == "“Ann” reads “cocoa” 1"
-    page.get_by_role("slider", name="β, is written").fill("10")
+    page.get_by_role("slider", name="β, how much is written").fill("10")
     assert page.evaluate("saved.beta") == 0.5
     assert headline(drawn(page)) == "“Ann” reads “cocoa” 0.5, “tea” 0.25"
     page.get_by_role("checkbox").uncheck()

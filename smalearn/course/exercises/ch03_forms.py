@@ -186,6 +186,9 @@ def _dividing(Q, K, V):
         "every query reads all tokens, later ones too: a decoder has read those up to its own": lambda Q, K, V: (
             (Q @ K.mT) @ V / (Q @ K.mT).sum(1, keepdim=True)
         ),
+        "you divide the state, entry by entry, before the query reads: read both, then divide": lambda Q, K, V: (
+            torch.einsum("tn,tpn->tp", Q, torch.einsum("tp,tn->tpn", V, K).cumsum(0) / K.cumsum(0)[:, None])
+        ),
         "you take a softmax: the weights are the dot products Q_t · K_s themselves": lambda Q, K, V: (
             (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -torch.inf).softmax(-1) @ V
         ),

@@ -357,6 +357,7 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
             2 * 4 * 24 * 3
         ),
         "the normaliser is a row of 24, one for each entry of a key, not one number": lambda: 2 * 4 * (24 * 24 + 1),
+        "this is a vector for each head: a state is a matrix, a value times a key": lambda: 2 * 4 * 25,
         "one row more, not two": lambda: 2 * 4 * 24 * 26,
         "a state does not grow with the tokens: these are keys and values of 2,000": lambda: 2 * 4 * 48 * 2000,
         "these are keys and values of one token, as attention keeps them": lambda: 2 * 4 * 48,

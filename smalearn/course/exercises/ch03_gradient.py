@@ -60,6 +60,9 @@ def _grad_cases(randn):
         "you sum dY alone over t ≥ s, and take Q_s: each dY_t belongs to its own Q_t": lambda Q, V, dY: (
             (V * dY.flip(0).cumsum(0).flip(0)).sum(-1, keepdim=True) * Q
         ),
+        "you turned round the running sums alone: the products that they add must be turned round before, too": (
+            lambda Q, V, dY: torch.einsum("spn,sp->sn", (dY[:, :, None] * Q[:, None, :]).cumsum(0).flip(0), V)
+        ),
         "you turned time round for the running sum and did not turn it back: a second "
         "`.flip(0)` is missing": lambda Q, V, dY: torch.einsum(
             "spn,sp->sn", (dY[:, :, None] * Q[:, None, :]).flip(0).cumsum(0), V

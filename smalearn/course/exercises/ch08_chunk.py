@@ -125,6 +125,9 @@ def _chunk_cases(randn):
         "β is missing before K state^T: it multiplies the whole difference V − K state^T": _chunked(
             lambda A, B, V, known, one: torch.linalg.solve(one + A, B * V - known)
         ),
+        "you correct by Q state^T: a value is corrected by what the state says under its KEY, K state^T": (
+            lambda Q, K, V, beta, state: _chunked()(Q, K, V + (K - Q) @ state.mT, beta, state)
+        ),
         "K state^T is subtracted after the solve: it belongs to the right-hand side, under β": _chunked(
             lambda A, B, V, known, one: torch.linalg.solve(one + A, B * V) - known
         ),

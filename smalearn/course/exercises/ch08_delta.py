@@ -286,8 +286,8 @@ def _divided(A, R):
         "you subtract A R: row t needs rows of U, corrected, not of R; fill it from the top, row by row": _uncorrected,
         "you multiply by I + A: it has to be undone": lambda A, R: R + A @ R,
         "the sign: (I + A) U = R gives U[t] = R[t] MINUS the sum": lambda A, R: _substituted(-A, R),
-        "this is R: what you subtract is 0, as A[:t, t] and A[t, t+1:] are (row t is A[t, :t]), or as U is before "
-        "it is filled": lambda A, R: R + 0,
+        "this is R: what you subtract is 0. Row t of A, left of its diagonal, is A[t, :t]; a U that is not yet "
+        "filled is 0": lambda A, R: R + 0,
         "you used the transpose of A: row t of A says which earlier corrections token t has to subtract": lambda A, R: (
             torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) + A.mT, R)
         ),
@@ -322,8 +322,8 @@ def substitute(A, R):
 
     Hint: Row t of (I + A) U is U[t] plus the sum of A[t, s] U[s] over s < t. All these U[s] are known by then.
 
-    Hint: Go through t from 0, with the rows so far in a list. `sum(A[t, s] * U[s] for s in range(t))` is what row t has
-    too much, and `torch.stack` makes a tensor of the list in the end.
+    Hint: Go through t from 0, with the rows so far in a list. `sum(A[t, s] * U[s] for s in range(t))` is to be
+    subtracted from row t of R, and `torch.stack` makes a tensor of the list in the end.
 
     Insight: That is the recurrence of the memory itself, seen from inside the matrix: each value is corrected by what
     the earlier corrected ones have written.

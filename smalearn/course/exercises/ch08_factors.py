@@ -116,7 +116,7 @@ def _unusable(move, cups):
     if k.shape != (cups,):
         return f"the key must have one number for each of the {cups} cups, got shape {tuple(k.shape)}"
     if not torch.allclose(k @ k, torch.ones((), dtype=torch.float64), atol=1e-6):
-        remedy = ": divide it by its norm" if k.any() else ": it is 0 everywhere"
+        remedy = ": divide it by its norm, and choose β for that" if k.any() else ": it is 0 everywhere"
         return f"the key must have norm 1, yours has norm {k.norm():.6g}{remedy}"
     return "" if 0 <= beta <= 2 else f"beta must be from 0 to 2, got {beta.item():.3g}"
 

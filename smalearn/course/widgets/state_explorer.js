@@ -243,7 +243,7 @@ function correction(view, parent) {
   view.checkbox(parent, { text: "reads before it writes", get: () => view.get("beta") !== null, set });
   view.range(parent, {
     symbol: "β",
-    text: "is written",
+    text: "how much is written",
     max: 2 * STEPS,
     get: () => STEPS * (view.get("beta") ?? 1),
     set: (step) => view.set({ beta: step / STEPS }),
