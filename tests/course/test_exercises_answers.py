@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from smalearn.course.exercises import evaluate, registry
+from smalearn.course.exercises.report import render
 
 EXERCISES = registry()
 
@@ -66,6 +67,38 @@ def test_a_wrong_gradient_is_told():
     result = evaluate(EXERCISES["6.1"], masked_after_the_exponential)
     assert "The values are right, the gradient by log_a is not: in item 0" in result.problem.sentence.replace("I", "i")
     assert (result.passed, result.case) == (3, 4)
+
+
+def in_place(Q, K, V, log_a, chunk_len):
+    """Token by token, in a state that is overwritten."""
+    H, rows = V.new_zeros(V.shape[1], K.shape[1]), []
+    for q, k, v, a in zip(Q, K, V, log_a.exp(), strict=True):
+        H *= a
+        H += torch.outer(v, k)
+        rows.append(H @ q)
+    return torch.stack(rows)
+
+
+def in_float64(Q, K, V, log_a, chunk_len):
+    H, rows = torch.zeros(V.shape[1], K.shape[1], dtype=torch.float64), []
+    for q, k, v, a in zip(Q, K, V, log_a.exp(), strict=True):
+        H = a * H + torch.outer(v, k)
+        rows.append(H @ q)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said", "case"),
+    [
+        (in_place, "The values are right, the gradient by Q and K and V is not: there is none", 2),
+        (in_float64, "All is right in float64; in float32, as in a model, the gradient by Q and K and V is not", None),
+    ],
+)
+def test_what_a_model_cannot_train_is_told(attempt, said, case):
+    result = evaluate(EXERCISES["3.5"], attempt)
+    assert (result.outcome, result.case) == ("failed", case)
+    assert result.problem.sentence.startswith(said)
+    assert result.problem.lines[-1].split(":")[0] in render(result)
 
 
 def row_by_row(log_a):

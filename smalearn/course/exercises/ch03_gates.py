@@ -202,6 +202,7 @@ def _weighted(weight):
     level=3,
     minutes=35,
     cases=_chunk_cases,
+    gradient=("Q", "K", "V"),
     oracle=_decayed,
     way=Way(
         case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), -randn(length).abs(), 4),

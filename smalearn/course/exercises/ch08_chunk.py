@@ -84,6 +84,7 @@ def _chunk_cases(randn):
     level=2,
     minutes=15,
     cases=_chunk_cases,
+    gradient=("Q", "K", "V", "beta"),
     oracle=_chunk_loop,
     way=Way(case=lambda randn, length: _chunk(randn, (2,), length, 2, 3), memory=2, loops=0),
     wrong={

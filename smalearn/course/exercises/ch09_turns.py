@@ -125,6 +125,7 @@ def _turned_cases(randn):
     level=2,
     minutes=10,
     cases=_turned_cases,
+    gradient=("x", "theta"),
     oracle=_turned_loop,
     wrong={
         "each token turns by its own angle alone: sum the angles up to it": lambda x, theta: _turn(x, theta),

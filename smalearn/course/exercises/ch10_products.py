@@ -225,6 +225,7 @@ def _train_cases(randn):
         axis="D",
         forbids=("torch.functional.block_diag",),
     ),
+    gradient=("L", "R"),
     oracle=_train_loop,
     wrong={
         "the result is in the order (b a): P_L is missing. Row number i·b + j is entry i of block j": lambda L, R, x: (

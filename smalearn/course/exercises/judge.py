@@ -32,10 +32,11 @@ from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
 
-__all__ = ["AnswerKey", "Result", "evaluate", "gradient_of"]
+__all__ = ["AnswerKey", "Result", "as_trained", "evaluate", "gradient_of"]
 
 LIMIT = 10.0  # seconds that an attempt may take for all its cases
 NEAR = 1e-5  # relative error up to which two wrong answers are the same
+NARROW = 1e-3  # relative error that a gradient in float32 may have
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
         result = replace(result, sign=_looked_at(exercise, attempt, key, answers.calls, result))
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
-        result = key.judge_gradients(run(gradient, key.cases, seed, limit), result)
+        result = key.judge_gradients(run(gradient, as_trained(key.cases), seed, limit), result)
     detours = tuple(exercise.detours(attempt, seed)) if result.outcome == "passed" else ()
     return replace(result, outcome="not as asked", detours=detours) if detours else result
 
@@ -194,22 +195,29 @@ class AnswerKey:
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
-        """Judge the gradients of an attempt whose values are right; `result` if they are right too."""
+        """Judge the gradients of an attempt whose values are right, in the cases of `as_trained`.
+
+        Returns:
+            `result` if they are right too.
+        """
         gradient = gradient_of(self.exercise.oracle, self.exercise.places)
         late = Call(error=("it is not there in time",))
-        for number, (call, case) in enumerate(
-            itertools.zip_longest(answers.calls, self.cases, fillvalue=late), start=1
-        ):
+        trained = as_trained(self.cases)
+        for number, (call, case) in enumerate(itertools.zip_longest(answers.calls, trained, fillvalue=late), start=1):
+            narrow = case[self.exercise.places[0]].dtype == torch.float32
             target = freeze(gradient(*copy.deepcopy(case)))
             none = Difference("there is none")
-            problem = none if call.error else difference(call.answer, target, self.exercise.tolerance)
+            tolerance = max(NARROW, self.exercise.tolerance) if narrow else self.exercise.tolerance
+            problem = none if call.error else difference(call.answer, target, tolerance)
             if problem:
+                right = "All is right in float64; in float32, as in a model" if narrow else "The values are right"
                 named = " and ".join(self.exercise.gradient)
-                sentence = f"The values are right, the gradient by {named} is not: {problem.sentence}"
+                sentence = f"{right}, the gradient by {named} is not: {problem.sentence}"
                 problem = replace(problem, sentence=sentence, lines=call.error)
                 arguments = self.exercise.bind(case)
+                place = number if number <= len(self.cases) else None  # None: a case of the gradient alone
                 return replace(
-                    result, outcome="failed", passed=number - 1, problem=problem, case=number, arguments=arguments
+                    result, outcome="failed", passed=number - 1, problem=problem, case=place, arguments=arguments
                 )
         return result
 
@@ -252,11 +260,17 @@ class AnswerKey:
             return None
 
 
+def as_trained(cases: Sequence[tuple]) -> list[tuple]:
+    """The cases in which gradients are compared: all, and the last one again in float32, as a model has it."""
+    last = (x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in cases[-1])
+    return [*cases, tuple(last)]
+
+
 def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
     """The function that gives the gradients of another: of the sum of its answer's entries, each with its weight.
 
     Args:
-        function: of tensors, to a tensor.
+        function: of tensors, to a tensor of their dtype, or to several.
         places: of the arguments by which it is differentiated.
     """
 
@@ -264,7 +278,10 @@ def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
         held = [arguments[place].requires_grad_() for place in places]
         with torch.enable_grad():
             answer = function(*arguments)
-            weights = torch.arange(1.0, answer.numel() + 1).sin().reshape(answer.shape)
+            answer = torch.cat([x.flatten() for x in (answer if isinstance(answer, tuple) else (answer,))])
+            if answer.dtype != held[0].dtype:
+                raise TypeError(f"its answer is in {answer.dtype}")
+            weights = torch.arange(1.0, answer.numel() + 1).sin()
             total = (answer * weights.to(answer)).sum()
             gradients = (
                 torch.autograd.grad(total, held, allow_unused=True) if total.requires_grad else [None] * len(held)

@@ -53,6 +53,7 @@ def render(result: Result) -> str:
         lines += [line for detour in result.detours for line in _wrap(f"→ {sentence_case(detour)}", "  ")]
     elif result.case is None:
         lines = _wrap(f"✗ {head}: {result.problem.sentence}")
+        lines += [part for line in result.problem.lines for part in _wrap(line, "    ")]
         lines += [line for text in [result.misconception] if text for line in _wrap(f"→ {sentence_case(text)}", "  ")]
     else:
         lines = [f"✗ {head}: {tally(result)}", *_failure(result)]

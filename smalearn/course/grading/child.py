@@ -20,7 +20,7 @@ from pathlib import Path
 
 import smalearn.course.exercises
 from smalearn.course.exercises import commands
-from smalearn.course.exercises.judge import gradient_of
+from smalearn.course.exercises.judge import as_trained, gradient_of
 from smalearn.course.exercises.limit import Expired, within
 from smalearn.course.exercises.run import run
 from smalearn.course.exercises.way import detours
@@ -68,7 +68,7 @@ class Session:
             return {}
         task = self.task["exercises"][id]
         if action == "gradient":
-            return {"calls": self._run(gradient_of(self._attempt(id), task["gradient"]), task)}
+            return {"calls": self._run(gradient_of(self._attempt(id), task["gradient"]), task, as_trained)}
         if action == "way":
             way, names, cases = decoded(task["way"])
             return {"detours": detours(way, self._attempt(id), names, cases)}
@@ -88,8 +88,8 @@ class Session:
     def _attempt(self, id: str) -> object:
         return self.attempts.get(id, getattr(self.module, self.task["exercises"][id]["name"], None))
 
-    def _run(self, function: Callable, task: dict) -> list[dict]:
-        return pack(run(function, decoded(task["cases"]), task["seed"], self.task["limit"]))
+    def _run(self, function: Callable, task: dict, choose: Callable = list) -> list[dict]:
+        return pack(run(function, choose(decoded(task["cases"])), task["seed"], self.task["limit"]))
 
     def _execute(self, sources: list[str]) -> str:
         """Run cells one after the other, whatever they do; return the first error, or an empty string."""

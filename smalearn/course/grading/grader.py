@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from smalearn.course.exercises import AnswerKey, Exercise, Result
 from smalearn.course.exercises.card import card
 from smalearn.course.exercises.compare import elements
+from smalearn.course.exercises.judge import as_trained
 from smalearn.course.grading import wire
 from smalearn.course.grading.alike import alike
 from smalearn.course.grading.process import GRACE, Child, Lost
@@ -195,7 +196,7 @@ class _Grader:
         seconds, exercise = 2 * self.limits.exercise + GRACE, key.exercise
         if result.outcome == "passed" and exercise.gradient:
             calls = self._ask("gradient", exercise.id, seconds).get("calls")
-            result = key.judge_gradients(wire.unpack(calls, key.cases), result)
+            result = key.judge_gradients(wire.unpack(calls, as_trained(key.cases)), result)
         if result.outcome == "passed" and exercise.way:
             said = self._ask("way", exercise.id, 2 * seconds).get("detours")
             if said and isinstance(said, list):
