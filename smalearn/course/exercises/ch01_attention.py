@@ -83,7 +83,6 @@ def _shifted(G, peak):
     minutes=5,
     tolerance=3e-7,  # one case is in float32
     cases=_causal_cases,
-    gradient=("Q", "K"),
     oracle=lambda Q, K: torch.stack(
         [torch.cat([(K[: t + 1] @ Q[t]).softmax(0), K.new_zeros(len(K) - t - 1)]) for t in range(len(Q))]
     ),

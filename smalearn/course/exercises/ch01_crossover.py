@@ -76,7 +76,8 @@ def crossover(features, head_dim):
 
     Return the least T (with S = T) from which on the linear order needs strictly fewer multiply-adds.
 
-    Hint: Count the three steps of each. With a running sum, each step of (15) takes T·N·P; of (13), one takes T² alone.
+    Hint: Count the three steps of each. With a running sum, each step of (15) takes T·N·P. Of the steps of (13) the
+    mask's takes T²: find the other two.
 
     Hint: 3·T·N·P against T²·(N + P + 1): divide both sides by T.
 
