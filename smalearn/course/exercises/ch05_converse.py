@@ -239,8 +239,8 @@ def generators(M, order):
     Hint: The other columns of R_k know x_{:k} only through h_{k-1}: `R[:, :-1] = A_k @ before`, and the rows of
     `before` are orthonormal.
 
-    Insight: Keep fewer rows of each basis than the rank, and each block is met as well as so few states can: that is
-    how a long memory, or attention, is distilled into a small one.
+    Insight: Keep only the strongest rows of each basis, and the model is a good one of so few states, if not the
+    best: that is how a long memory, or attention, is distilled into a small one.
     """
     A, (B, C) = M.new_zeros(len(M), order, order), M.new_zeros(2, len(M), order)
     before = M.new_zeros(0, 0)

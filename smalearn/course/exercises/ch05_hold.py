@@ -184,8 +184,8 @@ def hold(dt, A, B):
 
     Hint: Put a 1 for z where z is 0, divide, and put φ = 1 there: `torch.where(z == 0, 1, z)`.
 
-    Insight: For small dt the hold is Euler's step, and for large dt the state forgets and takes B/|A|: one rate is all
-    that gates it.
+    Insight: For small dt the hold is nearly Euler's step, and for large dt the state forgets and takes x B/|A|: one
+    rate is all that gates it.
     """
     z = dt[:, None] * A
     safe = torch.where(z == 0, 1, z)

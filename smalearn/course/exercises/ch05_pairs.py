@@ -128,7 +128,7 @@ def queries_and_keys(A, B, C):
 
     Hint: As rows: `U[t] = product.mT @ C[t]`, and `V[t]` solves `product @ V[t] = B[t]`.
 
-    Insight: The inverse grows as fast as the product decays: this is why practice cuts the text into short
+    Insight: The inverse grows as the product's fastest direction decays: this is why practice cuts the text into short
     chunks, and multiplies the decays of a segment instead of dividing by them.
     """
     U, V = [], []

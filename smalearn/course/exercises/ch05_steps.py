@@ -297,7 +297,8 @@ def combine(earlier, later):
     Hint: The rest does not meet h. What the earlier step added has been through the later step; what the later one adds
     has been through nothing.
 
-    Insight: Associative steps can be combined in a tree: T steps take log₂ T rounds, which is how a GPU scans.
+    Insight: Associative steps can be combined in a tree: log₂ T rounds join T steps into one, and the way down
+    gives the other states. So a GPU scans.
     """
     A, b = earlier
     A_later, b_later = later
