@@ -1,12 +1,14 @@
 """Selection of tests: a few minutes' worth, or with `--full` everything.
 
-By default a parametrised test runs the fewest cases that together have every value of every parameter, hypothesis tries
-few examples, and what is marked `full` waits for `--full`. What needs a GPU is collected only where there is one. The
+By default a parametrised test runs few cases that together have every value of every parameter, and with `--full` such
+as have every two values of any two parameters (on a GPU: all). Hypothesis tries few examples by default, and what is
+marked `full` waits for `--full`. What needs a GPU is collected only where there is one. The
 cells of a chapter, and tests that share a fixture of their module, go to one process of pytest-xdist; all others go to
 whichever is free.
 """
 
 import functools
+import itertools
 import os
 from pathlib import Path
 
@@ -21,7 +23,9 @@ hypothesis.settings.register_profile("full", deadline=None)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="every case of every test, in up to 25 minutes")
+    parser.addoption(
+        "--full", action="store_true", help="all tests, with every two values of their parameters, in up to 25 minutes"
+    )
 
 
 def pytest_configure(config):
@@ -42,8 +46,10 @@ def pytest_runtest_setup(item):
 def pytest_collection_modifyitems(config, items):
     left_out = {item for item in items if item.get_closest_marker("gpu") and not torch.cuda.is_available()}
     more = {item for item in items if item.get_closest_marker("full")}
-    more |= set(_more_than_covers([item for item in items if item not in left_out | more]))
+    cases = [item for item in items if item not in left_out | more]
+    more |= set(_more_than_covers(cases, together=1))
     if config.getoption("full"):
+        left_out |= {item for item in _more_than_covers(items, together=2) if not item.get_closest_marker("gpu")}
         for item in more:
             item.add_marker("no_cover")  # the default set reaches as many lines, and tracing takes half as long again
     else:
@@ -55,13 +61,14 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
-def _more_than_covers(items):
-    """List the cases whose every value of a parameter stands in an earlier case of the same test."""
+def _more_than_covers(items, together):
+    """List the cases of which any so many values of parameters stand together in an earlier case of the same test."""
     seen, redundant = {}, []
     for item in items:
         if callspec := getattr(item, "callspec", None):
             covered = seen.setdefault((item.path, item.cls, item.originalname), set())
-            values = {(name, _key(value)) for name, value in callspec.params.items()}
+            values = [(name, _key(value)) for name, value in callspec.params.items()]
+            values = set(itertools.combinations(values, min(together, len(values))))
             if values <= covered:
                 redundant.append(item)
             covered |= values

@@ -15,7 +15,8 @@ import pytest
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("form", ["slow", "fast"])
-def test_product(form, size):
+@pytest.mark.parametrize("dim", [4, 5])
+def test_product(dim, form, size):
     assert "SMALEARN_QUICK" not in os.environ
 
 @pytest.mark.full
@@ -39,15 +40,18 @@ def pytest_collection_finish(session):
 """
 
 
+PAIRED = ["5-slow-1", "5-slow-2", "5-slow-3", "5-fast-1"]  # any pair of 5-fast-2 stands in one of these or before
+
+
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        ([], ["slow-1", "slow-2", "slow-3", "fast-1"]),
-        (["--full"], [f"{a}-{b}" for a in ("slow", "fast") for b in "123"]),
+        ([], ["4-slow-1", "4-slow-2", "4-slow-3", "4-fast-1", "5-slow-1"]),
+        (["--full"], [f"4-{form}-{size}" for form in ("slow", "fast") for size in "123"] + PAIRED),
     ],
 )
 @pytest.mark.full
-def test_by_default_every_value_once_and_with_full_every_case(tmp_path, options, left):
+def test_by_default_every_value_once_and_with_full_every_pair(tmp_path, options, left):
     (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
     markers = ["-o", "markers=full\ngpu", "-o", f"pythonpath={ROOT / 'tests'}", "-p", "no:cacheprovider"]
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
@@ -59,7 +63,8 @@ def test_by_default_every_value_once_and_with_full_every_case(tmp_path, options,
     if not selection.torch.cuda.is_available():
         assert "test_device" not in output
     assert f"{len(left) + len(options)} passed" in output
-    assert ("untraced: fast-2 fast-3 test_long" in output) == ("--full" in options)
+    untraced = "untraced: 4-fast-2 4-fast-3 5-slow-2 5-slow-3 5-fast-1 test_long"
+    assert (untraced in output) == ("--full" in options)
 
 
 def test_a_cell_that_trains_is_not_compared():

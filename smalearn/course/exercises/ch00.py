@@ -74,6 +74,9 @@ def _half_and_half(V):
         "this is the median: the mean is asked for": lambda V: torch.stack(
             [V[: t + 1].median(0).values for t in range(len(V))]
         ),
+        "this is one number for each row: the mean of each column apart, `mean(0)`": lambda V: torch.stack(
+            [V[: t + 1].mean() for t in range(len(V))]
+        ),
         "row t itself is left out: the mean runs over rows 0 to t, t included": _past_only,
     },
 )
@@ -113,7 +116,7 @@ def _weights():
     kind="predict",
     level=1,
     minutes=3,
-    tolerance=0.025,  # two digits
+    tolerance=0.022,  # two digits, rounded
     oracle=lambda: _weights().max().item(),
     wrong={
         "this gives all the weight to one place: of the words before it equal ones get equal weights": lambda: 1.0,
@@ -123,7 +126,11 @@ def _weights():
         "this is the score, times 4: the softmax makes weights of the scores": lambda: 4.0,
         "weights are shares of 1, not percents": lambda: 22.5,
         "the factor 4 is missing: the scores are 4 and 0, not 1 and 0": lambda: 0.079,
-        "this would be right for five words: how many “is” stand before this one?": lambda: 0.184,
+        "this would be right for five words, or with 2⁴ for e⁴: count the “is” before this one": lambda: 0.184,
+        "this would be right for six words: they must agree in the same place, and only earlier “is” do": lambda: 0.156,
+        "the third digit is a 5: round it up. (Or do you divide by 28 others? They are 28 with the four.)": lambda: (
+            0.22
+        ),
         "this would be right for three words: count the “is” before this one again": lambda: 0.29,
         "the “is” before this one are not five, and each of the other words weighs e⁰ = 1": lambda: 0.2,
         "the “is” before this one are not three, and each of the other words weighs e⁰ = 1": lambda: 1 / 3,

@@ -353,7 +353,9 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
         "this is one block: there are two": lambda: 4 * 24 * 25,
         "this is one head of one block: there are eight": lambda: 24 * 25,
         "these are bytes, four for each number: asked are the numbers": lambda: 4 * 2 * 4 * 24 * 25,
-        "these are bytes, two for each number: asked are the numbers": lambda: 2 * 2 * 4 * 24 * 25,
+        "twice too much: bytes, two for each number, or eight heads a block? Asked are numbers, of four": lambda: (
+            2 * 2 * 4 * 24 * 25
+        ),
         "these are queries, keys and values of one token: a state is the outer product of a value and a key": lambda: (
             2 * 4 * 24 * 3
         ),
@@ -362,7 +364,9 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
         "one row more, not two": lambda: 2 * 4 * 24 * 26,
         "a state does not grow with the tokens: these are keys and values of 2,000": lambda: 2 * 4 * 48 * 2000,
         "these are keys and values of one token, as attention keeps them": lambda: 2 * 4 * 48,
-        "these are keys and values of 24 tokens: a state is an outer product": lambda: 2 * 4 * 24 * 48,
+        "these are keys and values of 24 tokens, or two whole matrices: the normaliser is one row": lambda: (
+            2 * 4 * 24 * 48
+        ),
         "the keys need no 1: only the values have a row more": lambda: 2 * 4 * 25 * 25,
         "this is what attention keeps of one token, a key and a value: a state is their outer product": lambda: (
             2 * 4 * (24 + 25)

@@ -49,8 +49,8 @@ def _grad_cases(randn):
         "V and dY have changed places: the value belongs to the key's token s, dY and Q to token t": lambda Q, V, dY: (
             (dY @ V.mT).triu() @ Q
         ),
-        "this is dQ's formula with Q in the place of K: row t of (dY Vᵀ) collects over s ≤ t, but dK_s "
-        "collects over t ≥ s. Transpose it": lambda Q, V, dY: (dY @ V.mT).tril() @ Q,
+        "this is dQ's formula with Q in the place of K: it collects over s ≤ t, but dK_s "
+        "collects over t ≥ s. Run time backwards": lambda Q, V, dY: (dY @ V.mT).tril() @ Q,
         "your state is Q dYᵀ, (N, P), and is then read along the wrong axis": lambda Q, V, dY: torch.einsum(
             "spn,sp->sn", torch.einsum("tn,tp->tpn", Q, dY).flip(0).cumsum(0).flip(0), V.flip(-1)
         ),

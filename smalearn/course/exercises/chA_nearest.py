@@ -126,6 +126,9 @@ def _nearest_cases(randn):
         "side by side": _strided,
         "you cut the b × d tiles of M, one for each a and c: a slice has one b and one c, and is a × d": _neighbours,
         "your slices are right, but still in the order (b, c, a, d): put the axes back before you reshape": _not_back,
+        "these are the slices: put the axes back to (a, b, c, d), and join them to (m, n)": lambda M, sizes, rank: (
+            _cut_all(M.reshape(sizes).permute(1, 2, 0, 3), rank)
+        ),
         "you keep the smallest singular values: the nearest matrix keeps the largest": lambda M, sizes, rank: (
             _slice_loop(M, sizes, rank, keep=lambda s: slice(-s, None))
         ),
