@@ -178,7 +178,11 @@ ONES = Tile(np.ones((16, 16), np.float32))
         (lambda: tl.dot(tl.trans(ONES[None][0:]), ONES), TypeError, "a tile has no entries that one can pick"),
         (lambda: tl.dot(tl.zeros((8, 16), tl.float32), ONES), ValueError, r"dot: shapes are \(8, 16\) and \(16, 16\)"),
         (lambda: tl.dot(tl.zeros((16, 32), tl.float32), ONES), ValueError, r"expected \(m, k\) and \(k, n\)"),
-        (lambda: tl.dot(ONES, ONES.to(tl.float16)), TypeError, r"y is float16 but x is float32: cast one, y.to\(x.dt"),
+        (
+            lambda: tl.dot(ONES, ONES.to(tl.float16)),
+            TypeError,
+            r"first factor is float32, its second float16: cast one with `.to`",
+        ),
         (lambda: tl.exp2(HALF), TypeError, r"tl.exp2: x is float16, expected float32: x.to\(tl.float32\)"),
         (lambda: tl.exp2(np.ones(2)), TypeError, "tl.exp2: expected a tile or a number, got ndarray"),
         (lambda: tl.where(SHORT, 1.0, 0.0), TypeError, "tl.where: the condition is int32, expected a comparison"),

@@ -246,7 +246,7 @@ def dot(x, y, acc=None, input_precision=None):
     """A matrix product with sums in float32, as tensor cores have; it rounds to tf32 only where `running.rounds`."""
     x, y = (_tile("dot", one) for one in (x, y))
     if x.dtype != y.dtype:
-        refuse(f"tl.dot: y is {y.dtype} but x is {x.dtype}: cast one, y.to(x.dtype)")
+        refuse(f"tl.dot: its first factor is {x.dtype}, its second {y.dtype}: cast one with `.to`")
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
         refuse(f"tl.dot: shapes are {x.shape} and {y.shape}, expected (m, k) and (k, n)", ValueError)
     if any(size < 16 for size in x.shape + y.shape):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smalearn.course.exercises import evaluate, registry
-from smalearn.course.exercises.ch12_chunk import decay_tile
+from smalearn.course.exercises.ch12_exponents import decay_tile
 from smalearn.course.exercises.ch12_walk import walk_kernel
 from smalearn.course.exercises.core import count_lines
 from smalearn.fast import tile as tl
@@ -191,7 +191,7 @@ def test_forms_that_break_are_right_where_decays_are_mild(form):
 
 def test_what_breaks_exponents_says_what_is_wrong_with_an_answer():
     says = {
-        "a tensor of 16 finite numbers is asked for": lambda form, least, length: 3,
+        "a tensor of 16 finite numbers, (16,), is asked for": lambda form, least, length: 3,
         "the log decays must lie between -12 and 0": lambda form, least, length: torch.full((length,), 1.0),
         "the form “quotient” gives finite numbers for these": lambda form, least, length: torch.zeros(length),
     }

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from smalearn.course.exercises.ch12_chunk import decay_tile
+from smalearn.course.exercises.ch12_exponents import decay_tile
 from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
@@ -63,6 +63,13 @@ def _growing(dY, dH, B, C, log2_a):
     return (LT * (B @ C.mT)) @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
 
 
+def _sums_cut(dY, dH, B, C, log2_a):
+    """Running sums cut off, not the decays."""
+    s = log2_a.double().cumsum(0).clamp(min=-160)
+    L = (s[:, None] - s).tril().exp2().tril().float()
+    return (L * (C @ B.mT)).mT @ dY + (s[-1] - s).exp2().float()[:, None] * (B @ dH)
+
+
 def _gradient_cases(randn):
     for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
         dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
@@ -97,7 +104,10 @@ def _gradient_cases(randn):
         "the state's gradient decays by the whole chunk: from token t on only what follows counts": _formula(
             f=lambda s: s[-1].expand(len(s))
         ),
-        "the state's gradient does not decay on its way to the token": _formula(f=lambda s: 0 * s),
+        "in your answer the state's gradient does not decay: it must, by `tl.exp2(last - s)`": _formula(
+            f=lambda s: 0 * s
+        ),
+        "you cut off running sums: cut every single log decay, before you add them up": _sums_cut,
         "B and C are exchanged in the scores: Mᵀ = Lᵀ ∘ B Cᵀ": _formula(swapped=True),
         "the scores are masked but do not decay: Lᵀ has the decays of L": _formula(decay=False),
         "your exponent is that of L: row i of its transpose has s[j] − s[i]": _growing,
@@ -205,11 +215,14 @@ def _machine_cases(randn):
     oracle=_states,
     wrong={
         "machine r counts its own slice too: what enters it is to its left": _with(late=True),
-        "what comes from further left does not decay on its way through the slices between": _with(
+        "in your answer what comes from further left does not decay: it must, by each slice's decay": _with(
             decay=lambda a, r: torch.ones(())
         ),
         "it decays by the slice before the one that it passes: slice r multiplies by its own decay": _with(
             decay=lambda a, r: a[r - 1]
+        ),
+        "you take the decay one slice too far: what enters slice r has passed slice r − 1, `decays[r - 1]`": _with(
+            decay=lambda a, r: a[min(r + 1, len(a) - 1)]
         ),
         "the pairs are combined to the right: the state comes from the left": _with(back=True),
         "you divide by products of decays, or subtract their logarithms: a reset makes 0/0 or −∞ − (−∞)": _divided,

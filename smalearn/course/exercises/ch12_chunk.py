@@ -1,15 +1,14 @@
-"""The exercises of chapter 12 on one chunk: what it adds to the state, what it reads, and where exponents break."""
+"""The exercises of chapter 12 on one chunk: what it adds to the state, and what it reads."""
 
 import math
 
 import torch
 
+from smalearn.course.exercises.ch12_exponents import decay_tile
 from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
-
-__all__ = ["decay_tile"]
 
 
 def walked(H, X, log2_a, B, C=None):
@@ -56,6 +55,11 @@ def _summaries(X, B, log2_a, chunk_len, *, until=None, tail=0.0, rest=0.0, total
 
 def _with(**changes):
     return lambda *arguments: _summaries(*arguments, **changes)
+
+
+def _stored_by_columns(X, B, log2_a, chunk_len):
+    added, decay = _summaries(X, B, log2_a, chunk_len)
+    return added.mT.reshape(added.shape), decay
 
 
 def _by_quotients(X, B, log2_a, chunk_len):
@@ -126,6 +130,7 @@ def _summary_cases(randn):
             until=lambda s, a: (s[-1] - s) / math.log(2), total=torch.exp
         ),
         "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _with(cut=-torch.inf),
+        "entry (n, p) of what is added is at n · P + p: yours is stored by columns": _stored_by_columns,
         "2^last · 2^(−s) is ∞ times 0 where decays are strong: subtract first, `tl.exp2(last - s)`": _by_quotients,
         "the rows of B begin P numbers apart: a row of B has N, so row t begins at `t * N`": (
             lambda X, B, log2_a, chunk_len: _summaries(X, read_apart(B, X.shape[1]), log2_a, chunk_len)
@@ -170,68 +175,6 @@ def summary_kernel(x, b, log2_a, added, decay, length, chunk_len: tl.constexpr, 
     E = tl.dot(tl.trans(B), fX, input_precision="ieee")
     tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], E)
     tl.store(decay + chunk, tl.exp2(last))
-
-
-# --------------------------------------------------------------------------------------------- 12.7 where L breaks
-
-
-def decay_tile(form, log2_a):
-    """L of a chunk in float32, 2^(s_i − s_j) for j ≤ i, by a form that breaks: "quotient" or "late mask"."""
-    s = log2_a.float().cumsum(0)
-    if form == "quotient":
-        return (s.exp2()[:, None] * (-s).exp2()).tril()
-    return (s[:, None] - s).exp2() * torch.ones(len(s), len(s)).tril()
-
-
-def _survives(answer, form, least, length):
-    if not isinstance(answer, torch.Tensor) or answer.shape != (length,) or not answer.isfinite().all():
-        return f"a tensor of {length} finite numbers is asked for"
-    if answer.min() < least or answer.max() > 0:
-        return f"the log decays must lie between {least:g} and 0"
-    if decay_tile(form, answer).isfinite().all():
-        power = -answer[form == "late mask" :].sum().item()  # what is late leaves out the first
-        return f"the form “{form}” gives finite numbers for these: the largest is 2^{power:.0f}, float32 goes to 2^128"
-    return ""
-
-
-def _break_cases(randn):
-    yield from (("quotient", -12.0, 16), ("late mask", -12.0, 16), ("quotient", -3.0, 64), ("late mask", -40.0, 32))
-
-
-def _all(value):
-    return lambda form, least, length: torch.full((length,), float(value(least)))
-
-
-def _one(form, least, length):
-    return torch.zeros(length).index_fill(0, torch.tensor(length // 2), least)
-
-
-@exercise(
-    "12.7",
-    "Where exponents break",
-    claim="004:listing-kernel",
-    kind="break",
-    level=1,
-    minutes=6,
-    cases=_break_cases,
-    refuse=_survives,
-    wrong={
-        "nothing decays: all powers are 1": _all(lambda least: 0.0),
-        "these are mild: most of the range that float32 has is left": _all(lambda least: -64.0 / 64),
-        "one strong decay alone is a power that float32 holds: their sum must pass 128": _one,
-        "a reset is no finite number, and is not needed": lambda form, least, length: torch.full((length,), -torch.inf),
-    },
-)
-def break_exponents(form, least, length):
-    """Log decays (length,) to base 2, finite, from `least` to 0, for which `decay_tile(form, …)` is not finite.
-
-    Hint: The largest power of 2 in float32 is a little below 2^128. Which exponent does the form raise 2 to, at most?
-
-    Hint: Its size is the sum of all log decays, or nearly. How large can you make that?
-
-    Insight: No decay here is extreme, 1/4096 a token: it is their product, over one chunk, that float32 cannot hold.
-    """
-    return torch.full((length,), least)
 
 
 # ----------------------------------------------------------------------------------------- 12.8 the outputs of a chunk
@@ -281,6 +224,13 @@ def _broken(form, cut=-160.0):
     return read
 
 
+def _sums_cut(H, X, B, C, log2_a):
+    """Running sums cut off, not the decays."""
+    s = log2_a.double().cumsum(0).clamp(min=-160)
+    L = (s[:, None] - s).tril().exp2().tril().float()
+    return s.exp2().float()[:, None] * (C @ H) + (C @ B.mT * L) @ X
+
+
 def _rows_of_n(H, X, B, C, log2_a):
     """Rows of X and Y that begin N apart in memory."""
     return stored_apart(_read_loop(H, read_apart(X, len(H)), B, C, log2_a), len(H))
@@ -317,7 +267,7 @@ def _read_cases(randn):
         "the state does not decay inside the chunk: token i reads it after the decays up to i, `tl.exp2(s)`": _read(
             state=lambda s, a: 0 * s
         ),
-        "a token reads the state before its own decay: it comes first, so the factor is `tl.exp2(s)`": _read(
+        "your token reads before its own decay: the decay comes first, so the factor is `tl.exp2(s)`": _read(
             state=lambda s, a: s - a
         ),
         "the exponent is masked with 0, and 2^0 is 1: the future leaks in. Mask with −∞, whose power is 0": _read(
@@ -325,6 +275,7 @@ def _read_cases(randn):
         ),
         "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": _read(mask=-1),
         "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones": _read(segments=False),
+        "you cut off running sums: cut every single log decay, before you add them up": _sums_cut,
         "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it": _read(
             late=True
         ),

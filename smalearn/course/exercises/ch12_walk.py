@@ -5,7 +5,8 @@ from functools import partial
 
 import torch
 
-from smalearn.course.exercises.ch12_chunk import decay_tile, read_apart, stored_apart, walked
+from smalearn.course.exercises.ch12_chunk import read_apart, stored_apart, walked
+from smalearn.course.exercises.ch12_exponents import decay_tile
 from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
