@@ -77,10 +77,8 @@ def fills_near(T, N, new):
     ("new", "expected"),
     [
         ({}, ["first"]),
-        ({"head_dim": 2}, ["first", "second"]),
         ({"scan": True}, ["first", "second"]),
         ({"source": 100, "head_dim": 1}, ["first", "other-0", "other-2", "second"]),
-        ({"source": 100, "head_dim": 1, "scan": True}, ["first", "second"]),
     ],
     ids=str,
 )

@@ -50,8 +50,11 @@ def test_every_page_is_whole_and_fits_every_screen(reader, name):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["index", "ten_minutes", CHAPTERS[4], CHAPTERS[7], "claims", "reference/masks"])
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [(name, "light") for name in ("index", "ten_minutes", CHAPTERS[4], CHAPTERS[7], "claims", "reference/masks")]
+    + [(name, "dark") for name in ("index", CHAPTERS[4], "claims")],
+)
 def test_nothing_stands_in_the_way_of_a_screen_reader(reader, page, name, scheme):
     page.emulate_media(color_scheme=scheme)
     found = Axe().run(reader(name), options={"resultTypes": ["violations"], "preload": False}).response["violations"]
