@@ -133,7 +133,7 @@ def draw(file: Path | None = None) -> Axes:
         ax.set_ylim(low / 3, 3 * high)  # so that a flat line looks flat
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
-        title = "each trained once, with one seed: a small difference in bits ranks nothing"
+        title = "each trained once, with one seed: small differences in bits decide nothing"
         ax.figure.legend(
             loc="outside lower left", fontsize="small", title=title, title_fontsize="small", alignment="left"
         )
