@@ -152,7 +152,8 @@ def gradient_kernel(dy, dh, b, c, log2_a, dx, chunk_len: tl.constexpr, N: tl.con
     i, n, p = tl.arange(0, chunk_len), tl.arange(0, N), tl.arange(0, P)
     dY, dH = tl.load(dy + i[:, None] * P + p[None, :]), tl.load(dh + n[:, None] * P + p[None, :])
     B, C = tl.load(b + i[:, None] * N + n[None, :]), tl.load(c + i[:, None] * N + n[None, :])
-    a = tl.maximum(tl.load(log2_a + i), -160.0)
+    a = tl.load(log2_a + i)
+    a = tl.where(a < -160.0, -160.0, a)
     s, last = tl.cumsum(a), tl.sum(a)
     LT = tl.exp2(tl.where(i[None, :] >= i[:, None], s[None, :] - s[:, None], float("-inf")))
     MT = tl.dot(B, tl.trans(C), input_precision="ieee") * LT

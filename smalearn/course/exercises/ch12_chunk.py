@@ -169,7 +169,8 @@ def summary_kernel(x, b, log2_a, added, decay, length, chunk_len: tl.constexpr, 
     mask = (rows < length)[:, None]
     X = tl.load(x + rows[:, None] * P + p[None, :], mask=mask, other=0.0)
     B = tl.load(b + rows[:, None] * N + n[None, :], mask=mask, other=0.0)
-    a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=0.0), -160.0)
+    a = tl.load(log2_a + rows, mask=rows < length, other=0.0)
+    a = tl.where(a < -160.0, -160.0, a)
     s, last = tl.cumsum(a), tl.sum(a)
     fX = (X * tl.exp2(last - s)[:, None]).to(X.dtype)
     E = tl.dot(tl.trans(B), fX, input_precision="ieee")
@@ -341,7 +342,8 @@ def chunk_kernel(h, x, b, c, log2_a, y, chunk_len: tl.constexpr, N: tl.constexpr
     i, n, p = tl.arange(0, chunk_len), tl.arange(0, N), tl.arange(0, P)
     H, X = tl.load(h + n[:, None] * P + p[None, :]), tl.load(x + i[:, None] * P + p[None, :])
     B, C = tl.load(b + i[:, None] * N + n[None, :]), tl.load(c + i[:, None] * N + n[None, :])
-    s = tl.cumsum(tl.maximum(tl.load(log2_a + i), -160.0))
+    a = tl.load(log2_a + i)
+    s = tl.cumsum(tl.where(a < -160.0, -160.0, a))
     L = tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))
     M = tl.dot(C, tl.trans(B), input_precision="ieee") * L
     Y = tl.dot(C, H.to(C.dtype), input_precision="ieee") * tl.exp2(s)[:, None]

@@ -60,10 +60,10 @@ def _one(form, least, length):
 def break_exponents(form, least, length):
     """Log decays (length,) to base 2, finite, from `least` to 0, for which `decay_tile(form, …)` is not finite.
 
-    Hint: The largest power of 2 in float32 is a little below 2^128. Which exponent does the form raise 2 to, at most?
+    Hint: The largest number in float32 is a little below 2^128. Which exponent does the form raise 2 to, at most?
 
     Hint: Its size is the sum of all log decays, or nearly. How large can you make that?
 
-    Insight: No decay here is extreme, 1/4096 a token: it is their product, over one chunk, that float32 cannot hold.
+    Insight: No decay here is extreme, mostly 1/4096 a token: it is their product over a chunk that float32 cannot hold.
     """
     return torch.full((length,), least)

@@ -268,7 +268,8 @@ def walk_kernel(x, log2_a, b, c, y, initial, final, length, chunk_len: tl.conste
         X = tl.load(x + wide, mask=inside[:, None], other=0.0)
         B = tl.load(b + narrow, mask=inside[:, None], other=0.0)
         C = tl.load(c + narrow, mask=inside[:, None], other=0.0)
-        a = tl.maximum(tl.load(log2_a + start + i, mask=inside, other=0.0), -160.0)
+        a = tl.load(log2_a + start + i, mask=inside, other=0.0)
+        a = tl.where(a < -160.0, -160.0, a)
         s, last = tl.cumsum(a), tl.sum(a)
         L = tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))
         M = tl.dot(C, tl.trans(B), input_precision="ieee") * L

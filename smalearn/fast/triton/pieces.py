@@ -64,7 +64,7 @@ def decay_sums(log_a, head, rows, length):
     """
     a = tl.load(at(log_a, head, rows, 0), mask=rows < length, other=0.0)
     a = tl.cast(a, tl.float32) * 1.4426950408889634
-    a = tl.where(a < -160.0, -160.0, a)  # and not a maximum, which on a GPU makes a number of NaN
+    a = tl.where(a < -160.0, -160.0, a)  # and not a maximum, which on a GPU turns NaN into a number
     coarse = tl.floor(a * 512.0 + 0.5) * 0.001953125
     fine = a - coarse
     return tl.cumsum(coarse, 0), tl.cumsum(fine, 0), tl.sum(coarse, 0), tl.sum(fine, 0)
