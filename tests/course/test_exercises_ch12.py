@@ -393,3 +393,9 @@ def test_one_state_for_all_machines_hears_that_it_is_one():
 
 def test_one_number_of_programs_for_both_axes_is_rejected():
     assert rewritten("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)").outcome == "failed"
+
+
+def test_a_walk_in_chunks_of_its_own_choice_is_not_as_asked():
+    walk = registry()["12.9"].solution
+    result = evaluate(registry()["12.9"], lambda *operands: walk(*operands[:-1], 16))
+    assert result.detours == ("it does the same work whatever chunk_len is",)

@@ -191,7 +191,7 @@ def walk_way(randn, length):
     minutes=30,
     tolerance=1e-5,
     cases=_walk_cases,
-    way=launches(walk_way, halves=("X", "B", "C"), launched=1, compiled=True),
+    way=launches(walk_way, halves=("X", "B", "C"), launched=1, compiled=True, matters={"chunk_len": (16, 32)}),
     oracle=_walk_loop,
     wrong={
         "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),

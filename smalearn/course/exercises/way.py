@@ -106,10 +106,15 @@ def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[t
         said.append(f"with {', '.join(way.halves)} in half precision {amiss}")
     for argument, values in way.matters.items():
         place = list(names).index(argument)
-        traces = [_trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])).calls for value in values]
-        if traces[0] == traces[1]:
+        others = [(*cases[1][:place], value, *cases[1][place + 1 :]) for value in values]
+        calls, constants = ([look(attempt, case) for case in others] for look in (_calls, _constants))
+        if calls[0] == calls[1] and constants[0] == constants[1]:
             said.append(f"it does the same work whatever {argument} is")
     return said
+
+
+def _calls(attempt, case):
+    return _trace(attempt, case).calls
 
 
 def _asked_for(name):
