@@ -44,8 +44,8 @@ def weight_on_the_future():
 
     Too much: The token itself is visible, and keeps as much weight as each token of the future gets.
 
-    Insight: Causal attention with its mask in the wrong place still trains, and its loss is splendid: it copies the
-    answer from the future. Only a test reveals it.
+    Insight: A model with its mask in the wrong place still trains, and its loss looks ordinary, even a little too good:
+    it sees an average of the future. Only a test reveals it.
     """
     return 0.75
 
@@ -160,7 +160,7 @@ def causal_weights(Q, K):
 
     Return the (T, T) weights of causal softmax attention: zero above the diagonal, rows that sum to 1.
 
-    Hint: What must a score be so that its exponential is 0? It is not 0.
+    Hint: Which score has the exponential 0? (Not the score 0.)
 
     Hint: `torch.ones(T, T, dtype=torch.bool).triu(1)` is True above the diagonal; `masked_fill` takes it.
 

@@ -143,7 +143,7 @@ def nystrom_attention(Q, K, V, landmarks):
 
     Hint: Four factors, (T, r) (r, r) (r, T) (T, P): from which end do you multiply so that none is (T, T)?
 
-    Insight: With as many landmarks as tokens, and all of them different, the answer is softmax attention itself.
+    Insight: With as many landmarks as tokens, the answer is softmax attention itself.
     """
     Q_means, K_means = (x.unflatten(0, (landmarks, -1)).mean(1) for x in (Q, K))
     middle = torch.linalg.pinv(softmax_weights(Q_means, K_means))

@@ -260,7 +260,7 @@ def features_needed():
 
     Hint: What is the relative variance of the mean of m features?
 
-    Hint: (e^8 − 1)/m = 0.1².
+    Hint: Set the relative variance of section 6 equal to 0.1²: what is it at |q + k|² = 8?
 
     Too little: One feature's variance is e^{|q + k|²} − 1 times the weight squared, and an error of 0.1 is a variance
     of 0.01.

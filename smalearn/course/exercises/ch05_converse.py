@@ -229,7 +229,7 @@ def generators(M, order):
     """A (T, N, N), B (T, N) and C (T, N) of a state space model with N = `order` states whose matrix is M.
 
     M is lower triangular. Where a block on or below its diagonal has a rank above `order`, keep its strongest
-    directions; where it has a lower one, the other rows are zeros.
+    directions; where it has fewer rows or columns, the other rows are zeros.
 
     Hint: h_k = R_k x_{:k+1}, with the rows of R_k a basis of all that the block M[k:, :k+1] can say. What is C_k?
 

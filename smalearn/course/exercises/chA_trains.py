@@ -222,7 +222,7 @@ def kronecker_as_train(A, B):
 
     Write A ⊗ B as a block tensor train with s = 1: L holds the entries of A, R those of B.
 
-    Hint: Compare the entries: A[a, c] B[b, d] is to be L[b, a, c, 0] R[c, d, b, 0]. On what does L depend, on what not?
+    Hint: Compare the entries: A[i, k] B[j, h] is to be L[j, i, k, 0] R[k, h, j, 0]. On what does L depend, on what not?
 
     Hint: L is the same A for every b. R is the same matrix for every c, but its axes are (d, b), and B has (b, d).
 
