@@ -301,7 +301,8 @@ def cheapest_order(sizes):
     Hint: Recursion: for each pair of a list of operands, the cost of this step plus the least cost of what is left, the
     list without the two and with their result.
 
-    Insight: Orders of one contraction can differ by large factors, here up to 23. Which one is the cheapest depends on the sizes, so a library must search, as yours does.
+    Insight: Orders of one contraction can differ by large factors, here up to 23. Which one is the cheapest
+    depends on the sizes, so a library must search, as yours does.
     """
 
     def search(operands):
