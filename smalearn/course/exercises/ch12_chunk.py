@@ -149,7 +149,7 @@ def summarised(X, B, log2_a, chunk_len):
     Hint: −∞ minus −∞ is no number. A decay below 2^−160 is 0 in float32, so cut it off there:
     `tl.where(a < -160.0, -160.0, a)`.
 
-    Hint: The sum over tokens is a product of tiles: `tl.dot(tl.trans(B), fX)`, (N, c) times (c, P), with the rows of
+    Hint: The sum over tokens is a product, `tl.dot(tl.trans(B), fX, input_precision="ieee")`, with the rows of
     fX scaled by `tl.exp2(last - s)[:, None]`. It goes to `added + chunk * N * P`.
 
     Insight: This pair, a number and a matrix, is all that a chunk is to everything after it.
@@ -328,7 +328,7 @@ def chunk_outputs(H, X, B, C, log2_a):
     Hint: `M = tl.dot(C, tl.trans(B), input_precision="ieee") * L`. For the second product both operands must have one
     type: `tl.dot(M.to(X.dtype), X, ...)`.
 
-    Insight: Both products have C on their left: a program loads it once and uses it twice.
+    Insight: Two of the three products have C on their left: a program loads it once and uses it twice.
     """
     (N, P), chunk_len = H.shape, len(X)
     Y = torch.empty_like(X)
