@@ -110,7 +110,8 @@ def decay_scan(x, gamma):
 
     Hint: In the loop, first a line that makes the new `now` out of γ, the old `now` and `x[t]`; then `y[t] = now`.
 
-    Insight: The same loop with a γ of its own for every channel is the exponential moving average of optimisers.
+    Insight: With gradients for x this loop is the momentum of SGD; the averages of Adam also multiply the new term by
+    1 − β.
     """
     y = torch.zeros_like(x)
     now = torch.zeros_like(x[0])

@@ -90,16 +90,16 @@ def _forwards_only(column, row, x):
         "everything above the diagonal is 0: the first row is not used": lambda column, row, x: (
             _toeplitz(column, torch.zeros_like(row)) @ x
         ),
-        "the row stands on the circle in its own order: going on from offset T−1, the next is −(T−1), and −1 "
+        "the row stands on the circle in its own order: going on from distance T−1, the next is −(T−1), and −1 "
         "comes last": lambda column, row, x: _circular(torch.cat([column, row[1:]]), x, len(x)),
-        "row[0] stands on the circle as well, so that every negative offset is one place off: the corner "
+        "row[0] stands on the circle as well, so that every negative distance is one place off: the corner "
         "belongs to the column": lambda column, row, x: _circular(torch.cat([column, row.flip(0)]), x, len(x)),
         "this is the product with the transpose: row and column are exchanged, or a spectrum is conjugated": (
             lambda column, row, x: _toeplitz(torch.cat([column[:1], row[1:]]), column) @ x
         ),
-        "row and column are exchanged, the corner too: the column holds the offsets 0, "
+        "row and column are exchanged, the corner too: the column holds the distances 0, "
         "1, ..., T−1, the past": lambda column, row, x: _toeplitz(row, column) @ x,
-        "your diagonal is row[0]: that entry is not used, offset 0 is column[0]": lambda column, row, x: (
+        "your diagonal is row[0]: that entry is not used, distance 0 is column[0]": lambda column, row, x: (
             _toeplitz(torch.cat([row[:1], column[1:]]), row) @ x
         ),
         "you keep the last T rows of the circle: those of the product come first": lambda column, row, x: _circular(
@@ -124,10 +124,10 @@ def _forwards_only(column, row, x):
             _forwards_only(column, row, x)
         ),
         "a spectrum is complex: you keep its real part, which knows only the mean of column and row": _real_spectrum,
-        "the result is T − 1 places late: offset 0 and x both begin at place 0, `cat([column, …])`": (
+        "the result is T − 1 places late: distance 0 and x both begin at place 0, `cat([column, …])`": (
             lambda column, row, x: _circular(torch.cat([row[1:].flip(0), column]), x, len(x))
         ),
-        "the column runs backwards: after offset 0 comes offset 1": lambda column, row, x: _circular(
+        "the column runs backwards: after distance 0 comes distance 1": lambda column, row, x: _circular(
             torch.cat([column.flip(0), row[1:].flip(0)]), x, len(x)
         ),
         "you add two halves that both contain the diagonal": lambda column, row, x: (
@@ -143,7 +143,7 @@ def toeplitz_product(column, row, x):
     Hint: The FFT multiplies by a circulant matrix, which one period determines. Which 2T − 1 numbers does the Toeplitz
     matrix consist of, and in which order do they stand around the circle?
 
-    Hint: `circle = torch.cat([column, row[1:].flip(0)])`: after offset T−1 comes −(T−1), and −1 is the neighbour of 0.
+    Hint: `circle = torch.cat([column, row[1:].flip(0)])`: after distance T−1 comes −(T−1), and −1 is the neighbour of 0.
 
     Hint: `torch.fft.rfft(x, size, dim=0)` pads x with zeros up to `size = len(circle)`. Multiply the two spectra, go
     back with `torch.fft.irfft(..., size, dim=0)`, keep the first T rows.
