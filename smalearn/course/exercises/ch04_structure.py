@@ -143,7 +143,7 @@ def toeplitz_product(column, row, x):
     Hint: The FFT multiplies by a circulant matrix, which one period determines. Which 2T − 1 numbers does the Toeplitz
     matrix consist of, and in which order do they stand around the circle?
 
-    Hint: `circle = torch.cat([column, row[1:].flip(0)])`: after distance T−1 comes −(T−1), and −1 is the neighbour of 0.
+    Hint: `circle = torch.cat([column, row[1:].flip(0)])`: after distance T−1 comes −(T−1); −1 is next to 0.
 
     Hint: `torch.fft.rfft(x, size, dim=0)` pads x with zeros up to `size = len(circle)`. Multiply the two spectra, go
     back with `torch.fft.irfft(..., size, dim=0)`, keep the first T rows.
