@@ -197,6 +197,6 @@ def steps(tokens):
 
     Hint: `torch.where(tokens > 0, ..., ...)` with two numbers, of which one is 0.
 
-    Insight: One number a token decides what passes and what stays. That is all that “selective” means.
+    Insight: One number a token decides what passes and what stays: the heart of “selective”.
     """
     return torch.where(tokens > 0, 6.0, 0.0)

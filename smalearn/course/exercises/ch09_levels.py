@@ -252,7 +252,7 @@ def _count_cases(randn):
     },
 )
 def count(states, block, length):
-    """The states (levels, P, N) after one more block of a single token, block (P, N).
+    """The states (bits, P, N) after one more block of a single token, block (P, N).
 
     states[b] is the sum of a block of 2^b tokens if bit b of length, the number of tokens so far, is 1, and zeros if it
     is 0. Where two blocks of one size meet, they become one of the next size. There is always room, and the old states
