@@ -169,9 +169,9 @@ def test_without_triton_it_says_so(monkeypatch):
     report = everywhere(double, torch.arange(3.0))
     assert report.compiled is None
     assert str(report).splitlines()[1:] == [
-        "interpreter    Triton is missing, it needs Linux",
-        "GPU            Triton is missing, it needs Linux",
-        "sm90           Triton is missing, it needs Linux",
+        "interpreter    Triton is missing (its packages are for Linux)",
+        "GPU            Triton is missing (its packages are for Linux)",
+        "sm90           Triton is missing (its packages are for Linux)",
     ]
 
 

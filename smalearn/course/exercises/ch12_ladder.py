@@ -182,7 +182,7 @@ def copied(x):
     Hint: The grid is `(triton.cdiv(m, 16), triton.cdiv(n, 16))`; in the program `tl.program_id(0)` counts tiles of
     rows, `tl.program_id(1)` of columns.
 
-    Insight: Strides are all that a transposed matrix is: no program of this chapter has to care which it was given.
+    Insight: Strides are all that a transposed matrix is: a program that is given the strides need not care.
     """
     m, n = x.shape
     y = torch.empty(m, n)

@@ -249,7 +249,7 @@ def walk(X, log2_a, B, C, initial, chunk_len):
 
     Hint: `H = H * tl.exp2(last) + tl.dot(tl.trans(B), fX, ...)` comes LAST: the chunk reads the H before it.
 
-    Insight: One program walks alone: a short batch leaves most of a GPU idle, which is why long sequences are cut.
+    Insight: One program walks alone: a small batch leaves most of a GPU idle, which is why long sequences are cut.
     """
     (N, P), Y, final = initial.shape, torch.empty_like(X), torch.empty(initial.shape)
     walk_kernel[(1,)](X, log2_a, B, C, Y, initial, final, len(X), chunk_len=chunk_len, N=N, P=P)

@@ -19,7 +19,7 @@ from smalearn.testing import relative_rms
 
 __all__ = ["Report", "everywhere"]
 
-NO_TRITON = "Triton is missing, it needs Linux"
+NO_TRITON = "Triton is missing (its packages are for Linux)"
 
 
 @dataclass(frozen=True)
