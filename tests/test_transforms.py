@@ -57,8 +57,12 @@ def several(results):
     return tuple(x for x in torch.utils._pytree.tree_leaves(results) if isinstance(x, torch.Tensor))
 
 
+def total(results):
+    return sum(y.abs().square().sum() for y in results)
+
+
 def loss(function):
-    return lambda *x: sum(y.abs().square().sum() for y in function(*x))
+    return lambda *x: total(function(*x))
 
 
 def gradients(function, tensors):
@@ -76,9 +80,10 @@ def compiled(name, backend, length=T):
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        quick = torch.compile(function, backend=backend, fullgraph=True)
-        all_close(quick(*tensors), function(*tensors))
-        all_close(gradients(quick, tensors), gradients(function, tensors))
+        held = [x.detach().requires_grad_() for x in tensors]
+        results = torch.compile(function, backend=backend, fullgraph=True)(*held)  # one graph for values and gradients
+        all_close(results, function(*tensors))
+        all_close(torch.autograd.grad(total(results), held), gradients(function, tensors))
 
 
 # Cold, Inductor takes half a minute for each; of all others only what it is given is tried.
