@@ -65,7 +65,7 @@ def test_the_copy_has_no_solution_no_oracle_and_no_wrong_answer(box):
     assert kept.keys() == {
         "ch04_structure",
         "ch04_invent",
-        "ch12_chunk",
+        "ch12_exponents",
         "ch12_counts",
         "ch12_ladder",
     }  # what cases and chapters need of them
