@@ -238,8 +238,8 @@ def convolve(x, weight, window):
     Hint: y is `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`. The next window is what stands at the END
     of the longer text, K - 1 rows: at which row do they begin, so that for K = 1 there are none?
 
-    Insight: The window is the convolution's state: a block has two states, one of K - 1 tokens and P·N numbers for
-    each head.
+    Insight: The window is the convolution's memory: a block has two, a window of K - 1 tokens, and a state of P·N
+    numbers for each head.
     """
     length, x = len(x), torch.cat([window, x])
     y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))

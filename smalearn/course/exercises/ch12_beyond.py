@@ -136,7 +136,7 @@ def chunk_gradient(dY, dH, B, C, log2_a):
     before the exponential.
 
     Hint: The kernel is that of 12.8 with other names, decays cut off as there: dY is in the place of X, dH in that of
-    H, B in that of C.
+    H, B in that of C and C in that of B, and 2^(last − s) in that of 2^s.
 
     Insight: The gradient of reading is writing, and that of writing is reading: B and C change places.
     """
