@@ -179,7 +179,7 @@ def test_what_is_said_of_a_gpu_is_what_was_recorded():
     assert f"now takes {times[4]} ms" in chapter
     heads = medians(next(part for part in ssd["contests"] if part["problem"].startswith("T = 65536, 128 heads")))
     assert f"the library took {heads['ssd_triton']:.2f} ms, `mamba_ssm` {heads[MAMBA]:.2f}" in chapter
-    assert "is a fifth of the library's time" in chapter
+    assert f"the floor of one walk is {heads['floor']:.1f} ms, a fifth of the library's time" in chapter
     assert round(heads["ssd_triton"] / heads["floor"]) == 5
     found = (medians(part)[MAMBA] for part in ssd["contests"][2:4])
     assert "found {:.2f} and {:.2f}".format(*found) in chapter

@@ -287,6 +287,6 @@ def equal_after():
     Too much: After so many tokens the cache is larger: 2D numbers a token, against N numbers for each of the 2D
     channels.
 
-    Insight: So here, up to N = 128 tokens, attention remembers in less memory, and exactly. A state pays when the text is long.
+    Insight: So here, up to N = 128 tokens, attention remembers in less memory, and exactly. A state pays in long texts.
     """
     return 128
