@@ -89,7 +89,7 @@ def decayed(x, log2_a):
     Hint: The launch: `decay_kernel[(triton.cdiv(len(x), 16),)](x, log2_a, y, len(x), block=16)`, with `y =
     torch.empty_like(x)` before it.
 
-    Insight: Twelve bytes an entry for one multiplication: a map waits for memory on every machine there is.
+    Insight: Twelve bytes an entry for so little: a map of a large array waits for memory on almost any machine.
     """
     y = torch.empty_like(x)
     decay_kernel[(triton.cdiv(len(x), 16),)](x, log2_a, y, len(x), block=16)

@@ -50,7 +50,7 @@ def on_triton(program: Callable, grid: tuple[int, ...], *operands: object, **con
 
 
 def has_triton() -> bool:
-    """Tell whether Triton can be imported; it is made for Linux alone."""
+    """Tell whether Triton can be imported; its own packages are for Linux."""
     return importlib.util.find_spec("triton") is not None
 
 
