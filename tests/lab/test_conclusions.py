@@ -113,8 +113,8 @@ def test_at_the_lowest_rate_one_would_have_written_something_else():
         return full - split
 
     assert (
-        f"the gain of 8|4|2|2 on the test is {gain('0.0039'):.2f} at the lowest of the five, $2^{{-8}}$, "
-        f"and {gain('0.031'):.2f} at the" in text
+        f"the gain of 8|4|2|2 on the test is {gain('0.031'):.2f} at the best rate (this one seed; five give 0.06), "
+        f"and {gain('0.0039'):.2f} at the lowest of the five, $2^{{-8}}$" in text
     )
     assert min(best_rates(runs).values()) > 0.0039
     assert best_rates(runs)["learned positions, full"] == best_rates(runs)["learned positions, 8|4|2|2"] == 2**-5
@@ -123,8 +123,18 @@ def test_at_the_lowest_rate_one_would_have_written_something_else():
         late, best = (runs[f"learned positions, {mixer}, lr {lr}, seed 0"]["loss"] for lr in ("0.0039", "0.031"))
         return late - best
 
-    standard = f"standard attention, which loses {lost('full'):.2f} there"
-    assert f"{standard}, than for the split, which loses {lost('8|4|2|2'):.2f}" in text
+    standard = f"there it ends {lost('full'):.2f} above its loss at its best rate"
+    assert f"{standard}, the split {lost('8|4|2|2'):.2f} above" in text
+
+
+def test_the_other_split_ends_lower_with_each_seed():
+    runs, text = recorded("charlm")["runs"], prose("11", "learn-after")
+    mirrored, split = (
+        [runs[f"learned positions, {mixer}, lr 0.031, seed {seed}"]["loss"] for seed in range(1, 6)]
+        for mixer in ("2|2|4|8", "8|4|2|2")
+    )
+    assert all(one < other for one, other in zip(mirrored, split, strict=True))
+    assert f"{sum(mirrored) / 5:.2f} against {sum(split) / 5:.2f}, and seed by seed with each of the five" in text
 
 
 def test_no_rate_is_at_the_edge_of_those_that_were_tried():

@@ -345,7 +345,7 @@ export default explorer(TRAITS, (view) => {
   view.parts.push(() => (shown = read(view)));
   const now = () => shown;
   view.head({
-    title: "Near pairs are compared by more columns, and far keys can be dropped",
+    title: "Near pairs are compared by more columns; far keys keep only a few",
     headline: () => headline(shown),
     hint: "Play t: tokens arrive, and a block that ends drops its keys. Point at a pair, or drag t on the curve.",
   });
