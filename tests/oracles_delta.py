@@ -51,6 +51,14 @@ def inputs(length, kind="mild", leading=(), shared=None, dtype=torch.float64, st
     return [None if x is None else x.to(dtype) for x in (Q, K, V, beta, log_a, H)]
 
 
+def alike(length, correlated, strength, seed, state=32):
+    """Operands in float32 whose keys point the same way, but for `correlated`; decays are weak."""
+    Q, K, V, beta, log_a, H = inputs(length, "mild", state=state, head_dim=16, strength=strength)
+    K = correlated * K.roll(seed, 0) + torch.ones(state, dtype=torch.float64)
+    K = torch.nn.functional.normalize(K, dim=-1)
+    return [x.float() for x in (Q, K, V.roll(3 * seed, 0), beta, 0.01 * log_a, H)]
+
+
 def expected(*operands):
     """`delta_rule` in float64."""
     return delta_rule(*(None if x is None else x.double() for x in operands))

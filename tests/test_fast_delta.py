@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles_delta import KINDS, expected, inputs
+from oracles_delta import KINDS, alike, expected, inputs
 from oracles_ssd import gradients
 from test_linear_attention_delta import check, check_float32
 
@@ -94,12 +94,11 @@ def test_float32_with_unit_keys(strength, kind):
     check_float32(fast.delta_rule, inputs(1000, kind, (2,), state=32, head_dim=16, strength=strength), 2)
 
 
-@pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (None, 2), (2.0, 10)])
-@pytest.mark.parametrize("correlated", [0.05, 0.5])
-def test_float32_with_correlated_keys(correlated, strength, times):
-    Q, K, V, beta, log_a, H = inputs(1000, "mild", state=32, head_dim=16, strength=strength)
-    K = torch.nn.functional.normalize(correlated * K + torch.ones(32, dtype=torch.float64), dim=-1)
-    check_float32(fast.delta_rule, [Q, K, V, beta, 0.01 * log_a, H], times)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("strength", "times"), [(1.0, 2), (None, 2), (2.0, 6)])
+@pytest.mark.parametrize("correlated", [0.0, 0.05, 0.5])
+def test_float32_with_keys_that_are_alike(correlated, strength, times, seed):
+    check_float32(fast.delta_rule, [x.double() for x in alike(1000, correlated, strength, seed)], times)
 
 
 @pytest.mark.parametrize("kind", ["none", "mild", "strong", "resets"])

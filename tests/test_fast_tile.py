@@ -107,6 +107,8 @@ def test_operations():
     assert half.dtype == np.float32
     np.testing.assert_allclose(array(half), a.astype(np.float16).astype(float) @ b.astype(np.float16), 1e-4, 1e-4)
     np.testing.assert_array_equal(array(tl.dot(x, y, half)), array(half + products[0]))
+    wide = tl.dot(tl.cast(x, tl.float64), tl.cast(y, tl.float64), input_precision="tf32")
+    np.testing.assert_allclose(array(wide), a.astype(float) @ b, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(array(tl.cumsum(x, 0))[-1], a.sum(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(array(tl.sum(x, 1)), a.sum(1), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(array(tl.max(x, 0)), a.max(0))

@@ -243,7 +243,7 @@ def cast(x, dtype):
 
 
 def dot(x, y, acc=None, input_precision=None):
-    """A matrix product with sums in float32, as tensor cores have; it rounds to tf32 only where `running.rounds`."""
+    """A matrix product with sums in float32, or of float64; it rounds to tf32 only where `running.rounds`."""
     x, y = (_tile("dot", one) for one in (x, y))
     if x.dtype != y.dtype:
         refuse(f"tl.dot: its first factor is {x.dtype}, its second {y.dtype}: cast one with `.to`")
@@ -252,7 +252,8 @@ def dot(x, y, acc=None, input_precision=None):
     if any(size < 16 for size in x.shape + y.shape):
         refuse(f"tl.dot: shapes are {x.shape} and {y.shape}, expected no axis below 16", ValueError)
     _note("dot", "", np.array([*x.shape, y.shape[1]]), flops=2 * x.size * y.shape[1])
-    round = _tf32 if input_precision in (None, "tf32") and x.dtype == np.float32 and running.rounds else np.float32
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    round = _tf32 if input_precision in (None, "tf32") and x.dtype == np.float32 and running.rounds else wide
     found = Tile(round(x) @ round(y))
     return found if acc is None else acc + found
 

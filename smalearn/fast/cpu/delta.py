@@ -67,6 +67,7 @@ class Block(NamedTuple):
         beta: (K, n, Q, 1).
         totals: exp(s_last), (n, 1, 1) or None for each chunk.
         decays: e and f (K, n, Q, 1), and L (K, n, Q, Q); or None.
+        sums: s (K, n, Q) in float64, or None.
     """
 
     V: torch.Tensor
@@ -76,6 +77,7 @@ class Block(NamedTuple):
     beta: torch.Tensor
     totals: list[torch.Tensor | None]
     decays: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
+    sums: torch.Tensor | None
 
 
 class DeltaScan(FoldedScan):
@@ -175,12 +177,23 @@ class DeltaScan(FoldedScan):
 
     def _solve(self, block):
         """T = (I + A)^-1, T V and T (e ∘ K)."""
-        A, _ = self._halves(block.scores)
+        A = self._system(block)
         one = torch.eye(self.chunk_len, dtype=A.dtype).expand_as(A)
         # From the right: half the time of a solve from the left, and a sixth of one whose right-hand sides are V and K.
         T = torch.linalg.solve_triangular(A, one, upper=False, unitriangular=True, left=False)
+        T = T.to(self.scratch.dtype)
         Te = T if block.decays is None else torch.mul(T, block.decays[0].mT, out=self.scratch("Te", *T.shape))
         return T, self._multiply("E", T, block.V), self._multiply("Z", Te, self._halves(block.KQ)[0])
+
+    def _system(self, block):
+        """A; in float64 where a β is above 1: with keys that are alike, rounding comes out of T many times as large."""
+        if bool((block.beta <= 1).all()):
+            return self._halves(block.scores)[0]
+        keys = self._halves(block.KQ)[0].double()
+        A = (keys @ keys.mT).mul_(block.beta.mT)
+        if block.sums is not None:
+            A.mul_((block.sums[..., :, None] - block.sums[..., None, :]).clamp_(max=0).exp_())
+        return A
 
     def _read(self, start):
         """The operands of a block."""
@@ -190,7 +203,9 @@ class DeltaScan(FoldedScan):
             half.unflatten(1, (self.b, self.g)).copy_(self._chunks(x, start).squeeze(3))
         keys = self._halves(KQ)[0]
         scores = self._multiply("scores", KQ, keys.mT)
-        totals, decays = self._decays(start, len(V))
+        s = self._running_sums(start)
+        s = None if s is None else s.flatten(1, 3)
+        totals, decays = self._decays(s, len(V))
         columns, rows = beta.mT, beta
         if decays:
             _, f, L = decays
@@ -198,15 +213,13 @@ class DeltaScan(FoldedScan):
         self._twice(scores).mul_(columns[:, :, None])
         self._halves(scores)[1].tril_()
         writes = torch.mul(keys, rows, out=self.scratch("writes", *keys.shape))
-        return Block(V, KQ, writes, scores, beta, totals, decays)
+        return Block(V, KQ, writes, scores, beta, totals, decays, s)
 
-    def _decays(self, start, chunks):
-        """exp(s_last) of each chunk, and (e, f, L); None in both places without decay."""
-        s, dtype = self._running_sums(start), self.scratch.dtype
+    def _decays(self, s, chunks):
+        """exp(s_last) of each chunk, and (e, f, L), from s (K, n, Q); None in both places without decay."""
         if s is None:
             return [None] * chunks, None
-        s = s.flatten(1, 3)
-        last = s[..., -1:]
+        dtype, last = self.scratch.dtype, s[..., -1:]
         e, f, total = (x.exp().to(dtype)[..., None] for x in (s, last - s, last))
         L = self.scratch("L", *s.shape, s.shape[-1])
         if bool((last < MILD).any()):

@@ -13,6 +13,8 @@ state before it and B = diag(β), as in `fast.cpu.delta`,
 - T is built from inverses of blocks, twice as long each time: products of tiles alone, with nothing cut out of them.
   A power of A appears nowhere, for with keys that are alike those overflow, though T is small.
 - T keeps the digits of float32 for every dtype: its errors grow with those of T, and products of T follow one another.
+  Of operands in float32 it is computed in float64: where keys are alike and β is near 2, what is rounded in K K^T comes
+  out of the inverse many times as large.
 - A row past the end has β = 0, K = 0 and V = 0: it corrects nothing and writes nothing.
 - No atomics: every entry is written by one program, once, so that two runs give the same bits.
 """
@@ -60,6 +62,8 @@ def delta_rule_inverses(
     i, n = tl.arange(0, Q), tl.arange(0, sizes[4])
     coarse, fine, _, _ = chunk_sums(log_a, sums, head, start, i, length, Q)
     K, b = read(k, head, start + i, n, length, N), strengths(beta, head, start + i, length)
+    if K.dtype == tl.float32:
+        K, coarse, fine = tl.cast(K, tl.float64), tl.cast(coarse, tl.float64), tl.cast(fine, tl.float64)
     A = tl.dot(K, tl.trans(K), input_precision=precision) * (lower(coarse, fine, i) * b[None, :])
     T = inverse(A, i, Q, inverting)
     write(t, head, start + i, i, length, Q, T)
@@ -122,7 +126,7 @@ def delta_rule_forward(
 
 def inverse(A, i, size: tl.constexpr, precision: tl.constexpr):
     """(I + A)^-1 for what of A (size, size) is below the diagonal; above it A is 0. The size is 16 or 32."""
-    T = tl.cast(i[:, None] == i[None, :], tl.float32)
+    T = tl.cast(i[:, None] == i[None, :], A.dtype)
     T -= between_siblings(A, i, 1)  # blocks of one token are their own inverses
     T = joined(T, A, i, 2, precision)
     T = joined(T, A, i, 4, precision)
