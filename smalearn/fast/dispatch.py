@@ -116,7 +116,7 @@ def delta_rule(
     derivatives are asked for in forward mode (`torch.func.jvp`), which `delta_rule_chunked` has.
 
     Cost:
-        On a CPU T·16·(3·N + 2·P) + 3·T·N·P multiply-adds for each head in chunks of 16 tokens; the backward 3 times
+        On a CPU T·16·(2·N + 2·P) + 3·T·N·P multiply-adds for each head in chunks of 16 tokens; the backward 3 times
         that. Where a β is above 1 the system is computed in float64, a fifth more time forward. A few MiB of scratch
         memory; for the backward the inputs and one state for each block. Heads that share keys cost what heads with
         keys of their own do. On a GPU see `fast.triton.delta_rule_triton` and `delta_rule_chunked`.

@@ -20,7 +20,7 @@ what the ranks are about to send: `TORCH_DISTRIBUTED_DEBUG=DETAIL` says which of
 When does a split pay? However long a slice is, its step (Φ, E) has as many numbers as the keys and values of a few
 tokens: with P = 64 and N = 128 of 43, for the delta rule of 128. With 24 such heads on 8 GPUs that do 5e13
 multiply-adds a second, SSD forward is faster than on one of them from 37,000 tokens on if 12.5 GB/s come into each, and
-from 2,300 on at 400 GB/s. The delta rule, split, does three times the work: on fewer than 4 ranks it is never faster,
+from 2,300 on at 400 GB/s. The delta rule, split, does 3.2 times the work: on fewer than 4 ranks it is never faster,
 and only memory is saved. What an all-gather moves grows with the ranks; a tree of messages has steps to compose, but on
 64 ranks moves a tenth. All this is counted, for up to 1,024 ranks in a simulation, by
 `python -m smalearn.lab.experiments.split_sequence --plan`; put numbers of your own into `split_plan.PLACES`.

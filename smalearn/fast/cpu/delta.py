@@ -99,16 +99,17 @@ class DeltaScan(FoldedScan):
     def _forward_block(self, start, H, Y):
         """The formulas above for one block; H becomes the state after it."""
         block, H = self._read(start), H.squeeze(2)
-        _, E, Z = self._solve(block)
-        queries, y = self._halves(block.KQ)[1], self.scratch("y", *E.shape)
-        for E_k, Z_k, Q_k, y_k, K_k, total in zip(E, Z, queries, y, block.writes.mT, block.totals, strict=True):
-            E_k.baddbmm_(Z_k, H, alpha=-1)
-            torch.bmm(Q_k, H, out=y_k)
+        T, V, KQ, E = self._inverse(block), block.V, block.KQ, self.scratch("E", *block.V.shape)
+        said = self.scratch("said", *KQ.shape[:-1], V.shape[-1])  # by the memory, to keys and to queries
+        to_keys, to_queries = self._halves(said)
+        e = block.decays[0] if block.decays else V.new_ones(len(V), 1, 1, 1)
+        chunks = zip(T, V, KQ, E, said, to_keys, e, block.writes.mT, block.totals, strict=True)
+        for T_k, V_k, KQ_k, E_k, said_k, to_keys_k, e_k, K_k, total in chunks:
+            torch.bmm(KQ_k, H, out=said_k)
+            torch.bmm(T_k, V_k.addcmul_(to_keys_k, e_k, value=-1), out=E_k)
             decay_(H, total).baddbmm_(K_k, E_k)
-        if block.decays:
-            y.mul_(block.decays[0])
-        y.flatten(0, 1).baddbmm_(self._halves(block.scores)[1].flatten(0, 1), E.flatten(0, 1))
-        self._put_heads(Y, start, y)
+        y = self._multiply("y", self._halves(block.scores)[1], E)
+        self._put_heads(Y, start, y.addcmul_(to_queries, e))
 
     def _backward_block(self, start, dY, H, dH, dV, dlog_a, dK, dQ, dbeta):
         """The formulas above for one block; dH becomes the gradient of the state before it."""
@@ -176,14 +177,18 @@ class DeltaScan(FoldedScan):
         return R, eR, states
 
     def _solve(self, block):
-        """T = (I + A)^-1, T V and T (e ∘ K)."""
+        """T, T V and T (e ∘ K)."""
+        T = self._inverse(block)
+        Te = T if block.decays is None else torch.mul(T, block.decays[0].mT, out=self.scratch("Te", *T.shape))
+        return T, self._multiply("E", T, block.V), self._multiply("Z", Te, self._halves(block.KQ)[0])
+
+    def _inverse(self, block):
+        """T = (I + A)^-1."""
         A = self._system(block)
         one = torch.eye(self.chunk_len, dtype=A.dtype).expand_as(A)
         # From the right: half the time of a solve from the left, and a sixth of one whose right-hand sides are V and K.
         T = torch.linalg.solve_triangular(A, one, upper=False, unitriangular=True, left=False)
-        T = T.to(self.scratch.dtype)
-        Te = T if block.decays is None else torch.mul(T, block.decays[0].mT, out=self.scratch("Te", *T.shape))
-        return T, self._multiply("E", T, block.V), self._multiply("Z", Te, self._halves(block.KQ)[0])
+        return T.to(self.scratch.dtype)
 
     def _system(self, block):
         """A; in float64 where a β is above 1: with keys that are alike, rounding comes out of T many times as large."""
@@ -326,7 +331,7 @@ def _numbers_per_token(V, K, keep):
     P, N = V.shape[-1], K.shape[-1]
     if keep:
         return 5 * P + 6 * N + 6 * CHUNK_LEN + 2 * P * N // CHUNK_LEN
-    return 3 * P + 4 * N + 7 * CHUNK_LEN
+    return 5 * P + 3 * N + 7 * CHUNK_LEN
 
 
 def _chunk_len(V):

@@ -156,7 +156,7 @@ class Costs(NamedTuple):
 RULES = {
     "ssd": Costs(1, 1, P * N, CHUNK_LEN * (N + P) + 2 * N * P, 2 * N * P, True),
     "delta rule": Costs(
-        N * N, N**3, P * N * N, 16 * (3 * N + 2 * P) + 3 * N * P, 16 * 5 * N + 3 * N * N + N * P, False
+        N * N, N**3, P * N * N, 16 * (2 * N + 2 * P) + 3 * N * P, 16 * 5 * N + 3 * N * N + N * P, False
     ),
 }
 """As the docstrings of `fast` and `fast.distributed` count; the delta rule hides half of its messages at most."""
