@@ -60,7 +60,7 @@ def test_in_context_regression():
     (decided,) = (found for found in asked if found.sentence != UNDECIDED)
     assert (decided.question.model, decided.seeds, len(asked)) == ("2 layers, D = 32, 8 × BTT 1", 3, 7)
     low, high = sorted(map(abs, decided.ends))
-    assert f"by {-decided.mean:.2f} (95 % interval: {low:.2f} to {high:.2f})" in text
+    assert f"by {-decided.mean:.2f} on average over the seeds (95 % interval: {low:.2f} to {high:.2f})" in text
     for layers in (2, 4):
         kinds = {name: found for name, found in reported(runs).items() if name.startswith(f"{layers} layers")}
         trains = kinds.pop(f"{layers} layers, D = 32, 8 × BTT 1")
@@ -264,4 +264,4 @@ def test_fewer_multiply_adds_are_not_as_many_times_faster():
     assert 0.045 < min(one["reached"] for one in parts[XEON]) < max(one["reached"] for one in parts[XEON]) < 0.305
     slower = [(one["family"], one["dim"]) for one in parts[XEON] if one["speedups"]["structured"]["dense"] < 1]
     assert slower == [("MLR", 1024)]
-    assert "from a twentieth to three tenths, and the smaller MLR is slower than the dense matrix" in text
+    assert "a twentieth to three tenths; there the smaller MLR is slower than the dense matrix" in text

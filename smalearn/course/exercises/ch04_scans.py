@@ -163,6 +163,9 @@ def _why(form, log_a):
         return "digits are lost BEHIND a strong decay, and yours comes last"
     if not log_a[strongest + 1 :].any():
         return "behind the strong decay stand zeros, which have no digits to lose"
+    if log_a[strongest + 1 :].min() < -0.01:
+        apart = math.ulp(log_a.min().item())
+        return f"float64 numbers as large as your sums are {apart:g} apart; your decays are multiples of that: try −0.7"
     return "let mild decays follow the strong one, whose digits are lost"
 
 
@@ -199,7 +202,7 @@ def break_it(form, least, length):
 
     Hint: A product of many numbers below 1 gets small. What is the smallest number that float64 holds, and what is 0/0?
 
-    Hint: A float64 has sixteen digits, wherever they stand. What is -1e16 - 0.5 - (-1e16)?
+    Hint: A float64 has sixteen digits, wherever they stand. What is -1e16 - 0.7 - (-1e16)?
 
     Hint: For a quotient: all decays as strong as allowed, so that the running product is 0 before the end. For a
     difference: one decay at once as strong as allowed, then mild ones.

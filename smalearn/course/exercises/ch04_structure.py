@@ -140,8 +140,8 @@ def toeplitz_product(column, row, x):
 
     Multiply by the Toeplitz matrix with this first column and first row, by FFT; row[0] is not used.
 
-    Hint: The FFT multiplies by a circulant matrix, which one period determines. Which 2T − 1 numbers does the Toeplitz
-    matrix consist of, and in which order do they stand around the circle?
+    Hint: FFTs multiply by a circulant matrix, and its first column determines it. Which 2T − 1 numbers does the
+    Toeplitz matrix consist of, and in which order do they stand around the circle?
 
     Hint: `circle = torch.cat([column, row[1:].flip(0)])`: after distance T−1 comes −(T−1); −1 is next to 0.
 
@@ -289,10 +289,10 @@ def _largest_rank():
         "the cosine needs two numbers: cos(x − y) = cos x cos y + sin x sin y": lambda: 3,
         "five is one too many: each decay takes one number, the wave that fades takes two": lambda: 5,
         "only the wave needs two numbers: a decay has rank 1": lambda: 6,
-        "the wave needs no number for each of its seven days: two numbers make it, cos and sin": lambda: 7,
+        "the wave needs no number for each of its seven tokens: two numbers make it, cos and sin": lambda: 7,
         "a number for each token would be a full cache: every term has a small rank, whatever the length": lambda: 16,
         "8 is the rank of a random mask at 16 tokens: here each term has a small rank, whatever the length": lambda: 8,
-        "the wave needs two numbers for any period, not one for each of seven days": lambda: 9,
+        "the wave needs two numbers for any period, not one for each of seven tokens": lambda: 9,
     },
 )
 def state_numbers():

@@ -85,7 +85,7 @@ def _keys_first(X, dt, A_log, B, C, D, state):
 
 LIKELY = 4  # of each, the first: two slips at once are known of these
 WRONG_DECAYS = {
-    "you take A_log for −A: it is its logarithm, so that exp(A_log) is above 0 however it is trained": (
+    "you take A_log for the rate: it is its logarithm, and exp(A_log) stays above 0 however it is trained": (
         lambda dt, A_log: (-dt * A_log).exp()
     ),
     "your state grows: A is −exp(A_log), and a log decay is at most 0": lambda dt, A_log: (dt * A_log.exp()).exp(),
@@ -174,7 +174,9 @@ def _block_cases(randn):
     oracle=_block_loop,
     wrong=dict(_slips())
     | {
-        "your decay is e^(A_log·dt): the rate is −e^(A_log)": _block_stepped(lambda dt, A_log: (A_log * dt).exp()),
+        "your decay is e^(A_log·dt): it is e^(−rate·dt), and the rate is e^A_log": _block_stepped(
+            lambda dt, A_log: (A_log * dt).exp()
+        ),
         "your decay acts on the new token and not on the old state: turn it round": _block_stepped(
             lambda dt, A_log: torch.ones_like(dt), lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
         ),

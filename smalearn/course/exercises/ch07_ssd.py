@@ -125,8 +125,8 @@ def ssd(X, log_a, B, C, chunk_len):
     step counts from the front?
 
     Hint: Of the four only step 3 does: its loop runs over axis 0, which are texts here. The chunks are axis -3 of what
-    they leave, (..., chunks, P, N), and axis -1 of their decays, (..., chunks). And 6.5 does, in `log_a[:, None]` and
-    where it joins.
+    they leave, (..., chunks, P, N), and axis -1 of their decays, (..., chunks). So does 6.5, in two places:
+    `log_a[:, None]`, and where it joins the chunks.
 
     Hint: `updates.unbind(-3)` gives the loop one chunk of all texts at a time, and `torch.stack(entering, -3)` puts the
     chunks back. What has to be done with the decays?

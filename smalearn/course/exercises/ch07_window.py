@@ -233,14 +233,14 @@ def convolve(x, weight, window):
 
     Hint: Put the window before the text. Then every token has K - 1 tokens before it, and nothing is special.
 
-    Hint: With the window in front, tap k meets the tokens x[k], x[k + 1], …: T rows of the longer text, shifted by k.
+    Hint: With the window in front the text is `longer`, and tap k meets longer[k], longer[k + 1], …: T of its rows.
 
-    Hint: y is `sum(tap * x[k : k + length] for k, tap in enumerate(weight))`. The next window is what stands at the END
-    of the longer text, K - 1 rows: at which row do they begin, so that for K = 1 there are none?
+    Hint: y is `sum(tap * longer[k : k + len(x)] for k, tap in enumerate(weight))`. The next window is what stands at
+    the END of the longer text, K - 1 rows: at which row do they begin, so that for K = 1 there are none?
 
     Insight: The window is the convolution's memory: a block has two, a window of K - 1 tokens, and a state of P·N
     numbers for each head.
     """
-    length, x = len(x), torch.cat([window, x])
-    y = sum(tap * x[k : k + length] for k, tap in enumerate(weight))
-    return y, x[length:]
+    longer = torch.cat([window, x])
+    y = sum(tap * longer[k : k + len(x)] for k, tap in enumerate(weight))
+    return y, longer[len(x) :]

@@ -142,7 +142,7 @@ def block_level(Q, K, size):
     Hint: `torch.nn.functional.pad(x, (0, 0, 0, rows))` adds rows of zeros at the end. How many does T need to become a
     multiple of b? `unflatten` then cuts the axis.
 
-    Insight: A batched product never makes the zeros: its cost is T·size·r in place of T²·r.
+    Insight: A batched product never computes the zeros: its cost is T·size·r in place of T²·r.
     """
     length = len(Q)
     Q, K = (torch.nn.functional.pad(x, (0, 0, 0, -length % size)).unflatten(0, (-1, size)) for x in (Q, K))

@@ -200,7 +200,8 @@ def causal_macs(length, ranks, block_lens):
     Hint: For each level let `start` run over `range(0, length, size)`; the block has `min(size, length - start)`
     tokens.
 
-    Insight: The diagonal blocks count half: causal attention saves a factor of 2 only where blocks are long.
+    Insight: A block of b tokens has b(b + 1)/2 pairs in place of b²: causal attention saves nearly a factor of 2 only
+    where blocks are long.
     """
     total = 0
     for rank, size in zip(ranks, block_lens, strict=True):
@@ -380,6 +381,6 @@ def left_in_training():
     Too much: Of the seven products, those that run over the columns of queries and keys cost a quarter, and none costs
     more than before: go through them one by one.
 
-    Insight: Training gains more than writing does: of its products more than half are about scores.
+    Insight: Training gains more than the forward pass alone: four of its seven products shrink, not one of two.
     """
     return (4 / 4 + 3) / 7

@@ -310,7 +310,7 @@ def merge(Y_1, lse_1, Y_2, lse_2):
 
     Hint: `torch.logaddexp(a, b)` is log(e^a + e^b), and overflows nowhere. And what is the logarithm of z_1/z?
 
-    Insight: The merge is associative: keys may lie on many machines, and their parts come in any order.
+    Insight: The merge is associative and commutative: keys may lie on many machines, and their parts come in any order.
     """
     lse = torch.logaddexp(lse_1, lse_2)
     Y = (lse_1 - lse).exp()[:, None] * Y_1 + (lse_2 - lse).exp()[:, None] * Y_2

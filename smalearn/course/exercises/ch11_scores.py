@@ -366,7 +366,7 @@ def level_scores(Q, K, ranks, block_lens):
     Hint: Level l has columns `start` to `start + rank` of Q and of K. As in 11.1, numbers of blocks tell
     which pairs count; and where does the next level start?
 
-    Insight: Far tokens meet in few columns, so that their scores are coarse, and cheap to keep.
+    Insight: Far tokens meet in few columns: their scores are coarse and cheap, and little of their keys need be kept.
     """
     tokens, S, start = torch.arange(len(Q)), 0, 0
     for rank, size in zip(ranks, block_lens, strict=True):

@@ -124,7 +124,7 @@ def _nearest_cases(randn):
         "are b apart": _tiles,
         "the columns of your slices are c apart: columns are numbered (c d), so that those of a slice stand "
         "side by side": _strided,
-        "you cut the b × d tiles of M, one for each a and c: a slice has one b and one c, and is a × d": _neighbours,
+        "you cut the b × d tiles of M, one for each i and k: a slice has one j and one k, and is a × d": _neighbours,
         "your slices are right, but still in the order (b, c, a, d): put the axes back before you reshape": _not_back,
         "these are the slices: put the axes back to (a, b, c, d), and join them to (m, n)": lambda M, sizes, rank: (
             _cut_all(M.reshape(sizes).permute(1, 2, 0, 3), rank)
@@ -139,8 +139,8 @@ def _nearest_cases(randn):
             M, sizes, rank, keep=lambda s: slice(None, s - 1)
         ),
         "you keep the largest singular values of all slices together: each slice keeps its own s": _largest_of_all,
-        "you cut a b × c slice for each a and d: a slice has one b and one c, and is a × d": _across,
-        "you cut an a × c slice for each b and d: a slice has one b and one c, and is a × d": _other_column,
+        "you cut a b × c slice for each i and h: a slice has one j and one k, and is a × d": _across,
+        "you cut an a × c slice for each j and h: a slice has one j and one k, and is a × d": _other_column,
         "`torch.linalg.svd` returns Vᵀ: you have transposed it once more": _turned_back,
         "`torch.linalg.svd` returns Vᵀ: keep its first s rows, and do not transpose it": _turned_thin,
         "U and V alone are directions: the singular values say how far to go in each": _unweighted,
@@ -151,10 +151,10 @@ def _nearest_cases(randn):
 def nearest_train(M, sizes, rank):
     """The (a·b, c·d) matrix nearest to M that is a block tensor train of these sizes with s = rank.
 
-    Project a matrix on the block tensor trains of given sizes: cut each of its slices to rank s.
+    Project a matrix onto the block tensor trains of given sizes: cut each of its slices to rank s.
 
-    Hint: For which rows and columns do b and c stay the same? That is a slice; the entries of different slices share no
-    factor.
+    Hint: Which rows share a j, and which columns a k? Together they are a slice; different slices share no number of
+    the factors.
 
     Hint: View M as (a, b, c, d) and bring b and c to the front. `torch.linalg.svd` decomposes all slices at once; keep
     the s largest singular values of each.

@@ -171,8 +171,8 @@ def _order_cases(randn):
             "both",
             _counted(length, dim, ranks)[0],
         ),
-        "this is always keys first: with Σ p_l r_l < D the dot products are shorter on "
-        "both projected sides": lambda length, dim, ranks: (
+        "this is always keys first: with Σ p_l r_l < D the dot products are shorter with "
+        "both sides projected": lambda length, dim, ranks: (
             "keys",
             _counted(length, dim, ranks)[1],
         ),
@@ -186,7 +186,7 @@ def _order_cases(randn):
         ),
         "your blocks take in all D features each: a block takes in D/p_l, so that a side of a level costs "
         "T·D·r_l, whatever p_l is": _all_features,
-        'where both orders cost the same the answer is "keys": its keys are no longer than tokens': _ties_to_both,
+        'where both orders cost the same, the answer is "keys"': _ties_to_both,
         "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
         "numbers each": _level_by_level,
         "your keys meet the tokens once for each level, ℓ·T²·D: add up the keys of all levels before": _keys_by(

@@ -98,11 +98,11 @@ def _rule_cases(randn):
         "you give the variance: σ is its root": lambda *given: _by_shapes(
             *given, std=lambda W: min(W.shape) / W.shape[1] ** 2
         ),
-        "you divide the rate by the width D: a block takes in c·s, or d, numbers, "
-        "and far fewer than D": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
+        "you divide the rate by the width D: a block takes in only c·s or d numbers, "
+        "far fewer than D": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
             sizes, rank, heads, lr, base_dim, rate=lambda W: lr * base_dim / (sizes[0] * sizes[1])
         ),
-        "your rates do not know the width: what is good for one width is too "
+        "your rates do not depend on the width: what is good for one width is too "
         "fast for a larger one": lambda sizes, rank, heads, lr, base_dim: _by_shapes(
             sizes, rank, heads, lr, base_dim, rate=lambda W: lr
         ),
@@ -135,7 +135,7 @@ def train_rules(sizes, rank, heads, lr, base_dim):
     Hint: For L `inputs, outputs = c * rank, a`; σ is `min(1, (outputs / inputs) ** 0.5) / inputs**0.5`, and the rate
     goes with 1/inputs: it is `lr` where `inputs` is `base_dim`. For R the same, with its own numbers.
 
-    Insight: The rule asks every layer to change its output by as much in one step: the width drops out of both.
+    Insight: The rule lets every layer change its output by the same amount in one step, whatever its width.
     """
     a, b, c, d = sizes
     fans = (c * rank, a), (d, heads * b * rank)

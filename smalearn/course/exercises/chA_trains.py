@@ -108,22 +108,22 @@ def _counts(cost):
         "you ask for b·c·s ≥ n: an (m, n) matrix has full rank with min(m, n)": _asks(
             lambda m, n, b, c, s: b * c * s >= n
         ),
-        "your b is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
+        "you made b as small as full rank allows: make s(mc + nb) small, the numbers in L and R": _counts(
             lambda a, b, c, d, s: (b, a * b * c + c * d * b)
         ),
-        "your c is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
+        "you made c as small as full rank allows: make s(mc + nb) small, the numbers in L and R": _counts(
             lambda a, b, c, d, s: (c, a * b * c + c * d * b)
         ),
-        "your b·c is the least that allows full rank: least is to be s(mc + nb), what L and R hold": _counts(
+        "you made b·c as small as full rank allows: make s(mc + nb) small, the numbers in L and R": _counts(
             lambda a, b, c, d, s: b * c
         ),
         "your count is s(mb + nc): the blocks of L are (a, c·s), so that L holds m·c·s numbers and R n·b·s": _counts(
             lambda a, b, c, d, s: a * b * b + c * d * c
         ),
-        "your b + c is the least that allows full rank: L holds m·c·s numbers and R n·b·s": _counts(
+        "you made b + c as small as full rank allows: L holds m·c·s numbers and R n·b·s": _counts(
             lambda a, b, c, d, s: b + c
         ),
-        "this is the train of full rank with the most parameters: the fewest are asked": _counts(
+        "this is the train of full rank with the most parameters: the fewest are asked for": _counts(
             lambda a, b, c, d, s: -(a * b * c + c * d * b)
         ),
         "your a and c are the largest divisors up to √m and √n, whatever s is: try all pairs b, c": _nearest_roots,
@@ -147,7 +147,8 @@ def cheapest_train(m, n, rank):
     Hint: Loop over b, then over c; skip where `b * c * rank < min(m, n)`; of the others, which has the least
     `rank * (m * c + n * b)`?
 
-    Insight: With s = 1 and equal sizes this is Monarch's shape: √D blocks of √D × √D on either side.
+    Insight: With s = 1 and m = n = D, a square number, this is Monarch's usual shape: √D blocks of √D × √D on either
+    side.
     """
     best = None
     for b in (k for k in range(1, m + 1) if m % k == 0):
@@ -228,8 +229,8 @@ def kronecker_as_train(A, B):
 
     Hint: `A.repeat(b, 1, 1)[..., None]` is L. For R, what takes the place of A, and of b?
 
-    Insight: So every product of Kronecker factors is a train with s = 1, and a train is a sum of s products with blocks
-    of their own.
+    Insight: So every A ⊗ B is a train with s = 1. A train is more general: it has s terms, and each block has
+    numbers of its own.
     """
     b, c = len(B), A.shape[1]
     return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
