@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalearn.data import IGNORE, MQAR_BLANK, mqar, mqar_lookup
+from smalearn.data import IGNORE, MQAR_BLANK, mqar, mqar_lookup, recall_stream
 
 
 @st.composite
@@ -115,3 +115,49 @@ def test_the_example_is_the_same_on_every_machine():
     inputs, targets = mqar(1, length=12, pairs=2, vocabulary=8, seed=3)
     assert inputs.tolist() == [[3, 5, 2, 6, 2, 0, 0, 0, 3, 0, 0, 0]]
     assert targets.tolist() == [[IGNORE, IGNORE, IGNORE, IGNORE, 6, IGNORE, IGNORE, IGNORE, 5, IGNORE, IGNORE, IGNORE]]
+
+
+# ---------------------------------------------------------------- recall while the text goes on
+
+
+@given(st.integers(1, 3), st.integers(1, 12), st.integers(0, 5), st.integers(1, 9), st.integers(0, 2**62))
+def test_a_stream_is_what_its_docstring_says(examples, pairs, spare, values, seed):
+    keys = pairs + spare
+    inputs, targets = recall_stream(examples, 4 * pairs, keys, values, seed)
+    assert inputs.shape == targets.shape == (examples, 4 * pairs)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert all(map(torch.equal, (inputs, targets), recall_stream(examples, 4 * pairs, keys, values, seed)))
+    for tokens, expected in zip(inputs.tolist(), targets.tolist(), strict=True):
+        memory = {}
+        for slot in range(0, 4 * pairs, 4):
+            key, value, blank, asked = tokens[slot : slot + 4]
+            assert key not in memory
+            assert 1 <= key <= keys < value <= keys + values
+            assert blank == MQAR_BLANK
+            memory[key] = value
+            assert expected[slot : slot + 4] == [IGNORE] * 3 + [memory[asked]]
+
+
+def test_a_stream_asks_for_each_doubling_of_the_distance_as_often():
+    inputs, _ = recall_stream(4000, 128, 32, 4, seed=1)
+    keys, asked = inputs[:, ::4], inputs[:, 3::4]
+    age = torch.arange(32) - (keys[:, None] == asked[..., None]).int().argmax(-1)
+    for place in (0, 1, 7, 31):
+        found = torch.bincount(age[:, place], minlength=place + 1) / 4000
+        weights = 1 / torch.arange(1.0, place + 2)
+        assert ((found - weights / weights.sum()).abs() < 0.03).all()
+    assert (keys.flatten().bincount() > 0).sum() == 32  # no key is left out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"examples": 0}, "recall_stream: examples must be an integer ≥ 1, got 0"),
+        ({"values": 1.5}, r"recall_stream: values must be an integer ≥ 1, got 1\.5"),
+        ({"length": 18}, "recall_stream: length must be a multiple of 4, got 18"),
+        ({"keys": 3}, "recall_stream: keys must be at least length / 4 = 4, got 3"),
+    ],
+)
+def test_a_stream_with_wrong_sizes(change, message):
+    with pytest.raises(ValueError, match=message):
+        recall_stream(**({"examples": 2, "length": 16, "keys": 4, "values": 4, "seed": 0} | change))

@@ -11,7 +11,7 @@ for memory, `nearest` for a scoring function of full rank, `regression` for lear
 from smalearn.data.included import ngram_features, recorded, recorded_cpus, ten_words, zen_of_python
 from smalearn.data.nearest import full_rank_head, nearest_neighbour
 from smalearn.data.pieces import Pieces
-from smalearn.data.recall import IGNORE, MQAR_BLANK, mqar, mqar_lookup
+from smalearn.data.recall import IGNORE, MQAR_BLANK, mqar, mqar_lookup, recall_stream
 from smalearn.data.regression import curriculum, least_squares, regression, regression_prompt
 from smalearn.data.series import Series, load_series, seasonal_series, series_windows, split_series
 from smalearn.data.sources import Source
@@ -35,6 +35,7 @@ __all__ = [
     "mqar_lookup",
     "nearest_neighbour",
     "ngram_features",
+    "recall_stream",
     "recorded",
     "recorded_cpus",
     "regression",

@@ -4,13 +4,13 @@ import torch
 
 from smalearn._checks import ShapeError, check_count, check_number, check_tensor, seeded
 
-__all__ = ["IGNORE", "MQAR_BLANK", "mqar", "mqar_lookup"]
+__all__ = ["IGNORE", "MQAR_BLANK", "mqar", "mqar_lookup", "recall_stream"]
 
 IGNORE = -100
 """The target where nothing is asked: `torch.nn.functional.cross_entropy` leaves it out."""
 
 MQAR_BLANK = 0
-"""The token of `mqar` that means nothing."""
+"""The token of `mqar` and `recall_stream` that means nothing."""
 
 
 def mqar(
@@ -98,6 +98,63 @@ def mqar_lookup(inputs: torch.Tensor, pairs: int) -> torch.Tensor:
     matches = inputs[..., :, None] == keys[..., None, :]
     matches[..., : 2 * pairs, :] = False
     return torch.where(matches.any(-1), (matches * values[..., None, :]).sum(-1), IGNORE)
+
+
+def recall_stream(examples: int, length: int, keys: int, values: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Recall while the text goes on: every four tokens a new pair is stored, and one of those so far is asked for.
+
+        inputs    k1 v1  . k1    k2 v2  . k1    k3 v3  . k2          . is a blank
+        targets    .  .  . v1     .  .  . v1     .  .  . v2          . is IGNORE
+
+    1. Tokens: 0 is the blank, 1 .. keys are keys, keys + 1 .. keys + values are values.
+    2. Each example draws length / 4 keys without replacement, and any value for each.
+    3. Slot i = 0, 1, ... has pair i, a blank, and the key of pair i - d, where d = 0 .. i is drawn with weights
+       1 / (d + 1), so that each doubling of the distance is asked for about as often, as in `mqar`.
+    4. The target stands at the question, the last token of a slot.
+
+    A longer text has more pairs, and asks for older ones. A guess is right with probability 1/values.
+
+    Args:
+        examples: how many.
+        length: T, a multiple of 4.
+        keys: how many there are, at least length / 4.
+        values: how many there are.
+        seed: the same seed gives the same examples on every machine.
+
+    Returns:
+        inputs (examples, T) and targets (examples, T), both int64; targets are IGNORE where nothing is asked.
+
+    Raises:
+        ValueError: a count is not an integer ≥ 1, the length is no multiple of 4, or the keys are too few.
+
+    Cost:
+        examples·T tokens, and the draws.
+
+    Source:
+        The questions are those of Arora et al. 2023 (Zoology), and the law of their distances; that pairs and questions
+        take turns is our own.
+
+    Example:
+        >>> recall_stream(1, length=12, keys=4, values=4, seed=3)[0]
+        tensor([[3, 6, 0, 3, 2, 8, 0, 2, 4, 7, 0, 2]])
+    """
+    for name, value in (("examples", examples), ("length", length), ("keys", keys), ("values", values)):
+        check_count("recall_stream", name, value)
+    pairs, rest = divmod(length, 4)
+    if rest:
+        raise ValueError(f"recall_stream: length must be a multiple of 4, got {length}")
+    if keys < pairs:
+        raise ValueError(f"recall_stream: keys must be at least length / 4 = {pairs}, got {keys}")
+    generator = seeded("recall_stream", seed)
+    K = 1 + _draw(torch.ones(keys), examples, pairs, generator)
+    V = 1 + keys + torch.randint(values, (examples, pairs), generator=generator)
+    up_to = (1 / torch.arange(1, pairs + 1, dtype=torch.float64)).cumsum(0)
+    age = torch.searchsorted(up_to, up_to * torch.rand(examples, pairs, dtype=torch.float64, generator=generator))
+    asked = torch.arange(pairs) - age
+    inputs = torch.stack([K, V, torch.full_like(K, MQAR_BLANK), K.gather(-1, asked)], -1)
+    targets = torch.full_like(inputs, IGNORE)
+    targets[..., -1] = V.gather(-1, asked)
+    return inputs.flatten(-2), targets.flatten(-2)
 
 
 def _draw(weights, examples, count, generator):

@@ -11,9 +11,8 @@ from seeds import apart
 
 from smalearn.data import recorded
 from smalearn.lab.bench.timing import one_thread
-from smalearn.lab.experiments import charlm
+from smalearn.lab.experiments import charlm, recall_stream
 from smalearn.lab.experiments.grid import reported
-from smalearn.lab.experiments.recall import GROWING
 from smalearn.lab.experiments.spread import interval
 from smalearn.testing import assert_close
 from smalearn.train import Plan, train
@@ -60,15 +59,17 @@ def test_on_characters_mamba3_ends_above_mamba2():
 
 
 @pytest.mark.claim("007:recall", "smalearn.data.included.recorded")
-def test_three_seeds_show_no_gain_from_a_state_for_each_level():
-    result, found = recorded("recall_growing"), {}
-    assert result["settings"] == {title: as_recorded(setting) for title, setting in GROWING.items()}
-    for title, run in result["runs"].items():
-        found.setdefault((title.partition(" ")[0], run["mixer"]), []).append(run["accuracy"])
-    for tokens in ("64", "256"):
-        levels, one = (found[tokens, mixer] for mixer in ("log-linear Mamba-2", "Mamba-2"))
-        low, high = interval([new - old for new, old in zip(levels, one, strict=True)])
-        assert low < 0 < high
-        assert sum(levels) < sum(one)
-    for mixer in ("Mamba-2", "log-linear Mamba-2", "hybrid"):  # with every seed Mamba-3 recalls more
-        assert all(new > old + 0.05 for new, old in zip(found["256", "Mamba-3"], found["256", mixer], strict=True))
+def test_a_state_for_each_level_recalls_more_than_one_and_less_than_attention():
+    result = recorded("recall_stream")
+    assert result["settings"] == {title: as_recorded(setting) for title, setting in recall_stream.FULL.items()}
+    found = {}
+    for run in result["runs"].values():
+        if run["seed"]:
+            found.setdefault((4 * run["pairs"], run["mixer"]), []).append(run["accuracy"])
+    for tokens in (64, 128, 256):
+        one, levels, keys = (found[tokens, mixer] for mixer in ("Mamba-2", "log-linear Mamba-2", "attention"))
+        assert len(one) == len(levels) == len(keys) == 5
+        assert sum(one) + 0.1 < sum(levels) < sum(keys) - 1
+    more = [new - old for new, old in zip(found[128, "log-linear Mamba-2"], found[128, "Mamba-2"], strict=True)]
+    assert min(more) > 0
+    assert interval(more)[0] > 0

@@ -7,7 +7,12 @@ import nbformat
 import pytest
 
 from smalearn.data import recorded
-from smalearn.lab.experiments import charlm_questions, icl_regression_questions, recall_questions
+from smalearn.lab.experiments import (
+    charlm_questions,
+    icl_regression_questions,
+    recall_questions,
+    recall_stream_questions,
+)
 from smalearn.lab.experiments.grid import best_rates, reported
 from smalearn.lab.experiments.questions import UNDECIDED, answer
 
@@ -191,11 +196,27 @@ def test_digits_that_running_sums_lose_to_strong_decays():
 
 
 def test_recall_in_texts_that_grow():
-    text, found = prose("09", "recall-after"), {}
-    for title, run in recorded("recall_growing")["runs"].items():
-        found.setdefault((title.split()[0], run["mixer"]), []).append(f"{run['accuracy']:.2f}")
-    for mixer in ("attention", "Mamba-3", "Mamba-2", "log-linear Mamba-2", "hybrid"):
-        assert ", ".join(found["256", mixer]) in text
+    text, runs = prose("09", "recall-after"), recorded("recall_stream")["runs"]
+    asked = [answer(q, runs, "accuracy", recall_stream_questions.MARGIN) for q in recall_stream_questions.QUESTIONS]
+    levels, attention, third, hybrid = (asked[k::4] for k in range(4))  # at 64, 128 and 256 tokens
+    assert f"a margin of {recall_stream_questions.MARGIN}" in text
+    assert "Twelve comparisons" in text
+    assert len(asked) == 12
+    for mixer in ("log-linear Mamba-2", "Mamba-2"):
+        means = [
+            fmean(run["accuracy"] for run in reported(runs)[f"{T} tokens, {mixer}, N = 8"]) for T in (64, 128, 256)
+        ]
+        assert ", ".join(f"{mean:.2f}" for mean in means) in text
+    assert all(found.sentence == found.question.less for found in attention)
+    for found, outcomes, verb in ((levels, "?m?", "more"), (third, "??l", "less"), (hybrid, "==?", "")):
+        for one, outcome in zip(found, outcomes, strict=True):
+            question = one.question
+            sentences = {"?": UNDECIDED, "m": question.more, "l": question.less, "=": question.same}
+            assert one.sentence == sentences[outcome]
+            if verb and outcome != "?":
+                low, high = sorted(map(abs, one.ends))
+                assert f"{abs(one.mean):.2f} (" in text
+                assert f"{low:.2f} to {high:.2f})" in text
 
 
 EPYC, XEON = "amd-epyc-avx512", "intel-xeon-avx512"

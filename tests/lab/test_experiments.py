@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from smalearn import train
-from smalearn.data import mqar
+from smalearn.data import IGNORE, mqar
 from smalearn.lab.executors import executor
 from smalearn.lab.experiments import __main__ as listing
 from smalearn.lab.experiments import command as commands
-from smalearn.lab.experiments import recall
+from smalearn.lab.experiments import recall, recall_stream
 from smalearn.lab.experiments.grid import best_rates, grid, reported, swept, trained
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import FULL, MIXERS, SMOKE, Setting, build, main, run, table
@@ -43,7 +43,7 @@ def test_every_experiment_is_listed_with_its_purpose(capsys):
     head, *lines = capsys.readouterr().out.splitlines()
     assert head == "python -m smalearn.lab.experiments.NAME --help says how; NAME is"
     names = [line.split()[0] for line in lines]
-    assert names == ["bottleneck", "charlm", "forecast", "icl_regression", "recall", "split_sequence"]
+    assert names == ["bottleneck", "charlm", "forecast", "icl_regression", "recall", "recall_stream", "split_sequence"]
     assert lines[4].split(maxsplit=1)[1] == recall.__doc__.splitlines()[0]
 
 
@@ -296,6 +296,24 @@ def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(
     first, again, other = (build("Mamba-1", 2, setting, seed).head.weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_recall_in_growing_texts_is_recall_with_other_texts(tmp_path, capsys):
+    for setting in recall_stream.FULL.values():
+        inputs, targets = setting.texts(2, seed=1)
+        assert inputs.shape == (2, 4 * setting.pairs)
+        assert (targets != IGNORE).sum() == 2 * setting.pairs
+        assert max(inputs.max(), targets.max()) < setting.vocabulary
+    path = tmp_path / "stream.json"
+    assert recall_stream.main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    out, err = capsys.readouterr()
+    assert "15/15  8 tokens, hybrid, N = 8, lr " in err
+    assert out.splitlines() == recall_stream.table(stored).splitlines()
+    entries = {run["mixer"]: run["entries"] for run in stored["runs"].values()}
+    assert entries["attention"] == 8 * 2 * 8  # keys and values of 8 tokens
+    assert entries["log-linear Mamba-2"] == 9 * entries["Mamba-2"]  # a state for each level of 256 tokens
+    assert entries["hybrid"] == entries["Mamba-2"] + entries["attention"]
 
 
 def test_a_grid_goes_seed_after_seed():

@@ -2,11 +2,12 @@
 
 import pytest
 
-from smalearn.lab.experiments import charlm, recall
+from smalearn.lab.experiments import charlm, recall, recall_stream
 from smalearn.lab.experiments.charlm_questions import QUESTIONS as CHARLM
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.questions import UNDECIDED, Question, answer, answers
 from smalearn.lab.experiments.recall_questions import QUESTIONS as RECALL
+from smalearn.lab.experiments.recall_stream_questions import QUESTIONS as STREAM
 
 ASKED = Question("A, new", "A, old", "lower", "the same", "higher")
 
@@ -60,7 +61,7 @@ def test_answers_are_lines_and_wait_for_their_models():
     ]
 
 
-@pytest.mark.parametrize(("experiment", "questions"), [(charlm, CHARLM), (recall, RECALL)])
+@pytest.mark.parametrize(("experiment", "questions"), [(charlm, CHARLM), (recall, RECALL), (recall_stream, STREAM)])
 def test_what_is_asked_is_run(experiment, questions):
     models = {name.partition(", lr ")[0] for name in grid(experiment.FULL)}
     for question in questions:

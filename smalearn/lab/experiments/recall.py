@@ -38,21 +38,9 @@ from smalearn.models import (
 )
 from smalearn.train import Plan, mean_loss
 
-__all__ = ["FULL", "GROWING", "MIXERS", "SMOKE", "Setting", "build", "main", "run", "table"]
+__all__ = ["FULL", "LONGEST", "MIXERS", "SMOKE", "Setting", "build", "main", "run", "table", "trial"]
 
-LONGEST = 256  # tokens of the longest text of `GROWING`
-RATES = {
-    "attention": 8e-3,
-    "Mamba-2": 4e-3,
-    "hybrid": 2e-3,
-    "log-linear Mamba-2": 8e-3,
-    "Mamba-3": 4e-3,
-}
-"""Learning rates of `GROWING`: of 0.002, 0.004, 0.008 and 0.016 the best at 64 tokens, by another seed and test.
-
-Of the hybrid 0.002 and 0.008 were tried.
-"""
-
+LONGEST = 256  # tokens of the longest text of `recall_stream`
 MIXERS: dict[str, Callable[[int, int], tuple[Mixer, Mixer]]] = {
     "attention": lambda dim, state: (ShortConvolution(dim), SoftmaxAttention(dim)),
     "linear attention": lambda dim, state: _twice(LinearAttention, dim, state, head_dim=dim),
@@ -118,6 +106,10 @@ class Setting:
             for lr in self.lrs
         }
 
+    def texts(self, examples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets (examples, T), the same for the same seed."""
+        return mqar(examples, self.length, self.pairs, self.vocabulary, seed)
+
 
 PARTS = tuple(name for name in MIXERS if name.startswith(("Mamba-1, ", "Mamba-2, ")))
 FULL = {
@@ -132,21 +124,6 @@ FULL = {
     ),
 }
 """The recorded experiment: what does the size of a state buy, and what each part of the block, at equal size?"""
-
-GROWING = {
-    f"{length} tokens, rate {rate}": Setting(
-        pairs=8,
-        length=length,
-        vocabulary=32,
-        steps=800,
-        seeds=3,
-        lrs=(rate,),
-        states={mixer: (0,) if mixer == "attention" else (8,) for mixer in RATES if RATES[mixer] == rate},
-    )
-    for length in (64, LONGEST)
-    for rate in sorted(set(RATES.values()))
-}
-"""The same eight pairs in texts that grow: what does a state of N = 8 keep, and what one for each level of a tree?"""
 
 SMOKE = {
     "2 pairs": Setting(
@@ -189,12 +166,15 @@ def run(mixer: str, state: int, lr: float, setting: Mapping[str, object], seed: 
     Raises:
         KeyboardInterrupt: the run was interrupted and returns nothing.
     """
-    setting = Setting(**setting)
-    shape = setting.length, setting.pairs, setting.vocabulary
+    return trial(Setting(**setting), mixer, state, lr, seed)
+
+
+def trial(setting: Setting, mixer: str, state: int, lr: float, seed: int) -> dict[str, object]:
+    """`run` for a setting that is at hand."""
     model, plan = build(mixer, state, setting, seed), Plan(steps=setting.steps, lr=lr)
-    test = mqar(setting.tests, *shape, seed=-1)
+    test = setting.texts(setting.tests, seed=-1)
     began = time.perf_counter()
-    record = trained(model, lambda step: mqar(setting.batch, *shape, seed=seed * 10**6 + step), plan, test)
+    record = trained(model, lambda step: setting.texts(setting.batch, seed=seed * 10**6 + step), plan, test)
     return {
         "mixer": mixer,
         "state": state,
@@ -206,7 +186,7 @@ def run(mixer: str, state: int, lr: float, setting: Mapping[str, object], seed: 
         "losses": means(record.losses, 4, max(1, plan.every // 10)),
         "accuracies": {str(step): value for step, value in record.accuracies.items()},
         "accuracy": record.accuracy,
-        "validation_loss": round(mean_loss(model, *mqar(setting.tests, *shape, seed=-2)), 5),
+        "validation_loss": round(mean_loss(model, *setting.texts(setting.tests, seed=-2)), 5),
         "seconds": round(time.perf_counter() - began, 2),
     }
 
@@ -232,10 +212,7 @@ def table(result: Mapping[str, Mapping]) -> str:
     return "\n".join([*model_lines(result["runs"], line), *found.splitlines()])
 
 
-OPTIONS = {
-    "--growing": ("longer and longer texts; with log-linear attention, Mamba-3 and a hybrid", GROWING),
-}
-main = Experiment("recall", __doc__, FULL, SMOKE, run, table, OPTIONS, swept)
+main = Experiment("recall", __doc__, FULL, SMOKE, run, table, jobs=swept)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
 
 
