@@ -111,9 +111,7 @@ def _chunk_cases(randn):
         "your matrix has a minus: U + A U = β (V − …)": _chunked(
             lambda A, B, V, known, one: torch.linalg.solve(one - A, B * (V - known))
         ),
-        "your rows see tokens after their own: scores need `.tril()`; the new state holds the whole chunk": _chunked(
-            scores=lambda Q, K: Q @ K.mT
-        ),
+        "your rows see tokens after their own: the scores need `.tril()`": _chunked(scores=lambda Q, K: Q @ K.mT),
         "your scores leave out the token itself: t reads what it has just written": _chunked(
             scores=lambda Q, K: (Q @ K.mT).tril(-1)
         ),

@@ -20,7 +20,7 @@ from smalearn.course.exercises.way import Way
     tolerance=1e-3,
     oracle=lambda: 5.0,
     wrong={
-        "this is 4 + 3, as an additive memory stores half of each value, or 8 − 1: the first writing is halved, too": (
+        "this is 4 + 3, halves added up, or 8 − 1, the first stored whole: each writing goes half of the way": (
             lambda: 7.0
         ),
         "this takes the second value whole: with β = ½ only half of the difference is written": lambda: 6.0,
@@ -310,9 +310,7 @@ def _divided(A, R):
         "you stop after three terms of the series I − A + A², which goes on to A^(T−1): go row by row": lambda A, R: (
             R - A @ R + A @ A @ R
         ),
-        "you subtract the sum over all rows up to s, not weighted by A": lambda A, R: (
-            R - torch.cat([0 * R[:1], R.cumsum(0)[:-1]])
-        ),
+        "you subtract all rows above t, not weighted by A": lambda A, R: R - torch.cat([0 * R[:1], R.cumsum(0)[:-1]]),
     },
 )
 def substitute(A, R):

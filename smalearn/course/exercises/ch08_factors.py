@@ -93,7 +93,7 @@ def last_row(W, K, k, beta):
 
     Hint: −β k k^T, and (W^T K) β k k^T. What stands before k^T, with its sign turned, is w.
 
-    Insight: However many factors, the product needs two thin matrices: that is why a chunk can be skipped in one step.
+    Insight: t factors make two matrices of t rows each, thin while t is small: so a state crosses a chunk in one step.
     """
     return beta * (k - W.mT @ (K @ k))
 
@@ -195,8 +195,8 @@ def swap(cups, i, j):
 
     Hint: A swap leaves x_i + x_j and all other cups alone, and turns the sign of x_i − x_j.
 
-    Insight: Swaps make all permutations. With β ≤ 1 no product is even one swap: no factor has a determinant below
-    0, and that of a swap is −1.
+    Insight: Swaps make all permutations. With β ≤ 1 no product is even one swap: no factor has a negative determinant,
+    and a swap has −1.
     """
     k = torch.zeros(cups, dtype=torch.float64)
     k[i], k[j] = 0.5**0.5, -(0.5**0.5)

@@ -100,8 +100,12 @@ def _call_cases(randn):
         "the last token has no next one, and its later weight is 0: `pad`, not `roll`": _with(
             lambda dt, share, log_a: share * dt + ((1 - share) * dt).roll(-1), _with_a_last
         ),
-        "the dt is that of the next token, too": _with(lambda dt, share, log_a: share * dt + _next(1 - share) * dt),
-        "the λ is that of the next token, too": _with(lambda dt, share, log_a: share * dt + (1 - share) * _next(dt)),
+        "in the second weight dt must be that of the next token, as λ is": _with(
+            lambda dt, share, log_a: share * dt + _next(1 - share) * dt
+        ),
+        "in the second weight λ must be that of the next token, as dt is": _with(
+            lambda dt, share, log_a: share * dt + (1 - share) * _next(dt)
+        ),
         "the decay of the next token is in the call already": _with(
             lambda dt, share, log_a: share * dt + _next((1 - share) * dt * log_a.exp())
         ),
@@ -115,7 +119,7 @@ def _call_cases(randn):
         "you take λ_t dt_t off at the token itself: what has not come yet is the second weight": _with(
             _both, lambda dt, share, log_a: _next((1 - share) * dt)
         ),
-        "dt is missing in the second weight, (1 − λ_t) dt_t": _with(
+        "dt is missing in the second weight, (1 − λ_(t+1)) dt_(t+1)": _with(
             lambda dt, share, log_a: share * dt + _next(1 - share)
         ),
         "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": _with(

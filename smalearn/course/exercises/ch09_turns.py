@@ -23,7 +23,7 @@ from smalearn.course.exercises.core import exercise
         "this is 360/3: the clock has five hours": lambda: 120.0,
         "this is 3 · 36: five hours fill the whole circle, 360°, not half of it": lambda: 108.0,
         "this is two hours, or three of them backwards": lambda: 144.0,
-        "this is the same turn, told backwards: give it from 0 to 360": lambda: -144.0,
+        "this is the same turn, counted backwards: give it from 0 to 360": lambda: -144.0,
         "this is the same turn and a full one: give it from 0 to 360": lambda: 576.0,
         "this is the way back: with it the hand would run the other way": lambda: -216.0,
         "these are radians: a full turn is 360 degrees": lambda: 1.2 * math.pi,
@@ -134,7 +134,7 @@ def _turned_cases(randn):
         "every token turns by the sum of all angles: the sum ends at the token": lambda x, theta: _turn(
             x, theta.sum(-1, keepdim=True) + 0 * theta
         ),
-        "your sums run from the end: a token knows the angles before it": lambda x, theta: _turn(
+        "your sums run from the end: a token's sum has the angles up to its own": lambda x, theta: _turn(
             x, theta.flip(-1).cumsum(-1).flip(-1)
         ),
         "you pair feature k with k + N/2: here neighbours are a pair": lambda x, theta: _turn(
@@ -177,7 +177,8 @@ def turned(x, theta):
 
     Hint: `torch.stack([first, second], -1).flatten(-2)` puts neighbours side by side again.
 
-    Insight: Between two tokens only φ_t − φ_s is left of both turns: the angles in between, and no state has turned.
+    Insight: In the score of two tokens only φ_t − φ_s is left of both turns, the angles in between. No state has
+    turned.
     """
     phi = theta.cumsum(-1)[..., None]
     a, b = x[..., 0::2], x[..., 1::2]
@@ -294,7 +295,7 @@ def second_factor(a, beta, gamma):
 
     Hint: D x must be β_t x_(t−1) + γ_t x_t: γ on the diagonal, and β_1, β_2, … just below it.
 
-    Insight: A filter of two taps, and then a decay. Mamba-2's short convolution is such a filter, of four taps, before
-    the layer: that is why Mamba-3 does without.
+    Insight: A filter of two taps, and then a decay. Mamba-2 has a filter, too, the short convolution of four taps
+    before its SSD. This one and the biases on keys and queries make it unnecessary, says the paper.
     """
     return torch.diag(gamma) + torch.diag(beta[1:], -1)
