@@ -198,25 +198,31 @@ def test_digits_that_running_sums_lose_to_strong_decays():
 def test_recall_in_texts_that_grow():
     text, runs = prose("09", "recall-after"), recorded("recall_stream")["runs"]
     asked = [answer(q, runs, "accuracy", recall_stream_questions.MARGIN) for q in recall_stream_questions.QUESTIONS]
-    levels, attention, third, hybrid = (asked[k::4] for k in range(4))  # at 64, 128 and 256 tokens
+    levels, attention, mamba3, hybrid = (asked[k::4] for k in range(4))  # at 64, 128 and 256 tokens
+    models = {(4 * five[0]["pairs"], five[0]["mixer"]): five for five in reported(runs).values()}
+    mean = {model: fmean(run["accuracy"] for run in five) for model, five in models.items()}
     assert f"a difference of at least {recall_stream_questions.MARGIN}" in text
     assert "Twelve comparisons" in text
     assert len(asked) == 12
     for mixer in ("log-linear Mamba-2", "Mamba-2"):
-        means = [
-            fmean(run["accuracy"] for run in reported(runs)[f"{T} tokens, {mixer}, N = 8"]) for T in (64, 128, 256)
-        ]
-        assert ", ".join(f"{mean:.2f}" for mean in means) in text
-    assert all(found.sentence == found.question.less for found in attention)
-    for found, outcomes, verb in ((levels, "?m?", "more"), (third, "??l", "less"), (hybrid, "==?", "")):
+        assert ", ".join(f"{mean[T, mixer]:.2f}" for T in (64, 128, 256)) in text
+    assert all(mean[T, "Mamba-2"] < mean[T, "log-linear Mamba-2"] < mean[T, "attention"] for T in (64, 128, 256))
+    for found, outcomes in ((levels, "?m?"), (attention, "lll"), (mamba3, "??l"), (hybrid, "==?")):
         for one, outcome in zip(found, outcomes, strict=True):
             question = one.question
             sentences = {"?": UNDECIDED, "m": question.more, "l": question.less, "=": question.same}
             assert one.sentence == sentences[outcome]
-            if verb and outcome != "?":
-                low, high = sorted(map(abs, one.ends))
-                assert f"{abs(one.mean):.2f} (" in text
-                assert f"{low:.2f} to {high:.2f})" in text
+    for decided, words in ((levels[1], " (95 % interval: {:.2f} to {:.2f})"), (mamba3[2], " ({:.2f} to {:.2f})")):
+        low, high = sorted(map(abs, decided.ends))
+        assert f"by {abs(decided.mean):.2f}{words.format(low, high)}" in text
+    lost = {mixer: mean[64, mixer] - mean[256, mixer] for _, mixer in models}
+    assert sorted(lost, key=lost.get)[-2:] == ["hybrid", "Mamba-3"]
+    assert f"loses most, {lost['Mamba-3']:.2f} on average; the hybrid loses {lost['hybrid']:.2f}" in text
+    sizes = {mixer: round(five[0]["parameters"] / 1000) for (_, mixer), five in models.items()}
+    assert sizes["Mamba-2"] == sizes["Mamba-3"]
+    for mixer, words in (("attention", "attention"), ("Mamba-2", "Mamba-2 and Mamba-3"), ("hybrid", "the hybrid")):
+        assert f"{sizes[mixer]},000 ({words})" in prose("09", "recall").replace("000 parameters (", "000 (")
+    assert f"{sizes['log-linear Mamba-2']},000 (log-linear Mamba-2)" in prose("09", "recall")
 
 
 EPYC, XEON = "amd-epyc-avx512", "intel-xeon-avx512"

@@ -12,7 +12,7 @@ not those of the test.
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from smalearn.data import mqar
 from smalearn.lab.experiments.command import Experiment
 from smalearn.lab.experiments.grid import each_seed, mean_seconds, means, model_lines, swept, trained
-from smalearn.lab.experiments.questions import answers
+from smalearn.lab.experiments.questions import Question, answers
 from smalearn.lab.experiments.recall_questions import MARGIN, QUESTIONS
 from smalearn.lab.experiments.variants import NormedMamba1, SequentialMamba2, UntiedMamba2, undecayed, unnormed
 from smalearn.models import (
@@ -199,7 +199,7 @@ def _entries(model, tokens):
     return sum(part.nbytes for part in parts) // 4
 
 
-def table(result: Mapping[str, Mapping]) -> str:
+def table(result: Mapping[str, Mapping], questions: Sequence[Question] = QUESTIONS, margin: float = MARGIN) -> str:
     """A result for a terminal: for each model the accuracy of every seed, and the mean time; answers."""
 
     def line(_, runs):
@@ -208,7 +208,7 @@ def table(result: Mapping[str, Mapping]) -> str:
         model += f"  lr {first['lr']:.3f}"
         return f"{model}  {each_seed(runs, 'accuracy')}  {mean_seconds(runs)}"
 
-    found = answers(QUESTIONS, result["runs"], "accuracy", MARGIN)
+    found = answers(questions, result["runs"], "accuracy", margin)
     return "\n".join([*model_lines(result["runs"], line), *found.splitlines()])
 
 

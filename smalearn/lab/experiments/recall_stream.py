@@ -2,9 +2,9 @@
 
     python -m smalearn.lab.experiments.recall_stream -o assets/results/recall_stream.json
 
-A text of T tokens stores T / 4 pairs and asks for each doubling of the distance about as often, so a state of N = 8 is
-too small for all of it. Models and their training are those of `recall`: seed 0 tries three rates for each model and
-length, the other seeds have the best of them and are reported; the examples that choose are not those of the test.
+A text of T tokens stores T / 4 pairs, and asks for each doubling of the distance about as often. Models and their
+training are those of `recall`: seed 0 tries three rates for each model and length, the other seeds have the best of
+them and are reported; the examples that choose are not those of the test.
 
 `recall_stream_questions` says what is asked, and which sentence each outcome allows. On two cores it takes about an
 hour and a half.
@@ -13,14 +13,14 @@ hour and a half.
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from smalearn.data import recall_stream
 from smalearn.lab.experiments import recall
 from smalearn.lab.experiments.command import Experiment
-from smalearn.lab.experiments.grid import each_seed, mean_seconds, model_lines, swept
-from smalearn.lab.experiments.questions import answers
+from smalearn.lab.experiments.grid import swept
 from smalearn.lab.experiments.recall_stream_questions import MARGIN, QUESTIONS
 
 __all__ = ["FULL", "SMOKE", "Setting", "main", "run", "table"]
@@ -30,7 +30,7 @@ VALUES = 16
 
 @dataclass(frozen=True)
 class Setting(recall.Setting):
-    """A length of the text, with the arguments of `recall.Setting`; all values of the vocabulary but 16 are keys."""
+    """A length of the text, with the arguments of `recall.Setting`; its vocabulary has 16 values, the rest is keys."""
 
     def texts(self, examples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets (examples, T), the same for the same seed."""
@@ -57,17 +57,8 @@ def run(mixer: str, state: int, lr: float, setting: Mapping[str, object], seed: 
     return recall.trial(Setting(**setting), mixer, state, lr, seed)
 
 
-def table(result: Mapping[str, Mapping]) -> str:
-    """A result for a terminal: for each model the accuracy of every seed, and the mean time; answers."""
-
-    def line(_, runs):
-        first = runs[0]
-        model = f"{4 * first['pairs']:3} tokens  {first['mixer']:18}  {first['entries']:5} entries"
-        return f"{model}  lr {first['lr']:.3f}  {each_seed(runs, 'accuracy')}  {mean_seconds(runs)}"
-
-    found = answers(QUESTIONS, result["runs"], "accuracy", MARGIN)
-    return "\n".join([*model_lines(result["runs"], line), *found.splitlines()])
-
+table = partial(recall.table, questions=QUESTIONS, margin=MARGIN)
+"""A result for a terminal, as in `recall`, with the questions of this experiment."""
 
 main = Experiment("recall_stream", __doc__, FULL, SMOKE, run, table, jobs=swept)
 """The command: from its arguments, those of the process where None are given, to its exit status."""
