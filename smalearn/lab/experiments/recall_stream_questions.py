@@ -11,20 +11,20 @@ MARGIN = 0.02
 """The least difference in accuracy that a sentence is about."""
 
 PAIRS = (
-    ("log-linear Mamba-2, N = 8", "Mamba-2, N = 8"),
-    ("log-linear Mamba-2, N = 8", "attention, N = 0"),
-    ("Mamba-3, N = 8", "Mamba-2, N = 8"),
-    ("hybrid, N = 8", "attention, N = 0"),
+    ("log-linear Mamba-2", "Mamba-2", 8),
+    ("log-linear Mamba-2", "attention", 0),
+    ("Mamba-3", "Mamba-2", 8),
+    ("hybrid", "attention", 0),
 )
 QUESTIONS = tuple(
     Question(
-        f"{length} tokens, {one}",
-        f"{length} tokens, {other}",
+        f"{length} tokens, {one}, N = 8",
+        f"{length} tokens, {other}, N = {state}",
         f"In {length} tokens {one} recalls less than {other}.",
         f"In {length} tokens {one} recalls what {other} does.",
         f"In {length} tokens {one} recalls more than {other}.",
     )
     for length in (64, 128, 256)
-    for one, other in PAIRS
+    for one, other, state in PAIRS
 )
 """The same four comparisons at each length of the text."""
