@@ -5,14 +5,23 @@ or a sweep of benchmarks, each of which is one job: what it compares runs on one
 """
 
 import re
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, sleep
 
 from smalearn.lab.spawned import SPAWN
 
-__all__ = ["PLACES", "Submitted", "executor"]
+__all__ = ["PLACES", "Lost", "Submitted", "executor"]
+
+POLL = 5.0  # seconds between two looks at Slurm's queue
+PATIENCE = 15.0  # seconds in which the file of a job that has ended may still come over the network
+OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "FORGOTTEN", "NODE_FAIL", "OUT_OF_MEMORY"}
+OVER |= {"PREEMPTED", "REVOKED", "TIMEOUT"}
 
 
 @contextmanager
@@ -72,8 +81,24 @@ def _slurm(address, workers, logs):
 
         jobs = submitit.AutoExecutor(logs, cluster="slurm")
     jobs.update_parameters(name="smalearn", cpus_per_task=1, timeout_min=240)
-    with _ended(Submitted(jobs)) as pool:
+    with _interruptible(), _ended(Submitted(jobs)) as pool:
         yield pool
+
+
+@contextmanager
+def _interruptible():
+    """Have the signals that end a program end it as Ctrl-C does, so that its jobs do not stay in the queue."""
+
+    def stop(number, frame):
+        raise SystemExit(128 + number)
+
+    numbers = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows has no SIGHUP
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -114,15 +139,23 @@ PLACES = {"local": _local, "dask": _dask, "slurm": _slurm, "mpi": _mpi}
 """By name, a context that takes address, workers and logs, and yields the executor."""
 
 
+class Lost(RuntimeError):  # noqa: N818 - it says what happened to the job
+    """Error: a job ended without a result, killed or cancelled from outside."""
+
+
 class Submitted(Executor):
-    """An executor of submitit, with the futures of the standard library: for each job a thread waits.
+    """An executor of submitit, with the futures of the standard library; one thread looks after all jobs.
+
+    submitit itself asks `sacct` how a job is, which not every cluster has; `squeue` is everywhere.
 
     Args:
         jobs: the `submitit.Executor`.
     """
 
     def __init__(self, jobs: object):
-        self.jobs, self.submitted, self.threads = jobs, [], ThreadPoolExecutor(max_workers=1000)
+        self.jobs, self.waiting, self.closed = jobs, {}, Event()
+        self.thread = Thread(target=self._look, daemon=True)
+        self.thread.start()
 
     def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
         """Submit a job.
@@ -133,14 +166,15 @@ class Submitted(Executor):
             **kwargs: its arguments by name.
 
         Returns:
-            Its future.
+            Its future; it raises `Lost` where the job ends without a result.
 
         Raises:
             ValueError: Slurm refuses the job.
         """
         with _opening("slurm", "submitit"):
-            self.submitted.append(self.jobs.submit(function, *args, **kwargs))
-        return self.threads.submit(self.submitted[-1].result)
+            job = self.jobs.submit(function, *args, **kwargs)
+        self.waiting[job] = future = Future()
+        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End all.
@@ -149,7 +183,50 @@ class Submitted(Executor):
             wait: for the jobs.
             cancel_futures: end those that have not finished.
         """
-        for job in self.submitted if cancel_futures else ():
-            if not job.done():
-                job.cancel()
-        self.threads.shutdown(wait, cancel_futures=cancel_futures)
+        self.closed.set()
+        for job in list(self.waiting) if cancel_futures else ():
+            job.cancel(check=False)
+        if wait:
+            self.thread.join()
+
+    def _look(self):
+        """Give each future its result until all have one and no more can come."""
+        ended = {}  # when a job was first seen to have ended without one
+        while self.waiting or not self.closed.is_set():
+            for job in [job for job in list(self.waiting) if job.paths.result_pickle.exists()]:
+                _settle(self.waiting.pop(job), job.result)
+            states = _states([job.job_id for job in list(self.waiting)])
+            for job in [job for job in list(self.waiting) if states.get(job.job_id) in OVER]:
+                if monotonic() - ended.setdefault(job, monotonic()) > PATIENCE:
+                    self.waiting.pop(job).set_exception(Lost(_why(job, states[job.job_id])))
+            if self.closed.wait(POLL) and self.waiting:
+                sleep(POLL)
+
+
+def _settle(future, result):
+    """Give a future what the job returned, or what it raised."""
+    try:
+        future.set_result(result())
+    except Exception as error:
+        future.set_exception(error)
+
+
+def _states(ids: list[str]) -> dict[str, str]:
+    """Ask for the states of jobs, by id: {} where Slurm does not answer, "FORGOTTEN" where it knows a job no more."""
+    if not ids:
+        return {}
+    command = ["squeue", "--noheader", "--states=all", "--format=%A %T", f"--jobs={','.join(ids)}"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        return {}
+    return dict.fromkeys(ids, "FORGOTTEN") | dict(line.split() for line in answer.stdout.splitlines())
+
+
+def _why(job, state):
+    """Say how a job ended, and with which exit code where Slurm still knows it."""
+    shown = subprocess.run(["scontrol", "--oneliner", "show", "job", job.job_id], capture_output=True, text=True)
+    code = re.search(r"ExitCode=(\d+:\d+)", shown.stdout)
+    return f"Slurm's job {job.job_id} ended without a result: {state}" + (f", exit code {code[1]}" if code else "")

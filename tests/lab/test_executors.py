@@ -1,14 +1,17 @@
 """Other places make the same table; a place that is not there says so in a sentence."""
 
 import json
+import signal
 import sys
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from types import ModuleType
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from subprocess import CompletedProcess
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
-from smalearn.lab.executors import executor
+from smalearn.lab import executors
+from smalearn.lab.executors import Lost, executor
 from smalearn.lab.experiments import jobs
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.experiments.recall import SMOKE, main, run, table
@@ -86,22 +89,20 @@ NAMES = ["2 pairs, Mamba-1, N = 2, lr 0.008, seed 0", "2 pairs, Mamba-2, N = 2, 
 
 
 class Job:
-    """A job of submitit, as far as it matters here."""
+    """A job of submitit, as far as it matters here; one without a function never brings a result."""
 
-    def __init__(self, function, args, kwargs):
-        self.cancelled, self.outcome = False, Future()
+    def __init__(self, folder, function, args, kwargs):
+        self.job_id, self.cancelled, self.call = str(len(Jobs.made)), False, (function, args, kwargs)
+        self.paths = SimpleNamespace(result_pickle=folder / f"{self.job_id}_result.pkl")
         if function is not None:
-            self.outcome.set_result(function(*args, **kwargs))
+            self.paths.result_pickle.touch()
 
     def result(self):
-        return self.outcome.result()
+        function, args, kwargs = self.call
+        return function(*args, **kwargs)
 
-    def done(self):
-        return self.outcome.done()
-
-    def cancel(self):
+    def cancel(self, check):
         self.cancelled = True
-        self.outcome.set_exception(RuntimeError("cancelled"))
 
 
 class Jobs:
@@ -110,34 +111,89 @@ class Jobs:
     made: ClassVar[list] = []
 
     def __init__(self, folder, cluster):
+        self.folder = folder
         self.made.clear()
 
     def update_parameters(self, **parameters):
         self.parameters = parameters
 
     def submit(self, function, *args, **kwargs):
-        self.made.append(Job(function, args, kwargs))
+        self.made.append(Job(self.folder, function, args, kwargs))
         return self.made[-1]
 
 
-def test_what_was_submitted_ends_with_an_error_of_ours(tmp_path, monkeypatch):
-    """Stand-ins: what a job of Slurm is, is up to submitit."""
+@pytest.fixture
+def slurm(monkeypatch):
+    """Stand-ins for submitit and for Slurm's programs; what they say of jobs, by id: lines of squeue, ways to fail."""
     submitit = ModuleType("submitit")
     submitit.AutoExecutor = Jobs
     monkeypatch.setitem(sys.modules, "submitit", submitit)
+    monkeypatch.setattr(executors, "POLL", 0.01)
+    monkeypatch.setattr(executors, "PATIENCE", 0.02)
+    said = SimpleNamespace(queue="", error="")
+
+    def program(command, **options):
+        shown = "JobId=0 JobState=FAILED ExitCode=137:0" if command[0] == "scontrol" else said.queue
+        return CompletedProcess(command, bool(said.error), "" if said.error else shown, said.error)
+
+    monkeypatch.setattr(executors.subprocess, "run", program)
+    return said
+
+
+def test_what_was_submitted_ends_with_an_error_of_ours(tmp_path, slurm):
     with executor("slurm", 2, tmp_path) as pool:
         assert pool.submit(max, 2, 3, key=abs).result() == 3
         assert pool.jobs.parameters["cpus_per_task"] == 1
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(divmod, 1, 0).result()
 
-    def interrupted():
+    def interrupted(how):
         with executor("slurm", 2, tmp_path) as pool:
             assert pool.submit(max, 2, 3).result() == 3
+            slurm.queue = "1 PENDING\n"
             pool.submit(None)
-            raise KeyboardInterrupt
+            how()
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        interrupted(lambda: signal.raise_signal(signal.SIGINT))
     assert [job.cancelled for job in Jobs.made] == [False, True]
+    with pytest.raises(SystemExit):
+        interrupted(lambda: signal.raise_signal(signal.SIGTERM))
+    assert [job.cancelled for job in Jobs.made] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("queue", "error", "how"),
+    [
+        ("0 FAILED\n1 COMPLETED\n", "", "job 0 ended without a result: FAILED, exit code 137:0"),
+        ("0 CANCELLED\n", "", "job 0 ended without a result: CANCELLED"),
+        ("1 COMPLETED\n", "", "job 0 ended without a result: FORGOTTEN"),
+        ("", "slurm_load_jobs error: Invalid job id specified", "job 0 ended without a result: FORGOTTEN"),
+    ],
+)
+def test_a_run_that_slurm_lost_is_named_and_the_others_go_on(tmp_path, capsys, slurm, queue, error, how):
+    slurm.queue, slurm.error = queue, error
+    path, work = tmp_path / "run.json", {"a": {"base": 2}, "b": {"base": 3}}
+    with executor("slurm", 2, tmp_path) as pool:
+        submit = pool.jobs.submit
+        pool.jobs.submit = lambda function, *args: submit(None if args[1] == work["a"] else function, *args)
+        with pytest.raises(Lost, match=r"1 of 2 runs were lost; .*: a$"):
+            run_jobs(path, "python -m example", {}, work, cubed, pool)
+    assert how in capsys.readouterr().out
+    assert json.loads(path.read_text(encoding="utf-8"))["runs"] == {"b": {"cube": 27}}
+    assert run_jobs(path, "python -m example", {}, work, cubed)["runs"] == {"a": {"cube": 8}, "b": {"cube": 27}}
+
+
+def test_a_slurm_that_does_not_answer_for_a_while_has_lost_nothing(tmp_path, slurm):
+    slurm.error = "slurm_load_jobs error: Unable to contact slurm controller"
+    with executor("slurm", 2, tmp_path) as pool:
+        future = pool.submit(None)
+        assert not wait([future], timeout=0.2).done
+        slurm.error, slurm.queue = "", "0 RUNNING\n"
+        assert not wait([future], timeout=0.2).done
+        Jobs.made[0].call = max, (2, 3), {}
+        Jobs.made[0].paths.result_pickle.touch()
+        assert future.result(timeout=30) == 3
 
 
 def test_a_job_that_slurm_refuses_is_one_line(tmp_path, capsys, monkeypatch):

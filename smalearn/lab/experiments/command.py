@@ -9,7 +9,7 @@ from pathlib import Path
 
 from smalearn.data import Source
 from smalearn.lab import progress
-from smalearn.lab.executors import executor
+from smalearn.lab.executors import Lost, executor
 from smalearn.lab.experiments.grid import grid
 from smalearn.lab.experiments.jobs import run_jobs
 from smalearn.lab.spawned import killed_by_ctrl_c
@@ -114,7 +114,7 @@ def print_result(name: str, output: Path, work: Callable[[], str]) -> int:
             progress.try_to_write(output.parent)  # what cannot be kept is known before it takes hours
         with contextlib.redirect_stdout(sys.stderr), killed_by_ctrl_c():
             table = work()
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError, Lost) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from smalearn.lab.bench.timing import machine
+from smalearn.lab.executors import Lost
 from smalearn.train import write_atomically
 
 __all__ = ["run_jobs"]
@@ -43,6 +44,7 @@ def run_jobs(
 
     Raises:
         ValueError: the file is of another command or other settings, or not JSON; or its folder does not exist.
+        Lost: runs were lost on a cluster; it names them, and all others are in the file.
     """
     path = Path(path)
     result = _begin(path, {"command": command, "machine": machine(), "settings": json.loads(json.dumps(settings))})
@@ -57,14 +59,23 @@ def run_jobs(
 
 
 def _finished(jobs: Mapping, work: Callable, executor: Executor | None) -> Iterator[tuple]:
-    """Name, record and machine of each job, as it ends."""
+    """Yield name, record and machine of each job as it ends; what a cluster lost is named at once, and raised last."""
     if executor is None:
         for name, job in jobs.items():
             yield name, work(**job), machine()
         return
     futures = {executor.submit(_on_one_thread, work, job): name for name, job in jobs.items()}
+    lost = []
     for future in as_completed(futures):
-        yield futures[future], *future.result()
+        try:
+            record = future.result()
+        except Lost as error:
+            lost.append(futures[future])
+            print(f"lost: {lost[-1]}: {error}", flush=True)
+            continue
+        yield futures[future], *record
+    if lost:
+        raise Lost(f"{len(lost)} of {len(jobs)} runs were lost; the same command runs them again: {'; '.join(lost)}")
 
 
 def _on_one_thread(work, job):
