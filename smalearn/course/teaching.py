@@ -1,6 +1,7 @@
 """Arguments of the commands for teachers, and how they are read."""
 
 import argparse
+import contextlib
 import datetime
 from pathlib import Path
 
@@ -13,10 +14,11 @@ grade in a container; TEACHING.md has both."""
 def add_grade(command: argparse.ArgumentParser) -> None:
     """Define the arguments of `smalearn grade`.
 
-    These are `files`, names of notebooks and folders; `output`, the table; `roster`, the class list, or None; `due`,
-    seconds since 1970, or None; `jobs`, notebooks at a time, or None; `on`, the place where they run; `partial` and
-    `flagged`, parts of the points for what is right but not as asked, and for what has a flag; `exercises` and
-    `weights`, files of the teacher's own, or None; `seconds` and `memory` in GiB, for each notebook.
+    These are `files`, names of notebooks and folders; `output`, the table; `roster`, the class list, or None, with
+    `name_column` and `id_column`, titles of its columns; `due`, seconds since 1970, or None; `jobs`, notebooks at a
+    time, or None; `on`, the place where they run; `partial` and `flagged`, parts of the points for what is right but
+    not as asked, and for what has a flag; `exercises` and `weights`, files of the teacher's own, or None; `seconds` and
+    `memory` in GiB, for each notebook.
     """
     add = command.add_argument
     command.epilog = SANDBOX
@@ -25,6 +27,9 @@ def add_grade(command: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, required=True, metavar="TABLE", help=text)
     text = "class list as CSV, such as Canvas and Moodle export: a line for everybody, and a file for the import"
     add("--roster", type=Path, metavar="FILE", help=text)
+    text = "column of the class list that has the name, or a part of it, if not called Name, First name or the like"
+    add("--name-column", action="append", default=[], metavar="TITLE", help=text)
+    add("--id-column", action="append", default=[], metavar="TITLE", help="column that has ids, if not called so")
     text = "date, or date and time, 2026-11-30T18:00, by which files should have been changed last"
     add("--due", type=_moment, metavar="TIME", help=text)
     add("-j", "--jobs", type=_count, metavar="N", help="notebooks at a time, if local (default: up to 4)")
@@ -60,8 +65,9 @@ def _share(text: str) -> float:
 
 def _moment(text: str) -> float:
     """Read a local date and time as seconds since 1970; a date is its end."""
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.combine(datetime.date.fromisoformat(text), datetime.time.max).timestamp()
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a time such as 2026-11-30T18:00, got {text!r}") from None
-    return moment.timestamp() + (86_399 if len(text) == len("2026-11-30") else 0)

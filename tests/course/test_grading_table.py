@@ -11,7 +11,7 @@ import pytest
 from smalearn.course import cli, grading
 from smalearn.course.exercises import Exercise, core, registry
 from smalearn.course.exercises.compare import same
-from smalearn.course.grading import Row, Submission, alike, command, grader, roster, submission, table, wire
+from smalearn.course.grading import Row, Submission, alike, command, gradebook, grader, submission, wire
 
 MEAN = "def mean(V):\n    total = V.sum(0)\n    return total / len(V)"
 
@@ -28,48 +28,45 @@ def write(path, cells=(), metadata=None):
 # ------------------------------------------------------------------------------------------------- files and students
 
 
-def test_a_folder_stands_for_the_notebooks_below_it(tmp_path):
+def found(*names):
+    return sorted(one.path for one in grading.files(map(str, names)))
+
+
+def test_a_folder_stands_for_what_is_in_it_and_below(tmp_path):
     paths = [write(tmp_path / name) for name in ("ada/03.ipynb", "bob/03.ipynb", "carl.ipynb")]
     write(tmp_path / "ada/.ipynb_checkpoints/03-checkpoint.ipynb")
     write(tmp_path / ".hidden.ipynb")
-    assert sorted(grading.files([str(tmp_path)])) == sorted(paths)
+    assert found(tmp_path) == sorted(paths)
     (tmp_path / "dora/deep").mkdir(parents=True)
     (tmp_path / "dora/deep/hw.pdf").touch()
     (tmp_path / "__MACOSX").mkdir()
-    assert sorted(grading.files([str(tmp_path)])) == sorted([*paths, tmp_path / "dora"])  # who handed in no notebook
-    assert sorted(grading.files([str(tmp_path / "ada")])) == paths[:1]
-    assert grading.files([str(tmp_path / "*.ipynb"), str(paths[2])]) == [paths[2]]
-    assert grading.files([str(paths[1]), str(paths[0])]) == [paths[1], paths[0]]
+    assert found(tmp_path) == sorted([*paths, tmp_path / "dora"])  # who handed in no notebook
+    assert found(tmp_path / "ada") == paths[:1]
+    assert found(tmp_path / "*.ipynb", paths[2]) == [paths[2]]
+    again = grading.files(grading.files([paths[0], paths[2]]))
+    assert [(one.path, one.place.label) for one in again] == [(paths[0], "ada"), (paths[2], "carl")]
 
 
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"grade: there is no file .*nowhere.ipynb"):
         grading.files([str(tmp_path / "nowhere.ipynb")])
-    with pytest.raises(ValueError, match="grade: there is no notebook in "):
+    (tmp_path / "bob.ipynb.json").touch()
+    with pytest.raises(ValueError, match=r"grade: there is no notebook in .*, only bob\.ipynb\.json"):
         grading.files([str(tmp_path)])
 
 
-def test_students_are_named_by_the_class_list_or_file_or_folder_and_not_by_themselves(tmp_path):
-    paths = [
-        write(tmp_path / "ada/03.ipynb"),
-        write(tmp_path / "bob/03.ipynb"),
-        write(tmp_path / "carl.ipynb"),
-        write(tmp_path / "dora.ipynb", metadata={"student": "ada"}),
-    ]
-    assert [one.student for one in grading.read(paths)] == ["ada", "bob", "carl", "dora"]
-    listed = tmp_path / "class.csv"
-    listed.write_text("name,id\nAda Lovelace,ada\nDora D.,7\n", encoding="utf-8")
-    people = roster.read(listed)
-    assert [one.student for one in grading.read(paths, people)] == ["Ada Lovelace", "bob", "carl", "dora"]
+def test_nothing_in_a_file_says_whose_it_is(tmp_path):
+    assert grading.read([write(tmp_path / "dora.ipynb", metadata={"student": "ada"})])[0].student == "dora"
 
 
 def test_what_cannot_be_read_has_a_problem(tmp_path, monkeypatch):
-    gone, folder, link = tmp_path / "gone.ipynb", tmp_path / "eve", tmp_path / "link.ipynb"
-    folder.mkdir()
+    link = tmp_path / "link.ipynb"
     link.symlink_to(write(tmp_path / "ada.ipynb"))
-    problems = [one.problem for one in grading.read([gone, folder, link])]
-    assert problems[0].startswith("the file cannot be read: ")
-    assert problems[1:] == ["no notebook in this folder", "it is a link, not a file"]
+    assert [one.problem for one in grading.read([link, tmp_path / "ada.ipynb"])] == ["it is a link, not a file", ""]
+    found = grading.files([tmp_path])
+    (tmp_path / "ada.ipynb").unlink()  # meanwhile
+    assert grading.read(found)[0].problem.startswith("the file cannot be read: ")
+    write(tmp_path / "ada.ipynb")
     monkeypatch.setattr(submission, "LARGEST", 10)
     (large,) = grading.read([write(tmp_path / "large.ipynb")])
     assert large.problem == "the file is too large"
@@ -177,7 +174,7 @@ def test_the_table_holds_no_formula_and_one_line_for_each_student(tmp_path):
     assert first["student"] == "'=HYPERLINK(1)"
     assert (first["3.1"], first["3.2"], first["total"]) == ("0", "0", "0")
     assert (first["flags"], first["remark"]) == ("3.1 the same as?ours", "3.2: not started")
-    cut = "3.1: Bad " + "x" * (table.NOTE - 10) + "…"
+    cut = "3.1: Bad " + "x" * (gradebook.NOTE - 10) + "…"
     assert second["remark"].startswith("does not count: ")
     assert second["remark"].endswith(f"; no notebook; {cut}; 3.2: took too long")
     grading.write(grading.lines(found, terms), grading.Terms(flagged=1), tmp_path / "table.csv")
@@ -239,7 +236,7 @@ def test_an_exercise_whose_oracle_fails_is_refused(no_traces):
         list(grading.grade([], {"3.1": Exercise(**own | {"oracle": lambda *arguments: 1 / 0})}, None))
 
 
-@pytest.mark.parametrize("module", [alike, table])
+@pytest.mark.parametrize("module", [alike, gradebook])
 def test_examples_run(module):
     found = doctest.testmod(module)
     assert found.attempted
@@ -267,6 +264,8 @@ def pretended(monkeypatch):
                 raise KeyboardInterrupt
             problem = {"": "not graded to the end: its process ended"} if one.student == "bob" else {}
             outcomes = dict.fromkeys(exercises, "failed") | {"3.1": "passed"}
+            if one.problem:
+                problem, outcomes = {"": one.problem}, dict.fromkeys(exercises, "not run")
             yield Row(one.student, one.path, outcomes, problem, digest=one.digest, seed=seed)
 
     monkeypatch.setattr(command, "grade", grade)
@@ -293,6 +292,37 @@ def test_the_command_writes_the_table_and_says_how_it_went(tmp_path, pretended, 
     assert pages == f"The class, and pages to give back: {tmp_path / 'table_pages/index.html'}"
     assert said.err.splitlines()[0] == "1 of 2 are graded already"
     assert pretended[0][-1][0] == ["bob"]
+
+
+def test_what_is_not_graded_is_listed_and_what_is_the_teachers_own_is_not(tmp_path, pretended, capsys):
+    for name in ("ada.ipynb", "eve.ipynb"):
+        write(tmp_path / name, [("3.1", MEAN)])
+    for name in ("ada.pdf", "plot.png", "carl.zip", "dora.ipynb.json", "class.csv", "points.json"):
+        (tmp_path / name).write_text("Vorname\nAda\nCarl\n" if name == "class.csv" else '{"3.1": 1}', encoding="utf-8")
+    (tmp_path / ".DS_Store").touch()
+    options = ["--roster", str(tmp_path / "class.csv"), "--weights", str(tmp_path / "points.json")]
+    arguments = ["grade", str(tmp_path), "-o", str(tmp_path / "t.csv"), *options, "--name-column", "Vorname"]
+    for _ in range(2):  # with what the first has written
+        assert cli.main(arguments) == 1
+        said = capsys.readouterr().out.splitlines()
+        assert said[2:-2] == [
+            f"{tmp_path / 'carl.zip'}: an archive: unpack it",
+            f"{tmp_path / 'dora.ipynb.json'}: rename it to end in .ipynb; nobody on the class list is called so",
+            f"{tmp_path / 'eve.ipynb'}: nobody on the class list is called so",
+            f"{tmp_path / 'ada.pdf, plot.png'}: no notebook",
+        ]
+    assert [line["Vorname"] for line in lines_of(tmp_path / "t.csv")] == ["Ada", "Carl", "dora", "eve"]
+    assert lines_of(tmp_path / "t.csv")[1]["remark"] == "an archive: unpack it"
+    assert (tmp_path / "t.import.csv").read_text(encoding="utf-8").splitlines()[:2] == ["Vorname,smalearn 03", "Ada,1"]
+
+
+def test_of_files_of_one_time_the_later_download_counts(tmp_path):
+    files = [
+        row("ada", tmp_path / f"ada{number}.ipynb", {"3.1": "failed"}, time=5.0) for number in ("", " (2)", " (1)")
+    ]
+    files[1].outcomes["3.1"] = "passed"
+    (line,) = grading.lines(files, grading.Terms())
+    assert line.points(grading.Terms()) == {"3.1": 1}
 
 
 @pytest.mark.full
@@ -328,7 +358,15 @@ def test_where_there_is_no_sandbox_the_command_says_so(tmp_path, pretended, monk
 
 
 @pytest.mark.parametrize(
-    ("text", "hour"), [("2026-11-30", (23, 59, 59)), ("2026-11-30T18:05", (18, 5, 0)), ("2026-11-30 06:00", (6, 0, 0))]
+    ("text", "hour"),
+    [
+        ("2026-11-30", (23, 59, 59)),
+        ("20261130", (23, 59, 59)),
+        ("2026-W49-1", (23, 59, 59)),
+        ("2026-11-30T18:05", (18, 5, 0)),
+        ("20261130T00", (0, 0, 0)),
+        ("2026-11-30 06:00", (6, 0, 0)),
+    ],
 )
 def test_due_is_a_local_time_or_the_end_of_a_day(text, hour):
     due = cli._parser().parse_args(["grade", "x", "-o", "t", "--due", text]).due

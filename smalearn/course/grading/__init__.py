@@ -25,23 +25,24 @@ What is not prevented anywhere:
 """
 
 from smalearn.course.grading.alike import pairs
-from smalearn.course.grading.book import Gradebook
-from smalearn.course.grading.choice import exercises, files, load, weigh
+from smalearn.course.grading.choice import exercises, load, weigh
 from smalearn.course.grading.edition import students
+from smalearn.course.grading.gradebook import Gradebook, Line, Row, Terms, lines, summary, write, write_import
 from smalearn.course.grading.grader import Limits
+from smalearn.course.grading.handins import files
 from smalearn.course.grading.nbgrader import chapters, export
 from smalearn.course.grading.pages import write_pages
 from smalearn.course.grading.pool import Order, grade, grade_elsewhere, seed_for
-from smalearn.course.grading.rows import Row
+from smalearn.course.grading.roster import Roster
 from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
-from smalearn.course.grading.table import Line, Terms, lines, summary, write, write_import
 
 __all__ = [
     "Gradebook",
     "Limits",
     "Line",
     "Order",
+    "Roster",
     "Row",
     "Submission",
     "Terms",

@@ -1,59 +1,17 @@
-"""Choice of what is graded: the files, the exercises that count, and their points."""
+"""Choice of what counts: the exercises, and their points."""
 
 import importlib.util
 import json
 import math
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
 from smalearn.course.grading.submission import Submission
 
-__all__ = ["exercises", "files", "load", "weigh"]
-
-
-def files(names: Iterable[str]) -> list[Path]:
-    """Find the files that names stand for: a folder stands for the notebooks in it and below, `*` for any characters.
-
-    A folder without a notebook, in one that has notebooks, is listed too: somebody handed in something else.
-
-    Raises:
-        ValueError: there is no such file, or no notebook in a folder.
-    """
-    paths = []
-    for name in names:
-        path = Path(name)
-        found = (
-            _below(path)
-            if path.is_dir()
-            else [path]
-            if os.path.lexists(path)
-            else _visible(path.parent.glob(path.name))
-        )
-        if not found:
-            raise ValueError(f"grade: there is no {'notebook in' if path.is_dir() else 'file'} {name}")
-        paths += found
-    return list(dict.fromkeys(paths))
-
-
-def _visible(paths: Iterable[Path]) -> list[Path]:
-    """Sort paths, without those that a system hides, or adds."""
-    return sorted(path for path in paths if not path.name.startswith((".", "__")))
-
-
-def _below(folder: Path) -> list[Path]:
-    """List the notebooks below a folder, and folders without one; nothing where there is no notebook at all."""
-    found = []
-    entries = _visible(folder.iterdir())
-    folders = [path for path in entries if path.is_dir() and not path.is_symlink()]
-    notebooks = [path for path in entries if path.suffix == ".ipynb" and path not in folders]
-    below = {path: _below(path) for path in folders}
-    if notebooks or any(below.values()):
-        found = notebooks + [path for inner, paths in below.items() for path in paths or [inner]]
-    return sorted(found)
+__all__ = ["exercises", "load", "weigh"]
 
 
 def load(path: Path) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from smalearn.course.exercises import Exercise
 from smalearn.course.grading import choice, roster
 from smalearn.course.grading.alike import pairs
-from smalearn.course.grading.book import Gradebook
+from smalearn.course.grading.gradebook import Gradebook, Row, Terms, summary, written
 from smalearn.course.grading.grader import Limits
+from smalearn.course.grading.pages import write_pages
 from smalearn.course.grading.pool import Order, grade, grade_elsewhere, seed_for
-from smalearn.course.grading.rows import Row
 from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
-from smalearn.course.grading.table import Terms, summary
 from smalearn.lab.executors import executor
 
 __all__ = ["run"]
@@ -29,11 +28,13 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.exercises:
         choice.load(args.exercises)
-    people = roster.read(args.roster) if args.roster else []
-    submissions = read(choice.files(args.files), people)
+    listed = roster.read(args.roster, args.name_column, args.id_column) if args.roster else roster.Roster()
+    ours = [*written(args.output), args.output.with_suffix(".slurm"), args.roster, args.weights, args.exercises]
+    found = read(args.files, listed, filter(None, ours))
+    submissions = [submission for submission in found if submission.student]
     weights = choice.weigh(submissions, args.weights)
     terms = Terms(args.partial, args.flagged, args.due)
-    book = Gradebook(args.output, people, terms)
+    book = Gradebook(args.output, listed, terms)
     todo = [submission for submission in submissions if not book.has(submission, weights)]
     try:
         _grade(book, todo, len(submissions) - len(todo), weights, args)
@@ -42,10 +43,20 @@ def run(args: argparse.Namespace) -> int:
         said = f"{done} of {len(submissions)} are graded; the same command goes on from there."
         print(f"\nStopped: {said}", file=sys.stderr)
         return 130
-    book.publish(pairs(submissions, list(weights)))
-    print(summary(book.lines, terms))
+    book.publish()
+    write_pages(book.lines, terms, pairs(submissions, list(weights)), book.pages)
+    print(summary(book.lines, terms), *_left_out(found), sep="\n")
     print(f"The table: {args.output}", f"The class, and pages to give back: {book.pages / 'index.html'}", sep="\n")
     return int(any(map(book.problem, submissions)))
+
+
+def _left_out(found: Sequence[Submission]) -> list[str]:
+    """Say what is not graded and nobody's only hand-in, those of one folder on one line."""
+    names = {}
+    for submission in found:
+        if not submission.student:
+            names.setdefault((submission.path.parent, submission.problem), []).append(submission.path.name)
+    return [f"{folder / ', '.join(those)}: {problem}" for (folder, problem), those in names.items()]
 
 
 def _grade(

@@ -12,9 +12,9 @@ from smalearn.course.exercises.compare import elements
 from smalearn.course.exercises.judge import as_trained
 from smalearn.course.grading import wire
 from smalearn.course.grading.alike import alike
+from smalearn.course.grading.gradebook import CUT, Row
 from smalearn.course.grading.process import GRACE, Child, Lost
 from smalearn.course.grading.reference import reference
-from smalearn.course.grading.rows import CUT, Row
 from smalearn.course.grading.sandbox import Sandbox
 from smalearn.course.grading.submission import Submission
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from smalearn.course.exercises import Exercise, registry
+from smalearn.course.grading.gradebook import PARTIAL
 from smalearn.course.grading.reference import names_in
-from smalearn.course.grading.rows import PARTIAL
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["chapters", "export"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from smalearn.course.exercises import registry
 from smalearn.course.grading.alike import Pair
-from smalearn.course.grading.table import Line, Terms, worth
+from smalearn.course.grading.gradebook import Line, Terms, worth
 from smalearn.course.workbook import notebook as notebooks
 
 __all__ = ["write_pages"]

@@ -15,9 +15,9 @@ from pathlib import Path
 from smalearn.course.exercises import Exercise, evaluate, registry
 from smalearn.course.exercises.core import borrowed
 from smalearn.course.grading import choice
+from smalearn.course.grading.gradebook import CUT, Row
 from smalearn.course.grading.grader import Course, Limits
 from smalearn.course.grading.process import end_all
-from smalearn.course.grading.rows import CUT, Row
 from smalearn.course.grading.sandbox import Sandbox, opened
 from smalearn.course.grading.submission import Submission
 

@@ -1,79 +1,322 @@
-"""Class list: who is in the class, read from the CSV that a learning management system exports, and whose a file is."""
+"""Class list: read from the CSV that a learning platform exports; and whose a file is, by its place alone."""
 
+import contextlib
 import csv
+import functools
+import io
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Person", "find", "read"]
+__all__ = ["Person", "Place", "Roster", "copy_of", "is_chapter", "kind_of", "read"]
 
-NAMES = {"student", "student name", "name", "full name", "first name", "forename", "given name"}
-NAMES |= {"last name", "surname", "family name", "first", "last", "names", "first name s", "last name s"}
-KEYS = {"id", "number", "user", "username", "login", "email", "mail", "address"}
+FULL = {"student", "student name", "name", "names", "full name"}
+FIRST = {"first name", "first names", "first name s", "first", "forename", "given name", "given names"}
+LAST = {"last name", "last names", "last name s", "last", "surname", "family name", "family names"}
+KEYS = {"id", "number", "user", "username", "login", "email", "mail", "address", "identifier"}
 IDS = KEYS | {"e", "integration", "matriculation", "name", "registration", "sis", "student"}  # words of such titles
+ENCODINGS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h"})
+
+CHAPTERS = """00_start_here 01_one_contraction 02_kernel_attention 03_linear_attention 04_structured_masks
+05_state_space_models 06_state_space_duality 07_the_mamba2_layer 08_the_delta_rule 09_three_more_changes
+10_structured_scoring 11_multilevel_attention 12_chunked_kernel A_structured_matrices"""
+COUNTED = re.compile(r"([^\W\d_]{2,})? ?\d{1,2}")  # week 3, hw3, 03
+COPY = re.compile(r"(.+?)(?:\s*\((\d{1,3})\)|\s*-\s*copy\s*\d*|\s+copy\s*\d*)+", re.IGNORECASE)
+PLATFORM = [  # Moodle, Canvas, Blackboard; what follows is what the student called the file
+    re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_.*"),
+    re.compile(r"(?P<name>[^_]+)_(?:LATE_)?(?P<id>\d+)_\d{3,}_.+"),
+    re.compile(r"(?P<name>).+_(?P<id>[^_]+)_attempt_\d{4}(?:-\d\d){5}(?:_.*)?"),
+]
+SMALL = 5  # digits: a shorter number may be that of a week, a chapter or a year
+WHOLE, SPELLED, INSIDE, WEAK = range(4)  # how well a name or an id fits a place
+
+Words = tuple[str, ...]
+Fit = tuple[int, set[int]]  # how well, and whose places on the list
+
+
+def _words(text: str) -> Words:
+    """Split a text into words of letters and digits, without case, accents and apostrophes, however it is encoded."""
+    text = unicodedata.normalize("NFKD", re.sub("['’ʼ`´]", "", text).casefold()).translate(LETTERS)
+    return tuple(re.findall(r"[^\W_]+", "".join(one for one in text if not unicodedata.combining(one))))
+
+
+TITLES = {_words(name) for name in CHAPTERS.split()}
+
+
+def copy_of(stem: str) -> tuple[str, int]:
+    """Split the name of a second download, "ada (1)", or of a copy into name and number; 0 where it is none."""
+    found = COPY.fullmatch(stem)
+    return (found[1], int(found[2] or 1)) if found else (stem, 0)
+
+
+def is_chapter(name: str) -> bool:
+    """Whether a name is that of a chapter, with a number behind it or without: it is no student's."""
+    said = _words(name)
+    return said in TITLES or (said[:-1] in TITLES and said[-1].isdecimal())
+
+
+def kind_of(name: str) -> str:
+    """What a name has in common with its like: "week" of "week 3"; nothing of "03" and of a chapter's; else itself."""
+    said = " ".join(_words(name))
+    found = COUNTED.fullmatch(said)
+    return "" if is_chapter(name) else found[1] or "" if found else said
+
+
+@dataclass(frozen=True)
+class Place:
+    """Names that may say whose a file is; those of chapters are left out."""
+
+    folders: tuple[str, ...] = ()  # from below the one that the teacher named
+    stem: str = ""  # the file's own name
+    root: str = ""  # the folder that the teacher named
+    several: bool = False  # whether notebooks of several kinds are in its folder
+    counted: frozenset[str] = frozenset()  # folders that have a neighbour of their kind, "week 3" beside "week 4"
+
+    @property
+    def label(self) -> str:
+        """Whom a file is called after where there is no class list: its folders, or else itself.
+
+        Its own name is added where its folder has several. Folders that are counted are left out where others, or that
+        name, are there, so that a student is called the same in all weeks.
+        """
+        people = [name for name in self.folders if name not in self.counted]
+        if self.several and self.stem and (not people or kind_of(self.stem)):
+            people.append(self.stem)
+        return "/".join(people or self.folders) or self.stem or self.root
 
 
 @dataclass(frozen=True)
 class Person:
-    """Member of the class.
+    """Member of the class."""
 
-    Args:
-        columns: the line of the class list, as it was.
-        name: the columns that are names, joined.
-        ids: numbers, logins, addresses.
-        label: the name, with an id where somebody else has the same.
-    """
-
-    columns: dict[str, str]
-    name: str
-    ids: tuple[str, ...]
-    label: str
-
-    @property
-    def names(self) -> set[str]:
-        """Ways in which a file may spell the name, without spaces: the first part also last."""
-        words = _plain(self.name).split()
-        turns = [words[cut:] + words[:cut] for cut in range(len(words))]
-        return {"".join(turn) for turn in turns}
+    label: str  # the name, with an id where somebody else has the same
+    columns: tuple[tuple[str, str], ...]  # title and cell of the line in the class list, as it was
+    spellings: dict[Words, bool]  # the name in each order -> whether the list has it so
+    ids: tuple[Words, ...]  # numbers, logins, addresses
 
 
-def read(path: Path) -> list[Person]:
-    """Read a class list: CSV with a line of titles, of which one is a name and, if possible, others are ids.
+@dataclass(frozen=True)
+class Roster:
+    """Class list, in its order; nobody is on it where there is none."""
+
+    titles: tuple[str, ...] = ("student",)
+    name: str = "student"  # the column for the name of somebody who is not on it
+    people: tuple[Person, ...] = ()
+
+    @functools.cached_property
+    def labels(self) -> dict[str, Person]:
+        """Everybody by label."""
+        return {person.label: person for person in self.people}
+
+    @functools.cached_property
+    def _spelled(self) -> dict[str, list[tuple[int, Words]]]:
+        """Name without spaces -> who spells it so, and how."""
+        return _index(("".join(words), (at, words)) for at, one in enumerate(self.people) for words in one.spellings)
+
+    @functools.cached_property
+    def _known(self) -> dict[Words, list[int]]:
+        """Id -> who has it."""
+        return _index((id, at) for at, one in enumerate(self.people) for id in one.ids)
+
+    def whose(self, place: Place) -> tuple[Person | None, str]:
+        """Find whose a file is, or say why that is unclear.
+
+        What a learning platform has set decides alone. Else a full name does, before an id; and what is the whole name
+        of a folder or file, before what stands in it. Where two fit as well, it is nobody's.
+        """
+        if not self.people:
+            return None, ""
+        said = tuple(filter(None, (*place.folders, place.stem)))
+        marks = (mark.fullmatch(name) for name in said for mark in PLATFORM)
+        if marked := next(filter(None, marks), None):
+            names, ids = self._in_marks(marked["name"], marked["id"])
+        else:
+            names = _best(map(self._names_in, said))
+            ids = _best([*map(self._ids_in, said), self._numbers(place)])
+            if not names[1] and not ids[1] and not place.folders and not place.several:
+                names, ids = self._names_in(place.root), self._ids_in(place.root)
+        found = _agreed(names, ids)
+        if len(found) == 1:
+            return self.people[found.pop()], ""
+        fitting = " or ".join(self.people[number].label for number in sorted(found)[:3])
+        return None, f"it may be of {fitting}" if found else "nobody on the class list is called so"
+
+    def called(self, place: Place) -> str:
+        """Call a student as the list does, or by the place: so that it is nobody's who is on the list."""
+        person, _ = self.whose(place)
+        if person:
+            return person.label
+        full = "/".join((*place.folders, place.stem))
+        return next(label for label in (place.label, full, f"{full} (?)") if not self.named(label)[0])
+
+    def named(self, label: str) -> tuple[Person | None, str]:
+        """Find who is called so, by the list or by a place; or say why that is unclear."""
+        *folders, stem = label.split("/")
+        known = self.labels.get(label)
+        return (known, "") if known else self.whose(Place(tuple(folders), stem, several=True))
+
+    def _in_marks(self, name: str, id: str) -> tuple[Fit, Fit]:
+        """Match what a platform has set; a small number counts beside a part of that person's name, or none."""
+        joined = "".join(_words(name))
+        tails = ["".join(_words(name[start:])) for start, mark in enumerate(f"-{name}") if mark == "-"]  # "Group A-Ada"
+        people = next(({at for at, _ in self._spelled[tail]} for tail in tails if tail in self._spelled), set())
+        found = {*self._known.get(_words(id), []), *self._known.get(_words(f"{name} {id}"), [])}
+        if joined and _is_small(_words(id)):
+            parts = {number: set().union(*self.people[number].spellings) for number in found}
+            found = {number for number, said in parts.items() if any(part in joined for part in said)}
+        return (WHOLE, people), (WHOLE, found)
+
+    def _names_in(self, name: str) -> Fit:
+        """Match full names against whole words: of a longer name, the shorter in it is not meant."""
+        said = _words(name)
+        fits = [(span, *one) for span, run in _runs(said) for one in self._spelled.get("".join(run), [])]
+        if whole := [fit for fit in fits if fit[0] == (0, len(said))]:
+            people = {number for _, number, _ in whole}
+            exact = {number for number in people if self.people[number].spellings.get(said)}
+            return (WHOLE, exact) if exact else (SPELLED, people)
+        weak = all(len(spelling) == 1 for _, _, spelling in fits)
+        return WEAK if weak else INSIDE, _longest([fit[:2] for fit in fits])
+
+    def _ids_in(self, name: str) -> Fit:
+        """Match ids against whole words, all but small numbers."""
+        said = _words(name)
+        fits = [(span, at) for span, run in _runs(said) if not _is_small(run) for at in self._known.get(run, [])]
+        whole = {number for span, number in fits if span == (0, len(said))}
+        return (WHOLE, whole) if whole else (INSIDE, _longest(fits))
+
+    def _numbers(self, place: Place) -> Fit:
+        """Match small numbers: each the whole name of a file or folder, where no other folder may be a student's."""
+        *folders, stem = map(_words, (*place.folders, place.stem))
+        if not all(_is_small(name) or COUNTED.fullmatch(" ".join(name)) for name in folders):
+            return WEAK, set()
+        names = [stem] if place.several and not _is_small(stem) else [*folders, stem]
+        return WEAK, {number for name in names if _is_small(name) for number in self._known.get(name, [])}
+
+
+def _index(pairs: Iterable[tuple]) -> dict[object, list]:
+    """Gather what goes with each key."""
+    found = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _is_small(said: Words) -> bool:
+    return len(said) == 1 and said[0].isdecimal() and len(said[0]) < SMALL
+
+
+def _runs(said: Words) -> list[tuple[tuple[int, int], Words]]:
+    """All words of a text that follow each other, with where they begin and end."""
+    ends = range(1, len(said) + 1)
+    return [((start, end), said[start:end]) for end in ends for start in range(end)]
+
+
+def _longest(fits: Sequence[tuple[tuple[int, int], int]]) -> set[int]:
+    """Choose who fits, without those whose words are a part of what another fits."""
+    spans = {span for span, _ in fits}
+    inner = {one for one in spans for other in spans if one != other and other[0] <= one[0] and one[1] <= other[1]}
+    return {number for span, number in fits if span not in inner}
+
+
+def _best(fits: Iterable[Fit]) -> Fit:
+    """Choose who fits best, of several places."""
+    fits = [fit for fit in fits if fit[1]]
+    best = min((rank for rank, _ in fits), default=WEAK)
+    return best, set().union(*(people for rank, people in fits if rank == best))
+
+
+def _agreed(names: Fit, ids: Fit) -> set[int]:
+    """Choose between names and ids: an id tells two of one name apart, and may speak against a name in passing."""
+    (rank, named), (known_rank, known) = names, ids
+    if len(named) > 1:
+        return named & known or named
+    if named and known and rank >= INSIDE and known_rank == WHOLE:
+        return named | known
+    return set(named or known)
+
+
+def read(path: Path, names: Sequence[str] = (), ids: Sequence[str] = ()) -> Roster:
+    """Read a class list: CSV with a line of titles, of which one or two are for names and, if possible, others for ids.
 
     Canvas exports such a file ("Student", "ID", "SIS Login ID"), and Moodle ("First name", "Last name", "ID number").
 
+    Args:
+        path: the file, in UTF-8, UTF-16 or the encoding of Windows in the west, with commas, semicolons or tabs.
+        names: titles of the columns that make the name, where they are others.
+        ids: titles of the columns of ids, where they are others.
+
     Raises:
-        ValueError: it is not.
+        ValueError: it is not such a file.
     """
-    text = path.read_text(encoding="utf-8-sig")
-    first = text.partition("\n")[0]
-    rows = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=first.count))
-    plain = {title: _plain(title) for title in rows.fieldnames or []}
-    names = [title for title, words in plain.items() if words in NAMES]
-    ids = [title for title, words in plain.items() if title not in names and _is_id(set(words.split()))]
+    titles, *rows = _table(path)
+    for title in (*names, *ids):
+        if title not in titles:
+            raise ValueError(f"grade: {path} has no column {title!r}; it has {', '.join(titles)}")
+    names = names or _name_columns(titles)
+    ids = ids or [title for title in titles if title not in names and _is_id(set(_words(title)))]
     if not names:
-        raise ValueError(f"grade: {path} must be CSV whose first line has a title such as Student, Name or First name")
+        raise ValueError(
+            f"grade: {path} must be CSV whose first line has a title such as Student, Name or First name; "
+            f"it has {', '.join(titles) or 'none'}: say which it is with --name-column"
+        )
+    named, known = ([titles.index(title) for title in chosen] for chosen in (names, ids))
     found = []
-    for row in rows:
-        row = {title: (row[title] or "").strip() for title in plain}
-        name = " ".join(filter(None, (row[title] for title in names)))
-        if name and name != "Points Possible":  # a line of Canvas's own
-            found.append((row, name, tuple(filter(None, (row[title].lower() for title in ids)))))
+    for cells in rows:
+        parts = _parts([cells[column] for column in named])
+        if parts and parts != ["Points Possible"]:  # a line of Canvas's own
+            line = tuple(zip(titles, cells, strict=True))
+            found.append((line, parts, [cells[column] for column in known if _words(cells[column])]))
     if not found:
         raise ValueError(f"grade: {path} names nobody")
-    counts = Counter(name for _, name, _ in found)
-    people = [Person(row, name, own, _label(name, own, counts[name])) for row, name, own in found]
+    counts = Counter(" ".join(parts) for _, parts, _ in found)
+    people = [_person(line, parts, own, counts[" ".join(parts)]) for line, parts, own in found]
     label, count = Counter(person.label for person in people).most_common(1)[0]
     if count > 1:
         raise ValueError(f"grade: {path} has {label} {count} times, and no id tells them apart")
-    return people
+    return Roster(tuple(titles), names[0], tuple(people))
 
 
-def _label(name: str, ids: Sequence[str], count: int) -> str:
-    return f"{name} ({ids[0]})" if count > 1 and ids else name
+def _table(path: Path) -> list[list[str]]:
+    """Read lines of equally many cells; the mark between them is the one that makes the most titles, if any does."""
+    data = path.read_bytes()
+    guess = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be" if data[:1] == b"\0" else "utf-8"
+    marked = next((name for mark, name in ENCODINGS.items() if data.startswith(mark)), guess)
+    for encoding in (marked, "cp1252") if marked == "utf-8" else (marked,):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = data.decode(encoding).removeprefix("\ufeff").lstrip("\r\n")
+            break
+    else:
+        text = "\0"
+    if re.search(r"[\0-\x08\x0e-\x1f]", text):
+        raise ValueError(f"grade: {path} is not text that can be read; save it as CSV in UTF-8")
+    first, _, rest = text.partition("\n")
+    if said := re.fullmatch(r"sep=(.)\s*", first):
+        return _lines(path, rest, said[1])
+    return _lines(path, text, max("\t;,", key=lambda mark: len(next(csv.reader([first], delimiter=mark), []))))
+
+
+def _lines(path: Path, text: str, mark: str) -> list[list[str]]:
+    try:
+        lines = [[cell.strip() for cell in line] for line in csv.reader(io.StringIO(text, newline=""), delimiter=mark)]
+    except csv.Error as error:
+        raise ValueError(f"grade: {path} is not CSV: {error}") from None
+    titles = lines[0] if lines else []
+    for number, line in enumerate(lines[1:], start=2):
+        if any(line[len(titles) :]):
+            raise ValueError(f"grade: line {number} of {path} has more cells than there are titles")
+    return [titles, *((line + [""] * len(titles))[: len(titles)] for line in lines[1:] if any(line))]
+
+
+def _name_columns(titles: Sequence[str]) -> list[str]:
+    """Find the columns of names: of the first and the last, or of both in one."""
+    kinds = [[title for title in titles if " ".join(_words(title)) in kind] for kind in (FIRST, LAST, FULL)]
+    first, last, full = (kind[:1] for kind in kinds)
+    both = first + last if first and last else first + full if first or not last else last + full
+    return sorted(both, key=titles.index)
 
 
 def _is_id(words: set[str]) -> bool:
@@ -81,27 +324,17 @@ def _is_id(words: set[str]) -> bool:
     return bool(words & KEYS) and words <= IDS
 
 
-def find(path: Path, people: Sequence[Person]) -> Person | None:
-    """Find whose a file is, by its name and its folder's: an id in them, or else the name; None if that is unclear."""
-    places = [path.stem.lower(), path.absolute().parent.name.lower()]
-    words = {word for place in places for word in {place, *place.split("_"), *re.split(r"[^\w@.-]+", place)}}
-    squeezed = [_plain(place).replace(" ", "") for place in places]
-    by_id = [person for person in people if words.intersection(person.ids)]
-    by_name = [person for person in people if any(_names(place, person) for place in squeezed)]
-    longest = max((len(person.name) for person in by_name), default=0)
-    for matches in (by_id, [person for person in by_name if len(person.name) == longest]):
-        if len(matches) == 1:
-            return matches[0]
-    return None
+def _parts(cells: Sequence[str]) -> list[str]:
+    """The parts of a name: without a first name that is also in the column of the full one."""
+    said = [set(_words(cell)) for cell in cells]
+    return [cell for cell, own in zip(cells, said, strict=True) if own and not any(own < other for other in said)]
 
 
-def _names(place: str, person: Person) -> bool:
-    """Whether a place is a person's name, or holds one of at least two words."""
-    return place in person.names or (" " in person.name and any(name in place for name in person.names))
-
-
-def _plain(text: str) -> str:
-    """Lower case without accents; what is not a letter or a digit becomes a space."""
-    letters = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss"))
-    letters = "".join(letter for letter in letters if not unicodedata.combining(letter))
-    return " ".join(re.findall(r"[^\W_]+", letters))
+def _person(line: tuple[tuple[str, str], ...], parts: Sequence[str], ids: Sequence[str], count: int) -> Person:
+    """Make a person, whose name may be turned around: as good in two columns or at a comma, else a little worse."""
+    name = " ".join(parts)
+    said, halves = _words(name), [half for part in parts for half in part.split(",", 1 if len(parts) == 1 else 0)]
+    spellings = {said[cut:] + said[:cut]: False for cut in range(len(said))}
+    spellings |= {said: True, _words(" ".join(reversed(halves))): True}
+    label = f"{name} ({ids[0]})" if count > 1 and ids else name
+    return Person(label, line, spellings, tuple(map(_words, ids)))

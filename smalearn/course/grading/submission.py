@@ -7,13 +7,13 @@ import itertools
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from smalearn.course.exercises import registry
-from smalearn.course.grading import roster
+from smalearn.course.grading.handins import files
+from smalearn.course.grading.roster import Roster
 from smalearn.course.workbook import editions
 from smalearn.course.workbook import notebook as notebooks
 
@@ -49,19 +49,28 @@ class Submission:
         return "\n\n".join(cell for cell in self.cells.get(id, []) if "def " in cell or "check(" not in cell)
 
 
-def read(paths: Sequence[Path], people: Sequence[roster.Person] = ()) -> list[Submission]:
-    """Read the submissions in files.
+def read(
+    names: Iterable[str | os.PathLike], roster: Roster | None = None, ours: Iterable[Path] = ()
+) -> list[Submission]:
+    """Read the submissions in files and folders: whose each is says the class list, or its place, not what is in it.
 
-    A student is who the class list says, else named by the file, or, where several files have its name, by its folder:
-    by what the teacher, or the system that collects, has called it, and not by what stands in it. Exercises of an
-    earlier edition of the course have the ids that go with their titles now.
+    What is no notebook has a problem; it is somebody's where nothing else is, else the student is empty. Exercises of
+    an earlier edition of the course have the ids that go with their titles now.
+
+    Raises:
+        ValueError: there is no such file, or no notebook in a folder.
     """
-    counts, course = Counter(path.stem for path in paths), editions.registered(registry())
-    names = [path.stem if counts[path.stem] == 1 else path.absolute().parent.name for path in paths]
-    names = [path.name if path.is_dir() else name for path, name in zip(paths, names, strict=True)]
-    known = [roster.find(path, people) for path in paths]
-    names = [person.label if person else name for person, name in zip(known, names, strict=True)]
-    return [_read(path, name, course) for path, name in zip(paths, names, strict=True)]
+    roster, course, submissions = roster or Roster(), editions.registered(registry()), []
+    found = [(one, roster.called(one.place)) for one in files(names, ours)]
+    busy = {student.partition("/")[0] for one, student in found if not one.problem}
+    for one, student in found:
+        if one.problem:
+            likely = one.path.is_dir() or ".ipynb" in one.path.name.lower() or student in roster.labels
+            student = student if likely and student.partition("/")[0] not in busy else ""
+        submissions.append(
+            Submission(one.path, student, problem=one.problem) if one.problem else _read(one.path, student, course)
+        )
+    return submissions
 
 
 def content(path: Path) -> tuple[bytes, float]:
@@ -85,8 +94,6 @@ def content(path: Path) -> tuple[bytes, float]:
 
 
 def _read(path: Path, student: str, course: editions.Course) -> Submission:
-    if path.is_dir():
-        return Submission(path, student, problem="no notebook in this folder")
     try:
         data, time = content(path)
     except OSError as error:

@@ -1,0 +1,131 @@
+"""What was handed in: the files that a teacher names, each with what its place says of whose it is."""
+
+import functools
+import os
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from smalearn.course.grading.roster import Place, copy_of, is_chapter, kind_of
+
+__all__ = ["Handin", "files"]
+
+PACKED = {".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz"}
+
+
+@dataclass(frozen=True)
+class Handin:
+    """What somebody handed in: a file, or a folder without a notebook.
+
+    Args:
+        path: of it.
+        place: what says whose it is.
+        problem: why it is not a notebook; empty where it is one.
+    """
+
+    path: Path
+    place: Place
+    problem: str = ""
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def files(names: Iterable[str | os.PathLike], ours: Iterable[Path] = ()) -> list[Handin]:
+    """Find the files that names stand for: a folder stands for all in it and below, `*` for any characters.
+
+    A folder without a notebook is listed as one. What begins with `.` or `__` is hidden, or added by a system, and is
+    passed over. What was found before stays as it is.
+
+    Args:
+        names: of files and folders.
+        ours: what lies among them and was not handed in: the gradebook, the class list.
+
+    Raises:
+        ValueError: there is no such file, or no notebook in a folder.
+    """
+    names, kinds = list(names), functools.cache(_kinds)
+    found = [name for name in names if isinstance(name, Handin)]
+    given = [path for name in names if not isinstance(name, Handin) for path in _given(Path(name))]
+    folders = [path for path in given if path.is_dir()]
+    ours = set(map(os.path.abspath, ours))
+    each = len(folders) > 1 and all(len(kinds(folder)) < 2 for folder in folders)  # as `in/*`: a folder for everybody
+    for folder in folders:
+        below = _below(folder, ours)
+        if not any(map(_is_notebook, below)):
+            others = ", ".join(path.name for path in below[:3])
+            raise ValueError(f"grade: there is no notebook in {folder}" + (others and f", only {others}"))
+        root = Path(os.path.abspath(folder))
+        found += [_handin(path, root.parent if each else root, kinds) for path in below]
+    single = [path for path in given if path not in folders]
+    roots = {os.path.dirname(os.path.abspath(path)) for path in single}
+    found += [_handin(path, Path(os.path.commonpath(roots)), kinds) for path in single]
+    return list({os.path.abspath(one): one for one in found}.values())
+
+
+def _given(path: Path) -> list[Path]:
+    found = [path] if os.path.lexists(path) else _visible(path.parent.glob(path.name))
+    if not found:
+        raise ValueError(f"grade: there is no file {path}")
+    return found
+
+
+def _visible(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if not path.name.startswith((".", "__")))
+
+
+def _below(folder: Path, ours: Collection[str]) -> list[Path]:
+    """List the files in a folder and below it, and the folders without a notebook."""
+    found = []
+    for path in _visible(folder.iterdir()):
+        if os.path.abspath(path) not in ours:
+            inner = _below(path, ours) if path.is_dir() and not path.is_symlink() else []
+            found += inner if any(map(_is_notebook, inner)) else [path]
+    return found
+
+
+def _is_notebook(path: Path) -> bool:
+    return path.suffix.lower() == ".ipynb" and (path.is_symlink() or not path.is_dir())
+
+
+def _kinds(folder: Path) -> dict[str, set[str]]:
+    """Notebooks in a folder by their kind: those of one student have one, "hw3" and "hw4", or none, as chapters."""
+    stems = {_stem(path) for path in _visible(folder.iterdir()) if _is_notebook(path)} - {""}
+    return {kind: {stem for stem in stems if kind_of(stem) == kind} for kind in set(map(kind_of, stems))}
+
+
+def _stem(path: Path) -> str:
+    """Name of a file as it was before a browser added to it; empty where it is a chapter's."""
+    stem = re.sub(r"\.ipynb.*|\.\w{1,5}$", "", path.name, flags=re.IGNORECASE | re.DOTALL)
+    return "" if is_chapter(stem) else copy_of(stem)[0]
+
+
+def _handin(path: Path, root: Path, kinds: Callable) -> Handin:
+    """Describe a file, or a folder without a notebook, below the folder that was named."""
+    where, is_file = Path(os.path.abspath(path)), path.is_symlink() or not path.is_dir()
+    inner = (where.parent if is_file else where).relative_to(root)
+    levels = [level for level in [inner, *inner.parents][-2::-1] if not is_chapter(level.name)]
+    counted = frozenset(level.name for level in levels if _is_counted(root / level))
+    people, groups = len(levels) > len(counted), kinds(where.parent)
+    several = len(groups.keys() - {""} if people else set().union(*groups.values())) > 1
+    place = Place(tuple(level.name for level in levels), _stem(path) if is_file else "", root.name, several, counted)
+    return Handin(path, place, "" if _is_notebook(path) else _problem(path))
+
+
+def _is_counted(folder: Path) -> bool:
+    """Whether a folder is one of several of its kind, "week 3" beside "week 4"."""
+    kind = kind_of(folder.name)
+    others = (path.name for path in folder.parent.iterdir() if path.is_dir() and path.name != folder.name)
+    return bool(kind) and folder.name[-1].isdecimal() and any(kind_of(other) == kind for other in others)
+
+
+def _problem(path: Path) -> str:
+    """Say why a file is not graded."""
+    if path.is_symlink():
+        return "it is a link, not a file"
+    if path.is_dir():
+        return "no notebook in this folder"
+    if path.suffix.lower() in PACKED:
+        return "an archive: unpack it"
+    return "rename it to end in .ipynb" if ".ipynb" in path.name.lower() else "no notebook"

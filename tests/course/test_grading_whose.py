@@ -1,0 +1,279 @@
+"""Whose is what was handed in: folders and files as teachers have them, with a class list and without."""
+
+import pytest
+
+from smalearn.course import grading
+from smalearn.course.grading import roster
+
+NUMBERED = "Number,Student\n1,Ada Lovelace\n2,Alan Turing\n3,Grace Hopper\n12,Emmy Noether\n"
+SPLIT = (
+    "First name;Last name;ID number;Email address\nAda;Lovelace;s7;ada@x.org\nThomas;Martin;s8;\nMartin;Thomas;s9;\n"
+)
+CANVAS = 'Student,ID,SIS Login ID\n    Points Possible,,\n"Lovelace, Ada",101,ada\n"Ngô Bảo, Châu",12345,linear\n'
+CONTAINED = "Name\nAnn Lee\nAnn Lee Smith\nJoann Leeson\nAnn\nJoanna\nBob Weiß\nSøren Kier\n"
+TWINS = "Name,ID\nAda Lovelace,7\nAda Lovelace,s9\nBob Lovelace,9\n"
+MOODLE = "_assignsubmission_file_"
+THIRD, FOURTH = "03_linear_attention", "04_structured_masks"
+
+# class list, then path -> whose; "?" and why: nobody's; with a second text: not graded, and why; None: passed over
+CASES = {
+    "a number is no word of a folder": (
+        NUMBERED,
+        {
+            "week 3/Ada Lovelace.ipynb": "Ada Lovelace",
+            "week 3/alan_turing_hw2.ipynb": "Alan Turing",
+            "week 3/12.ipynb": "Emmy Noether",
+            "week 3/03 eve.ipynb": "?nobody",
+            "week 3/eve 2026.ipynb": "?nobody",
+        },
+    ),
+    "a number is a whole name": (
+        NUMBERED,
+        {
+            "3/hw.ipynb": "Grace Hopper",
+            "1.ipynb": "Ada Lovelace",
+            "2 (1).ipynb": "Alan Turing",
+            "eve/3.ipynb": "?nobody",
+        },
+    ),
+    "two numbers are one too many": (NUMBERED, {"1/3.ipynb": "?it may be of Ada Lovelace or Grace Hopper"}),
+    "a folder of a chapter is nobody's": (
+        NUMBERED,
+        {"3/Ada Lovelace.ipynb": "Ada Lovelace", "3/eve.ipynb": "?nobody", f"3/{THIRD}.ipynb": "?nobody"},
+    ),
+    "a number between the marks of Moodle": (
+        NUMBERED,
+        {
+            f"Ada Lovelace_3{MOODLE}/hw.ipynb": "Ada Lovelace",
+            f"A. Turing_2{MOODLE}/1.ipynb": "Alan Turing",
+            f"Eve Adams_3{MOODLE}/Grace Hopper.ipynb": "?nobody",
+            f"Group 1-Emmy Noether_345{MOODLE}/hw.ipynb": "Emmy Noether",
+        },
+    ),
+    "Moodle, all in one folder": (NUMBERED, {f"Lovelace Ada_3{MOODLE}Alan Turing.ipynb": "Ada Lovelace"}),
+    "Canvas": (
+        NUMBERED,
+        {
+            f"lovelaceada_12_345_{THIRD}.ipynb": "Ada Lovelace",
+            "turingalan_LATE_3_12345_Grace Hopper-1.ipynb": "Alan Turing",
+            "adamseve_3_12345_Grace Hopper.ipynb": "?nobody",
+            "hw_3_11_Emmy Noether.ipynb": "Emmy Noether",  # a date
+        },
+    ),
+    "Canvas with its own list": (
+        CANVAS,
+        {
+            "adalo_101_555_03.ipynb": "Lovelace, Ada",
+            "chau_12345_101_linear.ipynb": "Ngô Bảo, Châu",
+            f"Ada Lovelace {THIRD}.ipynb": "Lovelace, Ada",
+        },
+    ),
+    "Blackboard": (CANVAS, {"Homework 3_ada_attempt_2026-11-28-12-00-00_Chau Ngo Bao.ipynb": "Lovelace, Ada"}),
+    "ids and names with other things": (
+        CANVAS,
+        {
+            "hw_101x.ipynb": "?nobody",
+            "12345 final.ipynb": "Ngô Bảo, Châu",
+            "ngo-bao-chau.ipynb": "Ngô Bảo, Châu",
+            "ada_linear.ipynb": "?it may be of",
+            "lovelaceada_LATE_999_55501_03.ipynb": "Lovelace, Ada",
+            f"Ada Lovelace_77{MOODLE}/03.ipynb": "Lovelace, Ada",
+        },
+    ),
+    "a login that is a word of a chapter": (
+        CANVAS,
+        {f"ada/{THIRD}.ipynb": "Lovelace, Ada", f"eve/{THIRD}.ipynb": "?nobody", "linear.ipynb": "Ngô Bảo, Châu"},
+    ),
+    "a name before an id": (
+        CANVAS,
+        {"linear/Ada Lovelace.ipynb": "Lovelace, Ada", "hw linear Lovelace_Ada.ipynb": "Lovelace, Ada"},
+    ),
+    "an id of a folder against a name in passing": (CANVAS, {"ada/with Châu Ngô Bảo.ipynb": "?it may be of"}),
+    "names are whole words, the longest": (
+        CONTAINED,
+        {
+            "Joanna.ipynb": "Joanna",
+            "Ann hw3.ipynb": "Ann",
+            "Susann Leeds.ipynb": "?nobody",
+            "Joann Leeson.ipynb": "Joann Leeson",
+            "hw Ann Lee Smith.ipynb": "Ann Lee Smith",
+            "ann_lee.ipynb": "Ann Lee",
+            "Ann Lee and Bob Weiß.ipynb": "?it may be of Ann Lee or Bob Weiß",
+            "BOB WEISS.ipynb": "Bob Weiß",
+            "S\u00f8ren-Kier.ipynb": "Søren Kier",
+        },
+    ),
+    "letters however they are written": (
+        "Name\nNgô Bảo Châu\nZoë O’Brien\nÅsa Øst\n王小明\n",
+        {
+            "Ngo\u0302 Ba\u0309o Cha\u0302u.ipynb": "Ngô Bảo Châu",
+            "zoe_obrien_03.ipynb": "Zoë O’Brien",
+            "ASA OST.ipynb": "Åsa Øst",
+            "王小明_3.ipynb": "王小明",
+        },
+    ),
+    "last before first": (
+        SPLIT,
+        {
+            "Lovelace, Ada.ipynb": "Ada Lovelace",
+            "Lovelace Ada/hw.ipynb": "Ada Lovelace",
+            "AdaLovelace_hw.ipynb": "Ada Lovelace",
+            "ADA@x.org.ipynb": "Ada Lovelace",
+            "ada.ipynb": "?nobody",
+            "Martin Thomas.ipynb": "?it may be of Thomas Martin or Martin Thomas",
+            "s8/Thomas Martin.ipynb": "Thomas Martin",
+        },
+    ),
+    "a full name beside its parts": (
+        "Name,First name\nLovelace,Ada\nAlan Turing,Alan\n",
+        {"Ada Lovelace.ipynb": "Lovelace Ada", "turing_alan.ipynb": "Alan Turing", "Alan.ipynb": "?nobody"},
+    ),
+    "as the list has it before turned": (
+        "Name\nThomas Martin\nMartin Thomas\n",
+        {"Martin Thomas.ipynb": "Martin Thomas"},
+    ),
+    "two of one name": (
+        TWINS,
+        {
+            f"Ada Lovelace_7{MOODLE}/03.ipynb": "Ada Lovelace (7)",
+            "7/Ada Lovelace.ipynb": "Ada Lovelace (7)",
+            "Ada Lovelace s9.ipynb": "Ada Lovelace (s9)",
+            "Ada Lovelace.ipynb": "?it may be of Ada Lovelace (7) or Ada Lovelace (s9)",
+            "Bob Lovelace.ipynb": "Bob Lovelace",
+        },
+    ),
+    "a folder and a file of two people": (CONTAINED, {"Ann Lee/Bob Weiss.ipynb": "?it may be of Ann Lee or Bob Weiß"}),
+    "deep in a student's folder": (
+        CANVAS,
+        {"Ada Lovelace/src/final.ipynb": "Lovelace, Ada", "week 3/ada/work/hw.ipynb": "Lovelace, Ada"},
+    ),
+    "several of hers": (
+        CANVAS,
+        {
+            "ada/draft.ipynb": "Lovelace, Ada",
+            "ada/final.ipynb": "Lovelace, Ada",
+            "ada/final (1).ipynb": "Lovelace, Ada",
+        },
+    ),
+    "one folder": (None, {f"ada/{THIRD}.ipynb": "ada"}),
+    "one folder, another name": (None, {"ada/solution.ipynb": "ada"}),
+    "a folder for everybody": (
+        None,
+        {f"ada/{THIRD}.ipynb": "ada", f"ada/{FOURTH}.ipynb": "ada", "bob/hw3.ipynb": "bob", "bob/hw4.ipynb": "bob"},
+    ),
+    "a name of a file that others have": (
+        None,
+        {"ada/hw.ipynb": "ada", "bob/hw.ipynb": "bob", "carl/mine.ipynb": "carl"},
+    ),
+    "drafts": (None, {"ada/draft.ipynb": "ada/draft", "ada/final.ipynb": "ada/final", "bob/final.ipynb": "bob"}),
+    "nothing but files": (None, {"ada.ipynb": "ada", "bob.IPYNB": "bob", "03.ipynb": "03"}),
+    "one file": (None, {"ada.ipynb": "ada"}),
+    "second downloads": (
+        None,
+        {
+            "ada.ipynb": "ada",
+            "ada (1).ipynb": "ada",
+            "bob(2).ipynb": "bob",
+            f"carl/{THIRD} (1).ipynb": "carl",
+            f"carl/{THIRD}-Copy1.ipynb": "carl",
+            "dora-Copy2.ipynb": "dora",
+        },
+    ),
+    "weeks with a folder for everybody": (
+        None,
+        {f"week3/ada/{THIRD}.ipynb": "ada", f"week4/ada/{FOURTH}.ipynb": "ada", f"week4/bob/{FOURTH}.ipynb": "bob"},
+    ),
+    "weeks of files": (
+        None,
+        {"week3/ada.ipynb": "ada", "week3/bob.ipynb": "bob", "week4/ada.ipynb": "ada", "week4/bob.ipynb": "bob"},
+    ),
+    "nbgrader": (None, {f"ada/{THIRD}/{THIRD}.ipynb": "ada", f"bob/{THIRD}/{THIRD}.ipynb": "bob"}),
+    "folders in folders": (None, {"ab12/src/hw.ipynb": "ab12/src", "cd34/src/hw.ipynb": "cd34/src"}),
+    "what is no notebook, among files": (
+        None,
+        {
+            "ada.ipynb": "ada",
+            "ada.pdf": ("", "no notebook"),
+            "bob.ipynb.json": ("bob", "rename it"),
+            "carl.zip": ("", "an archive: unpack it"),
+            "dora.py": ("", "no notebook"),
+            "eve.ipynb (1)": ("eve", "rename it"),
+            ".hidden.ipynb": None,
+            ".ipynb_checkpoints/ada-checkpoint.ipynb": None,
+            "__MACOSX/ada.ipynb": None,
+        },
+    ),
+    "what is no notebook, in folders": (
+        None,
+        {
+            "ada/hw.ipynb": "ada",
+            "ada/notes.pdf": ("", "no notebook"),
+            "ada/hw.ipynb.json": ("", "rename it"),
+            "ada/data/": ("", "no notebook in this folder"),
+            "ada/data/x.csv": None,
+            "bob/": ("bob", "no notebook in this folder"),
+            "bob/hw.ipynb.json": None,
+        },
+    ),
+    "what is no notebook, with a list": (
+        CANVAS,
+        {
+            "Ada Lovelace.ipynb": "Lovelace, Ada",
+            "Ada Lovelace.pdf": ("", "no notebook"),
+            "linear.zip": ("Ngô Bảo, Châu", "an archive"),
+            "eve.zip": ("", "an archive"),
+            "readme.txt": ("", "no notebook"),
+        },
+    ),
+}
+
+
+def hand_in(folder, paths):
+    """Make an empty notebook under each path, whatever it is called, or a folder."""
+    for path in paths:
+        place = folder / path
+        (place if path.endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
+        if not path.endswith("/"):
+            place.write_text('{"cells": []}', encoding="utf-8")
+
+
+def whose(folder, names, people):
+    """Path -> student, or "?" if nobody on the list; and why it is nobody's or not graded."""
+    found = {}
+    for one in grading.read(names, people):
+        said = (one.student, one.problem)
+        if people.people and not one.problem:
+            lines = grading.lines([grading.Row(one.student, one.path)], grading.Terms(), people)
+            (line,) = (line for line in lines if line.rows)  # the table has the same student
+            said = ("?" if line.unknown else one.student, line.unknown)
+            assert line.name == one.student
+        found[one.path.relative_to(folder).as_posix() + "/" * one.path.is_dir()] = said
+    return found
+
+
+@pytest.mark.parametrize(
+    "names", [["in"], ["in/ada"], [f"in/ada/{THIRD}.ipynb"], ["in/*"], [f"in/*/{THIRD}.ipynb"]], ids=" ".join
+)
+def test_one_folder_is_the_same_student_however_it_is_named_and_after_others_came(tmp_path, names):
+    for others in ([], [f"bob/{THIRD}.ipynb"], [f"ada/{FOURTH}.ipynb", "carl/hw.ipynb", "dora.ipynb"]):
+        hand_in(tmp_path / "in", [f"ada/{THIRD}.ipynb", *others])
+        given = [path for name in names for path in tmp_path.glob(name)]  # as a shell does
+        for path, (student, _) in whose(tmp_path / "in", given, roster.Roster()).items():
+            assert student == path.removesuffix(".ipynb").partition("/")[0]
+
+
+@pytest.mark.parametrize(("listed", "expected"), CASES.values(), ids=CASES)
+def test_whose_a_file_is(tmp_path, listed, expected):
+    hand_in(tmp_path / "in", expected)
+    people = roster.Roster()
+    if listed:
+        (tmp_path / "class.csv").write_text(listed, encoding="utf-8")
+        people = roster.read(tmp_path / "class.csv")
+    found = whose(tmp_path / "in", [tmp_path / "in"], people)
+    assert found.keys() == {path for path, said in expected.items() if said is not None}
+    for path, (student, reason) in found.items():
+        said = expected[path]
+        student_said, why = said if isinstance(said, tuple) else ("?", said[1:]) if said[0] == "?" else (said, "")
+        assert (path, student) == (path, student_said)
+        assert why in reason
+        assert bool(why) == bool(reason)
