@@ -1,9 +1,12 @@
 """Whose is what was handed in: folders and files as teachers have them, with a class list and without."""
 
+from pathlib import Path
+
 import pytest
 
 from smalearn.course import grading
 from smalearn.course.grading import roster
+from smalearn.course.workbook import notebook as notebooks
 
 NUMBERED = "Number,Student\n1,Ada Lovelace\n2,Alan Turing\n3,Grace Hopper\n12,Emmy Noether\n"
 SPLIT = (
@@ -260,6 +263,26 @@ def test_one_folder_is_the_same_student_however_it_is_named_and_after_others_cam
         given = [path for name in names for path in tmp_path.glob(name)]  # as a shell does
         for path, (student, _) in whose(tmp_path / "in", given, roster.Roster()).items():
             assert student == path.removesuffix(".ipynb").partition("/")[0]
+
+
+def test_no_student_is_called_as_a_chapter():
+    chapters = [path.stem for path in notebooks.chapters(Path(__file__).parents[2] / "chapters")]
+    assert chapters
+    assert [name for name in chapters if not roster.is_chapter(name)] == []  # add it to `CHAPTERS`
+
+
+def test_of_many_folders_one_may_be_without_a_notebook(tmp_path):
+    hand_in(tmp_path, [f"ada/{THIRD}-Copy1.ipynb", "bob/hw.pdf", "book.csv"])
+    given = sorted(tmp_path.glob("*"))
+    found = grading.read(given, ours=[tmp_path / "book.csv"])
+    assert [(one.student, one.problem) for one in found] == [("ada", ""), ("bob", "no notebook in this folder")]
+    assert [one.student for one in grading.read(given[:1])] == ["ada"]
+
+
+def test_files_of_one_name_in_several_folders_are_of_one_student_only_in_weeks(tmp_path):
+    hand_in(tmp_path, [f"{folder}/{name}.ipynb" for folder in ("eve", "bob", "hw1", "hw2") for name in ("a x", "b y")])
+    for folders, expected in ((("eve", "bob"), 4), (("hw1", "hw2"), 2)):
+        assert len({one.student for one in grading.read([tmp_path / name for name in folders])}) == expected
 
 
 @pytest.mark.parametrize(("listed", "expected"), CASES.values(), ids=CASES)

@@ -33,7 +33,7 @@ __all__ = [
     "written",
 ]
 
-PARTIAL = 0.5  # of the points, for a right answer that was not found as asked
+PARTIAL = 0.5
 CUT = "not graded to the end"  # begins the note on a notebook of which that is so
 NOTE = 120  # characters of a note in the table
 NOBODY = Roster()
@@ -41,35 +41,24 @@ NOBODY = Roster()
 
 @dataclass
 class Row:
-    """Outcomes of one file.
+    """Outcomes of one file; dictionaries go from an exercise's id.
 
-    Args:
-        student: who handed it in.
-        path: the file.
-        outcomes: exercise id -> "passed", "not as asked", "failed", "not started", "error" or "timeout", as in `check`;
-            "missing" where it is not in the notebook, "lost" where its process ended or had to be ended, also when it
-            ran alone, "not run" where the process was gone.
-        notes: exercise id, or "" for the notebook as a whole -> why, in a few words.
-        flags: exercise id -> what a teacher should look at before it counts.
-        misconceptions: exercise id -> the one that the answer shows.
-        cards: exercise id -> what `check` would show of it, as HTML.
-        worth: exercise id -> points that it can bring.
-        digest: of the file.
-        time: when the file was changed last, in seconds since 1970.
-        seed: of the cases' random data.
+    An outcome is "passed", "not as asked", "failed", "not started", "error" or "timeout", as in `check`; "missing"
+    where it is not in the notebook, "lost" where its process ended or had to be ended, also when it ran alone, "not
+    run" where the process was gone.
     """
 
     student: str
     path: Path
     outcomes: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    flags: dict[str, str] = field(default_factory=dict)
-    misconceptions: dict[str, str] = field(default_factory=dict)
-    cards: dict[str, str] = field(default_factory=dict)
-    worth: dict[str, float] = field(default_factory=dict)
-    digest: str = ""
-    time: float = 0.0
-    seed: int = 0
+    notes: dict[str, str] = field(default_factory=dict)  # why, in a few words; from "" for the notebook as a whole
+    flags: dict[str, str] = field(default_factory=dict)  # what a teacher should look at before it counts
+    misconceptions: dict[str, str] = field(default_factory=dict)  # the one that the answer shows
+    cards: dict[str, str] = field(default_factory=dict)  # what `check` would show, as HTML
+    worth: dict[str, float] = field(default_factory=dict)  # points that it can bring
+    digest: str = ""  # of the file
+    time: float = 0.0  # when the file was changed last, in seconds since 1970
+    seed: int = 0  # of the cases' random data
 
     @property
     def ran(self) -> bool:
@@ -90,17 +79,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Terms:
-    """What counts, and how much.
+    """What counts, and how much."""
 
-    Args:
-        partial: part of the points for a right answer that was not found as asked.
-        flagged: part of the points that counts for what has a flag.
-        due: seconds since 1970 after which a file is late; None for no such time.
-    """
-
-    partial: float = PARTIAL
-    flagged: float = 0.0
-    due: float | None = None
+    partial: float = PARTIAL  # of the points, for a right answer that was not found as asked
+    flagged: float = 0.0  # of the points, for what has a flag
+    due: float | None = None  # seconds since 1970 after which a file is late; None for no such time
 
     def late(self, row: Row) -> float:
         """Hours by which a file was changed after it was due."""
@@ -258,12 +241,8 @@ def written(path: Path) -> list[Path]:
 class Gradebook:
     """Gradebook of a class, over all chapters: a table, and beside it the rows from which it is made again.
 
-    The file of rows is only ever added to: the last line about a file counts, and one that was cut is passed over.
-
-    Args:
-        path: of the table; the rows are in the file of the same name that ends in `.jsonl`, read if it exists.
-        roster: the class list.
-        terms: what counts, and how much.
+    The rows are in the file of the same name that ends in `.jsonl`, read if it exists. It is only ever added to: the
+    last line about a file counts, and one that was cut is passed over.
     """
 
     def __init__(self, path: Path, roster: Roster, terms: Terms):

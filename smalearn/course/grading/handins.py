@@ -16,23 +16,14 @@ PACKED = {".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz"}
 
 @dataclass(frozen=True)
 class Handin:
-    """What somebody handed in: a file, or a folder without a notebook.
-
-    Args:
-        path: of it.
-        place: what says whose it is.
-        problem: why it is not a notebook; empty where it is one.
-    """
+    """What somebody handed in: a file, or a folder without a notebook."""
 
     path: Path
-    place: Place
-    problem: str = ""
-
-    def __fspath__(self) -> str:
-        return str(self.path)
+    place: Place  # what says whose it is
+    problem: str = ""  # why it is not a notebook
 
 
-def files(names: Iterable[str | os.PathLike], ours: Iterable[Path] = ()) -> list[Handin]:
+def files(names: Iterable[str | os.PathLike | Handin], ours: Iterable[Path] = ()) -> list[Handin]:
     """Find the files that names stand for: a folder stands for all in it and below, `*` for any characters.
 
     A folder without a notebook is listed as one. What begins with `.` or `__` is hidden, or added by a system, and is
@@ -45,23 +36,27 @@ def files(names: Iterable[str | os.PathLike], ours: Iterable[Path] = ()) -> list
     Raises:
         ValueError: there is no such file, or no notebook in a folder.
     """
-    names, kinds = list(names), functools.cache(_kinds)
+    names, ours, kinds = list(names), set(map(os.path.abspath, ours)), functools.cache(_kinds)
     found = [name for name in names if isinstance(name, Handin)]
     given = [path for name in names if not isinstance(name, Handin) for path in _given(Path(name))]
+    given = [path for path in given if os.path.abspath(path) not in ours]
     folders = [path for path in given if path.is_dir()]
-    ours = set(map(os.path.abspath, ours))
-    each = len(folders) > 1 and all(len(kinds(folder)) < 2 for folder in folders)  # as `in/*`: a folder for everybody
+    each = len(folders) > 1 and all(kinds(folder)[0] < 2 for folder in folders)  # as `in/*`: a folder for everybody
     for folder in folders:
         below = _below(folder, ours)
         if not any(map(_is_notebook, below)):
             others = ", ".join(path.name for path in below[:3])
-            raise ValueError(f"grade: there is no notebook in {folder}" + (others and f", only {others}"))
+            if not each:
+                raise ValueError(f"grade: there is no notebook in {folder}" + (others and f", only {others}"))
+            below = [folder]
         root = Path(os.path.abspath(folder))
-        found += [_handin(path, root.parent if each else root, kinds) for path in below]
+        if each or (len(folders) > 1 and not _is_counted(root)):
+            root = root.parent  # "draft" in this one is not who is "draft" in the next
+        found += [_handin(path, root, kinds) for path in below]
     single = [path for path in given if path not in folders]
     roots = {os.path.dirname(os.path.abspath(path)) for path in single}
     found += [_handin(path, Path(os.path.commonpath(roots)), kinds) for path in single]
-    return list({os.path.abspath(one): one for one in found}.values())
+    return list({os.path.abspath(one.path): one for one in found}.values())
 
 
 def _given(path: Path) -> list[Path]:
@@ -89,16 +84,17 @@ def _is_notebook(path: Path) -> bool:
     return path.suffix.lower() == ".ipynb" and (path.is_symlink() or not path.is_dir())
 
 
-def _kinds(folder: Path) -> dict[str, set[str]]:
-    """Notebooks in a folder by their kind: those of one student have one, "hw3" and "hw4", or none, as chapters."""
+def _kinds(folder: Path) -> tuple[int, int]:
+    """Count kinds and names of the notebooks in a folder; one student's have one kind, "hw3" and "hw4", or none."""
     stems = {_stem(path) for path in _visible(folder.iterdir()) if _is_notebook(path)} - {""}
-    return {kind: {stem for stem in stems if kind_of(stem) == kind} for kind in set(map(kind_of, stems))}
+    return len(set(map(kind_of, stems)) - {""}), len(stems)
 
 
 def _stem(path: Path) -> str:
     """Name of a file as it was before a browser added to it; empty where it is a chapter's."""
     stem = re.sub(r"\.ipynb.*|\.\w{1,5}$", "", path.name, flags=re.IGNORECASE | re.DOTALL)
-    return "" if is_chapter(stem) else copy_of(stem)[0]
+    stem, _ = copy_of(stem)
+    return "" if is_chapter(stem) else stem
 
 
 def _handin(path: Path, root: Path, kinds: Callable) -> Handin:
@@ -107,8 +103,7 @@ def _handin(path: Path, root: Path, kinds: Callable) -> Handin:
     inner = (where.parent if is_file else where).relative_to(root)
     levels = [level for level in [inner, *inner.parents][-2::-1] if not is_chapter(level.name)]
     counted = frozenset(level.name for level in levels if _is_counted(root / level))
-    people, groups = len(levels) > len(counted), kinds(where.parent)
-    several = len(groups.keys() - {""} if people else set().union(*groups.values())) > 1
+    several = kinds(where.parent)[0 if len(levels) > len(counted) else 1] > 1
     place = Place(tuple(level.name for level in levels), _stem(path) if is_file else "", root.name, several, counted)
     return Handin(path, place, "" if _is_notebook(path) else _problem(path))
 

@@ -122,6 +122,15 @@ class Roster:
         """Id -> who has it."""
         return _index((id, at) for at, one in enumerate(self.people) for id in one.ids)
 
+    @functools.cached_property
+    def _names(self) -> set[str]:
+        """All words of names."""
+        return set().union(*(self._own(at) for at in range(len(self.people))))
+
+    def _own(self, at: int) -> set[str]:
+        """Words of somebody's name."""
+        return set().union(*self.people[at].spellings)
+
     def whose(self, place: Place) -> tuple[Person | None, str]:
         """Find whose a file is, or say why that is unclear.
 
@@ -136,7 +145,7 @@ class Roster:
             names, ids = self._in_marks(marked["name"], marked["id"])
         else:
             names = _best(map(self._names_in, said))
-            ids = _best([*map(self._ids_in, said), self._numbers(place)])
+            ids = _best([*map(self._ids_in, said), self._numbers(place, bool(names[1]))])
             if not names[1] and not ids[1] and not place.folders and not place.several:
                 names, ids = self._names_in(place.root), self._ids_in(place.root)
         found = _agreed(names, ids)
@@ -166,34 +175,45 @@ class Roster:
         people = next(({at for at, _ in self._spelled[tail]} for tail in tails if tail in self._spelled), set())
         found = {*self._known.get(_words(id), []), *self._known.get(_words(f"{name} {id}"), [])}
         if joined and _is_small(_words(id)):
-            parts = {number: set().union(*self.people[number].spellings) for number in found}
-            found = {number for number, said in parts.items() if any(part in joined for part in said)}
+            found = {at for at in found if any(word in joined for word in self._own(at))}
         return (WHOLE, people), (WHOLE, found)
 
     def _names_in(self, name: str) -> Fit:
-        """Match full names against whole words: of a longer name, the shorter in it is not meant."""
+        """Match full names against whole words."""
         said = _words(name)
         fits = [(span, *one) for span, run in _runs(said) for one in self._spelled.get("".join(run), [])]
-        if whole := [fit for fit in fits if fit[0] == (0, len(said))]:
-            people = {number for _, number, _ in whole}
-            exact = {number for number in people if self.people[number].spellings.get(said)}
-            return (WHOLE, exact) if exact else (SPELLED, people)
-        weak = all(len(spelling) == 1 for _, _, spelling in fits)
-        return WEAK if weak else INSIDE, _longest([fit[:2] for fit in fits])
+        if whole := {at for span, at, _ in fits if span == (0, len(said))}:
+            exact = {at for at in whole if self.people[at].spellings.get(said)}
+            return (WHOLE, exact) if exact else (SPELLED, whole)
+        weak = all(len(spelling) == 1 for *_, spelling in fits)
+        return WEAK if weak else INSIDE, self._inside(said, [fit[:2] for fit in fits])
 
     def _ids_in(self, name: str) -> Fit:
         """Match ids against whole words, all but small numbers."""
         said = _words(name)
         fits = [(span, at) for span, run in _runs(said) if not _is_small(run) for at in self._known.get(run, [])]
-        whole = {number for span, number in fits if span == (0, len(said))}
-        return (WHOLE, whole) if whole else (INSIDE, _longest(fits))
+        whole = {at for span, at in fits if span == (0, len(said))}
+        return (WHOLE, whole) if whole else (INSIDE, self._inside(said, fits))
 
-    def _numbers(self, place: Place) -> Fit:
+    def _inside(self, said: Words, fits: Sequence[tuple[tuple[int, int], int]]) -> set[int]:
+        """Choose who fits a part of a text: not a part of what fits another, nor beside a name of somebody else.
+
+        "Ann Lee" is not meant in "Ann Lee Smith", whether there is a student of that name or only some Smith.
+        """
+        spans = {span for span, _ in fits}
+        outer = {(i, j) for i, j in spans if not any((k, m) != (i, j) and k <= i and j <= m for k, m in spans)}
+        fits = [(span, at) for span, at in fits if span in outer]
+        people = {at for _, at in fits}
+        beside = {word for (i, j), _ in fits for word in (*said[max(0, i - 1) : i], *said[j : j + 1])}
+        return set() if len(people) == 1 and beside & (self._names - self._own(*people)) else people
+
+    def _numbers(self, place: Place, named: bool) -> Fit:
         """Match small numbers: each the whole name of a file or folder, where no other folder may be a student's."""
         *folders, stem = map(_words, (*place.folders, place.stem))
         if not all(_is_small(name) or COUNTED.fullmatch(" ".join(name)) for name in folders):
             return WEAK, set()
-        names = [stem] if place.several and not _is_small(stem) else [*folders, stem]
+        shared = not _is_small(stem) and (place.several or (len(stem) > 1 and not named))  # it may be others' folder
+        names = [stem] if shared else [*folders, stem]
         return WEAK, {number for name in names if _is_small(name) for number in self._known.get(name, [])}
 
 
@@ -213,13 +233,6 @@ def _runs(said: Words) -> list[tuple[tuple[int, int], Words]]:
     """All words of a text that follow each other, with where they begin and end."""
     ends = range(1, len(said) + 1)
     return [((start, end), said[start:end]) for end in ends for start in range(end)]
-
-
-def _longest(fits: Sequence[tuple[tuple[int, int], int]]) -> set[int]:
-    """Choose who fits, without those whose words are a part of what another fits."""
-    spans = {span for span, _ in fits}
-    inner = {one for one in spans for other in spans if one != other and other[0] <= one[0] and one[1] <= other[1]}
-    return {number for span, number in fits if span not in inner}
 
 
 def _best(fits: Iterable[Fit]) -> Fit:

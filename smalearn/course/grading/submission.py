@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from smalearn.course.exercises import registry
-from smalearn.course.grading.handins import files
+from smalearn.course.grading.handins import Handin, files
 from smalearn.course.grading.roster import Roster
 from smalearn.course.workbook import editions
 from smalearn.course.workbook import notebook as notebooks
@@ -50,7 +50,7 @@ class Submission:
 
 
 def read(
-    names: Iterable[str | os.PathLike], roster: Roster | None = None, ours: Iterable[Path] = ()
+    names: Iterable[str | os.PathLike | Handin], roster: Roster | None = None, ours: Iterable[Path] = ()
 ) -> list[Submission]:
     """Read the submissions in files and folders: whose each is says the class list, or its place, not what is in it.
 
