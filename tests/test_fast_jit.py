@@ -102,10 +102,11 @@ def test_arithmetic_of_launches():
             "missing a required argument: 'length'; its parameters ar",
         ),
         (lambda x: double_kernel[(1,)](x.double(), x, 4, Q=4), TypeError, r"x is float64, .*: x.float\(\)"),
+        (lambda x: double_kernel[(1,)](x, x.bfloat16(), 4, Q=4), TypeError, r"y is bfloat16, .*: x.half\(\)"),
         (lambda x: returning[(1,)](x), TypeError, "returning: a kernel returns nothing, it stores; got Tile"),
         (lambda x: everywhere(lambda y: careless_kernel[(2,)](y, y, Q=4), x), IndexError, "load of x at offset 6"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_launches_that_are_refused(call, error, message):
     with pytest.raises(error, match=message):

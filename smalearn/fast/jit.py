@@ -23,6 +23,8 @@ from smalearn.fast.strict import strict
 __all__ = ["Kernel", "next_power_of_2", "sender", "triton"]
 
 HINTS = ("num_warps", "num_stages")
+UNKNOWN = {x for name, x in vars(torch).items() if name.startswith(("bfloat", "float8", "float4", "complex32"))}
+"""Dtypes that NumPy, on which the emulator's tiles are built, does not have."""
 
 
 class Kernel:
@@ -99,6 +101,9 @@ def _check(kernel, arguments, constants):
     for name, x in bound.items():
         if isinstance(x, torch.Tensor) and x.dtype == torch.float64:
             raise TypeError(f"{kernel.__name__}: {name} is float64, for which GPUs are slow: x.float()")
+        if isinstance(x, torch.Tensor) and x.dtype in UNKNOWN and x.device.type == "cpu":
+            dtype = str(x.dtype).removeprefix("torch.")
+            raise TypeError(f"{kernel.__name__}: {name} is {dtype}, which GPUs have and the emulator has not: x.half()")
 
 
 def cdiv(x: int, y: int) -> int:

@@ -59,13 +59,13 @@ def test_a_gradient_that_is_not_there_is_told():
         return torch.from_numpy(EXERCISES["6.1"].solution(torch.from_numpy(log_a.numpy())).numpy())
 
     result = evaluate(EXERCISES["6.1"], without)
-    assert result.problem.sentence == "The values are right, the gradient by log_a is not: there is none"
-    assert "numpy" in result.problem.lines[-1]
+    assert result.problem.sentence.startswith("The values are right, the gradient by log_a is not: NumPy knows no grad")
+    assert "line 2 of without: " in result.problem.lines[-1]
 
 
 def test_a_wrong_gradient_is_told():
     result = evaluate(EXERCISES["6.1"], masked_after_the_exponential)
-    assert "The values are right, the gradient by log_a is not: in item 0" in result.problem.sentence.replace("I", "i")
+    assert result.problem.sentence.startswith("The values are right, the gradient by log_a is not: not finite")
     assert (result.passed, result.case) == (3, 4)
 
 
@@ -90,15 +90,20 @@ def in_float64(Q, K, V, log_a, chunk_len):
 @pytest.mark.parametrize(
     ("attempt", "said", "case"),
     [
-        (in_place, "The values are right, the gradient by Q and K and V is not: there is none", 2),
-        (in_float64, "All is right in float64; in float32, as in a model, the gradient by Q and K and V is not", None),
+        (in_place, "The values are right, the gradient by Q and K and V is not: you change in place (`+=`, ", 2),
+        (
+            in_float64,
+            "All is right in float64; in float32, as in a model, the gradient by Q and K and V is not: two tensors",
+            None,
+        ),
     ],
 )
 def test_what_a_model_cannot_train_is_told(attempt, said, case):
     result = evaluate(EXERCISES["3.5"], attempt)
     assert (result.outcome, result.case) == ("failed", case)
     assert result.problem.sentence.startswith(said)
-    assert result.problem.lines[-1].split(":")[0] in render(result)
+    assert not any("Error" in line or "gradient" in line for line in result.problem.lines)
+    assert result.problem.sentence in " ".join(render(result).split())
 
 
 def row_by_row(log_a):

@@ -191,7 +191,8 @@ def test_forms_that_break_are_right_where_decays_are_mild(form):
 
 def test_what_breaks_exponents_says_what_is_wrong_with_an_answer():
     says = {
-        "a tensor of 16 finite numbers, (16,), is asked for": lambda form, least, length: 3,
+        "a tensor of 16 numbers, (16,), is asked for": lambda form, least, length: 3,
+        "finite numbers are asked for; yours has nan": lambda form, least, length: torch.full((length,), torch.nan),
         "the log decays must lie between -12 and 0": lambda form, least, length: torch.full((length,), 1.0),
         "the form “quotient” gives finite numbers for these": lambda form, least, length: torch.zeros(length),
     }
@@ -233,7 +234,12 @@ TRIANGLE = 'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], 
     [
         ("12.2", "triton.cdiv(len(x), 16)", "len(x) // 16", "the number of programs is rounded up"),
         ("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(m, 16)", "axes of the grid are exch"),
+        ("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)", "both axes of the grid count"),
+        ("12.4", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)", "both axes of the grid count"),
+        ("12.4", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(n, 16)", "both axes of the grid count"),
+        ("12.4", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(m, 16)", "axes of the grid are exch"),
         ("12.3", "torch.empty(m, n)", "torch.empty_like(x)", "takes over the strides"),
+        ("12.5", "triton.cdiv(x.shape[1], 16)", "1", "nothing is stored, all from entry 16 on:"),
         ("12.5", "other=0.0), 0)", "other=0.0), 1)", "you add up along axis 1"),
         ("12.6", "tl.load(log2_a + rows, mask=rows < length, other=0.0)", "tl.load(log2_a + rows)", None),
         ("12.6", "tl.where(a < -160.0, -160.0, a)", "1 * a", "−∞ minus −∞ is no number"),
@@ -251,7 +257,17 @@ TRIANGLE = 'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], 
             "b + narrow, mask=inside[:, None]",
             "out of a load is any",
         ),
-        ("12.9", "tl.store(final + state, H)", "pass", "entries in which nothing is stored"),
+        ("12.9", "tl.store(final + state, H)", "pass", "entries in which nothing is stored, all of them"),
+        (
+            "12.9",
+            "range(0, length, chunk_len)",
+            "range(0, length - chunk_len + 1, chunk_len)",
+            "has no turn of the loop",
+        ),
+        ("12.9", "(X * tl.exp2(last - s)[:, None])", "X", "what a chunk adds to the state does not decay"),
+        ("12.6", "tl.where(a < -160.0, -160.0, a)", "tl.where(a < -1e30, -1e30, a)", "leaves running sums no digits"),
+        ("12.8", "tl.where(a < -160.0, -160.0, a)", "tl.where(a < -1e30, -1e30, a)", "leaves running sums no digits"),
+        ("12.8", "n[:, None] * P + p[None, :]", "n[:, None] + p[None, :] * N", "H lies in memory as (N, P)"),
         (
             "12.9",
             TRIANGLE,
@@ -324,6 +340,7 @@ def test_a_state_that_is_rounded_from_chunk_to_chunk_is_not_as_asked():
     [
         ("12.2", "length, block", "length: tl.constexpr, block"),
         ("12.5", "length, width", "length: tl.constexpr, width"),
+        ("12.6", "decay, length,", "decay, length: tl.constexpr,"),
         ("12.9", "final, length,", "final, length: tl.constexpr,"),
     ],
 )
@@ -391,8 +408,57 @@ def test_one_state_for_all_machines_hears_that_it_is_one():
     assert "all entries are one tensor" in judged("12.12", entering).misconception
 
 
-def test_one_number_of_programs_for_both_axes_is_rejected():
-    assert rewritten("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)").outcome == "failed"
+@pytest.mark.parametrize(
+    ("id", "old", "new"),
+    [
+        ("12.3", "* down + columns[None, :] * across", "* across + columns[None, :] * down"),
+        ("12.4", "i[:, None] * n", "i[:, None] * k"),
+    ],
+)
+def test_strides_that_are_exchanged_are_named_though_they_leave_the_array(id, old, new):
+    result = rewritten(id, old, new)
+    assert "strides are exchanged" in result.misconception or "begin k numbers apart" in result.misconception
+
+
+@triton.jit
+def token_by_token(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    n, p = tl.arange(0, N), tl.arange(0, P)
+    H = tl.load(initial + n[:, None] * P + p[None, :])
+    for t in range(0, length):
+        X, B, C = (tl.load(z + t * size + k) for z, size, k in ((x, P, p), (b, N, n), (c, N, n)))
+        H = tl.exp2(tl.load(log2_a + t)) * H + B[:, None] * X[None, :]
+        tl.store(y + t * P + p, tl.sum(C[:, None] * H, 0))
+    tl.store(final + n[:, None] * P + p[None, :], H)
+
+
+def test_a_walk_from_token_to_token_is_not_as_asked():
+    result = judged("12.9", walking(token_by_token))
+    assert result.outcome == "not as asked"
+    assert {"it calls no `tl.dot`", "it does the same work whatever chunk_len is"} <= set(result.detours)
+
+
+def test_one_program_for_all_chunks_is_not_as_asked():
+    def summarised(X, B, log2_a, Q):
+        (T, P), N = X.shape, B.shape[1]
+        added, decay = torch.empty(triton.cdiv(T, Q), N, P), torch.empty(triton.cdiv(T, Q))
+        in_one_program[(1,)](X, B, log2_a, added, decay, T, Q=Q, N=N, P=P)
+        return added, decay
+
+    result = judged("12.6", summarised)
+    assert result.detours == ("it launches one program where 4 are asked, side by side",)
+
+
+@triton.jit
+def in_one_program(x, b, log2_a, added, decay, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    n, p, i = tl.arange(0, N), tl.arange(0, P), tl.arange(0, Q)
+    for chunk in range(0, tl.cdiv(length, Q)):
+        rows = chunk * Q + i
+        X = tl.load(x + rows[:, None] * P + p[None, :], mask=(rows < length)[:, None], other=0.0)
+        B = tl.load(b + rows[:, None] * N + n[None, :], mask=(rows < length)[:, None], other=0.0)
+        a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=0.0), -160.0)
+        E = tl.dot(tl.trans(B), X * tl.exp2(tl.sum(a) - tl.cumsum(a))[:, None], input_precision="ieee")
+        tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], E)
+        tl.store(decay + chunk, tl.exp2(tl.sum(a)))
 
 
 def test_a_walk_in_chunks_of_its_own_choice_is_not_as_asked():

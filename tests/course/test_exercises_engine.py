@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import math
+import random
 import re
 import signal
 import subprocess
@@ -1011,6 +1012,32 @@ def test_random_state_and_settings_are_restored():
     assert len(set(seen)) == 1
     evaluate(CAUSAL, wild, seed=1)
     assert len(set(seen)) == 2
+
+
+def test_what_is_entered_and_never_left_is_left():
+    entered = []
+
+    def wild(Q, K, V):
+        for mode in (torch.autocast("cpu", torch.bfloat16), torch.device("meta"), torch.no_grad()):
+            entered.append(mode)
+            mode.__enter__()
+        torch.set_float32_matmul_precision("medium")
+        torch.autograd.set_detect_anomaly(True)
+        torch.set_printoptions(precision=1)
+        random.seed(7)
+        np.random.seed(7)  # noqa: NPY002
+        raise ValueError
+
+    evaluate(CAUSAL, wild)
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.ones(1).device.type == "cpu"
+    assert torch.is_grad_enabled()
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.is_anomaly_enabled()
+    assert "1.2346" in repr(torch.tensor(1.23456))
+    seven = random.Random(7).random(), np.random.RandomState(7).rand()
+    assert (random.random(), np.random.rand()) != seven  # noqa: NPY002
 
 
 def test_attempt_cannot_reach_what_others_see():

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from smalearn import fast
-from smalearn.course.exercises import check, commands, evaluate, registry, report, verify
-from smalearn.course.exercises.way import BUDGET, BYTES, LENGTHS, Way
+from smalearn.course.exercises import check, commands, evaluate, registry, report, trace, verify
+from smalearn.course.exercises.trace import BUDGET, BYTES
+from smalearn.course.exercises.way import LENGTHS, Way
 from smalearn.linear_attention import linear_attention_chunked
 
 EXERCISES = registry()
@@ -166,6 +167,60 @@ def block_by_block(Q, K, size):
     return torch.block_diag(*(q @ k.mT for q, k in zip(Q.split(size), K.split(size), strict=True)))
 
 
+def in_one_einsum(Q, K, V, horizon):
+    angles = torch.pi / (2 * horizon) * torch.arange(len(Q), dtype=Q.dtype)[:, None]
+    q, k = (torch.cat([x.relu() * angles.cos(), x.relu() * angles.sin()], dim=1) for x in (Q, K))
+    return torch.einsum("tf,sf,sp->tp", q, k, V) / (q @ k.sum(0))[:, None]
+
+
+def by_vmap(Q, K, V):
+    return torch.func.vmap(lambda q, mask: mask * (K @ q) @ V)(Q, torch.ones(len(Q), len(Q)).tril().to(Q))
+
+
+def train_at_once(L, R, x):
+    return torch.einsum("bacs,cdbs,cd->ab", L, R, x.view(len(R), -1)).flatten()
+
+
+def scores_at_once(X, L, R):
+    (b, a), (c, d) = L.shape[:2], R.shape[:2]
+    return torch.einsum("tab,bacs,cdbs,ucd->tu", X.view(-1, a, b), L, R, X.view(-1, c, d))
+
+
+def scores_pair_by_pair(X, L, R):
+    Y = torch.stack([train_at_once(L, R, x) for x in X])
+    return torch.stack([torch.stack([x @ y for y in Y]) for x in X])
+
+
+def scores_by_sides(X, L, R):
+    Q = torch.einsum("tab,bacs->tbcs", X.view(len(X), -1, len(L)), L)
+    return torch.einsum("tbcs,ubcs->tu", Q, torch.einsum("tcd,cdbs->tbcs", X.view(len(X), len(R), -1), R))
+
+
+def _projected(X, F, ranks, blocks):
+    pieces = zip(F.split(ranks, 1), blocks, strict=True)
+    return [
+        torch.einsum("tpi,pir->tpr", X.unflatten(-1, (p, -1)), F.unflatten(0, (p, -1))).flatten(1) for F, p in pieces
+    ]
+
+
+def level_after_level(X, L, R, ranks, blocks):
+    Q, K = (_projected(X, F, ranks, blocks) for F in (L, R))
+    return sum(q @ k.mT for q, k in zip(Q, K, strict=True))
+
+
+def side_by_side(X, L, R, ranks, blocks):
+    Q, K = (torch.cat(_projected(X, F, ranks, blocks), 1) for F in (L, R))
+    return Q @ K.mT
+
+
+def one_side(X, L, R, ranks, blocks):
+    Y = sum(
+        torch.einsum("tpr,pir->tpi", z.unflatten(-1, (p, -1)), F.unflatten(0, (p, -1))).flatten(1)
+        for z, F, p in zip(_projected(X, R, ranks, blocks), L.split(ranks, 1), blocks, strict=True)
+    )
+    return X @ Y.mT
+
+
 def from_each_key_on(Q, V, dY):
     """One loop and no large tensor, but T²/2 rows in all."""
     return torch.stack([(dY[s:] @ V[s]) @ Q[s:] for s in range(len(Q))])
@@ -184,6 +239,8 @@ def backwards(Q, V, dY):
     ("id", "attempt", "said"),
     [
         ("1.6", window_of, "its largest tensor, (64, 64) for T = 64, grows as T²; it should grow as T"),
+        ("2.6", in_one_einsum, "its largest tensor, made inside `einsum`, "),
+        ("3.1", by_vmap, "(64, 64) for T = 64, grows as T²"),
         ("3.1", dense, "its largest tensor, (64, 64) for T = 64, grows as T²"),
         ("3.1", running, "calls of torch for T = 32, "),
         ("3.1", in_pairs, "a loop over time inside a loop"),
@@ -200,6 +257,11 @@ def backwards(Q, V, dY):
         ("6.1", differences_in_float64, "it subtracts running sums"),
         ("10.4", train_dense, "grows as D²; it should grow as D"),
         ("10.4", EXERCISES["10.4"].oracle, "a loop over D inside a loop"),
+        ("10.4", train_at_once, "its largest tensor, made inside `einsum`, "),
+        ("10.5", scores_at_once, "its last product sums over 32 numbers for D = 32, 64 for 64"),
+        ("10.5", scores_pair_by_pair, "products of matrices; 3 are enough"),
+        ("10.6", level_after_level, "it takes 6 products of matrices; 5 are enough"),
+        ("10.6", one_side, "its last product sums over 32 numbers for D = 32, 64 for 64"),
         ("11.3", block_by_block, "a loop over time"),
         ("11.3", masked, "it does the same work whatever size is"),
         ("8.4", token_by_token, "a loop over time"),
@@ -226,6 +288,8 @@ def test_a_detour_is_named(id, attempt, said):
         ("3.5", padded_chunks),
         ("4.1", fading_by_doubling),
         ("4.3", toeplitz_complex),
+        ("10.5", scores_by_sides),
+        ("10.6", side_by_side),
     ],
 )
 def test_another_right_way_is_none(id, attempt):
@@ -236,7 +300,7 @@ def test_a_large_tensor_ends_the_measurement():
     def attempt(Q, K, V):
         if len(Q) == 64:
             torch.empty(BYTES, dtype=torch.float64)
-            raise AssertionError("not reached")
+            raise KeyboardInterrupt  # not reached
         return EXERCISES["3.1"].solution(Q, K, V)
 
     assert "passes 64 MB" in evaluate(EXERCISES["3.1"], attempt).detours[0]
@@ -252,11 +316,37 @@ def test_a_loop_that_passes_the_budget_at_both_lengths_is_named():
     assert any(counts in said for said in evaluate(EXERCISES["3.1"], attempt).detours)
 
 
-def test_an_attempt_that_fails_at_these_lengths_has_no_detour():
+@pytest.mark.parametrize(
+    ("longer", "outcome", "said"),
+    [
+        (lambda y: y[999], "error", "not one with T = 32: your code raised an exception"),
+        (lambda y: y.index_fill(0, torch.arange(12, len(y)), 0), "failed", "not one with T = 32: wrong values"),
+        (
+            lambda y: y if len(y) < 64 else y.float(),
+            "failed",
+            "not one with T = 64: the values are right, but in float32",
+        ),
+    ],
+)
+def test_what_is_wrong_at_the_lengths_of_the_way_is_wrong(longer, outcome, said):
     def attempt(Q, K, V):
-        return EXERCISES["3.1"].solution(Q, K, V) if len(Q) < 32 else Q[999]
+        y = EXERCISES["3.1"].solution(Q, K, V)
+        return longer(y) if len(Q) >= 32 else y
 
-    assert evaluate(EXERCISES["3.1"], attempt).outcome == "passed"
+    result = evaluate(EXERCISES["3.1"], attempt)
+    assert result.outcome == outcome
+    assert result.problem.sentence.startswith(f"All 5 cases are right, but {said}")
+    assert result.problem.sentence in " ".join(report.render(result).split())
+
+
+def test_what_is_not_done_in_time_at_these_lengths_is_told(monkeypatch):
+    def attempt(Q, K, V):
+        while len(Q) >= 64:
+            pass
+        return EXERCISES["3.1"].solution(Q, K, V)
+
+    monkeypatch.setattr(trace, "LIMIT", 0.5)
+    assert evaluate(EXERCISES["3.1"], attempt).detours == ("it is not done with T = 64 in 10 s",)
 
 
 def test_a_solution_must_go_its_own_way():
@@ -282,5 +372,4 @@ def test_check_says_so_and_takes_what_is_nearly_as_fast(capsys, monkeypatch):
 
 def test_nothing_is_measured_where_nothing_is_asked():
     assert EXERCISES["1.2"].way is None
-    assert EXERCISES["1.2"].detours(print) == []
     assert Way(case=print).memory is None

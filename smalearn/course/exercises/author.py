@@ -1,11 +1,13 @@
 """What is wrong with an exercise itself, for its author."""
 
+import copy
 import inspect
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 
-from smalearn.course.exercises.compare import KINDS, Difference, elements, kind, same
+from smalearn.course.exercises.compare import KINDS, Difference, difference, elements, freeze, kind, same
 from smalearn.course.exercises.core import Exercise, find
 from smalearn.course.exercises.judge import AnswerKey, evaluate
 
@@ -43,6 +45,8 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         yield "the first case is not the smallest"
     if not exercise.refuse and not all(map(_comparable, key.targets)):
         yield "the oracle must return tensors, numbers, bools, strings or tuples of these, and no NaN"
+    if exercise.oracle and not all(map(partial(_agrees, exercise), key.lengths, key.long_targets)):
+        yield "the solution is wrong at the lengths of the way"
     result = evaluate(exercise, exercise.solution, seed)
     if result.outcome != "passed":
         why = result.problem.sentence if result.problem else "; ".join(result.detours)
@@ -53,6 +57,11 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         verdicts = key.verdicts(calls)
         for problem in _wrong_problems(sentence, verdicts, key.recognise(calls), len(key.cases)):
             yield f"wrong answer {sentence!r} {problem}"
+
+
+def _agrees(exercise: Exercise, case: tuple, answer: object) -> bool:
+    """Whether an answer of the solution is the oracle's."""
+    return difference(answer, freeze(exercise.oracle(*copy.deepcopy(case))), exercise.tolerance) is None
 
 
 def _wrong_problems(

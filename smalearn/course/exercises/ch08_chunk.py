@@ -50,6 +50,14 @@ def _matrix(Q, K, beta):
     return beta[..., None] * (K @ K.mT)
 
 
+def _powers(A, B, V, known, one):
+    """The series of the inverse, by doubling."""
+    U, power = B * (V - known), -A
+    for _ in range((len(one) - 1).bit_length()):
+        U, power = U + power @ U, power @ power
+    return U
+
+
 def _values_in_the_state(Q, K, V, beta, state):
     Y, _ = _chunk_loop(Q, K, V, beta, state)
     return Y, state + (beta[..., None] * V).mT @ K
@@ -73,6 +81,8 @@ def _chunk(randn, leading, T, P, N):
 def _chunk_cases(randn):
     for leading, *sizes in [((), 1, 1, 1), ((), 2, 1, 2), ((), 4, 2, 3), ((2,), 40, 3, 2), ((2, 2), 6, 2, 4)]:
         yield _chunk(randn, leading, *sizes)
+    Q, K, V, beta, state = _chunk(randn, (), 32, 2, 3)
+    yield Q, K[:1].expand_as(K).clone(), V, 1.9 + 0 * beta, state  # one key again and again: powers of A reach 10^14
     beta = torch.tensor([0.25, 0.75, 0.5])  # in float32, as later cells have it
     yield quarters(randn, 3, 4), even_keys(randn, 3), quarters(randn, 3, 2), beta, quarters(randn, 2, 4)
 
@@ -95,6 +105,9 @@ def _chunk_cases(randn):
         ),
         "you subtract A R once, the first term of a series: solve (I + A) U = R": _chunked(
             lambda A, B, V, known, one: B * (V - known) - A @ (B * (V - known))
+        ),
+        "you add up powers of A: where keys are alike they reach 10^14 and cancel, and the digits are lost. Solve": (
+            _chunked(_powers)
         ),
         "A's own diagonal, β, stays in your I + A: keep only what is below it": _solving(
             lambda Q, K, beta: torch.eye(K.shape[-2], dtype=K.dtype) + _matrix(Q, K, beta).tril(), unitriangular=False

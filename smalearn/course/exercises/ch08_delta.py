@@ -279,7 +279,7 @@ def _divided(A, R):
     cases=_system_cases,
     oracle=_substituted,
     way=Way(
-        case=lambda randn, T: (randn(T, T).tril(-1), randn(T, 2)),
+        case=lambda randn, T: (randn(T, T).tril(-1) / T, randn(T, 2)),  # so that U stays as large as R
         forbids=("torch.linalg", "torch.inverse", "torch.Tensor.inverse"),
     ),
     wrong={

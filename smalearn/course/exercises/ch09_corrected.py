@@ -100,6 +100,12 @@ def _parts_cases(randn):
             lambda S, A, W, B, one: B @ (W * S) @ inv(one + A)
         ),
         "nothing is corrected: the inverse is missing": _with_parts(lambda S, A, W, B, one: (W * S) @ B),
+        "you multiply by diag(β) entry by entry, which leaves a diagonal: it is a matrix, `@`": _with_parts(
+            lambda S, A, W, B, one: (W * S) @ inv(one + A) * B
+        ),
+        "the weights multiply the corrections: they belong to the scores, by which tokens read": _with_parts(
+            lambda S, A, W, B, one: S @ (W * (inv(one + A) @ B))
+        ),
         "β stands to the left of the inverse: diag(β) is the last factor": _with_parts(
             lambda S, A, W, B, one: (W * S) @ B @ inv(one + A)
         ),

@@ -214,6 +214,9 @@ def _count_cases(randn):
         "you carry once: while the next bit is 1, go on": lambda states, block, length: _carried(
             states, block, length, 1
         ),
+        "you carry once, and overwrite what stands in the next place: `while` the bit is 1, not `if`": _counting(
+            goes_on=lambda length, bit: bit == 0 and length & 1
+        ),
         "nothing carries: two blocks of one size become one of the next": lambda states, block, length: _carried(
             states, block, length, 0
         ),
@@ -244,6 +247,9 @@ def _count_cases(randn):
         "a state that is all 0 may be a sum, too: the bits of length say which states are there": _by_content,
         "the place is that of the first 0 bit of length: yours is that of its first 1": _placed(
             lambda length: max((length & -length).bit_length() - 1, 0)
+        ),
+        "the place is that of the first 0 bit of length: yours is above its first 1": _placed(
+            lambda length: (length & -length).bit_length()
         ),
         "the block is one place too low: merged states go into the place of the first 0 bit itself": _too_low,
         "you carry by the bits of length + 1: those of length say what is there": lambda states, block, length: (

@@ -41,6 +41,8 @@ def _still_finds(answer, L, R):
     if wrong := _no_triple(answer, len(L)):
         return wrong
     x, X = answer
+    if {x.dtype, X.dtype} != {L.dtype}:
+        return f"x and X must be in {L.dtype}, as L and R are: yours are in {x.dtype} and {X.dtype}"
     near, far = X @ x
     if abs(near - far) < 1e-3:
         return f"the two points are {'the same' if torch.equal(*X) else 'equally near to x'}: one must be nearer"

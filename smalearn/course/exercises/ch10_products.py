@@ -104,6 +104,9 @@ def _level_cases(randn):
         "your blocks are in the opposite order: blocks[l] belongs to ranks[l]": lambda L, R, ranks, blocks, x: (
             _levels_loop(L, R, ranks, blocks[::-1], x)
         ),
+        "your numbers of blocks double from level to level: they are given in blocks": lambda L, R, ranks, blocks, x: (
+            _levels_loop(L, R, ranks, [2**level for level in range(len(ranks))], x)
+        ),
         "you move on by the number of blocks: a level's columns begin after the RANKS of those before": (
             _moved_by_blocks
         ),

@@ -119,7 +119,12 @@ def _meeting(letters):
     level=3,
     minutes=18,
     cases=_train_cases,
-    way=Way(case=lambda randn, D: (randn(3, D), randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1)), memory=1, axis="D"),
+    way=Way(
+        case=lambda randn, D: (randn(3, D), randn(2, D // 2, 2, 1), randn(2, D // 2, 2, 1)),
+        memory=1,
+        products=3,
+        axis="D",
+    ),
     oracle=lambda X, L, R: _pairs(X, _train_entries(L, R)),
     wrong={
         "P_L is missing on the side of the queries, as in the paper's equation 15: rows are numbered (a b), so "
@@ -290,7 +295,12 @@ def _level_cases(randn):
     level=2,
     minutes=8,
     cases=_level_cases,
-    way=Way(case=lambda randn, D: (randn(3, D), randn(D, 2), randn(D, 2), [1, 1], [1, 2]), memory=1, axis="D"),
+    way=Way(
+        case=lambda randn, D: (randn(3, D), randn(D, 2), randn(D, 2), [1, 1], [1, 2]),
+        memory=1,
+        products=5,  # two for each level, and one of all
+        axis="D",
+    ),
     oracle=lambda X, L, R, ranks, blocks: _pairs(X, sum(_levels(L, R, ranks, blocks))),
     wrong={
         "these are the scores of X L R^T X^T, low rank: every feature meets every other. A block's features meet only "

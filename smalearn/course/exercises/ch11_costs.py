@@ -224,7 +224,7 @@ def _needed(tokens, ranks, block_lens, joined=lambda i, j, size: i // size == j 
 def _kept_cases(randn):
     yield 1, [1], [1]
     yield 4, [2], [8]
-    yield 6, [0], [4]
+    yield 6, [0], [8]
     yield 5, [2, 1], [8, 4]
     yield 8, [2, 1], [8, 4]
     yield 12, [4, 2, 1, 1], [16, 8, 4, 2]

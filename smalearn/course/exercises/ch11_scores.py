@@ -92,6 +92,11 @@ def _joins(joined):
         "you divide the text into b blocks: block_lens[l] is how long a block is, not how many there are": (
             lambda length, block_lens: count_levels(length, [max(1, length // size) for size in block_lens])
         ),
+        "you divide the text into b parts, i b // T: block_lens[l] is how long a block is, not how many there are": (
+            lambda length, block_lens: count_levels(
+                length, block_lens, lambda i, j, size, n: i * size // length == j * size // length
+            )
+        ),
         "your blocks halve from level to level: their lengths are given in block_lens, and a first block may "
         "be longer than the text": lambda length, block_lens: count_levels(
             length, [max(1, length // 2**n) for n in range(len(block_lens))]
@@ -210,6 +215,18 @@ def _evenly(Q, K, ranks, block_lens):
     return pair_scores(Q, K, [end - start for start, end in itertools.pairwise(cuts)], block_lens)
 
 
+def _chunks(Q, K, ranks, block_lens):
+    """The columns cut by `chunk`: equally many a level, but the last."""
+    parts = zip(Q.chunk(len(ranks), 1), K.chunk(len(ranks), 1), block_lens, strict=False)
+    return sum(pair_scores(q, k, [q.shape[1]], [size]) for q, k, size in parts)
+
+
+def _turned_round(Q, K, ranks, block_lens):
+    """The levels l ≥ d(i, j)."""
+    d, levels = count_levels(len(Q), block_lens), zip(Q.split(ranks, 1), K.split(ranks, 1), strict=True)
+    return sum(q @ k.mT * (n >= d) for n, (q, k) in enumerate(levels, start=1))
+
+
 def _minus_infinity(Q, K, ranks, block_lens):
     return pair_scores(Q, K, ranks, block_lens).masked_fill(count_levels(len(Q), block_lens) < len(ranks), -torch.inf)
 
@@ -226,7 +243,7 @@ def _score_cases(randn):
         (4, [1, 1], [4, 2]),
         (8, [2, 1, 1], [8, 4, 2]),
         (11, [1, 2, 3], [12, 6, 3]),
-        (6, [0, 2], [6, 3]),
+        (6, [2, 2], [6, 3]),
         (4, [1, 1], [4, 4]),
     ]:
         yield randn(length, sum(ranks)), randn(length, sum(ranks)), ranks, block_lens
@@ -300,6 +317,8 @@ def _interleaved(Q, K, ranks, block_lens):
         "every level has equally many columns in your code: level l has ranks[l]": lambda Q, K, ranks, block_lens: (
             pair_scores(Q, K, [sum(ranks) // len(ranks)] * len(ranks), block_lens)
         ),
+        "`chunk` makes levels that are equally wide: level l has ranks[l] columns, `split(ranks, 1)`": _chunks,
+        "you turn l ≤ d round: a pair that shares d levels uses the columns of levels 1 to d": _turned_round,
         "your levels are equally wide: level l has ranks[l] columns": lambda Q, K, ranks, block_lens: pair_scores(
             Q, K, [part.shape[1] for part in Q.tensor_split(len(ranks), 1)], block_lens
         ),

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from smalearn.course.exercises.ch12_exponents import decay_tile
-from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong, without_resets
+from smalearn.course.exercises.ch12_ladder import DOT, decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -93,7 +93,8 @@ def _gradient_cases(randn):
         lambda randn, length: (
             *(floats(randn, *shape) for shape in [(length, 16), (16, 16), (length, 16), (length, 16)]),
             decays(randn, length),
-        )
+        ),
+        needs=DOT,
     ),
     oracle=_gradient,
     wrong={
@@ -218,6 +219,12 @@ def _machine_cases(randn):
         "machine r counts its own slice too: what enters it is to its left": _with(late=True),
         "in your answer what comes from further left does not decay: it must, by each slice's decay": _with(
             decay=lambda a, r: torch.ones(())
+        ),
+        "you take powers of 2 of the decays: they are no logarithms, multiply by them": _with(
+            decay=lambda a, r: a[r].exp2()
+        ),
+        "you take powers of e of the decays: they are no logarithms, multiply by them": _with(
+            decay=lambda a, r: a[r].exp()
         ),
         "it decays by the slice before the one that it passes: slice r multiplies by its own decay": _with(
             decay=lambda a, r: a[r - 1]

@@ -5,7 +5,7 @@ import math
 import torch
 
 from smalearn.course.exercises.ch12_exponents import decay_tile
-from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong, without_resets
+from smalearn.course.exercises.ch12_ladder import DOT, decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -96,6 +96,9 @@ def _summary_cases(randn):
     way=launches(
         lambda randn, length: (floats(randn, length, 16), floats(randn, length, 16), decays(randn, length), 16),
         launched=1,
+        programs=lambda X, B, log2_a, chunk_len: triton.cdiv(len(X), chunk_len),
+        compiled=True,
+        needs=DOT,
     ),
     oracle=_summaries,
     wrong={
@@ -125,6 +128,7 @@ def _summary_cases(randn):
         "rows past the end are 1 in X and in B, and add up: what is not there must add nothing, `other=0.0`": _with(
             rest=1.0
         ),
+        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": _with(cut=-1e30),
         "you store the logarithm of the decay: its power of 2 is asked for": _with(total=lambda s: s),
         "your powers are of e: these logarithms are to base 2, `tl.exp2`": _with(
             until=lambda s, a: (s[-1] - s) / math.log(2), total=torch.exp
@@ -232,6 +236,14 @@ def _sums_cut(H, X, B, C, log2_a):
     return s.exp2().float()[:, None] * (C @ H) + (C @ B.mT * L) @ X
 
 
+def _own_decay(H, X, B, C, log2_a):
+    """An L with s[i] − s[j] + a[j]."""
+    a = log2_a.clamp(min=-160)
+    s = a.cumsum(0)
+    L = (s[:, None] - s + a).tril().exp2().tril()
+    return s.exp2()[:, None] * (C @ H) + (C @ B.mT * L) @ X
+
+
 def _rows_of_n(H, X, B, C, log2_a):
     """Rows of X and Y that begin N apart in memory."""
     return stored_apart(_read_loop(H, read_apart(X, len(H)), B, C, log2_a), len(H))
@@ -277,6 +289,14 @@ def _read_cases(randn):
         "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": _read(mask=-1),
         "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones": _read(segments=False),
         "you cut off running sums: cut every single log decay, before you add them up": _sums_cut,
+        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": _read(cut=-1e30),
+        "H lies in memory as (N, P): entry (n, p) is at n · P + p": lambda H, *rest: _read_loop(
+            H.reshape(H.shape[::-1]).mT, *rest
+        ),
+        "a token reads the old state decayed up to itself, by `s`, not up to the chunk's end": _read(
+            state=lambda s, a: s[-1].expand(len(s))
+        ),
+        "your L has the decay of the token that is read as well: between j and i lie the decays behind j": _own_decay,
         "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it": _read(
             late=True
         ),
@@ -310,7 +330,8 @@ def _read_cases(randn):
         lambda randn, length: (
             *(floats(randn, *shape) for shape in [(16, 16), (length, 16), (length, 16), (length, 16)]),
             decays(randn, length),
-        )
+        ),
+        needs=DOT,
     ),
 )
 def chunk_outputs(H, X, B, C, log2_a):

@@ -62,6 +62,8 @@ def _moved():
         "C is missing: it reads the state": lambda: 257,
         "the state stays on the chip: it is not written for each token": lambda: 385 + 64 * 128,
         "these are bytes of numbers of two bytes each: the question is how many numbers": lambda: 2 * 385,
+        "B and C are counted twice: each of them crosses once, though B is used twice": lambda: 2 * 64 + 4 * 128 + 1,
+        "the state is neither read nor written for each token: it stays on the chip": lambda: 385 + 2 * 64 * 128,
         "these are bytes: the question is how many numbers": lambda: 4 * 385,
     },
 )

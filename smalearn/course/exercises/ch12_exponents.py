@@ -18,9 +18,11 @@ def decay_tile(form, log2_a):
 
 
 def _survives(answer, form, least, length):
-    if not isinstance(answer, torch.Tensor) or answer.shape != (length,) or not answer.isfinite().all():
+    if not isinstance(answer, torch.Tensor) or answer.shape != (length,):
         found = f"; yours has the shape {tuple(answer.shape)}" if isinstance(answer, torch.Tensor) else ""
-        return f"a tensor of {length} finite numbers, ({length},), is asked for{found}"
+        return f"a tensor of {length} numbers, ({length},), is asked for{found}"
+    if not answer.isfinite().all():
+        return f"finite numbers are asked for; yours has {answer[~answer.isfinite()][0].item()}"
     if answer.min() < least or answer.max() > 0:
         return f"the log decays must lie between {least:g} and 0"
     if decay_tile(form, answer).isfinite().all():

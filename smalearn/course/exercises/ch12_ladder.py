@@ -9,7 +9,9 @@ from smalearn.course.exercises.way import Way
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
 
-__all__ = ["decays", "floats", "launches", "strong", "without_resets"]
+__all__ = ["DOT", "decays", "floats", "launches", "strong", "without_resets"]
+
+DOT = ("smalearn.fast.tile.dot",)
 
 
 def floats(randn, *shape):
@@ -33,6 +35,15 @@ def strong(randn, length, least=-12.0, reset=-torch.inf):
     log2_a[2::3] = least
     log2_a[5::16] = reset
     return log2_a
+
+
+def apart(x, down, across):
+    """What a program reads that takes rows and columns of x to lie so far apart; an error where that leaves x."""
+    m, n = x.shape
+    last, end = (rows * (m - 1) + columns * (n - 1) for rows, columns in ((down, across), x.stride()))
+    if last > end:
+        raise IndexError(f"load of x at offset {last}, expected 0 to {end} or a mask")
+    return torch.as_strided(x, x.shape, (down, across)).clone()
 
 
 def launches(case, launched=math.inf, **more):
@@ -162,6 +173,15 @@ def _kept(rows, columns):
         "the axes of the grid are exchanged: program_id(0) counts tiles along the grid's first number": _kept(
             lambda m, n: -(-n // 16) * 16, lambda m, n: -(-m // 16) * 16
         ),
+        "both axes of the grid count tiles of rows: its second number is that of the columns, `triton.cdiv(n, 16)`": (
+            _kept(lambda m, n: m, lambda m, n: -(-m // 16) * 16)
+        ),
+        "both axes of the grid count tiles of columns: its first number is that of the rows, `triton.cdiv(m, 16)`": (
+            _kept(lambda m, n: -(-n // 16) * 16, lambda m, n: n)
+        ),
+        "your strides are exchanged: x.stride(0) is from row to row, x.stride(1) from column to column": lambda x: (
+            apart(x, *x.stride()[::-1])
+        ),
         "the limits are exchanged: rows end with the number of rows, columns with that of columns": _kept(
             lambda m, n: n, lambda m, n: m
         ),
@@ -204,7 +224,7 @@ def copy_kernel(x, y, m, n, down, across, tile: tl.constexpr):
 
 
 def _product_cases(randn):
-    for m, n, k in [(1, 1, 16), (16, 16, 16), (20, 33, 32), (7, 40, 64)]:
+    for m, n, k in [(1, 1, 16), (16, 16, 16), (20, 33, 32), (7, 40, 64), (40, 7, 16)]:
         yield floats(randn, m, k), floats(randn, k, n)
 
 
@@ -227,9 +247,10 @@ def _part_of_product(rows=None, columns=None, depth=1.0):
     tolerance=1e-5,
     cases=_product_cases,
     way=launches(
-        lambda randn, length: (floats(randn, length, 16), floats(randn, 16, 16)),
+        lambda randn, length: (floats(randn, length, 16), floats(randn, 16, length)),
         forbids=("torch.Tensor.__matmul__", "torch.Tensor.matmul", "torch.matmul", "torch.mm", "torch.einsum"),
-        needs=("smalearn.fast.tile.dot",),
+        needs=DOT,
+        compiled=True,
     ),
     oracle=lambda A, B: A @ B,
     wrong={
@@ -241,6 +262,15 @@ def _part_of_product(rows=None, columns=None, depth=1.0):
                 lambda m, n: -(-n // 16) * 16,
                 lambda m, n: -(-m // 16) * 16,
             )(A @ B)
+        ),
+        "both axes of the grid count tiles of rows: its second number is that of the columns, `triton.cdiv(n, 16)`": (
+            lambda A, B: _kept(lambda m, n: m, lambda m, n: -(-m // 16) * 16)(A @ B)
+        ),
+        "both axes of the grid count tiles of columns: its first number is that of the rows, `triton.cdiv(m, 16)`": (
+            lambda A, B: _kept(lambda m, n: -(-n // 16) * 16, lambda m, n: n)(A @ B)
+        ),
+        "the rows of B begin k numbers apart: a row of B has n, so row i begins at `i * n`": lambda A, B: (
+            A @ apart(B, A.shape[1], 1)
         ),
         "half of k is left out: a tile of A has all its k columns": _part_of_product(depth=0.5),
         "the tiles are rounded to halves before the product: it takes float32 too": lambda A, B: (

@@ -5,7 +5,7 @@ import itertools
 import torch
 
 from smalearn.course.exercises.ch12_chunk import walked
-from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong
+from smalearn.course.exercises.ch12_ladder import DOT, decays, floats, launches, strong
 from smalearn.course.exercises.ch12_walk import walk_kernel, walk_way
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
@@ -96,7 +96,13 @@ def _packed_way(randn, length):
     minutes=15,
     tolerance=1e-5,
     cases=_packed_cases,
-    way=launches(_packed_way, launched=1, compiled=True),
+    way=launches(
+        _packed_way,
+        launched=1,
+        programs=lambda X, log2_a, B, C, initial, *rest: len(initial),
+        compiled=True,
+        needs=DOT,
+    ),
     oracle=_packed_loop,
     wrong={
         "the state runs on into the next sequence: each starts from its own first state": _packed(

@@ -7,7 +7,7 @@ import torch
 
 from smalearn.course.exercises.ch12_chunk import read_apart, stored_apart, walked
 from smalearn.course.exercises.ch12_exponents import decay_tile
-from smalearn.course.exercises.ch12_ladder import decays, floats, launches, strong
+from smalearn.course.exercises.ch12_ladder import DOT, decays, floats, launches, strong
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -78,6 +78,22 @@ def _whole_chunks(X, log2_a, B, C, initial, chunk_len):
     return _walk_loop(X, log2_a, B, C, initial, chunk_len)[0], walked(initial, X[:whole], log2_a[:whole], B[:whole])[
         1
     ].float()
+
+
+def _rest_unstored(X, log2_a, B, C, initial, chunk_len):
+    """Whole chunks alone: of the rest no output is stored."""
+    Y, H = _whole_chunks(X, log2_a, B, C, initial, chunk_len)
+    Y[len(X) // chunk_len * chunk_len :] = torch.nan
+    return Y, H
+
+
+def _undecayed(X, log2_a, B, C, initial, chunk_len):
+    """A walk whose chunks add B^T X to the state."""
+    H, parts = initial.double(), []
+    for x, a, b, c in _chunks(X, log2_a, B, C, chunk_len):
+        parts.append(walked(H, x, a, b, c)[0])
+        H = a.double().sum().exp2() * H + b.double().mT @ x.double()
+    return _joined(parts, X), H.float()
 
 
 def _carried(step):
@@ -191,7 +207,9 @@ def walk_way(randn, length):
     minutes=30,
     tolerance=1e-5,
     cases=_walk_cases,
-    way=launches(walk_way, halves=("X", "B", "C"), launched=1, compiled=True, matters={"chunk_len": (16, 32)}),
+    way=launches(
+        walk_way, halves=("X", "B", "C"), launched=1, compiled=True, needs=DOT, matters={"chunk_len": (16, 32)}
+    ),
     oracle=_walk_loop,
     wrong={
         "the walk starts with a state of zeros: the one it is given is never loaded": _walked(start=torch.zeros_like),
@@ -217,6 +235,14 @@ def walk_way(randn, length):
             _walk_loop(X, log2_a, B, C, initial, chunk_len)[0] - (B * C).sum(1, keepdim=True) * X,
             _walk_loop(X, log2_a, B, C, initial, chunk_len)[1],
         ),
+        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": _in_float32(
+            _uncut, cut=-1e30
+        ),
+        "your L has the decay of the token that is read as well: between j and i lie the decays behind j": _in_float32(
+            lambda a: (a.cumsum(0)[:, None] - a.cumsum(0) + a).tril().exp2().tril(), cut=-160.0
+        ),
+        "what a chunk adds to the state does not decay: each token does, by `last - s`, to the chunk's end": _undecayed,
+        "the last, shorter chunk has no turn of the loop: `range(0, length, chunk_len)`, with masks": _rest_unstored,
         "a token reads the old state decayed up to itself, by `s`, not up to the chunk's end": _late_reads,
         "your tokens decay to the chunk's beginning: H gets what follows them, `last - s`": _decayed_before,
         "past the last token decays are not 1, and the last state forgets everything: the logarithm of 1 is "

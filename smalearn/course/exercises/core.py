@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from smalearn.course.exercises.way import LENGTHS, Way, detours
+from smalearn.course.exercises.way import LENGTHS, Way
 from smalearn.fast.jit import Kernel
 
 __all__ = ["Exercise", "Randn", "borrowed", "count_lines", "exercise", "find", "register", "registry"]
@@ -65,7 +65,8 @@ class Exercise:
         reached: for an open exercise, what a good answer has reached: takes the answer and a case's arguments and
             returns a few words, "96 multiply-adds".
         gradient: arguments by which the gradient of the answer, a tensor, must be right too.
-        way: what is asked of the way to the answer, measured once all answers are right; None for nothing.
+        way: what is asked of the way to the answer, measured once all answers are right, at two lengths, at which the
+            answers must be the solution's too; None for nothing.
         tolerance: largest relative RMS error of a right answer (absolute where the target is zero).
 
     Raises:
@@ -208,10 +209,6 @@ class Exercise:
     def lengths(self, seed: int = 0) -> list[tuple]:
         """Draw the arguments of both lengths at which the way is measured."""
         return [self.way.case(Randn(seed), length) for length in LENGTHS] if self.way else []
-
-    def detours(self, attempt: Callable, seed: int = 0) -> list[str]:
-        """Say what in an attempt with right answers is not as asked."""
-        return detours(self.way, attempt, self.names, self.lengths(seed)) if self.way else []
 
     def bind(self, arguments: tuple) -> dict[str, object]:
         """Name a case's arguments as the solution does."""

@@ -4,6 +4,7 @@ import copy
 import inspect
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,18 +26,19 @@ from smalearn.course.exercises.compare import (
 from smalearn.course.exercises.conditions import condition
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.forms import leading_axes
+from smalearn.course.exercises.gradients import as_trained, gradient_of, gradient_problem
 from smalearn.course.exercises.origin import origin
 from smalearn.course.exercises.probes import hole, probe, zero
 from smalearn.course.exercises.responses import growth, response
 from smalearn.course.exercises.run import Call, Run, run
 from smalearn.course.exercises.signs import amount, sign
 from smalearn.course.exercises.variants import variant
+from smalearn.course.exercises.way import LENGTHS, measure
 
-__all__ = ["AnswerKey", "Result", "as_trained", "evaluate", "gradient_of"]
+__all__ = ["AnswerKey", "Result", "evaluate"]
 
 LIMIT = 10.0  # seconds that an attempt may take for all its cases
 NEAR = 1e-5  # relative error up to which two wrong answers are the same
-NARROW = 1e-3  # relative error that a gradient in float32 may have
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,16 @@ def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = 
     if result.outcome == "passed" and exercise.gradient:
         gradient = gradient_of(attempt, exercise.places)
         result = key.judge_gradients(run(gradient, as_trained(key.cases), seed, limit), result)
-    detours = tuple(exercise.detours(attempt, seed)) if result.outcome == "passed" else ()
-    return replace(result, outcome="not as asked", detours=detours) if detours else result
+    if result.outcome == "passed" and exercise.way:
+        result = key.judge_way(*measure(exercise.way, attempt, exercise.names, key.lengths), result)
+    return result
 
 
 def _looked_at(exercise: Exercise, attempt: Callable, key: "AnswerKey", calls: list[Call], result: Result):
     """What an attempt does with other arguments, in which cases it is wrong, or where its NaNs come from."""
     try:
         if not result.problem.in_form:
-            found = hole(exercise, attempt, key.seed) or result.sign
+            found = hole(exercise, attempt, key.seed, result.case - 1) or result.sign
             return found or origin(attempt, key.cases[result.case - 1])
         wrong = [k for k, verdict in enumerate(key.verdicts(calls)) if verdict]
         failing = {k + 1: key.cases[k] for k in wrong}
@@ -148,6 +151,16 @@ class AnswerKey:
         """The oracle's answer in each case; None where there is none."""
         oracle = self.exercise.oracle or (lambda *arguments: None)
         return [freeze(oracle(*copy.deepcopy(case))) for case in self.cases]
+
+    @cached_property
+    def lengths(self) -> list[tuple]:
+        """The arguments at which the way is measured, longer than those of the cases."""
+        return self.exercise.lengths(self.seed)
+
+    @cached_property
+    def long_targets(self) -> list:
+        """The solution's answers at those lengths, for which many an oracle is too slow."""
+        return [freeze(self.exercise.solution(*copy.deepcopy(case))) for case in self.lengths]
 
     @cached_property
     def known(self) -> dict[str, list[Call]]:
@@ -204,22 +217,35 @@ class AnswerKey:
         late = Call(error=("it is not there in time",))
         trained = as_trained(self.cases)
         for number, (call, case) in enumerate(itertools.zip_longest(answers.calls, trained, fillvalue=late), start=1):
-            narrow = case[self.exercise.places[0]].dtype == torch.float32
             target = freeze(gradient(*copy.deepcopy(case)))
-            none = Difference("there is none")
-            tolerance = max(NARROW, self.exercise.tolerance) if narrow else self.exercise.tolerance
-            problem = none if call.error else difference(call.answer, target, tolerance)
-            if problem:
-                right = "All is right in float64; in float32, as in a model" if narrow else "The values are right"
-                named = " and ".join(self.exercise.gradient)
-                sentence = f"{right}, the gradient by {named} is not: {problem.sentence}"
-                problem = replace(problem, sentence=sentence, lines=call.error)
+            if problem := gradient_problem(self.exercise.gradient, call, target, self.exercise.tolerance):
                 arguments = self.exercise.bind(case)
                 place = number if number <= len(self.cases) else None  # None: a case of the gradient alone
                 return replace(
                     result, outcome="failed", passed=number - 1, problem=problem, case=place, arguments=arguments
                 )
         return result
+
+    def judge_way(self, calls: list[Call], detours: Sequence[str], result: Result) -> Result:
+        """Judge the way of an attempt whose answers are right in all cases, and what it answers at longer lengths.
+
+        Args:
+            calls: of the attempt with `lengths`; fewer where it was stopped.
+            detours: what is not as asked.
+            result: of the cases.
+
+        Returns:
+            `result` if all is well.
+        """
+        for call, case, target, length in zip(calls, self.lengths, self.long_targets, LENGTHS, strict=False):
+            if problem := _verdict(self.exercise, call, case, target):
+                small = f"All {result.cases} cases are right, but not one with {self.exercise.way.axis} = {length}"
+                problem = replace(problem, sentence=f"{small}: {problem.sentence[0].lower()}{problem.sentence[1:]}")
+                outcome, arguments = "error" if call.error else "failed", self.exercise.bind(case)
+                return replace(
+                    result, outcome=outcome, problem=problem, arguments=arguments, expected=target, got=call.answer
+                )
+        return replace(result, outcome="not as asked", detours=tuple(detours)) if detours else result
 
     def verdicts(self, calls: list[Call]) -> list[Difference | None]:
         """Describe what is wrong with each call; None where it is right."""
@@ -258,37 +284,6 @@ class AnswerKey:
             return found or amount(self.exercise, self.cases, self.targets, answers)
         except Exception:  # an answer may be anything, 10**400 say: then nothing is said of it
             return None
-
-
-def as_trained(cases: Sequence[tuple]) -> list[tuple]:
-    """The cases in which gradients are compared: all, and the last one again in float32, as a model has it."""
-    last = (x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in cases[-1])
-    return [*cases, tuple(last)]
-
-
-def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
-    """The function that gives the gradients of another: of the sum of its answer's entries, each with its weight.
-
-    Args:
-        function: of tensors, to a tensor of their dtype, or to several.
-        places: of the arguments by which it is differentiated.
-    """
-
-    def gradient(*arguments):
-        held = [arguments[place].requires_grad_() for place in places]
-        with torch.enable_grad():
-            answer = function(*arguments)
-            answer = torch.cat([x.flatten() for x in (answer if isinstance(answer, tuple) else (answer,))])
-            if answer.dtype != held[0].dtype:
-                raise TypeError(f"its answer is in {answer.dtype}")
-            weights = torch.arange(1.0, answer.numel() + 1).sin()
-            total = (answer * weights.to(answer)).sum()
-            gradients = (
-                torch.autograd.grad(total, held, allow_unused=True) if total.requires_grad else [None] * len(held)
-            )
-        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(held, gradients, strict=True))
-
-    return gradient
 
 
 def _parameters(function: Callable) -> str:
@@ -353,8 +348,13 @@ def _direction(exercise: Exercise, guess: object, target: object) -> str:
     return f"That is too {'much' if above else 'little'}{why and ': '}{why[:1].lower()}{why[1:]}"
 
 
+def _message(call: Call) -> str:
+    """What an exception says; of a kernel that leaves an array, not which kernel it is, nor how far it goes."""
+    return re.sub(r"^IndexError: .*(load|store) of \w+ at offset.*", r"\1 outside", "".join(call.error[-1:]))
+
+
 def _agree(call: Call, known: Call, target: object, tolerance: float) -> bool:
     """Whether an attempt answers as a known wrong answer does: much closer to it than that is to the right answer."""
     if call.error or known.error:
-        return call.error[-1:] == known.error[-1:]  # the message of the exception
+        return _message(call) == _message(known)
     return alike(call.answer, known.answer, max(tolerance, min(NEAR, distance(known.answer, target) / 100)))

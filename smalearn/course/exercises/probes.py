@@ -20,7 +20,7 @@ from smalearn.fast.lanes import running
 __all__ = ["hole", "probe", "zero"]
 
 SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
-UNSTORED = "there are entries in which nothing is stored: they hold what `torch.empty` gave, shown as nan"
+UNSTORED = "there are entries in which nothing is stored{}: they hold what `torch.empty` gave, shown as nan"
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
 SMALLER = (lambda x: x / 2, lambda x: x.flip(tuple(range(x.ndim))[:1]), lambda x: x.flip(tuple(range(x.ndim))[-1:]))
 OTHER = (lambda n: n + 1, lambda n: 2 * n, lambda n: n // 2, lambda n: 1)
@@ -55,24 +55,39 @@ def zero(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
     return probe(exercise, attempt, seed, looks=(_right_with_zeros,))
 
 
-def hole(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
+def hole(exercise: Exercise, attempt: Callable, seed: int = 0, shown: int = 0) -> str | None:
     """Say where the NaNs in an attempt's answers come from: memory that nobody wrote, or masked loads of a GPU kernel.
 
     Args:
         exercise: what is attempted.
         attempt: whatever it does, nothing is raised.
         seed: of the cases.
+        shown: index of the case that the learner sees.
 
     Returns:
         A sentence without a full stop, or None.
     """
     cases = exercise.draw(seed)
-    if _numbers(_answers(attempt, cases) or ()):
+    before = _answers(attempt, cases) or ()
+    if _numbers(before):
         return None
     for sentence, program in ((UNSTORED, _with_zeros(attempt)), (UNMASKED, _with_others(attempt))):
         if _numbers(_answers(program, cases) or (torch.tensor(torch.nan),)):
-            return sentence
+            return sentence.format(_which(before[shown]) if before else "")
     return None
+
+
+def _which(answer):
+    """Words for the NaNs of an answer, where they are its last rows, or its last columns; "" where they are not."""
+    items = answer if isinstance(answer, tuple) else (answer,)
+    empty = next((x.isnan() for x in items if isinstance(x, torch.Tensor) and x.isnan().any()), torch.zeros(0))
+    names = {1: ("entry",), 2: ("row", "column")}.get(empty.ndim, ("index",))
+    for axis, name in enumerate(names):
+        lines = empty.movedim(axis, 0).flatten(1) if empty.ndim > 1 else empty[:, None]
+        first = int(lines.any(1).int().argmax())
+        if lines[first:].all() and first:
+            return f", the last {name}" if first == len(lines) - 1 else f", all from {name} {first} on"
+    return ", all of them" if empty.any() and empty.all() else ""
 
 
 def _looked(exercise, attempt, seed, looks):

@@ -54,6 +54,8 @@ def render(result: Result) -> str:
     elif result.case is None:
         lines = _wrap(f"✗ {head}: {result.problem.sentence}")
         lines += [part for line in result.problem.lines for part in _wrap(line, "    ")]
+        if result.problem.target is not None and exercise.kind != "predict":
+            lines += [f"    {line}" for line in side_by_side(result.problem.target, result.problem.answer)]
         lines += [line for text in [result.misconception] if text for line in _wrap(f"→ {sentence_case(text)}", "  ")]
     else:
         lines = [f"✗ {head}: {tally(result)}", *_failure(result)]

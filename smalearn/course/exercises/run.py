@@ -5,6 +5,7 @@ import copy
 import inspect
 import io
 import linecache
+import random
 import re
 import sys
 import traceback
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from smalearn.course.exercises.compare import freeze, same
@@ -50,9 +52,9 @@ class Run:
 def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
     """Call the function on a copy of each case's arguments.
 
-    Random numbers, the default dtype and device, the gradient mode, the number of threads and the recursion limit are
-    the caller's again after each call; torch is seeded before it, and what `torch.empty` gives is NaN. Warnings are
-    not errors. KeyboardInterrupt passes through.
+    Random numbers (Python's and NumPy's too), the default dtype and device, autocast, the gradient mode, modes that an
+    attempt has entered, the number of threads and the recursion limit are the caller's again after each call; torch is
+    seeded before it, and what `torch.empty` gives is NaN. Warnings are not errors. KeyboardInterrupt passes through.
 
     Args:
         function: the learner's attempt, or a known wrong answer.
@@ -103,6 +105,7 @@ def _snapshot() -> Callable[[], None]:
     dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
     device, threads, depth = torch.get_default_device(), torch.get_num_threads(), sys.getrecursionlimit()
     exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    others = _modes(), _autocast(), _settings()
 
     def restore() -> None:
         if torch.get_default_device() != device:
@@ -114,6 +117,62 @@ def _snapshot() -> Callable[[], None]:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.set_rng_state(state)
+        for other in others:
+            other()
+
+    return restore
+
+
+def _modes() -> Callable[[], None]:
+    """Make a function that leaves the modes, as of `torch.device`, that were entered since."""
+    functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+    def restore() -> None:
+        while torch._C._len_torch_function_stack() > functions:
+            torch._C._pop_torch_function_stack()
+        while torch._C._len_torch_dispatch_stack() > dispatches:
+            torch._C._pop_torch_dispatch_stack(None)
+
+    return restore
+
+
+def _autocast() -> Callable[[], None]:
+    """Make a function that leaves `torch.autocast` where it was entered since, on the CPU and on a GPU."""
+    kinds = ("cpu", "cuda")
+    before = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+    cached, depth = torch.is_autocast_cache_enabled(), _nesting()
+
+    def restore() -> None:
+        for kind, (enabled, dtype) in before.items():
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(cached)
+        for _ in range(_nesting() - depth):
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+
+    return restore
+
+
+def _nesting() -> int:
+    """How many `torch.autocast` are entered; torch only tells while it counts."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _settings() -> Callable[[], None]:
+    """Make a function that puts what else may change numbers back to what it is now."""
+    anomaly, checks = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    precision, shown = torch.get_float32_matmul_precision(), copy.copy(torch._tensor_str.PRINT_OPTS)
+    numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - learners use it
+
+    def restore() -> None:
+        torch.autograd.set_detect_anomaly(anomaly, checks)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        torch._tensor_str.PRINT_OPTS = copy.copy(shown)
+        random.setstate(numbers)
+        np.random.set_state(arrays)  # noqa: NPY002
 
     return restore
 

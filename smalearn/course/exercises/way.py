@@ -6,31 +6,22 @@ asked is compared as a power of the length, with half a power of room.
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._pytree import tree_leaves
 
 from smalearn.course.exercises.agree import equal
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises.run import Call, run
+from smalearn.course.exercises.trace import BUDGET, LIMIT, trace
 from smalearn.fast.jit import in_emulator, sender
 from smalearn.fast.lanes import running
 from smalearn.fast.tile import constexpr
 
-__all__ = ["Way", "detours"]
+__all__ = ["LENGTHS", "Way", "measure"]
 
 LENGTHS = 32, 64
-LIMIT = 10.0  # seconds
-BUDGET = 16000  # calls: who needs more for 64 tokens has a loop in a loop
-BYTES = 64 << 20
-OUTSIDE = {"numpy", "tolist", "__array__"}  # what leaves torch cannot be measured
 PER_TOKEN, PER_PAIR = 0.25, 24  # calls for each further token from which there is a loop, or a loop in a loop
-RUNNING_SUMS = {"cumsum", "cumsum_", "cumprod", "logcumsumexp"}
-COPIES = {"cat", "concat", "stack", "clone", "contiguous"}
-SUBTRACTIONS = {"sub", "sub_", "subtract", "rsub", "__sub__", "__rsub__", "__isub__", "diff"}
 LAUNCH = "smalearn.fast.jit.Kernel.__getitem__"
 ROUNDED = 'a GPU uses ten binary digits of float32 in its `tl.dot`, unless it gets `input_precision="ieee"`'
 WORDS = {1: "{}", 2: "{}²", 3: "{}³"}
@@ -48,9 +39,12 @@ class Way:
         forbids: beginnings of the names of functions, "torch.autograd".
         needs: the same; one must be called.
         once: name of a function of smalearn that must be called once, no more and no less.
+        products: how many products of matrices it may take, at most, the last of which sums over numbers that do not
+            grow: queries times keys; None for any.
         launched: times that a kernel may be launched, at most; 0 forbids none, and asks for none.
+        programs: a case's arguments → how many programs a launch must have, at least; None for any.
         compiled: whether one compilation of a kernel must do for every length.
-        matters: argument → two values that must not lead to the same calls.
+        matters: argument → two values that must not lead to the same calls, those of a kernel included.
         differences: whether a running sum may be subtracted from another.
         exact: whether products of float32 on a GPU must not be rounded.
         halves: arguments with which it must also run in half precision.
@@ -64,7 +58,9 @@ class Way:
     forbids: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     once: str = ""
+    products: int | None = None
     launched: float = 0
+    programs: Callable[..., int] | None = None
     compiled: bool = False
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
@@ -73,48 +69,74 @@ class Way:
     axis: str = "T"
 
 
-def detours(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[tuple]) -> list[str]:
-    """Say what in an attempt with right answers is not as asked; nothing where it cannot be measured.
+def measure(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[tuple]) -> tuple[list[Call], list[str]]:
+    """Measure the way of an attempt with right answers.
 
     Args:
         way: what is asked.
         attempt: the learner's function.
         names: of its arguments.
         cases: `way.case` at both of `LENGTHS`.
+
+    Returns:
+        What it answers, fewer than the cases where it was stopped; and what is not as asked, nothing where that
+        cannot be measured.
     """
-    small, large = (_trace(attempt, case) for case in cases)
-    if small.failed or large.failed or small.left or large.left:
-        return []
+    small, large = traces = [trace(attempt, case) for case in cases]
+    if not small.call or not large.call:
+        return [], [f"it is not done with {way.axis} = {LENGTHS[1]} in {LIMIT:g} s"]
+    calls = []
+    for one, case in zip(traces, cases, strict=True):
+        if one.over or one.heavy:
+            break
+        # What fails may fail by being watched.
+        calls += run(attempt, [case], 0, LIMIT).calls if one.call.error else [one.call]
+    if any(one.left or one.call.error for one in traces):
+        return calls, []
+    return calls, _detours(way, attempt, names, cases, small, large)
+
+
+def _detours(way, attempt, names, cases, small, large):
+    """Say what in an attempt is not as asked, with its traces at both lengths."""
     texts = _as_many_texts(cases)
     said = [*_memory(way, small, large, texts), *_loops(way, small, large, texts)]
     said += [] if said else _work(way, small, large)
-    called = small.names if way.forbids or way.needs else []
-    said += [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1] if way.forbids else []
-    if way.needs and not any(name.startswith(way.needs) for name in called):
-        said.append(f"it calls no {_asked_for(way.needs[0])}")
-    if way.once and (times := small.names.count(way.once)) != 1:
-        name = f"`{way.once.rpartition('.')[2]}`"
-        said.append(f"it calls {name} {times} times" if times else f"it never calls {name}")
-    said += _launches(way, small.names.count(LAUNCH))
-    if way.compiled and (constant := _changing_constant(attempt, cases)):
-        said.append(f"its `{constant}` is a `tl.constexpr` and changes with the length: each length is compiled anew")
+    said += [*_calls(way, small.names), *_products(way, small, large)]
+    if way.launched:
+        said += _launches(way, attempt, small.names.count(LAUNCH), cases)
     if small.subtracts and not way.differences:
         said.append("it subtracts running sums")
-    if way.exact and _rounded(attempt, cases[1]):
-        said.append(ROUNDED)
     if way.halves and (amiss := _in_halves(way, attempt, names, cases[1])):
         said.append(f"with {', '.join(way.halves)} in half precision {amiss}")
     for argument, values in way.matters.items():
         place = list(names).index(argument)
-        others = [(*cases[1][:place], value, *cases[1][place + 1 :]) for value in values]
-        calls, constants = ([look(attempt, case) for case in others] for look in (_calls, _constants))
-        if calls[0] == calls[1] and constants[0] == constants[1]:
+        first, second = (trace(attempt, (*cases[1][:place], value, *cases[1][place + 1 :])) for value in values)
+        if (first.calls, first.names) == (second.calls, second.names):
             said.append(f"it does the same work whatever {argument} is")
     return said
 
 
-def _calls(attempt, case):
-    return _trace(attempt, case).calls
+def _calls(way, called):
+    """What is called that must not be, or not as often, and what is not."""
+    if way.forbids:
+        yield from [f"it calls `{name}`" for name in called if name.startswith(way.forbids)][:1]
+    if way.needs and not any(name.startswith(way.needs) for name in called):
+        yield f"it calls no {_asked_for(way.needs[0])}"
+    if way.once and (times := called.count(way.once)) != 1:
+        name = f"`{way.once.rpartition('.')[2]}`"
+        yield f"it calls {name} {times} times" if times else f"it never calls {name}"
+
+
+def _products(way, small, large):
+    """What is wrong with the products of matrices: their number, or over what the last one sums."""
+    if way.products is None:
+        return
+    few, many = small.products, large.products
+    if len(many) > way.products:
+        yield f"it takes {len(many)} products of matrices; {way.products} are enough"
+    elif few and many and _power(few[-1], many[-1]) > 0.5:
+        sizes = f"{few[-1]} numbers for {way.axis} = {LENGTHS[0]}, {many[-1]} for {LENGTHS[1]}"
+        yield f"its last product sums over {sizes}: queries and keys are short, the number of theirs does not grow"
 
 
 def _asked_for(name):
@@ -122,17 +144,28 @@ def _asked_for(name):
     return f"`{word}`" if word.startswith("tl.") else f"function of `{word}`"
 
 
-def _launches(way, times):
-    if way.launched and not times:
+def _launches(way, attempt, times, cases):
+    """What is wrong with the launches of kernels: their number, their programs, what they are compiled for."""
+    if not times:
         yield "it launches no kernel: `kernel[grid](…)`"
-    elif way.launched and times > way.launched:
+        return
+    if times > way.launched:
         yield f"it launches {times} times; one launch is asked, and a loop within the kernel, or programs side by side"
+    (first, _), (second, programs) = (_launched(attempt, case) for case in cases)
+    if way.compiled and (name := next((name for name in first if first[name] != second.get(name)), "")):
+        yield f"its `{name}` is a `tl.constexpr` and changes with the length: each length is compiled anew"
+    if way.programs and programs < (asked := way.programs(*cases[1])):
+        many = "one program" if programs == 1 else f"{programs} programs"
+        yield f"it launches {many} where {asked} are asked, side by side"
+    if way.exact and _rounded(attempt, cases[1]):
+        yield ROUNDED
 
 
 def _memory(way, small, large, texts):
     power = _power(small.largest, large.largest)
     if way.memory is not None and (large.heavy or power > way.memory + 0.5):
         should = f"it should {f'grow as {_words(way.memory, way.axis)}' if way.memory else 'stay as large'}"
+        inside = f", made inside `{large.within}`," if large.within else ""
         if large.heavy:
             grows = "passes 64 MB"
         elif texts:
@@ -141,7 +174,7 @@ def _memory(way, small, large, texts):
         else:
             grows = f"grows as {_words(power, way.axis)}"
         sized = f"{LENGTHS[1]} texts of {LENGTHS[1]} tokens" if texts else f"{way.axis} = {LENGTHS[1]}"
-        yield f"its largest tensor, {large.shape} for {sized}, {grows}; {should}"
+        yield f"its largest tensor{inside or ','} {large.shape} for {sized}, {grows}; {should}"
 
 
 def _as_many_texts(cases):
@@ -174,21 +207,17 @@ def _work(way, small, large):
         yield f"all its calls together handle {handled}: that grows as {grows}; it should grow as {should}"
 
 
-def _changing_constant(attempt, cases):
-    """The name of a `tl.constexpr` that differs between two cases."""
-    first, second = (_constants(attempt, case) for case in cases)
-    return next((name for name in first if first[name] != second.get(name)), "")
-
-
-def _constants(attempt, case):
-    """What the kernels of an attempt are compiled for: the values of their `tl.constexpr`."""
-    found = {}
+def _launched(attempt, case):
+    """The values of the `tl.constexpr` for which the kernels of an attempt are compiled; most programs of a launch."""
+    found, most = {}, 0
 
     def launch(kernel, grid, *arguments, **constants):
+        nonlocal most
         signature = inspect.signature(kernel.__wrapped__)
         given = signature.bind(*arguments, **{n: x for n, x in constants.items() if n in signature.parameters})
         marked = {n for n, parameter in signature.parameters.items() if parameter.annotation is constexpr}
         found.update({n: x for n, x in given.arguments.items() if n in marked})
+        most = max(most, math.prod(grid))
         in_emulator(kernel, grid, *arguments, **constants)
 
     def watched(*arguments):
@@ -199,7 +228,7 @@ def _constants(attempt, case):
             sender.reset(before)
 
     run(watched, [case], 0, LIMIT)
-    return found
+    return found, most
 
 
 def _rounded(attempt, case):
@@ -234,90 +263,3 @@ def _in_halves(way, attempt, names, case):
 
 def _power(small, large):
     return math.log(max(large, 1) / max(small, 1), LENGTHS[1] / LENGTHS[0])
-
-
-class _Stop(BaseException):
-    """Error that ends a measurement; not an Exception, so that attempts let it through."""
-
-
-class _Trace(TorchFunctionMode):
-    """Record of the calls of torch under it."""
-
-    def __init__(self):
-        super().__init__()
-        self.sums, self.subtracts = [], False
-        self.calls, self.names, self.largest, self.shape, self.work = [], [], 0, (), 0
-        self.over = self.heavy = self.left = self.failed = False
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
-        self.left |= name in OUTSIDE and (args[0].is_floating_point() or args[0].is_complex())  # not borders, indices
-        out = func(*args, **(kwargs or {}))
-        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        if not made and name not in ("__setitem__", "item"):
-            return out
-        self.names.append(resolve_name(func) or name)
-        self.calls.append((name, tuple(tuple(x.shape) for x in made)))
-        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        given = {_memory_of(x)[0] for x in operands}
-        if name not in COPIES and any(_memory_of(x)[0] not in given for x in made):
-            self.work += max(x.numel() for x in (*operands, *made))
-        self.subtracts |= name in SUBTRACTIONS and not given.isdisjoint(_memory_of(x)[0] for x in self.sums)
-        self.sums += made if name in RUNNING_SUMS else []  # kept, so that nothing else gets their memory
-        for x in made:
-            place, entries = _memory_of(x)
-            if place not in given and entries > self.largest:
-                self.largest, self.shape = entries, tuple(x.shape)
-                self.heavy |= entries * x.element_size() > BYTES
-        self.over |= len(self.calls) > BUDGET
-        if self.over or self.heavy:
-            raise _Stop
-        return out
-
-
-def _memory_of(x):
-    """What tells a tensor's memory from others', and the number of its entries; inside vmap there is none to ask."""
-    try:
-        storage = x.untyped_storage()
-        return storage._cdata, storage.nbytes() // x.element_size()
-    except NotImplementedError:
-        return id(x), x.numel()
-
-
-def _trace(attempt, case):
-    """Run an attempt once and record its calls of torch, and the functions written in Python that it calls itself."""
-    trace = _Trace()
-
-    def watched(*arguments):
-        with trace:
-            before = sys.getprofile()
-            sys.setprofile(_listener(trace.names, {type(x).__module__ for x in arguments}))
-            try:
-                return attempt(*arguments)
-            except _Stop:
-                return None
-            finally:
-                sys.setprofile(before)
-
-    calls = run(watched, [case], 0, LIMIT).calls
-    trace.failed = not calls or bool(calls[0].error)
-    return trace
-
-
-def _listener(names, given):
-    """A profiler that collects the functions of torch and smalearn that the learner's own code calls, and autograd."""
-
-    def seen(frame, event, argument):
-        module = frame.f_globals.get("__name__", "")
-        if event != "call" or not _of_library(module) or module in given or module == "torch.autograd.grad_mode":
-            return
-        if module == "torch.autograd.graph":  # the engine, whoever started it
-            names.append("torch.autograd")
-        elif not frame.f_back or not _of_library(frame.f_back.f_globals.get("__name__", "")):
-            names.append(f"{module}.{frame.f_code.co_qualname}")
-
-    return seen
-
-
-def _of_library(module):
-    return module.partition(".")[0] in ("torch", "smalearn") and not module.startswith("smalearn.course.exercises")

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import smalearn.course.exercises
 from smalearn.course.exercises import commands
-from smalearn.course.exercises.judge import as_trained, gradient_of
+from smalearn.course.exercises.gradients import as_trained, gradient_of
 from smalearn.course.exercises.limit import Expired, within
-from smalearn.course.exercises.run import run
-from smalearn.course.exercises.way import detours
+from smalearn.course.exercises.run import Run, run
+from smalearn.course.exercises.way import measure
 from smalearn.course.grading.wire import decoded, pack
 
 __all__ = ["Session", "main"]
@@ -38,7 +38,7 @@ class Session:
     Args:
         task: `setup`, the sources of those cells; `exercises`, id -> `sources`, `name` of the function, `cases`
             (`coded`), `seed`, `gradient`, places of the arguments by which it is taken, and `way`, arguments of
-            `detours` (`coded`) or None; `limit`, seconds for the calls of an attempt, and again for its cells.
+            `measure` (`coded`) or None; `limit`, seconds for the calls of an attempt, and again for its cells.
     """
 
     def __init__(self, task: dict):
@@ -71,7 +71,8 @@ class Session:
             return {"calls": self._run(gradient_of(self._attempt(id), task["gradient"]), task, as_trained)}
         if action == "way":
             way, names, cases = decoded(task["way"])
-            return {"detours": detours(way, self._attempt(id), names, cases)}
+            calls, detours = measure(way, self._attempt(id), names, cases)
+            return {"calls": pack(Run(calls, ())), "detours": detours}
         if id not in self.attempts:
             vars(self.module).pop(task["name"], None)  # the setup may have a function of this name
         error = self._execute(task["sources"])

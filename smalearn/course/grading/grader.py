@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from smalearn.course.exercises import AnswerKey, Exercise, Result
 from smalearn.course.exercises.card import card
 from smalearn.course.exercises.compare import elements
-from smalearn.course.exercises.judge import as_trained
+from smalearn.course.exercises.gradients import as_trained
 from smalearn.course.grading import wire
 from smalearn.course.grading.alike import alike
 from smalearn.course.grading.gradebook import CUT, Row
@@ -76,7 +76,7 @@ class Course:
 def _prepare(key: AnswerKey) -> None:
     """Compute the targets and the known wrong answers: once, and not in the threads, which only compare."""
     try:
-        _ = key.targets, key.known
+        _ = key.targets, key.known, key.long_targets
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"grade: the oracle of exercise {key.exercise.id} fails: {reason}") from error
@@ -192,15 +192,16 @@ class _Grader:
         return result.outcome, _say(result)
 
     def _measured(self, key: AnswerKey, result: Result) -> Result:
-        """Judge the gradients and the way of an attempt whose answers are right; only its process can tell them."""
+        """Judge gradients, longer inputs and the way of a right attempt; only its process can tell them."""
         seconds, exercise = 2 * self.limits.exercise + GRACE, key.exercise
         if result.outcome == "passed" and exercise.gradient:
             calls = self._ask("gradient", exercise.id, seconds).get("calls")
             result = key.judge_gradients(wire.unpack(calls, as_trained(key.cases)), result)
         if result.outcome == "passed" and exercise.way:
-            said = self._ask("way", exercise.id, 2 * seconds).get("detours")
-            if said and isinstance(said, list):
-                result = replace(result, outcome="not as asked", detours=tuple(str(text)[:LONGEST] for text in said))
+            reply = self._ask("way", exercise.id, 2 * seconds)
+            said = reply["detours"] if isinstance(reply.get("detours"), list) else []
+            calls = wire.unpack(reply.get("calls"), key.lengths).calls
+            result = key.judge_way(calls, [str(text)[:LONGEST] for text in said], result)
         return result
 
     def _ready(self) -> None:
