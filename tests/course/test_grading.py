@@ -486,6 +486,13 @@ LOOP = """
     """
 
 
+TEN_TOKENS = """
+    def running_attention(Q, K, V):
+        Y = (K[:, :, None] * V[:, None]).cumsum(0).mT @ Q[:, :, None]
+        return torch.cat([Y[:20, :, 0], 0 * Y[20:, :, 0]])
+    """
+
+
 def graded_one(folder, box, exercise, source):
     path = folder / "ada.ipynb"
     path.write_text(json.dumps(notebook({exercise: source}, check=False)), encoding="utf-8")
@@ -505,6 +512,12 @@ def test_what_is_right_but_not_as_asked_earns_a_part(tmp_path, box, partial, tot
     said = grading.summary(grading.lines([row], terms), terms)
     assert f"on average {total} of 2 points" in said
     assert "passed by 0, right but not as asked by 1" in said
+
+
+def test_what_is_wrong_for_more_tokens_than_the_cases_have_earns_nothing(tmp_path, box):
+    row = graded_one(tmp_path, box, "3.1", TEN_TOKENS)
+    assert row.outcomes == {"3.1": "failed"}
+    assert row.notes["3.1"].endswith("but not one with T = 32: wrong values")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def chunk_gradient(dY, dH, B, C, log2_a):
     """The gradient of X (c, P), from dY (c, P), that of the chunk's outputs, and dH (N, P), that of the state after it.
 
     dX = (L ∘ C Bᵀ)ᵀ dY + 2^(last − s) ∘ (B dH). B and C are (c, N), log2_a (c,), where a reset
-    is −∞; all sizes are powers of two from 16.
+    is −∞; all sizes are powers of two from 16. Products of matrices are by `tl.dot`.
 
     Hint: (L ∘ C Bᵀ)ᵀ = Lᵀ ∘ (B Cᵀ): compute it so, and no product has to be transposed afterwards.
 

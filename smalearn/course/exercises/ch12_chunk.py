@@ -144,8 +144,8 @@ def _summary_cases(randn):
 def summarised(X, B, log2_a, chunk_len):
     """What each chunk of c tokens leaves: added (chunks, N, P) and decay (chunks,), a program for each chunk.
 
-    added[k] = Σ_t B[t] x[t]ᵀ · 2^(log decays after t, within chunk k); decay[k] is the product of its decays. X is
-    (T, P), B (T, N), log2_a (T,); T is any, the others are powers of two from 16. A reset is log2_a = −∞.
+    added[k] = Σ_t B[t] x[t]ᵀ · 2^(log decays after t, within chunk k), by `tl.dot`; decay[k] is the product of
+    its decays. X is (T, P), B (T, N), log2_a (T,); T is any, the others are powers of two from 16. A reset is −∞.
 
     Hint: With `s = tl.cumsum(a)` and `last = tl.sum(a)`, token t decays by `tl.exp2(last - s)` until the chunk's end.
     A row that is not there must add nothing and decay nothing: which `other` is that for x, and which for a logarithm?
@@ -338,7 +338,7 @@ def chunk_outputs(H, X, B, C, log2_a):
     """Y (c, P) of one chunk: what its tokens read from each other and from H (N, P), the state before.
 
     X is (c, P), B and C (c, N), log2_a (c,), where a reset is −∞; all sizes are powers of two from 16, so nothing is
-    masked but L.
+    masked but L. Products of matrices are by `tl.dot`.
 
     Hint: Y = 2^s ∘ (C H) + (L ∘ C Bᵀ) X with L[i, j] = 2^(s[i] − s[j]) for j ≤ i, else 0. Four loads of matrices, one
     of decays, cut off as in 12.6, three products, one store.

@@ -262,7 +262,7 @@ def walk_way(randn, length):
     },
 )
 def walk(X, log2_a, B, C, initial, chunk_len):
-    """Y (T, P) and the state (N, P) after the last token, by one program that walks from chunk to chunk.
+    """Y (T, P) and the state (N, P) after the last token, by one program that walks from chunk to chunk, with `tl.dot`.
 
     X is (T, P), log2_a (T,), B and C (T, N), initial (N, P), all rows one after the other; T is any, 0 included,
     and N, P and c are powers of two from 16. A reset is log2_a = −∞.
