@@ -36,6 +36,78 @@ def masked_after_the_exponential(log_a):
     return (s[..., :, None] - s[..., None, :]).exp().tril().to(log_a.dtype)
 
 
+def by_powers(Q, K, V, beta, state):
+    A, U = (beta[..., None] * (K @ K.mT)).tril(-1), beta[..., None] * (V - K @ state.mT)
+    for _ in range(6):
+        U, A = U - A @ U, -A @ A
+    return (Q @ K.mT).tril() @ U + Q @ state.mT, state + U.mT @ K
+
+
+def carried_once(states, block, length):
+    states, b = states.clone(), 0
+    if length & 1:
+        block, states[0], b = block + states[0], 0, 1
+    states[b] = block
+    return states
+
+
+def times_a_diagonal(Q, K, beta, L, W):
+    A = (beta[:, None] * L * (K @ K.mT)).tril(-1)
+    return L * W * (Q @ K.mT) @ torch.linalg.inv(torch.eye(len(Q), dtype=Q.dtype) + A) * torch.diag(beta)
+
+
+def of_doubling_blocks(L, R, ranks, blocks, x):
+    return EXERCISES["10.2"].solution(L, R, ranks, [1 << level for level in range(len(ranks))], x)
+
+
+def by_parts(length, block_lens):
+    i = torch.arange(length)
+    return sum((i[:, None] * b // length == i * b // length).long() for b in block_lens)
+
+
+def in_chunks(Q, K, ranks, block_lens):
+    i, parts = torch.arange(len(Q)), [F.chunk(len(ranks), 1) for F in (Q, K)]
+    return sum(q @ k.mT * (i[:, None] // b == i // b) for q, k, b in zip(*parts, block_lens, strict=False))
+
+
+def by_finer_levels(Q, K, ranks, block_lens):
+    d, parts = EXERCISES["11.1"].solution(len(Q), block_lens), [F.split(ranks, 1) for F in (Q, K)]
+    return sum(q @ k.mT * (n >= d) for n, (q, k) in enumerate(zip(*parts, strict=True), start=1))
+
+
+def raised_again(decays, ends):
+    return EXERCISES["12.12"].solution(decays.exp2(), ends)
+
+
+@pytest.mark.parametrize(
+    ("id", "attempt", "said"),
+    [
+        ("8.4", by_powers, "you add up powers of A"),
+        ("9.6", carried_once, "`while` the bit is 1, not `if`"),
+        ("9.7", times_a_diagonal, "it is a matrix, `@`"),
+        ("10.2", of_doubling_blocks, "double from level to level"),
+        ("10.7", lambda H, r, d, N: 1 - min(H * r, d) * N // (d * (N + d + 1)), "does a `//` round"),
+        ("11.1", by_parts, "block_lens[l] is how long a block is"),
+        ("11.2", in_chunks, "`split(ranks, 1)`"),
+        ("11.2", by_finer_levels, "you turn l ≤ d round"),
+        ("12.12", raised_again, "they are no logarithms"),
+    ],
+)
+def test_a_likely_slip_is_named(id, attempt, said):
+    assert said in (evaluate(EXERCISES[id], attempt).misconception or "")
+
+
+@pytest.mark.parametrize(("id", "lengths"), [("11.2", lambda Q, *_: len(Q)), ("11.7", lambda tokens, *_: tokens)])
+def test_levels_are_such_as_the_library_takes(id, lengths):
+    assert all(case[-1][0] >= lengths(*case) and min(case[-2][:1]) >= 0 for case in EXERCISES[id].draw())
+    assert id == "11.7" or all(min(case[-2]) > 0 for case in EXERCISES[id].draw())
+
+
+def test_what_is_broken_in_another_dtype_hears_which():
+    result = evaluate(EXERCISES["10.1"], lambda L, R: EXERCISES["10.1"].solution(L.float(), R.float()))
+    assert result.problem.sentence.startswith("x and X must be in torch.float64, as L and R are: yours are in torch.fl")
+
+
 @pytest.mark.parametrize(
     ("id", "attempt"),
     [

@@ -166,6 +166,7 @@ def _distance(d, N):
             lambda H, r, d, N: min(H * r, d, N)
         ),
         "your k/d is a whole number, 0 or 1: divide with /": _error(lambda H, r, d, N: min(H * r, d) // d * d),
+        "you give 1, as if no direction won anything: does a `//` round its share down?": lambda *given: 1.0,
         "the division by d is missing: a direction wins N/(N + d + 1)/d": _error(lambda H, r, d, N: min(H * r, d) * d),
         "you count the d - k directions that M cannot have: the k that it has win": _error(
             lambda H, r, d, N: d - min(H * r, d)
