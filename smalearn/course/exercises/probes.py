@@ -86,7 +86,8 @@ def _which(answer):
         lines = empty.movedim(axis, 0).flatten(1) if empty.ndim > 1 else empty[:, None]
         first = int(lines.any(1).int().argmax())
         if lines[first:].all() and first:
-            return f", the last {name}" if first == len(lines) - 1 else f", all from {name} {first} on"
+            alone = first == len(lines) - 1 and name != "index"
+            return f", the last {name}" if alone else f", all from {name} {first} on"
     return ", all of them" if empty.any() and empty.all() else ""
 
 

@@ -136,7 +136,7 @@ def _products(way, small, large):
         yield f"it takes {len(many)} products of matrices; {way.products} are enough"
     elif few and many and _power(few[-1], many[-1]) > 0.5:
         sizes = f"{few[-1]} numbers for {way.axis} = {LENGTHS[0]}, {many[-1]} for {LENGTHS[1]}"
-        yield f"its last product sums over {sizes}: queries and keys are short, the number of theirs does not grow"
+        yield f"its last product sums over {sizes}; make queries and keys first, whose length does not grow"
 
 
 def _asked_for(name):
