@@ -178,6 +178,17 @@ def test_what_a_model_cannot_train_is_told(attempt, said, case):
     assert result.problem.sentence in " ".join(render(result).split())
 
 
+def test_tensors_of_two_dtypes_are_told_in_plain_words():
+    def mixed(Q, K, V, beta, state):
+        one = torch.eye(K.shape[-2], dtype=torch.float64)
+        A = (beta[..., None] * (K @ K.mT)).tril(-1)
+        U = torch.linalg.solve(one + A, beta[..., None] * (V - K @ state.mT))
+        return (Q @ K.mT).tril() @ U + Q @ state.mT, state + U.mT @ K
+
+    result = evaluate(EXERCISES["8.4"], mixed)
+    assert result.problem.lines[-1].startswith("two tensors that meet differ in dtype")
+
+
 def row_by_row(log_a):
     """The mask without sums: each row is the one above, times a_t, and a 1."""
     rows = [F.one_hot(torch.tensor(0), log_a.shape[-1]).to(log_a).expand(log_a.shape)]

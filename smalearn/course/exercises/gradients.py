@@ -8,17 +8,16 @@ from dataclasses import replace
 import torch
 
 from smalearn.course.exercises.compare import Difference, difference
-from smalearn.course.exercises.run import Call
+from smalearn.course.exercises.run import MIXED, Call
 
 __all__ = ["as_trained", "gradient_of", "gradient_problem"]
 
 NARROW = 1e-3  # relative error that a gradient in float32 may have
-MADE = "does a tensor that you make lack `dtype=`?"
 WHY = {  # what torch, or `gradient_of`, says → why there is no gradient
     "in-?place operation": "you change in place (`+=`, `y[t] = …`) a tensor that it still needs; make a new one",
     r"numpy\(\)": "NumPy knows no gradients, stay in torch",
-    r"its answer is in torch\.(\w+)": rf"your answer is in \1; {MADE}",
-    r"dtype|scalar type|\b(Float|Double)\b": f"two tensors that meet differ in dtype; {MADE}",
+    r"its answer is in torch\.(\w+)": r"your answer is in \1; does a tensor that you make lack `dtype=`?",
+    r"dtype|scalar type|\b(Float|Double)\b": MIXED,
 }
 
 

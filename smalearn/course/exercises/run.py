@@ -19,7 +19,7 @@ import torch
 from smalearn.course.exercises.compare import freeze, same
 from smalearn.course.exercises.limit import Expired, within
 
-__all__ = ["Call", "Run", "run"]
+__all__ = ["MIXED", "Call", "Run", "run"]
 
 LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
 INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
@@ -28,7 +28,11 @@ PRINTED_LINES = 20
 SEED = 20_000
 LINE_WIDTH = 90
 MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
-UNMARKED = "a kernel has `@triton.jit` above its `def`"
+MIXED = "two tensors that meet differ in dtype; does one that you make lack `dtype=`?"
+ADVICE = {  # how a message is recognised → what is said below it
+    r"'function' object is not subscriptable$": "a kernel has `@triton.jit` above its `def`",
+    r"^RuntimeError: .*(same dtype|scalar type)": MIXED,
+}
 
 
 @dataclass(frozen=True)
@@ -231,5 +235,5 @@ def _explain(error: BaseException, lines: list[tuple]) -> tuple[str, ...]:
     message = re.sub(r"0x[0-9a-fA-F]{4,}", "0x…", "".join(traceback.format_exception_only(error)).rstrip())
     shown = message[:MESSAGE_LENGTH].split("\n")[:MESSAGE_LINES]
     cut = ["…"] if len("\n".join(shown)) < len(message) else []
-    cut += [UNMARKED] if message.endswith("'function' object is not subscriptable") else []
+    cut += [advice for pattern, advice in ADVICE.items() if re.search(pattern, message)]
     return (*dict.fromkeys(trace), *shown, *cut)
