@@ -19,6 +19,8 @@ __all__ = ["kernel", "open_lab"]
 ROOT = "You are root, and so is whoever reaches JupyterLab's port"
 EVERYWHERE = ("", "0.0.0.0", "::")
 
+ServerApp.port.min, ServerApp.port.max = 0, 65_535  # else it takes any number, and announces what nobody can reach
+
 
 class OnceEach(logging.Filter):
     """Filter that lets a complaint pass once, and nothing that `start_app` logs: our lines have the address."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tornado.websocket import websocket_connect
+from traitlets import TraitError
 
 from smalearn.course import server
 
@@ -132,11 +133,12 @@ def test_a_taken_port_is_the_reason_that_is_shown(home):
 
 
 @pytest.mark.full
-def test_a_bad_option_is_the_reason_that_is_shown(home):
-    with start(home, "--port=dance") as process:
+@pytest.mark.parametrize("options", [["--port=dance"], ["--port", "99999"], ["--port=-1"], ["--ServerApp.port=65536"]])
+def test_a_bad_option_is_the_reason_that_is_shown(home, options):
+    with start(home, *options) as process:
         said = process.stdout.read()
     assert "JupyterLab: Bad config encountered" in said
-    assert "'dance'" in said
+    assert options[-1].partition("=")[2] in said
     assert said.endswith(REASON)
     assert process.returncode == 1
 
@@ -165,6 +167,14 @@ def test_an_address_of_another_machine_is_one_line(home):
 
 
 # What it asks JupyterLab for
+
+
+@pytest.mark.parametrize("lab", [server.LabApp, server.CourseLab])
+def test_a_port_is_one_that_there_is(lab):
+    for port in (-1, 65_536, 99_999):
+        with pytest.raises(TraitError, match=f"'port'.* {port} "):
+            lab.serverapp_class(port=port)
+    assert [lab.serverapp_class(port=port).port for port in (0, 65_535)] == [0, 65_535]
 
 
 @pytest.fixture
