@@ -115,6 +115,41 @@ def test_what_cannot_be_reached_says_why(server, path, why):
         fetch("load", public(server + path) if path else public())
 
 
+@pytest.mark.parametrize("obstacle", ["a file where its folder should be", "a file below it", "no permission"])
+def test_a_cache_that_cannot_be_written_is_done_without(server, tmp_path, monkeypatch, obstacle):
+    import pooch
+
+    blocked = tmp_path / "blocked"
+    if obstacle == "no permission":
+
+        def refuse(path, **options):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr("pooch.utils.os.makedirs", refuse)
+    else:
+        blocked.write_text("", encoding="utf-8")
+    monkeypatch.setattr(
+        pooch, "os_cache", lambda name: blocked if obstacle.startswith("a file where") else blocked / name
+    )
+    visits, target = Server.visits, public(f"{server}/whole", file=f"{len(obstacle)}.txt")
+    for _ in range(2):
+        assert fetch("load", target) == CONTENT
+    assert Server.visits == visits + 1  # once for each process
+    with pytest.raises(UnreachableError, match="there is no connection"):
+        fetch("load", public("http://127.0.0.1:9", file="b.txt"))
+
+
+def test_a_disk_without_any_room_is_one_sentence(monkeypatch):
+    import pooch
+
+    def full(url, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pooch, "retrieve", full)
+    with pytest.raises(ValueError, match=f"load: a.txt cannot be stored, No space left on device; .*{FOLDER}"):
+        fetch("load", public())
+
+
 def test_pooch_keeps_what_it_would_log(server):
     import pooch
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from smalearn.data import Vocabulary, excerpts, load_text, split_text
+from smalearn._checks import ShapeError
+from smalearn.data import Pieces, Vocabulary, excerpts, load_text, split_text
+from smalearn.models import Block, SequenceModel, ShortConvolution
 
 
 def test_the_text_of_every_python_is_long_enough():
@@ -59,6 +61,32 @@ def test_a_seed_gives_the_same_pieces():
     first, again, other = (excerpts(codes, 5, 7, seed)[0] for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_a_model_takes_what_is_cut_out(dtype):
+    codes = torch.arange(100).to(dtype)
+    inputs, targets = excerpts(codes, 5, 7, 0)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(inputs, excerpts(codes.long(), 5, 7, 0)[0])
+    model = SequenceModel(100, [Block(ShortConvolution(8))])
+    assert model(inputs).shape == (5, 7, 100)
+
+
+@pytest.mark.parametrize("make", [Vocabulary, Pieces])
+def test_only_numbers_of_the_vocabulary_are_decoded(make):
+    vocabulary = make("abcab")
+    name, size = make.__name__, len(vocabulary)
+    assert vocabulary.decode(torch.arange(size, dtype=torch.uint8)) == vocabulary.decode(torch.arange(size))
+    assert vocabulary.decode(torch.tensor([], dtype=torch.int64)) == ""
+    for code in (-1, -size, size):
+        with pytest.raises(ValueError, match=rf"{name}\.decode: codes must be in 0 to {size - 1}, got {code}"):
+            vocabulary.decode(torch.tensor([0, code]))
+    for codes in (torch.tensor([1.0]), torch.tensor([True]), torch.tensor(0), torch.zeros(1, 2, dtype=torch.int64)):
+        with pytest.raises(ShapeError, match=rf"{name}\.decode: codes must be integers \(T,\)"):
+            vocabulary.decode(codes)
+    with pytest.raises(TypeError, match=rf"{name}\.decode: codes must be a torch.Tensor"):
+        vocabulary.decode([0])
 
 
 def test_pieces_that_do_not_fit_are_refused():

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from smalearn._checks import check_count, check_type
+from smalearn.data.text import join
 
 __all__ = ["Pieces"]
 
@@ -68,8 +69,8 @@ class Pieces:
         return WORDS.findall(text)
 
     def decode(self, codes: torch.Tensor) -> str:
-        """The text of numbers (T,)."""
-        return "".join(self.pieces[code] for code in codes.tolist())
+        """The text of numbers (T,), one for each piece, below their count; a ValueError says what is not."""
+        return join("Pieces.decode", self.pieces, codes)
 
 
 def _merged(text, pieces, size):

@@ -1,7 +1,9 @@
 """Where a public file comes from and how it gets here: a folder of yours, the cache or the network, always checked."""
 
+import functools
 import hashlib
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,11 +70,13 @@ def fetch(function: str, target: PublicFile) -> bytes:
 
     Raises:
         UnreachableError: there is no network, or the server does not have or give the file.
-        ValueError: `SMALEARN_DATA` has no such file, or another one; the download broke off, or is another file.
+        ValueError: `SMALEARN_DATA` has no such file, or another one; the download broke off, is another file, or finds
+            no room.
         ImportError: pooch is missing, which downloads and keeps files.
 
     Cost:
-        One download; later calls read the cache, `pooch.os_cache("smalearn")`.
+        One download; later calls read the cache, `pooch.os_cache("smalearn")`. Where that cannot be written, one
+        download for each process.
     """
     folder = os.environ.get(FOLDER)
     if not folder:
@@ -80,7 +84,11 @@ def fetch(function: str, target: PublicFile) -> bytes:
     path = Path(folder) / target.file
     if not path.is_file():
         raise ValueError(f"{function}: {FOLDER} must have the file {target.file}, got none in {folder}")
-    return _checked(function, target, path.read_bytes(), path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{function}: {path} must be readable, got {error.strerror}") from error
+    return _checked(function, target, content, path)
 
 
 def _download(function, target):
@@ -94,13 +102,7 @@ def _download(function, target):
     logger, level = pooch.get_logger(), pooch.get_logger().level
     logger.setLevel("WARNING")  # "Downloading data from …" would stand in a chapter, the first time only
     try:
-        path = pooch.retrieve(
-            target.url,
-            known_hash=f"sha256:{target.source.sha256}",
-            fname=target.file,
-            path=pooch.os_cache("smalearn"),
-            downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
-        )
+        return _retrieved(pooch, requests, target)
     except requests.exceptions.ChunkedEncodingError as error:
         expected = f"{target.file}, expected {target.size} bytes"
         raise ValueError(f"{function}: the download of {expected}, broke off: {error}; try again") from error
@@ -108,12 +110,32 @@ def _download(function, target):
         raise UnreachableError(f"the server answered {error.response.status_code}") from error
     except requests.exceptions.RequestException as error:
         raise UnreachableError("there is no connection") from error
+    except OSError as error:
+        reason = f"{error.strerror}; free some room, or set {FOLDER} to a folder that has it"
+        raise ValueError(f"{function}: {target.file} cannot be stored, {reason}") from error
     except ValueError as error:  # another checksum
         reason = str(error).partition(". ")[0]
         raise ValueError(f"{function}: {target.url} is not {target.file} as it should be; {reason}") from error
     finally:
         logger.setLevel(level)
-    return Path(path).read_bytes()
+
+
+def _retrieved(pooch, requests, target):
+    """Contents of the file, kept in the cache; where that cannot be written, until this process ends."""
+    kept = {"known_hash": f"sha256:{target.source.sha256}", "fname": target.file}
+    kept["downloader"] = pooch.HTTPDownloader(timeout=TIMEOUT)
+    try:
+        return Path(pooch.retrieve(target.url, path=pooch.os_cache("smalearn"), **kept)).read_bytes()
+    except requests.exceptions.RequestException:  # an OSError too, but none of the cache
+        raise
+    except OSError:
+        return Path(pooch.retrieve(target.url, path=_folder_of_this_process().name, **kept)).read_bytes()
+
+
+@functools.cache
+def _folder_of_this_process():
+    """A temporary folder, which goes when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="smalearn-")
 
 
 def _checked(function, target, content, path):

@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,11 +128,17 @@ class Vocabulary:
 
     def decode(self, codes: torch.Tensor) -> str:
         """The text of numbers (T,), one for each character, below their count; a ValueError says what is not."""
-        _check_codes("Vocabulary.decode", codes)
-        check_values("Vocabulary.decode", "codes", codes)
-        if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < len(self):
-            raise ValueError(f"Vocabulary.decode: codes must be in 0 to {len(self) - 1}, got another")
-        return "".join(self.characters[code] for code in codes.tolist())
+        return join("Vocabulary.decode", self.characters, codes)
+
+
+def join(function: str, pieces: Sequence[str], codes: torch.Tensor) -> str:
+    """The pieces of these numbers (T,), as one text; an error of `function` says what is none of their numbers."""
+    _check_codes(function, codes)
+    check_values(function, "codes", codes)
+    for code in codes.tolist():
+        if not 0 <= code < len(pieces):
+            raise ValueError(f"{function}: codes must be in 0 to {len(pieces) - 1}, got {code}")
+    return "".join(pieces[code] for code in codes.tolist())
 
 
 def split_text(codes: torch.Tensor, part: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -176,11 +183,11 @@ def excerpts(codes: torch.Tensor, examples: int, length: int, seed: int) -> tupl
     generator = seeded("excerpts", seed)
     begin = torch.randint(len(codes) - length, (examples, 1), generator=generator)
     places = begin + torch.arange(length)
-    return codes[places], codes[places + 1]
+    return codes[places].long(), codes[places + 1].long()
 
 
 def _check_codes(function, codes):
     """Check that codes are integers (T,)."""
     check_tensor(function, "codes", codes)
-    if codes.ndim != 1 or codes.is_floating_point() or codes.is_complex():
+    if codes.ndim != 1 or codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
         raise ShapeError(f"{function}: codes must be integers (T,), got {codes.dtype} {tuple(codes.shape)}")
