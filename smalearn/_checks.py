@@ -17,6 +17,7 @@ __all__ = [
     "check_finite",
     "check_float32_or",
     "check_log_a",
+    "check_no_nan",
     "check_number",
     "check_pair",
     "check_shapes",
@@ -149,6 +150,13 @@ def check_finite(function: str, name: str, tensor: object) -> None:
     """Check that a tensor, if it is on a CPU, has only finite numbers; ValueError if not."""
     if tensor.device.type == "cpu" and not holds(tensor.isfinite()):
         raise ValueError(f"{function}: {name} must be finite, got infinite numbers or NaN")
+
+
+def check_no_nan(function: str, name: str, tensor: object) -> None:
+    """Check that a tensor, if it is on a CPU, has no NaN, which would make a decay NaN; ValueError with its place."""
+    if tensor.device.type == "cpu" and not holds(tensor == tensor):
+        place = (tensor != tensor).nonzero()[0].tolist()
+        raise ValueError(f"{function}: {name} must have no NaN, for decays are made from it; got one at {place}")
 
 
 def check_dtypes(function: str, tensors: Mapping[str, object], real: bool = False) -> None:
@@ -329,7 +337,9 @@ def check_signs(function: str, log_a: object) -> None:
     """
     # Detached: nothing to save for a backward. max: thirty times as fast as a comparison of all, and it keeps a NaN.
     if log_a.numel() and not holds(log_a.detach().max() <= 0):
-        raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {log_a.max().item():.3g}")
+        place = (~(log_a <= 0)).nonzero()[0].tolist()
+        got = f"{log_a[tuple(place)].item():.3g}" + f" at {place}" * bool(place)
+        raise ValueError(f"{function}: log_a must be ≤ 0, the log of a decay in [0, 1], got {got}")
 
 
 def holds(condition: object) -> bool:

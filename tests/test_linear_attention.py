@@ -370,7 +370,7 @@ def test_errors_about_values_and_dtypes(function):
     Q, K, V, log_a, _ = inputs(5, "token")
     with pytest.raises(ValueError, match=f"^{name}: log_a must be ≤ 0, the log of a decay in \\[0, 1\\], got 0.5"):
         function(Q, K, V, torch.where(log_a == log_a[2], 0.5, log_a))
-    with pytest.raises(ValueError, match=f"^{name}: log_a must be ≤ 0, .* got nan"):
+    with pytest.raises(ValueError, match=f"^{name}: log_a must be ≤ 0, .* got nan at \\[2\\]"):
         function(Q, K, V, torch.where(log_a == log_a[2], torch.nan, log_a))
     with pytest.raises(ValueError, match=f"^{name}: V is torch.float32 but Q is torch.float64"):
         function(Q, K, V.float())

@@ -1,5 +1,6 @@
 """What is particular to the Mamba blocks: projections, step sizes, initial values, cuts by heads."""
 
+import copy
 import itertools
 import math
 
@@ -40,6 +41,22 @@ def test_step_sizes_are_kept_within_limits():
     dt = (-block.operands(x)[1] / block.A_log.exp()[:, None]).detach()
     assert dt.min() == pytest.approx(0.02)
     assert dt.max() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    "limits", [(0.1, 0.001), (-0.1, 0.1), (-1.0, -0.5), (math.nan, 1.0), (0.0, math.nan), (math.inf, math.inf)]
+)
+def test_limits_are_a_range_of_step_sizes(limits):
+    block = build("mamba2")
+    with pytest.raises(ValueError, match=r"Mamba2: dt_limits must be 0 ≤ least ≤ most, got \("):
+        block.dt_limits = limits
+    assert block.dt_limits == (0.0, math.inf)
+    for wrong in (0.1, (0.1,), ("0", "1")):
+        with pytest.raises(TypeError, match="Mamba2: dt_limits"):
+            block.dt_limits = wrong
+    block.dt_limits = [0.5, 0.5]  # a fixed step size
+    dt = -copy.deepcopy(block).operands(sequence(block))[1] / block.A_log.exp()[:, None]
+    assert_close(dt, torch.full_like(dt, 0.5))
 
 
 def test_initial_values():

@@ -25,6 +25,7 @@ from smalearn.masks import BandedMask, CausalMask, DecayMask, Mask, Semiseparabl
 from smalearn.masks.scan import scan_associative, scan_chunked, scan_recurrent
 from smalearn.models import (
     GatedDeltaNet,
+    Hydra,
     LinearAttention,
     LogLinearMamba2,
     Mamba1,
@@ -169,6 +170,7 @@ MIXERS = {
     "Mamba1": (lambda: Mamba1(8, state=4), None),
     "LinearAttention": (lambda: LinearAttention(8, state=4, head_dim=4), inside(32)),
     "GatedDeltaNet": (lambda: GatedDeltaNet(8, state=4, head_dim=4), None),
+    "Hydra": (lambda: Hydra(8, state=4, head_dim=4), None),
     "ShortConvolution": (lambda: ShortConvolution(8), exact),
     "SoftmaxAttention": (lambda: SoftmaxAttention(8, 2), everything),
     "MultiLevelAttention": (lambda: MultiLevelAttention(8, 2, (2, 1, 1), 512), inside(64)),
@@ -188,8 +190,12 @@ def test_outputs_of_a_mixer_before_a_nan(name):
         poisoned = x.clone()
         poisoned[t, 0] = math.nan
         if first is None:
-            with pytest.raises(ValueError, match=r"log_a must be ≤ 0, the log of a decay in \[0, 1\], got nan"):
+            with pytest.raises(ValueError, match=rf"{name}\.forward: x must have no NaN, .*; got one at \[{t}, 0\]"):
                 mixer(poisoned)
+            if name == "Hydra":  # no step: it sees what follows
+                continue
+            with pytest.raises(ValueError, match=rf"{name}\.step: x must have no NaN, .*; got one at \[1, 0\]"):
+                mixer.step(torch.stack([x[t], poisoned[t]]), mixer.start(2))
             continue
         Y = mixer(poisoned)
         assert_close(Y[: first(t)], expected[: first(t)])

@@ -47,6 +47,8 @@ class GatedDeltaNet(RecurrentMixer):
         Yang, Kautz and Hatamizadeh 2024 (Gated DeltaNet), section 3.4; the order of norm and gate is Qwen3-Next's.
     """
 
+    makes_decays = True
+
     def __init__(
         self,
         dim: int,

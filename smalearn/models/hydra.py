@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_no_nan, check_shapes
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mamba2 import initial_dt_bias
 from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, divide
@@ -63,12 +63,13 @@ class Hydra(nn.Module):
 
         Raises:
             ShapeError: x has no axis of time, or its last axis is not `dim`.
-            ValueError: x and the weights differ in dtype or device.
+            ValueError: x and the weights differ in dtype or device, or x (on a CPU) has a NaN.
         """
         check_dtypes("Hydra.forward", {"weights": self.D, "x": x})
         check_shapes("Hydra.forward", {"x": (x, "td")})
         if x.shape[-1] != self.dim:
             raise ShapeError(f"Hydra.forward: axis 'd' of x is {x.shape[-1]}, expected {self.dim}")
+        check_no_nan("Hydra.forward", "x", x)
         z, xBC, dt, own = self.in_proj(x).split(self.widths, -1)
         X, B, C = self._convolve(xBC).split(self.parts, -1)
         X = rearrange(X, "... t (h p) -> ... h t p", p=self.head_dim)

@@ -44,6 +44,8 @@ class Mamba1(RecurrentMixer):
         Gu and Dao 2023 (Mamba), sections 3.2 to 3.4; the initial values are those of the official code.
     """
 
+    makes_decays = True
+
     def __init__(self, dim: int, state: int = 16, expand: int = 2, rank: int | None = None, conv_len: int = 4):
         super().__init__()
         inner = check_count("Mamba1", "expand", expand) * check_count("Mamba1", "dim", dim)

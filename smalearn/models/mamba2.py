@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn._checks import check_count, check_number
+from smalearn._checks import check_count, check_number, check_pair
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide
 from smalearn.ssd import ssd_step
@@ -47,6 +47,8 @@ class Mamba2(RecurrentMixer):
         Dao and Gu 2024 (Mamba-2), section 7 and figure 6; the initial values are those of the official code.
     """
 
+    makes_decays = True
+
     def __init__(
         self,
         dim: int,
@@ -70,6 +72,19 @@ class Mamba2(RecurrentMixer):
         self.norm = GatedRMSNorm(inner, groups)
         self.out_proj = nn.Linear(inner, dim, bias=False)
         self.dt_limits = (0.0, math.inf)
+
+    @property
+    def dt_limits(self) -> tuple[float, float]:
+        """The least and the most of a step size dt, 0 ≤ least ≤ most."""
+        return self._dt_limits
+
+    @dt_limits.setter
+    def dt_limits(self, limits: tuple[float, float]) -> None:
+        pair = check_pair("Mamba2", "dt_limits", limits, "least", "most")
+        least, most = (check_number("Mamba2", "dt_limits", limit) for limit in pair)
+        if not (0 <= least <= most and least < math.inf):
+            raise ValueError(f"Mamba2: dt_limits must be 0 ≤ least ≤ most, got ({least}, {most})")
+        self._dt_limits = least, most
 
     def state_shape(self):
         """Trailing axes of a state for each head."""

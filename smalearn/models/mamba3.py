@@ -79,6 +79,7 @@ class Mamba3(RecurrentMixer):
     """
 
     cache_type = Mamba3Cache
+    makes_decays = True
 
     def __init__(
         self,

@@ -120,7 +120,9 @@ class TinyLM(nn.Module):
 
 @torch.inference_mode()
 def write(model: TinyLM, prompt: torch.Tensor, length: int, temperature=0.6, seed=0) -> Iterator[int]:
-    """Read a prompt (T,), then draw one token after the other."""
+    """Read a prompt (T,), T ≥ 1, then draw one token after the other."""
+    if not len(prompt):
+        raise ValueError("write: the prompt must have at least one token, got none")
     generator, memory = torch.Generator().manual_seed(seed), None
     for token in prompt:
         scores, memory = model.step(token[None], memory)

@@ -7,7 +7,16 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_counts, check_dtypes, check_shapes, check_tensor, check_type
+from smalearn._checks import (
+    ShapeError,
+    check_count,
+    check_counts,
+    check_dtypes,
+    check_no_nan,
+    check_shapes,
+    check_tensor,
+    check_type,
+)
 
 __all__ = ["Cache", "CausalConvolution", "GatedRMSNorm", "Mixer", "RecurrentCache", "RecurrentMixer", "divide"]
 
@@ -25,13 +34,14 @@ class Mixer(nn.Module):
 
     Both are one function: `prefill` on T tokens, or T calls of `step`, give the same outputs and the same cache. A NaN
     in a token reaches the outputs from there on; with `prefill` it may reach earlier ones too, as far as the function
-    says that mixes the tokens. A decay of NaN is a ValueError on a CPU.
+    says that mixes the tokens. Where decays are made from the tokens, a NaN in one is a ValueError on a CPU.
 
     A mixer has `dim`, the size of a token; `start`; `check_cache`; `prefill`; and, where one token can be had for less
     than `prefill` takes, `step`.
     """
 
     dim: int
+    makes_decays = False
 
     def start(self, *leading: int) -> Cache:
         """The cache before the first token, for the given leading axes, such as the batch."""
@@ -83,13 +93,15 @@ class Mixer(nn.Module):
         Raises:
             ShapeError: naming function, argument, expected and got.
             TypeError: x is not a tensor, or the cache not one of this mixer.
-            ValueError: dtype or device differ.
+            ValueError: dtype or device differ, or decays would be NaN.
         """
         function = f"{type(self).__name__}.{function}"
         check_dtypes(function, {"weights": next(self.parameters()), "x": x})
         check_shapes(function, {"x": (x, time + "d")})
         if x.shape[-1] != self.dim:
             raise ShapeError(f"{function}: axis 'd' of x is {x.shape[-1]}, expected {self.dim}")
+        if self.makes_decays:
+            check_no_nan(function, "x", x)
         for given in cache:
             self.check_cache(function, given, tuple(x.shape[: x.ndim - len(time) - 1]))
 
