@@ -250,6 +250,20 @@ def test_accesses_that_triton_refuses(program, error, message):
         run(program, np.zeros(4))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
+def test_a_pointer_knows_what_it_points_to(dtype):
+    out = np.zeros(4, dtype)
+
+    def program(y):
+        places = y + tl.arange(0, 4)
+        tile = tl.arange(0, 4).to(y.dtype.element_ty)
+        assert tile.dtype == places.dtype.element_ty == y.type.element_ty == dtype
+        tl.store(places, tile)
+
+    run(program, out)
+    assert out.tolist() == [0, 1, 2, 3]
+
+
 def test_what_a_mask_leaves_out_is_nothing_to_rely_on():
     seen = []
 

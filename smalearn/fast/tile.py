@@ -9,6 +9,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from itertools import product
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,13 @@ class Pointer:
 
     def __init__(self, name: str, memory: np.ndarray, offsets: np.ndarray = START):
         self.name, self._memory, self._offsets = name, memory, np.asarray(offsets)
+
+    @property
+    def dtype(self) -> SimpleNamespace:
+        """Type of the pointer; `element_ty` in it is that of the entries, for a cast before a store."""
+        return SimpleNamespace(element_ty=self._memory.dtype)
+
+    type = dtype
 
     def __add__(self, offsets: object) -> "Pointer":
         """Pointers further on, by whole numbers."""
