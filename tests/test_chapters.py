@@ -55,6 +55,12 @@ def test_normal_form_and_a_complete_run(path):
 
 
 @every_chapter
+def test_outputs_that_no_run_compares_were_made_by_this_very_source(path):
+    old = [cell.id for cell in cells(path) if cell.metadata.get("made_by") != notebooks.digest(cell)]
+    assert not old, "run python tests/notebooks.py"
+
+
+@every_chapter
 def test_cells_are_short_and_few_outputs_are_ignored(path):
     for cell in cells(path, "code"):
         limits = {"setup": 20, "listing": 28}
@@ -256,11 +262,16 @@ def test_an_experiment_has_the_options_that_a_chapter_names(path, capsys):
 def test_the_tool_finds_a_changed_output(tmp_path, capsys):
     import nbformat
 
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(1 + 1)", id="sum")])
+    ignored = nbformat.v4.new_code_cell("print(2)", id="two", metadata={"tags": ["nbval-ignore-output"]})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(1 + 1)", id="sum"), ignored])
     path = tmp_path / "07_test.ipynb"
     nbformat.write(notebook, path)
     assert notebooks.main([str(path)]) == 0
     assert cells(path, "code")[0].outputs[0].text == "2\n"
+    made_by = [cell.metadata.get("made_by") for cell in cells(path)]
+    assert made_by == [None, notebooks.digest(ignored)]
+    ignored.source = "print(3)"
+    assert made_by[1] != notebooks.digest(ignored)
     assert notebooks.main(["--check", str(path)]) == 0
     path.write_text(path.read_text(encoding="utf-8").replace('"2\\n"', '"3\\n"'), encoding="utf-8")
     assert notebooks.main(["--check", str(path)]) == 1
