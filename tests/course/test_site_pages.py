@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import functools
+import html
 import importlib
 import inspect
 import io
@@ -202,6 +203,19 @@ def test_reference_has_every_public_name_with_its_members(small):
 def test_reference_has_members(small, member):
     text = (small / f"reference/{member.partition('.')[0]}.html").read_text(encoding="utf-8")
     assert f'id="smalearn.{member}"' in text
+
+
+@pytest.mark.full
+def test_a_constant_of_the_reference_keeps_its_sentence(small):
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (small / "reference").glob("*.html")}
+    words = {name: " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split()) for name, text in pages.items()}
+    for sentence in ("(13): scores, mask, values.", "(15): outer products, mask, queries."):
+        assert f"Name of the order {sentence}" in words["sma"]
+    assert "Losses of outputs and targets by their names: the first for tokens, the others" in words["train"]
+    typed = re.findall(
+        r'id="([\w.]+)">(?:(?!<dt class="sig).)*?>Type<span class="colon">', "".join(pages.values()), re.S
+    )
+    assert not typed
 
 
 @pytest.mark.full

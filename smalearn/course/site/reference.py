@@ -37,6 +37,7 @@ SETTINGS = {
     "default_role": "code",  # `x` is code in our docstrings
     "napoleon_attr_annotations": False,
     "napoleon_custom_sections": ["Cost", "Source"],
+    "napoleon_numpy_docstring": False,
     "napoleon_use_ivar": True,
     "napoleon_use_rtype": False,
     "python_maximum_signature_line_length": 75,
@@ -91,6 +92,8 @@ def _restructured(app, what, name, value, options, lines):
     prose, *sections = re.split(r"^(?=[A-Z][a-z]+:(?: |$))", "\n".join(lines), flags=re.MULTILINE)
     blocks = [_set(text) if text.startswith("    ") else _escaped(text) for text in re.split(r"\n\s*\n", prose)]
     sections = [text if text.startswith("Example:") else _escaped(text) for text in sections]
+    if what in ("attribute", "data", "property"):
+        blocks[0] = f": {blocks[0]}"  # no type: else napoleon takes what stands before a colon for it
     lines[:] = "\n\n".join([*blocks, *sections]).split("\n")
 
 
