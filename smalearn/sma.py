@@ -22,7 +22,8 @@ LINEAR = "((KV)L)Q"
 def sma_quadratic(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, L: Mask | torch.Tensor) -> torch.Tensor:
     """Quadratic mode of structured masked attention, equations (13a-c).
 
-    G = Q K^T, M = G ∘ L, Y = M V. A NaN or infinity in K or V may reach all outputs, also where L is 0: 0·NaN is NaN.
+    G = Q K^T, M = G ∘ L, Y = M V. A NaN or infinity in K or V, or an overflow, may reach all outputs, also where L is
+    0: 0·NaN is NaN.
 
     Args:
         Q: (..., T, N) queries.

@@ -75,8 +75,8 @@ def ssd_quadratic(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """State space duality, quadratic form: attention with a 1-semiseparable mask, Y = (L ∘ C B^T) X.
 
-    An initial state adds exp(Σ_{k ≤ t} log_a_k) H C_t to Y_t. A NaN or infinity in X or B may reach all outputs, also
-    those before it: 0·NaN is NaN. Arguments, results and errors are those of `ssd_recurrent`.
+    An initial state adds exp(Σ_{k ≤ t} log_a_k) H C_t to Y_t. A NaN or infinity in X or B, or an overflow, may reach
+    all outputs, also those before it: 0·NaN is NaN. Arguments, results and errors are those of `ssd_recurrent`.
 
     Cost:
         T²·(N + P + 1) multiply-adds, T² numbers of intermediate memory.
@@ -106,8 +106,8 @@ def ssd_chunked(
     """State space duality, chunked: attention inside the chunks, the state space model between them.
 
     It is `linear_attention_chunked` called with (Q, K, V) = (C, B, X), in chunks of chunk_len ≥ 1 tokens; the last
-    chunk may be shorter. A NaN or infinity in X or B may reach all outputs of its chunk, also those before it. All
-    other arguments, results and errors are those of `ssd_recurrent`.
+    chunk may be shorter. A NaN or infinity in X or B, or an overflow, may reach all outputs of its chunk, also those
+    before it. All other arguments, results and errors are those of `ssd_recurrent`.
 
     Cost:
         T·chunk_len·(N + P) + 2·T·N·P multiply-adds, almost all in matrix products; linear in T.
@@ -144,7 +144,7 @@ def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tenso
     """A state space model with A_t = exp(log_a_t)·I is one masked attention: Y = (L ∘ C B^T) X.
 
     Scalars commute with everything, so the decays leave C_t^T A_t ... A_(s+1) B_s as the 1-semiseparable mask L.
-    What a NaN reaches stands in `ssd_quadratic`.
+    What a NaN or an overflow reaches stands in `ssd_quadratic`.
 
     Args:
         X: (..., T, P) input: the values.
@@ -173,7 +173,7 @@ def diagonal_ssm_as_attentions(X: torch.Tensor, log_a: torch.Tensor, B: torch.Te
     """A state space model with A_t = diag(exp(log_a_t)) is a sum of N masked attentions.
 
     Y = Σ_n (L_n ∘ c_n b_n^T) X: every state component is a head with one feature and a 1-semiseparable mask of its own.
-    What a NaN reaches stands in `ssd_quadratic`.
+    What a NaN or an overflow reaches stands in `ssd_quadratic`.
 
     Args:
         X: (..., T, P) input: the values of all heads.

@@ -162,6 +162,20 @@ def test_the_docstring_says_what_a_nan_reaches(name):
     assert outputs(K, poisoned)[150].isnan().all()
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_the_docstring_says_what_an_overflow_reaches(name):
+    """A finite key whose product with another number is infinite, a finite value likewise."""
+    function, outputs, first = FORMS[name]
+    reached = []
+    for poisoned in range(2):
+        operands = [K.clone(), V.clone()]
+        operands[poisoned][150] = torch.finfo(torch.float64).max
+        Y = outputs(*operands)
+        assert Y[: first(150)].isfinite().all()
+        reached.append(not Y[:150].isfinite().all())
+    assert any(reached) <= ("overflow" in function.__doc__)
+
+
 # mixer -> first output that a NaN at t may reach; None where a decay of NaN is an error
 MIXERS = {
     "Mamba2": (lambda: Mamba2(8, state=4, head_dim=4), None),

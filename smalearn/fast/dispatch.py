@@ -30,8 +30,8 @@ def ssd(
 
     On a CPU `fast.cpu.ssd_cpu`; on a GPU `fast.triton.ssd_triton`, where Triton is there and takes dtype and sizes.
 
-    H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t. A NaN or infinity in X or B may reach all outputs of its
-    chunk, also those before it.
+    H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t. A NaN or infinity in X or B, or an overflow, may reach all
+    outputs of its chunk, also those before it.
 
     The axis before the last is time. mamba_ssm's layout, x (batch, time, heads, P), dt, A, B and C (batch, time,
     groups, N), is that of `fast.triton.mamba2_ssd(x, dt, A, B, C)`; from tensors in its order call
@@ -79,7 +79,8 @@ def linear_attention(
     """`linear_attention_chunked` by its fastest implementation.
 
     With at most one decay per token the kernel that `ssd` takes, with a backward of its own. Otherwise
-    `linear_attention_chunked`. A NaN or infinity in K or V may reach all outputs of its chunk, also those before it.
+    `linear_attention_chunked`. A NaN or infinity in K or V, or an overflow, may reach all outputs of its chunk, also
+    those before it.
 
     Arguments, results and errors are those of `linear_attention_chunked`, without chunk_len.
 
@@ -109,8 +110,8 @@ def delta_rule(
     With at most one decay per token, on a CPU, the kernel of `fast.cpu.delta`, with a backward of its own; on a GPU
     `fast.triton.delta_rule_triton`, where Triton is there and takes dtype and sizes, and no gradient is asked for.
     Otherwise, and on a GPU under `torch.compile` and the transforms of `torch.func`, `delta_rule_chunked`. Keys are
-    taken as they are: `linear_attention.l2norm` gives them norm 1. A NaN or infinity in K, V or beta may reach all
-    outputs of its chunk, also those before it.
+    taken as they are: `linear_attention.l2norm` gives them norm 1. A NaN or infinity in K, V or beta, or an overflow,
+    may reach all outputs of its chunk, also those before it.
 
     Arguments, results and errors are those of `delta_rule_chunked`, without chunk_len; and NotImplementedError if
     derivatives are asked for in forward mode (`torch.func.jvp`), which `delta_rule_chunked` has.

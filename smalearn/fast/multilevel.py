@@ -31,7 +31,8 @@ def multilevel_attention(
 
     A pair costs only the columns of the levels it shares. Squares of pairs with the same d are one product each; a row
     keeps a running denominator and numerator, so that all squares may be summed in any order. A NaN or infinity in K or
-    V may reach all outputs of its square on the diagonal, of less than 192 tokens, also those before it.
+    V, or an overflow, may reach all outputs of its square on the diagonal, of less than 192 tokens, also those before
+    it.
 
     Args:
         Q: (..., T, N) queries, N = Σ_l r_l, the columns of the coarsest level first; any floating dtype.

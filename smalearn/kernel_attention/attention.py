@@ -74,7 +74,7 @@ def kernel_attention(
     Pass `phi.fit(Q, K)` for maps of random features: it keeps numerator and denominator in the range of floats (without
     a mask the denominator of positive features is 1/features at least), and leaves Y as it is otherwise.
 
-    What a NaN reaches stands in `Mask.matmul` for a structured mask, and in `sma_quadratic` for a tensor.
+    What a NaN or an overflow reaches stands in `Mask.matmul` for a structured mask, in `sma_quadratic` for a tensor.
 
     Args:
         Q: (..., T, N) queries.

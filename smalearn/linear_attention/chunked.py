@@ -28,8 +28,8 @@ def linear_attention_chunked(
         H'  = e_last ∘ H + Σ_s V_s (f_s ∘ K_s)^T                  the state for the next chunk
 
     chunk_len = 1 is the recurrent form, chunk_len ≥ T the parallel form. For the normaliser append a column of ones to
-    V. Keys and queries shared by a group of heads have an axis of size 1 for these heads. A NaN or infinity in K or V
-    may reach all outputs of its chunk, also those before it.
+    V. Keys and queries shared by a group of heads have an axis of size 1 for these heads. A NaN or infinity in K or V,
+    or an overflow, may reach all outputs of its chunk, also those before it.
 
     Args:
         Q: (..., T, N) queries.

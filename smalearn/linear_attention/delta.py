@@ -154,9 +154,9 @@ def delta_rule_chunked(
         H'       = e_last ∘ H + V'^T (f ∘ K)
 
     So the whole matrix is scores(Q, K) (I + A)^-1 diag(β): an attention times the inverse of an attention. A NaN or
-    infinity in K, V or beta may reach all outputs of its chunk, also those before it. In float32 it rounds as the loop
-    does, up to about twice as much; but where keys are alike and β is above 1 more, at β = 2 up to some 16 times as
-    much (`fast.delta_rule`: 5).
+    infinity in K, V or beta, or an overflow, may reach all outputs of its chunk, also those before it. In float32 it
+    rounds as the loop does, up to about twice as much; but where keys are alike and β is above 1 more, at β = 2 up to
+    some 16 times as much (`fast.delta_rule`: 5).
 
     Arguments, results and errors are those of `delta_rule_recurrent`; and chunk_len, an integer ≥ 1, is the length of a
     chunk, of which the last may be shorter.

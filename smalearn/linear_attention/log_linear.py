@@ -28,8 +28,8 @@ def log_linear_attention(
     """Log-linear attention in chunks: dense inside each, and between them one sum of states for each level.
 
     y_t = Σ_ℓ w[t, ℓ] H_ℓ q_t, where H_ℓ sums v_s k_s^T, decayed until t, over all s that the tree joins to t at level
-    ℓ. All weights 1 give linear attention. A NaN or infinity in K or V may reach all outputs of its chunk, also those
-    before it.
+    ℓ. All weights 1 give linear attention. A NaN or infinity in K or V, or an overflow, may reach all outputs of its
+    chunk, also those before it.
 
     Args:
         Q: (..., T, N) queries.

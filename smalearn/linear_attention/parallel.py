@@ -17,8 +17,8 @@ def linear_attention_parallel(
     """Causal linear attention by its scores, equation (10) with a mask of decays.
 
     Y_t = Σ_{s ≤ t} (Σ_n Q[t, n] K[s, n] exp(Σ_{s < k ≤ t} log_a[k, n])) V_s. Without log_a: Y = (L ∘ Q K^T) V with the
-    causal mask L. For the normaliser append a column of ones to V. A NaN or infinity in K or V may reach all outputs,
-    also those before it: 0·NaN is NaN.
+    causal mask L. For the normaliser append a column of ones to V. A NaN or infinity in K or V, or an overflow, may
+    reach all outputs, also those before it: 0·NaN is NaN.
 
     Args:
         Q: (..., T, N) queries.

@@ -23,7 +23,7 @@ def gated_slot_attention(
         key_m ← α_t[m] key_m + (1 − α_t[m]) K_t,    value_m ← α_t[m] value_m + (1 − α_t[m]) V_t,
 
     and Y_t = Σ_m w_t[m] value_m with w_t = softmax_m(key_m · Q_t). No hidden scale: scale Q. A NaN or infinity in K or
-    V may reach all outputs of its chunk of 64 tokens, also those before it.
+    V, or an overflow, may reach all outputs of its chunk of 64 tokens, also those before it.
 
     Args:
         Q: (..., T, N) queries.

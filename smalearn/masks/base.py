@@ -77,8 +77,8 @@ class Mask(Structured, ABC):
     def matmul(self, x: torch.Tensor) -> torch.Tensor:
         """L x, without forming L.
 
-        A NaN or infinity in x may reach all rows, also where L is 0; under `CausalMask` and the sparse masks it does
-        not.
+        A NaN or infinity in x, or an overflow, may reach all rows, also where L is 0; under `CausalMask` and the sparse
+        masks it does not.
 
         Args:
             x: (..., S, columns), any number of columns.

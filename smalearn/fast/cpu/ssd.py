@@ -47,8 +47,8 @@ def ssd_cpu(
     """The scalar state space model, chunked: the same function as `smalearn.ssd.ssd_chunked`, faster on a CPU.
 
     H_t = exp(log_a_t) H_{t-1} + X_t B_t^T, Y_t = H_t C_t. Two calls give the same bits, and a reset (log_a_t = -inf)
-    makes all later outputs independent of finite earlier inputs to the last bit. A NaN or infinity in X or B may reach
-    all outputs of its chunk of 32 tokens, also those before it.
+    makes all later outputs independent of finite earlier inputs to the last bit. A NaN or infinity in X or B, or an
+    overflow, may reach all outputs of its chunk of 32 tokens, also those before it.
 
     Args:
         X: (..., T, P) inputs, float64, float32, bfloat16 or float16.
