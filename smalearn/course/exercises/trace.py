@@ -97,6 +97,11 @@ class _Inside(TorchDispatchMode):
         super().__init__()
         self.trace, self.name = trace, ""
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """Let torch not wrap the method below: that would import its compiler at the first call, for seconds."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with _Profiled(None):
             out = func(*args, **(kwargs or {}))
