@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_grading import IDS, RIGHT, notebook
+from test_grading import IDS, RIGHT, notebook, task
 
 from smalearn.course import grading
 from smalearn.course.exercises import AnswerKey, registry
 from smalearn.course.grading import grader, pool, sandbox, wire
 from smalearn.course.grading.grader import _part
-from smalearn.course.grading.process import Child
+from smalearn.course.grading.process import Child, Lost
 from smalearn.course.grading.reference import names_in, reference
 
 LIMITS = grading.Limits(exercise=2, notebook=60, memory=2**30)
@@ -95,16 +95,18 @@ def called(function, found):
 @pytest.mark.full
 def test_our_solutions_run_there_when_they_are_sent(box):
     keys = {id: AnswerKey(exercise, 1) for id, exercise in registry().items()}
-    parts = {}
+    parts, cells = {}, []
     for number, (id, key) in enumerate(keys.items()):
         source = f"def probe{number}(*arguments):\n    return {key.exercise.solution.__name__}(*arguments)"
-        parts[id] = _part(key) | {"name": f"probe{number}", "sources": [source]}
-    child = Child({"setup": [], "exercises": parts, "limit": 30, "memory": 2**31, "seconds": 600}, box)
+        parts[id] = _part(key) | {"name": f"probe{number}"}
+        cells.append({"source": source, "count": None, "id": id, "setup": False, "right": []})
+    child = Child({"cells": cells, "exercises": parts, "limit": 30, "memory": 2**31, "seconds": 600}, box)
     try:
+        child.ask({"do": "setup"}, 60)
         for id, key in keys.items():
             name = key.exercise.solution.__name__
             child.ask({"do": "reference", "id": id, "name": name, "source": reference(key.exercise)}, 60)
-            answer = child.ask({"do": "call", "id": id}, 60)
+            answer = child.ask({"do": "call", "id": id, "order": "run"}, 60)
             assert key.judge(wire.unpack(answer["calls"], key.cases)).outcome == "passed", (id, answer)
     finally:
         child.close()
@@ -127,6 +129,35 @@ def test_without_bubblewrap_it_says_what_does_not_hold(monkeypatch):
         assert made.prefix == ()
         assert made.weakness.startswith("bubblewrap does not work here (")
         assert "submissions run as you" in made.weakness
+
+
+def test_packages_that_are_installed_elsewhere_are_there(tmp_path, monkeypatch):
+    """As on a cluster: in a folder of `PYTHONPATH`, and in one that a `.pth` file names; not a folder of sources."""
+    listed, named, sources = folders = [tmp_path / name for name in ("listed", "named", "sources")]
+    for folder in folders:
+        (folder / "package.dist-info").mkdir(parents=True)
+        (folder / f"{folder.name}_module.py").write_text("", encoding="utf-8")
+    (sources / "package.dist-info").rmdir()
+    (listed / "more.pth").write_text(f"{named}\n{sources}\n", encoding="utf-8")
+    (listed / "sitecustomize.py").write_text(f"import site\nsite.addsitedir({str(listed)!r})", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(listed))
+    with grading.opened() as made:
+        child = Child(task("import listed_module, named_module"), made)
+        try:
+            assert child.ask({"do": "setup"}, 60) == {"to": 1, "error": ""}
+        finally:
+            child.close()
+        assert str(sources) not in made.prefix
+
+
+def test_the_probe_tries_what_will_run(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcuda.so.9')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with grading.opened() as made:
+        assert "libcuda.so.9" in made.weakness or not shutil.which("bwrap")
+        with pytest.raises(Lost, match=r"it does not start: its process ended: ImportError: libcuda.so.9"):
+            Child(task(""), made)
 
 
 def test_a_submission_gets_none_of_the_teachers_variables(box, monkeypatch):

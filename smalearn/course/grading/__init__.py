@@ -1,9 +1,14 @@
 """Grade notebooks that others wrote: each runs in a process of its own, and is judged out of its reach.
 
-This process draws the inputs, knows the targets and compares. A submission's process gets the inputs, runs the cells
-tagged `setup`, those of the exercises and the imports that these need, and sends back arrays as text: nothing that it
-says is executed here. Its package has no solutions, no oracles and no known wrong answers; our solution to an
-exercise comes once the answer to it is judged.
+This process draws the inputs, knows the targets and compares. A submission's process gets the inputs and the cells,
+runs those tagged `setup`, those of the exercises and the statements of others that the answers need
+(`smalearn.course.grading.needed`), and sends back arrays as text: nothing that it says is executed here, and no cell is
+even parsed here. Its package has no solutions, no oracles and no known wrong answers; our solution to an exercise comes
+once the answer to it is judged.
+
+What shows ✓ in the notebook is graded as it was, or its row says why not: where the order in which the cells ran gives
+no right answer, that of the page is tried, then all cells that ran. Nothing outside of the notebook is there: no files,
+no shell commands, nobody who answers `input()`.
 
 In a sandbox (`smalearn.course.grading.sandbox`) the process sees neither your files nor other submissions nor other
 processes, has no network, and ends with all that it started. So these cost a submission's own row alone: a patched

@@ -2,9 +2,11 @@
 
 import contextlib
 import pickle
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from smalearn.course.exercises import AnswerKey, Exercise, Result
 from smalearn.course.exercises.card import card
@@ -13,18 +15,20 @@ from smalearn.course.exercises.gradients import as_trained
 from smalearn.course.grading import wire
 from smalearn.course.grading.alike import alike
 from smalearn.course.grading.gradebook import CUT, Row
+from smalearn.course.grading.needed import ORDERS
 from smalearn.course.grading.process import GRACE, Child, Lost
 from smalearn.course.grading.reference import reference
 from smalearn.course.grading.sandbox import Sandbox
-from smalearn.course.grading.submission import Submission
+from smalearn.course.grading.submission import RIGHT, Submission
 
 __all__ = ["Course", "Limits", "Stopped"]
 
-RIGHT = ("passed", "not as asked")
 LONGEST = 300  # characters of a note
 LARGEST = 100_000  # entries of an answer that a program of ours is run on
+TEXTS, TEXT = 20, 5_000  # that a process says beside its answers, and their characters
 COPIED = 0.9  # of the passages of an answer are in our solution too
 AS_OURS = "the same as our solution"
+SHOWN = "✓ in the saved output, but"
 TO_READ = "to be read: the submission itself called the judge"
 
 
@@ -105,6 +109,18 @@ def _part(key: AnswerKey) -> dict:
     return part | {"gradient": exercise.places, "way": way}
 
 
+class _Judged(NamedTuple):
+    """What came of an exercise, for the row; and if it is not right, what else went wrong before it was called."""
+
+    outcome: str
+    note: str
+    card: str = ""
+    misconception: str = ""
+    flag: str = ""
+    error: str = ""
+    left: str = ""
+
+
 class _Grader:
     """Grader of one notebook: its row, and the process that runs it, replaced where an exercise ends it."""
 
@@ -112,9 +128,8 @@ class _Grader:
         self.submission, self.course, self.limits = submission, course, course.limits
         self.row = Row(submission.student, submission.path, dict.fromkeys(course.keys, "not run"))
         self.row.digest, self.row.time, self.row.seed = submission.digest, submission.time, course.seed
-        self.child, self.graded = None, []
-        cells = {id: part | {"sources": submission.cells.get(id, [])} for id, part in course.parts.items()}
-        self.task = {"setup": submission.setup, "exercises": cells, "limit": self.limits.exercise}
+        self.child, self.graded = None, {}  # exercise id -> the order in which its statements ran
+        self.task = {"cells": submission.code, "exercises": course.parts, "limit": self.limits.exercise}
         self.task |= {"memory": self.limits.memory, "seconds": 2 * int(self.limits.notebook) + 1}
 
     def grade(self) -> Row:
@@ -150,20 +165,45 @@ class _Grader:
         return self.child.ask({"do": action, "id": id} | more, min(seconds, remaining))
 
     def _exercise(self, id: str) -> None:
-        """Grade one exercise; a process that it ends is replaced when the next one needs it."""
-        self._ready()
-        try:
-            self.row.outcomes[id], note = self._judge(id, self._ask("call", id, 2 * self.limits.exercise + GRACE))
-        except (Lost, wire.WireError) as lost:
-            self.row.outcomes[id], note = "lost", str(lost)
-            self._close()
-        self.graded.append(id)
-        if note:
-            self.row.notes[id] = note[:LONGEST]
+        """Grade one exercise, in other orders too where its saved output says ✓; a process that it ends is replaced."""
+        orders = ORDERS if id in self.submission.right else ORDERS[:1]
+        if not self.submission.cells.get(id):
+            orders, self.graded[id] = (), ""
+            self._enter(id, _Judged("missing", "not in the notebook"))
+        for order in orders:
+            self._ready()
+            if (judged := self._tried(id, order)) is None:
+                continue
+            if id not in self.graded or judged.outcome in RIGHT:
+                self._enter(id, judged)
+                self.graded[id] = order
+            if judged.outcome in (*RIGHT, "lost", "timeout"):
+                break
         if self.child and self.row.outcomes[id] not in RIGHT:
             with contextlib.suppress(Lost):
                 return self._stand_in(id)
             self._close()
+
+    def _tried(self, id: str, order: str) -> "_Judged | None":
+        """Run an exercise and judge it; None where another order has run the same statements."""
+        try:
+            message = self._ask("call", id, 2 * self.limits.exercise + GRACE, order=order)
+            return None if message.get("same") else self._judge(id, message)
+        except (Lost, wire.WireError) as lost:
+            self._close()
+            return _Judged("lost", str(lost))
+
+    def _enter(self, id: str, judged: "_Judged") -> None:
+        """Put what came of an exercise into the row."""
+        self.row.outcomes[id], note = judged.outcome, judged.note
+        if judged.outcome not in RIGHT and id in self.submission.right:
+            note = f"{SHOWN} {_reason(judged)}"
+            self.row.outcomes[id] = {"not started": "error"}.get(judged.outcome, judged.outcome)
+        found = {"notes": note[:LONGEST], "cards": judged.card, "misconceptions": judged.misconception}
+        for field, text in (found | {"flags": judged.flag}).items():
+            getattr(self.row, field).pop(id, None)
+            if text:
+                getattr(self.row, field)[id] = text
 
     def _stand_in(self, id: str) -> None:
         """Let our solution stand for an answer that is judged."""
@@ -171,25 +211,22 @@ class _Grader:
         if source := reference(exercise):
             self._ask("reference", id, name=exercise.solution.__name__, source=source)
 
-    def _judge(self, id: str, message: dict) -> tuple[str, str]:
+    def _judge(self, id: str, message: dict) -> "_Judged":
         """Turn what a process answered into outcome and note."""
-        key = self.course.keys[id]
+        key, error = self.course.keys[id], str(message.get("error") or "")
         if "calls" not in message:
-            if not self.submission.cells.get(id):
-                return "missing", "not in the notebook"
-            return "error", str(message.get("error"))
+            return _Judged("error", error, left=", ".join(_texts(message, "left")))
         calls = wire.unpack(message["calls"], key.cases)
         if key.exercise.refuse and sum(elements(call.answer) for call in calls.calls) > LARGEST:
-            return "failed", f"its answers have more than {LARGEST} entries"
-        result = self._measured(key, key.judge(calls, self.limits.exercise))
-        self.row.cards[id] = card(result, [])
-        if result.misconception:
-            self.row.misconceptions[id] = result.misconception
+            return _Judged("failed", f"its answers have more than {LARGEST} entries")
+        result, flag = self._measured(key, key.judge(calls, self.limits.exercise)), ""
         if result.outcome in RIGHT and any(map(callable, key.cases[0])):
-            self.row.flags[id] = TO_READ
-        if result.outcome in RIGHT and alike(self.submission.answer(id), self.course.ours[id]) >= COPIED:
-            self.row.flags[id] = AS_OURS
-        return result.outcome, _say(result)
+            flag = TO_READ
+        written = [self.submission.answer(id), *_texts(message, "helpers")]
+        if result.outcome in RIGHT and any(alike(text, self.course.ours[id]) >= COPIED for text in written):
+            flag = AS_OURS
+        said = result.misconception or "", flag, error, ", ".join(_texts(message, "left"))
+        return _Judged(result.outcome, _say(result), card(result, []), *said)
 
     def _measured(self, key: AnswerKey, result: Result) -> Result:
         """Judge gradients, longer inputs and the way of a right attempt; only its process can tell them."""
@@ -219,9 +256,32 @@ class _Grader:
             self.row.notes[""] = f"setup: {error}"[:LONGEST]
         for id in self.graded:
             if self.row.outcomes[id] in RIGHT:
-                self._ask("define", id)
+                self._ask("define", id, order=self.graded[id])
             else:
                 self._stand_in(id)
+
+
+def _texts(message: dict, name: str) -> list[str]:
+    """Short list of texts in what a process said; empty where it is none."""
+    said = message.get(name)
+    return [str(text)[:TEXT] for text in said[:TEXTS]] if isinstance(said, list) else []
+
+
+def _reason(judged: _Judged) -> str:
+    """Why an answer is not right here that the notebook shows as right: what went wrong first, then the answer's."""
+    why = [{"not started": "it is a stub", "timeout": "it took too long"}.get(judged.outcome, judged.note)]
+    if judged.outcome == "error" and judged.error not in why[0]:
+        why = [judged.error, *why]
+    if judged.left:
+        why.append(f"not run here: {judged.left}")
+    return "; ".join(map(_plainly, why))
+
+
+def _plainly(error: str) -> str:
+    """Say an error that comes from where the notebook runs in plain words."""
+    if found := re.search(r"\[Errno 2\] No such file or directory: ('[^']*')", error):
+        return f"it needs a file that is not in the notebook: {found[1]}"
+    return re.sub(r"^\w+Error: (?=it asks with input|shell commands do not run)", "", error)
 
 
 def _say(result: Result) -> str:

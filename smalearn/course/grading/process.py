@@ -14,11 +14,10 @@ import time
 import weakref
 
 from smalearn.course.grading import wire
-from smalearn.course.grading.sandbox import Sandbox
+from smalearn.course.grading.sandbox import LONGEST, PATIENCE, Sandbox, last_words
 
 __all__ = ["Child", "Lost", "end_all"]
 
-START = 120.0  # seconds for Python and torch to start, however busy the machine is
 INTRUDES = "it writes to the grader's channel"
 GRACE = 5.0  # seconds beyond a submission's own limit before its process is ended from outside
 
@@ -43,11 +42,12 @@ class Child:
 
     def __init__(self, task: dict, sandbox: Sandbox):
         self._folder = tempfile.TemporaryDirectory(prefix="smalearn-", ignore_cleanup_errors=True)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - what it says before it runs anything of the submission
         self._process = subprocess.Popen(
             [*sandbox.prefix, sys.executable, "-P", "-m", "smalearn.course.grading.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             cwd=self._folder.name,
             env=sandbox.environment,
             start_new_session=True,
@@ -59,7 +59,8 @@ class Child:
         self._reader.start()
         try:
             self._send(task | {"user": next(_users) if sandbox.prefix else None})
-            self._next(START)
+            self._next(PATIENCE)
+            self._errors.truncate(0)  # it has started: what it warned of is not why it ends
         except Lost as lost:
             self.close()
             raise Lost(f"it does not start: {lost}") from None
@@ -82,7 +83,7 @@ class Child:
             Lost: no answer.
         """
         if not self._lines.empty():
-            raise Lost("its process ended" if self._lines.get() is None else INTRUDES)
+            raise Lost(self._end() if self._lines.get() is None else INTRUDES)
         self._asked += 1
         self._send(request)
         return self._next(seconds)
@@ -92,7 +93,7 @@ class Child:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            raise Lost("its process ended") from None
+            raise Lost(self._end()) from None
 
     def _next(self, seconds: float) -> dict:
         try:
@@ -100,14 +101,28 @@ class Child:
         except queue.Empty:
             raise Lost(f"stopped after {seconds:.0f} s") from None
         if line is None:
-            raise Lost("its process ended")
+            raise Lost(self._end())
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
             raise Lost(INTRUDES) from None
+        if isinstance(message, dict) and "ended" in message:
+            raise Lost(f"its process ended: {message['ended']}"[:LONGEST])
         if not isinstance(message, dict) or message.get("to") != self._asked:
             raise Lost(INTRUDES)
         return message
+
+    def _end(self) -> str:
+        """Say that the process ended, and as far as that can be known why: the last line that it wrote, or a signal."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        self._errors.seek(0)
+        said = last_words(self._errors.read().decode("utf-8", "replace"))
+        code = self._process.returncode or 0
+        number = -code if code < 0 else code - 128  # bwrap, like a shell, adds 128 to a signal
+        if not said and number in set(signal.Signals):
+            said = signal.Signals(number).name
+        return f"its process ended: {said}" if said else "its process ended"
 
     def close(self) -> None:
         """End the process, and what it started: all of it in a sandbox, else what has not left its session."""
@@ -122,6 +137,7 @@ class Child:
         while self._reader.is_alive() and time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
                 self._lines.get(timeout=0.01)  # makes room for what the reader still holds
+        self._errors.close()
         self._folder.cleanup()
         _running.discard(self)
 

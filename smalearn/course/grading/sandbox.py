@@ -14,18 +14,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import smalearn
 from smalearn.data.included import RESULTS
 
-__all__ = ["Sandbox", "opened", "reduced", "without_solutions"]
+__all__ = ["LONGEST", "PATIENCE", "Sandbox", "last_words", "opened", "reduced", "without_solutions"]
 
 PACKAGE = Path(smalearn.__file__).parent
 SOLUTIONS = "ch[0-9A-Z]*"  # in course/exercises
 DISK = 64 * 2**20  # bytes of all that a submission writes
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "nix")
+REQUIRED = ("torch", "numpy", "einops")
+LONGEST = 300  # characters of a reason
+PATIENCE = 120.0  # seconds for Python and torch to start, however busy the machine is
 LIBRARIES = ("/etc/ld.so.cache", "/etc/alternatives")  # which libraries, where there are several
 CAN_SWITCH = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 LOST = (
@@ -54,9 +57,12 @@ class Sandbox:
         needed = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME")
         ours = {name: os.environ[name] for name in needed if name in os.environ}
         threads = dict.fromkeys(["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"], "1")
-        place = {"PYTHONPATH": str(PACKAGE.parent if self.prefix else self.package)}
+        folders = [str(PACKAGE.parent if self.prefix else self.package), *_listed("PYTHONPATH")]
+        place = {"PYTHONPATH": os.pathsep.join(folders)}
         names = {"HOME": tempfile.gettempdir() if not self.prefix else "/tmp", "USER": "student"}
-        return ours | threads | place | names | {"MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
+        names |= {"MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
+        # A chapter's training that an answer needs takes three steps; a forgotten breakpoint is passed over.
+        return ours | threads | place | names | {"SMALEARN_QUICK": "all", "PYTHONBREAKPOINT": "0"}
 
 
 @contextlib.contextmanager
@@ -66,11 +72,9 @@ def opened() -> Iterator[Sandbox]:
         package = Path(folder) / "smalearn"
         without_solutions(package)
         os.chmod(folder, 0o755)  # the submissions' users read it
-        prefix = _bubblewrap(package)
-        if why := _failure(prefix):
-            yield Sandbox((), package.parent, f"bubblewrap does not work here ({why}): {LOST}")
-        else:
-            yield Sandbox(tuple(prefix), package.parent)
+        box = Sandbox(tuple(_bubblewrap(package)), package.parent)
+        why = _failure(box)
+        yield replace(box, prefix=(), weakness=f"bubblewrap does not work here ({why}): {LOST}") if why else box
 
 
 def without_solutions(target: Path) -> None:
@@ -132,19 +136,45 @@ def _bubblewrap(package: Path) -> list[str]:
 
 
 def _binds(package: Path) -> dict[str, str]:
-    """Folders of Python, each to itself, and the package's to the one without solutions."""
+    """Folders of Python, each to itself, and the package, wherever it is in them, to the one without solutions."""
     prefixes = {sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])}
-    folders = sorted({*prefixes, *site.getsitepackages(), site.getusersitepackages()})
+    folders = sorted({*prefixes, *site.getsitepackages(), site.getusersitepackages(), *_elsewhere()})
     folders = [folder for folder in folders if Path(folder).is_dir() and Path(folder).parts[1] not in SYSTEM]
     inner = {folder for folder in folders for other in folders if Path(other) in Path(folder).parents}
-    return {folder: folder for folder in folders if folder not in inner} | {str(PACKAGE): str(package)}
+    copies = {str(path) for folder in folders if (path := Path(folder) / PACKAGE.name).is_dir()}
+    outer = {folder: folder for folder in folders if folder not in inner}
+    return outer | dict.fromkeys(sorted({*copies, str(PACKAGE)}), str(package))
 
 
-def _failure(prefix: list[str]) -> str:
-    """Say why a program cannot be started so; empty where it can."""
+def _elsewhere() -> Iterator[str]:
+    """Yield the folders of `PYTHONPATH` and of `.pth` files in which packages are installed, and those of libraries."""
+    command = [sys.executable, "-P", "-X", "utf8", "-c", "import sys; print(*sys.path, sep=chr(10))"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+    for folder in map(Path, done.stdout.splitlines()):
+        # not one of sources: it may have anything beside them, the course with its solutions or submissions
+        if any(folder.glob("*.dist-info")) or any((folder / name).is_dir() for name in REQUIRED):
+            yield str(folder)
+    yield from (folder for folder in _listed("LD_LIBRARY_PATH") if any(Path(folder).glob("*.so*")))
+
+
+def _listed(variable: str) -> list[str]:
+    """The absolute folders that a variable lists."""
+    return [folder for folder in os.environ.get(variable, "").split(os.pathsep) if os.path.isabs(folder)]
+
+
+def _failure(box: Sandbox) -> str:
+    """Say why a submission's process cannot be started so; empty where it can."""
     try:
-        command = [*prefix, sys.executable, "-c", ""]
-        tried = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+        command = [*box.prefix, sys.executable, "-P", "-c", "import torch, smalearn.course.exercises"]
+        tried = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, env=box.environment
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{error}"
-    return (tried.stderr.strip().splitlines() or ["it fails"])[-1] if tried.returncode else ""
+    return (last_words(tried.stderr) or "it fails") if tried.returncode else ""
+
+
+def last_words(text: str) -> str:
+    """The last line of an error output that names an error, or else its last; empty where there is none."""
+    lines = text.strip().splitlines()
+    return ([*lines[-1:], *(line for line in lines if "Error: " in line)] or [""])[-1].strip()[:LONGEST]

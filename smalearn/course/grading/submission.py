@@ -1,13 +1,10 @@
 """A submission, read without running it: whose it is, and its cells."""
 
-import ast
-import contextlib
 import hashlib
-import itertools
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +14,9 @@ from smalearn.course.grading.roster import Roster
 from smalearn.course.workbook import editions
 from smalearn.course.workbook import notebook as notebooks
 
-__all__ = ["Submission", "content", "read"]
+__all__ = ["RIGHT", "Submission", "content", "read"]
 
+RIGHT = ("passed", "not as asked")  # outcomes of right answers
 LARGEST = 32 * 2**20  # bytes of a notebook
 
 
@@ -29,8 +27,8 @@ class Submission:
     Args:
         path: the file.
         student: who handed it in.
-        setup: the sources of the cells tagged `setup`, and the imports of others that the exercises need.
-        cells: exercise id -> the sources of its cells, the one with `check` included.
+        code: what is to be known of each code cell, in the order of the page, as `needed.Notebook` takes it.
+        cells: exercise id -> the sources of its cells, the one with `check` included, and those that lost its tag.
         problem: why it cannot be graded at all; empty where it can.
         digest: of the file; empty where it cannot be read.
         time: when the file was changed last, in seconds since 1970.
@@ -38,11 +36,16 @@ class Submission:
 
     path: Path
     student: str
-    setup: list[str] = field(default_factory=list)
+    code: list[dict] = field(default_factory=list)
     cells: dict[str, list[str]] = field(default_factory=dict)
     problem: str = ""
     digest: str = ""
     time: float = 0.0
+
+    @property
+    def right(self) -> set[str]:
+        """Ids of the exercises of which a saved output says that they are right."""
+        return {id for cell in self.code for id in cell["right"]}
 
     def answer(self, id: str) -> str:
         """Return the code of an exercise, without a cell that does no more than call `check`."""
@@ -103,25 +106,40 @@ def _read(path: Path, student: str, course: editions.Course) -> Submission:
     digest, notebook = hashlib.sha256(data).hexdigest(), notebooks.parse(data)
     if notebook is None:
         return Submission(path, student, problem="no notebook", digest=digest, time=time)
-    exercises = notebooks.exercises(editions.renumbered(notebook, course))
-    sources = {id: [cell["source"] for cell in group] for id, group in exercises.items()}
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    setup = [cell["source"] for cell in code if "setup" in _tags(cell)]
-    others = [cell["source"] for cell in code if "setup" not in _tags(cell) and "exercise" not in cell["metadata"]]
-    setup += _imports(others, "\n".join(itertools.chain(*sources.values())))
-    return Submission(path, student, setup, sources, digest=digest, time=time)
+    renumbered = editions.renumbered(notebook, course)
+    sources = {id: [cell["source"] for cell in group] for id, group in notebooks.exercises(renumbered).items()}
+    code = [_cell(cell, course) for cell in renumbered["cells"] if cell["cell_type"] == "code"]
+    for id, cell in _untagged(code, course, set(sources)):
+        sources.setdefault(id, []).append(cell)
+    return Submission(path, student, code, sources, digest=digest, time=time)
 
 
-def _imports(cells: Sequence[str], answers: str) -> list[str]:
-    """Write the imports of cells that answers need: in the notebook these have run before them."""
-    words, found = set(re.findall(r"\w+", answers)), {}
-    for cell in cells:
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            for node in ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", cell)).body:
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in words]
-                    found |= {ast.unparse(node): None} if node.names else {}
-    return list(found)
+def _cell(cell: dict, course: editions.Course) -> dict:
+    """What the process of a submission gets to know of a code cell."""
+    id, count = cell["metadata"].get("exercise"), cell.get("execution_count")
+    shown = editions.outcomes({"cells": [cell]}, course)
+    return {
+        "source": cell["source"],
+        "count": count if isinstance(count, int) else None,
+        "id": id if isinstance(id, str) else None,
+        "setup": "setup" in _tags(cell),
+        "right": [number for number, outcome in shown if outcome in RIGHT],
+    }
+
+
+def _untagged(cells: Sequence[dict], course: editions.Course, tagged: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield exercise and source of cells that answer or check an exercise and do not have its tag."""
+    checked = [
+        {*cell["right"], *re.findall(r"""\bcheck\(\s*["']([\w.]+)["']""", cell["source"])} & course.keys()
+        for cell in cells
+    ]
+    chapters = {id.partition(".")[0] for id in set().union(tagged, *checked)}
+    names = {name: id for id, known in course.items() if id.partition(".")[0] in chapters for name in known.names}
+    for cell, ids in zip(cells, checked, strict=True):
+        defined = set(re.findall(r"(?m)^(?:async +)?(?:def|class) +(\w+)", cell["source"]))
+        defined |= set(re.findall(r"(?m)^(\w+) *=(?!=)(?!.*\bcheck\()", cell["source"]))
+        ids |= {names[name] for name in defined & names.keys()}
+        yield from ((id, cell["source"]) for id in sorted(ids - {cell["id"]}))
 
 
 def _tags(cell: dict) -> list:

@@ -1,0 +1,412 @@
+"""Ways in which students write a right answer: what shows ✓ in the notebook has its point, or the row says why not.
+
+Every notebook is run by IPython first, all of them in one process, so that its outputs and counts are real.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from smalearn.course import grading
+from smalearn.course.exercises import registry
+from smalearn.course.grading.grader import SHOWN
+from smalearn.course.grading.needed import Notebook
+
+LIMITS = grading.Limits(exercise=4, notebook=90, memory=2**30)
+
+RUN = """
+import asyncio, contextlib, io, json, os, sys
+from pathlib import Path
+os.chdir(sys.argv[2])
+sys.path.insert(0, "")
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+shell = InteractiveShell.instance()
+for path in sorted(Path(sys.argv[1]).glob("*.ipynb")):
+    made = json.loads(path.read_text(encoding="utf-8"))
+    shell.reset()
+    sys.modules.pop("helpers", None)
+    cells = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
+    for place in made["metadata"]["order"]:
+        cell = cells[place]
+        with capture_output() as captured, contextlib.redirect_stdout(io.StringIO()):
+            cell["execution_count"] = shell.execution_count
+            shell.run_cell(cell["source"], store_history=True)
+        cell["outputs"] = [
+            {"output_type": "display_data", "data": dict(output.data), "metadata": {}} for output in captured.outputs
+        ]
+    path.write_text(json.dumps(made), encoding="utf-8")
+"""
+
+SETUP = "import torch\n\nfrom smalearn.course import case, check, hint, solution"
+STUB = "def running_attention(Q, K, V):\n    raise NotImplementedError"
+CHECK = 'running_attention = check("3.1", running_attention)'
+STATES = 'torch.einsum("tn,tp->tnp", K, V).cumsum(0)'
+READ = 'torch.einsum("tn,tnp->tp", Q, states)'
+
+
+def answer(states=STATES, head="def running_attention(Q, K, V):", read=READ):
+    return f"{head}\n    states = {states}\n    return {read}"
+
+
+RIGHT = answer()
+HELPER = f"def all_states(K, V):\n    return {STATES}"
+USES = answer("all_states(K, V)")
+SLOW = "import time\nfor second in range(60):\n    torch.ones(700, 700).matrix_power(2**62)\nlosses = [1.0]"
+BROKEN = "raise ValueError('an experiment')"
+
+
+def own(*sources):
+    """Cells with the exercise's tag."""
+    return [("3.1", source) for source in sources]
+
+
+def others(*sources):
+    """Cells without a tag."""
+    return [("", source) for source in sources]
+
+
+ANSWER = own(RIGHT, CHECK)
+
+# name -> the cells after the setup: (tag, source). Those that begin with a place run in that order.
+KINDS = {
+    # what IPython accepts and Python does not
+    "as it should be": ANSWER,
+    "help": own(f"torch.cumsum?\n{RIGHT}", CHECK),
+    "help of two kinds": own(f"?torch\n{RIGHT}\ntorch.einsum??", CHECK),
+    "timed line": own(
+        f"{RIGHT}\nQ = torch.ones(3, 2)\n%time Y = running_attention(Q, Q, Q)\n%timeit -n 1 -r 1 Y", CHECK
+    ),
+    "timed check": own(RIGHT, f"%time {CHECK}"),
+    "timed cell": own(f"%%time\n{RIGHT}", CHECK),
+    "timed cell of all": own(f"%%time\n{RIGHT}\n{CHECK}"),
+    "captured cell": own(f"%%capture printed\nprint(1)\n{RIGHT}", "printed.show()", CHECK),
+    "magics of a magic": own(f"%%time\n%%capture\n%pwd\n{RIGHT}", CHECK),
+    "repeated cell": own(RIGHT, "%%timeit -n 1 -r 1\n" + CHECK.partition(" = ")[2]),
+    "profiled": own(
+        f"{RIGHT}\n%prun -s cumtime running_attention(torch.ones(2, 1), torch.ones(2, 1), torch.ones(2, 1))", CHECK
+    ),
+    "extension": own(
+        f"%load_ext autoreload\n%autoreload 2\n%config InlineBackend.figure_format = 'svg'\n{RIGHT}", CHECK
+    ),
+    "percent in a string": own(f'%pwd\ntext = """\n%d of\n!them\n"""\nassert "%d" in text\n{RIGHT}', CHECK),
+    "percent in brackets": own(f"%pwd\nrest = (7\n  % 4)\nassert rest == 3\n{RIGHT}", CHECK),
+    "shell line": own(f"!echo installing > /dev/null\n{RIGHT}", CHECK),
+    "shell output": own(f"files = !echo 1\nhere = %pwd\n{RIGHT}", CHECK),
+    "shell in a block": own(f"if True:\n    !echo 1\n    %who\n{RIGHT}", CHECK),
+    "prompts": own("\n".join(f"{'...' if i else '>>>'} {line}" for i, line in enumerate(RIGHT.splitlines())), CHECK),
+    "display": own(
+        f"display(torch.ones(2))\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>x</b>'))\n{RIGHT}", CHECK
+    ),
+    "get_ipython": own(f"get_ipython().run_line_magic('pwd', '')\nget_ipython().events\n{RIGHT}", CHECK),
+    "get_ipython imported": own(
+        f"from IPython import get_ipython\nget_ipython().run_line_magic('pwd', '')\n{RIGHT}", CHECK
+    ),
+    "last value": others(f"lambda Q, K, V: torch.einsum('tn,tnp->tp', Q, {STATES})")
+    + own("running_attention = _", CHECK),
+    "last but one": others("2.0", "3.0") + own(RIGHT.replace("return ", "return half * "), "half = __ / 2", CHECK),
+    "output by number": others("'tn,tnp->tp'")
+    + own(answer(read="torch.einsum(spec, Q, states)"), "spec = Out[2]", CHECK),
+    "input by number": others(RIGHT) + own("exec(In[2])", CHECK),
+    "await": own(f"import asyncio\nawait asyncio.sleep(0)\n{RIGHT}", CHECK),
+    "awaited helper": others("async def spec():\n    return 'tn,tnp->tp'")
+    + own("text = await spec()", answer(read="torch.einsum(text, Q, states)"), CHECK),
+    "file of the notebook": others(f"%%writefile helpers.py\nimport torch\n\n\n{HELPER}")
+    + own(f"from helpers import all_states\n{USES}", CHECK),
+    "file that is run": others(f"%%writefile helpers.py\nimport torch\n\n\n{HELPER}", "%run helpers.py")
+    + own(USES, CHECK),
+    "foreign cell": others("%%html\n<b>x</b>", "%%bash\ntrue") + ANSWER,
+    # names from other cells
+    "helper": others(HELPER) + own(USES, CHECK),
+    "helper of a helper": others(
+        "def last(x):\n    return x.cumsum(0)",
+        f"def all_states(K, V):\n    return last({STATES.removesuffix('.cumsum(0)')})",
+    )
+    + own(USES, CHECK),
+    "helper below": [(3, "3.1", USES), (4, "3.1", CHECK), (2, "", HELPER)],
+    "helper in another exercise's cell": [("3.2", HELPER), *own(USES, CHECK)],
+    "import": others("import numpy as np\nfrom torch import einsum")
+    + own(RIGHT.replace("torch.einsum", "einsum") + "\n    np", CHECK),
+    "star": others("from torch import *") + own(RIGHT.replace("torch.", ""), CHECK),
+    "import that is tried": others(
+        "try:\n    from opt_einsum_x import einsum\nexcept ImportError:\n    from torch import einsum"
+    )
+    + own(RIGHT.replace("torch.einsum", "einsum"), CHECK),
+    "constant": others("AXIS = 0") + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "constants at once": others("(AXIS, *_), ONE = [0], 1")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS) * ONE"), CHECK),
+    "constant that changes": others("AXIS = 1", "AXIS -= 1")
+    + own(
+        RIGHT.replace("cumsum(0)", "cumsum(AXIS)"),
+        CHECK,
+    )
+    + others("AXIS = 7"),
+    "constant in a loop": others("for AXIS in (2, 1, 0):\n    pass")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "constant under if": others("if True:\n    AXIS = 0\nelse:\n    AXIS = 1")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "constant that a function sets": others("def choose():\n    global AXIS\n    AXIS = 0", "choose()")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "default": others("AXIS = 0")
+    + own(answer(STATES.replace("(0)", "(axis)"), "def running_attention(Q, K, V, axis=AXIS):"), CHECK),
+    "annotation": others("from torch import Tensor\n\nRows = Tensor")
+    + own(answer(head="def running_attention(Q: Rows, K: Rows, V: Rows) -> Tensor:"), CHECK),
+    "future annotation": others("from __future__ import annotations")
+    + own(answer(head="def running_attention(Q: Rows, K: Rows, V: Rows) -> Rows:"), CHECK),
+    "decorator": others("def plain(f):\n    def inner(*args):\n        return f(*args)\n\n    return inner")
+    + own(f"@plain\n{RIGHT}", CHECK),
+    "registry": others("PARTS = {}", "def part(f):\n    PARTS[f.__name__] = f\n    return f", f"@part\n{HELPER}")
+    + own(answer("PARTS['all_states'](K, V)"), CHECK),
+    "table": others("PARTS = {}", HELPER, "PARTS['states'] = all_states") + own(answer("PARTS['states'](K, V)"), CHECK),
+    "list": others("AXES = []", "AXES.append(0)") + own(RIGHT.replace("cumsum(0)", "cumsum(AXES[0])"), CHECK),
+    "method added": others("class Parts:\n    pass", f"Parts.states = staticmethod(lambda K, V: {STATES})")
+    + own(answer("Parts.states(K, V)"), CHECK),
+    "executed text": others(f"source = {HELPER!r}", "exec(source)") + own(USES, CHECK),
+    "globals": others("name = 'AXIS'\nglobals()[name] = 0") + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "set by its name": others("import sys\nsetattr(sys.modules['__main__'], 'AXIS', 0)")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "setting of torch": others("torch.set_default_dtype(torch.float64)")
+    + own(answer(STATES + " @ torch.eye(V.shape[-1])"), CHECK),
+    "file that is saved": others("torch.save(torch.tensor(0), 'axis.pt')")
+    + own("axis = torch.load('axis.pt').item()", RIGHT.replace("cumsum(0)", "cumsum(axis)"), CHECK),
+    # other things than a plain def
+    "lambda": own(f"running_attention = lambda Q, K, V: torch.einsum('tn,tnp->tp', Q, {STATES})", CHECK),
+    "partial": others(
+        "from functools import partial", answer(STATES.replace("(0)", "(axis)"), "def core(axis, Q, K, V):")
+    )
+    + own("running_attention = partial(core, 0)", CHECK),
+    "object": others("class Attention:\n" + textwrap.indent(answer(head="def __call__(self, Q, K, V):"), "    "))
+    + own("running_attention = Attention()", CHECK),
+    "method": others("class Attention:\n" + textwrap.indent(answer(head="def run(self, Q, K, V):"), "    "))
+    + own("running_attention = Attention().run", CHECK),
+    "data class": own(
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Parts:\n    axis: int = 0\n\n\nparts = Parts()",
+        RIGHT.replace("cumsum(0)", "cumsum(parts.axis)"),
+        CHECK,
+    ),
+    "another name": own(answer(head="def mine(Q, K, V):"), 'check("3.1", mine)'),
+    "another name elsewhere": others(answer(head="def mine(Q, K, V):"))
+    + own(STUB, 'result = check("3.1", attempt=mine)'),
+    "made by a function": others(
+        "def make(axis):\n"
+        + textwrap.indent(answer(STATES.replace("(0)", "(axis)"), "def inner(Q, K, V):"), "    ")
+        + "\n    return inner"
+    )
+    + own("running_attention = make(0)", CHECK),
+    "under if": own(f"if True:\n{textwrap.indent(RIGHT, '    ')}", CHECK),
+    "named like a builtin": others("def sum(x):\n    return x.cumsum(0)")
+    + own(answer("sum(" + STATES.removesuffix(".cumsum(0)") + ")"), CHECK),
+    "cell that is run by %run": others("%%writefile axis.py\nAXIS = 0", "%run axis.py")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "shown check": own(RIGHT, CHECK.partition(" = ")[2]),
+    "check in a loop": own(RIGHT)
+    + others('for id, function in {"3.1": running_attention}.items():\n    check(id, function)'),
+    # cells that went another way
+    "new cell": own(STUB) + others(RIGHT) + own(CHECK),
+    "new cell with a block": own(STUB) + others(f"if True:\n{textwrap.indent(RIGHT, '    ')}") + own(CHECK),
+    "new cells": own(STUB, CHECK) + others(RIGHT, CHECK),
+    "new cells above": [(2, "", RIGHT), (3, "", CHECK), ("3.1", STUB), ("3.1", CHECK)],
+    "new cell below": [(2, "3.1", STUB), (4, "3.1", CHECK), (3, "", RIGHT)],
+    "lost tags": others(RIGHT, CHECK),
+    "lost tag": others(RIGHT) + own(CHECK),
+    "lost check": own(RIGHT) + others(CHECK),
+    "split": own("def inner(Q, states):\n    return " + READ)
+    + others(HELPER)
+    + own("def running_attention(Q, K, V):\n    return inner(Q, all_states(K, V))")
+    + others(CHECK),
+    "merged": own(f"{RIGHT}\n\n{CHECK}\n\nprint(1)"),
+    "merged with another": [("3.2", f"x = 1\n{RIGHT}\n\n{CHECK}\nx = losses")],
+    "merged with the setup": [("setup", f"{SETUP}\n{RIGHT}\n\n{CHECK}")],
+    "copied above": [(3, "", RIGHT), (2, "3.1", RIGHT.replace("cumsum(0)", "cumsum(1)")), (4, "3.1", CHECK)],
+    "copied below": [(2, "3.1", RIGHT), (4, "3.1", CHECK), (3, "", RIGHT)],
+    "changed below": ANSWER + others(RIGHT.replace("cumsum(0)", "cumsum(1)"), "running_attention = None"),
+    "tried first": others(RIGHT.replace("cumsum(0)", "cumsum(1)"), CHECK) + own(RIGHT, CHECK),
+    "wrong check elsewhere": ANSWER + others('check("3.1", lambda Q, K, V: V)'),
+    "prints what is elsewhere": others("Q, K, V = torch.ones(3, 3, 2)")
+    + own(f"{RIGHT}\nprint(running_attention(Q, K, V))\nassert Q.shape == (3, 2)\n{CHECK}"),
+    # cells that must not cost anything
+    "broken cells": others(BROKEN, "1 +", "def f(:") + ANSWER,
+    "broken cell that edits": others("PARTS = {'axis': 0}", "PARTS.update(1)")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(PARTS['axis'])"), CHECK),
+    "stops after its answer": own(f"{RIGHT}\nprint(nothing)", CHECK),
+}
+SLOWLY = {  # cells that do not end here, and did not run when the notebook was saved
+    "slow cell": others(SLOW) + ANSWER,
+    "slow cell of the same names": others(f"AXIS = 0\n{SLOW}\nmodel = AXIS", "print(losses)")
+    + own(RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+}
+REASONS = {  # what cannot have its point, and why
+    "needs a file": (
+        own(
+            "with open('axis.txt') as file:\n    axis = int(file.read())",
+            RIGHT.replace("cumsum(0)", "cumsum(axis)"),
+            CHECK,
+        ),
+        "it needs a file that is not in the notebook: 'axis.txt'",
+    ),
+    "needs a file in its function": (
+        own(RIGHT.replace("(0)", "(int(open('axis.txt').read()))"), CHECK),
+        "it needs a file that is not in the notebook: 'axis.txt'",
+    ),
+    "needs a shell": (
+        own("axis = !echo 0", RIGHT.replace("cumsum(0)", "cumsum(int(axis[0]))"), CHECK),
+        "shell commands do not run here: !echo 0; NameError: name 'axis' is not defined",
+    ),
+    "needs an answer": (
+        own("axis = int(input())", RIGHT.replace("cumsum(0)", "cumsum(axis)"), CHECK),
+        "it asks with input(), and nobody answers here; NameError: name 'axis' is not defined",
+    ),
+    "needs what was installed": (
+        own(
+            "!echo pip install special", f"import special\n{RIGHT.replace('cumsum(0)', 'cumsum(special.axis)')}", CHECK
+        ),
+        "ModuleNotFoundError: No module named 'special'; NameError: name 'special' is not defined; "
+        "not run here: !echo pip install special",
+    ),
+    "is another function": (own(RIGHT.replace("cumsum(0)", "cumsum(1)"), CHECK), "your running sum goes along axis 2"),
+}
+
+
+COPIED = [
+    ("", registry()["3.2"].code.replace("def decode(", "def helper(")),
+    *own(RIGHT, CHECK),
+    ("3.2", "decode = helper"),
+]
+
+
+def write(path, cells, right=False):
+    """Write a notebook, and in which order its cells run; with `right`, its checks show ✓ whatever they do."""
+    made, order = [], []
+    cells = [(1, "setup", SETUP), *(cell if len(cell) == 3 else (None, *cell) for cell in cells)]
+    ordered = any(place for place, *_ in cells[1:])
+    for place, tag, source in cells:
+        metadata = {"tags": ["setup"]} if tag == "setup" else {"exercise": tag} if tag else {}
+        one = {"cell_type": "code", "metadata": metadata, "outputs": [], "execution_count": None, "source": source}
+        if right and "check(" in source:
+            data = {"application/vnd.smalearn.check+json": {"exercise": "3.1", "outcome": "passed"}}
+            data["text/plain"] = f"✓ 3.1 {registry()['3.1'].title}: 5 cases passed (seed 0)"
+            one["outputs"] = [{"output_type": "display_data", "data": data, "metadata": {}}]
+        made.append(one)
+        order += [(place or 1, len(made) - 1)] if place or not ordered else []
+    order = [number for _, number in sorted(order)]
+    text = {"cells": made, "metadata": {"order": order}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(text), encoding="utf-8")
+
+
+def shows(path):
+    """Whether any cell of a notebook shows ✓."""
+    outputs = [out for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] for out in cell["outputs"]]
+    return any(str(out["data"].get("text/plain")).startswith("✓ 3.1") for out in outputs)
+
+
+def graded(folder, box):
+    exercises = {id: registry()[id] for id in ("3.1", "3.2")}
+    rows = grading.grade(grading.read(sorted(folder.glob("*.ipynb"))), exercises, box, LIMITS, jobs=2)
+    return {row.path.stem: row for row in rows}
+
+
+# name -> the cells (count, tag, source), and what is run of them
+NEEDED = {
+    "the last value before the check": (
+        [
+            (1, None, "A = 1"),
+            (2, None, "A = 2"),
+            (3, "3.1", "def f(): return A"),
+            (4, "3.1", "check('3.1', f)"),
+            (5, None, "A = 3"),
+        ],
+        ["A = 2", "def f():", "check('3.1', f)"],
+    ),
+    "what is bound elsewhere, after a restart": (
+        [
+            (2, None, "A = g()"),
+            (3, "3.1", "def f(): return A"),
+            (4, "3.1", "check('3.1', f)"),
+            (9, None, "def g(): return 1"),
+        ],
+        ["def g():", "A = g()", "def f():", "check('3.1', f)"],
+    ),
+    "no training and no picture": (
+        [
+            (1, None, "import torch\nplot(A)\nmodel = train(A)\ntorch.save(model, 'a')\nA = 1"),
+            (2, "3.1", "def f(): return torch.ones(A)"),
+        ],
+        ["import torch", "A = 1", "def f():"],
+    ),
+    "a setting": (
+        [
+            (1, None, "import torch\nD = torch.float64\ntorch.set_default_dtype(D)"),
+            (2, "3.1", "def f(): return torch.ones(1)"),
+        ],
+        ["import torch", "D = torch.float64", "torch.set_default_dtype(D)", "def f():"],
+    ),
+    "no attribute of the same name": (
+        [(1, None, "model = train()"), (2, "3.1", "def f(x): return x.model"), (None, "3.1", "check('3.1', f)")],
+        ["def f(x):", "check('3.1', f)"],
+    ),
+    "no local variable of the same name": (
+        [(1, None, "model = train()"), (2, "3.1", "f = lambda x: [model for model in x]")],
+        ["f = lambda x: [model for model in x]"],
+    ),
+    "what a function reads before it is called": (
+        [
+            (1, None, "def g(): return A"),
+            (2, None, "A = 1"),
+            (3, None, "B = g()"),
+            (4, None, "A = 2"),
+            (5, "3.1", "def f(x=B): return x"),
+        ],
+        ["def g():", "A = 1", "B = g()", "A = 2", "def f(x=B):"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_of_other_cells_runs_what_an_answer_needs(name):
+    cells, expected = NEEDED[name]
+    names = "count", "id", "source"
+    notebook = Notebook([dict(zip(names, cell, strict=True)) | {"setup": False, "right": []} for cell in cells])
+    for place in range(len(cells)):
+        notebook.read(place)
+    assert [ast.unparse(one.node).split("\n")[0] for one in notebook.plan("3.1", "f", "run")] == expected
+
+
+FEW = ("timed cell", "helper", "new cells")
+
+
+@pytest.fixture(scope="module")
+def rows(request, tmp_path_factory):
+    """The rows of all kinds, or without --full of a few, after IPython has run them."""
+    folder, place = tmp_path_factory.mktemp("kinds"), tmp_path_factory.mktemp("place")
+    for name in KINDS if request.config.getoption("full") else FEW:
+        write(folder / f"{name}.ipynb", KINDS[name])
+    subprocess.run([sys.executable, "-c", RUN, folder, place], check=True, capture_output=True)
+    for name in [*SLOWLY, *REASONS] if request.config.getoption("full") else []:
+        write(folder / f"{name}.ipynb", SLOWLY.get(name) or REASONS[name][0], right=True)
+    write(folder / "copied.ipynb", COPIED, right=True)
+    shown = {path.stem: shows(path) for path in folder.glob("*.ipynb")}
+    with grading.opened() as box:
+        return shown, graded(folder, box)
+
+
+def test_what_shows_right_has_its_point(rows):
+    shown, found = rows
+    assert all(shown.values()), [name for name, right in shown.items() if not right]
+    wrong = {name: row.notes for name, row in found.items() if row.outcomes["3.1"] != "passed" and name not in REASONS}
+    assert not wrong
+
+
+def test_our_solution_is_found_in_another_cell_too(rows):
+    assert rows[1]["copied"].outcomes == {"3.1": "passed", "3.2": "passed"}
+    assert rows[1]["copied"].flags == {"3.2": "the same as our solution"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REASONS)
+def test_else_the_row_says_why_not(rows, name):
+    assert rows[1][name].outcomes["3.1"] in ("error", "failed")
+    assert rows[1][name].notes["3.1"].startswith(f"{SHOWN} {REASONS[name][1]}")
