@@ -149,7 +149,11 @@ def test_settings_of_jupyterlab_exist_there(plugin, settings):
 
 def test_jupyterlab_opens_work_at_the_first_chapter(monkeypatch, tmp_path):
     from jupyter_server.serverapp import ServerApp
+    from jupyter_server.services.contents.largefilemanager import LargeFileManager
     from jupyterlab.labapp import LabApp
+    from traitlets.config import Config
+
+    from smalearn.course.workbook import explorers
 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -157,7 +161,9 @@ def test_jupyterlab_opens_work_at_the_first_chapter(monkeypatch, tmp_path):
     server = ServerApp(**config.pop("ServerApp"))
     assert Path(server.root_dir).samefile(tmp_path / "work")
     assert LabApp.class_traits()["default_url"].metadata["config"]
-    assert config == {"LabApp": {"default_url": "/lab/tree/00_start_here.ipynb"}}
+    manager = LargeFileManager(config=Config(config), root_dir=str(tmp_path))
+    assert manager.pre_save_hook is explorers.before_saving
+    assert config["LabApp"] == {"default_url": "/lab/tree/00_start_here.ipynb"}
 
 
 # Tests

@@ -173,6 +173,12 @@ class Lab:
         """Run every cell of the open notebook, to the end."""
         page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
 
+    def save(self, page: Page) -> dict:
+        """Save the open notebook; what is then in its file."""
+        name = page.evaluate("window.jupyterapp.shell.currentWidget.context.path")
+        page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
     def run_cell(self, page: Page, number: int) -> str:
         """Run one cell of the open notebook, counted from 0; its output as text."""
         page.evaluate(f"window.jupyterapp.shell.currentWidget.content.activeCellIndex = {number}")

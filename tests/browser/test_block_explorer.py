@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, words
 
 from smalearn.course.widgets import BlockExplorer
 from smalearn.course.widgets.block_explorer import KINDS
@@ -201,14 +201,9 @@ def test_a_click_elsewhere_calls_the_block(mount):
 
 def test_a_finger_drags_the_block_and_scrolls_elsewhere(mount):
     page = drawn(mount(BlockExplorer(length=20, block=(10, 16, 2, 6))))
-    touch = """([x, y]) => {
-      const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
-      const at = { clientX: box.left + x, clientY: box.top + y, identifier: 1, target: canvas };
-      const event = new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true, bubbles: true });
-      return !canvas.dispatchEvent(event);
-    }"""
     for row, column, held in [(13, 4, True), (10, 2, True), (15.7, 6.3, True), (3, 4, False), (13, 12, False)]:
-        assert page.evaluate(touch, place(page, row, column)) is held
+        assert drags(page, 0, *place(page, row, column)) is held
+    assert not drags(page, 1, 100, 100)
 
 
 def test_keys_move_and_resize_the_block(mount):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, words
 
 from smalearn.course.widgets import ChunkExplorer
 from smalearn.course.widgets.chunk_explorer import PARTS, best_chunk_len, chunked_macs
@@ -231,15 +231,9 @@ def test_chunk_length_is_dragged_along_the_curve(mount):
 
 def test_a_finger_drags_the_ring_and_scrolls_elsewhere(mount):
     page = drawn(mount(ChunkExplorer(length=4096, chunk_len=64)))
-    touch = """([number, x, y]) => {
-      const target = document.querySelectorAll("canvas")[number], box = target.getBoundingClientRect();
-      const at = { clientX: box.left + x, clientY: box.top + y, identifier: 1, target };
-      return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
-    }"""
     middle = 48 + (page.locator("canvas").nth(1).bounding_box()["width"] - 60) / 2
-    assert page.evaluate(touch, [1, middle, 100]) is True
-    assert page.evaluate(touch, [1, middle + 60, 100]) is False
-    assert page.evaluate(touch, [0, 100, 100]) is False
+    assert [drags(page, 1, x, 100) for x in (middle, middle + 60)] == [True, False]
+    assert not drags(page, 0, 100, 100)
 
 
 def test_pictures_follow_every_trait(mount):

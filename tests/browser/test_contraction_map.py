@@ -4,7 +4,7 @@ import random
 from itertools import pairwise, product
 
 import pytest
-from views import change, drawn, headline, words
+from views import change, drags, drawn, headline, words
 
 from smalearn.course.widgets import ContractionMap
 from smalearn.course.widgets.contraction_map import formulas
@@ -269,16 +269,9 @@ def test_point_is_dragged(mount):
 
 def test_a_finger_drags_the_point_and_scrolls_elsewhere(mount):
     page = mount(dense())
-    touch = """([x, y]) => {
-      const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
-      const at = { clientX: box.left + x, clientY: box.top + y, identifier: 1, target: canvas };
-      const event = new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true, bubbles: true });
-      return !canvas.dispatchEvent(event);
-    }"""
     page.locator("canvas").click(position={"x": 200, "y": 100})
     drawn(page)
-    assert page.evaluate(touch, [205, 104]) is True
-    assert page.evaluate(touch, [300, 200]) is False
+    assert [drags(page, 0, *place) for place in [(205, 104), (300, 200)]] == [True, False]
 
 
 def test_arrow_keys_move_the_point(mount):

@@ -11,17 +11,10 @@ import ipywidgets
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from views import PICTURES, drawn
+from views import CHANGE, PICTURES, drawn
 
 from smalearn.course import widgets
 from smalearn.fast import tile as tl
-
-CHANGE = """(control) => {
-  if (control.type === "range") +control.value < +control.max ? control.stepUp() : control.stepDown();
-  else if (control.tagName === "SELECT") control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
-  else return control.click();
-  for (const event of ["input", "change"]) control.dispatchEvent(new Event(event, { bubbles: true }));
-}"""
 
 
 @pytest.mark.parametrize("name", widgets.__all__)
@@ -37,12 +30,25 @@ def test_it_shows_itself_and_answers_a_touch(mount, name):
     pytest.fail("no control changed what is shown and what Python knows")
 
 
+HEARD = """(part) => {
+  const heard = [];
+  const hear = ({ target }) => heard.push(!target.hasAttribute("data-lm-suppress-shortcuts"))
+  document.addEventListener("keydown", hear, { capture: true });
+  for (const pressed of [{}, { ctrlKey: true }, { metaKey: true }, { shiftKey: true }]) {
+    part.dispatchEvent(new KeyboardEvent("keydown", { key: "s", bubbles: true, ...pressed }));
+  }
+  document.removeEventListener("keydown", hear, { capture: true });
+  return heard;
+}"""
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
-def test_keys_pressed_on_any_control_are_not_those_of_the_notebook(mount, name):
-    controls = mount(getattr(widgets, name)()).locator("input, select, button, canvas")
+def test_plain_keys_are_not_those_of_the_notebook_but_shortcuts_are(mount, name):
+    controls = mount(getattr(widgets, name)()).locator("input, select, button, canvas, summary")
     assert controls.count() > 3
-    assert all(part.get_attribute("data-lm-suppress-shortcuts") == "true" for part in controls.all())
+    for part in controls.all():
+        assert part.evaluate(HEARD) == [False, True, True, False]
 
 
 @pytest.mark.full

@@ -1,9 +1,12 @@
-"""An explorer in JupyterLab: alive, in step with Python, and in the colours of the theme."""
+"""An explorer in JupyterLab: alive, in step with Python, in the colours of the theme, and there again the next day."""
 
 import re
 
 import pytest
 from playwright.sync_api import expect
+from views import CHANGE
+
+from smalearn.course import widgets
 
 NOTEBOOK = "explorer_for_the_test.ipynb"
 FILL = """(name) => {
@@ -68,6 +71,19 @@ def test_keys_that_move_the_point_do_nothing_to_the_notebook(lab, notebook):
     assert re.fullmatch(r"\(7, 1\d\d\d\)", lab.run_cell(notebook, 1))
 
 
+def test_shortcuts_of_the_notebook_work_while_an_explorer_has_the_focus(lab, notebook):
+    lab.save(notebook)
+    cells = notebook.locator(".jp-Notebook .jp-Cell").count()
+    slider = notebook.locator(".smalearn").first.get_by_role("slider", name="T, target length")
+    for part in (slider, *(notebook.locator(".smalearn").first.locator(name).first for name in ("canvas", "button"))):
+        notebook.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty = true")
+        part.focus()
+        for key in ("ControlOrMeta+s", "d", "d", "ArrowUp"):
+            notebook.keyboard.press(key)
+        notebook.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+    assert notebook.locator(".jp-Notebook .jp-Cell").count() == cells
+
+
 def test_picture_takes_the_colours_of_the_theme(notebook):
     themes = {}
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
@@ -78,3 +94,56 @@ def test_picture_takes_the_colours_of_the_theme(notebook):
         themes[theme], share = notebook.evaluate(FILL, "second")
         assert share > 0.2
     assert len(set(themes.values())) == 2
+
+
+LOOK = "(live) => live.innerText + [...live.querySelectorAll('canvas')].map((canvas) => canvas.toDataURL())"
+
+
+def test_a_saved_notebook_has_explorers_that_move_without_their_kernel(lab, page):
+    lab.write(NOTEBOOK, *(f"from smalearn.course.widgets import {name}\n{name}()" for name in widgets.__all__))
+    lab.open(page, NOTEBOOK)
+    lab.run_all(page)
+    explorers = page.locator(".smalearn")
+    expect(explorers).to_have_count(len(widgets.__all__))
+    lab.save(page)
+    for _ in range(2):  # JupyterLab saves again what is opened again, and knows no explorer that has no kernel
+        page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        lab.open(page, NOTEBOOK)
+        expect(explorers).to_have_count(len(widgets.__all__), timeout=10_000)
+        for live in explorers.all():
+            before = live.evaluate(LOOK)
+            live.locator("input[type=range], select").first.evaluate(CHANGE)
+            page.wait_for_function(f"([live, was]) => ({LOOK})(live) !== was", arg=[live.element_handle(), before])
+        lab.save(page)
+    page.errors[:] = [error for error in page.errors if "widget model not found" not in error]  # then shown again
+
+
+def test_an_output_whose_saved_model_came_too_late_is_shown_again(mount):
+    page = mount(widgets.StateExplorer())
+    page.evaluate(
+        """() => {
+          const models = { seen: { views: { v: 0 } }, unseen: { views: {} }, live: { comm_live: true, views: {} } };
+          const outputs = (id) => ({
+            length: 2,
+            get: (i) => ({ data: i ? { "application/vnd.jupyter.widget-view+json": { model_id: id } } : {} }),
+            toJSON: () => id,
+            fromJSON: (id) => (window.again ??= []).push(id),
+          });
+          const cells = [{}, ...["seen", "unseen", "live", "lost"].map((id) => ({ outputs: outputs(id) }))];
+          const [has_model, get_model] = [(id) => id in models, (id) => models[id]];
+          const widget_manager = { context: { model: { cells } }, has_model, get_model };
+          for (let i = 0; i < 3; i++) script.default.initialize({ model: { widget_manager } });
+          script.default.initialize({ model: {} }); // as elsewhere
+        }"""
+    )
+    page.wait_for_function("window.again")
+    assert page.evaluate("again") == ["unseen"]
+
+
+def test_where_an_explorer_was_not_saved_its_still_picture_stands(lab, notebook):
+    notebook.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(notebook.locator(".smalearn canvas")).to_have_count(2)
+    lab.save(notebook)
+    lab.open(notebook, NOTEBOOK)
+    expect(notebook.locator(".jp-OutputArea-output img")).to_have_count(2)
+    expect(notebook.get_by_text("Error displaying widget")).to_have_count(0)

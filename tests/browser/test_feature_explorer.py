@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, words
 
 from smalearn.course.widgets import FeatureExplorer
 from smalearn.course.widgets.feature_explorer import MAPS
@@ -118,14 +118,8 @@ def test_a_row_is_looked_at_by_pointing(mount):
 
 
 def test_a_finger_scrolls_over_the_pictures(mount):
-    kept = drawn(mount(FeatureExplorer())).evaluate(
-        """[...document.querySelectorAll("canvas")].map((target) => {
-          const { left, top } = target.getBoundingClientRect();
-          const touch = new Touch({ clientX: left + 9, clientY: top + 50, identifier: 1, target });
-          return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [touch], cancelable: true }));
-        })"""
-    )
-    assert kept == [False, False]
+    page = mount(FeatureExplorer())
+    assert [drags(page, number, 9, 50) for number in (0, 1)] == [False, False]
 
 
 def test_pictures_follow_every_trait(mount):

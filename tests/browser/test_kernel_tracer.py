@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from views import change, drawn, headline, words
+from views import change, drags, drawn, headline, words
 
 from smalearn.course.exercises.ch12_walk import walk
 from smalearn.course.widgets import KernelTracer
@@ -302,13 +302,8 @@ def test_a_cell_is_looked_at_by_pointing_and_a_click_goes_to_its_first_access(mo
 
 
 def test_a_finger_drags_the_bar_and_scrolls_elsewhere(mount):
-    touch = """(y) => {
-      const target = document.querySelector("canvas"), box = target.getBoundingClientRect();
-      const at = { clientX: box.left + 200, clientY: box.top + y, identifier: 1, target };
-      return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
-    }"""
     page = drawn(mount(KernelTracer()))
-    assert [page.evaluate(touch, y) for y in (23, 120, 300)] == [True, False, False]
+    assert [drags(page, 0, 200, y) for y in (23, 120, 300)] == [True, False, False]
 
 
 def test_another_recording_is_shown(mount):

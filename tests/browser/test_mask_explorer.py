@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from playwright.sync_api import expect
-from views import change, drawn, headline, words
+from views import change, drags, drawn, headline, words
 
 from smalearn.course.widgets import MaskExplorer
 from smalearn.course.widgets.mask_explorer import FAMILIES
@@ -308,13 +308,12 @@ def test_a_row_is_looked_at_by_pointing_and_chosen_by_a_click(mount):
 
 def test_a_finger_drags_the_row_and_scrolls_elsewhere(mount):
     page = drawn(mount(MaskExplorer(TEXT, target=6)))
-    touch = """(y) => {
-      const canvas = document.querySelectorAll("canvas")[2], box = canvas.getBoundingClientRect();
-      const at = { clientX: box.left + 30, clientY: box.top + y, identifier: 1, target: canvas };
-      return !canvas.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
-    }"""
     side = (canvas(page, re.compile("^L, G and M")).bounding_box()["width"] - 2 * 26) / 3
-    assert [page.evaluate(touch, 20 + side * share) for share in (0.1, 0.5, 0.9)] == [False, True, False]
+    assert [drags(page, 2, 30, 20 + side * share) for share in (0.1, 0.5, 0.9)] == [False, True, False]
+    change(page, split=1)
+    assert [drags(page, 4, x, 60) for x in (60, 300)] == [True, False]
+    assert not drags(page, 0, 30, 118)  # below the bars of decays
+    assert not drags(page, 3, 100, 60)
 
 
 def test_arrow_keys_on_the_matrices_change_row_and_split(mount):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, words
 
 from smalearn.course.widgets import ScoreExplorer
 from smalearn.course.widgets.score_explorer import PRESETS, block_lengths
@@ -270,15 +270,9 @@ def test_the_step_is_dragged_over_the_cache(mount):
 
 def test_a_finger_drags_the_step_and_scrolls_elsewhere(mount):
     page = drawn(mount(ScoreExplorer(pair=(31, 0))))
-    touch = """([number, x, y]) => {
-      const target = document.querySelectorAll("canvas")[number], box = target.getBoundingClientRect();
-      const at = { clientX: box.left + x, clientY: box.top + y, identifier: 1, target };
-      return !target.dispatchEvent(new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true }));
-    }"""
     middle = 48 + (page.locator("canvas").nth(2).bounding_box()["width"] - 56) / 2
-    assert page.evaluate(touch, [2, middle, 100]) is True
-    assert page.evaluate(touch, [2, middle + 60, 100]) is False
-    assert page.evaluate(touch, [0, 100, 100]) is False
+    assert [drags(page, 2, x, 100) for x in (middle, middle + 60)] == [True, False]
+    assert not any(drags(page, number, 100, 100) for number in (0, 1))
 
 
 def test_pictures_follow_every_trait(mount):

@@ -1,7 +1,7 @@
 """The state explorer on a bare page: no kernel, no JupyterLab."""
 
 import torch
-from views import PICTURES, change, drawn, headline, words
+from views import PICTURES, change, drags, drawn, headline, words
 
 from smalearn.course.widgets import StateExplorer
 from smalearn.linear_attention import delta_rule_recurrent, linear_attention_parallel, linear_attention_recurrent
@@ -141,16 +141,9 @@ def test_gates_are_dragged_and_words_clicked(mount):
 
 def test_a_finger_drags_a_gate_and_scrolls_elsewhere(mount):
     page = mount(StateExplorer())
-    touch = """(y) => {
-      const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
-      const at = { clientX: box.left + 30, clientY: box.top + y, identifier: 1, target: canvas };
-      const event = new TouchEvent("touchstart", { touches: [new Touch(at)], cancelable: true, bubbles: true });
-      return !canvas.dispatchEvent(event);
-    }"""
-    drawn(page)
-    assert [page.evaluate(touch, y) for y in (25, 80, 150)] == [True, False, False]
+    assert [drags(page, 0, 30, y) for y in (25, 80, 150)] == [True, False, False]
     change(page, gates=[0] * 10)  # its bar ends where the words begin
-    assert [page.evaluate(touch, y) for y in (25, 90, 112)] == [False, True, False]
+    assert [drags(page, 0, 30, y) for y in (25, 90, 112)] == [False, True, False]
 
 
 def test_sliders_and_list_tell_python(mount):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from views import PICTURES, change, drawn, words
+from views import PICTURES, change, drags, drawn, words
 
 from smalearn.course.widgets.weight_explorer import FAMILIES, WeightExplorer
 from smalearn.testing import relative_rms
@@ -114,6 +114,14 @@ def test_an_entry_is_pointed_at_and_moved_by_arrow_keys(mount):
         page.keyboard.press(key)
         drawn(page)
     page.wait_for_function("document.querySelector('[aria-live]').textContent.endsWith('M[1, 11] = 0: no path.')")
+
+
+def test_a_finger_scrolls_over_the_picture(mount):
+    page = drawn(mount(WeightExplorer()))
+    number = page.locator("canvas:not([tabindex])").count()  # thumbnails come first
+    before = page.evaluate(PICTURES)
+    assert not drags(page, number, 100, 100)
+    assert drawn(page).evaluate(PICTURES) == before
 
 
 @pytest.mark.parametrize("width", [360, 1000])

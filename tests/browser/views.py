@@ -6,6 +6,13 @@ from playwright.sync_api import Error, Page
 
 FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 PICTURES = "[...document.querySelectorAll('#first canvas')].map((canvas) => canvas.toDataURL())"
+# One step of a slider, list, box or button.
+CHANGE = """(control) => {
+  if (control.type === "range") +control.value < +control.max ? control.stepUp() : control.stepDown();
+  else if (control.tagName === "SELECT") control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
+  else return control.click();
+  for (const event of ["input", "change"]) control.dispatchEvent(new Event(event, { bubbles: true }));
+}"""
 
 
 def watched(page: Page) -> Page:
@@ -43,3 +50,30 @@ def words(page):
 def headline(page):
     """The sentence in large letters above the picture."""
     return page.locator("#first .headline").inner_text().replace("\u00a0", " ")
+
+
+STATE = """async () => {
+  const names = Object.keys(await (await fetch("state.json")).json());
+  return JSON.stringify(names.map((name) => [name, model.get(name)]));
+}"""
+
+
+def drags(page, number, x, y):
+    """Whether a finger that swipes upwards from this place of a canvas drags something; else it scrolls, no more.
+
+    The state is then what it was before.
+    """
+    cdp = page.context.new_cdp_session(page)
+    page.evaluate("document.body.style.padding = '500px 0 1500px'")
+    box = drawn(page).locator("canvas").nth(number).bounding_box()
+    page.evaluate("(by) => window.scrollBy(0, by)", box["y"] + y - 400)
+    before, top = page.evaluate(STATE), page.evaluate("window.scrollY")
+    for step in range(12):
+        point = {"x": box["x"] + x + 5 * step, "y": 400 - 10 * step}
+        cdp.send("Input.dispatchTouchEvent", {"type": "touchMove" if step else "touchStart", "touchPoints": [point]})
+        drawn(page)
+    cdp.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    scrolled, changed = drawn(page).evaluate("window.scrollY") != top, page.evaluate(STATE) != before
+    assert not (scrolled and changed), (number, x, y)
+    page.evaluate("(state) => JSON.parse(state).forEach((entry) => model.set(...entry))", before)
+    return not scrolled

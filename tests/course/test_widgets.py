@@ -165,6 +165,7 @@ def test_still_picture_is_that_of_the_state_or_else_of_the_first(tmp_path, monke
 def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatch):
     files = {
         "share.js": "export const none = 0;",
+        "reopen.js": "",
         "base.js": 'import { none } from "./share.js";\nexport const one = none + 1;',
         "two.js": 'import { one } from "./base.js";\nexport const two = one + 1;',
         "good.js": 'import { one } from "./base.js";\nimport { two } from "./two.js";\n\nexport default two + LIMIT;',
@@ -176,10 +177,10 @@ def test_scripts_share_one_scope_and_what_python_tells_them(tmp_path, monkeypatc
     monkeypatch.setattr(base, "FOLDER", tmp_path)
     assert base.module("two.js", "good.js", LIMIT=1e-10, NAMES=["décay"]) == (
         'const LIMIT = 1e-10;\nconst NAMES = ["décay"];\n'
-        "export const none = 0;\nexport const one = none + 1;\nexport const two = one + 1;\n\n"
+        "export const none = 0;\n\nexport const one = none + 1;\nexport const two = one + 1;\n\n"
         "export default two + LIMIT;\n"
     )
-    expected = r"expected imports of one line from \['share\.js', 'base\.js'\], got 'import \{"
+    expected = r"expected imports of one line from \['share\.js', 'reopen\.js', 'base\.js'\], got 'import \{"
     for name in ("late.js", "long.js", "good.js"):
         with pytest.raises(ValueError, match=rf"^module: {name}, {expected}"):
             base.module(name)

@@ -1,6 +1,7 @@
 // Everything that all explorers share. Python puts this file in front of an explorer's own script (base.py, module):
 // there is nothing to build, and nothing is loaded from another host.
 
+import { showAgain } from "./reopen.js";
 import { restore, tools } from "./share.js";
 
 /**
@@ -9,6 +10,7 @@ import { restore, tools } from "./share.js";
  */
 export function explorer(traits, build) {
   return {
+    initialize: ({ model }) => showAgain(model),
     render({ model, el }) {
       restore(model, el, traits);
       const view = new View(model, el, traits);
@@ -53,11 +55,12 @@ class View {
     this.leaving.signal.addEventListener("abort", () => observer.disconnect());
   }
 
-  /** Keys pressed here are not JupyterLab's, where "d" twice deletes a cell; it asks the focused element itself. */
+  /** Keys pressed here are not JupyterLab's, where "d" twice deletes a cell, but for its shortcuts, such as Ctrl+S. */
   keepKeys() {
-    for (const part of this.root.querySelectorAll("input, button, canvas, [tabindex]")) {
-      part.setAttribute("data-lm-suppress-shortcuts", "true");
-    }
+    const decide = ({ target, ctrlKey, metaKey }) => {
+      if (this.root.contains(target)) target.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);
+    };
+    this.listen(window, "keydown", decide, { capture: true }); // before JupyterLab, which asks the focused element
   }
 
   /** What stands above the picture: a sentence as title, the read-out in large, and what to do. Texts or functions. */
@@ -261,7 +264,8 @@ class View {
       passive: false,
     });
     this.listen(canvas, "pointerdown", (event) => {
-      if (event.pointerType === "touch" && !near(...at(event))) return;
+      // A finger is captured from the start; let go where it shall scroll.
+      if (event.pointerType === "touch" && !near(...at(event))) return canvas.releasePointerCapture(event.pointerId);
       canvas.setPointerCapture(event.pointerId);
       move(...at(event));
     });
@@ -275,7 +279,7 @@ class View {
   arrows(element, step) {
     const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
     this.listen(element, "keydown", (event) => {
-      if (!(event.key in steps)) return;
+      if (!(event.key in steps) || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       step(...steps[event.key]);
     });

@@ -19,7 +19,7 @@ STYLE = (FOLDER / "base.css").read_text(encoding="utf-8")
 
 
 def module(*scripts: str, **constants: object) -> str:
-    """Join an ES module out of share.js, base.js and an explorer's scripts: what a browser can import from a string.
+    """Join an ES module, which a browser can import from a string: what explorers share, and an explorer's scripts.
 
     The scripts stand beside base.js, and each may import names from those before it, one line an import. Such a line
     is left out, since all scripts share one scope; so every file stays a plain module and nothing has to be built.
@@ -40,7 +40,7 @@ def module(*scripts: str, **constants: object) -> str:
     """
     lines = [f"const {name} = {json.dumps(value, ensure_ascii=False)};" for name, value in constants.items()]
     imported: list[str] = []
-    for script in ("share.js", "base.js", *scripts):
+    for script in ("share.js", "reopen.js", "base.js", *scripts):
         for line in (FOLDER / script).read_text(encoding="utf-8").splitlines():
             if not line.startswith("import "):
                 lines.append(line)

@@ -358,8 +358,10 @@ function belowPart(view, left, right) {
   const least = power(Math.log10(TOLERANCE));
   const key = `Singular values above ${least} times the largest are counted. Pale: the largest rank that there could be.`;
   make(right, "span", { class: "dim" }, key);
-  const split = (x) => clamp(Math.ceil(((x - LEFT - 20) / (canvas.clientWidth - 2 * LEFT - 20)) * (T - 1)), 1, T - 1);
-  view.drag(canvas, { near: () => true, move: (x) => view.set({ split: split(x) }), cursor: () => "ew-resize" });
+  const column = () => (canvas.clientWidth - 2 * LEFT - 20) / (T - 1);
+  const split = (x) => clamp(Math.ceil((x - LEFT - 20) / column()), 1, T - 1);
+  const near = (x) => Math.abs(x - LEFT - 20 - (view.get("split") - 0.5) * column()) < 24;
+  view.drag(canvas, { near, move: (x) => view.set({ split: split(x) }), cursor: () => "ew-resize" });
   view.arrows(canvas, (dx) => view.set({ split: clamp(view.get("split") + dx, 1, T - 1) }));
   const costs = make(make(right, "div", { class: "scroll", style: "margin-top: 8px" }), "table");
   make(costs, "caption", {}, "Additions and multiplications for L times one column");

@@ -75,7 +75,8 @@ def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: 
         return []
     lines = _carry_over(chapter, work, course, past) if has_copy or not versions else []
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
-    write(target, dump(blank(chapter) | {"metadata": {**chapter["metadata"], **kernel}}))
+    fresh = blank(chapter)
+    write(target, dump(fresh | {"metadata": fresh["metadata"] | kernel}))
     write(version, data)
     if not has_copy:
         return lines and [f"{path.name} is new.", *lines]

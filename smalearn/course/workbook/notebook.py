@@ -107,9 +107,11 @@ def parse(data: bytes) -> Notebook | None:
 
 
 def blank(notebook: Notebook) -> Notebook:
-    """Leave out what cells printed: a question must not stand above its answer before the learner runs it."""
+    """Leave out what cells printed and explorers showed: no question stands above its answer before it is run."""
     empty = {"outputs": [], "execution_count": None}
-    return notebook | {"cells": [cell | (empty if cell["cell_type"] == "code" else {}) for cell in notebook["cells"]]}
+    cells = [cell | (empty if cell["cell_type"] == "code" else {}) for cell in notebook["cells"]]
+    metadata = {name: value for name, value in notebook.get("metadata", {}).items() if name != "widgets"}
+    return notebook | {"cells": cells, "metadata": metadata}
 
 
 def dump(notebook: Notebook) -> bytes:
