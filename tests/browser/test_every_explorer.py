@@ -64,6 +64,26 @@ def test_a_sentence_a_read_out_and_what_to_do_stand_above(mount, name):
     ]
 
 
+SLIDE = """(slider, share) => {
+  slider.value = Math.round(+slider.min + share * (slider.max - slider.min));
+  slider.dispatchEvent(new Event("input", { bubbles: true }));
+}"""
+HEAD = "document.querySelector('#first .headline').getBoundingClientRect().height"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [390, 700, 1000])
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_the_headline_is_as_high_whatever_it_says(mount, page, name, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    heights = {drawn(mount(getattr(widgets, name)())).evaluate(HEAD)}
+    for slider in page.locator("#first input[type=range]:visible:enabled").all():
+        for share in (0, 0.3, 0.6, 1):
+            slider.evaluate(SLIDE, share)
+            heights.add(drawn(page).evaluate(HEAD))
+    assert len(heights) == 1
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_steps_are_played_to_the_end_and_a_touch_ends_it(mount, name):

@@ -78,9 +78,10 @@ def test_shortcuts_of_the_notebook_work_while_an_explorer_has_the_focus(lab, not
     for part in (slider, *(notebook.locator(".smalearn").first.locator(name).first for name in ("canvas", "button"))):
         notebook.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty = true")
         part.focus()
-        for key in ("ControlOrMeta+s", "d", "d", "ArrowUp"):
-            notebook.keyboard.press(key)
+        notebook.keyboard.press("ControlOrMeta+s")
         notebook.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+        for key in ("d", "d", "ArrowUp"):
+            notebook.keyboard.press(key)
     assert notebook.locator(".jp-Notebook .jp-Cell").count() == cells
 
 

@@ -275,6 +275,13 @@ def test_a_finger_drags_the_step_and_scrolls_elsewhere(mount):
     assert not any(drags(page, number, 100, 100) for number in (0, 1))
 
 
+def test_one_token_is_one(mount):
+    page = drawn(mount(ScoreExplorer(pair=(0, 0))))
+    for text in (headline(page), words(page)):
+        assert "fter 1 token" in text
+        assert "1 tokens" not in text
+
+
 def test_pictures_follow_every_trait(mount):
     page = mount(ScoreExplorer(length=20, pair=(15, 3)))
     seen = [[picture] for picture in drawn(page).evaluate(PICTURES)]

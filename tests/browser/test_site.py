@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+from views import drawn
 
 from smalearn.course.site import build
 from smalearn.course.workbook.notebook import chapters
@@ -48,6 +49,21 @@ def test_every_page_is_whole_and_fits_every_screen(reader, name):
     for width in (1100, 1024, 360):  # beside one column, on a small screen, on a telephone
         page.set_viewport_size({"width": width, "height": 700})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+SHIFTS = """window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("name", ["index", "ten_minutes"])
+def test_text_does_not_move_while_a_page_comes_to_life(reader, page, name, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.add_init_script(SHIFTS)
+    drawn(reader(name))
+    assert page.evaluate("shifts") < 0.05  # of 0.1, which counts as good
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import json
 import pkgutil
 import re
 import shutil
+import struct
 import tomllib
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def test_explorers_are_made_from_the_setup_and_their_cell(path):
 def test_an_explorer_cell_that_says_too_little(source, message):
     with pytest.raises(ValueError, match=message):
         explorers.made([], source)
+
+
+def test_hours_of_the_landing_page_are_those_of_the_readme():
+    readme, landing = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "smalearn/course/site/text/index.md")
+    )
+    (hours,) = re.findall(r"About (\d+) hours in all", readme)
+    assert re.findall(r"about (\d+) hours", landing) == [hours]
 
 
 def test_a_script_cannot_end_its_element():
@@ -177,6 +186,24 @@ def small(tmp_path_factory):
     )
     assert re.search(".*".join(stages) + r".*\r +\r\Z", terminal.getvalue(), re.DOTALL)
     return folder / "out"
+
+
+@pytest.mark.full
+def test_a_link_that_is_shared_says_what_it_leads_to(small):
+    page = (small / "index.html").read_text(encoding="utf-8")
+    assert "<title>Attention and Mamba-2 are one matrix · smalearn</title>" in page
+    tags = dict(re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)">', page))
+    assert tags["og:title"] == "Attention and Mamba-2 are one matrix"
+    assert tags["og:description"] == tags["description"]
+    assert tags["description"].startswith("Multiply it in one order")
+    assert tags["og:image"] == "https://owner.github.io/name/_static/card.png"
+    header = (small / "_static/card.png").read_bytes()[16:24]
+    assert struct.unpack(">II", header) == (1200, 630)
+    for path in [small / "ten_minutes.html", small / f"{CHAPTERS[3].stem}.html", small / "reference/masks.html"]:
+        page = path.read_text(encoding="utf-8")
+        assert re.search("<title>.+ · smalearn</title>", page)
+        assert all(f'"{name}"' in page for name in ("og:title", "og:description", "og:image", "description"))
+    assert "<title>Search - smalearn</title>" in (small / "search.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.full

@@ -60,7 +60,9 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
         try:
             with docutils_namespace(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of one library's about another's
-                app = Sphinx(*places, "html", _configuration(source), io.StringIO(), log, warningiserror=True)
+                app = Sphinx(
+                    *places, "html", _configuration(source, repository), io.StringIO(), log, warningiserror=True
+                )
                 _tell(app)
                 app.build()
         except SphinxError as error:
@@ -126,13 +128,14 @@ def _order(places):
     return "\n\n" + "\n\n".join(trees) + "\n"
 
 
-def _configuration(source):
+def _configuration(source, repository):
     """Return the settings that conf.py would hold."""
     return {
         "project": "smalearn",
         "release": __version__,
-        "html_title": "smalearn",
-        "extensions": ["myst_nb", "smalearn.course.site.formulas", "smalearn.course.site.reference"],
+        "html_title": "",  # head.py writes the titles
+        "smalearn_address": "https://{}.github.io/{}".format(*repository.split("/")) if repository else "",
+        "extensions": ["myst_nb", *(f"smalearn.course.site.{name}" for name in ("formulas", "head", "reference"))],
         "nb_execution_mode": "off",
         "myst_enable_extensions": ["amsmath", "attrs_block", "dollarmath"],
         "myst_heading_anchors": 3,
@@ -147,7 +150,7 @@ def _configuration(source):
         "html_static_path": [str(source / "static")],
         "html_extra_path": [str(source / "extra")],
         "html_css_files": ["katex/katex.min.css", "site.css"],
-        "html_js_files": ["katex/katex.min.js", "site.js"],
+        "html_js_files": ["katex/katex.min.js"],
         "exclude_patterns": ["static", "extra"],
         "html_logo": str(source / "static" / "mark.svg"),
         "html_favicon": str(source / "static" / "mark.svg"),

@@ -78,10 +78,15 @@ def html(widget: ipywidgets.DOMWidget, picture: str, text: str, up: str = "") ->
 
 
 def script(name: str) -> str:
-    """Write a classic script with an explorer's module as text, since a page from a folder may not load modules."""
+    """Write a classic script that makes an explorer, since a page from a folder may not load modules.
+
+    It shows at once what stands before it, so that nothing that comes later has to move.
+    """
     from smalearn.course import widgets
 
     explorer = getattr(widgets, name)
     source, style = explorer._esm, explorer._css
-    texts = [json.dumps(str(text)).replace("</", "<\\/") for text in (source, style)]
-    return f'(window.explorers ??= {{}})["{name}"] = {{ module: {texts[0]}, style: {texts[1]} }};\n'
+    body = re.sub(r"(?m)^export (default )?", lambda match: "const theExplorer = " if match[1] else "", str(source))
+    make = f'() => {{\n"use strict";\n{body}\nreturn theExplorer;\n}}'
+    made = f"{{ make: {make}, style: {json.dumps(str(style))} }}"
+    return f'(window.explorers ??= {{}})["{name}"] = {made};\nwindow.enlivenAll?.();\n'

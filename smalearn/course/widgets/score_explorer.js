@@ -63,12 +63,14 @@ export const weight = (row, j) => Math.exp(row[j]) / sum(row.map(Math.exp));
 
 /** A part of a whole, three digits of it. */
 const ratio = (part, whole) => digits(part / whole, 3);
+const tokens = (count) => (count === 1 ? "token" : "tokens");
+
 const percent = (part, whole) => `${Math.round((100 * part) / whole)}\u00a0%`;
 
 /** The read-out: what it costs beside standard attention. */
 function headline({ T, r, t, macs, keys }) {
   const cost = `${percent(sum(macs), r * pairs(T, T))} of the multiply-adds`;
-  return `${cost}, ${percent(sum(keys), t * r)} of the keys after ${t} tokens`;
+  return `${cost}, ${percent(sum(keys), t * r)} of the keys after ${t} ${tokens(t)}`;
 }
 
 /** What a screen reader hears, and everyone can read. */
@@ -80,7 +82,7 @@ function describe({ ranks, T, words, pair: [i, j], r, lens, t, columns, levels, 
   const who = `Words ${i} “${words[i]}” and ${j} “${words[j]}” share ${share}: ${columns[d]} of ${r} columns`;
   const cost = `All scores take ${number(all)} multiply-adds, ${ratio(all, r * pairs(T, T))} × standard attention's`;
   const cache = `${number(sum(keys))} of ${number(t * r)} key numbers are kept, with room for ${number(room)}`;
-  return `${who}, score ${seen(scores)}${more}. ${cost}. After ${t} tokens ${cache}.`;
+  return `${who}, score ${seen(scores)}${more}. ${cost}. After ${t} ${tokens(t)} ${cache}.`;
 }
 
 // ---- drawing ------------------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ function paintCache(pen, shown, width, view, hot) {
   const [place, { colour, font }] = [layOutCache(shown, width), view];
   const { x, y, top, wide } = place;
   Object.assign(pen, { font: font(13, "bold"), fillStyle: colour("ink") });
-  label(pen, `Keys kept after t = ${t} tokens`, [2, 9], { room: width });
+  label(pen, `Keys kept after t = ${t} ${tokens(t)}`, [2, 9], { room: width });
   paintLanes(pen, shown, place, view);
   Object.assign(pen, { strokeStyle: colour("line"), fillStyle: colour("dim") });
   for (const value of [0, (T * r) / 2, T * r]) {

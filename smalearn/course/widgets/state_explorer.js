@@ -4,7 +4,7 @@ import { clamp, decimals, dot, explorer, knob, label, make, trace } from "./base
 
 const TRAITS = ["gates", "query", "time", "beta"];
 const STEPS = 20; // of a gate, from 0 to 1
-const [BARS, WEIGHTS, TITLE, LEFT] = [76, 60, 20, 4]; // pixels: bars of a gate and of a weight, a line of text, a rim
+const [BARS, WEIGHTS, TITLE, LEFT, KNOB] = [76, 60, 20, 4, 8]; // pixels: bars of a gate and of a weight, a line, a rim
 
 // ---- the two forms ------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ function layOutStrip(words, width) {
   const column = (width - 2 * LEFT) / words.length;
   const upwards = extent(words) > column - 4;
   const floor = TITLE + BARS; // where a gate is 0
-  const under = floor + (upwards ? extent(words) + 8 : 22);
+  const under = floor + KNOB + (upwards ? extent(words) + 8 : 22);
   return { column, upwards, floor, under, height: under + TITLE + WEIGHTS + 4 };
 }
 
@@ -134,11 +134,12 @@ function paintStrip(pen, shown, chosen, place, view, hot) {
     if (s < time) bar(pen, [x, base - high, thick, high], "second", view);
     pen.font = font(12, s === time - 1 ? "bold" : "normal");
     pen.fillStyle = colour(s < time ? "ink" : "dim");
-    const long = upwards ? under - floor - 6 : room;
-    label(pen, word, [centre(s), (floor + under) / 2], { align, room: long, upwards });
+    const long = upwards ? under - floor - KNOB - 6 : room;
+    label(pen, word, [centre(s), (floor + KNOB + under) / 2], { align, room: long, upwards });
     Object.assign(pen, { font: font(12), fillStyle: colour("ink") });
     if (weights[s]) label(pen, decimals(weights[s]), [centre(s), base - Math.max(high, 0) - 9], { align, room });
-    label(pen, decimals(gates[s]), [centre(s), Math.min(floor - BARS * gates[s] + 18, floor - 8)], { align, room });
+    const top = BARS * gates[s]; // of the bar, where the knob may be
+    label(pen, decimals(gates[s]), [centre(s), floor - top + (top < 26 ? -18 : 18)], { align, room });
   }
   knob(pen, [centre(chosen), floor - BARS * gates[chosen]], hot, view);
   Object.assign(pen, { strokeStyle: colour("ink"), lineWidth: 2 });

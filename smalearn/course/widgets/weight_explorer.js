@@ -44,12 +44,12 @@ const BUILD = {
   },
   "block diagonal": (take, D, p) => {
     const M = directSum(list(p, () => take(D / p, D / p)));
-    return { factors: [["⊕ W", M]], M, numbers: (D * D) / p, bound: D };
+    return { factors: [["blocks W", M]], M, numbers: (D * D) / p, bound: D };
   },
   "block low rank": (take, D, p, r) => {
     const [L, R] = [0, 1].map(() => list(p, () => take(D / p, r)));
     const M = directSum(L.map((block, k) => product(block, turned(R[k]))));
-    const factors = [["⊕ L", directSum(L)], ["⊕ Rᵀ", directSum(R.map(turned))]];
+    const factors = [["blocks L", directSum(L)], ["blocks Rᵀ", directSum(R.map(turned))]];
     return { factors, M, numbers: 2 * D * r, bound: Math.min(D, p * r) };
   },
   "multi-level": (take, D, p, r) => {
@@ -71,10 +71,10 @@ const BUILD = {
     const entry = (i, j, k, h) => list(r, (s) => L[j][i][k * r + s] * R[k][h][j * r + s]).reduce((a, b) => a + b);
     const M = matrix(D, D, (row, column) => entry(Math.floor(row / p), row % p, Math.floor((column * p) / D), column % (D / p)));
     const all = () => [
-      ["P_L", regroup(p, D / p, 1)],
-      ["⊕ L", directSum(L)],
-      ["P_R", regroup(p, p, r)],
-      ["⊕ Rᵀ", directSum(R.map(turned))],
+      ["reordering", regroup(p, D / p, 1)],
+      ["blocks L", directSum(L)],
+      ["reordering", regroup(p, p, r)],
+      ["blocks Rᵀ", directSum(R.map(turned))],
     ];
     return { factors: between > WIDEST ? [] : all(), M, between, numbers: 2 * D * p * r, bound: Math.min(D, between) };
   },

@@ -1,4 +1,4 @@
-// Formulas are set, and explorers brought to life, when the page is there. Nothing is loaded from elsewhere.
+// Explorers are brought to life, and formulas set. Nothing is loaded from elsewhere.
 "use strict";
 
 /** The state of an explorer as its script expects it from Jupyter; here nobody else listens. */
@@ -28,10 +28,8 @@ class Model {
   save_changes() {}
 }
 
-async function enliven(place) {
-  const { module, style } = window.explorers[place.dataset.explorer];
-  const url = URL.createObjectURL(new Blob([module], { type: "text/javascript" }));
-  const { default: explorer } = await import(url);
+function enliven(place) {
+  const { make, style } = window.explorers[place.dataset.explorer];
   const state = JSON.parse(place.nextElementSibling.textContent);
   if (!document.getElementById("explorer-style")) {
     const sheet = document.head.appendChild(document.createElement("style"));
@@ -39,9 +37,16 @@ async function enliven(place) {
     sheet.textContent = style;
   }
   place.replaceChildren();
-  explorer.render({ model: new Model(state), el: place });
+  make().render({ model: new Model(state), el: place });
   place.dataset.live = "";
 }
+
+/** Each explorer's script calls this when it is there, before the page goes on: no text moves. */
+window.enlivenAll = () => {
+  for (const place of document.querySelectorAll(".explorer:not([data-live])")) {
+    if (place.dataset.explorer in window.explorers) enliven(place);
+  }
+};
 
 /** The arrow keys reach what does not fit. */
 function reachWhatIsWide() {
@@ -91,7 +96,6 @@ document.addEventListener("DOMContentLoaded", () => {
     katex.render(place.textContent, place, { displayMode, throwOnError: false });
     if (!displayMode) keepTogether(place);
   }
-  for (const place of document.querySelectorAll(".explorer")) enliven(place);
   for (const bar of document.querySelectorAll(".filter")) filterClaims(bar);
   reachWhatIsWide();
   document.fonts.ready.then(reachWhatIsWide); // formulas are wider in their own letters
