@@ -59,7 +59,7 @@ def _causal_cases(randn):
     Q, K = randn(4, 2), randn(4, 2)
     yield Q * torch.tensor([1.0, 1.0, 0.0, 1.0]).double()[:, None], K  # a token whose scores are all 0
     yield 1000 * Q, K  # e^1000 is no number
-    for scores in ([-3000.0, -3001.0, -3002.0], [800.0, 900.0, 850.0], [0.0, 5000.0, 10.0]):
+    for scores in ([-3e6, -3e6 - 1, -3e6 - 2], [800.0, 900.0, 850.0], [0.0, 5e6, 10.0]):
         yield torch.ones(3, 1).double(), torch.tensor(scores).double()[:, None]
     yield torch.tensor([[1.0], [1.0], [1000.0]]).double(), torch.tensor([[1.0], [1.5], [0.5]]).double()
     yield randn(6, 2).float(), randn(6, 2).float()
@@ -103,10 +103,10 @@ def _shifted(G, peak):
             Q, K, CausalMask(len(Q)).dense(Q.dtype).mT
         ),
         "the number that hides is not low enough: a visible score can be lower still. Hide by −∞": lambda Q, K: (
-            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -1000.0).softmax(-1)
+            (Q @ K.mT).masked_fill(torch.ones(len(Q), len(Q)).triu(1) > 0, -1e5).softmax(-1)
         ),
-        "a hidden score in the thousands survives where 1000 is taken off: hide by −∞": lambda Q, K: (
-            Q @ K.mT - 1000 * torch.ones(len(Q), len(Q), dtype=Q.dtype).triu(1)
+        "a hidden score can be larger than the number that you take off: hide by −∞": lambda Q, K: (
+            Q @ K.mT - 1e5 * torch.ones(len(Q), len(Q), dtype=Q.dtype).triu(1)
         ).softmax(-1),
         "next to a hidden score that is far larger all visible weights are 0, and 0 / 0 is NaN; or its exponential is "
         "infinite, and 0 · ∞ is NaN. Hide by −∞ before the exponential": lambda Q, K: _shifted(

@@ -31,8 +31,8 @@ def _dense_crossover(features, head_dim):
     cases=_crossover_cases,
     oracle=_crossover_loop,
     wrong={
-        "this compares (QKᵀ)V with Q(KᵀV), attention WITHOUT a mask: applying the mask "
-        "costs T·N·P or T² more": lambda features, head_dim: 2 * features * head_dim // (features + head_dim) + 1,
+        "this is where (QKᵀ)V and Q(KᵀV) cross, attention WITHOUT a mask: applying the mask costs T·N·P or T² more "
+        "multiply-adds": lambda features, head_dim: 2 * features * head_dim // (features + head_dim) + 1,
         "at this T both orders cost the same where N + P + 1 divides 3·N·P: fewer "
         "means strictly fewer": lambda features, head_dim: -(-3 * features * head_dim // (features + head_dim + 1)),
         "you count two steps of T·N·P: the running sum takes a third": lambda features, head_dim: (
@@ -40,6 +40,11 @@ def _dense_crossover(features, head_dim):
         ),
         "you count multiplications and additions apart: one multiply-add is both": lambda features, head_dim: (
             4 * features * head_dim // (2 * features + 2 * head_dim + 1) + 1
+        ),
+        "you count flops, two for a multiply-add, and one for an addition of the running sum: it is one multiply-add, "
+        "too": lambda features, head_dim: 5 * features * head_dim // (2 * features + 2 * head_dim + 1) + 1,
+        "you count flops, two for a multiply-add, and one for each entry of the mask: it is one multiply-add, too": (
+            lambda features, head_dim: 6 * features * head_dim // (2 * features + 2 * head_dim + 1) + 1
         ),
         "this is where both take the same, which need be no whole number: return the least "
         "T above it": lambda features, head_dim: 3 * features * head_dim / (features + head_dim + 1),

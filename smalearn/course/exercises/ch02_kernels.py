@@ -126,7 +126,8 @@ SCORES = {"minus": torch.neg, "tanh": torch.tanh, "relu": torch.relu}
 
 
 def _score_cases(randn):
-    yield from [("minus", 1), ("tanh", 2), ("relu", 4), ("tanh", 5), ("relu", 7)]
+    yield from [("minus", 1), ("tanh", 2), ("minus", 3), ("relu", 4), ("tanh", 5), ("relu", 7)]
+    yield from [("tanh", 60), ("relu", 60)]  # copies of one point make the largest eigenvalue grow
 
 
 def _harmless(name, scores):
@@ -165,10 +166,10 @@ def _is_kernel(X, name, count):
         return "points must be finite"
     eigenvalues = torch.linalg.eigvalsh(SCORES[name](X @ X.mT))
     least, size = eigenvalues[0].item(), eigenvalues.abs().max().item()
-    scores = X @ X.mT
-    if least >= -0.01 * size and (why := _harmless(name, scores)):
-        return why
-    return "" if least < -0.01 * size else f"the least eigenvalue is {least:.2g}, the largest in size {size:.2g}"
+    found = f"the least eigenvalue is {least:.2g}, the largest in size {size:.2g}"
+    if least >= -0.01 * size and least < -1e-6 * size and len(X.unique(dim=0)) < len(X):
+        return f"{found}, which grows with every copy of one point: repeat all your points in turn, or add zeros"
+    return "" if least < -0.01 * size else _harmless(name, X @ X.mT) or found
 
 
 def _points(make):
@@ -212,7 +213,8 @@ def break_features(name, count):
 
     f is "minus", "tanh" or "relu", entry by entry. Below -0.01 times the largest eigenvalue, in size, is clear.
 
-    Hint: “minus”: what stands on the diagonal? One point is enough; others may repeat it.
+    Hint: “minus”: what stands on the diagonal? One point is enough; others may repeat it. (Repeat the points of “tanh”
+    and “relu” in turn: copies of one alone make the largest eigenvalue grow.)
 
     Hint: “tanh”: take two numbers, one small and one large. A matrix [[a, b], [b, d]] with b² > ad has a negative
     eigenvalue, and tanh caps d at 1.
@@ -222,7 +224,8 @@ def break_features(name, count):
 
     Insight: So “any f is a dot product of features” needs two maps, one for queries and one for keys.
     """
+    time = torch.arange(count, dtype=torch.float64)
     if name == "tanh":
-        return torch.tensor([0.1] + [10.0] * (count - 1), dtype=torch.float64)[:, None]
-    angles = torch.arange(count, dtype=torch.float64).clamp(max=3) * math.pi / 4
+        return torch.where(time % 2 == 0, 0.1, 10.0).double()[:, None]
+    angles = time % 4 * math.pi / 4
     return torch.stack([angles.cos(), angles.sin()], 1)

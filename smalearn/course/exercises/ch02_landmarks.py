@@ -32,6 +32,14 @@ def _pinv(A):
     return sum(torch.outer(Vh[k], U[:, k]) / S[k] for k in range(len(S)) if S[k] > 1e-12 * S[0])
 
 
+def _newton(A):
+    """Six steps of the iteration that runs on GPUs."""
+    Z, eye = A.mT / (A.abs().sum(0).max() * A.abs().sum(1).max()), torch.eye(len(A), dtype=A.dtype)
+    for _ in range(6):
+        Z = Z @ (13 * eye - A @ Z @ (15 * eye - A @ Z @ (7 * eye - A @ Z))) / 4
+    return Z
+
+
 def _shifted(added):
     """The inverse of A with a number added to its diagonal."""
     return lambda A: torch.linalg.inv(A + added * torch.eye(len(A), dtype=A.dtype))
@@ -45,6 +53,7 @@ def _nystrom_cases(randn):
     Q = 1.5 * randn(4, 4)
     K = Q + 0.5 * randn(4, 4)  # near its queries, so that apart from that A is far from singular
     yield Q[again], K[again], randn(6, 3), 3
+    yield 0.1 * randn(6, 4), 0.1 * randn(6, 4), randn(6, 3), 3  # singular values of A are small, and not 0
 
 
 def _factors(middle=lambda Q, K: softmax_weights(Q, K).pinverse(), first=softmax_weights, last=softmax_weights):
@@ -94,6 +103,18 @@ def _softmax_of_the_product(Q, K, V, landmarks):
         "you invert A entry by entry: a pseudo-inverse is that of a matrix": _around(lambda A: 1 / A),
         "0.001 is added to the diagonal of A: A⁺ is that of A as it is": _around(_shifted(1e-3)),
         "a millionth is added to the diagonal of A: A⁺ is that of A as it is": _around(_shifted(1e-6)),
+        "small singular values of A are cut off, at a hundredth of the largest: only those that are 0 must be": _around(
+            lambda A: torch.linalg.pinv(A, rtol=1e-2)
+        ),
+        "these are six steps of an iteration towards A⁺, which is not there yet: `torch.linalg.pinv` is exact": (
+            _around(_newton)
+        ),
+        "the first factor sums to 1 over the queries: each softmax goes over its own sources": _factors(
+            first=lambda Q, K: _scores(Q, K).softmax(0)
+        ),
+        "all your softmaxes go over the rows, dim=0: each goes over its own sources, dim=-1": _factors(
+            lambda Q, K: _scores(Q, K).softmax(0).pinverse(), *2 * [lambda Q, K: _scores(Q, K).softmax(0)]
+        ),
         "this is softmax attention itself: the landmarks are missing": lambda Q, K, V, landmarks: (
             softmax_weights(Q, K) @ V
         ),

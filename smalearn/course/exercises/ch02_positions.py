@@ -106,6 +106,9 @@ def _undivided(Q, K, V, horizon):
         "the ReLU of the queries is missing: both sides need it": lambda Q, K, V, horizon: _unrectified(
             Q, K.relu(), V, horizon
         ),
+        "the positions are missing: without cos(θ_t - θ_s) these are weights of linear attention": _features(
+            lambda x, angles: x.relu(), lambda x, angles: 0 * x
+        ),
         "π/2 is missing: the angle of position t is π/2 · t / horizon": lambda Q, K, V, horizon: _cosformer_oracle(
             Q, K, V, horizon * math.pi / 2
         ),

@@ -234,7 +234,7 @@ def positive_features(x, W):
     kind="predict",
     level=1,
     minutes=4,
-    tolerance=0.05,
+    tolerance=0.02,  # two digits
     oracle=lambda: math.expm1(8) / 0.1**2,
     wrong={
         "the error is the square root of the variance: ask for a variance of 0.01, not of 0.1": lambda: (

@@ -22,9 +22,7 @@ def _border_cases(randn):
     yield -randn(8).abs(), 0, 4, 7
     yield -randn(8).abs(), 3, 4, 4  # no gate until the border
     for place in (2, 3, 4, 5):  # a reset on token s itself, before the border, on its token, and after it
-        log_a = -randn(8).abs()
-        log_a[place] = -torch.inf
-        yield log_a, 2, 4, 6
+        yield -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf), 2, 4, 6
     log_a = torch.full((9,), -1.0, dtype=torch.float64)
     log_a[[3, 5]] = -80.0  # small factors, but not 0
     yield log_a, 1, 4, 6
@@ -141,11 +139,10 @@ def _decayed(Q, K, V, log_a, chunk_len=1, weight=lambda L, same, between: L):
 
 def _chunk_cases(randn):
     for length, features, head_dim, chunk_len in [(1, 1, 1, 1), (5, 2, 3, 8), (6, 3, 2, 3), (7, 2, 2, 3), (9, 2, 3, 2)]:
-        qkv = randn(length, features), randn(length, features), randn(length, head_dim)
+        qkv = (randn(length, size) for size in (features, features, head_dim))
         yield *qkv, -randn(length).abs(), chunk_len
     for place in (3, 4):  # a reset on the first token of a chunk, and inside one
-        log_a = -randn(8).abs()
-        log_a[place] = -torch.inf
+        log_a = -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf)
         yield randn(8, 2), randn(8, 2), randn(8, 3), log_a, 3
     yield randn(17, 2), randn(17, 2), randn(17, 2), torch.full((17,), -200.0, dtype=torch.float64), 16
     yield randn(17, 2), randn(17, 2), randn(17, 2), -randn(17).abs(), 5  # every row with ordinary gates
@@ -191,6 +188,13 @@ def _whole_chunks(*given):
     return torch.cat([rows[k * chunk_len : (k + 1) * chunk_len] for k in range(len(rows) // chunk_len)])
 
 
+def _by_logarithms(Q, K, V, log_a, chunk_len):
+    states = [V.new_zeros(V.shape[1], K.shape[1])]
+    for k, v, a in zip(K, V, log_a, strict=True):
+        states.append(a * states[-1] + torch.outer(v, k))
+    return torch.stack([state @ q for state, q in zip(states[1:], Q, strict=True)])
+
+
 def _weighted(weight):
     return lambda Q, K, V, log_a, chunk_len: _decayed(Q, K, V, log_a, chunk_len, weight)
 
@@ -214,6 +218,10 @@ def _weighted(weight):
     wrong={
         "nothing fades: this is linear attention without gates": lambda Q, K, V, log_a, chunk_len: _decayed(
             Q, K, V, torch.zeros_like(log_a)
+        ),
+        "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
+        "you add up the gates since the border: they multiply. Sum the logarithms, then take the exponential": (
+            lambda *given: _chunks(*given, starts=lambda since, a: a.exp().cumsum(0))
         ),
         "the chunks know nothing of one another: the state of the earlier chunks is never read": _weighted(
             lambda L, same, between: L * same

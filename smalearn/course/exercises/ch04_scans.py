@@ -15,17 +15,14 @@ def _float(*numbers):
 # ----------------------------------------------------------------------------------------------- 4.1 the decay scan
 
 
-def _powers(x, gamma):
-    """The dense product: Σ_{s ≤ t} γ^(t-s) x_s, with 0^0 = 1."""
-    return torch.stack([sum(gamma ** (t - s) * x[s] for s in range(t + 1)) for t in range(len(x))])
-
-
 def _decay_cases(randn):
     yield randn(1, 1), 0.5
     for gamma in (0.0, 1.0):  # the identity and the running sum
         yield randn(3, 2), gamma
     yield randn(4, 2), 0.5
     yield randn(9, 3), 0.9
+    for gamma in (0.01, 0.99):  # γ^t is 0 for a float, and what came first still counts
+        yield randn(200, 2), gamma
 
 
 def _weighted(weight):
@@ -36,6 +33,9 @@ def _weighted(weight):
         return L @ x
 
     return product
+
+
+_powers = _weighted(lambda gamma, t, s: gamma ** (t - s) if s <= t else 0)  # 0^0 = 1
 
 
 def _quotients(x, gamma):
@@ -94,6 +94,8 @@ def _quotients(x, gamma):
         "your decay is e^γ: γ itself is the factor": lambda x, gamma: _powers(x, math.exp(gamma)),
         "you divide by γ^s, by 0 where γ is 0, and lose all digits where it is small: let the sum fade "
         "instead": lambda x, gamma: _quotients(x, gamma),
+        "you divide by γ^s, which is 0 for a float after enough tokens, and 0 / 0 is NaN: let the sum fade "
+        "instead": lambda x, gamma: _quotients(x, gamma) if gamma else x,
         "this is the last sum alone: y has a row for every t": lambda x, gamma: _powers(x, gamma)[-1],
         "your sum runs along the columns: time is axis 0": lambda x, gamma: _powers(x.mT, gamma).mT,
     },

@@ -11,9 +11,8 @@ __all__ = ["Operator"]
 
 
 def _toeplitz(column, row):
-    length = len(column)
-    rows = [[(column[t - s] if s <= t else row[s - t]).item() for s in range(length)] for t in range(length)]
-    return torch.tensor(rows, dtype=column.dtype)
+    distance = torch.arange(len(column))[:, None] - torch.arange(len(column))
+    return torch.where(distance >= 0, column[distance.clamp(min=0)], row[(-distance).clamp(min=0)])
 
 
 def _toeplitz_cases(randn):
@@ -23,7 +22,7 @@ def _toeplitz_cases(randn):
     yield randn(4), torch.zeros(4, dtype=torch.float64), randn(4, 2)  # causal
     column = randn(4)
     yield column, column.roll(-1).flip(0), randn(4, 2)  # circulant
-    for length in (5, 8):
+    for length in (5, 8, 300):  # no size that suits all
         yield randn(length), randn(length), randn(length, 2)
 
 
@@ -73,6 +72,26 @@ def _forwards_only(column, row, x):
     return torch.fft.fft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0), dim=0).real[: len(x)]
 
 
+def _columns_cut(column, row, x):
+    """Along the columns of x there and back, cut to its shape."""
+    circle = torch.cat([column, row[1:].flip(0)])
+    spectra = torch.fft.fft(circle) * torch.fft.fft(x, len(circle))
+    return torch.fft.ifft(spectra).real[: len(x), : x.shape[1]]
+
+
+def _spectra_alone(column, row, x):
+    circle = torch.cat([column, row[1:].flip(0)])
+    return (torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)).real[: len(x)]
+
+
+def _two_sizes(column, row, x, there=0, back=0):
+    """Circles of 2T − 1 places, or one more, there and back; the place more is a zero between the halves."""
+    places = 2 * len(x) - 1
+    circle = torch.cat([column, column.new_zeros(there), row[1:].flip(0)])
+    spectra = torch.fft.rfft(circle)[:, None] * torch.fft.rfft(x, places + there, dim=0)
+    return torch.fft.irfft(spectra, places + back, dim=0)[: len(x)]
+
+
 @exercise(
     "4.3",
     "A convolution on a circle",
@@ -110,6 +129,20 @@ def _forwards_only(column, row, x):
         ),
         "your transform runs along the columns of x: time is axis 0, `dim=0`": lambda column, row, x: _spectral(
             column, row, x, dim=1
+        ),
+        "your transforms run along the columns of x, there and back: time is axis 0, `dim=0`": _columns_cut,
+        "your transforms of x run along its columns: time is axis 0, `dim=0` there and back": lambda column, row, x: (
+            torch.fft.fft(torch.cat([column, row[1:].flip(0)])).real[: len(x), None] * x
+        ),
+        "these are spectra, never transformed back: `irfft(…, size, dim=0)`": _spectra_alone,
+        "your circle has 2T places, and `irfft` is told 2T − 1: give it the size that `rfft` had": (
+            lambda *given: _two_sizes(*given, there=1)
+        ),
+        "your circle has 2T − 1 places, and `irfft` is told 2T: give it the size that `rfft` had": (
+            lambda *given: _two_sizes(*given, back=1)
+        ),
+        "you multiply by the size: `irfft` has divided by it, as it must": lambda column, row, x: (
+            (2 * len(x) - 1) * _toeplitz(column, row) @ x
         ),
         "you transform back along the columns: `ifft` and `irfft` take `dim=0` too": _back_along_columns,
         "the spectrum of the circle has a number for each frequency, not for each column of x: "
@@ -228,6 +261,9 @@ def _masked_cases(randn):
         ),
         "r counts the columns of U, `range(U.shape[1])`: `len(U)` is the number of tokens": lambda U, V, B, x: sum(
             U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(len(U))
+        ),
+        "column r of U and V meets column r of x alone: each r meets all of x, and the results add up": (
+            lambda U, V, B, x: U * B.matmul(V * x)
         ),
         "`U[r]` is a row: u_r is the column `U[:, r]`": lambda U, V, B, x: sum(
             U[r, :, None] * B.matmul(V[r, :, None] * x) for r in range(U.shape[1])

@@ -196,6 +196,11 @@ def _one_basis(M, order, weighted=False):
         "you keep all directions: `order` says how many states the model has": lambda M, order: _generators()(
             M, len(M)
         ),
+        "you take V for Vh: the directions are the rows of `svd(…)[2]`, as it is": _generators(
+            pick=lambda sizes, basis, order: torch.nn.functional.pad(basis.mT, (0, basis.shape[1] - len(basis)))[
+                : min(order, len(basis))
+            ]
+        ),
         "you keep the last rows of Vh, the weakest directions: the strongest stand first": _generators(
             pick=lambda sizes, basis, order: basis[-order:]
         ),

@@ -44,7 +44,7 @@ def _hold_cases(randn):
         return torch.tensor(numbers, dtype=torch.float64)
 
     yield tensor(1.0), tensor(0.0), randn(1, 1)  # an integral: B_bar = dt B
-    yield tensor(0.0, 0.0), tensor(0.0), randn(2, 1)  # no time passes
+    yield tensor(0.0, 1.0), tensor(0.0, -1.0), randn(2, 2)  # no time passes, or the rate is 0, or both
     yield tensor(1.0, 1.0), tensor(0.0), torch.zeros(2, 1, dtype=torch.float64)  # no input gets in
     yield tensor(0.5, 2.0), tensor(-1.0, -0.25), randn(2, 2)  # ordinary rates and steps
     yield tensor(1.0, 0.5), tensor(-7.0, -2.0), randn(2, 2)  # a fast decay, where a short series is far off
@@ -80,6 +80,9 @@ def _hold_cases(randn):
         ),
         "where the rate is 0 you divide 0 by 0, near it you lose digits: what is held for a time dt adds up to dt B, "
         "φ(0) = 1": (lambda dt, A, B: ((dt[:, None] * A).exp(), ((dt[:, None] * A).exp() - 1) / A * B)),
+        "where a step is 0 you divide 0 by 0: in no time nothing enters, B_bar is 0; z is 0 there, not A": (
+            _discretisation(lambda dt, A, z: dt * torch.where(A == 0, 1.0, torch.expm1(z) / z))
+        ),
         "where the rate is 0 your 0 / 0 has become 0: what is held for a time dt adds up to dt B": _discretisation(
             lambda dt, A, z: (dt * torch.expm1(z) / z).nan_to_num(0.0)
         ),
@@ -176,7 +179,7 @@ def _hold_cases(randn):
 def hold(dt, A, B):
     """The zero-order hold of h' = A h + B x: (A_bar, B_bar), (T, N) each, for dt (T,), rates A (N,) and B (T, N).
 
-    Discretise h' = A h + B x, diagonal A, for an input that is constant while a step lasts.
+    Discretise h' = A h + B x, diagonal A, for an input that is constant while a step lasts. Steps and rates may be 0.
 
     Hint: With z = dt A the step is h -> e^z h + dt φ(z) B x, where φ(z) = (e^z - 1)/z. What is φ(0)?
 

@@ -59,8 +59,8 @@ def _by_logarithms(log_d):
         "the last chunk's decay is missing: the state that enters chunk i has passed chunk i − 1": (
             lambda log_d: _between_loop(log_d, last=-1)
         ),
-        "the first chunk's decay is missing: the given state passes all of chunk 0": lambda log_d: _between_loop(
-            log_d, first=1
+        "each column lacks its first decay: the given state passes all of chunk 0, and so on": lambda log_d: (
+            _between_loop(log_d, first=1)
         ),
         "your product goes on to chunk i: its decay acts after the state has entered": lambda log_d: _between_loop(
             log_d, last=1
@@ -94,7 +94,6 @@ def _by_logarithms(log_d):
         "this is the inverse of W: it makes of the states what the chunks leave": (
             lambda log_d: torch.linalg.inv(_between_loop(log_d))
         ),
-        "these are logarithms: take the exponential": lambda log_d: _between_loop(log_d).log(),
     },
 )
 def between_chunks(log_d):

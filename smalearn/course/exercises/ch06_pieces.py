@@ -72,6 +72,10 @@ def _chunk_cases(randn):
         ),
         "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
         "and what is written after it is lost. Sum what comes after a token on its own": _written(_difference),
+        "you subtract running sums and fill the holes with 0, of which the exponential makes 1: after a reset that is "
+        "−∞ − (−∞), not a number. Sum what comes after a token on its own": _written(
+            lambda log_a: (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).nan_to_num().exp()
+        ),
         "the decays until the end are a difference of running sums: −∞ − (−∞) after a reset. Take the mask's last "
         "row": _written(lambda log_a: (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp()),
         "only the last token writes in your answer: all of the chunk do": _written(
@@ -89,6 +93,15 @@ def _chunk_cases(randn):
         ),
         "your difference is turned round, so that the weights grow above 1": _written(
             lambda log_a: (log_a.cumsum(-1) - log_a.sum(-1, keepdim=True)).exp()
+        ),
+        "you sum from the chunk's end, own decays too, and do not turn the sums round again by `.flip(-1)`": _written(
+            lambda log_a: log_a.flip(-1).cumsum(-1).exp()
+        ),
+        "you sum the mask's rows, over all sources: what is written meets the decays in its last row": _written(
+            lambda log_a: decay_mask(log_a).sum(-1)
+        ),
+        "you multiply the logarithms after a token: add them up, then take the exponential": _written(
+            lambda log_a: torch.stack([log_a[..., s + 1 :].prod(-1) for s in range(log_a.shape[-1])], -1)
         ),
         "a token meets the next decay alone: it meets all of them until the chunk's end": _written(
             lambda log_a: torch.cat([log_a[..., 1:], torch.zeros_like(log_a[..., :1])], -1).exp()
@@ -193,6 +206,10 @@ def _hand_cases(randn):
             _handed_over(decay, updates, state)[0],
             _handed_over(decay, updates, state)[0][-1],
         ),
+        "your last state is the last update: the state before it decays, and stays": lambda decay, updates, state: (
+            _handed_over(decay, updates, state)[0],
+            updates[-1],
+        ),
         "you go backwards: the state enters chunk 0": lambda decay, updates, state: (
             _handed_over(decay.flip(0), updates.flip(0), state)[0].flip(0),
             _handed_over(decay.flip(0), updates.flip(0), state)[1],
@@ -278,6 +295,8 @@ def _read_cases(randn):
             lambda log_a: (log_a.cumsum(-1) - log_a).exp()
         ),
         "your factors are log decays: take the exponential": _read(lambda log_a: log_a.cumsum(-1)),
+        "you multiply logarithms: sum them, then take the exponential": _read(lambda log_a: log_a.cumprod(-1)),
+        "you multiply logarithms before the exponential: sum them": _read(lambda log_a: log_a.cumprod(-1).exp()),
         "every token sees its own decay alone: the state has met all decays since the chunk's start, a running "
         "sum of `log_a`": _read(torch.exp),
         "this is the first column of the mask, the decay from the chunk's first token. The state is older: it "

@@ -193,8 +193,9 @@ WRONG_STEPS = {  # of Y, whatever state comes in
         "every chunk starts from the given state: only the first one does, the others "
         "from what came before": _first_for_all,
         "the given state is ignored: it enters the first chunk": _from_zero,
-        "the last, shorter chunk is dropped: pad it": lambda X, log_a, B, C, state, chunk_len: _loop(
-            *(x[: len(X) // chunk_len * chunk_len] for x in (X, log_a, B, C)), state, chunk_len
+        "the last, shorter chunk is dropped: pad it": lambda X, log_a, B, C, state, chunk_len: (
+            _whole_chunks_only(X, log_a, B, C, state, chunk_len)[0][: len(X) // chunk_len * chunk_len],
+            _whole_chunks_only(X, log_a, B, C, state, chunk_len)[1],
         ),
         "you return the state that entered the last chunk: the one after it is asked for": _by_steps(
             hand=lambda *given: (hand_over(*given)[0], hand_over(*given)[0][-1])

@@ -104,6 +104,7 @@ def _looked(exercise, attempt, seed, looks):
             after, other = _both(exercise, attempt, cases, change)
             told = None if after is None or other is None else say(name, before, after, target, other)
             told = told if look is _not_halved or _tells(before, target, other) else None
+            told = None if look is _right_with_zeros and told and not _rests(exercise, cases, change) else told
             maybe = told and look in (_right_with_equal, _right_with_zeros)
             yield None if maybe and not _holds(exercise, attempt, seed, change) else told
             if stopwatch() > SECONDS:
@@ -114,6 +115,17 @@ def _both(exercise, attempt, cases, change):
     """What an attempt and the oracle answer to changed arguments."""
     changed = [change(*copy.deepcopy(case)) for case in cases]
     return _answers(attempt, changed), _answers(exercise.oracle, changed)
+
+
+def _rests(exercise, cases, change):
+    """Whether some other argument still matters in the right answer after a change: else nothing is left of it."""
+    changed = [change(*copy.deepcopy(case)) for case in cases]
+    start = _answers(exercise.oracle, changed)
+    for k in _floats(cases):
+        other = _answers(exercise.oracle, [_put(k, SMALLER[0])(*copy.deepcopy(case)) for case in changed])
+        if start and other and not all(map(equal, start, other)):
+            return True
+    return False
 
 
 def _holds(exercise, attempt, seed, change):
@@ -250,9 +262,12 @@ def _where_identity(name, before, after, target, other):
 
 
 def _right_with_equal(names, cases):
-    def say(pair, before, after, target, other, i):
+    def say(pair, before, after, target, other, i, j):
         if not _agree(after, other) or all(map(_handed_back, other, (case[i] for case in cases))):
             return None  # any mean of two that are the same is right
+        for case, yours, right in zip(cases, before, target, strict=True):
+            if informative(right) and equal(yours, right) and not torch.equal(case[i], case[j]):
+                return None  # what is mixed up is wrong wherever the two differ
         return f"your answer is right where {pair} are the same: look at where it matters which is which"
 
     for i, j in itertools.combinations(_floats(cases), 2):
@@ -260,7 +275,7 @@ def _right_with_equal(names, cases):
             yield (
                 f"{names[i]} and {names[j]}",
                 lambda *case, i=i, j=j: (*case[:j], case[i].clone(), *case[j + 1 :]),
-                partial(say, i=i),
+                partial(say, i=i, j=j),
             )
 
 

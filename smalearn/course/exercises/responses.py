@@ -240,12 +240,14 @@ def _said(seen: _Seen, name: str, written: str, of: str) -> str | None:
     extra, missing = seen.extra, seen.missing
     count, own = len(seen.must), torch.tensor(seen.rows)
     line = torch.arange(count)[:, None]
-    whose = "your answer" if count == 1 else "{} {} of your answer"
 
     def at(mask):
         t, k = mask.nonzero()[0].tolist()
-        return whose.format(of, t), written.format(name, seen.rows[k])
+        whole = bool(mask[:, k].all())  # then nothing is special about the first row
+        return "your answer" if whole else f"{of} {t} of your answer", written.format(name, seen.rows[k])
 
+    if missing.any() and torch.equal(missing, seen.must) and not extra.any():
+        return f"your answer does not change with {name}, and must"
     if extra.any():
         row, cause = at(extra)
         later = own > line

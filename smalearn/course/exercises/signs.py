@@ -23,7 +23,7 @@ NEARLY = 1e-6  # relative error of a short computation in float32, at most
 ROUNDED = "your answer is right to about seven digits: is one of your tensors float32, or a small number added?"
 LOST = (
     "your answer is nearly right: digits are lost, in float32, in a difference of two nearly equal numbers, or in a "
-    "series that ends early"
+    "series that ends early; or a small number is added"
 )
 POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{} times"}
 
@@ -226,6 +226,11 @@ _RELATIONS = [  # what is said, candidates for the right answer, how many cases 
         1,
     ),
     ("the exponential of your answer is right", lambda a, b: [a.exp()], 1),
+    (
+        "the exponential of your answer is right, but for its zeros, which must be put in after it",
+        lambda a, b: [a.exp().masked_fill((a == 0) & (b == 0), 0)],
+        1,
+    ),
     ("the logarithm of your answer is right", lambda a, b: [a.log()] if (a > 0).all() else [], 1),
     (
         "your answer is the softmax of the right one along its last axis",

@@ -42,7 +42,7 @@ class Way:
         products: how many products of matrices it may take, at most, the last of which sums over numbers that do not
             grow: queries times keys; None for any.
         launched: times that a kernel may be launched, at most; 0 forbids none, and asks for none.
-        programs: a case's arguments → how many programs a launch must have, at least; None for any.
+        programs: that a launch must have at the larger length, at least.
         compiled: whether one compilation of a kernel must do for every length.
         matters: argument → two values that must not lead to the same calls, those of a kernel included.
         differences: whether a running sum may be subtracted from another.
@@ -60,7 +60,7 @@ class Way:
     once: str = ""
     products: int | None = None
     launched: float = 0
-    programs: Callable[..., int] | None = None
+    programs: int = 0
     compiled: bool = False
     matters: Mapping[str, tuple] = field(default_factory=dict)
     differences: bool = True
@@ -154,9 +154,9 @@ def _launches(way, attempt, times, cases):
     (first, _), (second, programs) = (_launched(attempt, case) for case in cases)
     if way.compiled and (name := next((name for name in first if first[name] != second.get(name)), "")):
         yield f"its `{name}` is a `tl.constexpr` and changes with the length: each length is compiled anew"
-    if way.programs and programs < (asked := way.programs(*cases[1])):
+    if programs < way.programs:
         many = "one program" if programs == 1 else f"{programs} programs"
-        yield f"it launches {many} where {asked} are asked, side by side"
+        yield f"it launches {many} where {way.programs} are asked, side by side"
     if way.exact and _rounded(attempt, cases[1]):
         yield ROUNDED
 
