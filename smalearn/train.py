@@ -6,11 +6,13 @@ run that was resumed is the run that was never interrupted, to the last bit.
 
 import contextlib
 import math
+import numbers
 import os
 import sys
 import tempfile
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn._checks import ShapeError, brief, check_count, check_number, check_tensor, check_type
+from smalearn.models import Mixer
 
 __all__ = ["LOSSES", "Plan", "Record", "accuracy", "mean_loss", "train", "write_atomically"]
 
@@ -50,14 +53,15 @@ class Plan:
         steps: ≥ 1, batches to train on.
         lr: the highest learning rate.
         warmup: part of the steps in which it rises, in [0, 1).
-        weight_decay: of AdamW; not for norms, biases and other parameters with fewer than two axes.
+        weight_decay: of AdamW; for matrices, as those of linear layers, convolutions and embeddings. Not for norms,
+            biases, other parameters with fewer than two axes, and what a mixer has beside its layers, as `A_log`.
         clip: the largest norm of the gradient.
         every: steps from one test, and one checkpoint, to the next.
         loss: a name of `LOSSES`.
         scales: parameter's name -> multiple of the rate at which it learns; 1 for all others.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of its range. NumPy's numbers count as Python's.
     """
 
     steps: int
@@ -70,6 +74,8 @@ class Plan:
     scales: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
+        for name, value in vars(self).items():  # a file of NumPy's numbers could not be read again
+            object.__setattr__(self, name, _plain(value))
         check_count("Plan", "steps", self.steps)
         check_count("Plan", "every", self.every)
         if not 0 <= check_number("Plan", "warmup", self.warmup) < 1:
@@ -80,6 +86,8 @@ class Plan:
         if not check_number("Plan", "weight_decay", self.weight_decay) >= 0:
             raise ValueError(f"Plan: weight_decay must be ≥ 0, got {self.weight_decay}")
         check_type("Plan", "scales", self.scales, Mapping)
+        for name, value in self.scales.items():
+            check_number("Plan", f"scales[{name!r}]", value)
         _check_loss("Plan", self.loss)
 
     def rate(self, step: int) -> float:
@@ -134,7 +142,8 @@ def train(
         The model, in evaluation mode, and the record.
 
     Raises:
-        ValueError: the checkpoint is of another plan, task or model, or is not a checkpoint. The file stays as it was.
+        ValueError: the checkpoint is of another plan, task or model, or is not a checkpoint; the file stays as it was.
+            Or a loss or gradient is infinite or NaN; the model stays as it was before that step.
 
     Example:
         >>> model, record = train(model, lambda step: mqar(64, 64, 8, 64, seed=step), Plan(steps=1000))
@@ -186,7 +195,7 @@ def mean_loss(
     training, total, count = model.training, 0.0, 0
     model.eval()
     for x, y in zip(inputs.split(batch), targets.split(batch), strict=True):
-        questions = y.numel() if y.is_floating_point() else int((y != -100).sum())
+        questions = int((y != -100).sum()) if loss == "cross-entropy" else y.numel()
         if questions:
             total += LOSSES[loss](_outputs("mean_loss", model, x, y, loss), y).item() * questions
         count += questions
@@ -252,9 +261,9 @@ class _Run:
     """A model, its optimiser and its record, which are saved and loaded together."""
 
     def __init__(self, model, plan):
-        groups: dict[tuple[float, float], list] = {}
+        groups = defaultdict(list)
         for name, p in model.named_parameters():
-            groups.setdefault((plan.weight_decay if p.ndim > 1 else 0.0, plan.scales.get(name, 1.0)), []).append(p)
+            groups[plan.weight_decay * _is_matrix(model, name, p), plan.scales.get(name, 1.0)].append(p)
         options = [{"params": part, "weight_decay": decay, "scale": scale} for (decay, scale), part in groups.items()]
         self.model, self.plan, self.record = model, plan, Record()
         self.optimizer = torch.optim.AdamW(options, lr=plan.lr)
@@ -265,16 +274,23 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.rate(len(self.record.losses)) * group["scale"]
         loss = LOSSES[self.plan.loss](_outputs("train", self.model, inputs, targets, self.plan.loss), targets)
+        self._check("loss", loss.item())
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+        self._check("norm of the gradient", nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip).item())
         self.optimizer.step()
         self.record.losses.append(loss.item())
+
+    def _check(self, name, number):
+        """Check that a number of this step is finite, before the weights are not."""
+        if not math.isfinite(number):
+            at = f"step {len(self.record.losses)}: look at its batch from the task, or lower the lr"
+            raise ValueError(f"train: the {name} is {number:.3g} at {at}")
 
     def test(self, done, inputs, targets):
         """Measure the test, and record its loss, and its accuracy if the targets are tokens."""
         self.record.test_losses[done] = mean_loss(self.model, inputs, targets, self.plan.loss)
-        if not targets.is_floating_point():
+        if self.plan.loss == "cross-entropy":
             self.record.accuracies[done] = accuracy(self.model, inputs, targets)
 
     def save(self, path, fingerprint):
@@ -329,7 +345,25 @@ def write_atomically(path: Path, write: Callable[[object], None]) -> None:
 
 def _fingerprint(batch):
     """Checksums of the first batch: enough to tell one task, or one seed, from another."""
-    return [zlib.crc32(part.cpu().contiguous().numpy().tobytes()) for part in batch]
+    parts = (part.detach().cpu().resolve_conj().resolve_neg().flatten().contiguous() for part in batch)
+    return [zlib.crc32(part.view(torch.uint8).numpy().tobytes()) for part in parts]  # NumPy has no bfloat16
+
+
+def _plain(value):
+    """A value with Python's own numbers and strings in place of NumPy's."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(part) for key, part in value.items()}
+    kinds = (bool, bool), (numbers.Integral, int), (numbers.Real, float), (str, str)
+    return next((own(value) for kind, own in kinds if isinstance(value, kind)), value)
+
+
+def _is_matrix(model, name, p):
+    """Whether weight decay is for a parameter: no bias or norm, and nothing that a mixer has beside its layers."""
+    path, _, name = name.rpartition(".")
+    owner = model.get_submodule(path)
+    return (
+        p.ndim > 1 and not name.endswith(("bias", "A_log")) and not isinstance(owner, (Mixer, nn.LayerNorm, nn.RMSNorm))
+    )
 
 
 def _bar(total, start):

@@ -2,7 +2,8 @@
 
 A mixer runs in two ways that agree token by token: `mixer(x)` on a whole sequence, for training, and
 `y_t, cache = mixer.step(x_t, cache)` from `cache = mixer.start(batch)`, for decoding. `mixer.prefill(x, cache)` reads a
-whole prompt at once and returns the cache too. Every cache has `nbytes`, and stays as it is when it is decoded from.
+whole prompt at once and returns the cache too. Every cache has `nbytes`, and stays as it is when it is decoded from;
+`select_rows` picks and repeats the rows of its batch.
 """
 
 from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention
@@ -13,7 +14,15 @@ from smalearn.models.log_linear import LogLinearCache, LogLinearMamba2
 from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2, initial_dt_bias
 from smalearn.models.mamba3 import Mamba3, Mamba3Cache
-from smalearn.models.mixer import Cache, CausalConvolution, GatedRMSNorm, Mixer, RecurrentCache, RecurrentMixer
+from smalearn.models.mixer import (
+    Cache,
+    CausalConvolution,
+    GatedRMSNorm,
+    Mixer,
+    RecurrentCache,
+    RecurrentMixer,
+    select_rows,
+)
 from smalearn.models.stack import Block, ModelCache, SequenceModel
 
 __all__ = [
@@ -41,4 +50,5 @@ __all__ = [
     "SoftmaxAttention",
     "WindowAttention",
     "initial_dt_bias",
+    "select_rows",
 ]

@@ -187,8 +187,7 @@ class SoftmaxAttention(GroupedAttention):
 
     def start(self, *leading: int) -> FullCache:
         """The cache before the first token, in the dtype of the weights."""
-        like = self.in_proj.weight
-        return FullCache((*leading, self.groups, 1), self.head_dim, self.context, self.head_dim, like)
+        return FullCache((*leading, self.groups, 1), self.head_dim, self.context, self.head_dim, self.weights)
 
 
 class MultiLevelAttention(GroupedAttention):
@@ -230,8 +229,8 @@ class MultiLevelAttention(GroupedAttention):
 
     def start(self, *leading: int) -> KeyCache:
         """The cache before the first token, in the dtype of the weights."""
-        shape, like = (*leading, self.groups, 1), self.in_proj.weight
-        return KeyCache(shape, self.ranks, self.block_lens, self.head_dim, self.context, like)
+        shape = (*leading, self.groups, 1)
+        return KeyCache(shape, self.ranks, self.block_lens, self.head_dim, self.context, self.weights)
 
 
 class WindowAttention(GroupedAttention):
@@ -259,5 +258,4 @@ class WindowAttention(GroupedAttention):
 
     def start(self, *leading: int) -> WindowCache:
         """The cache before the first token, in the dtype of the weights."""
-        shape, like = (*leading, self.groups, 1), self.in_proj.weight
-        return WindowCache(shape, self.head_dim, self.window, self.head_dim, like)
+        return WindowCache((*leading, self.groups, 1), self.head_dim, self.window, self.head_dim, self.weights)

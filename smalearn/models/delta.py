@@ -10,7 +10,7 @@ from smalearn._checks import check_count
 from smalearn.linear_attention import delta_rule_step, l2norm
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, divide
+from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, RMSNorm, divide
 
 __all__ = ["GatedDeltaNet"]
 
@@ -70,7 +70,7 @@ class GatedDeltaNet(RecurrentMixer):
         self.conv = CausalConvolution(sum(self.parts), conv_len, bias=False)
         self.dt_bias = nn.Parameter(initial_dt_bias(heads))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
-        self.norm = nn.RMSNorm(head_dim, eps=1e-6)
+        self.norm = RMSNorm(head_dim, eps=1e-6)
         self.out_proj = nn.Linear(inner, dim, bias=False)
 
     def state_shape(self):
@@ -81,7 +81,7 @@ class GatedDeltaNet(RecurrentMixer):
         """Read all tokens at once, by `fast.delta_rule`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
         z, QKV, b, a = self.in_proj(x).split(self.widths, -1)
-        QKV, conv_state = self.conv.prefill_unchecked(QKV, cache.conv_state)
+        QKV, conv_state = self.conv(QKV, cache.conv_state)
         Q, K, V, beta, log_a = self._operands(QKV, b, a)
         Q, K, V = (rearrange(part, "... t g h n -> ... g h t n") for part in (Q, K, V))
         beta, log_a = (rearrange(part, "... t g h -> ... g h t") for part in (beta, log_a))

@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn import functional
 
 from smalearn import fast
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_no_nan, check_shapes
+from smalearn._checks import check_count, check_no_nan
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, divide
+from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, check_tokens, divide, narrow, weights_of
 
 __all__ = ["Hydra"]
 
@@ -38,7 +38,10 @@ class Hydra(nn.Module):
         Per token D·(3·expand·D + 4·N + 3·heads) multiply-adds for the projections, and twice those of `fast.ssd`.
 
     Source:
-        Hwang et al. 2024 (Hydra), section 3; one group of B and C for each direction.
+        Hwang et al. 2024 (Hydra), section 3; one group of B and C for each direction. The published code differs in
+        four ways, so its weights do not fit: it shifts both scans by a token, which then reads with its neighbour's
+        query; its norm comes before the gate; its δ is a projection of the convolved X, here of x; and one `dt_bias`
+        serves both directions, here each has its own.
     """
 
     def __init__(self, dim: int, state: int = 64, head_dim: int = 64, expand: int = 2, conv_len: int = 7):
@@ -65,10 +68,7 @@ class Hydra(nn.Module):
             ShapeError: x has no axis of time, or its last axis is not `dim`.
             ValueError: x and the weights differ in dtype or device, or x (on a CPU) has a NaN.
         """
-        check_dtypes("Hydra.forward", {"weights": self.D, "x": x})
-        check_shapes("Hydra.forward", {"x": (x, "td")})
-        if x.shape[-1] != self.dim:
-            raise ShapeError(f"Hydra.forward: axis 'd' of x is {x.shape[-1]}, expected {self.dim}")
+        check_tokens("Hydra.forward", x, self.dim, weights_of(self.in_proj, self))
         check_no_nan("Hydra.forward", "x", x)
         z, xBC, dt, own = self.in_proj(x).split(self.widths, -1)
         X, B, C = self._convolve(xBC).split(self.parts, -1)
@@ -78,11 +78,11 @@ class Hydra(nn.Module):
         Y = rearrange(own + self.D, "... t h -> ... h t 1") * X
         for way in range(2):
             Y = Y + self._direction(X, dt[way], B[way], C[way], backwards=way == 1)
-        return self.out_proj(self.norm(rearrange(Y, "... h t p -> ... t (h p)"), z))
+        return self.out_proj(self.norm(rearrange(narrow(Y, X), "... h t p -> ... t (h p)"), z))
 
     def _direction(self, X, dt, B, C, backwards):
         """SSD in one direction, without its diagonal."""
-        operands = [dt[..., None] * X, -(exp_bounded(self.A_log)[:, None] * dt)[..., None], B, C]
+        operands = [narrow(dt[..., None] * X, X), -(exp_bounded(self.A_log)[:, None] * dt)[..., None], B, C]
         if backwards:
             operands = [part.flip(-2) for part in operands]
         V, log_a, B, C = operands
@@ -94,5 +94,5 @@ class Hydra(nn.Module):
         channels, _, length = self.conv.weight.shape
         ahead = length // 2
         zeros = xBC.new_zeros(*xBC.shape[:-2], length - 1, channels)
-        y, _ = self.conv.prefill_unchecked(functional.pad(xBC, (0, 0, 0, ahead)), zeros)
+        y, _ = self.conv(functional.pad(xBC, (0, 0, 0, ahead)), zeros)
         return functional.silu(y[..., ahead:, :])

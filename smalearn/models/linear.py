@@ -8,7 +8,7 @@ from torch.nn import functional
 from smalearn import fast
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_step
-from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, divide
+from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, RMSNorm, divide
 
 __all__ = ["LinearAttention", "ShortConvolution"]
 
@@ -46,7 +46,7 @@ class LinearAttention(RecurrentMixer):
         self.widths = [self.heads * state, self.heads * state, inner]
         self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
         self.conv = CausalConvolution(sum(self.widths), conv_len)
-        self.norm = nn.RMSNorm(inner, eps=1e-5)
+        self.norm = RMSNorm(inner, eps=1e-5)
         self.out_proj = nn.Linear(inner, dim, bias=False)
 
     def state_shape(self):
@@ -56,7 +56,7 @@ class LinearAttention(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.linear_attention`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        x, conv_state = self.conv.prefill_unchecked(self.in_proj(x), cache.conv_state)
+        x, conv_state = self.conv(self.in_proj(x), cache.conv_state)
         Q, K, V = (rearrange(part, "... t h n -> ... h t n") for part in self._heads(x))
         Y, state = fast.linear_attention(Q, K, V, None, cache.state)
         return self._output(rearrange(Y, "... h t p -> ... t h p")), RecurrentCache(conv_state, state)
@@ -111,5 +111,5 @@ class ShortConvolution(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        y, conv_state = self.conv.prefill_unchecked(x, cache.conv_state)
+        y, conv_state = self.conv(x, cache.conv_state)
         return y, RecurrentCache(conv_state, cache.state)

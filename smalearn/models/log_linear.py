@@ -98,7 +98,7 @@ class LogLinearMamba2(Mamba2):
         self.check("prefill", x, cache)
         if cache.length:
             return self._follow(x, cache)
-        z, xBC, dt, conv_state = self._project(x, self.conv.prefill_unchecked, cache.conv_state)
+        z, xBC, dt, conv_state = self._project(x, self.conv, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         V, log_a, B, C = time_last(*operands)
         weights = rearrange(self._weights(x), "... t g h l -> ... g h t l")

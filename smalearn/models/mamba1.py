@@ -8,9 +8,17 @@ from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_recurrent, linear_attention_step
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer
+from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, narrow
 
 __all__ = ["Mamba1"]
+
+
+class StepProjection(nn.Linear):
+    """A linear map whose bias may be wider than its weight: then the steps are, too."""
+
+    def forward(self, x):
+        """Apply it to (..., rank)."""
+        return functional.linear(x, self.weight) + self.bias
 
 
 class Mamba1(RecurrentMixer):
@@ -54,7 +62,7 @@ class Mamba1(RecurrentMixer):
         self.in_proj = nn.Linear(dim, 2 * inner, bias=False)
         self.conv = CausalConvolution(inner, conv_len)
         self.x_proj = nn.Linear(inner, self.rank + 2 * state, bias=False)
-        self.dt_proj = nn.Linear(self.rank, inner)
+        self.dt_proj = StepProjection(self.rank, inner)
         nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
         self.dt_proj.bias = nn.Parameter(initial_dt_bias(inner))
         self.A_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
@@ -68,7 +76,7 @@ class Mamba1(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens, by `linear_attention_recurrent` with a full gate; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        return self._read(x, cache, self.conv.prefill_unchecked, linear_attention_recurrent)
+        return self._read(x, cache, self.conv, linear_attention_recurrent)
 
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `linear_attention_step`; see `Mixer.step`."""
@@ -89,7 +97,7 @@ class Mamba1(RecurrentMixer):
             ValueError: dtype or device differ from the weights'.
         """
         self.check("operands", x)
-        x, _ = self.conv.prefill_unchecked(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).conv_state)
+        x, _ = self.conv(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).conv_state)
         return self._operands(x)[1:]
 
     def _read(self, x, cache, convolve, attend):
@@ -105,8 +113,8 @@ class Mamba1(RecurrentMixer):
         X = functional.silu(x)
         dt, B, C = self.x_proj(X).split([self.rank, self.state, self.state], -1)
         dt = functional.softplus(self.dt_proj(dt))
-        return X, C, B, dt * X, -exp_bounded(self.A_log) * dt[..., None]
+        return X, C, B, narrow(dt * X, X), -exp_bounded(self.A_log) * dt[..., None]
 
     def _output(self, Y, X, z):
         """The skip D X, the gate and the last projection."""
-        return self.out_proj((Y + self.D * X) * functional.silu(z))
+        return self.out_proj(narrow(Y + self.D * X, X) * functional.silu(z))

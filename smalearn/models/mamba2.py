@@ -10,7 +10,7 @@ from torch.nn import functional
 from smalearn import fast
 from smalearn._checks import check_count, check_number, check_pair
 from smalearn.linear_attention.gates import exp_bounded
-from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide
+from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide, narrow
 from smalearn.ssd import ssd_step
 
 __all__ = ["Mamba2", "initial_dt_bias", "time_last"]
@@ -93,7 +93,7 @@ class Mamba2(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.ssd`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        z, xBC, dt, conv_state = self._project(x, self.conv.prefill_unchecked, cache.conv_state)
+        z, xBC, dt, conv_state = self._project(x, self.conv, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         Y, state = fast.ssd(*time_last(*operands), cache.state)
         return self._output(rearrange(Y, "... g h t p -> ... t g h p"), X, z), RecurrentCache(conv_state, state)
@@ -121,7 +121,7 @@ class Mamba2(RecurrentMixer):
             ValueError: dtype or device differ from the weights'.
         """
         self.check("operands", x)
-        _, xBC, dt, _ = self._project(x, self.conv.prefill_unchecked, self.start(*x.shape[:-2]).conv_state)
+        _, xBC, dt, _ = self._project(x, self.conv, self.start(*x.shape[:-2]).conv_state)
         return time_last(*self._operands(xBC, dt)[1:])
 
     def _project(self, x, convolve, conv_state):
@@ -139,12 +139,12 @@ class Mamba2(RecurrentMixer):
         dt = functional.softplus(dt + self.dt_bias).clamp(*self.dt_limits)
         log_a = -exp_bounded(self.A_log) * dt
         dt, log_a = (rearrange(part, "... (g h) -> ... g h", g=self.groups) for part in (dt, log_a))
-        return X, dt[..., None] * X, log_a, B, C
+        return X, narrow(dt[..., None] * X, X), log_a, B, C
 
     def _output(self, Y, X, z):
         """The skip D X, the gated norm and the last projection."""
         Y = Y + rearrange(self.D, "(g h) -> g h 1", g=self.groups) * X
-        return self.out_proj(self.norm(rearrange(Y, "... g h p -> ... (g h p)"), z))
+        return self.out_proj(self.norm(rearrange(narrow(Y, X), "... g h p -> ... (g h p)"), z))
 
 
 def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) -> torch.Tensor:

@@ -21,7 +21,7 @@ from smalearn import fast
 from smalearn._checks import check_count
 from smalearn.contractions import contract
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import RecurrentMixer, divide
+from smalearn.models.mixer import RecurrentMixer, RMSNorm, divide
 from smalearn.multilevel.rope import turn_pairs
 
 __all__ = ["Mamba3", "Mamba3Cache"]
@@ -105,7 +105,7 @@ class Mamba3(RecurrentMixer):
         self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
         self.dt_bias = nn.Parameter(initial_dt_bias(heads))
         self.B_bias, self.C_bias = (nn.Parameter(torch.ones(heads, rank, state)) for _ in range(2))
-        self.B_norm, self.C_norm = (nn.RMSNorm(state, eps=1e-5) for _ in range(2))
+        self.B_norm, self.C_norm = (RMSNorm(state, eps=1e-5) for _ in range(2))
         self.D = nn.Parameter(torch.ones(heads))
         if rank > 1:
             self.mimo_x, self.mimo_o = (nn.Parameter(torch.full((heads, rank, head_dim), 1 / rank)) for _ in range(2))
@@ -126,7 +126,8 @@ class Mamba3(RecurrentMixer):
         z, V, B, C, dt, log_a, share, turn = self._project(x)
         angle = cache.angle[..., None, :, :] + turn.double().cumsum(-3)  # a long sum would lose its digits
         K, Q = (self._rotate(part, angle) for part in (B, C))
-        last = Mamba3Cache(_wrapped(angle[..., -1, :, :], cache), cache.state, K[..., -1, :, :, :], V[..., -1, :, :, :])
+        key, value = (part[..., -1, :, :, :].clone() for part in (K, V))  # a view would keep those of all tokens
+        last = Mamba3Cache(_wrapped(angle[..., -1, :, :], cache), cache.state, key, value)
         Y, state = self._scan(Q, K, V, dt, log_a, share, cache)
         return self._output(Y, V, z), last._replace(state=state)
 
@@ -139,7 +140,7 @@ class Mamba3(RecurrentMixer):
         state = self._begin(cache, dt, share)
         state = log_a.exp()[..., None, None] * state + (share * dt)[..., None, None] * contract("RP, RN -> PN", V, K)
         Y = contract("PN, RN -> RP", state.to(Q.dtype), Q)
-        return self._output(Y, V, z), Mamba3Cache(_wrapped(angle, cache), state, K, V)
+        return self._output(Y, V, z), Mamba3Cache(_wrapped(angle, cache), state, K, V.clone())  # no view of z beside it
 
     def _scan(self, Q, K, V, dt, log_a, share, cache):
         """The recurrence for all tokens: Q, K and V (..., T, heads, R, ·), the others (..., T, heads)."""
@@ -148,14 +149,13 @@ class Mamba3(RecurrentMixer):
         inside = contract("RN, SN -> RS", Q, K)  # within a token the writes count `now`, and all R of them
         own = now[..., None, None] * inside - weight[..., None, None] * inside.tril()
         gate = functional.pad(log_a[..., None], (0, self.rank - 1))
-        values, keys, queries = (
-            rearrange(part, "... t h r n -> ... h (t r) n") for part in (weight[..., None, None] * V, K, Q)
-        )
+        values = (weight[..., None, None] * V).to(V.dtype)
+        values, keys, queries = (rearrange(part, "... t h r n -> ... h (t r) n") for part in (values, K, Q))
         gate = rearrange(gate, "... t h r -> ... h (t r)")
         start = self._begin(cache, dt[..., 0, :], share[..., 0, :])
         Y, state = fast.ssd(values, gate, keys, queries, start)
         Y = rearrange(Y, "... h (t r) p -> ... t h r p", r=self.rank)
-        return Y + contract("RS, SP -> RP", own, V), state
+        return Y + contract("RS, SP -> RP", own.to(V.dtype), V), state
 
     def _begin(self, cache, dt, share):
         """The state before a token, the last token's second count included: only the decay of this one is missing."""
@@ -166,13 +166,13 @@ class Mamba3(RecurrentMixer):
         """z, V (..., heads, R, P), B, C (..., heads, R, N), dt, log_a, λ (..., heads), turns (..., heads, angles)."""
         z, X, B, C, dt, A, share, turn = self.in_proj(x).split(self.widths, -1)
         z, X = (rearrange(part, "... (h p) -> ... h p", p=self.head_dim) for part in (z, X))
-        V = X[..., None, :] if self.rank == 1 else X[..., None, :] * self.mimo_x
+        V = X[..., None, :] if self.rank == 1 else (X[..., None, :] * self.mimo_x).to(X.dtype)
         B, C = (
             norm(rearrange(part.to(bias.dtype), "... (r g n) -> ... g r n", r=self.rank, g=self.groups))
             for norm, part, bias in ((self.B_norm, B, self.B_bias), (self.C_norm, C, self.C_bias))
         )
         B, C = (
-            part.repeat_interleave(self.heads_per_group, -3) + bias
+            (part.repeat_interleave(self.heads_per_group, -3) + bias).to(X.dtype)
             for part, bias in ((B, self.B_bias), (C, self.C_bias))
         )
         dt, share = functional.softplus(dt + self.dt_bias), share.sigmoid()
@@ -192,7 +192,7 @@ class Mamba3(RecurrentMixer):
             Y = Y[..., 0, :] * functional.silu(z)
         else:
             Y = (Y * functional.silu(z[..., None, :] * self.mimo_z) * self.mimo_o).sum(-2)
-        return self.out_proj(rearrange(Y, "... h p -> ... (h p)"))
+        return self.out_proj(rearrange(Y.to(V.dtype), "... h p -> ... (h p)"))
 
 
 def _wrapped(angle, cache):

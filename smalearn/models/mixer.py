@@ -6,6 +6,7 @@ import torch
 from einops import rearrange
 from torch import nn
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 from smalearn._checks import (
     ShapeError,
@@ -18,7 +19,20 @@ from smalearn._checks import (
     check_type,
 )
 
-__all__ = ["Cache", "CausalConvolution", "GatedRMSNorm", "Mixer", "RecurrentCache", "RecurrentMixer", "divide"]
+__all__ = [
+    "Cache",
+    "CausalConvolution",
+    "GatedRMSNorm",
+    "Mixer",
+    "RMSNorm",
+    "RecurrentCache",
+    "RecurrentMixer",
+    "check_tokens",
+    "divide",
+    "narrow",
+    "select_rows",
+    "weights_of",
+]
 
 
 class Cache(Protocol):
@@ -37,11 +51,18 @@ class Mixer(nn.Module):
     says that mixes the tokens. Where decays are made from the tokens, a NaN in one is a ValueError on a CPU.
 
     A mixer has `dim`, the size of a token; `start`; `check_cache`; `prefill`; and, where one token can be had for less
-    than `prefill` takes, `step`.
+    than `prefill` takes, `step`. Its dtype is that of its projection `in_proj`, which may be wrapped or quantised; what
+    a few bits would spoil, as decays, biases and norms, may stay in float32. Under FSDP2 say
+    `register_fsdp_forward_method(block, "step")`, and the same of "prefill", since neither is `forward`.
     """
 
     dim: int
     makes_decays = False
+
+    @property
+    def weights(self) -> torch.Tensor | None:
+        """A tensor whose dtype and device tokens have; see `weights_of`."""
+        return weights_of(getattr(self, "in_proj", self), self)
 
     def start(self, *leading: int) -> Cache:
         """The cache before the first token, for the given leading axes, such as the batch."""
@@ -96,14 +117,43 @@ class Mixer(nn.Module):
             ValueError: dtype or device differ, or decays would be NaN.
         """
         function = f"{type(self).__name__}.{function}"
-        check_dtypes(function, {"weights": next(self.parameters()), "x": x})
-        check_shapes(function, {"x": (x, time + "d")})
-        if x.shape[-1] != self.dim:
-            raise ShapeError(f"{function}: axis 'd' of x is {x.shape[-1]}, expected {self.dim}")
+        check_tokens(function, x, self.dim, self.weights, time)
         if self.makes_decays:
             check_no_nan(function, "x", x)
         for given in cache:
             self.check_cache(function, given, tuple(x.shape[: x.ndim - len(time) - 1]))
+
+
+def select_rows(cache: Cache, rows: torch.Tensor, axis: int = 0) -> Cache:
+    """Pick rows of a batch, each as often as it is named, as beam search does: `rows = torch.tensor([2, 0, 0])`.
+
+    Args:
+        cache: of a mixer, of `SequenceModel`, or of `smalearn.multilevel`; it has leading axes, such as a batch.
+        rows: (R,) integers from 0 to B - 1.
+        axis: which of the leading axes.
+
+    Returns:
+        The cache of these R rows, in tensors of its own.
+
+    Raises:
+        ShapeError: the tensors of the cache have no axis of that number, or not all of the same size.
+        TypeError: rows is not a tensor.
+        ValueError: rows are not integers in that range, or axis is not an integer ≥ 0.
+    """
+    check_tensor("select_rows", "rows", rows)
+    check_count("select_rows", "axis", axis, 0)
+    if rows.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"select_rows: rows must be int64 or int32, got {rows.dtype}")
+    check_shapes("select_rows", {"rows": (rows, "r")})
+    tensors = [x for x in pytree.tree_leaves(cache) if isinstance(x, torch.Tensor)]
+    sizes = {tuple(x.shape)[axis : axis + 1] for x in tensors}
+    if rows.ndim != 1 or sizes == {()} or len(sizes) != 1:
+        got = f"tensors of sizes {sorted(sum(sizes, ()))} there, and rows of shape {tuple(rows.shape)}"
+        raise ShapeError(f"select_rows: expected a cache with one size at axis {axis}, and rows (R,); got {got}")
+    try:
+        return pytree.tree_map_only(torch.Tensor, lambda x: x.index_select(axis, rows), cache)
+    except IndexError:  # says PyTorch on a CPU
+        raise ValueError(f"select_rows: rows must be from 0 to {sizes.pop()[0] - 1}, got another") from None
 
 
 class RecurrentCache(NamedTuple):
@@ -152,10 +202,10 @@ class RecurrentMixer(Mixer):
             ValueError: a size is not an integer ≥ 0.
         """
         check_counts(f"{type(self).__name__}.start", "leading", leading, 0)
-        weight = next(self.parameters())
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        zeros = (weight.new_zeros(*leading, *sizes, dtype=wide) for sizes in self.cache_shapes().values())
-        return self.cache_type(*zeros)
+        like = self.weights
+        wide = torch.promote_types(like.dtype, torch.float32)
+        shapes = ((*leading, *sizes) for sizes in self.cache_shapes().values())
+        return self.cache_type(*(torch.zeros(shape, dtype=wide, device=like.device) for shape in shapes))
 
     def check_cache(self, function: str, cache: Cache, leading: tuple[int, ...]) -> None:
         """Check that it is such a cache, and the shapes of both tensors.
@@ -199,7 +249,7 @@ class CausalConvolution(nn.Module):
     def prefill(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state."""
         self._check("prefill", x, conv_state, time="t")
-        return self.prefill_unchecked(x, conv_state)
+        return self(x, conv_state)
 
     def step(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (..., channels) for one more token, and the next conv state."""
@@ -209,7 +259,7 @@ class CausalConvolution(nn.Module):
     def _check(self, function, x, conv_state, time):
         """Check x, without an axis of time if `time` is empty, and the conv state."""
         function = f"CausalConvolution.{function}"
-        check_dtypes(function, {"weights": self.weight, "x": x}, real=True)
+        check_dtypes(function, {"weights": _beside(self.weight, x), "x": x}, real=True)
         check_dtypes(function, {"conv_state": conv_state}, real=True)
         if conv_state.device != x.device:
             raise ValueError(f"{function}: conv_state is on {conv_state.device} but x is on {x.device}")
@@ -219,17 +269,18 @@ class CausalConvolution(nn.Module):
         if got != expected:
             raise ShapeError(f"{function}: conv_state has shape {got}, expected {expected}")
 
-    def prefill_unchecked(self, x, conv_state):
-        """`prefill` for a mixer, which has checked x and its cache."""
+    def forward(self, x, conv_state):
+        """`prefill` for a mixer, which has checked x and its cache; the parameters may be wider than x."""
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
         x = torch.cat([conv_state.to(x.dtype), x], -2)
         # Shifted copies, not conv1d: faster on a CPU, and it is the formula.
         y = sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
-        return y if self.bias is None else y + self.bias, x[..., length:, :]
+        y = y if self.bias is None else y + self.bias
+        return narrow(y, x), x[..., length:, :].clone()  # a view would keep all tokens for these few
 
     def step_unchecked(self, x, conv_state):
         """`step` for a mixer, which has checked x and its cache."""
-        y, conv_state = self.prefill_unchecked(x[..., None, :], conv_state)
+        y, conv_state = self(x[..., None, :], conv_state)
         return y[..., 0, :], conv_state
 
 
@@ -256,10 +307,67 @@ class GatedRMSNorm(nn.Module):
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         """Both (..., channels), the gate z before its nonlinearity."""
         weight = self.weight
-        check_dtypes("GatedRMSNorm.forward", {"weights": weight, "y": y, "z": z})
+        check_dtypes("GatedRMSNorm.forward", {"weights": _beside(weight, y), "y": y, "z": z})
         check_shapes("GatedRMSNorm.forward", {"weights": (weight, "c"), "y": (y, "c"), "z": (z, "c")})
         u = rearrange(y * functional.silu(z), "... (g c) -> ... g c", g=self.groups)
-        return weight * rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
+        u = rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
+        return narrow(weight * u, y)
+
+
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's, in the dtype of its weights if that is wider than its input's, in which the result comes back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise x (..., channels)."""
+        wide = torch.promote_types(x.dtype, self.weight.dtype)
+        return narrow(functional.rms_norm(x.to(wide), self.normalized_shape, self.weight.to(wide), self.eps), x)
+
+
+def weights_of(*modules: nn.Module) -> torch.Tensor | None:
+    """The tensor that says in which dtype and on which device a module computes: the largest of floating dtype.
+
+    Not its `weight`, which a quantised layer has as a method, and a wrapped one not at all; nor its first parameter,
+    which may be an adapter's.
+
+    Args:
+        *modules: the first that has such a tensor counts.
+
+    Returns:
+        The tensor, or None if no module has one.
+    """
+    for module in modules:
+        # A replica that `DataParallel` made has plain tensors in place of parameters.
+        tensors = list(module.parameters()) or [x for part in module.modules() for x in vars(part).values()]
+        floating = [x for x in tensors if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        sizes = [x.numel() for x in floating]
+        if floating:
+            return floating[sizes.index(max(sizes))]
+    return None
+
+
+def narrow(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return y in the dtype of x; as it is under `torch.autocast`, which casts only where it multiplies."""
+    return y if not x.is_meta and torch.is_autocast_enabled(x.device.type) else y.to(x.dtype)
+
+
+def _beside(weight, x):
+    """A parameter as a check sees it: one of float32 may stand beside tokens of half precision."""
+    mixed = isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 and weight.dtype == torch.float32
+    return weight.to(x.dtype) if mixed else weight
+
+
+def check_tokens(function: str, x: torch.Tensor, dim: int, weights: torch.Tensor | None, time: str = "t") -> None:
+    """Check tokens x (..., T, D), without T if `time` is empty, against their size and the weights, if those are known.
+
+    Raises:
+        ShapeError: naming function, expected and got.
+        TypeError: x is not a tensor.
+        ValueError: dtype or device differ.
+    """
+    check_dtypes(function, {"x": x} if weights is None else {"weights": weights, "x": x})
+    check_shapes(function, {"x": (x, time + "d")})
+    if x.shape[-1] != dim:
+        raise ShapeError(f"{function}: axis 'd' of x is {x.shape[-1]}, expected {dim}")
 
 
 def divide(function: str, whole: str, size: int, part: str, count: int) -> int:

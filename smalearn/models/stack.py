@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from smalearn._checks import ShapeError, check_count, check_tensor, check_type
-from smalearn.models.mixer import Cache, Mixer
+from smalearn.models.mixer import Cache, Mixer, RMSNorm
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
 
@@ -31,10 +31,10 @@ class Block(nn.Module):
         super().__init__()
         check_type("Block", "mixer", mixer, nn.Module)
         check_count("Block", "dim of mixer", getattr(mixer, "dim", None))
-        self.norm, self.mixer, self.mlp = nn.RMSNorm(mixer.dim, eps=1e-5), mixer, None
+        self.norm, self.mixer, self.mlp = RMSNorm(mixer.dim, eps=1e-5), mixer, None
         if check_count("Block", "mlp", mlp, 0):
             hidden = nn.Linear(mixer.dim, mlp), nn.GELU(), nn.Linear(mlp, mixer.dim)
-            self.mlp = nn.Sequential(nn.RMSNorm(mixer.dim, eps=1e-5), *hidden)
+            self.mlp = nn.Sequential(RMSNorm(mixer.dim, eps=1e-5), *hidden)
 
     def prefill(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
         """Outputs for x (..., T, D), which follows the tokens of the mixer's cache, and the cache after it."""
@@ -95,7 +95,7 @@ class SequenceModel(nn.Module):
         self.positions = None
         if check_count("SequenceModel", "positions", positions, 0):
             self.positions = nn.Embedding(positions, dim)
-        self.norm = nn.RMSNorm(dim, eps=1e-5)
+        self.norm = RMSNorm(dim, eps=1e-5)
         self.head = nn.Linear(dim, vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ class SequenceModel(nn.Module):
         """Logits (..., vocabulary) after one more token (...), and the cache after it."""
         check_tensor("SequenceModel.step", "token", token)
         self._check("step", token[..., None], cache)
-        x = self._embed("step", token, torch.tensor(cache.length, device=token.device))
+        x = self._embed("step", token, torch.full((), cache.length, device=token.device))
         return self._read([block.step for block in self.blocks], x, cache.blocks, cache.length + 1)
 
     def _read(self, readers, x, caches, length):

@@ -4,14 +4,19 @@ All caches are used alike: `Y, cache = cache.read(Q, K, V)` is attention for the
 cache after them; `cache.append(K, V)` leaves attention out, after a prompt that was read in parallel. An old cache can
 be read from again. `length` counts the tokens so far; `key_numbers` are kept of them; `key_bytes`, `value_bytes` and
 `nbytes` are those of the tensors themselves.
+
+To PyTorch a cache is a tree of tensors (a pytree): the values and keys so far. So its rows can be picked, and
+`torch.export` takes it.
 """
 
 import copy
+import functools
 import math
 import sys
 from collections.abc import Sequence
 
 import torch
+from torch.utils import _pytree as pytree
 
 from smalearn._checks import ShapeError, check_count, check_counts, check_dtypes, check_shapes
 from smalearn.contractions import contract
@@ -28,12 +33,12 @@ class Rows:
     """Rows (..., S, N) that grow at their end, in a tensor with room for more.
 
     `append` writes in place where nobody can notice: the next rows are free, and autograd does not record. Otherwise it
-    writes to a copy, of twice the size where the room is used up. So `seen` never changes, and a step costs what it
-    adds, not what is there.
+    writes to a copy, of twice the size (or of `room` rows, if that is not 0) where the room is used up. So `seen` never
+    changes, and a step costs what it adds, not what is there.
     """
 
-    def __init__(self, storage: torch.Tensor, length: int = 0):
-        self.storage, self.length = storage, length
+    def __init__(self, storage: torch.Tensor, length: int = 0, room: int = 0):
+        self.storage, self.length, self.room = storage, length, room
         self.used = [length]  # rows of the storage in use, known to all who share it; -1 for those of a graph
 
     @property
@@ -41,39 +46,44 @@ class Rows:
         """The rows so far, a view."""
         return self.storage[..., : self.length, :]
 
+    @functools.cached_property
+    def leaf(self) -> object:
+        """What a tree has of them: the same object each time, by which `torch.export` knows it; or what a map made."""
+        return self.seen if isinstance(self.storage, torch.Tensor) else self.storage
+
     def append(self, new: torch.Tensor, recorded: bool) -> "Rows":
         """These rows and (..., S, N) new ones; `recorded`: whether autograd records them, or a product with them."""
         length, room = self.length + new.shape[-2], self.storage.shape[-2]
-        free = self.used == [self.length] and not recorded and length <= room
-        if length > room:
-            room = max(length, 2 * room)
-        after = Rows(self.storage if free else self._copy(room), length)
-        after.storage[..., self.length : after.length, :] = new
+        free = self.used[0] == self.length and not recorded and length <= room
+        if length > room:  # in a compiled program exactly so many, or each doubling would need another program
+            room = self.room or (length if torch.compiler.is_compiling() else max(length, 2 * room))
         if free:
+            after = Rows(self.storage, length, self.room)
+            after.storage[..., self.length : length, :] = new
             after.used = self.used
-        after.used[0] = -1 if recorded else after.length
+        else:
+            spare = self.storage.new_empty(*self.storage.shape[:-2], room - length, self.storage.shape[-1])
+            after = Rows(torch.cat([self.seen, new.to(spare.dtype), spare], -2), length, self.room)
+        after.used[0] = -1 if recorded else length
         return after
-
-    def _copy(self, room):
-        """Copy the rows to the beginning of a tensor with room for `room` of them."""
-        storage = self.storage.new_empty(*self.storage.shape[:-2], room, self.storage.shape[-1])
-        storage[..., : self.length, :] = self.seen
-        return storage
 
     def renew(self) -> "Rows":
         """Empty rows, in a tensor of their own."""
-        return Rows(torch.empty_like(self.storage))
+        return Rows(torch.empty_like(self.storage), 0, self.room)
 
 
 class Cache:
     """Checks, and bytes counted from real tensors, that all caches share. A subclass has `_keys`, `_values`."""
 
-    length: int = 0
+    length: int
 
-    def __init__(self, leading: Sequence[int], features: int, head_dim: int):
-        name = type(self).__name__
-        self.leading = check_counts(name, "leading", leading, 0)
-        self.features, self.head_dim = features, check_count(name, "head_dim", head_dim)
+    def __init__(self, features: int, head_dim: int):
+        self.features, self.head_dim = features, check_count(type(self).__name__, "head_dim", head_dim)
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Axes before (T, N) of the keys."""
+        return tuple(self._values.storage.shape[:-2])
 
     @property
     def key_numbers(self) -> int:
@@ -95,12 +105,14 @@ class Cache:
         """Bytes of all tensors."""
         return self.key_bytes + self.value_bytes
 
-    def _empty(self, rooms, like):
+    def _empty(self, leading, rooms, like):
         """Rows with room for (length, size) numbers each, none at first where the length has no limit."""
-        like = torch.empty(0) if like is None else like
-        check_dtypes(type(self).__name__, {"like": like}, real=True)
+        like, name = torch.empty(0) if like is None else like, type(self).__name__
+        check_dtypes(name, {"like": like}, real=True)
+        leading = check_counts(name, "leading", leading, 0)
         rooms = [(0 if length == UNLIMITED else length, size) for length, size in rooms]
-        return [Rows(like.new_empty(*self.leading, *room)) for room in rooms]
+        shapes = [(*leading, *room) for room in rooms]
+        return [Rows(torch.empty(shape, dtype=like.dtype, device=like.device), 0, shape[-2]) for shape in shapes]
 
     def _check(self, function, operands):
         """Check that new tokens have the axes and the dtype of the cache."""
@@ -157,12 +169,17 @@ class KeyCache(Cache):
     ):
         name = type(self).__name__
         self.ranks, self.block_lens = check_levels(name, ranks, block_lens)
-        super().__init__(leading, sum(self.ranks), head_dim)
+        super().__init__(sum(self.ranks), head_dim)
         self.context = self.block_lens[0] if context is None else check_count(name, "context", context)
         if self.context > self.block_lens[0]:
             raise ValueError(f"{name}: context must be ≤ block_lens[0] = {self.block_lens[0]}, got {context}")
         rooms = [(min(self.context, size), rank) for size, rank in zip(self.block_lens, self.ranks, strict=True)]
-        self._values, *self._keys = self._empty([(self.context, head_dim), *rooms], like)
+        self._values, *self._keys = self._empty(leading, [(self.context, head_dim), *rooms], like)
+
+    @property
+    def length(self) -> int:
+        """How many tokens were read: all have their values."""
+        return self._values.length
 
     def append(self, K: torch.Tensor, V: torch.Tensor) -> "KeyCache":
         """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens.
@@ -199,9 +216,11 @@ class KeyCache(Cache):
         self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")})
         cache, parts, start = self, [], 0
         while start < Q.shape[-2] or not parts:
-            # Tokens of one finest block see the same keys, but for the triangle among themselves.
-            left = self.block_lens[-1] - cache.length % self.block_lens[-1]
-            end = min(Q.shape[-2], start + min(left, PIECE))
+            end = Q.shape[-2]
+            if end - start > 1:
+                # Tokens of one finest block see the same keys, but for the triangle among themselves.
+                left = self.block_lens[-1] - cache.length % self.block_lens[-1]
+                end = min(end, start + min(left, PIECE))
             cache = cache._append("read", K[..., start:end, :], V[..., start:end, :], _recorded(Q, K, V))
             parts.append(cache._attend(Q[..., start:end, :]))
             start = end
@@ -209,21 +228,21 @@ class KeyCache(Cache):
 
     def _append(self, function, K, V, recorded):
         """Append keys and values that are checked."""
-        after = copy.copy(self)
-        after.length = self.length + K.shape[-2]
-        if after.length > self.context:
+        length = self.length + K.shape[-2]
+        if length > self.context:
             most = f"at most {self.context}, the context of the cache"
-            raise ShapeError(f"{type(self).__name__}.{function}: {after.length} tokens, expected {most}")
+            raise ShapeError(f"{type(self).__name__}.{function}: {length} tokens, expected {most}")
+        after = copy.copy(self)
         after._values = self._values.append(V, recorded)
         after._keys = [
-            self._grow(rows, new, after.length, block, recorded)
+            self._grow(rows, new, length, block, recorded)
             for rows, new, block in zip(self._keys, K.split(self.ranks, -1), self.block_lens, strict=True)
         ]
         return after
 
     def _grow(self, rows, new, length, block, recorded):
         """The keys of a level in its current block, after new ones that end at `length`."""
-        kept = (length - 1) % block + 1 if length else 0
+        kept = length if length <= block else (length - 1) % block + 1
         if kept > new.shape[-2]:  # the block began before the new keys
             return rows.append(new, recorded)
         return rows.renew().append(new[..., new.shape[-2] - kept :, :], recorded)
@@ -279,9 +298,9 @@ class WindowCache(Cache):
         head_dim: int,
         like: torch.Tensor | None = None,
     ):
-        super().__init__(leading, check_count("WindowCache", "features", features, 0), head_dim)
-        self.window = check_count("WindowCache", "window", window, 0)
-        self._values, *self._keys = self._empty([(0, head_dim), (0, features)], like)
+        super().__init__(check_count("WindowCache", "features", features, 0), head_dim)
+        self.window, self.length = check_count("WindowCache", "window", window, 0), 0
+        self._values, *self._keys = self._empty(leading, [(0, head_dim), (0, features)], like)
 
     def append(self, K: torch.Tensor, V: torch.Tensor) -> "WindowCache":
         """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens; see `KeyCache.append`."""
@@ -305,6 +324,37 @@ class WindowCache(Cache):
         kept = [x[..., start:, :].clone() for x in (K, V)]
         after._keys, after._values = ([Rows(kept[0], kept[0].shape[-2])], Rows(kept[1], kept[1].shape[-2]))
         return after
+
+
+def _flatten(cache):
+    """Values and keys so far, the number of tokens where that is not how many they are; and the rest."""
+    rows = (cache._values, *cache._keys)
+    rest = {name: value for name, value in vars(cache).items() if name not in ("_values", "_keys", "length")}
+    leaves = [x.leaf for x in rows] + [x for name, x in vars(cache).items() if name == "length"]
+    return leaves, (type(cache), tuple(x.room for x in rows), tuple(rest.items()))
+
+
+def _unflatten(leaves, context):
+    """The cache of such leaves. Its storage has no room, so that what it shares with another cache is not written."""
+    kind, rooms, rest = context
+    cache, leaves = kind.__new__(kind), list(leaves)
+    lengths = [x.shape[-2] if getattr(x, "ndim", 0) > 1 else 0 for x in leaves]
+    rows = [Rows(*leaf) for leaf in zip(leaves, lengths, rooms, strict=False)]
+    cache._values, cache._keys = rows[0], rows[1:]
+    vars(cache).update(rest)
+    if len(leaves) > len(rooms):
+        cache.length = leaves[-1]
+    return cache
+
+
+def _flatten_with_keys(cache):
+    """The same, each leaf with its place."""
+    leaves, context = _flatten(cache)
+    return [(pytree.SequenceKey(i), leaf) for i, leaf in enumerate(leaves)], context
+
+
+for _kind in (KeyCache, FullCache, WindowCache):
+    pytree.register_pytree_node(_kind, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys)
 
 
 def _recorded(*tensors):

@@ -101,7 +101,7 @@ class UntiedMamba2(Mamba2):
 
     def prefill(self, x, cache):
         """Read all tokens at once, as gated linear attention."""
-        z, xBC, dt, conv_state = self._project(x, self.conv.prefill_unchecked, cache.conv_state)
+        z, xBC, dt, conv_state = self._project(x, self.conv, cache.conv_state)
         X, inputs, log_a, B, C = self._untied(xBC, dt)
         Q, K, V, log_a = (rearrange(part, "... t g h n -> ... g h t n") for part in (C, B, inputs, log_a))
         Y, state = fast.linear_attention(Q, K, V, log_a, cache.state)
