@@ -6,12 +6,13 @@ PyTorch, for derivatives of the gradients.
 """
 
 from collections.abc import Callable
+from functools import wraps
 
 import torch
 from torch.autograd import forward_ad
 from torch.library import custom_op
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "of_batches"]
 
 SCHEMA = "(Tensor?[] tensors, float[] settings, bool keep) -> Tensor[]"
 SCHEMA_BACKWARD = "(Tensor?[] gradients, Tensor?[] tensors, Tensor[] kept, float[] settings, bool[] needs) -> Tensor[]"
@@ -96,6 +97,29 @@ class Operator:
         return _unfold(self.backward(*operands, [], settings, needs), info.batch_size)
 
 
+def of_batches(backward: Callable) -> Callable:
+    """Give the backward of a `torch.autograd.Function` batches of gradients, as `is_grads_batched=True` asks for.
+
+    PyTorch marks such gradients by an older `vmap`, which calls no rule of ours; `torch.func.vmap` does.
+    """
+
+    @wraps(backward)
+    def of_any(ctx, *gradients):
+        if torch.compiler.is_compiling() or not any(map(_of_older_vmap, gradients)):
+            return backward(ctx, *gradients)
+
+        def present(*some):
+            return {i: x for i, x in enumerate(backward(ctx, *some)) if x is not None}
+
+        dims = tuple(0 if _of_older_vmap(x) else None for x in gradients)
+        batches = [torch._remove_batch_dim(x, 1, 1, 0) if _of_older_vmap(x) else x for x in gradients]
+        grads = torch.func.vmap(present, dims)(*batches)
+        places = range(len(ctx.needs_input_grad))
+        return tuple(torch._add_batch_dim(grads[i], 0, 1) if i in grads else None for i in places)
+
+    return of_any
+
+
 class _Forward(torch.autograd.Function):
     """Results of an operator, and what it keeps."""
 
@@ -113,9 +137,11 @@ class _Forward(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
+    @of_batches
     def backward(ctx, *gradients):
         operator, settings, needs = ctx.operator, ctx.settings, ctx.needs_input_grad[2:]
-        tensors, kept = ctx.saved_tensors[: operator.num_tensors], ctx.saved_tensors[operator.num_tensors :]
+        saved = ctx.saved_tensors  # once: what checkpointing computes again may be taken once
+        tensors, kept = saved[: operator.num_tensors], saved[operator.num_tensors :]
         gradients = gradients[: operator.num_results]
         if all(x is None for x in gradients):
             return None, None, *(None for _ in tensors)
@@ -143,6 +169,7 @@ class _Backward(torch.autograd.Function):
         ctx.save_for_backward(*gradients, *tensors)
 
     @staticmethod
+    @of_batches
     def backward(ctx, *grad_grads):
         operands = ctx.saved_tensors
         present = [i for i, x in enumerate(operands) if x is not None]
@@ -204,6 +231,11 @@ def _needs_gradient(x):
     while not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x.requires_grad
+
+
+def _of_older_vmap(x):
+    """Whether x is a tensor of the vmap before that of `torch.func`."""
+    return x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def _has_tangent(x):

@@ -5,12 +5,15 @@ where it has been wrong.
 """
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from registry_functions import FUNCTIONS, T, operands
 from registry_models import MIXERS, build
 from registry_weights import CASES
+from torch.autograd.functional import jacobian
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from smalearn.models import Hydra
 from smalearn.testing import assert_close
@@ -29,6 +32,7 @@ def by_default(name):
     return name if name in FIRST else pytest.param(name, marks=pytest.mark.full)
 
 
+batched = pytest.mark.filterwarnings("ignore:There is a performance drop")  # where PyTorch batches call by call
 every_function = pytest.mark.parametrize("name", [by_default(name) for name in NAMES])
 
 
@@ -124,33 +128,30 @@ def test_export(name):
     all_close(exported(*tensors), function(*tensors))
 
 
+@batched
 @every_function
 def test_vmap(name):
     function, tensors = case(name, batch=(2,))
     each = [function(*(x[i] for x in tensors)) for i in range(2)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")
-        results = torch.func.vmap(function)(*tensors)
+    results = torch.func.vmap(function)(*tensors)
     all_close(results, map(torch.stack, zip(*each, strict=True)))
 
 
+@batched
 @every_function
 def test_gradients_of_a_batched_call(name):
     function, tensors = case(name, batch=(2,))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")
-        results = torch.func.grad(loss(torch.func.vmap(function)), argnums=tuple(range(len(tensors))))(*tensors)
+    results = torch.func.grad(loss(torch.func.vmap(function)), argnums=tuple(range(len(tensors))))(*tensors)
     each = [gradients(function, [x[i] for x in tensors]) for i in range(2)]
     all_close(results, map(torch.stack, zip(*each, strict=True)))
 
 
+@batched
 @every_function
 def test_gradients_by_sample(name):
     function, tensors = case(name, batch=(2,))
     grad = torch.func.grad(loss(function), argnums=tuple(range(len(tensors))))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")
-        results = torch.func.vmap(grad)(*tensors)
+    results = torch.func.vmap(grad)(*tensors)
     each = [gradients(function, [x[i] for x in tensors]) for i in range(2)]
     all_close(results, map(torch.stack, zip(*each, strict=True)))
 
@@ -165,6 +166,66 @@ def test_hessian(name):
             torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
     else:
         assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
+
+
+def keep_ours(_, operation, *arguments, **settings):
+    """Which results checkpointing keeps: those of our operations, that they need not run again."""
+    return CheckpointPolicy.MUST_SAVE if operation.namespace == "smalearn" else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+again = partial(checkpoint, use_reentrant=False)
+selective = partial(again, context_fn=partial(create_selective_checkpoint_contexts, keep_ours))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoint(name, autocast):
+    function, tensors = case(name, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        truth = gradients(function, tensors)
+        for computed_again in (again, selective, partial(again, again)):
+            results = gradients(partial(computed_again, function), tensors)
+            assert all(map(torch.equal, results, truth))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_saved_tensor_is_unpacked_at_most_once(name):
+    function, tensors = case(name)
+    unpacked = []
+
+    def pack(x):
+        unpacked.append(0)
+        return len(unpacked) - 1, x
+
+    def unpack(packed):
+        unpacked[packed[0]] += 1
+        return packed[1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        gradients(function, tensors)
+    assert max(unpacked, default=0) <= 1
+
+
+@batched
+@every_function
+def test_gradients_in_batches(name):
+    function, tensors = case(name)
+    tensors = [x.requires_grad_() for x in tensors]
+    results = function(*tensors)
+    basis = [torch.randn(3, *y.shape, dtype=y.dtype) for y in results]
+    grad = partial(torch.autograd.grad, results, tensors, retain_graph=True)
+    each = [grad([y[i] for y in basis]) for i in range(3)]
+    all_close(grad(basis, is_grads_batched=True), map(torch.stack, zip(*each, strict=True)))
+
+
+@batched
+@pytest.mark.parametrize("name", [by_default(name) for name in FUNCTIONS])
+def test_jacobians(name):
+    function, tensors = case(name)
+    truth = jacobian(function, tuple(tensors))
+    reverse = torch.func.jacrev(function, tuple(range(len(tensors))))(*tensors)
+    for found in (jacobian(function, tuple(tensors), vectorize=True), reverse):
+        all_close(torch.utils._pytree.tree_leaves(found), torch.utils._pytree.tree_leaves(truth))
 
 
 @every_function

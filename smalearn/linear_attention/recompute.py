@@ -3,6 +3,7 @@
 import torch
 
 from smalearn._checks import check_count
+from smalearn._operator import of_batches
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.linear_attention.chunked import in_chunks, pass_states
@@ -65,12 +66,13 @@ class _Recomputed(torch.autograd.Function):
         ctx.save_for_backward(*operands)
 
     @staticmethod
+    @of_batches
     def backward(ctx, dY, dstate):
-        Q, K, V, log_a, initial_state = ctx.saved_tensors
+        Q, K, V, log_a, initial_state = saved = ctx.saved_tensors
         *rows, state, dstate = widen(Q, Q, K, V, key_gate(log_a, K), dY, initial_state, dstate)
         *grads, dinitial = _gradients(*(split_chunks(x, ctx.chunk_len) for x in rows), state, dstate)
         dQ, dK, dV, dgate = (join_chunks(x, Q.shape[-2]) for x in grads)
-        pairs = zip((dQ, dK, dV, dgate[..., 0], dinitial), ctx.saved_tensors, strict=True)
+        pairs = zip((dQ, dK, dV, dgate[..., 0], dinitial), saved, strict=True)
         # Autograd itself casts each to its input's dtype and sums it over axes along which the input was broadcast.
         return *(None if x is None else grad for grad, x in pairs), None
 
