@@ -87,7 +87,7 @@ def ssd_quadratic(
     _check_decayed("ssd_quadratic", X, log_a, B, C, initial_state)
     x, log_a, b, c, state = widen(X, X, log_a, B, C, initial_state)
     Y = scalar_ssm_as_attention(x, log_a, b, c)
-    final = (x * until_end(log_a[..., None]).exp()).mT @ b
+    final = ((x * until_end(log_a[..., None]).exp()).mT @ b).to(x.dtype)  # autocast multiplies in half precision
     if state is not None:
         decay = since_start(log_a[..., None]).exp()
         Y = Y + decay * (c @ state.mT)

@@ -180,3 +180,18 @@ def test_errors_of_a_step():
         log_linear_step(*token, states[:4], 3)
     with pytest.raises(ValueError, match="log_linear_step: length must be an integer ≥ 0, got -1"):
         log_linear_step(*token, states, -1)
+
+
+@pytest.mark.parametrize("levels", [1, 5])
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 5, 8])
+def test_states_under_autocast_are_float32_and_taken_back(length, levels):
+    levels = max(levels, level_count(length + 1))
+    for dtype in (torch.float32, torch.bfloat16):
+        Q, K, V, w = random_tensors(
+            [(length + 1, 3), (length + 1, 3), (length + 1, 2), (length + 1, levels)], dtype=dtype
+        )
+        tensors = Q, K, V, torch.zeros(length + 1, dtype=dtype), w
+        with torch.autocast("cpu", torch.bfloat16):
+            _, states = log_linear_attention(*(x[:length] for x in tensors))
+            _, after = log_linear_step(*(x[length] for x in tensors), states, length)
+        assert states.dtype == after.dtype == torch.float32

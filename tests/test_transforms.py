@@ -6,6 +6,7 @@ where it has been wrong.
 
 import warnings
 from functools import partial
+from inspect import signature
 
 import pytest
 import torch
@@ -235,6 +236,24 @@ def test_autocast(name):
     with torch.autocast("cpu", torch.bfloat16):
         all_close(function(*tensors), expected, 0.04)
         all_close(gradients(function, tensors), truth, 0.1)
+
+
+RESUMED = [name for name in FUNCTIONS if "initial_state" in signature(FUNCTIONS[name][0]).parameters]
+RESUMED.remove("ssm.ssm_states")  # gives all states, and no outputs
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", RESUMED)
+def test_states_are_float32_and_taken_back(name, dtype, autocast):
+    function, shapes = FUNCTIONS[name]
+    for length in (0, 1, 2, 3, 5, 70):
+        tensors = dict(zip(shapes, case(name, dtype, length=length)[1], strict=True))
+        tensors.pop("H", None)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            *_, state = function(*tensors.values())
+            *_, last = function(*tensors.values(), initial_state=state)
+        assert {x.dtype for x in several((state, last))} == {torch.float32}
 
 
 @every_function

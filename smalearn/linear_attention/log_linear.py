@@ -111,7 +111,7 @@ def log_linear_step(
     _check_levels("log_linear_step", level_weights, check_count("log_linear_step", "length", length, 0) + 1)
     dtype = q.dtype
     q, k, v, gate, weights, states = widen(q, q, k, v, log_a[..., None, None, None], level_weights, states)
-    states, block = gate.exp() * states, contract("P, N -> PN", v, k)
+    states, block = gate.exp() * states, contract("P, N -> PN", v, k).to(states.dtype)
     read = torch.cat([block[..., None, :, :].expand_as(states[..., :1, :, :]), states[..., :-1, :, :]], -3)
     y = contract("L, LP -> P", weights, (read * q[..., None, None, :]).sum(-1))
     full = (length ^ (length + 1)).bit_length() - 1  # how many bits carry
@@ -128,7 +128,7 @@ def _count(k, v, gate, levels):
         start, stop = stop, stop + (length & (1 << bit))
         rows = slice(start, stop)
         blocks.append(contract("TP, TN -> PN", v[..., rows, :] * decay[..., rows, :], k[..., rows, :]))
-    return torch.stack(blocks[::-1], -3)
+    return torch.stack(blocks[::-1], -3).to(k.dtype)  # autocast multiplies in half precision
 
 
 def _check(function, Q, K, V, log_a, weights, states=None, time="t"):
