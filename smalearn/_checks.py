@@ -191,7 +191,7 @@ def _is_cast(torch, tensor):
 
 
 def check_count(function: str, argument: str, value: int, least: int = 1) -> int:
-    """Check that an argument is an integer of at least `least`, and no larger than a size can be.
+    """Check that an argument is an integer of at least `least`, no larger than a size can be; or a `torch.SymInt`.
 
     Returns:
         The value.
@@ -199,11 +199,17 @@ def check_count(function: str, argument: str, value: int, least: int = 1) -> int
     Raises:
         ValueError: naming function, argument, expected and got.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not (isinstance(value, int) or _is_symbol(value)) or value < least:
         raise ValueError(f"{function}: {argument} must be an integer ≥ {least}, got {brief(value)}")
     if value > sys.maxsize:
         raise ValueError(f"{function}: {argument} must be an integer below 2^63, got {brief(value)}")
     return value
+
+
+def _is_symbol(value):
+    """Whether a value is an integer of a program that PyTorch traces for more than one."""
+    torch = sys.modules.get("torch")  # without it there is none
+    return torch is not None and isinstance(value, torch.SymInt)
 
 
 def brief(value):

@@ -78,7 +78,9 @@ class Operator:
         no_forward_mode = NotImplementedError(f"{self.name} has no forward mode (jvp): use {self.instead}")
         if not torch.compiler.is_compiling() and any(x is not None and _has_tangent(x) for x in tensors):
             raise no_forward_mode
-        if torch.is_grad_enabled() and any(x is not None and _needs_gradient(x) for x in tensors):
+        # An exported program has no backward, and what is kept for one may have a shape that fixes the length.
+        differentiated = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+        if differentiated and any(x is not None and _needs_gradient(x) for x in tensors):
             try:
                 return _Forward.apply(self, settings, *tensors)[: self.num_results]
             except NotImplementedError as error:

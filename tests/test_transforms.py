@@ -10,6 +10,7 @@ from inspect import signature
 
 import pytest
 import torch
+import torch._dynamo.testing
 from registry_functions import FUNCTIONS, T, operands
 from registry_models import MIXERS, build
 from registry_weights import CASES
@@ -103,6 +104,19 @@ def test_compile(name):
     compiled(name, "aot_eager")
 
 
+def test_one_compiled_step_for_all_lengths():
+    module = build("log-linear")
+    counter = torch._dynamo.testing.CompileCounter()
+    torch._dynamo.reset()
+    step = torch.compile(module.step, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        cache = expected = module.start(2)
+        for token in torch.randn(12, 2, module.dim, dtype=torch.float64):
+            (y, cache), (truth, expected) = step(token, cache), module.step(token, expected)
+            all_close(several((y, cache)), several((truth, expected)))
+    assert counter.frame_count == 2  # the first token, and any other
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", GENERATED)
 def test_inductor(name):
@@ -127,6 +141,22 @@ def test_export(name):
         warnings.simplefilter("ignore")
         exported = torch.export.export(Module(), tuple(tensors)).module()
     all_close(exported(*tensors), function(*tensors))
+
+
+# Mixers that scan token by token or have a level more for twice the tokens are as long as the program.
+FIXED = ("models.mamba1", "models.log-linear", "models.window")
+VARYING = [name for name in MODULES if name.startswith("models") and not name.startswith(FIXED)]
+
+
+@pytest.mark.parametrize("name", [by_default(name) for name in VARYING])
+def test_export_of_a_length_that_varies(name):
+    torch.manual_seed(0)
+    module = MODULES[name]()
+    x, longer = (torch.randn(2, length, module.dim) for length in (7, 16))
+    module = module.float()
+    varying = {"x": {1: torch.export.Dim("T", min=3, max=16)}}
+    exported = torch.export.export(module, (x,), dynamic_shapes=varying).module()
+    all_close(several(exported(longer)), several(module(longer)), 1e-6)
 
 
 @batched
@@ -261,6 +291,15 @@ def test_meta(name):
     function, tensors = case(name)
     shapes = [y.shape for y in function(*(x.to("meta") for x in tensors))]
     assert shapes == [y.shape for y in function(*tensors)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_default_device(name):
+    function, tensors = case(name)
+    expected = function(*tensors)
+    with torch.device("meta"):
+        results = function(*tensors)
+    all_close(results, expected)
 
 
 ignore_jit = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch itself calls it

@@ -102,7 +102,7 @@ def log_linear_step(
         ValueError: a dtype or device differs, log_a is (on a CPU) positive, or length is no integer ≥ 0.
 
     Cost:
-        2·levels·N·P multiply-adds; one merge of two states in the mean.
+        3·levels·N·P multiply-adds.
 
     Source:
         Guo et al. 2025 (Log-linear attention), section 3.2.
@@ -111,13 +111,14 @@ def log_linear_step(
     _check_levels("log_linear_step", level_weights, check_count("log_linear_step", "length", length, 0) + 1)
     dtype = q.dtype
     q, k, v, gate, weights, states = widen(q, q, k, v, log_a[..., None, None, None], level_weights, states)
-    states, block = gate.exp() * states, contract("P, N -> PN", v, k).to(states.dtype)
-    read = torch.cat([block[..., None, :, :].expand_as(states[..., :1, :, :]), states[..., :-1, :, :]], -3)
+    states, block = gate.exp() * states, contract("P, N -> PN", v, k)[..., None, :, :].to(states.dtype)
+    read = torch.cat([block.expand_as(states[..., :1, :, :]), states[..., :-1, :, :]], -3)
     y = contract("L, LP -> P", weights, (read * q[..., None, None, :]).sum(-1))
-    full = (length ^ (length + 1)).bit_length() - 1  # how many bits carry
-    block = block + states[..., :full, :, :].sum(-3)
-    empty, later = torch.zeros_like(states[..., :full, :, :]), states[..., full + 1 :, :, :]
-    return y.to(dtype), torch.cat([empty, block[..., None, :, :].expand_as(states[..., :1, :, :]), later], -3)
+    # Blocks carry into the first bit of length + 1 that is 1. Tensors say which: one compiled program for any length.
+    sizes = 2 ** torch.arange(states.shape[-3], device=states.device)[:, None, None]
+    carries, stays = (length + 1) % (2 * sizes) == 0, (length + 1) % sizes != 0
+    block = block + torch.where(carries, states, 0).sum(-3, keepdim=True)
+    return y.to(dtype), torch.where(stays, states, torch.where(carries, 0, block))
 
 
 def _count(k, v, gate, levels):
@@ -147,6 +148,6 @@ def _check(function, Q, K, V, log_a, weights, states=None, time="t"):
 
 def _check_levels(function, weights, length):
     """Check that there are levels for so many tokens."""
-    if weights.shape[-1] < level_count(length):
+    if max(length, 1) > (1 << weights.shape[-1]) >> 1:
         needed = f"{weights.shape[-1]}, expected at least {level_count(length)} for {length} tokens"
         raise ShapeError(f"{function}: axis 'l' of level_weights is {needed}")

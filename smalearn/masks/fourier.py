@@ -64,9 +64,10 @@ class ToeplitzMask(Mask):
     def dense(self, dtype=None, device=None):
         """The Toeplitz matrix, (..., T, S)."""
         dtype, (target, source) = self._dense_dtype(dtype), self.shape[-2:]
-        offsets = torch.arange(target, device=device)[:, None] - torch.arange(source, device=device)
         # The last S-1 entries hold the negative offsets: as indices they count from the end.
-        return self._circle(target + max(source, 1) - 1, device)[..., offsets].to(dtype)
+        circle = self._circle(target + max(source, 1) - 1, device)
+        offsets = torch.arange(target, device=circle.device)[:, None] - torch.arange(source, device=circle.device)
+        return circle[..., offsets].to(dtype)
 
     def _product(self, x):
         return self._convolved(x, self.shape[-2], self._circle)

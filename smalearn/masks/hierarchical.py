@@ -28,11 +28,12 @@ def level_count(length: int) -> int:
     return max(check_count("level_count", "length", length, 0) - 1, 0).bit_length() + 1
 
 
-def level_matrix(length: int) -> torch.Tensor:
+def level_matrix(length: int, device: torch.device | str | None = None) -> torch.Tensor:
     """The level at which the tree joins each pair of tokens: bit_length(t xor s), (T, T) integers.
 
     Args:
         length: T ≥ 0.
+        device: of the result.
 
     Raises:
         ValueError: length is not an integer ≥ 0.
@@ -47,7 +48,7 @@ def level_matrix(length: int) -> torch.Tensor:
                 [2, 2, 0, 1],
                 [2, 2, 1, 0]])
     """
-    tokens = torch.arange(check_count("level_matrix", "length", length, 0))
+    tokens = torch.arange(check_count("level_matrix", "length", length, 0), device=device)
     pairs = tokens[:, None] ^ tokens
     return sum(((pairs >> bit > 0).long() for bit in range(level_count(length) - 1)), torch.zeros_like(pairs))
 
@@ -201,7 +202,7 @@ def _spread_levels(y, log_a, weights):
 
 def _dense(log_a, weights):
     """The matrix of log_a (..., T) and weights (..., T, levels)."""
-    levels = level_matrix(log_a.shape[-1]).to(weights.device)
+    levels = level_matrix(log_a.shape[-1], weights.device)
     return decay_matrix(log_a) * weights.gather(-1, levels.expand(*weights.shape[:-1], levels.shape[-1]))
 
 

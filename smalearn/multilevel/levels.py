@@ -261,7 +261,7 @@ def _check_divisors(function, block_lens):
 def _block_numbers(function, level, length, blocks):
     """The number of each token's block."""
     if not isinstance(blocks, torch.Tensor):
-        return torch.arange(length) // check_count(function, f"block_lens[{level}]", blocks)
+        return torch.arange(length, device="cpu") // check_count(function, f"block_lens[{level}]", blocks)
     if blocks.shape != (length,):
         rule = f"block_lens[{level}] must have shape ({length},), a block for each token"
         raise ShapeError(f"{function}: {rule}, got {tuple(blocks.shape)}")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch.library import custom_op
 
 from smalearn._checks import ShapeError, check_counts, check_dtypes, check_number, check_shapes, check_tensor
 
@@ -37,7 +38,7 @@ def rope(x: torch.Tensor, positions: torch.Tensor | None = None, base: float = 1
     _check("rope", x, positions, base)
     if x.shape[-1] % 2:
         raise ShapeError(f"rope: axis 'n' of x is {x.shape[-1]}, expected an even number: a rotation turns pairs")
-    return _rotate(x, positions, _frequencies(x.shape[-1], base))
+    return _rotate(x, positions, _frequencies(x, x.shape[-1], base))
 
 
 def rope_levels(
@@ -61,7 +62,7 @@ def rope_levels(
     if sum(ranks) != x.shape[-1]:
         expected = f"{sum(ranks)}, the sum of ranks {allocation}"
         raise ShapeError(f"rope_levels: axis 'n' of x is {x.shape[-1]}, expected {expected}")
-    return _rotate(x, positions, torch.cat([_frequencies(rank, base) for rank in ranks]))
+    return _rotate(x, positions, torch.cat([_frequencies(x, rank, base) for rank in ranks]))
 
 
 def check_pairs(function: str, ranks: Sequence[int]) -> str:
@@ -91,16 +92,16 @@ def _check(function, x, positions, base):
         raise ValueError(f"{function}: base must be positive, got {base!r}")
 
 
-def _frequencies(features, base):
-    """Angle per token for each of the pairs."""
-    return base ** -(torch.arange(0, features, 2, dtype=torch.float64) / features)
+def _frequencies(x, features, base):
+    """Angle per token for each of the pairs, on the device of x."""
+    return base ** -(torch.arange(0, features, 2, dtype=torch.float64, device=x.device) / features)
 
 
 def _rotate(x, positions, frequencies):
     """Each pair of neighbours of x, turned by position · frequency."""
     if positions is None:
         positions = torch.arange(x.shape[-2], device=x.device)
-    return turn_pairs(x, positions.to(x.device, torch.float64)[..., None] * frequencies.to(x.device))
+    return turn_pairs(x, positions.to(x.device, torch.float64)[..., None] * frequencies)
 
 
 def turn_pairs(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
@@ -117,6 +118,18 @@ def turn_pairs(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         2·N multiply-adds, N/2 sines and cosines.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = angles.cos().to(wide), angles.sin().to(wide)
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    cos, sin = _table(angles, wide) if compiled and not angles.requires_grad else _cos_and_sin(angles, wide)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2).to(x.dtype)
+
+
+def _cos_and_sin(angles: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Cosines and sines, computed in the dtype of the angles."""
+    return [angles.cos().to(dtype), angles.sin().to(dtype)]
+
+
+_table = custom_op("smalearn::cos_and_sin", _cos_and_sin, mutates_args=())
+"""The same as one operation: Inductor would compute cosines again for every sequence and head that they turn."""
+_table.register_fake(_cos_and_sin)
+_table.register_vmap(lambda info, in_dims, angles, dtype: (_table(angles, dtype), [in_dims[0]] * 2))

@@ -23,7 +23,9 @@ TRANSFORMS = """## PyTorch's transforms
 | | readable forms, masks, weights | `fast`, `tiled_attention` | `models` |
 |---|---|---|---|
 | `torch.compile`, `torch.export` | yes | as one operation | yes |
-| `torch.func.vmap`, gradients by sample | yes | one call; its gradients scan forward once more | yes |
+| export for a varying length | where no loop runs over it | yes | not `Mamba1`, `LogLinearMamba2`, `WindowAttention` |
+| `torch.utils.checkpoint` | yes | yes | yes |
+| `torch.func.vmap`, gradients by sample, in batches | yes | one call; its gradients scan forward once more | yes |
 | second derivatives | yes | those of the readable form | not `SoftmaxAttention` on a CPU |
 | autocast, meta tensors | yes | yes | yes |
 | forward mode (`jvp`) | yes | refused, with the form to use | where all parts have it |

@@ -44,9 +44,18 @@ class Layout:
 
     def restore(self, x: torch.Tensor, tiling: Tiling, of_keys: bool = False) -> torch.Tensor:
         """Invert `lay`: (..., T, width), a view where tokens lie together."""
-        leading, own, shared = self._sizes(of_keys)
-        x = x.view(*own, tiling.padded_len, *shared, x.shape[-1])[self._tokens(tiling, 0)]
-        order = [*self._own, len(leading), *self._shared, len(leading) + 1]
+        _, own, shared = self._sizes(of_keys)
+        return self._in_order(x.view(*own, tiling.padded_len, *shared, x.shape[-1])[self._tokens(tiling, 0)])
+
+    def empty(self, like: torch.Tensor, length: int) -> torch.Tensor:
+        """Memory for what `restore` gives of queries, (..., T, width) with the width of `like`."""
+        _, own, shared = self._sizes(False)
+        return self._in_order(like.new_empty(*own, length, *shared, like.shape[-1]))
+
+    def _in_order(self, x):
+        """Axes (KV heads..., T, query heads..., width) as (..., T, width)."""
+        count = len(self.leading)
+        order = [*self._own, count, *self._shared, count + 1]
         return x.permute(*(order.index(axis) for axis in range(len(order))))
 
     def of_head(self, bias: torch.Tensor, head: int) -> torch.Tensor:

@@ -44,7 +44,10 @@ def forward(
         part = slice(head, head + tiling.heads)
         some = None if bias is None else layout.lay_bias(layout.of_head(bias, head), tiling)
         rescaled = Heads(tiling, q[part], k[part], v[part], some).forward(out[part], sums[:, part])
-    return [layout.restore(out, tiling), *([q, k, v, sums, torch.tensor(rescaled, device=q.device)] if keep else [])]
+    Y = layout.restore(out, tiling)
+    if keep:
+        return [Y, q, k, v, sums, torch.tensor(rescaled, device=q.device)]
+    return [Y if tiling.padded_len == Q.shape[-2] else layout.empty(V, Q.shape[-2]).copy_(Y)]
 
 
 def shapes(
@@ -52,12 +55,14 @@ def shapes(
 ) -> list[torch.Tensor]:
     """Tensors without values like those of `forward`."""
     Q, _, V, _ = tensors
+    if not keep:  # no tiling, so that a length that varies stays free
+        return [Layout(*tensors).empty(V, Q.shape[-2])]
     layout, tiling = layout_and_tiling(tensors, ranks, block_lens, causal)
     rows = layout.heads, tiling.padded_len * layout.queries
     Y = layout.restore(Q.new_empty(*rows, V.shape[-1]), tiling)
     width, keys = tiling.extra + Q.shape[-1], (layout.heads, tiling.padded_len)
     sizes = (*rows, width), (*keys, width), (*keys, 1 + V.shape[-1]), (2, *rows, 1)
-    return [Y, *([*map(Q.new_empty, sizes), Q.new_empty((), dtype=torch.bool)] if keep else [])]
+    return [Y, *map(Q.new_empty, sizes), Q.new_empty((), dtype=torch.bool)]
 
 
 def layout_and_tiling(

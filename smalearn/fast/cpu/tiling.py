@@ -102,7 +102,7 @@ class Tiling:
     @cached_property
     def where(self) -> torch.Tensor | slice:
         """Padded position of each token."""
-        return self._position(torch.arange(self._length)) if self._apart else slice(0, self._length)
+        return self._position(torch.arange(self._length, device="cpu")) if self._apart else slice(0, self._length)
 
     def diagonal(self) -> Iterator[Square]:
         """Squares on the diagonal, with the columns of the levels that are one block there."""
