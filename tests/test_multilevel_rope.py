@@ -132,3 +132,18 @@ def test_half_precision_is_rounded_once():
 def test_errors_name_the_argument(call, error, message):
     with pytest.raises(error, match=message):
         call(torch.zeros(5, 6))
+
+
+def test_compiled_the_table_is_one_operation():
+    """Inductor would compute its cosines again for every sequence and head."""
+    targets = []
+
+    def note(graph, _):
+        targets.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    x = torch.randn(2, 3, 5, 4)
+    torch._dynamo.reset()
+    assert_close(torch.compile(rope, backend=note, fullgraph=True)(x), rope(x), 1e-6)
+    assert "smalearn.cos_and_sin.default" in targets
+    assert not {"cos", "sin"} & set(targets)
