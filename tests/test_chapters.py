@@ -12,6 +12,7 @@ import pytest
 
 from smalearn.course import exercises, grading
 from smalearn.course.exercises.judge import AnswerKey
+from smalearn.course.grading.needed import Notebook
 from smalearn.course.workbook.notebook import chapters
 
 CHAPTERS = chapters(notebooks.CHAPTERS)
@@ -192,12 +193,16 @@ def test_an_answer_finds_its_names_when_it_is_graded(path, tmp_path):
             cell.source = exercises.registry()[cell.metadata["exercise"]].code
     (tmp_path / path.name).write_text(notebooks.dumps(notebook), encoding="utf-8")
     (submission,) = grading.read([tmp_path / path.name])
-    known = set(dir(builtins)).union(*(bound(ast.parse(cell)) for cell in submission.setup))
-    for id, cells_of in submission.cells.items():
-        tree = ast.parse(exercises.registry()[id].code)
+    graded = Notebook(submission.code)
+    for place in range(len(submission.code)):
+        graded.read(place)
+    known = set(dir(builtins)).union(*(one.binds for one in graded.setup()))
+    for id in submission.cells:
+        exercise = exercises.registry()[id]
+        tree = ast.parse(exercise.code)
+        known = known.union(*(one.binds for one in graded.plan(id, exercise.solution.__name__, "run")))
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
         assert used <= known | set(bound(tree)), id
-        known = known.union(*(bound(ast.parse(cell)) for cell in cells_of))
 
 
 SECOND = [path for path in CHAPTERS if number(path) in ("A", *map(str, range(13)))]  # chapters of the second edition

@@ -108,5 +108,5 @@ def test_a_notebook_with_states_is_graded_like_one_without(tmp_path):
         handed_in["cells"][0]["metadata"]["exercise"] = "0.1"
         (tmp_path / f"{name}.ipynb").write_text(json.dumps(handed_in), encoding="utf-8")
     ann, ben = submission.read([tmp_path / "ann.ipynb", tmp_path / "ben.ipynb"])
-    assert (ann.problem, ann.setup, ann.cells) == (ben.problem, ben.setup, ben.cells)
+    assert (ann.problem, ann.code, ann.cells) == (ben.problem, ben.code, ben.cells)
     assert ann.cells == {"0.1": ["1"]}
