@@ -1335,6 +1335,15 @@ def test_no_limit_where_the_host_program_owns_the_signal(monkeypatch):
     assert limit.within(0.0, iter([1, 2]), sys.stdout) == [1, 2]
 
 
+def test_an_import_is_not_cut(tmp_path, monkeypatch):
+    """Half of a library in `sys.modules` would be an error in every later cell."""
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nwhole = True\n"
+    (tmp_path / "imported_slowly.py").write_text(busy, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    limit.within(0.05, map(importlib.import_module, ["imported_slowly"]), sys.stdout)
+    assert sys.modules.pop("imported_slowly").whole
+
+
 # ---------------------------------------------------------------------------------------------------- the commands
 
 

@@ -92,12 +92,13 @@ class _Watch:
 def _holds(frame: FrameType) -> bool:
     """Say whether what works on top of the watched code must not be cut.
 
-    An exception in coverage would leave its lock locked, which stops every later test of the process; one in the
-    callback of a weak reference would be lost, and so would one in a library's `__del__`.
+    An exception in an import would leave half of a library behind, an error in every later cell; one in coverage its
+    lock locked, which stops every later test of the process; one in the callback of a weak reference, or in a library's
+    `__del__`, would be lost.
     """
     while frame.f_code is not within.__code__:
         module = frame.f_globals.get("__name__", "")
-        library = module.partition(".")[0] in ("coverage", "_weakrefset", "weakref")
+        library = module.partition(".")[0] in ("coverage", "importlib", "_weakrefset", "weakref")
         if library or (frame.f_code.co_name == "__del__" and module != "__main__"):
             return True
         frame = frame.f_back
