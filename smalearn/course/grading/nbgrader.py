@@ -80,14 +80,12 @@ def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | N
 
 def _assignment(notebook: notebooks.Notebook, weights: Mapping[str, float]) -> notebooks.Notebook:
     """Give the cells of a notebook's exercises nbgrader's form."""
-    course, cells = registry(), []
+    course, cells, notebook = registry(), [], notebooks.blank(notebook)
     exercises = {id: group for id, group in notebooks.exercises(notebook).items() if id in course}
     setup = [cell for cell in notebook["cells"] if "setup" in cell["metadata"].get("tags", [])]
     defined = set().union(*map(_names, setup), (course[id].solution.__name__ for id in exercises))
     for cell in notebook["cells"]:
         id = cell["metadata"].get("exercise")
-        if cell["cell_type"] == "code":
-            cell = cell | {"outputs": [], "execution_count": None}
         if id in exercises:
             first = cell["source"] == exercises[id][0]["source"]
             cell = _stub(cell, course[id], defined) if first else _check(cell, course[id], weights.get(id, 1))
