@@ -247,6 +247,8 @@ class WindowAttention(GroupedAttention):
         Child et al. 2019 (Sparse Transformer).
     """
 
+    varies = False  # the blocks of the window are written out
+
     def __init__(self, dim: int, heads: int, window: int, groups: int | None = None, rope: bool = False):
         features = divide("WindowAttention", "dim", dim, "heads", heads)
         super().__init__(dim, heads, (features,), groups, rope, None)

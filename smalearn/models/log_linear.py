@@ -59,6 +59,7 @@ class LogLinearMamba2(Mamba2):
     """
 
     cache_type = LogLinearCache
+    varies = False  # twice the tokens have a level more
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class Mamba1(RecurrentMixer):
     """
 
     makes_decays = True
+    varies = False  # the loop over tokens is written out
 
     def __init__(self, dim: int, state: int = 16, expand: int = 2, rank: int | None = None, conv_len: int = 4):
         super().__init__()

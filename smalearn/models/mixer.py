@@ -58,6 +58,7 @@ class Mixer(nn.Module):
 
     dim: int
     makes_decays = False
+    varies = True  # whether one program can be exported for all lengths
 
     @property
     def weights(self) -> torch.Tensor | None:
@@ -114,12 +115,14 @@ class Mixer(nn.Module):
         Raises:
             ShapeError: naming function, argument, expected and got.
             TypeError: x is not a tensor, or the cache not one of this mixer.
-            ValueError: dtype or device differ, or decays would be NaN.
+            ValueError: dtype or device differ, decays would be NaN, or it is exported for a length that it cannot vary.
         """
         function = f"{type(self).__name__}.{function}"
         check_tokens(function, x, self.dim, self.weights, time)
         if self.makes_decays:
             check_no_nan(function, "x", x)
+        if time and not self.varies and isinstance(x.shape[-2], torch.SymInt):
+            raise ValueError(f"{function}: each length is another program: export it for one length, or export `step`")
         for given in cache:
             self.check_cache(function, given, tuple(x.shape[: x.ndim - len(time) - 1]))
 
