@@ -192,6 +192,56 @@ CASES = {
     ),
     "nbgrader": (None, {f"ada/{THIRD}/{THIRD}.ipynb": "ada", f"bob/{THIRD}/{THIRD}.ipynb": "bob"}),
     "folders in folders": (None, {"ab12/src/hw.ipynb": "ab12/src", "cd34/src/hw.ipynb": "cd34/src"}),
+    "folders that are counted are students': only those of weeks are not": (
+        None,
+        {
+            "student1/draft.ipynb": "student1/draft",
+            "student1/final.ipynb": "student1/final",
+            "student2/draft.ipynb": "student2/draft",
+            "student2/final.ipynb": "student2/final",
+            "student3/hw.ipynb": "student3",
+        },
+    ),
+    "a week with one file": (None, {"week3/ada.ipynb": "ada", "week3/bob.ipynb": "bob", "hw 4/ada.ipynb": "ada"}),
+    "one week, a folder for everybody": (None, {"week3/ada/hw.ipynb": "ada", "week3/bob/hw.ipynb": "bob"}),
+    "weeks in a student's folder": (
+        None,
+        {"ada/week3/a.ipynb": "ada", "ada/week4/b.ipynb": "ada", "bob/week3/a.ipynb": "bob"},
+    ),
+    "copies": (None, {"ada.ipynb": "ada", "Copy of ada.ipynb": "ada", "Copy of Copy of bob (1).ipynb": "bob"}),
+    "a hyphen is no mark of Moodle, a group's is": (
+        "Name,ID\nMarie Curie,50001\nAda Lovelace,50002\n",
+        {
+            f"Anne-Marie Curie_33333{MOODLE}/hw.ipynb": "?nobody",
+            f"Group B-Ada Lovelace_4444{MOODLE}/hw.ipynb": "Ada Lovelace",
+            f"Team 12-Marie Curie_4445{MOODLE}/hw.ipynb": "Marie Curie",
+        },
+    ),
+    "Moodle's own numbers": (
+        "Identifier,Full name\nParticipant 3,Ada Lovelace\nParticipant 314159,Alan Turing\n",
+        {
+            f"Participant_3{MOODLE}/hw.ipynb": "Ada Lovelace",
+            f"Participant_314159{MOODLE}/hw.ipynb": "Alan Turing",
+            f"Participant_31{MOODLE}/hw.ipynb": "?nobody",
+        },
+    ),
+    "a login in a login": (
+        "Name,Username\nAnn Love,a_love\nBob Love,love\n",
+        {
+            "HW 3_a_love_attempt_2026-11-20-10-11-12_hw.ipynb": "Ann Love",
+            "HW 3_love_attempt_2026-11-20-10-11-12_hw.ipynb": "Bob Love",
+        },
+    ),
+    "somebody else's file in a student's folder": (
+        SPLIT.replace("s7", "70007").replace("s8", "80008"),
+        {
+            "Ada Lovelace/lovelace_03_2026_final.ipynb": "Ada Lovelace",  # no mark of Canvas
+            "Ada Lovelace/martinthomas_80008_555_hw.ipynb": "Ada Lovelace",
+            "Ada Lovelace 3/Thomas Martin.ipynb": "?it may be of",
+            "70007 hw/80008.ipynb": "?it may be of",
+            "Ada Lovelace and Thomas Martin/Ada Lovelace.ipynb": "Ada Lovelace",
+        },
+    ),
     "what is no notebook, among files": (
         None,
         {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalearn.course.grading.roster import Place, copy_of, is_chapter, kind_of
+from smalearn.course.grading.roster import Place, copy_of, is_chapter, is_week, kind_of
 
 __all__ = ["Handin", "files"]
 
@@ -41,7 +41,7 @@ def files(names: Iterable[str | os.PathLike | Handin], ours: Iterable[Path] = ()
     given = [path for name in names if not isinstance(name, Handin) for path in _given(Path(name))]
     given = [path for path in given if os.path.abspath(path) not in ours]
     folders = [path for path in given if path.is_dir()]
-    each = len(folders) > 1 and all(kinds(folder)[0] < 2 for folder in folders)  # as `in/*`: a folder for everybody
+    each = len(folders) > 1 and all(kinds(folder) < 2 for folder in folders)  # as `in/*`: a folder for everybody
     for folder in folders:
         below = _below(folder, ours)
         if not any(map(_is_notebook, below)):
@@ -50,7 +50,7 @@ def files(names: Iterable[str | os.PathLike | Handin], ours: Iterable[Path] = ()
                 raise ValueError(f"grade: there is no notebook in {folder}" + (others and f", only {others}"))
             below = [folder]
         root = Path(os.path.abspath(folder))
-        if each or (len(folders) > 1 and not _is_counted(root)):
+        if each or (len(folders) > 1 and not is_week(root.name)):
             root = root.parent  # "draft" in this one is not who is "draft" in the next
         found += [_handin(path, root, kinds) for path in below]
     single = [path for path in given if path not in folders]
@@ -84,10 +84,9 @@ def _is_notebook(path: Path) -> bool:
     return path.suffix.lower() == ".ipynb" and (path.is_symlink() or not path.is_dir())
 
 
-def _kinds(folder: Path) -> tuple[int, int]:
-    """Count kinds and names of the notebooks in a folder; one student's have one kind, "hw3" and "hw4", or none."""
-    stems = {_stem(path) for path in _visible(folder.iterdir()) if _is_notebook(path)} - {""}
-    return len(set(map(kind_of, stems)) - {""}), len(stems)
+def _kinds(folder: Path) -> int:
+    """Count kinds of notebooks in a folder; one student's are of one kind, "hw3" and "hw4", or of none."""
+    return len({kind_of(_stem(path)) for path in _visible(folder.iterdir()) if _is_notebook(path)} - {""})
 
 
 def _stem(path: Path) -> str:
@@ -100,19 +99,10 @@ def _stem(path: Path) -> str:
 def _handin(path: Path, root: Path, kinds: Callable) -> Handin:
     """Describe a file, or a folder without a notebook, below the folder that was named."""
     where, is_file = Path(os.path.abspath(path)), path.is_symlink() or not path.is_dir()
-    inner = (where.parent if is_file else where).relative_to(root)
-    levels = [level for level in [inner, *inner.parents][-2::-1] if not is_chapter(level.name)]
-    counted = frozenset(level.name for level in levels if _is_counted(root / level))
-    several = kinds(where.parent)[0 if len(levels) > len(counted) else 1] > 1
-    place = Place(tuple(level.name for level in levels), _stem(path) if is_file else "", root.name, several, counted)
+    inner = (where.parent if is_file else where).relative_to(root).parts
+    folders = tuple(name for name in inner if not is_chapter(name))
+    place = Place(folders, _stem(path) if is_file else "", root.name, kinds(where.parent) > 1)
     return Handin(path, place, "" if _is_notebook(path) else _problem(path))
-
-
-def _is_counted(folder: Path) -> bool:
-    """Whether a folder is one of several of its kind, "week 3" beside "week 4"."""
-    kind = kind_of(folder.name)
-    others = (path.name for path in folder.parent.iterdir() if path.is_dir() and path.name != folder.name)
-    return bool(kind) and folder.name[-1].isdecimal() and any(kind_of(other) == kind for other in others)
 
 
 def _problem(path: Path) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Person", "Place", "Roster", "copy_of", "is_chapter", "kind_of", "read"]
+__all__ = ["Person", "Place", "Roster", "copy_of", "is_chapter", "is_week", "kind_of", "read"]
 
 FULL = {"student", "student name", "name", "names", "full name"}
 FIRST = {"first name", "first names", "first name s", "first", "forename", "given name", "given names"}
@@ -25,11 +25,14 @@ CHAPTERS = """00_start_here 01_one_contraction 02_kernel_attention 03_linear_att
 05_state_space_models 06_state_space_duality 07_the_mamba2_layer 08_the_delta_rule 09_three_more_changes
 10_structured_scoring 11_multilevel_attention 12_chunked_kernel A_structured_matrices"""
 COUNTED = re.compile(r"([^\W\d_]{2,})? ?\d{1,2}")  # week 3, hw3, 03
-COPY = re.compile(r"(.+?)(?:\s*\((\d{1,3})\)|\s*-\s*copy\s*\d*|\s+copy\s*\d*)+", re.IGNORECASE)
+WEEKS = {"assignment", "chapter", "ex", "exercise", "exercises", "homework", "hw", "lab", "lecture", "lesson", "session"}
+WEEKS |= {"sheet", "task", "week"}
+COPY = re.compile(r"(?:copy of )*(.+?)(?:\s*\((\d{1,3})\)|\s*-\s*copy\s*\d*|\s+copy\s*\d*)*", re.IGNORECASE)
+GROUP = re.compile(r".+ (?:\w|\d+)-")  # "Group A-" before a name; "Anne-Marie" is one name
 PLATFORM = [  # Moodle, Canvas, Blackboard; what follows is what the student called the file
     re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_.*"),
     re.compile(r"(?P<name>[^_]+)_(?:LATE_)?(?P<id>\d+)_\d{3,}_.+"),
-    re.compile(r"(?P<name>).+_(?P<id>[^_]+)_attempt_\d{4}(?:-\d\d){5}(?:_.*)?"),
+    re.compile(r"(?P<name>)(?P<id>.+)_attempt_\d{4}(?:-\d\d){5}(?:_.*)?"),
 ]
 SMALL = 5  # digits: a shorter number may be that of a week, a chapter or a year
 WHOLE, SPELLED, INSIDE, WEAK = range(4)  # how well a name or an id fits a place
@@ -50,7 +53,7 @@ TITLES = {_words(name) for name in CHAPTERS.split()}
 def copy_of(stem: str) -> tuple[str, int]:
     """Split the name of a second download, "ada (1)", or of a copy into name and number; 0 where it is none."""
     found = COPY.fullmatch(stem)
-    return (found[1], int(found[2] or 1)) if found else (stem, 0)
+    return (found[1], int(found[2] or 1)) if found and found[1] != stem else (stem, 0)
 
 
 def is_chapter(name: str) -> bool:
@@ -66,6 +69,11 @@ def kind_of(name: str) -> str:
     return "" if is_chapter(name) else found[1] or "" if found else said
 
 
+def is_week(name: str) -> bool:
+    """Whether a folder is for a week or an exercise, "week 3" or "hw", and nobody's."""
+    return kind_of(name) in WEEKS
+
+
 @dataclass(frozen=True)
 class Place:
     """Names that may say whose a file is; those of chapters are left out."""
@@ -74,17 +82,16 @@ class Place:
     stem: str = ""  # the file's own name
     root: str = ""  # the folder that the teacher named
     several: bool = False  # whether notebooks of several kinds are in its folder
-    counted: frozenset[str] = frozenset()  # folders that have a neighbour of their kind, "week 3" beside "week 4"
 
     @property
     def label(self) -> str:
         """Whom a file is called after where there is no class list: its folders, or else itself.
 
-        Its own name is added where its folder has several. Folders that are counted are left out where others, or that
-        name, are there, so that a student is called the same in all weeks.
+        Its own name is added where its folder has several. Those of weeks are left out where others, or that name, are
+        there, so that a student is called the same in all weeks.
         """
-        people = [name for name in self.folders if name not in self.counted]
-        if self.several and self.stem and (not people or kind_of(self.stem)):
+        people = [name for name in self.folders if not is_week(name)]
+        if self.stem and (not people or (self.several and kind_of(self.stem))):
             people.append(self.stem)
         return "/".join(people or self.folders) or self.stem or self.root
 
@@ -134,14 +141,15 @@ class Roster:
     def whose(self, place: Place) -> tuple[Person | None, str]:
         """Find whose a file is, or say why that is unclear.
 
-        What a learning platform has set decides alone. Else a full name does, before an id; and what is the whole name
-        of a folder or file, before what stands in it. Where two fit as well, it is nobody's.
+        What a learning platform has set decides alone, but not below the folder of somebody. Else a full name does,
+        before an id; and what is the whole name of a folder or file, before what stands in it. Where two fit as well,
+        it is nobody's.
         """
         if not self.people:
             return None, ""
         said = tuple(filter(None, (*place.folders, place.stem)))
-        marks = (mark.fullmatch(name) for name in said for mark in PLATFORM)
-        if marked := next(filter(None, marks), None):
+        first = next((name for name in said if _marked(name) or self._names_in(name)[0] < INSIDE), "")
+        if marked := _marked(first):
             names, ids = self._in_marks(marked["name"], marked["id"])
         else:
             names = _best(map(self._names_in, said))
@@ -171,12 +179,13 @@ class Roster:
     def _in_marks(self, name: str, id: str) -> tuple[Fit, Fit]:
         """Match what a platform has set; a small number counts beside a part of that person's name, or none."""
         joined = "".join(_words(name))
-        tails = ["".join(_words(name[start:])) for start, mark in enumerate(f"-{name}") if mark == "-"]  # "Group A-Ada"
-        people = next(({at for at, _ in self._spelled[tail]} for tail in tails if tail in self._spelled), set())
-        found = {*self._known.get(_words(id), []), *self._known.get(_words(f"{name} {id}"), [])}
+        names = (joined, "".join(_words(GROUP.sub("", name))))
+        people = next(({at for at, _ in self._spelled[one]} for one in names if one in self._spelled), set())
+        ends = [_words(id[start:]) for start, mark in enumerate(f"_{id}") if mark == "_"]  # "Homework 3_login"
+        found = set(next((self._known[end] for end in ends if end in self._known), []))
         if joined and _is_small(_words(id)):
             found = {at for at in found if any(word in joined for word in self._own(at))}
-        return (WHOLE, people), (WHOLE, found)
+        return (WHOLE, people), (WHOLE, {*found, *self._known.get(_words(f"{name} {id}"), [])})
 
     def _names_in(self, name: str) -> Fit:
         """Match full names against whole words."""
@@ -210,7 +219,7 @@ class Roster:
     def _numbers(self, place: Place, named: bool) -> Fit:
         """Match small numbers: each the whole name of a file or folder, where no other folder may be a student's."""
         *folders, stem = map(_words, (*place.folders, place.stem))
-        if not all(_is_small(name) or COUNTED.fullmatch(" ".join(name)) for name in folders):
+        if not all(_is_small(name) or is_week(" ".join(name)) for name in folders):
             return WEAK, set()
         shared = not _is_small(stem) and (place.several or (len(stem) > 1 and not named))  # it may be others' folder
         names = [stem] if shared else [*folders, stem]
@@ -225,6 +234,10 @@ def _index(pairs: Iterable[tuple]) -> dict[object, list]:
     return found
 
 
+def _marked(name: str) -> re.Match | None:
+    return next(filter(None, (mark.fullmatch(name) for mark in PLATFORM)), None)
+
+
 def _is_small(said: Words) -> bool:
     return len(said) == 1 and said[0].isdecimal() and len(said[0]) < SMALL
 
@@ -236,10 +249,16 @@ def _runs(said: Words) -> list[tuple[tuple[int, int], Words]]:
 
 
 def _best(fits: Iterable[Fit]) -> Fit:
-    """Choose who fits best, of several places."""
-    fits = [fit for fit in fits if fit[1]]
-    best = min((rank for rank, _ in fits), default=WEAK)
-    return best, set().union(*(people for rank, people in fits if rank == best))
+    """Choose who fits best, of several places, the outermost first."""
+    best, found = WEAK, set()
+    for rank, people in fits:
+        if not found or (best == WEAK and people and rank < best):
+            best, found = rank, people
+        elif people & found:
+            found = people & found
+        elif people and rank <= best:  # nor is another's whole name below somebody's folder hers
+            best, found = rank, people | found
+    return best, found
 
 
 def _agreed(names: Fit, ids: Fit) -> set[int]:
@@ -247,7 +266,7 @@ def _agreed(names: Fit, ids: Fit) -> set[int]:
     (rank, named), (known_rank, known) = names, ids
     if len(named) > 1:
         return named & known or named
-    if named and known and rank >= INSIDE and known_rank == WHOLE:
+    if named and known and rank > max(known_rank, SPELLED):
         return named | known
     return set(named or known)
 
