@@ -7,7 +7,7 @@ import io
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,8 @@ CHAPTERS = """00_start_here 01_one_contraction 02_kernel_attention 03_linear_att
 05_state_space_models 06_state_space_duality 07_the_mamba2_layer 08_the_delta_rule 09_three_more_changes
 10_structured_scoring 11_multilevel_attention 12_chunked_kernel A_structured_matrices"""
 COUNTED = re.compile(r"([^\W\d_]{2,})? ?\d{1,2}")  # week 3, hw3, 03
-WEEKS = {"assignment", "chapter", "ex", "exercise", "exercises", "homework", "hw", "lab", "lecture", "lesson", "session"}
-WEEKS |= {"sheet", "task", "week"}
+WEEKS = {"assignment", "chapter", "ex", "exercise", "homework", "hw", "lab", "lecture", "lesson", "session", "sheet"}
+WEEKS |= {"exercises", "task", "week"}
 COPY = re.compile(r"(?:copy of )*(.+?)(?:\s*\((\d{1,3})\)|\s*-\s*copy\s*\d*|\s+copy\s*\d*)*", re.IGNORECASE)
 GROUP = re.compile(r".+ (?:\w|\d+)-")  # "Group A-" before a name; "Anne-Marie" is one name
 PLATFORM = [  # Moodle, Canvas, Blackboard; what follows is what the student called the file
@@ -35,10 +35,9 @@ PLATFORM = [  # Moodle, Canvas, Blackboard; what follows is what the student cal
     re.compile(r"(?P<name>)(?P<id>.+)_attempt_\d{4}(?:-\d\d){5}(?:_.*)?"),
 ]
 SMALL = 5  # digits: a shorter number may be that of a week, a chapter or a year
-WHOLE, SPELLED, INSIDE, WEAK = range(4)  # how well a name or an id fits a place
 
 Words = tuple[str, ...]
-Fit = tuple[int, set[int]]  # how well, and whose places on the list
+Fit = tuple[bool, set[int]]  # whether it is all that a folder or file is called, and whose places on the list
 
 
 def _words(text: str) -> Words:
@@ -120,9 +119,9 @@ class Roster:
         return {person.label: person for person in self.people}
 
     @functools.cached_property
-    def _spelled(self) -> dict[str, list[tuple[int, Words]]]:
-        """Name without spaces -> who spells it so, and how."""
-        return _index(("".join(words), (at, words)) for at, one in enumerate(self.people) for words in one.spellings)
+    def _spelled(self) -> dict[str, list[int]]:
+        """Name without spaces -> who spells it so."""
+        return _index(("".join(words), at) for at, one in enumerate(self.people) for words in one.spellings)
 
     @functools.cached_property
     def _known(self) -> dict[Words, list[int]]:
@@ -148,7 +147,7 @@ class Roster:
         if not self.people:
             return None, ""
         said = tuple(filter(None, (*place.folders, place.stem)))
-        first = next((name for name in said if _marked(name) or self._names_in(name)[0] < INSIDE), "")
+        first = next((name for name in said if _marked(name) or self._names_in(name)[0]), "")
         if marked := _marked(first):
             names, ids = self._in_marks(marked["name"], marked["id"])
         else:
@@ -179,51 +178,46 @@ class Roster:
     def _in_marks(self, name: str, id: str) -> tuple[Fit, Fit]:
         """Match what a platform has set; a small number counts beside a part of that person's name, or none."""
         joined = "".join(_words(name))
-        names = (joined, "".join(_words(GROUP.sub("", name))))
-        people = next(({at for at, _ in self._spelled[one]} for one in names if one in self._spelled), set())
+        whole, people = max(self._names_in(name), self._names_in(GROUP.sub("", name)), key=lambda fit: fit[0])
         ends = [_words(id[start:]) for start, mark in enumerate(f"_{id}") if mark == "_"]  # "Homework 3_login"
         found = set(next((self._known[end] for end in ends if end in self._known), []))
         if joined and _is_small(_words(id)):
             found = {at for at in found if any(word in joined for word in self._own(at))}
-        return (WHOLE, people), (WHOLE, {*found, *self._known.get(_words(f"{name} {id}"), [])})
+        found.update(self._known.get(_words(f"{name} {id}"), []))  # "Participant 12"
+        return (True, people if whole else set()), (True, found)
 
     def _names_in(self, name: str) -> Fit:
-        """Match full names against whole words."""
+        """Match full names against whole words; as the list has one before turned around."""
         said = _words(name)
-        fits = [(span, *one) for span, run in _runs(said) for one in self._spelled.get("".join(run), [])]
-        if whole := {at for span, at, _ in fits if span == (0, len(said))}:
-            exact = {at for at in whole if self.people[at].spellings.get(said)}
-            return (WHOLE, exact) if exact else (SPELLED, whole)
-        weak = all(len(spelling) == 1 for *_, spelling in fits)
-        return WEAK if weak else INSIDE, self._inside(said, [fit[:2] for fit in fits])
+        whole, people = self._fit(said, lambda run: self._spelled.get("".join(run), []))
+        exact = {at for at in people if self.people[at].spellings.get(said)}
+        return whole, exact or people
 
     def _ids_in(self, name: str) -> Fit:
         """Match ids against whole words, all but small numbers."""
-        said = _words(name)
-        fits = [(span, at) for span, run in _runs(said) if not _is_small(run) for at in self._known.get(run, [])]
-        whole = {at for span, at in fits if span == (0, len(said))}
-        return (WHOLE, whole) if whole else (INSIDE, self._inside(said, fits))
+        return self._fit(_words(name), lambda run: [] if _is_small(run) else self._known.get(run, []))
 
-    def _inside(self, said: Words, fits: Sequence[tuple[tuple[int, int], int]]) -> set[int]:
-        """Choose who fits a part of a text: not a part of what fits another, nor beside a name of somebody else.
+    def _fit(self, said: Words, find: Callable[[Words], Iterable[int]]) -> Fit:
+        """Choose who fits words of a text: not a part of what fits another, nor beside a name of somebody else.
 
         "Ann Lee" is not meant in "Ann Lee Smith", whether there is a student of that name or only some Smith.
         """
-        spans = {span for span, _ in fits}
-        outer = {(i, j) for i, j in spans if not any((k, m) != (i, j) and k <= i and j <= m for k, m in spans)}
-        fits = [(span, at) for span, at in fits if span in outer]
-        people = {at for _, at in fits}
-        beside = {word for (i, j), _ in fits for word in (*said[max(0, i - 1) : i], *said[j : j + 1])}
-        return set() if len(people) == 1 and beside & (self._names - self._own(*people)) else people
+        spans = [(start, end) for end in range(1, len(said) + 1) for start in range(end)]
+        fits = {(start, end): found for start, end in spans if (found := find(said[start:end]))}
+        outer = [(i, j) for i, j in fits if not any((k, m) != (i, j) and k <= i and j <= m for k, m in fits)]
+        people = {at for span in outer for at in fits[span]}
+        beside = {word for i, j in outer for word in (*said[max(0, i - 1) : i], *said[j : j + 1])}
+        elsewhere = len(people) == 1 and beside & (self._names - self._own(*people))
+        return (0, len(said)) in fits, set() if elsewhere else people
 
     def _numbers(self, place: Place, named: bool) -> Fit:
         """Match small numbers: each the whole name of a file or folder, where no other folder may be a student's."""
         *folders, stem = map(_words, (*place.folders, place.stem))
         if not all(_is_small(name) or is_week(" ".join(name)) for name in folders):
-            return WEAK, set()
+            return False, set()
         shared = not _is_small(stem) and (place.several or (len(stem) > 1 and not named))  # it may be others' folder
         names = [stem] if shared else [*folders, stem]
-        return WEAK, {number for name in names if _is_small(name) for number in self._known.get(name, [])}
+        return False, {number for name in names if _is_small(name) for number in self._known.get(name, [])}
 
 
 def _index(pairs: Iterable[tuple]) -> dict[object, list]:
@@ -242,33 +236,23 @@ def _is_small(said: Words) -> bool:
     return len(said) == 1 and said[0].isdecimal() and len(said[0]) < SMALL
 
 
-def _runs(said: Words) -> list[tuple[tuple[int, int], Words]]:
-    """All words of a text that follow each other, with where they begin and end."""
-    ends = range(1, len(said) + 1)
-    return [((start, end), said[start:end]) for end in ends for start in range(end)]
-
-
 def _best(fits: Iterable[Fit]) -> Fit:
     """Choose who fits best, of several places, the outermost first."""
-    best, found = WEAK, set()
-    for rank, people in fits:
-        if not found or (best == WEAK and people and rank < best):
-            best, found = rank, people
-        elif people & found:
+    best, found = False, set()
+    for whole, people in fits:
+        if people & found:
             found = people & found
-        elif people and rank <= best:  # nor is another's whole name below somebody's folder hers
-            best, found = rank, people | found
+        elif people and (whole >= best):  # what is said in passing does not count beside a whole name
+            best, found = whole, people | found
     return best, found
 
 
 def _agreed(names: Fit, ids: Fit) -> set[int]:
     """Choose between names and ids: an id tells two of one name apart, and may speak against a name in passing."""
-    (rank, named), (known_rank, known) = names, ids
+    (whole, named), (known_whole, known) = names, ids
     if len(named) > 1:
         return named & known or named
-    if named and known and rank > max(known_rank, SPELLED):
-        return named | known
-    return set(named or known)
+    return named | known if known_whole and not whole else set(named or known)
 
 
 def read(path: Path, names: Sequence[str] = (), ids: Sequence[str] = ()) -> Roster:
