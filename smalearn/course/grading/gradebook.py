@@ -143,7 +143,8 @@ def write(lines: Sequence[Line], terms: Terms, path: Path) -> None:
         points = line.points(terms)
         numbers = [_number(points[id]) if id in points else "" for id in weights]
         late = max(map(terms.late, line.rows), default=0.0)
-        texts = [_flags(line), f"{late:.1f} h" if late else "", _remark(line, weights)]
+        flags = "; ".join(f"{id} {said}" for row in line.rows for id, said in row.flags.items() if row is line.row(id))
+        texts = [flags, f"{late:.1f} h" if late else "", _remark(line, weights)]
         files = "; ".join(str(row.path) for row in line.rows)
         table.append([*numbers, _number(sum(points.values())), *texts, files])
     _save(lines, table, path)
@@ -168,11 +169,6 @@ def _save(lines: Sequence[Line], table: Sequence[Sequence[str]], path: Path) -> 
         [_text(str(cell)) for cell in own + row] for own, row in zip(columns, table, strict=True)
     )
     notebooks.write(path, text.getvalue().encode("utf-8", "replace"))
-
-
-def _flags(line: Line) -> str:
-    """What a teacher should look at before it counts."""
-    return "; ".join(f"{id} {text}" for row in line.rows for id, text in row.flags.items() if row is line.row(id))
 
 
 def _remark(line: Line, ids: Iterable[str]) -> str:

@@ -41,18 +41,15 @@ def files(names: Iterable[str | os.PathLike | Handin], ours: Iterable[Path] = ()
     given = [path for name in names if not isinstance(name, Handin) for path in _given(Path(name))]
     given = [path for path in given if os.path.abspath(path) not in ours]
     folders = [path for path in given if path.is_dir()]
-    each = len(folders) > 1 and all(kinds(folder) < 2 for folder in folders)  # as `in/*`: a folder for everybody
     for folder in folders:
-        below = _below(folder, ours)
+        below, root = _below(folder, ours), Path(os.path.abspath(folder))
+        each = len(folders) > 1 and not is_week(root.name)  # as `in/*`: "draft" here is not who is "draft" in the next
         if not any(map(_is_notebook, below)):
             others = ", ".join(path.name for path in below[:3])
             if not each:
                 raise ValueError(f"grade: there is no notebook in {folder}" + (others and f", only {others}"))
             below = [folder]
-        root = Path(os.path.abspath(folder))
-        if each or (len(folders) > 1 and not is_week(root.name)):
-            root = root.parent  # "draft" in this one is not who is "draft" in the next
-        found += [_handin(path, root, kinds) for path in below]
+        found += [_handin(path, root.parent if each else root, kinds) for path in below]
     single = [path for path in given if path not in folders]
     roots = {os.path.dirname(os.path.abspath(path)) for path in single}
     found += [_handin(path, Path(os.path.commonpath(roots)), kinds) for path in single]
