@@ -315,6 +315,24 @@ def test_one_folder_is_the_same_student_however_it_is_named_and_after_others_cam
             assert student == path.removesuffix(".ipynb").partition("/")[0]
 
 
+@pytest.mark.parametrize("names", ["*", "*/*"])
+def test_with_a_list_a_folder_names_the_student_also_where_it_is_the_one_that_is_named(tmp_path, names):
+    (tmp_path / "class.csv").write_text(SPLIT, encoding="utf-8")
+    people = roster.read(tmp_path / "class.csv")
+    cases = {
+        "Ada Lovelace/Thomas Martin.ipynb": "?",
+        "Ada Lovelace 3/Thomas Martin.ipynb": "?",
+        "Ada Lovelace/with Thomas Martin.ipynb": "Ada Lovelace",
+        f"Eve Adams_33333{MOODLE}/Ada Lovelace.ipynb": "?",
+        f"Ada Lovelace_33333{MOODLE}/draft.ipynb": "Ada Lovelace",
+        f"Ada Lovelace_33333{MOODLE}/Thomas Martin.ipynb": "Ada Lovelace",
+    }
+    hand_in(tmp_path / "in", cases)
+    for given in [tmp_path / "in", *(tmp_path / "in").glob(names)]:
+        for path, (student, _) in whose(tmp_path / "in", [given], people).items():
+            assert (path, student) == (path, cases[path])
+
+
 def test_no_student_is_called_as_a_chapter():
     chapters = [path.stem for path in notebooks.chapters(Path(__file__).parents[2] / "chapters")]
     assert chapters

@@ -146,14 +146,13 @@ class Roster:
         if not self.people:
             return None, ""
         said = tuple(filter(None, (*place.folders, place.stem)))
-        first = next((name for name in said if _marked(name) or self._names_in(name)[0]), "")
-        if marked := _marked(first):
+        if not (place.folders or place.several) or self._decides(place.root) or self._ids_in(place.root)[0]:
+            said = (place.root, *said)  # a student's own folder may be the one that was named
+        if marked := _marked(next(filter(self._decides, said), "")):
             names, ids = self._in_marks(marked["name"], marked["id"])
         else:
             names = _best(map(self._names_in, said))
             ids = _best([*map(self._ids_in, said), self._numbers(place, bool(names[1]))])
-            if not names[1] and not ids[1] and not place.folders and not place.several:
-                names, ids = self._names_in(place.root), self._ids_in(place.root)
         found = _agreed(names, ids)
         if len(found) == 1:
             return self.people[found.pop()], ""
@@ -166,13 +165,17 @@ class Roster:
         if person:
             return person.label
         full = "/".join((*place.folders, place.stem))
-        return next(label for label in (place.label, full, f"{full} (?)") if not self.named(label)[0])
+        return next(label for label in (place.label, full, f"{place.root}/{full}") if not self.named(label)[0])
 
     def named(self, label: str) -> tuple[Person | None, str]:
         """Find who is called so, by the list or by a place; or say why that is unclear."""
         *folders, stem = label.split("/")
         known = self.labels.get(label)
         return (known, "") if known else self.whose(Place(tuple(folders), stem, several=True))
+
+    def _decides(self, name: str) -> bool:
+        """Whether a folder or file is called like somebody, or by a platform, so that nothing below matters."""
+        return bool(_marked(name)) or self._names_in(name)[0]
 
     def _in_marks(self, name: str, id: str) -> tuple[Fit, Fit]:
         """Match what a platform has set; a small number counts beside a part of that person's name, or none."""
