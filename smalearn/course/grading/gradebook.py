@@ -73,8 +73,8 @@ class Row:
     def points(self, partial: float = PARTIAL, flagged: float = 0) -> dict[str, float]:
         """Map each exercise that counts to its points; `Terms` has what the arguments are."""
         parts = {"passed": 1, "not as asked": partial}
-        shares = {id: flagged if id in self.flags else 1 for id in self.worth}
-        return {id: worth * parts.get(self.outcomes.get(id), 0) * shares[id] for id, worth in self.worth.items()}
+        earned = {id: worth * parts.get(self.outcomes.get(id), 0) for id, worth in self.worth.items()}
+        return {id: points * (flagged if id in self.flags else 1) for id, points in earned.items()}
 
 
 @dataclass(frozen=True)
@@ -115,16 +115,12 @@ def lines(rows: Iterable[Row], terms: Terms, roster: Roster = NOBODY) -> list[Li
     for row in rows:
         person, _ = roster.named(row.student)
         files.setdefault(person.label if person else row.student, []).append(row)
-    made = []
-    for name in [*roster.labels, *sorted(files.keys() - roster.labels.keys())]:
-        own = sorted(
-            files[name], key=lambda row: (not row.ran, terms.late(row) > 0, -row.time, -copy_of(row.path.stem)[1])
-        )
-        if name in roster.labels:
-            made.append(Line(name, roster.labels[name].columns, own))
-        else:
-            cells = [(title, name if title == roster.name else "") for title in roster.titles]
-            made.append(Line(name, cells, own, roster.named(name)[1]))
+    for own in files.values():
+        own.sort(key=lambda row: (not row.ran, terms.late(row) > 0, -row.time, -copy_of(row.path.stem)[1]))
+    made = [Line(label, person.columns, files.pop(label)) for label, person in roster.labels.items()]
+    for name, own in sorted(files.items()):
+        cells = [(title, name if title == roster.name else "") for title in roster.titles]
+        made.append(Line(name, cells, own, roster.named(name)[1]))
     return made
 
 

@@ -275,7 +275,8 @@ def read(path: Path, names: Sequence[str] = (), ids: Sequence[str] = ()) -> Rost
         if title not in titles:
             raise ValueError(f"grade: {path} has no column {title!r}; it has {', '.join(titles)}")
     names = names or _name_columns(titles)
-    ids = ids or [title for title in titles if title not in names and _is_id(set(_words(title)))]
+    words = {title: set(_words(title)) for title in titles if title not in names}
+    ids = ids or [title for title, said in words.items() if said & KEYS and said <= IDS]  # not "Assignment: login"
     if not names:
         raise ValueError(
             f"grade: {path} must be CSV whose first line has a title such as Student, Name or First name; "
@@ -335,11 +336,6 @@ def _name_columns(titles: Sequence[str]) -> list[str]:
     first, last, full = (kind[:1] for kind in kinds)
     both = first + last if first and last else first + full if first or not last else last + full
     return sorted(both, key=titles.index)
-
-
-def _is_id(words: set[str]) -> bool:
-    """Whether a title of these words stands above ids: "SIS Login ID" does, "Assignment: login" does not."""
-    return bool(words & KEYS) and words <= IDS
 
 
 def _parts(cells: Sequence[str]) -> list[str]:
