@@ -97,6 +97,7 @@ CASES = {
         {
             "Joanna.ipynb": "Joanna",
             "Ann hw3.ipynb": "Ann",
+            "Ann Byron.ipynb": "?nobody",
             "Susann Leeds.ipynb": "?nobody",
             "Joann Leeson.ipynb": "Joann Leeson",
             "hw Ann Lee Smith.ipynb": "Ann Lee Smith",
@@ -223,6 +224,16 @@ CASES = {
             f"Participant_3{MOODLE}/hw.ipynb": "Ada Lovelace",
             f"Participant_314159{MOODLE}/hw.ipynb": "Alan Turing",
             f"Participant_31{MOODLE}/hw.ipynb": "?nobody",
+        },
+    ),
+    "a login that is a first name": (
+        "Name,Username\nAda Lovelace,ada\nAlan Turing,turing1\n",
+        {
+            "ada.ipynb": "Ada Lovelace",
+            "ada_hw3.ipynb": "Ada Lovelace",
+            f"ada {THIRD}.ipynb": "Ada Lovelace",
+            "Ada Byron.ipynb": "?nobody",
+            "turing1 final.ipynb": "Alan Turing",
         },
     ),
     "a login in a login": (

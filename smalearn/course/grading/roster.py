@@ -202,15 +202,19 @@ class Roster:
     def _fit(self, said: Words, find: Callable[[Words], Iterable[int]]) -> Fit:
         """Choose who fits words of a text: not a part of what fits another, nor beside a name of somebody else.
 
-        "Ann Lee" is not meant in "Ann Lee Smith", whether there is a student of that name or only some Smith.
+        "Ann Lee" is not meant in "Ann Lee Smith", whether there is a student of that name or only some Smith; and who
+        is only "Ann", or has it for a login, not in "Ann Byron", whether there is a Byron or not.
         """
         spans = [(start, end) for end in range(1, len(said) + 1) for start in range(end)]
         fits = {(start, end): found for start, end in spans if (found := find(said[start:end]))}
         outer = [(i, j) for i, j in fits if not any((k, m) != (i, j) and k <= i and j <= m for k, m in fits)]
         people = {at for span in outer for at in fits[span]}
         beside = {word for i, j in outer for word in (*said[max(0, i - 1) : i], *said[j : j + 1])}
-        elsewhere = len(people) == 1 and beside & (self._names - self._own(*people))
-        return (0, len(said)) in fits, set() if elsewhere else people
+        other = {word for word in said if word.isalpha()}.difference(self._names, WEEKS, *TITLES)
+        short = all(j == i + 1 and said[i] in self._names for i, j in outer)
+        if len(people) == 1 and ((short and other) or beside & (self._names - self._own(*people))):
+            people = set()
+        return (0, len(said)) in fits, people
 
     def _numbers(self, place: Place, named: bool) -> Fit:
         """Match small numbers: each the whole name of a file or folder, where no other folder may be a student's."""
