@@ -3,7 +3,6 @@
 Every notebook is run by IPython first, all of them in one process, so that its outputs and counts are real.
 """
 
-import ast
 import json
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 from smalearn.course import grading
 from smalearn.course.exercises import registry
 from smalearn.course.grading.grader import SHOWN
-from smalearn.course.grading.needed import Notebook
+from smalearn.course.grading.sandbox import PACKAGE, Sandbox
 
 LIMITS = grading.Limits(exercise=4, notebook=90, memory=2**30)
 
@@ -23,6 +22,7 @@ import asyncio, contextlib, io, json, os, sys
 from pathlib import Path
 os.chdir(sys.argv[2])
 sys.path.insert(0, "")
+sys.dont_write_bytecode = True
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 shell = InteractiveShell.instance()
@@ -119,6 +119,31 @@ KINDS = {
     + own(f"from helpers import all_states\n{USES}", CHECK),
     "file that is run": others(f"%%writefile helpers.py\nimport torch\n\n\n{HELPER}", "%run helpers.py")
     + own(USES, CHECK),
+    "file that is written again": others(
+        "import os\nos.mkdir('src')",
+        "%%writefile src/again.py\nAXIS = 1",
+        "import sys\nsys.path.append('src')\nimport importlib, again",
+        "%%writefile src/again.py\nAXIS = 0",
+        "importlib.reload(again)",
+    )
+    + own(RIGHT.replace("cumsum(0)", "cumsum(again.AXIS)"), CHECK),
+    "file that is loaded again by itself": others(
+        "%load_ext autoreload\n%autoreload 2",
+        f"%%writefile itself.py\nimport torch\n\n\n{HELPER.replace('(0)', '(1)')}",
+        "from itself import all_states",
+        f"%%writefile itself.py\nimport torch\n\n\n{HELPER}",
+    )
+    + own(USES, CHECK),
+    "file of a package": others(
+        "from pathlib import Path\nPath('parts').mkdir()", "Path('parts/axis.py').write_text('AXIS = 0')"
+    )
+    + own("from parts.axis import AXIS", RIGHT.replace("cumsum(0)", "cumsum(AXIS)"), CHECK),
+    "file by the name of a variable": others(
+        "name = 'below/beside.py'\n!mkdir below", "%%writefile $name\nAXIS = 0", "%cd below", "import beside", "%cd .."
+    )
+    + own(RIGHT.replace("cumsum(0)", "cumsum(beside.AXIS)"), CHECK),
+    "environment": others("%env AXIS=0")
+    + own("import os", RIGHT.replace("cumsum(0)", "cumsum(int(os.environ['AXIS']))"), CHECK),
     "foreign cell": others("%%html\n<b>x</b>", "%%bash\ntrue") + ANSWER,
     # names from other cells
     "helper": others(HELPER) + own(USES, CHECK),
@@ -303,89 +328,20 @@ def shows(path):
     return any(str(out["data"].get("text/plain")).startswith("✓ 3.1") for out in outputs)
 
 
-def graded(folder, box):
-    exercises = {id: registry()[id] for id in ("3.1", "3.2")}
+def graded(folder, box, ids=("3.1", "3.2")):
+    exercises = {id: registry()[id] for id in ids}
     rows = grading.grade(grading.read(sorted(folder.glob("*.ipynb"))), exercises, box, LIMITS, jobs=2)
     return {row.path.stem: row for row in rows}
 
 
-# name -> the cells (count, tag, source), and what is run of them
-NEEDED = {
-    "the last value before the check": (
-        [
-            (1, None, "A = 1"),
-            (2, None, "A = 2"),
-            (3, "3.1", "def f(): return A"),
-            (4, "3.1", "check('3.1', f)"),
-            (5, None, "A = 3"),
-        ],
-        ["A = 2", "def f():", "check('3.1', f)"],
-    ),
-    "what is bound elsewhere, after a restart": (
-        [
-            (2, None, "A = g()"),
-            (3, "3.1", "def f(): return A"),
-            (4, "3.1", "check('3.1', f)"),
-            (9, None, "def g(): return 1"),
-        ],
-        ["def g():", "A = g()", "def f():", "check('3.1', f)"],
-    ),
-    "no training and no picture": (
-        [
-            (1, None, "import torch\nplot(A)\nmodel = train(A)\ntorch.save(model, 'a')\nA = 1"),
-            (2, "3.1", "def f(): return torch.ones(A)"),
-        ],
-        ["import torch", "A = 1", "def f():"],
-    ),
-    "a setting": (
-        [
-            (1, None, "import torch\nD = torch.float64\ntorch.set_default_dtype(D)"),
-            (2, "3.1", "def f(): return torch.ones(1)"),
-        ],
-        ["import torch", "D = torch.float64", "torch.set_default_dtype(D)", "def f():"],
-    ),
-    "no attribute of the same name": (
-        [(1, None, "model = train()"), (2, "3.1", "def f(x): return x.model"), (None, "3.1", "check('3.1', f)")],
-        ["def f(x):", "check('3.1', f)"],
-    ),
-    "no local variable of the same name": (
-        [(1, None, "model = train()"), (2, "3.1", "f = lambda x: [model for model in x]")],
-        ["f = lambda x: [model for model in x]"],
-    ),
-    "what a function reads before it is called": (
-        [
-            (1, None, "def g(): return A"),
-            (2, None, "A = 1"),
-            (3, None, "B = g()"),
-            (4, None, "A = 2"),
-            (5, "3.1", "def f(x=B): return x"),
-        ],
-        ["def g():", "A = 1", "B = g()", "A = 2", "def f(x=B):"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", NEEDED)
-def test_of_other_cells_runs_what_an_answer_needs(name):
-    cells, expected = NEEDED[name]
-    names = "count", "id", "source"
-    notebook = Notebook([dict(zip(names, cell, strict=True)) | {"setup": False, "right": []} for cell in cells])
-    for place in range(len(cells)):
-        notebook.read(place)
-    assert [ast.unparse(one.node).split("\n")[0] for one in notebook.plan("3.1", "f", "run")] == expected
-
-
-FEW = ("timed cell", "helper", "new cells")
-
-
 @pytest.fixture(scope="module")
-def rows(request, tmp_path_factory):
-    """The rows of all kinds, or without --full of a few, after IPython has run them."""
+def rows(tmp_path_factory):
+    """The rows of all kinds, after IPython has run them."""
     folder, place = tmp_path_factory.mktemp("kinds"), tmp_path_factory.mktemp("place")
-    for name in KINDS if request.config.getoption("full") else FEW:
+    for name in KINDS:
         write(folder / f"{name}.ipynb", KINDS[name])
     subprocess.run([sys.executable, "-c", RUN, folder, place], check=True, capture_output=True)
-    for name in [*SLOWLY, *REASONS] if request.config.getoption("full") else []:
+    for name in [*SLOWLY, *REASONS]:
         write(folder / f"{name}.ipynb", SLOWLY.get(name) or REASONS[name][0], right=True)
     write(folder / "copied.ipynb", COPIED, right=True)
     shown = {path.stem: shows(path) for path in folder.glob("*.ipynb")}
@@ -393,6 +349,12 @@ def rows(request, tmp_path_factory):
         return shown, graded(folder, box)
 
 
+def test_a_helper_in_another_cell_costs_no_point(tmp_path):
+    write(tmp_path / "helper.ipynb", KINDS["helper"], right=True)
+    assert graded(tmp_path, Sandbox((), PACKAGE.parent), ["3.1"])["helper"].outcomes == {"3.1": "passed"}
+
+
+@pytest.mark.full
 def test_what_shows_right_has_its_point(rows):
     shown, found = rows
     assert all(shown.values()), [name for name, right in shown.items() if not right]
@@ -400,6 +362,7 @@ def test_what_shows_right_has_its_point(rows):
     assert not wrong
 
 
+@pytest.mark.full
 def test_our_solution_is_found_in_another_cell_too(rows):
     assert rows[1]["copied"].outcomes == {"3.1": "passed", "3.2": "passed"}
     assert rows[1]["copied"].flags == {"3.2": "the same as our solution"}

@@ -131,6 +131,7 @@ def test_without_bubblewrap_it_says_what_does_not_hold(monkeypatch):
         assert "submissions run as you" in made.weakness
 
 
+@pytest.mark.full
 def test_packages_that_are_installed_elsewhere_are_there(tmp_path, monkeypatch):
     """As on a cluster: in a folder of `PYTHONPATH`, and in one that a `.pth` file names; not a folder of sources."""
     listed, named, sources = folders = [tmp_path / name for name in ("listed", "named", "sources")]

@@ -259,6 +259,8 @@ def main() -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it stays open to the end
     task = json.loads(requests.readline())
     _limit(task["memory"], task["seconds"], task["user"])
+    sys.path.insert(0, "")  # files that the notebook writes, as in Jupyter
+    sys.dont_write_bytecode = True  # it would be taken for that of a file that is written again in the same second
     session = Session(task)
     print(json.dumps({"to": 0}), file=replies, flush=True)
     for number, line in enumerate(requests, start=1):

@@ -6,7 +6,9 @@ replaced by that code; the others become calls of `Shell`, which runs nothing ou
 
 import ast
 import contextlib
+import importlib
 import os
+import re
 import sys
 
 __all__ = ["Quiet", "Shell", "plain"]
@@ -47,6 +49,8 @@ class _Magics(ast.NodeTransformer):
                 return _code(_without_options(line)) or ast.Pass()
             case "run_line_magic", "pylab", str():
                 return _code(PYLAB)
+            case "run_line_magic", "env" | "set_env", str(line) if found := re.match(r"(\w+)[ =]\s*(.*)", line):
+                return _code(f"import os\nos.environ[{found[1]!r}] = {found[2]!r}")
             case "run_line_magic", "run", str(line) if line.split():
                 return _code(f"exec(open({line.split()[-1]!r}, encoding='utf-8').read())")
         return self.generic_visit(node)
@@ -111,10 +115,11 @@ class Shell(Quiet):
 
     Attributes:
         left: the commands that were asked for and did not run.
+        old: what modules had before they were loaded again.
     """
 
     def __init__(self, user_ns: dict):
-        self.user_ns, self.left = user_ns, []
+        self.user_ns, self.left, self.old = user_ns, [], {}
 
     def system(self, command: str, *args: object) -> None:
         """Note a shell command, and do not run it."""
@@ -136,7 +141,9 @@ class Shell(Quiet):
 
     def run_line_magic(self, name: str, line: str, *args: object) -> None:
         """Note a magic that would reach outside, and pass over others."""
-        if name in OUTSIDE:
+        if name == "cd" and os.path.isdir(line):
+            os.chdir(line)
+        elif name in OUTSIDE:
             self.left.append(f"%{name} {line}")
 
     def run_cell_magic(self, name: str, line: str, body: str) -> None:
@@ -144,11 +151,17 @@ class Shell(Quiet):
         if name not in ("writefile", "file"):
             self.left.append(f"%%{name}")
             return
+        line = re.sub(r"\$(\w+)|\{(\w+)\}", lambda name: str(self.user_ns.get(name[1] or name[2], name[0])), line)
         *options, path = line.split()
+        path = os.path.abspath(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "a" if options else "w", encoding="utf-8") as file:
             file.write(body)
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        importlib.invalidate_caches()
+        for module in [one for one in sys.modules.values() if getattr(one, "__dict__", {}).get("__file__") == path]:
+            from IPython.extensions.autoreload import superreload
+
+            superreload(module, old_objects=self.old)  # as `%autoreload` does
 
     def magic(self, line: str) -> None:
         """Run a line magic, the old way."""

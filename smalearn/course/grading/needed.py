@@ -119,7 +119,7 @@ class Notebook:
         for kind, name in _names(code, "now"):
             names[kind].add(name)
         edited, edited_later, handed = _edited(node)
-        files = {inner.value for inner in ast.walk(node) if _is_file(inner)}
+        files = {inner.value.rpartition("/")[2] for inner in ast.walk(node) if _is_file(inner)}
         binds, edits = names["bound now"], edited | files
         if isinstance(node, BLOCKS):
             binds, edits = set(), edits | binds
@@ -158,7 +158,8 @@ class Notebook:
             given: names that are there and stay as they are, functions of other exercises.
         """
         statements, wanted = self._in_order(order), {name}
-        if check := self._check(id, statements):
+        check = self._check(id, statements)
+        if check:
             wanted |= check.reads
             end = statements.index(check) + 1
             statements = statements[end:] + statements[:end]
@@ -166,7 +167,7 @@ class Notebook:
         others = [one for one in self._binders.get(name, ()) if not (one.stub or one.checks or _imports(one))]
         if others:
             statements = [one for one in statements if one not in stubs]
-        own = {one for one in statements if self.cells[one.cell]["id"] == id}
+        own = {one for one in statements if self.cells[one.cell]["id"] == id or one is check}
         if order != "all":
             return self._slice(statements, own, wanted, frozenset(given))
         ran = any(cell["count"] is not None for cell in self.cells)
@@ -230,8 +231,8 @@ class Notebook:
                 new = one not in taken
                 counts = (one.anything and new) or live & one.binds or (edits & live) - self._modules
                 if not counts and live & (edits | one.hands):
-                    others = [self._binders.get(name, ()) for name in reads - ever]
-                    counts = all(binders and all(other.cheap for other in binders) for binders in others)
+                    others = [set(self._binders.get(name, ())) for name in reads - ever]
+                    counts = all(binders and all(other.cheap for other in binders - {one}) for binders in others)
                 if counts or (one in own and new):
                     taken.append(one)
                 if counts:
@@ -253,8 +254,8 @@ def _names(code: types.CodeType, when: str) -> Iterator[tuple[str, str]]:
             yield f"read {when}", instruction.argval
         elif action == "STORE" and (kind == "GLOBAL" or (kind == "NAME" and code.co_name == "<module>")):
             yield f"bound {when}", instruction.argval
-        elif instruction.opname == "IMPORT_NAME":
-            yield f"read {when}", f"{instruction.argval.partition('.')[0]}.py"
+        elif instruction.opname in ("IMPORT_NAME", "IMPORT_FROM"):  # of a file, where `sys.path` says
+            yield from ((f"read {when}", name) for name in ("sys", *(f"{x}.py" for x in instruction.argval.split("."))))
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             at_once = not inner.co_flags & 2 or (inner.co_name.startswith("<") and inner.co_name != "<lambda>")
