@@ -286,9 +286,8 @@ REASONS = {  # what cannot have its point, and why
         "it asks with input(), and nobody answers here; NameError: name 'axis' is not defined",
     ),
     "needs what was installed": (
-        own(
-            "!echo pip install special", f"import special\n{RIGHT.replace('cumsum(0)', 'cumsum(special.axis)')}", CHECK
-        ),
+        others("!echo pip install special")
+        + own(f"import special\n{RIGHT.replace('cumsum(0)', 'cumsum(special.axis)')}", CHECK),
         "ModuleNotFoundError: No module named 'special'; NameError: name 'special' is not defined; "
         "not run here: !echo pip install special",
     ),

@@ -166,7 +166,7 @@ class _Grader:
 
     def _exercise(self, id: str) -> None:
         """Grade one exercise, in other orders too where its saved output says ✓; a process that it ends is replaced."""
-        orders = ORDERS if id in self.submission.right else ORDERS[:1]
+        first, orders = None, ORDERS if id in self.submission.right else ORDERS[:1]
         if not self.submission.cells.get(id):
             orders, self.graded[id] = (), ""
             self._enter(id, _Judged("missing", "not in the notebook"))
@@ -174,9 +174,10 @@ class _Grader:
             self._ready()
             if (judged := self._tried(id, order)) is None:
                 continue
-            if id not in self.graded or judged.outcome in RIGHT:
-                self._enter(id, judged)
-                self.graded[id] = order
+            if first is None or judged.outcome in RIGHT:
+                first, self.graded[id] = judged, order
+            first = first._replace(left=first.left or judged.left)
+            self._enter(id, first)
             if judged.outcome in (*RIGHT, "lost", "timeout"):
                 break
         if self.child and self.row.outcomes[id] not in RIGHT:
