@@ -9,7 +9,7 @@ A parametrised test counts as one: it must fail for at least one of its paramete
 ones, one source) may well be blind to a fault that the others see. Which case failed, and where, stands in the report
 of passed tests (`-rP`). A test that skips every case with the function broken is skipped.
 
-`pytest tests/claims --record-claims assets/results/claims.json` runs the marked tests as they are and keeps, for every
+`pytest tests --record-claims assets/results/claims.json` runs the marked tests as they are and keeps, for every
 claim, the largest relative error that `smalearn.testing.assert_close` met: what the site's concordance shows.
 """
 
@@ -69,12 +69,12 @@ class Recorder:
 
     def pytest_sessionfinish(self, session):
         """Write the file, unless a test has failed."""
-        from smalearn.lab.bench.timing import machine
+        from smalearn.course.timing import machine
 
         if not session.testsfailed:
             residuals = {claim: float(f"{error:.1e}") for claim, error in sorted(self.residuals.items())}
             result = {
-                "command": "pytest tests/claims --record-claims FILE",
+                "command": "pytest tests --record-claims FILE",
                 "machine": machine(),
                 "residuals": residuals,
             }

@@ -1,11 +1,13 @@
 """The folder listing explains the architecture: a module imports only from lower levels, or from its own room."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "smalearn"
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("smalearn", "benchmarks", "experiments")
 
 MATHEMATICS = [
     {"_checks", "_operator", "testing"},
@@ -18,11 +20,10 @@ MATHEMATICS = [
     {"train"},
 ]
 WORKSHOP = [
-    {"lab.progress", "lab.spawned"},
-    {"lab.executors"},
-    {"lab.bench", "course.plots"},
+    {"course.progress", "course.results", "course.spawned"},
+    {"course.executors", "course.timing"},
+    {"benchmarks", "course.plots"},
     {
-        "lab.experiments",
         "course.widgets",
         "course.exercises",
         "course.workbook",
@@ -31,25 +32,27 @@ WORKSHOP = [
         "course.server",
         "course.teaching",
     },
-    {"course.grading", "course.site"},
-    {"course.cli"},
+    {"course.ch", "course.grading", "course.site"},
+    {"course.cli", "experiments"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(MATHEMATICS + WORKSHOP) for room in rooms}
 ATTENTION = {"contractions", "masks", "sma", "linear_attention", "kernel_attention"}
 STATE_SPACES = {"ssm", "ssd", "fast"}
 LAZY = {"triton", "ipywidgets", "anywidget", "matplotlib", "IPython", "nbformat", "sphinx"}
-MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def parts(path):
-    """The dotted name of a file, as a list below the package."""
-    names = list(path.relative_to(PACKAGE).with_suffix("").parts)
-    return names[:-1] if names[-1] == "__init__" else names
+    """The dotted name of a file, as a list; of the package, what is below it."""
+    names = list(path.relative_to(ROOT).with_suffix("").parts)
+    return names["smalearn" in names : len(names) - (names[-1] == "__init__")]
 
 
 def room(names):
-    """The room of a dotted name below the package; None for the package itself, `course` and `lab`, a missing level."""
-    return next((".".join(names[:k]) for k in (1, 2) if ".".join(names[:k]) in LEVEL), None)
+    """The room of a dotted name; None for the package itself, `course`, a missing level. All chapters are one room."""
+    rooms = (re.sub(r"^course\.ch(\d\d|[A-Z])$", "course.ch", ".".join(names[:k])) for k in (1, 2))
+    return next((room for room in rooms if room in LEVEL), None)
 
 
 def imports(tree):
@@ -63,14 +66,14 @@ def imports(tree):
 
 
 def ours(path):
-    """What a file imports of the package: (place, dotted parts below it)."""
+    """What a file imports of ours: (place, dotted name)."""
     for line, names in imports(MODULES[path]):
-        if names[0] == "smalearn" and len(names) > 1:
-            yield f"{path.relative_to(PACKAGE)}:{line} imports {'.'.join(names[1:])}", names[1:]
+        if names[0] in FOLDERS and names != ["smalearn"]:
+            yield f"{path.relative_to(ROOT)}:{line} imports {'.'.join(names)}", names[names[0] == "smalearn" :]
 
 
 def test_every_module_has_a_level():
-    homeless = [path for path in MODULES if not room(parts(path)) and parts(path) not in ([], ["course"], ["lab"])]
+    homeless = [path for path in MODULES if not room(parts(path)) and parts(path) not in ([], ["course"])]
     assert not homeless
 
 
@@ -88,9 +91,9 @@ def test_imports_point_down_and_take_nothing_private():
 
 
 def test_mathematics_needs_no_workshop():
-    """Not even by the names that `course` and `lab` themselves give."""
+    """Not even by the names that `course` itself gives."""
     files = [path for path in MODULES if room(parts(path)) in set().union(*MATHEMATICS)]
-    assert not [place for path in files for place, names in ours(path) if names[0] in {"course", "lab"}]
+    assert not [place for path in files for place, names in ours(path) if names[0] in {"course", *FOLDERS}]
 
 
 def test_attention_route_needs_no_state_space_model():

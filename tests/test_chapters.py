@@ -253,12 +253,12 @@ def test_a_caption_follows_its_picture(path):
     assert not far
 
 
-@pytest.mark.parametrize("path", [path for path in CHAPTERS if "lab.experiments." in path.read_text(encoding="utf-8")])
+@pytest.mark.parametrize("path", [path for path in CHAPTERS if "-m experiments." in path.read_text(encoding="utf-8")])
 def test_an_experiment_has_the_options_that_a_chapter_names(path, capsys):
     prose = "\n".join(cell.source for cell in cells(path, "markdown"))
-    for name, options in re.findall(r"smalearn\.lab\.experiments\.(\w+)([^`\n]*)", prose):
+    for name, options in re.findall(r"-m experiments\.(\w+)([^`\n]*)", prose):
         with pytest.raises(SystemExit):
-            importlib.import_module(f"smalearn.lab.experiments.{name}").main(["--help"])
+            importlib.import_module(f"experiments.{name}").main(["--help"])
         known = capsys.readouterr().out.split()
         assert set(re.findall(r"--?[a-z]+", options)) <= {one.strip("[],|") for one in known}
 

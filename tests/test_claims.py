@@ -1,4 +1,51 @@
-"""Every claim of the sources has a test or is planned; `--break-claims` finds tests that say nothing."""
+"""Every claim of the sources has a test or is planned; `--break-claims` finds tests that say nothing.
+
+The sources:
+
+000  Dao and Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State
+       Space Duality" (the Mamba-2 paper), section 4, as it was retold: a slip may be the retelling's
+  001  Paltorp 2025, "Structured Masked Attention and its relation to semiseparable matrices and state-space models"
+       (a post)
+  002  "Linear Attention" (a note without author)
+  003  Kuang, Amsel, Lotfi, Qiu, Potapczynski and Wilson 2025, "Customizing the Inductive Biases of Softmax Attention
+       using Structured Matrices"
+  004  Gu and Dao 2024, "State Space Duality (Mamba-2)": a draft of parts I (the model) and II (the theory) and of the
+       listing of the chunked algorithm; the published posts (parts I to III) are named where they differ from it
+  005  the delta rule: Schlag, Irie and Schmidhuber 2021; Yang, Wang, Zhang, Shen and Kim 2024 (DeltaNet); Yang, Kautz
+       and Hatamizadeh 2024 (Gated DeltaNet); Grazzi et al. 2024 (negative eigenvalues); Siems et al. 2025
+       (DeltaProduct); Kimi Team 2025 (Kimi Linear); von Oswald et al. 2025 (MesaNet)
+  006  Lahoti et al. 2026 (Mamba-3)
+  007  Guo et al. 2025 (Log-linear attention); Hwang et al. 2024 (Hydra)
+
+A claim has
+  id         the source's number and a short name
+  kind       definition, equation, theorem, remark, algorithm, system, cost, table, figure or experiment
+  source     where it stands
+  statement  what is claimed, in the course's letters
+  check      what its tests demand
+  chapter    which chapter derives it; tests marked with @pytest.mark.claim("<id>", "<dotted name of the function that
+             the claim is about>") hold it, one of them in the chapter's folder
+  where      id of the cell there that derives it
+  verdict    of an experiment: reproduced in small, not reproduced, contradicted in small, or another task
+  erratum    what is wrong or missing in the source, and the correction (optional)
+  class      of an erratum: error (of the text, and of its published version where there is one), gap (something
+             needed is not said), draft (only in a draft, the published text has it right), code differs (text and
+             published code disagree), remark (the course's own)
+  planned    true until the claim has its tests; tests/test_claims.py holds every other claim to have one
+
+Terms in `check`
+  r64     relative root-mean-square error at most 1e-12 in float64, on random data, shapes compared first
+  r32     the same at most 1e-5 in float32
+  exact   equality of integers, booleans, shapes, counts or strings
+  slope   fitted exponent of a counted or measured cost against one size in log-log coordinates
+  MACs    multiply-accumulate operations, counted by formula and by an instrumented contraction
+  scaled  the source's experiment is too large for a laptop: the check names the small experiment, `verdict` says what
+          came of it
+  device  measured on a GPU and recorded
+
+Sizes: T target, S source, N feature or state, P head dimension, H heads, D embedding, r and r_l ranks, p_l blocks,
+L levels (in claims of 003), Q chunk length (in costs of chunked algorithms). Time indices start at 0.
+"""
 
 import ast
 import json
@@ -22,7 +69,8 @@ from smalearn.contractions import Order, Orders, Step, orders
 from smalearn.course.workbook.notebook import chapters
 
 TESTS = Path(__file__).parent
-CLAIMS = tomllib.loads((TESTS / "claims.toml").read_text(encoding="utf-8"))["claim"]
+LISTS = sorted(TESTS.glob("ch*/claims.toml"))
+CLAIMS = [claim for path in LISTS for claim in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]]
 COUNTS = {"00": 6, "01": 22, "02": 13, "03": 29, "04": 20, "05": 28}
 COUNTS |= {"06": 23, "07": 17, "08": 16, "09": 19, "10": 30, "11": 24, "12": 5, "A": 24}
 KINDS = {"definition", "equation", "theorem", "remark", "algorithm", "system", "cost", "table", "figure", "experiment"}
@@ -49,7 +97,9 @@ def claim_marks(folder):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
         on_tests = [(test.name, node) for test in tests for node in test.decorator_list if is_mark(node)]
-        marks += [Mark(path.name, name, *map(ast.literal_eval, node.args)) for name, node in on_tests]
+        marks += [
+            Mark(f"{path.parent.name}/{path.name}", name, *map(ast.literal_eval, node.args)) for name, node in on_tests
+        ]
         if len(on_tests) < sum(map(is_mark, ast.walk(tree))):
             raise ValueError(f"{path.name}: a claim marker belongs on a test function of the module, and nowhere else")
     return marks
@@ -89,8 +139,8 @@ def claim_problems(claims):
 def mark_problems(claims, marks):
     """Where claims and markers do not fit together."""
     listed, marked = {claim["id"]: claim for claim in claims}, {mark.claim for mark in marks}
-    homes = {id: f"test_ch{claim['chapter']}" for id, claim in listed.items()}
-    settled = {m.claim for m in marks if re.fullmatch(homes.get(m.claim, "-") + r"(_\w+)?\.py", m.file)}
+    homes = {id: f"ch{claim['chapter']}" for id, claim in listed.items()}
+    settled = {mark.claim for mark in marks if mark.file.startswith(homes.get(mark.claim, "-") + "/")}
     for id, claim in listed.items():
         if id not in marked and not claim.get("planned"):
             yield f"{id}: no test"
@@ -100,7 +150,7 @@ def mark_problems(claims, marks):
         if mark.claim not in listed:
             yield f"{mark.test}: claim {mark.claim} is not listed"
         elif mark.claim not in settled:
-            yield f"{mark.test}: claim {mark.claim} belongs to {homes[mark.claim]}.py, not to {mark.file} alone"
+            yield f"{mark.test}: claim {mark.claim} belongs to {homes[mark.claim]}, not to {mark.file} alone"
         try:
             resolve(mark.function)
         except (ImportError, AttributeError, ValueError) as error:
@@ -161,7 +211,7 @@ def test_faults_of_the_list_are_found(claims, problem):
     assert re.search(problem, found)
 
 
-MARK = Mark("test_ch00.py", "test_a", "000:a", "smalearn.contractions.contract")
+MARK = Mark("ch00/test_claims.py", "test_a", "000:a", "smalearn.contractions.contract")
 
 
 @pytest.mark.parametrize(
@@ -170,8 +220,8 @@ MARK = Mark("test_ch00.py", "test_a", "000:a", "smalearn.contractions.contract")
         (GOOD, [], "000:a: no test"),
         (GOOD | {"planned": True}, [MARK], "remove planned"),
         (GOOD, [MARK, MARK._replace(claim="000:z")], "000:z is not listed"),
-        (GOOD, [MARK._replace(file="test_ch01.py")], "belongs to test_ch00.py, not to test_ch01.py"),
-        (GOOD, [MARK._replace(file="test_sma.py")], "belongs to test_ch00.py"),
+        (GOOD, [MARK._replace(file="ch01/test_claims.py")], "belongs to ch00, not to ch01/test_claims.py"),
+        (GOOD, [MARK._replace(file="tests/test_sma.py")], "belongs to ch00"),
         (GOOD, [MARK, MARK], "marked 2 times"),
         (GOOD, [MARK._replace(function="smalearn.nothing.contract")], "no attribute 'nothing'"),
         (GOOD, [MARK._replace(function="smalearn.contractions.none")], "expected a function or method, got NoneType"),
@@ -183,21 +233,23 @@ MARK = Mark("test_ch00.py", "test_a", "000:a", "smalearn.contractions.contract")
 def test_claims_and_markers_that_do_not_fit_are_found(claim, marks, problem):
     assert not list(mark_problems([GOOD, GOOD | {"id": "000:b", "planned": True}], [MARK]))
     assert not list(mark_problems([GOOD], [MARK._replace(function="smalearn.contractions.Order.run")]))
-    assert not list(mark_problems([GOOD], [MARK, MARK._replace(file="test_sma.py")]))
+    assert not list(mark_problems([GOOD], [MARK, MARK._replace(file="tests/test_sma.py")]))
     problems = list(mark_problems([claim], marks))
     assert any(re.search(problem, found) for found in problems), problems
 
 
 def test_markers_are_read_from_the_source(tmp_path):
-    (tmp_path / "claims").mkdir()
-    file = tmp_path / "claims/test_ch00.py"
+    (tmp_path / "ch00").mkdir()
+    file = tmp_path / "ch00/test_claims.py"
     file.write_text(
         "@pytest.mark.claim('000:a', 'm.f')\n@pytest.mark.claim('000:b', 'm.f')\ndef test_a(): pass\n", encoding="utf-8"
     )
-    assert claim_marks(tmp_path) == [Mark(file.name, "test_a", claim, "m.f") for claim in ("000:a", "000:b")]
+    assert claim_marks(tmp_path) == [
+        Mark("ch00/test_claims.py", "test_a", claim, "m.f") for claim in ("000:a", "000:b")
+    ]
     for stray in ("def helper(): pass", "class Box: pass", "class TestBox:\n    def test_a(self): pass"):
         file.write_text(f"@pytest.mark.claim('000:a', 'm.f')\n{stray}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=r"test_ch00.py: a claim marker belongs on a test function"):
+        with pytest.raises(ValueError, match=r"test_claims.py: a claim marker belongs on a test function"):
             claim_marks(tmp_path)
 
 

@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from experiments import split_sequence
 from smalearn import fast
 from smalearn._checks import ShapeError
 from smalearn.data import IGNORE, mqar
 from smalearn.fast.distributed import Traffic, delta_rule, ssd, traffic, window
-from smalearn.lab.experiments import split_sequence
 from smalearn.linear_attention import delta_rule_recurrent
 from smalearn.models import Mamba2, SequenceModel
 from smalearn.ssd import ssd_recurrent
@@ -410,7 +410,7 @@ def _perform(ranks, folder):
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":
         # What takes seconds to import is imported once for all; optimizers import torch._dynamo at their first step.
-        context.set_forkserver_preload(["torch._dynamo", "smalearn.lab.experiments.split_sequence"])
+        context.set_forkserver_preload(["torch._dynamo", "experiments.split_sequence"])
     processes = [context.Process(target=play, args=(rank, ranks, folder)) for rank in range(ranks)]
     for process in processes:
         process.start()
@@ -564,9 +564,7 @@ def test_command_by_itself(capsys):
 def test_the_help_has_an_example(capsys):
     with pytest.raises(SystemExit):
         split_sequence.main(["--help"])
-    example = (
-        "python -m torch.distributed.run --standalone --nproc-per-node 2 -m smalearn.lab.experiments.split_sequence"
-    )
+    example = "python -m torch.distributed.run --standalone --nproc-per-node 2 -m experiments.split_sequence"
     assert f"\n  {example}\n" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from triton_marks import needs_triton
 
-from smalearn.course.exercises.ch12_walk import walk
+from smalearn.course.ch12.walk import walk
 from smalearn.fast import jit
 from smalearn.fast.triton.compiled import Launch, compile_for
 from smalearn.fast.triton.configs import LARGEST, SHARED

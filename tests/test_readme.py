@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 import torch
 
+from benchmarks.records import cpu_name
 from smalearn.course.workbook.notebook import chapters
 from smalearn.data import recorded, recorded_cpus
-from smalearn.lab.bench.records import cpu_name
 from smalearn.masks import sparse
 from smalearn.testing import assert_close, random_tensors
 

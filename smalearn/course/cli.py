@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import smalearn
 from smalearn import __version__
 from smalearn.course import teaching, workbook
 
@@ -139,7 +140,9 @@ def bench(args: argparse.Namespace) -> int:
     Returns:
         Exit status.
     """
-    from smalearn.lab.bench.command import measure
+    if not (Path(smalearn.__file__).parents[1] / "benchmarks").is_dir():
+        return _fail("bench: the benchmarks come with the repository of the course, not with the installed package")
+    from benchmarks.command import measure
 
     try:
         return measure(args.names, args.output, args.device, args.tune, args.on)

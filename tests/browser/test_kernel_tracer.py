@@ -7,7 +7,7 @@ import pytest
 import torch
 from views import change, drags, drawn, headline, words
 
-from smalearn.course.exercises.ch12_walk import walk
+from smalearn.course.ch12.walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
 from smalearn.course.widgets.kernel_traces import LETTERS

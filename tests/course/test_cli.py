@@ -12,11 +12,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import benchmarks as bench
 from smalearn import __version__
-from smalearn.course import cli, doctor, exercises, workbook
-from smalearn.lab import bench
-from smalearn.lab import progress as lab_progress
-from smalearn.lab.bench import timing
+from smalearn.course import cli, doctor, exercises, timing, workbook
+from smalearn.course import progress as lab_progress
 
 STUB = "def running_mean(V):\n    raise NotImplementedError"
 

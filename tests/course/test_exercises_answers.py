@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from smalearn.course.ch01.orders import MEASURES, OPERANDS, _all_orders, _neighbours, _step
 from smalearn.course.exercises import evaluate, registry
-from smalearn.course.exercises.ch01_orders import MEASURES, OPERANDS, _all_orders, _neighbours, _step
 from smalearn.course.exercises.report import render
 
 EXERCISES = registry()

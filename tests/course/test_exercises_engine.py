@@ -350,7 +350,7 @@ def test_registry_keeps_order_and_identity(empty_registry):
 def test_registry_imports_chapters_on_first_use():
     code = (
         "import sys, smalearn.course.exercises as e; "
-        "chapters = lambda: [m for m in sys.modules if '.exercises.ch' in m]; "
+        "chapters = lambda: [m for m in sys.modules if '.course.ch' in m]; "
         "assert not chapters(); assert '0.1' in e.registry(); assert chapters(); "
         "assert not {'IPython', 'matplotlib', 'pytest'} & set(sys.modules)"
     )

@@ -186,7 +186,7 @@ def submissions():
                 "3.1": "from smalearn.course.exercises import registry\n"
                 + body("3.1", 'return registry()["3.1"].solution(Q, K, V)'),
                 "3.2": body("3.2", "import importlib")
-                + "\n    return importlib.import_module('smalearn.course.exercises.ch' + '03_forms').decode(Q, K, V)",
+                + "\n    return importlib.import_module('smalearn.course.ch' + '03.forms').decode(Q, K, V)",
                 "3.3": body(
                     "3.3",
                     "import gc",
@@ -328,7 +328,7 @@ def test_nobody_can_look_a_solution_up(graded):
     assert outcomes(graded, "looks.ipynb") == ["error"] * 3
     notes = graded["looks.ipynb"][0].notes
     assert notes["3.1"] == "KeyError: '3.1'"
-    assert notes["3.2"] == "ModuleNotFoundError: No module named 'smalearn.course.exercises.ch03_forms'"
+    assert notes["3.2"] == "ModuleNotFoundError: No module named 'smalearn.course.ch03.forms'"
     assert notes["3.3"] == "KeyError: 'reference'"
 
 

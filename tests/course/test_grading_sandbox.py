@@ -17,6 +17,7 @@ from test_grading import IDS, RIGHT, notebook, task
 
 from smalearn.course import grading
 from smalearn.course.exercises import AnswerKey, registry
+from smalearn.course.exercises.core import of_a_chapter
 from smalearn.course.grading import grader, pool, sandbox, wire
 from smalearn.course.grading.grader import _part
 from smalearn.course.grading.process import Child, Lost
@@ -60,29 +61,33 @@ def test_of_a_module_stays_what_it_offers_and_needs():
 
 
 def test_the_copy_has_no_solution_no_oracle_and_no_wrong_answer(box):
-    exercises = box.package / "smalearn/course/exercises"
-    kept = {path.stem: path.read_text(encoding="utf-8") for path in exercises.glob("ch*.py")}
+    course = box.package / "smalearn/course"
+    files = sandbox.solutions(course.parent)
+    kept = {f"smalearn.course.{path.parent.name}.{path.stem}": path.read_text(encoding="utf-8") for path in files}
     assert kept.keys() == {
-        "ch04_structure",
-        "ch04_invent",
-        "ch12_exponents",
-        "ch12_counts",
-        "ch12_ladder",
+        "smalearn.course.ch04.invent",
+        "smalearn.course.ch04.structure",
+        "smalearn.course.ch07.constant_decay",
+        "smalearn.course.ch07.recall_questions",
+        "smalearn.course.ch10.layer",
+        "smalearn.course.ch11.charlm_questions",
+        "smalearn.course.ch12.counts",
+        "smalearn.course.ch12.exponents",
+        "smalearn.course.ch12.ladder",
     }  # what cases and chapters need of them
-    compiled = b"".join(path.read_bytes() for path in exercises.rglob("ch*.pyc"))
+    compiled = b"".join(path.read_bytes() for path in course.glob("ch*/__pycache__/*.pyc"))
     for exercise in registry().values():
-        assert not any(f"def {exercise.solution.__name__}(" in text for text in kept.values())
         for sentence in exercise.wrong:
             assert not any(sentence in text for text in kept.values())
             assert sentence.encode() not in compiled
-        for function in called(exercise.oracle, set()):
-            assert f"def {function.__name__}(" not in kept.get(function.__module__.rpartition(".")[2], "")
+        for function in called(exercise.oracle, called(exercise.solution, set())):
+            assert f"def {function.__name__}(" not in kept.get(function.__module__, "")
 
 
 def called(function, found):
     """A function and all that it calls, as far as modules of exercises define it."""
     function = inspect.unwrap(function) if callable(function) else function
-    ours = isinstance(function, types.FunctionType) and function.__module__.startswith("smalearn.course.exercises.ch")
+    ours = isinstance(function, types.FunctionType) and of_a_chapter(function.__module__)
     if ours and function not in found:
         found.add(function)
         for name in names_in(function.__code__):

@@ -20,14 +20,13 @@ import pytest
 from packaging.requirements import Requirement
 
 import smalearn
-from smalearn.course import cli, site
+from smalearn.course import cli, progress, site
 from smalearn.course.exercises import registry
 from smalearn.course.site import explorers, home, pages, reference
 from smalearn.course.site.concordance import page as concordance
 from smalearn.course.site.latex import latex
 from smalearn.course.widgets import StateExplorer
 from smalearn.course.workbook import notebook
-from smalearn.lab import progress
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = notebook.chapters(ROOT / "chapters")
@@ -39,8 +38,9 @@ def course(folder, chapter=CHAPTERS[3]):
         (folder / name).mkdir()
     alone = re.sub(r"\[([^\[\]]+)\]\(\w+\.ipynb\)", r"\1", chapter.read_text(encoding="utf-8"))
     (folder / "chapters" / chapter.name).write_text(alone, encoding="utf-8")
-    for name in ("tests/claims.toml", "start.py"):
-        shutil.copy(ROOT / name, folder / name)
+    for path in (*ROOT.glob("tests/*/claims.toml"), ROOT / "start.py"):
+        (folder / path.relative_to(ROOT)).parent.mkdir(exist_ok=True)
+        shutil.copy(path, folder / path.relative_to(ROOT))
     row = f"| 03 | [One](chapters/{chapter.name}) | 3 | a line & more |"
     (folder / "README.md").write_text(f"# A course\n\n{row}\n", encoding="utf-8")
     return folder
@@ -210,7 +210,7 @@ def test_a_link_that_is_shared_says_what_it_leads_to(small):
 def test_reference_has_every_public_name_with_its_members(small):
     pages = {path.stem: path.read_text(encoding="utf-8") for path in (small / "reference").glob("*.html")}
     for room in [*(room.name for room in pkgutil.iter_modules(smalearn.__path__)), "fast.distributed"]:
-        if not room.startswith("_") and room not in ("course", "lab"):
+        if not room.startswith("_") and room not in ("course",):
             module, text = importlib.import_module(f"smalearn.{room}"), pages.pop(room)
             assert f'id="module-{module.__name__}"' in text
             for name in module.__all__:
@@ -503,5 +503,5 @@ def test_the_readme_counts_the_corrections():
 
 
 def test_claims_need_the_course(tmp_path):
-    with pytest.raises(ValueError, match=r"claims: there is no file .*claims\.toml"):
+    with pytest.raises(ValueError, match=r"claims: there is no file ch\*/claims\.toml"):
         site.claims(tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from smalearn.course.exercises.ch12_walk import walk
+from smalearn.course.ch12.walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
 from smalearn.course.widgets.kernel_recording import record

@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+import smalearn.course
 from smalearn.course.exercises.way import LENGTHS, Way
 from smalearn.fast.jit import Kernel
 
@@ -298,11 +298,18 @@ def borrowed() -> Iterator[None]:
 
 
 def registry() -> dict[str, Exercise]:
-    """Return all exercises by id, in the order of the chapters; imports the modules `ch07_…`, `chA_…` on first use."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        if re.match(r"ch(\d\d|[A-Z])", module.name):
-            importlib.import_module(f"{__package__}.{module.name}")
+    """Return all exercises by id, in the order of the chapters; imports the folders `ch07`, `chA`, … on first use."""
+    for chapter in pkgutil.iter_modules(smalearn.course.__path__):
+        if of_a_chapter(f"smalearn.course.{chapter.name}"):
+            folder = importlib.import_module(f"smalearn.course.{chapter.name}")
+            for module in pkgutil.iter_modules(folder.__path__):
+                importlib.import_module(f"{folder.__name__}.{module.name}")
     return {id: _registry[id] for id in sorted(_registry, key=_in_order)}
+
+
+def of_a_chapter(module: str) -> bool:
+    """Say whether a module, by its dotted name, is the folder of a chapter or in it."""
+    return bool(re.match(r"smalearn\.course\.ch(\d\d|[A-Z])(\.|$)", module))
 
 
 def _in_order(id: str) -> list[tuple[bool, int, str]]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from smalearn.course.exercises.core import of_a_chapter
 from smalearn.course.exercises.run import EMPTY, LIBRARIES, run
 
 __all__ = ["origin"]
@@ -131,7 +132,7 @@ def _line():
     frame = sys._getframe(2)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] not in LIBRARIES or module.startswith("smalearn.course.exercises.ch"):
+        if module.partition(".")[0] not in LIBRARIES or of_a_chapter(module):
             code = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
             return f"`{code if len(code) <= SHOWN else code[:SHOWN] + '…'}`" if code else None
         frame = frame.f_back

@@ -5,6 +5,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from smalearn.course.executors import executor
 from smalearn.course.exercises import Exercise
 from smalearn.course.grading import choice, roster
 from smalearn.course.grading.alike import pairs
@@ -14,7 +15,6 @@ from smalearn.course.grading.pages import write_pages
 from smalearn.course.grading.pool import Order, grade, grade_elsewhere, seed_for
 from smalearn.course.grading.sandbox import opened
 from smalearn.course.grading.submission import Submission, read
-from smalearn.lab.executors import executor
 
 __all__ = ["run"]
 

@@ -9,13 +9,12 @@ import shutil
 import zlib
 from pathlib import Path
 
-from smalearn.course.grading.sandbox import SOLUTIONS
+from smalearn.course.grading.sandbox import solutions
 
 __all__ = ["students"]
 
 PARTS = ("chapters", "assets", "smalearn", "deploy", ".jupyter")
 FILES = ("start.py", "pyproject.toml", "constraints.txt", "environment.yml", "README.md", "LICENSE")
-CLAIMS = "tests/claims.toml"  # which the site shows
 PACKED = '''"""Exercises whose solutions come later."""
 
 import base64
@@ -44,10 +43,11 @@ def students(course: Path, output: Path) -> list[Path]:
     leave = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for name in PARTS:
         shutil.copytree(course / name, output / name, ignore=leave, dirs_exist_ok=True)
-    (output / CLAIMS).parent.mkdir()
-    for name in (*FILES, CLAIMS):
+    claims = [path.relative_to(course) for path in course.glob("tests/*/claims.toml")]  # which the site shows
+    for name in (*FILES, *claims):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(course / name, output / name)
-    modules = sorted((output / "smalearn/course/exercises").glob(f"{SOLUTIONS}.py"))
+    modules = solutions(output / "smalearn")
     for path in modules:
         text = base64.b64encode(zlib.compress(path.read_bytes(), 9)).decode("ascii")
         path.write_text(PACKED.format(text=text), encoding="utf-8")

@@ -6,6 +6,7 @@ import sys
 import types
 
 from smalearn.course.exercises import Exercise, registry
+from smalearn.course.exercises.core import of_a_chapter
 from smalearn.fast.jit import Kernel
 
 __all__ = ["names_in", "reference"]
@@ -40,7 +41,7 @@ def names_in(code: types.CodeType) -> list[str]:
 def _there(node: ast.Import | ast.ImportFrom) -> str:
     """Write an import of what the package without solutions has, too; nothing if that is nothing."""
     module = sys.modules.get(getattr(node, "module", ""))
-    if module is None or not module.__name__.startswith("smalearn.course.exercises.ch"):
+    if module is None or not of_a_chapter(module.__name__):
         return ast.unparse(node)
     names = [ast.unparse(alias) for alias in node.names if alias.name in getattr(module, "__all__", ())]
     return f"from {module.__name__} import {', '.join(names)}" if names else ""

@@ -23,7 +23,6 @@ from smalearn.data.included import RESULTS
 __all__ = ["LONGEST", "PATIENCE", "Sandbox", "last_words", "opened", "reduced", "without_solutions"]
 
 PACKAGE = Path(smalearn.__file__).parent
-SOLUTIONS = "ch[0-9A-Z]*"  # in course/exercises
 DISK = 64 * 2**20  # bytes of all that a submission writes
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "nix")
 REQUIRED = ("torch", "numpy", "einops")
@@ -79,8 +78,8 @@ def opened() -> Iterator[Sandbox]:
 
 def without_solutions(target: Path) -> None:
     """Copy the package, and the results that it reads, but of the modules of exercises only what they offer."""
-    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns(f"{SOLUTIONS}.pyc"))
-    for path in (target / "course" / "exercises").glob(f"{SOLUTIONS}.py"):
+    shutil.copytree(PACKAGE, target, ignore=_compiled_solutions)
+    for path in solutions(target):
         source = reduced(path.read_text(encoding="utf-8"))
         path.unlink()
         if source:
@@ -89,6 +88,16 @@ def without_solutions(target: Path) -> None:
     assets = next((folder.parent for folder in RESULTS if folder.is_dir()), None)
     if assets and not (target / "assets").exists():
         shutil.copytree(assets, target / "assets", ignore=shutil.ignore_patterns("*.gif", "*.png"))
+
+
+def solutions(package: Path) -> list[Path]:
+    """List the modules of a package that hold exercises with their solutions: those in the folders of the chapters."""
+    return sorted((package / "course").glob("ch[0-9A-Z]*/[!_]*.py"))
+
+
+def _compiled_solutions(folder, names):
+    """Leave out what Python has compiled of the solutions."""
+    return {"__pycache__"} & set(names) if Path(folder) in {path.parent for path in solutions(PACKAGE)} else set()
 
 
 def reduced(source: str) -> str:

@@ -8,11 +8,11 @@ import warnings
 from pathlib import Path
 
 from smalearn import __version__
+from smalearn.course import progress
 from smalearn.course.site import explorers, home, reference
 from smalearn.course.site.concordance import page as concordance
 from smalearn.course.site.pages import COLAB, chapter, colab
 from smalearn.course.workbook import notebook
-from smalearn.lab import progress
 
 __all__ = ["build"]
 
@@ -23,7 +23,7 @@ def build(course: Path, output: Path, repository: str | None = None) -> int:
     """Write the site, and say on stderr how far it is.
 
     Args:
-        course: the folder with `chapters/`, `tests/claims.toml` and `README.md`.
+        course: the folder with `chapters/`, `tests/` and `README.md`.
         output: where to; what an earlier build left there is replaced.
         repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
             chapter in Colab or Binder; no such buttons if None.

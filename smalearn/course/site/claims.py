@@ -70,7 +70,7 @@ class Claim:
 
 
 def claims(course: Path) -> list[Claim]:
-    """Read all claims, in the order of `tests/claims.toml`.
+    """Read all claims, in the order of the chapters: each has its own in `tests/ch06/claims.toml` and so on.
 
     Args:
         course: the folder with `chapters/` and `tests/`.
@@ -78,10 +78,13 @@ def claims(course: Path) -> list[Claim]:
     Raises:
         ValueError: the folder has no list of claims.
     """
-    path = course / "tests" / "claims.toml"
-    if not path.is_file():
-        raise ValueError(f"claims: there is no file {path}; give the course's folder")
-    listed = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
+    listed = [
+        entry
+        for path in sorted((course / "tests").glob("ch*/claims.toml"))
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
+    ]
+    if not listed:
+        raise ValueError(f"claims: there is no file ch*/claims.toml in {course / 'tests'}; give the course's folder")
     marks, recorded = _marks(course / "tests"), course / "assets" / "results" / "claims.json"
     residuals = json.loads(recorded.read_text(encoding="utf-8"))["residuals"] if recorded.exists() else {}
     sections = {number: _sections(file) for number, file in files(course).items()}

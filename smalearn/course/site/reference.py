@@ -9,7 +9,7 @@ from smalearn.course.site.latex import latex
 
 __all__ = ["SETTINGS", "pages", "setup"]
 
-WORKSHOP = {"course", "lab"}
+WORKSHOP = {"course"}
 PARTS = ["fast.distributed"]
 """Modules that are imported by names of their own, and not from their room."""
 INTRODUCTION = """# Reference

@@ -1,0 +1,60 @@
+"""The benchmark `delta-rule`: times beside peers, growth of the time with T, memory of forward and backward."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.contest import best, growth
+from benchmarks.implementation import Run, compare, memory
+from benchmarks.peers import DELTA_RULE
+from benchmarks.problem import Problem
+from benchmarks.report import at_least, at_most, record
+
+__all__ = ["PROBLEMS", "benchmark", "targets"]
+
+FAST, _, *PEERS = (one.name for one in DELTA_RULE)
+PROBLEMS = (
+    Problem(length=2048, heads=8, state=64, head_dim=64, shared=False),
+    Problem(length=2048, heads=16, state=128, head_dim=128, shared=False),
+    Problem(length=8192, heads=8, state=64, head_dim=64, shared=False),
+)
+SPEEDUPS = {False: 2.0, True: 2.5}
+
+
+def benchmark(problems: Sequence[Problem] = PROBLEMS, rounds: int = 15) -> dict[str, object]:
+    """Run all parts, about ten minutes at the usual sizes.
+
+    Args:
+        problems: sizes of the comparison; the growth is measured from the first one's length on, the memory at all.
+        rounds: samples of each time.
+
+    Returns:
+        See `record`, with the parts `contests`, `growth`, `memory`.
+    """
+    both = [replace(one, backward=backward) for one in problems for backward in (False, True)]
+    longer = [replace(problems[0], length=problems[0].length * 2**k) for k in range(5)]
+
+    def measure():
+        runs = {one.length: (Run(DELTA_RULE[0], one).once, one.inputs()[1]) for one in longer}
+        return {
+            "contests": compare(both, DELTA_RULE, rounds),
+            "growth": growth(FAST, runs, max(1, rounds // 3)),
+            "memory": [memory(one, DELTA_RULE) for one in both if one.backward],
+        }
+
+    return record("delta-rule", rounds, measure, targets)
+
+
+def targets(result: Mapping) -> list[dict[str, object]]:
+    """Bounds for the fast one, beside its fastest peer and the one that takes the least memory."""
+    rows = []
+    for part in result["contests"]:
+        problem, bound = part["problem"], SPEEDUPS[part["sizes"]["backward"]]
+        rows.append(at_least(f"{problem}: times as fast as the best peer", bound, best(part, FAST)))
+    for part in result["memory"]:
+        peaks = {name: sizes["peak"] for name, sizes in part["bytes"].items()}
+        least = min((peak for name, peak in peaks.items() if name in PEERS and peak), default=None)
+        what = f"{part['problem']}: peak over that of the best peer"
+        rows.append(at_most(what, 1 / 3, least and peaks[FAST] and peaks[FAST] / least))
+    for clock in ("against T", "against clone"):
+        rows.append(at_most(f"exponent of the forward's time {clock}", 1.05, result["growth"]["exponents"][clock]))
+    return rows

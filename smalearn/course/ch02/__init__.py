@@ -1,0 +1,1 @@
+"""What belongs to chapter 02: its exercises, one file a subject, and what it alone shows."""

@@ -1,0 +1,222 @@
+"""The exercise of appendix A on what a score costs: the cheaper order."""
+
+from smalearn.contractions import orders
+from smalearn.course.exercises.core import exercise
+
+# -------------------------------------------------------------------------------------------- A.4 the cheaper order
+
+
+def _counted(length, dim, ranks):
+    """The cost of both orders, by the tool of chapter 01."""
+    sizes = {"T": length, "S": length, "D": dim}
+    both, keys = 0, orders("TD, DS -> TS", sizes)[0].macs
+    for level, rank in enumerate(ranks):
+        sizes |= {"P": 2**level, "M": dim // 2**level, "R": rank}
+        both += orders("TPM, PMR, PNR, SPN -> TS", sizes | {"N": sizes["M"]}, "XLRY").named("(XL)(RY)").macs
+        keys += orders("PMR, SPM -> SPR", sizes)[0].macs + orders("PMR, SPR -> SPM", sizes)[0].macs
+    return both, keys
+
+
+def _cheaper(length, dim, ranks):
+    both, keys = _counted(length, dim, ranks)
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _not_cheaper(answer, length, dim, ranks):
+    """Why this is not the cheaper order, or not what it takes; "" if it is."""
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        return "a pair is asked for, (name, multiply-adds)"
+    name, macs = answer
+    both, keys = _counted(length, dim, ranks)
+    right, least = _cheaper(length, dim, ranks)
+    if name not in ("both", "keys"):
+        return 'the first item is to be the name, "both" or "keys", the second the multiply-adds'
+    if name != right:
+        if both == keys:
+            return 'both orders cost the same here, and of equals the name is "keys"'
+        if macs == least:
+            return "the number is that of the cheaper order, the name is that of the other"
+        own = "what this order takes" if macs == {"both": both, "keys": keys}[name] else "not what this order takes"
+        return f"the other order is cheaper, and the number is {own}"
+    if macs == least:
+        return ""
+    if macs == (both if name == "keys" else keys):
+        return "the name is right, the number is that of the other order"
+    through = 2 * length * dim * sum(ranks)
+    for known, missing in ((through, "T² dot products"), (least - through, "factors, through which all tokens pass")):
+        if macs == known:
+            return f"the name is right; the number lacks the {missing}"
+    much = "much" if macs > least else "little"
+    return f"the name is right, the number {abs(macs - least):g} too {much}: one part is for factors, one for pairs"
+
+
+def _by_width(length, dim, ranks, width):
+    """The rule with another number in the place of Σ p_l r_l."""
+    through = 2 * length * dim * sum(ranks)
+    return ("both", through + length**2 * width) if width < dim else ("keys", through + length**2 * dim)
+
+
+def _all_features(length, dim, ranks):
+    """Every block reads all D features."""
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs + 2 * length * dim * sum(rank * (2**level - 1) for level, rank in enumerate(ranks))
+
+
+def _ties_to_both(length, dim, ranks):
+    """The other answer where both cost the same."""
+    both, keys = _counted(length, dim, ranks)
+    return ("both", both) if both <= keys else ("keys", keys)
+
+
+def _level_by_level(length, dim, ranks):
+    """Keys first, with a T × T product for each level."""
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs + (name == "keys") * (len(ranks) - 1) * length**2 * dim
+
+
+def _half_square(length, dim, ranks):
+    """Pairs j ≤ i alone."""
+    both, keys = _counted(length, dim, ranks)
+    hidden = length * (length - 1) // 2
+    both, keys = both - hidden * sum(rank << level for level, rank in enumerate(ranks)), keys - hidden * dim
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _keys_by(through, levels=lambda ranks: 1):
+    """Keys first, where they take `through(T, D, ranks)` multiply-adds to make, and meet the tokens so many times."""
+
+    def order(length, dim, ranks):
+        both, _ = _counted(length, dim, ranks)
+        keys = levels(ranks) * length**2 * dim + through(length, dim, ranks)
+        return ("both", both) if both < keys else ("keys", keys)
+
+    return order
+
+
+def _through(length, dim, ranks):
+    return 2 * length * dim * sum(ranks)
+
+
+def _one_projection(length, dim, ranks):
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs - length * dim * sum(ranks)
+
+
+def _one_side(length, dim, ranks):
+    """Both sides projected, of which one is counted."""
+    both, keys = _counted(length, dim, ranks)
+    both -= length * dim * sum(ranks)
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _projections_by_block(length, dim, ranks):
+    """Both sides projected, where each block of a level takes in all features."""
+    both, keys = _counted(length, dim, ranks)
+    both += 2 * length * dim * sum(rank * (2**level - 1) for level, rank in enumerate(ranks))
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _flops(length, dim, ranks):
+    name, macs = _cheaper(length, dim, ranks)
+    return name, 2 * macs
+
+
+def _with_additions(length, dim, ranks):
+    both, keys = _counted(length, dim, ranks)
+    keys += (len(ranks) - 1) * length * dim
+    return ("both", both) if both < keys else ("keys", keys)
+
+
+def _one_block(length, dim, ranks):
+    """Projections through a single block of each level."""
+    name, macs = _cheaper(length, dim, ranks)
+    return name, macs - 2 * length * sum((dim - dim // 2**level) * rank for level, rank in enumerate(ranks))
+
+
+def _order_cases(randn):
+    yield from [
+        (1, 2, [1]),
+        (3, 4, [2, 1]),
+        (4, 8, [1, 1, 1]),
+        (5, 16, [4, 2, 1]),
+        (16, 16, [1, 1, 1, 2]),
+        (7, 32, [2, 1, 1, 1, 1]),
+        (8, 512, [32, 8, 6, 4, 4, 4, 4, 2]),
+        (8, 1024, [32, 8, 6, 4, 4, 4, 4, 2]),
+        (10, 100, [1]),  # far from where both cost the same
+        (12, 64, [1, 1]),
+        (6, 8, [8, 4]),  # full blocks: "both" costs as much as keys first, level by level
+    ]
+
+
+@exercise(
+    "A.4",
+    "The cheaper order",
+    claim="003:eq32",
+    level=2,
+    minutes=10,
+    cases=_order_cases,
+    refuse=_not_cheaper,
+    wrong={
+        "you count the pairs j ≤ i alone: here the whole square of scores is made": _half_square,
+        "your keys pass through one factor only: keys first means both, 2·T·D·Σ r_l": _keys_by(
+            lambda length, dim, ranks: length * dim * sum(ranks)
+        ),
+        "your keys pass through the dense matrix: each level has two thin factors, 2·D·r_l for each token": _keys_by(
+            lambda length, dim, ranks: length * dim**2
+        ),
+        "you project through one block of each level: the p_l blocks together read all D features": _one_block,
+        "this is both sides projected, which the paper calls minimal, or keys first counted too high: with "
+        "Σ p_l r_l ≥ D keys first is cheaper or as cheap": lambda length, dim, ranks: (
+            "both",
+            _counted(length, dim, ranks)[0],
+        ),
+        "this is always keys first: with Σ p_l r_l < D the dot products are shorter with "
+        "both sides projected": lambda length, dim, ranks: (
+            "keys",
+            _counted(length, dim, ranks)[1],
+        ),
+        "you take dot products over Σ r_l features: a level has p_l blocks, "
+        "each with r_l of its own": lambda length, dim, ranks: _by_width(length, dim, ranks, sum(ranks)),
+        "your levels have 2, 4, 8, … blocks: the first has one": lambda length, dim, ranks: _by_width(
+            length, dim, ranks, sum(rank * 2 ** (level + 1) for level, rank in enumerate(ranks))
+        ),
+        "your levels have 1, 2, 3, … blocks: they double": lambda length, dim, ranks: _by_width(
+            length, dim, ranks, sum(rank * (level + 1) for level, rank in enumerate(ranks))
+        ),
+        "your blocks take in all D features each: a block takes in D/p_l, so that a side of a level costs "
+        "T·D·r_l, whatever p_l is": _all_features,
+        'where both orders cost the same, the answer is "keys"': _ties_to_both,
+        "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
+        "numbers each": _level_by_level,
+        "your keys meet the tokens once for each level, ℓ·T²·D: add up the keys of all levels before": _keys_by(
+            _through, levels=len
+        ),
+        "with both sides projected you count one: the tokens of either side pass, 2·T·D·Σ r_l": _one_side,
+        "you count one projection: the tokens pass through both factors, 2·T·D·Σ r_l": _one_projection,
+        "with both sides projected you count all D features for each block: it takes in D/p_l, so that a level costs "
+        "2·T·D·r_l": _projections_by_block,
+        "keys first, you count the additions of levels, (ℓ − 1)·T·D, too: multiply-adds alone": _with_additions,
+        "you count two for each multiply-add: these are FLOPs, multiply-adds are half of them": _flops,
+    },
+)
+def cheaper_order(length, dim, ranks):
+    """("both" or "keys", multiply-adds) for the scores of levels with 1, 2, 4, … blocks.
+
+    Say which order of a multi-level score takes fewer multiply-adds, both sides projected or keys first, and how many.
+
+    Hint: Both orders put T tokens through both factors, 2TD Σ r_l. They differ in one number: over how many features do
+    the T² dot products run?
+
+    Hint: Σ p_l r_l features with both sides projected; D, if keys have come all the way back to features.
+
+    Hint: `width = sum(rank * 2**level for level, rank in enumerate(ranks))`; both sides if it is below `dim`.
+
+    Insight: Once the columns of all levels outnumber the features, the second projection saves nothing: the keys may as
+    well meet the tokens themselves.
+    """
+    through = 2 * length * dim * sum(ranks)
+    width = sum(rank * 2**level for level, rank in enumerate(ranks))
+    if width < dim:
+        return "both", through + length**2 * width
+    return "keys", through + length**2 * dim

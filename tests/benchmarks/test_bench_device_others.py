@@ -1,0 +1,292 @@
+"""The delta rule and multi-level attention on a device; the rows that records come to, and where records lie."""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from triton_marks import needs_gpu, needs_triton
+
+import benchmarks as bench
+from benchmarks import contest, device, device_delta_rule, device_multilevel, device_ssd, records, report
+from benchmarks.contest import speedups
+from smalearn import data
+from smalearn.data import included, recorded
+from smalearn.fast import tile
+from smalearn.fast.triton import delta_rule_tiles, launch
+from smalearn.multilevel import halving_blocks, score_macs
+from smalearn.testing import assert_close, relative_rms
+
+MODULES = {"delta-rule": device_delta_rule, "multilevel": device_multilevel, "ssd": device_ssd}
+TINY_DELTA, TINY_LEVELS = device_delta_rule.TINY[0], device_multilevel.TINY[0]
+ENTRANTS = {"delta-rule": device_delta_rule.DELTA_RULE, "multilevel": device_multilevel.ATTENTIONS}
+H200 = {"name": "NVIDIA H200"}
+
+
+@pytest.fixture(autouse=True)
+def judged_anew():
+    """No verdict of another test counts."""
+    device.forget()
+
+
+# The whole
+
+
+def is_whole(result, name):
+    """Check a record of tiny sizes: everybody who is here is right and timed, the base first."""
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["command"].startswith(f"smalearn bench {name} --device ")
+    part, *beside = result["contests"]
+    floor, ours, *_ = part["contestants"]
+    assert (floor, ours) == ("floor", ENTRANTS[name][0].name)
+    assert list(part["speedups"]) == ["floor", ours]
+    assert [one["problem"] for one in beside] == [part["problem"] + device_delta_rule.BESIDE] * len(beside)
+    row, *_ = report.summary(result)
+    assert (row.problem, row.ours, list(row.times_as_fast)) == (part["problem"], ours, list(part["speedups"][ours]))
+    assert row.problem in bench.table(result)
+    return part["contestants"]
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["delta-rule", pytest.param("multilevel", marks=pytest.mark.full)])
+def test_all_that_can_run_here_are_right_timed_and_shown(name):
+    result = MODULES[name].benchmark("cpu", rounds=2)
+    for entry in list(is_whole(result, name).values())[1:]:
+        assert entry["error"] < 1e-6
+        assert len(entry["seconds"]) == result["rounds"]
+    assert (result["targets"], result["note"]) == ([], device.NOTE)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ENTRANTS)
+def test_the_whole_on_a_gpu(name):
+    small = {"batch": 2, "length": 1000, "dtype": torch.bfloat16, "device": "cuda"}
+    problem = replace(MODULES[name].TINY[0], state=64, head_dim=64, **small)
+    result = MODULES[name].benchmark("cuda", [problem], rounds=3)
+    entries = is_whole(result, name)
+    assert all(entries[one.name]["tolerated"] for one in ENTRANTS[name])
+    assert len(result["contests"]) == (2 if name == "delta-rule" else 1)
+    assert result["device"]["name"] == device.gpu_name("cuda")
+    assert result["targets"]
+
+
+def test_without_triton_the_tile_machine_runs_the_delta_rule(monkeypatch):
+    monkeypatch.setattr(launch, "has_triton", lambda: False)
+    assert device.judged(device_delta_rule.DELTA_RULE[0], TINY_DELTA, False)[1]
+    (part,) = device.measure(TINY_LEVELS, device_multilevel.ATTENTIONS[:1], {"forward": 1.0}, 1)
+    assert "Triton is missing" in part["contestants"][device_multilevel.OURS]["absent"]
+
+
+@pytest.mark.full
+def test_fla_takes_part_in_the_delta_rule_when_all_others_are_through(monkeypatch):
+    """A stand-in that can be found on a CPU; it is absent, or it stops the benchmark."""
+    fla, ours = replace(device_delta_rule.FLA, anywhere=True), device_delta_rule.OURS
+    monkeypatch.setattr(device_delta_rule, "FLA", fla)
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", None)
+    problems = [TINY_DELTA, replace(TINY_DELTA, length=41)]
+    parts = device_delta_rule.benchmark("cpu", problems, rounds=1)["contests"]
+    titles = [f"{one.title}, forward" for one in problems]
+    assert [part["problem"] for part in parts] == titles + [f"{title}, beside {fla.name}" for title in titles]
+    assert [list(part["contestants"])[1:] for part in parts[1:3]] == [[ours, "delta_rule_chunked"], [ours, fla.name]]
+    whats = [row["what"] for row in device_delta_rule.targets({"contests": parts})]
+    assert whats == [f"{title}: times as fast as fla, at least" for title in titles]
+    assert device_delta_rule.targets({"contests": parts[:2]}) == []
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_delta_rule, "FLA", replace(fla, load=stopped))
+    finished = bench.run("delta-rule", "cpu")["finished"]
+    assert [part["problem"] for part in finished] == titles[:1]
+
+
+# Implementations
+
+
+def test_fla_is_called_as_it_is_meant(monkeypatch):
+    """A stand-in computes its function, in its layout."""
+
+    def theirs(q, k, v, g, beta, scale, output_final_state):
+        assert (scale, output_final_state, g.dtype) == (1.0, True, torch.float32)
+        assert q.shape == k.shape == (*v.shape[:3], TINY_DELTA.state)
+        assert g.shape == beta.shape == v.shape[:3] == (v.shape[0], v.shape[1], TINY_DELTA.heads)
+        assert_close(k.norm(dim=-1), torch.ones(k.shape[:3]))
+        Q, K, V, b, log_a = (x.transpose(1, 2) for x in (q, k, v, beta, g))
+        return delta_rule_tiles(Q, K, V, b, log_a)[0].transpose(1, 2), None
+
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", SimpleNamespace(chunk_gated_delta_rule=theirs))
+    peer = replace(device_delta_rule.FLA, anywhere=True)
+    (part,) = device.measure(TINY_DELTA, [peer], {"forward": 1.0}, 1)
+    assert part["contestants"][peer.name]["tolerated"]
+
+
+def test_a_peer_that_is_not_here_is_absent(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", None)
+    peer = replace(device_delta_rule.FLA, anywhere=True)
+    (part,) = device.measure(TINY_DELTA, [peer], {"forward": 1.0}, 1)
+    assert "ModuleNotFoundError" in part["contestants"][peer.name]["absent"]
+
+
+def test_one_level_is_attention_and_eight_are_not():
+    levels, one, standard = (x.exact(*TINY_LEVELS.inputs()[0]) for x in device_multilevel.ATTENTIONS)
+    assert_close(one, standard)
+    assert relative_rms(levels, one) > 0.1
+
+
+def test_the_usual_sizes():
+    sizes = {
+        name: [(one.batch, one.heads, one.length, one.state, one.head_dim) for one in MODULES[name].PROBLEMS]
+        for name in ENTRANTS
+    }
+    assert sizes["delta-rule"] == [(8, 16, 2048, 128, 128), (1, 16, 16384, 128, 128), (8, 16, 2048, 64, 64)]
+    assert sizes["multilevel"] == [(4, 16, 4096, 64, 64), (1, 16, 16384, 64, 64)]
+    for name, entrants in ENTRANTS.items():
+        assert all(one.takes(problem) for one in entrants for problem in MODULES[name].PROBLEMS)
+    assert all(map(device_delta_rule.FLA.takes, device_delta_rule.PROBLEMS))
+
+
+# The least work
+
+
+def test_bytes_of_the_delta_rule_are_what_the_program_moves_once():
+    problem = replace(TINY_DELTA, length=64, dtype=torch.float16)
+    with tile.recording() as events:
+        delta_rule_tiles(*device_delta_rule.delta_operands(*problem.inputs()[0]))
+    moved = Counter()
+    for event in events:
+        moved[event.operand] += event.bytes
+    size, flops = device_delta_rule.work(problem)["forward"]
+    twice = sum(moved[name] for name in ("k", "beta", "log_a"))
+    assert size == sum(moved[name] for name in ("q", "v", "y")) + twice / 2
+    assert flops < sum(event.flops for event in events)  # which has T, too
+
+
+def test_flops_of_the_delta_rule_are_those_of_its_products():
+    C, N, P = 16, 16, 16
+    products = [(C, N, C), (C, N, C), (C, C, P), (C, C, P), (C, N, P), (C, N, P), (N, C, P)]
+    chunk = replace(TINY_DELTA, batch=1, heads=1, length=C)
+    assert device_delta_rule.work(chunk)["forward"][1] == sum(2 * a * b * c for a, b, c in products)
+
+
+def test_work_of_attention_counts_pairs():
+    T, P = TINY_LEVELS.length, TINY_LEVELS.head_dim
+    blocks = halving_blocks(T, 8)
+    pairs = [sum(t // size == s // size for t in range(T) for s in range(t + 1)) for size in blocks]
+    assert score_macs(T, device_multilevel.RANKS, blocks) == sum(8 * count for count in pairs)
+    size, flops = device_multilevel.work(TINY_LEVELS)["forward"]
+    assert flops == 4 * (2 * sum(8 * count for count in pairs) + 2 * P * T * (T + 1) // 2)
+    V, _, K, Q = TINY_LEVELS.inputs()[0]
+    assert size == Q.nbytes + K.nbytes + 2 * V.nbytes + 4 * T * 4
+
+
+# What follows from the samples
+
+
+def made(names, times):
+    """A result with a contest of these entrants, after a floor of one second."""
+    entries = {"floor": {"seconds": [1.0]}}
+    entries |= {
+        name: {"error": 0.0, "tolerated": True, "seconds": [time]} for name, time in zip(names, times, strict=True)
+    }
+    ratios = speedups(entries, ["floor", names[0]], max)
+    return {"contests": [{"problem": "p", "contestants": entries, "speedups": ratios}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "met"),
+    [
+        ("delta-rule", (2.0, 2.0), [True]),
+        ("delta-rule", (2.0, 1.9), [False]),
+        ("multilevel", (4.0, 5.0, 4.0), [True, True]),
+        ("multilevel", (4.0, 4.9, 3.9), [False, False]),
+    ],
+)
+def test_targets_can_be_met_and_missed(name, times, met):
+    fla = device_delta_rule.FLA.name
+    names = [device_delta_rule.OURS, fla] if name == "delta-rule" else [one.name for one in ENTRANTS[name]]
+    result, none = made(names, times), {"problem": "p", "speedups": {}}
+    if name == "delta-rule":  # the peer's contest is one of its own
+        result["contests"].insert(0, none)
+        none = none | {"problem": "p" + device_delta_rule.BESIDE}
+        result["contests"][1]["problem"] = none["problem"]
+    rows = MODULES[name].targets(result)
+    assert [row["met"] for row in rows] == met
+    rows = MODULES[name].targets({"contests": [none]})
+    assert [(row["measured"], row["met"]) for row in rows] == [(None, False)] * len(met)
+
+
+def test_a_record_comes_to_rows_whether_it_is_whole_or_stopped():
+    result = made(["ours", "peer", "other"], (2.0, 3.0, 1.0))
+    (row,) = report.summary(result)
+    assert row == ("p", "ours", 2000.0, {"peer": 1.5, "other": 0.5}, 0.5)
+    part = result["contests"][0]
+    steps = {"problem": "steps", "contestants": {"ours": {"error": 0.0, "seconds": [0.5]}}, "speedups": {"ours": {}}}
+    failed = {"problem": "f", "contestants": {"ours": {"absent": "why"}}, "speedups": {"floor": {}}}
+    failed["contestants"]["floor"] = {"seconds": [1.0]}
+    stopped = {
+        "machine": {},
+        "device": H200,
+        "finished": [part, failed, {"unit": 1, "bytes": {}}, steps],
+        "targets": [],
+    }
+    stopped["finished"][2]["problem"] = "Memory"
+    assert list(report.summary(stopped)) == [row, ("steps", "ours", 500.0, {}, None)]
+    lines = report.table(stopped, {}).splitlines()
+    assert lines[lines.index("Ours, and how many times as fast as its peers") + 1 :] == [
+        "  p       ours   2000.000 ms   50% of the floor   1.50 × peer, 0.50 × other",
+        "  steps   ours   500.000 ms",
+    ]
+
+
+def test_a_stopped_record_says_the_device(monkeypatch):
+    monkeypatch.setattr(device, "about", lambda on: H200)
+
+    def stop(rates):
+        contest.finish({"problem": "p"})
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(
+        bench.DEVICE_BENCHMARKS, "multilevel", lambda on: device.record("multilevel", on, 2, stop, lambda result: [])
+    )
+    result = bench.run("multilevel", "cpu")
+    assert result["finished"] == [{"problem": "p"}]
+    assert (result["device"], result["command"]) == (H200, "smalearn bench multilevel --device cpu")
+    assert set(result["rates"]) == {"copy", "gemm"}
+
+
+# Records by GPU
+
+
+def test_a_gpu_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    file = records.place_of(tmp_path, "delta-rule", None, "NVIDIA H200")
+    assert file == tmp_path / "gpu/nvidia-h200/delta_rule.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"machine": {}, "device": H200}), encoding="utf-8")
+    assert records.place_of(file, "delta-rule", None, "NVIDIA H200") == file
+    with pytest.raises(ValueError, match="holds times of NVIDIA H200: name another file"):
+        records.place_of(file, "delta-rule", None, "NVIDIA H100")
+    with pytest.raises(ValueError, match="is no file"):
+        records.place_of(tmp_path, "delta-rule", None)
+    monkeypatch.setattr(included, "RESULTS", [tmp_path])
+    assert recorded("gpu/nvidia-h200/delta_rule")["device"] == H200
+    with pytest.raises(ValueError, match="name must be one of"):
+        recorded("gpu/nvidia-h100/delta_rule")
+
+
+def test_records_of_gpus_follow_from_their_samples():
+    results = included._results()
+    for file in sorted(results.glob("gpu/*/*.json")):
+        stored, name = data.recorded(file.relative_to(results).with_suffix("").as_posix()), file.stem.replace("_", "-")
+        assert records.place_of(results, name, None, stored["device"]["name"]) == file
+        assert stored["command"] == f"smalearn bench {name} --device cuda"
+        whole = "finished" not in stored
+        assert stored["targets"] == (MODULES[name].targets(stored) if whole else [])
+        assert list(report.summary(stored))
+        contests = stored["contests"] + stored.get("decode", []) if whole else stored["finished"]
+        for part in [one for one in contests if "contestants" in one]:
+            timed = {one: entry for one, entry in part["contestants"].items() if "seconds" in entry}
+            assert part["speedups"] == speedups(timed, list(part["speedups"]), contest.statistics.median)
+            assert all(len(entry["seconds"]) >= 3 for entry in timed.values())

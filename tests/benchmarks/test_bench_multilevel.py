@@ -1,0 +1,105 @@
+"""The benchmark of multi-level attention: nothing wrong is timed, and what is reported follows from the samples."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import multilevel
+from benchmarks.implementation import Run, compare
+from benchmarks.multilevel import ATTENTIONS, EQUAL, LOOP, PAPER, PROBLEM, STANDARD
+from smalearn.fast import multilevel_attention
+from smalearn.multilevel import halving_blocks, key_numbers, score_macs
+from smalearn.testing import assert_close, random_tensors
+
+NAMES = [STANDARD, EQUAL, PAPER, LOOP]
+RANKS = {STANDARD: [64], PAPER: (32, 8, 6, 4, 4, 4, 4, 2)}
+
+
+def times(problem, rounds=2):
+    (part,) = compare([problem], ATTENTIONS, rounds, statistic=min)
+    return part
+
+
+def test_the_definition_is_attention_with_its_gradients(monkeypatch):
+    monkeypatch.setattr(multilevel, "ROWS", 16)
+    Q, K, V, dY = random_tensors([(2, 50, 6), (2, 50, 6), (2, 50, 3), (2, 50, 3)])
+    answers = []
+    for form in (
+        lambda Q, K, V: multilevel_attention(Q, K, V, (4, 2), halving_blocks(50, 2)),
+        lambda Q, K, V: multilevel.definition((4, 2), V, None, K, Q),
+    ):
+        leaves = [x.clone().requires_grad_() for x in (Q, K, V)]
+        Y = form(*leaves)
+        answers.append([Y, *torch.autograd.grad(Y, leaves, dY)])
+    for answer, reference in zip(*answers, strict=True):
+        assert_close(answer, reference, 1e-11)
+
+
+@pytest.mark.parametrize("one", ATTENTIONS, ids=NAMES)
+@pytest.mark.parametrize("length", [128, 150])
+def test_implementations_compute_what_their_name_says(one, length):
+    problem = replace(PROBLEM, length=length, heads=2, backward=True, dtype=torch.float64)
+    assert one.name == NAMES[ATTENTIONS.index(one)]
+    assert one.exact.args == (RANKS.get(one.name, (8,) * 8),)
+    for answer, reference in zip(Run(one, problem).both(), problem.oracle(one.exact), strict=True):
+        assert_close(answer, reference, 1e-11)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_comparison_has_costs_of_scores_and_ratios_of_least_times(here, backward):
+    part = multilevel._with_costs(times(replace(PROBLEM, length=130, heads=2, backward=backward), 4))
+    seconds = {name: entry["seconds"] for name, entry in part["contestants"].items()}
+    assert list(seconds) == NAMES
+    assert all(len(samples) == 4 for samples in seconds.values())
+    ratios = {name: min(seconds[name]) / min(seconds[STANDARD]) for name in NAMES[1:]}
+    assert part["speedups"] == {STANDARD: ratios}
+    needed = score_macs(130, (8,) * 8, halving_blocks(130, 8)) / (64 * 130 * 131 / 2)
+    entry = part["contestants"][EQUAL]
+    assert entry["multiply-adds of scores"] == needed <= entry["with padding"]
+
+
+def test_all_levels_in_full_are_for_short_sequences():
+    assert [one.takes(replace(PROBLEM, length=8192)) for one in ATTENTIONS] == [True] * 3 + [False]
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-3, torch.nan])
+def test_a_wrong_answer_is_not_timed(here, monkeypatch, factor):
+    standard, ours, *_ = ATTENTIONS
+    wrong = replace(ours, load=lambda: lambda *x: ours.load()(*x) * factor)
+    (part,) = compare([replace(PROBLEM, length=130, heads=2, backward=True)], [standard, wrong], 2)
+    assert "seconds" not in part["contestants"][EQUAL]
+    assert part["speedups"] == {STANDARD: {}}
+
+
+def test_decoding():
+    part = multilevel.decode(replace(PROBLEM, length=256, heads=3), 4)
+    assert part["key_bytes"] == part["expected_bytes"] == 4 * 3 * key_numbers(256, (8,) * 8, halving_blocks(256, 8))
+    assert part["full_bytes"] == part["value_bytes"] == 4 * 3 * 256 * 64
+    standard, equal = (part["contestants"][name]["seconds"] for name in (STANDARD, EQUAL))
+    assert len(standard) == len(equal) == 4
+    assert part["speedups"] == {STANDARD: {EQUAL: min(equal) / min(standard)}}
+
+
+def test_decoding_from_a_wrong_cache_is_not_timed(monkeypatch):
+    read = multilevel.KeyCache.read
+
+    def wrong(self, Q, K, V):
+        Y, cache = read(self, Q, K, V)
+        return Y * (1 + 1e-3), cache
+
+    monkeypatch.setattr(multilevel.KeyCache, "read", wrong)
+    part = multilevel.decode(replace(PROBLEM, length=256, heads=3), 4)
+    assert not part["contestants"][EQUAL]["tolerated"]
+    assert part["speedups"] == {STANDARD: {}}
+
+
+def test_every_step_of_decoding_is_the_last_row():
+    problem = replace(PROBLEM, length=150, heads=2)
+    (V, _, K, Q), _ = problem.inputs()
+    cache = multilevel.KeyCache((1, 2), (8,) * 8, halving_blocks(150, 8), 64).append(K[..., :140, :], V[..., :140, :])
+    steps = multilevel.steps_with_all(Q, K, V, 140), multilevel.steps_with_cache(cache, Q, K, V, 140)
+    for step, one in zip(steps, ATTENTIONS[:2], strict=True):
+        (whole,) = problem.oracle(one.exact)
+        for position in range(140, 150):
+            assert_close(next(step), whole[..., position : position + 1, :])

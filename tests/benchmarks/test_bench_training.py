@@ -1,0 +1,104 @@
+"""The benchmark of training: all routes are one function, models are of one size, and slopes follow from samples."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import contest, training
+from benchmarks.problem import Problem
+from smalearn.models import Block, Mamba1, Mamba2, SequenceModel, SoftmaxAttention
+from smalearn.testing import assert_close, random_tensors
+
+TINY = Problem(length=33, heads=2, head_dim=3, backward=True)
+
+
+@pytest.mark.parametrize("name", training.ROUTES)
+@pytest.mark.parametrize("decay", ["gate", "5 % at -1e4, others -0.01"])
+def test_all_routes_are_one_function(name, decay):
+    problem = replace(TINY, state=5, decay=decay)
+    arguments, dY = problem.inputs()
+    leaves = [x.double().requires_grad_() for x in arguments]
+    Y = training.ROUTES[name](*leaves)
+    for answer, expected in zip([Y, *torch.autograd.grad(Y, leaves, dY.double())], problem.oracle(), strict=True):
+        assert_close(answer, expected)
+
+
+@pytest.mark.parametrize(
+    ("fused", "plain"),
+    [
+        (training.FusedAttention(8, heads=2), SoftmaxAttention(8, heads=2)),
+        (training.ScannedMamba1(8, 3), Mamba1(8, 3)),
+    ],
+    ids=["attention", "Mamba-1"],
+)
+def test_the_faster_forms_are_the_mixers_of_the_library(fused, plain):
+    plain.load_state_dict(fused.state_dict())
+    fused, plain = fused.double(), plain.double()
+    (x,) = random_tensors([(2, 13, 8)])
+    assert_close(fused(x), plain(x))
+    grads, expected = (torch.autograd.grad(one(x).square().sum(), list(one.parameters())) for one in (fused, plain))
+    for grad, reference in zip(grads, expected, strict=True):
+        assert_close(grad, reference)
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_models_have_equally_many_parameters(dim):
+    sizes = {name: sum(map(training._parameters, build(dim))) for name, build in training.MODELS.items()}
+    assert abs(sizes["Transformer"] - sizes["Mamba-2"]) <= dim
+    assert sizes["Mamba-1, scan"] == sizes["Mamba-1, loop"]
+    if dim == 128:
+        assert abs(sizes["Mamba-1, loop"] / sizes["Mamba-2"] - 1) < 0.01
+        states = [training.MODELS[name](dim)[0].mixer.cache_shapes()["state"] for name in ("Mamba-2", "Mamba-1, loop")]
+        assert [shape[-1] for shape in states] == [64, 16]
+
+
+def test_a_wrong_route_is_not_timed_and_has_no_slope(here, monkeypatch):
+    right = training.ROUTES["SSD"]
+    monkeypatch.setitem(training.ROUTES, "SSD", lambda *x: right(*x) * (1 + 1e-3 * (x[2].shape[-1] == 4)))
+    part = training.growth(TINY, (2, 4), 1)
+    assert ["seconds" in one["contestants"]["SSD"] for one in part["contests"]] == [True, False]
+    assert set(training.samples(part)) == set(part["slopes"]) == {"selective scan", "selective loop"}
+
+
+def test_a_model_that_decodes_otherwise_is_not_timed(monkeypatch):
+    class Wrong(Mamba2):
+        def forward(self, x):
+            return super().forward(x) * 1.001
+
+    monkeypatch.setitem(training.MODELS, "Mamba-2", lambda dim: [Block(Wrong(dim, 4, 4))])
+    part = training.steps(8, (1, 5), 2)["contestants"]
+    assert not part["Mamba-2"]["tolerated"]
+    assert "seconds" not in part["Mamba-2"]
+    assert all(len(one["seconds"]) == 2 for name, one in part.items() if name != "Mamba-2")
+    assert part["Mamba-1, scan"]["parameters"] == part["Mamba-1, loop"]["parameters"] > 0
+
+
+def test_a_step_trains():
+    torch.manual_seed(0)
+    model = SequenceModel(training.WORDS, training.MODELS["Mamba-2"](16))
+    tokens = torch.arange(24).view(2, 12)
+    before = copy.deepcopy(model)
+    run = training._step(model, tokens)
+    losses = []
+    for _ in range(5):
+        losses.append(training._loss(model(tokens[:, :-1]), tokens).item())
+        run()
+    assert losses == sorted(losses, reverse=True)
+    assert not any(torch.equal(*pair) for pair in zip(before.parameters(), model.parameters(), strict=True))
+
+
+def test_the_slope_of_each_round_follows_from_its_samples(here, monkeypatch):
+    states = iter((2, 4, 8))
+
+    def timed(samplers, rounds, every):
+        assert set(every.values()) == {1}
+        state, power = next(states), {"SSD": 0, "selective scan": 1, "selective loop": 2}
+        return {name: [k * state ** power[name] for k in (1, 2)] for name in samplers}
+
+    monkeypatch.setattr(contest, "interleaved", timed)
+    part = training.growth(TINY, (2, 4, 8), 2)
+    assert training.samples(part)["selective loop"] == [[4, 8], [16, 32], [64, 128]]
+    for name, power in (("SSD", 0), ("selective scan", 1), ("selective loop", 2)):
+        assert part["slopes"][name] == pytest.approx([power, power], abs=1e-12)

@@ -1,0 +1,1 @@
+"""Claims and exercises of chapter 01."""

@@ -1,0 +1,501 @@
+"""The claims of chapter 04, one test each or more, in the order of claims.toml."""
+
+import math
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from registry_masks import FAMILIES
+
+from smalearn.course.ch04.structure import Operator, masked_product
+from smalearn.course.plots.structures import _matrices
+from smalearn.course.widgets import mask_explorer
+from smalearn.kernel_attention import softmax_attention
+from smalearn.linear_attention import linear_attention_recurrent
+from smalearn.masks import (
+    BandedMask,
+    CausalMask,
+    DecayMask,
+    FourierMask,
+    LowRankMask,
+    SemiseparableMask,
+    ToeplitzMask,
+    alibi_slopes,
+    scan_associative,
+    scan_chunked,
+    scan_recurrent,
+    segsum,
+)
+from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic
+from smalearn.testing import assert_close, random_tensors
+
+CHAPTER = Path(__file__).parents[2] / "chapters/04_structured_masks.ipynb"
+T, N, P = 7, 3, 2
+double = torch.float64
+
+
+def built(family, target=T, source=T + 2, leading=()):
+    """A family's mask with its parameters, its definition as a matrix, and its lengths."""
+    source = target if family.square else source
+    parameters = family.draw(leading, target, source)
+    return family.build(target, source, *parameters), family.oracle(target, source, parameters), (target, source)
+
+
+def qkv(target, source, dtype=double):
+    tensors = random_tensors([(target, N), (source, N), (source, P)])
+    return [torch.complex(x, x.flip(-1)) for x in tensors] if dtype.is_complex else tensors
+
+
+def definition(Q, K, V, L):
+    """Y[t, p] = Σ_s Σ_n Q[t, n] K[s, n] V[s, p] L[t, s], by loops over t and s."""
+    rows = [sum((Q[t] @ K[s]) * L[t, s] * V[s] for s in range(len(K))) for t in range(len(Q))]
+    return torch.stack(rows)
+
+
+def decays(length, seed=0):
+    return -random_tensors([(length,)], seed=seed)[0].abs()
+
+
+def printed(cell):
+    """What a cell of the chapter prints, as it is stored."""
+    found = next(c for c in nbformat.read(CHAPTER, as_version=4).cells if c.id == cell)
+    return "".join(output.text for output in found.outputs if output.output_type == "stream")
+
+
+def transforms(n, count):
+    """Operations of so many real transforms of length n."""
+    return count * 2.5 * n * math.log2(n)
+
+
+COSTS = {  # the mask of a length, a power of two; the operations of its product with one column; their slope
+    "causal": (CausalMask, lambda n: n, 1),
+    "decay": (lambda n: DecayMask(n, 0.5), lambda n: 2 * (n - 1), 1),
+    "semiseparable": (lambda n: SemiseparableMask(decays(n)), lambda n: 2 * (n - 1), 1),
+    "low rank": (lambda n: LowRankMask(*random_tensors([(n, 2)] * 2)), lambda n: 2 * (2 * n - 1) + 3 * n, 1),
+    "banded": (lambda n: BandedMask(n, n, 2), lambda n: 5 * n - 6, 1),
+    "Toeplitz": (
+        lambda n: ToeplitzMask(torch.ones(n)),
+        lambda n: transforms(2 * n, 3) + 6 * n,
+        1 + math.log2(216 / 201),
+    ),
+    "Fourier": (FourierMask, lambda n: transforms(n, 2), 1 + math.log2(13 / 12)),
+}
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
+
+
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.base.Mask.matmul")
+@every_family
+def test_every_product_is_that_of_its_matrix(family):
+    mask, L, (_, source) = built(family, 11, 13)
+    (x,) = random_tensors([(source, 4)])
+    x = x.to(family.dtype)
+    assert_close(mask.matmul(x), L @ x)
+
+
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.scan.CausalMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.scan.DecayMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.scan.SemiseparableMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.lowrank.LowRankMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.sparse.SparseMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.fourier.ToeplitzMask.cost")
+@pytest.mark.claim("000:structured-requirement", "smalearn.masks.fourier.FourierMask.cost")
+@pytest.mark.parametrize("name", COSTS)
+def test_counted_operations_grow_slower_than_the_matrix(name):
+    build, formula, slope = COSTS[name]
+    for length in (256, 4096):
+        assert build(length).cost() == formula(length)
+    assert math.log2(build(8192).cost() / build(4096).cost()) == pytest.approx(slope, abs=1e-3)
+
+
+@pytest.mark.claim("000:structured-requirement", "smalearn.sma.sma_orders")
+@pytest.mark.parametrize("length", [1, 64, 128])
+def test_a_mask_without_structure_is_quadratic(length):
+    step = sma_orders(length, length, N, P).named(LINEAR).steps[1]
+    assert step.macs == length**2 * N * P
+
+
+@pytest.mark.claim("000:def4.2", "smalearn.sma.sma_quadratic")
+@pytest.mark.claim("000:def4.2", "smalearn.sma.sma_linear")
+@pytest.mark.claim("000:def4.2-quadratic", "smalearn.sma.sma_quadratic")
+@pytest.mark.claim("000:def4.2-linear", "smalearn.sma.sma_linear")
+@pytest.mark.claim("004:sma-box", "smalearn.sma.sma_quadratic")
+@pytest.mark.claim("004:sma-box", "smalearn.sma.sma_linear")
+@every_family
+def test_definition_4_2(family):
+    mask, L, lengths = built(family)
+    Q, K, V = qkv(*lengths, family.dtype)
+    expected = definition(Q, K, V, L)
+    assert_close(((Q @ K.mT) * L) @ V, expected)
+    assert_close(sma_quadratic(Q, K, V, mask), expected)
+    assert_close(sma_linear(Q, K, V, mask), expected)
+
+
+@pytest.mark.claim("000:def4.2-quadratic", "smalearn.sma.sma_orders")
+@pytest.mark.parametrize("length", [1, 8, 100])
+def test_cost_of_the_quadratic_mode(length):
+    order = sma_orders(length, length, N, P).named(QUADRATIC)
+    assert order.macs == length**2 * (N + P + 1)
+    assert max(step.output_elements for step in order.steps) == max(length**2, length * P)
+
+
+class Spy(DecayMask):
+    """A mask that notes how many columns it is multiplied by."""
+
+    def matmul(self, x):
+        self.columns = [*getattr(self, "columns", []), x.shape[-1]]
+        return super().matmul(x)
+
+
+@pytest.mark.claim("000:def4.2-linear", "smalearn.sma.sma_orders")
+@pytest.mark.claim("000:def4.2-linear", "smalearn.masks.scan.DecayMask.cost")
+@pytest.mark.parametrize("length", [2, 16, 300])
+def test_cost_of_the_linear_mode(length):
+    mask = Spy(length, 0.9)
+    sma_linear(*qkv(length, length), mask)
+    assert mask.columns == [N * P]
+    first, _, last = sma_orders(length, length, N, P).named(LINEAR).steps
+    assert first.macs + last.macs == 2 * length * N * P
+    steps = N * P * (length - 1)  # of y = gamma y + x, a multiplication and an addition each
+    assert mask.cost(N * P) == 2 * steps
+
+
+@pytest.mark.claim("000:mask-causal", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.claim("000:mask-causal", "smalearn.masks.scan.CausalMask.cost")
+@pytest.mark.parametrize("length", [1, 2, 33, 129])
+def test_causal_mask(length):
+    (x,) = random_tensors([(length, P)])
+    y, additions = [x[0]], 0
+    for now in x[1:]:
+        y.append(y[-1] + now)
+        additions += 1
+    assert_close(CausalMask(length).matmul(x), torch.stack(y))
+    assert_close(CausalMask(length).matmul(x), torch.ones(length, length, dtype=double).tril() @ x)
+    assert additions == length - 1
+    assert CausalMask(length).cost() == additions + 1  # the first row is copied
+
+
+@pytest.mark.claim("000:mask-retnet", "smalearn.masks.scan.DecayMask.dense")
+@pytest.mark.claim("000:mask-retnet", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 0.97, 1.0])
+def test_decay_mask(gamma):
+    length = 37
+    L = torch.tensor([[gamma ** (t - s) if s <= t else 0 for s in range(length)] for t in range(length)], dtype=double)
+    mask = DecayMask(length, gamma)
+    assert_close(mask.dense(double), L)
+    (x,) = random_tensors([(length, P)])
+    y = [x[0]]
+    for now in x[1:]:
+        y.append(gamma * y[-1] + now)
+    assert_close(mask.matmul(x), torch.stack(y))
+    for i, j, k in [(9, 5, 2), (36, 20, 0), (8, 8, 7)]:
+        assert L[i, j] * L[j, k] == pytest.approx(L[i, k])
+    ends = {0.0: torch.eye(length, dtype=double), 1.0: torch.ones_like(L).tril()}
+    assert gamma not in ends or torch.equal(mask.dense(double), ends[gamma])
+
+
+@pytest.mark.claim("000:mask-toeplitz", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.parametrize("length", [1, 2, 13, 32])
+def test_toeplitz_mask(length):
+    column, row, x = random_tensors([(length,), (length,), (length, P)])
+    both = [[column[t - s] if s <= t else row[s - t] for s in range(length)] for t in range(length)]
+    L = torch.tensor(both, dtype=double)
+    assert_close(ToeplitzMask(column, row).matmul(x), L @ x)
+    assert_close(ToeplitzMask(column).matmul(x), L.tril() @ x)
+    powers = 0.7 ** torch.arange(length).double()
+    assert_close(ToeplitzMask(powers).matmul(x), DecayMask(length, 0.7).dense(double) @ x)
+    assert ToeplitzMask(column, row).stored == 2 * length - 1
+
+
+@pytest.mark.claim("000:mask-toeplitz", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.parametrize("length", [1, 29])
+def test_toeplitz_mask_against_scipy(length):
+    linalg = pytest.importorskip("scipy.linalg", reason="needs a peer: scipy")
+    column, row, x = random_tensors([(length,), (length,), (length, P)])
+    row[0] = column[0]
+    expected = linalg.matmul_toeplitz((column.numpy(), row.numpy()), x.numpy())
+    assert_close(ToeplitzMask(column, row).matmul(x), torch.from_numpy(expected))
+
+
+@pytest.mark.claim("000:mask-toeplitz", "smalearn.masks.fourier.ToeplitzMask.cost")
+def test_toeplitz_cost_is_t_log_t():
+    def cost(length):
+        return ToeplitzMask(torch.ones(length)).cost()
+
+    for length in (1024, 8192):
+        assert cost(length) == length * (15 * math.log2(2 * length) + 6)
+    assert 1 < math.log2(cost(8192) / cost(4096)) < 1.15
+
+
+@pytest.mark.claim("000:alibi", "smalearn.masks.presets.alibi_slopes")
+@pytest.mark.claim("000:alibi", "smalearn.kernel_attention.attention.softmax_attention")
+@pytest.mark.parametrize("heads", [1, 4, 8])
+def test_alibi_is_a_decay_mask(heads):
+    Q, K, V = random_tensors([(heads, T, N), (heads, T, N), (heads, T, P)])
+    masked = softmax_attention(Q, K, V, DecayMask(T, torch.exp(-alibi_slopes(heads))))
+    for h, slope in enumerate(alibi_slopes(heads)):
+        assert slope.item() == pytest.approx(2 ** (-8 * (h + 1) / heads), rel=1e-12)
+        scores = Q[h] @ K[h].mT
+        for t in range(T):
+            biased = torch.stack([scores[t, s] - 2 ** (-8 * (h + 1) / heads) * (t - s) for s in range(t + 1)])
+            assert_close(masked[h, t], biased.softmax(0) @ V[h, : t + 1])
+
+
+@pytest.mark.claim("000:mask-fourier", "smalearn.masks.fourier.FourierMask.dense")
+@pytest.mark.claim("000:mask-fourier", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.claim("000:mask-fourier", "smalearn.sma.sma_linear")
+@pytest.mark.parametrize("length", [1, 8, 13])
+def test_fourier_mask(length):
+    ts = torch.arange(length, dtype=double)[:, None] * torch.arange(length)
+    L = torch.complex((2 * math.pi * ts / length).cos(), (2 * math.pi * ts / length).sin())
+    mask = FourierMask(length)
+    assert_close(mask.dense(torch.complex128), L)
+    Q, K, V = qkv(length, length, torch.complex128)
+    assert_close(mask.matmul(V), L @ V)
+    assert_close(length * torch.fft.ifft(V, dim=0), L @ V)
+    assert_close(sma_linear(Q, K, V, mask), definition(Q, K, V, L))
+    assert torch.linalg.matrix_rank(L) == length
+    for omega in (torch.exp(torch.tensor(2j * math.pi / length)), torch.exp(torch.tensor(2j * math.pi))):
+        assert length == 1 or (omega ** (ts / length) - L).abs().max() > 0.5  # what 000 writes
+
+
+def below(L):
+    return [int(torch.linalg.matrix_rank(L[k:, :k], rtol=1e-10)) for k in range(1, len(L))]
+
+
+FIGURE = {
+    "causal": CausalMask(12),
+    "decay": DecayMask(12, 0.8),
+    "1-semiseparable": SemiseparableMask(decays(12)),
+    "Toeplitz": ToeplitzMask(*random_tensors([(12,), (12,)])),
+    "Fourier": FourierMask(12),
+}
+ENTRIES = {
+    "causal": lambda t, s: float(s <= t),
+    "decay": lambda t, s: 0.8 ** (t - s) if s <= t else 0.0,
+    "1-semiseparable": lambda t, s: decays(12)[s + 1 : t + 1].exp().prod().item() if s <= t else 0.0,
+    "Toeplitz": lambda t, s: (FIGURE["Toeplitz"].column[t - s] if s <= t else FIGURE["Toeplitz"].row[s - t]).item(),
+    "Fourier": lambda t, s: math.cos(2 * math.pi * t * s / 12),
+}
+
+
+@pytest.mark.claim("000:fig3", "smalearn.course.plots.structures._matrices")
+@pytest.mark.parametrize("name", FIGURE)
+def test_figure_3(name):
+    Q, K, V = qkv(12, 12)
+    L, M, H = _matrices(FIGURE[name], Q, K, V)
+    expected = torch.tensor([[ENTRIES[name](t, s) for s in range(12)] for t in range(12)], dtype=double)
+    assert_close(L, expected)
+    assert_close(M, expected * (Q @ K.mT))
+    Z = torch.stack([torch.outer(v, k).flatten() for v, k in zip(V, K, strict=True)])
+    assert_close(H, expected @ Z)
+
+
+@pytest.mark.claim("000:fig3", "smalearn.masks.scan.CausalMask.dense")
+@pytest.mark.claim("000:fig3", "smalearn.masks.scan.DecayMask.dense")
+@pytest.mark.claim("000:fig3", "smalearn.masks.scan.SemiseparableMask.dense")
+def test_ranks_of_the_blocks_in_figure_3():
+    full = [min(k, 12 - k) for k in range(1, 12)]
+    for name, mask in FIGURE.items():
+        L = mask.dense(torch.complex128 if mask.is_complex else double)
+        assert below(L) == (full if name in ("Toeplitz", "Fourier") else [1] * 11), name
+
+
+@pytest.mark.claim("000:semiseparable-sma", "smalearn.sma.sma_linear")
+def test_semiseparable_attention_is_a_recurrence_with_a_gate():
+    Q, K, V = qkv(T, T)
+    log_a = decays(T)
+    state, rows = torch.zeros(P, N, dtype=double), []
+    for t in range(T):
+        state = log_a[t].exp() * state + torch.outer(V[t], K[t])
+        rows.append(state @ Q[t])
+    Y = sma_linear(Q, K, V, SemiseparableMask(log_a))
+    assert_close(Y, torch.stack(rows))
+    assert_close(Y, linear_attention_recurrent(Q, K, V, log_a)[0])
+
+
+@pytest.mark.claim("000:semiseparable-sma", "smalearn.masks.scan.SemiseparableMask.dense")
+@pytest.mark.claim("004:eq-1ss", "smalearn.masks.scan.SemiseparableMask.dense")
+def test_blocks_on_or_below_the_diagonal_have_rank_one():
+    log_a = decays(12)
+    log_a[5] = -math.inf
+    L = SemiseparableMask(log_a).dense(double)
+    for top in range(12):
+        for left in range(top + 1):
+            assert torch.linalg.matrix_rank(L[top:, left : top + 1], rtol=1e-10) <= 1
+
+
+@pytest.mark.claim("001:masked-attention", "smalearn.sma.sma_quadratic")
+def test_masked_attention_as_a_matrix():
+    Q, K, _ = qkv(T, T)
+    (L,) = random_tensors([(T, T)], seed=3)
+    B = torch.tensor([[sum(Q[t, n] * K[s, n] for n in range(N)) for s in range(T)] for t in range(T)], dtype=double)
+    assert_close(sma_quadratic(Q, K, torch.eye(T, dtype=double), L), B * L)
+    ones = torch.eye(T, dtype=double)
+    assert_close(sma_quadratic(Q, K, ones, CausalMask(T)), B.tril())
+
+
+@pytest.mark.claim("001:tril-cumsum", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.claim("001:tril-cumsum", "smalearn.sma.sma_linear")
+def test_rank_one_scores_scale_a_running_sum():
+    u, v, x = random_tensors([(T, 1), (T, 1), (T, 1)])
+    partial, rows = 0.0, []
+    for t in range(T):
+        partial = partial + v[t] * x[t]
+        rows.append(u[t] * partial)
+    assert_close((u @ v.mT).tril() @ x, torch.stack(rows))
+    assert_close(u * CausalMask(T).matmul(v * x), torch.stack(rows))
+    assert_close(sma_linear(u, v, x, CausalMask(T)), torch.stack(rows))
+
+
+@pytest.mark.claim("001:tril-cost", "smalearn.masks.sparse.SparseMask.cost")
+@pytest.mark.claim("001:tril-cost", "smalearn.sma.sma_orders")
+def test_the_mask_alone_buys_nothing():
+    def without(length):  # every entry of tril(B) is read, multiplied and added
+        return (BandedMask(length, length, length) * CausalMask(length)).cost()
+
+    def with_rank(length, rank):
+        return sma_orders(length, length, rank, 1, scan=True).named(LINEAR).macs
+
+    for length in (1, 64, 128):
+        assert without(length) == sum(t + 1 for t in range(length)) == length * (length + 1) // 2
+        assert with_rank(length, 4) == 3 * length * 4
+    assert math.log2(without(128) / without(64)) > 1.98
+    assert math.log2(with_rank(128, 4) / with_rank(64, 4)) == 1
+
+
+class Counted(Operator):
+    """An operator that counts its calls and the entries that it is given."""
+
+    calls = 0
+
+    def matmul(self, x):
+        self.calls += 1
+        return super().matmul(x)
+
+
+@pytest.mark.claim("001:id-lowrank-mask", "smalearn.course.ch04.structure.masked_product")
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_a_low_rank_mask_is_as_many_products(rank):
+    U, V, B, x = random_tensors([(T, rank), (T, rank), (T, T), (T, 1)])
+    operator = Counted(B)
+    assert_close(masked_product(U, V, operator, x), (B * (U @ V.mT)) @ x)
+    assert operator.calls == rank
+    assert_close(masked_product(U, V, DecayMask(T, 0.5), x), (DecayMask(T, 0.5).dense(double) * (U @ V.mT)) @ x)
+
+
+@pytest.mark.claim("001:id-lowrank-mask", "smalearn.masks.lowrank.HadamardMask._product")
+@pytest.mark.claim("001:id-lowrank-mask", "smalearn.masks.lowrank.HadamardMask.cost")
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_a_low_rank_mask_on_another_mask(rank):
+    U, V, x = random_tensors([(T, rank), (T, rank), (T, P)])
+    mask, decay = LowRankMask(U, V) * DecayMask(T, 0.5), DecayMask(T, 0.5)
+    assert_close(mask.matmul(x), (decay.dense(double) * (U @ V.mT)) @ x)
+    assert mask.cost() == rank * decay.cost() + 2 * rank * T + (rank - 1) * T  # products, 2 p n scalings, the sum
+
+
+@pytest.mark.claim("001:listing-lowrank", "smalearn.course.ch04.structure.masked_product")
+def test_listing_of_low_rank_masks():
+    n, p = 10, 2
+    U, V, x = random_tensors([(n, p), (n, p), (n,)])
+    B = torch.rand(n, n, generator=torch.Generator().manual_seed(0), dtype=double)
+    M = B * (U @ V.mT)
+    terms = [torch.diag(U[:, i]) @ (B @ (torch.diag(V[:, i]) @ x)) for i in range(p)]
+    assert_close(sum(terms), M @ x)
+    assert_close(masked_product(U, V, Operator(B), x[:, None])[:, 0], M @ x)
+
+
+@pytest.mark.claim("004:sma-box", "smalearn.masks.fourier.ToeplitzMask.cost")
+@pytest.mark.claim("004:sma-box", "smalearn.masks.fourier.FourierMask.cost")
+@pytest.mark.claim("004:sma-box", "smalearn.masks.scan.DecayMask.cost")
+def test_the_chapter_shows_which_products_are_linear():
+    rows = re.findall(r"(?m)^(\S.*?) +([\d,]+) operations   doubled: × ([\d.]+)$", printed("growth-run"))
+    table = {name: (int(cost.replace(",", "")), float(growth)) for name, cost, growth in rows}
+    assert table["decay"] == (DecayMask(4096, 0.8).cost(), 2.0)
+    assert table["Toeplitz"][0] == ToeplitzMask(torch.ones(4096), torch.ones(4096)).cost()
+    assert table["Fourier"] == (FourierMask(4096).cost(), round(2 * 13 / 12, 2))
+    assert 2 < table["Toeplitz"][1] < 2.2
+    assert table["any matrix"][1] == 4
+
+
+@pytest.mark.claim("004:eq-1ss", "smalearn.masks.decay.segsum")
+@pytest.mark.claim("004:eq-1ss", "smalearn.masks.decay.decay_matrix")
+@pytest.mark.parametrize("length", [1, 2, 5, 33])
+def test_semiseparable_entries(length):
+    log_a = decays(length)
+    log_a[3::5] = -math.inf
+    rows = [[log_a[s + 1 : t + 1].exp().prod() if s <= t else 0 for s in range(length)] for t in range(length)]
+    L = torch.tensor(rows, dtype=double)
+    assert_close(segsum(log_a).exp(), L)
+    found = SemiseparableMask(log_a).dense(double)
+    assert_close(found, L)
+    assert torch.equal(found == 0, L == 0)
+    other = log_a.clone()
+    other[0] = -7.0  # a_0 does not occur
+    assert torch.equal(SemiseparableMask(other).dense(double), found)
+    constant = SemiseparableMask(torch.full((length,), 0.6, dtype=double).log())
+    assert_close(constant.dense(double), DecayMask(length, 0.6).dense(double))
+
+
+@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.scan_recurrent")
+@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.scan_chunked")
+@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.scan_associative")
+@pytest.mark.parametrize("kind", ["random", "resets", "ones", "negative"])
+def test_semiseparable_product_is_a_scan(kind):
+    a, x = random_tensors([(37,), (37, P)])
+    a = a.tanh() if kind == "negative" else a.tanh().abs()
+    a = torch.ones(37, dtype=double) if kind == "ones" else a
+    a[[4, 20] if kind == "resets" else []] = 0
+    dtype = torch.complex128 if kind == "negative" else double
+    y = [x[0]]
+    for t in range(1, 37):
+        y.append(a[t] * y[-1] + x[t])
+    L = torch.tensor([[a[s + 1 : t + 1].prod() if s <= t else 0 for s in range(37)] for t in range(37)], dtype=double)
+    assert_close(L @ x, torch.stack(y))
+    for scan in (scan_recurrent, scan_chunked, scan_associative):
+        assert_close(scan(x.to(dtype), a.to(dtype).log()), torch.stack(y).to(dtype))
+
+
+@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.SemiseparableMask.cost")
+@pytest.mark.claim("004:1ss-recurrence", "smalearn.masks.scan.scan_recurrent")
+def test_the_recurrence_as_the_chapter_prints_it():
+    a, x = random_tensors([(4,), (4, 1)])
+    a = a.abs().clamp(max=1)
+    values = {f"a{t}": a[t] for t in range(4)} | {f"x{t}": x[t] for t in range(4)}
+    y = scan_recurrent(x, a.log())
+    lines = re.findall(r"y(\d) = (.+)", printed("symbolic-run").replace("·", "*"))
+    assert [int(t) for t, _ in lines] == [1, 2, 3]
+    for t, formula in lines:
+        assert_close(eval(formula, values), y[int(t)])
+    assert_close(a[2] * a[1] * x[0] + a[2] * x[1] + x[2], y[2])
+    steps = max(formula.count("*") for _, formula in lines)
+    assert SemiseparableMask(a.log()).cost() == 2 * steps == 2 * (4 - 1)
+
+
+@pytest.mark.claim("004:fig-structured-list", "smalearn.course.plots.structures._matrices")
+def test_gallery_of_masks():
+    announced = ["causal", "decay", "1-semiseparable", "Toeplitz", "Fourier", "low rank"]
+    assert mask_explorer.FAMILIES[:6] == announced
+    explorer = mask_explorer.MaskExplorer(text="a b c a b c a b")
+    Q, K, V = qkv(8, 8)
+    for family in mask_explorer.FAMILIES:
+        explorer.family = family
+        L, M, _ = _matrices(explorer.mask, Q, K, V)
+        assert_close(L, explorer.L.real)
+        assert_close(M, explorer.L.real * (Q @ K.mT))
+
+
+@pytest.mark.claim("004:fig-structured-list", "smalearn.masks.scan.SemiseparableMask.dense")
+def test_a_path_is_the_semiseparable_mask_of_a_graph():
+    log_a, (x, weights) = decays(T), random_tensors([(T, P), (T, T)])
+    identity = torch.eye(T, dtype=double)
+    A = torch.diag(log_a[1:].exp(), -1)
+    assert_close(SemiseparableMask(log_a).dense(double), torch.linalg.inv(identity - A))
+    A = weights.tril(-1) * (weights > 0)  # any graph whose arrows go forward in time
+    y = x.clone()
+    for target, source in A.nonzero():
+        y[target] += A[target, source] * y[source]
+    assert_close(torch.linalg.solve_triangular(identity - A, x, upper=False), y)
+    assert_close(torch.linalg.inv(identity - A) @ x, y)

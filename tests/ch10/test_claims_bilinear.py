@@ -1,0 +1,229 @@
+"""The claims of chapter 10 on attention with structured scores, in the order of claims.toml."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_attention, bilinear_weights
+from smalearn.scores.factors import score_factors
+from smalearn.scores.orders import score_costs
+from smalearn.testing import assert_close, random_tensors
+from smalearn.weights import (
+    BlockTensorTrain,
+    Butterfly,
+    Kronecker,
+    LowRank,
+    MultiLevelLowRank,
+)
+
+F64 = torch.float64
+
+
+def low_ranks(heads, dim, r):
+    return [LowRank.random(dim, dim, r, seed, F64) for seed in range(heads)]
+
+
+def multi_levels(heads, dim=16, ranks=(2, 1, 3), blocks=(1, 2, 4)):
+    return [MultiLevelLowRank.random((dim, dim), ranks, blocks, seed, F64) for seed in range(heads)]
+
+
+def trains(heads, sizes=(4, 4, 4, 4), s=1):
+    return [BlockTensorTrain.random(sizes, s, seed, F64) for seed in range(heads)]
+
+
+FORMS = {"low rank": low_ranks(3, 16, 4), "levels": multi_levels(3), "trains": trains(3, (2, 8, 8, 2), 2)}
+
+
+def direct_sum(blocks):
+    """Blocks along the diagonal of zeros."""
+    M = torch.zeros(sum(len(B) for B in blocks), sum(B.shape[1] for B in blocks), dtype=F64)
+    row = column = 0
+    for B in blocks:
+        M[row : row + len(B), column : column + B.shape[1]] = B
+        row, column = row + len(B), column + B.shape[1]
+    return M
+
+
+def regroup(*sizes):
+    """The permutation matrix that swaps the first two axes of a vector of these sizes."""
+    size = math.prod(sizes)
+    return torch.stack([unit.view(sizes).transpose(0, 1).flatten() for unit in torch.eye(size, dtype=F64)], 1)
+
+
+def sides(weight):
+    """For each level of multi-level low rank its two direct sums, in full."""
+    levels = zip(weight.blocks, weight.L.split(weight.ranks, 1), weight.R.split(weight.ranks, 1), strict=True)
+    return [[direct_sum(F.detach().chunk(p)) for F in pair] for p, *pair in levels]
+
+
+def train_sides(weight):
+    """P_L (⊕ L_b), P_R and (⊕ R_c^T) of a train, in full."""
+    L, R = weight.L.detach(), weight.R.detach()
+    (b, a, c, s), d = L.shape, R.shape[1]
+    left = regroup(b, a) @ direct_sum([block.reshape(a, c * s) for block in L])
+    return left, regroup(c, b, s), direct_sum([block.reshape(d, b * s).mT for block in R])
+
+
+def softmax_rows(S, causal):
+    """Row by row, over the sources that a token sees and no others."""
+    W = torch.zeros_like(S)
+    for t in range(len(S)):
+        seen = t + 1 if causal else len(S)
+        e = (S[t, :seen] - S[t, :seen].max()).exp()
+        W[t, :seen] = e / e.sum()
+    return W
+
+
+def values_and_out(layer):
+    """W_V and W_O of every head, (D, r) each."""
+    W_V = layer.values.weight.detach().mT.unflatten(1, (layer.kv_heads, -1)).unbind(1)
+    W_O = layer.out.weight.detach().unflatten(1, (layer.heads, -1)).unbind(1)
+    return zip(W_V, W_O, strict=True)
+
+
+# ------------------------------------------------------------------------------------------- Eqs. (1) to (3), and (B)
+
+
+@pytest.mark.claim("003:eq1", "smalearn.scores.bilinear.BilinearAttention.forward")
+@pytest.mark.claim("003:eq1", "smalearn.scores.tiled.tiled_attention")
+@pytest.mark.parametrize(("dim", "heads", "causal"), [(12, 3, False), (8, 2, True), (5, 1, False)])
+def test_heads_add_up(dim, heads, causal):
+    """Erratum: the formula has neither scale nor mask."""
+    weights = low_ranks(heads, dim, dim // heads)
+    layer = BilinearAttention(dim, heads, weights, logits=Logits(scale=1.0, causal=causal)).double()
+    (X,) = random_tensors([(7, dim)])
+    found, every, summed = layer(X).detach(), [], torch.zeros(7, dim, dtype=F64)
+    for weight, (W_V, W_O) in zip(weights, values_and_out(layer), strict=True):
+        W_Q, W_K = weight.L.detach(), weight.R.detach()
+        summed += softmax_rows(X @ W_Q @ W_K.mT @ X.mT, causal) @ X @ (W_V @ W_O.mT)
+        every.append(functional.scaled_dot_product_attention(X @ W_Q, X @ W_K, X @ W_V, is_causal=causal, scale=1.0))
+    assert_close(found, summed)
+    assert_close(found, torch.cat(every, 1) @ torch.cat([W_O.mT for _, W_O in values_and_out(layer)]))
+
+
+@pytest.mark.claim("003:eq3", "smalearn.scores.bilinear.BilinearAttention.forward")
+@pytest.mark.claim("003:eq3", "smalearn.scores.bilinear.bilinear_attention")
+@pytest.mark.parametrize("form", FORMS)
+def test_only_the_score_is_replaced(form):
+    layer = BilinearAttention(
+        18 if form == "none" else 16, 1, FORMS[form][:1], logits=Logits(0.3, causal=False)
+    ).double()
+    (X,) = random_tensors([(6, 16)])
+    ((W_V, W_O),) = values_and_out(layer)
+    M = FORMS[form][0].dense().detach()
+    assert_close(layer(X), softmax_rows(0.3 * X @ M @ X.mT, False) @ X @ (W_V @ W_O.mT))
+    V = torch.stack([X @ W_V] * 3)
+    for weight, Y in zip(FORMS[form], bilinear_attention(X, FORMS[form], V, Logits(0.3)), strict=True):
+        assert_close(Y, softmax_rows(0.3 * X @ weight.dense().detach() @ X.mT, True) @ X @ W_V)
+
+
+@pytest.mark.claim("003:gqa-bilinear", "smalearn.scores.factors.score_factors")
+@pytest.mark.parametrize(
+    ("weights", "width"), [(multi_levels(4), 2 + 2 * 1 + 4 * 3), (trains(4, (2, 8, 4, 4), 3), 3 * 8 * 4)]
+)
+def test_scores_are_longer_queries_and_keys_that_groups_may_share(weights, width):
+    """Erratum: keys of Σ p_l r_l or s·b·c numbers. With the form on the query side the token itself is the key."""
+    (X,) = random_tensors([(2, 5, 16)])
+    Q, K = score_factors(X, weights, "both")
+    assert Q.shape == K.shape == (2, 4, 5, width)
+    for i, weight in enumerate(weights):
+        M = weight.dense().detach()
+        assert_close(Q[:, i] @ K[:, i].mT, X @ M @ X.mT)
+        U = X @ M  # u = M^T x for every query: D numbers, and x is cached once for all heads
+        assert_close(U @ X.mT, Q[:, i] @ K[:, i].mT)
+    layer = BilinearAttention(16, 4, weights, kv_heads=2).double()
+    tied = list(layer.scores)
+    assert [id(w.R) for w in tied] == [id(tied[i].R) for i in (0, 0, 2, 2)]
+    assert tied[0].R is not tied[2].R
+    Q, K = score_factors(X, tied, "both")
+    assert (Q.shape, K.shape) == ((2, 4, 5, width), (2, 2, 5, width))
+    for i, weight in enumerate(tied):
+        assert_close(Q[:, i] @ K[:, i // 2].mT, X @ weight.dense() @ X.mT)
+
+
+@pytest.mark.claim("003:eq12-13", "smalearn.scores.factors.score_factors")
+@pytest.mark.parametrize(("ranks", "blocks"), [((4,), (1,)), ((2, 1, 3), (1, 2, 4)), ((1, 2), (4, 16))])
+def test_projections_of_levels(ranks, blocks):
+    weights = multi_levels(3, 16, ranks, blocks)
+    (X,) = random_tensors([(2, 5, 16)])
+    Q, K = score_factors(X, weights, "both")
+    widths = [r * p for r, p in zip(ranks, blocks, strict=True)]
+    assert Q.shape == K.shape == (2, 3, 5, sum(widths))
+    for i, weight in enumerate(weights):
+        for (left, right), Q_l, K_l in zip(sides(weight), Q.split(widths, -1), K.split(widths, -1), strict=True):
+            assert_close(Q_l[:, i], X @ left)
+            assert_close(K_l[:, i].mT, right.mT @ X.mT)
+
+
+@pytest.mark.claim("003:eq14", "smalearn.scores.bilinear.bilinear_weights")
+@pytest.mark.claim("003:eq17", "smalearn.scores.bilinear.bilinear_weights")
+@pytest.mark.parametrize(
+    "weights",
+    [
+        *(multi_levels(2, blocks=blocks) for blocks in ((1, 2, 4), (2, 8, 16))),
+        *(trains(2, sizes, s) for sizes, s in (((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3))),
+    ],
+    ids=["levels", "levels of small blocks", "train", "train of rank 3"],
+)
+def test_weights_are_causal_by_minus_infinity(weights):
+    """Erratum: a 0/1 mask inside the softmax lets the future in; and (T, T) weights are no output yet."""
+    (X,) = random_tensors([(5, 16)])
+    found = bilinear_weights(X, weights, Logits(1.0))
+    assert found.shape == (2, 5, 5)
+    for W, weight in zip(found, weights, strict=True):
+        if isinstance(weight, BlockTensorTrain):
+            left, P_R, right = train_sides(weight)
+            S = X @ left @ P_R @ right @ X.mT
+        else:
+            S = sum(X @ left @ right.mT @ X.mT for left, right in sides(weight))
+        assert_close(W, softmax_rows(S, True))
+    assert_close(found.sum(-1), torch.ones(2, 5, dtype=F64))
+    later = X.clone()
+    later[3:] += 1
+    assert torch.equal(bilinear_weights(later, weights, Logits(1.0))[:, :3], found[:, :3])
+    assert found.triu(1).eq(0).all()
+
+
+def test_a_mask_inside_the_softmax_lets_the_future_in():
+    as_printed = (torch.zeros(4, 4, dtype=F64) * torch.ones(4, 4).tril()).softmax(-1)
+    assert as_printed.triu(1).sum() > 1.39
+
+
+@pytest.mark.claim("003:eq15-16", "smalearn.scores.factors.score_factors")
+@pytest.mark.parametrize(("sizes", "s"), [((4, 4, 4, 4), 1), ((2, 8, 4, 4), 2), ((8, 2, 2, 8), 3)])
+def test_projections_of_trains(sizes, s):
+    """Erratum: P_L comes before the blocks W_Q. Columns are (s, b, c), on both sides."""
+    weights, (a, b, c, d) = trains(3, sizes, s), sizes
+    (X,) = random_tensors([(2, 5, 16)])
+    Q, K = score_factors(X, weights, "both")
+    assert Q.shape == K.shape == (2, 3, 5, s * b * c)
+    for i, weight in enumerate(weights):
+        left, P_R, right = train_sides(weight)
+        assert_close(Q[:, i], (X @ left).unflatten(-1, (b, c, s)).movedim(-1, -3).flatten(-3))
+        assert_close(K[:, i], (X @ right.mT).unflatten(-1, (c, b, s)).permute(0, 1, 4, 3, 2).flatten(-3))
+        assert_close(Q[:, i] @ K[:, i].mT, X @ left @ P_R @ right @ X.mT)
+        without = X @ direct_sum([block.reshape(a, c * s) for block in weight.L.detach()])
+        assert not torch.allclose(without, X @ left)
+    heads, r = 8, 16 // 8
+    if a == b == c == d:
+        assert Q.shape[-1] / r == s * heads
+
+
+@pytest.mark.claim("003:value-form", "smalearn.scores.bilinear.BilinearAttention.forward")
+def test_values_may_be_structured_and_heads_may_differ():
+    scoring = [*low_ranks(1, 16, 4), *trains(1), *multi_levels(1), Kronecker.random((4, 4, 4, 4), 5, F64)]
+    value = [Butterfly.random(16, 1, F64), *trains(1, (2, 8, 8, 2)), *low_ranks(2, 16, 4)]
+    layer = BilinearAttention(16, 4, scoring, value, logits=Logits(0.5))
+    (X,) = random_tensors([(2, 7, 16)])
+    expected = torch.zeros(2, 7, 16, dtype=F64)
+    for i, (score, weight) in enumerate(zip(scoring, value, strict=True)):
+        for j in range(2):
+            W = softmax_rows(0.5 * X[j] @ score.dense().detach() @ X[j].mT, True)
+            expected[j] += W @ X[j] @ weight.dense().detach().mT
+        assert layer.scores[i] is score
+    assert_close(layer(X), expected)
+    numbers = 2 * 16 * 4, 2 * 64, 2 * 16 * 6, 16 + 16, 2 * 16 * 4, 2 * 16 * 8, 2 * 16 * 4, 2 * 16 * 4
+    assert sum(p.numel() for p in layer.parameters()) == sum(numbers)
+    assert [score_costs(w, 7)["keys"].macs - 49 * 16 for w in scoring] == [7 * w.macs for w in scoring]

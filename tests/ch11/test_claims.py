@@ -1,0 +1,570 @@
+"""The claims of chapter 11, one test each or more, in the order of claims.toml; experiments stand elsewhere."""
+
+import itertools
+import math
+import random
+from pathlib import Path
+
+import matplotlib
+import nbformat
+import pytest
+import torch
+from counting import Counter
+from matplotlib import pyplot as plt
+from torch.linalg import matrix_rank
+
+from smalearn import ShapeError
+from smalearn.course.ch11.blocks import block_level
+from smalearn.course.ch11.costs import causal_macs, kept_keys
+from smalearn.course.ch11.parts import merge
+from smalearn.course.ch11.rotations import rotate_levels
+from smalearn.course.ch11.scores import level_scores, shared_levels
+from smalearn.course.plots.weights import gallery
+from smalearn.course.timing import slope
+from smalearn.data import zen_of_python
+from smalearn.fast import executed_macs, multilevel_attention
+from smalearn.fast.cpu import squares
+from smalearn.multilevel import (
+    FullCache,
+    KeyCache,
+    batched_scores,
+    halving_blocks,
+    key_numbers,
+    level_counts,
+    live_key_numbers,
+    multilevel_scores,
+    parse_ranks,
+    receptive_field,
+    rope,
+    rope_levels,
+    score_macs,
+    window_attention,
+)
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+matplotlib.use("Agg")
+
+CHAPTER = Path(__file__).parents[2] / "chapters/11_multilevel_attention.ipynb"
+F64 = torch.float64
+PAPER, EQUAL = (32, 8, 6, 4, 4, 4, 4, 2), (8,) * 8
+ALLOCATIONS = {
+    "one level": ((4,), (13,)),
+    "two levels": ((2, 3), (16, 8)),
+    "halves": ((2, 1, 2), (16, 8, 4)),
+    "thirds, the last not full": ((1, 2, 1, 1), (36, 12, 4, 1)),
+    "a level without columns": ((2, 0, 3), (16, 4, 2)),
+}
+
+
+def cells():
+    return {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
+
+
+def normal(*shapes, seed=0):
+    return random_tensors(list(shapes), seed)
+
+
+def pairwise(Q, K, ranks, together):
+    """Equation (9), pair by pair: `together` says which levels join i and j."""
+    S = torch.zeros(len(Q), len(K), dtype=F64)
+    for i in range(len(Q)):
+        for j in range(len(K)):
+            start = 0
+            for level, rank in enumerate(ranks):
+                if together(level, i, j):
+                    S[i, j] += sum(Q[i, n] * K[j, n] for n in range(start, start + rank))
+                start += rank
+    return S
+
+
+def in_blocks(block_lens):
+    return lambda level, i, j: i // block_lens[level] == j // block_lens[level]
+
+
+def rows(S, V, allowed):
+    """Softmax attention row by row, to the keys that are allowed."""
+    Y = torch.zeros(len(S), V.shape[1], dtype=F64)
+    for i in range(len(S)):
+        keys = [j for j in range(len(V)) if allowed(i, j)]
+        weights = [math.exp(S[i, j] - max(S[i, k] for k in keys)) for j in keys]
+        Y[i] = sum(w * V[j] for w, j in zip(weights, keys, strict=True)) / sum(weights)
+    return Y
+
+
+def past(i, j):
+    return j <= i
+
+
+def counted(function, *args):
+    with torch.no_grad(), Counter() as counter:
+        function(*args)
+    return counter.products
+
+
+# ------------------------------------------------------------------------------------------------ before levels
+
+
+@pytest.mark.claim("003:order-agnostic", "smalearn.fast.multilevel.multilevel_attention")
+def test_attention_knows_no_order_until_something_tells_it():
+    X, places, W_Q, W_K, W_V = normal((12, 6), (12, 6), (6, 4), (6, 4), (6, 3))
+    order = torch.tensor([3, 0, 7, 1, 11, 5, 2, 9, 6, 4, 10, 8])
+
+    def layer(X, ranks=(4,), lens=(12,), causal=False, add=0):
+        return multilevel_attention((X + add) @ W_Q, (X + add) @ W_K, X @ W_V, ranks, lens, causal)
+
+    assert_close(layer(X[order]), layer(X)[order])
+    assert_close(layer(X), rows(X @ W_Q @ (X @ W_K).mT, X @ W_V, lambda i, j: True))
+    for other in ({"causal": True}, {"add": places}, {"ranks": (2, 2), "lens": (12, 6)}):
+        assert relative_rms(layer(X[order], **other), layer(X, **other)[order]) > 0.01
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("w", [0, 1, 6])
+@pytest.mark.claim("003:swa", "smalearn.multilevel.window.window_attention")
+def test_a_window_has_so_many_keys_and_no_more(causal, w):
+    T = 23
+    Q, K, V = normal((T, 5), (T, 5), (T, 3))
+
+    def allowed(i, j):
+        return abs(i - j) <= w and (j <= i or not causal)
+
+    assert_close(window_attention(Q, K, V, w, causal), rows(Q @ K.mT, V, allowed))
+    weights = window_attention(Q, K, torch.eye(T, dtype=F64), w, causal)
+    assert (weights > 0).tolist() == [[allowed(i, j) for j in range(T)] for i in range(T)]
+    assert (weights[w : T - w] != 0).sum(1).tolist() == [w + 1 if causal else 2 * w + 1] * (T - 2 * w)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.claim("003:swa", "smalearn.multilevel.window.window_attention")
+def test_a_window_costs_a_multiple_of_the_length(causal):
+    """Twice the tokens, twice the cost, and 2·w + c, or w + c, keys for each of them."""
+    keys = (1 if causal else 2) * 8 + 8
+    for length in (64, 128, 1024):
+        Q, K, V = normal((length, 4), (length, 4), (length, 6))
+        with Counter() as counter, torch.no_grad():
+            Y = window_attention(Q, K, V, 8, causal)
+        assert counter.products == length * keys * (4 + 6)
+        assert_close(Y[:1], (Q[:1] @ K[: 1 if causal else 9].mT).softmax(-1) @ V[: 1 if causal else 9])
+
+
+@pytest.mark.parametrize(
+    ("stack", "length"),
+    [
+        *(([3], 16), ([3, 3, 3], 16), ([2, 5], 16), ([None, 3, 3], 16), ([3, None], 16), ([0, 0], 16)),
+        *(([], 9), ([5, 5], 9), ([None], 9), ([0, 1], 9)),
+    ],
+)
+@pytest.mark.claim("003:local-global", "smalearn.multilevel.window.receptive_field")
+def test_windows_add_up_and_one_global_layer_sees_all(stack, length):
+    (x,) = normal((length, 4))
+    y = x.requires_grad_()
+    for w in stack:
+        y = y + window_attention(y, y, y, length if w is None else w, causal=True)
+    (gradient,) = torch.autograd.grad(y[-1].square().sum(), x)
+    reach = length if None in stack else min(length, 1 + sum(stack))
+    assert receptive_field(stack, length) == reach
+    assert (gradient != 0).any(1).tolist() == [False] * (length - reach) + [True] * reach
+
+
+PATTERNS = {
+    "strided": lambda i, j: (i - j) % 3 == 0 and abs(i - j) <= 6,
+    "global tokens": lambda i, j: abs(i - j) <= 2 or j < 2 or i < 2,
+    "window and strides": lambda i, j: abs(i - j) <= 2 or (i - j) % 4 == 0,
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.claim("003:local-global", "smalearn.fast.multilevel.multilevel_attention")
+def test_sparse_patterns_against_their_dense_masks(name):
+    allowed, (Q, K, V) = PATTERNS[name], normal((17, 4), (17, 4), (17, 3))
+    mask = torch.tensor([[0.0 if allowed(i, j) else -math.inf for j in range(17)] for i in range(17)], dtype=F64)
+    assert_close(multilevel_attention(Q, K, V, (4,), (17,), causal=False, bias=mask), rows(Q @ K.mT, V, allowed))
+
+
+@pytest.mark.claim("003:hierarchical", "smalearn.multilevel.levels.score_macs")
+def test_levels_are_quadratic_and_pooling_is_not():
+    space = {"math": math, "score_macs": score_macs, "halving_blocks": halving_blocks}
+    exec(cells()["pooled"], space)
+    lengths = [4**k for k in range(5, 9)]
+    for ranks in (PAPER, EQUAL):
+        levels = [score_macs(T, ranks, halving_blocks(T, 8), causal=False) for T in lengths]
+        share = sum(rank / 2**level for level, rank in enumerate(ranks))
+        assert levels == [T**2 * share for T in lengths]
+        assert slope(lengths, levels) == pytest.approx(2, abs=1e-12)
+    assert slope(lengths, [space["pooled_macs"](T, 64) for T in lengths]) == pytest.approx(1.5, abs=1e-12)
+
+
+@pytest.mark.claim("003:hierarchical", "smalearn.multilevel.scores.multilevel_scores")
+def test_pooling_compares_other_things():
+    Q, K = normal((16, 6), (16, 6))
+    assert_close(multilevel_scores(Q, K, (6, 0, 0), (16, 8, 4)), Q @ K.mT)
+    means = K.view(4, 4, 6).mean(1).repeat_interleave(4, 0)
+    near = shared_levels(16, (16, 4)) == 2
+    pooled = torch.where(near, Q @ K.mT, Q @ means.mT)
+    assert relative_rms(pooled, Q @ K.mT) > 0.5
+    levels = multilevel_scores(Q, K, (3, 3), (16, 4))
+    assert len({round(x, 9) for x in levels[0, 4:8].tolist()}) == 4  # every far token keeps a score of its own
+    assert len({round(x, 9) for x in pooled[0, 4:8].tolist()}) == 1
+
+
+# --------------------------------------------------------------------------------------------------- the scores
+
+
+@pytest.mark.claim("003:two-level", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:two-level", "smalearn.course.ch11.scores.shared_levels")
+def test_two_levels_are_two_forms():
+    D, r_1, r_2 = 9, 2, 3
+    X, L_1, R_1, L_2, R_2 = normal((14, D), (D, r_1), (D, r_1), (D, r_2), (D, r_2))
+    far, near = L_1 @ R_1.mT, L_1 @ R_1.mT + L_2 @ R_2.mT
+    assert (matrix_rank(far), matrix_rank(near)) == (r_1, r_1 + r_2)
+    Q, K = X @ torch.cat([L_1, L_2], 1), X @ torch.cat([R_1, R_2], 1)
+    S, d = multilevel_scores(Q, K, (r_1, r_2), (14, 7)), shared_levels(14, (14, 7))
+    for i, j in itertools.product(range(14), repeat=2):
+        assert d[i, j] == (2 if i // 7 == j // 7 else 1)
+        assert_close(S[i, j], X[i] @ (near if d[i, j] == 2 else far) @ X[j])
+
+
+@pytest.mark.parametrize("name", ALLOCATIONS)
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:eq9", "smalearn.course.ch11.scores.level_scores")
+def test_equation_9_pair_by_pair(name):
+    ranks, block_lens = ALLOCATIONS[name]
+    X, L, R = normal((13, 7), (7, sum(ranks)), (7, sum(ranks)))
+    expected = torch.zeros(13, 13, dtype=F64)
+    for i, j in itertools.product(range(13), repeat=2):
+        d = sum(i // size == j // size for size in block_lens)
+        M = sum(L_l @ R_l.mT for L_l, R_l in zip(L.split(ranks, 1)[:d], R.split(ranks, 1)[:d], strict=True))
+        expected[i, j] = X[i] @ M @ X[j]
+    assert_close(multilevel_scores(X @ L, X @ R, ranks, block_lens), expected)
+    assert_close(level_scores(X @ L, X @ R, ranks, block_lens), expected)
+
+
+@pytest.mark.parametrize(("length", "block_lens"), [(16, (16, 8, 4, 2)), (11, (12, 6, 3)), (10, (30, 10, 5, 1))])
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
+@pytest.mark.claim("003:eq9", "smalearn.course.ch11.scores.shared_levels")
+def test_d_is_a_distance_in_a_tree(length, block_lens):
+    d = level_counts(length, block_lens)
+    assert torch.equal(d, shared_levels(length, block_lens))
+    for i, j in itertools.product(range(length), repeat=2):
+        assert d[i, j] == sum(i // size == j // size for size in block_lens)
+        assert all(d[i, k] >= min(d[i, j], d[j, k]) for k in range(length))
+
+
+@pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
+def test_neighbours_may_be_far():
+    d = level_counts(16, halving_blocks(16, 4))
+    assert (d[0, 1], d[7, 8]) == (4, 1)
+
+
+@pytest.mark.claim("003:batched-score", "smalearn.multilevel.scores.batched_scores")
+def test_batched_products_are_equation_9_with_its_gradients():
+    T, D, ranks, block_lens = 16, 12, (2, 2, 2, 2), (16, 8, 4, 2)
+    X, L, R, dS = normal((T, D), (D, 8), (D, 8), (T, T))
+    found, leaves = [], [x.requires_grad_() for x in (X, L, R)]
+    definition = lambda Q, K, ranks, lens: pairwise(Q, K, ranks, in_blocks(lens))  # noqa: E731
+    for form in (batched_scores, definition):
+        S = form(X @ L, X @ R, ranks, block_lens)
+        found.append([S.detach(), *torch.autograd.grad(S, leaves, dS)])
+    for ours, expected in zip(*found, strict=True):
+        assert_close(ours, expected)
+    assert matrix_rank(found[0][0]) == 16 > D > matrix_rank((X @ L @ (X @ R).mT).detach())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.claim("003:batched-score", "smalearn.fast.multilevel.multilevel_attention")
+def test_attention_in_levels_without_all_scores(causal):
+    ranks, block_lens = (2, 1, 2), (48, 24, 12)
+    Q, K, V = normal((41, 5), (41, 5), (41, 3))
+    expected = rows(pairwise(Q, K, ranks, in_blocks(block_lens)), V, past if causal else lambda i, j: True)
+    assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), expected)
+
+
+@pytest.mark.claim("003:batched-score", "smalearn.course.ch11.parts.merge")
+def test_the_recursion_of_the_chapter():
+    space = {"torch": torch, "math": math, "merge": merge}
+    exec(cells()["recursion-run"], space)
+    ranks, block_lens = (2, 2, 1, 3), halving_blocks(32, 4)
+    Q, K, V = normal((32, 8), (32, 8), (32, 3))
+    S = pairwise(Q, K, ranks, in_blocks(block_lens))
+    Y, lse = space["recursive"](Q, K, V, ranks)
+    assert_close(Y, rows(S, V, past))
+    assert_close(lse, torch.stack([S[i, : i + 1].exp().sum().log() for i in range(32)]))
+
+
+@pytest.mark.claim("003:constraints", "smalearn.multilevel.levels.parse_ranks")
+@pytest.mark.claim("003:constraints", "smalearn.multilevel.levels.halving_blocks")
+def test_allocations_have_rules():
+    ranks = parse_ranks("32|8|6|4|4|4|4|2")
+    assert ranks == PAPER
+    assert sum(ranks) == 64
+    assert halving_blocks(1024, len(ranks)) == tuple(1024 // 2**level for level in range(8))
+    assert halving_blocks(100, 3) == (100, 50, 25)
+    assert halving_blocks(97, 3) == (100, 50, 25)
+    Q, V = normal((6, 4), (6, 2))
+    for wrong, error, message in (
+        (lambda: parse_ranks("32|-8"), ValueError, "expected integers ≥ 0"),
+        (lambda: halving_blocks(7, 4), ValueError, "a token a block"),
+        (lambda: multilevel_attention(Q, Q, V, (2, 1), (6, 3)), ShapeError, "sum of ranks = 3"),
+        (lambda: multilevel_attention(Q, Q, V, (2, 2), (6, 4)), ValueError, "so that blocks nest"),
+        (lambda: multilevel_attention(Q, Q, V, (2, 2), (4, 2)), ValueError, "one block of all"),
+        (lambda: multilevel_attention(Q, Q, V, (4,), (6, 3)), ValueError, "every level has a rank"),
+    ):
+        with pytest.raises(error, match=message):
+            wrong()
+
+
+@pytest.mark.claim("003:constraints", "smalearn.fast.multilevel.multilevel_attention")
+def test_one_level_is_standard_and_any_length_will_do():
+    Q, K, V = normal((19, 6), (19, 6), (19, 4))
+    standard = rows(Q @ K.mT, V, past)
+    assert_close(multilevel_attention(Q, K, V, (6,), (19,)), standard)
+    assert_close(torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0), standard)
+    for length in (1, 7, 13, 19):
+        q, k, v = (x[:length] for x in (Q, K, V))
+        expected = rows(pairwise(q, k, (3, 3), in_blocks((20, 10))), v, past)
+        assert_close(multilevel_attention(q, k, v, (3, 3), (20, 10)), expected)
+
+
+@pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.levels.level_counts")
+def test_blocks_may_follow_the_text():
+    space = {"torch": torch, "zen_of_python": zen_of_python, "level_counts": level_counts}
+    exec(cells()["dynamic-blocks"], space)
+    lines, levels = space["lines"], space["nested"]
+    assert [word for line in lines for word in line] == zen_of_python().partition("\n\n")[2].split()
+    T = len(levels[0])
+    d = level_counts(T, levels)
+    start = 0
+    for line in lines:  # d > 1 is block diagonal, a block for each line
+        end = start + len(line)
+        assert (d[start:end, start:end] >= 2).all()
+        assert (d[start:end, :start] == 1).all()
+        start = end
+    Q, K = normal((T, 4), (T, 4))
+    expected = pairwise(Q, K, (1, 1, 2), lambda level, i, j: levels[level][i] == levels[level][j])
+    assert_close(multilevel_scores(Q, K, (1, 1, 2), levels), expected)
+    with pytest.raises(ValueError, match=r"must nest in block_lens\[1\], got a block that reaches over a border"):
+        level_counts(T, [*levels[:2], levels[2].roll(1)])
+
+
+# ---------------------------------------------------------------------------------------------------- the costs
+
+
+SHARES = {
+    "32|8|6|4|4|4|4|2": 0.601,
+    "8|8|8|8|8|8|8|8": 0.249,
+    "48|16": 0.875,
+    "40|16|4|4": 0.773,
+    "32|10|8|8|4|2": 0.630,
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.claim("003:mlr-flops", "smalearn.multilevel.levels.score_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.course.ch11.costs.causal_macs")
+def test_what_scores_cost(name):
+    ranks = parse_ranks(name)
+    blocks, share = halving_blocks(1024, len(ranks)), sum(rank / 2**level for level, rank in enumerate(ranks))
+    assert share / 64 == pytest.approx(SHARES[name], abs=5e-4)
+    assert score_macs(1024, ranks, blocks, causal=False) == 1024**2 * share
+    causal = score_macs(1024, ranks, blocks)
+    assert causal == causal_macs(1024, ranks, blocks) == (1024**2 * share + 1024 * 64) / 2
+    if name == "32|8|6|4|4|4|4|2":
+        assert share == pytest.approx(38.453, abs=5e-4)
+        assert causal / (64 * 1024 * 1025 / 2) == pytest.approx(0.6012, abs=5e-5)
+        assert (share + 64) / 128 == pytest.approx(0.80, abs=5e-3)  # with the values
+    lengths = [256, 512, 1024, 2048]
+    costs = [score_macs(T, ranks, halving_blocks(T, len(ranks)), causal=False) for T in lengths]
+    assert slope(lengths, costs) == pytest.approx(2, abs=1e-12)
+
+
+@pytest.mark.claim("003:mlr-flops", "smalearn.multilevel.levels.score_macs")
+@pytest.mark.claim("003:mlr-flops", "smalearn.fast.multilevel.executed_macs")
+def test_multiply_adds_that_are_really_executed():
+    T, V = 256, normal((256, 0))[0]
+    for ranks in ((4, 3, 2, 2), (2,) * 4):
+        blocks = halving_blocks(T, 4)
+        Q, K = normal((T, sum(ranks)), (T, sum(ranks)))
+        assert counted(batched_scores, Q, K, ranks, blocks) == score_macs(T, ranks, blocks, causal=False)
+        inside = counted(squares.forward, [Q, K, V, None], ranks, blocks, True, False)  # an operation shows none of it
+        assert inside == executed_macs(T, ranks, blocks)
+        assert score_macs(T, ranks, blocks) == sum(
+            rank
+            for rank, size in zip(ranks, blocks, strict=True)
+            for i in range(T)
+            for j in range(i // size * size, i + 1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "block_lens", "T"), [((4, 2, 1, 1), (32, 16, 8, 4), 29), ((3, 0, 2), (30, 15, 5), 30)]
+)
+@pytest.mark.claim("003:key-cache", "smalearn.multilevel.cache.KeyCache.read")
+@pytest.mark.claim("003:key-cache", "smalearn.course.ch11.costs.kept_keys")
+def test_decoding_forgets_keys_and_changes_no_score(ranks, block_lens, T):
+    features = sum(ranks)
+    Q, K, V = normal((T, features), (T, features), (T, 3))
+    expected = rows(pairwise(Q, K, ranks, in_blocks(block_lens)), V, past)
+    cache = KeyCache((), ranks, block_lens, head_dim=3, like=Q)
+    for t in range(T):
+        y, cache = cache.read(Q[t : t + 1], K[t : t + 1], V[t : t + 1])
+        assert_close(y[0], expected[t])
+        needed = sum(r for r, b in zip(ranks, block_lens, strict=True) for j in range(t + 1) if j // b == t // b)
+        assert cache.key_numbers == kept_keys(t + 1, ranks, block_lens) == needed
+
+
+@pytest.mark.claim("003:key-cache", "smalearn.multilevel.levels.key_numbers")
+@pytest.mark.claim("003:key-cache", "smalearn.multilevel.levels.live_key_numbers")
+def test_how_large_the_cache_becomes():
+    T, blocks = 1024, halving_blocks(1024, 8)
+    K = torch.zeros(T, 64)
+    full = FullCache((), 64, T, head_dim=64)
+    assert full.key_bytes == 4 * 65_536
+    for ranks, numbers, both in ((PAPER, 39_376, 0.80), (EQUAL, 16_320, 0.62), ((64,), 65_536, 1)):
+        cache, peak = KeyCache((), ranks, blocks[: len(ranks)], head_dim=64), 0
+        for t in range(T):
+            cache = cache.append(K[t : t + 1], K[t : t + 1])
+            assert cache.key_numbers == live_key_numbers(t + 1, ranks, blocks[: len(ranks)])
+            peak = max(peak, cache.key_numbers)
+        assert key_numbers(T, ranks, blocks[: len(ranks)]) == peak == numbers
+        assert cache.key_bytes == 4 * numbers
+        assert cache.value_bytes == full.value_bytes
+        assert cache.nbytes / full.nbytes == pytest.approx(both, abs=5e-3)
+    assert 65_536 / key_numbers(T, EQUAL, blocks) == pytest.approx(8 / (2 - 2**-7), rel=1e-12)
+    assert f"{65_536 / key_numbers(T, EQUAL, blocks):.3f}" == "4.016"
+
+
+@pytest.mark.claim("003:gqa-mlr", "smalearn.fast.multilevel.multilevel_attention")
+@pytest.mark.claim("003:gqa-mlr", "smalearn.multilevel.cache.KeyCache.read")
+def test_grouped_queries_and_levels_save_together():
+    heads, groups, T, ranks, block_lens = 6, 2, 16, (4, 2, 1, 1), (16, 8, 4, 2)
+    Q, K, V = normal((groups, 3, T, 8), (groups, 1, T, 8), (groups, 1, T, 3))
+    repeated = multilevel_attention(Q, K.expand_as(Q), V.expand(groups, 3, T, 3), ranks, block_lens)
+    grouped = multilevel_attention(Q, K, V, ranks, block_lens)
+    assert_close(grouped, repeated)
+    for g, h in itertools.product(range(groups), range(3)):
+        S = pairwise(Q[g, h], K[g, 0], ranks, in_blocks(block_lens))
+        assert_close(grouped[g, h], rows(S, V[g, 0], past))
+    Y, cache = KeyCache((groups, 1), ranks, block_lens, head_dim=3, like=Q).read(Q, K, V)
+    assert_close(Y, grouped)
+    standard = FullCache((heads,), 8, T, head_dim=3, like=Q)
+    assert standard.key_bytes / cache.key_bytes == heads / groups * (8 * T / key_numbers(T, ranks, block_lens))
+
+
+# ------------------------------------------------------------------------------------------------------- positions
+
+
+@pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope")
+def test_rotated_scores_depend_on_the_difference_of_positions():
+    q, k = normal((1, 6), (1, 6))
+    for i, j, shift in ((0, 0, 3.0), (5, 2, 11.0), (2, 9, 1000.0)):
+        places = [torch.tensor([float(place)]) for place in (i, j, i + shift, j + shift)]
+        here, there = (rope(q, a) @ rope(k, b).mT for a, b in (places[:2], places[2:]))
+        assert_close(here, there)
+        turned = torch.zeros(1, 1, dtype=F64)
+        for n in range(3):
+            a, b = (torch.complex(x[0, 2 * n], x[0, 2 * n + 1]) for x in (q, k))
+            angle = torch.tensor((j - i) * 10000 ** (-2 * n / 6), dtype=F64)
+            turned += (a.conj() * b * torch.polar(torch.ones_like(angle), angle)).real
+        assert_close(here, turned)
+
+
+def defect(rotated, ranks):
+    """The chapter's: by how much scores of constant tokens differ where i - j and d are the same."""
+    space = {"random_tensors": random_tensors, "halving_blocks": halving_blocks, "multilevel_scores": multilevel_scores}
+    exec(cells()["rope-defect"], space)
+    return space["defect"](rotated, ranks)
+
+
+@pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope_levels")
+@pytest.mark.claim("003:rope", "smalearn.course.ch11.rotations.rotate_levels")
+def test_levels_and_rotations_are_compatible_where_no_pair_is_cut():
+    (x,) = normal((16, 8))
+    for ranks in ((4, 2, 2), (2, 4, 2), (2, 0, 6), (8,)):
+        alone = torch.cat([rope(part) if part.shape[1] else part for part in x.split(ranks, 1)], 1)
+        assert_close(rope_levels(x, ranks), alone)
+        assert_close(rotate_levels(x, ranks, torch.arange(16, dtype=F64)), alone)
+        assert defect(lambda x, ranks=ranks: rope_levels(x, ranks), ranks) < 1e-12
+    halves = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
+    assert defect(rope, (4, 2, 2)) < 1e-12
+    assert defect(rope, (3, 3, 2)) > 0.1
+    assert defect(lambda x: rope(x[:, halves])[:, halves.argsort()], (4, 2, 2)) > 0.1
+    with pytest.raises(ValueError, match=r"ranks must be even, got 3\|3\|2"):
+        rope_levels(x, (3, 3, 2))
+
+
+# ------------------------------------------------------------------------------------------------------ appendix D
+
+
+def nested(rng, length, levels):
+    """Block numbers of levels whose borders are drawn at random, each among those of the next."""
+    borders, found = [], []
+    for level in range(levels):
+        found.append(torch.tensor([sum(border <= token for border in borders) for token in range(length)]))
+        borders += rng.sample(range(1, length), level + 1)
+    return found
+
+
+@pytest.mark.parametrize("levels", range(1, 6))
+@pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.scores.batched_scores")
+@pytest.mark.claim("003:lemmaD1", "smalearn.multilevel.scores.multilevel_scores")
+@pytest.mark.claim("003:lemmaD1", "smalearn.course.ch11.blocks.block_level")
+def test_lemma_D1_for_any_number_of_levels(levels):
+    rng, length, D = random.Random(levels), 17, 6
+    ranks = tuple(rng.choice((1, 2, 3)) for _ in range(levels))
+    X, L, R = normal((length, D), (D, sum(ranks)), (D, sum(ranks)), seed=levels)
+    Q, K = X @ L, X @ R
+    splits = Q.split(ranks, 1), K.split(ranks, 1)
+    equal = tuple(2 ** (levels - 1 - level) * 17 for level in range(levels))
+    uneven = tuple(math.prod((3, 2, 3, 2, 1)[level:]) for level in range(5 - levels, 5))
+    for block_lens in (equal, (uneven[0] * 17, *uneven[1:])):
+        expected = pairwise(Q, K, ranks, in_blocks(block_lens))
+        assert_close(batched_scores(Q, K, ranks, block_lens), expected)
+        parts = zip(*splits, block_lens, strict=True)
+        assert_close(sum(block_level(q, k, size) for q, k, size in parts), expected)
+    blocks = nested(rng, length, levels)
+    sums = torch.zeros(length, length, dtype=F64)
+    for q, k, numbers in zip(*splits, blocks, strict=True):
+        for number in numbers.unique():
+            tokens = (numbers == number).nonzero()[:, 0]
+            sums[tokens[:, None], tokens] += q[tokens] @ k[tokens].mT
+    assert_close(multilevel_scores(Q, K, ranks, blocks), sums)
+
+
+@pytest.mark.claim("003:eq18-25", "smalearn.multilevel.scores.batched_scores")
+@pytest.mark.claim("003:eq26", "smalearn.multilevel.scores.batched_scores")
+@pytest.mark.claim("003:eq26", "smalearn.multilevel.scores.multilevel_scores")
+def test_the_proof_for_two_levels_line_by_line():
+    X, L_1, L_2, R_1, R_2 = normal((10, 7), (7, 3), (7, 2), (7, 3), (7, 2))
+    X_1, X_2 = X[:5], X[5:]
+    Q, K = X @ torch.cat([L_1, L_2], 1), X @ torch.cat([R_1, R_2], 1)
+    Q_11, Q_21, Q_22 = Q[:, :3], Q[:5, 3:], Q[5:, 3:]
+    K_11, K_21, K_22 = K[:, :3], K[:5, 3:], K[5:, 3:]
+    for block, named in ((Q_11, X @ L_1), (Q_21, X_1 @ L_2), (Q_22, X_2 @ L_2)):
+        assert_close(block, named)
+    for block, named in ((K_11, X @ R_1), (K_21, X_1 @ R_2), (K_22, X_2 @ R_2)):
+        assert_close(block, named)
+    S = batched_scores(Q, K, (3, 2), (10, 5))
+    assert_close(S, Q_11 @ K_11.mT + torch.block_diag(Q_21 @ K_21.mT, Q_22 @ K_22.mT))
+    forms = torch.block_diag(X_1 @ L_2 @ R_2.mT @ X_1.mT, X_2 @ L_2 @ R_2.mT @ X_2.mT)
+    assert_close(S, X @ L_1 @ R_1.mT @ X.mT + forms)
+    assert_close(multilevel_scores(Q, K, (3, 2), (10, 5)), S)
+    assert_close(S[1, 3], X[1] @ (L_1 @ R_1.mT + L_2 @ R_2.mT) @ X[3])  # (18), the same block
+    assert_close(S[1, 8], X[1] @ (L_1 @ R_1.mT) @ X[8])
+
+
+@pytest.mark.claim("003:fig1b", "smalearn.course.ch11.blocks.block_level")
+@pytest.mark.claim("003:fig1b", "smalearn.multilevel.levels.level_counts")
+def test_the_panels_of_the_figure_sum_to_the_scores(capsys):
+    space = {"torch": torch, "random_tensors": random_tensors, "relative_rms": relative_rms, "gallery": gallery}
+    space |= {"block_level": block_level, "level_scores": level_scores, "matrix_rank": matrix_rank}
+    exec(cells()["lemma-run"], space)
+    exec(cells()["lemma-picture"], space)
+    panels = [torch.as_tensor(ax.images[0].get_array().filled(0)) for ax in plt.gcf().axes]
+    assert_close(sum(panels[:4]), panels[4])
+    assert_close(panels[4], pairwise(space["Q"], space["K"], (2, 2, 2, 2), in_blocks((16, 8, 4, 2))))
+    assert [matrix_rank(panel) for panel in panels] == [2, 4, 8, 16, 16]
+    plt.close("all")
+    ones = torch.ones(16, 8, dtype=F64)  # a score of ones counts the columns that a pair uses
+    used = multilevel_scores(ones, ones, (2, 2, 2, 2), (16, 8, 4, 2))
+    assert torch.equal(used, 2.0 * level_counts(16, (16, 8, 4, 2)))

@@ -1,0 +1,307 @@
+"""The claims of chapter 12, one test each or more, in the order of claims.toml."""
+
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from smalearn import fast
+from smalearn.course.ch12.beyond import chunk_gradient, entering
+from smalearn.course.ch12.chunk import chunk_outputs, summarised
+from smalearn.course.ch12.counts import recorded_walk, walk_bytes
+from smalearn.course.ch12.packed import packed
+from smalearn.course.ch12.walk import walk
+from smalearn.course.plots.kernels import Design
+from smalearn.course.timing import grown_bytes
+from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
+from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent
+from smalearn.testing import assert_close, random_tensors, relative_rms
+
+CHAPTER = Path(__file__).parents[2] / "chapters/12_chunked_kernel.ipynb"
+INF = float("inf")
+LOG2 = torch.tensor(2.0).log().item()
+KINDS = ["mild", "ones", "resets", "strong"]
+aten = torch.ops.aten
+
+needs_triton = pytest.mark.skipif(
+    not launch.has_triton() or not launch.interprets(), reason="needs Triton, and that its interpreter is on"
+)
+
+
+def inputs(length, kind="mild", leading=(), shared=None, sizes=(20, 24), dtype=torch.float32, seed=0):
+    """X, log_a, B, C and a state; B and C with other leading axes if `shared` is given."""
+    own = leading if shared is None else shared
+    state, head_dim = sizes
+    shapes = [(*leading, length, head_dim), (*own, length, state), (*own, length, state)]
+    X, B, C, mild, where, H = random_tensors(
+        [*shapes, (*leading, length), (*leading, length), (*leading, head_dim, state)], seed=seed, dtype=dtype
+    )
+    mild = -0.1 * mild.abs()
+    log_a = {
+        "mild": mild,
+        "ones": torch.zeros_like(mild),
+        "resets": torch.where(where > 1, -INF, mild),
+        "strong": torch.where(where > 1, -1e4, mild),
+    }[kind]
+    return X, log_a, B, C, H
+
+
+def results(form, operands):
+    """Y, the last state, and the gradients of all operands, the state too."""
+    leaves = [x.clone().requires_grad_() for x in operands]
+    outputs = form(*leaves)
+    weights = random_tensors([x.shape for x in outputs], seed=9)
+    total = sum((x * w.to(x.dtype)).sum() for x, w in zip(outputs, weights, strict=True))
+    return [*outputs, *torch.autograd.grad(total, leaves)]
+
+
+def listing(X, L, B, C, e, f, total):
+    """The four steps, one operation a line: X (chunks, Q, P), L (chunks, Q, Q), e and f (chunks, Q, 1)."""
+    scores = torch.bmm(C, B.mT)
+    weights = L * scores
+    inside = torch.bmm(weights, X)
+    decayed = f * X
+    updates = torch.bmm(B.mT, decayed)
+    H, entering = torch.zeros_like(updates[0]), torch.empty_like(updates)
+    for chunk in range(len(X)):
+        entering[chunk], H = H, total[chunk] * H + updates[chunk]
+    read = torch.bmm(C, entering)
+    return inside + e * read, H
+
+
+def listing_operands(chunks, chunk_len, state, head_dim):
+    """Operands of `listing` for one head, and the same for the other forms."""
+    X, log_a, B, C, _ = inputs(chunks * chunk_len, sizes=(state, head_dim))
+    x, a, b, c = (z.unflatten(0, (chunks, chunk_len)) for z in (X, log_a, B, C))
+    s = a.cumsum(-1)
+    L = (s[:, :, None] - s[:, None, :]).tril().exp().tril()
+    factors = s.exp()[..., None], (s[:, -1:] - s).exp()[..., None], s[:, -1, None, None].exp()
+    return (x, L, b, c, *factors), (X, log_a, B, C)
+
+
+class Moved(TorchDispatchMode):
+    """The numbers that products and sums read and write."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (aten.bmm, aten.mul, aten.add):
+            self.count += sum(x.numel() for x in (*args, out) if isinstance(x, torch.Tensor))
+        return out
+
+
+class Launches(TorchDispatchMode):
+    """Counts calls of torch's operators: on a GPU every one of them that is no view is a launch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+def launches(function, *args):
+    with Launches() as counter:
+        function(*args)
+    return counter.count
+
+
+def designs():
+    """What the chapter counts for every design, and the bandwidth and peaks it takes."""
+    cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
+    space = {"Design": Design}
+    exec(cells["roofline-designs"], space)
+    exec(cells["roofline-rows"], space)
+    exec(cells["roofline-table"].partition("\n")[0], space)
+    return space
+
+
+def least_seconds(one, space):
+    return max(one.bytes / space["bandwidth"], one.flops / space["peaks"][one.roof])
+
+
+# ------------------------------------------------------------------------------------- 004: the hardware argument
+
+
+@pytest.mark.claim("004:matmul-hardware", "smalearn.ssd.ssd_recurrent")
+@pytest.mark.claim("004:matmul-hardware", "smalearn.ssd.ssd_quadratic")
+def test_fewer_operations_in_more_launches():
+    length, state, head_dim = 256, 64, 64
+    operands = inputs(length, sizes=(state, head_dim))[:4]
+    assert_close(ssd_recurrent(*operands)[0], ssd_quadratic(*operands)[0])
+    assert 3 * length * state * head_dim < 0.4 * length**2 * (state + head_dim + 1)
+    assert launches(ssd_recurrent, *operands) > 3 * length > 6 * launches(ssd_quadratic, *operands)
+
+
+@pytest.mark.claim("004:matmul-hardware", "smalearn.course.ch12.counts.walk_bytes")
+def test_bytes_and_units_order_the_designs_and_operations_do_not():
+    space = designs()
+    every, heads, state, head_dim = space["designs"], 128, 128, 64
+    walk, scan, loop = every["one walk"], every["scan, state on chip"], every["a launch per token"]
+    assert scan.flops == loop.flops == 6 * state * head_dim < walk.flops == 2 * 64 * (state + head_dim) + 4 * 8192
+    times = {name: least_seconds(one, space) for name, one in every.items()}
+    assert min(times, key=times.get) == "one walk"
+    assert times["scan, state on chip"] > 9 * times["one walk"]
+    assert times["a launch per token"] > 200 * times["one walk"]
+    assert every["five launches"].flops > every["four einsums"].flops
+    assert times["five launches"] < times["four einsums"] / 6
+    for one in every.values():
+        assert one.published is None or one.published < one.flops / least_seconds(one, space)
+    # `walk_bytes` counts float32, the state too, and B and C once a head; towards memory they go once a group.
+    per_token = walk_bytes(1 << 16, heads, head_dim, state, head_dim) / (1 << 16) / heads / 4
+    assert per_token == 2 * head_dim + 2 * state + 1 + head_dim * state / (1 << 16)
+    assert walk.bytes == scan.bytes == 2 * (2 * head_dim + 1 + 2 * state / heads)
+
+
+# --------------------------------------------------------------------------------------- 004: the four steps, fused
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 33, 64, 131])
+def test_the_walk_and_its_gradients_in_the_tile_machine(length, kind):
+    operands = inputs(length, kind, (2, 2), (2, 1))
+    wanted = results(ssd_recurrent, [x.double() for x in operands])
+    for found, exact in zip(results(ssd_tiles, operands), wanted, strict=True):
+        assert_close(found, exact, 2e-6)
+
+
+@needs_triton
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_walk_and_its_gradients_in_triton(kind):
+    operands = inputs(70, kind, (1, 2), (1, 1))
+    wanted = results(ssd_recurrent, [x.double() for x in operands])
+    for found, exact in zip(results(ssd_triton, operands), wanted, strict=True):
+        assert_close(found, exact, 2e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(launch.interprets(), reason="needs a GPU that Triton compiles for, not its interpreter")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 131, 1000])
+def test_the_walk_and_its_gradients_on_a_gpu(length, kind):
+    operands = inputs(length, kind, (2, 2), (2, 1), sizes=(64, 64))
+    wanted = results(ssd_recurrent, [x.double() for x in operands])
+    for found, exact in zip(results(ssd_triton, [x.cuda() for x in operands]), wanted, strict=True):
+        assert_close(found, exact, 2e-6)
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")
+@pytest.mark.parametrize("kind", ["mild", "strong"])
+def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
+    operands = [x.half() for x in inputs(100, kind, (2,), (1,), sizes=(16, 16))[:4]]
+    exact = ssd_recurrent(*(x.double() for x in operands))[0]
+    plain = relative_rms(ssd_chunked(*operands, chunk_len=32)[0], exact)
+    assert 1e-5 < plain < 1e-2
+    assert relative_rms(ssd_tiles(*operands)[0], exact) <= 2 * plain
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.walk.walk")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.chunk.summarised")
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.chunk.chunk_outputs")
+@pytest.mark.parametrize("length", [1, 16, 45])
+def test_the_two_lines_of_the_claim(length):
+    X, log_a, B, C, H = inputs(length, sizes=(16, 32))
+    wanted = ssd_recurrent(*(x.double() for x in (X, log_a, B, C, H)))
+    Y, last = walk(X, log_a / LOG2, B, C, H.mT.contiguous(), 16)
+    assert_close(Y, wanted[0])
+    assert_close(last.mT, wanted[1])
+    if length == 16:
+        assert_close(chunk_outputs(H.mT.contiguous(), X, B, C, log_a / LOG2), wanted[0])
+        added, decay = summarised(X, B, log_a / LOG2, 16)
+        assert_close((decay * H.mT + added[0]).mT, wanted[1])
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.beyond.chunk_gradient")
+def test_the_gradient_of_a_chunk():
+    X, log_a, B, C, H = inputs(16, sizes=(16, 32))
+    dY, dH = random_tensors([(16, 32), (32, 16)], seed=5, dtype=torch.float32)
+    operands = [x.double().requires_grad_() for x in (X, log_a, B, C, H)]
+    wanted = torch.autograd.grad(ssd_recurrent(*operands), operands[0], (dY.double(), dH.double()))[0]
+    assert_close(chunk_gradient(dY, dH.mT.contiguous(), B, C, log_a / LOG2), wanted)
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.beyond.entering")
+def test_states_that_enter_slices():
+    X, log_a, B, C, _ = inputs(60, "resets", dtype=torch.float64)
+    slices = list(zip(*(x.split([20, 0, 25, 15]) for x in (X, log_a, B, C)), strict=True))
+    ends = torch.stack([ssd_recurrent(*one)[1] if len(one[0]) else torch.zeros(24, 20).double() for one in slices])
+    found = entering(torch.stack([one[1].sum().exp() for one in slices]), ends)
+    for end, state in ((20, found[1]), (20, found[2]), (45, found[3])):
+        assert_close(state, ssd_recurrent(*(x[:end] for x in (X, log_a, B, C)))[1])
+
+
+@pytest.mark.claim("004:listing-kernel", "smalearn.course.ch12.packed.packed")
+@pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.mamba2.mamba2_ssd")
+def test_many_sequences_in_one_memory():
+    borders = [0, 7, 7, 40, 61]
+    X, log_a, B, C, _ = inputs(61, sizes=(16, 16))
+    starts = inputs(1, leading=(4,), sizes=(16, 16))[4]
+    Y, last = packed(X, log_a / LOG2, B, C, starts.mT.contiguous(), torch.tensor(borders), 16)
+    dt = -log_a[:, None]  # the rate is -1, and the input x / dt
+    x = torch.where(dt > 0, X / dt, 0)[:, None]
+    layer, states = mamba2_ssd(
+        x, dt, -torch.ones(1), B[:, None], C[:, None], initial_state=starts[:, None], cu_seqlens=borders
+    )
+    for k, now in enumerate(map(slice, borders[:-1], borders[1:])):
+        exact, end = (
+            ssd_recurrent(*(z[now].double() for z in (X, log_a, B, C)), starts[k].double())
+            if now.start < now.stop
+            else (torch.zeros(0, 16), starts[k])
+        )
+        assert_close(Y[now], exact)
+        assert_close(layer[now, 0], exact)
+        assert_close(last[k].mT, end)
+        assert_close(states[k, 0], end)
+
+
+# ------------------------------------------------------------------------------------------------ 004: the traffic
+
+
+@pytest.mark.claim("004:kernel-traffic", "smalearn.course.ch12.counts.walk_bytes")
+@pytest.mark.claim("004:kernel-traffic", "smalearn.course.ch12.counts.recorded_walk")
+@pytest.mark.parametrize("sizes", [(64, 1, 16, 16, 16), (50, 3, 40, 20, 16), (33, 2, 32, 16, 32)])
+def test_the_walk_reads_and_writes_everything_once(sizes):
+    length, heads, head_dim, state, tile = sizes
+    events, tiles = recorded_walk(*sizes), -(-head_dim // tile)
+    moved = dict.fromkeys(("x", "log_a", "b", "c", "y", "final", ""), 0)
+    for event in events:
+        moved[event.operand] += event.bytes
+    once = {"x": head_dim, "log_a": tiles, "b": tiles * state, "c": tiles * state, "y": head_dim}
+    wanted = {name: 4 * heads * length * numbers for name, numbers in once.items()}
+    assert moved == wanted | {"final": 4 * heads * head_dim * state, "": 0}
+    assert {event.operand for event in events if event.kind == "store"} == {"y", "final"}
+    assert walk_bytes(*sizes) == sum(moved.values())
+
+
+@pytest.mark.claim("004:kernel-traffic", "smalearn.fast.triton.ssd.ssd_tiles")
+@pytest.mark.parametrize(("chunks", "Q", "N", "P"), [(3, 16, 8, 4), (4, 32, 16, 24)])
+def test_what_the_listing_moves(chunks, Q, N, P):
+    operands, plain = listing_operands(chunks, Q, N, P)
+    with Moved() as moved:
+        Y, H = listing(*operands)
+    length = chunks * Q
+    assert moved.count == length * (5 * Q + 4 * N + 11 * P + 2) + chunks * (7 * N * P + 1)
+    assert moved.count + length * Q > 3 * (length * (2 * P + 2 * N + 1) + N * P)  # + L, which has to be written
+    found, last = ssd_tiles(*plain)
+    assert_close(found, Y.flatten(0, 1))
+    assert_close(last, H.mT)
+
+
+@pytest.mark.claim("004:kernel-traffic", "smalearn.fast.cpu.ssd.ssd_cpu_unchecked")
+def test_the_memory_that_both_need():
+    operands, plain = listing_operands(256, 64, 64, 64)
+    assert_close(fast.ssd(*plain)[0], listing(*operands)[0].flatten(0, 1))
+    peaks = [grown_bytes(lambda: listing(*operands)), grown_bytes(lambda: fast.ssd(*plain))]
+    if sys.platform == "linux":
+        steps, walked = (peak / plain[0].nbytes for peak in peaks)
+        assert steps > 4  # scores, weights, half results, states; L was there before
+        assert walked < 0.7 * steps
+    else:
+        assert peaks == [None, None]  # the system does not say

@@ -1,0 +1,467 @@
+"""What the exercises of chapter 12 say to kernels that students would write."""
+
+import itertools
+
+import pytest
+import torch
+
+from smalearn.course.ch12.exponents import decay_tile
+from smalearn.course.ch12.walk import walk_kernel
+from smalearn.course.exercises import evaluate, registry
+from smalearn.course.exercises.core import count_lines
+from smalearn.fast import tile as tl
+from smalearn.fast.jit import triton
+
+EXERCISES = registry()
+
+
+def judged(id, attempt):
+    return evaluate(EXERCISES[id], attempt)
+
+
+def walking(kernel):
+    """A launcher as the solution's, of another kernel."""
+
+    def walk(X, log2_a, B, C, initial, Q):
+        (N, P), Y, final = initial.shape, torch.full_like(X, torch.nan), torch.full(initial.shape, torch.nan)
+        kernel[(1,)](X, log2_a, B, C, Y, initial, final, len(X), Q=Q, N=N, P=P)
+        return Y, final
+
+    return walk
+
+
+@triton.jit
+def without_segments(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    """No L at all: tokens are scaled by 2^(−s). It is right for mild decays alone."""
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    state = n[:, None] * P + p[None, :]
+    H = tl.load(initial + state)
+    for start in range(0, length, Q):
+        inside = start + i < length
+        wide, narrow = (start + i)[:, None] * P + p[None, :], (start + i)[:, None] * N + n[None, :]
+        X = tl.load(x + wide, mask=inside[:, None], other=0.0)
+        B = tl.load(b + narrow, mask=inside[:, None], other=0.0)
+        C = tl.load(c + narrow, mask=inside[:, None], other=0.0)
+        a = tl.maximum(tl.load(log2_a + start + i, mask=inside, other=0.0), -160.0)
+        s = tl.cumsum(a)
+        Z = X * tl.exp2(-s)[:, None]
+        M = tl.where(i[:, None] >= i[None, :], tl.dot(C, tl.trans(B)), 0.0)
+        tl.store(y + wide, (tl.dot(C, H) + tl.dot(M, Z)) * tl.exp2(s)[:, None], mask=inside[:, None])
+        H = (H + tl.dot(tl.trans(B), Z)) * tl.exp2(tl.sum(a))
+    tl.store(final + state, H)
+
+
+@triton.jit
+def without_masks(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    state = n[:, None] * P + p[None, :]
+    tl.store(final + state, tl.load(initial + state))
+    for start in range(0, length, Q):
+        wide = (start + i)[:, None] * P + p[None, :]
+        tl.store(y + wide, tl.load(x + wide))
+
+
+def test_the_walk_without_l_is_rejected_and_hears_why():
+    result = judged("12.9", walking(without_segments))
+    assert result.outcome == "failed"
+    assert result.misconception.startswith("you scale tokens by 2^(−s), which overflows")
+
+
+def test_a_forgotten_mask_is_told_with_its_offset():
+    result = judged("12.9", walking(without_masks))
+    assert result.outcome == "error"
+    assert any("without_masks, program (0, 0, 0): load of x at offset 32" in line for line in result.problem.lines)
+
+
+def summing(kernel):
+    def summarised(X, B, log2_a, Q):
+        (T, P), N = X.shape, B.shape[1]
+        added, decay = torch.empty(triton.cdiv(T, Q), N, P), torch.empty(triton.cdiv(T, Q))
+        kernel[(len(decay),)](X, B, log2_a, added, decay, T, Q=Q, N=N, P=P)
+        return added, decay
+
+    return summarised
+
+
+@triton.jit
+def by_quotients(x, b, log2_a, added, decay, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    """The state program of the review: decays to the beginning, then all the way."""
+    chunk, n, p = tl.program_id(0), tl.arange(0, N), tl.arange(0, P)
+    rows = chunk * Q + tl.arange(0, Q)
+    X = tl.load(x + rows[:, None] * P + p[None, :], mask=(rows < length)[:, None], other=0.0)
+    B = tl.load(b + rows[:, None] * N + n[None, :], mask=(rows < length)[:, None], other=0.0)
+    a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=0.0), -160.0)
+    E = tl.dot(tl.trans(B), X * tl.exp2(-tl.cumsum(a))[:, None]) * tl.exp2(tl.sum(a))
+    tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], E)
+    tl.store(decay + chunk, tl.exp2(tl.sum(a)))
+
+
+@triton.jit
+def with_resets_behind(x, b, log2_a, added, decay, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    chunk, n, p = tl.program_id(0), tl.arange(0, N), tl.arange(0, P)
+    rows = chunk * Q + tl.arange(0, Q)
+    X = tl.load(x + rows[:, None] * P + p[None, :], mask=(rows < length)[:, None], other=0.0)
+    B = tl.load(b + rows[:, None] * N + n[None, :], mask=(rows < length)[:, None], other=0.0)
+    a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=float("-inf")), -160.0)
+    fX = X * tl.exp2(tl.sum(a) - tl.cumsum(a))[:, None]
+    tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], tl.dot(tl.trans(B), fX))
+    tl.store(decay + chunk, tl.exp2(tl.sum(a)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [(by_quotients, "2^last · 2^(−s) is ∞ times 0"), (with_resets_behind, "the tail's log decays are −∞")],
+)
+def test_traps_of_a_summary_are_known(kernel, says):
+    result = judged("12.6", summing(kernel))
+    assert result.outcome == "failed"
+    assert result.misconception.startswith(says)
+
+
+@triton.jit
+def masked_late(h, x, b, c, log2_a, y, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    i, n, p = tl.arange(0, Q), tl.arange(0, N), tl.arange(0, P)
+    H, X = tl.load(h + n[:, None] * P + p[None, :]), tl.load(x + i[:, None] * P + p[None, :])
+    B, C = tl.load(b + i[:, None] * N + n[None, :]), tl.load(c + i[:, None] * N + n[None, :])
+    s = tl.cumsum(tl.maximum(tl.load(log2_a + i), -160.0))
+    L = tl.exp2(s[:, None] - s[None, :]) * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)
+    Y = tl.dot(C, H) * tl.exp2(s)[:, None] + tl.dot(tl.dot(C, tl.trans(B)) * L, X)
+    tl.store(y + i[:, None] * P + p[None, :], Y)
+
+
+@triton.jit
+def indexed(h, x, b, c, log2_a, y, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    s = tl.cumsum(tl.load(log2_a + tl.arange(0, Q)))
+    tl.store(y, s[-1])
+
+
+def reading(kernel):
+    def chunk_outputs(H, X, B, C, log2_a):
+        Y = torch.empty_like(X)
+        kernel[(1,)](H, X, B, C, log2_a, Y, Q=len(X), N=len(H), P=H.shape[1])
+        return Y
+
+    return chunk_outputs
+
+
+def test_a_mask_after_the_exponential_hears_why():
+    result = judged("12.8", reading(masked_late))
+    assert (result.outcome, result.passed) == ("failed", 4)
+    assert result.misconception.startswith("the mask comes after the exponential")
+
+
+def test_what_triton_lacks_is_an_error_that_names_the_word():
+    result = judged("12.8", reading(indexed))
+    assert result.outcome == "error"
+    assert any(
+        "no entries that one can pick, [-1]: mask with tl.where and add up, tl.sum" in x for x in result.problem.lines
+    )
+
+
+def test_an_answer_of_pytorch_is_not_as_asked():
+    result = judged("12.2", lambda x, log2_a: x * log2_a.exp2())
+    assert result.outcome == "not as asked"
+    assert result.detours == ("it launches no kernel: `kernel[grid](…)`",)
+
+
+def test_a_launcher_without_a_grid_hears_how():
+    @triton.jit
+    def bare(x):
+        tl.store(x, 1.0)
+
+    result = judged("12.2", lambda x, log2_a: bare(x))
+    assert result.outcome == "error"
+    assert any("bare: a kernel is launched, bare[grid](...)" in line for line in result.problem.lines)
+
+
+def test_code_and_length_of_a_solution_have_its_kernel():
+    exercise = EXERCISES["12.2"]
+    assert exercise.code.startswith("@triton.jit\ndef decay_kernel(")
+    assert "\n\n\ndef decayed(x, log2_a):" in exercise.code
+    assert exercise.lines == count_lines(exercise.solution) == 7
+    assert "walk_kernel" not in EXERCISES["12.10"].code.partition("def packed_kernel")[0]
+
+
+@pytest.mark.parametrize("form", ["quotient", "late mask"])
+def test_forms_that_break_are_right_where_decays_are_mild(form):
+    log2_a = -torch.rand(16)
+    s = log2_a.double().cumsum(0)
+    assert torch.allclose(decay_tile(form, log2_a), (s[:, None] - s).tril().exp2().tril().float(), rtol=1e-5)
+
+
+def test_what_breaks_exponents_says_what_is_wrong_with_an_answer():
+    says = {
+        "a tensor of 16 numbers, (16,), is asked for": lambda form, least, length: 3,
+        "finite numbers are asked for; yours has nan": lambda form, least, length: torch.full((length,), torch.nan),
+        "the log decays must lie between -12 and 0": lambda form, least, length: torch.full((length,), 1.0),
+        "the form “quotient” gives finite numbers for these": lambda form, least, length: torch.zeros(length),
+    }
+    for sentence, attempt in says.items():
+        assert sentence.lower() in judged("12.7", attempt).problem.sentence.lower()
+
+
+@pytest.mark.parametrize("id", [f"12.{number}" for number in (2, 3, 4, 5, 6, 8, 9, 10, 11)])
+def test_solutions_are_the_same_in_tritons_interpreter(id):
+    from triton_marks import needs_triton
+
+    if needs_triton.args[0]:
+        pytest.skip(needs_triton.kwargs["reason"])
+    from smalearn.fast import jit
+    from smalearn.fast.triton.everywhere import _difference, _in_triton, _through
+
+    exercise = EXERCISES[id]
+    for case in exercise.draw(3):
+        expected = _through(jit.in_emulator, exercise.solution, case)
+        if all(x.numel() for x in (expected if isinstance(expected, tuple) else (expected,))):
+            assert _difference(_through(_in_triton, exercise.solution, case), expected) < 1e-5
+
+
+def rewritten(id, old, new):
+    """The solution with one expression exchanged."""
+    exercise = EXERCISES[id]
+    assert old in exercise.code
+    space = {"torch": torch, "tl": tl, "triton": triton, "walk_kernel": walk_kernel}
+    exec(exercise.code.replace(old, new), space)
+    return judged(id, space[exercise.solution.__name__])
+
+
+TURNED = "i[:, None] >= i[None, :], s[:, None] - s[None, :]"
+TRIANGLE = 'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf")))'
+
+
+@pytest.mark.parametrize(
+    ("id", "old", "new", "said"),
+    [
+        ("12.2", "triton.cdiv(len(x), 16)", "len(x) // 16", "the number of programs is rounded up"),
+        ("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(m, 16)", "axes of the grid are exch"),
+        ("12.3", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)", "both axes of the grid count"),
+        ("12.4", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(m, 16), triton.cdiv(m, 16)", "both axes of the grid count"),
+        ("12.4", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(n, 16)", "both axes of the grid count"),
+        ("12.4", "cdiv(m, 16), triton.cdiv(n, 16)", "cdiv(n, 16), triton.cdiv(m, 16)", "axes of the grid are exch"),
+        ("12.3", "torch.empty(m, n)", "torch.empty_like(x)", "takes over the strides"),
+        ("12.5", "triton.cdiv(x.shape[1], 16)", "1", "nothing is stored, all from entry 16 on:"),
+        ("12.5", "other=0.0), 0)", "other=0.0), 1)", "you add up along axis 1"),
+        ("12.6", "tl.load(log2_a + rows, mask=rows < length, other=0.0)", "tl.load(log2_a + rows)", None),
+        ("12.6", "tl.where(a < -160.0, -160.0, a)", "1 * a", "−∞ minus −∞ is no number"),
+        ("12.8", "tl.where(a < -160.0, -160.0, a)", "1 * a", "−∞ minus −∞ is no number"),
+        ("12.9", "tl.where(a < -160.0, -160.0, a)", "1 * a", "−∞ minus −∞ is no number"),
+        (
+            "12.9",
+            "a + start + i, mask=inside, other=0.0",
+            "a + start + i, mask=inside",
+            "shown as nan, unless it is given: `other=0.0`",
+        ),
+        (
+            "12.9",
+            "b + narrow, mask=inside[:, None], other=0.0",
+            "b + narrow, mask=inside[:, None]",
+            "out of a load is any",
+        ),
+        ("12.9", "tl.store(final + state, H)", "pass", "entries in which nothing is stored, all of them"),
+        (
+            "12.9",
+            "range(0, length, chunk_len)",
+            "range(0, length - chunk_len + 1, chunk_len)",
+            "has no turn of the loop",
+        ),
+        ("12.9", "(X * tl.exp2(last - s)[:, None])", "X", "what a chunk adds to the state does not decay"),
+        ("12.6", "tl.where(a < -160.0, -160.0, a)", "tl.where(a < -1e30, -1e30, a)", "leaves running sums no digits"),
+        ("12.8", "tl.where(a < -160.0, -160.0, a)", "tl.where(a < -1e30, -1e30, a)", "leaves running sums no digits"),
+        ("12.8", "n[:, None] * P + p[None, :]", "n[:, None] + p[None, :] * N", "H lies in memory as (N, P)"),
+        (
+            "12.9",
+            TRIANGLE,
+            "tl.exp2(s[:, None] - s[None, :]) * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)",
+            "∞ · 0 is",
+        ),
+        ("12.6", "rows[:, None] * N", "rows[:, None] * P", "a row of B has N, so row t begins at `t * N`"),
+        ("12.6", "rows[:, None] * P", "rows[:, None] * N", None),
+        ("12.8", " i[:, None] * P", " i[:, None] * N", "a row of theirs has P, so row i begins at `i * P`"),
+        ("12.9", "(start + i)[:, None] * P", "(start + i)[:, None] * N", "a row of theirs has P, so row t"),
+        ("12.10", "first * P", "first * N", "a row of theirs has P, so `x + first * P`"),
+        ("12.10", "final + k * N * P", "final", "`final` must move on by N · P"),
+        ("12.4", "tl.dot(A, B,", "tl.dot(A.to(tl.float16), B.to(tl.float16),", "rounded to halves before the product"),
+        ("12.6", "mask=mask, other=0.0", "mask=mask, other=1.0", "what is not there must add nothing"),
+        ("12.9", "mask=inside, other=0.0", "mask=inside, other=-1.0", "every log decay is −1"),
+        (
+            "12.9",
+            'H * tl.exp2(last) + tl.dot(tl.trans(B), fX, input_precision="ieee")',
+            'tl.exp2(last) * (H + tl.dot(tl.trans(B), fX, input_precision="ieee"))',
+            "it is a H + E, not a (H + E)",
+        ),
+        ("12.11", "i[None, :] >= i[:, None], s[None, :] - s[:, None]", TURNED, "L is not transposed"),
+    ],
+)
+def test_a_slip_in_a_kernel_is_named(id, old, new, said):
+    result = rewritten(id, old, new)
+    assert result.outcome == ("failed" if said else "error")
+    assert said is None or said in (result.misconception or result.sign)
+
+
+@pytest.mark.parametrize("id", ["12.4", "12.6", "12.8", "12.9"])
+def test_products_that_a_gpu_rounds_are_right_but_not_as_asked(id):
+    result = rewritten(id, ', input_precision="ieee"', "")
+    assert (result.outcome, len(result.detours)) == ("not as asked", 1)
+    assert 'input_precision="ieee"' in result.detours[0]
+
+
+def test_a_sum_that_begins_as_a_number_is_refused_as_the_compiler_does():
+    result = rewritten("12.5", "tl.zeros((tile,), tl.float32)", "0.0")
+    assert "total is one number, float32, before the loop" in " ".join(result.problem.lines)
+
+
+def test_a_walk_that_fits_one_dtype_alone_is_not_as_asked():
+    result = rewritten("12.9", ".to(X.dtype)", "")
+    assert result.outcome == "not as asked"
+    assert "in half precision it stops: TypeError: " in result.detours[0]
+
+
+def test_outputs_have_the_dtype_of_the_tokens():
+    result = rewritten("12.9", "torch.empty_like(X)", "torch.empty(X.shape)")
+    assert result.outcome == "not as asked"
+    assert "in half precision its output is float32" in result.detours[0]
+
+
+def test_the_last_state_does_not():
+    result = rewritten("12.9", "torch.empty(initial.shape)", "torch.empty_like(initial, dtype=X.dtype)")
+    assert result.outcome == "not as asked"
+    assert "in half precision the state it returns is float16" in result.detours[0]
+
+
+def test_a_state_that_is_rounded_from_chunk_to_chunk_is_not_as_asked():
+    carried = 'fX, input_precision="ieee")'
+    result = rewritten("12.9", carried, f"{carried}\n        H = H.to(X.dtype).to(tl.float32)")
+    assert result.outcome == "not as asked"
+    assert "what it carries on has been rounded to float16" in result.detours[0]
+
+
+@pytest.mark.parametrize(
+    ("id", "old", "new"),
+    [
+        ("12.2", "length, block", "length: tl.constexpr, block"),
+        ("12.5", "length, width", "length: tl.constexpr, width"),
+        ("12.6", "decay, length,", "decay, length: tl.constexpr,"),
+        ("12.9", "final, length,", "final, length: tl.constexpr,"),
+    ],
+)
+def test_a_length_is_no_constant(id, old, new):
+    result = rewritten(id, old, new)
+    assert result.outcome == "not as asked"
+    said = "its `length` is a `tl.constexpr` and changes with the length: each length is compiled anew"
+    assert result.detours == (said,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("@triton.jit\n", "", "a kernel has `@triton.jit` above its `def`"),
+        ("tile: tl.constexpr", "tile", "mark them `tl.constexpr`"),
+    ],
+)
+def test_a_slip_in_the_head_of_a_kernel_is_an_error(old, new, said):
+    """The head of 12.5 is the learner's."""
+    result = rewritten("12.5", old, new)
+    assert result.outcome == "error"
+    assert said in " ".join(result.problem.lines)
+
+
+def test_a_product_without_a_dot_is_not_as_asked():
+    result = rewritten("12.4", 'tl.dot(A, B, input_precision="ieee")', "tl.sum(A[:, :, None] * B[None, :, :], 1)")
+    assert (result.outcome, result.detours) == ("not as asked", ("it calls no `tl.dot`",))
+
+
+def test_a_loop_in_python_over_packed_sequences_is_not_as_asked():
+    def packed(X, log2_a, B, C, initial, borders, chunk_len):
+        (_, N, P), Y, final = initial.shape, torch.empty_like(X), torch.empty(initial.shape)
+        for k, (first, end) in enumerate(itertools.pairwise(borders.tolist())):
+            parts = (z[first:end] for z in (X, log2_a, B, C, Y))
+            walk_kernel[(1,)](*parts, initial[k], final[k], end - first, chunk_len=chunk_len, N=N, P=P)
+        return Y, final
+
+    assert "it launches 2 times" in judged("12.10", packed).detours[0]
+
+
+def test_one_program_as_wide_as_its_arguments_is_not_as_asked():
+    block = "block=triton.next_power_of_2(len(x))"
+    result = rewritten("12.2", "(triton.cdiv(len(x), 16),)", "(1,)")
+    assert result.outcome == "failed"
+    exercise = EXERCISES["12.2"]
+    space = {"torch": torch, "tl": tl, "triton": triton}
+    exec(exercise.code.replace("(triton.cdiv(len(x), 16),)", "(1,)").replace("block=16", block), space)
+    assert "its `block` is a `tl.constexpr` and changes with the length" in judged("12.2", space["decayed"]).detours[0]
+
+
+def test_parts_of_a_loop_may_be_counted():
+    loop = "for part in range(tl.cdiv(length, tile)):\n        start = part * tile"
+    assert rewritten("12.5", "for start in range(0, length, tile):", loop).passed
+
+
+def test_one_state_for_all_machines_hears_that_it_is_one():
+    def entering(decays, ends):
+        H, states = torch.zeros_like(ends[0]), []
+        for a, E in zip(decays, ends, strict=True):
+            states.append(H)
+            H *= a
+            H += E
+        return torch.stack(states)
+
+    assert "all entries are one tensor" in judged("12.12", entering).misconception
+
+
+@pytest.mark.parametrize(
+    ("id", "old", "new"),
+    [
+        ("12.3", "* down + columns[None, :] * across", "* across + columns[None, :] * down"),
+        ("12.4", "i[:, None] * n", "i[:, None] * k"),
+    ],
+)
+def test_strides_that_are_exchanged_are_named_though_they_leave_the_array(id, old, new):
+    result = rewritten(id, old, new)
+    assert "strides are exchanged" in result.misconception or "begin k numbers apart" in result.misconception
+
+
+@triton.jit
+def token_by_token(x, log2_a, b, c, y, initial, final, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    n, p = tl.arange(0, N), tl.arange(0, P)
+    H = tl.load(initial + n[:, None] * P + p[None, :])
+    for t in range(0, length):
+        X, B, C = (tl.load(z + t * size + k) for z, size, k in ((x, P, p), (b, N, n), (c, N, n)))
+        H = tl.exp2(tl.load(log2_a + t)) * H + B[:, None] * X[None, :]
+        tl.store(y + t * P + p, tl.sum(C[:, None] * H, 0))
+    tl.store(final + n[:, None] * P + p[None, :], H)
+
+
+def test_a_walk_from_token_to_token_is_not_as_asked():
+    result = judged("12.9", walking(token_by_token))
+    assert result.outcome == "not as asked"
+    assert {"it calls no `tl.dot`", "it does the same work whatever chunk_len is"} <= set(result.detours)
+
+
+def test_one_program_for_all_chunks_is_not_as_asked():
+    def summarised(X, B, log2_a, Q):
+        (T, P), N = X.shape, B.shape[1]
+        added, decay = torch.empty(triton.cdiv(T, Q), N, P), torch.empty(triton.cdiv(T, Q))
+        in_one_program[(1,)](X, B, log2_a, added, decay, T, Q=Q, N=N, P=P)
+        return added, decay
+
+    result = judged("12.6", summarised)
+    assert result.detours == ("it launches one program where 4 are asked, side by side",)
+
+
+@triton.jit
+def in_one_program(x, b, log2_a, added, decay, length, Q: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+    n, p, i = tl.arange(0, N), tl.arange(0, P), tl.arange(0, Q)
+    for chunk in range(0, tl.cdiv(length, Q)):
+        rows = chunk * Q + i
+        X = tl.load(x + rows[:, None] * P + p[None, :], mask=(rows < length)[:, None], other=0.0)
+        B = tl.load(b + rows[:, None] * N + n[None, :], mask=(rows < length)[:, None], other=0.0)
+        a = tl.maximum(tl.load(log2_a + rows, mask=rows < length, other=0.0), -160.0)
+        E = tl.dot(tl.trans(B), X * tl.exp2(tl.sum(a) - tl.cumsum(a))[:, None], input_precision="ieee")
+        tl.store(added + chunk * N * P + n[:, None] * P + p[None, :], E)
+        tl.store(decay + chunk, tl.exp2(tl.sum(a)))
+
+
+def test_a_walk_in_chunks_of_its_own_choice_is_not_as_asked():
+    walk = registry()["12.9"].solution
+    result = evaluate(registry()["12.9"], lambda *operands: walk(*operands[:-1], 16))
+    assert result.detours == ("it does the same work whatever chunk_len is",)

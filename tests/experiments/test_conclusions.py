@@ -1,0 +1,291 @@
+"""What chapters conclude from recorded experiments and times: numbers in prose are computed again from the record."""
+
+from pathlib import Path
+from statistics import fmean, median
+
+import nbformat
+import pytest
+
+from experiments import icl_regression_questions, recall_stream_questions
+from experiments.grid import best_rates
+from smalearn.course.ch07 import recall_questions
+from smalearn.course.ch11 import charlm_questions
+from smalearn.course.results import UNDECIDED, answer, reported
+from smalearn.data import recorded
+
+CHAPTERS = Path(__file__).parents[2] / "chapters"
+LEARNED, ROPE, EQUAL = "learned positions, {}", "RoPE, {}", "equal parameters, {}"
+
+
+def prose(chapter, cell):
+    (path,) = CHAPTERS.glob(f"{chapter}_*.ipynb")
+    (source,) = (one.source for one in nbformat.read(path, 4).cells if one.id == cell)
+    return source
+
+
+def charlm(model, against):
+    """The answer of the record to one question."""
+    (question,) = (q for q in charlm_questions.QUESTIONS if (q.model, q.against) == (model, against))
+    found = answer(question, recorded("charlm")["runs"], "loss", charlm_questions.MARGIN)
+    assert found.seeds == 5
+    return found
+
+
+def losses(model):
+    return [run["loss"] for run in reported(recorded("charlm")["runs"])[model]]
+
+
+@pytest.mark.parametrize(
+    ("chapter", "cell", "model", "against", "sign"),
+    [
+        ("07", "model-after", "full, convolution", "full", -1),
+        ("07", "model-after", "Mamba-2", "full, convolution", -1),
+        ("08", "model-after", "Gated DeltaNet", "Mamba-2", 1),
+        ("09", "recall-after", "Mamba-3", "Mamba-2", 1),
+        ("09", "recall-after", "log-linear Mamba-2", "Mamba-2", -1),
+    ],
+)
+def test_a_difference_at_equal_parameters(chapter, cell, model, against, sign):
+    found, text = charlm(EQUAL.format(model), EQUAL.format(against)), prose(chapter, cell)
+    assert found.mean * sign > charlm_questions.MARGIN
+    assert f"{abs(found.mean):.2f}" in text
+    low, high = sorted(map(abs, found.ends))
+    assert found.ends[0] * found.ends[1] > 0
+    if (model, against) != ("full, convolution", "full"):
+        assert f"{low:.2f} to {high:.2f}" in text
+
+
+def test_in_context_regression():
+    """One of seven comparisons is decided; trains end below all others; both as the atlas says."""
+    text, runs = prose("appendix/A", "reported-icl-after"), recorded("icl_regression")["runs"]
+    asked = [answer(q, runs, "error", icl_regression_questions.MARGIN) for q in icl_regression_questions.QUESTIONS]
+    (decided,) = (found for found in asked if found.sentence != UNDECIDED)
+    assert (decided.question.model, decided.seeds, len(asked)) == ("2 layers, D = 32, 8 × BTT 1", 3, 7)
+    low, high = sorted(map(abs, decided.ends))
+    assert f"by {-decided.mean:.2f} on average over the seeds (95 % interval: {low:.2f} to {high:.2f})" in text
+    for layers in (2, 4):
+        kinds = {name: found for name, found in reported(runs).items() if name.startswith(f"{layers} layers")}
+        trains = kinds.pop(f"{layers} layers, D = 32, 8 × BTT 1")
+        others = [run for found in kinds.values() for run in found]
+        assert max(run["error"] for run in trains) < min(run["error"] for run in others)
+        assert round(100 * trains[0]["parameters"] / others[0]["parameters"]) == 108
+    lowest = [lr for model, lr in best_rates(runs).items() if "MLR" in model]
+    assert lowest == [2e-3] * 2 == [min(run["lr"] for run in runs.values())] * 2
+
+
+def test_means_of_chapter_07():
+    text = prose("07", "model-after")
+    means = [fmean(losses(EQUAL.format(model))) for model in ("full", "Mamba-2", "full, convolution")]
+    for mean in means:
+        assert f"{mean:.2f}" in text
+    assert f"the lead of {means[0] - means[1]:.2f}" in text
+
+
+def test_levels_with_learned_positions():
+    text = prose("11", "learn-after")
+    split = charlm(LEARNED.format("8|4|2|2"), LEARNED.format("full"))
+    assert f"ends {-split.mean:.2f} lower than standard attention" in text
+    shuffled = charlm(LEARNED.format("8|4|2|2"), LEARNED.format("8|4|2|2, shuffled"))
+    assert f"the same blocks end {-shuffled.mean:.2f} higher" in text
+    biased = charlm("ALiBi, full", LEARNED.format("8|4|2|2"))
+    assert f"beats the split by {-biased.mean:.2f}" in text
+    assert max(losses(LEARNED.format("window 16"))) < min(losses(LEARNED.format("8|4|2|2")))
+
+
+def test_levels_with_rope():
+    text = prose("11", "learn-after")
+    split = charlm(ROPE.format("8|4|2|2"), ROPE.format("full"))
+    assert f"8|4|2|2 ends {-split.mean:.2f} lower on average, and lower with each of the five seeds" in text
+    pairs = zip(losses(ROPE.format("8|4|2|2")), losses(ROPE.format("full")), strict=True)
+    assert all(one < other for one, other in pairs)
+    learned = charlm(LEARNED.format("8|4|2|2"), LEARNED.format("full"))
+    assert 0.4 < split.mean / learned.mean < 0.6
+    fewer = charlm(ROPE.format("2|2|4|8"), ROPE.format("full"))
+    assert fewer.sentence == UNDECIDED
+    assert f"may be {-fewer.ends[0]:.2f} lower or {fewer.ends[1]:.2f} higher" in text
+    others = ("full", "8|4|2|2", "8|4|2|2, shuffled", "2|2|4|8", "full + window 16")
+    assert all(max(losses(ROPE.format("window 16"))) < min(losses(ROPE.format(other))) for other in others)
+
+
+def test_at_the_lowest_rate_one_would_have_written_something_else():
+    runs, text = recorded("charlm")["runs"], prose("11", "learn-after")
+
+    def gain(lr):
+        full, split = (runs[f"learned positions, {mixer}, lr {lr}, seed 0"]["loss"] for mixer in ("full", "8|4|2|2"))
+        return full - split
+
+    assert (
+        f"the gain of 8|4|2|2 on the test is {gain('0.031'):.2f} at the best rate (this one seed; five give 0.06), "
+        f"and {gain('0.0039'):.2f} at the lowest of the five, $2^{{-8}}$" in text
+    )
+    assert min(best_rates(runs).values()) > 0.0039
+    assert best_rates(runs)["learned positions, full"] == best_rates(runs)["learned positions, 8|4|2|2"] == 2**-5
+
+    def lost(mixer):
+        late, best = (runs[f"learned positions, {mixer}, lr {lr}, seed 0"]["loss"] for lr in ("0.0039", "0.031"))
+        return late - best
+
+    standard = f"there it ends {lost('full'):.2f} above its loss at its best rate"
+    assert f"{standard}, the split {lost('8|4|2|2'):.2f} above" in text
+
+
+def test_the_other_split_ends_lower_with_each_seed():
+    runs, text = recorded("charlm")["runs"], prose("11", "learn-after")
+    mirrored, split = (
+        [runs[f"learned positions, {mixer}, lr 0.031, seed {seed}"]["loss"] for seed in range(1, 6)]
+        for mixer in ("2|2|4|8", "8|4|2|2")
+    )
+    assert all(one < other for one, other in zip(mirrored, split, strict=True))
+    assert f"{sum(mirrored) / 5:.2f} against {sum(split) / 5:.2f}, and seed by seed with each of the five" in text
+
+
+def test_no_rate_is_at_the_edge_of_those_that_were_tried():
+    runs = recorded("charlm")["runs"]
+    tried = sorted({run["lr"] for run in runs.values()})
+    assert len(tried) == 5
+    assert set(best_rates(runs).values()) <= set(tried[1:-1])
+
+
+def recall(model, against):
+    (question,) = (q for q in recall_questions.QUESTIONS if (q.model, q.against) == (model, against))
+    found = answer(question, recorded("recall")["runs"], "accuracy", recall_questions.MARGIN)
+    assert found.seeds == 5
+    return found
+
+
+def accuracies(model):
+    return [run["accuracy"] for run in reported(recorded("recall")["runs"])[model]]
+
+
+def listed(values):
+    *most, last = (f"{value:.2f}" for value in values)
+    return f"{', '.join(most)} and {last}"
+
+
+def test_what_a_state_recalls():
+    text = prose("07", "recall-curves-after")
+    more = recall("8 pairs, Mamba-2, N = 16", "8 pairs, Mamba-2, N = 4")
+    assert f"rises by {more.mean:.2f} (95 % interval: {more.ends[0]:.2f} to {more.ends[1]:.2f})" in text
+    assert f"end at {listed(accuracies('16 pairs, Mamba-2, N = 16'))}" in text
+    assert recall("16 pairs, Mamba-2, N = 32", "16 pairs, Mamba-2, N = 4").sentence == UNDECIDED
+    assert min(accuracies("8 pairs, linear attention, N = 4")) > 0.995
+    lead = recall("8 pairs, linear attention, N = 4", "8 pairs, Mamba-2, N = 4")
+    assert f"{lead.mean:.2f} above that of Mamba-2 on 8 pairs ({lead.ends[0]:.2f} to {lead.ends[1]:.2f})" in text
+    medians = [median(accuracies(f"16 pairs, linear attention, N = {N}")) for N in (1, 2, 4)]
+    assert f"medians of {listed(medians)}" in text
+
+
+def test_what_a_part_recalls():
+    text = prose("07", "recall-answers-after")
+    assert f"ends at {listed(accuracies('8 pairs, Mamba-2, N = 4'))}" in text
+    for part in ("no norm", "no decay", "in sequence", "P = 1"):
+        assert recall(f"8 pairs, Mamba-2, {part}, N = 4", "8 pairs, Mamba-2, N = 4").sentence == UNDECIDED
+    assert max(accuracies("8 pairs, Mamba-2, in sequence, N = 4")) < 1.6 / 8
+
+
+def test_digits_that_running_sums_lose_to_strong_decays():
+    text = prose("12", "library-coarse")
+    (one,) = (part for part in recorded("ssd")["accuracy"] if "5 % at -1e4" in part["problem"])
+    errors = {name: contestant["error"] for name, contestant in one["contestants"].items()}
+    for name in ("transformers mamba2_chunk_scan", "fla naive_chunk_simple_gla", "fast.ssd"):
+        digit, power = f"{errors[name]:.0e}".split("e-0")
+        assert f"${digit} \\cdot 10^{{-{power}}}$" in text
+
+
+def test_recall_in_texts_that_grow():
+    text, runs = prose("09", "recall-after"), recorded("recall_stream")["runs"]
+    asked = [answer(q, runs, "accuracy", recall_stream_questions.MARGIN) for q in recall_stream_questions.QUESTIONS]
+    levels, attention, mamba3, hybrid = (asked[k::4] for k in range(4))  # at 64, 128 and 256 tokens
+    models = {(4 * five[0]["pairs"], five[0]["mixer"]): five for five in reported(runs).values()}
+    mean = {model: fmean(run["accuracy"] for run in five) for model, five in models.items()}
+    assert f"a difference of at least {recall_stream_questions.MARGIN}" in text
+    assert "Twelve comparisons" in text
+    assert len(asked) == 12
+    for mixer in ("log-linear Mamba-2", "Mamba-2"):
+        assert ", ".join(f"{mean[T, mixer]:.2f}" for T in (64, 128, 256)) in text
+    assert all(mean[T, "Mamba-2"] < mean[T, "log-linear Mamba-2"] < mean[T, "attention"] for T in (64, 128, 256))
+    for found, outcomes in ((levels, "?m?"), (attention, "lll"), (mamba3, "??l"), (hybrid, "==?")):
+        for one, outcome in zip(found, outcomes, strict=True):
+            question = one.question
+            sentences = {"?": UNDECIDED, "m": question.more, "l": question.less, "=": question.same}
+            assert one.sentence == sentences[outcome]
+    for decided, words in ((levels[1], " (95 % interval: {:.2f} to {:.2f})"), (mamba3[2], " ({:.2f} to {:.2f})")):
+        low, high = sorted(map(abs, decided.ends))
+        assert f"by {abs(decided.mean):.2f}{words.format(low, high)}" in text
+    lost = {mixer: mean[64, mixer] - mean[256, mixer] for _, mixer in models}
+    assert sorted(lost, key=lost.get)[-2:] == ["hybrid", "Mamba-3"]
+    assert f"loses most, {lost['Mamba-3']:.2f} on average; the hybrid loses {lost['hybrid']:.2f}" in text
+    sizes = {mixer: round(five[0]["parameters"] / 1000) for (_, mixer), five in models.items()}
+    assert sizes["Mamba-2"] == sizes["Mamba-3"]
+    for mixer, words in (("attention", "attention"), ("Mamba-2", "Mamba-2 and Mamba-3"), ("hybrid", "the hybrid")):
+        assert f"{sizes[mixer]},000 ({words})" in prose("09", "recall").replace("000 parameters (", "000 (")
+    assert f"{sizes['log-linear Mamba-2']},000 (log-linear Mamba-2)" in prose("09", "recall")
+
+
+EPYC, XEON = "amd-epyc-avx512", "intel-xeon-avx512"
+
+
+def medians(part):
+    """Seconds of each contestant."""
+    return {name: median(one["seconds"]) for name, one in part["contestants"].items() if "seconds" in one}
+
+
+def test_which_linear_attention_is_fastest_depends_on_the_processor():
+    text = prose("03", "clock-after")
+    epyc, xeon = (medians(recorded("linear_attention", cpu)["contests"][2]) for cpu in (EPYC, XEON))
+    assert 0.95 < epyc["fast.linear_attention"] / epyc["products only, chunks of 32"] < 1.05
+    assert f"takes {xeon['fast.linear_attention'] / xeon['products only, chunks of 32']:.1f} times" in text
+    assert 1 / 9 < 1 - xeon["linear_attention_chunked, compiled"] / xeon["fast.linear_attention"] < 1 / 7
+    assert "beats it by an eighth" in text
+
+
+def test_sixteen_times_the_state_in_less_time():
+    text, parts = (
+        prose("06", "motive-after"),
+        {cpu: recorded("training", cpu)["growth"]["contests"] for cpu in (EPYC, XEON)},
+    )
+    small, large = (medians(parts[EPYC][place]) for place in (0, -1))
+    assert f"takes {large['SSD'] / small['SSD']:.1f} times as long" in text
+    scan = large["selective scan"]
+    assert f"takes {scan / small['selective scan']:.0f} times as long, {scan:.1f} seconds" in text
+    assert f"takes {large['selective loop']:.2f} seconds" in text
+    assert 1 / 4.5 < large["SSD"] / small["selective scan"] < 1 / 3.5
+    assert 1 / 8.5 < medians(parts[XEON][-1])["SSD"] / medians(parts[XEON][0])["selective scan"] < 1 / 7.5
+    assert "costs a quarter of what" in text
+    assert "on an Intel Xeon it is an eighth" in text
+
+
+def test_the_order_of_delta_rules_is_the_same_on_both():
+    orders = [list(recorded("delta_rule", cpu)["contests"][1]["contestants"].items()) for cpu in (EPYC, XEON)]
+    first, second = ([name for name, _ in sorted(one, key=lambda pair: median(pair[1]["seconds"]))] for one in orders)
+    assert first == second
+    assert "on an Intel Xeon the order is the same" in prose("08", "online-after")
+
+
+def test_what_levels_of_attention_save():
+    text, shares, loops = prose("11", "speed-loop-after"), {}, []
+    for cpu in (EPYC, XEON):
+        for part in recorded("multilevel", cpu)["contests"]:
+            found = part["speedups"]["scaled_dot_product_attention"]
+            for name in ("8|8|8|8|8|8|8|8", "32|8|6|4|4|4|4|2"):
+                shares[cpu, part["sizes"]["backward"], part["sizes"]["length"], name[0]] = found[name]
+            loops += [found["all levels in full"]] if cpu == XEON and "all levels in full" in found else []
+    forward = {(cpu, T, name): share for (cpu, backward, T, name), share in shares.items() if not backward}
+    late = {key: share for key, share in forward.items() if key[1] >= 2048}
+    for cpu, name, near in [(EPYC, "8", 0.7), (EPYC, "3", 0.85), (XEON, "8", 0.9), (XEON, "3", 1.05)]:
+        assert all(abs(share - near) < 0.06 for (c, _, n), share in late.items() if (c, n) == (cpu, name))
+    assert min(forward[XEON, 1024, name] for name in "83") > 1
+    assert all(shares[cpu, True, T, "8"] < share for (cpu, T, name), share in forward.items() if name == "8")
+    assert f"takes {min(loops):.0f} to {max(loops):.0f} times as long" in text
+    assert "about 0.7 and 0.85" in text
+    assert "about 0.9 and 1.05" in text
+
+
+def test_fewer_multiply_adds_are_not_as_many_times_faster():
+    text = prose("appendix/A", "costs-recorded-after")
+    parts = {cpu: [one for one in recorded("weights", cpu)["contests"] if not one["backward"]] for cpu in (EPYC, XEON)}
+    assert 0.25 < min(one["reached"] for one in parts[EPYC]) < max(one["reached"] for one in parts[EPYC]) < 0.55
+    assert 0.045 < min(one["reached"] for one in parts[XEON]) < max(one["reached"] for one in parts[XEON]) < 0.305
+    slower = [(one["family"], one["dim"]) for one in parts[XEON] if one["speedups"]["structured"]["dense"] < 1]
+    assert slower == [("MLR", 1024)]
+    assert "a twentieth to three tenths; there the smaller MLR is slower than the dense matrix" in text

@@ -1,0 +1,252 @@
+"""One layer with structured scores is what its formula says, and its runs say all that is drawn and can be resumed."""
+
+import json
+import math
+from dataclasses import asdict, replace
+from fractions import Fraction
+
+import pytest
+import torch
+
+from experiments import bottleneck
+from experiments.bottleneck import FULL, SMOKE, Timing, clock, jobs, main, run, table, work
+from smalearn.course.ch10 import layer as one_layer
+from smalearn.course.ch10.layer import FAMILIES, OneLayer, Setting, batch, build, linear_error, title, training
+from smalearn.course.results import ratios
+from smalearn.data import full_rank_head, nearest_neighbour
+from smalearn.testing import assert_close, random_tensors, relative_rms
+from smalearn.weights import LowRank
+
+MODELS = [("low rank", 1, (3,)), ("low rank", 4, (2,)), ("BTT", 2, (1,)), ("BTT", 1, (2,)), ("MLR", 3, (1, 1, 2))]
+SPHERE = Setting("nearest", 8, 5, tuple(MODELS), steps=4, seeds=1, batch=6, tests=7)
+LINE = replace(SPHERE, task="regression")
+
+
+def drawn(model, setting, seed=0):
+    """A layer in float64 with ordinary numbers in all parameters."""
+    layer = build(model, setting, seed).double()
+    for parameter in (layer.shares, layer.log_scale):
+        parameter.data = random_tensors([tuple(parameter.shape)], seed=7)[0]
+    return layer
+
+
+# ---------------------------------------------------------------- one layer
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: title(*model))
+def test_the_layer_is_its_formula(model, softmax):
+    layer = drawn(model, replace(SPHERE, softmax=softmax))
+    query, X, V = random_tensors([(2, 8), (2, 5, 8), (2, 5, 3)], seed=1)
+    expected = torch.zeros(2, 3).double()
+    for example in range(2):
+        for M, share, log_scale in zip(layer.weights, layer.shares, layer.log_scale, strict=True):
+            logits = [log_scale.exp() * (x @ M.dense() @ query[example]) for x in X[example]]
+            total = sum(logit.exp() for logit in logits)
+            for logit, v in zip(logits, V[example], strict=True):
+                expected[example] = expected[example] + share * (logit.exp() / total if softmax else logit) * v
+    assert_close(layer(query, X, V), expected)
+    grads = torch.autograd.grad(layer(query, X, V).square().sum(), list(layer.parameters()))
+    by_hand = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
+    for grad, reference in zip(grads, by_hand, strict=True):
+        assert_close(grad, reference)
+
+
+def test_few_numbers_make_full_rank():
+    """Numbers at d = 16: 128 of a BTT and 2 for its head; low rank of the same total needs four times as many."""
+    setting = FULL["nearest, d = 16"]
+    sizes = {title(*model): sum(p.numel() for p in build(model, setting, 0).parameters()) for model in setting.models}
+    assert sizes["1 × BTT 1"] == 130
+    assert sizes["1 × low rank 16"] == sizes["1 × MLR 4|4|8"] == 514
+    assert sizes["8 × low rank 2"] == 512 + 16
+    assert sizes["4 × MLR 1|1|2"] == 512 + 8
+    for family, ranks, rank in (("BTT", (1,), 16), ("MLR", (4, 4, 8), 16), ("low rank", (2,), 2)):
+        assert torch.linalg.matrix_rank(FAMILIES[family](16, ranks, 0).double().dense()) == rank
+
+
+def test_the_identity_is_the_head_that_solves_the_sphere():
+    query, X, _ = nearest_neighbour(50, 8, 5, seed=1, dtype=torch.float64)
+    layer = OneLayer([LowRank(30 * torch.eye(8).double(), torch.eye(8).double())], torch.ones(1).double())
+    assert_close(layer(query, X, X), full_rank_head(query, X, 30.0))
+
+
+@pytest.mark.parametrize(("rank", "heads"), [(2, 1), (8, 1), (1, 8), (2, 4)])
+def test_linear_attention_has_its_closed_form(rank, heads):
+    """M = d/(N + d + 1) times a projection, cut into heads: three standard errors around the formula."""
+    dim, points = 8, 12
+    eye = torch.eye(dim, dtype=torch.float64)
+    parts = [eye[:, h * rank : (h + 1) * rank] for h in range(heads)]
+    scale = dim / (points + dim + 1)
+    layer = OneLayer([LowRank(scale * part, part) for part in parts], torch.ones(heads).double(), softmax=False)
+    inputs, answers = batch(replace(LINE, points=points), 40000, seed=3)
+    with torch.no_grad():
+        errors = (layer(*(part.double() for part in inputs)) - answers).square()[:, 0]
+    expected = linear_error(rank * heads, dim, points)
+    assert expected == pytest.approx(1 - Fraction(rank * heads, dim) * Fraction(12, 21), rel=1e-12)
+    assert abs(errors.mean() - expected) < 3 * errors.std() / 200
+    with torch.no_grad():  # and another scale is worse
+        for factor in (0.8, 1.25):
+            layer.shares.fill_(factor)
+            other = (layer(*(part.double() for part in inputs)) - answers).square()[:, 0]
+            assert other.mean() > errors.mean()
+
+
+def test_rank_above_d_counts_as_d():
+    assert linear_error(16, 16, 32) == linear_error(128, 16, 32) == pytest.approx(17 / 49)
+
+
+def test_batches_are_the_tasks():
+    (query, X, V), answers = batch(SPHERE, 9, seed=4)
+    expected = nearest_neighbour(9, 8, 5, seed=4)
+    assert torch.equal(query, expected[0])
+    assert torch.equal(X, expected[1])
+    assert V is X
+    assert all(torch.equal(answer, points[k]) for answer, points, k in zip(answers, X, expected[2], strict=True))
+    (query, X, V), answers = batch(replace(LINE, points=12), 9, seed=4)
+    assert (X.shape, V.shape, query.shape, answers.shape) == ((9, 12, 8), (9, 12, 1), (9, 8), (9, 1))
+    w = torch.linalg.pinv(X.double()) @ V.double()
+    assert relative_rms((query.double()[:, None] @ w)[:, 0], answers) < 1e-5
+
+
+def test_a_seed_is_the_model_and_its_batches(monkeypatch):
+    def weight(model, seed):
+        return build(model, SPHERE, seed).weights[-1].L
+
+    for model in MODELS:
+        assert torch.equal(weight(model, 0), weight(model, 0))
+        assert not torch.equal(weight(model, 0), weight(model, 1))
+    first, second, *_ = build(MODELS[1], SPHERE, 0).weights
+    assert not torch.equal(first.L, second.L)
+    assert build(MODELS[1], SPHERE, 0).shares.tolist() == [0.25] * 4
+    assert build(MODELS[1], LINE, 0).shares.tolist() == [1, -1, 1, -1]
+    seen = []
+
+    def spy(setting, examples, seed):
+        seen.append((examples, seed))
+        return batch(setting, examples, seed)
+
+    for module in (one_layer, bottleneck):
+        monkeypatch.setattr(module, "batch", spy)
+    for seed in (0, 1):
+        run(MODELS[0], asdict(SPHERE), seed)
+    assert seen == [(7, -1), *((6, k) for k in range(4)), (7, -1), *((6, 10**6 + k) for k in range(4))]
+
+
+def test_training_is_adam_with_a_falling_rate():
+    layer, model = build(MODELS[1], SPHERE, 0), build(MODELS[1], SPHERE, 0)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step, done in enumerate(training(layer, SPHERE, seed=2)):
+        assert done == step + 1
+        optimizer.param_groups[0]["lr"] = 2e-2 * (1 + math.cos(math.pi * step / 4)) / 2
+        inputs, answers = batch(SPHERE, 6, 2 * 10**6 + step)
+        optimizer.zero_grad()
+        (model(*inputs) - answers).square().sum(1).mean().backward()
+        optimizer.step()
+        for parameter, reference in zip(layer.parameters(), model.parameters(), strict=True):
+            assert_close(parameter, reference)
+    assert done == SPHERE.steps
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def smoke():
+    return {name: work(**job) for name, job in jobs(SMOKE).items()}
+
+
+def timeless(record):
+    return {key: value for key, value in record.items() if key not in ("seconds", "milliseconds")}
+
+
+@pytest.mark.full
+def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
+    path = tmp_path / "out put.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["command"] == "python -m experiments.bottleneck --smoke"
+    assert list(stored["runs"]) == list(smoke)
+    for name, one in smoke.items():
+        assert timeless(stored["runs"][name]) == timeless(one)  # the seed is the run
+    out, err = capsys.readouterr()
+    assert f"{len(smoke) - 2}/{len(smoke)}  nearest, d = 4, 1 × MLR 1|1, seed 1" in err
+    assert out.rstrip("\n") == table(stored)
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
+
+
+def test_a_run_says_all_that_the_chapter_draws(smoke):
+    trained = {name: one for name, one in smoke.items() if "error" in one}
+    assert len(trained) == len(smoke) - 2
+    for name, one in trained.items():
+        setting = SMOKE[name.split(", " + one["model"])[0]]
+        assert name.endswith(f"{one['model']}, seed {one['seed']}")
+        assert one["model"] == title(one["family"], one["heads"], one["ranks"])
+        assert list(one["errors"]) == (["25", "30"] if setting.steps == 30 else ["3"])
+        assert one["error"] == one["errors"][str(setting.steps)]
+        assert ("accuracy" in one) == (setting.task == "nearest")
+    assert json.loads(json.dumps(smoke)) == smoke
+
+
+@pytest.mark.parametrize("model", MODELS[:2], ids=lambda model: title(*model))
+def test_errors_and_accuracy_are_measured_on_the_test(model):
+    record = run(model, asdict(SPHERE), seed=3)
+    layer = build(model, SPHERE, 3)
+    for _ in training(layer, SPHERE, 3):
+        pass
+    (query, X, V), answers = batch(SPHERE, 7, seed=-1)
+    with torch.no_grad():
+        error = (layer(query, X, V) - answers).square().sum(-1).mean().item()
+        most = layer.attention(query, X).argmax(-1)
+    assert record["error"] == pytest.approx(error, abs=1e-4)
+    right = [torch.equal(points[k], answer) for points, k, answer in zip(X, most, answers, strict=True)]
+    assert record["accuracy"] == pytest.approx(sum(right) / 7, abs=1e-4)
+    assert record["macs"] == layer.count(5, 8)
+    assert record["parameters"] == sum(p.numel() for p in layer.parameters())
+
+
+def test_times_are_of_every_model_in_every_round(smoke):
+    timing = SMOKE["time, nearest, d = 4"]
+    for name, models in (
+        ("time, nearest, d = 4", ["1 × low rank 1", "1 × BTT 1"]),
+        ("time, Transformers", ["2 × low rank 4"]),
+    ):
+        taken = smoke[name]["milliseconds"]
+        assert list(taken) == models
+        assert all(len(samples) == timing.rounds and min(samples) >= 0 for samples in taken.values())
+    one = replace(timing.setting, models=timing.setting.models[:1])
+    assert len(clock(asdict(one), 5)["milliseconds"]["1 × low rank 1"]) == 5
+
+
+def test_ratios_are_those_of_each_round():
+    assert ratios({"a": [2.0, 3.0, 1.0], "b": [1.0, 2.0, 4.0]}, "a", "b") == [2.0, 1.5, 0.25]
+    with pytest.raises(ValueError, match=r"argument 2 is longer than argument 1"):
+        ratios({"a": [2.0], "b": [1.0, 2.0]}, "a", "b")
+
+
+@pytest.mark.parametrize("settings", [SMOKE, FULL])
+def test_the_jobs_are_all_combinations_seed_after_seed(settings):
+    listed = list(jobs(settings).values())
+    runs = [job for job in listed if job["kind"] == "run"]
+    trained = [setting for setting in settings.values() if not isinstance(setting, Timing)]
+    assert len(runs) == sum(setting.seeds * len(setting.models) for setting in trained)
+    assert len(listed) - len(runs) == len(settings) - len(trained) == 2
+    assert [job["seed"] for job in runs] == sorted(job["seed"] for job in runs)
+    for setting in trained:
+        assert len({title(*model) for model in setting.models}) == len(setting.models)
+        for model in setting.models:
+            build(model, setting, 0)  # sizes that fit
+    assert FULL["nearest, d = 16"].seeds == 3
+
+
+def test_the_table_has_a_line_for_each_model():
+    one = {"model": "8 × BTT 1", "seed": 0, "parameters": 1040, "macs": 3072, "error": 0.031}
+    runs = {
+        "nearest, 8 × BTT 1, seed 0": one,
+        "nearest, 8 × BTT 1, seed 1": one | {"seed": 1, "error": 0.04},
+        "time": {"milliseconds": {"8 × BTT 1": [1.0, 3.0, 2.0]}},
+    }
+    assert table({"runs": runs}).splitlines() == [
+        "nearest               8 × BTT 1           1040 parameters    3072 MACs  0.031 0.040",
+        "time                  8 × BTT 1         2.00 ms a step",
+    ]

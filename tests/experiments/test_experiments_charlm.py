@@ -1,0 +1,325 @@
+"""Models of characters run at toy size, differ in what they should and nothing else, and say what they were made of."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from experiments import charlm
+from experiments.charlm import FULL, PAPER, RATES, SMOKE, Setting, build, main, run, table
+from experiments.grid import grid, swept, trained
+from experiments.variants import AlibiAttention
+from smalearn import data, train
+from smalearn.data import Source, Text
+from smalearn.masks import alibi_slopes, decay_matrix
+from smalearn.models import (
+    GatedDeltaNet,
+    Mamba2,
+    Mamba3,
+    MultiLevelAttention,
+    ShortConvolution,
+    SoftmaxAttention,
+    WindowAttention,
+)
+from smalearn.multilevel import parse_ranks
+from smalearn.testing import assert_close, random_tensors
+
+TOY = SMOKE["toy"]
+SHORT = Text("to be, or not to be: that is the question. " * 40, Source("tinyshakespeare", "s", "l", "0" * 64))
+
+
+@pytest.fixture(scope="module")
+def smoke():
+    return {name: run(**job) for name, job in grid(SMOKE).items()}
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.full
+def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
+    path = tmp_path / "charlm.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["command"] == "python -m experiments.charlm --smoke"
+    for name, one in smoke.items():
+        if name in stored["runs"]:
+            record = dict(stored["runs"][name])
+            assert record.pop("seconds") >= 0
+            assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+    assert set(stored["runs"]) == set(swept(SMOKE, stored["runs"])) < set(smoke)
+    shown = capsys.readouterr()
+    assert "15/15  toy, Mamba-2, lr 0.002, seed 1" in shown.err  # ten tries of a rate, five runs to report
+    assert shown.out.splitlines() == table(stored).splitlines()
+    assert shown.err.startswith("charlm: data: Python's documentation")
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
+
+
+@pytest.mark.full
+def test_the_file_says_which_text_it_is_about(tmp_path, monkeypatch):
+    """A text that stands in for Shakespeare is recorded by its own name, and does not go on with his results."""
+    path, toy = tmp_path / "charlm.json", replace(TOY, mixers=("full",), data="tinyshakespeare", lrs=(1e-3,))
+    monkeypatch.setitem(SMOKE, "toy", toy)
+    monkeypatch.setattr(charlm, "load_text", lambda name: SHORT if name == "tinyshakespeare" else data.load_text(name))
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    assert settings["data"] == {"tinyshakespeare": asdict(SHORT.source)}
+    assert settings["toy"]["data"] == "tinyshakespeare"
+    monkeypatch.setattr(charlm, "load_text", lambda name: data.load_text("python topics"))
+    before = path.read_bytes()
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 1  # of other settings
+    assert path.read_bytes() == before
+    path.unlink()
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    assert list(settings["data"]) == ["python topics"]
+    assert len(settings["data"]["python topics"]["sha256"]) == 64
+    assert settings["toy"]["data"] == "python topics"
+
+
+def test_a_run_has_the_text_it_says_or_none(monkeypatch):
+    other = Text(SHORT.text, replace(SHORT.source, name="python topics", sentence="in place of it"))
+    monkeypatch.setattr(charlm, "load_text", lambda name: other)
+    with pytest.raises(ValueError, match="run: text must be tinyshakespeare, got python topics: in place of it"):
+        run("full", 1e-3, asdict(replace(TOY, data="tinyshakespeare")), 0)
+
+
+def test_a_device_is_there_or_it_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="run: device must be there, got cuda without a GPU that torch can use"):
+        run("full", 1e-3, asdict(replace(TOY, device="cuda")), 0)
+
+
+def test_the_command_says_that_the_data_are_missing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SMALEARN_DATA", str(tmp_path))
+    assert main(["-o", str(tmp_path / "charlm.json")]) == 1
+    message = "charlm: load_text: SMALEARN_DATA must have the file tinyshakespeare_input.txt, got none in "
+    assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.full
+def test_workers_do_what_this_process_does(tmp_path, monkeypatch, smoke):
+    monkeypatch.setitem(SMOKE, "toy", replace(TOY, mixers=("2|2",), seeds=1))
+    path = tmp_path / "charlm.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "2"]) == 0
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert set(runs) == {f"toy, 2|2, lr 0.00{k}, seed 0" for k in (1, 2)}
+    for name, one in runs.items():
+        assert one["loss"] == pytest.approx(smoke[name]["loss"], abs=1e-4)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_run_says_all_that_the_chapter_draws(smoke):
+    for name, one in smoke.items():
+        assert name == f"toy, {one['mixer']}, lr {one['lr']:.2g}, seed {one['seed']}"
+        assert list(one["test_losses"]) == ["3"]
+        assert one["loss"] == one["test_losses"]["3"]
+        assert len(one["losses"]) == 1
+        assert all(math.isfinite(loss) for loss in (*one["losses"], one["loss"], one["validation_loss"]))
+    assert json.loads(json.dumps(smoke)) == smoke
+
+
+def test_costs_are_those_of_a_count_pair_by_pair(smoke):
+    """T = 12, two heads of 4 features, float32; blocks of 12 and 6. Of each layer: score MACs, pairs, keys, values."""
+    T = TOY.length
+    pairs = [(i, j) for i in range(T) for j in range(i + 1)]
+    near = sum(i - j <= 3 for i, j in pairs)
+    full = 4 * len(pairs), len(pairs), 4 * T, 4 * T
+    levels = sum(2 + 2 * (i // 6 == j // 6) for i, j in pairs), len(pairs), 2 * T + 2 * 6, 4 * T
+    window = 4 * near, near, 4 * 3, 4 * 3
+    known = {"full": full, "2|2": levels, "window 3": window}
+    for mixer in TOY.mixers[:-1]:
+        one, kinds = smoke[f"toy, {mixer}, lr 0.001, seed 0"], mixer.split(" + ")
+        macs, seen, keys, values = (2 * sum(x) for x in zip(known[kinds[0]], known[kinds[-1]], strict=True))
+        assert (one["score_macs"], one["value_macs"]) == (macs, 4 * seen)
+        assert (one["key_bytes"], one["cache_bytes"]) == (4 * keys, 4 * (keys + values))
+    one = smoke["toy, Mamba-2, lr 0.001, seed 0"]
+    assert (one["score_macs"], one["value_macs"], one["key_bytes"]) == (0, 0, 0)
+    assert one["cache_bytes"] == 4 * 4 * (16 * 8 + 3 * (16 + 2 * 8))  # four layers: state, window of the convolution
+
+
+def test_validation_and_test_are_apart_and_never_trained_on_and_seeds_differ(monkeypatch):
+    seen, chosen = [], []
+
+    def spy(model, task, plan, test):
+        seen.append([task(0), task(1), test])
+        return trained(model, task, plan, test)
+
+    numbers = "".join(chr(0x4E00 + k) for k in range(2000))  # every character tells where it stands
+    monkeypatch.setattr(charlm, "trained", spy)
+    monkeypatch.setattr(charlm, "mean_loss", lambda model, *test: chosen.append(test) or 0.0)
+    monkeypatch.setattr(charlm, "load_text", lambda name: Text(numbers, replace(SHORT.source, name=name)))
+    for seed in (0, 1):
+        run("2|2", 1e-3, asdict(replace(TOY, steps=1)), seed)
+    for batches in seen:
+        assert all(part.max() < 1800 for inputs in batches[:2] for part in inputs)
+        assert all(part.min() >= 1900 for part in batches[2])
+    assert all(1800 <= part.min() <= part.max() < 1900 for test in chosen for part in test)
+    assert torch.equal(seen[0][2][0], seen[1][2][0])
+    assert torch.equal(*(inputs for inputs, _ in chosen))
+    drawn = [inputs for batches in seen for inputs, _ in batches[:2]]
+    assert not any(torch.equal(a, b) for k, a in enumerate(drawn) for b in drawn[:k])
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_a_mixer_is_what_its_name_says():
+    setting = replace(FULL["RoPE"], layers=3)
+    layers = {name: [block.mixer for block in build(name, setting, 65, 0).blocks] for name in FULL["RoPE"].mixers}
+    assert all(type(layer) is SoftmaxAttention for layer in layers["full"])
+    for split in ("8|4|2|2", "2|2|4|8"):
+        assert all(type(layer) is MultiLevelAttention for layer in layers[split])
+        assert {layer.ranks for layer in layers[split]} == {parse_ranks(split)}
+        assert {layer.block_lens for layer in layers[split]} == {(128, 64, 32, 16)}
+    assert {layer.window for layer in layers["window 16"]} == {16}
+    assert [type(layer) for layer in layers["full + window 16"]] == [
+        SoftmaxAttention,
+        WindowAttention,
+        SoftmaxAttention,
+    ]
+    assert len(layers["full + window 16"]) == 3
+    assert all(layer.rope for mixers in layers.values() for layer in mixers)
+    for name, mixer in (("Mamba-2", Mamba2), ("Mamba-3", Mamba3), ("Gated DeltaNet", GatedDeltaNet)):
+        assert [type(block.mixer) for block in build(name, setting, 65, 0).blocks] == [mixer] * 6
+    blocks = build("full, convolution", setting, 65, 0).blocks
+    assert [type(block.mixer) for block in blocks] == [ShortConvolution, SoftmaxAttention] * 3
+    assert [block.mlp is None for block in blocks] == [True, False] * 3
+    assert [type(block.mixer) for block in build("full", FULL["ALiBi"], 65, 0).blocks] == [AlibiAttention] * 2
+
+
+def test_blocks_of_shuffled_tokens_are_those_of_levels_in_another_order():
+    """With the order of the text it is multi-level attention; with another, of one layer, that of permuted tokens."""
+    setting = FULL["RoPE"]
+    shuffled, levels = (
+        build(name, setting, 65, 0).blocks[0].mixer.double() for name in ("8|4|2|2, shuffled", "8|4|2|2")
+    )
+    Q, K, V = random_tensors([(4, 1, 128, 16)] * 3)
+    assert (shuffled.attend(Q, K, V) - levels.attend(Q, K, V)).abs().max() > 0.1
+    together = [
+        sum(rank for rank, size in zip((8, 4, 2, 2), (128, 64, 32, 16), strict=True) if place // size == 0)
+        for place in shuffled.places.tolist()
+    ]
+    assert sorted(together) == sorted([16] * 16 + [14] * 16 + [12] * 32 + [8] * 64)  # as many pairs as without
+    assert together != sorted(together, reverse=True)
+    shuffled.places = torch.arange(128)
+    assert_close(shuffled.attend(Q, K, V), levels.attend(Q, K, V))
+
+
+def test_alibi_is_attention_times_a_decay():
+    """softmax(S - m (t - s)) is exp(S) ∘ DecayMask, normalised: the slopes are those of `alibi_slopes`."""
+    mixer = build("full", FULL["ALiBi"], 65, 0).blocks[0].mixer.double()
+    Q, K, V = random_tensors([(4, 1, 9, 16)] * 3)
+    slopes = alibi_slopes(4).double()
+    log_a = -slopes[:, None, None].expand(4, 1, 9)
+    weights = (Q @ K.mT).exp() * decay_matrix(log_a)
+    assert_close(mixer.attend(Q, K, V), weights / weights.sum(-1, keepdim=True) @ V)
+
+
+def test_models_differ_in_their_scores_alone():
+    for title in ("learned positions", "RoPE"):
+        setting = FULL[title]
+        models = [build(mixer, setting, 65, 3) for mixer in setting.mixers]
+        states = [model.state_dict() for model in models]
+        assert all(state.keys() == states[0].keys() for state in states)
+        assert all(torch.equal(state[key], states[0][key]) for state in states for key in state)
+        assert (models[0].positions is None) == (title == "RoPE")
+    setting = FULL["equal parameters"]
+    counts = {m: sum(p.numel() for p in build(m, setting, 65, 0).parameters()) for m in setting.mixers}
+    assert counts.pop("log-linear Mamba-2") == pytest.approx(1.14 * counts["Mamba-2"], rel=0.01)
+    assert 115_000 < min(counts.values()) < max(counts.values()) < 118_500
+
+
+def test_unknown_parts_are_refused():
+    with pytest.raises(ValueError, match="build: positions must be one of learned, RoPE, ALiBi, got 'none'"):
+        build("full", replace(TOY, positions="none"), 9, 0)
+    with pytest.raises(ValueError, match="build: scheme must be one of standard, width-stable, got 'wide'"):
+        build("full", replace(TOY, scheme="wide"), 9, 0)
+    with pytest.raises(ValueError, match="parse_ranks: "):
+        build("fully", TOY, 9, 0)
+
+
+@pytest.mark.full
+def test_the_paper_runs_when_it_is_made_small():
+    """Its own mixers, eight levels and all, at a sixteenth of the length and one step."""
+    assert {(one.positions, one.batch) for one in PAPER.values()} == {("learned", 32)}
+    setting = replace(
+        PAPER["D = 256"],
+        data="python topics",
+        length=128,
+        dim=64,
+        heads=1,
+        mlp=8,
+        steps=1,
+        batch=1,
+        tests=1,
+        device="cpu",
+    )
+    for mixer in setting.mixers:
+        one = run(mixer, 1e-3, asdict(setting), 0)
+        assert math.isfinite(one["loss"])
+        kinds = [type(block.mixer).__name__ for block in build(mixer, setting, 9, 0).blocks]
+        assert len(kinds) == 6
+        if "+" in mixer:
+            assert kinds == ["SoftmaxAttention", "WindowAttention", "WindowAttention"] * 2
+
+
+# ---------------------------------------------------------------- widths
+
+
+def test_the_rates_fall_with_the_width_and_the_head_begins_at_zero():
+    models = {dim: build("8|4|2|2", RATES[f"D = {dim}, width-stable"], 65, 0) for dim in (32, 64, 128)}
+    rates = {dim: charlm.scales(model, RATES[f"D = {dim}, width-stable"]) for dim, model in models.items()}
+    for dim, model in models.items():
+        for name, p in model.named_parameters():
+            matrix = p.ndim == 2 and "embedding" not in name
+            assert rates[dim].get(name, 1.0) == (64 / dim if matrix else 1.0), name
+        assert model.head.weight.abs().max() == 0
+        for block in model.blocks:
+            for layer in (block.mixer.in_proj, block.mixer.out_proj, block.mlp[1], block.mlp[3]):
+                assert layer.weight.std().item() == pytest.approx(layer.in_features**-0.5, rel=0.05)
+    setting = RATES["D = 32, standard"]
+    assert charlm.scales(build("full", setting, 65, 0), setting) == {}
+
+
+def test_one_step_moves_outputs_as_much_at_every_width():
+    """Purpose of the scheme: a rate that is right for one width is right for another; without it wide models jump."""
+    moved = {}
+    for scheme in ("standard", "width-stable"):
+        for dim in (32, 256):
+            setting = replace(RATES["D = 32, standard"], dim=dim, heads=dim // 16, mlp=4 * dim, scheme=scheme)
+            model, x = build("full", setting, 20, 0), torch.arange(60).view(2, 30) % 20
+            task = [(x, x.roll(1, -1))] * 4
+            before = model(x)
+            plan = train.Plan(steps=4, lr=2e-3, warmup=0.0, scales=charlm.scales(model, setting))
+            train.train(model, lambda step, task=task: task[step], plan, progress=False)
+            moved[scheme, dim] = (model(x) - before).square().mean().sqrt().item()
+    growth = {scheme: moved[scheme, 256] / moved[scheme, 32] for scheme in ("standard", "width-stable")}
+    assert growth["width-stable"] < 1.6
+    assert growth["standard"] > 1.5 * growth["width-stable"]
+
+
+# ---------------------------------------------------------------- jobs and table
+
+
+@pytest.mark.parametrize("settings", [SMOKE, FULL, RATES, PAPER])
+def test_the_grid_has_all_combinations(settings):
+    runs = grid(settings)
+    assert len(runs) == sum(s.seeds * len(s.mixers) * len(s.lrs) for s in settings.values())
+    assert all(Setting(**job["setting"]) in settings.values() for job in runs.values())
+
+
+def test_the_table_has_a_line_for_each_model():
+    one = {"score_macs": 100, "key_bytes": 64, "parameters": 10, "loss": 2.0004, "seconds": 30.0, "seed": 0}
+    runs = {"a, full, lr 0.1, seed 0": one, "a, full, lr 0.1, seed 1": one | {"loss": 1.5, "seconds": 40.0}}
+    runs["a, 2|2, lr 0.1, seed 0"] = one
+    assert table({"runs": runs}).splitlines() == [
+        "a, full, lr 0.1        100 score MACs      64 B keys      10 parameters  2.000 1.500  35 s",
+        "a, 2|2, lr 0.1         100 score MACs      64 B keys      10 parameters  2.000  30 s",
+    ]
+    assert table({"runs": {}}) == ""

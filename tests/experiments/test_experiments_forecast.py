@@ -1,0 +1,331 @@
+"""Forecasts run at toy size; their attention is the definition pair by pair; what is better has its interval."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from experiments import forecast
+from experiments.encoders import (
+    CrossAttention,
+    EncoderDecoder,
+    Forecaster,
+    LevelAttention,
+    RelativeBias,
+    Repeat,
+    buckets,
+)
+from experiments.forecast import (
+    FULL,
+    SMOKE,
+    Setting,
+    build,
+    main,
+    quantise,
+    run,
+    table,
+)
+from experiments.grid import grid
+from smalearn.course.results import changes, slopes
+from smalearn.data import Series, Source, load_series, split_series
+from smalearn.models import Block
+from smalearn.multilevel import multilevel_scores, parse_ranks
+from smalearn.testing import assert_close
+
+HOURS, BINS = SMOKE["12 hours"], SMOKE["bins, D = 8"]
+
+
+@pytest.fixture(scope="module")
+def smoke():
+    return {name: run(**job) for name, job in grid(SMOKE).items()}
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.full
+def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
+    path = tmp_path / "forecast.json"
+    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["command"] == "python -m experiments.forecast --smoke"
+    assert stored["settings"]["data"] == {"seasonal": asdict(load_series("seasonal").source)}
+    assert list(stored["runs"]) == list(smoke)
+    for name, one in smoke.items():
+        record = dict(stored["runs"][name])
+        assert record.pop("seconds") >= 0
+        assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
+    shown = capsys.readouterr()
+    assert shown.out == table(stored) + "\n"
+    assert shown.err.startswith(f"forecast: data: {load_series('seasonal').source.sentence}\n")
+
+
+def test_a_run_has_the_series_it_says_or_none(monkeypatch):
+    with monkeypatch.context() as patched:
+        other = Series(torch.zeros(1, 1), ("a",), Source("seasonal", "in place of it", "", ""))
+        patched.setattr(forecast, "load_series", lambda name: other)
+        with pytest.raises(ValueError, match="run: series must be ETTh1, got seasonal: in place of it"):
+            run("16", asdict(FULL["96 hours"]), 0)
+
+
+def test_a_run_says_all_that_the_chapter_draws(smoke):
+    for name, one in smoke.items():
+        title = "bins, D = 8" if one["bins"] else "12 hours"
+        assert name == f"{title}, {one['ranks']}, seed {one['seed']}"
+        assert math.isfinite(one["loss"])
+        assert ("error" in one) == (not one["bins"])
+        assert len(one["losses"]) == (one["parameters"] > 0)
+        assert (one["rows"], one["columns"]) == (17_420, 7)
+    assert json.loads(json.dumps(smoke)) == smoke
+
+
+def test_costs_are_those_of_a_count_pair_by_pair(smoke):
+    """Two layers, two heads of 4 features. An encoder of 36 hours sees all pairs; a decoder those before."""
+
+    def count(length, ranks, sizes, causal):
+        pairs = [(i, j) for i in range(length) for j in range(i + 1 if causal else length)]
+        return sum(r * sum(i // b == j // b for i, j in pairs) for r, b in zip(ranks, sizes, strict=True))
+
+    for ranks, sizes in (((4,), (36,)), ((2, 2), (36, 18))):
+        one = smoke[f"12 hours, {'|'.join(map(str, ranks))}, seed 0"]
+        assert one["score_macs"] == 4 * count(36, ranks, sizes, False)
+    for ranks, both, past in (((4,), (8,), (4,)), ((2, 1, 1), (8, 4, 2), (4, 2, 1))):
+        one = smoke[f"bins, D = 8, {'|'.join(map(str, ranks))}, seed 0"]
+        assert one["score_macs"] == 4 * (count(8, ranks, both, False) + count(4, ranks, past, True))
+
+
+def test_the_splits_cost_what_those_of_the_paper_do():
+    """48|16, 40|16|4|4 and 32|10|8|8|4|2 in the same proportions, so with the same part of the score MACs."""
+    for small, paper, part in (
+        ("12|4", "48|16", 0.875),
+        ("10|4|1|1", "40|16|4|4", 0.773),
+        ("16|5|4|4|2|1", "32|10|8|8|4|2", 0.630),
+    ):
+        ranks = parse_ranks(small), parse_ranks(paper)
+        assert [sum(r / 2**level for level, r in enumerate(split)) / sum(split) for split in ranks] == pytest.approx(
+            [part, part], abs=5e-4
+        )
+        assert any(small in setting.ranks for setting in FULL.values())
+        assert sum(ranks[1]) == 64
+    for setting in FULL.values():
+        assert {sum(parse_ranks(split)) for split in setting.ranks} == {setting.dim // setting.heads}
+        assert "|" not in setting.ranks[0]
+
+
+# ---------------------------------------------------------------- data of a run
+
+
+def test_tests_are_spread_over_months_that_no_step_sees(monkeypatch):
+    seen, series = [], load_series("seasonal")
+    marked = replace(series, values=torch.arange(17_420.0)[:, None].expand(-1, 2).contiguous())
+
+    def spy(model, task, plan):
+        seen.append([task(0), task(1)])
+        raise KeyboardInterrupt
+
+    def spied(model, inputs, targets, *args, **kwargs):
+        seen.append([(inputs, targets)])
+        return 1.0
+
+    monkeypatch.setattr(forecast, "load_series", lambda name: marked)
+    monkeypatch.setattr(forecast, "trained", spy)
+    monkeypatch.setattr(forecast, "mean_loss", spied)
+    for seed in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            run("4", asdict(HOURS), seed)
+    run("last value", asdict(HOURS), 0)
+    known, _, unseen = split_series(marked.values, HOURS.context)
+    *trained, ((inputs, targets),) = seen
+    drawn = [part for batches in trained for batch in batches for part in batch]
+    assert max(part.max() for part in drawn) <= known.max()
+    assert min(part.min() for part in drawn) >= known.min()
+    assert targets.min() == unseen[HOURS.context, 0]
+    assert targets.max() == unseen.max()
+    assert len(inputs) == HOURS.tests
+    assert not any(torch.equal(a, b) for k, a in enumerate(drawn[::2]) for b in drawn[::2][:k])
+
+
+def test_bins_are_cut_after_scaling_by_what_is_known():
+    series = torch.tensor([[1.0, -3.0, 2.0, 100.0, -100.0], [0.5, -1.5, 1.0, 50.0, -50.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
+    tokens = quantise(series, context=3, bins=8)
+    assert tokens.tolist()[0] == [4, 2, 5, 7, 0]  # units of 2: 0.5, -1.5, 1, and beyond
+    assert tokens[0].tolist() == tokens[1].tolist()
+    assert tokens[2].tolist() == [4, 4, 4, 7, 4]
+
+
+def test_tokens_are_of_one_column_and_the_target_is_the_rest():
+    part = torch.arange(200.0)[:, None] + torch.tensor([0.0, 1000.0, 2000.0])
+    setting = replace(BINS, bins=4096)
+    inputs, targets = forecast._batch(part, torch.tensor([0, 1, 2, 3]), setting)
+    assert inputs.shape == (4, 8 + 4 - 1)
+    assert targets.shape == (4, 4)
+    assert torch.equal(inputs[:, 8:], targets[:, :-1])
+    for k in range(4):
+        series = part[k : k + 12, k % 3][None]
+        assert torch.equal(torch.cat([inputs[k], targets[k, -1:]]), quantise(series, 8, 4096)[0])
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ranks", [(4,), (2, 2), (2, 1, 1), (0, 3, 1)])
+def test_attention_is_softmax_of_scores_and_bias_pair_by_pair(ranks, causal):
+    torch.manual_seed(0)
+    bias = RelativeBias(2, causal, count=8, reach=10).double()
+    torch.nn.init.normal_(bias.values)
+    layer, x = LevelAttention(8, 2, ranks, 13, causal, bias).double(), torch.randn(3, 13, 8, dtype=torch.float64)
+    x.requires_grad_()
+    Q, K, V = (part[:, :, 0] for part in layer.operands(x))
+    scores = multilevel_scores(Q, K, layer.ranks, layer.block_lens)
+    which = buckets(13, 8, 10, causal)
+    added = torch.stack([torch.stack([bias.values[h][which[i]] for i in range(13)]) for h in range(2)])
+    scores = scores + added
+    if causal:
+        scores = scores.masked_fill(torch.ones(13, 13).triu(1).bool(), -math.inf)
+    expected = layer.out_proj((scores.softmax(-1) @ V).transpose(1, 2).flatten(2))
+    assert_close(layer(x), expected)
+    grads = [torch.autograd.grad(y.square().sum(), [x, bias.values], retain_graph=True) for y in (layer(x), expected)]
+    for grad, reference in zip(*grads, strict=True):
+        assert_close(grad, reference)
+
+
+@pytest.mark.parametrize(
+    ("count", "reach", "causal"), [(8, 16, True), (8, 16, False), (32, 128, False), (32, 128, True)]
+)
+def test_buckets_are_exact_near_and_logarithmic_far(count, reach, causal):
+    """Distance by distance, in the words of T5."""
+    numbers = buckets(200, count, reach, causal)
+    half = count if causal else count // 2
+    for i in (0, 7, 150, 199):
+        for j in range(200):
+            distance = i - j
+            if causal:
+                distance = max(distance, 0)
+            after, distance = (0 if causal or distance >= 0 else half), abs(distance)
+            if distance < half // 2:
+                bucket = distance
+            else:
+                steps = math.log(distance / (half // 2)) / math.log(reach / (half // 2)) * (half - half // 2)
+                bucket = min(half - 1, half // 2 + math.floor(steps + 1e-9))
+            assert numbers[i, j] == after + bucket
+    assert 0 <= numbers.min() <= numbers.max() < count
+
+
+def test_a_forecaster_knows_nothing_of_what_comes_and_all_of_what_was():
+    torch.manual_seed(0)
+    mixer = LevelAttention(8, 2, (2, 2), 18, causal=False)
+    model, x = Forecaster(3, 12, 6, [Block(mixer, 8)]), torch.randn(2, 12, 3, requires_grad=True)
+    y = model(x)
+    assert y.shape == (2, 6, 3)
+    (grad,) = torch.autograd.grad(y[0, 0, 0], x)
+    assert (grad[0].abs().sum(-1) > 0).all()
+    assert grad[1].abs().max() == 0
+    assert torch.allclose(model(x + 5), y + 5, atol=1e-5)  # changes are forecast, not levels
+
+
+@pytest.mark.parametrize(("period", "hours"), [(1, [9] * 7), (4, [6, 7, 8, 9, 6, 7, 8])])
+def test_what_learns_nothing_repeats(period, hours):
+    x = torch.arange(10.0)[None, :, None].expand(2, -1, 3)
+    assert Repeat(period, 7)(x)[1, :, 2].tolist() == hours
+
+
+def test_cross_attention_is_a_sum_over_the_memory():
+    torch.manual_seed(0)
+    layer = CrossAttention(8, 2).double()
+    x, memory = torch.randn(2, 5, 8).double(), torch.randn(2, 7, 8).double()
+    K, V = layer.memory(memory).chunk(2, -1)
+    expected = torch.zeros(2, 5, 8, dtype=torch.float64)
+    for h in range(2):
+        part = slice(4 * h, 4 * h + 4)
+        weights = (layer.query(x)[..., part] @ K[..., part].mT / 2).softmax(-1)
+        expected[..., part] = weights @ V[..., part]
+    assert_close(layer(x, memory), layer.out(expected))
+
+
+@pytest.mark.parametrize("ranks", [(4,), (2, 1, 1)])
+def test_the_decoder_sees_all_that_is_known_and_nothing_that_comes(ranks):
+    torch.manual_seed(0)
+    model = EncoderDecoder(16, 8, 4, ranks, {"dim": 8, "heads": 2, "layers": 2, "mlp": 8}).double()
+    tokens = torch.randint(16, (1, 11))
+    before = model(tokens)
+    assert before.shape == (1, 4, 16)
+    for place in range(11):
+        changed = tokens.clone()
+        changed[0, place] = (changed[0, place] + 1) % 16
+        moved = (model(changed) - before).abs().amax((0, -1)) > 1e-12
+        first = max(0, place - 7)
+        assert moved.tolist() == [k >= first for k in range(4)], place
+
+
+def test_models_differ_in_their_levels_alone():
+    for title in ("96 hours", "bins, D = 64"):
+        setting = FULL[title]
+        states = [build(ranks, setting, 7, 1).state_dict() for ranks in setting.ranks]
+        assert all(state.keys() == states[0].keys() for state in states)
+        assert all(torch.equal(state[key], states[0][key]) for state in states for key in state)
+        weights = [next(build(setting.ranks[0], setting, 7, seed).parameters()) for seed in (0, 1)]
+        assert not torch.equal(*weights)
+
+
+# ---------------------------------------------------------------- jobs, table, changes
+
+
+@pytest.mark.parametrize("settings", [SMOKE, FULL])
+def test_the_grid_has_all_combinations(settings):
+    runs = grid(settings)
+    repeats = 2 * sum(not setting.bins for setting in settings.values())
+    assert len(runs) == sum(s.seeds * len(s.ranks) for s in settings.values()) + repeats
+    assert all(Setting(**job["setting"]) in settings.values() for job in runs.values())
+
+
+def result():
+    settings = {f"{h} hours": {"ranks": ["4", "2|2"], "horizon": h, "bins": 0} for h in (10, 20)}
+    settings |= {"bins": {"ranks": ["4", "2|2"], "horizon": 9, "bins": 8}, "data": {}}
+    runs = {}
+    for title, setting in settings.items():
+        for seed in (0, 1) if title != "data" else ():
+            for ranks in ("4", "2|2", "last value"):
+                h = setting["horizon"]
+                loss = 1.0 + seed if ranks == "4" else (1.0 + seed) * (1 - 0.01 * h) if "|" in ranks else 5.0
+                one = {"ranks": ranks, "seed": seed, "loss": loss, "score_macs": 12, "seconds": 2.0}
+                runs[f"{title}, {ranks}, seed {seed}"] = one | ({} if setting["bins"] else {"error": loss})
+    return {"settings": settings, "runs": runs}
+
+
+def test_changes_compare_the_seeds_of_a_split_with_those_of_the_standard():
+    relative = changes(result())
+    assert set(relative) == {(title, "2|2") for title in ("10 hours", "20 hours", "bins")}
+    assert relative["10 hours", "2|2"] == pytest.approx([-0.1, -0.1])
+    assert relative["20 hours", "2|2"] == pytest.approx([-0.2, -0.2])
+    assert set(changes(result(), "error")) == {(title, "2|2") for title in ("10 hours", "20 hours")}
+    partial = result()
+    del partial["runs"]["10 hours, 4, seed 1"]
+    assert changes(partial)["10 hours", "2|2"] == pytest.approx([-0.1])
+
+
+def test_slopes_say_whether_the_advantage_grows():
+    assert slopes(result())["2|2"] == pytest.approx((-0.01, -0.01))
+    one = result()
+    del one["settings"]["20 hours"]
+    one["runs"] = {name: run for name, run in one["runs"].items() if not name.startswith("20")}
+    assert slopes(one) == {}
+
+
+def test_the_table_has_a_line_for_each_model_and_each_change():
+    lines = table(result()).splitlines()
+    assert lines[:3] == [
+        "10 hours, 4                  12 score MACs  1.0000 2.0000  2 s",
+        "10 hours, 2|2                12 score MACs  0.9000 1.8000  2 s",
+        "10 hours, last value         12 score MACs  5.0000 5.0000  2 s",
+    ]
+    assert lines[-3:] == [
+        "10 hours, 2|2: -10.00 % of the standard's loss (-10.00 % to -10.00 %)",
+        "20 hours, 2|2: -20.00 % of the standard's loss (-20.00 % to -20.00 %)",
+        "bins, 2|2: -9.00 % of the standard's loss (-9.00 % to -9.00 %)",
+    ]
+    single = result()
+    single["runs"] = {name: one for name, one in single["runs"].items() if name.endswith("0")}
+    assert table(single).splitlines()[-1] == "bins, 2|2: -9.00 % of the standard's loss (one seed)"

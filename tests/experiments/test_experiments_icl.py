@@ -1,0 +1,228 @@
+"""The large experiment at toy size: causal, as its formula at the start, widths by μP."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from experiments import icl_regression
+from experiments.grid import grid
+from experiments.icl_regression import (
+    FULL,
+    PAPER,
+    SMOKE,
+    Regressor,
+    Setting,
+    build,
+    main,
+    run,
+    table,
+    task,
+)
+from experiments.icl_regression_questions import QUESTIONS
+from smalearn._checks import ShapeError
+from smalearn.data import curriculum, least_squares, regression, regression_prompt
+from smalearn.models import Block
+from smalearn.scores import bilinear
+from smalearn.testing import assert_close
+from smalearn.train import Plan, train
+
+TOY = replace(SMOKE["d = 5"], layers=2)
+MODELS = pytest.mark.parametrize("model", TOY.models, ids=lambda model: f"{model[0]} {model[1]}")
+
+
+def stirred(model, width=16):
+    """A model in float64 whose zeros are ordinary numbers, so that its blocks and its output say something."""
+    torch.manual_seed(1)
+    network = build(model, width, TOY, seed=1).double()
+    for parameter in network.parameters():
+        if not parameter.any():
+            parameter.data.normal_()
+    return network
+
+
+def drawn(examples=3, points=10):
+    X, y = regression(examples, 5, points, seed=3, dtype=torch.float64)
+    return X, y, regression_prompt(X, y)
+
+
+@MODELS
+def test_nothing_looks_ahead(model):
+    """Pair i changes the predictions after the i-th; its own input changes the i-th too."""
+    network, (X, y, prompt) = stirred(model), drawn()
+    before = network(prompt)
+    assert before.shape == (3, 10)
+    for i in (0, 4, 9):
+        changed_X, changed_y = X.clone(), y.clone()
+        changed_y[:, i] += 1
+        changed_X[:, i] += 1
+        after = network(regression_prompt(X, changed_y))
+        assert_close(after[:, : i + 1], before[:, : i + 1])
+        assert i == 9 or (after[:, i + 1 :] - before[:, i + 1 :]).abs().min() > 1e-9
+        after = network(regression_prompt(changed_X, y))
+        assert i == 0 or torch.allclose(after[:, :i], before[:, :i], rtol=1e-9)
+        assert (after[:, i] - before[:, i]).abs().min() > 1e-9
+
+
+@MODELS
+def test_a_shorter_prompt_is_the_beginning_of_a_longer_one(model):
+    network, (_, _, prompt) = stirred(model), drawn()
+    assert_close(network(prompt[:, :8]), network(prompt)[:, :4])
+
+
+@MODELS
+def test_it_starts_at_the_expected_loss_of_one(model):
+    network = build(model, 16, TOY)
+    X, y = regression(4000, 5, 10, seed=3)
+    predictions = network(regression_prompt(X[:10], y[:10]))
+    assert (predictions == 0).all()
+    assert abs(y.square().mean() - 1) < 0.05
+    predictions.sub(1).square().sum().backward()  # what is zero learns
+    assert network.read_out.weight.grad.any()
+
+
+def test_the_model_is_the_sum_of_its_parts():
+    """Read in, add positions, blocks, norm, read out at the inputs' rows."""
+    network, (_, _, prompt) = stirred(TOY.models[2]), drawn()
+    x = prompt @ network.read_in.weight.T + network.positions.weight
+    for block in network.blocks:
+        x = x + block.mixer(block.norm(x))
+        x = x + block.mlp(x)
+    x = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * network.norm.weight
+    assert_close(network(prompt), (x @ network.read_out.weight[0])[:, ::2])
+    with pytest.raises(ShapeError, match="Regressor: prompt has at most 20 rows, got 22"):
+        network(torch.zeros(1, 22, 5).double())
+
+
+def test_models_differ_in_their_scores_alone():
+    sizes = {}
+    for model in TOY.models:
+        network = build(model, 64, TOY)
+        rest = [p for name, p in network.named_parameters() if ".scores." not in name]
+        sizes[model] = sum(p.numel() for p in rest)
+        for block in network.blocks:
+            assert block.mixer.logits == bilinear.Logits(norm=TOY.norm, causal=True)
+            assert len(block.mixer.scores) == model[1]
+    assert len(set(sizes.values())) == 1
+    ranks = [build(model, 64, TOY).blocks[0].mixer.scores[0].rank_bound for model in TOY.models]
+    assert ranks == [8, 64, 64, 4 + 8 + 32]
+
+
+@MODELS
+def test_learning_rates_fall_with_the_width(model):
+    """A matrix that takes in D numbers learns at base / D, of a factor's own inputs where it has fewer."""
+    networks = [build(model, width, TOY) for width in (64, 256)]
+    narrow, wide = (icl_regression.scales(network, TOY) for network in networks)
+    for name, _ in networks[1].named_parameters():
+        scale = wide.get(name, 1.0)
+        if name.endswith(("values.weight", "out.weight", "mlp.1.weight")) or name == "read_out.weight":
+            assert scale == TOY.base / 256
+        elif name.endswith("mlp.3.weight"):
+            assert scale == TOY.base / 1024
+        elif ".scores." not in name:
+            assert scale == 1
+        elif model[0] == "low rank":
+            assert scale == TOY.base / 256
+        elif model[0] == "BTT":
+            assert scale == TOY.base / 16
+        else:
+            assert scale == TOY.base / 256 * 2 ** int(name[-1])
+        if scale != 1 and model[0] != "BTT":
+            assert narrow[name] == 4 * scale
+
+
+def test_the_task_follows_the_curriculum():
+    setting = Setting(8, batch=3, every=2)
+    batches = task(setting, seed=2)
+    for step in (0, 1, 2, 7, 100):
+        prompt, y = batches(step)
+        active = curriculum(step, 8, every=2)
+        assert prompt.shape == (3, 4 * active, 8)
+        assert (prompt[..., active:] == 0).all()
+        X, values = regression(3, 8, 2 * active, 2 * 10**7 + step, active)
+        assert torch.equal(y, values)
+        assert torch.equal(prompt, regression_prompt(X, values))
+    assert batches(100)[0].shape == (3, 32, 8)
+
+
+def test_a_run_says_what_it_measured():
+    model = TOY.models[0]
+    record = run(model, 16, 2e-3, asdict(TOY), 0)
+    assert record["model"] == "8 × low rank 2"
+    assert (record["width"], record["lr"], record["layers"], record["dim"], record["seed"]) == (16, 2e-3, 2, 5, 0)
+    network = build(model, 16, TOY, 0)
+    assert record["parameters"] == sum(p.numel() for p in network.parameters())
+    scales = icl_regression.scales(network, TOY)
+    plan = Plan(8, 2e-3, 0.25, 0.0, every=3, loss="squared error", scales=scales)
+    network, training = train(network, task(TOY, 0), plan, progress=False)
+    parts = training.losses[:3], training.losses[3:6], training.losses[6:]
+    assert record["losses"] == [round(sum(part) / len(part), 5) for part in parts]
+    for seed in (-1, -2):
+        X, y = regression(8, 5, 10, seed)
+        with torch.no_grad():
+            errors = (network(regression_prompt(X, y)) - y).square().mean(0)
+        if seed == -1:
+            assert record["errors"] == pytest.approx(errors.tolist(), abs=1e-5)
+            assert record["error"] == record["errors"][-1]
+            known = (least_squares(X, y) - y).square().mean(0)
+            assert record["least squares"] == pytest.approx(known.tolist(), abs=1e-4)
+        else:
+            assert record["validation_loss"] == pytest.approx(errors.mean().item(), abs=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", TOY.models[1:3], ids=lambda model: f"{model[0]} {model[1]}")
+def test_it_learns(model):
+    """A batch that comes again and again is known by heart."""
+    prompt, y = task(TOY, 0)(0)
+    plan = Plan(60, 1e-2, 0.1, 0.0, loss="squared error")
+    network = build(model, 16, TOY)
+    plan = replace(plan, scales=icl_regression.scales(network, TOY))
+    _, record = train(network, lambda step: (prompt, y), plan, progress=False)
+    assert math.isclose(record.losses[0], y.square().mean(), rel_tol=1e-5)
+    assert record.losses[-1] < 0.7 * record.losses[0]
+
+
+@pytest.mark.full
+def test_the_command_writes_the_file(tmp_path, capsys):
+    path = tmp_path / "out put.json"
+    assert main(["-o", str(path), "--smoke"]) == 0
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["command"] == "python -m experiments.icl_regression --smoke"
+    names = [f"d = 5, D = 16, {one['model']}, lr 0.001, seed {one['seed']}" for one in stored["runs"].values()]
+    assert sorted(stored["runs"]) == sorted(names)
+    assert len(names) == 2 * len(SMOKE["d = 5"].models)
+    assert capsys.readouterr().out.rstrip("\n").endswith(table(stored))
+    assert main(["-o", str(path), "--smoke"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
+
+
+def test_the_recorded_models_are_of_two_and_four_layers():
+    jobs = grid(FULL)
+    assert len(jobs) == 2 * 4 * 3 * 4  # of which swept runs those of seed 0, and one rate of the others
+    assert {job["setting"]["layers"] for job in jobs.values()} == {2, 4}
+    names = {name.partition(", lr ")[0] for name in jobs}
+    for question in QUESTIONS:
+        assert {question.model, question.against} <= names
+
+
+def test_the_papers_sizes():
+    jobs = grid(PAPER)
+    assert len(jobs) == 4 * 6 * 4
+    assert {job["setting"]["dim"] for job in jobs.values()} == {16, 32, 64, 128}
+    assert {job["width"] for job in jobs.values()} == {16, 32, 64, 128, 256, 512}
+    parts = {(job["setting"]["layers"], job["setting"]["steps"], job["setting"]["device"]) for job in jobs.values()}
+    assert parts == {(6, 500_001, "cuda")}
+    for width in PAPER["d = 16"].widths:
+        for model in PAPER["d = 16"].models:
+            network = build(model, width, replace(PAPER["d = 16"], layers=1))
+            assert isinstance(network, Regressor)
+            assert isinstance(network.blocks[0], Block)
+
+
+def test_the_table_has_a_line_for_each_model():
+    one = {"parameters": 300000, "error": 0.0123, "lr": 1e-3, "seed": 0, "seconds": 7.2, "validation_loss": 0.1}
+    runs = {"2 layers, D = 64, 8 × BTT 1, lr 0.001, seed 0": one}
+    assert table({"runs": runs}) == "2 layers, D = 64, 8 × BTT 1, lr 0.001     300000 parameters  0.0123  7 s"
