@@ -229,8 +229,11 @@ def test_label():
         ({"solution": described(None)}, r"docstring must have at least 2 paragraphs"),
         ({"wrong": dict(list(CAUSAL.wrong.items())[:2])}, r"wrong must have at least 3 answers, got {"),
         ({"wrong": (1, 2, 3)}, r"wrong must have at least 3 answers, got \(1, 2, 3\)"),
-        ({"wrong": CAUSAL.wrong | {"new": 3}}, r"wrong must map sentences to functions, got 'new': int"),
-        ({"wrong": CAUSAL.wrong | {" ": unmasked}}, r"wrong must map sentences to functions, got ' ': function"),
+        ({"wrong": CAUSAL.wrong | {"new": 3}}, r"wrong must map sentences to functions or edits, got 'new': int"),
+        (
+            {"wrong": CAUSAL.wrong | {" ": unmasked}},
+            r"wrong must map sentences to functions or edits, got ' ': function",
+        ),
         ({"minutes": 0}, r"minutes must be a positive integer, got 0"),
         ({"minutes": True}, r"minutes must be a positive integer, got True"),
         ({"level": 4}, r"level must be 1, 2 or 3, got 4"),

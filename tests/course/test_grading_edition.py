@@ -16,7 +16,7 @@ COURSE = notebooks.CHAPTERS.parent
 TRY = """
 from smalearn.course import check, hint, solution
 from smalearn.course.exercises import registry
-from smalearn.course.grading import sandbox
+from smalearn.course.exercises.edits import Edited
 print(len(registry()))
 def running_mean(V):
     return V.cumsum(0)
@@ -24,6 +24,8 @@ reference = check("0.1", running_mean)
 check("0.1", lambda V: reference(V))
 hint("0.1")
 solution("0.1")
+edits = [wrong for one in registry().values() for wrong in one.wrong.values() if isinstance(wrong, Edited)]
+assert all(callable(wrong.function) for wrong in edits)
 """
 
 

@@ -9,6 +9,7 @@ import torch
 
 from smalearn.course.exercises.compare import KINDS, Difference, difference, elements, freeze, kind, same
 from smalearn.course.exercises.core import Exercise, find
+from smalearn.course.exercises.edits import Edited
 from smalearn.course.exercises.judge import AnswerKey, evaluate
 
 __all__ = ["verify"]
@@ -38,6 +39,10 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
     def stub(*arguments):
         raise NotImplementedError
 
+    edits = [answer for answer in exercise.wrong.values() if isinstance(answer, Edited)]
+    if missed := [str(error) for error in map(_cannot_be_made, edits) if error]:
+        yield from missed
+        return
     key = AnswerKey(exercise, seed)
     if not same(key.cases, exercise.draw(seed)):
         yield "the cases differ from one drawing to the next: draw from the given generator alone"
@@ -57,6 +62,15 @@ def _problems(exercise: Exercise, seed: int) -> Iterator[str]:
         verdicts = key.verdicts(calls)
         for problem in _wrong_problems(sentence, verdicts, key.recognise(calls), len(key.cases)):
             yield f"wrong answer {sentence!r} {problem}"
+
+
+def _cannot_be_made(edited: Edited) -> ValueError | None:
+    """Say which text does not stand in the solution."""
+    try:
+        edited.function  # noqa: B018
+    except ValueError as error:
+        return error
+    return None
 
 
 def _agrees(exercise: Exercise, case: tuple, answer: object) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 import smalearn.course
+from smalearn.course.exercises.edits import Edited
 from smalearn.course.exercises.way import LENGTHS, Way
 from smalearn.fast.jit import Kernel
 
@@ -58,7 +59,8 @@ class Exercise:
             is the statement, followed by paragraphs "Hint: ...", at least two, from a nudge to half of the answer, and
             "Insight: ...", which is told with the ✓.
         wrong: at least three known wrong answers by the misconception that a learner who gives one is told: "the causal
-            mask is missing". They may raise.
+            mask is missing". Each is a function, which may raise, or edits of the solution, "old → new ; old → new",
+            which replace a text wherever it stands.
         kind: "write" a function; "predict" what a later cell will show, with a function that takes no arguments and
             returns a number or a word; "prove" a line, which is checked on random instances; "break" a program, by an
             input on which it fails; "open", for anything that reaches a goal. The last two have `refuse`.
@@ -79,7 +81,7 @@ class Exercise:
     level: int
     minutes: int
     solution: Callable
-    wrong: Mapping[str, Callable]
+    wrong: Mapping[str, Callable | str]
     cases: Callable[[Randn], Iterable[tuple]] = lambda randn: [()]
     oracle: Callable | None = None
     refuse: Callable[..., str] | None = None
@@ -118,10 +120,14 @@ class Exercise:
         for holds, message in rules:
             if not holds:
                 raise ValueError(f"Exercise {self.id!r}: {message}")
-        for sentence, function in wrong.items():
-            if not (_is_text(sentence) and callable(function)):
-                got = f"{sentence!r}: {type(function).__name__}"
-                raise ValueError(f"Exercise {self.id!r}: wrong must map sentences to functions, got {got}")
+        for sentence, answer in wrong.items():
+            if not (_is_text(sentence) and (callable(answer) or _is_text(answer))):
+                got = f"{sentence!r}: {type(answer).__name__}"
+                raise ValueError(f"Exercise {self.id!r}: wrong must map sentences to functions or edits, got {got}")
+        edited = {
+            sentence: Edited(self.solution, self.kernels, text) for sentence, text in wrong.items() if _is_text(text)
+        }
+        object.__setattr__(self, "wrong", {**wrong, **edited})
 
     @property
     def statement(self) -> str:

@@ -20,8 +20,8 @@ PACKED = '''"""Exercises whose solutions come later."""
 import base64
 import zlib
 
-source = zlib.decompress(base64.b64decode("{text}"))
-exec(compile(source, "<solutions come later>", "exec"))
+PACKED = zlib.decompress(base64.b64decode("{text}")).decode()
+exec(compile(PACKED, "<solutions come later>", "exec"))
 '''
 
 
