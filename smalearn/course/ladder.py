@@ -150,7 +150,7 @@ def _file() -> Path:
 
 def _ours(model: TinyLM) -> list[str]:
     """The exercises whose reference solution, which `check` handed back, the mixers and steps call."""
-    called = [f for block in model.blocks for f in (block.mixer, block.one) if inspect.isfunction(f)]
+    called = [f for block in model.blocks for f in (block.mixer, block.step_function) if inspect.isfunction(f)]
     notebook = {id(f.__globals__) for f in called}
     for function in called:  # it grows: what is written in the notebook calls other functions
         if id(function.__globals__) in notebook:
