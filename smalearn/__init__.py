@@ -25,4 +25,4 @@ The workshop on top of it: `course` (exercises, explorers, the command line), `l
 from smalearn._checks import ShapeError
 
 __all__ = ["ShapeError", "__version__"]
-__version__ = "0.1.0"
+__version__ = "0.3.0"

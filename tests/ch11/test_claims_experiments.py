@@ -10,7 +10,7 @@ import torch
 
 from experiments import charlm, forecast
 from experiments.encoders import RelativeBias, Repeat, buckets
-from smalearn.course.results import interval, relative_change, slope_interval
+from smalearn.course.results import changes, interval, relative_change, slope_interval, slopes
 from smalearn.course.timing import one_thread
 from smalearn.data import load_series, recorded, seasonal_series, series_windows, split_series
 from smalearn.data.series import ETTH1
@@ -247,7 +247,7 @@ def by_hand(values):
 @pytest.mark.claim("003:fig14", "smalearn.course.results.changes")
 def test_forecasts_are_no_worse_with_fewer_multiply_adds():
     found, result = runs("forecast", forecast.FULL), recorded("forecast")
-    changes = forecast.changes(result, "error")
+    change = changes(result, "error")
     for horizon in (96, 192, 336):
         title = f"{horizon} hours"
         standard = found[title, "16"]
@@ -258,13 +258,13 @@ def test_forecasts_are_no_worse_with_fewer_multiply_adds():
             values = [
                 (one["error"] - other["error"]) / other["error"] for one, other in zip(seeds, standard, strict=True)
             ]
-            assert changes[title, split] == pytest.approx(values, rel=1e-12)
+            assert change[title, split] == pytest.approx(values, rel=1e-12)
             low, high = interval(values)
             assert low < 0 < high  # no worse, as far as these seeds can tell, and no better
             everything = [one["loss"] / other["loss"] - 1 for one, other in zip(seeds, standard, strict=True)]
             assert max(everything) < 0
             assert interval(values) == pytest.approx(by_hand(values))
-    for low, high in forecast.slopes(result).values():
+    for low, high in slopes(result).values():
         assert low < 0 < high
 
 
