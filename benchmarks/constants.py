@@ -65,7 +65,7 @@ _SSD = partial(_run, SSD[0])
 CONSTANTS = (
     Constant("masks.scan", "CHUNK_LEN", partial(_mask, "1-semiseparable")),
     Constant("masks.scan", "SUM_LEN", partial(_mask, "causal")),
-    Constant("masks.fourier", "TOGETHER", partial(_mask, "Toeplitz")),
+    Constant("masks.fourier", "BATCH_NUMBERS", partial(_mask, "Toeplitz")),
     Constant("fast.cpu.scan", "CHUNK_LEN", _SSD),
     Constant("fast.cpu.scan", "CACHE", _SSD),
     Constant("fast.cpu.step", "CACHE", _step),

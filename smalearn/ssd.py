@@ -105,6 +105,11 @@ def ssd_chunked(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """State space duality, chunked: attention inside the chunks, the state space model between them.
 
+    In a chunk with carry-in H, and with the decays e_t since its beginning and f_s until its end,
+
+        Y_t = Σ_{s ≤ t} L[t, s] (C_t · B_s) X_s + e_t H C_t        attention inside, and what the past says
+        H'  = e_last H + Σ_s f_s X_s B_s^T                         the state for the next chunk
+
     It is `linear_attention_chunked` called with (Q, K, V) = (C, B, X), in chunks of chunk_len ≥ 1 tokens; the last
     chunk may be shorter. A NaN or infinity in X or B, or an overflow, may reach all outputs of its chunk, also those
     before it. All other arguments, results and errors are those of `ssd_recurrent`.
@@ -144,7 +149,7 @@ def scalar_ssm_as_attention(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tenso
     """A state space model with A_t = exp(log_a_t)·I is one masked attention: Y = (L ∘ C B^T) X.
 
     Scalars commute with everything, so the decays leave C_t^T A_t ... A_(s+1) B_s as the 1-semiseparable mask L.
-    What a NaN or an overflow reaches stands in `ssd_quadratic`.
+    A NaN or an overflow reaches what `ssd_quadratic` says.
 
     Args:
         X: (..., T, P) input: the values.
@@ -173,7 +178,7 @@ def diagonal_ssm_as_attentions(X: torch.Tensor, log_a: torch.Tensor, B: torch.Te
     """A state space model with A_t = diag(exp(log_a_t)) is a sum of N masked attentions.
 
     Y = Σ_n (L_n ∘ c_n b_n^T) X: every state component is a head with one feature and a 1-semiseparable mask of its own.
-    What a NaN or an overflow reaches stands in `ssd_quadratic`.
+    A NaN or an overflow reaches what `ssd_quadratic` says.
 
     Args:
         X: (..., T, P) input: the values of all heads.
@@ -220,7 +225,11 @@ def _check(function, X, log_a, B, C, axes):
 def _aligned(log_a, B, C):
     """Prepend axes of size 1 until all three have the same number of leading axes.
 
-    The functions called infer from log_a.ndim whether it is one decay per token or one per feature.
+    The functions called infer from log_a.ndim whether it is one decay per token or one per feature: with as many axes
+    as B it would count as one per feature.
     """
     axes = max(log_a.ndim + 1, B.ndim, C.ndim)
-    return tuple(x[(None,) * (axes - missing_axes - x.ndim)] for x, missing_axes in ((log_a, 1), (B, 0), (C, 0)))
+    log_a = log_a[(None,) * (axes - 1 - log_a.ndim)]  # no axis N
+    B = B[(None,) * (axes - B.ndim)]
+    C = C[(None,) * (axes - C.ndim)]
+    return log_a, B, C

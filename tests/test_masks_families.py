@@ -106,7 +106,7 @@ def test_operands_without_columns_and_empty_batches(family):
 def test_a_convolution_takes_few_columns_at_a_time(together, monkeypatch):
     column, row, x = random_tensors([(2, 7), (13,), (13, 5)])
     L = ToeplitzMask(column, row)
-    monkeypatch.setattr(fourier, "TOGETHER", together)
+    monkeypatch.setattr(fourier, "BATCH_NUMBERS", together)
     assert_close(L.matmul(x), L.dense(torch.float64) @ x)
     assert_close(L.matmul(x + 1j * x.flip(0)), L.dense(torch.complex128) @ (x + 1j * x.flip(0)))
 

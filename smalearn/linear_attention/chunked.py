@@ -71,11 +71,14 @@ def in_chunks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`linear_attention_chunked` of operands that are checked."""
     q, k, v, gate, state = widen(Q, Q, K, V, key_gate(log_a, K), initial_state)
-    q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))
-    read, write = since_start(gate).exp(), until_end(gate).exp()
-    states, final = pass_states(read[..., -1:, :], contract("TP, TN -> PN", v, k * write), state)
-    Y = contract("TS, SP -> TP", decayed_scores(q, k, gate), v) + contract("TN, PN -> TP", q * read, states)
-    return join_chunks(Y, Q.shape[-2]).to(Q.dtype), final
+    q, k, v, gate = (split_chunks(x, chunk_len) for x in (q, k, v, gate))  # (..., C, chunk_len, ·)
+    e = since_start(gate).exp()
+    f = until_end(gate).exp()
+    updates = contract("TP, TN -> PN", v, k * f)  # (..., C, P, N), what each chunk adds to the state
+    carry_in, final = pass_states(e[..., -1:, :], updates, state)
+    inside = contract("TS, SP -> TP", decayed_scores(q, k, gate), v)
+    past = contract("TN, PN -> TP", q * e, carry_in)
+    return join_chunks(inside + past, Q.shape[-2]).to(Q.dtype), final
 
 
 def pass_states(

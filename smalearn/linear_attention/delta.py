@@ -185,17 +185,22 @@ def correct_in_chunks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`delta_rule_chunked` of operands that are checked."""
     q, k, v, strength, gate, state = widen(Q, Q, K, V, beta[..., None], key_gate(log_a, K), initial_state)
-    q, k, v, strength, gate = (split_chunks(x, chunk_len) for x in (q, k, v, strength, gate))
-    read, write = since_start(gate).exp(), until_end(gate).exp()
-    A = strength * decayed_scores(k, k, gate)  # the solve takes what is below its diagonal
-    U, W = (_solve(A, strength * x) for x in (v, k * read))
-    states, corrected, final = _pass_corrections(U, W, k * write, read[..., -1:, :], state)
-    Y = contract("TS, SP -> TP", decayed_scores(q, k, gate), corrected) + contract("TN, PN -> TP", q * read, states)
-    return join_chunks(Y, Q.shape[-2]).to(Q.dtype), final
+    q, k, v, strength, gate = (split_chunks(x, chunk_len) for x in (q, k, v, strength, gate))  # (..., C, chunk_len, ·)
+    e = since_start(gate).exp()
+    f = until_end(gate).exp()
+    A = strength * decayed_scores(
+        k, k, gate
+    )  # (..., C, chunk_len, chunk_len); the solve takes what is below its diagonal
+    U = _solve(A, strength * v)
+    W = _solve(A, strength * (k * e))
+    carry_in, corrected, final = _pass_corrections(U, W, k * f, e[..., -1:, :], state)
+    inside = contract("TS, SP -> TP", decayed_scores(q, k, gate), corrected)
+    past = contract("TN, PN -> TP", q * e, carry_in)
+    return join_chunks(inside + past, Q.shape[-2]).to(Q.dtype), final
 
 
 def _pass_corrections(U, W, keys, decays, state):
-    """Run the chunks: the state before each (..., C, P, N), what each writes (..., C, Q, P), and the last state."""
+    """Run the chunks: the state before each (..., C, P, N), what each writes (..., C, chunk_len, P), the last state."""
     state = U.new_zeros(U.shape[-1], W.shape[-1]) if state is None else state
     leading = broadcast_shapes(state.shape[:-2], *(x.shape[:-3] for x in (U, W, keys, decays)))
     state = state.expand(*leading, *state.shape[-2:])

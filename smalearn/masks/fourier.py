@@ -10,7 +10,7 @@ from smalearn.masks.scan import CausalMask, DecayMask
 
 __all__ = ["FourierMask", "ToeplitzMask"]
 
-TOGETHER = 1 << 20
+BATCH_NUMBERS = 1 << 20
 """Numbers that are transformed at once: half takes 1.15 times as long, double the same (one thread of an AMD EPYC)."""
 
 
@@ -96,13 +96,20 @@ class ToeplitzMask(Mask):
         if 0 in (*shape, target, source):  # no library transforms nothing
             return x.new_zeros(shape)
         size = _period(target, source)
-        alpha = circle(size, x.device)
-        alpha = alpha.to(torch.promote_types(alpha.dtype, (x.real if x.is_complex() else x).dtype))
-        forth, back = (torch.fft.fft, torch.fft.ifft) if x.is_complex() else (torch.fft.rfft, torch.fft.irfft)
-        spectrum = forth(alpha)[..., None].to(torch.promote_types(x.dtype, torch.complex32))
+        alpha = _matched_to(circle(size, x.device), x)  # (..., size), at least as precise as x
+        if x.is_complex():
+            forward, inverse = torch.fft.fft, torch.fft.ifft
+        else:
+            forward, inverse = torch.fft.rfft, torch.fft.irfft
+        spectrum = forward(alpha)[..., None]  # (..., frequencies, 1)
+        spectrum = spectrum.to(
+            torch.promote_types(x.dtype, torch.complex32)
+        )  # complex32: the complex dtype of x's size
         # Few columns at a time: their spectra stay in a cache, and need little memory.
-        parts = x.split(max(1, TOGETHER // size), -1)
-        outputs = [back(spectrum * forth(part, size, dim=-2), size, dim=-2)[..., :length, :] for part in parts]
+        outputs = []
+        for part in x.split(max(1, BATCH_NUMBERS // size), -1):
+            product = spectrum * forward(part, size, dim=-2)  # padded with zeros to the period
+            outputs.append(inverse(product, size, dim=-2)[..., :length, :])
         return torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
 
     def cost(self, columns: int = 1) -> int:
@@ -157,6 +164,11 @@ class FourierMask(Mask):
         """One complex transform for each column: 5·T·log2(T)."""
         length = self.shape[-1]
         return math.ceil(5 * length * math.log2(length)) * columns if length else 0
+
+
+def _matched_to(alpha, x):
+    """Return α in a real dtype of at least the precision of x, or in its own complex one."""
+    return alpha.to(torch.promote_types(alpha.dtype, (x.real if x.is_complex() else x).dtype))
 
 
 def _period(target: int, source: int) -> int:

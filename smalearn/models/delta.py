@@ -59,13 +59,18 @@ class GatedDeltaNet(RecurrentMixer):
         conv_len: int = 4,
     ):
         super().__init__()
-        inner = check_count("GatedDeltaNet", "expand", expand) * check_count("GatedDeltaNet", "dim", dim)
+        for name, size in (("dim", dim), ("state", state), ("expand", expand)):
+            check_count("GatedDeltaNet", name, size)
+        inner = expand * dim
         heads = divide("GatedDeltaNet", "expand·dim", inner, "head_dim", head_dim)
-        self.dim, self.state, self.head_dim = dim, check_count("GatedDeltaNet", "state", state), head_dim
+        self.dim = dim
+        self.state = state
+        self.head_dim = head_dim
         self.groups = heads if groups is None else groups
         self.heads_per_group = divide("GatedDeltaNet", "number of heads", heads, "groups", self.groups)
-        self.parts = [self.groups * state, self.groups * state, inner]
-        self.widths = [inner, sum(self.parts), heads, heads]
+
+        self.parts = [self.groups * state, self.groups * state, inner]  # of Q, K and V
+        self.widths = [inner, sum(self.parts), heads, heads]  # of z, QKV, b and a
         self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
         self.conv = CausalConvolution(sum(self.parts), conv_len, bias=False)
         self.dt_bias = nn.Parameter(initial_dt_bias(heads))
@@ -80,31 +85,36 @@ class GatedDeltaNet(RecurrentMixer):
     def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.delta_rule`; see `Mixer.prefill`."""
         self.check("prefill", x, cache)
-        z, QKV, b, a = self.in_proj(x).split(self.widths, -1)
-        QKV, conv_state = self.conv(QKV, cache.conv_state)
+        z, QKV, b, a, conv_state = self._project(x, self.conv, cache.conv_state)
         Q, K, V, beta, log_a = self._operands(QKV, b, a)
         Q, K, V = (rearrange(part, "... t g h n -> ... g h t n") for part in (Q, K, V))
         beta, log_a = (rearrange(part, "... t g h -> ... g h t") for part in (beta, log_a))
         Y, state = fast.delta_rule(Q, K, V, beta, log_a, cache.state)
-        return self._output(rearrange(Y, "... g h t p -> ... t (g h) p"), z), RecurrentCache(conv_state, state)
+        Y = rearrange(Y, "... g h t p -> ... t (g h) p")
+        return self._output(Y, z), RecurrentCache(conv_state, state)
 
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `delta_rule_step`: the same work whatever came before; see `Mixer.step`."""
         self.check("step", x, cache, time="")
-        z, QKV, b, a = self.in_proj(x).split(self.widths, -1)
-        QKV, conv_state = self.conv.step_unchecked(QKV, cache.conv_state)
+        z, QKV, b, a, conv_state = self._project(x, self.conv.step_unchecked, cache.conv_state)
         y, state = delta_rule_step(*self._operands(QKV, b, a), cache.state)
-        return self._output(rearrange(y, "... g h p -> ... (g h) p"), z), RecurrentCache(conv_state, state)
+        y = rearrange(y, "... g h p -> ... (g h) p")
+        return self._output(y, z), RecurrentCache(conv_state, state)
+
+    def _project(self, x, convolve, conv_state):
+        """z, QKV after the convolution, b, a, and the next conv state; `convolve` is for all tokens or for one."""
+        z, QKV, b, a = self.in_proj(x).split(self.widths, -1)
+        QKV, conv_state = convolve(QKV, conv_state)
+        return z, QKV, b, a, conv_state
 
     def _operands(self, QKV, b, a):
         """Q, K (..., groups, 1, N), V (..., groups, heads, P), beta and log_a, with or without time before them."""
         Q, K, V = functional.silu(QKV).split(self.parts, -1)
         Q, K = (l2norm(rearrange(part, "... (g n) -> ... g 1 n", g=self.groups)) for part in (Q, K))
         V = rearrange(V, "... (g h p) -> ... g h p", g=self.groups, p=self.head_dim)
+        beta = b.sigmoid().to(Q.dtype)
         log_a = -exp_bounded(self.A_log) * functional.softplus(a + self.dt_bias)
-        beta, log_a = (
-            rearrange(part, "... (g h) -> ... g h", g=self.groups) for part in (b.sigmoid().to(Q.dtype), log_a)
-        )
+        beta, log_a = (rearrange(part, "... (g h) -> ... g h", g=self.groups) for part in (beta, log_a))
         return Q * self.state**-0.5, K, V, beta, log_a
 
     def _output(self, Y, z):

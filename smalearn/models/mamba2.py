@@ -25,8 +25,9 @@ class Mamba2(RecurrentMixer):
         Y            = SSD(dt X, -exp(A_log) dt, B, C) + D X
         y            = norm(Y · SiLU(z)) W_out
 
-    The heads of a group share B and C, by an axis of size 1. `dt_limits` is (0, ∞), and `norm.groups` is `groups`; set
-    the attribute for something else.
+    SSD is H_t = exp(log_a_t) H_(t-1) + X_t B_t^T, Y_t = H_t C_t, with a state H (P, N) for each head. The heads of a
+    group share B and C, by an axis of size 1. Other limits of dt, or other groups of the norm, are set as attributes:
+    `block.dt_limits = (0.0, 0.1)`, `block.norm.groups = 1`.
 
     Args:
         dim: D, size of a token.
@@ -59,15 +60,22 @@ class Mamba2(RecurrentMixer):
         conv_len: int = 4,
     ):
         super().__init__()
-        inner = check_count("Mamba2", "expand", expand) * check_count("Mamba2", "dim", dim)
+        for name, size in (("dim", dim), ("state", state), ("expand", expand)):
+            check_count("Mamba2", name, size)
+        inner = expand * dim
         heads = divide("Mamba2", "expand·dim", inner, "head_dim", head_dim)
-        self.dim, self.inner, self.state, self.head_dim = dim, inner, check_count("Mamba2", "state", state), head_dim
-        self.groups, self.heads_per_group = groups, divide("Mamba2", "number of heads", heads, "groups", groups)
-        self.widths = [inner, inner + 2 * groups * state, heads]
+        self.dim = dim
+        self.inner = inner
+        self.state = state
+        self.head_dim = head_dim
+        self.groups = groups
+        self.heads_per_group = divide("Mamba2", "number of heads", heads, "groups", groups)
+
+        self.widths = [inner, inner + 2 * groups * state, heads]  # of z, xBC and dt
         self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
         self.conv = CausalConvolution(self.widths[1], conv_len)
         self.dt_bias = nn.Parameter(initial_dt_bias(heads))
-        self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())  # A = -exp(A_log), one for each head
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = GatedRMSNorm(inner, groups)
         self.out_proj = nn.Linear(inner, dim, bias=False)
@@ -96,7 +104,8 @@ class Mamba2(RecurrentMixer):
         z, xBC, dt, conv_state = self._project(x, self.conv, cache.conv_state)
         X, *operands = self._operands(xBC, dt)
         Y, state = fast.ssd(*time_last(*operands), cache.state)
-        return self._output(rearrange(Y, "... g h t p -> ... t g h p"), X, z), RecurrentCache(conv_state, state)
+        Y = rearrange(Y, "... g h t p -> ... t g h p")
+        return self._output(Y, X, z), RecurrentCache(conv_state, state)
 
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `ssd_step`: the same work whatever came before; see `Mixer.step`."""
@@ -107,7 +116,7 @@ class Mamba2(RecurrentMixer):
         return self._output(y, X, z), RecurrentCache(conv_state, state)
 
     def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The operands of SSD for a sequence, as every form of `smalearn.ssd` takes them, to look inside.
+        """The operands of SSD for a sequence, as every form of `smalearn.ssd` takes them: to see what the block does.
 
         Args:
             x: (..., T, D), nothing before it.
@@ -132,7 +141,7 @@ class Mamba2(RecurrentMixer):
 
     def _operands(self, xBC, dt):
         """X, and dt X, log_a, B, C, with or without an axis of time before the groups."""
-        shared = self.groups * self.state
+        shared = self.groups * self.state  # channels of B, and of C
         X, B, C = functional.silu(xBC).split([self.inner, shared, shared], -1)
         X = rearrange(X, "... (g h p) -> ... g h p", g=self.groups, p=self.head_dim)
         B, C = (rearrange(part, "... (g n) -> ... g 1 n", g=self.groups) for part in (B, C))
@@ -154,8 +163,8 @@ def initial_dt_bias(count: int, shortest: float = 1e-3, longest: float = 0.1) ->
 
     Args:
         count: how many.
-        shortest: of the steps, above 0.
-        longest: of the steps.
+        shortest: the shortest step, above 0.
+        longest: the longest.
 
     Returns:
         (count,) drawn with torch's global generator.

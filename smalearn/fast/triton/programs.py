@@ -103,9 +103,9 @@ def ssd_forward(
         x_raw, X = X, scaled(X, dt)
         if y is not None:
             C = read(c, group, rows, n, end, N)
-            M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)
-            Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
-            Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
+            M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)  # (Q, Q): L ∘ C B^T
+            Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]  # the past
+            Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)  # (Q, BP): and inside of the chunk
             write(y, head, rows, p, end, P, finished(Y, x_raw, dt, layer, head, rows, p, end, P))
         fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
@@ -370,14 +370,14 @@ def ssd_step(x, log_a, b, c, y, state, heads, sizes: tl.constexpr):
         y: output, like x.
         state: (batch, group, head, N, P), which is overwritten.
         heads: number of heads of a group.
-        sizes: (P, N, BP, BN).
+        sizes: (P, N, 1, BP, BN).
     """
     P: tl.constexpr = sizes[0]
     N: tl.constexpr = sizes[1]
     group = (tl.program_id(2), tl.program_id(1) // heads, 0)
     head = (tl.program_id(2), tl.program_id(1) // heads, tl.program_id(1) % heads)
-    n, p = tl.arange(0, sizes[3]), tl.program_id(0) * sizes[2] + tl.arange(0, sizes[2])
-    a = tl.exp2(tl.cast(tl.load(at(log_a, head, 0, 0)), tl.float32) * 1.4426950408889634)
+    n, p = tl.arange(0, sizes[4]), tl.program_id(0) * sizes[3] + tl.arange(0, sizes[3])
+    a = tl.exp2(tl.cast(tl.load(at(log_a, head, 0, 0)), tl.float32) * 1.4426950408889634)  # log2(e)
     X = tl.load(at(x, head, 0, p), mask=p < P, other=0.0)
     B = tl.cast(tl.load(at(b, group, 0, n), mask=n < N, other=0.0), tl.float32)
     C = tl.load(at(c, group, 0, n), mask=n < N, other=0.0)

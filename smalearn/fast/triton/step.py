@@ -94,7 +94,7 @@ def _layout(function, kinds):
         if any(view._base is not one for view, one in zip((*views, last), (*operands, operands[-1]), strict=True)):
             return None
     batch, groups, heads, _, head_dim = X.shape
-    sizes = head_dim, B.shape[-1], TILE, padded(B.shape[-1])
+    sizes = head_dim, B.shape[-1], 1, TILE, padded(B.shape[-1])
     constants = {"sizes": sizes, "num_warps": 4, "num_stages": 1}
     grid, y = (-(-head_dim // TILE), groups * heads, batch), y[..., 0, :]
     return _Layout(grid, [x.stride() for x in views], (X.shape, Y.stride()), (y.shape, y.stride()), constants, heads)
