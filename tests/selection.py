@@ -1,10 +1,10 @@
 """Selection of tests: a few minutes' worth, or with `--full` everything.
 
 By default a parametrised test runs few cases that together have every value of every parameter, and with `--full` such
-as have every two values of any two parameters (on a GPU: all). Hypothesis tries few examples by default, and what is
-marked `full` waits for `--full`. What needs a GPU is collected only where there is one. The
-cells of a chapter, and tests that share a fixture of their module, go to one process of pytest-xdist; all others go to
-whichever is free.
+as have every two values of any two parameters (on a GPU: all). Hypothesis tries few examples by default. What is marked
+`full` waits for `--full`: a test, or a cell that takes times, of which no other cell needs anything. What needs a GPU
+is collected only where there is one. The cells of a chapter, and tests that share a fixture of their module, go to one
+process of pytest-xdist; all others go to whichever is free.
 """
 
 import functools
@@ -45,7 +45,7 @@ def pytest_runtest_setup(item):
 
 def pytest_collection_modifyitems(config, items):
     left_out = {item for item in items if item.get_closest_marker("gpu") and not torch.cuda.is_available()}
-    more = {item for item in items if item.get_closest_marker("full")}
+    more = {item for item in items if item.get_closest_marker("full") or "full" in _tags(item)}
     cases = [item for item in items if item not in left_out | more]
     more |= set(_more_than_covers(cases, together=1))
     if config.getoption("full"):
@@ -82,8 +82,13 @@ def _key(value):
 
 def _compare_no_training(item):
     """Do not compare a cell tagged `trains`: it has other outputs after three steps."""
-    if "trains" in getattr(item, "cell", {}).get("metadata", {}).get("tags", []):
+    if "trains" in _tags(item):
         item.options["check"] = False
+
+
+def _tags(item):
+    """List the tags of a cell; none for a test."""
+    return getattr(item, "cell", {}).get("metadata", {}).get("tags", [])
 
 
 @pytest.hookimpl(optionalhook=True)

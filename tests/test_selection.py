@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import selection
 
@@ -27,6 +28,12 @@ def test_long():
 def test_device():
     pass
 """
+CHAPTER = nbformat.v4.new_notebook(
+    cells=[
+        nbformat.v4.new_code_cell("1 + 1", id="short"),
+        nbformat.v4.new_code_cell("1 + 2", id="long", metadata={"tags": ["full"]}),
+    ]
+)
 
 
 CONFTEST = """
@@ -53,17 +60,20 @@ PAIRED = ["5-slow-1", "5-slow-2", "5-slow-3", "5-fast-1"]  # any pair of 5-fast-
 @pytest.mark.full
 def test_by_default_every_value_once_and_with_full_every_pair(tmp_path, options, left):
     (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
+    nbformat.write(CHAPTER, tmp_path / "chapter.ipynb")
     markers = ["-o", "markers=full\ngpu", "-o", f"pythonpath={ROOT / 'tests'}", "-p", "no:cacheprovider"]
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-v", *markers, *options]
+    command = [sys.executable, "-m", "pytest", "-v", "--nbval-lax", *markers, *options]
     output = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8").stdout
     ran = [line.split("[")[1].split("]")[0] for line in output.splitlines() if "test_product[" in line]
     assert sorted(ran) == sorted(left), output
     assert ("test_long" in output) == ("--full" in options)
     if not selection.torch.cuda.is_available():
         assert "test_device" not in output
-    assert f"{len(left) + len(options)} passed" in output
-    untraced = "untraced: 4-fast-2 4-fast-3 5-slow-2 5-slow-3 5-fast-1 test_long"
+    cells = 1 + len(options)
+    assert output.count("::Cell ") == cells
+    assert f"{len(left) + len(options) + cells} passed" in output
+    untraced = "4-fast-2 4-fast-3 5-slow-2 5-slow-3 5-fast-1 test_long"
     assert (untraced in output) == ("--full" in options)
 
 
