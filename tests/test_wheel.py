@@ -10,9 +10,11 @@ import venv
 import zipfile
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import smalearn
+from smalearn.course.workbook.notebook import chapters
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[1]
@@ -116,3 +118,21 @@ def test_what_needs_the_course_says_so_in_a_sentence(run, command, tmp_path):
     where = f"no course in {tmp_path} or above; run it in the course's folder, the one with start.py and chapters\n"
     assert (status, said, errors) == (1, "", f"smalearn {command.split()[0]}: {where}")
     assert not list(tmp_path.iterdir())
+
+
+def test_benchmarks_stay_with_the_repository(run):
+    said = "smalearn bench: the benchmarks come with the repository of the course, not with the installed package\n"
+    assert run("smalearn", "bench", "ssd") == (1, "", said)
+
+
+def test_it_has_all_that_the_chapters_import(run):
+    """Every import of every chapter, in a folder without the course."""
+    lines = set()
+    for path in chapters(ROOT / "chapters"):
+        cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+        trees = [ast.parse("\n".join(line for line in cell.splitlines() if line[:1] not in "%!")) for cell in cells]
+        imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        lines |= {ast.unparse(node) for node in imports}
+    assert any("smalearn.course.ch10" in line for line in lines)
+    status, _, errors = run("python", "-W", "ignore", "-c", "\n".join(sorted(lines)))
+    assert (status, errors) == (0, "")
