@@ -76,8 +76,8 @@ def test_it_is_that_of_hugging_face(heads, groups, N, P, conv_len, monkeypatch):
 
 def decode(mixer, x, cache):
     """Theirs with a cache of theirs: 70 tokens at once, then one after the other."""
-    parts = [mixer(x[:, :70], cache_params=cache)]
-    parts += [mixer(x[:, t : t + 1], cache_params=cache) for t in range(70, x.shape[1])]
+    parts = [mixer(x[:, :70], cache=cache)]
+    parts += [mixer(x[:, t : t + 1], cache=cache) for t in range(70, x.shape[1])]
     return torch.cat(parts, 1)
 
 

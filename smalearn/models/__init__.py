@@ -8,8 +8,10 @@ whole prompt at once and returns the cache too. Every cache has `nbytes`, and st
 
 from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention
 from smalearn.models.delta import GatedDeltaNet
+from smalearn.models.generate import generate
 from smalearn.models.hydra import Hydra
 from smalearn.models.linear import LinearAttention, ShortConvolution
+from smalearn.models.load import load
 from smalearn.models.log_linear import LogLinearCache, LogLinearMamba2
 from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2, initial_dt_bias
@@ -49,6 +51,8 @@ __all__ = [
     "ShortConvolution",
     "SoftmaxAttention",
     "WindowAttention",
+    "generate",
     "initial_dt_bias",
+    "load",
     "select_rows",
 ]

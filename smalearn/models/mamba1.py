@@ -40,6 +40,7 @@ class Mamba1(RecurrentMixer):
         expand: the block works on expand·D channels.
         rank: of the projection that makes dt; D / 16, rounded up, if None.
         conv_len: K, tokens that the convolution sees.
+        bias: whether the first and the last projection have one.
 
     Raises:
         ValueError: a size is not an integer ≥ 1.
@@ -55,12 +56,20 @@ class Mamba1(RecurrentMixer):
     makes_decays = True
     varies = False  # the loop over tokens is written out
 
-    def __init__(self, dim: int, state: int = 16, expand: int = 2, rank: int | None = None, conv_len: int = 4):
+    def __init__(
+        self,
+        dim: int,
+        state: int = 16,
+        expand: int = 2,
+        rank: int | None = None,
+        conv_len: int = 4,
+        bias: bool = False,
+    ):
         super().__init__()
         inner = check_count("Mamba1", "expand", expand) * check_count("Mamba1", "dim", dim)
         self.dim, self.inner, self.state = dim, inner, check_count("Mamba1", "state", state)
         self.rank = check_count("Mamba1", "rank", -(-dim // 16) if rank is None else rank)
-        self.in_proj = nn.Linear(dim, 2 * inner, bias=False)
+        self.in_proj = nn.Linear(dim, 2 * inner, bias=bias)
         self.conv = CausalConvolution(inner, conv_len)
         self.x_proj = nn.Linear(inner, self.rank + 2 * state, bias=False)
         self.dt_proj = StepProjection(self.rank, inner)
@@ -68,7 +77,7 @@ class Mamba1(RecurrentMixer):
         self.dt_proj.bias = nn.Parameter(initial_dt_bias(inner))
         self.A_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
-        self.out_proj = nn.Linear(inner, dim, bias=False)
+        self.out_proj = nn.Linear(inner, dim, bias=bias)
 
     def state_shape(self):
         """Trailing axes of a state with N entries for each channel."""

@@ -36,6 +36,9 @@ class Mamba2(RecurrentMixer):
         expand: the block works on expand·D channels.
         groups: how many pairs of B and C there are.
         conv_len: K, tokens that the convolution sees.
+        heads: how many, where the block works on heads·P channels and not on expand·D; None to take expand.
+        eps: of the norm.
+        bias: whether both projections have one.
 
     Raises:
         ValueError: head_dim does not divide expand·dim, or groups the number of heads.
@@ -58,12 +61,16 @@ class Mamba2(RecurrentMixer):
         expand: int = 2,
         groups: int = 1,
         conv_len: int = 4,
+        heads: int | None = None,
+        eps: float = 1e-5,
+        bias: bool = False,
     ):
         super().__init__()
         for name, size in (("dim", dim), ("state", state), ("expand", expand)):
             check_count("Mamba2", name, size)
-        inner = expand * dim
-        heads = divide("Mamba2", "expand·dim", inner, "head_dim", head_dim)
+        if heads is None:
+            heads = divide("Mamba2", "expand·dim", expand * dim, "head_dim", head_dim)
+        inner = check_count("Mamba2", "heads", heads) * check_count("Mamba2", "head_dim", head_dim)
         self.dim = dim
         self.inner = inner
         self.state = state
@@ -72,13 +79,13 @@ class Mamba2(RecurrentMixer):
         self.heads_per_group = divide("Mamba2", "number of heads", heads, "groups", groups)
 
         self.widths = [inner, inner + 2 * groups * state, heads]  # of z, xBC and dt
-        self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
+        self.in_proj = nn.Linear(dim, sum(self.widths), bias=bias)
         self.conv = CausalConvolution(self.widths[1], conv_len)
         self.dt_bias = nn.Parameter(initial_dt_bias(heads))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())  # A = -exp(A_log), one for each head
         self.D = nn.Parameter(torch.ones(heads))
-        self.norm = GatedRMSNorm(inner, groups)
-        self.out_proj = nn.Linear(inner, dim, bias=False)
+        self.norm = GatedRMSNorm(inner, groups, eps)
+        self.out_proj = nn.Linear(inner, dim, bias=bias)
         self.dt_limits = (0.0, math.inf)
 
     @property

@@ -276,9 +276,10 @@ class CausalConvolution(nn.Module):
         """`prefill` for a mixer, which has checked x and its cache; the parameters may be wider than x."""
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
         x = torch.cat([conv_state.to(x.dtype), x], -2)
-        # Shifted copies, not conv1d: faster on a CPU, and it is the formula.
-        y = sum(tap * x[..., k : k + length, :] for k, tap in enumerate(taps))
-        y = y if self.bias is None else y + self.bias
+        # Shifted copies, not conv1d: faster on a CPU, and it is the formula; addcmul rounds once.
+        y = taps[0] * x[..., :length, :] if self.bias is None else torch.addcmul(self.bias, taps[0], x[..., :length, :])
+        for k, tap in enumerate(taps[1:], 1):
+            y = torch.addcmul(y, tap, x[..., k : k + length, :])
         return narrow(y, x), x[..., length:, :].clone()  # a view would keep all tokens for these few
 
     def step_unchecked(self, x, conv_state):
@@ -293,6 +294,7 @@ class GatedRMSNorm(nn.Module):
     Args:
         channels: size of the last axis.
         groups: parts of the channels, each normalised alone, so that a block can be cut into them.
+        eps: added to the mean square.
 
     Raises:
         ValueError: groups does not divide channels.
@@ -301,10 +303,11 @@ class GatedRMSNorm(nn.Module):
         Dao and Gu 2024 (Mamba-2), section 7.1; the groups are those of section 8.1, tensor parallelism.
     """
 
-    def __init__(self, channels: int, groups: int = 1):
+    def __init__(self, channels: int, groups: int = 1, eps: float = 1e-5):
         super().__init__()
         divide("GatedRMSNorm", "channels", channels, "groups", groups)
         self.groups = groups
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
 
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -313,7 +316,7 @@ class GatedRMSNorm(nn.Module):
         check_dtypes("GatedRMSNorm.forward", {"weights": _beside(weight, y), "y": y, "z": z})
         check_shapes("GatedRMSNorm.forward", {"weights": (weight, "c"), "y": (y, "c"), "z": (z, "c")})
         u = rearrange(y * functional.silu(z), "... (g c) -> ... g c", g=self.groups)
-        u = rearrange(functional.rms_norm(u, u.shape[-1:], eps=1e-5), "... g c -> ... (g c)")
+        u = rearrange(functional.rms_norm(u, u.shape[-1:], eps=self.eps), "... g c -> ... (g c)")
         return narrow(weight * u, y)
 
 

@@ -17,7 +17,9 @@ class Block(nn.Module):
 
     Args:
         mixer: over time.
-        mlp: width of the hidden layer over features; none if 0, as in Mamba, whose mixer has its own nonlinearities.
+        mlp: width of the hidden layer over features, or a module (..., D) -> (..., D) after a norm of its own; none if
+            0, as in Mamba, whose mixer has its own nonlinearities.
+        eps: of the norms.
 
     Raises:
         TypeError: mixer is not a module.
@@ -27,14 +29,18 @@ class Block(nn.Module):
         Xiong et al. 2020 for the place of the norm; Gu and Dao 2023 (Mamba) for a block without MLP.
     """
 
-    def __init__(self, mixer: Mixer, mlp: int = 0):
+    def __init__(self, mixer: Mixer, mlp: int | nn.Module = 0, eps: float = 1e-5):
         super().__init__()
         check_type("Block", "mixer", mixer, nn.Module)
         check_count("Block", "dim of mixer", getattr(mixer, "dim", None))
-        self.norm, self.mixer, self.mlp = RMSNorm(mixer.dim, eps=1e-5), mixer, None
-        if check_count("Block", "mlp", mlp, 0):
+        self.norm = RMSNorm(mixer.dim, eps=eps)
+        self.mixer = mixer
+        self.mlp = None
+        if isinstance(mlp, nn.Module):
+            self.mlp = nn.Sequential(RMSNorm(mixer.dim, eps=eps), mlp)
+        elif check_count("Block", "mlp", mlp, 0):
             hidden = nn.Linear(mixer.dim, mlp), nn.GELU(), nn.Linear(mlp, mixer.dim)
-            self.mlp = nn.Sequential(RMSNorm(mixer.dim, eps=1e-5), *hidden)
+            self.mlp = nn.Sequential(RMSNorm(mixer.dim, eps=eps), *hidden)
 
     def prefill(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
         """Outputs for x (..., T, D), which follows the tokens of the mixer's cache, and the cache after it."""
@@ -74,13 +80,17 @@ class SequenceModel(nn.Module):
         blocks: at least one, all of one dim.
         positions: the longest sequence, whose positions have learned vectors; 0 for none, where the mixers see order
             themselves.
+        tied: whether the head is the embedding.
+        eps: of the last norm.
 
     Raises:
         TypeError: a block is not a `Block`.
         ValueError: there is no block, two have different dim, or a size is not an integer in its range.
     """
 
-    def __init__(self, vocabulary: int, blocks: Iterable[Block], positions: int = 0):
+    def __init__(
+        self, vocabulary: int, blocks: Iterable[Block], positions: int = 0, tied: bool = False, eps: float = 1e-5
+    ):
         super().__init__()
         check_type("SequenceModel", "blocks", blocks, list, tuple, nn.ModuleList, Iterator)
         blocks = list(blocks)
@@ -95,8 +105,10 @@ class SequenceModel(nn.Module):
         self.positions = None
         if check_count("SequenceModel", "positions", positions, 0):
             self.positions = nn.Embedding(positions, dim)
-        self.norm = RMSNorm(dim, eps=1e-5)
+        self.norm = RMSNorm(dim, eps=eps)
         self.head = nn.Linear(dim, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (..., T, vocabulary) for tokens (..., T), integers.
