@@ -22,11 +22,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 # Which extras a folder may import, beside the dependencies of the package.
 FOLDERS = {
-    "smalearn": ("lab", "gpu", "bench", "site", "dask", "slurm", "mpi"),
+    "smalearn": ("lab", "gpu", "bench", "site", "dask", "slurm", "mpi", "weights"),
+    "benchmarks": ("gpu", "bench"),
+    "experiments": (),
     "chapters": ("lab",),
     "tests": tuple(EXTRAS),
 }
-MODULES = {"opt-einsum": "opt_einsum", "fla-core": "fla", "axe-playwright-python": "axe_playwright_python"}
+MODULES = {
+    "huggingface-hub": "huggingface_hub",
+    "opt-einsum": "opt_einsum",
+    "fla-core": "fla",
+    "axe-playwright-python": "axe_playwright_python",
+}
 COMES_WITH = {
     "ipywidgets": ("IPython", "traitlets"),
     "jupyterlab": (
@@ -46,6 +53,7 @@ COMES_WITH = {
 }
 PEERS = {"cola", "mamba_ssm", "transformers"}  # compared with where they are installed, too much to ask for
 PROGRAMS = {"furo", "hatchling", "myst-nb", "nbval", "pytest-cov", "pytest-xdist", "ruff"}  # run, but not imported
+PROGRAMS |= {"tokenizers"}  # for who loads weights, not for us
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
 
 
@@ -85,7 +93,9 @@ def imported(folder):
                 names.add(node.module)
             case ast.Call(func=ast.Attribute(attr="importorskip" | "import_module"), args=[ast.Constant(name), *_]):
                 names.add(name)
-    own = {"smalearn", *(path.stem for path in (ROOT / folder).rglob("*.py"))} if folder == "tests" else {"smalearn"}
+    own = {name for name in FOLDERS if name not in ("tests", "chapters")}
+    own |= {path.stem for path in (ROOT / folder).rglob("*.py")} if folder == "tests" else set()
+    own |= {path.name for path in (ROOT / "tests").glob("ch*")}
     return {name.partition(".")[0] for name in names} - own - sys.stdlib_module_names
 
 
