@@ -8,78 +8,6 @@ from smalearn.course.exercises.core import exercise
 from smalearn.data import ngram_features, zen_of_python
 
 
-def _oracle(V):
-    return torch.stack([V[: t + 1].mean(0) for t in range(len(V))])
-
-
-def _cases(randn):
-    for length, head_dim in [(1, 2), (3, 1), (4, 2), (9, 3)]:
-        yield (randn(length, head_dim),)
-
-
-def _past_only(V):
-    return torch.cat([V[:1], _oracle(V)[:-1]])
-
-
-def _half_and_half(V):
-    """The mean of the mean so far and the new row."""
-    rows = [V[0]]
-    for v in V[1:]:
-        rows.append((rows[-1] + v) / 2)
-    return torch.stack(rows)
-
-
-@exercise(
-    "0.1",
-    "Look back with equal weights",
-    claim="000:causal-mask",
-    level=1,
-    minutes=5,
-    cases=_cases,
-    oracle=_oracle,
-    wrong={
-        "this is the running sum: row t is not yet divided by t + 1": lambda V: V.cumsum(0),
-        "every row is the mean over the whole sequence: the rows after t must not count": lambda V: V.mean(
-            0, keepdim=True
-        ).expand(V.shape),
-        "every row is divided by the length T: row t has only t + 1 rows behind it": lambda V: V.cumsum(0) / len(V),
-        "this is the mean of rows t and later: look back, at rows 0 to t": lambda V: torch.stack(
-            [V[t:].mean(0) for t in range(len(V))]
-        ),
-        "this is the mean along each row, over its entries: time is axis 0": lambda V: (
-            V.cumsum(1) / torch.arange(1, V.shape[1] + 1, dtype=V.dtype)
-        ),
-        "you take the mean of the mean so far and of the new row: then the new row counts half": _half_and_half,
-        "the new row counts half, and you begin with zeros, which are no row of V": lambda V: torch.stack(
-            [sum(V[s] / 2 ** (t + 1 - s) for s in range(t + 1)) for t in range(len(V))]
-        ),
-        "hidden rows keep a weight: a softmax of zeros and ones gives exp(0) = 1 to the future": lambda V: (
-            torch.ones(len(V), len(V), dtype=V.dtype).tril().softmax(-1) @ V
-        ),
-        "you average the last two rows only: row t has t + 1 rows to look back on": lambda V: torch.cat(
-            [V[:1], (V[1:] + V[:-1]) / 2]
-        ),
-        "the columns of your weights sum to 1: it is the rows that must": lambda V: (
-            (torch.ones(len(V), len(V), dtype=V.dtype).tril() / torch.arange(len(V), 0, -1, dtype=V.dtype)) @ V
-        ),
-        "the numbers of rows run along the columns: give them a second axis, `[:, None]`": lambda V: (
-            V.cumsum(0) / torch.arange(1, V.shape[1] + 1, dtype=V.dtype)
-        ),
-        "counts of shape (T,) meet the columns of V: give them a second axis, `[:, None]`": lambda V: (
-            V.cumsum(0) / torch.arange(1, len(V) + 1, dtype=V.dtype)
-        ),
-        "you divide by t, not by t + 1: row 0 has one row, itself": lambda V: (
-            V.cumsum(0) / torch.arange(len(V), dtype=V.dtype)[:, None]
-        ),
-        "this is the median: the mean is asked for": lambda V: torch.stack(
-            [V[: t + 1].median(0).values for t in range(len(V))]
-        ),
-        "this is one number for each row: the mean of each column apart, `mean(0)`": lambda V: torch.stack(
-            [V[: t + 1].mean() for t in range(len(V))]
-        ),
-        "row t itself is left out: the mean runs over rows 0 to t, t included": _past_only,
-    },
-)
 def running_mean(V):
     """Attention with equal weights: row t of the result is the mean of rows 0..t of V. (T, P) -> (T, P).
 
@@ -98,46 +26,60 @@ def running_mean(V):
     return V.cumsum(0) / count[:, None]
 
 
+def _oracle(V):
+    return torch.stack([V[: t + 1].mean(0) for t in range(len(V))])
+
+
+def _cases(randn):
+    for length, head_dim in [(1, 2), (3, 1), (4, 2), (9, 3)]:
+        yield (randn(length, head_dim),)
+
+
+MEAN = "V.cumsum(0) / count[:, None]"
+
+exercise(
+    "0.1",
+    "Look back with equal weights",
+    claim="000:causal-mask",
+    level=1,
+    minutes=5,
+    cases=_cases,
+    oracle=_oracle,
+    wrong={
+        "this is the running sum: row t is not yet divided by t + 1": " / count[:, None] → ",
+        "every row is the mean over the whole sequence: the rows after t must not count": f"{MEAN} → V.mean(0) + 0 * V",
+        "every row is divided by the length T: row t has only t + 1 rows behind it": "count[:, None] → len(V)",
+        "this is the mean of rows t and later: "
+        "look back, at rows 0 to t": "V.cumsum(0) / count → V.flip(0).cumsum(0).flip(0) / count.flip(0)",
+        "this is the mean along each row, over its entries: "
+        "time is axis 0": f"len(V) → V.shape[1] ; {MEAN} → V.cumsum(1) / count",
+        "you take the mean of the mean so far and of the new row: "
+        "then the new row counts half": f"{MEAN} → (0.5 ** (count[:, None] - count + (count > 1))).tril() @ V",
+        "the new row counts half, and you begin with zeros, "
+        "which are no row of V": f"{MEAN} → (0.5 ** (count[:, None] - count + 1)).tril() @ V",
+        "hidden rows keep a weight: a softmax of zeros "
+        "and ones gives exp(0) = 1 to the future": f"{MEAN} → torch.ones(len(V), len(V)).to(V).tril().softmax(-1) @ V",
+        "you average the last two rows only: "
+        "row t has t + 1 rows to look back on": f"{MEAN} → torch.cat([V[:1], (V[1:] + V[:-1]) / 2])",
+        "the columns of your weights sum to 1: "
+        "it is the rows that must": f"{MEAN} → (V / count.flip(0)[:, None]).cumsum(0)",
+        "the numbers of rows run along the columns: "
+        "give them a second axis, `[:, None]`": "len(V) → V.shape[1] ; [:, None] → ",
+        "counts of shape (T,) meet the columns of V: give them a second axis, `[:, None]`": "[:, None] → ",
+        "you divide by t, not by t + 1: row 0 has one row, itself": "1, len(V) + 1 → len(V)",
+        "this is the median: "
+        "the mean is asked for": f"{MEAN} → torch.stack([V[: t + 1].median(0).values for t in range(len(V))])",
+        "this is one number for each row: "
+        "the mean of each column apart, `mean(0)`": f"{MEAN} → V.cumsum(0).mean(1) / count",
+        "row t itself is left out: the mean runs over rows 0 to t, "
+        "t included": f"{MEAN} → torch.cat([V[:1], V.cumsum(0)[:-1] / count[:-1, None]])",
+    },
+)(running_mean)
+
+
 # ------------------------------------------------------------------------------------------ 0.2 what attention weighs
 
 
-def _weights():
-    """The row of softmax weights of "is", in the line of "flat", over the words before it."""
-    words = zen_of_python().lower().split()
-    X = ngram_features(words, order=3).double()
-    t = words.index("flat") + 1
-    return (4 * X[:t] @ X[t]).softmax(0)
-
-
-@exercise(
-    "0.2",
-    "Where will it look?",
-    claim="000:softmax-attention",
-    kind="predict",
-    level=1,
-    minutes=3,
-    tolerance=0.022,  # two digits, rounded
-    oracle=lambda: _weights().max().item(),
-    wrong={
-        "this gives all the weight to one place: of the words before it equal ones get equal weights": lambda: 1.0,
-        "the 24 other words have a weight, too: e⁰ is 1, and e⁴ no more than 55": lambda: 0.25,
-        "this is the sum of the four largest: one of them is asked for": lambda: 0.9,
-        "this is the weight before a row is divided by its sum": lambda: math.exp(4),
-        "this is the score, times 4: the softmax makes weights of the scores": lambda: 4.0,
-        "weights are shares of 1, not percents": lambda: 22.5,
-        "the factor 4 is missing: the scores are 4 and 0, not 1 and 0": lambda: 0.079,
-        "this would be right for five words, or with 2⁴ for e⁴: count the “is” before this one": lambda: 0.184,
-        "this would be right for six words: they must agree in the same place, and only earlier “is” do": lambda: 0.156,
-        "the third digit is a 5: round it up. (Or do you divide by 28 others? They are 28 with the four.)": lambda: (
-            0.22
-        ),
-        "this would be right for three words: count the “is” before this one again": lambda: 0.29,
-        "the “is” before this one are not five, and each of the other words weighs e⁰ = 1": lambda: 0.2,
-        "the “is” before this one are not three, and each of the other words weighs e⁰ = 1": lambda: 1 / 3,
-        "the “is” before this one are not two, and each of the other words weighs e⁰ = 1": lambda: 0.5,
-        "this spreads the weight over all the words before: e⁴ is 55 times as much as e⁰": lambda: 0.04,
-    },
-)
 def largest_weight():
     """The largest weight in the row of “is”, in the line “flat is better than nested.”, to two digits.
 
@@ -157,3 +99,41 @@ def largest_weight():
     their mean. The 24 words that do not match keep a tenth of the weight.
     """
     return 0.23
+
+
+def _weights():
+    """The row of softmax weights of "is", in the line of "flat", over the words before it."""
+    words = zen_of_python().lower().split()
+    X = ngram_features(words, order=3).double()
+    t = words.index("flat") + 1
+    return (4 * X[:t] @ X[t]).softmax(0)
+
+
+exercise(
+    "0.2",
+    "Where will it look?",
+    claim="000:softmax-attention",
+    kind="predict",
+    level=1,
+    minutes=3,
+    tolerance=0.022,  # two digits, rounded
+    oracle=lambda: _weights().max().item(),
+    wrong={
+        "this gives all the weight to one place: of the words before it equal ones get equal weights": lambda: 1.0,
+        "the 24 other words have a weight, too: e⁰ is 1, and e⁴ no more than 55": lambda: 0.25,
+        "this is the sum of the four largest: one of them is asked for": lambda: 0.9,
+        "this is the weight before a row is divided by its sum": lambda: math.exp(4),
+        "this is the score, times 4: the softmax makes weights of the scores": lambda: 4.0,
+        "weights are shares of 1, not percents": lambda: 22.5,
+        "the factor 4 is missing: the scores are 4 and 0, not 1 and 0": lambda: 0.079,
+        "this would be right for five words, or with 2⁴ for e⁴: count the “is” before this one": lambda: 0.184,
+        "this would be right for six words: they must agree in the same place, and only earlier “is” do": lambda: 0.156,
+        "the third digit is a 5: round it up. "
+        "(Or do you divide by 28 others? They are 28 with the four.)": "0.23 → 0.22",
+        "this would be right for three words: count the “is” before this one again": lambda: 0.29,
+        "the “is” before this one are not five, and each of the other words weighs e⁰ = 1": lambda: 0.2,
+        "the “is” before this one are not three, and each of the other words weighs e⁰ = 1": lambda: 1 / 3,
+        "the “is” before this one are not two, and each of the other words weighs e⁰ = 1": lambda: 0.5,
+        "this spreads the weight over all the words before: e⁴ is 55 times as much as e⁰": lambda: 0.04,
+    },
+)(largest_weight)
