@@ -8,6 +8,24 @@ from smalearn.course.exercises.core import exercise
 # ---------------------------------------------------------------------------------------- 1.3 which axes survive
 
 
+def kept_axes(left, right, others, output):
+    """The axes, sorted, of the pairwise contraction of `left` and `right` while `others` still wait for their turn.
+
+    Two operands of a larger contraction are multiplied first. Which axes must the result keep?
+
+    Hint: An axis may be summed away when nobody will ask for it again. Who could ask?
+
+    Hint: Two can ask: the output, and any operand that is still waiting.
+
+    Hint: `set(output).union(*others)` holds every axis that somebody still needs.
+
+    Insight: An axis stays as long as the output or a waiting operand has it. Libraries such as opt_einsum try all
+    orders by this one rule.
+    """
+    needed = set(output).union(*others)
+    return "".join(sorted(set(left + right) & needed))
+
+
 def _axes_cases(randn):
     yield "S", "S", [], ""
     yield "TN", "SN", ["SP", "TS"], "TP"
@@ -16,10 +34,6 @@ def _axes_cases(randn):
     yield "TN", "TPN", [], "TP"
     yield "AB", "BC", ["CD"], "AD"
     yield "BC", "AB", [], "C"
-
-
-def _sorted_axes(axes):
-    return "".join(sorted(axes))
 
 
 def _not_kept(answer, left, right, others, output):
@@ -39,10 +53,10 @@ def _not_kept(answer, left, right, others, output):
             return f"in {answer!r} there is no {axis}, but {asking[0]} still asks for it"
     if len(set(answer)) < len(answer):
         return f"in {answer!r} an axis stands twice"
-    return "" if answer == _sorted_axes(answer) else f"the axes of {answer!r} must be sorted"
+    return "" if answer == "".join(sorted(answer)) else f"the axes of {answer!r} must be sorted"
 
 
-@exercise(
+exercise(
     "1.3",
     "Which axes survive?",
     claim="000:function-vs-algorithm",
@@ -52,61 +66,63 @@ def _not_kept(answer, left, right, others, output):
     refuse=_not_kept,
     wrong={
         "you summed every axis that both operands share. K and V share S, but L still asks for S: a shared "
-        "axis stays while the output or a waiting operand has it": lambda left, right, others, output: _sorted_axes(
-            {*left} ^ {*right}
-        ),
+        "axis stays while the output or a waiting operand has it": "set(left + right) & needed → {*left} ^ {*right}",
         "you kept an axis that only one operand has, though nobody will ask for it again: "
-        "it can be summed too": lambda left, right, others, output: _sorted_axes(
-            ({*left} ^ {*right}) | ({*left} & {*right} & set(output).union(*others))
-        ),
-        "these are the axes that are summed: the result keeps the others": lambda left, right, others, output: (
-            _sorted_axes({*left, *right} - {*output, *"".join(others)})
-        ),
-        "you kept only axes that both operands have: one that a single operand has stays, too, while somebody "
-        "needs it": lambda left, right, others, output: _sorted_axes({*left} & {*right} & {*output, *"".join(others)}),
-        "you kept every axis of the left operand, needed or not: `&` binds before `|`, so put the union in "
-        "brackets": lambda left, right, others, output: _sorted_axes(
-            {*left} | ({*right} & {*output, *"".join(others)})
-        ),
-        "you kept every axis: then nothing is ever summed and the "
-        "intermediate is too large": lambda left, right, others, output: _sorted_axes({*left, *right}),
-        "you asked only the waiting operands: the output wants its axes too": lambda left, right, others, output: (
-            _sorted_axes({*left, *right} & {*"".join(others)})
-        ),
-        "you asked only the first of the waiting operands": lambda left, right, others, output: _sorted_axes(
-            {*left, *right} & {*output, *"".join(others[:1])}
-        ),
-        "an axis stays where one waiting operand has it: `any`, not `all`": lambda left, right, others, output: (
-            _sorted_axes(x for x in {*left, *right} if x in output or all(x in axes for axes in others))
-        ),
-        "an axis that both operands have stands there twice": lambda left, right, others, output: "".join(
-            sorted(axis for axis in left + right if axis in output + "".join(others))
-        ),
-        "these are all axes that somebody needs: the result can only keep those that its two operands "
-        "have": lambda left, right, others, output: _sorted_axes({*output, *"".join(others)}),
-        "you asked only the output: an axis that a waiting operand has must stay as well (`axis in others` compares "
-        "with whole operands)": lambda left, right, others, output: _sorted_axes(({*left, *right}) & {*output}),
+        "it can be summed too": "set(left + right) & needed → {*left} ^ {*right} | {*left} & {*right} & needed",
+        "these are the axes that are summed: the result keeps the others": "& needed → - needed",
+        "you kept only axes that both operands have: one that a single operand has stays, "
+        "too, while somebody needs it": "set(left + right) & needed → {*left} & {*right} & needed",
+        "you kept every axis of the left operand, needed or not: "
+        "`&` binds before `|`, so put the union in brackets": "set(left + right) → set(left) | set(right)",
+        "you kept every axis: then nothing is ever summed and the intermediate is too large": " & needed → ",
+        "you asked only the waiting operands: the output wants its axes too": "set(output) → set()",
+        "you asked only the first of the waiting operands": "*others → *others[:1]",
+        "an axis stays where one waiting operand has it: `any`, not `all`": "set(left + right) & needed → "
+        "x for x in {*left, *right} if x in output or all(x in axes for axes in others)",
+        "an axis that both operands "
+        "have stands there twice": "set(left + right) & needed → axis for axis in left + right if axis in needed",
+        "these are all axes that somebody needs: "
+        "the result can only keep those that its two operands have": "set(left + right) & needed → needed",
+        "you asked only the output: an axis that a waiting operand "
+        "has must stay as well (`axis in others` compares with whole operands)": ".union(*others) → ",
     },
-)
-def kept_axes(left, right, others, output):
-    """The axes, sorted, of the pairwise contraction of `left` and `right` while `others` still wait for their turn.
-
-    Two operands of a larger contraction are multiplied first. Which axes must the result keep?
-
-    Hint: An axis may be summed away when nobody will ask for it again. Who could ask?
-
-    Hint: Two can ask: the output, and any operand that is still waiting.
-
-    Hint: `set(output).union(*others)` holds every axis that somebody still needs.
-
-    Insight: An axis stays as long as the output or a waiting operand has it. Libraries such as opt_einsum try all
-    orders by this one rule.
-    """
-    needed = set(output).union(*others)
-    return "".join(sorted(set(left + right) & needed))
+)(kept_axes)
 
 
 # ------------------------------------------------------------------------------------------ 1.4 the cheapest order
+
+
+def cheapest_order(sizes):
+    """Steps such as "TN, SN -> TS" that contract TN, SN, TS, SP to TP with the fewest multiply-adds for these sizes.
+
+    A step contracts two operands and costs the product of the sizes of all their different axes; its result waits with
+    the others, its letters in any order. No order may be cheaper than yours.
+
+    Hint: With four operands there are few orders: six pairs can come first, then three, then one. Try them all.
+
+    Hint: Which axes a step keeps is exercise 1.3: `kept_axes(left, right, others, "TP")`.
+
+    Hint: Recursion: for each pair of a list of operands, the cost of this step plus the least cost of what is left, the
+    list without the two and with their result.
+
+    Insight: Orders of one contraction can differ by large factors, here up to 23. Which one is the cheapest
+    depends on the sizes, so a library must search, as yours does.
+    """
+
+    def search(operands):
+        if len(operands) == 1:
+            return 0, []
+        found = []
+        for pair in itertools.combinations(range(len(operands)), 2):
+            left, right = (operands[place] for place in pair)
+            others = [axes for place, axes in enumerate(operands) if place not in pair]
+            kept = kept_axes(left, right, others, "TP")
+            macs, steps = search([*others, kept])
+            macs += math.prod(sizes[axis] for axis in set(left + right))
+            found.append((macs, [f"{left}, {right} -> {kept}", *steps]))
+        return min(found)
+
+    return search(["TN", "SN", "TS", "SP"])[1]
 
 
 OPERANDS, OUTPUT = ["TN", "SN", "TS", "SP"], "TP"
@@ -114,21 +130,12 @@ FORM = '"TN, SN -> TS": two operands, an arrow, the axes that stay'
 
 
 def _sizes_cases(randn):
-    for sizes in [
-        (4, 4, 2, 3),
-        (5, 8, 3, 2),  # here, and in the next four, an order that is the best of something else is that alone
-        (5, 3, 2, 2),
-        (4, 8, 2, 3),
-        (2, 8, 1, 3),
-        (9, 9, 2, 4),
-        (9, 9, 2, 2),
-        (1, 8, 1, 4),
-        (64, 64, 16, 16),
-        (8, 1, 5, 1),
-        (1, 2, 3, 1),  # not where an axis that both operands have counts twice
-        (5, 5, 2, 2),  # nor where the entries of the results count
-        (4, 1, 1, 2),
-    ]:
+    # in these five an order that is the best of something else is that alone
+    alone = [(5, 8, 3, 2), (5, 3, 2, 2), (4, 8, 2, 3), (2, 8, 1, 3), (9, 9, 2, 4)]
+    twice = (1, 2, 3, 1)  # not where an axis that both operands have counts twice
+    written = (5, 5, 2, 2)  # nor where the entries of the results count
+    ordinary = [(9, 9, 2, 2), (1, 8, 1, 4), (64, 64, 16, 16), (8, 1, 5, 1)]
+    for sizes in [(4, 4, 2, 3), *alone, *ordinary, twice, written, (4, 1, 1, 2)]:
         yield (dict(zip("TSNP", sizes, strict=True)),)
 
 
@@ -216,15 +223,19 @@ def _chain(sizes):
     return min(orders, key=lambda steps: _macs(steps, sizes))
 
 
+def _meetings(operands):
+    """Every pair of operands, what their product keeps, and the others."""
+    for pair in itertools.combinations(range(len(operands)), 2):
+        left, right = (operands[place] for place in pair)
+        others = [axes for place, axes in enumerate(operands) if place not in pair]
+        yield left, right, kept_axes(left, right, others, OUTPUT), others
+
+
 def _all_orders(operands):
     """The steps of every order: operands and result of each."""
     if len(operands) == 1:
         yield []
-    for left, right in itertools.combinations(operands, 2):
-        others = list(operands)
-        others.remove(left)
-        others.remove(right)
-        kept = kept_axes(left, right, others, OUTPUT)
+    for left, right, kept, others in _meetings(operands):
         yield from ([(left, right, kept), *rest] for rest in _all_orders([*others, kept]))
 
 
@@ -232,13 +243,7 @@ def _greedy(steps, sizes, measure):
     """Whether each step has the least measure of those that can be done at its time."""
     waiting = list(OPERANDS)
     for step in steps:
-        least = []
-        for left, right in itertools.combinations(waiting, 2):
-            others = list(waiting)
-            others.remove(left)
-            others.remove(right)
-            least.append(measure(left, right, kept_axes(left, right, others, OUTPUT), sizes))
-        if measure(*step, sizes) > min(least):
+        if measure(*step, sizes) > min(measure(*other, sizes) for *other, _ in _meetings(waiting)):
             return False
         for operand in step[:2]:
             waiting.remove(next(axes for axes in waiting if {*axes} == {*operand}))
@@ -317,7 +322,7 @@ def _least_of(steps, sizes):
     return f". Here it is {' and '.join(found)}: what counts is the sum of all steps" if 1 <= len(found) <= 2 else ""
 
 
-@exercise(
+exercise(
     "1.4",
     "The cheapest order",
     claim="000:order-cost",
@@ -339,35 +344,4 @@ def _least_of(steps, sizes):
             ("TN", "SN", "TS"), ("TS", "TS", "TS")
         ),
     },
-)
-def cheapest_order(sizes):
-    """Steps such as "TN, SN -> TS" that contract TN, SN, TS, SP to TP with the fewest multiply-adds for these sizes.
-
-    A step contracts two operands and costs the product of the sizes of all their different axes; its result waits with
-    the others, its letters in any order. No order may be cheaper than yours.
-
-    Hint: With four operands there are few orders: six pairs can come first, then three, then one. Try them all.
-
-    Hint: Which axes a step keeps is exercise 1.3: `kept_axes(left, right, others, "TP")`.
-
-    Hint: Recursion: for each pair of a list of operands, the cost of this step plus the least cost of what is left, the
-    list without the two and with their result.
-
-    Insight: Orders of one contraction can differ by large factors, here up to 23. Which one is the cheapest
-    depends on the sizes, so a library must search, as yours does.
-    """
-
-    def search(operands):
-        if len(operands) == 1:
-            return 0, []
-        found = []
-        for pair in itertools.combinations(range(len(operands)), 2):
-            left, right = (operands[place] for place in pair)
-            others = [axes for place, axes in enumerate(operands) if place not in pair]
-            kept = kept_axes(left, right, others, "TP")
-            macs, steps = search([*others, kept])
-            macs += math.prod(sizes[axis] for axis in set(left + right))
-            found.append((macs, [f"{left}, {right} -> {kept}", *steps]))
-        return min(found)
-
-    return search(["TN", "SN", "TS", "SP"])[1]
+)(cheapest_order)
