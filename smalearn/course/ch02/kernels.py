@@ -9,97 +9,6 @@ from smalearn.course.exercises.core import exercise
 # ----------------------------------------------------------------------------------------- 2.1 two degrees of exp
 
 
-def _scaled_squares(scale):
-    """`taylor_features` with another weight for the products."""
-
-    def features(x):
-        phi, first = taylor_features(x), 1 + x.shape[1]
-        return torch.cat([phi[:, :first], phi[:, first:] * scale], dim=1)
-
-    return features
-
-
-def _taylor_oracle(x):
-    rows = [
-        [1.0, *row, *(a * b / math.sqrt(2) for a in row for b in row)]
-        for row in x.tolist()  # one, the entries, the products row by row
-    ]
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def _taylor_cases(randn):
-    yield (torch.zeros(1, 1, dtype=torch.float64),)
-    for length, size in [(3, 1), (2, 2), (5, 3)]:
-        yield (randn(length, size),)
-
-
-def _with_last(last, weight=1.0):
-    """One, the entries times a weight, and last whatever takes the place of the products."""
-    return lambda x: torch.cat([torch.ones_like(x[:, :1]), weight * x, last(x)], dim=1)
-
-
-def _monomials(x):
-    i, j = torch.triu_indices(x.shape[1], x.shape[1])
-    return x[:, i] * x[:, j] * torch.where(i == j, 0.5, 1.0).to(x).sqrt()
-
-
-@exercise(
-    "2.1",
-    "Two degrees of exp",
-    claim="000:exp-feature-map",
-    level=1,
-    minutes=10,
-    cases=_taylor_cases,
-    oracle=_taylor_oracle,
-    wrong={
-        "your products are squares, x_i x_i in a row: every entry must meet every other": lambda x: torch.cat(
-            [torch.ones_like(x[:, :1]), x, x.repeat(1, x.shape[1]).square() / math.sqrt(2)], dim=1
-        ),
-        "mixed products are doubled: x_1 x_2 and x_2 x_1 are both there already": lambda x: torch.cat(
-            [
-                torch.ones_like(x[:, :1]),
-                x,
-                (
-                    x[:, :, None] * x[:, None, :] * (1 - (1 - math.sqrt(0.5)) * torch.eye(x.shape[1], dtype=x.dtype))
-                ).flatten(1),
-            ],
-            dim=1,
-        ),
-        "x is scaled first, as if the scores were q·k/√N: here there is no hidden scale": lambda x: taylor_features(
-            x / x.shape[1] ** 0.25
-        ),
-        "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by "
-        "4: take the root, 1/√2": _scaled_squares(math.sqrt(0.5)),
-        "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": _scaled_squares(math.sqrt(2)),
-        "your products are twice what they should be: their weight is 1/√2, not √2": _scaled_squares(2),
-        "the entries of x carry a weight, too: only the products need one": _with_last(
-            lambda x: taylor_features(x)[:, 1 + x.shape[1] :], 1 / math.sqrt(2)
-        ),
-        "the one stands there N times: it is one column": lambda x: torch.cat(
-            [torch.ones_like(x), taylor_features(x)[:, 1:]], dim=1
-        ),
-        "the one is missing: it is the first column": lambda x: taylor_features(x)[:, 1:],
-        "each mixed product is there once: (q·k)² has q_i q_j k_i k_j twice, so keep all N²": lambda x: taylor_features(
-            x
-        )[:, [True, *[True] * x.shape[1], *(i <= j for i in range(x.shape[1]) for j in range(x.shape[1]))]],
-        "1 and x come out twice: you take products of (1, x) with itself": lambda x: (
-            (
-                torch.cat([torch.ones_like(x[:, :1]), x], 1)[:, :, None]
-                * torch.cat([torch.ones_like(x[:, :1]), x], 1)[:, None]
-            ).flatten(1)
-            / math.sqrt(2)
-        ),
-        "these are the squares x_i² alone: (q·k)² also has the mixed terms q_i q_j k_i k_j": _with_last(
-            lambda x: x.square() / math.sqrt(2)
-        ),
-        "the dot products are right, with each monomial once; here keep both copies, all N² products": _with_last(
-            _monomials
-        ),
-        "these are sums x_i + x_j: each entry multiplies each": _with_last(
-            lambda x: (x[:, :, None] + x[:, None, :]).flatten(1) / math.sqrt(2)
-        ),
-    },
-)
 def taylor_features(x):
     """Features (T, 1 + N + N²) of x (T, N) whose dot products are 1 + q·k + (q·k)²/2.
 
@@ -119,7 +28,78 @@ def taylor_features(x):
     return torch.cat([torch.ones_like(x[:, :1]), x, squares.flatten(1) / math.sqrt(2)], dim=1)
 
 
+def _taylor_oracle(x):
+    # one, the entries, the products row by row
+    rows = [[1.0, *row, *(a * b / math.sqrt(2) for a in row for b in row)] for row in x.tolist()]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _taylor_cases(randn):
+    yield (torch.zeros(1, 1, dtype=torch.float64),)
+    for length, size in [(3, 1), (2, 2), (5, 3)]:
+        yield (randn(length, size),)
+
+
+exercise(
+    "2.1",
+    "Two degrees of exp",
+    claim="000:exp-feature-map",
+    level=1,
+    minutes=10,
+    cases=_taylor_cases,
+    oracle=_taylor_oracle,
+    wrong={
+        "your products are squares, x_i x_i in a row: "
+        "every entry must meet every other": "squares.flatten(1) → x.repeat(1, x.shape[1]).square()",
+        "mixed products are doubled: x_1 x_2 and x_2 x_1 are both there already": "squares.flatten(1) / math.sqrt(2) "
+        "→ squares.where(torch.eye(x.shape[1]) == 0, squares / math.sqrt(2)).flatten(1)",
+        "x is scaled first, as if the scores were q·k/√N: "
+        "here there is no hidden scale": "squares = → x = x / x.shape[1] ** 0.25\n    squares =",
+        "the products carry the weight 1/2 on BOTH sides, so (q·k)² ends up divided by 4: "
+        "take the root, 1/√2": "math.sqrt(2) → 2",
+        "these features give 1 + q·k + (q·k)²: the 2! of the Taylor series is missing": " / math.sqrt(2) → ",
+        "your products are twice what they should be: their weight is 1/√2, not √2": "/ math → * math",
+        "the entries of x carry a weight, too: only the products need one": ", x, → , x / math.sqrt(2),",
+        "the one stands there N times: it is one column": "x[:, :1] → x",
+        "the one is missing: it is the first column": "torch.ones_like(x[:, :1]), → ",
+        "each mixed product is there once: (q·k)² has q_i q_j k_i k_j twice, "
+        "so keep all N²": "squares.flatten(1) → squares[:, *torch.triu_indices(x.shape[1], x.shape[1])]",
+        "1 and x come out twice: you take products of (1, x) with itself": "squares = → "
+        "x = torch.cat([torch.ones_like(x[:, :1]), x], 1)\n    squares = ; torch.ones_like(x[:, :1]), x, squ → squ",
+        "these are the squares x_i² alone: "
+        "(q·k)² also has the mixed terms q_i q_j k_i k_j": "squares.flatten(1) → x.square()",
+        "the dot products are right, with each monomial once; here keep both copies, all "
+        "N² products": "return → i, j = torch.triu_indices(x.shape[1], x.shape[1])\n    return ; "
+        "squares.flatten(1) / math.sqrt(2) → squares[:, i, j] / (1 + (i == j).to(x)).sqrt()",
+        "these are sums x_i + x_j: each entry multiplies each": "None] * x → None] + x",
+    },
+)(taylor_features)
+
+
 # ----------------------------------------------------------------------------------- 2.2 where features cannot be
+
+
+def break_features(name, count):
+    """Points X (count, N) in float64, N as you like, on which f(X Xᵀ) has an eigenvalue clearly below 0.
+
+    f is "minus", "tanh" or "relu", entry by entry. Below -0.01 times the largest eigenvalue, in size, is clear.
+
+    Hint: “minus”: what stands on the diagonal? One point is enough; others may repeat it. (Repeat the points of “tanh”
+    and “relu” in turn: copies of one alone make the largest eigenvalue grow.)
+
+    Hint: “tanh”: take two numbers, one small and one large. A matrix [[a, b], [b, d]] with b² > ad has a negative
+    eigenvalue, and tanh caps d at 1.
+
+    Hint: “relu”: four vectors at 0°, 45°, 90° and 135°. Neighbours agree; from 90° on a
+    score is cut off at 0.
+
+    Insight: So “any f is a dot product of features” needs two maps, one for queries and one for keys.
+    """
+    time = torch.arange(count, dtype=torch.float64)
+    if name == "tanh":
+        return torch.where(time % 2 == 0, 0.1, 10.0).double()[:, None]
+    angles = time % 4 * math.pi / 4
+    return torch.stack([angles.cos(), angles.sin()], 1)
 
 
 SCORES = {"minus": torch.neg, "tanh": torch.tanh, "relu": torch.relu}
@@ -153,9 +133,7 @@ def _harmless(name, scores):
         return "tanh is nearly 1 or −1 at all scores of yours: some must be small, others large"
     if name == "tanh":
         return "for no two points of yours is tanh(x·y)² clearly above tanh(x·x)·tanh(y·y)"
-    return "where relu cuts a score, both points must agree well with a third: yours agree too little" * (
-        name == "relu"
-    )
+    return "where relu cuts a score, both points must agree well with a third: yours agree too little"
 
 
 def _is_kernel(X, name, count):
@@ -172,15 +150,7 @@ def _is_kernel(X, name, count):
     return "" if least < -0.01 * size else _harmless(name, X @ X.mT) or found
 
 
-def _points(make):
-    return lambda name, count: make(torch.arange(count, dtype=torch.float64))
-
-
-def _on_a_circle(angles):
-    return torch.stack([angles.cos(), angles.sin()], 1)
-
-
-@exercise(
+exercise(
     "2.2",
     "Where features cannot be",
     claim="004:feature-map-any-f",
@@ -190,42 +160,17 @@ def _on_a_circle(angles):
     cases=_score_cases,
     refuse=_is_kernel,
     wrong={
-        "your points are 0: the matrix is 0, and that is allowed": _points(lambda n: torch.zeros(len(n), 2).double()),
-        "your points are orthogonal to one another: f of the identity breaks nothing but “minus”": _points(
-            lambda n: torch.eye(len(n)).double()
-        ),
-        "your points are all equal: a matrix of one number has no negative eigenvalue, “minus” apart": _points(
-            lambda n: torch.ones(len(n), 2).double()
-        ),
-        "your points lie on one line at equal steps: relu meets no negative score there": _points(
-            lambda n: 1 + n[:, None]
-        ),
-        "your points lie close together on a circle: no score is negative, and relu changes nothing": _points(
-            lambda n: _on_a_circle(0.1 * n)
-        ),
-        "your points are a regular polygon of small vectors: tanh(x) is nearly x there": _points(
-            lambda n: 0.1 * _on_a_circle(2 * math.pi * n / len(n))
-        ),
+        "your points are 0: "
+        "the matrix is 0, and that is allowed": "if name → return torch.zeros(count, 2).double()\n    if name",
+        "your points are orthogonal to one another: "
+        "f of the identity breaks nothing but “minus”": "if name → return torch.eye(count).double()\n    if name",
+        "your points are all equal: a matrix of one number has no negative eigenvalue, "
+        "“minus” apart": "if name → return torch.ones(count, 2).double()\n    if name",
+        "your points lie on one line at equal steps: "
+        "relu meets no negative score there": "if name → return 1 + time[:, None]\n    if name",
+        "your points lie close together on a circle: no score is negative, "
+        "and relu changes nothing": 'name == "tanh" → False ; time % 4 * math.pi / 4 → 0.1 * time',
+        "your points are a regular polygon of small vectors: tanh(x) is nearly x there": 'name == "tanh" → False ; '
+        "time % 4 * math.pi / 4 → 2 * math.pi * time / count ; return → return 0.1 *",
     },
-)
-def break_features(name, count):
-    """Points X (count, N) in float64, N as you like, on which f(X Xᵀ) has an eigenvalue clearly below 0.
-
-    f is "minus", "tanh" or "relu", entry by entry. Below -0.01 times the largest eigenvalue, in size, is clear.
-
-    Hint: “minus”: what stands on the diagonal? One point is enough; others may repeat it. (Repeat the points of “tanh”
-    and “relu” in turn: copies of one alone make the largest eigenvalue grow.)
-
-    Hint: “tanh”: take two numbers, one small and one large. A matrix [[a, b], [b, d]] with b² > ad has a negative
-    eigenvalue, and tanh caps d at 1.
-
-    Hint: “relu”: four vectors at 0°, 45°, 90° and 135°. Neighbours agree; from 90° on a
-    score is cut off at 0.
-
-    Insight: So “any f is a dot product of features” needs two maps, one for queries and one for keys.
-    """
-    time = torch.arange(count, dtype=torch.float64)
-    if name == "tanh":
-        return torch.where(time % 2 == 0, 0.1, 10.0).double()[:, None]
-    angles = time % 4 * math.pi / 4
-    return torch.stack([angles.cos(), angles.sin()], 1)
+)(break_features)
