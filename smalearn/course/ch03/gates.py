@@ -8,100 +8,6 @@ from smalearn.course.exercises.way import Way
 # ------------------------------------------------------------------------------------------------- 3.4 at the border
 
 
-def _product(log_a, first, last):
-    """The product of the gates from `first` to `last`, both included."""
-    product = 1.0
-    for k in range(first, last + 1):
-        product *= log_a[k].exp().item()
-    return product
-
-
-def _border_cases(randn):
-    yield -randn(2).abs(), 0, 1, 1
-    yield -randn(6).abs(), 1, 3, 4
-    yield -randn(8).abs(), 0, 4, 7
-    yield -randn(8).abs(), 3, 4, 4  # no gate until the border
-    for place in (2, 3, 4, 5):  # a reset on token s itself, before the border, on its token, and after it
-        yield -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf), 2, 4, 6
-    log_a = torch.full((9,), -1.0, dtype=torch.float64)
-    log_a[[3, 5]] = -80.0  # small factors, but not 0
-    yield log_a, 1, 4, 6
-
-
-def _cut(left, right):
-    """Both products with other ends; each is (log_a, s, border, t) → the first gate and the last."""
-    return lambda log_a, *ends: (_product(log_a, *left(*ends)), _product(log_a, *right(*ends)))
-
-
-def _differences(log_a, s, border, t):
-    sums = log_a.cumsum(0)
-    return (sums[border - 1] - sums[s]).exp().item(), (sums[t] - sums[border - 1]).exp().item()
-
-
-@exercise(
-    "3.4",
-    "At the border",
-    claim="002:gla-chunkwise",
-    kind="prove",
-    level=2,
-    minutes=8,
-    cases=_border_cases,
-    oracle=_cut(lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border, t)),
-    way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
-    wrong={
-        "your first factor begins at token 0: it begins after s": _cut(
-            lambda s, border, t: (0, border - 1), lambda s, border, t: (border, t)
-        ),
-        "your first factor has the gate of token s itself: that acts before s is written": _cut(
-            lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t)
-        ),
-        "the gate of the border's token is in both factors: it belongs to the second alone": _cut(
-            lambda s, border, t: (s + 1, border), lambda s, border, t: (border, t)
-        ),
-        "the gate of the border's token is in the first factor: the chunk that it begins knows it, the one "
-        "before does not": _cut(lambda s, border, t: (s + 1, border), lambda s, border, t: (border + 1, t)),
-        "the gate of the border's token is missing: it is the first of the second factor": _cut(
-            lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border + 1, t)
-        ),
-        "the last gate is missing: token t is read after its own gate has acted": _cut(
-            lambda s, border, t: (s + 1, border - 1), lambda s, border, t: (border, t - 1)
-        ),
-        "your first factor holds the whole product: then it knows t": _cut(
-            lambda s, border, t: (s + 1, t), lambda s, border, t: (1, 0)
-        ),
-        "your second factor holds the whole product: then it knows s": _cut(
-            lambda s, border, t: (1, 0), lambda s, border, t: (s + 1, t)
-        ),
-        "the factors are exchanged: first what comes before the border": _cut(
-            lambda s, border, t: (border, t), lambda s, border, t: (s + 1, border - 1)
-        ),
-        "both factors begin and end a gate too early: token s meets the gates after it, and token t its own too": _cut(
-            lambda s, border, t: (s, border - 1), lambda s, border, t: (border, t - 1)
-        ),
-        "these are quotients of running products, or differences of running sums: NaN after a reset": _differences,
-        "you multiply logarithms: multiply the gates, or add their logarithms": lambda log_a, s, border, t: (
-            log_a[s + 1 : border].prod().item(),
-            log_a[border : t + 1].prod().item(),
-        ),
-        "you add the gates up: they act one after the other, so they are multiplied": lambda log_a, s, border, t: (
-            log_a[s + 1 : border].exp().sum().item(),
-            log_a[border : t + 1].exp().sum().item(),
-        ),
-        "strong gates are cut off at a lower limit: sums of −∞ are fine here": lambda log_a, s, border, t: (
-            log_a[s + 1 : border].clamp(min=-20).sum().exp().item(),
-            log_a[border : t + 1].clamp(min=-20).sum().exp().item(),
-        ),
-        "a gate of 0 is left out: log_a = −∞ makes its product 0": lambda log_a, *ends: halves(
-            log_a.nan_to_num(neginf=0.0), *ends
-        ),
-        "these are differences of running sums, and where those are not a number you put 0: the product may be "
-        "another": lambda *given: tuple(0.0 if x != x else x for x in _differences(*given)),
-        "these are sums of log_a: the factors are their exponentials": lambda log_a, s, border, t: (
-            log_a[s + 1 : border].sum().item(),
-            log_a[border : t + 1].sum().item(),
-        ),
-    },
-)
 def halves(log_a, s, border, t):
     """Two factors of the decay between s and t: until the border, and since.
 
@@ -125,198 +31,72 @@ def halves(log_a, s, border, t):
     return until.item(), since.item()
 
 
+def _product(log_a, first, last):
+    """The product of the gates from `first` to `last`, both included."""
+    product = 1.0
+    for k in range(first, last + 1):
+        product *= log_a[k].exp().item()
+    return product
+
+
+def _border_cases(randn):
+    yield -randn(2).abs(), 0, 1, 1
+    yield -randn(6).abs(), 1, 3, 4
+    yield -randn(8).abs(), 0, 4, 7
+    yield -randn(8).abs(), 3, 4, 4  # no gate until the border
+    for place in (2, 3, 4, 5):  # a reset on token s itself, before the border, on its token, and after it
+        yield -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf), 2, 4, 6
+    log_a = torch.full((9,), -1.0, dtype=torch.float64)
+    log_a[[3, 5]] = -80.0  # small factors, but not 0
+    yield log_a, 1, 4, 6
+
+
+DIFFERENCES = (
+    "until = → sums = log_a.cumsum(0)\n    until = ; log_a[s + 1 : border].sum() → (sums[border - 1] - sums[s]) ; "
+    "log_a[border : t + 1].sum() → (sums[t] - sums[border - 1])"
+)
+
+exercise(
+    "3.4",
+    "At the border",
+    claim="002:gla-chunkwise",
+    kind="prove",
+    level=2,
+    minutes=8,
+    cases=_border_cases,
+    oracle=lambda log_a, s, border, t: (_product(log_a, s + 1, border - 1), _product(log_a, border, t)),
+    way=Way(case=lambda randn, length: (-randn(length).abs(), 1, length // 2, length - 2), differences=False),
+    wrong={
+        # where they begin and end
+        "your first factor begins at token 0: it begins after s": "s + 1 : → :",
+        "your first factor has the gate of token s itself: that acts before s is written": "s + 1 : → s :",
+        "the gate of the border's token is in both factors: it belongs to the second alone": "border] → border + 1]",
+        "the gate of the border's token is in the first factor: "
+        "the chunk that it begins knows it, the one before does not": "border] → border + 1] ; [border → [border + 1",
+        "the gate of the border's token is missing: it is the first of the second factor": "[border → [border + 1",
+        "the last gate is missing: token t is read after its own gate has acted": "t + 1 → t",
+        "your first factor holds the whole product: then it knows t": "border] → t + 1] ; [border : t + 1] → [:0]",
+        "your second factor holds the whole product: then it knows s": "[s + 1 : border] → [:0] ; [border : → [s + 1 :",
+        "the factors are exchanged: "
+        "first what comes before the border": "until.item(), since.item() → since.item(), until.item()",
+        "both factors begin and end a gate too early: "
+        "token s meets the gates after it, and token t its own too": "s + 1 : → s : ; t + 1 → t",
+        # how they are computed
+        "these are quotients of running products, or differences of running sums: NaN after a reset": DIFFERENCES,
+        "you multiply logarithms: multiply the gates, or add their logarithms": ".sum().exp() → .prod()",
+        "you add the gates up: they act one after the other, so they are multiplied": ".sum().exp() → .exp().sum()",
+        "strong gates are cut off at a lower limit: sums of −∞ are fine here": ".sum() → .clamp(min=-20).sum()",
+        "a gate of 0 is left out: log_a = −∞ makes its product 0": ".sum() → .nan_to_num(neginf=0.0).sum()",
+        "these are differences of running sums, and where those are not a number you put 0: "
+        "the product may be another": f"{DIFFERENCES} ; .item() → .nan_to_num().item()",
+        "these are sums of log_a: the factors are their exponentials": ".exp() → ",
+    },
+)(halves)
+
+
 # ----------------------------------------------------------------------------------------------- 3.5 chunk by chunk
 
 
-def _decayed(Q, K, V, log_a, chunk_len=1, weight=lambda L, same, between: L):
-    """Pair by pair: scores times decays, with another weight where a slip is tried."""
-    time = torch.arange(len(Q))
-    rows = [[_product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
-    L = torch.tensor(rows, dtype=Q.dtype)
-    between = time[:, None] // chunk_len - time // chunk_len
-    return (weight(L, between == 0, between) * (Q @ K.mT)) @ V
-
-
-def _chunk_cases(randn):
-    for length, features, head_dim, chunk_len in [(1, 1, 1, 1), (5, 2, 3, 8), (6, 3, 2, 3), (7, 2, 2, 3), (9, 2, 3, 2)]:
-        qkv = (randn(length, size) for size in (features, features, head_dim))
-        yield *qkv, -randn(length).abs(), chunk_len
-    for place in (3, 4):  # a reset on the first token of a chunk, and inside one
-        log_a = -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf)
-        yield randn(8, 2), randn(8, 2), randn(8, 3), log_a, 3
-    yield randn(17, 2), randn(17, 2), randn(17, 2), torch.full((17,), -200.0, dtype=torch.float64), 16
-    yield randn(17, 2), randn(17, 2), randn(17, 2), -randn(17).abs(), 5  # every row with ordinary gates
-    Q, K, V, log_a = randn(8, 2), randn(8, 2), randn(8, 3), -randn(8).abs()
-    for x in (Q, K, V, log_a):
-        x[0] = 0  # so that `responses` draws no conclusions from what a sum of 10¹⁷ drowns
-    log_a[3] = -1e17  # nearly a reset: after it differences of running sums have lost all digits
-    yield Q, K, V, log_a, 3
-
-
-def _sums(a, axis=0):
-    """Logarithms of the decays inside a chunk, below the diagonal."""
-    return a[:, None].expand(len(a), len(a)).tril(-1).cumsum(axis)
-
-
-def _chunks(
-    *given,
-    inside=lambda a: _sums(a).exp().tril(),
-    ends=lambda until, a: until,
-    starts=lambda since, a: since,
-    old=lambda since, a: since[-1],
-    early=False,
-):
-    """The chunked form, with other factors at the borders or inside."""
-    *QKV, log_a, chunk_len = given
-    state, outputs = torch.zeros(QKV[2].shape[1], QKV[1].shape[1], dtype=QKV[2].dtype), []
-    for q, k, v, a in zip(*(x.split(chunk_len) for x in (*QKV, log_a)), strict=True):
-        L, since = inside(a), a.cumsum(0).exp()
-        after = old(since, a) * state + (ends(L[-1], a)[:, None] * v).mT @ k
-        outputs.append((L * (q @ k.mT)) @ v + starts(since, a)[:, None] * (q @ (after if early else state).mT))
-        state = after
-    return torch.cat(outputs)
-
-
-def _by_quotients(Q, K, V, log_a, chunk_len):
-    b = log_a.cumsum(0).exp()[:, None]
-    return ((Q * b) @ (K / b).mT).tril() @ V
-
-
-def _whole_chunks(*given):
-    """The outputs of the whole chunks alone."""
-    rows, chunk_len = _decayed(*given), given[-1]
-    return torch.cat([rows[k * chunk_len : (k + 1) * chunk_len] for k in range(len(rows) // chunk_len)])
-
-
-def _by_logarithms(Q, K, V, log_a, chunk_len):
-    states = [V.new_zeros(V.shape[1], K.shape[1])]
-    for k, v, a in zip(K, V, log_a, strict=True):
-        states.append(a * states[-1] + torch.outer(v, k))
-    return torch.stack([state @ q for state, q in zip(states[1:], Q, strict=True)])
-
-
-def _weighted(weight):
-    return lambda Q, K, V, log_a, chunk_len: _decayed(Q, K, V, log_a, chunk_len, weight)
-
-
-@exercise(
-    "3.5",
-    "Chunk by chunk",
-    claim="002:gla-chunkwise",
-    level=3,
-    minutes=35,
-    cases=_chunk_cases,
-    gradient=("Q", "K", "V"),
-    oracle=_decayed,
-    way=Way(
-        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), -randn(length).abs(), 4),
-        memory=1,
-        forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
-        matters={"chunk_len": (4, 16)},
-        differences=False,
-    ),
-    wrong={
-        "nothing fades: this is linear attention without gates": lambda Q, K, V, log_a, chunk_len: _decayed(
-            Q, K, V, torch.zeros_like(log_a)
-        ),
-        "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
-        "you add up the gates since the border: they multiply. Sum the logarithms, then take the exponential": (
-            lambda *given: _chunks(*given, starts=lambda since, a: a.exp().cumsum(0))
-        ),
-        "the chunks know nothing of one another: the state of the earlier chunks is never read": _weighted(
-            lambda L, same, between: L * same
-        ),
-        "inside a chunk a token does not see itself: the diagonal belongs to the mask": _weighted(
-            lambda L, same, between: L.tril(-1)
-        ),
-        "the state already holds the present chunk when it is read: its tokens count twice": lambda *given: _chunks(
-            *given, early=True
-        ),
-        "after the exponential the entries above the diagonal are 1, and tokens read later ones: mask once "
-        "more": lambda *given: _chunks(*given, inside=lambda a: _sums(a).exp()),
-        "a gate of 0 is left out: log_a = −∞ makes its product 0": lambda Q, K, V, log_a, c: _decayed(
-            Q, K, V, log_a.nan_to_num(neginf=0.0)
-        ),
-        "what a chunk writes fades in yours by the gates since its beginning: those until its END count, the last "
-        "row": lambda *given: _chunks(*given, ends=lambda until, a: _sums(a).exp().tril()[:, 0]),
-        "what a chunk writes fades in yours by the gates up to each token: those after it count, until the END": (
-            lambda *given: _chunks(*given, ends=lambda until, a: a.cumsum(0).exp())
-        ),
-        "the border's own gate is missing in yours: it acts on the old state before the first token reads": (
-            lambda *given: _chunks(*given, starts=lambda since, a: torch.cat([a.new_zeros(1), a[1:]]).cumsum(0).exp())
-        ),
-        "the state holds only the last chunk: add to it, do not replace it": _weighted(
-            lambda L, same, between: L * (between <= 1)
-        ),
-        "inside a chunk nothing fades: its scores need the decay between s and t": lambda *given: (
-            _chunks(*given[:3], given[3], given[4])
-            - _decayed(*given, lambda L, same, between: L * same)
-            + _decayed(*given, lambda L, same, between: same.to(L.dtype).tril())
-        ),
-        "the state is read as it was at the border: it has faded since, by the gates of the chunk up to t": (
-            lambda *given: _chunks(*given, starts=lambda since, a: torch.ones_like(since))
-        ),
-        "what a chunk reads has not met the gate of its own token: the decay since the border includes a_t": (
-            lambda *given: _chunks(*given, starts=lambda since, a: torch.cat([a.new_ones(1), since[:-1]]))
-        ),
-        "what a chunk writes enters the state unfaded: a token has met the gates after it, until the border": (
-            lambda *given: _chunks(*given, ends=lambda until, a: torch.ones_like(until))
-        ),
-        "the old state does not fade from chunk to chunk: all gates of the chunk act on it": lambda *given: _chunks(
-            *given, old=lambda since, a: 1
-        ),
-        "only the last gate of a chunk acts on the old state: all gates of the chunk do": lambda *given: _chunks(
-            *given, old=lambda since, a: a[-1].exp()
-        ),
-        "the decay since the border is still a sum of logarithms: take its exponential": lambda *given: _chunks(
-            *given, starts=lambda since, a: a.cumsum(0), old=lambda since, a: a.sum()
-        ),
-        "what is read is multiplied by a sum of logarithms: the decay since the border is its exponential": (
-            lambda *given: _chunks(*given, starts=lambda since, a: a.cumsum(0))
-        ),
-        "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk "
-        "to chunk, and what is read since the border": lambda *given: _chunks(
-            *given,
-            ends=lambda until, a: torch.ones_like(until),
-            starts=lambda since, a: torch.ones_like(since),
-            old=lambda since, a: 1,
-        ),
-        "the decay until the border is a difference of two sums: after a reset −∞ − (−∞) is not a number. It is the "
-        "last row of L": lambda *given: _chunks(*given, ends=lambda until, a: (a.sum() - a.cumsum(0)).exp()),
-        "what a chunk writes has met its own gate too: until the border only the gates after it act": lambda *given: (
-            _chunks(*given, ends=lambda until, a: until * a.exp())
-        ),
-        "since the border all gates up to token t act, not its own alone": lambda *given: _chunks(
-            *given, starts=lambda since, a: a.exp()
-        ),
-        **{
-            f"log_a is cut off at −{limit}: sums of −∞ are fine here": lambda Q, K, V, log_a, c, limit=limit: _decayed(
-                Q, K, V, log_a.clamp(min=-limit)
-            )
-            for limit in (1, 3, 5, 10, 20)
-        },
-        "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between "
-        "the two tokens themselves": lambda *given: _chunks(
-            *given, inside=lambda a: (a.cumsum(0)[:, None] - a.cumsum(0)).exp().tril()
-        ),
-        "0 · (−∞) is not a number: do not multiply log_a by a mask, select with `tril` or `torch.where`": (
-            lambda *given: _chunks(
-                *given, inside=lambda a: (torch.ones_like(_sums(a)).tril(-1) * a[:, None]).cumsum(0).exp().tril()
-            )
-        ),
-        "inside a chunk your running sum goes along the rows: add up each column from the top down, `cumsum(0)`": (
-            lambda *given: _chunks(*given, inside=lambda a: _sums(a, 1).exp().tril())
-        ),
-        "each token meets its own gate, which acts before it is written: use `tril(-1)`": lambda Q, K, V, log_a, c: (
-            _decayed(Q, K, V * log_a.exp()[:, None], log_a)
-        ),
-        "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
-        "what is left after the whole chunks is a shorter chunk of its own: your answer ends before it": _whole_chunks,
-        "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": (
-            lambda Q, K, V, log_a, c: _decayed(Q, K, V, log_a) * (torch.arange(len(Q)) < len(Q) // c * c)[:, None]
-        ),
-    },
-)
 def chunked_attention(Q, K, V, log_a, chunk_len):
     """Causal linear attention under one gate per token, quadratic inside chunks, with a state between them.
 
@@ -344,43 +124,123 @@ def chunked_attention(Q, K, V, log_a, chunk_len):
     return torch.cat(outputs)
 
 
+def _decayed(Q, K, V, log_a, chunk_len):
+    """Pair by pair: scores times decays."""
+    rows = [[_product(log_a, s + 1, t) if s <= t else 0.0 for s in range(len(Q))] for t in range(len(Q))]
+    return (torch.tensor(rows, dtype=Q.dtype) * (Q @ K.mT)) @ V
+
+
+def _chunk_cases(randn):
+    for length, features, head_dim, chunk_len in [(1, 1, 1, 1), (5, 2, 3, 8), (6, 3, 2, 3), (7, 2, 2, 3), (9, 2, 3, 2)]:
+        qkv = (randn(length, size) for size in (features, features, head_dim))
+        yield *qkv, -randn(length).abs(), chunk_len
+    for place in (3, 4):  # a reset on the first token of a chunk, and inside one
+        log_a = -randn(8).abs().index_fill(0, torch.tensor(place), torch.inf)
+        yield randn(8, 2), randn(8, 2), randn(8, 3), log_a, 3
+    yield randn(17, 2), randn(17, 2), randn(17, 2), torch.full((17,), -200.0, dtype=torch.float64), 16
+    yield randn(17, 2), randn(17, 2), randn(17, 2), -randn(17).abs(), 5  # every row with ordinary gates
+    Q, K, V, log_a = randn(8, 2), randn(8, 2), randn(8, 3), -randn(8).abs()
+    for x in (Q, K, V, log_a):
+        x[0] = 0  # so that `responses` draws no conclusions from what a sum of 10¹⁷ drowns
+    log_a[3] = -1e17  # nearly a reset: after it differences of running sums have lost all digits
+    yield Q, K, V, log_a, 3
+
+
+def _by_quotients(Q, K, V, log_a, chunk_len):
+    b = log_a.cumsum(0).exp()[:, None]
+    return ((Q * b) @ (K / b).mT).tril() @ V
+
+
+def _by_logarithms(Q, K, V, log_a, chunk_len):
+    states = [V.new_zeros(V.shape[1], K.shape[1])]
+    for k, v, a in zip(K, V, log_a, strict=True):
+        states.append(a * states[-1] + torch.outer(v, k))
+    return torch.stack([state @ q for state, q in zip(states[1:], Q, strict=True)])
+
+
+exercise(
+    "3.5",
+    "Chunk by chunk",
+    claim="002:gla-chunkwise",
+    level=3,
+    minutes=35,
+    cases=_chunk_cases,
+    gradient=("Q", "K", "V"),
+    oracle=_decayed,
+    way=Way(
+        case=lambda randn, length: (*(randn(length, 2) for _ in "QKV"), -randn(length).abs(), 4),
+        memory=1,
+        forbids=("smalearn.linear_attention", "smalearn.fast", "smalearn.ssd"),
+        matters={"chunk_len": (4, 16)},
+        differences=False,
+    ),
+    wrong={
+        "nothing fades: this is linear attention without gates": "V, log_a → V, torch.zeros_like(log_a)",
+        "you multiply by log_a, the logarithm of the gate: the gate is its exponential": _by_logarithms,
+        "you add up the gates since the border: "
+        "they multiply. Sum the logarithms, then take the exponential": "since[:, None] → a.exp().cumsum(0)[:, None]",
+        "the chunks know nothing of one another: "
+        "the state of the earlier chunks is never read": " + since[:, None] * (q @ state.mT) → ",
+        "inside a chunk a token does not see itself: the diagonal belongs to the mask": "(L * → (L.tril(-1) *",
+        "the state already holds the present chunk when it is read: "
+        "its tokens count twice": "(q @ state.mT) → (q @ (since[-1] * state + (L[-1][:, None] * v).mT @ k).mT)",
+        "after the exponential the entries above the diagonal are 1, and tokens read later ones: "
+        "mask once more": "exp().tril() → exp()",
+        "a gate of 0 is left out: log_a = −∞ makes its product 0": "V, log_a → V, log_a.nan_to_num(neginf=0.0)",
+        "what a chunk writes fades in yours by the gates since its beginning: "
+        "those until its END count, the last row": "L[-1] → L[:, 0]",
+        "what a chunk writes fades in yours by the gates up to each token: "
+        "those after it count, until the END": "L[-1] → since",
+        "the border's own gate is missing in yours: it acts on the old state "
+        "before the first token reads": "since[:, None] → torch.cat([a.new_zeros(1), a[1:]]).cumsum(0).exp()[:, None]",
+        "the state holds only the last chunk: add to it, do not replace it": "since[-1] * state + → ",
+        "inside a chunk nothing fades: its scores need the decay between s and t": "L * → torch.ones_like(L).tril() *",
+        "the state is read as it was at the border: "
+        "it has faded since, by the gates of the chunk up to t": "since[:, None] * → ",
+        "what a chunk reads has not met the gate of its own token: "
+        "the decay since the border includes a_t": "since[:, None] → torch.cat([a.new_ones(1), since[:-1]])[:, None]",
+        "what a chunk writes enters the state unfaded: "
+        "a token has met the gates after it, until the border": "L[-1][:, None] * v → v",
+        "the old state does not fade from chunk to chunk: all gates of the chunk act on it": "since[-1] * → ",
+        "only the last gate of a chunk acts on the old state: all gates of the chunk do": "since[-1] → a[-1].exp()",
+        "the decay since the border is still a sum of logarithms: "
+        "take its exponential": "= a.cumsum(0).exp() → = a.cumsum(0)",
+        "what is read is multiplied by a sum of logarithms: "
+        "the decay since the border is its exponential": "since[:, None] → a.cumsum(0)[:, None]",
+        "the gates act inside the chunks alone: what enters the state fades until the border, the state from chunk to "
+        "chunk, "
+        "and what is read since the border": "= a.cumsum(0).exp() → = torch.ones_like(a) ; L[-1][:, None] * v → v",
+        "the decay until the border is a difference of two sums: "
+        "after a reset −∞ − (−∞) is not a number. It is the last row of L": "L[-1] → (a.sum() - a.cumsum(0)).exp()",
+        "what a chunk writes has met its own gate too: "
+        "until the border only the gates after it act": "L[-1] → (L[-1] * a.exp())",
+        "since the border all gates up to token t act, not its own alone": "since[:, None] → a.exp()[:, None]",
+        **{
+            f"log_a is cut off at −{limit}: sums of −∞ are fine here": f"V, log_a → V, log_a.clamp(min=-{limit})"
+            for limit in (1, 3, 5, 10, 20)
+        },
+        "these are differences of running sums: after a reset −∞ − (−∞) is not a number. Add up the gates between the "
+        "two tokens themselves": "a[:, None].expand(len(a), len(a)).tril(-1).cumsum(0) → "
+        "(a.cumsum(0)[:, None] - a.cumsum(0))",
+        "0 · (−∞) is not a number: do not multiply log_a by a mask, select with `tril` "
+        "or `torch.where`": "a[:, None].expand(len(a), len(a)).tril(-1) → "
+        "(torch.ones(len(a), len(a)).to(a).tril(-1) * a[:, None])",
+        "inside a chunk your running sum goes along the rows: "
+        "add up each column from the top down, `cumsum(0)`": "tril(-1).cumsum(0) → tril(-1).cumsum(1)",
+        "each token meets its own gate, which acts before it is written: "
+        "use `tril(-1)`": "V, log_a → V * log_a.exp()[:, None], log_a",
+        "these are quotients of running products: after a reset, or many strong gates, they are 0/0": _by_quotients,
+        "what is left after the whole chunks is a shorter chunk of its own: "
+        "your answer ends before it": "outputs) → outputs[: len(Q) // chunk_len])",
+        "the last, shorter chunk is lost: after the whole chunks, T mod c tokens may be left": "outputs) → "
+        "outputs) * (torch.arange(len(Q)) < len(Q) // chunk_len * chunk_len)[:, None]",
+    },
+)(chunked_attention)
+
+
 # ------------------------------------------------------------------------------------------ 3.6 what a model keeps
 
 
-@exercise(
-    "3.6",
-    "What your model keeps",
-    claim="002:linear-time",
-    kind="predict",
-    level=1,
-    minutes=3,
-    oracle=lambda: 2 * 4 * 24 * 25,
-    wrong={
-        "the row of the normaliser is missing: a value is 24 numbers and a 1": lambda: 2 * 4 * 24 * 24,
-        "this is one head: there are four in each block": lambda: 2 * 24 * 25,
-        "this is one block: there are two": lambda: 4 * 24 * 25,
-        "this is one head of one block: there are eight": lambda: 24 * 25,
-        "these are bytes, four for each number: asked are the numbers": lambda: 4 * 2 * 4 * 24 * 25,
-        "twice too much: bytes, two for each number, or eight heads a block? Asked are numbers, of four": lambda: (
-            2 * 2 * 4 * 24 * 25
-        ),
-        "these are queries, keys and values of one token: a state is the outer product of a value and a key": lambda: (
-            2 * 4 * 24 * 3
-        ),
-        "the normaliser is a row of 24, one for each entry of a key, not one number": lambda: 2 * 4 * (24 * 24 + 1),
-        "this is a vector for each head: a state is a matrix, a value times a key": lambda: 2 * 4 * 25,
-        "one row more, not two": lambda: 2 * 4 * 24 * 26,
-        "a state does not grow with the tokens: these are keys and values of 2,000": lambda: 2 * 4 * 48 * 2000,
-        "these are keys and values of one token, as attention keeps them": lambda: 2 * 4 * 48,
-        "these are keys and values of 24 tokens, or two whole matrices: the normaliser is one row": lambda: (
-            2 * 4 * 24 * 48
-        ),
-        "the keys need no 1: only the values have a row more": lambda: 2 * 4 * 25 * 25,
-        "this is what attention keeps of one token, a key and a value: a state is their outer product": lambda: (
-            2 * 4 * (24 + 25)
-        ),
-    },
-)
 def kept_numbers():
     """How many numbers the states of the model hold, after any number of tokens.
 
@@ -397,3 +257,32 @@ def kept_numbers():
     Insight: Attention with these sizes keeps as much after 13 tokens: two blocks of four heads, 48 numbers a token.
     """
     return 2 * 4 * 24 * 25
+
+
+exercise(
+    "3.6",
+    "What your model keeps",
+    claim="002:linear-time",
+    kind="predict",
+    level=1,
+    minutes=3,
+    oracle=lambda: 2 * 4 * 24 * 25,
+    wrong={
+        "the row of the normaliser is missing: a value is 24 numbers and a 1": "25 → 24",
+        "this is one head: there are four in each block": "2 * 4 → 2",
+        "this is one block: there are two": "2 * 4 → 4",
+        "this is one head of one block: there are eight": "2 * 4 * → ",
+        "these are bytes, four for each number: asked are the numbers": "2 * 4 → 4 * 2 * 4",
+        "twice too much: bytes, two for each number, or eight heads a block? Asked are numbers, of four": "2 * → 4 *",
+        "these are queries, keys and values of one token: a state is the outer product of a value and a key": "25 → 3",
+        "the normaliser is a row of 24, one for each entry of a key, not one number": "24 * 25 → (24 * 24 + 1)",
+        "this is a vector for each head: a state is a matrix, a value times a key": "24 * 25 → 25",
+        "one row more, not two": "25 → 26",
+        "a state does not grow with the tokens: these are keys and values of 2,000": "24 * 25 → 48 * 2000",
+        "these are keys and values of one token, as attention keeps them": "24 * 25 → 48",
+        "these are keys and values of 24 tokens, or two whole matrices: the normaliser is one row": "25 → 48",
+        "the keys need no 1: only the values have a row more": "24 → 25",
+        "this is what attention keeps of one token, a key and a value: "
+        "a state is their outer product": "24 * 25 → (24 + 25)",
+    },
+)(kept_numbers)
