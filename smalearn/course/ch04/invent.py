@@ -11,6 +11,41 @@ from smalearn.testing import random_tensors, relative_rms
 
 __all__ = ["Judge", "Operations"]
 
+
+def invent(judge):
+    """Two memories in one mask, 0.5^(t-s) + 0.99^(t-s): a sum of structured masks is structured.
+
+    Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge says "structured" if
+    the two agree and the operations of matmul grow at most threefold when T doubles.
+
+    Hint: New structured masks are made from old ones: a sum of two, a product of two where section 8 has a rule, rows
+    or columns scaled, time reversed, blocks of one structure with another between them.
+
+    Hint: The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has
+    `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.
+
+    Hint: `dense` may return `sum(DecayMask(length, gamma).dense(torch.float64) for gamma in (0.5, 0.99))`. What does
+    `matmul(x)` add up, and where does it get the length?
+
+    Insight: Sums, matrix products, scalings and transposes of structured masks are structured: they are closed under
+    what a model needs.
+    """
+    rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
+
+    def dense(length):
+        time = torch.arange(length)
+        return sum(rate ** (time[:, None] - time).clamp(min=0) for rate in rates).tril()
+
+    def matmul(x):
+        memories, rows = x.new_zeros(2, x.shape[1]), []
+        for now in x:
+            memories = rates[:, None] * memories + now
+            rows.append(memories.sum(0))
+        return torch.stack(rows)
+
+    return judge(dense, matmul)
+
+
 COLUMNS = 3
 GROWTH = 3.0  # T log T gives 2.3 from 256 to 512, T² gives 4
 aten = torch.ops.aten
@@ -101,12 +136,7 @@ class Judge:
         self.lengths, self.seal = lengths, seal
 
     def __call__(self, dense: Callable, matmul: Callable) -> str:
-        """The verdict.
-
-        Args:
-            dense: from a length T to the mask, a (T, T) tensor.
-            matmul: from x (T, columns) to the product of mask and x.
-        """
+        """Return the verdict on `dense`, from T to the mask, and `matmul`, from x (T, columns) to its product."""
         counts = []
         for length in self.lengths:
             verdict, count = self._one(dense, matmul, length)
@@ -168,7 +198,7 @@ def _judges(randn):
         yield (Judge(*lengths, seal=f", sealed {randn(1).abs().item():.6f}"),)
 
 
-@exercise(
+exercise(
     "4.6",
     "A mask of your own",
     claim="000:def4.2",
@@ -177,43 +207,11 @@ def _judges(randn):
     cases=_judges,
     refuse=_verdict,
     wrong={
-        "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every "
-        "token. What can it keep from one token to the next?": lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
-        "your two functions are not the same mask. Multiply a short identity matrix by `matmul` and compare it "
-        "with `dense`; is one the transpose of the other?": lambda judge: judge(_mask, lambda x: _mask(len(x)).mT @ x),
+        "your product is right, and it costs T²: it forms the matrix, or adds up the whole past anew for every token. "
+        "What can it keep from one token to the next?": lambda judge: judge(_mask, lambda x: _mask(len(x)) @ x),
+        "your two functions are not the same mask. Multiply a short identity matrix by `matmul` and compare it with "
+        "`dense`; is one the transpose of the other?": lambda judge: judge(_mask, lambda x: _mask(len(x)).mT @ x),
         "a sparse mask is fast, but it sees next to nothing: here at least a quarter of the entries must not "
         "be zero": lambda judge: judge(lambda length: torch.eye(length, dtype=torch.float64), lambda x: 1 * x),
     },
-)
-def invent(judge):
-    """Two memories in one mask, 0.5^(t-s) + 0.99^(t-s): a sum of structured masks is structured.
-
-    Invent a mask that is not sparse, as two functions, and return judge(dense, matmul). The judge says "structured" if
-    the two agree and the operations of matmul grow at most threefold when T doubles.
-
-    Hint: New structured masks are made from old ones: a sum of two, a product of two where section 8 has a rule, rows
-    or columns scaled, time reversed, blocks of one structure with another between them.
-
-    Hint: The sum is the easiest: `dense` adds two matrices, `matmul` adds two products. `DecayMask(T, 0.9)` has
-    `dense(torch.float64)` and `matmul(x)`; so have all masks of this chapter.
-
-    Hint: `dense` may return `sum(DecayMask(length, gamma).dense(torch.float64) for gamma in (0.5, 0.99))`. What does
-    `matmul(x)` add up, and where does it get the length?
-
-    Insight: Sums, matrix products, scalings and transposes of structured masks are structured: they are closed under
-    what a model needs.
-    """
-    rates = torch.tensor([0.5, 0.99], dtype=torch.float64)
-
-    def dense(length):
-        time = torch.arange(length)
-        return sum(rate ** (time[:, None] - time).clamp(min=0) for rate in rates).tril()
-
-    def matmul(x):
-        memories, rows = x.new_zeros(2, x.shape[1]), []
-        for now in x:
-            memories = rates[:, None] * memories + now
-            rows.append(memories.sum(0))
-        return torch.stack(rows)
-
-    return judge(dense, matmul)
+)(invent)

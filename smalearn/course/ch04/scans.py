@@ -7,99 +7,9 @@ import torch
 from smalearn.course.exercises.core import exercise
 from smalearn.course.exercises.way import Way
 
-
-def _float(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
 # ----------------------------------------------------------------------------------------------- 4.1 the decay scan
 
 
-def _decay_cases(randn):
-    yield randn(1, 1), 0.5
-    for gamma in (0.0, 1.0):  # the identity and the running sum
-        yield randn(3, 2), gamma
-    yield randn(4, 2), 0.5
-    yield randn(9, 3), 0.9
-    for gamma in (0.01, 0.99):  # γ^t is 0 for a float, and what came first still counts
-        yield randn(200, 2), gamma
-
-
-def _weighted(weight):
-    """y_t = Σ weight(γ, t, s) x_s over all s."""
-
-    def product(x, gamma):
-        L = _float(*([weight(gamma, t, s) for s in range(len(x))] for t in range(len(x))))
-        return L @ x
-
-    return product
-
-
-_powers = _weighted(lambda gamma, t, s: gamma ** (t - s) if s <= t else 0)  # 0^0 = 1
-
-
-def _quotients(x, gamma):
-    """γ^t Σ x_s / γ^s."""
-    powers = (gamma ** torch.arange(len(x), dtype=x.dtype))[:, None]
-    return powers * (x / powers).cumsum(0)
-
-
-@exercise(
-    "4.1",
-    "A sum that fades",
-    claim="000:mask-retnet",
-    level=1,
-    minutes=6,
-    cases=_decay_cases,
-    oracle=_powers,
-    way=Way(case=lambda randn, length: (randn(length, 2), 0.9), memory=1, loops=1),
-    wrong={
-        "this is the running sum, γ = 1: what was summed so far must fade by γ at every step": lambda x, gamma: (
-            x.cumsum(0)
-        ),
-        "your own token has decayed already: the diagonal of L is γ^0 = 1. Let the past fade, then add x_t": _weighted(
-            lambda gamma, t, s: gamma ** (t - s + 1) if s <= t else 0
-        ),
-        "only the token before is remembered: γ multiplies the last SUM y_(t-1), not the last x": _weighted(
-            lambda gamma, t, s: gamma ** (t - s) if t - 1 <= s <= t else 0
-        ),
-        "you multiply the new token by 1 − γ: that is an exponential moving average. The mask has ones on its "
-        "diagonal": _weighted(lambda gamma, t, s: (1 - gamma) * gamma ** (t - s) if s <= t else 0),
-        "you begin with y_0 = x_0 and then multiply each new token by 1 − γ: that is an exponential moving "
-        "average. The mask has ones on its diagonal": _weighted(
-            lambda gamma, t, s: gamma ** (t - s) * (1 - gamma if s else 1) if s <= t else 0
-        ),
-        "your weight is γ^s, the place in the sequence: it must be γ^(t-s), the distance": _weighted(
-            lambda gamma, t, s: gamma**s if s <= t else 0
-        ),
-        "your scan runs backwards: token t sees itself and what comes later": _weighted(
-            lambda gamma, t, s: gamma ** (s - t) if s >= t else 0
-        ),
-        "x_0 is counted twice: the sum begins with x_0, or with zeros before it": lambda x, gamma: (
-            _powers(x, gamma) + gamma ** torch.arange(1, len(x) + 1, dtype=x.dtype)[:, None] * x[:1]
-        ),
-        "token 0 is lost: the sum begins with y_0 = x_0": lambda x, gamma: _powers(
-            torch.cat([torch.zeros_like(x[:1]), x[1:]]), gamma
-        ),
-        "each step multiplies by γ^t: the sum before has faded by one step more, so it is multiplied by γ": _weighted(
-            lambda gamma, t, s: gamma ** sum(range(s + 1, t + 1)) if s <= t else 0
-        ),
-        "γ stands at the new token: it must stand at what was summed so far, which fades": _weighted(
-            lambda gamma, t, s: gamma if s <= t else 0
-        ),
-        "every row is the last sum: one tensor, changed in place, stands T times in your list": lambda x, gamma: (
-            _powers(x, gamma)[-1:].expand_as(x)
-        ),
-        "your decay is e^(−γ): γ itself is the factor": lambda x, gamma: _powers(x, math.exp(-gamma)),
-        "your decay is e^γ: γ itself is the factor": lambda x, gamma: _powers(x, math.exp(gamma)),
-        "you divide by γ^s, by 0 where γ is 0, and lose all digits where it is small: let the sum fade "
-        "instead": lambda x, gamma: _quotients(x, gamma),
-        "you divide by γ^s, which is 0 for a float after enough tokens, and 0 / 0 is NaN: let the sum fade "
-        "instead": lambda x, gamma: _quotients(x, gamma) if gamma else x,
-        "this is the last sum alone: y has a row for every t": lambda x, gamma: _powers(x, gamma)[-1],
-        "your sum runs along the columns: time is axis 0": lambda x, gamma: _powers(x.mT, gamma).mT,
-    },
-)
 def decay_scan(x, gamma):
     """y_t = γ y_(t-1) + x_t, one step after the other.
 
@@ -123,7 +33,92 @@ def decay_scan(x, gamma):
     return y
 
 
+def _decay_cases(randn):
+    yield randn(1, 1), 0.5
+    for gamma in (0.0, 1.0):  # the identity and the running sum
+        yield randn(3, 2), gamma
+    yield randn(4, 2), 0.5
+    yield randn(9, 3), 0.9
+    for gamma in (0.01, 0.99):  # γ^t is 0 for a float, and what came first still counts
+        yield randn(200, 2), gamma
+
+
+def _decay_oracle(x, gamma):
+    """y_t = Σ γ^(t-s) x_s over s ≤ t; 0^0 = 1."""
+    rows = [[gamma ** (t - s) if s <= t else 0 for s in range(len(x))] for t in range(len(x))]
+    return torch.tensor(rows, dtype=torch.float64) @ x
+
+
+def _quotients(x, gamma):
+    """γ^t Σ x_s / γ^s."""
+    powers = (gamma ** torch.arange(len(x), dtype=x.dtype))[:, None]
+    return powers * (x / powers).cumsum(0)
+
+
+exercise(
+    "4.1",
+    "A sum that fades",
+    claim="000:mask-retnet",
+    level=1,
+    minutes=6,
+    cases=_decay_cases,
+    oracle=_decay_oracle,
+    way=Way(case=lambda randn, length: (randn(length, 2), 0.9), memory=1, loops=1),
+    wrong={
+        "this is the running sum, γ = 1: what was summed so far must fade by γ at every step": "gamma * now → now",
+        "your own token has decayed already: the diagonal of L is γ^0 = 1. "
+        "Let the past fade, then add x_t": "gamma * now + x[t] → gamma * (now + x[t])",
+        "only the token before is remembered: "
+        "γ multiplies the last SUM y_(t-1), not the last x": "y[t] = now → y[t] = gamma * x[t - 1] * (t > 0) + x[t]",
+        "you multiply the new token by 1 − γ: "
+        "that is an exponential moving average. The mask has ones on its diagonal": "+ x[t] → + (1 - gamma) * x[t]",
+        "you begin with y_0 = x_0 and then multiply each new token by 1 − γ: that is an exponential moving average. "
+        "The mask has ones on its diagonal": "+ x[t] → + (1 - gamma if t else 1) * x[t]",
+        "your weight is γ^s, the place in the sequence: "
+        "it must be γ^(t-s), the distance": "gamma * now + x[t] → now + gamma**t * x[t]",
+        "your scan runs backwards: token t sees itself and what comes later": "range(len(x)) → reversed(range(len(x)))",
+        "x_0 is counted twice: the sum begins with x_0, or with zeros before it": "torch.zeros_like(x[0]) → x[0]",
+        "token 0 is lost: the sum begins with y_0 = x_0": "range(len(x)) → range(1, len(x))",
+        "each step multiplies by γ^t: "
+        "the sum before has faded by one step more, so it is multiplied by γ": "gamma * → gamma**t *",
+        "γ stands at the new token: "
+        "it must stand at what was summed so far, which fades": "gamma * now + x[t] → now + gamma * x[t]",
+        "every row is the last sum: "
+        "one tensor, changed in place, stands T times in your list": "return y → return y[-1:].expand_as(y)",
+        "your decay is e^(−γ): γ itself is the factor": "gamma * → math.exp(-gamma) *",
+        "your decay is e^γ: γ itself is the factor": "gamma * → math.exp(gamma) *",
+        "you divide by γ^s, by 0 where γ is 0, and lose all digits where it is small: let the sum "
+        "fade instead": _quotients,
+        "you divide by γ^s, which is 0 for a float after enough tokens, and 0 / 0 is NaN: let the sum "
+        "fade instead": lambda x, gamma: _quotients(x, gamma) if gamma else x,
+        "this is the last sum alone: y has a row for every t": "return y → return now",
+        "your sum runs along the columns: "
+        "time is axis 0": "y = torch → x = x.mT\n    y = torch ; return y → return y.mT",
+    },
+)(decay_scan)
+
+
 # --------------------------------------------------------------------------- 4.2 where quotients and differences fail
+
+
+def break_it(form, least, length):
+    """Log decays (length,) in float64, between `least` and 0, with an entry of the mask off by over 0.001 in this form.
+
+    The form is "quotient", b_t / b_s of running products, or "difference", exp(c_t - c_s) of running sums.
+
+    Hint: A product of many numbers below 1 gets small. What is the smallest number that float64 holds, and what is 0/0?
+
+    Hint: A float64 has sixteen digits, wherever they stand. What is -1e16 - 0.7 - (-1e16)?
+
+    Hint: For a quotient: all decays as strong as allowed, so that the running product is 0 before the end. For a
+    difference: one decay at once as strong as allowed, then mild ones.
+
+    Insight: Neither failure needs a reset, an error or a warning: mild decays and a long text are enough for the one,
+    one very strong but finite decay for the other. So sum each segment for itself.
+    """
+    log_a = torch.full((length,), least if form == "quotient" else -0.7, dtype=torch.float64)
+    log_a[0] = least
+    return log_a
 
 
 def _mask_by(form, log_a):
@@ -171,11 +166,9 @@ def _why(form, log_a):
     return "let mild decays follow the strong one, whose digits are lost"
 
 
-def _filled(value):
-    return lambda form, least, length: torch.full((length,), value(least), dtype=torch.float64)
+MILD = 'least if form == "quotient" else -0.7, dtype=torch.float64) → -0.1).double()'
 
-
-@exercise(
+exercise(
     "4.2",
     "Where shortcuts break",
     claim="004:eq-1ss",
@@ -185,33 +178,10 @@ def _filled(value):
     cases=_forms,
     refuse=_survives,
     wrong={
-        "all decays are equal and strong: all entries below the diagonal are 0, by differences too": _filled(
-            lambda least: least
-        ),
-        "all decays are mild: sums of these keep their digits": _filled(lambda least: max(least, -0.1)),
-        "a reset breaks both, but it is not allowed here: nothing needs to be infinite": lambda form, least, length: (
-            torch.full((length,), -0.1).double().index_fill(0, torch.tensor(0), -torch.inf)
-        ),
-        "the strong decay comes last: what is lost is lost BEHIND it": lambda form, least, length: (
-            torch.full((length,), -0.1).double().index_fill(0, torch.tensor(length - 1), least)
-        ),
+        "all decays are equal and strong: all entries below the diagonal are 0, by differences too": "-0.7 → least",
+        "all decays are mild: "
+        "sums of these keep their digits": "return log_a → return torch.full_like(log_a, max(least, -0.1))",
+        "a reset breaks both, but it is not allowed here: nothing needs to be infinite": f"{MILD} ; least → -torch.inf",
+        "the strong decay comes last: what is lost is lost BEHIND it": f"{MILD} ; [0] → [-1]",
     },
-)
-def break_it(form, least, length):
-    """Log decays (length,) in float64, between `least` and 0, with an entry of the mask off by over 0.001 in this form.
-
-    The form is "quotient", b_t / b_s of running products, or "difference", exp(c_t - c_s) of running sums.
-
-    Hint: A product of many numbers below 1 gets small. What is the smallest number that float64 holds, and what is 0/0?
-
-    Hint: A float64 has sixteen digits, wherever they stand. What is -1e16 - 0.7 - (-1e16)?
-
-    Hint: For a quotient: all decays as strong as allowed, so that the running product is 0 before the end. For a
-    difference: one decay at once as strong as allowed, then mild ones.
-
-    Insight: Neither failure needs a reset, an error or a warning: mild decays and a long text are enough for the one,
-    one very strong but finite decay for the other. So sum each segment for itself.
-    """
-    log_a = torch.full((length,), least if form == "quotient" else -0.7, dtype=torch.float64)
-    log_a[0] = least
-    return log_a
+)(break_it)

@@ -7,167 +7,10 @@ from smalearn.course.exercises.way import Way
 
 __all__ = ["Operator"]
 
+
 # ------------------------------------------------------------------------------------------- 4.3 Toeplitz by the FFT
 
 
-def _toeplitz(column, row):
-    distance = torch.arange(len(column))[:, None] - torch.arange(len(column))
-    return torch.where(distance >= 0, column[distance.clamp(min=0)], row[(-distance).clamp(min=0)])
-
-
-def _toeplitz_cases(randn):
-    yield randn(1), randn(1), randn(1, 1)
-    first = torch.eye(3, dtype=torch.float64)[0]
-    yield first, first.clone(), randn(3, 2)  # the identity
-    yield randn(4), torch.zeros(4, dtype=torch.float64), randn(4, 2)  # causal
-    column = randn(4)
-    yield column, column.roll(-1).flip(0), randn(4, 2)  # circulant
-    for length in (5, 8, 300):  # no size that suits all
-        yield randn(length), randn(length), randn(length, 2)
-
-
-def _circular(circle, x, length):
-    """The first rows of a circular convolution with this period."""
-    size = len(circle)
-    index = (torch.arange(size)[:, None] - torch.arange(size)) % size
-    return (circle[index][:, : len(x)] @ x)[:length]
-
-
-def _spectral(column, row, x, dim):
-    """With transforms along any axis."""
-    circle = torch.cat([column, row[1:].flip(0)])
-    spectra = torch.fft.rfft(circle)[:, None] if dim == 0 else torch.fft.rfft(circle)
-    return torch.fft.irfft(spectra * torch.fft.rfft(x, len(circle), dim=dim), len(circle), dim=dim)[: len(x)]
-
-
-def _back_along_columns(column, row, x):
-    circle = torch.cat([column, row[1:].flip(0)])
-    return torch.fft.ifft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)).real[: len(x)]
-
-
-def _without_a_column(transform):
-    """The spectrum of the circle as a row, which multiplies the columns of x."""
-
-    def product(column, row, x):
-        circle = torch.cat([column, row[1:].flip(0)])
-        spectra, back = (torch.fft.fft, torch.fft.ifft) if transform == "fft" else (torch.fft.rfft, torch.fft.irfft)
-        return back(spectra(circle) * spectra(x, len(circle), dim=0), len(circle), dim=0).real[: len(x)]
-
-    return product
-
-
-def _without_size(column, row, x):
-    circle = torch.cat([column, row[1:].flip(0)])
-    return torch.fft.irfft(torch.fft.rfft(circle)[:, None] * torch.fft.rfft(x, len(circle), dim=0), dim=0)[: len(x)]
-
-
-def _real_spectrum(column, row, x):
-    circle = torch.cat([column, row[1:].flip(0)])
-    spectra = torch.fft.fft(circle).real[:, None] * torch.fft.fft(x, len(circle), dim=0)
-    return torch.fft.ifft(spectra, dim=0).real[: len(x)]
-
-
-def _forwards_only(column, row, x):
-    circle = torch.cat([column, row[1:].flip(0)])
-    return torch.fft.fft(torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0), dim=0).real[: len(x)]
-
-
-def _columns_cut(column, row, x):
-    """Along the columns of x there and back, cut to its shape."""
-    circle = torch.cat([column, row[1:].flip(0)])
-    spectra = torch.fft.fft(circle) * torch.fft.fft(x, len(circle))
-    return torch.fft.ifft(spectra).real[: len(x), : x.shape[1]]
-
-
-def _spectra_alone(column, row, x):
-    circle = torch.cat([column, row[1:].flip(0)])
-    return (torch.fft.fft(circle)[:, None] * torch.fft.fft(x, len(circle), dim=0)).real[: len(x)]
-
-
-def _two_sizes(column, row, x, there=0, back=0):
-    """Circles of 2T − 1 places, or one more, there and back; the place more is a zero between the halves."""
-    places = 2 * len(x) - 1
-    circle = torch.cat([column, column.new_zeros(there), row[1:].flip(0)])
-    spectra = torch.fft.rfft(circle)[:, None] * torch.fft.rfft(x, places + there, dim=0)
-    return torch.fft.irfft(spectra, places + back, dim=0)[: len(x)]
-
-
-@exercise(
-    "4.3",
-    "A convolution on a circle",
-    claim="000:mask-toeplitz",
-    level=2,
-    minutes=15,
-    cases=_toeplitz_cases,
-    oracle=lambda column, row, x: _toeplitz(column, row) @ x,
-    way=Way(
-        case=lambda randn, length: (randn(length), randn(length), randn(length, 2)), memory=1, needs=("torch.fft",)
-    ),
-    wrong={
-        "this is the circular convolution with the column alone: the end of the sequence wraps around into its "
-        "beginning. The circle needs 2T − 1 places": lambda column, row, x: _circular(column, x, len(x)),
-        "everything above the diagonal is 0: the first row is not used": lambda column, row, x: (
-            _toeplitz(column, torch.zeros_like(row)) @ x
-        ),
-        "the row stands on the circle in its own order: going on from distance T−1, the next is −(T−1), and −1 "
-        "comes last": lambda column, row, x: _circular(torch.cat([column, row[1:]]), x, len(x)),
-        "row[0] stands on the circle as well, so that every negative distance is one place off: the corner "
-        "belongs to the column": lambda column, row, x: _circular(torch.cat([column, row.flip(0)]), x, len(x)),
-        "this is the product with the transpose: row and column are exchanged, or a spectrum is conjugated": (
-            lambda column, row, x: _toeplitz(torch.cat([column[:1], row[1:]]), column) @ x
-        ),
-        "row and column are exchanged, the corner too: the column holds the distances 0, "
-        "1, ..., T−1, the past": lambda column, row, x: _toeplitz(row, column) @ x,
-        "your diagonal is row[0]: that entry is not used, distance 0 is column[0]": lambda column, row, x: (
-            _toeplitz(torch.cat([row[:1], column[1:]]), row) @ x
-        ),
-        "you keep the last T rows of the circle: those of the product come first": lambda column, row, x: _circular(
-            torch.cat([column, row[1:].flip(0)]), x, 2 * len(x) - 1
-        )[-len(x) :],
-        "you pad the circle at its end: −1 must be the neighbour of 0. Zeros go between the two halves": (
-            lambda column, row, x: _circular(torch.cat([column, row[1:].flip(0), torch.zeros_like(row[:1])]), x, len(x))
-        ),
-        "your transform runs along the columns of x: time is axis 0, `dim=0`": lambda column, row, x: _spectral(
-            column, row, x, dim=1
-        ),
-        "your transforms run along the columns of x, there and back: time is axis 0, `dim=0`": _columns_cut,
-        "your transforms of x run along its columns: time is axis 0, `dim=0` there and back": lambda column, row, x: (
-            torch.fft.fft(torch.cat([column, row[1:].flip(0)])).real[: len(x), None] * x
-        ),
-        "these are spectra, never transformed back: `irfft(…, size, dim=0)`": _spectra_alone,
-        "your circle has 2T places, and `irfft` is told 2T − 1: give it the size that `rfft` had": (
-            lambda *given: _two_sizes(*given, there=1)
-        ),
-        "your circle has 2T − 1 places, and `irfft` is told 2T: give it the size that `rfft` had": (
-            lambda *given: _two_sizes(*given, back=1)
-        ),
-        "you multiply by the size: `irfft` has divided by it, as it must": lambda column, row, x: (
-            (2 * len(x) - 1) * _toeplitz(column, row) @ x
-        ),
-        "you transform back along the columns: `ifft` and `irfft` take `dim=0` too": _back_along_columns,
-        "the spectrum of the circle has a number for each frequency, not for each column of x: "
-        "`[:, None]`": _without_a_column("rfft"),
-        "the spectrum of the circle is one column, a number for each frequency: `[:, None]`": _without_a_column("fft"),
-        "an odd number of places is lost on the way back: `irfft(…, size, dim=0)` must be told how many": _without_size,
-        "`norm='ortho'` divides by √size each time: two transforms there and one back leave one too many": (
-            lambda column, row, x: _toeplitz(column, row) @ x / (2 * len(x) - 1) ** 0.5
-        ),
-        "`irfft` divides by the size already": lambda column, row, x: _toeplitz(column, row) @ x / (2 * len(x) - 1),
-        "you transform three times in the same direction: the way back is `irfft`": lambda column, row, x: (
-            _forwards_only(column, row, x)
-        ),
-        "a spectrum is complex: you keep its real part, which knows only the mean of column and row": _real_spectrum,
-        "the result is T − 1 places late: distance 0 and x both begin at place 0, `cat([column, …])`": (
-            lambda column, row, x: _circular(torch.cat([row[1:].flip(0), column]), x, len(x))
-        ),
-        "the column runs backwards: after distance 0 comes distance 1": lambda column, row, x: _circular(
-            torch.cat([column.flip(0), row[1:].flip(0)]), x, len(x)
-        ),
-        "you add two halves that both contain the diagonal": lambda column, row, x: (
-            _toeplitz(column, row) @ x + row[0] * x
-        ),
-    },
-)
 def toeplitz_product(column, row, x):
     """A Toeplitz matrix is a corner of a circulant one, and a circulant product is a product of spectra.
 
@@ -190,7 +33,104 @@ def toeplitz_product(column, row, x):
     return torch.fft.irfft(spectra, size, dim=0)[: len(x)]
 
 
+def _toeplitz(column, row):
+    distance = torch.arange(len(column))[:, None] - torch.arange(len(column))
+    return torch.where(distance >= 0, column[distance.clamp(min=0)], row[(-distance).clamp(min=0)])
+
+
+def _toeplitz_cases(randn):
+    yield randn(1), randn(1), randn(1, 1)
+    first = torch.eye(3, dtype=torch.float64)[0]
+    yield first, first.clone(), randn(3, 2)  # the identity
+    yield randn(4), torch.zeros(4, dtype=torch.float64), randn(4, 2)  # causal
+    column = randn(4)
+    yield column, column.roll(-1).flip(0), randn(4, 2)  # circulant
+    for length in (5, 8, 300):  # no size that suits all
+        yield randn(length), randn(length), randn(length, 2)
+
+
+exercise(
+    "4.3",
+    "A convolution on a circle",
+    claim="000:mask-toeplitz",
+    level=2,
+    minutes=15,
+    cases=_toeplitz_cases,
+    oracle=lambda column, row, x: _toeplitz(column, row) @ x,
+    way=Way(
+        case=lambda randn, length: (randn(length), randn(length), randn(length, 2)), memory=1, needs=("torch.fft",)
+    ),
+    wrong={
+        "this is the circular convolution with the column alone: the end of the sequence wraps "
+        "around into its beginning. The circle needs 2T − 1 places": "torch.cat([column, row[1:].flip(0)]) → column",
+        "everything above the diagonal is 0: the first row is not used": "row[1:].flip(0) → 0 * row[1:]",
+        "the row stands on the circle in its own order: "
+        "going on from distance T−1, the next is −(T−1), and −1 comes last": ".flip(0) → ",
+        "row[0] stands on the circle as well, so that every negative distance is one place off: "
+        "the corner belongs to the column": "row[1:] → row",
+        "this is the product with the transpose: "
+        "row and column are exchanged, or a spectrum is conjugated": "rfft(circle) → rfft(circle).conj()",
+        "row and column are exchanged, the corner too: "
+        "the column holds the distances 0, 1, ..., T−1, the past": "[column, row[1:] → [row, column[1:]",
+        "your diagonal is row[0]: that entry is not used, distance 0 is column[0]": "[column, → [row[:1], column[1:],",
+        "you keep the last T rows of the circle: those of the product come first": "[: len(x)] → [-len(x) :]",
+        "you pad the circle at its end: "
+        "−1 must be the neighbour of 0. Zeros go between the two halves": ".flip(0)]) → .flip(0), row.new_zeros(1)])",
+        "your transform runs along the columns of x: time is axis 0, `dim=0`": "[:, None] →  ; dim=0 → dim=1",
+        "your transforms run along the columns of x, there and back: "
+        "time is axis 0, `dim=0`": "[:, None] →  ; dim=0 → dim=1 ; [: len(x)] → [: len(x), : x.shape[1]]",
+        "your transforms of x run along its columns: time is axis 0, `dim=0` there "
+        "and back": "torch.fft.irfft(spectra, size, dim=0)[: len(x)] → torch.fft.fft(circle).real[: len(x), None] * x",
+        "these are spectra, never transformed back: "
+        "`irfft(…, size, dim=0)`": "rfft → fft ; torch.fft.ifft(spectra, size, dim=0) → spectra.real",
+        "your circle has 2T places, and `irfft` is told 2T − 1: give "
+        "it the size that `rfft` had": "[column, → [column, column.new_zeros(1), ; (spectra, size → (spectra, size - 1",
+        "your circle has 2T − 1 places, and `irfft` is told 2T: "
+        "give it the size that `rfft` had": "(spectra, size → (spectra, size + 1",
+        "you multiply by the size: `irfft` has divided by it, as it must": "[: len(x)] → [: len(x)] * size",
+        "you transform back along the columns: "
+        "`ifft` and `irfft` take `dim=0` too": "rfft → fft ; ifft(spectra, size, dim=0) → ifft(spectra).real",
+        "the spectrum of the circle has a number for each frequency, not for each column of x: "
+        "`[:, None]`": "[:, None] → ",
+        "the spectrum of the circle is one column, a number for each frequency: "
+        "`[:, None]`": "rfft → fft ; [:, None] →  ; dim=0)[ → dim=0).real[",
+        "an odd number of places is lost on the way back: "
+        "`irfft(…, size, dim=0)` must be told how many": "spectra, size, → spectra,",
+        "`norm='ortho'` divides by √size each time: "
+        "two transforms there and one back leave one too many": "[: len(x)] → [: len(x)] / size**0.5",
+        "`irfft` divides by the size already": "[: len(x)] → [: len(x)] / size",
+        "you transform three times in the same direction: "
+        "the way back is `irfft`": "rfft → fft ; ifft(spectra, size, dim=0) → fft(spectra, dim=0).real",
+        "a spectrum is complex: "
+        "you keep its real part, which knows only the mean of column and row": "rfft(circle) → rfft(circle).real",
+        "the result is T − 1 places late: distance 0 and x both begin at place 0, "
+        "`cat([column, …])`": "[column, row[1:].flip(0)] → [row[1:].flip(0), column]",
+        "the column runs backwards: after distance 0 comes distance 1": "[column, → [column.flip(0),",
+        "you add two halves that both contain the diagonal": "[: len(x)] → [: len(x)] + row[0] * x",
+    },
+)(toeplitz_product)
+
+
 # -------------------------------------------------------------------------------------- 4.4 a mask of low rank on top
+
+
+def masked_product(U, V, B, x):
+    """(B ∘ U Vᵀ) x by products with B alone: scale what goes in, scale what comes out.
+
+    Return (B ∘ U Vᵀ) x, where B is a matrix that offers only `B.matmul(x)`.
+
+    Hint: Begin with one column, U Vᵀ = u vᵀ. Entry (t, s) of the product is u_t B_ts v_s: which factor leaves the sum
+    over s, and which can join x_s?
+
+    Hint: For one column: scale the rows of x by v, multiply by B, scale the rows of the result by u. For more columns,
+    the entry of U Vᵀ is a sum over r.
+
+    Hint: `B.matmul(V[:, r, None] * x)` is the product for column r. What scales its rows, and what becomes of all r?
+
+    Insight: With rank 1 this is a mask whose rows and columns are scaled. A gate on what goes in and one on what comes
+    out are such a mask.
+    """
+    return sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))
 
 
 class Operator:
@@ -218,7 +158,9 @@ def _masked_cases(randn):
     yield U, U.clone(), Operator(B), randn(5, 2)
 
 
-@exercise(
+TERM = "U[:, r, None] * B.matmul(V[:, r, None] * x)"
+
+exercise(
     "4.4",
     "A low rank on top",
     claim="001:id-lowrank-mask",
@@ -226,82 +168,57 @@ def _masked_cases(randn):
     minutes=10,
     cases=_masked_cases,
     oracle=lambda U, V, B, x: ((U @ V.mT) * B.matmul(torch.eye(B.shape[1], dtype=x.dtype))) @ x,
-    way=Way(
-        case=lambda randn, length: (
-            randn(length, 2),
-            randn(length, 2),
-            Operator(randn(length, length)),
-            randn(length, 2),
-        ),
-        memory=1,
-    ),
+    way=Way(case=lambda randn, T: (randn(T, 2), randn(T, 2), Operator(randn(T, T)), randn(T, 2)), memory=1),
     wrong={
-        "only the first column of U and V takes part: the identity is a sum over all R of them": lambda U, V, B, x: (
-            masked_product(U[:, :1], V[:, :1], B, x)
-        ),
-        "only the last column of U and V takes part: the identity is a sum over all R of them": lambda U, V, B, x: (
-            masked_product(U[:, -1:], V[:, -1:], B, x)
-        ),
+        "only the first column of U and V takes part: the identity is a sum over all R of them": "U.shape[1] → 1",
+        "only the last column of U and V takes part: "
+        "the identity is a sum over all R of them": "range(U.shape[1]) → [-1]",
         "columns of x and of U are mixed up on the way back: cut as you joined, (r columns)": lambda U, V, B, x: (
             B.matmul((V[:, :, None] * x[:, None]).flatten(1)).unflatten(1, (x.shape[1], -1)) * U[:, None]
         ).sum(-1),
         "you add up the columns before the product: then every u_r meets every v_r'. One product with B for "
-        "each r": lambda U, V, B, x: masked_product(U.sum(1, keepdim=True), V.sum(1, keepdim=True), B, x),
-        "you sum the columns of V before the product with B: each scales the rows of x for itself": lambda U, V, B, x: (
-            U.sum(1, keepdim=True) * V.sum(1, keepdim=True) * B.matmul(x)
-        ),
-        "this is U (Vᵀx), the mask without the matrix: B must stand between the two scalings": lambda U, V, B, x: (
-            U @ (V.mT @ x)
-        ),
-        "you multiply by B and then by U Vᵀ, as matrices: the product ∘ is entry by entry": lambda U, V, B, x: (
-            U @ (V.mT @ B.matmul(x))
-        ),
-        "you multiply by U Vᵀ and then by B, as matrices: the product ∘ is entry by entry": lambda U, V, B, x: B.matmul(
-            U @ (V.mT @ x)
-        ),
-        "r counts the columns of U, `range(U.shape[1])`: `len(U)` is the number of tokens": lambda U, V, B, x: sum(
-            U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(len(U))
-        ),
-        "column r of U and V meets column r of x alone: each r meets all of x, and the results add up": (
-            lambda U, V, B, x: U * B.matmul(V * x)
-        ),
-        "`U[r]` is a row: u_r is the column `U[:, r]`": lambda U, V, B, x: sum(
-            U[r, :, None] * B.matmul(V[r, :, None] * x) for r in range(U.shape[1])
-        ),
-        "the rows that come out of B are not scaled by u_r": lambda U, V, B, x: masked_product(
-            torch.ones_like(U), V, B, x
-        ),
-        "the rows that go into B are not scaled by v_r": lambda U, V, B, x: masked_product(U, torch.ones_like(V), B, x),
-        "U and V are exchanged: U has a row for each target, and scales what comes OUT of B": lambda U, V, B, x: (
-            masked_product(V, U, B, x)
-        ),
-        "you multiply two products with x entry by entry: that is not the product of the two matrices, entry by "
-        "entry, with x": lambda U, V, B, x: (U @ (V.mT @ x)) * B.matmul(x),
-        "both scalings stand before B: u_t belongs to the row that comes out": lambda U, V, B, x: B.matmul(
-            (U * V).sum(1, keepdim=True) * x
-        ),
+        "each r": "return sum → U, V = U.sum(1, keepdim=True), V.sum(1, keepdim=True)\n    return sum",
+        "you sum the columns of V before the product with B: "
+        "each scales the rows of x for itself": "V[:, r, None] * x) → x) * V.sum(1, keepdim=True)",
+        "this is U (Vᵀx), the mask without the matrix: "
+        "B must stand between the two scalings": "B.matmul(V[:, r, None] * x) → (V[:, r] @ x)",
+        "you multiply by B and then by U Vᵀ, as matrices: "
+        "the product ∘ is entry by entry": "B.matmul(V[:, r, None] * x) → (V[:, r] @ B.matmul(x))",
+        "you multiply by U Vᵀ and then by B, as matrices: "
+        "the product ∘ is entry by entry": f"{TERM} → B.matmul(U[:, r, None] * (V[:, r] @ x))",
+        "r counts the columns of U, `range(U.shape[1])`: `len(U)` is the number of tokens": "U.shape[1] → len(U)",
+        "column r of U and V meets column r of x alone: each r meets all of x, "
+        "and the results add up": f"sum({TERM} for r in range(U.shape[1])) → U * B.matmul(V * x)",
+        "`U[r]` is a row: u_r is the column `U[:, r]`": "[:, r, None] → [r, :, None]",
+        "the rows that come out of B are not scaled by u_r": "U[:, r, None] * → ",
+        "the rows that go into B are not scaled by v_r": "V[:, r, None] * → ",
+        "U and V are exchanged: U has a row for each target, "
+        "and scales what comes OUT of B": f"{TERM} → V[:, r, None] * B.matmul(U[:, r, None] * x)",
+        "you multiply two products with x entry by entry: that is not the product of the two matrices, "
+        "entry by entry, with x": "B.matmul(V[:, r, None] * x) → (V[:, r] @ x) * B.matmul(x)",
+        "both scalings stand before B: "
+        "u_t belongs to the row that comes out": "U[:, r, None] * B.matmul( → B.matmul(U[:, r, None] * ",
     },
-)
-def masked_product(U, V, B, x):
-    """(B ∘ U Vᵀ) x by products with B alone: scale what goes in, scale what comes out.
-
-    Return (B ∘ U Vᵀ) x, where B is a matrix that offers only `B.matmul(x)`.
-
-    Hint: Begin with one column, U Vᵀ = u vᵀ. Entry (t, s) of the product is u_t B_ts v_s: which factor leaves the sum
-    over s, and which can join x_s?
-
-    Hint: For one column: scale the rows of x by v, multiply by B, scale the rows of the result by u. For more columns,
-    the entry of U Vᵀ is a sum over r.
-
-    Hint: `B.matmul(V[:, r, None] * x)` is the product for column r. What scales its rows, and what becomes of all r?
-
-    Insight: With rank 1 this is a mask whose rows and columns are scaled. A gate on what goes in and one on what comes
-    out are such a mask.
-    """
-    return sum(U[:, r, None] * B.matmul(V[:, r, None] * x) for r in range(U.shape[1]))
+)(masked_product)
 
 
 # -------------------------------------------------------------------------------------------- 4.5 how large a state
+
+
+def state_numbers():
+    """How many real numbers of state a recurrence needs for each column of the mask with three memories.
+
+    Hint: How large is the rank of a block below the diagonal, for each of the three terms alone?
+
+    Hint: What crosses the border k: 0.5^(t−k)·0.5^(k−s) for the first. And cos(a(t−k) + a(k−s))?
+
+    Too little: Each of the three terms needs numbers of its own, and the wave needs two.
+
+    Too much: The ranks of the terms add up, and a decay has rank 1, a wave rank 2.
+
+    Insight: A damped wave is one complex number, or two real ones: that is how a state space model keeps a rhythm.
+    """
+    return 4
 
 
 def _largest_rank():
@@ -311,7 +228,7 @@ def _largest_rank():
     return max(int(torch.linalg.matrix_rank(L[k:, :k], rtol=1e-10)) for k in range(1, 16))
 
 
-@exercise(
+exercise(
     "4.5",
     "How large a state?",
     claim="000:fig3",
@@ -330,18 +247,4 @@ def _largest_rank():
         "8 is the rank of a random mask at 16 tokens: here each term has a small rank, whatever the length": lambda: 8,
         "the wave needs two numbers for any period, not one for each of seven tokens": lambda: 9,
     },
-)
-def state_numbers():
-    """How many real numbers of state a recurrence needs for each column of the mask with three memories.
-
-    Hint: How large is the rank of a block below the diagonal, for each of the three terms alone?
-
-    Hint: What crosses the border k: 0.5^(t−k)·0.5^(k−s) for the first. And cos(a(t−k) + a(k−s))?
-
-    Too little: Each of the three terms needs numbers of its own, and the wave needs two.
-
-    Too much: The ranks of the terms add up, and a decay has rank 1, a wave rank 2.
-
-    Insight: A damped wave is one complex number, or two real ones: that is how a state space model keeps a rhythm.
-    """
-    return 4
+)(state_numbers)
