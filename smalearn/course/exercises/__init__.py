@@ -1,6 +1,6 @@
 """Exercises that check themselves: `attempt = check("1.1", attempt)`, `hint("1.1")`, `solution("1.1")`.
 
-Teachers write their own with the decorator `exercise`; `verify(id)` lists what is wrong with one before a learner meets
+Teachers write their own with `exercise`; `verify(id)` lists what is wrong with one before a learner meets
 it.
 """
 
