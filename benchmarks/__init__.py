@@ -47,15 +47,12 @@ DEVICE_BENCHMARKS = {
 }
 
 
-def run(
-    name: str, on: str | None = None, tuning: bool = False, keep: Callable[[Mapping], object] | None = None
-) -> dict[str, object]:
+def run(name: str, on: str | None = None, keep: Callable[[Mapping], object] | None = None) -> dict[str, object]:
     """Run a benchmark to its end, or until Ctrl-C.
 
     Args:
         name: one of `BENCHMARKS`.
         on: the device of our GPU programs, for one of `DEVICE_BENCHMARKS`; None for the CPU's form.
-        tuning: of "ssd" on a device, see `device_ssd.benchmark`.
         keep: is called with what is finished whenever a part is: as the result of one that was stopped.
 
     Returns:
@@ -70,7 +67,7 @@ def run(
     contest.FACTS.update(command=f"smalearn bench {name}" + (f" --device {on}" if on else ""), machine=machine())
     contest.LISTENERS[:] = [lambda: keep(_unfinished())] if keep else []
     try:
-        return DEVICE_BENCHMARKS[name](on, **{"tuning": True} if tuning else {}) if on else BENCHMARKS[name]()
+        return DEVICE_BENCHMARKS[name](on) if on else BENCHMARKS[name]()
     except KeyboardInterrupt:
         if not contest.FINISHED:
             raise

@@ -17,7 +17,6 @@ def measure(
     names: Sequence[str],
     output: Path | None = None,
     on: str | None = None,
-    tuning: bool = False,
     place: str = "local",
 ) -> int:
     """Run benchmarks and print their results; of one that is stopped by Ctrl-C, that of the parts it has finished.
@@ -29,7 +28,6 @@ def measure(
         output: a file for the result with all samples as JSON, or a folder of results in which every CPU and every GPU
             has its own.
         on: where our GPU programs run; None for the CPU's form.
-        tuning: of "ssd" on a device, whether to look for better configurations of them first.
         place: of the machines, see `executors.executor`; elsewhere than "local" each benchmark is a job.
 
     Returns:
@@ -42,23 +40,22 @@ def measure(
         OSError: nothing can be written there.
     """
     for name in names:
-        _check(name, on, tuning, place)
+        _check(name, on, place)
     if not (output and output.is_dir()) and (place != "local" or (output and len(names) > 1)):
         raise ValueError(
             f"-o must be a folder for {'--on' if place != 'local' else 'several benchmarks'}, got {output}"
         )
     if place != "local":
-        options = (*(("--device", on) if on else ()), *(("--tune",) if tuning else ()))
-        return sweep(names, output, place, options)
-    return next((status for name in names if (status := _measure(name, output, on, tuning))), 0)
+        return sweep(names, output, place, ("--device", on) if on else ())
+    return next((status for name in names if (status := _measure(name, output, on))), 0)
 
 
-def _measure(name, output, on, tuning):
+def _measure(name, output, on):
     file = output and records.place_of(output, name, None if on else timing.machine(), on and device.gpu_name(on))
     keep = partial(records.write, file.with_suffix(".stopped.json")) if file else None
     if file:
         _try_to_write(file)
-    result = bench.run(name, on, tuning, keep)
+    result = bench.run(name, on, keep)
     progress.step("")
     is_whole = "finished" not in result
     if file and is_whole:
@@ -71,14 +68,12 @@ def _measure(name, output, on, tuning):
     return 0 if is_whole else 130
 
 
-def _check(name, on, tuning, place):
+def _check(name, on, place):
     """Refuse what cannot be measured."""
     if name not in bench.BENCHMARKS:
         raise ValueError(f"there is no benchmark {name!r}, only {', '.join(bench.BENCHMARKS)}")
     if on and name not in bench.DEVICE_BENCHMARKS:
         raise ValueError(f"--device is for {', '.join(bench.DEVICE_BENCHMARKS)}, not for {name}")
-    if tuning and (name != "ssd" or not on):
-        raise ValueError("--tune is for: smalearn bench ssd --device cuda --tune")
     if on and place == "local" and (reason := device.can_run(on)):
         raise ValueError(reason)
 

@@ -22,8 +22,7 @@ from benchmarks.device import (
     sets,
     unchecked,
 )
-from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS, programs
-from benchmarks.device_tune import tune
+from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS
 from benchmarks.implementation import Implementation
 from benchmarks.problem import Problem
 from benchmarks.report import at_least, at_most
@@ -52,26 +51,22 @@ GROWING = [one for one in SSD if one.name in (OURS, MAMBA) or "attention" in one
 LARGE, FEW = tuple(problem.title for problem in SIZES[1:3]), SIZES[4].title
 
 
-def benchmark(
-    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, tuning: bool = False
-) -> dict[str, object]:
+def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15) -> dict[str, object]:
     """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU.
 
     Args:
         device: "cuda" or "cpu".
         problems: sizes to compare; the usual ones of the device, and of a GPU the growth with T, if None.
         rounds: samples of each time.
-        tuning: whether to look for better configurations first, and to use them in what follows.
 
     Returns:
-        See `device.record`, with the parts `tuned`, `contests`, `memory`, `decode`.
+        See `device.record`, with the parts `contests`, `memory`, `decode`.
     """
     growth = GROWTH if device == "cuda" and problems is None else ()
     sizes = problems or (SIZES if device == "cuda" else TINY)
     larger = sizes[1:3] or sizes
 
     def parts(rates):
-        tuned = tune(sizes, programs(device), partial(sample, device), max(1, rounds // 4)) if tuning else []
         bounds = {one: floor(work(one), rates) for one in (*sizes, *growth)}
         contests = [part for one in sizes for part in measure(one, SSD, bounds[one], rounds)]
         peaks_of = [memory(one, SSD) for one in larger]
@@ -84,7 +79,7 @@ def benchmark(
         for peer, one in itertools.product(GLA, sizes):
             contests += measure_beside(one, SSD[0], peer, bounds[one], rounds)
         peaks_of += [memory(one, GLA) for one in larger if GLA[0].takes(one)]
-        return {"tuned": tuned, "contests": contests, "memory": peaks_of, "decode": steps}
+        return {"contests": contests, "memory": peaks_of, "decode": steps}
 
     return record("ssd", device, rounds, parts, targets)
 

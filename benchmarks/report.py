@@ -86,8 +86,6 @@ def sections(part: object) -> Iterator[tuple[str, Rows]]:
     elif isinstance(part, Mapping) and "exponents" in part:
         exponents = ", ".join(f"{value:.2f} {clocks}" for clocks, value in part["exponents"].items())
         yield f"Exponent of the time of {next(iter(part['seconds']))}, T = {part['lengths']}: {exponents}", []
-    elif isinstance(part, Mapping) and "line" in part:
-        yield f"A line for TABLE in fast/triton/configs.py, from {part['problem']}", [(part["line"],)]
     elif isinstance(part, Mapping) and "unit" in part:
         rows = [[name, *_memory(sizes, part["unit"])] for name, sizes in part["bytes"].items()]
         yield f"{part['problem']}; in brackets, in units of the bytes of X", rows

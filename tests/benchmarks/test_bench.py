@@ -300,7 +300,6 @@ RESULT = {
     ],
     "growth": {"x": {"lengths": [4, 8], "seconds": {"x": []}, "exponents": {"against T": 1.0}}},
     "memory": {"problem": "Memory", "unit": 2**20, "bytes": {"x": {"saved": 3 * 2**20, "peak": None}}},
-    "tuned": [{"problem": "p", "line": "x: y"}],
     "note": "no more",
     "targets": [report.at_least("speed", 1.8, None), report.at_most("bytes", 0.125, 0.04)],
 }
@@ -321,9 +320,6 @@ def test_a_table_has_its_cells_below_each_other():
         "",
         "Memory; in brackets, in units of the bytes of X",
         "  x   saved 3.0 MiB (3.0)   peak unknown",
-        "",
-        "A line for TABLE in fast/triton/configs.py, from p",
-        "  x: y",
         "",
         "Targets",
         "  MISSED   speed, at least 1.8: unknown",

@@ -14,7 +14,7 @@ import torch
 from triton_marks import needs_gpu
 
 import benchmarks as bench
-from benchmarks import device, device_peers, device_ssd, device_tune
+from benchmarks import device, device_peers, device_ssd
 from benchmarks.contest import FINISHED, CannotRunError, speedups
 from benchmarks.device import WAYS, floor
 from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS
@@ -22,7 +22,7 @@ from benchmarks.device_ssd import FEW, GROWTH, LARGE, MAMBA, OURS, SIZES, STEP, 
 from benchmarks.implementation import Implementation
 from benchmarks.problem import Problem, recurrence
 from smalearn.fast import tile
-from smalearn.fast.triton import configs, launch, ssd_tiles
+from smalearn.fast.triton import launch, ssd_tiles
 from smalearn.ssd import ssd_recurrent
 from smalearn.testing import assert_close
 
@@ -44,19 +44,12 @@ def judged_anew():
     device.forget()
 
 
-@pytest.fixture
-def configurations(monkeypatch):
-    monkeypatch.setattr(configs, "TABLE", {})
-    monkeypatch.setattr(device_tune, "TABLE", configs.TABLE)
-    return configs.TABLE
-
-
 # The whole
 
 
 @pytest.mark.full
-def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
-    result = device_ssd.benchmark("cpu", rounds=2, tuning=True)
+def test_all_that_can_run_here_are_right_timed_and_shown():
+    result = device_ssd.benchmark("cpu", rounds=2)
     assert json.loads(json.dumps(result, allow_nan=False))["contests"] == result["contests"]
     assert result["command"] == "smalearn bench ssd --device cpu"
     assert result["targets"] == []
@@ -79,7 +72,6 @@ def test_all_that_can_run_here_are_right_timed_and_shown(configurations):
         assert not one["captured"]
     lines = bench.table(result).splitlines()
     assert lines[-1] == device.NOTE
-    assert f"  {result['tuned'][0]['line']}" in lines
     assert sum(line.startswith("  ssd_triton ") and " × floor" in line for line in lines) == 2
     assert sum(line.startswith(f"  {TINY.title}") and "% of the floor" in line for line in lines) == 2
 
@@ -253,7 +245,6 @@ def test_where_programs_run(there, monkeypatch):
     assert device.where("cpu") == ("Triton's interpreter" if there else "tile machine")
     assert device.where("cuda") == "GPU"
     assert device.can_run("cpu") is None
-    assert (device_peers.programs("cpu") is ssd_tiles) == (not there)
 
 
 def test_without_triton_the_tile_machine_takes_part(monkeypatch):
@@ -519,50 +510,7 @@ def test_all_targets_can_be_met_and_missed(result, missed):
     assert sum(not row["met"] for row in rows) == missed
 
 
-# Tuning
-
-KEY = ("cpu", 16, 16, torch.float32)
-
-
-def test_tuning_keeps_the_fastest_and_says_its_line(configurations):
-    expected = configs.Config(16, 16, 4, 1)
-
-    def sample(run):
-        run()
-        return 1.0 if set(configs.TABLE[KEY]) == {expected} else 2.0
-
-    (part,) = device_tune.tune([TINY, TINY], ssd_tiles, sample, 1)
-    assert {key: set(chosen) for key, chosen in configurations.items()} == {KEY: {expected}}
-    assert part["seconds"] == {"before": 2.0, "after": 1.0}
-    line = eval(f"{{{part['line']}}}", {"Config": configs.Config, "torch": torch})
-    assert line == configurations
-
-
-@pytest.mark.parametrize("wrong", [lambda Y: 1.01 * Y, lambda Y: 1.01 * Y - 0.01 * Y.detach()], ids=["Y", "dY"])
-def test_what_fails_or_is_wrong_is_passed_over(wrong, configurations):
-    def form(*operands):
-        scan = configs.config("cpu", 16, 16, torch.float32)[0]
-        if scan.chunk_len == 16:
-            raise RuntimeError("out of resources")
-        Y, state = ssd_tiles(*operands)
-        return wrong(Y) if scan.chunk_len == 32 else Y, state
-
-    def sample(run):
-        run()
-        return 0.5 if configurations[KEY][0].chunk_len == 32 else 1.0
-
-    (part,) = device_tune.tune([TINY], form, sample, 1)
-    assert set(configurations[KEY]) == {configs.Config(64, 16, 4, 1)}  # the rule's own
-    assert "chunk_len=64" in part["line"]
-
-
 def test_memory_is_reported_of_those_that_are_right():
     wrong = replace(SSD[0], name="wrong", load=lambda: lambda *operands: 2 * ssd_tiles(*operands)[0])
     failing = replace(SSD[0], name="failing", load=lambda: None)
     assert list(device_ssd.memory(TINY, [SSD[0], wrong, failing])["bytes"]) == [SSD[0].name]
-
-
-def test_candidates_of_a_gpu():
-    groups = list(device_tune.candidates(problem_of(head_dim=40, state=16)))
-    assert [{one.chunk_len for one in group} for group in groups] == [{32}, {64}, {128}]
-    assert {one.tile for group in groups for one in group} == {16, 32, 64}

@@ -19,7 +19,7 @@ if name == "weights":
     sys.exit("smalearn bench: the weights are gone")
 result = {"command": f"smalearn bench {name}", "machine": machine(), "contests": [], "targets": []}
 if options:
-    assert options == ["--device", "cuda", "--tune"]
+    assert options == ["--device", "cuda"]
     result["device"] = {"name": "NVIDIA H200"}
 open(file, "w").write(json.dumps(result))
 """
@@ -51,7 +51,7 @@ def test_results_are_kept_by_machine(tmp_path, capsys, place):
     said = capsys.readouterr()
     assert "holds times of X, Y" in said.err
     assert said.out.startswith(f"cpu: {machine()['cpu']}")  # shown all the same
-    assert main(["bench", "ssd", "--device", "cuda", "--tune", "--on", place, "-o", str(tmp_path)]) == 0
+    assert main(["bench", "ssd", "--device", "cuda", "--on", place, "-o", str(tmp_path)]) == 0
     assert (tmp_path / "gpu" / "nvidia-h200" / "ssd.json").exists()
 
 
