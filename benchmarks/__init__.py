@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from benchmarks import (
     bilinear,
-    constants,
     contest,
     delta_rule,
     device,
@@ -31,7 +30,6 @@ __all__ = ["BENCHMARKS", "DEVICE_BENCHMARKS", "device", "place_of", "run", "tabl
 
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
-    "constants": constants.benchmark,
     "delta-rule": delta_rule.benchmark,
     "linear-attention": linear_attention.benchmark,
     "masks": masks.benchmark,

@@ -235,6 +235,8 @@ def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
     assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
     assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(tmp_path)]) == 1
     assert f"or {tmp_path} is no file" in capsys.readouterr().err
+    assert cli.main(["bench", "masks", "ssd", "-o", "here.json"]) == 1
+    assert "-o must be a folder for several benchmarks, got here.json" in capsys.readouterr().err
 
 
 def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys):
