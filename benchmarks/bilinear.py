@@ -36,7 +36,9 @@ FORMS = {
 """Functions that draw the weight of one head: form(dim, heads, seed)."""
 
 
-def benchmark(dim: int = 512, length: int = 512, heads: int = 8, rounds: int = 21) -> dict[str, object]:
+def benchmark(
+    dim: int = 512, length: int = 512, heads: int = 8, rounds: int = 21, keep: Callable | None = None
+) -> dict[str, object]:
     """Compare all layers, half a minute at the usual sizes: float32, one sequence, one thread.
 
     Args:
@@ -44,15 +46,16 @@ def benchmark(dim: int = 512, length: int = 512, heads: int = 8, rounds: int = 2
         length: T.
         heads: H.
         rounds: samples of each time.
+        keep: see `gathered`.
 
     Returns:
         See `record`, with the part `contests`: the forward, and forward and backward.
     """
 
-    def measure():
-        return {"contests": [compare(dim, length, heads, backward, rounds) for backward in (False, True)]}
+    def measure(finish):
+        return {"contests": [finish(compare(dim, length, heads, backward, rounds)) for backward in (False, True)]}
 
-    return record("bilinear", rounds, measure, targets)
+    return record("bilinear", rounds, measure, targets, keep)
 
 
 def compare(dim: int, length: int, heads: int, backward: bool, rounds: int) -> dict[str, object]:

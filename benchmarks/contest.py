@@ -12,15 +12,12 @@ from smalearn.course.timing import interleaved, slope, warm_seconds
 from smalearn.testing import TOLERANCE, relative_rms
 
 __all__ = [
-    "FACTS",
-    "FINISHED",
-    "LISTENERS",
     "CannotRunError",
     "best",
     "checked",
     "contest",
     "every_kth",
-    "finish",
+    "gathered",
     "growth",
     "judge",
     "ratio",
@@ -30,14 +27,10 @@ __all__ = [
 ]
 
 PATIENCE = 120.0  # seconds for all samples of one entrant, if three samples take no longer
-FINISHED: list[Mapping] = []
-"""Parts that the benchmark which runs has finished: what is left of it when it is stopped."""
-FACTS: dict[str, object] = {}
-"""What else a record of these parts says, such as the device."""
-LISTENERS: list[Callable[[], object]] = []
-"""Are called when a part is finished."""
 
 Sampler = Callable[[], float]
+Finish = Callable[[dict], dict]
+"""Keeps a part of a benchmark that runs, and returns it."""
 
 
 class CannotRunError(Exception):
@@ -47,12 +40,28 @@ class CannotRunError(Exception):
 CANNOT = (ImportError, torch.OutOfMemoryError, CannotRunError)
 
 
-def finish(part: dict) -> dict:
-    """Keep a part of the benchmark that runs, and return it."""
-    FINISHED.append(part)
-    for listener in LISTENERS:
-        listener()
-    return part
+def gathered(facts: Mapping, measure: Callable[[Finish], Mapping], keep: Callable[[Mapping], object] | None) -> dict:
+    """Facts and parts of a benchmark; of one that Ctrl-C stops, the parts that it has `finished`, and no `targets`.
+
+    `keep` is called after each part, as if the benchmark were stopped there.
+    """
+    finished = []
+
+    def stopped():
+        return {**facts, "finished": list(finished), "targets": []}
+
+    def finish(part):
+        finished.append(part)
+        if keep:
+            keep(stopped())
+        return part
+
+    try:
+        return {**facts, **measure(finish)}
+    except KeyboardInterrupt:
+        if not finished:
+            raise
+    return stopped()
 
 
 def reason(error: Exception) -> str:
@@ -134,7 +143,7 @@ def contest(
             entries[name] = {"absent": reason(error)}
     for name, samples in interleaved(samplers, rounds, every).items():
         entries[name] = {"absent": failed[name]} if name in failed else entries[name] | {"seconds": samples}
-    return finish({"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)})
+    return {"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)}
 
 
 def _verdict(errors, tolerated):
@@ -197,4 +206,4 @@ def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds:
         "clone against T": slope(list(runs), clone),
         "against clone": slope(clone, ours),
     }
-    return finish({"lengths": list(runs), "seconds": times, "exponents": exponents})
+    return {"lengths": list(runs), "seconds": times, "exponents": exponents}

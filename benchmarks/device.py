@@ -11,13 +11,13 @@ import math
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from benchmarks.contest import FACTS, CannotRunError, contest, judge, reason
+from benchmarks.contest import CannotRunError, Finish, contest, gathered, judge, reason
 from benchmarks.implementation import Implementation, Run
 from benchmarks.problem import Problem
 from smalearn.course import progress
@@ -74,7 +74,12 @@ def where(device: str) -> str:
 
 
 def record(
-    name: str, device: str, rounds: int, measure: Callable[[Mapping], Mapping], targets: Callable[[Mapping], list]
+    name: str,
+    device: str,
+    rounds: int,
+    measure: Callable[[Mapping, Finish], Mapping],
+    targets: Callable[[Mapping], list],
+    keep: Callable[[Mapping], object] | None = None,
 ) -> dict[str, object]:
     """Measure on a device.
 
@@ -82,15 +87,16 @@ def record(
         name: of the benchmark.
         device: "cuda" or "cpu".
         rounds: samples of each time.
-        measure: from `rates` to the parts of the result.
+        measure: from `rates` to the parts of the result, each of them finished.
         targets: from the result to rows of `at_least` and `at_most`, of a GPU alone.
+        keep: see `gathered`.
 
     Returns:
         What is written as JSON: `command`, `note` (what it is worth, None on a GPU), `machine`, `device`, `rounds`,
-        `rates`, the parts, `targets`.
+        `rates`, the parts, `targets`; or what `gathered` returns of one that was stopped.
     """
     forget()
-    result = {
+    facts = {
         "command": f"smalearn bench {name} --device {device}",
         "note": None if device == "cuda" else NOTE,
         "machine": machine() | {"threads": torch.get_num_threads(), "clock": CLOCKS[device]},
@@ -98,9 +104,8 @@ def record(
         "rounds": rounds,
         "rates": rates(device, rounds),
     }
-    FACTS.update(result)
-    result |= measure(result["rates"])
-    return result | {"targets": targets(result) if device == "cuda" else []}
+    result = gathered(facts, partial(measure, facts["rates"]), keep)
+    return {"targets": targets(result) if device == "cuda" and "finished" not in result else []} | result
 
 
 def gpu_name(device: str) -> str | None:
@@ -201,7 +206,7 @@ def measure(
     least: Mapping[str, float],
     rounds: int,
     suffix: str = "",
-) -> list[dict[str, object]]:
+) -> Iterator[dict[str, object]]:
     """Check all implementations at one problem that they take, then time those that are right.
 
     Args:
@@ -211,24 +216,22 @@ def measure(
         rounds: samples of each time.
         suffix: ends the names of the contests, after the way.
 
-    Returns:
-        For each way what `compete` does, with `sizes` and the floor as one that is not checked; nothing where none of
-        them takes the problem.
+    Yields:
+        For each way what `compete` returns, with `sizes` and the floor as one that is not checked; nothing where none
+        of them takes the problem.
     """
-    parts, taking = [], [one for one in implementations if one.takes(problem)]
+    taking = [one for one in implementations if one.takes(problem)]
     bases = ["floor", *(one.name for one in taking if one.base)]
     for way, seconds in least.items() if taking else ():
         _release(problem.device)
         entrants = {"floor": partial(unchecked, seconds)}
         entrants |= {one.name: partial(_enter, one, problem, way) for one in taking}
-        part = compete(f"{problem.title}, {way}{suffix}", entrants, rounds, bases)
-        parts.append(part | {"sizes": problem.sizes()})
-    return parts
+        yield compete(f"{problem.title}, {way}{suffix}", entrants, rounds, bases) | {"sizes": problem.sizes()}
 
 
 def measure_beside(
     problem: Problem, ours: Implementation, peer: Implementation, least: Mapping[str, float], rounds: int
-) -> list[dict[str, object]]:
+) -> Iterator[dict[str, object]]:
     """Contests of two alone, named "..., beside <peer>"; none where the peer does not take the problem.
 
     They are for a peer that takes minutes to start: held last, it costs nothing but its own rows.
@@ -243,7 +246,7 @@ def measure_beside(
     Returns:
         What `measure` does.
     """
-    return measure(problem, (ours, peer), least, rounds, f", beside {peer.name}") if peer.takes(problem) else []
+    return measure(problem, (ours, peer) if peer.takes(problem) else (), least, rounds, f", beside {peer.name}")
 
 
 def compete(name: str, entrants: Mapping[str, Callable], rounds: int, bases: Sequence[str]) -> dict[str, object]:

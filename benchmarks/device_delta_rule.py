@@ -1,6 +1,6 @@
 """The benchmark `delta-rule --device`: the gated delta rule on a device, forward."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -45,27 +45,30 @@ FLA = _rule("fla chunk_gated_delta_rule", _fla, time_first=True, anywhere=False,
 OURS, BESIDE = DELTA_RULE[0].name, f", beside {FLA.name}"
 
 
-def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15) -> dict[str, object]:
+def benchmark(
+    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, keep: Callable | None = None
+) -> dict[str, object]:
     """Run all parts, fla last, whose first call takes minutes.
 
     Args:
         device: "cuda" or "cpu".
         problems: sizes to compare; the usual ones of the device if None.
         rounds: samples of each time.
+        keep: see `gathered`.
 
     Returns:
         See `device.record`, with the part `contests`.
     """
     sizes = problems or (PROBLEMS if device == "cuda" else TINY)
 
-    def parts(rates):
+    def parts(rates, finish):
         bounds = {one: floor(work(one), rates) for one in sizes}
-        contests = [part for one in sizes for part in measure(one, DELTA_RULE, bounds[one], rounds)]
+        contests = [finish(part) for one in sizes for part in measure(one, DELTA_RULE, bounds[one], rounds)]
         for one in sizes:
-            contests += measure_beside(one, DELTA_RULE[0], FLA, bounds[one], rounds)
+            contests += map(finish, measure_beside(one, DELTA_RULE[0], FLA, bounds[one], rounds))
         return {"contests": contests}
 
-    return record("delta-rule", device, rounds, parts, targets)
+    return record("delta-rule", device, rounds, parts, targets, keep)
 
 
 def work(problem: Problem) -> dict[str, tuple[float, float]]:

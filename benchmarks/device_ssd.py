@@ -1,13 +1,13 @@
 """The benchmark `ssd --device`: state space duality on a device, forward and backward, its memory, and decoding."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from benchmarks.contest import CannotRunError, best, finish, judge, ratio
+from benchmarks.contest import CannotRunError, best, judge, ratio
 from benchmarks.device import (
     TOLERANCE,
     WAYS,
@@ -51,13 +51,16 @@ GROWING = [one for one in SSD if one.name in (OURS, MAMBA) or "attention" in one
 LARGE, FEW = tuple(problem.title for problem in SIZES[1:3]), SIZES[4].title
 
 
-def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15) -> dict[str, object]:
+def benchmark(
+    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, keep: Callable | None = None
+) -> dict[str, object]:
     """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU.
 
     Args:
         device: "cuda" or "cpu".
         problems: sizes to compare; the usual ones of the device, and of a GPU the growth with T, if None.
         rounds: samples of each time.
+        keep: see `gathered`.
 
     Returns:
         See `device.record`, with the parts `contests`, `memory`, `decode`.
@@ -66,22 +69,22 @@ def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, r
     sizes = problems or (SIZES if device == "cuda" else TINY)
     larger = sizes[1:3] or sizes
 
-    def parts(rates):
+    def parts(rates, finish):
         bounds = {one: floor(work(one), rates) for one in (*sizes, *growth)}
-        contests = [part for one in sizes for part in measure(one, SSD, bounds[one], rounds)]
-        peaks_of = [memory(one, SSD) for one in larger]
+        contests = [finish(part) for one in sizes for part in measure(one, SSD, bounds[one], rounds)]
+        peaks_of = [finish(memory(one, SSD)) for one in larger]
         ways = (True, False) if device == "cuda" else (False,)
         few = [replace(sizes[0], batch=batch) for batch in BATCHES[device]]
-        steps = [decode(one, STEPS, rounds, rates, captured) for captured in ways for one in few]
+        steps = [finish(decode(one, STEPS, rounds, rates, captured)) for captured in ways for one in few]
         for one in growth:
-            contests += measure(one, GROWING, {"forward": bounds[one]["forward"]}, rounds)
-        contests += [part for one in larger for part in measure(one, LAYERS, bounds[one], rounds)]
+            contests += map(finish, measure(one, GROWING, {"forward": bounds[one]["forward"]}, rounds))
+        contests += [finish(part) for one in larger for part in measure(one, LAYERS, bounds[one], rounds)]
         for peer, one in itertools.product(GLA, sizes):
-            contests += measure_beside(one, SSD[0], peer, bounds[one], rounds)
-        peaks_of += [memory(one, GLA) for one in larger if GLA[0].takes(one)]
+            contests += map(finish, measure_beside(one, SSD[0], peer, bounds[one], rounds))
+        peaks_of += [finish(memory(one, GLA)) for one in larger if GLA[0].takes(one)]
         return {"contests": contests, "memory": peaks_of, "decode": steps}
 
-    return record("ssd", device, rounds, parts, targets)
+    return record("ssd", device, rounds, parts, targets, keep)
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
@@ -94,7 +97,7 @@ def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[
     progress.part(title)
     unit = problem.batch * problem.length * problem.heads * problem.head_dim * problem.dtype.itemsize
     taking = [one for one in implementations if one.takes(problem) and _is_right(one, problem)]
-    return finish({"problem": title, "unit": unit, "bytes": peaks(problem, taking)})
+    return {"problem": title, "unit": unit, "bytes": peaks(problem, taking)}
 
 
 def _is_right(one, problem):

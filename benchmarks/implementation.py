@@ -16,7 +16,7 @@ from multiprocessing.managers import BaseManager
 
 import torch
 
-from benchmarks.contest import PATIENCE, contest, finish, judge
+from benchmarks.contest import PATIENCE, contest, judge
 from benchmarks.problem import Problem, operands, recurrence, way
 from smalearn.course import progress
 from smalearn.course.spawned import SPAWN, killed_by_ctrl_c
@@ -176,20 +176,19 @@ def compare(
     rounds: int,
     patience: float = PATIENCE,
     statistic: Callable[[Sequence[float]], float] = statistics.median,
-) -> list[dict]:
+) -> Iterator[dict]:
     """Measure all implementations at every problem that they take.
 
-    Returns:
-        What `contest` does for each, and its `sizes`.
+    Yields:
+        What `contest` returns for each, and its `sizes`.
     """
-    bases, parts = [one.name for one in implementations if one.base], []
+    bases = [one.name for one in implementations if one.base]
     with processes([one.name for one in implementations]) as start:
         for problem in problems:
             taking = [one for one in implementations if one.takes(problem)]
             entrants = {one.name: partial(_enter, start[one.name], one, problem) for one in taking}
             part = contest(str(problem), entrants, rounds, bases, patience, statistic)
-            parts.append(part | {"sizes": problem.sizes()})
-    return parts
+            yield part | {"sizes": problem.sizes()}
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
@@ -202,14 +201,13 @@ def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[
     title = f"Memory, T = {problem.length}, {way(problem.backward)}"
     progress.part(title)
     sizes: Mapping = {one.name: alone(memory_of, one, problem) for one in implementations}
-    part = {
+    return {
         "problem": title,
         "length": problem.length,
         "backward": problem.backward,
         "unit": 4 * problem.length * problem.heads * problem.head_dim,
         "bytes": {name: size for name, size in sizes.items() if size},
     }
-    return finish(part)
 
 
 def memory_of(implementation: Implementation, problem: Problem) -> dict[str, int | None] | None:

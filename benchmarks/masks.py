@@ -40,26 +40,29 @@ EXPONENT = {"causal": 1.1, "decay": 1.1, "1-semiseparable": 1.1, "Toeplitz": 1.2
 CUMSUM = 5
 
 
-def benchmark(length: int = 4096, columns: int = 64, rounds: int = 31) -> dict[str, object]:
+def benchmark(
+    length: int = 4096, columns: int = 64, rounds: int = 31, keep: Callable | None = None
+) -> dict[str, object]:
     """Run both parts, about a minute at the usual sizes: float32, one thread.
 
     Args:
         length: T of the comparison; the growth is measured from it to eight times as much.
         columns: of the operand.
         rounds: samples of each time.
+        keep: see `gathered`.
 
     Returns:
         See `record`, with the parts `contests` and `growth`.
     """
     lengths = [length * 2**k for k in range(4)]
 
-    def measure():
+    def measure(finish):
         return {
-            "contests": {name: compare(name, length, columns, rounds) for name in FAMILIES},
-            "growth": {name: sweeps(name, lengths, columns, rounds) for name in FAMILIES},
+            "contests": {name: finish(compare(name, length, columns, rounds)) for name in FAMILIES},
+            "growth": {name: finish(sweeps(name, lengths, columns, rounds)) for name in FAMILIES},
         }
 
-    return record("masks", rounds, measure, targets)
+    return record("masks", rounds, measure, targets, keep)
 
 
 def operand(mask: Mask, columns: int) -> torch.Tensor:

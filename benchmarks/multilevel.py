@@ -104,7 +104,11 @@ ATTENTIONS = (
 
 
 def benchmark(
-    lengths: Sequence[int] = LENGTHS, heads: int = 4, context: int = 16384, rounds: int = 31
+    lengths: Sequence[int] = LENGTHS,
+    heads: int = 4,
+    context: int = 16384,
+    rounds: int = 31,
+    keep: Callable | None = None,
 ) -> dict[str, object]:
     """Run all parts, about ten minutes at the usual sizes: float32, causal, one thread.
 
@@ -113,6 +117,7 @@ def benchmark(
         heads: of the comparison; decoding has four times as many.
         context: length of the sequence that is decoded.
         rounds: samples of each time, fewer of what is slow.
+        keep: see `gathered`.
 
     Returns:
         See `record`, with the parts `contests`, whose speedups are ratios of least times, `memory`, `decode`.
@@ -121,14 +126,14 @@ def benchmark(
     both = [replace(problem, length=length, backward=way) for length in lengths for way in (False, True)]
     longest = replace(problem, length=max(LOOPS))
 
-    def measure():
+    def measure(finish):
         return {
-            "contests": [_with_costs(part) for part in compare(both, ATTENTIONS, rounds, PATIENCE, min)],
-            "memory": [memory(replace(longest, backward=way), ATTENTIONS) for way in (False, True)],
-            "decode": decode(replace(problem, heads=4 * heads, length=context), rounds),
+            "contests": [finish(_with_costs(part)) for part in compare(both, ATTENTIONS, rounds, PATIENCE, min)],
+            "memory": [finish(memory(replace(longest, backward=way), ATTENTIONS)) for way in (False, True)],
+            "decode": finish(decode(replace(problem, heads=4 * heads, length=context), rounds)),
         }
 
-    return record("multilevel", rounds, measure, targets)
+    return record("multilevel", rounds, measure, targets, keep)
 
 
 def _with_costs(part):

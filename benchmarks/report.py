@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.contest import Finish, gathered
 from smalearn.course.timing import machine, one_thread, quartiles
 
 __all__ = ["Row", "at_least", "at_most", "number", "record", "sections", "summary", "table"]
@@ -32,23 +33,31 @@ class Row(NamedTuple):
 
 
 def record(
-    name: str, rounds: int, measure: Callable[[], Mapping], targets: Callable[[Mapping], list]
+    name: str,
+    rounds: int,
+    measure: Callable[[Finish], Mapping],
+    targets: Callable[[Mapping], list],
+    keep: Callable[[Mapping], object] | None = None,
 ) -> dict[str, object]:
     """Measure on one thread.
 
     Args:
         name: of the benchmark.
         rounds: samples of each time.
-        measure: returns the parts of the result.
+        measure: returns the parts of the result, each of them finished.
         targets: from the result to rows of `at_least` and `at_most`.
+        keep: see `gathered`.
 
     Returns:
-        What is written as JSON: `command`, `machine`, `rounds`, the parts, `load_at_the_end`, `targets`.
+        What is written as JSON: `command`, `machine`, `rounds`, the parts, `load_at_the_end`, `targets`; or what
+        `gathered` returns of one that was stopped.
     """
-    result = {"command": f"smalearn bench {name}", "machine": machine(), "rounds": rounds}
+    facts = {"command": f"smalearn bench {name}", "machine": machine(), "rounds": rounds}
     with one_thread():
         torch.empty(31 * 2**20, dtype=torch.uint8)  # the C library keeps blocks of sizes up to the largest one freed
-        result |= measure()
+        result = gathered(facts, measure, keep)
+    if "finished" in result:
+        return result
     result["load_at_the_end"] = machine()["load"]
     return result | {"targets": targets(result)}
 

@@ -1,6 +1,6 @@
 """The benchmark `ssd`: times beside peers, accuracy under strong decays, growth, memory, and what a step costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,7 +29,10 @@ FAST = SSD[0].name
 
 
 def benchmark(
-    problems: Sequence[Problem] = PROBLEMS, lengths: Sequence[int] = LENGTHS, rounds: int = 31
+    problems: Sequence[Problem] = PROBLEMS,
+    lengths: Sequence[int] = LENGTHS,
+    rounds: int = 31,
+    keep: Callable | None = None,
 ) -> dict[str, object]:
     """Run all parts, about twenty minutes at the usual sizes, half of it a compiler's, which no time counts.
 
@@ -38,6 +41,7 @@ def benchmark(
             layouts, and the memory is measured at the first and the last.
         lengths: where the growth is measured.
         rounds: samples of each time.
+        keep: see `gathered`.
 
     Returns:
         See `record`, with the parts `contests`, `accuracy`, `growth`, `memory`, `efficiency`, `decode`, `layouts`.
@@ -46,22 +50,22 @@ def benchmark(
     short = replace(last, heads=max(1, last.heads // 2))
     both = [replace(one, backward=way) for one in problems for way in (False, True)]
 
-    def measure():
+    def measure(finish):
         brief = replace(short, length=min(512, short.length), backward=True)
         decayed = [replace(brief, decay=decay) for decay in DECAYS]
         growing = [replace(short, length=length) for length in lengths]
         runs = {one.length: (Run(SSD[0], one).once, one.inputs()[1]) for one in growing}
         return {
-            "contests": compare(both, (*SSD, COMPILED_SSD), rounds),
-            "accuracy": compare(decayed, SSD, max(1, rounds // 10)),
-            "growth": growth(FAST, runs, max(1, rounds // 3)),
-            "memory": [memory(replace(problem, backward=True), SSD) for problem in (first, last)],
-            "efficiency": efficiency(first, rounds),
-            "decode": [decode(first, batch, rounds) for batch in (1, 8)],
-            "layouts": [layouts(replace(first, backward=way), rounds) for way in (False, True)],
+            "contests": list(map(finish, compare(both, (*SSD, COMPILED_SSD), rounds))),
+            "accuracy": list(map(finish, compare(decayed, SSD, max(1, rounds // 10)))),
+            "growth": finish(growth(FAST, runs, max(1, rounds // 3))),
+            "memory": [finish(memory(replace(problem, backward=True), SSD)) for problem in (first, last)],
+            "efficiency": finish(efficiency(first, rounds)),
+            "decode": [finish(decode(first, batch, rounds)) for batch in (1, 8)],
+            "layouts": [finish(layouts(replace(first, backward=way), rounds)) for way in (False, True)],
         }
 
-    return record("ssd", rounds, measure, targets)
+    return record("ssd", rounds, measure, targets, keep)
 
 
 def multiply_adds(problem: Problem) -> int:

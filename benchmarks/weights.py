@@ -96,23 +96,26 @@ OTHERS: dict[str, dict[str, Callable[[Weight], Product]]] = {
 """Other ways to multiply by the same matrix, made from the weight. One may raise ImportError."""
 
 
-def benchmark(dims: tuple[int, ...] = (1024, 4096), batch: int = 512, rounds: int = 21) -> dict[str, object]:
+def benchmark(
+    dims: tuple[int, ...] = (1024, 4096), batch: int = 512, rounds: int = 21, keep: Callable | None = None
+) -> dict[str, object]:
     """Compare both families at all dimensions, two minutes at the usual sizes: float32, one thread.
 
     Args:
         dims: D of the square weights, powers of four.
         batch: vectors that are multiplied.
         rounds: samples of each time.
+        keep: see `gathered`.
 
     Returns:
         See `record`, with the parts `batch` and `contests`.
     """
 
-    def measure():
+    def measure(finish):
         cases = [(name, dim, backward) for dim in dims for name in FAMILIES for backward in (False, True)]
-        return {"batch": batch, "contests": [compare(*case, batch, rounds) for case in cases]}
+        return {"batch": batch, "contests": [finish(compare(*case, batch, rounds)) for case in cases]}
 
-    return record("weights", rounds, measure, targets)
+    return record("weights", rounds, measure, targets, keep)
 
 
 def compare(name: str, dim: int, backward: bool, batch: int, rounds: int) -> dict[str, object]:

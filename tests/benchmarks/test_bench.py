@@ -129,7 +129,9 @@ def test_recorded_sizes_are_the_usual_ones(cpu):
 
 
 def test_all_is_measured_on_one_thread(two_threads):
-    result = report.record("x", 3, lambda: {"threads": torch.get_num_threads()}, lambda result: [result["threads"]])
+    result = report.record(
+        "x", 3, lambda finish: {"threads": torch.get_num_threads()}, lambda result: [result["threads"]]
+    )
     assert (result["threads"], result["targets"], torch.get_num_threads()) == (1, [1], 2)
     assert list(result) == ["command", "machine", "rounds", "threads", "load_at_the_end", "targets"]
 

@@ -244,12 +244,14 @@ def test_a_record_comes_to_rows_whether_it_is_whole_or_stopped():
 def test_a_stopped_record_says_the_device(monkeypatch):
     monkeypatch.setattr(device, "about", lambda on: H200)
 
-    def stop(rates):
-        contest.finish({"problem": "p"})
+    def stop(rates, finish):
+        finish({"problem": "p"})
         raise KeyboardInterrupt
 
     monkeypatch.setitem(
-        bench.DEVICE_BENCHMARKS, "multilevel", lambda on: device.record("multilevel", on, 2, stop, lambda result: [])
+        bench.DEVICE_BENCHMARKS,
+        "multilevel",
+        lambda on, keep: device.record("multilevel", on, 2, stop, list),
     )
     result = bench.run("multilevel", "cpu")
     assert result["finished"] == [{"problem": "p"}]

@@ -26,7 +26,7 @@ LIBRARIES = {"fla": "fla", "transformers": "transformers", "mamba_ssm": "mamba_s
 @pytest.fixture
 def check(here):
     """Measure implementations at a problem in this process: their entries."""
-    return lambda problem, *implementations: compare([problem], implementations, 2)[0]["contestants"]
+    return lambda problem, *implementations: next(compare([problem], implementations, 2))["contestants"]
 
 
 def right():
@@ -173,7 +173,7 @@ def test_the_floor_has_the_products_of_the_algorithm_and_no_new_memory(chunk_len
 
 
 def test_a_floor_is_no_peer(check, here):
-    part = compare([OWN], LINEAR_ATTENTION[:3], 2)[0]
+    (part,) = compare([OWN], LINEAR_ATTENTION[:3], 2)
     fast, chunked, floor = part["contestants"]
     assert part["speedups"][fast] == {}
     assert set(part["speedups"][floor]) == {fast, chunked}

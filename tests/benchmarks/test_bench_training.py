@@ -57,7 +57,7 @@ def test_models_have_equally_many_parameters(dim):
 def test_a_wrong_route_is_not_timed_and_has_no_slope(here, monkeypatch):
     right = training.ROUTES["SSD"]
     monkeypatch.setitem(training.ROUTES, "SSD", lambda *x: right(*x) * (1 + 1e-3 * (x[2].shape[-1] == 4)))
-    part = training.growth(TINY, (2, 4), 1)
+    part = training.growth(TINY, (2, 4), 1, dict)
     assert ["seconds" in one["contestants"]["SSD"] for one in part["contests"]] == [True, False]
     assert set(training.samples(part)) == set(part["slopes"]) == {"selective scan", "selective loop"}
 
@@ -98,7 +98,7 @@ def test_the_slope_of_each_round_follows_from_its_samples(here, monkeypatch):
         return {name: [k * state ** power[name] for k in (1, 2)] for name in samplers}
 
     monkeypatch.setattr(contest, "interleaved", timed)
-    part = training.growth(TINY, (2, 4, 8), 2)
+    part = training.growth(TINY, (2, 4, 8), 2, dict)
     assert training.samples(part)["selective loop"] == [[4, 8], [16, 32], [64, 128]]
     for name, power in (("SSD", 0), ("selective scan", 1), ("selective loop", 2)):
         assert part["slopes"][name] == pytest.approx([power, power], abs=1e-12)

@@ -42,11 +42,11 @@ from smalearn.course import cli
 import benchmarks as bench
 from benchmarks.contest import contest, unchecked
 
-def benchmark():
-    contest("the first", {"sum": lambda: unchecked(lambda: sum(range(9)))}, 3, [])
-    contest("the second", {"stop": lambda: unchecked(interrupt)}, 3, [])
+def measure(finish):
+    finish(contest("the first", {"sum": lambda: unchecked(lambda: sum(range(9)))}, 3, []))
+    finish(contest("the second", {"stop": lambda: unchecked(interrupt)}, 3, []))
 
-bench.BENCHMARKS["masks"] = benchmark
+bench.BENCHMARKS["masks"] = lambda keep: bench.report.record("masks", 3, measure, list, keep)
 sys.exit(cli.main(["bench", "masks", *sys.argv[1:]]))
 """
 EXPERIMENT = """
@@ -74,10 +74,10 @@ from smalearn.course import cli
 import benchmarks as bench
 from benchmarks.implementation import alone, processes
 
-def start_alone():
+def start_alone(keep):
     alone(interrupt)
 
-def start_processes():
+def start_processes(keep):
     with processes(["one", "another"]):
         interrupt()
 
