@@ -13,22 +13,9 @@ __all__ = ["measure"]
 
 
 def measure(names: Sequence[str], output: Path | None = None, on: str | None = None) -> int:
-    """Run benchmarks and print their results; of one that is stopped by Ctrl-C, that of the parts it has finished.
+    """Run benchmarks, print their results and keep them; return the exit status, 130 if one was stopped by Ctrl-C.
 
     While one runs, the finished parts are kept in a file *.stopped.json: they are left of one that is killed.
-
-    Args:
-        names: of the benchmarks.
-        output: a file for the result with all samples as JSON, or a folder of results in which every CPU and every GPU
-            has its own.
-        on: where our GPU programs run; None for the CPU's form.
-
-    Returns:
-        Exit status: 130 if one was stopped.
-
-    Raises:
-        ValueError: there is no such benchmark, it knows no devices, or the result cannot be kept where it should be.
-        OSError: nothing can be written there.
     """
     for name in names:
         _check(name, on)

@@ -84,11 +84,7 @@ def judge(
 def checked(
     run: Callable[[], object], expected: Sequence[torch.Tensor], sampler: Callable[[Callable], float] = warm_seconds
 ) -> tuple[list[float], bool, Sampler]:
-    """Judge a run by what it returns, a tensor or several.
-
-    Returns:
-        The entrant: its errors, whether they are tolerated, and what takes a sample of its time.
-    """
+    """Judge a run by what it returns, a tensor or several: its errors, whether they are tolerated, and its sampler."""
     answers = run()
     return *judge([answers] if isinstance(answers, torch.Tensor) else answers, expected), partial(sampler, run)
 
@@ -106,20 +102,12 @@ def contest(
     patience: float = PATIENCE,
     statistic: Callable[[Sequence[float]], float] = statistics.median,
 ) -> dict[str, object]:
-    """Check everybody, then time those that are right.
+    """Check everybody, then time those that are right, in interleaved rounds; set all others beside the `bases`.
 
-    Args:
-        problem: its name.
-        entrants: each loads what it needs and returns what `checked` or `unchecked` does; it and its sampler may raise
-            ImportError, OutOfMemoryError or CannotRunError.
-        rounds: samples of each time, fewer of what is slow.
-        bases: names of those beside whom the others are set.
-        patience: seconds for all samples of one entrant; it has three in any case.
-        statistic: of the samples, for the speedups.
-
-    Returns:
-        `problem`; `contestants`, for each either `{"absent": why}`, or `error`, the largest of its `errors`, None where
-        it is not finite, and `tolerated` (not of the unchecked), and, where it is tolerated, its `seconds`; `speedups`.
+    An entrant loads what it needs and returns what `checked` or `unchecked` returns; it and its sampler may raise
+    `CANNOT`. Each of the `contestants` has a reason why it is `absent`; or its `error`, the largest of its `errors`,
+    None where that is not finite, whether it is `tolerated` (not of the unchecked), and, if so, `seconds`: as many as
+    rounds, but three of what would take longer than `patience`. The `speedups` are ratios of a statistic of these.
     """
     entries, samplers, every, failed = {}, {}, {}, {}
 
@@ -184,16 +172,7 @@ def best(part: Mapping, base: str) -> float | None:
 
 
 def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds: int) -> dict[str, object]:
-    """Time of a run against T, and against that of a copy of its operand, linear in T whatever the caches do.
-
-    Args:
-        name: of what is run.
-        runs: T -> what is run, and the operand.
-        rounds: samples of each time.
-
-    Returns:
-        `lengths`; `seconds` of both for each; and the exponents p: of time ∝ T^p for both, and of time ∝ clone^p.
-    """
+    """Time of runs by T, and of copies of their operands, linear in T whatever the caches do; exponents of both."""
     samplers = {(name, length): partial(warm_seconds, run) for length, (run, _) in runs.items()}
     samplers |= {("clone", length): partial(warm_seconds, x.clone) for length, (_, x) in runs.items()}
     progress.part(f"growth of {name} with T, up to {max(runs)}")

@@ -23,16 +23,7 @@ SPEEDUPS = {False: 2.0, True: 2.5}
 def benchmark(
     problems: Sequence[Problem] = PROBLEMS, rounds: int = 15, keep: Callable | None = None
 ) -> dict[str, object]:
-    """Run all parts, about ten minutes at the usual sizes.
-
-    Args:
-        problems: sizes of the comparison; the growth is measured from the first one's length on, the memory at all.
-        rounds: samples of each time.
-        keep: see `gathered`.
-
-    Returns:
-        See `record`, with the parts `contests`, `growth`, `memory`.
-    """
+    """Run all parts, about ten minutes at the usual sizes."""
     both = [replace(one, backward=backward) for one in problems for backward in (False, True)]
     longer = [replace(problems[0], length=problems[0].length * 2**k) for k in range(5)]
 

@@ -54,17 +54,7 @@ LARGE, FEW = tuple(problem.title for problem in SIZES[1:3]), SIZES[4].title
 def benchmark(
     device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, keep: Callable | None = None
 ) -> dict[str, object]:
-    """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU.
-
-    Args:
-        device: "cuda" or "cpu".
-        problems: sizes to compare; the usual ones of the device, and of a GPU the growth with T, if None.
-        rounds: samples of each time.
-        keep: see `gathered`.
-
-    Returns:
-        See `device.record`, with the parts `contests`, `memory`, `decode`.
-    """
+    """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU."""
     growth = GROWTH if device == "cuda" and problems is None else ()
     sizes = problems or (SIZES if device == "cuda" else TINY)
     larger = sizes[1:3] or sizes
@@ -88,11 +78,7 @@ def benchmark(
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
-    """The memory of forward and backward of those that are right.
-
-    Returns:
-        `problem`; `unit`, the bytes of X; and `bytes`, the `peak` for each implementation.
-    """
+    """The memory of forward and backward of those that are right."""
     title = f"Memory, {problem.title}, {implementations[0].name}"
     progress.part(title)
     unit = problem.batch * problem.length * problem.heads * problem.head_dim * problem.dtype.itemsize
@@ -115,17 +101,9 @@ def decode(
     rates: Mapping[str, float],
     captured: bool = False,
 ) -> dict[str, object]:
-    """Steps of decoding, the state in float32 and overwritten.
+    """Steps of decoding, the state in float32 and overwritten; the floor is the state, read and written once.
 
-    Args:
-        problem: its sizes, but for T.
-        implementations: that decode.
-        rounds: samples of each time.
-        rates: as `device.rates` measures them; the floor is the state, read and written once.
-        captured: whether the steps are one CUDA graph, as decoders launch them: Python takes longer than the GPU.
-
-    Returns:
-        What `contest` does for so many `steps`, `batch`, and `captured`.
+    If captured, the steps are one CUDA graph, as decoders launch them: Python takes longer than the GPU.
     """
     size = 4 * problem.batch * problem.heads * problem.head_dim * problem.state
     count = max(STEPS_AT_ONCE[problem.device], sets(problem.device, size) if captured else 0)
@@ -175,12 +153,6 @@ def work(problem: Problem) -> dict[str, tuple[float, float]]:
     Operands are read once and results are written once, log_a in float32. For each token and head with Q = 64, the
     forward has 2·Q·P + 4·N·P flops and 2·Q·N more for each group of heads; the backward, which must compute
     states and scores again, 4·Q·P + 10·N·P and 6·Q·N.
-
-    Args:
-        problem: its sizes.
-
-    Returns:
-        For each of `WAYS` (bytes, flops).
     """
     tokens = problem.batch * problem.length
     rows, P, N = tokens * problem.heads, problem.head_dim, problem.state

@@ -177,11 +177,7 @@ def compare(
     patience: float = PATIENCE,
     statistic: Callable[[Sequence[float]], float] = statistics.median,
 ) -> Iterator[dict]:
-    """Measure all implementations at every problem that they take.
-
-    Yields:
-        What `contest` returns for each, and its `sizes`.
-    """
+    """Yield a contest of all implementations for every problem, among those that take it."""
     bases = [one.name for one in implementations if one.base]
     with processes([one.name for one in implementations]) as start:
         for problem in problems:
@@ -192,12 +188,7 @@ def compare(
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
-    """Memory of a problem: what autograd saves for a backward, and by how much a fresh process grows.
-
-    Returns:
-        `problem`; `length`; `backward`; `unit`, the bytes of X; and `bytes`, for each implementation that is there
-        `saved` and `peak`, `peak` None where the system does not report it.
-    """
+    """Memory of a problem: bytes that autograd saves for a backward, and by which a fresh process grows, if known."""
     title = f"Memory, T = {problem.length}, {way(problem.backward)}"
     progress.part(title)
     sizes: Mapping = {one.name: alone(memory_of, one, problem) for one in implementations}

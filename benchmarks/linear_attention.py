@@ -16,16 +16,7 @@ PROBLEM = Problem(length=2048, heads=8, state=64, head_dim=64, shared=False)
 
 
 def benchmark(problem: Problem = PROBLEM, rounds: int = 31, keep: Callable | None = None) -> dict[str, object]:
-    """Run all parts, about ten minutes at the usual sizes, half of it a compiler's, which no time counts.
-
-    Args:
-        problem: sizes of the comparison; the growth is measured from twice its length on, the memory at four times.
-        rounds: samples of each time.
-        keep: see `gathered`.
-
-    Returns:
-        See `record`, with the parts `contests`, `growth`, `memory`.
-    """
+    """Run all parts, about ten minutes at the usual sizes, half of it a compiler's, which no time counts."""
     ways = [(decay, backward) for backward in (False, True) for decay in (None, "gate")]
     longer = [replace(problem, length=problem.length * 2**k) for k in range(1, 5)]
     fourfold = replace(problem, length=4 * problem.length, backward=True)

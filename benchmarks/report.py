@@ -39,18 +39,10 @@ def record(
     targets: Callable[[Mapping], list],
     keep: Callable[[Mapping], object] | None = None,
 ) -> dict[str, object]:
-    """Measure on one thread.
+    """Measure on one thread; return what is written as JSON, or what `gathered` returns if it was stopped.
 
-    Args:
-        name: of the benchmark.
-        rounds: samples of each time.
-        measure: returns the parts of the result, each of them finished.
-        targets: from the result to rows of `at_least` and `at_most`.
-        keep: see `gathered`.
-
-    Returns:
-        What is written as JSON: `command`, `machine`, `rounds`, the parts, `load_at_the_end`, `targets`; or what
-        `gathered` returns of one that was stopped.
+    That is `command`, `machine`, `rounds`, the parts that `measure` returns, `load_at_the_end`, and `targets`, rows of
+    `at_least` and `at_most`.
     """
     facts = {"command": f"smalearn bench {name}", "machine": machine(), "rounds": rounds}
     with one_thread():
@@ -104,11 +96,7 @@ def sections(part: object) -> Iterator[tuple[str, Rows]]:
 
 
 def summary(result: object) -> Iterator[Row]:
-    """A row for each contest of a record in which ours has a time, whole or stopped.
-
-    Args:
-        result: a record of a benchmark, or a part of it.
-    """
+    """A row for each contest of a record in which ours has a time, whole or stopped."""
     if isinstance(result, Mapping) and "contestants" in result:
         ratios, entries = result["speedups"], result["contestants"]
         floor = next((ratios[base] for base in ratios if "error" not in entries[base]), {})
@@ -150,12 +138,7 @@ def _memory(sizes, unit):
 
 
 def table(result: Mapping, records: Mapping[str, Mapping]) -> str:
-    """A result for a terminal: machine, sections, of a device their summary, targets.
-
-    Args:
-        result: of a benchmark.
-        records: what was measured elsewhere for each target, by the name of the CPU.
-    """
+    """A result for a terminal: machine, sections, of a device their summary, targets."""
     facts = result["machine"] | result.get("device", {}) | result.get("rates", {})
     lines = [f"{key}: {value}" for key, value in facts.items()]
     targets = [("", "recorded on", *records)] * bool(records)

@@ -34,18 +34,7 @@ def benchmark(
     rounds: int = 31,
     keep: Callable | None = None,
 ) -> dict[str, object]:
-    """Run all parts, about twenty minutes at the usual sizes, half of it a compiler's, which no time counts.
-
-    Args:
-        problems: three sizes to compare. The first one's are also those of the efficiency, the decoding and the
-            layouts, and the memory is measured at the first and the last.
-        lengths: where the growth is measured.
-        rounds: samples of each time.
-        keep: see `gathered`.
-
-    Returns:
-        See `record`, with the parts `contests`, `accuracy`, `growth`, `memory`, `efficiency`, `decode`, `layouts`.
-    """
+    """Run all parts, about twenty minutes at the usual sizes, half of it a compiler's, which no time counts."""
     first, last = problems[0], problems[-1]
     short = replace(last, heads=max(1, last.heads // 2))
     both = [replace(one, backward=way) for one in problems for way in (False, True)]
@@ -75,12 +64,7 @@ def multiply_adds(problem: Problem) -> int:
 
 
 def efficiency(problem: Problem, rounds: int) -> dict[str, object]:
-    """Multiply-adds a second of the forward and of a square matrix product.
-
-    Returns:
-        What `contest` does for both; `gemm`, the size of the square matrices; and `fraction`, the rate of the first
-        over that of the second.
-    """
+    """Multiply-adds a second of the forward and of a square matrix product; `fraction` is the first over the second."""
     left, right = random_tensors([(GEMM, GEMM)] * 2, dtype=torch.float32)
     entrants = {
         FAST: partial(checked, Run(SSD[0], problem).once, problem.oracle()),
@@ -92,11 +76,7 @@ def efficiency(problem: Problem, rounds: int) -> dict[str, object]:
 
 
 def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
-    """Steps of decoding in place, beside the same steps as two einsums.
-
-    Returns:
-        What `contest` does for 20 steps of both, and `batch`.
-    """
+    """Steps of decoding in place, beside the same steps as two einsums."""
     step, state = (batch, problem.heads), (problem.head_dim, problem.state)
     shapes = [(*step, state[0]), step, (batch, 1, state[1]), (batch, 1, state[1]), (*step, *state)]
     x, z, B, C, H = random_tensors(shapes, dtype=torch.float32)
@@ -129,11 +109,7 @@ def _einsum_step(x, log_a, B, C, state):
 
 
 def layouts(problem: Problem, rounds: int) -> dict[str, object]:
-    """Views of tensors (batch, T, heads, ...), as projections give them, beside contiguous ones with heads first.
-
-    Returns:
-        What `contest` does for both.
-    """
+    """Views of tensors (batch, T, heads, ...), as projections give them, beside contiguous ones with heads first."""
     runs = {"views": Run(SSD[0], replace(problem, views=True)), "contiguous": Run(SSD[0], problem)}
     expected = problem.oracle()
     entrants = {name: partial(checked, run.once, expected) for name, run in runs.items()}

@@ -100,19 +100,7 @@ def benchmark(
     rounds: int = 21,
     keep: Callable | None = None,
 ) -> dict[str, object]:
-    """Run both parts, two to three minutes at the usual sizes: float32, one thread.
-
-    Args:
-        problem: of the growth, whatever its state.
-        states: N of the growth.
-        dim: D of the models.
-        batch: number and length of the sequences of a training step.
-        rounds: samples of each time.
-        keep: see `gathered`.
-
-    Returns:
-        See `record`, with the parts `growth` and `steps`.
-    """
+    """Run both parts, two to three minutes at the usual sizes: float32, one thread."""
 
     def measure(finish):
         return {"growth": growth(problem, states, rounds, finish), "steps": finish(steps(dim, batch, rounds))}
@@ -125,12 +113,7 @@ def _route(name):
 
 
 def growth(problem: Problem, states: Sequence[int], rounds: int, finish: Finish) -> dict[str, object]:
-    """Time of a forward and backward against N by each of the routes.
-
-    Returns:
-        `states`; `contests`, what `compare` returns for each; and `slopes` of the routes that are right at every N: p
-        of time ∝ N^p, for every round.
-    """
+    """Time of a forward and backward against N by each of the routes; `slopes` p of time ∝ N^p, for every round."""
     problems = [replace(problem, state=state, backward=True) for state in states]
     routes = [Implementation(name, partial(_route, name), base=name == "SSD") for name in ROUTES]
     contests = list(map(finish, compare(problems, routes, rounds, patience=math.inf)))
@@ -147,12 +130,9 @@ def samples(part: Mapping) -> dict[str, list[list[float]]]:
 
 
 def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
-    """Time of a training step (forward, loss, backward, AdamW) of each of the models.
+    """Time of a training step (forward, loss, backward, AdamW) of each of the models, and their `parameters`.
 
     Each must first give, on a short sequence, the logits and gradients that it has token by token in float64.
-
-    Returns:
-        What `contest` does, each with its `parameters` without embedding and head; `dim`, `texts`, `length`.
     """
     sequences, length = batch
     tokens = torch.randint(WORDS, (sequences, length + 1), generator=torch.Generator().manual_seed(0))
