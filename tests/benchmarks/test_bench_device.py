@@ -1,8 +1,6 @@
 """The benchmark of the GPU programs: the whole harness at tiny sizes on a CPU, its peers' layouts, and its floor."""
 
-import importlib.util
 import json
-import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -15,10 +13,9 @@ from triton_marks import needs_gpu
 
 import benchmarks as bench
 from benchmarks import device, device_peers, device_ssd
-from benchmarks.contest import CannotRunError, speedups
 from benchmarks.device import WAYS, floor
 from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS
-from benchmarks.device_ssd import FEW, GROWTH, LARGE, MAMBA, OURS, SIZES, STEP, work
+from benchmarks.device_ssd import MAMBA, OURS, STEP, work
 from benchmarks.implementation import Implementation
 from benchmarks.problem import Problem, recurrence
 from smalearn.fast import tile
@@ -116,37 +113,6 @@ def test_the_floor_is_the_slower_of_bytes_and_flops():
     assert size == 3 * X.nbytes + 2 * log_a.nbytes + 2 * (B.nbytes + C.nbytes)
 
 
-def test_the_usual_sizes():
-    assert len({problem.title for problem in SIZES + GROWTH}) == 10
-    assert [problem.length for problem in GROWTH] == [2**k for k in (10, 12, 14, 16, 18)]
-    assert {problem.batch * problem.length for problem in GROWTH} == {2**18}
-    named = {one.title: (one.batch, one.heads, one.length) for one in SIZES}
-    assert [named[title] for title in (*LARGE, FEW)] == [(8, 80, 2048), (8, 80, 8192), (1, 24, 65536)]
-
-
-def test_the_parts_of_a_gpu_come_in_the_order_of_their_worth(monkeypatch):
-    """On a GPU that does nothing: every part is there, of the growth the forward alone."""
-    done = []
-    monkeypatch.setattr(device, "about", lambda on: {})
-    monkeypatch.setattr(device, "rates", lambda on, rounds: RATES)
-    monkeypatch.setattr(device_ssd, "memory", lambda _, entrants: done.append(len(entrants)) or made()["memory"][0])
-    monkeypatch.setattr(device_ssd, "decode", lambda *_: done.append("decode") or NOTHING["decode"][0])
-
-    def measure(problem, entrants, least, rounds, suffix=""):
-        if entrants:
-            done.append((problem, len(entrants), list(least), *filter(None, [suffix])))
-        return []
-
-    for module in (device, device_ssd):
-        monkeypatch.setattr(module, "measure", measure)
-    assert not any(row["met"] for row in device_ssd.benchmark("cuda")["targets"] if "memory" not in row["what"])
-    sizes, growth = ([(one, len(SSD), list(WAYS)) for one in SIZES], [(one, 3, ["forward"]) for one in GROWTH])
-    layers = [(one, len(LAYERS), list(WAYS)) for one in SIZES[1:3]]
-    beside = [(one, 2, list(WAYS), f", beside {peer.name}") for peer in GLA for one in SIZES[:3]]
-    assert done == [*sizes, *2 * [len(SSD)], *6 * ["decode"], *growth, *layers, *beside, *2 * [len(GLA)]]
-    assert not any("fla" in one.name for one in (*SSD, *LAYERS, *STEPS))
-
-
 # Implementations
 
 
@@ -213,32 +179,6 @@ def test_peers_are_called_as_they_are_meant(monkeypatch):
     assert part["contestants"][STEPS[1].name]["tolerated"]
 
 
-def test_mamba_ssm_is_imported_without_its_own_init(tmp_path, monkeypatch):
-    """Its `__init__` asks for a CUDA extension."""
-    triton = tmp_path / "mamba_ssm/ops/triton"
-    triton.mkdir(parents=True)
-    (tmp_path / "mamba_ssm/__init__.py").write_text("raise ImportError('selective_scan_cuda')", encoding="utf-8")
-    for folder in (triton.parent, triton):
-        (folder / "__init__.py").touch()
-    (triton / "ssd_combined.py").write_text("mamba_chunk_scan_combined = 5", encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    assert device_peers._mamba_ssm("ssd_combined").mamba_chunk_scan_combined == 5
-    assert device_peers._mamba_ssm("ssd_combined").mamba_chunk_scan_combined == 5
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
-@pytest.mark.full
-def test_a_peer_that_is_not_here_is_absent(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.ssd_combined", None)
-    monkeypatch.setitem(sys.modules, "mamba_ssm.ops.triton.selective_state_update", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    peers = [replace(one, anywhere=True) for one in (SSD[1], STEPS[1])]
-    found = entries(peers[0])[0] | device_ssd.decode(TINY, peers[1:], 1, RATES)["contestants"]
-    assert all("ModuleNotFoundError" in found[one.name]["absent"] for one in peers)
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_where_programs_run(there, monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: there)
@@ -280,21 +220,12 @@ def test_only_the_right_ones_are_timed():
     assert "seconds" not in backward["gradient"]
 
 
-full = partial(pytest.param, marks=pytest.mark.full)
-
-
-class OutOfResources(Exception):  # noqa: N818
-    """As Triton's, which is no RuntimeError."""
-
-
 @pytest.mark.parametrize(
     ("error", "why"),
     [
         (torch.OutOfMemoryError("CUDA out of memory.\nAnd more"), "OutOfMemoryError: CUDA out of memory."),
-        full(OutOfResources("shared memory, Required: 3"), "OutOfResources: shared memory, Required: 3"),
-        full(RuntimeError("at 3:7:\n  x = 1\n      ^\nno such\n"), "RuntimeError: at 3:7: no such"),
-        full(AssertionError(), "AssertionError: "),
-        full(ImportError("no module"), "ImportError: no module"),
+        (AssertionError(), "AssertionError: "),
+        (RuntimeError("at 3:7:\n  x = 1\n      ^\nno such\n"), "RuntimeError: at 3:7: no such"),
     ],
 )
 def test_whatever_fails_is_absent_and_all_others_are_timed(error, why):
@@ -343,14 +274,6 @@ def test_everybody_is_judged_once_for_all_lengths_beyond_the_gate(monkeypatch):
     device.forget()
     assert device.judged(one, TINY, False)[1]
     assert lengths == 3 * [(1, 20)]
-    with pytest.raises(CannotRunError, match="RuntimeError: twice"):
-        device.judged(Implementation("fails", lambda: cannot), TINY, False)
-    with pytest.raises(CannotRunError, match="RuntimeError: twice"):
-        device.judged(Implementation("fails", lambda: cannot), replace(TINY, length=30), False)
-
-
-def cannot(*operands):
-    raise RuntimeError("twice")
 
 
 def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
@@ -366,46 +289,6 @@ def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
     assert SSD[0].at_length
 
 
-def test_ours_is_compared_at_a_full_length_once():
-    lengths = []
-
-    def exact(X, *others):
-        lengths.append(X.shape)
-        return recurrence(X, *others)
-
-    ours = Implementation("ours", lambda: recurrence, at_length=exact)
-    for _ in range(2):
-        errors, tolerated = device.judged(ours, TINY, False)
-        assert (len(errors), tolerated) == (2, True)
-    assert lengths == [(1, 1, TINY.length, TINY.head_dim)]
-    device.forget()
-    assert device.judged(ours, TINY, False)[1]
-    assert len(lengths) == 2
-
-
-@pytest.mark.full
-def test_a_slow_peer_meets_ours_alone_and_its_seconds_are_shown(capsys):
-    """A stand-in that is stopped while it starts: the contests before it are there, and who was slow is seen."""
-
-    def stopped():
-        raise KeyboardInterrupt
-
-    ours, right, slow = (Implementation(name, lambda: recurrence, base=name == "ours") for name in ("ours", "b", "c"))
-    fails = replace(right, name="fails", load=lambda: cannot)
-    least = {"forward": 1.0}
-    assert list(device.measure(TINY, (ours, right, fails), least, 1))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"{TINY.title}, forward"
-    found = [re.fullmatch(r"  (.+): \d+\.\d s to enter", line)[1] for line in lines[1:]]
-    assert found == ["ours", "b", "fails"]
-    (part,) = device.measure_beside(TINY, ours, slow, least, 1)
-    assert part["problem"] == f"{TINY.title}, forward, beside c"
-    assert list(part["contestants"]) == ["floor", "ours", "c"]
-    assert list(device.measure_beside(TINY, ours, replace(slow, longest=TINY.length - 1), least, 1)) == []
-    with pytest.raises(KeyboardInterrupt):
-        next(device.measure_beside(TINY, ours, replace(slow, load=stopped), least, 1))
-
-
 def test_a_wrong_step_is_not_timed():
     def load():
         return lambda *operands: device_peers._step_exactly(*operands) + 1
@@ -414,100 +297,6 @@ def test_a_wrong_step_is_not_timed():
     entry = device_ssd.decode(TINY, [off], 1, RATES)["contestants"]["wrong"]
     assert not entry["tolerated"]
     assert "seconds" not in entry
-
-
-def test_samples_of_a_device_are_taken_between_two_events(monkeypatch):
-    log = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            log.append("event")
-
-        def elapsed_time(self, other):
-            return 7.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: log.append("sleep"), raising=False)
-    assert device.sample("cuda", lambda prepared: log.append(prepared), lambda: log.append("prepare") or "run") == 0.007
-    assert log == ["prepare", "wait", "sleep", "event", "run", "event", "wait"]
-
-
-def test_what_a_gpu_is_is_read_from_the_driver(monkeypatch):
-    properties = SimpleNamespace(name="G", major=9, minor=0, multi_processor_count=3, total_memory=5, L2_cache_size=100)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(device.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="570.1\n570.1\n"))
-    part = device.about("cuda")
-    assert (part["name"], part["capability"], part["driver"]) == ("G", "sm90", "570.1")
-    assert [device.sets("cuda", size) for size in (1000, 200, 199, 50)] == [2, 2, 3, 5]  # no cache holds the next
-    assert device.sets("cpu", 50) == 1
-
-    def missing(*_, **__):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(device.subprocess, "run", missing)
-    assert device.about("cuda")["driver"] is None
-
-
-def test_memory_is_the_peak_above_what_is_held(monkeypatch):
-    held = {"memory_allocated": 30, "max_memory_allocated": 100}
-    for name, value in held.items():
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    for name in ("reset_peak_memory_stats", "synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    assert device._peak("cuda", lambda: None) == 70
-    assert device._peak("cuda", cannot) is None
-    assert device._peak("cpu", lambda: None) is None
-
-
-# What follows from the samples
-
-
-def made(faster=3.0, slower=2.5, memory=0.5, step=1.0, over=1.2):
-    """A result with these ratios: ours over mamba_ssm, over the floor, its memory, the best step, its bytes."""
-    times = {"floor": {"seconds": [1.0]}, OURS: {"error": 0, "seconds": [slower, slower, 99.0]}}
-    times[MAMBA] = {"error": 0, "seconds": [slower * faster]}
-    ratios = speedups(times, ["floor", OURS], lambda samples: sorted(samples)[len(samples) // 2])
-    titles = (*LARGE, FEW)
-    bytes_of = {OURS: {"peak": memory * 10}, MAMBA: {"peak": 10}}
-    return {
-        "contests": [
-            {"problem": f"{title}, {way}", "speedups": one}  # the whole layer has contests of the same sizes
-            for one in (ratios, {"mamba2_ssd, whole layer": {}})
-            for title in titles
-            for way in WAYS
-        ],
-        "memory": [{"problem": f"Memory, {title}, {OURS}", "bytes": bytes_of} for title in titles],
-        "decode": [
-            {"batch": 1, "captured": False, "speedups": {STEP: {"einsums": 0.1}}},
-            {"batch": 64, "captured": True, "speedups": {"floor": {STEP: over}, STEP: {"einsums": 9.0, "peer": step}}},
-        ],
-    }
-
-
-NOTHING = {"contests": [], "memory": [], "decode": [{"batch": 64, "captured": True, "speedups": {}}]}
-
-
-@pytest.mark.parametrize(
-    ("result", "missed"),
-    [
-        (made(), 0),
-        (made(faster=2.4), 2),
-        (made(faster=1.9), 5),
-        (made(slower=2.6), 2),
-        (made(memory=0.6), 2),
-        (made(step=0.9), 1),
-        (made(over=1.3), 1),
-        (NOTHING, 11),
-    ],
-)
-def test_all_targets_can_be_met_and_missed(result, missed):
-    rows = device_ssd.targets(result)
-    assert len(rows) == 2 * 2 + 1 + 2 * 2 + 2
-    assert sum(not row["met"] for row in rows) == missed
 
 
 def test_memory_is_reported_of_those_that_are_right():

@@ -136,18 +136,6 @@ def test_one_level_is_attention_and_eight_are_not():
     assert relative_rms(levels, one) > 0.1
 
 
-def test_the_usual_sizes():
-    sizes = {
-        name: [(one.batch, one.heads, one.length, one.state, one.head_dim) for one in MODULES[name].PROBLEMS]
-        for name in ENTRANTS
-    }
-    assert sizes["delta-rule"] == [(8, 16, 2048, 128, 128), (1, 16, 16384, 128, 128), (8, 16, 2048, 64, 64)]
-    assert sizes["multilevel"] == [(4, 16, 4096, 64, 64), (1, 16, 16384, 64, 64)]
-    for name, entrants in ENTRANTS.items():
-        assert all(one.takes(problem) for one in entrants for problem in MODULES[name].PROBLEMS)
-    assert all(map(device_delta_rule.FLA.takes, device_delta_rule.PROBLEMS))
-
-
 # The least work
 
 
@@ -185,54 +173,17 @@ def test_work_of_attention_counts_pairs():
 # What follows from the samples
 
 
-def made(names, times):
-    """A result with a contest of these entrants, after a floor of one second."""
-    entries = {"floor": {"seconds": [1.0]}}
-    entries |= {
-        name: {"error": 0.0, "tolerated": True, "seconds": [time]} for name, time in zip(names, times, strict=True)
-    }
-    ratios = speedups(entries, ["floor", names[0]], max)
-    return {"contests": [{"problem": "p", "contestants": entries, "speedups": ratios}]}
-
-
-@pytest.mark.parametrize(
-    ("name", "times", "met"),
-    [
-        ("delta-rule", (2.0, 2.0), [True]),
-        ("delta-rule", (2.0, 1.9), [False]),
-        ("multilevel", (4.0, 5.0, 4.0), [True, True]),
-        ("multilevel", (4.0, 4.9, 3.9), [False, False]),
-    ],
-)
-def test_targets_can_be_met_and_missed(name, times, met):
-    fla = device_delta_rule.FLA.name
-    names = [device_delta_rule.OURS, fla] if name == "delta-rule" else [one.name for one in ENTRANTS[name]]
-    result, none = made(names, times), {"problem": "p", "speedups": {}}
-    if name == "delta-rule":  # the peer's contest is one of its own
-        result["contests"].insert(0, none)
-        none = none | {"problem": "p" + device_delta_rule.BESIDE}
-        result["contests"][1]["problem"] = none["problem"]
-    rows = MODULES[name].targets(result)
-    assert [row["met"] for row in rows] == met
-    rows = MODULES[name].targets({"contests": [none]})
-    assert [(row["measured"], row["met"]) for row in rows] == [(None, False)] * len(met)
-
-
 def test_a_record_comes_to_rows_whether_it_is_whole_or_stopped():
-    result = made(["ours", "peer", "other"], (2.0, 3.0, 1.0))
-    (row,) = report.summary(result)
-    assert row == ("p", "ours", 2000.0, {"peer": 1.5, "other": 0.5}, 0.5)
-    part = result["contests"][0]
+    times = {"floor": [1.0], "ours": [2.0], "peer": [3.0], "other": [1.0]}
+    entries = {name: {"seconds": one} | ({"error": 0.0} if name != "floor" else {}) for name, one in times.items()}
+    part = {"problem": "p", "contestants": entries, "speedups": speedups(entries, ["floor", "ours"], max)}
+    row = ("p", "ours", 2000.0, {"peer": 1.5, "other": 0.5}, 0.5)
+    assert list(report.summary({"contests": [part]})) == [row]
     steps = {"problem": "steps", "contestants": {"ours": {"error": 0.0, "seconds": [0.5]}}, "speedups": {"ours": {}}}
     failed = {"problem": "f", "contestants": {"ours": {"absent": "why"}}, "speedups": {"floor": {}}}
     failed["contestants"]["floor"] = {"seconds": [1.0]}
-    stopped = {
-        "machine": {},
-        "device": H200,
-        "finished": [part, failed, {"unit": 1, "bytes": {}}, steps],
-        "targets": [],
-    }
-    stopped["finished"][2]["problem"] = "Memory"
+    memory = {"problem": "Memory", "unit": 1, "bytes": {}}
+    stopped = {"machine": {}, "device": H200, "finished": [part, failed, memory, steps], "targets": []}
     assert list(report.summary(stopped)) == [row, ("steps", "ours", 500.0, {}, None)]
     lines = report.table(stopped, {}).splitlines()
     assert lines[lines.index("Ours, and how many times as fast as its peers") + 1 :] == [
