@@ -1,15 +1,14 @@
 """Models of characters run at toy size, differ in what they should and nothing else, and say what they were made of."""
 
 import json
-import math
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from experiments import charlm
-from experiments.charlm import FULL, PAPER, RATES, SMOKE, Setting, build, main, run, table
-from experiments.grid import grid, swept, trained
+from experiments.charlm import FULL, RATES, SMOKE, build, main, run
+from experiments.grid import trained
 from experiments.variants import AlibiAttention
 from smalearn import data, train
 from smalearn.data import Source, Text
@@ -28,34 +27,6 @@ from smalearn.testing import assert_close, random_tensors
 
 TOY = SMOKE["toy"]
 SHORT = Text("to be, or not to be: that is the question. " * 40, Source("tinyshakespeare", "s", "l", "0" * 64))
-
-
-@pytest.fixture(scope="module")
-def smoke():
-    return {name: run(**job) for name, job in grid(SMOKE).items()}
-
-
-# ---------------------------------------------------------------- the command
-
-
-@pytest.mark.full
-def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
-    path = tmp_path / "charlm.json"
-    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert stored["command"] == "python -m experiments.charlm --smoke"
-    for name, one in smoke.items():
-        if name in stored["runs"]:
-            record = dict(stored["runs"][name])
-            assert record.pop("seconds") >= 0
-            assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
-    assert set(stored["runs"]) == set(swept(SMOKE, stored["runs"])) < set(smoke)
-    shown = capsys.readouterr()
-    assert "15/15  toy, Mamba-2, lr 0.002, seed 1" in shown.err  # ten tries of a rate, five runs to report
-    assert shown.out.splitlines() == table(stored).splitlines()
-    assert shown.err.startswith("charlm: data: Python's documentation")
-    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
 
 
 @pytest.mark.full
@@ -100,28 +71,7 @@ def test_the_command_says_that_the_data_are_missing(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().err.startswith(message)
 
 
-@pytest.mark.full
-def test_workers_do_what_this_process_does(tmp_path, monkeypatch, smoke):
-    monkeypatch.setitem(SMOKE, "toy", replace(TOY, mixers=("2|2",), seeds=1))
-    path = tmp_path / "charlm.json"
-    assert main(["-o", str(path), "--smoke", "--workers", "2"]) == 0
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-    assert set(runs) == {f"toy, 2|2, lr 0.00{k}, seed 0" for k in (1, 2)}
-    for name, one in runs.items():
-        assert one["loss"] == pytest.approx(smoke[name]["loss"], abs=1e-4)
-
-
 # ---------------------------------------------------------------- runs
-
-
-def test_a_run_says_all_that_the_chapter_draws(smoke):
-    for name, one in smoke.items():
-        assert name == f"toy, {one['mixer']}, lr {one['lr']:.2g}, seed {one['seed']}"
-        assert list(one["test_losses"]) == ["3"]
-        assert one["loss"] == one["test_losses"]["3"]
-        assert len(one["losses"]) == 1
-        assert all(math.isfinite(loss) for loss in (*one["losses"], one["loss"], one["validation_loss"]))
-    assert json.loads(json.dumps(smoke)) == smoke
 
 
 def test_costs_are_those_of_a_count_pair_by_pair(smoke):
@@ -132,13 +82,13 @@ def test_costs_are_those_of_a_count_pair_by_pair(smoke):
     full = 4 * len(pairs), len(pairs), 4 * T, 4 * T
     levels = sum(2 + 2 * (i // 6 == j // 6) for i, j in pairs), len(pairs), 2 * T + 2 * 6, 4 * T
     window = 4 * near, near, 4 * 3, 4 * 3
-    known = {"full": full, "2|2": levels, "window 3": window}
+    known, runs = {"full": full, "2|2": levels, "window 3": window}, smoke("charlm").result["runs"]
     for mixer in TOY.mixers[:-1]:
-        one, kinds = smoke[f"toy, {mixer}, lr 0.001, seed 0"], mixer.split(" + ")
+        one, kinds = runs[f"toy, {mixer}, lr 0.001, seed 0"], mixer.split(" + ")
         macs, seen, keys, values = (2 * sum(x) for x in zip(known[kinds[0]], known[kinds[-1]], strict=True))
         assert (one["score_macs"], one["value_macs"]) == (macs, 4 * seen)
         assert (one["key_bytes"], one["cache_bytes"]) == (4 * keys, 4 * (keys + values))
-    one = smoke["toy, Mamba-2, lr 0.001, seed 0"]
+    one = runs["toy, Mamba-2, lr 0.001, seed 0"]
     assert (one["score_macs"], one["value_macs"], one["key_bytes"]) == (0, 0, 0)
     assert one["cache_bytes"] == 4 * 4 * (16 * 8 + 3 * (16 + 2 * 8))  # four layers: state, window of the convolution
 
@@ -244,31 +194,6 @@ def test_unknown_parts_are_refused():
         build("fully", TOY, 9, 0)
 
 
-@pytest.mark.full
-def test_the_paper_runs_when_it_is_made_small():
-    """Its own mixers, eight levels and all, at a sixteenth of the length and one step."""
-    assert {(one.positions, one.batch) for one in PAPER.values()} == {("learned", 32)}
-    setting = replace(
-        PAPER["D = 256"],
-        data="python topics",
-        length=128,
-        dim=64,
-        heads=1,
-        mlp=8,
-        steps=1,
-        batch=1,
-        tests=1,
-        device="cpu",
-    )
-    for mixer in setting.mixers:
-        one = run(mixer, 1e-3, asdict(setting), 0)
-        assert math.isfinite(one["loss"])
-        kinds = [type(block.mixer).__name__ for block in build(mixer, setting, 9, 0).blocks]
-        assert len(kinds) == 6
-        if "+" in mixer:
-            assert kinds == ["SoftmaxAttention", "WindowAttention", "WindowAttention"] * 2
-
-
 # ---------------------------------------------------------------- widths
 
 
@@ -302,24 +227,3 @@ def test_one_step_moves_outputs_as_much_at_every_width():
     growth = {scheme: moved[scheme, 256] / moved[scheme, 32] for scheme in ("standard", "width-stable")}
     assert growth["width-stable"] < 1.6
     assert growth["standard"] > 1.5 * growth["width-stable"]
-
-
-# ---------------------------------------------------------------- jobs and table
-
-
-@pytest.mark.parametrize("settings", [SMOKE, FULL, RATES, PAPER])
-def test_the_grid_has_all_combinations(settings):
-    runs = grid(settings)
-    assert len(runs) == sum(s.seeds * len(s.mixers) * len(s.lrs) for s in settings.values())
-    assert all(Setting(**job["setting"]) in settings.values() for job in runs.values())
-
-
-def test_the_table_has_a_line_for_each_model():
-    one = {"score_macs": 100, "key_bytes": 64, "parameters": 10, "loss": 2.0004, "seconds": 30.0, "seed": 0}
-    runs = {"a, full, lr 0.1, seed 0": one, "a, full, lr 0.1, seed 1": one | {"loss": 1.5, "seconds": 40.0}}
-    runs["a, 2|2, lr 0.1, seed 0"] = one
-    assert table({"runs": runs}).splitlines() == [
-        "a, full, lr 0.1        100 score MACs      64 B keys      10 parameters  2.000 1.500  35 s",
-        "a, 2|2, lr 0.1         100 score MACs      64 B keys      10 parameters  2.000  30 s",
-    ]
-    assert table({"runs": {}}) == ""
