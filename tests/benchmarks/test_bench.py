@@ -145,20 +145,13 @@ def test_a_cpu_has_a_folder_of_its_own(cpu, instructions, folder, tmp_path):
             records.place_of(file, "linear-attention", machine)
 
 
-def test_a_result_is_shown_beside_those_of_all_cpus(monkeypatch):
+def test_a_result_is_shown_beside_those_of_all_cpus():
     stored = recorded("linear_attention", CPU)
     assert len(records.beside("linear-attention")) == len(recorded_cpus("linear_attention")) > 1
-    row = stored["targets"][0]
-    last = recorded("linear_attention", recorded_cpus("linear_attention")[-1])["targets"][0]
-    shown = [line for line in bench.table(stored).splitlines() if row["what"] in line]
-    assert [line.split()[-1] for line in shown] == [report.number(last["measured"])]
-    result = {"machine": {}, "targets": [report.at_least("speed", 2, 1.5), report.at_most("x", 1, None)]}
-    assert report.table(result, {"A": {"speed, at least": 3.0}, "B": {"x, at most": 0.5}}).splitlines()[1:] == [
-        "Targets",
-        "           recorded on              A         B",
-        "  MISSED   speed, at least 2: 1.5   3         unknown",
-        "  MISSED   x, at most 1: unknown    unknown   0.5",
-    ]
+    what = stored["targets"][0]["what"]
+    last = recorded("linear_attention", recorded_cpus("linear_attention")[-1])["targets"][0]["measured"]
+    (shown,) = (line.split()[-1] for line in bench.table(stored).splitlines() if what in line)
+    assert shown == report.number(last)
 
 
 # Contests

@@ -1,11 +1,9 @@
 """The benchmark of the GPU programs: the whole harness at tiny sizes on a CPU, its peers' layouts, and its floor."""
 
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ import benchmarks as bench
 from benchmarks import device, device_peers, device_ssd
 from benchmarks.device import WAYS, floor
 from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS
-from benchmarks.device_ssd import MAMBA, OURS, STEP, work
+from benchmarks.device_ssd import OURS, STEP, work
 from benchmarks.implementation import Implementation
 from benchmarks.problem import Problem, recurrence
 from smalearn.fast import tile
@@ -138,47 +136,6 @@ def test_the_whole_layer_is_that_of_mamba2():
     assert all(one[LAYERS[0].name]["error"] < 1e-6 for one in entries(replace(LAYERS[0], anywhere=True)))
 
 
-def stub(monkeypatch, **modules):
-    """Modules of libraries that are not here."""
-    for name, contents in modules.items():
-        monkeypatch.setitem(sys.modules, name.replace("__", "."), SimpleNamespace(**contents))
-
-
-@pytest.mark.full
-def test_peers_are_called_as_they_are_meant(monkeypatch):
-    """Stand-ins compute the function of each peer; the error is that of float32."""
-
-    def exactly(name, *arguments):
-        peer = PEERS[name]
-        return peer.laid_out([peer.exact(*peer.laid_out(arguments))])[0]
-
-    def scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False):
-        assert (A.tolist(), chunk_size, dt_softplus) == ([-1.0] * x.shape[2], 256, D is not None)
-        if dt_softplus:
-            return exactly(LAYERS[0].name, x, dt, A, B, C, D, z, dt_bias)
-        return exactly(MAMBA, x, dt, B, C)
-
-    def gla(q, k, v, g, scale):
-        assert (q.shape[2], scale) == (v.shape[2], 1.0)
-        return exactly("fla chunk_simple_gla", v, g, k, q), None
-
-    def update(state, x, dt, A, B, C, D, dt_bias):
-        assert (dt.shape, A.shape, set(A.unique().tolist())) == (x.shape, state.shape[1:], {-1.0})
-        assert (D.shape, D.abs().max(), dt_bias.stride()[-1], A.stride()[1:]) == (x.shape[1:], 0, 0, (0, 0))
-        return device_peers._step_sizes_exactly(x, dt, A, B, C, D, state)
-
-    stub(monkeypatch, fla__ops__simple_gla={"chunk_simple_gla": gla, "fused_chunk_simple_gla": gla})
-    stub(monkeypatch, mamba_ssm={}, mamba_ssm__ops__triton__ssd_combined={"mamba_chunk_scan_combined": scan})
-    stub(monkeypatch, mamba_ssm__ops__triton__selective_state_update={"selective_state_update": update})
-    theirs = [replace(one, anywhere=True) for one in PEERS.values() if one.name.split()[0] in ("fla", "mamba_ssm,")]
-    theirs += [replace(SSD[1], anywhere=True)]
-    assert len(theirs) == 4
-    for way in entries(*theirs):
-        assert [entry["tolerated"] and len(entry["seconds"]) for entry in list(way.values())[1:]] == [1] * 4
-    part = device_ssd.decode(TINY, [replace(STEPS[1], anywhere=True)], 1, RATES)
-    assert part["contestants"][STEPS[1].name]["tolerated"]
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_where_programs_run(there, monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: there)
@@ -192,14 +149,6 @@ def test_without_triton_the_tile_machine_takes_part(monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: False)
     assert device.judged(SSD[0], TINY, True)[1]
     assert device_ssd.decode(replace(TINY, batch=1), STEPS[:1], 1, RATES)["contestants"][STEP]["tolerated"]
-
-
-def test_long_and_large_problems_are_for_some():
-    large = problem_of(batch=256, heads=128, length=1024, head_dim=64, state=128)
-    assert [one.name for one in (*SSD, *GLA, *LAYERS) if one.takes(large)] == ["ssd_triton", LAYERS[0].name]
-    middle = replace(large, batch=8)
-    assert all(one.takes(middle) for one in (*SSD, *GLA))
-    assert not PEERS["softmax attention (torch)"].takes(replace(middle, length=65536, batch=1))
 
 
 # The gate and the times

@@ -4,7 +4,6 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,23 +103,6 @@ def test_fla_takes_part_in_the_delta_rule_when_all_others_are_through(monkeypatc
 
 
 # Implementations
-
-
-def test_fla_is_called_as_it_is_meant(monkeypatch):
-    """A stand-in computes its function, in its layout."""
-
-    def theirs(q, k, v, g, beta, scale, output_final_state):
-        assert (scale, output_final_state, g.dtype) == (1.0, True, torch.float32)
-        assert q.shape == k.shape == (*v.shape[:3], TINY_DELTA.state)
-        assert g.shape == beta.shape == v.shape[:3] == (v.shape[0], v.shape[1], TINY_DELTA.heads)
-        assert_close(k.norm(dim=-1), torch.ones(k.shape[:3]))
-        Q, K, V, b, log_a = (x.transpose(1, 2) for x in (q, k, v, beta, g))
-        return delta_rule_tiles(Q, K, V, b, log_a)[0].transpose(1, 2), None
-
-    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", SimpleNamespace(chunk_gated_delta_rule=theirs))
-    peer = replace(device_delta_rule.FLA, anywhere=True)
-    (part,) = device.measure(TINY_DELTA, [peer], {"forward": 1.0}, 1)
-    assert part["contestants"][peer.name]["tolerated"]
 
 
 def test_a_peer_that_is_not_here_is_absent(monkeypatch):

@@ -19,7 +19,7 @@ CONTESTS = {
     **{
         f"{name}, {dim}, {way}": (lambda name=name, dim=dim, way=way: weights.compare(name, dim, way, 7, 2))
         for name in weights.FAMILIES
-        for dim in (256, 1024)
+        for dim in (256,)
         for way in (False, True)
     },
     **{f"bilinear, {way}": (lambda way=way: bilinear.compare(64, 33, 4, way, 2)) for way in (False, True)},
@@ -93,23 +93,6 @@ def test_a_wrong_product_is_not_timed(wrong, family, name, run, factor, monkeypa
     assert part.get("reached") is None
 
 
-# Masks
-
-
-def test_the_semiseparable_mask_has_resets():
-    log_a = masks.FAMILIES["1-semiseparable"](4096).log_a
-    assert log_a.isinf().sum() == 4
-    assert (log_a <= 0).all()
-
-
-def test_the_exponent_is_the_median_of_three_sweeps(monkeypatch):
-    found = iter([1.0, 3.0, 2.0])
-    monkeypatch.setattr(masks, "growth", lambda *_: {"exponents": {"against clone": next(found)}})
-    part = masks.sweeps("decay", [64, 128, 256], 3, 9)
-    assert [sweep["exponents"]["against clone"] for sweep in part["sweeps"]] == [1.0, 3.0, 2.0]
-    assert part["exponent"] == 2.0
-
-
 # Weights
 
 
@@ -128,20 +111,6 @@ def test_cola_multiplies_by_the_same_matrix():
     weight = BlockTensorTrain.random((3, 4, 2, 6), 2, 0)
     (x,) = random_tensors([(5, 12)], dtype=torch.float32)
     assert_close(weights.OTHERS["BTT"][weights.COLA](weight)(x), x @ weight.dense().mT)
-
-
-def test_both_families_hold_as_many_numbers():
-    for dim in (1024, 4096):
-        btt, levels = (weights.FAMILIES[name](dim) for name in ("BTT", "MLR"))
-        assert btt.num_parameters == levels.num_parameters == 2 * dim * round(dim**0.5)
-    assert weights.FAMILIES["MLR"](4096).ranks == weights.RANKS
-    assert weights.FAMILIES["MLR"](1024).ranks == (16, 4, 3, 2, 2, 2, 2, 1)
-
-
-def test_what_is_reached_is_the_speedup_as_a_fraction_of_the_saving():
-    part = weights.compare("BTT", 256, False, 3, 2)
-    assert (part["family"], part["dim"], part["backward"], part["saving"]) == ("BTT", 256, False, 8)
-    assert part["reached"] == part["speedups"]["structured"]["dense"] / 8
 
 
 def test_a_step_of_training_has_gradients_for_input_and_factors():
@@ -189,9 +158,3 @@ def test_standard_attention_is_its_definition():
     layer = FusedAttention(16, 4).double()
     (x,) = random_tensors([(2, 7, 16)])
     assert_close(layer(x)[1], bilinear.definition(layer, x[1]))
-
-
-def test_levels_are_scaled_to_the_numbers_of_a_head():
-    weight = bilinear.FORMS["MLR"](512, 8, 0)
-    assert weight.ranks == bilinear.RANKS
-    assert weight.num_parameters == bilinear.FORMS["low rank"](512, 8, 0).num_parameters

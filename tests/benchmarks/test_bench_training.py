@@ -1,6 +1,5 @@
 """The benchmark of training: all routes are one function, models are of one size, and slopes follow from samples."""
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from benchmarks import contest, training
 from benchmarks.problem import Problem
-from smalearn.models import Block, Mamba1, Mamba2, SequenceModel, SoftmaxAttention
+from smalearn.models import Block, Mamba1, Mamba2, SoftmaxAttention
 from smalearn.testing import assert_close, random_tensors
 
 TINY = Problem(length=33, heads=2, head_dim=3, backward=True)
@@ -73,20 +72,6 @@ def test_a_model_that_decodes_otherwise_is_not_timed(monkeypatch):
     assert "seconds" not in part["Mamba-2"]
     assert all(len(one["seconds"]) == 2 for name, one in part.items() if name != "Mamba-2")
     assert part["Mamba-1, scan"]["parameters"] == part["Mamba-1, loop"]["parameters"] > 0
-
-
-def test_a_step_trains():
-    torch.manual_seed(0)
-    model = SequenceModel(training.WORDS, training.MODELS["Mamba-2"](16))
-    tokens = torch.arange(24).view(2, 12)
-    before = copy.deepcopy(model)
-    run = training._step(model, tokens)
-    losses = []
-    for _ in range(5):
-        losses.append(training._loss(model(tokens[:, :-1]), tokens).item())
-        run()
-    assert losses == sorted(losses, reverse=True)
-    assert not any(torch.equal(*pair) for pair in zip(before.parameters(), model.parameters(), strict=True))
 
 
 def test_the_slope_of_each_round_follows_from_its_samples(here, monkeypatch):
