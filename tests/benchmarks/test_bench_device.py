@@ -45,28 +45,19 @@ def judged_anew():
 @pytest.mark.full
 def test_all_that_can_run_here_are_right_timed_and_shown():
     result = device_ssd.benchmark("cpu", rounds=2)
-    assert json.loads(json.dumps(result, allow_nan=False))["contests"] == result["contests"]
-    assert result["command"] == "smalearn bench ssd --device cpu"
-    assert result["targets"] == []
-    assert (result["machine"]["clock"], result["device"]["runs in"]) == ("perf_counter", device.where("cpu"))
-    assert set(device.LIBRARIES) <= set(result["device"])
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert (result["targets"], result["note"]) == ([], device.NOTE)
     assert [part["problem"] for part in result["contests"]] == [f"{TINY.title}, {way}" for way in WAYS]
     names = ["ssd_triton", "ssd_chunked", "softmax attention (torch)"]
     for part in result["contests"]:
-        least, *others = part["contestants"].items()
-        assert least[0] == "floor"
-        assert [name for name, _ in others] == names
-        assert all(entry["tolerated"] and entry["error"] < 1e-6 for _, entry in others)
-        assert all(len(entry["seconds"]) == 2 and min(entry["seconds"]) > 0 for _, entry in others)
+        assert list(part["contestants"]) == ["floor", *names]
+        assert all(part["contestants"][name]["error"] < 1e-6 for name in names)
         assert {base: list(ratios) for base, ratios in part["speedups"].items()} == {"floor": names, OURS: names[1:]}
     assert [part["bytes"] for part in result["memory"]] == [{name: {"peak": None} for name in names}]
-    assert [(one["batch"], one["steps"]) for one in result["decode"]] == [(1, 2), (2, 2)]
-    for one in result["decode"]:
-        assert list(one["contestants"]) == ["floor", "ssd_step_triton_", "einsums"]
-        assert all(len(entry["seconds"]) == 2 for entry in one["contestants"].values())
-        assert not one["captured"]
+    assert [(one["batch"], one["steps"], one["captured"]) for one in result["decode"]] == [(1, 2, False), (2, 2, False)]
+    for one in result["contests"] + result["decode"]:
+        assert all(len(entry["seconds"]) == 2 and min(entry["seconds"]) > 0 for entry in one["contestants"].values())
     lines = bench.table(result).splitlines()
-    assert lines[-1] == device.NOTE
     assert sum(line.startswith("  ssd_triton ") and " × floor" in line for line in lines) == 2
     assert sum(line.startswith(f"  {TINY.title}") and "% of the floor" in line for line in lines) == 2
 
@@ -136,15 +127,6 @@ def test_the_whole_layer_is_that_of_mamba2():
     assert all(one[LAYERS[0].name]["error"] < 1e-6 for one in entries(replace(LAYERS[0], anywhere=True)))
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_where_programs_run(there, monkeypatch):
-    monkeypatch.setattr(launch, "has_triton", lambda: there)
-    monkeypatch.setattr(launch, "interprets", lambda: there)
-    assert device.where("cpu") == ("Triton's interpreter" if there else "tile machine")
-    assert device.where("cuda") == "GPU"
-    assert device.can_run("cpu") is None
-
-
 def test_without_triton_the_tile_machine_takes_part(monkeypatch):
     monkeypatch.setattr(launch, "has_triton", lambda: False)
     assert device.judged(SSD[0], TINY, True)[1]
@@ -206,25 +188,6 @@ def test_whatever_fails_is_absent_and_all_others_are_timed(error, why):
     assert device_ssd.decode(TINY, [step], 1, RATES)["contestants"]["einsums"] == {"absent": why}
 
 
-def test_everybody_is_judged_once_for_all_lengths_beyond_the_gate(monkeypatch):
-    monkeypatch.setattr(device, "GATE", 20)
-    monkeypatch.setattr(device, "HEADS", 1)
-    lengths = []
-
-    def run(X, *others):
-        lengths.append((X.shape[1], X.shape[2]))
-        return recurrence(X, *others)
-
-    one = Implementation("one", lambda: run)
-    for length in (30, 40):
-        assert device.judged(one, replace(TINY, length=length), False)[1]
-    assert lengths == [(1, 20)]
-    assert device.judged(one, TINY, True)[1]
-    device.forget()
-    assert device.judged(one, TINY, False)[1]
-    assert lengths == 3 * [(1, 20)]
-
-
 def test_ours_is_wrong_if_it_is_wrong_beyond_the_gate(monkeypatch):
     """The answer is wrong at a length that only the second comparison has."""
     monkeypatch.setattr(device, "GATE", 20)
@@ -244,8 +207,7 @@ def test_a_wrong_step_is_not_timed():
 
     off = Implementation("wrong", load, exact=device_peers._step_exactly)
     entry = device_ssd.decode(TINY, [off], 1, RATES)["contestants"]["wrong"]
-    assert not entry["tolerated"]
-    assert "seconds" not in entry
+    assert ("seconds" in entry, entry["tolerated"]) == (False, False)
 
 
 def test_memory_is_reported_of_those_that_are_right():

@@ -74,19 +74,6 @@ def test_the_oracle_of_some_heads_is_a_part_of_all():
         assert torch.equal(some, every[:, :1])
 
 
-@pytest.mark.parametrize(("decay", "mean"), [("mean -2", -2), ("mean -5", -5), ("mean -20", -20)])
-def test_decays_are_as_strong_as_they_say(decay, mean):
-    log_a = replace(SHARED, length=4096, decay=decay).inputs()[0][1]
-    assert (log_a <= 0).all()
-    assert log_a.mean().item() == pytest.approx(mean, rel=0.02)
-
-
-def test_resets_are_rare_and_among_weak_decays():
-    log_a = replace(SHARED, length=4096, decay="5 % at -1e4, others -0.01").inputs()[0][1]
-    assert set(log_a.unique().tolist()) == {-1e4, torch.tensor(-0.01).item()}
-    assert (log_a == -1e4).float().mean().item() == pytest.approx(0.05, abs=0.01)
-
-
 @pytest.mark.parametrize("views", [True, False])
 def test_inputs_have_their_shapes_and_layout(views):
     (X, log_a, B, C), dY = replace(SHARED, views=views, dtype=torch.float16, batch=2).inputs()

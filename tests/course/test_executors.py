@@ -244,11 +244,10 @@ def test_a_cluster_that_is_not_there(tmp_path, capsys, monkeypatch):
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", "slurm"]) == 1
     assert capsys.readouterr().err.startswith('recall: --on slurm: Could not detect "srun"')
 
-    class Client:
-        def __init__(self, address):
-            raise TimeoutError(f"Timed out trying to connect to {address}")
+    def client(address):
+        raise TimeoutError(f"Timed out trying to connect to {address}")
 
-    monkeypatch.setattr(sys.modules["distributed"], "Client", Client)
+    monkeypatch.setattr(sys.modules["distributed"], "Client", client)
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", "dask://h:1"]) == 1
     assert capsys.readouterr().err == "recall: --on dask: Timed out trying to connect to tcp://h:1\n"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.bottleneck import FULL, SMOKE, Timing, jobs, run
-from smalearn.course.ch10.layer import FAMILIES, OneLayer, Setting, batch, build, linear_error, title, training
+from smalearn.course.ch10.layer import OneLayer, Setting, batch, build, linear_error, title, training
 from smalearn.data import full_rank_head, nearest_neighbour
 from smalearn.testing import assert_close, random_tensors, relative_rms
 from smalearn.weights import LowRank
@@ -46,18 +46,6 @@ def test_the_layer_is_its_formula(model, softmax):
     by_hand = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
     for grad, reference in zip(grads, by_hand, strict=True):
         assert_close(grad, reference)
-
-
-def test_few_numbers_make_full_rank():
-    """Numbers at d = 16: 128 of a BTT and 2 for its head; low rank of the same total needs four times as many."""
-    setting = FULL["nearest, d = 16"]
-    sizes = {title(*model): sum(p.numel() for p in build(model, setting, 0).parameters()) for model in setting.models}
-    assert sizes["1 × BTT 1"] == 130
-    assert sizes["1 × low rank 16"] == sizes["1 × MLR 4|4|8"] == 514
-    assert sizes["8 × low rank 2"] == 512 + 16
-    assert sizes["4 × MLR 1|1|2"] == 512 + 8
-    for family, ranks, rank in (("BTT", (1,), 16), ("MLR", (4, 4, 8), 16), ("low rank", (2,), 2)):
-        assert torch.linalg.matrix_rank(FAMILIES[family](16, ranks, 0).double().dense()) == rank
 
 
 def test_the_identity_is_the_head_that_solves_the_sphere():

@@ -6,16 +6,13 @@ import pytest
 import torch
 
 from experiments import icl_regression
-from experiments.grid import grid
 from experiments.icl_regression import (
-    FULL,
     SMOKE,
     Setting,
     build,
     run,
     task,
 )
-from experiments.icl_regression_questions import QUESTIONS
 from smalearn._checks import ShapeError
 from smalearn.data import curriculum, least_squares, regression, regression_prompt
 from smalearn.scores import bilinear
@@ -144,12 +141,3 @@ def test_a_run_says_what_it_measured():
             assert record["least squares"] == pytest.approx(known.tolist(), abs=1e-4)
         else:
             assert record["validation_loss"] == pytest.approx(errors.mean().item(), abs=1e-5)
-
-
-def test_the_recorded_models_are_of_two_and_four_layers():
-    jobs = grid(FULL)
-    assert len(jobs) == 2 * 4 * 3 * 4  # of which swept runs those of seed 0, and one rate of the others
-    assert {job["setting"]["layers"] for job in jobs.values()} == {2, 4}
-    names = {name.partition(", lr ")[0] for name in jobs}
-    for question in QUESTIONS:
-        assert {question.model, question.against} <= names

@@ -5,8 +5,9 @@ import statistics
 
 import pytest
 
-from experiments import charlm, recall, recall_stream
+from experiments import charlm, icl_regression, recall, recall_stream
 from experiments.grid import grid
+from experiments.icl_regression_questions import QUESTIONS as ICL
 from experiments.recall_stream_questions import QUESTIONS as STREAM
 from smalearn.course.ch07.recall_questions import QUESTIONS as RECALL
 from smalearn.course.ch11.charlm_questions import QUESTIONS as CHARLM
@@ -73,7 +74,9 @@ def test_answers_are_lines_and_wait_for_their_models():
     ]
 
 
-@pytest.mark.parametrize(("experiment", "questions"), [(charlm, CHARLM), (recall, RECALL), (recall_stream, STREAM)])
+@pytest.mark.parametrize(
+    ("experiment", "questions"), [(charlm, CHARLM), (icl_regression, ICL), (recall, RECALL), (recall_stream, STREAM)]
+)
 def test_what_is_asked_is_run(experiment, questions):
     models = {name.partition(", lr ")[0] for name in grid(experiment.FULL)}
     for question in questions:
