@@ -64,6 +64,14 @@ def ratios_follow(name, part):
     return entries
 
 
+def exponents_follow(result):
+    """Check the exponents of growths by their samples."""
+    for part in parts(result, "exponents"):
+        times = [[statistics.median(one) for one in seconds] for seconds in part["seconds"].values()]
+        exponents = timing.slope(part["lengths"], times[0]), timing.slope(*times[::-1])
+        assert exponents == pytest.approx([part["exponents"][clock] for clock in ("against T", "against clone")])
+
+
 @pytest.mark.parametrize("name", ["ssd", *(pytest.param(one, marks=pytest.mark.full) for one in SIZES if one != "ssd")])
 def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
     result = bench.BENCHMARKS[name](**SIZES[name])
@@ -74,6 +82,7 @@ def test_a_record_can_be_stored_shown_and_judged(name, here, two_threads):
     assert result.keys() == recorded(name.replace("-", "_")).keys()
     assert [row["what"].split(":")[-1] for row in result["targets"]]
     assert result["targets"] == MODULES[name].targets(result)
+    exponents_follow(result)
     for part in parts(result):
         entries = ratios_follow(name, part)
         if part not in result.get("accuracy", []):  # there some peers are wrong
@@ -97,10 +106,7 @@ def test_what_is_recorded_follows_from_its_samples(name, cpu):
     assert records.cpu_folder(stored["machine"]) == cpu
     assert stored["targets"] == MODULES[name].targets(stored)
     assert bench.table(stored).count("\n") > 15
-    for part in parts(stored, "exponents"):
-        times = [[statistics.median(one) for one in seconds] for seconds in part["seconds"].values()]
-        exponents = timing.slope(part["lengths"], times[0]), timing.slope(*times[::-1])
-        assert exponents == pytest.approx([part["exponents"][clock] for clock in ("against T", "against clone")])
+    exponents_follow(stored)
     for part in parts(stored):
         entries = ratios_follow(name, part)
         assert all(entry.get("tolerated", True) and len(entry["seconds"]) >= 3 for entry in entries.values())

@@ -13,7 +13,7 @@ import pytest
 
 from experiments import jobs
 from experiments.jobs import run_jobs
-from experiments.recall import SMOKE, main, run, table
+from experiments.recall import main, table
 from smalearn.course import executors
 from smalearn.course.executors import Lost, executor
 
@@ -66,25 +66,13 @@ def test_a_worker_of_dask_has_one_thread(tmp_path):
 
 
 @pytest.mark.full
-def test_jobs_of_submitit_make_the_records_of_one_process(tmp_path, alone, monkeypatch):
+def test_jobs_of_submitit_bring_their_records(tmp_path, monkeypatch):
     submitit = pytest.importorskip("submitit", reason=PEER("submitit", "slurm"))
-    auto, clusters = submitit.AutoExecutor, []
-
-    def local(folder, cluster):
-        clusters.append(cluster)
-        return auto(folder, cluster="local")
-
-    monkeypatch.setattr(submitit, "AutoExecutor", local)
-    few = {name: {key: alone["runs"][name][key] for key in ("mixer", "state", "lr", "seed")} for name in NAMES}
-    work = {name: job | {"setting": vars(SMOKE["2 pairs"])} for name, job in few.items()}
+    auto = submitit.AutoExecutor
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster: auto(folder, cluster="local"))
+    work = {"a": {"cube": 8}, "b": {"cube": 27}}
     with executor("slurm", 2, tmp_path / "logs") as pool:
-        result = run_jobs(tmp_path / "run.json", "python -m example", {}, work, run, pool)
-    assert clusters == ["slurm"]
-    wanted = {name: alone["runs"][name] for name in NAMES}
-    assert without_seconds(result["runs"]) == without_seconds(wanted)
-
-
-NAMES = ["2 pairs, Mamba-1, N = 2, lr 0.008, seed 0", "2 pairs, Mamba-2, N = 2, lr 0.008, seed 0"]
+        assert run_jobs(tmp_path / "run.json", "python -m example", {}, work, dict, pool)["runs"] == work
 
 
 class Job:

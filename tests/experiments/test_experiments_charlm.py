@@ -42,12 +42,6 @@ def test_the_file_says_which_text_it_is_about(tmp_path, monkeypatch):
     before = path.read_bytes()
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 1  # of other settings
     assert path.read_bytes() == before
-    path.unlink()
-    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
-    settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
-    assert list(settings["data"]) == ["python topics"]
-    assert len(settings["data"]["python topics"]["sha256"]) == 64
-    assert settings["toy"]["data"] == "python topics"
 
 
 def test_a_run_has_the_text_it_says_or_none(monkeypatch):

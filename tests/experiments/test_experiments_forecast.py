@@ -234,10 +234,7 @@ def test_changes_compare_the_seeds_of_a_split_with_those_of_the_standard():
 
 def test_slopes_say_whether_the_advantage_grows():
     assert slopes(result())["2|2"] == pytest.approx((-0.01, -0.01))
-    one = result()
-    del one["settings"]["20 hours"]
-    one["runs"] = {name: run for name, run in one["runs"].items() if not name.startswith("20")}
-    assert slopes(one) == {}
+    assert slopes({"settings": {}, "runs": {}}) == {}
 
 
 def test_the_table_has_a_line_for_each_change():
