@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 
 from benchmarks import (
     bilinear,
-    constants,
-    contest,
     delta_rule,
     device,
     device_delta_rule,
@@ -25,13 +23,11 @@ from benchmarks import (
     weights,
 )
 from benchmarks.records import place_of
-from smalearn.course.timing import machine
 
 __all__ = ["BENCHMARKS", "DEVICE_BENCHMARKS", "device", "place_of", "run", "table"]
 
 BENCHMARKS = {
     "bilinear": bilinear.benchmark,
-    "constants": constants.benchmark,
     "delta-rule": delta_rule.benchmark,
     "linear-attention": linear_attention.benchmark,
     "masks": masks.benchmark,
@@ -47,40 +43,12 @@ DEVICE_BENCHMARKS = {
 }
 
 
-def run(
-    name: str, on: str | None = None, tuning: bool = False, keep: Callable[[Mapping], object] | None = None
-) -> dict[str, object]:
-    """Run a benchmark to its end, or until Ctrl-C.
+def run(name: str, on: str | None = None, keep: Callable[[Mapping], object] | None = None) -> dict[str, object]:
+    """Run a benchmark to its end, or until Ctrl-C, on a device (`DEVICE_BENCHMARKS`) or, where `on` is None, a CPU.
 
-    Args:
-        name: one of `BENCHMARKS`.
-        on: the device of our GPU programs, for one of `DEVICE_BENCHMARKS`; None for the CPU's form.
-        tuning: of "ssd" on a device, see `device_ssd.benchmark`.
-        keep: is called with what is finished whenever a part is: as the result of one that was stopped.
-
-    Returns:
-        Its result. Of one that was stopped, `command`, `machine`, `finished` (its parts so far), no `targets`; of a
-        device also what `device.record` says of it.
-
-    Raises:
-        KeyboardInterrupt: it was stopped before any part was finished.
+    `keep` is called with what is finished whenever a part is; that is also the result of one that was stopped.
     """
-    contest.FINISHED.clear()
-    contest.FACTS.clear()
-    contest.FACTS.update(command=f"smalearn bench {name}" + (f" --device {on}" if on else ""), machine=machine())
-    contest.LISTENERS[:] = [lambda: keep(_unfinished())] if keep else []
-    try:
-        return DEVICE_BENCHMARKS[name](on, **{"tuning": True} if tuning else {}) if on else BENCHMARKS[name]()
-    except KeyboardInterrupt:
-        if not contest.FINISHED:
-            raise
-    finally:
-        contest.LISTENERS.clear()
-    return _unfinished()
-
-
-def _unfinished():
-    return {**contest.FACTS, "finished": list(contest.FINISHED), "targets": []}
+    return DEVICE_BENCHMARKS[name](on, keep=keep) if on else BENCHMARKS[name](keep=keep)
 
 
 def table(result: Mapping) -> str:

@@ -36,31 +36,19 @@ FORMS = {
 """Functions that draw the weight of one head: form(dim, heads, seed)."""
 
 
-def benchmark(dim: int = 512, length: int = 512, heads: int = 8, rounds: int = 21) -> dict[str, object]:
-    """Compare all layers, half a minute at the usual sizes: float32, one sequence, one thread.
+def benchmark(
+    dim: int = 512, length: int = 512, heads: int = 8, rounds: int = 21, keep: Callable | None = None
+) -> dict[str, object]:
+    """Compare all layers, half a minute at the usual sizes: float32, one sequence, one thread."""
 
-    Args:
-        dim: D.
-        length: T.
-        heads: H.
-        rounds: samples of each time.
+    def measure(finish):
+        return {"contests": [finish(compare(dim, length, heads, backward, rounds)) for backward in (False, True)]}
 
-    Returns:
-        See `record`, with the part `contests`: the forward, and forward and backward.
-    """
-
-    def measure():
-        return {"contests": [compare(dim, length, heads, backward, rounds) for backward in (False, True)]}
-
-    return record("bilinear", rounds, measure, targets)
+    return record("bilinear", rounds, measure, targets, keep)
 
 
 def compare(dim: int, length: int, heads: int, backward: bool, rounds: int) -> dict[str, object]:
-    """Time all layers on the same tokens, each judged against its own definition in float64.
-
-    Returns:
-        What `contest` does, beside standard attention.
-    """
+    """Time all layers on the same tokens, each judged against its own definition in float64."""
     layers = {SDPA: FusedAttention(dim, heads)}
     for name, form in FORMS.items():
         layers[name] = BilinearAttention(dim, heads, [form(dim, heads, seed) for seed in range(heads)])
@@ -72,15 +60,7 @@ def compare(dim: int, length: int, heads: int, backward: bool, rounds: int) -> d
 
 
 def definition(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The function of a layer head by head, with every matrix in full.
-
-    Args:
-        layer: `FusedAttention`, or `BilinearAttention` with weights of `FORMS`, in float64.
-        x: (T, D), float64.
-
-    Returns:
-        (T, D), float64.
-    """
+    """The function of a layer head by head, with every matrix in full."""
     out = getattr(layer, "out_proj", None) or layer.out
     D, r = len(out.weight), len(out.weight) // layer.heads
     if isinstance(layer, FusedAttention):

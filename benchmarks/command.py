@@ -7,58 +7,29 @@ from pathlib import Path
 
 import benchmarks as bench
 from benchmarks import device, records
-from benchmarks.sweep import sweep
 from smalearn.course import progress, timing
 
 __all__ = ["measure"]
 
 
-def measure(
-    names: Sequence[str],
-    output: Path | None = None,
-    on: str | None = None,
-    tuning: bool = False,
-    place: str = "local",
-) -> int:
-    """Run benchmarks and print their results; of one that is stopped by Ctrl-C, that of the parts it has finished.
+def measure(names: Sequence[str], output: Path | None = None, on: str | None = None) -> int:
+    """Run benchmarks, print their results and keep them; return the exit status, 130 if one was stopped by Ctrl-C.
 
-    While one runs here, the finished parts are kept in a file *.stopped.json: they are left of one that is killed.
-
-    Args:
-        names: of the benchmarks.
-        output: a file for the result with all samples as JSON, or a folder of results in which every CPU and every GPU
-            has its own.
-        on: where our GPU programs run; None for the CPU's form.
-        tuning: of "ssd" on a device, whether to look for better configurations of them first.
-        place: of the machines, see `executors.executor`; elsewhere than "local" each benchmark is a job.
-
-    Returns:
-        Exit status: 130 if one was stopped.
-
-    Raises:
-        ValueError: there is no such benchmark or place, it knows no devices, or the result cannot be kept where it
-            should be.
-        ImportError: the library of the place is missing.
-        OSError: nothing can be written there.
+    While one runs, the finished parts are kept in a file *.stopped.json: they are left of one that is killed.
     """
     for name in names:
-        _check(name, on, tuning, place)
-    if not (output and output.is_dir()) and (place != "local" or (output and len(names) > 1)):
-        raise ValueError(
-            f"-o must be a folder for {'--on' if place != 'local' else 'several benchmarks'}, got {output}"
-        )
-    if place != "local":
-        options = (*(("--device", on) if on else ()), *(("--tune",) if tuning else ()))
-        return sweep(names, output, place, options)
-    return next((status for name in names if (status := _measure(name, output, on, tuning))), 0)
+        _check(name, on)
+    if output and len(names) > 1 and not output.is_dir():
+        raise ValueError(f"-o must be a folder for several benchmarks, got {output}")
+    return next((status for name in names if (status := _measure(name, output, on))), 0)
 
 
-def _measure(name, output, on, tuning):
+def _measure(name, output, on):
     file = output and records.place_of(output, name, None if on else timing.machine(), on and device.gpu_name(on))
     keep = partial(records.write, file.with_suffix(".stopped.json")) if file else None
     if file:
         _try_to_write(file)
-    result = bench.run(name, on, tuning, keep)
+    result = bench.run(name, on, keep)
     progress.step("")
     is_whole = "finished" not in result
     if file and is_whole:
@@ -71,15 +42,13 @@ def _measure(name, output, on, tuning):
     return 0 if is_whole else 130
 
 
-def _check(name, on, tuning, place):
+def _check(name, on):
     """Refuse what cannot be measured."""
     if name not in bench.BENCHMARKS:
         raise ValueError(f"there is no benchmark {name!r}, only {', '.join(bench.BENCHMARKS)}")
     if on and name not in bench.DEVICE_BENCHMARKS:
         raise ValueError(f"--device is for {', '.join(bench.DEVICE_BENCHMARKS)}, not for {name}")
-    if tuning and (name != "ssd" or not on):
-        raise ValueError("--tune is for: smalearn bench ssd --device cuda --tune")
-    if on and place == "local" and (reason := device.can_run(on)):
+    if on and (reason := device.can_run(on)):
         raise ValueError(reason)
 
 

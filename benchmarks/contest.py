@@ -12,15 +12,12 @@ from smalearn.course.timing import interleaved, slope, warm_seconds
 from smalearn.testing import TOLERANCE, relative_rms
 
 __all__ = [
-    "FACTS",
-    "FINISHED",
-    "LISTENERS",
     "CannotRunError",
     "best",
     "checked",
     "contest",
     "every_kth",
-    "finish",
+    "gathered",
     "growth",
     "judge",
     "ratio",
@@ -30,14 +27,10 @@ __all__ = [
 ]
 
 PATIENCE = 120.0  # seconds for all samples of one entrant, if three samples take no longer
-FINISHED: list[Mapping] = []
-"""Parts that the benchmark which runs has finished: what is left of it when it is stopped."""
-FACTS: dict[str, object] = {}
-"""What else a record of these parts says, such as the device."""
-LISTENERS: list[Callable[[], object]] = []
-"""Are called when a part is finished."""
 
 Sampler = Callable[[], float]
+Finish = Callable[[dict], dict]
+"""Keeps a part of a benchmark that runs, and returns it."""
 
 
 class CannotRunError(Exception):
@@ -47,12 +40,28 @@ class CannotRunError(Exception):
 CANNOT = (ImportError, torch.OutOfMemoryError, CannotRunError)
 
 
-def finish(part: dict) -> dict:
-    """Keep a part of the benchmark that runs, and return it."""
-    FINISHED.append(part)
-    for listener in LISTENERS:
-        listener()
-    return part
+def gathered(facts: Mapping, measure: Callable[[Finish], Mapping], keep: Callable[[Mapping], object] | None) -> dict:
+    """Facts and parts of a benchmark; of one that Ctrl-C stops, the parts that it has `finished`, and no `targets`.
+
+    `keep` is called after each part, as if the benchmark were stopped there.
+    """
+    finished = []
+
+    def stopped():
+        return {**facts, "finished": list(finished), "targets": []}
+
+    def finish(part):
+        finished.append(part)
+        if keep:
+            keep(stopped())
+        return part
+
+    try:
+        return {**facts, **measure(finish)}
+    except KeyboardInterrupt:
+        if not finished:
+            raise
+    return stopped()
 
 
 def reason(error: Exception) -> str:
@@ -75,11 +84,7 @@ def judge(
 def checked(
     run: Callable[[], object], expected: Sequence[torch.Tensor], sampler: Callable[[Callable], float] = warm_seconds
 ) -> tuple[list[float], bool, Sampler]:
-    """Judge a run by what it returns, a tensor or several.
-
-    Returns:
-        The entrant: its errors, whether they are tolerated, and what takes a sample of its time.
-    """
+    """Judge a run by what it returns, a tensor or several: its errors, whether they are tolerated, and its sampler."""
     answers = run()
     return *judge([answers] if isinstance(answers, torch.Tensor) else answers, expected), partial(sampler, run)
 
@@ -97,20 +102,12 @@ def contest(
     patience: float = PATIENCE,
     statistic: Callable[[Sequence[float]], float] = statistics.median,
 ) -> dict[str, object]:
-    """Check everybody, then time those that are right.
+    """Check everybody, then time those that are right, in interleaved rounds; set all others beside the `bases`.
 
-    Args:
-        problem: its name.
-        entrants: each loads what it needs and returns what `checked` or `unchecked` does; it and its sampler may raise
-            ImportError, OutOfMemoryError or CannotRunError.
-        rounds: samples of each time, fewer of what is slow.
-        bases: names of those beside whom the others are set.
-        patience: seconds for all samples of one entrant; it has three in any case.
-        statistic: of the samples, for the speedups.
-
-    Returns:
-        `problem`; `contestants`, for each either `{"absent": why}`, or `error`, the largest of its `errors`, None where
-        it is not finite, and `tolerated` (not of the unchecked), and, where it is tolerated, its `seconds`; `speedups`.
+    An entrant loads what it needs and returns what `checked` or `unchecked` returns; it and its sampler may raise
+    `CANNOT`. Each of the `contestants` has a reason why it is `absent`; or its `error`, the largest of its `errors`,
+    None where that is not finite, whether it is `tolerated` (not of the unchecked), and, if so, `seconds`: as many as
+    rounds, but three of what would take longer than `patience`. The `speedups` are ratios of a statistic of these.
     """
     entries, samplers, every, failed = {}, {}, {}, {}
 
@@ -134,7 +131,7 @@ def contest(
             entries[name] = {"absent": reason(error)}
     for name, samples in interleaved(samplers, rounds, every).items():
         entries[name] = {"absent": failed[name]} if name in failed else entries[name] | {"seconds": samples}
-    return finish({"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)})
+    return {"problem": problem, "contestants": entries, "speedups": speedups(entries, bases, statistic)}
 
 
 def _verdict(errors, tolerated):
@@ -175,16 +172,7 @@ def best(part: Mapping, base: str) -> float | None:
 
 
 def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds: int) -> dict[str, object]:
-    """Time of a run against T, and against that of a copy of its operand, linear in T whatever the caches do.
-
-    Args:
-        name: of what is run.
-        runs: T -> what is run, and the operand.
-        rounds: samples of each time.
-
-    Returns:
-        `lengths`; `seconds` of both for each; and the exponents p: of time ∝ T^p for both, and of time ∝ clone^p.
-    """
+    """Time of runs by T, and of copies of their operands, linear in T whatever the caches do; exponents of both."""
     samplers = {(name, length): partial(warm_seconds, run) for length, (run, _) in runs.items()}
     samplers |= {("clone", length): partial(warm_seconds, x.clone) for length, (_, x) in runs.items()}
     progress.part(f"growth of {name} with T, up to {max(runs)}")
@@ -197,4 +185,4 @@ def growth(name: str, runs: Mapping[int, tuple[Callable, torch.Tensor]], rounds:
         "clone against T": slope(list(runs), clone),
         "against clone": slope(clone, ours),
     }
-    return finish({"lengths": list(runs), "seconds": times, "exponents": exponents})
+    return {"lengths": list(runs), "seconds": times, "exponents": exponents}

@@ -1,6 +1,6 @@
 """The benchmark `delta-rule`: times beside peers, growth of the time with T, memory of forward and backward."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.contest import best, growth
@@ -20,28 +20,22 @@ PROBLEMS = (
 SPEEDUPS = {False: 2.0, True: 2.5}
 
 
-def benchmark(problems: Sequence[Problem] = PROBLEMS, rounds: int = 15) -> dict[str, object]:
-    """Run all parts, about ten minutes at the usual sizes.
-
-    Args:
-        problems: sizes of the comparison; the growth is measured from the first one's length on, the memory at all.
-        rounds: samples of each time.
-
-    Returns:
-        See `record`, with the parts `contests`, `growth`, `memory`.
-    """
+def benchmark(
+    problems: Sequence[Problem] = PROBLEMS, rounds: int = 15, keep: Callable | None = None
+) -> dict[str, object]:
+    """Run all parts, about ten minutes at the usual sizes."""
     both = [replace(one, backward=backward) for one in problems for backward in (False, True)]
     longer = [replace(problems[0], length=problems[0].length * 2**k) for k in range(5)]
 
-    def measure():
+    def measure(finish):
         runs = {one.length: (Run(DELTA_RULE[0], one).once, one.inputs()[1]) for one in longer}
         return {
-            "contests": compare(both, DELTA_RULE, rounds),
-            "growth": growth(FAST, runs, max(1, rounds // 3)),
-            "memory": [memory(one, DELTA_RULE) for one in both if one.backward],
+            "contests": list(map(finish, compare(both, DELTA_RULE, rounds))),
+            "growth": finish(growth(FAST, runs, max(1, rounds // 3))),
+            "memory": [finish(memory(one, DELTA_RULE)) for one in both if one.backward],
         }
 
-    return record("delta-rule", rounds, measure, targets)
+    return record("delta-rule", rounds, measure, targets, keep)
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:

@@ -11,13 +11,13 @@ import math
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from benchmarks.contest import FACTS, CannotRunError, contest, judge, reason
+from benchmarks.contest import CannotRunError, Finish, contest, gathered, judge, reason
 from benchmarks.implementation import Implementation, Run
 from benchmarks.problem import Problem
 from smalearn.course import progress
@@ -56,11 +56,7 @@ LIBRARIES = ("triton", "mamba-ssm", "fla-core", "flash-linear-attention")
 
 
 def can_run(device: str) -> str | None:
-    """Reason why nothing can be measured on a device, or None.
-
-    Args:
-        device: "cuda" or "cpu".
-    """
+    """Reason why nothing can be measured on a device, or None."""
     if device == "cpu" or (torch.cuda.is_available() and launch.has_triton() and not launch.interprets()):
         return None
     return "no GPU that Triton compiles for; --device cpu tries the harness at tiny sizes"
@@ -74,23 +70,19 @@ def where(device: str) -> str:
 
 
 def record(
-    name: str, device: str, rounds: int, measure: Callable[[Mapping], Mapping], targets: Callable[[Mapping], list]
+    name: str,
+    device: str,
+    rounds: int,
+    measure: Callable[[Mapping, Finish], Mapping],
+    targets: Callable[[Mapping], list],
+    keep: Callable[[Mapping], object] | None = None,
 ) -> dict[str, object]:
-    """Measure on a device.
+    """Measure on a device, as `report.record` on a CPU; `measure` has the device's `rates`, too.
 
-    Args:
-        name: of the benchmark.
-        device: "cuda" or "cpu".
-        rounds: samples of each time.
-        measure: from `rates` to the parts of the result.
-        targets: from the result to rows of `at_least` and `at_most`, of a GPU alone.
-
-    Returns:
-        What is written as JSON: `command`, `note` (what it is worth, None on a GPU), `machine`, `device`, `rounds`,
-        `rates`, the parts, `targets`.
+    Times without a GPU have no targets, and a `note` that says what they are worth.
     """
     forget()
-    result = {
+    facts = {
         "command": f"smalearn bench {name} --device {device}",
         "note": None if device == "cuda" else NOTE,
         "machine": machine() | {"threads": torch.get_num_threads(), "clock": CLOCKS[device]},
@@ -98,9 +90,8 @@ def record(
         "rounds": rounds,
         "rates": rates(device, rounds),
     }
-    FACTS.update(result)
-    result |= measure(result["rates"])
-    return result | {"targets": targets(result) if device == "cuda" else []}
+    result = gathered(facts, partial(measure, facts["rates"]), keep)
+    return {"targets": targets(result) if device == "cuda" and "finished" not in result else []} | result
 
 
 def gpu_name(device: str) -> str | None:
@@ -142,13 +133,7 @@ def _version(name):
 
 
 def sample(device: str, run: Callable, prepare: Callable[[], object] | None = None) -> float:
-    """Seconds of one run, on a GPU by events.
-
-    Args:
-        device: "cuda" or "cpu".
-        run: called without arguments, or with what `prepare` returns.
-        prepare: is not timed.
-    """
+    """Seconds of one run, on a GPU by events; it is called with what `prepare` returns, which is not timed."""
     prepared = () if prepare is None else (prepare(),)
     if device == "cpu":
         began = time.perf_counter()
@@ -177,15 +162,7 @@ def rates(device: str, rounds: int) -> dict[str, float]:
 
 
 def floor(work: Mapping[str, tuple[float, float]], rates: Mapping[str, float]) -> dict[str, float]:
-    """Seconds that each way takes at least: those of its bytes, or those of its flops.
-
-    Args:
-        work: for each way (bytes, flops).
-        rates: `copy` in bytes and `gemm` in flops a second, as measured.
-
-    Returns:
-        For each way the larger of the two.
-    """
+    """Seconds that each way takes at least, at the measured rates: those of its bytes, or those of its flops."""
     return {way: max(size / rates["copy"], flops / rates["gemm"]) for way, (size, flops) in work.items()}
 
 
@@ -201,64 +178,31 @@ def measure(
     least: Mapping[str, float],
     rounds: int,
     suffix: str = "",
-) -> list[dict[str, object]]:
-    """Check all implementations at one problem that they take, then time those that are right.
-
-    Args:
-        problem: its sizes.
-        implementations: of which some may be absent, or fail.
-        least: for each of `WAYS` that is measured, the seconds of the floor.
-        rounds: samples of each time.
-        suffix: ends the names of the contests, after the way.
-
-    Returns:
-        For each way what `compete` does, with `sizes` and the floor as one that is not checked; nothing where none of
-        them takes the problem.
-    """
-    parts, taking = [], [one for one in implementations if one.takes(problem)]
+) -> Iterator[dict[str, object]]:
+    """Yield a contest for each way of a problem, of those that take it, and the floor, which is not checked."""
+    taking = [one for one in implementations if one.takes(problem)]
     bases = ["floor", *(one.name for one in taking if one.base)]
     for way, seconds in least.items() if taking else ():
         _release(problem.device)
         entrants = {"floor": partial(unchecked, seconds)}
         entrants |= {one.name: partial(_enter, one, problem, way) for one in taking}
-        part = compete(f"{problem.title}, {way}{suffix}", entrants, rounds, bases)
-        parts.append(part | {"sizes": problem.sizes()})
-    return parts
+        yield compete(f"{problem.title}, {way}{suffix}", entrants, rounds, bases) | {"sizes": problem.sizes()}
 
 
 def measure_beside(
     problem: Problem, ours: Implementation, peer: Implementation, least: Mapping[str, float], rounds: int
-) -> list[dict[str, object]]:
+) -> Iterator[dict[str, object]]:
     """Contests of two alone, named "..., beside <peer>"; none where the peer does not take the problem.
 
     They are for a peer that takes minutes to start: held last, it costs nothing but its own rows.
-
-    Args:
-        problem: its sizes.
-        ours: the base.
-        peer: the other one.
-        least: as that of `measure`.
-        rounds: samples of each time.
-
-    Returns:
-        What `measure` does.
     """
-    return measure(problem, (ours, peer), least, rounds, f", beside {peer.name}") if peer.takes(problem) else []
+    return measure(problem, (ours, peer) if peer.takes(problem) else (), least, rounds, f", beside {peer.name}")
 
 
 def compete(name: str, entrants: Mapping[str, Callable], rounds: int, bases: Sequence[str]) -> dict[str, object]:
     """A contest in which whoever fails, for whatever reason, is absent: compilers and peers have many of them.
 
     A line of progress says how long each took to enter: to load, compile, run once and be judged.
-
-    Args:
-        name: of the contest.
-        entrants: as those of `contest`; they and their samplers may raise anything.
-        rounds: samples of each time.
-        bases: as those of `contest`.
-
-    Returns:
-        What `contest` does.
     """
 
     def enter(who, one):
@@ -303,16 +247,10 @@ def _release(device):
 
 
 def judged(implementation: Implementation, problem: Problem, backward: bool) -> tuple[list[float], bool]:
-    """Errors of the output against the exact function in float64, at one short sequence; once for all such problems.
+    """Errors against the exact function in float64, and whether all are tolerated, at one short sequence.
 
-    Args:
-        implementation: whose errors these are. If it has `at_length`, one head of its output at the full length is
-            compared with that, too.
-        problem: its sizes.
-        backward: whether all gradients are judged as well.
-
-    Raises:
-        CannotRunError: it fails.
+    One verdict serves all problems that differ in their length alone. If the implementation has `at_length`, one head
+    of its output is compared with that at the full length, too. Raise CannotRunError if it fails.
     """
     heads, length = min(problem.heads, HEADS), min(problem.length, GATE)
     short = replace(problem, batch=1, heads=heads, length=length, backward=True)

@@ -1,6 +1,6 @@
 """The benchmark `delta-rule --device`: the gated delta rule on a device, forward."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -45,27 +45,20 @@ FLA = _rule("fla chunk_gated_delta_rule", _fla, time_first=True, anywhere=False,
 OURS, BESIDE = DELTA_RULE[0].name, f", beside {FLA.name}"
 
 
-def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15) -> dict[str, object]:
-    """Run all parts, fla last, whose first call takes minutes.
-
-    Args:
-        device: "cuda" or "cpu".
-        problems: sizes to compare; the usual ones of the device if None.
-        rounds: samples of each time.
-
-    Returns:
-        See `device.record`, with the part `contests`.
-    """
+def benchmark(
+    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, keep: Callable | None = None
+) -> dict[str, object]:
+    """Run all parts, fla last, whose first call takes minutes."""
     sizes = problems or (PROBLEMS if device == "cuda" else TINY)
 
-    def parts(rates):
+    def parts(rates, finish):
         bounds = {one: floor(work(one), rates) for one in sizes}
-        contests = [part for one in sizes for part in measure(one, DELTA_RULE, bounds[one], rounds)]
+        contests = [finish(part) for one in sizes for part in measure(one, DELTA_RULE, bounds[one], rounds)]
         for one in sizes:
-            contests += measure_beside(one, DELTA_RULE[0], FLA, bounds[one], rounds)
+            contests += map(finish, measure_beside(one, DELTA_RULE[0], FLA, bounds[one], rounds))
         return {"contests": contests}
 
-    return record("delta-rule", device, rounds, parts, targets)
+    return record("delta-rule", device, rounds, parts, targets, keep)
 
 
 def work(problem: Problem) -> dict[str, tuple[float, float]]:
@@ -74,12 +67,6 @@ def work(problem: Problem) -> dict[str, tuple[float, float]]:
     Operands are read once and results are written once, log_a in float32. For each token and head with C = 16, there
     are 2·2·C·N flops of K K^T and Q K^T, 2·2·C·P of T and of the scores with values, and 3·2·N·P of keys and queries
     with the state and of what is written to it. What gives T itself is not counted, and no state.
-
-    Args:
-        problem: its sizes.
-
-    Returns:
-        For "forward" (bytes, flops).
     """
     rows, P, N = problem.batch * problem.length * problem.heads, problem.head_dim, problem.state
     size = problem.dtype.itemsize * rows * (2 * N + 2 * P + 1) + 4 * rows

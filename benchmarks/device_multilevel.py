@@ -3,7 +3,7 @@
 In bfloat16, in which `fast.multilevel_attention` does not take the program: at these sizes it is right, and judged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -50,25 +50,17 @@ ATTENTIONS = (
 )
 
 
-def benchmark(device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15) -> dict[str, object]:
-    """Run all parts, in less than a minute.
-
-    Args:
-        device: "cuda" or "cpu".
-        problems: sizes to compare; the usual ones of the device if None.
-        rounds: samples of each time.
-
-    Returns:
-        See `device.record`, with the part `contests`.
-    """
+def benchmark(
+    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, keep: Callable | None = None
+) -> dict[str, object]:
+    """Run all parts, in less than a minute."""
     sizes = problems or (PROBLEMS if device == "cuda" else TINY)
 
-    def parts(rates):
-        return {
-            "contests": [part for one in sizes for part in measure(one, ATTENTIONS, floor(work(one), rates), rounds)]
-        }
+    def parts(rates, finish):
+        bounds = {one: floor(work(one), rates) for one in sizes}
+        return {"contests": [finish(part) for one in sizes for part in measure(one, ATTENTIONS, bounds[one], rounds)]}
 
-    return record("multilevel", device, rounds, parts, targets)
+    return record("multilevel", device, rounds, parts, targets, keep)
 
 
 def work(problem: Problem) -> dict[str, tuple[float, float]]:
@@ -77,12 +69,6 @@ def work(problem: Problem) -> dict[str, tuple[float, float]]:
     Operands are read once and results are written once, log Σ exp S in float32. For each head the scores take
     2·Σ_l r_l · (pairs of tokens j ≤ i that share a block of level l) flops, and the values 2·P·T·(T + 1)/2.
     Exponentials are not counted.
-
-    Args:
-        problem: its sizes; N is 64.
-
-    Returns:
-        For "forward" (bytes, flops).
     """
     heads, length = problem.batch * problem.heads, problem.length
     P, N = problem.head_dim, problem.state

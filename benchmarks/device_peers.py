@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -21,16 +20,13 @@ from smalearn.fast.triton import launch, mamba2_ssd, ssd_step_triton_, ssd_tiles
 from smalearn.kernel_attention import softmax_attention
 from smalearn.ssd import ssd_chunked
 
-__all__ = ["GLA", "LAYERS", "SSD", "STEPS", "programs"]
-
-
-def programs(device: str) -> Callable:
-    """`ssd_triton`, or `ssd_tiles` where Triton can run no programs on that device."""
-    return ssd_tiles if where(device) == "tile machine" else ssd_triton
+__all__ = ["GLA", "LAYERS", "SSD", "STEPS"]
 
 
 def _programs(X, *others):
-    return programs(X.device.type)(X, *others)
+    """`ssd_triton`, or `ssd_tiles` where Triton can run no programs on that device."""
+    run = ssd_tiles if where(X.device.type) == "tile machine" else ssd_triton
+    return run(X, *others)
 
 
 # Mamba-2's authors

@@ -1,13 +1,13 @@
 """The benchmark `ssd --device`: state space duality on a device, forward and backward, its memory, and decoding."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from benchmarks.contest import CannotRunError, best, finish, judge, ratio
+from benchmarks.contest import CannotRunError, best, judge, ratio
 from benchmarks.device import (
     TOLERANCE,
     WAYS,
@@ -22,8 +22,7 @@ from benchmarks.device import (
     sets,
     unchecked,
 )
-from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS, programs
-from benchmarks.device_tune import tune
+from benchmarks.device_peers import GLA, LAYERS, SSD, STEPS
 from benchmarks.implementation import Implementation
 from benchmarks.problem import Problem
 from benchmarks.report import at_least, at_most
@@ -53,53 +52,38 @@ LARGE, FEW = tuple(problem.title for problem in SIZES[1:3]), SIZES[4].title
 
 
 def benchmark(
-    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, tuning: bool = False
+    device: str = "cuda", problems: Sequence[Problem] | None = None, rounds: int = 15, keep: Callable | None = None
 ) -> dict[str, object]:
-    """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU.
-
-    Args:
-        device: "cuda" or "cpu".
-        problems: sizes to compare; the usual ones of the device, and of a GPU the growth with T, if None.
-        rounds: samples of each time.
-        tuning: whether to look for better configurations first, and to use them in what follows.
-
-    Returns:
-        See `device.record`, with the parts `tuned`, `contests`, `memory`, `decode`.
-    """
+    """Run all parts, the usual sizes first and fla last: minutes on a GPU, seconds on a CPU."""
     growth = GROWTH if device == "cuda" and problems is None else ()
     sizes = problems or (SIZES if device == "cuda" else TINY)
     larger = sizes[1:3] or sizes
 
-    def parts(rates):
-        tuned = tune(sizes, programs(device), partial(sample, device), max(1, rounds // 4)) if tuning else []
+    def parts(rates, finish):
         bounds = {one: floor(work(one), rates) for one in (*sizes, *growth)}
-        contests = [part for one in sizes for part in measure(one, SSD, bounds[one], rounds)]
-        peaks_of = [memory(one, SSD) for one in larger]
+        contests = [finish(part) for one in sizes for part in measure(one, SSD, bounds[one], rounds)]
+        peaks_of = [finish(memory(one, SSD)) for one in larger]
         ways = (True, False) if device == "cuda" else (False,)
         few = [replace(sizes[0], batch=batch) for batch in BATCHES[device]]
-        steps = [decode(one, STEPS, rounds, rates, captured) for captured in ways for one in few]
+        steps = [finish(decode(one, STEPS, rounds, rates, captured)) for captured in ways for one in few]
         for one in growth:
-            contests += measure(one, GROWING, {"forward": bounds[one]["forward"]}, rounds)
-        contests += [part for one in larger for part in measure(one, LAYERS, bounds[one], rounds)]
+            contests += map(finish, measure(one, GROWING, {"forward": bounds[one]["forward"]}, rounds))
+        contests += [finish(part) for one in larger for part in measure(one, LAYERS, bounds[one], rounds)]
         for peer, one in itertools.product(GLA, sizes):
-            contests += measure_beside(one, SSD[0], peer, bounds[one], rounds)
-        peaks_of += [memory(one, GLA) for one in larger if GLA[0].takes(one)]
-        return {"tuned": tuned, "contests": contests, "memory": peaks_of, "decode": steps}
+            contests += map(finish, measure_beside(one, SSD[0], peer, bounds[one], rounds))
+        peaks_of += [finish(memory(one, GLA)) for one in larger if GLA[0].takes(one)]
+        return {"contests": contests, "memory": peaks_of, "decode": steps}
 
-    return record("ssd", device, rounds, parts, targets)
+    return record("ssd", device, rounds, parts, targets, keep)
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
-    """The memory of forward and backward of those that are right.
-
-    Returns:
-        `problem`; `unit`, the bytes of X; and `bytes`, the `peak` for each implementation.
-    """
+    """The memory of forward and backward of those that are right."""
     title = f"Memory, {problem.title}, {implementations[0].name}"
     progress.part(title)
     unit = problem.batch * problem.length * problem.heads * problem.head_dim * problem.dtype.itemsize
     taking = [one for one in implementations if one.takes(problem) and _is_right(one, problem)]
-    return finish({"problem": title, "unit": unit, "bytes": peaks(problem, taking)})
+    return {"problem": title, "unit": unit, "bytes": peaks(problem, taking)}
 
 
 def _is_right(one, problem):
@@ -117,17 +101,9 @@ def decode(
     rates: Mapping[str, float],
     captured: bool = False,
 ) -> dict[str, object]:
-    """Steps of decoding, the state in float32 and overwritten.
+    """Steps of decoding, the state in float32 and overwritten; the floor is the state, read and written once.
 
-    Args:
-        problem: its sizes, but for T.
-        implementations: that decode.
-        rounds: samples of each time.
-        rates: as `device.rates` measures them; the floor is the state, read and written once.
-        captured: whether the steps are one CUDA graph, as decoders launch them: Python takes longer than the GPU.
-
-    Returns:
-        What `contest` does for so many `steps`, `batch`, and `captured`.
+    If captured, the steps are one CUDA graph, as decoders launch them: Python takes longer than the GPU.
     """
     size = 4 * problem.batch * problem.heads * problem.head_dim * problem.state
     count = max(STEPS_AT_ONCE[problem.device], sets(problem.device, size) if captured else 0)
@@ -177,12 +153,6 @@ def work(problem: Problem) -> dict[str, tuple[float, float]]:
     Operands are read once and results are written once, log_a in float32. For each token and head with Q = 64, the
     forward has 2·Q·P + 4·N·P flops and 2·Q·N more for each group of heads; the backward, which must compute
     states and scores again, 4·Q·P + 10·N·P and 6·Q·N.
-
-    Args:
-        problem: its sizes.
-
-    Returns:
-        For each of `WAYS` (bytes, flops).
     """
     tokens = problem.batch * problem.length
     rows, P, N = tokens * problem.heads, problem.head_dim, problem.state

@@ -16,7 +16,7 @@ from multiprocessing.managers import BaseManager
 
 import torch
 
-from benchmarks.contest import PATIENCE, contest, finish, judge
+from benchmarks.contest import PATIENCE, contest, judge
 from benchmarks.problem import Problem, operands, recurrence, way
 from smalearn.course import progress
 from smalearn.course.spawned import SPAWN, killed_by_ctrl_c
@@ -176,40 +176,29 @@ def compare(
     rounds: int,
     patience: float = PATIENCE,
     statistic: Callable[[Sequence[float]], float] = statistics.median,
-) -> list[dict]:
-    """Measure all implementations at every problem that they take.
-
-    Returns:
-        What `contest` does for each, and its `sizes`.
-    """
-    bases, parts = [one.name for one in implementations if one.base], []
+) -> Iterator[dict]:
+    """Yield a contest of all implementations for every problem, among those that take it."""
+    bases = [one.name for one in implementations if one.base]
     with processes([one.name for one in implementations]) as start:
         for problem in problems:
             taking = [one for one in implementations if one.takes(problem)]
             entrants = {one.name: partial(_enter, start[one.name], one, problem) for one in taking}
             part = contest(str(problem), entrants, rounds, bases, patience, statistic)
-            parts.append(part | {"sizes": problem.sizes()})
-    return parts
+            yield part | {"sizes": problem.sizes()}
 
 
 def memory(problem: Problem, implementations: Sequence[Implementation]) -> dict[str, object]:
-    """Memory of a problem: what autograd saves for a backward, and by how much a fresh process grows.
-
-    Returns:
-        `problem`; `length`; `backward`; `unit`, the bytes of X; and `bytes`, for each implementation that is there
-        `saved` and `peak`, `peak` None where the system does not report it.
-    """
+    """Memory of a problem: bytes that autograd saves for a backward, and by which a fresh process grows, if known."""
     title = f"Memory, T = {problem.length}, {way(problem.backward)}"
     progress.part(title)
     sizes: Mapping = {one.name: alone(memory_of, one, problem) for one in implementations}
-    part = {
+    return {
         "problem": title,
         "length": problem.length,
         "backward": problem.backward,
         "unit": 4 * problem.length * problem.heads * problem.head_dim,
         "bytes": {name: size for name, size in sizes.items() if size},
     }
-    return finish(part)
 
 
 def memory_of(implementation: Implementation, problem: Problem) -> dict[str, int | None] | None:

@@ -1,6 +1,6 @@
 """The benchmark `linear-attention`: times beside peers, growth of the time with T, and memory of the backward."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks.contest import best, growth, ratio
@@ -15,30 +15,22 @@ FAST, READABLE, _, FLOOR = (one.name for one in LINEAR_ATTENTION[:4])
 PROBLEM = Problem(length=2048, heads=8, state=64, head_dim=64, shared=False)
 
 
-def benchmark(problem: Problem = PROBLEM, rounds: int = 31) -> dict[str, object]:
-    """Run all parts, about ten minutes at the usual sizes, half of it a compiler's, which no time counts.
-
-    Args:
-        problem: sizes of the comparison; the growth is measured from twice its length on, the memory at four times.
-        rounds: samples of each time.
-
-    Returns:
-        See `record`, with the parts `contests`, `growth`, `memory`.
-    """
+def benchmark(problem: Problem = PROBLEM, rounds: int = 31, keep: Callable | None = None) -> dict[str, object]:
+    """Run all parts, about ten minutes at the usual sizes, half of it a compiler's, which no time counts."""
     ways = [(decay, backward) for backward in (False, True) for decay in (None, "gate")]
     longer = [replace(problem, length=problem.length * 2**k) for k in range(1, 5)]
     fourfold = replace(problem, length=4 * problem.length, backward=True)
 
-    def measure():
+    def measure(finish):
         runs = {one.length: (Run(LINEAR_ATTENTION[0], one).once, one.inputs()[1]) for one in longer}
         problems = [replace(problem, decay=decay, backward=backward) for decay, backward in ways]
         return {
-            "contests": compare(problems, LINEAR_ATTENTION, rounds),
-            "growth": growth(FAST, runs, max(1, rounds // 3)),
-            "memory": memory(fourfold, BACKWARDS),
+            "contests": list(map(finish, compare(problems, LINEAR_ATTENTION, rounds))),
+            "growth": finish(growth(FAST, runs, max(1, rounds // 3))),
+            "memory": finish(memory(fourfold, BACKWARDS)),
         }
 
-    return record("linear-attention", rounds, measure, targets)
+    return record("linear-attention", rounds, measure, targets, keep)
 
 
 def targets(result: Mapping) -> list[dict[str, object]]:

@@ -40,26 +40,19 @@ EXPONENT = {"causal": 1.1, "decay": 1.1, "1-semiseparable": 1.1, "Toeplitz": 1.2
 CUMSUM = 5
 
 
-def benchmark(length: int = 4096, columns: int = 64, rounds: int = 31) -> dict[str, object]:
-    """Run both parts, about a minute at the usual sizes: float32, one thread.
-
-    Args:
-        length: T of the comparison; the growth is measured from it to eight times as much.
-        columns: of the operand.
-        rounds: samples of each time.
-
-    Returns:
-        See `record`, with the parts `contests` and `growth`.
-    """
+def benchmark(
+    length: int = 4096, columns: int = 64, rounds: int = 31, keep: Callable | None = None
+) -> dict[str, object]:
+    """Run both parts, about a minute at the usual sizes: float32, one thread."""
     lengths = [length * 2**k for k in range(4)]
 
-    def measure():
+    def measure(finish):
         return {
-            "contests": {name: compare(name, length, columns, rounds) for name in FAMILIES},
-            "growth": {name: sweeps(name, lengths, columns, rounds) for name in FAMILIES},
+            "contests": {name: finish(compare(name, length, columns, rounds)) for name in FAMILIES},
+            "growth": {name: finish(sweeps(name, lengths, columns, rounds)) for name in FAMILIES},
         }
 
-    return record("masks", rounds, measure, targets)
+    return record("masks", rounds, measure, targets, keep)
 
 
 def operand(mask: Mask, columns: int) -> torch.Tensor:
@@ -69,11 +62,7 @@ def operand(mask: Mask, columns: int) -> torch.Tensor:
 
 
 def compare(name: str, length: int, columns: int, rounds: int) -> dict[str, object]:
-    """A mask's product beside a dense matrix that is already there, and beside torch's running sum.
-
-    Returns:
-        What `contest` does for `structured`, `dense` and `cumsum`, with `length` and `columns`.
-    """
+    """A mask's product beside a dense matrix that is already there, and beside torch's running sum."""
     mask = FAMILIES[name](length)
     x = operand(mask, columns)
     wide = torch.complex128 if mask.is_complex else torch.float64
@@ -88,11 +77,7 @@ def compare(name: str, length: int, columns: int, rounds: int) -> dict[str, obje
 
 
 def sweeps(name: str, lengths: Sequence[int], columns: int, rounds: int) -> dict[str, object]:
-    """Growth of the time of a mask's product.
-
-    Returns:
-        `sweeps`, what `growth` returns for each of three; and `exponent`, the median of theirs against clone.
-    """
+    """Growth of the time of a mask's product, three times over, and the median of the exponents against clone."""
     masks = {length: FAMILIES[name](length) for length in lengths}
     operands = {length: operand(mask, columns) for length, mask in masks.items()}
     runs = {length: (partial(mask.matmul, operands[length]), operands[length]) for length, mask in masks.items()}

@@ -50,17 +50,7 @@ def level_loop(Q, K, V, ranks, block_lens):
 
 
 def definition(ranks: Sequence[int], V: torch.Tensor, _, K: torch.Tensor, Q: torch.Tensor) -> torch.Tensor:
-    """Causal multi-level attention, some rows of the scores at a time; its backward computes them again.
-
-    Args:
-        ranks: r_l of every level; blocks are halved from level to level, from the whole sequence on.
-        V: (..., T, P) values.
-        K: (..., T, N) keys.
-        Q: (..., T, N) queries.
-
-    Returns:
-        Y (..., T, P).
-    """
+    """Causal multi-level attention, some rows of the scores at a time; its backward computes them again."""
     ends = [(first, min(first + ROWS, V.shape[-2])) for first in range(0, V.shape[-2], ROWS)]
     parts = [(first, Q[..., first:end, :], K[..., :end, :], V[..., :end, :]) for first, end in ends]
     rows = partial(_rows, ranks, halving_blocks(V.shape[-2], len(ranks)))
@@ -104,31 +94,25 @@ ATTENTIONS = (
 
 
 def benchmark(
-    lengths: Sequence[int] = LENGTHS, heads: int = 4, context: int = 16384, rounds: int = 31
+    lengths: Sequence[int] = LENGTHS,
+    heads: int = 4,
+    context: int = 16384,
+    rounds: int = 31,
+    keep: Callable | None = None,
 ) -> dict[str, object]:
-    """Run all parts, about ten minutes at the usual sizes: float32, causal, one thread.
-
-    Args:
-        lengths: T of the comparison.
-        heads: of the comparison; decoding has four times as many.
-        context: length of the sequence that is decoded.
-        rounds: samples of each time, fewer of what is slow.
-
-    Returns:
-        See `record`, with the parts `contests`, whose speedups are ratios of least times, `memory`, `decode`.
-    """
+    """Run all parts, about ten minutes at the usual sizes: float32, causal, one thread."""
     problem = replace(PROBLEM, heads=heads)
     both = [replace(problem, length=length, backward=way) for length in lengths for way in (False, True)]
     longest = replace(problem, length=max(LOOPS))
 
-    def measure():
+    def measure(finish):
         return {
-            "contests": [_with_costs(part) for part in compare(both, ATTENTIONS, rounds, PATIENCE, min)],
-            "memory": [memory(replace(longest, backward=way), ATTENTIONS) for way in (False, True)],
-            "decode": decode(replace(problem, heads=4 * heads, length=context), rounds),
+            "contests": [finish(_with_costs(part)) for part in compare(both, ATTENTIONS, rounds, PATIENCE, min)],
+            "memory": [finish(memory(replace(longest, backward=way), ATTENTIONS)) for way in (False, True)],
+            "decode": finish(decode(replace(problem, heads=4 * heads, length=context), rounds)),
         }
 
-    return record("multilevel", rounds, measure, targets)
+    return record("multilevel", rounds, measure, targets, keep)
 
 
 def _with_costs(part):
@@ -143,12 +127,7 @@ def _with_costs(part):
 
 
 def decode(problem: Problem, rounds: int) -> dict[str, object]:
-    """The last steps of decoding a sequence: equal levels with their cache, standard attention with a full one.
-
-    Returns:
-        What `contest` does for both, judged at their first step, with ratios of least times; `context`, `heads`; and
-        `key_bytes` of the cache, `expected_bytes` by the formula, `full_bytes` of all keys, and `value_bytes`.
-    """
+    """The last steps of decoding a sequence: equal levels with their cache, standard attention with a full one."""
     (V, _, K, Q), _ = problem.inputs()
     context, start, levels = problem.length, problem.length - rounds - 2, halving_blocks(problem.length, len(_EIGHT))
     cache = KeyCache((1, problem.heads), _EIGHT, levels, problem.state).append(K[..., :start, :], V[..., :start, :])

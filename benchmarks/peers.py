@@ -126,15 +126,6 @@ def products_only(chunk_len: int) -> Callable:
 def textbook_attention(X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
     """Chunked linear attention as it is usually written: all chunks at once, then a loop over their states.
 
-    Args:
-        X: (batch, heads, T, P) values, T a multiple of the chunk length.
-        log_a: (batch, heads, T) log decay, or None.
-        B: (batch, heads, T, N) keys.
-        C: (batch, heads, T, N) queries.
-
-    Returns:
-        Y (batch, heads, T, P).
-
     Cost:
         T·chunk_len·(N + P) + 2·T·N·P multiply-adds.
 
@@ -159,15 +150,6 @@ def textbook_attention(X: torch.Tensor, log_a: torch.Tensor | None, B: torch.Ten
 
 def textbook_ssd(X: torch.Tensor, log_a: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
     """State space duality as the paper lists it: four steps, the third a product with a matrix over all chunks.
-
-    Args:
-        X: (batch, T, heads, P), T a multiple of the chunk length.
-        log_a: (batch, T, heads) log decay.
-        B: (batch, T, heads, N).
-        C: (batch, T, heads, N).
-
-    Returns:
-        Y (batch, T, heads, P).
 
     Cost:
         T·chunk_len·(N + P) + 2·T·N·P + (T/chunk_len)²·N·P multiply-adds for each head: the last one is not linear in T.

@@ -119,13 +119,7 @@ class Problem:
         arguments: Callable[..., Sequence[torch.Tensor | None]] = operands,
         heads: int | None = None,
     ) -> list[torch.Tensor]:
-        """Y in float64, and for a backward the gradients of the arguments.
-
-        Args:
-            exact: the function of the arguments.
-            arguments: from the operands.
-            heads: of the answer, the first so many; all if None.
-        """
+        """Y in float64, and for a backward the gradients of the arguments; of the first so many heads."""
         tensors, dY = self.inputs()
         tensors = [x if x is None else x[:, :heads] for x in tensors]
         leaves = [x if x is None else x.double().detach().requires_grad_() for x in arguments(*tensors)]

@@ -26,17 +26,9 @@ def _folder(name):
 
 
 def place_of(output: Path, name: str, machine: Mapping | None, gpu: str | None = None) -> Path:
-    """The file in which a result is kept.
+    """Return the file of a result: the output, or in a folder of results the one of this CPU (machine) or GPU.
 
-    Args:
-        output: a folder of results, in which every CPU and every GPU has its own; or the file itself.
-        name: of the benchmark.
-        machine: what `timing.machine` returns, for times of a CPU; None for those of a device.
-        gpu: its name, such as "NVIDIA H200". Times of a device that has none need a file.
-
-    Raises:
-        ValueError: the folder is missing, or the file holds times of another CPU or GPU: clouds give several CPUs one
-            name.
+    A file with times of another CPU or GPU is refused; clouds give several CPUs one name.
     """
     folder = f"cpu/{cpu_folder(machine)}" if machine else f"gpu/{_folder(gpu)}" if gpu else None
     if output.is_dir() and folder:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.contest import Finish, gathered
 from smalearn.course.timing import machine, one_thread, quartiles
 
 __all__ = ["Row", "at_least", "at_most", "number", "record", "sections", "summary", "table"]
@@ -32,23 +33,23 @@ class Row(NamedTuple):
 
 
 def record(
-    name: str, rounds: int, measure: Callable[[], Mapping], targets: Callable[[Mapping], list]
+    name: str,
+    rounds: int,
+    measure: Callable[[Finish], Mapping],
+    targets: Callable[[Mapping], list],
+    keep: Callable[[Mapping], object] | None = None,
 ) -> dict[str, object]:
-    """Measure on one thread.
+    """Measure on one thread; return what is written as JSON, or what `gathered` returns if it was stopped.
 
-    Args:
-        name: of the benchmark.
-        rounds: samples of each time.
-        measure: returns the parts of the result.
-        targets: from the result to rows of `at_least` and `at_most`.
-
-    Returns:
-        What is written as JSON: `command`, `machine`, `rounds`, the parts, `load_at_the_end`, `targets`.
+    That is `command`, `machine`, `rounds`, the parts that `measure` returns, `load_at_the_end`, and `targets`, rows of
+    `at_least` and `at_most`.
     """
-    result = {"command": f"smalearn bench {name}", "machine": machine(), "rounds": rounds}
+    facts = {"command": f"smalearn bench {name}", "machine": machine(), "rounds": rounds}
     with one_thread():
         torch.empty(31 * 2**20, dtype=torch.uint8)  # the C library keeps blocks of sizes up to the largest one freed
-        result |= measure()
+        result = gathered(facts, measure, keep)
+    if "finished" in result:
+        return result
     result["load_at_the_end"] = machine()["load"]
     return result | {"targets": targets(result)}
 
@@ -86,8 +87,6 @@ def sections(part: object) -> Iterator[tuple[str, Rows]]:
     elif isinstance(part, Mapping) and "exponents" in part:
         exponents = ", ".join(f"{value:.2f} {clocks}" for clocks, value in part["exponents"].items())
         yield f"Exponent of the time of {next(iter(part['seconds']))}, T = {part['lengths']}: {exponents}", []
-    elif isinstance(part, Mapping) and "line" in part:
-        yield f"A line for TABLE in fast/triton/configs.py, from {part['problem']}", [(part["line"],)]
     elif isinstance(part, Mapping) and "unit" in part:
         rows = [[name, *_memory(sizes, part["unit"])] for name, sizes in part["bytes"].items()]
         yield f"{part['problem']}; in brackets, in units of the bytes of X", rows
@@ -97,11 +96,7 @@ def sections(part: object) -> Iterator[tuple[str, Rows]]:
 
 
 def summary(result: object) -> Iterator[Row]:
-    """A row for each contest of a record in which ours has a time, whole or stopped.
-
-    Args:
-        result: a record of a benchmark, or a part of it.
-    """
+    """A row for each contest of a record in which ours has a time, whole or stopped."""
     if isinstance(result, Mapping) and "contestants" in result:
         ratios, entries = result["speedups"], result["contestants"]
         floor = next((ratios[base] for base in ratios if "error" not in entries[base]), {})
@@ -143,12 +138,7 @@ def _memory(sizes, unit):
 
 
 def table(result: Mapping, records: Mapping[str, Mapping]) -> str:
-    """A result for a terminal: machine, sections, of a device their summary, targets.
-
-    Args:
-        result: of a benchmark.
-        records: what was measured elsewhere for each target, by the name of the CPU.
-    """
+    """A result for a terminal: machine, sections, of a device their summary, targets."""
     facts = result["machine"] | result.get("device", {}) | result.get("rates", {})
     lines = [f"{key}: {value}" for key, value in facts.items()]
     targets = [("", "recorded on", *records)] * bool(records)

@@ -1,6 +1,6 @@
 """The benchmark `ssd`: times beside peers, accuracy under strong decays, growth, memory, and what a step costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,39 +29,32 @@ FAST = SSD[0].name
 
 
 def benchmark(
-    problems: Sequence[Problem] = PROBLEMS, lengths: Sequence[int] = LENGTHS, rounds: int = 31
+    problems: Sequence[Problem] = PROBLEMS,
+    lengths: Sequence[int] = LENGTHS,
+    rounds: int = 31,
+    keep: Callable | None = None,
 ) -> dict[str, object]:
-    """Run all parts, about twenty minutes at the usual sizes, half of it a compiler's, which no time counts.
-
-    Args:
-        problems: three sizes to compare. The first one's are also those of the efficiency, the decoding and the
-            layouts, and the memory is measured at the first and the last.
-        lengths: where the growth is measured.
-        rounds: samples of each time.
-
-    Returns:
-        See `record`, with the parts `contests`, `accuracy`, `growth`, `memory`, `efficiency`, `decode`, `layouts`.
-    """
+    """Run all parts, about twenty minutes at the usual sizes, half of it a compiler's, which no time counts."""
     first, last = problems[0], problems[-1]
     short = replace(last, heads=max(1, last.heads // 2))
     both = [replace(one, backward=way) for one in problems for way in (False, True)]
 
-    def measure():
+    def measure(finish):
         brief = replace(short, length=min(512, short.length), backward=True)
         decayed = [replace(brief, decay=decay) for decay in DECAYS]
         growing = [replace(short, length=length) for length in lengths]
         runs = {one.length: (Run(SSD[0], one).once, one.inputs()[1]) for one in growing}
         return {
-            "contests": compare(both, (*SSD, COMPILED_SSD), rounds),
-            "accuracy": compare(decayed, SSD, max(1, rounds // 10)),
-            "growth": growth(FAST, runs, max(1, rounds // 3)),
-            "memory": [memory(replace(problem, backward=True), SSD) for problem in (first, last)],
-            "efficiency": efficiency(first, rounds),
-            "decode": [decode(first, batch, rounds) for batch in (1, 8)],
-            "layouts": [layouts(replace(first, backward=way), rounds) for way in (False, True)],
+            "contests": list(map(finish, compare(both, (*SSD, COMPILED_SSD), rounds))),
+            "accuracy": list(map(finish, compare(decayed, SSD, max(1, rounds // 10)))),
+            "growth": finish(growth(FAST, runs, max(1, rounds // 3))),
+            "memory": [finish(memory(replace(problem, backward=True), SSD)) for problem in (first, last)],
+            "efficiency": finish(efficiency(first, rounds)),
+            "decode": [finish(decode(first, batch, rounds)) for batch in (1, 8)],
+            "layouts": [finish(layouts(replace(first, backward=way), rounds)) for way in (False, True)],
         }
 
-    return record("ssd", rounds, measure, targets)
+    return record("ssd", rounds, measure, targets, keep)
 
 
 def multiply_adds(problem: Problem) -> int:
@@ -71,12 +64,7 @@ def multiply_adds(problem: Problem) -> int:
 
 
 def efficiency(problem: Problem, rounds: int) -> dict[str, object]:
-    """Multiply-adds a second of the forward and of a square matrix product.
-
-    Returns:
-        What `contest` does for both; `gemm`, the size of the square matrices; and `fraction`, the rate of the first
-        over that of the second.
-    """
+    """Multiply-adds a second of the forward and of a square matrix product; `fraction` is the first over the second."""
     left, right = random_tensors([(GEMM, GEMM)] * 2, dtype=torch.float32)
     entrants = {
         FAST: partial(checked, Run(SSD[0], problem).once, problem.oracle()),
@@ -88,11 +76,7 @@ def efficiency(problem: Problem, rounds: int) -> dict[str, object]:
 
 
 def decode(problem: Problem, batch: int, rounds: int) -> dict[str, object]:
-    """Steps of decoding in place, beside the same steps as two einsums.
-
-    Returns:
-        What `contest` does for 20 steps of both, and `batch`.
-    """
+    """Steps of decoding in place, beside the same steps as two einsums."""
     step, state = (batch, problem.heads), (problem.head_dim, problem.state)
     shapes = [(*step, state[0]), step, (batch, 1, state[1]), (batch, 1, state[1]), (*step, *state)]
     x, z, B, C, H = random_tensors(shapes, dtype=torch.float32)
@@ -125,11 +109,7 @@ def _einsum_step(x, log_a, B, C, state):
 
 
 def layouts(problem: Problem, rounds: int) -> dict[str, object]:
-    """Views of tensors (batch, T, heads, ...), as projections give them, beside contiguous ones with heads first.
-
-    Returns:
-        What `contest` does for both.
-    """
+    """Views of tensors (batch, T, heads, ...), as projections give them, beside contiguous ones with heads first."""
     runs = {"views": Run(SSD[0], replace(problem, views=True)), "contiguous": Run(SSD[0], problem)}
     expected = problem.oracle()
     entrants = {name: partial(checked, run.once, expected) for name, run in runs.items()}

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from benchmarks.contest import contest, judge, ratio
+from benchmarks.contest import Finish, contest, judge, ratio
 from benchmarks.implementation import Implementation, compare
 from benchmarks.problem import Problem
 from benchmarks.report import at_least, at_most, record
@@ -98,40 +98,26 @@ def benchmark(
     dim: int = 128,
     batch: tuple[int, int] = (2, 512),
     rounds: int = 21,
+    keep: Callable | None = None,
 ) -> dict[str, object]:
-    """Run both parts, two to three minutes at the usual sizes: float32, one thread.
+    """Run both parts, two to three minutes at the usual sizes: float32, one thread."""
 
-    Args:
-        problem: of the growth, whatever its state.
-        states: N of the growth.
-        dim: D of the models.
-        batch: number and length of the sequences of a training step.
-        rounds: samples of each time.
+    def measure(finish):
+        return {"growth": growth(problem, states, rounds, finish), "steps": finish(steps(dim, batch, rounds))}
 
-    Returns:
-        See `record`, with the parts `growth` and `steps`.
-    """
-
-    def measure():
-        return {"growth": growth(problem, states, rounds), "steps": steps(dim, batch, rounds)}
-
-    return record("training", rounds, measure, targets)
+    return record("training", rounds, measure, targets, keep)
 
 
 def _route(name):
     return ROUTES[name]
 
 
-def growth(problem: Problem, states: Sequence[int], rounds: int) -> dict[str, object]:
-    """Time of a forward and backward against N by each of the routes.
-
-    Returns:
-        `states`; `contests`, what `compare` returns for each; and `slopes` of the routes that are right at every N: p
-        of time ∝ N^p, for every round.
-    """
+def growth(problem: Problem, states: Sequence[int], rounds: int, finish: Finish) -> dict[str, object]:
+    """Time of a forward and backward against N by each of the routes; `slopes` p of time ∝ N^p, for every round."""
     problems = [replace(problem, state=state, backward=True) for state in states]
     routes = [Implementation(name, partial(_route, name), base=name == "SSD") for name in ROUTES]
-    part = {"states": list(states), "contests": compare(problems, routes, rounds, patience=math.inf)}
+    contests = list(map(finish, compare(problems, routes, rounds, patience=math.inf)))
+    part = {"states": list(states), "contests": contests}
     every = samples(part).items()
     return part | {"slopes": {name: [slope(states, one) for one in zip(*by_N, strict=True)] for name, by_N in every}}
 
@@ -144,12 +130,9 @@ def samples(part: Mapping) -> dict[str, list[list[float]]]:
 
 
 def steps(dim: int, batch: tuple[int, int], rounds: int) -> dict[str, object]:
-    """Time of a training step (forward, loss, backward, AdamW) of each of the models.
+    """Time of a training step (forward, loss, backward, AdamW) of each of the models, and their `parameters`.
 
     Each must first give, on a short sequence, the logits and gradients that it has token by token in float64.
-
-    Returns:
-        What `contest` does, each with its `parameters` without embedding and head; `dim`, `texts`, `length`.
     """
     sequences, length = batch
     tokens = torch.randint(WORDS, (sequences, length + 1), generator=torch.Generator().manual_seed(0))

@@ -96,31 +96,22 @@ OTHERS: dict[str, dict[str, Callable[[Weight], Product]]] = {
 """Other ways to multiply by the same matrix, made from the weight. One may raise ImportError."""
 
 
-def benchmark(dims: tuple[int, ...] = (1024, 4096), batch: int = 512, rounds: int = 21) -> dict[str, object]:
-    """Compare both families at all dimensions, two minutes at the usual sizes: float32, one thread.
+def benchmark(
+    dims: tuple[int, ...] = (1024, 4096), batch: int = 512, rounds: int = 21, keep: Callable | None = None
+) -> dict[str, object]:
+    """Compare both families at all dimensions, two minutes at the usual sizes: float32, one thread."""
 
-    Args:
-        dims: D of the square weights, powers of four.
-        batch: vectors that are multiplied.
-        rounds: samples of each time.
-
-    Returns:
-        See `record`, with the parts `batch` and `contests`.
-    """
-
-    def measure():
+    def measure(finish):
         cases = [(name, dim, backward) for dim in dims for name in FAMILIES for backward in (False, True)]
-        return {"batch": batch, "contests": [compare(*case, batch, rounds) for case in cases]}
+        return {"batch": batch, "contests": [finish(compare(*case, batch, rounds)) for case in cases]}
 
-    return record("weights", rounds, measure, targets)
+    return record("weights", rounds, measure, targets, keep)
 
 
 def compare(name: str, dim: int, backward: bool, batch: int, rounds: int) -> dict[str, object]:
     """A structured layer beside `nn.Linear` with the same matrix, and beside `OTHERS`, each judged in float64.
 
-    Returns:
-        What `contest` does, CoLA only in a forward; `family`, `dim`, `backward`; `saving`, multiply-adds of the dense
-        layer over its own; and `reached`, its speedup over the dense layer as a fraction of the saving.
+    The `saving` is multiply-adds of the dense layer over its own, `reached` its speedup as a fraction of that.
     """
     weight = FAMILIES[name](dim)
     dense = nn.Linear(dim, dim, bias=False)

@@ -79,17 +79,9 @@ SMOKE = {
 
 
 def run(model: Model, setting: Mapping[str, object], seed: int) -> dict[str, object]:
-    """Train and test one model.
+    """Train and test one model; the test is the same for all seeds.
 
-    Args:
-        model: family, heads and ranks.
-        setting: the fields of a `Setting`.
-        seed: of the weights and the batches; the test is the same for all.
-
-    Returns:
-        `model`, `family`, `heads`, `ranks`, `dim`, `seed`; `parameters`, and `macs` of an example's forward; `errors`
-        by step, at 25, 50, 100, ... and the end, and the last `error`; for the nearest neighbour `accuracy`, how often
-        it has the most attention; `seconds`.
+    `macs` are those of an example's forward; `accuracy` is how often the nearest neighbour has the most attention.
     """
     setting = Setting(**setting)
     layer = build(model, setting, seed)
@@ -120,29 +112,13 @@ def run(model: Model, setting: Mapping[str, object], seed: int) -> dict[str, obj
 
 
 def clock(setting: Mapping[str, object], rounds: int) -> dict[str, object]:
-    """The time of a training step of every model of a setting.
-
-    Args:
-        setting: the fields of a `Setting`.
-        rounds: in each, every model is timed for 20 steps.
-
-    Returns:
-        `milliseconds`: for each model those of a step, round by round, of the processor where the system tells them.
-    """
+    """Time 20 training steps of every model in each round: `milliseconds` of a step, of the processor where known."""
     endless = replace(Setting(**setting), steps=20 * (rounds + 1))
     return _timed({title(*m): training(build(m, endless, 0), endless, 0) for m in endless.models}, rounds, 20)
 
 
 def clock_transformers(setting: Mapping[str, object], rounds: int) -> dict[str, object]:
-    """The time of a training step of whole Transformers, which differ in their scores alone.
-
-    Args:
-        setting: the fields of an `icl_regression.Setting` with one width.
-        rounds: in each, every model is timed for 2 steps.
-
-    Returns:
-        As `clock`.
-    """
+    """Time two training steps of whole Transformers, which differ in their scores alone, in each round."""
     setting = icl_regression.Setting(**setting)
     batches = icl_regression.task(setting, 0)
     last = setting.every * 10**3  # all coordinates are active

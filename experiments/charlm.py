@@ -169,20 +169,7 @@ SMOKE = {
 
 
 def build(mixer: str, setting: Setting, vocabulary: int, seed: int) -> SequenceModel:
-    """A model as it is before its training, the same on every machine for the same seed.
-
-    Args:
-        mixer: as in `Setting.mixers`.
-        setting: its sizes.
-        vocabulary: number of characters.
-        seed: of the weights.
-
-    Returns:
-        The model, on the CPU.
-
-    Raises:
-        ValueError: there is no such mixer, or no such positions or scheme.
-    """
+    """A model as it is before its training, the same on every machine for the same seed."""
     for name, value, known in (
         ("positions", setting.positions, ("learned", "RoPE", "ALiBi")),
         ("scheme", setting.scheme, SCHEMES),
@@ -229,9 +216,6 @@ def stabilise(model: SequenceModel) -> None:
     that the rate of a matrix is to fall as 1/fan-in; embeddings and norms, whose fan-in is 1, keep theirs. The scores'
     1/√(D/heads) is as good as the rule's 1/(D/heads), because all widths here have heads of one size.
 
-    Args:
-        model: changed in place.
-
     Source:
         Yang and Hu 2021 (μP); Kuang et al. 2025, appendix F, whose code has embeddings N(0, 0.02²): ours stay N(0, 1),
         which at these rates learns faster, and depends on the width no more.
@@ -243,13 +227,7 @@ def stabilise(model: SequenceModel) -> None:
 
 
 def scales(model: SequenceModel, setting: Setting, base: int = 64) -> dict[str, float]:
-    """Multiples of the learning rate by parameter: base/D for matrices, if the scheme is "width-stable".
-
-    Args:
-        model: from `build`.
-        setting: its dim and scheme.
-        base: the D at which the rates are those of the plan.
-    """
+    """Multiples of the learning rate by parameter: base/D for matrices, if the scheme is "width-stable"."""
     if setting.scheme != "width-stable":
         return {}
     linear = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
@@ -257,22 +235,9 @@ def scales(model: SequenceModel, setting: Setting, base: int = 64) -> dict[str, 
 
 
 def run(mixer: str, lr: float, setting: Mapping[str, object], seed: int) -> dict[str, object]:
-    """Train and validate one model.
+    """Train and validate one model; validation and test are the same for all seeds.
 
-    Args:
-        mixer: as in `Setting.mixers`.
-        lr: the highest learning rate.
-        setting: the fields of a `Setting`.
-        seed: of the weights and the excerpts; validation and test are the same for all.
-
-    Returns:
-        `mixer`, `lr`, `positions`, `dim`, `scheme`, `seed`; `parameters`; of one sequence of `length` tokens the
-        `score_macs`, `value_macs`, `key_bytes` and `cache_bytes` of all layers; `losses`, means of ten steps;
-        `test_losses` by step in nats a character, and the last as `loss`; `validation_loss` at the end; `seconds`.
-
-    Raises:
-        ValueError: the text or the device is not there, or a part of the setting is unknown.
-        KeyboardInterrupt: the run was interrupted and returns nothing.
+    Costs are those of one sequence in all layers; losses are nats a character, `losses` means of ten steps.
     """
     setting = Setting(**setting)
     if setting.device == "cuda" and not torch.cuda.is_available():

@@ -49,12 +49,6 @@ class Experiment:
 
         The file says which data it was made with, by name and checksum: data that stand in for others have another
         name, and a result that was begun with one is not continued with the other.
-
-        Args:
-            argv: the arguments; those of the process where None.
-
-        Returns:
-            Exit status.
         """
         options = self.variants | {"--smoke": ("tiny sizes, to see that it runs", self.smoke)}
         parser = command_parser(self.name, self.doc)

@@ -22,15 +22,6 @@ def buckets(length: int, count: int, reach: int, causal: bool) -> torch.Tensor:
     With n buckets for the keys before (all of them if causal, else half) a distance a < n/2 has bucket a; farther ones
     n/2 + ⌊n/2 · log(a / (n/2)) / log(reach / (n/2))⌋, n - 1 at most. Keys after have the other half.
 
-    Args:
-        length: T.
-        count: of buckets, at least 4; even if not causal.
-        reach: the distance from which all are alike.
-        causal: whether keys after a query matter; if they do not, all buckets are for those before.
-
-    Returns:
-        (T, T) int64, from 0 to count - 1; rows are queries.
-
     Source:
         Raffel et al. 2020 (T5) and its code; Chronos has it from there.
     """
@@ -45,14 +36,7 @@ def buckets(length: int, count: int, reach: int, causal: bool) -> torch.Tensor:
 
 
 class RelativeBias(nn.Module):
-    """A number for each head and bucket of distances, added to the scores: all that tells positions in T5.
-
-    Args:
-        heads: how many.
-        causal: as in `buckets`.
-        count: of buckets.
-        reach: as in `buckets`.
-    """
+    """A number for each head and bucket of distances, added to the scores: all that tells positions in T5."""
 
     def __init__(self, heads: int, causal: bool, count: int = 32, reach: int = 128):
         super().__init__()
@@ -89,12 +73,7 @@ class LevelAttention(MultiLevelAttention):
 
 
 class Repeat(nn.Module):
-    """The forecast that needs no learning: the last `period` hours, over and over.
-
-    Args:
-        period: 1 for the last value, 24 for the day before.
-        horizon: hours to forecast.
-    """
+    """The forecast that needs no learning: the last `period` hours (1 or 24), over and over."""
 
     def __init__(self, period: int, horizon: int):
         super().__init__()
@@ -109,12 +88,6 @@ class Forecaster(nn.Module):
     """An encoder that corrects a guess: known hours, then the last day over and over, all seen by all.
 
     Positions are learned vectors. Hours are relative to the last that is known, and the output is what the guess lacks.
-
-    Args:
-        columns: C.
-        context: hours known.
-        horizon: hours to forecast.
-        blocks: of one dim, that look both ways.
     """
 
     def __init__(self, columns: int, context: int, horizon: int, blocks: Sequence[Block]):
@@ -135,12 +108,7 @@ class Forecaster(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Attention of the tokens of a decoder to those of an encoder: other tokens, another length, no levels.
-
-    Args:
-        dim: D.
-        heads: how many.
-    """
+    """Attention of the tokens of a decoder to those of an encoder: other tokens, another length, no levels."""
 
     def __init__(self, dim: int, heads: int):
         super().__init__()

@@ -103,17 +103,7 @@ SMOKE = {
 
 
 def build(ranks: str, setting: Setting, columns: int, seed: int) -> torch.nn.Module:
-    """A model as it is before its training, the same on every machine for the same seed.
-
-    Args:
-        ranks: a split, or a name of `REPEATS`.
-        setting: its sizes.
-        columns: C of the series.
-        seed: of the weights.
-
-    Returns:
-        For numbers a model of (B, context, C); for bins one of (B, context + horizon - 1) tokens.
-    """
+    """A model as it is before its training, the same on every machine for the same seed."""
     if ranks in REPEATS:
         return Repeat(REPEATS[ranks], setting.horizon)
     torch.manual_seed(seed)
@@ -129,16 +119,9 @@ def build(ranks: str, setting: Setting, columns: int, seed: int) -> torch.nn.Mod
 
 
 def quantise(series: torch.Tensor, context: int, bins: int, limit: float = 4.0) -> torch.Tensor:
-    """Series as tokens: divided by the mean size of what is known of each, then cut into bins of equal width.
+    """Series (B, T) as tokens: divided by the mean size of what is known of each, then cut into equal bins, 0 to n - 1.
 
-    Args:
-        series: (B, T).
-        context: how many values, from the first on, are known.
-        bins: n, between -limit and limit; what lies beyond is in the outermost.
-        limit: > 0, in units of the mean size.
-
-    Returns:
-        (B, T) int64, from 0 to n - 1.
+    What lies beyond ±limit is in the outermost bins.
 
     Source:
         Ansari et al. 2024 (Chronos), section 3.1, with 4094 bins up to 15.
@@ -148,23 +131,10 @@ def quantise(series: torch.Tensor, context: int, bins: int, limit: float = 4.0) 
 
 
 def run(ranks: str, setting: Mapping[str, object], seed: int) -> dict[str, object]:
-    """Train and test one model.
+    """Train and test one model, or test a forecast of `REPEATS`; the test is the same for all seeds.
 
-    Args:
-        ranks: a split, or a name of `REPEATS`, which is not trained.
-        setting: the fields of a `Setting`.
-        seed: of the weights and the windows; the test is the same for all.
-
-    Returns:
-        `ranks`, `horizon`, `dim`, `bins`, `seed`; `rows` and `columns` of the series; `parameters`; `score_macs` of one
-        example, of all layers that have levels;
-        `losses`, means of ten steps; `loss`, of the test: the mean absolute error in units of the training months'
-        deviation, or the cross-entropy in nats a token. For numbers also `error` of the last column, the oil
-        temperature. And `seconds`.
-
-    Raises:
-        ValueError: the series is not there.
-        KeyboardInterrupt: the run was interrupted and returns nothing.
+    The `loss` is the mean absolute error in units of the training months' deviation, or the cross-entropy in nats a
+    token; `error` is that of the last column, the oil temperature. `score_macs` are those of one example.
     """
     setting = Setting(**setting)
     series = load_series(setting.data)

@@ -16,11 +16,7 @@ __all__ = ["best_rates", "each_seed", "grid", "mean_seconds", "means", "model_li
 def grid(settings: Mapping[str, Any]) -> dict[str, dict[str, object]]:
     """All runs by name, seed after seed, so that a file that is not finished has something of everything.
 
-    Args:
-        settings: by title, dataclasses with `seeds`, how many, and `runs(seed)`: by a model's name, its own arguments.
-
-    Returns:
-        By "title, model, seed 0" and so on: a model's own arguments, the fields of its `setting`, and its `seed`.
+    A setting has `seeds`, how many, and `runs(seed)`: by a model's name, its own arguments.
     """
     return {
         f"{title}, {name}, seed {seed}": {**job, "setting": asdict(setting), "seed": seed}
@@ -35,13 +31,6 @@ def swept(settings: Mapping[str, Any], runs: Mapping[str, Mapping]) -> dict[str,
     """The jobs of `grid`, of which seed 0 tries every rate and all others have the best of these alone.
 
     So no seed that is reported has chosen its rate, and no example that chose it is in the test.
-
-    Args:
-        settings: as in `grid`; the arguments of a model have `lr`.
-        runs: the records that there are, by name, each with `validation_loss`.
-
-    Returns:
-        Those of seed 0, and those of other seeds for models whose rates have all been tried.
     """
     jobs, best = grid(settings), best_rates(runs)
     tried = {model_of(name) for name, job in jobs.items() if job["seed"] == 0 and name not in runs}
@@ -59,11 +48,7 @@ def best_rates(runs: Mapping[str, Mapping]) -> dict[str, float]:
 
 
 def trained(model: nn.Module, *args: object, **kwargs: object) -> Record:
-    """Train a model in place, without a bar; the arguments, the record and the errors are those of `train`.
-
-    Raises:
-        KeyboardInterrupt: it was interrupted, and half a run is not a result.
-    """
+    """Train a model in place, without a bar; the arguments, the record and the errors are those of `train`."""
     _, record = train(model, *args, **kwargs, progress=False)
     if record.interrupted:
         raise KeyboardInterrupt

@@ -139,17 +139,7 @@ class Regressor(nn.Module):
         nn.init.zeros_(self.read_out.weight)
 
     def forward(self, prompt: torch.Tensor) -> torch.Tensor:
-        """Predictions of all values.
-
-        Args:
-            prompt: (..., 2·n, d) with n ≤ N.
-
-        Returns:
-            (..., n): the i-th from x_i and the pairs before it, read at row 2·i.
-
-        Raises:
-            ShapeError: the prompt is longer than the positions.
-        """
+        """Predictions (..., n) of all values of a prompt (..., 2·n, d): the i-th reads x_i and the pairs before it."""
         if prompt.shape[-2] > self.positions.num_embeddings:
             most = self.positions.num_embeddings
             raise ShapeError(f"Regressor: prompt has at most {most} rows, got {prompt.shape[-2]}")
@@ -162,13 +152,7 @@ class Regressor(nn.Module):
 def build(model: Model, width: int, setting: Setting, seed: int = 0) -> Regressor:
     """A model as it is before its training, with starts and learning rates by μP (`smalearn.scores.mup`).
 
-    What reads a token's last form starts at zero.
-
-    Args:
-        model: family, heads and ranks; no ranks are one, D / heads.
-        width: D.
-        setting: sizes, norm and base.
-        seed: of all parameters.
+    What reads a token's last form starts at zero. A model without ranks has one, D / heads.
     """
     torch.manual_seed(seed)
     family, heads, ranks = _ranked(model, width)
@@ -197,12 +181,7 @@ def _ranked(model, width):
 
 
 def scales(network: Regressor, setting: Setting) -> dict[str, float]:
-    """Multiples of the learning rate by parameter: base / inputs for matrices of D or more inputs (μP).
-
-    Args:
-        network: from `build`.
-        setting: its base.
-    """
+    """Multiples of the learning rate by parameter: base / inputs for matrices of D or more inputs (μP)."""
     linears = [linear for block in network.blocks for linear in (block.mlp[1], block.mlp[3])]
     rates = {linear.weight: setting.base / linear.in_features for linear in (*linears, network.read_out)}
     for block in network.blocks:
@@ -212,15 +191,7 @@ def scales(network: Regressor, setting: Setting) -> dict[str, float]:
 
 
 def task(setting: Setting, seed: int):
-    """Prompts and their values for every step, by the curriculum.
-
-    Args:
-        setting: dim, batch, every and device.
-        seed: of the draws.
-
-    Returns:
-        The function that `train` takes.
-    """
+    """Prompts and their values for every step, by the curriculum."""
 
     def at(step):
         active = curriculum(step, setting.dim, every=setting.every)
@@ -231,22 +202,9 @@ def task(setting: Setting, seed: int):
 
 
 def run(model: Model, width: int, lr: float, setting: Mapping[str, object], seed: int) -> dict[str, object]:
-    """Train one model and test it.
+    """Train one model and test it; validation and test are the same for all seeds.
 
-    Args:
-        model: family, heads and ranks.
-        width: D.
-        lr: the highest learning rate.
-        setting: the fields of a `Setting`.
-        seed: of the weights and the batches; validation and test are the same for all.
-
-    Returns:
-        `model`, `width`, `lr`, `layers`, `dim`, `seed`, `parameters`; `losses`, means over `every` steps; `errors` of
-        every point from the first on, and those of `least_squares`; the last of them, `error`; `validation_loss`, the
-        mean over all points; `seconds`.
-
-    Raises:
-        KeyboardInterrupt: it was interrupted.
+    `errors` are of every point from the first on; `losses` means over `every` steps; `validation_loss` the mean of all.
     """
     setting = Setting(**setting)
     network = build(model, width, setting, seed).to(setting.device)

@@ -28,23 +28,9 @@ def run_jobs(
 ) -> dict[str, object]:
     """Run the jobs that are not yet in the file, each on one thread, so that its numbers do not depend on the others.
 
-    Interrupted, it leaves the file with what was done; the same call does the rest.
-
-    Args:
-        path: JSON file, which may exist if it is one of the same command and settings.
-        command: what the reader types to get this file.
-        settings: all that the results depend on besides the job, as JSON can hold it.
-        jobs: for each name, the arguments of one run.
-        work: a module's function: takes a job's arguments, returns what JSON can hold.
-        executor: runs them, in processes of one thread each; this process if None.
-
-    Returns:
-        The file's content: `command`, `machine`, `settings` and `runs`, by the names of the jobs and in their order. A
-        run on a machine of another kind has a `machine` of its own.
-
-    Raises:
-        ValueError: the file is of another command or other settings, or not JSON; or its folder does not exist.
-        Lost: runs were lost on a cluster; it names them, and all others are in the file.
+    Interrupted, it leaves the file with what was done; the same call does the rest. A file of another command or other
+    settings, which are all that the results depend on besides the job, is refused. The `runs` are in the order of the
+    jobs; one on a machine of another kind has a `machine` of its own. What a cluster lost is raised last, as `Lost`.
     """
     path = Path(path)
     result = _begin(path, {"command": command, "machine": machine(), "settings": json.loads(json.dumps(settings))})

@@ -149,22 +149,9 @@ def build(mixer: str, state: int, setting: Setting, seed: int) -> SequenceModel:
 
 
 def run(mixer: str, state: int, lr: float, setting: Mapping[str, object], seed: int) -> dict[str, object]:
-    """Train and test one model.
+    """Train and test one model; validation and test are the same for all seeds.
 
-    Args:
-        mixer: a name of `MIXERS`.
-        state: N.
-        lr: the highest learning rate.
-        setting: the fields of a `Setting`.
-        seed: of the weights and the batches; validation and test are the same for all.
-
-    Returns:
-        `mixer`, `state`, `lr`, `pairs`, `seed`; `entries` of the cache after the sequence, of both blocks, and
-        `parameters`; `losses`, means over tenths of the time between two tests; `accuracies` by step, and the last
-        `accuracy`; `validation_loss` at the end; `seconds`.
-
-    Raises:
-        KeyboardInterrupt: the run was interrupted and returns nothing.
+    `entries` are those of the cache after the sequence, of both blocks; `losses` are means between two tests.
     """
     return trial(Setting(**setting), mixer, state, lr, seed)
 

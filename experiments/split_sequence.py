@@ -73,13 +73,7 @@ class SplitMamba2(Mamba2):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs (..., T, D) for this rank's slice x (..., T, D) of a sequence.
-
-        Raises:
-            ShapeError: x does not fit the block.
-            ValueError: dtype or device differ from the weights'.
-            RuntimeError: there is no process group, or a rank does not answer.
-        """
+        """Outputs (..., T, D) for this rank's slice x (..., T, D) of a sequence."""
         self.check("forward", x)
         z, xBC, dt, _ = self._project(x, self._convolve, None)
         X, *operands = self._operands(xBC, dt)
@@ -104,15 +98,9 @@ def own(x: torch.Tensor) -> torch.Tensor:
 
 
 def share_of_loss(model: SequenceModel, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Share of this rank's slice in the mean loss over all questions of the sequences.
+    """Share of this rank's slice in the mean loss over all questions of the sequences (batch, T).
 
-    Args:
-        model: of a slice.
-        tokens: (batch, T), whole sequences.
-        targets: (batch, T), `IGNORE` where nothing is asked.
-
-    Returns:
-        Its losses / all questions: the sum over ranks is the loss, and the gradients of the parts add up to its own.
+    The sum over ranks is the loss, and the gradients of the parts add up to its own.
     """
     logits = model(own(tokens)).flatten(0, -2)
     losses = functional.cross_entropy(logits, own(targets).flatten(), ignore_index=IGNORE, reduction="sum")
@@ -120,15 +108,7 @@ def share_of_loss(model: SequenceModel, tokens: torch.Tensor, targets: torch.Ten
 
 
 def training(model: SequenceModel, setting: Setting) -> Iterator[float]:
-    """Train the model: every rank does the same step, on the sum of the gradients of all.
-
-    Args:
-        model: from `build`.
-        setting: the same on every rank.
-
-    Yields:
-        The loss of every step, the same on every rank.
-    """
+    """Train the model: every rank does the same step, on the sum of the gradients of all; yield the loss of each."""
     plan, parameters = Plan(steps=setting.steps, lr=setting.lr), list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=setting.lr)
     shape = setting.length, setting.pairs, setting.vocabulary
@@ -156,14 +136,7 @@ def _add_up(loss, parameters):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; rank 0 prints for all, losses on the way to stderr.
-
-    Args:
-        argv: the arguments; those of the process where None.
-
-    Returns:
-        Exit status: 130 if it was stopped.
-    """
+    """Run the command; rank 0 prints for all, losses on the way to stderr. Exit status 130 if it was stopped."""
     name = "experiments.split_sequence"
     parser = argparse.ArgumentParser(
         prog=f"python -m {name}",

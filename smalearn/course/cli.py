@@ -133,9 +133,8 @@ def bench(args: argparse.Namespace) -> int:
 
     Args:
         args: `names` of the benchmarks; `output`, a file for the result with all samples as JSON, or a folder of
-            results in which every CPU and every GPU has its own, or None; `device`, where our GPU programs run, or
-            None for the CPU's form; `tune`, of `ssd`, whether to look for better configurations of them; and `on`,
-            the place of the machines.
+            results in which every CPU and every GPU has its own, or None; and `device`, where our GPU programs run, or
+            None for the CPU's form.
 
     Returns:
         Exit status.
@@ -145,8 +144,8 @@ def bench(args: argparse.Namespace) -> int:
     from benchmarks.command import measure
 
     try:
-        return measure(args.names, args.output, args.device, args.tune, args.on)
-    except (ValueError, OSError, ImportError) as error:
+        return measure(args.names, args.output, args.device)
+    except (ValueError, OSError) as error:
         return _fail(f"bench: {error}")
 
 
@@ -329,16 +328,12 @@ def _add_lab(commands: argparse._SubParsersAction) -> None:
 def _add_bench(commands: argparse._SubParsersAction) -> None:
     """Define the sub-command that measures."""
     command = commands.add_parser("bench", help="time this package beside others; takes minutes")
-    names = "bilinear, constants, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
+    names = "bilinear, delta-rule, linear-attention, masks, multilevel, ssd, training or weights"
     command.add_argument("names", nargs="+", metavar="name", help=names)
     text = "keep the result with all samples, as JSON: in a file, or in a folder such as assets/results, by CPU or GPU"
     command.add_argument("-o", "--output", type=Path, metavar="PLACE", help=text)
     text = "of delta-rule, multilevel and ssd: time the GPU programs, or try that on a CPU"
     command.add_argument("--device", choices=["cuda", "cpu"], help=text)
-    text = "of ssd --device: look for better configurations of them first"
-    command.add_argument("--tune", action="store_true", help=text)
-    text = "local (the default), dask://HOST:PORT, slurm or mpi: each benchmark is a job there; with -o FOLDER"
-    command.add_argument("--on", default="local", metavar="PLACE", help=text)
     command.set_defaults(run=bench)
 
 

@@ -1,7 +1,6 @@
 """Where the runs of an experiment take place: on this computer, or on a cluster that somebody else's program manages.
 
-Each place is a `concurrent.futures.Executor`, and this is all that an experiment knows of it, a class that is graded,
-or a sweep of benchmarks, each of which is one job: what it compares runs on one machine, in the same rounds.
+Each place is a `concurrent.futures.Executor`, and an experiment, or a class that is graded, knows no more of it.
 """
 
 import re

@@ -22,8 +22,8 @@ tokens: with P = 64 and N = 128 of 43, for the delta rule of 128. With 24 such h
 multiply-adds a second, SSD forward is faster than on one of them from 37,000 tokens on if 12.5 GB/s come into each, and
 from 2,300 on at 400 GB/s. The delta rule, split, does 3.2 times the work: on fewer than 4 ranks it is never faster,
 and only memory is saved. What an all-gather moves grows with the ranks; a tree of messages has steps to compose, but on
-64 ranks moves a tenth. All this is counted, for up to 1,024 ranks in a simulation, by
-`python -m experiments.split_sequence --plan`; put numbers of your own into `split_plan.PLACES`.
+64 ranks moves a tenth. All this is counted, for up to 1,024 ranks, by `python -m experiments.split_sequence --plan`;
+put numbers of your own into `split_plan.PLACES`.
 """
 
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 import math
 import pickle
 import shutil
-import sys
-import types
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +24,7 @@ LIBRARIES = {"fla": "fla", "transformers": "transformers", "mamba_ssm": "mamba_s
 @pytest.fixture
 def check(here):
     """Measure implementations at a problem in this process: their entries."""
-    return lambda problem, *implementations: compare([problem], implementations, 2)[0]["contestants"]
+    return lambda problem, *implementations: next(compare([problem], implementations, 2))["contestants"]
 
 
 def right():
@@ -76,19 +74,6 @@ def test_the_oracle_of_some_heads_is_a_part_of_all():
         assert torch.equal(some, every[:, :1])
 
 
-@pytest.mark.parametrize(("decay", "mean"), [("mean -2", -2), ("mean -5", -5), ("mean -20", -20)])
-def test_decays_are_as_strong_as_they_say(decay, mean):
-    log_a = replace(SHARED, length=4096, decay=decay).inputs()[0][1]
-    assert (log_a <= 0).all()
-    assert log_a.mean().item() == pytest.approx(mean, rel=0.02)
-
-
-def test_resets_are_rare_and_among_weak_decays():
-    log_a = replace(SHARED, length=4096, decay="5 % at -1e4, others -0.01").inputs()[0][1]
-    assert set(log_a.unique().tolist()) == {-1e4, torch.tensor(-0.01).item()}
-    assert (log_a == -1e4).float().mean().item() == pytest.approx(0.05, abs=0.01)
-
-
 @pytest.mark.parametrize("views", [True, False])
 def test_inputs_have_their_shapes_and_layout(views):
     (X, log_a, B, C), dY = replace(SHARED, views=views, dtype=torch.float16, batch=2).inputs()
@@ -102,13 +87,6 @@ def test_inputs_have_their_shapes_and_layout(views):
     assert OWN.inputs()[0][2].shape == (1, 2, 128, 4)
 
 
-def test_a_problem_says_what_it_is():
-    assert str(replace(SHARED, backward=True)) == "T = 128, 2 heads, P = 3, N = 4: forward + backward"
-    assert str(replace(OWN, decay=None)) == "T = 128, 2 heads, P = 3, N = 4, no decay: forward"
-    unusual = replace(OWN, decay="mean -5", batch=3, dtype=torch.bfloat16)
-    assert unusual.title == "batch 3, T = 128, 2 heads, P = 3, N = 4, decay mean -5, bfloat16"
-
-
 # Implementations
 
 CASES = [
@@ -117,7 +95,6 @@ CASES = [
         (LINEAR_ATTENTION, (OWN, replace(OWN, decay=None))),
         ((*BACKWARDS,), (OWN,)),
         ((*SSD, COMPILED_SSD), (SHARED,)),
-        (DELTA_RULE, (OWN,)),
         (DELTA_RULE, (OWN,)),
     )
     for one in some
@@ -172,13 +149,6 @@ def test_the_floor_has_the_products_of_the_algorithm_and_no_new_memory(chunk_len
     assert [x.data_ptr() for x in first] == [x.data_ptr() for x in second]
 
 
-def test_a_floor_is_no_peer(check, here):
-    part = compare([OWN], LINEAR_ATTENTION[:3], 2)[0]
-    fast, chunked, floor = part["contestants"]
-    assert part["speedups"][fast] == {}
-    assert set(part["speedups"][floor]) == {fast, chunked}
-
-
 def test_the_textbooks_agree_where_chunks_matter():
     X, log_a, B, C = (x.double() for x in replace(SHARED, length=320).inputs()[0])
     every = [x.transpose(1, 2) for x in peers.every_head(X, log_a, B, C)]
@@ -186,52 +156,13 @@ def test_the_textbooks_agree_where_chunks_matter():
     assert_close(peers.textbook_attention(X, log_a, B, C), recurrence(X, log_a, B, C))
 
 
-def test_the_listing_of_mamba_ssm_is_called_like_the_textbook(monkeypatch, check):
-    """The library needs a GPU to be imported; this is how its listing would be called."""
-    calls = []
-
-    def ssd_minimal_discrete(X, A, B, C, block_len):
-        calls.append((X.shape, A.shape, B.shape, C.shape, block_len, B.is_contiguous()))
-        return peers.textbook_ssd(X, A, B, C), None
-
-    module = types.SimpleNamespace(ssd_minimal_discrete=ssd_minimal_discrete)
-    for name in ("mamba_ssm", "mamba_ssm.modules"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "mamba_ssm.modules.ssd_minimal", module)
-    (entry,) = check(replace(SHARED, backward=True), SSD[-1]).values()
-    assert entry["tolerated"]
-    assert calls[0] == ((1, 128, 2, 3), (1, 128, 2), (1, 128, 2, 4), (1, 128, 2, 4), 64, True)
-
-
-def test_transformers_is_called_with_step_sizes_of_one(monkeypatch, check):
-    def mamba2_chunk_scan(X, dt, A, B, C, chunk_size):
-        assert (dt == 1).all()
-        return recurrence(X.transpose(1, 2), A.transpose(1, 2), B.transpose(1, 2), C.transpose(1, 2)).transpose(1, 2)
-
-    quiet = types.SimpleNamespace(set_verbosity_error=lambda: None)
-    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(logging=quiet))
-    module = types.SimpleNamespace(mamba2_chunk_scan=mamba2_chunk_scan)
-    monkeypatch.setitem(sys.modules, "transformers.models.mamba2.modeling_mamba2", module)
-    assert check(replace(SHARED, backward=True), SSD[-2])[SSD[-2].name]["tolerated"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem", "takes"),
-    [
-        ({}, SHARED, True),
-        ({"decay": True}, replace(OWN, decay=None), False),
-        ({"decay": False}, OWN, False),
-        ({"longest": 100}, SHARED, False),
-        ({"most": 128 * 2 * 4}, SHARED, False),
-        ({"anywhere": False}, SHARED, False),
-        ({"anywhere": False}, replace(SHARED, device="cuda"), True),
-    ],
-)
-def test_which_problems_an_implementation_takes(changes, problem, takes, check):
-    one = Implementation("one", right, **changes)
-    assert one.takes(problem) == takes
-    if problem.device == "cpu":
-        assert bool(check(problem, one)) == takes
+def test_which_problems_an_implementation_takes():
+    one, on_gpu = partial(Implementation, "one", right), replace(SHARED, device="cuda")
+    for changes in ({}, {"anywhere": False}, {"decay": True}, {"longest": 128}, {"most": 128 * 2 * 4 + 1}):
+        assert one(**changes).takes(on_gpu)
+    for changes in ({"anywhere": False}, {"decay": False}, {"longest": 127}, {"most": 128 * 2 * 4}):
+        assert not one(**changes).takes(SHARED)
+    assert not one(decay=True).takes(replace(OWN, decay=None))
 
 
 # The gate
@@ -296,12 +227,8 @@ def test_recomputing_saves_less_than_every_state(monkeypatch):
     problem = replace(OWN, length=512, heads=1, state=16, head_dim=16, backward=True)
     part = memory(problem, [*BACKWARDS, Implementation("peer", missing)])
     assert (part["length"], part["unit"], part["backward"]) == (512, 4 * 512 * 16, True)
-    assert list(part["bytes"]) == [one.name for one in BACKWARDS]
     saved = {name: sizes["saved"] for name, sizes in part["bytes"].items()}
+    assert list(saved) == [one.name for one in BACKWARDS]
     assert saved["linear_attention_recurrent"] >= 4 * 512 * 16 * 16
     assert saved["linear_attention_recomputed"] == 4 * 512 * (3 * 16 + 1)
-    states = saved["fast.linear_attention"] - saved["linear_attention_recomputed"]  # one for each block
-    assert 0 < states <= 4 * 4 * 16 * 16
-    assert states % (4 * 16 * 16) == 0
-    forward = memory(replace(problem, backward=False), [BACKWARDS[0]])
-    assert forward["bytes"][BACKWARDS[0].name]["saved"] == 0
+    assert 0 < saved["fast.linear_attention"] - saved["linear_attention_recomputed"] <= 4 * 4 * 16 * 16  # borders

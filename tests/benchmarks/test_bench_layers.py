@@ -1,45 +1,19 @@
 """The benchmarks `masks`, `weights` and `bilinear`: products are right, wrong ones have no time, targets are bounds."""
 
 import importlib.util
+import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import bilinear, masks, weights
 from benchmarks.training import FusedAttention
 from smalearn.masks import CausalMask
 from smalearn.testing import assert_close, random_tensors
-from smalearn.weights import BlockTensorTrain, Weight
+from smalearn.weights import BlockTensorTrain
 
 BTT = "BTT, s = 1"
 OTHERS = [(family, other) for family, others in weights.OTHERS.items() for other in others if other != weights.COLA]
-CONTESTS = {
-    **{name: (lambda name=name: masks.compare(name, 700, 5, 2)) for name in masks.FAMILIES},
-    **{
-        f"{name}, {dim}, {way}": (lambda name=name, dim=dim, way=way: weights.compare(name, dim, way, 7, 2))
-        for name in weights.FAMILIES
-        for dim in (256, 1024)
-        for way in (False, True)
-    },
-    **{f"bilinear, {way}": (lambda way=way: bilinear.compare(64, 33, 4, way, 2)) for way in (False, True)},
-}
-
-
-@pytest.mark.parametrize("name", CONTESTS)
-def test_all_are_right_and_timed_alike(name):
-    part = CONTESTS[name]()
-    assert len(part["contestants"]) >= 3
-    assert (weights.COLA in part["contestants"]) == (name.startswith("BTT") and name.endswith("False"))
-    for key, entry in part["contestants"].items():
-        if "absent" in entry:
-            assert (key, entry["absent"]) == (weights.COLA, "ModuleNotFoundError: No module named 'cola'")
-        else:
-            assert len(entry["seconds"]) == 2
-            assert key == "cumsum" or entry["error"] < 2e-6
-    ((base, others),) = part["speedups"].items()
-    assert base in ("structured", bilinear.SDPA)
-    assert {base, *others} == {key for key, entry in part["contestants"].items() if "seconds" in entry}
 
 
 class WrongMask(CausalMask):
@@ -93,23 +67,6 @@ def test_a_wrong_product_is_not_timed(wrong, family, name, run, factor, monkeypa
     assert part.get("reached") is None
 
 
-# Masks
-
-
-def test_the_semiseparable_mask_has_resets():
-    log_a = masks.FAMILIES["1-semiseparable"](4096).log_a
-    assert log_a.isinf().sum() == 4
-    assert (log_a <= 0).all()
-
-
-def test_the_exponent_is_the_median_of_three_sweeps(monkeypatch):
-    found = iter([1.0, 3.0, 2.0])
-    monkeypatch.setattr(masks, "growth", lambda *_: {"exponents": {"against clone": next(found)}})
-    part = masks.sweeps("decay", [64, 128, 256], 3, 9)
-    assert [sweep["exponents"]["against clone"] for sweep in part["sweeps"]] == [1.0, 3.0, 2.0]
-    assert part["exponent"] == 2.0
-
-
 # Weights
 
 
@@ -130,20 +87,6 @@ def test_cola_multiplies_by_the_same_matrix():
     assert_close(weights.OTHERS["BTT"][weights.COLA](weight)(x), x @ weight.dense().mT)
 
 
-def test_both_families_hold_as_many_numbers():
-    for dim in (1024, 4096):
-        btt, levels = (weights.FAMILIES[name](dim) for name in ("BTT", "MLR"))
-        assert btt.num_parameters == levels.num_parameters == 2 * dim * round(dim**0.5)
-    assert weights.FAMILIES["MLR"](4096).ranks == weights.RANKS
-    assert weights.FAMILIES["MLR"](1024).ranks == (16, 4, 3, 2, 2, 2, 2, 1)
-
-
-def test_what_is_reached_is_the_speedup_as_a_fraction_of_the_saving():
-    part = weights.compare("BTT", 256, False, 3, 2)
-    assert (part["family"], part["dim"], part["backward"], part["saving"]) == ("BTT", 256, False, 8)
-    assert part["reached"] == part["speedups"]["structured"]["dense"] / 8
-
-
 def test_a_step_of_training_has_gradients_for_input_and_factors():
     weight = BlockTensorTrain.random((3, 4, 2, 6), 2, 0, torch.float64)
     (x,) = random_tensors([(3, 12)])
@@ -155,31 +98,19 @@ def test_a_step_of_training_has_gradients_for_input_and_factors():
     assert len(bilinear.once(weight, weight, x, False)) == 1
 
 
-class Copies(TorchDispatchMode):
-    """Counts the numbers that are copied from one place to another."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
-        if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten.cat):
-            self.numbers += out.numel()
-        return out
-
-
-def copies(run: Weight, x):
-    with Copies() as counted, torch.no_grad():
-        run(x)
-    return counted.numbers
-
-
 def test_ours_copies_only_what_comes_out():
     """The numbers between the factors, at rank 2 two for each feature, are read where they lie."""
     weight = BlockTensorTrain.random((16, 16, 16, 16), 2, 0)
     (x,) = random_tensors([(512, 256)], dtype=torch.float32)
-    factors = weight.R.numel()
-    assert copies(weight, x) == factors + 2 * x.numel()
-    assert copies(weights.OTHERS["BTT"]["bmm with copies"](weight), x) >= 3 * x.numel()
+
+    def copies(run):
+        with torch.no_grad(), torch.profiler.profile(record_shapes=True) as profile:
+            run(x)
+        copied = [event for event in profile.events() if event.name == "aten::copy_"]
+        return sum(math.prod(event.input_shapes[0]) for event in copied)
+
+    assert copies(weight) == weight.R.numel() + 2 * x.numel()
+    assert copies(weights.OTHERS["BTT"]["bmm with copies"](weight)) >= 3 * x.numel()
 
 
 # Structured scores
@@ -189,9 +120,3 @@ def test_standard_attention_is_its_definition():
     layer = FusedAttention(16, 4).double()
     (x,) = random_tensors([(2, 7, 16)])
     assert_close(layer(x)[1], bilinear.definition(layer, x[1]))
-
-
-def test_levels_are_scaled_to_the_numbers_of_a_head():
-    weight = bilinear.FORMS["MLR"](512, 8, 0)
-    assert weight.ranks == bilinear.RANKS
-    assert weight.num_parameters == bilinear.FORMS["low rank"](512, 8, 0).num_parameters

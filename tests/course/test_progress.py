@@ -42,11 +42,11 @@ from smalearn.course import cli
 import benchmarks as bench
 from benchmarks.contest import contest, unchecked
 
-def benchmark():
-    contest("the first", {"sum": lambda: unchecked(lambda: sum(range(9)))}, 3, [])
-    contest("the second", {"stop": lambda: unchecked(interrupt)}, 3, [])
+def measure(finish):
+    finish(contest("the first", {"sum": lambda: unchecked(lambda: sum(range(9)))}, 3, []))
+    finish(contest("the second", {"stop": lambda: unchecked(interrupt)}, 3, []))
 
-bench.BENCHMARKS["masks"] = benchmark
+bench.BENCHMARKS["masks"] = lambda keep: bench.report.record("masks", 3, measure, list, keep)
 sys.exit(cli.main(["bench", "masks", *sys.argv[1:]]))
 """
 EXPERIMENT = """
@@ -68,25 +68,6 @@ if __name__ == "__main__":
     setting, jobs = {"one": Setting()}, {f"run {number}": {"number": number} for number in range(2)}
     trial = Experiment("trial", "A trial.", setting, setting, run, str, jobs=lambda *_: jobs)
     sys.exit(trial(["-o", sys.argv[1], "--workers", "2" if hasattr(os, "openpty") else "0"]))
-"""
-PROCESSES = """
-from smalearn.course import cli
-import benchmarks as bench
-from benchmarks.implementation import alone, processes
-
-def start_alone():
-    alone(interrupt)
-
-def start_processes():
-    with processes(["one", "another"]):
-        interrupt()
-
-start, moment = sys.argv[1:]
-if __name__ == "__mp_main__" and moment == "loads":  # in the process that starts
-    interrupt()
-if __name__ == "__main__":
-    bench.BENCHMARKS["masks"] = {"alone": start_alone, "processes": start_processes}[start]
-    sys.exit(cli.main(["bench", "masks"]))
 """
 
 
@@ -173,14 +154,6 @@ def test_a_stopped_experiment_keeps_its_runs_and_waits_for_none(tmp_path):
     assert err.startswith("1/2  run 0\n")
     assert err.endswith(f"\ntrial: stopped; the same command goes on with {file}\n")
     assert json.loads(file.read_text(encoding="utf-8"))["runs"] == {"run 0": {"number": 0}}
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a peer: a system that makes terminals")
-@pytest.mark.parametrize(("start", "moment"), [("alone", "works"), ("alone", "loads"), ("processes", "loads")])
-def test_a_stopped_benchmark_ends_its_processes_whatever_they_do(tmp_path, start, moment):
-    _, err = stopped(tmp_path, PROCESSES, start, moment)
-    assert err.endswith("\nStopped.\n")
 
 
 @pytest.mark.full

@@ -1,8 +1,6 @@
 """Experiments run at tiny sizes, go on where they stopped, mix with nothing foreign, and say how they were made."""
 
 import json
-import math
-import statistics
 from dataclasses import asdict
 
 import pytest
@@ -11,16 +9,15 @@ import torch
 from experiments import __main__ as listing
 from experiments import command as commands
 from experiments import recall, recall_stream
-from experiments.grid import best_rates, grid, swept, trained
+from experiments.grid import best_rates, grid, means, swept, trained
 from experiments.jobs import run_jobs
-from experiments.recall import FULL, MIXERS, SMOKE, Setting, build, main, run, table
+from experiments.recall import FULL, MIXERS, Setting, build, main, run
 from experiments.variants import NormedMamba1, SequentialMamba2, UntiedMamba2, undecayed, unnormed
 from smalearn import train
 from smalearn.course.executors import executor
 from smalearn.course.results import reported
-from smalearn.data import IGNORE, mqar
+from smalearn.data import IGNORE
 from smalearn.linear_attention import linear_attention_parallel
-from smalearn.masks import level_count
 from smalearn.models import Mamba1, Mamba2
 from smalearn.ssd import ssd_quadratic
 from smalearn.testing import assert_close
@@ -41,29 +38,46 @@ def fails(base):
 
 def test_every_experiment_is_listed_with_its_purpose(capsys):
     listing.main()
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head == "python -m experiments.NAME --help says how; NAME is"
-    names = [line.split()[0] for line in lines]
-    assert names == ["bottleneck", "charlm", "forecast", "icl_regression", "recall", "recall_stream", "split_sequence"]
-    assert lines[4].split(maxsplit=1)[1] == recall.__doc__.splitlines()[0]
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert list(lines) == [*NAMES, "split_sequence"]
+    assert lines["recall"] == recall.__doc__.splitlines()[0]
+
+
+# ---------------------------------------------------------------- smoke runs
+
+NAMES = ["bottleneck", "charlm", "forecast", "icl_regression", "recall", "recall_stream"]
+
+
+def measured(run):
+    """What the table shows of a run; None of one that is timed alone."""
+    return next((run[key] for key in ("error", "accuracy", "loss") if key in run), None)
+
+
+def timeless(record):
+    return {key: value for key, value in record.items() if key not in ("seconds", "machine")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_writes_a_file_prints_its_table_and_goes_on(name, smoke, capsys):
+    made = smoke(name)
+    runs, main = made.result["runs"], made.module.main
+    assert made.result["command"] == f"python -m experiments.{name} --smoke"
+    assert f"\n{len(runs)}/{len(runs)}  " in made.err
+    assert made.out == made.module.table(made.result) + "\n"
+    shown = [value for run in runs.values() if (value := measured(run)) is not None and run["seed"]]
+    assert all(f"{value:.3f}" in made.out or f"{value:.4f}" in made.out for value in shown)
+    jobs = main.jobs(main.smoke, runs)
+    assert jobs.keys() == runs.keys()
+    last = [one for one in runs if measured(runs[one]) is not None][-1]
+    assert timeless(json.loads(json.dumps(main.run(**jobs[last])))) == timeless(runs[last])  # the seed is the run
+    left = {one: runs[one] for one in runs if one != last}
+    made.path.write_text(json.dumps(made.result | {"runs": left}), encoding="utf-8")
+    assert main(["-o", str(made.path), "--smoke", "--workers", "0"]) == 0
+    assert capsys.readouterr().err.endswith(f"{len(runs)}/{len(runs)}  {last}\n")
+    assert list(json.loads(made.path.read_text(encoding="utf-8"))["runs"]) == list(runs)
 
 
 # ---------------------------------------------------------------- jobs
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("workers", [0, 2])
-def test_all_jobs_are_done_and_kept_in_their_order(tmp_path, workers):
-    path = tmp_path / "out put.json"
-    with executor("local", workers, tmp_path) as pool:
-        result = run_jobs(path, COMMAND, SETTINGS, JOBS, square, pool)
-    assert json.loads(path.read_text(encoding="utf-8")) == result
-    assert list(result["runs"]) == list(JOBS)
-    assert [one["square"] for one in result["runs"].values()] == [0, 1, 4, 9]
-    assert (result["command"], result["settings"]) == (COMMAND, {"size": [3, 4], "name": "ä"})
-    assert {"cpu", "cores", "torch", "python", "date"} <= set(result["machine"])
-    if workers:
-        assert {one["threads"] for one in result["runs"].values()} == {1}
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
@@ -89,7 +103,8 @@ def test_a_job_that_fails_says_so_and_the_others_are_kept(tmp_path):
     path = tmp_path / "run.json"
     with pytest.raises(OSError, match="no memory"), executor("local", 1, tmp_path) as pool:
         run_jobs(path, COMMAND, SETTINGS, JOBS, fails, pool)
-    assert list(json.loads(path.read_text(encoding="utf-8"))["runs"]) == ["job 0", "job 1"]
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert runs == {name: {"square": base**2, "threads": 1} for name, base in (("job 0", 0), ("job 1", 1))}
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path):
@@ -112,85 +127,26 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
 # ---------------------------------------------------------------- recall
 
 
-@pytest.fixture(scope="module")
-def smoke():
-    return {name: run(**job) for name, job in grid(SMOKE).items()}
-
-
-@pytest.mark.full
-def test_the_command_writes_the_file_and_prints_the_table(tmp_path, capsys, smoke):
-    path = tmp_path / "recall.json"
-    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert stored["command"] == "python -m experiments.recall --smoke"
-    for name, one in smoke.items():
-        if name in stored["runs"]:
-            record = dict(stored["runs"][name])
-            assert record.pop("seconds") >= 0
-            assert record == {key: value for key, value in one.items() if key != "seconds"}  # the seed is the run
-    out, err = capsys.readouterr()
-    assert "15/15  2 pairs, Mamba-2, N = 2, lr " in err  # ten tries of a rate, five runs to report
-    assert out.splitlines() == table(stored).splitlines()
-    assert set(stored["runs"]) == set(swept(SMOKE, stored["runs"])) < set(smoke)
-    assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
-
-
 def test_the_command_says_what_is_wrong(tmp_path, capsys, monkeypatch):
     path = tmp_path / "recall.json"
     path.write_text("notes", encoding="utf-8")
     assert main(["-o", str(path), "--smoke"]) == 1
     assert "recall: run_jobs: " in capsys.readouterr().err
     path.unlink()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(commands.progress, "try_to_write", lambda folder: (folder / "no" / "file").touch())
+        assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 1
+    assert "recall: [Errno" in capsys.readouterr().err
     monkeypatch.setattr(train, "accuracy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["-o", str(path), "--smoke", "--workers", "0"]) == 130
     assert "recall: stopped; the same command goes on with" in capsys.readouterr().err
     assert not path.exists()  # half a run is not a result
 
 
-def test_the_command_finds_at_once_that_it_cannot_write(tmp_path, capsys, monkeypatch):
-    def refuse(folder):
-        raise OSError(f"nothing can be written to {folder.name}")
-
-    monkeypatch.setattr(commands.progress, "try_to_write", refuse)
-    assert main(["-o", str(tmp_path / "recall.json"), "--smoke", "--workers", "0"]) == 1
-    assert capsys.readouterr().err == f"recall: nothing can be written to {tmp_path.name}\n"
-
-
-def test_a_run_says_all_that_the_chapter_draws(smoke):
-    for name, one in smoke.items():
-        assert name == f"2 pairs, {one['mixer']}, N = {one['state']}, lr {one['lr']:.2g}, seed {one['seed']}"
-        assert list(one["accuracies"]) == ["3"]
-        assert one["accuracy"] == one["accuracies"]["3"]
-        assert len(one["losses"]) == 1
-        assert all(math.isfinite(loss) for loss in one["losses"])
-    assert json.loads(json.dumps(smoke)) == smoke
-
-
-def test_losses_are_means_of_ten_steps(monkeypatch):
-    setting = asdict(Setting(2, {}, 10, 8, steps=23, batch=2, dim=4, tests=2))
-    records = []
-
-    def spy(*args):
-        records.append(trained(*args))
-        return records[-1]
-
-    monkeypatch.setattr(recall, "trained", spy)
-    rounded = run("Mamba-2", 1, 8e-3, setting, 0)["losses"]
-    losses = records[0].losses
-    parts = losses[:10], losses[10:20], losses[20:]
-    assert rounded == [round(statistics.fmean(part), 4) for part in parts]
-
-
-def test_equal_states_are_equal():
-    """Entries after T tokens: 2·D·T for attention, 2·D·N for a state in two blocks; one for each level of a tree."""
-    setting = SMOKE["2 pairs"]
-    sizes = {mixer: run(mixer, 4, 8e-3, asdict(setting), 0)["entries"] for mixer in MIXERS}
-    attention, state = 2 * setting.dim * setting.length, 2 * setting.dim * 4
-    assert sizes.pop("attention") == attention
-    assert sizes.pop("hybrid") == attention + state
-    assert sizes.pop("log-linear Mamba-2") == level_count(256) * state
-    assert set(sizes.values()) == {state}
+def test_losses_are_means_of_ten_steps():
+    losses = [float(k) for k in range(23)]
+    assert means(losses, 4) == [4.5, 14.5, 21.0]
+    assert means([1.0, 2.0], 0, 1) == [1.0, 2.0]
 
 
 def test_models_differ_in_their_mixer_alone():
@@ -217,26 +173,19 @@ def test_a_variant_decodes_as_it_trains(mixer):
             assert_close(y, whole[:, t])
 
 
-def test_a_variant_differs_in_one_part():
-    """Mamba-2 with the older parts, put in one after the other; the norm put into the older block."""
-    torch.manual_seed(0)
-    x = torch.randn(2, 7, 8).double()
-    block = unnormed(8, 4, head_dim=4).double()
-    normed = Mamba2(8, 4, head_dim=4).double()
-    normed.load_state_dict(block.state_dict() | {"norm.weight": torch.ones(16)})
-    seen = []
-    for one in (block, normed):
-        hook = one.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+@pytest.mark.parametrize(
+    ("plain", "normed"),
+    [(unnormed(8, 4, head_dim=4), Mamba2(8, 4, head_dim=4)), (Mamba1(8, 4), NormedMamba1(8, 4))],
+    ids=["Mamba-2", "Mamba-1"],
+)
+def test_a_variant_differs_in_its_norm(plain, normed):
+    normed.load_state_dict(plain.state_dict() | {"norm.weight": torch.ones(16)})
+    x, seen = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(0)).double(), []
+    for one in (plain, normed):
+        hook = one.double().out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         one(x)
         hook.remove()
     assert_close(seen[1], seen[0] / (seen[0].square().mean(-1, keepdim=True) + 1e-5).sqrt())
-    older, normed = Mamba1(8, 4).double(), NormedMamba1(8, 4).double()
-    normed.load_state_dict(older.state_dict() | {"norm.weight": torch.ones(16)})
-    for one in (older, normed):
-        hook = one.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        one(x)
-        hook.remove()
-    assert_close(seen[3], seen[2] / (seen[2].square().mean(-1, keepdim=True) + 1e-5).sqrt())
 
 
 def test_without_decay_it_is_linear_attention_with_one_step_size_per_token():
@@ -283,65 +232,43 @@ def test_seeds_are_other_weights_and_other_batches_and_the_test_is_none_of_them(
     seen = []
 
     def spy(model, task, plan, test):
-        seen.append([task(0), task(1), test])
+        seen.append([model.head.weight.clone(), task(0)[0], task(1)[0], test[0]])
         return trained(model, task, plan, test)
 
     monkeypatch.setattr(recall, "trained", spy)
-    setting = Setting(4, {}, 20, 32, steps=2, batch=8, dim=4, tests=8)
-    for seed in (0, 1):
-        run("Mamba-2", 1, 8e-3, asdict(setting), seed)
-    assert torch.equal(seen[0][2][0], seen[1][2][0])
-    batches = [inputs for one in seen for inputs, _ in one[:2]] + [seen[0][2][0]]
-    for k, batch in enumerate(batches):
-        assert not any(torch.equal(batch, other) for other in batches[:k])
-    first, again, other = (build("Mamba-1", 2, setting, seed).head.weight for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    setting = asdict(Setting(4, {}, 20, 32, steps=2, batch=8, dim=4, tests=8))
+    for seed in (0, 0, 1):
+        run("Mamba-2", 1, 8e-3, setting, seed)
+    first, again, other = seen
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    assert torch.equal(first[3], other[3])
+    assert not torch.equal(first[0], other[0])
+    drawn = [*first[1:], *other[1:3]]
+    assert not any(torch.equal(batch, one) for k, batch in enumerate(drawn) for one in drawn[:k])
 
 
-def test_recall_in_growing_texts_is_recall_with_other_texts(tmp_path, capsys):
+def test_recall_in_growing_texts_is_recall_with_other_texts(smoke):
     for setting in recall_stream.FULL.values():
         inputs, targets = setting.texts(2, seed=1)
         assert inputs.shape == (2, 4 * setting.pairs)
         assert (targets != IGNORE).sum() == 2 * setting.pairs
         assert max(inputs.max(), targets.max()) < setting.vocabulary
-    path = tmp_path / "stream.json"
-    assert recall_stream.main(["-o", str(path), "--smoke", "--workers", "0"]) == 0
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    out, err = capsys.readouterr()
-    assert "15/15  8 tokens, hybrid, N = 8, lr " in err
-    assert out.splitlines() == recall_stream.table(stored).splitlines()
-    entries = {run["mixer"]: run["entries"] for run in stored["runs"].values()}
+    entries = {run["mixer"]: run["entries"] for run in smoke("recall_stream").result["runs"].values()}
     assert entries["attention"] == 8 * 2 * 8  # keys and values of 8 tokens
     assert entries["log-linear Mamba-2"] == 9 * entries["Mamba-2"]  # a state for each level of 256 tokens
     assert entries["hybrid"] == entries["Mamba-2"] + entries["attention"]
 
 
 def test_a_grid_goes_seed_after_seed():
-    rates = {"lrs": (0.01,)}
     settings = {
-        "A": Setting(2, {"Mamba-1": (1,)}, seeds=2, **rates),
-        "B": Setting(4, {"Mamba-2": (1, 2)}, seeds=1, **rates),
+        "A": Setting(2, {"Mamba-1": (1,)}, seeds=2, lrs=(0.01,)),
+        "B": Setting(4, {"Mamba-2": (1, 2)}, seeds=1, lrs=(0.01,)),
     }
-    fields = {title: asdict(setting) for title, setting in settings.items()}
-    assert list(grid(settings).items()) == [
-        (
-            "A, Mamba-1, N = 1, lr 0.01, seed 0",
-            {"mixer": "Mamba-1", "state": 1, "lr": 0.01, "setting": fields["A"], "seed": 0},
-        ),
-        (
-            "B, Mamba-2, N = 1, lr 0.01, seed 0",
-            {"mixer": "Mamba-2", "state": 1, "lr": 0.01, "setting": fields["B"], "seed": 0},
-        ),
-        (
-            "B, Mamba-2, N = 2, lr 0.01, seed 0",
-            {"mixer": "Mamba-2", "state": 2, "lr": 0.01, "setting": fields["B"], "seed": 0},
-        ),
-        (
-            "A, Mamba-1, N = 1, lr 0.01, seed 1",
-            {"mixer": "Mamba-1", "state": 1, "lr": 0.01, "setting": fields["A"], "seed": 1},
-        ),
-    ]
+    jobs = grid(settings)
+    names = ["A, Mamba-1, N = 1, lr 0.01, seed 0", "B, Mamba-2, N = 1, lr 0.01, seed 0"]
+    names += ["B, Mamba-2, N = 2, lr 0.01, seed 0", "A, Mamba-1, N = 1, lr 0.01, seed 1"]
+    assert list(jobs) == names
+    assert jobs[names[3]] == {"mixer": "Mamba-1", "state": 1, "lr": 0.01, "setting": asdict(settings["A"]), "seed": 1}
 
 
 def test_seed_0_chooses_the_rate_of_all_others():
@@ -367,23 +294,3 @@ def test_seed_0_chooses_the_rate_of_all_others():
     runs[chosen[0]] = record(0.02, 1, 9.0)
     assert list(swept(settings, runs)) == every  # a reported seed changes no rate
     assert reported(runs) == {"A, Mamba-1, N = 1": [runs[chosen[0]]]}
-
-
-@pytest.mark.parametrize("settings", [SMOKE, FULL])
-def test_the_grid_has_all_combinations(settings):
-    models = {title: sum(map(len, setting.states.values())) for title, setting in settings.items()}
-    assert len(grid(settings)) == sum(s.seeds * models[title] * len(s.lrs) for title, s in settings.items())
-    for setting in settings.values():
-        assert set(setting.states) <= set(MIXERS)
-        mqar(1, setting.length, setting.pairs, setting.vocabulary, 0)  # sizes that fit
-
-
-def test_the_table_has_a_line_for_each_model():
-    one = {"pairs": 8, "mixer": "Mamba-2", "state": 16, "lr": 8e-3, "seed": 0, "entries": 2048, "accuracy": 0.99}
-    one["seconds"] = 30.0
-    runs = {"a, seed 0": one, "a, seed 1": one | {"accuracy": 0.5, "seconds": 40.0}}
-    runs["b, seed 0"] = one | {"mixer": "attention", "state": 0}
-    assert table({"runs": runs}).splitlines() == [
-        " 8 pairs  Mamba-2                N = 16   2048 entries  lr 0.008  0.990 0.500  35 s",
-        " 8 pairs  attention              N =  0   2048 entries  lr 0.008  0.990  30 s",
-    ]

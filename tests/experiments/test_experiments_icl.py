@@ -1,33 +1,22 @@
 """The large experiment at toy size: causal, as its formula at the start, widths by μP."""
 
-import json
-import math
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from experiments import icl_regression
-from experiments.grid import grid
 from experiments.icl_regression import (
-    FULL,
-    PAPER,
     SMOKE,
-    Regressor,
     Setting,
     build,
-    main,
     run,
-    table,
     task,
 )
-from experiments.icl_regression_questions import QUESTIONS
 from smalearn._checks import ShapeError
 from smalearn.data import curriculum, least_squares, regression, regression_prompt
-from smalearn.models import Block
 from smalearn.scores import bilinear
 from smalearn.testing import assert_close
-from smalearn.train import Plan, train
 
 TOY = replace(SMOKE["d = 5"], layers=2)
 MODELS = pytest.mark.parametrize("model", TOY.models, ids=lambda model: f"{model[0]} {model[1]}")
@@ -53,34 +42,15 @@ def test_nothing_looks_ahead(model):
     """Pair i changes the predictions after the i-th; its own input changes the i-th too."""
     network, (X, y, prompt) = stirred(model), drawn()
     before = network(prompt)
-    assert before.shape == (3, 10)
     for i in (0, 4, 9):
         changed_X, changed_y = X.clone(), y.clone()
         changed_y[:, i] += 1
         changed_X[:, i] += 1
-        after = network(regression_prompt(X, changed_y))
-        assert_close(after[:, : i + 1], before[:, : i + 1])
-        assert i == 9 or (after[:, i + 1 :] - before[:, i + 1 :]).abs().min() > 1e-9
+        assert_close(network(regression_prompt(X, changed_y))[:, : i + 1], before[:, : i + 1])
         after = network(regression_prompt(changed_X, y))
         assert i == 0 or torch.allclose(after[:, :i], before[:, :i], rtol=1e-9)
         assert (after[:, i] - before[:, i]).abs().min() > 1e-9
-
-
-@MODELS
-def test_a_shorter_prompt_is_the_beginning_of_a_longer_one(model):
-    network, (_, _, prompt) = stirred(model), drawn()
-    assert_close(network(prompt[:, :8]), network(prompt)[:, :4])
-
-
-@MODELS
-def test_it_starts_at_the_expected_loss_of_one(model):
-    network = build(model, 16, TOY)
-    X, y = regression(4000, 5, 10, seed=3)
-    predictions = network(regression_prompt(X[:10], y[:10]))
-    assert (predictions == 0).all()
-    assert abs(y.square().mean() - 1) < 0.05
-    predictions.sub(1).square().sum().backward()  # what is zero learns
-    assert network.read_out.weight.grad.any()
+    assert_close(network(prompt[:, :8]), before[:, :4])
 
 
 def test_the_model_is_the_sum_of_its_parts():
@@ -148,81 +118,14 @@ def test_the_task_follows_the_curriculum():
 
 
 def test_a_run_says_what_it_measured():
-    model = TOY.models[0]
-    record = run(model, 16, 2e-3, asdict(TOY), 0)
-    assert record["model"] == "8 × low rank 2"
-    assert (record["width"], record["lr"], record["layers"], record["dim"], record["seed"]) == (16, 2e-3, 2, 5, 0)
-    network = build(model, 16, TOY, 0)
-    assert record["parameters"] == sum(p.numel() for p in network.parameters())
-    scales = icl_regression.scales(network, TOY)
-    plan = Plan(8, 2e-3, 0.25, 0.0, every=3, loss="squared error", scales=scales)
-    network, training = train(network, task(TOY, 0), plan, progress=False)
-    parts = training.losses[:3], training.losses[3:6], training.losses[6:]
-    assert record["losses"] == [round(sum(part) / len(part), 5) for part in parts]
-    for seed in (-1, -2):
-        X, y = regression(8, 5, 10, seed)
-        with torch.no_grad():
-            errors = (network(regression_prompt(X, y)) - y).square().mean(0)
-        if seed == -1:
-            assert record["errors"] == pytest.approx(errors.tolist(), abs=1e-5)
-            assert record["error"] == record["errors"][-1]
-            known = (least_squares(X, y) - y).square().mean(0)
-            assert record["least squares"] == pytest.approx(known.tolist(), abs=1e-4)
-        else:
-            assert record["validation_loss"] == pytest.approx(errors.mean().item(), abs=1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("model", TOY.models[1:3], ids=lambda model: f"{model[0]} {model[1]}")
-def test_it_learns(model):
-    """A batch that comes again and again is known by heart."""
-    prompt, y = task(TOY, 0)(0)
-    plan = Plan(60, 1e-2, 0.1, 0.0, loss="squared error")
-    network = build(model, 16, TOY)
-    plan = replace(plan, scales=icl_regression.scales(network, TOY))
-    _, record = train(network, lambda step: (prompt, y), plan, progress=False)
-    assert math.isclose(record.losses[0], y.square().mean(), rel_tol=1e-5)
-    assert record.losses[-1] < 0.7 * record.losses[0]
-
-
-@pytest.mark.full
-def test_the_command_writes_the_file(tmp_path, capsys):
-    path = tmp_path / "out put.json"
-    assert main(["-o", str(path), "--smoke"]) == 0
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert stored["command"] == "python -m experiments.icl_regression --smoke"
-    names = [f"d = 5, D = 16, {one['model']}, lr 0.001, seed {one['seed']}" for one in stored["runs"].values()]
-    assert sorted(stored["runs"]) == sorted(names)
-    assert len(names) == 2 * len(SMOKE["d = 5"].models)
-    assert capsys.readouterr().out.rstrip("\n").endswith(table(stored))
-    assert main(["-o", str(path), "--smoke"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == table(stored)  # nothing was left to do
-
-
-def test_the_recorded_models_are_of_two_and_four_layers():
-    jobs = grid(FULL)
-    assert len(jobs) == 2 * 4 * 3 * 4  # of which swept runs those of seed 0, and one rate of the others
-    assert {job["setting"]["layers"] for job in jobs.values()} == {2, 4}
-    names = {name.partition(", lr ")[0] for name in jobs}
-    for question in QUESTIONS:
-        assert {question.model, question.against} <= names
-
-
-def test_the_papers_sizes():
-    jobs = grid(PAPER)
-    assert len(jobs) == 4 * 6 * 4
-    assert {job["setting"]["dim"] for job in jobs.values()} == {16, 32, 64, 128}
-    assert {job["width"] for job in jobs.values()} == {16, 32, 64, 128, 256, 512}
-    parts = {(job["setting"]["layers"], job["setting"]["steps"], job["setting"]["device"]) for job in jobs.values()}
-    assert parts == {(6, 500_001, "cuda")}
-    for width in PAPER["d = 16"].widths:
-        for model in PAPER["d = 16"].models:
-            network = build(model, width, replace(PAPER["d = 16"], layers=1))
-            assert isinstance(network, Regressor)
-            assert isinstance(network.blocks[0], Block)
-
-
-def test_the_table_has_a_line_for_each_model():
-    one = {"parameters": 300000, "error": 0.0123, "lr": 1e-3, "seed": 0, "seconds": 7.2, "validation_loss": 0.1}
-    runs = {"2 layers, D = 64, 8 × BTT 1, lr 0.001, seed 0": one}
-    assert table({"runs": runs}) == "2 layers, D = 64, 8 × BTT 1, lr 0.001     300000 parameters  0.0123  7 s"
+    """Of a model that is hardly trained, which predicts 0; a trained one errs otherwise."""
+    record = run(TOY.models[0], 16, 1e-9, asdict(TOY), 0)
+    assert abs(run(TOY.models[0], 16, 1e-2, asdict(TOY), 0)["error"] - record["error"]) > 1e-3
+    network = build(TOY.models[0], 16, TOY, 0)
+    assert (record["model"], record["parameters"]) == ("8 × low rank 2", sum(p.numel() for p in network.parameters()))
+    X, y = regression(8, 5, 10, seed=-1)
+    assert record["errors"] == pytest.approx(y.square().mean(0).tolist(), abs=1e-5)
+    assert record["error"] == record["errors"][-1]
+    assert record["least squares"] == pytest.approx((least_squares(X, y) - y).square().mean(0).tolist(), abs=1e-4)
+    _, y = regression(8, 5, 10, seed=-2)
+    assert record["validation_loss"] == pytest.approx(y.square().mean().item(), abs=1e-5)

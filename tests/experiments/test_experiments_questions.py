@@ -1,13 +1,26 @@
 """A question has the answer that its record allows, and none beyond: thresholds, intervals, reported seeds."""
 
+import math
+import statistics
+
 import pytest
 
-from experiments import charlm, recall, recall_stream
+from experiments import charlm, icl_regression, recall, recall_stream
 from experiments.grid import grid
+from experiments.icl_regression_questions import QUESTIONS as ICL
 from experiments.recall_stream_questions import QUESTIONS as STREAM
 from smalearn.course.ch07.recall_questions import QUESTIONS as RECALL
 from smalearn.course.ch11.charlm_questions import QUESTIONS as CHARLM
-from smalearn.course.results import UNDECIDED, Question, answer, answers
+from smalearn.course.results import (
+    STUDENT,
+    UNDECIDED,
+    Question,
+    answer,
+    answers,
+    interval,
+    relative_change,
+    slope_interval,
+)
 
 ASKED = Question("A, new", "A, old", "lower", "the same", "higher")
 
@@ -61,9 +74,35 @@ def test_answers_are_lines_and_wait_for_their_models():
     ]
 
 
-@pytest.mark.parametrize(("experiment", "questions"), [(charlm, CHARLM), (recall, RECALL), (recall_stream, STREAM)])
+@pytest.mark.parametrize(
+    ("experiment", "questions"), [(charlm, CHARLM), (icl_regression, ICL), (recall, RECALL), (recall_stream, STREAM)]
+)
 def test_what_is_asked_is_run(experiment, questions):
     models = {name.partition(", lr ")[0] for name in grid(experiment.FULL)}
     for question in questions:
         assert {question.model, question.against} <= models
         assert len({question.less, question.same, question.more}) == 3
+
+
+def test_the_quantiles_are_those_of_student():
+    """P(|t| ≤ q) = 0.95, by summing the density; with one degree of freedom q = tan(0.475 π)."""
+    assert STUDENT[0] == pytest.approx(math.tan(0.475 * math.pi), abs=5e-4)
+    for freedom, quantile in enumerate(STUDENT, 1):
+        scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
+        width = 2 * quantile / 20_000
+        places = (-quantile + (k + 0.5) * width for k in range(20_000))
+        inside = sum(scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2) * width for x in places)
+        assert inside == pytest.approx(0.95, abs=6e-5)  # three decimals; one more in the last is 1e-4
+
+
+def test_intervals_of_few_points_and_of_many():
+    """What they are of three, a claim of chapter 11 says."""
+    assert interval([3.0, 3.0]) == (3.0, 3.0)
+    _, high = interval([0.0, 1.0] * 20)  # more than the table has: a little too wide, never too narrow
+    assert high - 0.5 > 2.02 * statistics.stdev([0.0, 1.0] * 20) / math.sqrt(40)
+    with pytest.raises(ValueError, match="relative_change: 1 errors need as many of the standard, got 2"):
+        relative_change([1.0], [1.0, 2.0])
+    assert slope_interval([1, 2, 3], [2, 4, 6]) == pytest.approx((2, 2))
+    for x, y in (([1, 2], [1, 2]), ([1, 2, 3], [1, 2]), ([1, 1, 1], [1, 2, 3])):
+        with pytest.raises(ValueError, match="slope_interval: expected three or more points, not all at one x, got "):
+            slope_interval(x, y)

@@ -1,10 +1,10 @@
-"""How large the tiles of the GPU programs are: a table, and a rule for what it lacks. Nothing is tuned at run time."""
+"""How large the tiles of the GPU programs are: a rule. Nothing is tuned at run time."""
 
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["LARGE", "LARGEST", "SHARED", "TABLE", "Config", "config", "padded", "without_matrix_units"]
+__all__ = ["LARGE", "LARGEST", "SHARED", "Config", "config", "padded", "without_matrix_units"]
 
 LARGEST = 256
 """Largest P and N: a state of N rows must fit a program's registers."""
@@ -28,13 +28,6 @@ class Config(NamedTuple):
     tile: int
     num_warps: int
     num_stages: int
-
-
-TABLE: dict[tuple[str, int, int, torch.dtype], tuple[Config, Config, Config]] = {}
-"""(architecture, padded P, padded N, dtype) → (scans, inputs, maps): what was measured to be better than the rule.
-
-`smalearn bench ssd --device cuda --tune` measures, and prints such lines.
-"""
 
 
 def padded(size: int) -> int:
@@ -67,8 +60,6 @@ def config(architecture: str, head_dim: int, state: int, dtype: torch.dtype) -> 
         Three configurations of the same chunk_len.
     """
     head_dim, state = padded(head_dim), padded(state)
-    if measured := TABLE.get((architecture, head_dim, state, dtype)):
-        return measured
     if architecture == "cpu":  # interpreted: the fewer operations the better
         return (Config(64, min(head_dim, 64), 4, 1),) * 3
     if without_matrix_units(architecture, dtype):  # the largest tiles that fit the registers, as compiled
