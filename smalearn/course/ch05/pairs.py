@@ -2,120 +2,10 @@
 
 import torch
 
-from smalearn.course.ch05.matrix import earlier_first, later_first, random_model, still
+from smalearn.course.ch05.matrix import later_first, random_model, still
 from smalearn.course.exercises.core import exercise
 
 
-def _pair(query, key, product=lambda A, t: later_first(A, 1, t)):
-    """U_t = query(product up to t) C_t and V_s = key(product up to s) B_s."""
-
-    def pair(A, B, C):
-        U = [query(product(A, t)) @ C[t] for t in range(len(B))]
-        V = [key(product(A, s)) @ B[s] for s in range(len(B))]
-        return torch.stack(U), torch.stack(V)
-
-    return pair
-
-
-def _pair_of(query, key):
-    """U_t = query(A, t)^T C_t and V_s = key(A, s) B_s."""
-
-    def pair(A, B, C):
-        steps = range(len(B))
-        return torch.stack([query(A, t).mT @ C[t] for t in steps]), torch.stack([key(A, s) @ B[s] for s in steps])
-
-    return pair
-
-
-def _pair_cases(randn):
-    for length, state in [(1, 1), (3, 1), (3, 2), (5, 3)]:
-        yield random_model(randn, length, state)
-    A, B, C = still(randn, 6, 2)
-    yield A * torch.tensor([1.0, 0.1], dtype=torch.float64), B, C  # one number fades to 0.00001
-    A, B, _ = still(randn, 4, 2)
-    yield A, B, B.clone()  # U = V = B
-
-
-@exercise(
-    "5.5",
-    "Queries and keys of a recurrence",
-    claim="001:id-inverse",
-    level=2,
-    minutes=12,
-    cases=_pair_cases,
-    oracle=_pair(lambda P: P.mT, torch.linalg.inv),
-    wrong={
-        "your V is (A_s ... A_1)^-T B_s. M has C_t^T (A_t ... A_1)(A_s ... A_1)^-1 B_s: no transpose there": _pair(
-            lambda P: P.mT, lambda P: torch.linalg.inv(P).mT
-        ),
-        "your U is (A_t ... A_1) C_t. The row is C_t^T (A_t ... A_1); as a vector, (A_t ... A_1)^T C_t": _pair(
-            lambda P: P, torch.linalg.inv
-        ),
-        "your products begin with A_0. It cancels in U V^T, but the definition begins with A_1, and A_0 need "
-        "not be invertible": _pair(lambda P: P.mT, torch.linalg.inv, lambda A, t: later_first(A, 0, t)),
-        "your product is A_1 A_2 ... A_t, the oldest on the left: each step must multiply on the left": _pair(
-            lambda P: P.mT, torch.linalg.inv, lambda A, t: earlier_first(A, 1, t)
-        ),
-        "U V^T is M, but your products begin in the middle: they begin at 0, where U_0 = C_0, V_0 = B_0": _pair_of(
-            lambda A, t: later_first(A, 1, t) @ torch.linalg.inv(later_first(A, 1, len(A) // 2)),
-            lambda A, s: later_first(A, 1, len(A) // 2) @ torch.linalg.inv(later_first(A, 1, s)),
-        ),
-        "U and V are exchanged: U holds a row for each output, made of C; V one for "
-        "each input, made of B": lambda A, B, C: queries_and_keys(A, B, C)[::-1],
-        "your V is (A_s ... A_1) B_s: then everything up to s acts twice. It has to be taken away from U": _pair(
-            lambda P: P.mT, lambda P: P
-        ),
-        "your V_s stops before A_s: its product is A_s ... A_1, taken once this step's transition is in it": _pair_of(
-            lambda A, t: later_first(A, 1, t), lambda A, s: torch.linalg.inv(later_first(A, 1, s - 1))
-        ),
-        "your U_t stops before A_t: its product is A_t ... A_1, taken once this step's transition is in it": _pair_of(
-            lambda A, t: later_first(A, 1, t - 1), lambda A, s: torch.linalg.inv(later_first(A, 1, s))
-        ),
-        "your inverse is in U: it belongs into V, which takes away from U what is too much": _pair(
-            lambda P: torch.linalg.inv(P).mT, lambda P: P
-        ),
-        "you multiply entry by entry, as `A.cumprod(0)` does: these are products of matrices, `@`": _pair(
-            lambda P: P.mT, torch.linalg.inv, lambda A, t: A[: t + 1].prod(0)
-        ),
-        "your inverse is 1/x of each entry: that of a matrix is `torch.linalg.inv`": _pair(
-            lambda P: P.mT, lambda P: 1 / P
-        ),
-        "the rows at 0 are missing: there the product is the identity, U_0 = C_0 and V_0 = B_0": lambda A, B, C: tuple(
-            rows[1:] for rows in queries_and_keys(A, B, C)
-        ),
-        "your U begins with A_0, and V does not: then it does not cancel in U V^T": _pair_of(
-            lambda A, t: later_first(A, 0, t), lambda A, s: torch.linalg.inv(later_first(A, 1, s))
-        ),
-        "your V begins with A_0, and U does not: then it does not cancel in U V^T": _pair_of(
-            lambda A, t: later_first(A, 1, t), lambda A, s: torch.linalg.inv(later_first(A, 0, s))
-        ),
-        "your products belong to the future, A_(T-1) ... A_(t+1): they go from A_1 to A_t": _pair(
-            lambda P: P.mT, torch.linalg.inv, lambda A, t: later_first(A, t + 1, len(A) - 1)
-        ),
-        "your U_t is C_t alone: the state at t has met A_1 to A_t, and V_s takes away what is too much": _pair(
-            lambda P: torch.eye(len(P), dtype=P.dtype), torch.linalg.inv
-        ),
-        "your V_s is B_s alone: of A_t ... A_1 in U_t the part up to A_s is too much": _pair(
-            lambda P: P.mT, lambda P: torch.eye(len(P), dtype=P.dtype)
-        ),
-        "your inverse is the transpose: that is right for rotations alone": _pair(lambda P: P.mT, lambda P: P.mT),
-        "B and C are exchanged: U is made of C, which reads, and V of B, which writes": lambda A, B, C: (
-            queries_and_keys(A, C, B)
-        ),
-        "your U_t and V_t have A_t alone: their products go from A_1 to A_t": _pair_of(
-            lambda A, t: A[t], lambda A, s: torch.linalg.inv(A[s])
-        ),
-        "your U_t and V_t have A_t alone, from t = 1 on: their products go from A_1 to A_t": _pair_of(
-            lambda A, t: later_first(A, max(t, 1), t), lambda A, s: torch.linalg.inv(later_first(A, max(s, 1), s))
-        ),
-        "your inverse is cut off at a thousandth of its largest singular value: `torch.linalg.inv` is not": _pair(
-            lambda P: P.mT, lambda P: torch.linalg.pinv(P, rtol=1e-3)
-        ),
-        "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, A_1^-1 ... A_s^-1": _pair_of(
-            lambda A, t: later_first(A, 1, t), lambda A, s: later_first(torch.linalg.inv(A), 1, s)
-        ),
-    },
-)
 def queries_and_keys(A, B, C):
     """U and V, (T, N) each, with M = tril(U V^T): U_t = (A_t ... A_1)^T C_t and V_s = (A_s ... A_1)^-1 B_s.
 
@@ -139,3 +29,81 @@ def queries_and_keys(A, B, C):
         U.append(product.mT @ C[t])
         V.append(torch.linalg.solve(product, B[t]))
     return torch.stack(U), torch.stack(V)
+
+
+def _pair_cases(randn):
+    for length, state in [(1, 1), (3, 1), (3, 2), (5, 3)]:
+        yield random_model(randn, length, state)
+    A, B, C = still(randn, 6, 2)
+    yield A * torch.tensor([1.0, 0.1], dtype=torch.float64), B, C  # one number fades to 0.00001
+    A, B, _ = still(randn, 4, 2)
+    yield A, B, B.clone()  # U = V = B
+
+
+def _by_inverses(A, B, C):
+    """With an inverse of each product."""
+    products = [later_first(A, 1, t) for t in range(len(B))]
+    U = [P.mT @ C[t] for t, P in enumerate(products)]
+    V = [torch.linalg.inv(P) @ B[s] for s, P in enumerate(products)]
+    return torch.stack(U), torch.stack(V)
+
+
+exercise(
+    "5.5",
+    "Queries and keys of a recurrence",
+    claim="001:id-inverse",
+    level=2,
+    minutes=12,
+    cases=_pair_cases,
+    oracle=_by_inverses,
+    wrong={
+        "your V is (A_s ... A_1)^-T B_s. M has C_t^T (A_t ... A_1)(A_s ... A_1)^-1 B_s: "
+        "no transpose there": "solve(product, → solve(product.mT,",
+        "your U is (A_t ... A_1) C_t. The row is C_t^T (A_t ... A_1); as a vector, (A_t ... "
+        "A_1)^T C_t": "product.mT → product",
+        "your products begin with A_0. It cancels in U V^T, but the definition begins with A_1, "
+        "and A_0 need not be invertible": "if t: → if True:",
+        "your product is A_1 A_2 ... A_t, the oldest on the left: "
+        "each step must multiply on the left": "A[t] @ product → product @ A[t]",
+        "U V^T is M, but your products begin in the middle: they begin at 0, where U_0 = "
+        "C_0, V_0 = B_0": "torch.eye(B.shape[1], dtype=B.dtype) → torch.linalg.inv(later_first(A, 1, len(B) // 2))",
+        "U and V are exchanged: U holds a row for each output, made of C; "
+        "V one for each input, made of B": "torch.stack(U), torch.stack(V) → torch.stack(V), torch.stack(U)",
+        "your V is (A_s ... A_1) B_s: then everything up to s acts twice. "
+        "It has to be taken away from U": "torch.linalg.solve(product, B[t]) → product @ B[t]",
+        "your V_s stops before A_s: its product is A_s ... A_1, "
+        "taken once this step's transition is in it": "solve(product, → solve(later_first(A, 1, t - 1),",
+        "your U_t stops before A_t: its product is A_t ... A_1, "
+        "taken once this step's transition is in it": "product.mT → later_first(A, 1, t - 1).mT",
+        "your inverse is in U: it belongs into V, "
+        "which takes away from U what is too much": "A[t] @ product → product @ torch.linalg.inv(A[t])",
+        "you multiply entry by entry, as `A.cumprod(0)` does: "
+        "these are products of matrices, `@`": "if t: → if True: ; A[t] @ product → A[: t + 1].prod(0)",
+        "your inverse is 1/x of each entry: "
+        "that of a matrix is `torch.linalg.inv`": "torch.linalg.solve(product, B[t]) → 1 / product @ B[t]",
+        "the rows at 0 are missing: there the product is the identity, "
+        "U_0 = C_0 and V_0 = B_0": "torch.stack(U), torch.stack(V) → torch.stack(U)[1:], torch.stack(V)[1:]",
+        "your U begins with A_0, and V does not: "
+        "then it does not cancel in U V^T": "product.mT → later_first(A, 0, t).mT",
+        "your V begins with A_0, and U does not: "
+        "then it does not cancel in U V^T": "solve(product, → solve(later_first(A, 0, t),",
+        "your products belong to the future, A_(T-1) ... A_(t+1): "
+        "they go from A_1 to A_t": "if t: → if True: ; A[t] @ product → later_first(A, t + 1, len(B) - 1)",
+        "your U_t is C_t alone: the state at t has met A_1 to A_t, "
+        "and V_s takes away what is too much": "product.mT @ C[t] → C[t]",
+        "your V_s is B_s alone: of A_t ... "
+        "A_1 in U_t the part up to A_s is too much": "torch.linalg.solve(product, B[t]) → B[t]",
+        "your inverse is the transpose: "
+        "that is right for rotations alone": "torch.linalg.solve(product, B[t]) → product.mT @ B[t]",
+        "B and C are exchanged: U is made of C, which reads, and V of B, which writes": lambda A, B, C: (
+            queries_and_keys(A, C, B)
+        ),
+        "your U_t and V_t have A_t alone: "
+        "their products go from A_1 to A_t": "if t: → if True: ; A[t] @ product → A[t]",
+        "your U_t and V_t have A_t alone, from t = 1 on: their products go from A_1 to A_t": "A[t] @ product → A[t]",
+        "your inverse is cut off at a thousandth of its largest singular value: "
+        "`torch.linalg.inv` is not": "torch.linalg.solve(product, B[t]) → torch.linalg.pinv(product, rtol=1e-3) @ B[t]",
+        "your inverse is A_s^-1 ... A_1^-1: an inverse reverses the order of a product, "
+        "A_1^-1 ... A_s^-1": "torch.linalg.solve(product, B[t]) → later_first(torch.linalg.inv(A), 1, t) @ B[t]",
+    },
+)(queries_and_keys)

@@ -2,100 +2,12 @@
 
 import torch
 
-from smalearn.course.ch06.mask import decay_mask, decays, with_a_reset
+from smalearn.course.ch06.mask import decay_mask, decays, differences, quotients, with_a_reset
 from smalearn.course.exercises.core import exercise
 
 # ------------------------------------------------------------------------------------------ 6.7 one level up
 
 
-def _between_loop(log_d, first=0, last=0):
-    """Entry (i, j): the product of the decays of chunks j + first to i - 1 + last."""
-    chunks, decay = len(log_d), log_d.exp()
-    W = torch.zeros(chunks + 1, chunks + 1, dtype=log_d.dtype)
-    for i in range(chunks + 1):
-        for j in range(i + 1):
-            W[i, j] = decay[max(j + first, 0) : i + last].prod()
-    return W
-
-
-def _between_cases(randn):
-    yield (decays(randn, 1),)
-    yield (decays(randn, 3),)
-    yield (decays(randn, 5),)
-    yield (with_a_reset(decays(randn, 6)),)
-
-
-def _by_differences(log_d):
-    sums = torch.cat([log_d.new_zeros(1), log_d.cumsum(0)])
-    return (sums[:, None] - sums).tril().exp().tril()
-
-
-def _by_quotients(log_d):
-    products = torch.cat([log_d.new_ones(1), log_d.exp().cumprod(0)])
-    return (products[:, None] / products).tril()
-
-
-def _by_logarithms(log_d):
-    """Each row the one before, times the logarithm of a decay."""
-    W = torch.eye(len(log_d) + 1, dtype=log_d.dtype)
-    for i in range(1, len(W)):
-        W[i, :i] = log_d[i - 1] * W[i - 1, :i]
-    return W
-
-
-@exercise(
-    "6.7",
-    "One level up",
-    claim="004:listing-step3",
-    kind="prove",
-    level=2,
-    minutes=10,
-    cases=_between_cases,
-    oracle=_between_loop,
-    wrong={
-        "the decay of chunk j − 1 itself is in your product: what a chunk leaves has met its decays already": (
-            lambda log_d: _between_loop(log_d, first=-1)
-        ),
-        "the last chunk's decay is missing: the state that enters chunk i has passed chunk i − 1": (
-            lambda log_d: _between_loop(log_d, last=-1)
-        ),
-        "each column lacks its first decay: the given state passes all of chunk 0, and so on": lambda log_d: (
-            _between_loop(log_d, first=1)
-        ),
-        "your product goes on to chunk i: its decay acts after the state has entered": lambda log_d: _between_loop(
-            log_d, last=1
-        ),
-        "this is the transpose: row i is what enters chunk i": lambda log_d: _between_loop(log_d).mT,
-        "nothing decays between your chunks": lambda log_d: torch.ones_like(_between_loop(log_d)).tril(),
-        "the last row is missing: after the last chunk a state is left": lambda log_d: _between_loop(log_d)[:-1],
-        "this is the mask of the chunks alone, (n, n): the given state is one source more": lambda log_d: decay_mask(
-            log_d
-        ),
-        "you append the 0 at the end: the state that is given comes first": lambda log_d: decay_mask(
-            torch.cat([log_d, log_d.new_zeros(1)])
-        ),
-        "what a chunk leaves enters the next one whole: ones stand on the diagonal": lambda log_d: _between_loop(
-            log_d
-        ).tril(-1),
-        "only the chunk just before counts in your matrix: all earlier ones do, decayed": lambda log_d: _between_loop(
-            log_d
-        ).triu(-1),
-        "a difference of running sums: NaN after a reset": _by_differences,
-        "a quotient of running products: 0/0 after a reset": _by_quotients,
-        "the updates decay too, not only H_in": lambda log_d: (
-            _between_loop(log_d).tril().index_fill(1, torch.arange(1, len(log_d) + 1), 0.0)
-            + torch.nn.functional.pad(torch.ones_like(_between_loop(log_d)).tril()[:, 1:], (1, 0))
-        ),
-        "H_in enters chunk 0: the first row is missing": lambda log_d: _between_loop(log_d)[1:],
-        "you put −∞ at the end, in place of a 0 before the first": lambda log_d: decay_mask(
-            torch.cat([log_d, log_d.new_full((1,), -torch.inf)])
-        ),
-        "you multiply by log_d, which are logarithms: the decay of a chunk is exp(log_d)": _by_logarithms,
-        "this is the inverse of W: it makes of the states what the chunks leave": (
-            lambda log_d: torch.linalg.inv(_between_loop(log_d))
-        ),
-    },
-)
 def between_chunks(log_d):
     """The matrix W (n+1, n+1) with which step 3 is one product, for n chunks that decay by exp(log_d).
 
@@ -115,38 +27,81 @@ def between_chunks(log_d):
     return decay_mask(torch.cat([log_d.new_zeros(1), log_d]))
 
 
+def _between_cases(randn):
+    yield (decays(randn, 1),)
+    yield (decays(randn, 3),)
+    yield (decays(randn, 5),)
+    yield (with_a_reset(decays(randn, 6)),)
+
+
+def _between_loop(log_d, last=0):
+    """Entry (i, j): the product of the decays of chunks j to i - 1 + last."""
+    chunks, decay = len(log_d), log_d.exp()
+    W = torch.zeros(chunks + 1, chunks + 1, dtype=log_d.dtype)
+    for i in range(chunks + 1):
+        for j in range(i + 1):
+            W[i, j] = decay[j : i + last].prod()
+    return W
+
+
+def _by_logarithms(log_d):
+    """Each row the one before, times the logarithm of a decay."""
+    W = torch.eye(len(log_d) + 1, dtype=log_d.dtype)
+    for i in range(1, len(W)):
+        W[i, :i] = log_d[i - 1] * W[i - 1, :i]
+    return W
+
+
+exercise(
+    "6.7",
+    "One level up",
+    claim="004:listing-step3",
+    kind="prove",
+    level=2,
+    minutes=10,
+    cases=_between_cases,
+    oracle=_between_loop,
+    wrong={
+        "the decay of chunk j − 1 itself is in your product: what a chunk leaves has met "
+        "its decays already": "log_d])) → log_d])) * torch.cat([log_d.new_ones(1), log_d.exp()])",
+        "the last chunk's decay is missing: the state that enters chunk i has passed chunk i − 1": lambda log_d: (
+            _between_loop(log_d, last=-1)
+        ),
+        "each column lacks its first decay: the given state passes all of chunk "
+        "0, and so on": "log_d])) → log_d]))[:, [*range(1, len(log_d) + 1), -1]].fill_diagonal_(1)",
+        "your product goes on to chunk i: its decay acts after the state "
+        "has entered": "log_d])) → log_d])) * torch.cat([log_d.exp(), log_d.new_ones(1)])[:, None]",
+        "this is the transpose: row i is what enters chunk i": "log_d])) → log_d])).mT",
+        "nothing decays between your chunks": "log_d.new_zeros(1), log_d → log_d.new_zeros(len(log_d) + 1)",
+        "the last row is missing: after the last chunk a state is left": "log_d])) → log_d]))[:-1]",
+        "this is the mask of the chunks alone, (n, n): the given state is one source more": decay_mask,
+        "you append the 0 at the end: "
+        "the state that is given comes first": "log_d.new_zeros(1), log_d → log_d, log_d.new_zeros(1)",
+        "what a chunk leaves enters the next one whole: ones stand on the diagonal": "log_d])) → log_d])).tril(-1)",
+        "only the chunk just before counts in your matrix: "
+        "all earlier ones do, decayed": "log_d])) → log_d])).triu(-1)",
+        "a difference of running sums: NaN after a reset": lambda log_d: differences(
+            torch.cat([log_d.new_zeros(1), log_d])
+        ),
+        "a quotient of running products: 0/0 after a reset": lambda log_d: quotients(
+            torch.cat([log_d.new_zeros(1), log_d])
+        ).tril(),
+        "the updates decay too, not only H_in": (
+            "return → W = ; log_d])) → log_d]))\n    return torch.cat([W[:, :1], torch.ones_like(W).tril()[:, 1:]], 1)"
+        ),
+        "H_in enters chunk 0: the first row is missing": "log_d])) → log_d]))[1:]",
+        "you put −∞ at the end, "
+        "in place of a 0 before the first": "log_d.new_zeros(1), log_d → log_d, log_d.new_full((1,), -torch.inf)",
+        "you multiply by log_d, which are logarithms: the decay of a chunk is exp(log_d)": _by_logarithms,
+        "this is the inverse of W: it makes of the states what the "
+        "chunks leave": "decay_mask( → torch.linalg.inv(decay_mask( ; log_d])) → log_d])))",
+    },
+)(between_chunks)
+
+
 # ------------------------------------------------------------------------------------- 6.8 when step 3 takes over
 
 
-def _takes_over():
-    c = n = p = 64
-    length = c
-    while (length // c) ** 2 * n * p < length * c * (n + p) + 2 * length * n * p:
-        length += c
-    return float(length)
-
-
-@exercise(
-    "6.8",
-    "When step 3 takes over",
-    claim="004:listing-step3",
-    kind="predict",
-    level=2,
-    minutes=5,
-    tolerance=0.1,
-    oracle=_takes_over,
-    wrong={
-        "this is the number of chunks: a chunk has 64 tokens": lambda: 256,
-        "both sides grow with T / c: count (T/c)² N·P once more": lambda: 262_144,
-        "that is one chunk. Per token step 3 takes T/c² · N·P: when does that pass the other steps?": lambda: 64,
-        "you compare with step 1 alone, or with 2 and 4 alone: they cost the same, add both": lambda: 8192,
-        "you compare with one of the steps 2 and 4: add up 1, 2 and 4": lambda: 4096,
-        "this is three quarters of the rest: step 1 takes T·c·(N + P), steps 2 and 4 T·N·P each": lambda: 12288,
-        "you count 2·c·(N + P) a token for step 1: it is half of that, 8192": lambda: 24576,
-        "for each pair of chunks N·P multiply-adds, not c·N·P": lambda: 1024,
-        "all pairs are computed, also those that the mask throws away: (T/c)², not half of it": lambda: 32768,
-    },
-)
 def takes_over():
     """From how many tokens on step 3 of the listing costs more than its steps 1, 2 and 4 together.
 
@@ -166,3 +121,34 @@ def takes_over():
     nothing. The authors say so in part III of their posts, and their kernels use a scan.
     """
     return 16_384.0
+
+
+def _takes_over():
+    c = n = p = 64
+    length = c
+    while (length // c) ** 2 * n * p < length * c * (n + p) + 2 * length * n * p:
+        length += c
+    return float(length)
+
+
+exercise(
+    "6.8",
+    "When step 3 takes over",
+    claim="004:listing-step3",
+    kind="predict",
+    level=2,
+    minutes=5,
+    tolerance=0.1,
+    oracle=_takes_over,
+    wrong={
+        "this is the number of chunks: a chunk has 64 tokens": "16_384.0 → 256",
+        "both sides grow with T / c: count (T/c)² N·P once more": "16_384.0 → 262_144",
+        "that is one chunk. Per token step 3 takes T/c² · N·P: when does that pass the other steps?": "16_384.0 → 64",
+        "you compare with step 1 alone, or with 2 and 4 alone: they cost the same, add both": "16_384.0 → 8192",
+        "you compare with one of the steps 2 and 4: add up 1, 2 and 4": "16_384.0 → 4096",
+        "this is three quarters of the rest: step 1 takes T·c·(N + P), steps 2 and 4 T·N·P each": "16_384.0 → 12288",
+        "you count 2·c·(N + P) a token for step 1: it is half of that, 8192": "16_384.0 → 24576",
+        "for each pair of chunks N·P multiply-adds, not c·N·P": "16_384.0 → 1024",
+        "all pairs are computed, also those that the mask throws away: (T/c)², not half of it": "16_384.0 → 32768",
+    },
+)(takes_over)

@@ -8,106 +8,6 @@ from smalearn.course.exercises.core import exercise
 # ------------------------------------------------------------------------------------------- 6.2 what a chunk writes
 
 
-def _written(weights):
-    """Σ_s weights(log_a)_s X_s B_s^T for each chunk."""
-    return lambda X, log_a, B: (weights(log_a)[..., None] * X).mT @ B
-
-
-def _written_loop(X, log_a, B):
-    """The recurrence, from zero in every chunk."""
-    states = []
-    for x, a, b in zip(X, log_a.exp(), B, strict=True):
-        state = torch.zeros(X.shape[-1], B.shape[-1], dtype=X.dtype)
-        for s in range(len(x)):
-            state = a[s] * state + torch.outer(x[s], b[s])
-        states.append(state)
-    return torch.stack(states)
-
-
-def _true_states(X, log_a, B):
-    """The recurrence, not from zero in every chunk but through all of them."""
-    zero = torch.zeros(X.shape[-1], B.shape[-1], dtype=X.dtype)
-    entering, final = hand_over(log_a.sum(-1).exp(), _written_loop(X, log_a, B), zero)
-    return torch.cat([entering[1:], final[None]])
-
-
-def _difference(log_a):
-    """The decays until the end as a difference of running sums; NaN becomes 0."""
-    sums = log_a.cumsum(-1)
-    return (sums[..., -1:] - sums).exp().nan_to_num(0.0)
-
-
-def _chunk_cases(randn):
-    """X, log_a and B in chunks; the decays in turn all 1, mild, and with resets."""
-    for chunks, length, head_dim, features, kind in [
-        (1, 1, 1, 1, 0),
-        (1, 2, 1, 2, 0),
-        (2, 3, 2, 3, 1),
-        (3, 4, 2, 2, 2),
-    ]:
-        log_a = decays(randn, chunks, length)
-        log_a = [torch.zeros_like(log_a), log_a, with_a_reset(log_a)][kind]
-        yield randn(chunks, length, head_dim), log_a, randn(chunks, length, features)
-
-
-@exercise(
-    "6.2",
-    "What a chunk leaves behind",
-    claim="004:listing-step2",
-    level=2,
-    minutes=10,
-    cases=_chunk_cases,
-    oracle=_written_loop,
-    wrong={
-        "nothing decays: what a token writes must meet all decays from the next token to the chunk's end": _written(
-            torch.ones_like
-        ),
-        "you decay from the chunk's start to the token: that is for reading. What is written meets the decays "
-        "after it, until the chunk's END": _written(lambda log_a: log_a.cumsum(-1).exp()),
-        "your decay includes a_s: a token is written after its own decay": _written(
-            lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()
-        ),
-        "every token gets the decay of the whole chunk: only what was there before the chunk meets all of it": _written(
-            lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)
-        ),
-        "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, "
-        "and what is written after it is lost. Sum what comes after a token on its own": _written(_difference),
-        "you subtract running sums and fill the holes with 0, of which the exponential makes 1: after a reset that is "
-        "−∞ − (−∞), not a number. Sum what comes after a token on its own": _written(
-            lambda log_a: (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).nan_to_num().exp()
-        ),
-        "the decays until the end are a difference of running sums: −∞ − (−∞) after a reset. Take the mask's last "
-        "row": _written(lambda log_a: (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp()),
-        "only the last token writes in your answer: all of the chunk do": _written(
-            lambda log_a: (torch.arange(log_a.shape[-1]) == log_a.shape[-1] - 1).to(log_a.dtype).expand_as(log_a)
-        ),
-        "these are the true states, with all that came before the chunk: passing them on is the next step. "
-        "Here every chunk starts from zero": _true_states,
-        "you add up the chunks: that is the next step, and it has decays of its own. Here each starts from "
-        "zero": lambda X, log_a, B: _written_loop(X, log_a, B).cumsum(0),
-        "the weights are log decays: the exponential is missing": _written(
-            lambda log_a: decay_mask(log_a)[..., -1, :].log()
-        ),
-        "this is the first column of the mask: what is written meets the decays in its last row": _written(
-            lambda log_a: decay_mask(log_a)[..., :, 0]
-        ),
-        "your difference is turned round, so that the weights grow above 1": _written(
-            lambda log_a: (log_a.cumsum(-1) - log_a.sum(-1, keepdim=True)).exp()
-        ),
-        "you sum from the chunk's end, own decays too, and do not turn the sums round again by `.flip(-1)`": _written(
-            lambda log_a: log_a.flip(-1).cumsum(-1).exp()
-        ),
-        "you sum the mask's rows, over all sources: what is written meets the decays in its last row": _written(
-            lambda log_a: decay_mask(log_a).sum(-1)
-        ),
-        "you multiply the logarithms after a token: add them up, then take the exponential": _written(
-            lambda log_a: torch.stack([log_a[..., s + 1 :].prod(-1) for s in range(log_a.shape[-1])], -1)
-        ),
-        "a token meets the next decay alone: it meets all of them until the chunk's end": _written(
-            lambda log_a: torch.cat([log_a[..., 1:], torch.zeros_like(log_a[..., :1])], -1).exp()
-        ),
-    },
-)
 def chunk_states(X, log_a, B):
     """State that each chunk leaves at its end, from zero: (chunks, P, N).
 
@@ -127,110 +27,85 @@ def chunk_states(X, log_a, B):
     return (left[..., None] * X).mT @ B
 
 
+def _chunk_cases(randn):
+    """X, log_a and B in chunks; the decays in turn all 1, mild, and with resets."""
+    sizes = [(1, 1, 1, 1, 0), (1, 2, 1, 2, 0), (2, 3, 2, 3, 1), (3, 4, 2, 2, 2)]
+    for chunks, length, head_dim, features, kind in sizes:
+        log_a = decays(randn, chunks, length)
+        log_a = [torch.zeros_like(log_a), log_a, with_a_reset(log_a)][kind]
+        yield randn(chunks, length, head_dim), log_a, randn(chunks, length, features)
+
+
+def _written_loop(X, log_a, B):
+    """The recurrence, from zero in every chunk."""
+    states = []
+    for x, a, b in zip(X, log_a.exp(), B, strict=True):
+        state = torch.zeros(X.shape[-1], B.shape[-1], dtype=X.dtype)
+        for s in range(len(x)):
+            state = a[s] * state + torch.outer(x[s], b[s])
+        states.append(state)
+    return torch.stack(states)
+
+
+def _true_states(X, log_a, B):
+    """The recurrence, not from zero in every chunk but through all of them."""
+    entering, final = hand_over(log_a.sum(-1).exp(), chunk_states(X, log_a, B), X.new_zeros(X.shape[-1], B.shape[-1]))
+    return torch.cat([entering[1:], final[None]])
+
+
+LEFT = "decay_mask(log_a)[..., -1, :]"
+
+exercise(
+    "6.2",
+    "What a chunk leaves behind",
+    claim="004:listing-step2",
+    level=2,
+    minutes=10,
+    cases=_chunk_cases,
+    oracle=_written_loop,
+    wrong={
+        "nothing decays: "
+        "what a token writes must meet all decays from the next token to the chunk's end": "left[..., None] * X → X",
+        "you decay from the chunk's start to the token: that is for reading. "
+        "What is written meets the decays after it, until the chunk's END": f"{LEFT} → log_a.cumsum(-1).exp()",
+        "your decay includes a_s: "
+        "a token is written after its own decay": f"{LEFT} → log_a.flip(-1).cumsum(-1).flip(-1).exp()",
+        "every token gets the decay of the whole chunk: "
+        "only what was there before the chunk meets all of it": f"{LEFT} → log_a.sum(-1, keepdim=True).exp()",
+        "you subtract running sums and fill the holes with 0: after a reset that is −∞ − (−∞), not a number, and what "
+        "is written after it is lost. Sum what comes after a token "
+        "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp().nan_to_num(0.0)",
+        "you subtract running sums and fill the holes with 0, of which the exponential makes 1: after a reset that is "
+        "−∞ − (−∞), not a number. Sum what comes after a token "
+        "on its own": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).nan_to_num().exp()",
+        "the decays until the end are a difference of running sums: −∞ − (−∞) after a reset. "
+        "Take the mask's last row": f"{LEFT} → (log_a.cumsum(-1)[..., -1:] - log_a.cumsum(-1)).exp()",
+        "only the last token writes in your answer: "
+        "all of the chunk do": f"{LEFT} → torch.eye(log_a.shape[-1], dtype=log_a.dtype)[-1]",
+        "these are the true states, with all that came before the chunk: passing them on is the next step. "
+        "Here every chunk starts from zero": _true_states,
+        "you add up the chunks: that is the next step, and it has decays of its own. "
+        "Here each starts from zero": lambda X, log_a, B: chunk_states(X, log_a, B).cumsum(0),
+        "the weights are log decays: the exponential is missing": "[..., -1, :] → [..., -1, :].log()",
+        "this is the first column of the mask: "
+        "what is written meets the decays in its last row": "[..., -1, :] → [..., :, 0]",
+        "your difference is turned round, "
+        "so that the weights grow above 1": f"{LEFT} → (log_a.cumsum(-1) - log_a.sum(-1, keepdim=True)).exp()",
+        "you sum from the chunk's end, own decays too, "
+        "and do not turn the sums round again by `.flip(-1)`": f"{LEFT} → log_a.flip(-1).cumsum(-1).exp()",
+        "you sum the mask's rows, over all sources: "
+        "what is written meets the decays in its last row": "[..., -1, :] → .sum(-1)",
+        "you multiply the logarithms after a token: add them up, then take the "
+        "exponential": f"{LEFT} → torch.stack([log_a[..., s + 1 :].prod(-1) for s in range(log_a.shape[-1])], -1)",
+        "a token meets the next decay alone: "
+        "it meets all of them until the chunk's end": f"{LEFT} → torch.nn.functional.pad(log_a[..., 1:], (0, 1)).exp()",
+    },
+)(chunk_states)
+
+
 # -------------------------------------------------------------------------------------------- 6.3 from chunk to chunk
 
 
-def _handed_over(decay, updates, state):
-    """Every state as a sum over all chunks before it, and over what was there at first."""
-    sums = []
-    for c in range(len(decay) + 1):
-        total = decay[:c].prod() * state
-        for j in range(c):
-            total = total + decay[j + 1 : c].prod() * updates[j]
-        sums.append(total)
-    return torch.stack(sums[:-1]), sums[-1]
-
-
-def _handed_late(decay, updates, state):
-    """Each chunk's decay meets what the chunk itself adds."""
-    return _handed_over(decay, decay[:, None, None] * updates, state)
-
-
-def _after(decay, updates, state):
-    """The states after the chunks, not before."""
-    entering, final = _handed_over(decay, updates, state)
-    return torch.cat([entering[1:], final[None]]), final
-
-
-def _decayed_at_the_door(decay, updates, state):
-    """The states that enter the chunks, decayed by the chunks they enter."""
-    entering, final = _handed_over(decay, updates, state)
-    return decay[:, None, None] * entering, final
-
-
-def _undecayed_start(decay, updates, state):
-    """The first state is added everywhere as it is."""
-    entering, final = _handed_over(decay, updates, torch.zeros_like(state))
-    return entering + state, final + state
-
-
-def _hand_cases(randn):
-    yield torch.ones(1).double(), torch.zeros(1, 1, 1).double(), randn(1, 1)
-    yield torch.ones(2).double(), torch.zeros(2, 2, 1).double(), torch.zeros(2, 1).double()
-    for chunks, head_dim, features in [(1, 1, 2), (3, 2, 2), (4, 2, 3)]:
-        decay = decays(randn, chunks).exp()
-        yield decay, randn(chunks, head_dim, features), randn(head_dim, features)
-    yield torch.tensor([0.5, 0.0, 0.25]).double(), randn(3, 2, 3), randn(2, 3)
-
-
-@exercise(
-    "6.3",
-    "From chunk to chunk",
-    claim="004:listing-step3",
-    level=1,
-    minutes=8,
-    cases=_hand_cases,
-    oracle=_handed_over,
-    wrong={
-        "these are the states AFTER the chunks. A chunk sees its own tokens through its diagonal block; it "
-        "must read the state that enters it": _after,
-        "you decay what a chunk adds by that chunk's decay: the update is already a state at the chunk's end. "
-        "Decay the old state, then add": _handed_late,
-        "the states only add up: the old state meets the decay of every "
-        "chunk that it passes": lambda decay, updates, state: _handed_over(torch.ones_like(decay), updates, state),
-        "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
-        "How it fades inside is the next exercise": _decayed_at_the_door,
-        "your decays are one chunk late: chunk c multiplies the state that "
-        "enters it by its own decay": lambda decay, updates, state: _handed_over(
-            torch.cat([torch.ones_like(decay[:1]), decay[:-1]]), updates, state
-        ),
-        "`decay` is the factor already, not its logarithm: you take the exponential once more": (
-            lambda decay, updates, state: _handed_over(decay.exp(), updates, state)
-        ),
-        "you decay by the next chunk's factor: chunk c's own acts on the state that enters it": (
-            lambda decay, updates, state: _handed_over(
-                torch.cat([decay[1:], torch.ones_like(decay[:1])]), updates, state
-            )
-        ),
-        "your last state is the one that enters the last chunk, which it still meets": lambda decay, updates, state: (
-            _handed_over(decay, updates, state)[0],
-            _handed_over(decay, updates, state)[0][-1],
-        ),
-        "your last state is the last update: the state before it decays, and stays": lambda decay, updates, state: (
-            _handed_over(decay, updates, state)[0],
-            updates[-1],
-        ),
-        "you go backwards: the state enters chunk 0": lambda decay, updates, state: (
-            _handed_over(decay.flip(0), updates.flip(0), state)[0].flip(0),
-            _handed_over(decay.flip(0), updates.flip(0), state)[1],
-        ),
-        "you start from zero: the first chunk reads the given state": lambda decay, updates, state: _handed_over(
-            decay, updates, torch.zeros_like(state)
-        ),
-        "the given state never decays: it passes through the chunks like everything else": _undecayed_start,
-        "what enters a chunk is more than the update of the one before: all chunks before it, decayed": (
-            lambda decay, updates, state: (
-                torch.cat([state[None], updates[:-1]]),
-                decay[-1] * torch.cat([state[None], updates])[-2] + updates[-1],
-            )
-        ),
-        "every entering state is the last one: you keep ONE tensor and change it in place. Write `state = a * state + "
-        "update`": lambda decay, updates, state: (
-            _handed_over(decay, updates, state)[1].expand_as(updates),
-            _handed_over(decay, updates, state)[1],
-        ),
-    },
-)
 def hand_over(decay, updates, state):
     """The states that enter the chunks (chunks, P, N), and the one after the last chunk (P, N).
 
@@ -253,76 +128,68 @@ def hand_over(decay, updates, state):
     return torch.stack(entering), state
 
 
+def _hand_cases(randn):
+    yield torch.ones(1).double(), torch.zeros(1, 1, 1).double(), randn(1, 1)
+    yield torch.ones(2).double(), torch.zeros(2, 2, 1).double(), torch.zeros(2, 1).double()
+    for chunks, head_dim, features in [(1, 1, 2), (3, 2, 2), (4, 2, 3)]:
+        decay = decays(randn, chunks).exp()
+        yield decay, randn(chunks, head_dim, features), randn(head_dim, features)
+    yield torch.tensor([0.5, 0.0, 0.25]).double(), randn(3, 2, 3), randn(2, 3)
+
+
+def _handed_over(decay, updates, state):
+    """Every state as a sum over all chunks before it, and over what was there at first."""
+    sums = []
+    for c in range(len(decay) + 1):
+        total = decay[:c].prod() * state
+        for j in range(c):
+            total = total + decay[j + 1 : c].prod() * updates[j]
+        sums.append(total)
+    return torch.stack(sums[:-1]), sums[-1]
+
+
+exercise(
+    "6.3",
+    "From chunk to chunk",
+    claim="004:listing-step3",
+    level=1,
+    minutes=8,
+    cases=_hand_cases,
+    oracle=_handed_over,
+    wrong={
+        "these are the states AFTER the chunks. A chunk sees its own tokens through its diagonal block; "
+        "it must read the state that enters it": "append(state) → append(a * state + update)",
+        "you decay what a chunk adds by that chunk's decay: the update is already a state at the chunk's end. "
+        "Decay the old state, then add": "+ update → + a * update",
+        "the states only add up: the old state meets the decay of every chunk that it passes": "a * state → state",
+        "you decay a state by the chunk that it enters: what enters is the state as the chunk before left it. "
+        "How it fades inside is the next exercise": "append(state) → append(a * state)",
+        "your decays are one chunk late: "
+        "chunk c multiplies the state that enters it by its own decay": "zip(decay, → zip([1, *decay[:-1]],",
+        "`decay` is the factor already, not its logarithm: "
+        "you take the exponential once more": "a * state → a.exp() * state",
+        "you decay by the next chunk's factor: "
+        "chunk c's own acts on the state that enters it": "zip(decay, → zip([*decay[1:], 1],",
+        "your last state is the one that enters the last chunk, "
+        "which it still meets": "(entering), state → (entering), entering[-1]",
+        "your last state is the last update: "
+        "the state before it decays, and stays": "(entering), state → (entering), updates[-1]",
+        "you go backwards: the state enters chunk "
+        "0": "zip(decay, updates → zip(decay.flip(0), updates.flip(0) ; stack(entering) → stack(entering[::-1])",
+        "you start from zero: the first chunk reads the given state": "entering = [] → entering, state = [], 0 * state",
+        "the given state never decays: it passes through the chunks like "
+        "everything else": "entering = [] → entering, given = [], state ; a * state → given + a * (state - given)",
+        "what enters a chunk is more than the update of the one before: all chunks before "
+        "it, decayed": "a * state + update → update ; (entering), state → (entering), a * entering[-1] + update",
+        "every entering state is the last one: you keep ONE tensor and change it in place. "
+        "Write `state = a * state + update`": "torch.stack(entering) → state.expand_as(updates)",
+    },
+)(hand_over)
+
+
 # ------------------------------------------------------------------------------------------ 6.4 what a chunk reads
 
 
-def _read(weights):
-    """weights(log_a)_t H C_t for each token."""
-    return lambda C, log_a, entering: weights(log_a)[..., None] * (C @ entering.mT)
-
-
-def _read_loop(C, log_a, entering):
-    """The entering state, decayed and read step by step."""
-    outputs = []
-    for c, a, state in zip(C, log_a.exp(), entering, strict=True):
-        rows = []
-        for t in range(len(c)):
-            state = a[t] * state
-            rows.append(state @ c[t])
-        outputs.append(torch.stack(rows))
-    return torch.stack(outputs)
-
-
-def _read_cases(randn):
-    for _, log_a, C in _chunk_cases(randn):
-        yield C, log_a, randn(len(C), 2, C.shape[-1])
-
-
-@exercise(
-    "6.4",
-    "What a chunk reads",
-    claim="004:listing-step4",
-    level=2,
-    minutes=8,
-    cases=_read_cases,
-    oracle=_read_loop,
-    wrong={
-        "the state is read as it entered: it has met every decay since the chunk's start": _read(torch.ones_like),
-        "your decay leaves out a_t: a token decays the state before it reads": _read(
-            lambda log_a: torch.cat([0 * log_a[..., :1].clamp(min=-1), log_a[..., :-1]], -1).cumsum(-1).exp()
-        ),
-        "your decay leaves out a_t, and at a reset it is −∞ − (−∞): a token decays the state before it reads": _read(
-            lambda log_a: (log_a.cumsum(-1) - log_a).exp()
-        ),
-        "your factors are log decays: take the exponential": _read(lambda log_a: log_a.cumsum(-1)),
-        "you multiply logarithms: sum them, then take the exponential": _read(lambda log_a: log_a.cumprod(-1)),
-        "you multiply logarithms before the exponential: sum them": _read(lambda log_a: log_a.cumprod(-1).exp()),
-        "every token sees its own decay alone: the state has met all decays since the chunk's start, a running "
-        "sum of `log_a`": _read(torch.exp),
-        "this is the first column of the mask, the decay from the chunk's first token. The state is older: it "
-        "has met that token's decay too": _read(lambda log_a: decay_mask(log_a)[..., :, 0]),
-        "you decay from the token to the chunk's end: that is for writing. What is read has decayed since the "
-        "chunk's START": _read(lambda log_a: decay_mask(log_a)[..., -1, :]),
-        "every token reads the state as it is at the chunk's end: token t sees the decays up to its own": _read(
-            lambda log_a: log_a.sum(-1, keepdim=True).exp().expand_as(log_a)
-        ),
-        "your sum runs from the chunk's end: token t has met the decays from the chunk's start up to its own": _read(
-            lambda log_a: log_a.flip(-1).cumsum(-1).flip(-1).exp()
-        ),
-        "you add up decays: they multiply. Sum the logarithms, then take the exponential": _read(
-            lambda log_a: log_a.exp().cumsum(-1)
-        ),
-        "each chunk reads the state that enters the one before": lambda C, log_a, entering: (
-            log_a.cumsum(-1).exp()[..., None] * (C @ entering.roll(1, 0).mT)
-        ),
-        "you sum `log_a` over the chunks: sum it over the tokens of each, axis -1": _read(
-            lambda log_a: log_a.cumsum(0).exp()
-        ),
-        "your running sum goes on from chunk to chunk: each state enters its own chunk, and the sum begins anew": _read(
-            lambda log_a: log_a.flatten().cumsum(0).unflatten(0, log_a.shape).exp()
-        ),
-    },
-)
 def read_states(C, log_a, entering):
     """Output that every token reads from the past: (chunks, c, P).
 
@@ -339,3 +206,57 @@ def read_states(C, log_a, entering):
     """
     since = log_a.cumsum(-1).exp()
     return since[..., None] * (C @ entering.mT)
+
+
+def _read_cases(randn):
+    for _, log_a, C in _chunk_cases(randn):
+        yield C, log_a, randn(len(C), 2, C.shape[-1])
+
+
+def _read_loop(C, log_a, entering):
+    """The entering state, decayed and read step by step."""
+    outputs = []
+    for c, a, state in zip(C, log_a.exp(), entering, strict=True):
+        rows = []
+        for t in range(len(c)):
+            state = a[t] * state
+            rows.append(state @ c[t])
+        outputs.append(torch.stack(rows))
+    return torch.stack(outputs)
+
+
+exercise(
+    "6.4",
+    "What a chunk reads",
+    claim="004:listing-step4",
+    level=2,
+    minutes=8,
+    cases=_read_cases,
+    oracle=_read_loop,
+    wrong={
+        "the state is read as it entered: it has met every decay since the chunk's start": "since[..., None] * ( → (",
+        "your decay leaves out a_t: "
+        "a token decays the state before it reads": "log_a.cumsum → torch.nn.functional.pad(log_a, (1, -1)).cumsum",
+        "your decay leaves out a_t, and at a reset it is −∞ − (−∞): "
+        "a token decays the state before it reads": "log_a.cumsum(-1) → (log_a.cumsum(-1) - log_a)",
+        "your factors are log decays: take the exponential": "cumsum(-1).exp() → cumsum(-1)",
+        "you multiply logarithms: sum them, then take the exponential": "cumsum(-1).exp() → cumprod(-1)",
+        "you multiply logarithms before the exponential: sum them": "cumsum → cumprod",
+        "every token sees its own decay alone: the state has met all decays since the chunk's start, "
+        "a running sum of `log_a`": "log_a.cumsum(-1) → log_a",
+        "this is the first column of the mask, the decay from the chunk's first token. The state is older: "
+        "it has met that token's decay too": "log_a.cumsum(-1).exp() → decay_mask(log_a)[..., :, 0]",
+        "you decay from the token to the chunk's end: that is for writing. "
+        "What is read has decayed since the chunk's START": "log_a.cumsum(-1).exp() → decay_mask(log_a)[..., -1, :]",
+        "every token reads the state as it is at the chunk's end: "
+        "token t sees the decays up to its own": "cumsum(-1) → sum(-1, keepdim=True)",
+        "your sum runs from the chunk's end: token t has met the decays from the chunk's "
+        "start up to its own": "log_a.cumsum(-1) → log_a.flip(-1).cumsum(-1).flip(-1)",
+        "you add up decays: they multiply. Sum the logarithms, "
+        "then take the exponential": "cumsum(-1).exp() → exp().cumsum(-1)",
+        "each chunk reads the state that enters the one before": "entering.mT → entering.roll(1, 0).mT",
+        "you sum `log_a` over the chunks: sum it over the tokens of each, axis -1": "cumsum(-1) → cumsum(0)",
+        "your running sum goes on from chunk to chunk: each state enters its own chunk, "
+        "and the sum begins anew": "log_a.cumsum(-1) → log_a.flatten().cumsum(0).unflatten(0, log_a.shape)",
+    },
+)(read_states)

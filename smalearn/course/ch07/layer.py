@@ -1,227 +1,14 @@
 """Exercises 7.3 and 7.4: a step of decoding, the size of a memory."""
 
-import itertools
-
 import torch
 
 from smalearn.course.ch06.mask import decays
+from smalearn.course.ch07.window import two_at_once
 from smalearn.course.exercises.core import exercise
 
 # --------------------------------------------------------------------------------- 7.3 a step as long as the token says
 
 
-def _block_loop(X, dt, A_log, B, C, D, state):
-    """One entry of the state after the other."""
-    heads, head_dim, features = state.shape
-    y, new = torch.zeros_like(X), torch.zeros_like(state)
-    for h in range(heads):
-        decay = torch.exp(-torch.exp(A_log[h]) * dt[h])
-        for p in range(head_dim):
-            y[h, p] = D[h] * X[h, p]
-            for n in range(features):
-                new[h, p, n] = decay * state[h, p, n] + dt[h] * X[h, p] * B[n]
-                y[h, p] += C[n] * new[h, p, n]
-    return y, new
-
-
-def _step(write, decay, B, C, state):
-    """The recurrence alone: y and the new state."""
-    state = decay[:, None, None] * state + write[:, :, None] * B
-    return state @ C, state
-
-
-def _decay(dt, A_log):
-    return (-dt * A_log.exp()).exp()
-
-
-def _block_stepped(decay=_decay, write=None, skip=None):
-    """A step with another decay(dt, A_log), another write(dt, X, A_log) or another skip(dt, X, D)."""
-    write = write or (lambda dt, X, A_log: dt[:, None] * X)
-    skip = skip or (lambda dt, X, D: D[:, None] * X)
-
-    def wrong(X, dt, A_log, B, C, D, state):
-        y, state = _step(write(dt, X, A_log), decay(dt, A_log), B, C, state)
-        return y + skip(dt, X, D), state
-
-    return wrong
-
-
-def _block_read(read):
-    """A step whose y is read(the right new state, the old one, X, dt, A_log, B, C, D)."""
-
-    def wrong(X, dt, A_log, B, C, D, state):
-        new = _block_loop(X, dt, A_log, B, C, D, state)[1]
-        return read(new, state, X, dt, A_log, B, C, D), new
-
-    return wrong
-
-
-def _time_at_the_reading(X, dt, A_log, B, C, D, state):
-    y, state = _step(X, _decay(dt, A_log), B, C, state)
-    return dt[:, None] * y + D[:, None] * X, state
-
-
-def _skip_in_the_state(X, dt, A_log, B, C, D, state):
-    return _step(dt[:, None] * D[:, None] * X, _decay(dt, A_log), B, C, state)
-
-
-def _one_axis_too_few(X, dt, A_log, B, C, D, state):
-    """The decay along the last axis of the state."""
-    state = _decay(dt, A_log) * state + (dt[:, None] * X)[:, :, None] * B
-    return state @ C + D[:, None] * X, state
-
-
-def _time_along_the_channels(X, dt, A_log, B, C, D, state):
-    state = _decay(dt, A_log)[:, None, None] * state + dt[:, None] * X[:, :, None] * B
-    return state @ C + D[:, None] * X, state
-
-
-def _keys_first(X, dt, A_log, B, C, D, state):
-    """A new value (N, P) for each head."""
-    new = (dt[:, None] * X)[:, None, :] * B[:, None]
-    state = _decay(dt, A_log)[:, None, None] * state + new
-    return (state * C[:, None]).sum(1) + D[:, None] * X, state
-
-
-LIKELY = 4  # of each, the first: two slips at once are known of these
-WRONG_DECAYS = {
-    "you take A_log for the rate: it is its logarithm, and exp(A_log) stays above 0 however it is trained": (
-        lambda dt, A_log: (-dt * A_log).exp()
-    ),
-    "your state grows: A is −exp(A_log), and a log decay is at most 0": lambda dt, A_log: (dt * A_log.exp()).exp(),
-    "your decay does not depend on dt: every token forgets alike, and nothing is selected": (
-        lambda dt, A_log: (-A_log.exp()).exp()
-    ),
-    "your decay is e^-dt for every head: each has a rate of its own, exp(A_log)": lambda dt, A_log: (-dt).exp(),
-    "your dt stands inside the inner exponential: the rate is exp(A_log), and dt multiplies it": (
-        lambda dt, A_log: (-(dt * A_log).exp()).exp()
-    ),
-    "dt is added to the rate in yours: the rate is exp(A_log), and dt multiplies it": (
-        lambda dt, A_log: (-A_log.exp() - dt).exp()
-    ),
-    "nothing decays in yours: the old state is multiplied by e^(log a) for each head": (
-        lambda dt, A_log: torch.ones_like(dt)
-    ),
-    "you multiply the old state by log a: the decay is its exponential, between 0 and 1": (
-        lambda dt, A_log: -dt * A_log.exp()
-    ),
-    "you multiply the old state by 1 + log a: the first terms of e^(log a) alone (Euler's step)": (
-        lambda dt, A_log: 1 - dt * A_log.exp()
-    ),
-    "you take a softplus of dt in the decay: it has been through one": lambda dt, A_log: _decay(
-        torch.nn.functional.softplus(dt), A_log
-    ),
-    "you keep 1 − a of the old state: a is what stays of it, and 1 − a what is lost": (
-        lambda dt, A_log: 1 - _decay(dt, A_log)
-    ),
-}
-WRONG_WRITES = {
-    "you write X, not dt·X: a token of length 0 should leave no trace, and yours leaves all of it": (
-        lambda dt, X, A_log: X
-    ),
-    "you write (1 − a)·X, as an average does: the block writes dt·X": (
-        lambda dt, X, A_log: (1 - _decay(dt, A_log))[:, None] * X
-    ),
-    "your new token has decayed already: the decay acts on the old state, then the token is written whole": (
-        lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
-    ),
-    "this is the hold of chapter 05, (e^(dt A) − 1)/A: the block writes dt·X": (
-        lambda dt, X, A_log: (-torch.expm1(-dt * A_log.exp()) / A_log.exp())[:, None] * X
-    ),
-    "what you write has the factor dt twice: the block writes dt·X": lambda dt, X, A_log: dt[:, None] ** 2 * X,
-    "you write through a SiLU: X has been through one, and the block writes dt·X": (
-        lambda dt, X, A_log: torch.nn.functional.silu(dt[:, None] * X)
-    ),
-}
-WRONG_SKIPS = {
-    "your skip adds D·dt·X: it passes the state by, and takes X as it is": (
-        lambda dt, X, D: D[:, None] * dt[:, None] * X
-    ),
-    "the skip D·X is missing": lambda dt, X, D: 0 * X,
-    "your skip is D alone: it is D·X, what has come in": lambda dt, X, D: D[:, None].expand_as(X),
-    "your skip is X alone: each head has its own weight for it, D": lambda dt, X, D: X,
-    "your skip has the wrong sign: D·X is added": lambda dt, X, D: -D[:, None] * X,
-}
-
-
-def _slips():
-    """One in the decay, in what is written or in the skip; then two at once, of the likeliest."""
-    parts = {"decay": WRONG_DECAYS, "write": WRONG_WRITES, "skip": WRONG_SKIPS}
-    for part, slips in parts.items():
-        yield from ((sentence, _block_stepped(**{part: slip})) for sentence, slip in slips.items())
-    for first, second in itertools.combinations(parts, 2):
-        pairs = itertools.product(*(list(parts[part].items())[:LIKELY] for part in (first, second)))
-        for (one, slip), (two, other) in pairs:
-            yield f"{one}. And {two}", _block_stepped(**{first: slip, second: other})
-
-
-def _block_cases(randn):
-    """Heads, P, N; first an empty state and no input, then a token of length 0, then ordinary ones."""
-    for heads, head_dim, features, kind in [(1, 1, 1, 0), (2, 1, 2, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 2, 2)]:
-        X, state = randn(heads, head_dim), randn(heads, head_dim, features)
-        dt, A_log, D = -decays(randn, heads), -decays(randn, heads), randn(heads)
-        B, C = randn(2, features)
-        yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
-
-
-@exercise(
-    "7.3",
-    "A step as long as the token says",
-    claim="004:fig-mamba2-block",
-    level=2,
-    minutes=8,
-    cases=_block_cases,
-    oracle=_block_loop,
-    wrong=dict(_slips())
-    | {
-        "your decay is e^(A_log·dt): it is e^(−rate·dt), and the rate is e^A_log": _block_stepped(
-            lambda dt, A_log: (A_log * dt).exp()
-        ),
-        "your decay acts on the new token and not on the old state: turn it round": _block_stepped(
-            lambda dt, A_log: torch.ones_like(dt), lambda dt, X, A_log: (_decay(dt, A_log) * dt)[:, None] * X
-        ),
-        "you take a softplus of dt: it has been through one, and a token "
-        "of length 0 may occur": lambda X, dt, A_log, B, C, D, state: _block_loop(
-            X, torch.nn.functional.softplus(dt), A_log, B, C, D, state
-        ),
-        "you write with C and read with B: B is the key under which "
-        "X is written, C asks": lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, B, D, state),
-        "you read with B: it is the key under which X is written, and C asks": _block_read(
-            lambda new, old, X, dt, A_log, B, C, D: new @ B + D[:, None] * X
-        ),
-        "you write with C: it asks, and B is the key under which X is written": (
-            lambda X, dt, A_log, B, C, D, state: _block_loop(X, dt, A_log, C, C, D, state)
-        ),
-        "your D multiplies what is read: it multiplies X, and is added": _block_read(
-            lambda new, old, X, dt, A_log, B, C, D: (new @ C) * D[:, None]
-        ),
-        "your D·X goes into the state: the skip passes it by": _skip_in_the_state,
-        "you read the state before the token has changed it: decay, write, then read": _block_read(
-            lambda new, old, X, dt, A_log, B, C, D: old @ C + D[:, None] * X
-        ),
-        "you decay what you have read once more: the decay acts on the old state alone": _block_read(
-            lambda new, old, X, dt, A_log, B, C, D: _decay(dt, A_log)[:, None] * (new @ C) + D[:, None] * X
-        ),
-        "you write X, and multiply by dt what you read: so the tokens before get the length of this one": (
-            _time_at_the_reading
-        ),
-        "you return the state that came in: the next token needs the new one": lambda X, dt, A_log, B, C, D, state: (
-            _block_loop(X, dt, A_log, B, C, D, state)[0],
-            state,
-        ),
-        "the new state is missing: the next token needs it": lambda *arguments: _block_loop(*arguments)[0],
-        "your decay runs along the last axis of the state, N: it has one number a head, `[:, None, None]`": (
-            _one_axis_too_few
-        ),
-        "dt lines up with an axis of the channels: beside (heads, P, N) it is `dt[:, None, None]`": (
-            _time_along_the_channels
-        ),
-        "D lines up with the channels of a head: it has one number a head, `D[:, None]`": _block_read(
-            lambda new, old, X, dt, A_log, B, C, D: new @ C + D * X
-        ),
-        "what you write has the axes (heads, N, P): the state is (heads, P, N)": _keys_first,
-    },
-)
 def block_step(X, dt, A_log, B, C, D, state):
     """One token for all heads of the block: y (heads, P) and the new state (heads, P, N).
 
@@ -243,36 +30,121 @@ def block_step(X, dt, A_log, B, C, D, state):
     return state @ C + D[:, None] * X, state
 
 
+def _block_cases(randn):
+    """Heads, P, N; first an empty state and no input, then a token of length 0, then ordinary ones."""
+    for heads, head_dim, features, kind in [(1, 1, 1, 0), (2, 1, 2, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 2, 2)]:
+        X, state = randn(heads, head_dim), randn(heads, head_dim, features)
+        dt, A_log, D = -decays(randn, heads), -decays(randn, heads), randn(heads)
+        B, C = randn(2, features)
+        yield X * (kind > 0) + 0.0, dt * (kind != 1), A_log, B, C, D, state * (kind > 0) + 0.0
+
+
+def _block_loop(X, dt, A_log, B, C, D, state):
+    """One entry of the state after the other."""
+    heads, head_dim, features = state.shape
+    y, new = torch.zeros_like(X), torch.zeros_like(state)
+    for h in range(heads):
+        decay = torch.exp(-torch.exp(A_log[h]) * dt[h])
+        for p in range(head_dim):
+            y[h, p] = D[h] * X[h, p]
+            for n in range(features):
+                new[h, p, n] = decay * state[h, p, n] + dt[h] * X[h, p] * B[n]
+                y[h, p] += C[n] * new[h, p, n]
+    return y, new
+
+
+WRONG_DECAYS = {
+    "you take A_log for the rate: it is its logarithm, "
+    "and exp(A_log) stays above 0 however it is trained": "A_log.exp() → A_log",
+    "your state grows: A is −exp(A_log), and a log decay is at most 0": "-dt → dt",
+    "your decay does not depend on dt: every token forgets alike, "
+    "and nothing is selected": "-dt * A_log.exp() → -A_log.exp()",
+    "your decay is e^-dt for every head: each has a rate of its own, exp(A_log)": "-dt * A_log.exp() → -dt",
+    "your dt stands inside the inner exponential: the rate is exp(A_log), "
+    "and dt multiplies it": "-dt * A_log.exp() → -(dt * A_log).exp()",
+    "dt is added to the rate in yours: the rate is exp(A_log), "
+    "and dt multiplies it": "-dt * A_log.exp() → -A_log.exp() - dt",
+    "nothing decays in yours: "
+    "the old state is multiplied by e^(log a) for each head": "(-dt * A_log.exp()).exp() → torch.ones_like(dt)",
+    "you multiply the old state by log a: the decay is its exponential, "
+    "between 0 and 1": "(-dt * A_log.exp()).exp() → -dt * A_log.exp()",
+    "you multiply the old state by 1 + log a: "
+    "the first terms of e^(log a) alone (Euler's step)": "(-dt * A_log.exp()).exp() → 1 - dt * A_log.exp()",
+    "you take a softplus of dt in the decay: it has been through one": "-dt → -torch.nn.functional.softplus(dt)",
+    "you keep 1 − a of the old state: a is what stays of it, and 1 − a what is lost": "decay = ( → decay = 1 - (",
+}
+WRONG_WRITES = {
+    "you write X, not dt·X: a token of length 0 should leave no trace, "
+    "and yours leaves all of it": "(dt[:, None] * X)[ → X[",
+    "you write (1 − a)·X, as an average does: "
+    "the block writes dt·X": "(dt[:, None] * X)[ → (-torch.expm1(-dt * A_log.exp())[:, None] * X)[",
+    "your new token has decayed already: the decay acts on the old state, "
+    "then the token is written whole": "(dt[:, None] * X)[ → (((-dt * A_log.exp()).exp() * dt)[:, None] * X)[",
+    "this is the hold of chapter 05, (e^(dt A) − 1)/A: "
+    "the block writes dt·X": "(dt[:, None] * X)[ → ((-torch.expm1(-dt * A_log.exp()) / A_log.exp())[:, None] * X)[",
+    "what you write has the factor dt twice: the block writes dt·X": "(dt[:, None] * X)[ → (dt[:, None] ** 2 * X)[",
+    "you write through a SiLU: X has been through one, "
+    "and the block writes dt·X": "(dt[:, None] * X)[ → torch.nn.functional.silu(dt[:, None] * X)[",
+}
+WRONG_SKIPS = {
+    "your skip adds D·dt·X: it passes the state by, "
+    "and takes X as it is": "D[:, None] * X → D[:, None] * dt[:, None] * X",
+    "the skip D·X is missing": "D[:, None] * X → 0 * X",
+    "your skip is D alone: it is D·X, what has come in": "D[:, None] * X → D[:, None]",
+    "your skip is X alone: each head has its own weight for it, D": "D[:, None] * X → X",
+    "your skip has the wrong sign: D·X is added": "+ D → - D",
+}
+
+exercise(
+    "7.3",
+    "A step as long as the token says",
+    claim="004:fig-mamba2-block",
+    level=2,
+    minutes=8,
+    cases=_block_cases,
+    oracle=_block_loop,
+    wrong=WRONG_DECAYS
+    | WRONG_WRITES
+    | WRONG_SKIPS
+    | dict(two_at_once(4, WRONG_DECAYS, WRONG_WRITES, WRONG_SKIPS))
+    | {
+        "your decay is e^(A_log·dt): it is e^(−rate·dt), and the rate is e^A_log": "-dt * A_log.exp() → A_log * dt",
+        "your decay acts on the new token and not on the old state: "
+        "turn it round": "decay[:, None, None] * state + ( → state + (decay[:, None] *",
+        "you take a softplus of dt: it has been through one, "
+        "and a token of length 0 may occur": "dt → torch.nn.functional.softplus(dt)",
+        "you write with C and read with B: B is the key under which X is written, C asks": "* B → * C ; @ C → @ B",
+        "you read with B: it is the key under which X is written, and C asks": "@ C → @ B",
+        "you write with C: it asks, and B is the key under which X is written": "* B → * C",
+        "your D multiplies what is read: it multiplies X, "
+        "and is added": "state @ C + D[:, None] * X → state @ C * D[:, None]",
+        "your D·X goes into the state: the skip "
+        "passes it by": "(dt[:, None] * X) → (dt[:, None] * D[:, None] * X) ; state @ C + D[:, None] * X → state @ C",
+        "you read the state before the token has changed it: decay, "
+        "write, then read": "state = decay → new = decay ; X, state → X, new",
+        "you decay what you have read once more: "
+        "the decay acts on the old state alone": "state @ C → decay[:, None] * (state @ C)",
+        "you write X, and multiply by dt what you read: so the tokens before get the length "
+        "of this one": "(dt[:, None] * X)[ → X[ ; state @ C → dt[:, None] * (state @ C)",
+        "you return the state that came in: "
+        "the next token needs the new one": "state = decay → new = decay ; state @ C → new @ C",
+        "the new state is missing: the next token needs it": "X, state → X",
+        "your decay runs along the last axis of the state, N: it has one number a head, "
+        "`[:, None, None]`": "decay[:, None, None] → decay",
+        "dt lines up with an axis of the channels: beside (heads, P, "
+        "N) it is `dt[:, None, None]`": "(dt[:, None] * X)[:, :, None] → dt[:, None] * X[:, :, None]",
+        "D lines up with the channels of a head: it has one number a head, `D[:, None]`": "D[:, None] → D",
+        "what you write has the axes (heads, N, P): the state is (heads, P, N)": (
+            "(dt[:, None] * X)[:, :, None] * B → (dt[:, None] * X)[:, None] * B[:, None] ; "
+            "state @ C → (state * C[:, None]).sum(1)"
+        ),
+    },
+)(block_step)
+
+
 # ------------------------------------------------------------------------------------------ 7.4 which memory is smaller
 
 
-@exercise(
-    "7.4",
-    "Which memory is the smaller one?",
-    claim="004:hybrid",
-    kind="predict",
-    level=1,
-    minutes=3,
-    tolerance=0.1,
-    oracle=lambda: 2 * 1024 * 128 / (2 * 1024),
-    wrong={
-        "this compares with keys alone: attention keeps a key AND a value for each token": lambda: 256,
-        "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": lambda: 0.0625,
-        "one token holds 2D numbers, and the state N for each of the 2D channels": lambda: 1,
-        "this forgets that the state belongs to 2D channels, not to D": lambda: 64,
-        "both N and the 2D channels count: 2D · N numbers against 2D a token": lambda: 32,
-        "this is D: count the numbers of the state, 2D · N, and divide by those of a token": lambda: 1024,
-        "this is 2D, the numbers of one token: how many tokens fill 2D · N?": lambda: 2048,
-        "this is 2D / N: the 2D channels have N numbers each, so that the state has 2D · N": lambda: 16,
-        "this is N²: 2D·N numbers of the state, over 2D for each token, leave one N": lambda: 128**2,
-        "the ratio is upside down: divide the numbers of the state by those of one token": lambda: 1 / 128,
-        "this is 4D, a key and a value of 2D each: they are of D here, 2D together": lambda: 4096,
-        "this is how many numbers the state has: divide by the 2D of a token": lambda: 2 * 1024 * 128,
-        "this is D · N, a number of numbers: the state has 2D · N, and is divided by the 2D of a token": lambda: (
-            1024 * 128
-        ),
-    },
-)
 def equal_after():
     """The number of tokens after which attention's cache is as large as the state.
 
@@ -292,3 +164,31 @@ def equal_after():
     Insight: So here, up to N = 128 tokens, attention remembers in less memory, and exactly. A state pays in long texts.
     """
     return 128
+
+
+exercise(
+    "7.4",
+    "Which memory is the smaller one?",
+    claim="004:hybrid",
+    kind="predict",
+    level=1,
+    minutes=3,
+    tolerance=0.1,
+    oracle=lambda: 2 * 1024 * 128 / (2 * 1024),
+    wrong={
+        "this compares with keys alone: attention keeps a key AND a value for each token": "128 → 256",
+        "this is the state of one channel, N numbers, over 2D: there are 2D channels, each with N": "128 → 0.0625",
+        "one token holds 2D numbers, and the state N for each of the 2D channels": "128 → 1",
+        "this forgets that the state belongs to 2D channels, not to D": "128 → 64",
+        "both N and the 2D channels count: 2D · N numbers against 2D a token": "128 → 32",
+        "this is D: count the numbers of the state, 2D · N, and divide by those of a token": "128 → 1024",
+        "this is 2D, the numbers of one token: how many tokens fill 2D · N?": "128 → 2048",
+        "this is 2D / N: the 2D channels have N numbers each, so that the state has 2D · N": "128 → 16",
+        "this is N²: 2D·N numbers of the state, over 2D for each token, leave one N": "128 → 128**2",
+        "the ratio is upside down: divide the numbers of the state by those of one token": "128 → 1 / 128",
+        "this is 4D, a key and a value of 2D each: they are of D here, 2D together": "128 → 4096",
+        "this is how many numbers the state has: divide by the 2D of a token": "128 → 2 * 1024 * 128",
+        "this is D · N, a number of numbers: the state has 2D · N, "
+        "and is divided by the 2D of a token": "128 → 1024 * 128",
+    },
+)(equal_after)
