@@ -10,123 +10,6 @@ from smalearn.course.exercises.way import Way
 # ------------------------------------------------------------------------------------------------- 9.4 one call
 
 
-def _steps(Q, K, V, log_a, dt, share):
-    """The recurrence, one token after the other."""
-    H, before, rows = torch.zeros(V.shape[-1], K.shape[-1], dtype=V.dtype), 0, []
-    for q, k, v, a, step, part in zip(Q, K, V, log_a.exp(), dt, share, strict=True):
-        write = torch.outer(v, k)
-        H = a * H + (1 - part) * step * a * before + part * step * write
-        before = write
-        rows.append(H @ q)
-    return torch.stack(rows)
-
-
-def _called(weight, own, Q, K, V, log_a):
-    """One call with values scaled by `weight`, so that token t itself counts `own`."""
-    Y, _ = fast.ssd(weight[:, None] * V, log_a, K, Q)
-    return Y + ((own - weight) * (Q * K).sum(-1))[:, None] * V
-
-
-def _next(x):
-    return functional.pad(x[1:], (0, 1))
-
-
-def _with(weight, own=lambda dt, share, log_a: share * dt):
-    def wrong(Q, K, V, log_a, dt, share):
-        return _called(weight(dt, share, log_a), own(dt, share, log_a), Q, K, V, log_a)
-
-    return wrong
-
-
-def _both(dt, share, log_a):
-    return share * dt + _next((1 - share) * dt)
-
-
-def _under_the_new_key(Q, K, V, log_a, dt, share):
-    earlier = functional.pad(V[:-1], (0, 0, 1, 0))
-    values = (share * dt)[:, None] * V + ((1 - share) * dt * log_a.exp())[:, None] * earlier
-    return fast.ssd(values, log_a, K, Q)[0]
-
-
-def _with_a_last(dt, share, log_a):
-    """The last token counts once more as the first arrives, which it does not."""
-    later = ((1 - share) * dt).roll(-1)
-    return share * dt + torch.cat([0 * later[:-1], later[-1:]])
-
-
-def _tokens(randn, T, N, P):
-    log_a = -randn(T).abs()
-    return randn(T, N), randn(T, N), randn(T, P), log_a, functional.softplus(randn(T)), torch.sigmoid(randn(T))
-
-
-def _call_cases(randn):
-    for sizes in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (40, 4, 3)]:
-        yield _tokens(randn, *sizes)
-
-
-@exercise(
-    "9.4",
-    "Two weights, one call",
-    claim="006:one-call",
-    level=3,
-    minutes=12,
-    cases=_call_cases,
-    oracle=_steps,
-    way=Way(case=lambda randn, length: _tokens(randn, length, 2, 3), once="smalearn.fast.dispatch.ssd"),
-    wrong={
-        "token t itself counts as much as it will later: there it should weigh λ_t dt_t alone": _with(_both, _both),
-        "the correction at the token itself has the wrong sign": _with(
-            _both, lambda dt, share, log_a: 2 * _both(dt, share, log_a) - share * dt
-        ),
-        "the later weight is that of the NEXT token, (1 − λ_(t+1)) dt_(t+1)": _with(
-            lambda dt, share, log_a: share * dt + (1 - share) * dt
-        ),
-        "you shift the wrong way: token t counts again when t + 1 arrives": _with(
-            lambda dt, share, log_a: share * dt + functional.pad(((1 - share) * dt)[:-1], (1, 0))
-        ),
-        "the value before is written under k_t: v_(t−1) has its own key, k_(t−1)": _under_the_new_key,
-        "nothing decays: log_a goes into the call": lambda Q, K, V, log_a, dt, share: trapezoid(
-            Q, K, V, 0 * log_a, dt, share
-        ),
-        "the call takes log_a as it is: it makes the decay itself": lambda Q, K, V, log_a, dt, share: trapezoid(
-            Q, K, V, log_a.exp(), dt, share
-        ),
-        "q_t · k_t is missing in the correction at the token itself": lambda Q, K, V, log_a, dt, share: (
-            fast.ssd(_both(dt, share, log_a)[:, None] * V, log_a, K, Q)[0] - _next((1 - share) * dt)[:, None] * V
-        ),
-        "Q and K have changed places in the call: (K, Q) are its (B, C)": lambda Q, K, V, log_a, dt, share: trapezoid(
-            K, Q, V, log_a, dt, share
-        ),
-        "the last token has no next one, and its later weight is 0: `pad`, not `roll`": _with(
-            lambda dt, share, log_a: share * dt + ((1 - share) * dt).roll(-1), _with_a_last
-        ),
-        "in the second weight dt must be that of the next token, as λ is": _with(
-            lambda dt, share, log_a: share * dt + _next(1 - share) * dt
-        ),
-        "in the second weight λ must be that of the next token, as dt is": _with(
-            lambda dt, share, log_a: share * dt + (1 - share) * _next(dt)
-        ),
-        "the decay of the next token is in the call already": _with(
-            lambda dt, share, log_a: share * dt + _next((1 - share) * dt * log_a.exp())
-        ),
-        "λ and 1 − λ have changed places": _with(
-            lambda dt, share, log_a: (1 - share) * dt + _next(share * dt), lambda dt, share, log_a: (1 - share) * dt
-        ),
-        "the second weight is missing: each write counts once more, (1 − λ) dt, as the next token comes": _with(
-            lambda dt, share, log_a: share * dt
-        ),
-        "this is Mamba-2: each write counts once, dt": _with(lambda dt, share, log_a: dt, lambda dt, share, log_a: dt),
-        "you take λ_t dt_t off at the token itself: what has not come yet is the second weight": _with(
-            _both, lambda dt, share, log_a: _next((1 - share) * dt)
-        ),
-        "dt is missing in the second weight, (1 − λ_(t+1)) dt_(t+1)": _with(
-            lambda dt, share, log_a: share * dt + _next(1 - share)
-        ),
-        "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": _with(
-            _both, lambda dt, share, log_a: 0 * dt
-        ),
-    },
-)
 def trapezoid(Q, K, V, log_a, dt, share):
     """Y (T, P) of Mamba-3's recurrence, by one call of `fast.ssd(X, log_a, B, C)`.
 
@@ -146,3 +29,70 @@ def trapezoid(Q, K, V, log_a, dt, share):
     now, later = share * dt, functional.pad(((1 - share) * dt)[1:], (0, 1))
     Y, _ = fast.ssd((now + later)[:, None] * V, log_a, K, Q)
     return Y - (later * (Q * K).sum(-1))[:, None] * V
+
+
+def _steps(Q, K, V, log_a, dt, share):
+    """The recurrence, one token after the other."""
+    H, before, rows = torch.zeros(V.shape[-1], K.shape[-1], dtype=V.dtype), 0, []
+    for q, k, v, a, step, part in zip(Q, K, V, log_a.exp(), dt, share, strict=True):
+        write = torch.outer(v, k)
+        H = a * H + (1 - part) * step * a * before + part * step * write
+        before = write
+        rows.append(H @ q)
+    return torch.stack(rows)
+
+
+def _tokens(randn, T, N, P):
+    log_a = -randn(T).abs()
+    return randn(T, N), randn(T, N), randn(T, P), log_a, functional.softplus(randn(T)), torch.sigmoid(randn(T))
+
+
+def _call_cases(randn):
+    for sizes in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (40, 4, 3)]:
+        yield _tokens(randn, *sizes)
+
+
+exercise(
+    "9.4",
+    "Two weights, one call",
+    claim="006:one-call",
+    level=3,
+    minutes=12,
+    cases=_call_cases,
+    oracle=_steps,
+    way=Way(case=lambda randn, length: _tokens(randn, length, 2, 3), once="smalearn.fast.dispatch.ssd"),
+    wrong={
+        "token t itself counts as much as it will later: "
+        "there it should weigh λ_t dt_t alone": "Y - (later * (Q * K).sum(-1))[:, None] * V → Y",
+        "the correction at the token itself has the wrong sign": "Y - → Y +",
+        "the later weight is that of the NEXT token, "
+        "(1 − λ_(t+1)) dt_(t+1)": "functional.pad(((1 - share) * dt)[1:], (0, 1)) → (1 - share) * dt",
+        "you shift the wrong way: token t counts again when t + 1 arrives": "[1:], (0, 1) → [:-1], (1, 0)",
+        "the value before is written under k_t: v_(t−1) has its own key, k_(t−1)": (
+            "(now + later)[:, None] * V → "
+            "now[:, None] * V + ((1 - share) * dt * log_a.exp())[:, None] * functional.pad(V[:-1], (0, 0, 1, 0)) ; "
+            "later * (Q → 0 * (Q"
+        ),
+        "nothing decays: log_a goes into the call": "log_a, → 0 * log_a,",
+        "the call takes log_a as it is: it makes the decay itself": "log_a, → log_a.exp(),",
+        "q_t · k_t is missing in the correction at the token itself": "(later * (Q * K).sum(-1)) → later",
+        "Q and K have changed places in the call: (K, Q) are its (B, C)": "K, Q) → Q, K)",
+        "the last token has no next one, and its later weight is 0: `pad`, not `roll`": (
+            "functional.pad(((1 - share) * dt)[1:], (0, 1)) → ((1 - share) * dt).roll(-1) ; "
+            "(later * → (functional.pad(later[:-1], (0, 1)) *"
+        ),
+        "in the second weight dt must be that of the next token, "
+        "as λ is": "functional.pad(((1 - share) * dt)[1:], (0, 1)) → functional.pad((1 - share)[1:], (0, 1)) * dt",
+        "in the second weight λ must be that of the next token, "
+        "as dt is": "functional.pad(((1 - share) * dt)[1:], (0, 1)) → (1 - share) * functional.pad(dt[1:], (0, 1))",
+        "the decay of the next token is in the call already": "(1 - share) * dt → (1 - share) * dt * log_a.exp()",
+        "λ and 1 − λ have changed places": "= share → = (1 - share) ; ((1 - share) * dt)[1:] → (share * dt)[1:]",
+        "the second weight is missing: each write counts once more, "
+        "(1 − λ) dt, as the next token comes": "functional.pad(((1 - share) * dt)[1:], (0, 1)) → 0 * dt",
+        "this is Mamba-2: each "
+        "write counts once, dt": "share * dt, functional.pad(((1 - share) * dt)[1:], (0, 1)) → dt, 0 * dt",
+        "you take λ_t dt_t off at the token itself: what has not come yet is the second weight": "(later * → (now *",
+        "dt is missing in the second weight, (1 − λ_(t+1)) dt_(t+1)": "((1 - share) * dt)[1:] → (1 - share)[1:]",
+        "token t itself does not count at all: λ_t dt_t (q_t · k_t) v_t is missing": "(later * → ((now + later) *",
+    },
+)(trapezoid)

@@ -5,7 +5,27 @@ from smalearn.course.exercises.core import exercise
 # ---------------------------------------------------------------------------------------------- 10.3 the rank of levels
 
 
-@exercise(
+def rank_of_levels():
+    """The rank, an integer.
+
+    A 32 × 32 matrix has five levels of rank 2, with 1, 2, 4, 8 and 16 blocks, and random factors. What is its rank?
+
+    Hint: What is the rank of one level? Of a sum of two matrices, at most?
+
+    Hint: The blocks of a level have no row and no column in common, so their ranks add up: 2, 4, 8, 16 and 32. What is
+    the most that a matrix of this size can have?
+
+    Too little: The blocks of a level stand side by side, so that their ranks add up; those of the levels do, too, up to
+    a limit.
+
+    Too much: No 32 × 32 matrix has a rank above 32.
+
+    Insight: Full rank costs few parameters if many small blocks carry it: rank and parameters are two budgets.
+    """
+    return min(32, sum(2 * blocks for blocks in (1, 2, 4, 8, 16)))
+
+
+exercise(
     "10.3",
     "The rank of levels",
     claim="003:table1-row3",
@@ -26,28 +46,10 @@ from smalearn.course.exercises.core import exercise
         ),
         "this is twice 32: no 32 × 32 matrix has a rank above 32": lambda: 64,
         "this is one more than a 32 × 32 matrix can have": lambda: 33,
-        "this is 5 · 32, as if every level had full rank, and ranks added without bound: a 32 × 32 matrix has 32 at "
-        "most": lambda: 160,
+        "this is 5 · 32, as if every level had full rank, and ranks added without bound: "
+        "a 32 × 32 matrix has 32 at most": lambda: 160,
         "this is how many numbers L has, 32 · 10: a rank is at most 32 here": lambda: 320,
         "this is how many numbers L and R have, 2 · 32 · 10: a rank is at most 32 here": lambda: 640,
         "this is the rank of a single column: each level has 2 of them in every block": lambda: 1,
     },
-)
-def rank_of_levels():
-    """The rank, an integer.
-
-    A 32 × 32 matrix has five levels of rank 2, with 1, 2, 4, 8 and 16 blocks, and random factors. What is its rank?
-
-    Hint: What is the rank of one level? Of a sum of two matrices, at most?
-
-    Hint: The blocks of a level have no row and no column in common, so their ranks add up: 2, 4, 8, 16 and 32. What is
-    the most that a matrix of this size can have?
-
-    Too little: The blocks of a level stand side by side, so that their ranks add up; those of the levels do, too, up to
-    a limit.
-
-    Too much: No 32 × 32 matrix has a rank above 32.
-
-    Insight: Full rank costs few parameters if many small blocks carry it: rank and parameters are two budgets.
-    """
-    return min(32, sum(2 * blocks for blocks in (1, 2, 4, 8, 16)))
+)(rank_of_levels)

@@ -7,6 +7,24 @@ from smalearn.course.exercises.core import Randn, exercise
 # --------------------------------------------------------------------------------- 10.1 where a narrow head fails
 
 
+def confuse(L, R):
+    """A query x (d) and two points X (2, d) on the unit sphere, where the head of L R^T (d, d) misses the nearer one.
+
+    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the score of the point nearer to
+    x is not above that of the other; a tie will do, and x may be one of the points.
+
+    Hint: L^T x are r numbers, all that the head knows of x. Which x do they know nothing of?
+
+    Hint: If L^T x = 0, every point has the score 0. The nearest point can then be x itself.
+
+    Hint: A unit vector x with L^T x = 0 is the last row of Vh in `torch.linalg.svd(L.mT)`. And the points?
+
+    Insight: Every narrow head has such a query, however it was trained: that is what a bottleneck of rank means.
+    """
+    x = torch.linalg.svd(L.mT).Vh[-1]
+    return x, torch.stack([x, -x])
+
+
 def _narrow_cases(randn):
     """Heads that do what they can: on the directions that they see they find the nearest point. And two random ones."""
     randn(7)  # so that no learner's own `torch.manual_seed(0)` draws the first of them
@@ -60,12 +78,7 @@ def _unit(x):
     return torch.nn.functional.normalize(x, dim=-1)
 
 
-def _pointed(choose):
-    """The query `choose(L, R)` with itself and its opposite as points."""
-    return lambda L, R: (_unit(choose(L, R)), torch.stack([_unit(choose(L, R)), -_unit(choose(L, R))]))
-
-
-@exercise(
+exercise(
     "10.1",
     "Where a narrow head fails",
     claim="003:nearest-neighbour",
@@ -75,36 +88,37 @@ def _pointed(choose):
     cases=_narrow_cases,
     refuse=_still_finds,
     wrong={
-        "this query is one that the head sees: L R^T x has a part along x": _pointed(
-            lambda L, R: (L @ R.mT)[:, 0] + L[:, 0]
-        ),
-        "x is zero, which is no point of the sphere": lambda L, R: (0 * L[:, 0], torch.eye(len(L), dtype=L.dtype)[:2]),
-        "there is only one point, which is the nearest whatever its score": lambda L, R: (
-            _unit(L[:, 0]),
-            _unit(L[:, 0])[None],
-        ),
-        "both points are the same": lambda L, R: (_unit(L[:, 0]), _unit(L[:, 0]).expand(2, -1).clone()),
+        "this query is one that the head sees: "
+        "L R^T x has a part along x": "torch.linalg.svd(L.mT).Vh[-1] → _unit((L @ R.mT)[:, 0] + L[:, 0])",
+        "x is zero, which is "
+        "no point of the sphere": "return x, torch.stack([x, -x]) → return 0 * x, torch.eye(len(L), dtype=L.dtype)[:2]",
+        "there is only one point, which is the "
+        "nearest whatever its score": "torch.linalg.svd(L.mT).Vh[-1] → _unit(L[:, 0]) ; torch.stack([x, -x]) → x[None]",
+        "both points are "
+        "the same": "torch.linalg.svd(L.mT).Vh[-1] → _unit(L[:, 0]) ; torch.stack([x, -x]) → x.expand(2, -1).clone()",
     },
-)
-def confuse(L, R):
-    """A query x (d) and two points X (2, d) on the unit sphere, where the head of L R^T (d, d) misses the nearer one.
-
-    The head of rank r < d gives point y the score x^T L R^T y. Find x and X such that the score of the point nearer to
-    x is not above that of the other; a tie will do, and x may be one of the points.
-
-    Hint: L^T x are r numbers, all that the head knows of x. Which x do they know nothing of?
-
-    Hint: If L^T x = 0, every point has the score 0. The nearest point can then be x itself.
-
-    Hint: A unit vector x with L^T x = 0 is the last row of Vh in `torch.linalg.svd(L.mT)`. And the points?
-
-    Insight: Every narrow head has such a query, however it was trained: that is what a bottleneck of rank means.
-    """
-    x = torch.linalg.svd(L.mT).Vh[-1]
-    return x, torch.stack([x, -x])
+)(confuse)
 
 
 # --------------------------------------------------------------------------------- 10.7 heads that add up, by formula
+
+
+def linear_error(heads, rank, dim, points):
+    """The least error of linear attention with H heads of rank r, for d coordinates and N points.
+
+    Say how small the error of linear attention with H heads of rank r can be on in-context regression.
+
+    Hint: Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a (d, d)
+    matrix, at most?
+
+    Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d
+    directions. Each direction kept wins N/(N + d + 1), divided by d.
+
+    Insight: Ranks add up over heads as long as the scores themselves are the weights. With a softmax between, each head
+    chooses alone; whether that hurts depends on the task.
+    """
+    whole = min(heads * rank, dim)
+    return 1 - whole / dim * points / (points + dim + 1)
 
 
 def _least(dim, points, directions):
@@ -137,17 +151,7 @@ def _error_cases(randn):
     yield from [(1, 1, 2, 3), (1, 1, 1, 1), (1, 4, 4, 8), (2, 1, 4, 8), (8, 2, 16, 8), (3, 2, 4, 5), (2, 5, 6, 1)]
 
 
-def _error(kept=lambda H, r, d, N: min(H * r, d), wins=lambda d, N: N / (N + d + 1)):
-    """The error with another number of directions, or another gain of each."""
-    return lambda H, r, d, N: 1 - kept(H, r, d, N) / d * wins(d, N)
-
-
-def _distance(d, N):
-    """What the error has for each 1 in |M − γI|²."""
-    return N * (N + d + 1) / d**3
-
-
-@exercise(
+exercise(
     "10.7",
     "Heads that add up",
     claim="003:full-rank-head",
@@ -156,85 +160,49 @@ def _distance(d, N):
     cases=_error_cases,
     oracle=lambda heads, rank, dim, points: _least(dim, points, _measured_rank(heads, rank, dim)),
     wrong={
-        "this is the error of a single head: without softmax the ranks of heads add up": _error(
-            lambda H, r, d, N: min(r, d)
-        ),
-        "a (d, d) matrix has no more than d directions: min(H r, d)": _error(lambda H, r, d, N: H * r),
-        "this is the larger of H r and d: a rank is no larger than either": _error(lambda H, r, d, N: max(H * r, d)),
-        "H heads of rank r have rank H r together, not H + r": _error(lambda H, r, d, N: min(H + r, d)),
-        "the rank has nothing to do with the number of points: it is min(H r, d)": _error(
-            lambda H, r, d, N: min(H * r, d, N)
-        ),
-        "your k/d is a whole number, 0 or 1: divide with /": _error(lambda H, r, d, N: min(H * r, d) // d * d),
-        "you give 1, as if no direction won anything: does a `//` round its share down?": lambda *given: 1.0,
-        "the division by d is missing: a direction wins N/(N + d + 1)/d": _error(lambda H, r, d, N: min(H * r, d) * d),
-        "you count the d - k directions that M cannot have: the k that it has win": _error(
-            lambda H, r, d, N: d - min(H * r, d)
-        ),
-        "the error goes with |M − γI|², the square of the norm: d − k, not its root": _error(
-            lambda H, r, d, N: d - (d - min(H * r, d)) ** 0.5
-        ),
-        "in your constant |γ I|² is γ²: it is d γ², one γ² for each direction": _error(
-            lambda H, r, d, N: min(H * r, d) + 1 - d
-        ),
-        "the constant is missing: even at full rank 1 - N/(N + d + 1) is left": lambda H, r, d, N: (
-            (1 - min(H * r, d) / d) * N / (N + d + 1)
-        ),
-        "this is the part of the error that is removed: 1 minus it is left": lambda *given: 1 - linear_error(*given),
-        "you multiply the errors of single heads: heads add up to one head of rank min(H r, d)": lambda H, *given: (
-            linear_error(1, *given) ** H
-        ),
-        "M is to be near γ I, not I: what a direction wins is N(N + d + 1)/d³ times γ²": _error(
-            wins=lambda d, N: N * (N + d + 1) / d**2
-        ),
-        "this is the error of ones on the diagonal of M: the best number there is γ = d/(N + d + 1)": _error(
-            wins=lambda d, N: 2 * N / d - N * (N + d + 1) / d**2
-        ),
-        "this is the error with γ = d/N, which makes A M right on average: the best γ is d/(N + d + 1)": _error(
-            wins=lambda d, N: 1 - (d + 1) / N
-        ),
-        "the term with |M|² is missing: it takes back half of what the trace wins": _error(
-            wins=lambda d, N: 2 * N / (N + d + 1)
-        ),
-        "this is what infinitely many points would leave: A = Σ x x^T is not its mean, and E A² is larger than "
-        "(E A)² by the factor (N + d + 1)/N": _error(wins=lambda d, N: 1),
-        "E A² = N(N + d + 1)/d², and yours lacks the 1: the fourth moment of a Gaussian number is 3, not 2": _error(
-            wins=lambda d, N: N / (N + d)
-        ),
-        "what a direction wins has N + d + 1 below, yours N + d − 1": _error(wins=lambda d, N: N / (N + d - 1)),
-        "the factor k/d with k = min(H r, d) is missing: this is the error at full rank": _error(lambda H, r, d, N: d),
-        "this is the root of the error: the mean SQUARE is asked for": lambda *given: linear_error(*given) ** 0.5,
-        "you take the mean of the heads: without softmax they add up": _error(lambda H, r, d, N: min(r, d) / H),
-        "γ² is missing before the d − k directions that are lost": lambda H, r, d, N: (
-            _distance(d, N) * (d - min(H * r, d)) + 1 - N / (N + d + 1)
-        ),
-        "before the d − k directions that are lost stands γ², yours has γ": lambda H, r, d, N: (
-            _distance(d, N) * d / (N + d + 1) * (d - min(H * r, d)) + 1 - N / (N + d + 1)
-        ),
-        "|M − γI|² is γ² (d − k), yours is the norm itself, γ √(d − k)": lambda H, r, d, N: (
-            _distance(d, N) * d / (N + d + 1) * (d - min(H * r, d)) ** 0.5 + 1 - N / (N + d + 1)
-        ),
-        "the constant is 1 − N/(N + d + 1), what is left at full rank: yours is 1": lambda H, r, d, N: (
-            1 + (1 - min(H * r, d) / d) * N / (N + d + 1)
-        ),
-        "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": _error(wins=lambda d, N: d / (N + d + 1)),
-        "this is what least squares would leave, n pairs for n directions: one layer of linear attention "
-        "cannot invert A": _error(lambda H, r, d, N: min(H * r, d, N), lambda d, N: 1),
+        "this is the error of a single head: without softmax the ranks of heads add up": "heads * rank → rank",
+        "a (d, d) matrix has no more than d directions: min(H r, d)": "min(heads * rank, dim) → heads * rank",
+        "this is the larger of H r and d: a rank is no larger than either": "min → max",
+        "H heads of rank r have rank H r together, not H + r": "heads * rank → heads + rank",
+        "the rank has nothing to do with the number of points: it is min(H r, d)": "rank, dim → rank, dim, points",
+        "your k/d is a whole number, 0 or 1: divide with /": "whole / dim → whole // dim",
+        "you give 1, as if no direction won anything: does a `//` round its share down?": "points / → points //",
+        "the division by d is missing: a direction wins N/(N + d + 1)/d": "whole / dim → whole",
+        "you count the d - k directions that M cannot have: the k that it has win": "whole / → (dim - whole) /",
+        "the error goes with |M − γI|², the square of the norm: "
+        "d − k, not its root": "whole / → (dim - (dim - whole) ** 0.5) /",
+        "in your constant |γ I|² is γ²: it is d γ², one γ² for each direction": "whole / → (whole + 1 - dim) /",
+        "the constant is missing: even at full rank 1 - N/(N + d + 1) is left": "1 - whole / dim → (1 - whole / dim)",
+        "this is the part of the error that is removed: 1 minus it is left": "1 - → ",
+        "you multiply the errors of single heads: heads add "
+        "up to one head of rank min(H r, d)": "heads * rank → rank ; return → return ( ; dim + 1) → dim + 1)) ** heads",
+        "M is to be near γ I, not I: what a direction "
+        "wins is N(N + d + 1)/d³ times γ²": "points / (points + dim + 1) → points * (points + dim + 1) / dim**2",
+        "this is the error of ones on the diagonal of M: the best number there is "
+        "γ = d/(N + d + 1)": "points / (points + dim + 1) → (2 * points / dim - points * (points + dim + 1) / dim**2)",
+        "this is the error with γ = d/N, which makes A M right on average: "
+        "the best γ is d/(N + d + 1)": "points / (points + dim + 1) → (1 - (dim + 1) / points)",
+        "the term with |M|² is missing: it takes back half of what the trace wins": "points / → 2 * points /",
+        "this is what infinitely many points would leave: A = Σ x x^T is not its mean, "
+        "and E A² is larger than (E A)² by the factor (N + d + 1)/N": "points / (points + dim + 1) → 1",
+        "E A² = N(N + d + 1)/d², and yours lacks the 1: "
+        "the fourth moment of a Gaussian number is 3, not 2": "dim + 1 → dim",
+        "what a direction wins has N + d + 1 below, yours N + d − 1": "dim + 1 → dim - 1",
+        "the factor k/d with k = min(H r, d) is missing: this is the error at full rank": "whole / dim * → ",
+        "this is the root of the error: "
+        "the mean SQUARE is asked for": "return → return ( ; dim + 1) → dim + 1)) ** 0.5",
+        "you take the mean of the heads: "
+        "without softmax they add up": "min(heads * rank, dim) → min(rank, dim) / heads",
+        "γ² is missing before the d − "
+        "k directions that are lost": "1 - whole / dim * → points * (points + dim + 1) / dim**3 * (dim - whole) + 1 -",
+        "before the d − k directions "
+        "that are lost stands γ², yours has γ": "1 - whole / dim * → points / dim**2 * (dim - whole) + 1 -",
+        "|M − γI|² is γ² (d − k), "
+        "yours is the norm itself, γ √(d − k)": "1 - whole / dim * → points / dim**2 * (dim - whole) ** 0.5 + 1 -",
+        "the constant is 1 − N/(N + d + 1), "
+        "what is left at full rank: yours is 1": "1 - whole / dim → 1 + (1 - whole / dim)",
+        "each direction wins N/(N + d + 1), not γ = d/(N + d + 1)": "points / → dim /",
+        "this is what least squares would leave, n pairs for n directions: one "
+        "layer of linear attention cannot invert A": "rank, dim → rank, dim, points ; points / (points + dim + 1) → 1",
     },
-)
-def linear_error(heads, rank, dim, points):
-    """The least error of linear attention with H heads of rank r, for d coordinates and N points.
-
-    Say how small the error of linear attention with H heads of rank r can be on in-context regression.
-
-    Hint: Without softmax all heads are one, with a sum of matrices. What is the rank of a sum, at most? And of a (d, d)
-    matrix, at most?
-
-    Hint: The error is a constant plus a multiple of |M - γI|², and the nearest matrix of rank k keeps k of d
-    directions. Each direction kept wins N/(N + d + 1), divided by d.
-
-    Insight: Ranks add up over heads as long as the scores themselves are the weights. With a softmax between, each head
-    chooses alone; whether that hurts depends on the task.
-    """
-    whole = min(heads * rank, dim)
-    return 1 - whole / dim * points / (points + dim + 1)
+)(linear_error)

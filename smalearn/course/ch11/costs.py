@@ -2,191 +2,9 @@
 
 from smalearn.course.exercises.core import exercise
 
-
-def _levels(ranks, block_lens):
-    return list(zip(ranks, block_lens, strict=True))
-
-
-def _running(ranks):
-    """Ranks by which a pair spends on a level and, again, on those before."""
-    return [sum(ranks[: n + 1]) for n in range(len(ranks))]
-
-
-def _finest(ranks):
-    """Ranks by which a pair spends on its finest level alone: what a level adds to those before."""
-    return [r - before for r, before in zip(ranks, [0, *ranks], strict=False)]
-
-
 # ------------------------------------------------------------------------------------ 11.4 what causal scores cost
 
 
-def _brute(length, ranks, block_lens, meets=lambda i, j: j <= i, joined=lambda i, j, size: i // size == j // size):
-    """Pair by pair, level by level."""
-    pairs = [(i, j) for i in range(length) for j in range(length) if meets(i, j)]
-    return sum(rank for rank, size in _levels(ranks, block_lens) for i, j in pairs if joined(i, j, size))
-
-
-def _mac_cases(randn):
-    yield 0, [2], [1]
-    yield 1, [2], [1]
-    yield 4, [2, 1], [4, 2]
-    yield 16, [4, 2, 1, 1], [16, 8, 4, 2]
-    yield 11, [2, 2, 4], [12, 6, 3]
-    yield 9, [0, 2], [12, 4]
-    yield 6, [2, 3], [6, 1]
-    yield 7, [4], [7]
-
-
-def _last(pairs):
-    """The count with other pairs in the last block, of `rest` tokens in place of b."""
-    return lambda length, ranks, block_lens: sum(
-        r * (length // b * (b * (b + 1) // 2) + pairs(length % b, b)) for r, b in _levels(ranks, block_lens)
-    )
-
-
-def _triangle(tokens):
-    return tokens * (tokens + 1) // 2
-
-
-def _square(length, ranks):
-    """The count of all pairs where each level's blocks are half as long as those before."""
-    return sum(length * length * r // 2**n for n, r in enumerate(ranks))
-
-
-def _overwritten(length, ranks, block_lens):
-    """The count of a program that goes on with what a level leaves over."""
-    total = 0
-    for r, b in _levels(ranks, block_lens):
-        total += _brute(length, [r], [b])
-        length %= b
-    return total
-
-
-@exercise(
-    "11.4",
-    "What causal scores cost",
-    claim="003:mlr-flops",
-    level=2,
-    minutes=8,
-    cases=_mac_cases,
-    oracle=_brute,
-    wrong={
-        "you count every pair in a block, b²: a causal query meets the keys j ≤ i alone, b(b + 1)/2": lambda *given: (
-            _brute(*given, meets=lambda i, j: True)
-        ),
-        "your pairs are j < i: a token meets itself, too, b(b + 1)/2 pairs in a block": lambda *given: _brute(
-            *given, meets=lambda i, j: j < i
-        ),
-        "your blocks are T/2^l long, rounded down: their lengths are given in block_lens, and they may not fill T": (
-            lambda length, ranks, block_lens: sum(r * 2**n * _triangle(length // 2**n) for n, r in enumerate(ranks))
-        ),
-        "this is r·T(T + 1)/2, standard attention: level l spends only on "
-        "pairs in one block of it": lambda length, ranks, block_lens: sum(ranks) * length * (length + 1) // 2,
-        "the tokens after the last full block are missing: they are a block, too, a shorter one": _last(
-            lambda rest, b: 0
-        ),
-        "each token of the shorter block meets b keys in your count: it meets the tokens of its block up to itself": (
-            _last(lambda rest, b: rest * b)
-        ),
-        "each token of the shorter block meets itself alone in your count: it meets its block up to itself": _last(
-            lambda rest, b: rest
-        ),
-        "you count every pair of the shorter block: there, too, a query meets the keys j ≤ i alone": _last(
-            lambda rest, b: rest * rest
-        ),
-        "the shorter block lacks its diagonal: there, too, a token meets itself": _last(
-            lambda rest, b: rest * (rest - 1) // 2
-        ),
-        "you count the last block as if it were full: it ends with token T - 1": lambda length, ranks, block_lens: sum(
-            r * -(-length // b) * b * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
-        ),
-        "you add one full block, even where none is left over: the last one has T mod b tokens, perhaps none": _last(
-            lambda rest, b: b * (b + 1) // 2
-        ),
-        "this is r·T(b + 1)/2, right where b divides T: else the last block is shorter, and its tokens meet "
-        "fewer keys": lambda length, ranks, block_lens: sum(
-            r * length * (b + 1) // 2 for r, b in _levels(ranks, block_lens)
-        ),
-        "this is r·T·b: a causal query meets the tokens of its block up to itself": lambda length, ranks, block_lens: (
-            sum(r * length * b for r, b in _levels(ranks, block_lens))
-        ),
-        "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and the last "
-        "block may be shorter": lambda length, ranks, block_lens: sum(
-            r * length * b // 2 for r, b in _levels(ranks, block_lens)
-        ),
-        "you take half of all pairs, rounded down: with the whole diagonal a block has b(b + 1)/2": (
-            lambda length, ranks, block_lens: sum(
-                r * (length // b * b * b + (length % b) ** 2) // 2 for r, b in _levels(ranks, block_lens)
-            )
-        ),
-        "you count b_1/b blocks of each level, but the text may be shorter, or longer, than b_1": (
-            lambda length, ranks, block_lens: sum(
-                r * (block_lens[0] // b) * (b * (b + 1) // 2) for r, b in _levels(ranks, block_lens)
-            )
-        ),
-        "the products with the values are in your count: asked are the scores alone": lambda length, ranks, *given: (
-            _brute(length, ranks, *given) + sum(ranks) * length * (length + 1) // 2
-        ),
-        "you cut T into equal parts: all blocks have b tokens but the last": lambda length, ranks, block_lens: sum(
-            r * -(-length // b) * _triangle(length // -(-length // b)) for r, b in _levels(ranks, block_lens)
-        ),
-        "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": lambda length, ranks, block_lens: (
-            _brute(length, ranks[::-1], block_lens)
-        ),
-        "only the first two levels are there: the sum runs over all": lambda length, ranks, block_lens: _brute(
-            length, ranks[:2], block_lens[:2]
-        ),
-        "you add the diagonal of one block to half of all pairs: every block has one": lambda length, *given: sum(
-            r * (length // b * b * b + (length % b) ** 2 + b) // 2 for r, b in _levels(*given)
-        ),
-        "your blocks are halves of T, of halves: level l has blocks of block_lens[l] tokens": (
-            lambda length, ranks, block_lens: _brute(length, ranks, [max(1, length >> n) for n in range(len(ranks))])
-        ),
-        "this is T² Σ r_l/2^(l - 1): it counts all pairs, and is right for halves of T alone": (
-            lambda length, ranks, block_lens: _square(length, ranks)
-        ),
-        "this is half of T² Σ r_l/2^(l - 1): count the pairs in blocks of block_lens[l] tokens, the diagonal too": (
-            lambda length, ranks, block_lens: _square(length, ranks) // 2
-        ),
-        "this is half of T² Σ r_l/2^(l - 1) and of the diagonal: the lengths of blocks are given in block_lens": (
-            lambda length, ranks, block_lens: (_square(length, ranks) + length * sum(ranks)) // 2
-        ),
-        "coarse columns count again at each finer level: level l adds its own r_l alone": (
-            lambda length, ranks, block_lens: _brute(length, _running(ranks), block_lens)
-        ),
-        "a pair costs the rank of its finest level alone in your count: it spends on all levels l ≤ d(i, j)": (
-            lambda length, ranks, block_lens: _brute(length, _finest(ranks), block_lens)
-        ),
-        "you multiply the sum of the ranks by the pairs of all levels: each level has its own rank and pairs": (
-            lambda length, ranks, block_lens: _brute(length, [sum(ranks)] * len(ranks), block_lens)
-        ),
-        "you count pairs: a pair costs r_l multiply-adds at level l": lambda length, ranks, block_lens: _brute(
-            length, [1] * len(ranks), block_lens
-        ),
-        "only what the first level spends is here: the sum runs over all levels": lambda length, *given: _brute(
-            length, *(x[:1] for x in given)
-        ),
-        "only what the last level spends is here: the sum runs over all levels": lambda length, *given: _brute(
-            length, *(x[-1:] for x in given)
-        ),
-        "only the tokens that one level leaves over reach the next: every level has all T": _overwritten,
-        "you count one block of each level: level l has ⌈T / b_l⌉ of them": lambda length, ranks, block_lens: sum(
-            r * min(length, b) * (min(length, b) + 1) // 2 for r, b in _levels(ranks, block_lens)
-        ),
-        "the last token is missing: the queries are 0, …, T - 1": lambda length, *given: _brute(
-            max(0, length - 1), *given
-        ),
-        "this is twice as much: a multiply-add counts once, and a full block has b(b + 1)/2 pairs": lambda *given: (
-            2 * _brute(*given)
-        ),
-        "these are windows, pairs less than b apart: a level counts where one block holds both": lambda *given: _brute(
-            *given, joined=lambda i, j, size: abs(i - j) < size
-        ),
-        "your tokens are counted from 1, so that the first block is one short: the first token is number 0": (
-            lambda *given: _brute(*given, joined=lambda i, j, size: (i + 1) // size == (j + 1) // size)
-        ),
-    },
-)
 def causal_macs(length, ranks, block_lens):
     """Multiply-adds of the scores of all pairs j ≤ i, where level l counts in its blocks of block_lens[l] tokens.
 
@@ -211,110 +29,117 @@ def causal_macs(length, ranks, block_lens):
     return total
 
 
+def _brute(length, ranks, block_lens):
+    """Pair by pair, level by level."""
+    pairs = [(i, j) for i in range(length) for j in range(i + 1)]
+    return sum(r for r, b in zip(ranks, block_lens, strict=True) for i, j in pairs if i // b == j // b)
+
+
+def _mac_cases(randn):
+    yield 0, [2], [1]
+    yield 1, [2], [1]
+    yield 4, [2, 1], [4, 2]
+    yield 16, [4, 2, 1, 1], [16, 8, 4, 2]
+    yield 11, [2, 2, 4], [12, 6, 3]
+    yield 9, [0, 2], [12, 4]
+    yield 6, [2, 3], [6, 1]
+    yield 7, [4], [7]
+
+
+def _triangle(tokens):
+    return tokens * (tokens + 1) // 2
+
+
+exercise(
+    "11.4",
+    "What causal scores cost",
+    claim="003:mlr-flops",
+    level=2,
+    minutes=8,
+    cases=_mac_cases,
+    oracle=_brute,
+    wrong={
+        "you count every pair in a block, b²: "
+        "a causal query meets the keys j ≤ i alone, b(b + 1)/2": "tokens * (tokens + 1) // 2 → tokens**2",
+        "your pairs are j < i: a token meets itself, too, b(b + 1)/2 pairs in a block": "(tokens + 1) → (tokens - 1)",
+        "your blocks are T/2^l long, rounded down: their lengths are given in block_lens, and they may "
+        "not fill T": "return total → return sum(r * 2**n * _triangle(length // 2**n) for n, r in enumerate(ranks))",
+        "this is r·T(T + 1)/2, standard attention: level "
+        "l spends only on pairs in one block of it": "return total → return sum(ranks) * length * (length + 1) // 2",
+        "the tokens after the last full block are missing: "
+        "they are a block, too, a shorter one": "(0, length, → (0, length - size + 1,",
+        "each token of the shorter block meets b keys in your count: it "
+        "meets the tokens of its block up to itself": "total += → total += rank * tokens * size if tokens < size else",
+        "each token of the shorter block meets itself alone in your count: "
+        "it meets its block up to itself": "total += → total += rank * tokens if tokens < size else",
+        "you count every pair of the shorter block: "
+        "there, too, a query meets the keys j ≤ i alone": "total += → total += rank * tokens**2 if tokens < size else",
+        "the shorter block lacks its diagonal: there, "
+        "too, a token meets itself": "total += → total += rank * tokens * (tokens - 1) // 2 if tokens < size else",
+        "you count the last block as if it were full: it ends with token T - 1": "min(size, length - start) → size",
+        "you add one full block, even where none is left over: the last one has T mod b tokens, "
+        "perhaps none": "(0, length, → (0, length + 1, ; min(size, length - start) → size",
+        "this is r·T(b + 1)/2, right where b divides T: else the last block is shorter, and "
+        "its tokens meet fewer keys": "range(0, length, size) → range(1) ; tokens * (tokens + 1) → length * (size + 1)",
+        "this is r·T·b: a causal query meets the tokens "
+        "of its block up to itself": "range(0, length, size) → range(1) ; tokens * (tokens + 1) // 2 → length * size",
+        "you take half of all pairs, b²/2 a block: with the whole diagonal these are b(b + 1)/2, and "
+        "the last block may be shorter": "range(0, length, size) → range(1) ; tokens * (tokens + 1) → length * size",
+        "you take half of all pairs, rounded down: with the whole diagonal a block has b(b + 1)/2": (
+            "range(0, length, size) → range(1) ; "
+            "tokens * (tokens + 1) → (length // size * size**2 + (length % size) ** 2)"
+        ),
+        "you count b_1/b blocks of each level, but the text may be shorter, or "
+        "longer, than b_1": "range(0, length, size) → range(block_lens[0] // size) ; min(size, length - start) → size",
+        "the products with the values are in your count: "
+        "asked are the scores alone": "total = 0 → total = sum(ranks) * length * (length + 1) // 2",
+        "you cut T into equal parts: all blocks have b tokens but the last": (
+            "range(0, length, size) → range(1) ; "
+            "tokens * (tokens + 1) // 2 → -(-length // size) * _triangle(length // -(-length // size))"
+        ),
+        "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": "zip(ranks → zip(ranks[::-1]",
+        "only the first two levels are there: "
+        "the sum runs over all": "zip(ranks, block_lens, strict=True) → zip(ranks[:2], block_lens)",
+        "you add the diagonal of one block to half of all pairs: every block has one": (
+            "range(0, length, size) → range(1) ; "
+            "tokens * (tokens + 1) → (length // size * size**2 + (length % size) ** 2 + size)"
+        ),
+        "your blocks are halves of T, of halves: "
+        "level l has blocks of block_lens[l] tokens": "block_lens, → [max(1, length >> n) for n in range(len(ranks))],",
+        "this is T² Σ r_l/2^(l - 1): it counts all pairs, and is "
+        "right for halves of T alone": "return total → return sum(length**2 * r // 2**n for n, r in enumerate(ranks))",
+        "this is half of T² Σ r_l/2^(l - 1): count the pairs in blocks of block_lens[l] tokens, "
+        "the diagonal too": "return total → return sum(length**2 * r // 2**n for n, r in enumerate(ranks)) // 2",
+        "this is half of T² Σ r_l/2^(l - 1) and of the diagonal: the lengths of blocks are given in block_lens": (
+            "return total → return (sum(length**2 * r // 2**n for n, r in enumerate(ranks)) + length * sum(ranks)) // 2"
+        ),
+        "coarse columns count again at each finer level: "
+        "level l adds its own r_l alone": "zip(ranks → zip([sum(ranks[: n + 1]) for n in range(len(ranks))]",
+        "a pair costs the rank of its finest level alone in your count: "
+        "it spends on all levels l ≤ d(i, j)": "zip(ranks → zip([r - before for r, before in zip(ranks, [0, *ranks])]",
+        "you multiply the sum of the ranks by the pairs of all levels: "
+        "each level has its own rank and pairs": "+= rank → += sum(ranks)",
+        "you count pairs: a pair costs r_l multiply-adds at level l": "rank * tokens → tokens",
+        "only what the first level spends is here: "
+        "the sum runs over all levels": "zip(ranks, block_lens, strict=True) → zip(ranks[:1], block_lens)",
+        "only what the last level spends is here: "
+        "the sum runs over all levels": "zip(ranks, block_lens, strict=True) → zip(ranks[-1:], block_lens[-1:])",
+        "only the tokens that one level leaves over reach the next: "
+        "every level has all T": "// 2 → // 2\n        length %= size",
+        "you count one block of each level: level l has ⌈T / b_l⌉ of them": "range(0, length, size) → range(1)",
+        "the last token is missing: the queries are 0, …, T - 1": "total = 0 → total, length = 0, max(0, length - 1)",
+        "this is twice as much: a multiply-add counts once, and a full block has b(b + 1)/2 pairs": " // 2 → ",
+        "these are windows, pairs less than b apart: a level counts where one block "
+        "holds both": "range(0, length, size) → range(length) ; tokens * (tokens + 1) // 2 → min(start + 1, size)",
+        "your tokens are counted from 1, so that the first block is one short: the first token "
+        "is number 0": "range(0, → range(-1, ; min(size, length - start) → min(start + size, length) - max(start, 0)",
+    },
+)(causal_macs)
+
+
 # ------------------------------------------------------------------------------ 11.7 what a step of decoding needs
 
 
-def _needed(tokens, ranks, block_lens, joined=lambda i, j, size: i // size == j // size):
-    """Key by key, level by level."""
-    last = tokens - 1
-    levels = _levels(ranks, block_lens)
-    return sum(rank for rank, size in levels for j in range(tokens) if joined(last, j, size))
-
-
-def _kept_cases(randn):
-    yield 1, [1], [1]
-    yield 4, [2], [8]
-    yield 6, [0], [8]
-    yield 5, [2, 1], [8, 4]
-    yield 8, [2, 1], [8, 4]
-    yield 12, [4, 2, 1, 1], [16, 8, 4, 2]
-    yield 13, [4, 2, 1, 1], [16, 8, 4, 2]
-    yield 17, [3, 0, 2], [30, 15, 5]
-
-
-def _kept(count):
-    """The sum with another count of the tokens of a block of b, after t."""
-    return lambda tokens, ranks, block_lens: sum(r * count(tokens, b) for r, b in _levels(ranks, block_lens))
-
-
-@exercise(
-    "11.7",
-    "What a step still needs",
-    claim="003:key-cache",
-    level=1,
-    minutes=6,
-    cases=_kept_cases,
-    oracle=_needed,
-    wrong={
-        "where a block has just become full, yours holds nothing of it: the token that fills it still meets "
-        "all of it": _kept(lambda t, b: t % b),
-        "you keep the last b_l tokens, a window: at a border a level starts anew, and holds less": _kept(min),
-        "this is the room that a cache needs, whatever it holds: at this step a level holds what has been read "
-        "of its block": _kept(lambda t, b: b),
-        "you are one token ahead: the newest of t tokens is number t - 1": _kept(lambda t, b: t % b + 1),
-        "the newest token's own key is missing: its query meets it, too": _kept(lambda t, b: (t - 1) % b),
-        "this is the cache of standard attention: of level l only the keys of the current block are needed": _kept(
-            lambda t, b: t
-        ),
-        "these are the last b_l - 1 keys, a window: a level holds its current block, which began at a border": _kept(
-            lambda t, b: min(t, b - 1)
-        ),
-        "these are the tokens that are still to come in the block: those that have been read count": _kept(
-            lambda t, b: b - (t - 1) % b
-        ),
-        "these are the places that are free in the block: its tokens that have been read count": _kept(
-            lambda t, b: -t % b
-        ),
-        "this is b - t mod b, what the block still has room for: its tokens that have been read count": _kept(
-            lambda t, b: b - t % b
-        ),
-        "these are the keys before the block, which may be forgotten: those in it are needed": _kept(
-            lambda t, b: (t - 1) // b * b
-        ),
-        "this counts blocks, ⌈t/b_l⌉: asked are the tokens of the last one": _kept(lambda t, b: (t - 1) // b + 1),
-        "this counts full blocks, ⌊t/b_l⌋: asked are the tokens of the current one": _kept(lambda t, b: t // b),
-        "this counts the blocks before the current one: asked are its tokens": _kept(lambda t, b: (t - 1) // b),
-        "you count tokens: each has r_l numbers in level l": lambda tokens, ranks, block_lens: kept_keys(
-            tokens, [1] * len(ranks), block_lens
-        ),
-        "you multiply the sum of the ranks by the tokens of all levels: each level has its own rank and tokens": (
-            lambda tokens, ranks, block_lens: kept_keys(tokens, [sum(ranks)] * len(ranks), block_lens)
-        ),
-        "coarse columns count again at each finer level: level l adds its own r_l alone": (
-            lambda tokens, ranks, block_lens: kept_keys(tokens, _running(ranks), block_lens)
-        ),
-        "a key has the columns of its finest level alone in your count: it has those of all levels l ≤ d": (
-            lambda tokens, ranks, block_lens: kept_keys(tokens, _finest(ranks), block_lens)
-        ),
-        "only the keys of the finest block count in yours: coarser levels keep more tokens": (
-            lambda tokens, ranks, block_lens: kept_keys(tokens, ranks, block_lens[-1:] * len(ranks))
-        ),
-        "only what the first level keeps is here: the sum runs over all levels": lambda tokens, *given: kept_keys(
-            tokens, *(x[:1] for x in given)
-        ),
-        "only what the last level keeps is here: the sum runs over all levels": lambda tokens, *given: kept_keys(
-            tokens, *(x[-1:] for x in given)
-        ),
-        "this is the sum of all steps up to the newest: asked is that step alone": lambda tokens, *given: sum(
-            kept_keys(t, *given) for t in range(1, tokens + 1)
-        ),
-        "keys and values are in your count: asked are keys alone": lambda *given: 2 * kept_keys(*given),
-        "the values of all tokens are in your count: asked are keys alone": lambda tokens, ranks, block_lens: (
-            kept_keys(tokens, ranks, block_lens) + tokens * sum(ranks)
-        ),
-        "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": lambda tokens, ranks, block_lens: (
-            kept_keys(tokens, ranks[::-1], block_lens)
-        ),
-        "a level counts only once its block has been full in yours: it holds what has been read of its block": _kept(
-            lambda t, b: b if t >= b else 0
-        ),
-        "the newest token adds 1 to a level in yours: it adds r_l numbers": lambda tokens, ranks, block_lens: sum(
-            r * ((tokens - 1) % b) + 1 for r, b in _levels(ranks, block_lens)
-        ),
-        "every level keeps the tokens of a window as long as the finest block in yours: level l keeps its own "
-        "block": lambda tokens, ranks, block_lens: sum(ranks) * min(tokens, block_lens[-1]),
-    },
-)
 def kept_keys(tokens, ranks, block_lens):
     """Count the numbers of keys that the query of the last of `tokens` tokens meets, its own key included.
 
@@ -331,38 +156,86 @@ def kept_keys(tokens, ranks, block_lens):
     return sum(rank * ((tokens - 1) % size + 1) for rank, size in zip(ranks, block_lens, strict=True))
 
 
+def _needed(tokens, ranks, block_lens):
+    """Key by key, level by level."""
+    last = tokens - 1
+    return sum(r for r, b in zip(ranks, block_lens, strict=True) for j in range(tokens) if last // b == j // b)
+
+
+def _kept_cases(randn):
+    yield 1, [1], [1]
+    yield 4, [2], [8]
+    yield 6, [0], [8]
+    yield 5, [2, 1], [8, 4]
+    yield 8, [2, 1], [8, 4]
+    yield 12, [4, 2, 1, 1], [16, 8, 4, 2]
+    yield 13, [4, 2, 1, 1], [16, 8, 4, 2]
+    yield 17, [3, 0, 2], [30, 15, 5]
+
+
+exercise(
+    "11.7",
+    "What a step still needs",
+    claim="003:key-cache",
+    level=1,
+    minutes=6,
+    cases=_kept_cases,
+    oracle=_needed,
+    wrong={
+        "where a block has just become full, yours holds nothing of it: "
+        "the token that fills it still meets all of it": "((tokens - 1) % size + 1) → (tokens % size)",
+        "you keep the last b_l tokens, a window: "
+        "at a border a level starts anew, and holds less": "((tokens - 1) % size + 1) → min(tokens, size)",
+        "this is the room that a cache needs, whatever it holds: "
+        "at this step a level holds what has been read of its block": "((tokens - 1) % size + 1) → size",
+        "you are one token ahead: the newest of t tokens is number t - 1": "tokens - 1 → tokens",
+        "the newest token's own key is missing: its query meets it, too": "size + 1 → size",
+        "this is the cache of standard attention: "
+        "of level l only the keys of the current block are needed": "((tokens - 1) % size + 1) → tokens",
+        "these are the last b_l - 1 keys, a window: "
+        "a level holds its current block, which began at a border": "((tokens - 1) % size + 1) → min(tokens, size - 1)",
+        "these are the tokens that are still to come in the block: "
+        "those that have been read count": "((tokens - 1) % size + 1) → (size - (tokens - 1) % size)",
+        "these are the places that are free in the block: "
+        "its tokens that have been read count": "((tokens - 1) % size + 1) → (-tokens % size)",
+        "this is b - t mod b, what the block still has room for: "
+        "its tokens that have been read count": "((tokens - 1) % size + 1) → (size - tokens % size)",
+        "these are the keys before the block, which may be forgotten: "
+        "those in it are needed": "% size + 1 → // size * size",
+        "this counts blocks, ⌈t/b_l⌉: asked are the tokens of the last one": "% → //",
+        "this counts full blocks, ⌊t/b_l⌋: "
+        "asked are the tokens of the current one": "((tokens - 1) % size + 1) → (tokens // size)",
+        "this counts the blocks before the current one: asked are its tokens": "% size + 1 → // size",
+        "you count tokens: each has r_l numbers in level l": "rank * → 1 *",
+        "you multiply the sum of the ranks by the tokens of all levels: "
+        "each level has its own rank and tokens": "rank * → sum(ranks) *",
+        "coarse columns count again at each finer level: "
+        "level l adds its own r_l alone": "zip(ranks → zip([sum(ranks[: n + 1]) for n in range(len(ranks))]",
+        "a key has the columns of its finest level alone in your count: "
+        "it has those of all levels l ≤ d": "zip(ranks → zip([r - before for r, before in zip(ranks, [0, *ranks])]",
+        "only the keys of the finest block count in yours: "
+        "coarser levels keep more tokens": "block_lens, → block_lens[-1:] * len(ranks),",
+        "only what the first level keeps is here: "
+        "the sum runs over all levels": "zip(ranks, block_lens, strict=True) → zip(ranks[:1], block_lens)",
+        "only what the last level keeps is here: "
+        "the sum runs over all levels": "zip(ranks, block_lens, strict=True) → zip(ranks[-1:], block_lens[-1:])",
+        "this is the sum of all steps up to the newest: "
+        "asked is that step alone": "tokens - 1 → t - 1 ; strict=True) → strict=True) for t in range(1, tokens + 1)",
+        "keys and values are in your count: asked are keys alone": "return → return 2 *",
+        "the values of all tokens are in your count: asked are keys alone": "return → return tokens * sum(ranks) +",
+        "your ranks are in the opposite order: ranks[l] belongs to block_lens[l]": "zip(ranks → zip(ranks[::-1]",
+        "a level counts only once its block has been full in yours: "
+        "it holds what has been read of its block": "((tokens - 1) % size + 1) → (size if tokens >= size else 0)",
+        "the newest token adds 1 to a level in yours: it adds r_l numbers": "size + 1) → size) + 1",
+        "every level keeps the tokens of a window as long as the finest block in yours: "
+        "level l keeps its own block": "((tokens - 1) % size + 1) → min(tokens, block_lens[-1])",
+    },
+)(kept_keys)
+
+
 # ------------------------------------------------------------------------------------ 11.9 what is left in training
 
 
-@exercise(
-    "11.9",
-    "What is left in training",
-    claim="003:mlr-flops",
-    kind="predict",
-    level=2,
-    minutes=6,
-    tolerance=5e-3,
-    oracle=lambda: (4 / 4 + 3) / 7,
-    wrong={
-        "this is the share of the scores alone: three of the products have the columns of the values": lambda: 0.25,
-        "with this half of the products become cheaper, as in the forward pass, (1/4 + 1)/2: of all seven four do": (
-            lambda: 0.625
-        ),
-        "only one product is counted as narrow: the scores are computed twice, and dQ and dK are narrow, too": lambda: (
-            (1 / 4 + 6) / 7
-        ),
-        "this is a percentage: give the share, from 0 to 1": lambda: 400 / 7,
-        "with 1 nothing would be saved: four of the seven products become cheaper": lambda: 1.0,
-        "this is a half: which of the seven products shrink, and to what? The others stay as they are": lambda: 0.5,
-        "only the scores, computed twice, are counted as narrow: dQ = dS K and dK = dSᵀ Q run over "
-        "the columns of queries and keys, too": lambda: (2 / 4 + 5) / 7,
-        "three products are counted as narrow; there are four: the scores twice, dQ and dK": lambda: (3 / 4 + 4) / 7,
-        "five products are counted as narrow; there are four: dP = dY Vᵀ runs over the columns of the values": lambda: (
-            (5 / 4 + 2) / 7
-        ),
-        "this is what is saved, 1 minus it is left; or the four narrow products cost nothing in yours": lambda: 3 / 7,
-    },
-)
 def left_in_training():
     """The share that is left, from 0 to 1.
 
@@ -384,3 +257,33 @@ def left_in_training():
     Insight: Training gains more than the forward pass alone: four of its seven products shrink, not one of two.
     """
     return (4 / 4 + 3) / 7
+
+
+exercise(
+    "11.9",
+    "What is left in training",
+    claim="003:mlr-flops",
+    kind="predict",
+    level=2,
+    minutes=6,
+    tolerance=5e-3,
+    oracle=lambda: (4 / 4 + 3) / 7,
+    wrong={
+        "this is the share of the scores alone: three of the products have the columns of the values": lambda: 0.25,
+        "with this half of the products become cheaper, as in the forward pass, (1/4 + 1)/2: "
+        "of all seven four do": lambda: 0.625,
+        "only one product is counted as narrow: the scores are computed twice, and dQ and dK are narrow, too": lambda: (
+            (1 / 4 + 6) / 7
+        ),
+        "this is a percentage: give the share, from 0 to 1": lambda: 400 / 7,
+        "with 1 nothing would be saved: four of the seven products become cheaper": lambda: 1.0,
+        "this is a half: which of the seven products shrink, and to what? The others stay as they are": lambda: 0.5,
+        "only the scores, computed twice, are counted as narrow: "
+        "dQ = dS K and dK = dSᵀ Q run over the columns of queries and keys, too": lambda: (2 / 4 + 5) / 7,
+        "three products are counted as narrow; there are four: the scores twice, dQ and dK": lambda: (3 / 4 + 4) / 7,
+        "five products are counted as narrow; there are four: dP = dY Vᵀ runs over the columns of the values": lambda: (
+            (5 / 4 + 2) / 7
+        ),
+        "this is what is saved, 1 minus it is left; or the four narrow products cost nothing in yours": lambda: 3 / 7,
+    },
+)(left_in_training)

@@ -1,14 +1,28 @@
 """The exercises of chapter 11 on softmax in parts: an anchor that overflows, and two parts merged."""
 
-import math
-
 import torch
 
 from smalearn.course.exercises.core import exercise
 
-INF = float("inf")
-
 # ------------------------------------------------------------------------------------- 11.5 break the anchor
+
+
+def overflowing(length):
+    """Finite float32 scores (length), between -1000 and 1000, on which the program goes wrong.
+
+    A program computes attention of one query with its last score as the anchor: `weights = (scores -
+    scores[-1]).exp()`, then `weights @ values / weights.sum()`. Find scores for which that is not the softmax.
+
+    Hint: When is e^(s - m) too large for a float32, whose largest number is about 3.4e38?
+
+    Hint: ln(3.4e38) is 88.7. Which score do you choose as m, and which above it?
+
+    Insight: An anchor near the largest score is enough, for numerator and denominator shrink alike; only one far below
+    it overflows.
+    """
+    scores = torch.zeros(length)
+    scores[0] = 100
+    return scores
 
 
 def anchored(scores, values):
@@ -36,7 +50,7 @@ def _why_right(scores):
     return f"the largest score is only {above:.4g} above the anchor, scores[-1], and e^{above:.4g} fits into a float32"
 
 
-@exercise(
+exercise(
     "11.5",
     "Break the anchor",
     claim="003:batched-score",
@@ -46,34 +60,36 @@ def _why_right(scores):
     cases=lambda randn: ((length,) for length in (2, 3, 8)),
     refuse=_still_right,
     wrong={
-        "every score is the same: nothing is far above the anchor": lambda length: torch.zeros(length),
-        "the last score, which is the anchor, is far above all others: then their exponentials are 0, as they should "
-        "be": lambda length: torch.cat([torch.zeros(length - 1), torch.full((1,), 900.0)]),
-        "a score is above the anchor, but e^80 still fits into a float32": lambda length: torch.cat(
-            [torch.full((1,), 80.0), torch.zeros(length - 1)]
-        ),
-        "these scores are not finite": lambda length: torch.full((length,), INF),
+        "every score is the same: nothing is far above the anchor": "100 → 0",
+        "the last score, which is the anchor, is far above all others: "
+        "then their exponentials are 0, as they should be": "scores[0] = 100 → scores[-1] = 900",
+        "a score is above the anchor, but e^80 still fits into a float32": "100 → 80",
+        "these scores are not finite": "scores[0] = 100 → scores += torch.inf",
     },
-)
-def overflowing(length):
-    """Finite float32 scores (length), between -1000 and 1000, on which the program goes wrong.
-
-    A program computes attention of one query with its last score as the anchor: `weights = (scores -
-    scores[-1]).exp()`, then `weights @ values / weights.sum()`. Find scores for which that is not the softmax.
-
-    Hint: When is e^(s - m) too large for a float32, whose largest number is about 3.4e38?
-
-    Hint: ln(3.4e38) is 88.7. Which score do you choose as m, and which above it?
-
-    Insight: An anchor near the largest score is enough, for numerator and denominator shrink alike; only one far below
-    it overflows.
-    """
-    scores = torch.zeros(length)
-    scores[0] = 100
-    return scores
+)(overflowing)
 
 
 # ----------------------------------------------------------------------------------------------- 11.6 merge two parts
+
+
+def merge(Y_1, lse_1, Y_2, lse_2):
+    """Attention to all keys from attention to two parts of them: Y (T, P), and lse (T), the log of the denominators.
+
+    Merge softmax attention to two sets of keys into attention to both, from outputs and log-sum-exps. Return both,
+    (Y, lse).
+
+    Hint: Each output is a quotient u/z with z = exp(lse). What are the numerator and the denominator of the whole?
+
+    Hint: u = z_1 Y_1 + z_2 Y_2 and z = z_1 + z_2, so Y is a mean of Y_1 and Y_2 with weights z_1/z and z_2/z. But z may
+    be too large for a float: work with its logarithm alone.
+
+    Hint: `torch.logaddexp(a, b)` is log(e^a + e^b), and overflows nowhere. And what is the logarithm of z_1/z?
+
+    Insight: The merge is associative and commutative: keys may lie on many machines, and their parts come in any order.
+    """
+    lse = torch.logaddexp(lse_1, lse_2)
+    Y = (lse_1 - lse).exp()[:, None] * Y_1 + (lse_2 - lse).exp()[:, None] * Y_2
+    return Y, lse
 
 
 def _merge_loop(Y_1, lse_1, Y_2, lse_2):
@@ -112,76 +128,26 @@ def _merge_cases(randn):
     yield Y, lse + far, randn(3, 2), lse - far  # neither part is the larger one in all rows
 
 
-def _with(Y=lambda *given: _merge_loop(*given)[0], lse=lambda *given: _merge_loop(*given)[1]):
-    """The merge with another output, or another log-sum-exp."""
-    return lambda *given: (Y(*given), lse(*given))
-
-
-def _weighted(weight, total=None):
-    """Outputs with these weights of a part's log-sum-exp, over their sum or over another total."""
-
-    def output(Y_1, lse_1, Y_2, lse_2):
-        w_1, w_2 = weight(lse_1), weight(lse_2)
-        z = w_1 + w_2 if total is None else total
-        return (w_1[:, None] * Y_1 + w_2[:, None] * Y_2) / torch.as_tensor(z).expand(len(Y_1))[:, None]
-
-    return output
-
-
-def _over_the_larger(Y_1, lse_1, Y_2, lse_2):
-    """Numerator and denominator, both over the larger of the denominators of the parts."""
-    top = torch.maximum(lse_1, lse_2)
-    z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
-    return z_1[:, None] * Y_1 + z_2[:, None] * Y_2, z_1 + z_2
-
-
-def _of_all(Y_1, lse_1, Y_2, lse_2):
-    """Both over the exponential of the largest log-sum-exp of all rows."""
-    top = max(lse_1.max(), lse_2.max())
-    z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
-    return (z_1[:, None] * Y_1 + z_2[:, None] * Y_2) / (z_1 + z_2)[:, None], top + (z_1 + z_2).log()
-
-
-def _share(weight):
-    """Outputs with the share of the first part's weight, and 1 minus it."""
-
-    def output(Y_1, lse_1, Y_2, lse_2):
-        share = (weight(lse_1) / (weight(lse_1) + weight(lse_2)))[:, None]
-        return share * Y_1 + (1 - share) * Y_2
-
-    return output
-
-
 def _anchored(anchor):
     """Outputs and log-sum-exp with something else than the larger logarithm taken out."""
 
     def wrong(Y_1, lse_1, Y_2, lse_2):
         top = anchor(lse_1, lse_2)
         z_1, z_2 = (lse_1 - top).exp(), (lse_2 - top).exp()
-        return (z_1[:, None] * Y_1 + z_2[:, None] * Y_2) / (z_1 + z_2)[:, None], top + (z_1 + z_2).log()
+        return _mean(z_1, Y_1, z_2, Y_2), top + (z_1 + z_2).log()
 
     return wrong
 
 
-def _mixed(Y_1, Y_2, difference):
-    """The mean whose weights have logarithms so far apart."""
-    share = difference.sigmoid()[:, None]
-    return share * Y_1 + (1 - share) * Y_2
+def _mean(w_1, Y_1, w_2, Y_2):
+    return (w_1[:, None] * Y_1 + w_2[:, None] * Y_2) / (w_1 + w_2)[:, None]
 
 
-def _sum(Y_1, lse_1, Y_2, lse_2):
-    return Y_1 + Y_2
+def _shared(share, Y_1, Y_2):
+    return share[:, None] * Y_1 + (1 - share)[:, None] * Y_2
 
 
-def _mean(Y_1, lse_1, Y_2, lse_2):
-    return (Y_1 + Y_2) / 2
-
-
-def _larger(Y_1, lse_1, Y_2, lse_2):
-    return torch.where((lse_1 >= lse_2)[:, None], Y_1, Y_2)
-
-
-@exercise(
+exercise(
     "11.6",
     "Merge two parts",
     claim="003:batched-score",
@@ -190,128 +156,84 @@ def _larger(Y_1, lse_1, Y_2, lse_2):
     cases=_merge_cases,
     oracle=_merge_loop,
     wrong={
-        "this is the plain mean: a part with the larger denominator weighs more, z_1 : z_2": _with(_mean),
-        "these are plain means, of outputs and of logarithms: weights are z_1 : z_2, and denominators add up": _with(
-            _mean, lambda Y_1, lse_1, Y_2, lse_2: (lse_1 + lse_2) / 2
+        "this is the plain mean: "
+        "a part with the larger denominator weighs more, z_1 : z_2": "return Y, → return (Y_1 + Y_2) / 2,",
+        "these are plain means, of outputs and of logarithms: "
+        "weights are z_1 : z_2, and denominators add up": "return Y, lse → return (Y_1 + Y_2) / 2, (lse_1 + lse_2) / 2",
+        "you add the outputs: "
+        "numerators add up, but each output has been divided by its own denominator": "return Y, → return Y_1 + Y_2,",
+        "you add the log-sum-exps: it is the denominators that add up, "
+        "so that lse = log(e^lse_1 + e^lse_2)": "torch.logaddexp(lse_1, lse_2) → lse_1 + lse_2",
+        "you cut the difference of the log-sum-exps off: a part "
+        "may weigh next to nothing": "return Y, → return _shared((lse_1 - lse_2).clamp(-8, 8).sigmoid(), Y_1, Y_2),",
+        "you add outputs and logarithms: "
+        "it is numerators that add up, and denominators": "return Y, lse → return Y_1 + Y_2, lse_1 + lse_2",
+        "your weights are the log-sum-exps: "
+        "the weights are the denominators, their exponentials": "return Y, → return _mean(lse_1, Y_1, lse_2, Y_2),",
+        "your weights are the log-sum-exps, and you add these: add their exponentials, "
+        "the denominators": "return Y, lse → return _mean(lse_1, Y_1, lse_2, Y_2), lse_1 + lse_2",
+        "your Y is a numerator: divide it by z_1 + z_2, "
+        "both with the same maximum subtracted": "return Y, → return Y * (1 + (-abs(lse_1 - lse_2)).exp())[:, None],",
+        "both are over e^m, m the larger logarithm: divide Y by the other sum, and lse = "
+        "m + its logarithm": "return Y, lse → z = 1 + (-abs(lse_1 - lse_2)).exp()\n    return Y * z[:, None], z.log()",
+        "your weights sum to 1 over the tokens: they must "
+        "do so over the two parts": "(lse_1 - lse).exp() → lse_1.softmax(0) ; (lse_2 - lse).exp() → lse_2.softmax(0)",
+        "your log-sum-exp lacks the maximum: lse = m + log z, "
+        "where m is what you have subtracted": "return Y, lse → return Y, (1 + (-abs(lse_1 - lse_2)).exp()).log()",
+        "your log-sum-exp is a sum of exponentials over the larger one: "
+        "lse = m + log of it": "return Y, lse → return Y, 1 + (-abs(lse_1 - lse_2)).exp()",
+        "this is the denominator itself, which overflows: "
+        "its logarithm is asked": "return Y, lse → return Y, lse_1.exp() + lse_2.exp()",
+        "you take out lse_1: where lse_2 is far above, e^(lse_2 − lse_1) overflows. Take out the larger one": _anchored(
+            lambda a, b: a
         ),
-        "you add the outputs: numerators add up, but each output has been divided by its own denominator": _with(_sum),
-        "you add the log-sum-exps: it is the denominators that add up, so that lse = log(e^lse_1 + e^lse_2)": (
-            lambda Y_1, lse_1, Y_2, lse_2: (
-                (-lse_2).exp()[:, None] * Y_1 + (-lse_1).exp()[:, None] * Y_2,
-                lse_1 + lse_2,
-            )
+        "you take out lse_2: where lse_1 is far above, e^(lse_1 − lse_2) overflows. Take out the larger one": _anchored(
+            lambda a, b: b
         ),
-        "you cut the difference of the log-sum-exps off: a part may weigh next to nothing": _with(
-            lambda Y_1, lse_1, Y_2, lse_2: _mixed(Y_1, Y_2, (lse_1 - lse_2).clamp(-8, 8))
+        "you take out less than the larger of the two, and what is left of that overflows: "
+        "take out the larger": _anchored(torch.minimum),
+        "your Y is right, but the log-sum-exp takes exp(lse) itself, which overflows: "
+        "take out the larger": "return Y, lse → return Y, (lse_1.exp() + lse_2.exp()).log()",
+        "your weights are softmaxes over the tokens, over their sum: weights are z_1/z and z_2/z, "
+        "for each token": "return Y, → return _mean(lse_1.softmax(0), Y_1, lse_2.softmax(0), Y_2),",
+        "your log-sum-exp has the base 2: "
+        "these are natural logarithms": "return Y, lse → return Y, torch.logaddexp2(lse_1, lse_2)",
+        "your weights are powers of 10: "
+        "the denominators are e^lse": "return Y, → return _mean(10**lse_1, Y_1, 10**lse_2, Y_2),",
+        "the share z_1/z is made of exp(lse), which overflows: "
+        "it is exp(lse_1 − lse)": "return Y, → return _shared(lse_1.exp() / (lse_1.exp() + lse_2.exp()), Y_1, Y_2),",
+        "both the share z_1/z and the log-sum-exp are made of exp(lse), which overflows: take out the larger": (
+            "return Y, lse → z_1, z_2 = lse_1.exp(), lse_2.exp()\n"
+            "    return _shared(z_1 / (z_1 + z_2), Y_1, Y_2), (z_1 + z_2).log()"
         ),
-        "you add outputs and logarithms: it is numerators that add up, and denominators": _with(
-            _sum, lambda Y_1, lse_1, Y_2, lse_2: lse_1 + lse_2
+        "your shares are made of powers of 10: "
+        "the denominators are e^lse": "return Y, → return _shared(10**lse_1 / (10**lse_1 + 10**lse_2), Y_1, Y_2),",
+        "only Y_1 has a weight: each part has its own, z_1/z and z_2/z": "(lse_2 - lse).exp()[:, None] * Y_2 → Y_2",
+        "each row of your Y is that of the part with "
+        "the larger denominator: both count": "return Y, → return torch.where((lse_1 > lse_2)[:, None], Y_1, Y_2),",
+        "a weight belongs to a row: `[:, None]` puts it there": "[:, None] → ",
+        "you keep the part with the larger denominator and drop the "
+        "other": "return Y, lse → return torch.where((lse_1 >= lse_2)[:, None], Y_1, Y_2), torch.maximum(lse_1, lse_2)",
+        "your Y is that of the part with the larger denominator: "
+        "the other has its weight, too": "return Y, → return torch.where((lse_1 >= lse_2)[:, None], Y_1, Y_2),",
+        "the weights are exchanged: Y_1 has weight z_1/z": "Y = → Y_1, Y_2 = Y_2, Y_1\n    Y =",
+        "your log-sum-exp is the sum of the two, the logarithm of z_1·z_2: "
+        "the denominators add, z_1 + z_2": "return Y, lse → return Y, lse_1 + lse_2",
+        "your log-sum-exp is the mean of the two: "
+        "it is the logarithm of z_1 + z_2": "return Y, lse → return Y, (lse_1 + lse_2) / 2",
+        "your log-sum-exp is log 2 too low, the logarithm of a mean: "
+        "it is that of the sum": "return Y, lse → return Y, lse - torch.full_like(lse, 2).log()",
+        "your log-sum-exp is the larger of the two: "
+        "it is the log of the sum, up to log 2 more": "return Y, lse → return Y, torch.maximum(lse_1, lse_2)",
+        "your Y takes exp(lse) itself, which overflows: "
+        "take differences of logarithms first": "return Y, → return _mean(lse_1.exp(), Y_1, lse_2.exp(), Y_2),",
+        "you compute exp(lse) itself, which overflows: take differences of logarithms first": (
+            "return Y, lse → z_1, z_2 = lse_1.exp(), lse_2.exp()\n"
+            "    return _mean(z_1, Y_1, z_2, Y_2), (z_1 + z_2).log()"
         ),
-        "your weights are the log-sum-exps: the weights are the denominators, their exponentials": _with(
-            _weighted(lambda lse: lse)
-        ),
-        "your weights are the log-sum-exps, and you add these: add their exponentials, the denominators": _with(
-            _weighted(lambda lse: lse), lambda Y_1, lse_1, Y_2, lse_2: lse_1 + lse_2
-        ),
-        "your Y is a numerator: divide it by z_1 + z_2, both with the same maximum subtracted": _with(
-            lambda *given: _over_the_larger(*given)[0]
-        ),
-        "both are over e^m, m the larger logarithm: divide Y by the other sum, and lse = m + its logarithm": (
-            lambda *given: (_over_the_larger(*given)[0], _over_the_larger(*given)[1].log())
-        ),
-        "your weights sum to 1 over the tokens: they must do so over the two parts": _with(
-            _weighted(lambda lse: lse.softmax(0), 1.0)
-        ),
-        "your log-sum-exp lacks the maximum: lse = m + log z, where m is what you have subtracted": _with(
-            lse=lambda *given: _over_the_larger(*given)[1].log()
-        ),
-        "your log-sum-exp is a sum of exponentials over the larger one: lse = m + log of it": _with(
-            lse=lambda *given: _over_the_larger(*given)[1]
-        ),
-        "this is the denominator itself, which overflows: its logarithm is asked": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: lse_1.exp() + lse_2.exp()
-        ),
-        "you take out lse_1: where lse_2 is far above, e^(lse_2 − lse_1) overflows. Take out the larger one": (
-            _anchored(lambda a, b: a)
-        ),
-        "you take out lse_2: where lse_1 is far above, e^(lse_1 − lse_2) overflows. Take out the larger one": (
-            _anchored(lambda a, b: b)
-        ),
-        "you take out less than the larger of the two, and what is left of that overflows: take out the larger": (
-            _anchored(torch.minimum)
-        ),
-        "your Y is right, but the log-sum-exp takes exp(lse) itself, which overflows: take out the larger": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: (lse_1.exp() + lse_2.exp()).log()
-        ),
-        "your weights are softmaxes over the tokens, over their sum: weights are z_1/z and z_2/z, for each token": (
-            _with(_weighted(lambda lse: lse.softmax(0)))
-        ),
-        "your log-sum-exp has the base 2: these are natural logarithms": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: torch.logaddexp2(lse_1, lse_2)
-        ),
-        "your weights are powers of 10: the denominators are e^lse": _with(_weighted(lambda lse: 10**lse)),
-        "the share z_1/z is made of exp(lse), which overflows: it is exp(lse_1 − lse)": _with(_share(torch.exp)),
-        "both the share z_1/z and the log-sum-exp are made of exp(lse), which overflows: take out the larger": _with(
-            _share(torch.exp), lambda Y_1, lse_1, Y_2, lse_2: (lse_1.exp() + lse_2.exp()).log()
-        ),
-        "your shares are made of powers of 10: the denominators are e^lse": _with(_share(lambda lse: 10**lse)),
-        "only Y_1 has a weight: each part has its own, z_1/z and z_2/z": _with(
-            lambda Y_1, lse_1, Y_2, lse_2: (lse_1 - torch.logaddexp(lse_1, lse_2)).exp()[:, None] * Y_1 + Y_2
-        ),
-        "each row of your Y is that of the part with the larger denominator: both count": _with(
-            lambda Y_1, lse_1, Y_2, lse_2: torch.where((lse_1 > lse_2)[:, None], Y_1, Y_2)
-        ),
-        "a weight belongs to a row: `[:, None]` puts it there": _with(
-            lambda Y_1, lse_1, Y_2, lse_2: torch.sigmoid(lse_1 - lse_2) * Y_1 + torch.sigmoid(lse_2 - lse_1) * Y_2
-        ),
-        "you keep the part with the larger denominator and drop the other": _with(
-            _larger, lambda Y_1, lse_1, Y_2, lse_2: torch.maximum(lse_1, lse_2)
-        ),
-        "your Y is that of the part with the larger denominator: the other has its weight, too": _with(_larger),
-        "the weights are exchanged: Y_1 has weight z_1/z": _with(
-            lambda Y_1, lse_1, Y_2, lse_2: _merge_loop(Y_2, lse_1, Y_1, lse_2)[0]
-        ),
-        "your log-sum-exp is the sum of the two, the logarithm of z_1·z_2: the denominators add, z_1 + z_2": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: lse_1 + lse_2
-        ),
-        "your log-sum-exp is the mean of the two: it is the logarithm of z_1 + z_2": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: (lse_1 + lse_2) / 2
-        ),
-        "your log-sum-exp is log 2 too low, the logarithm of a mean: it is that of the sum": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: torch.logaddexp(lse_1, lse_2) - math.log(2)
-        ),
-        "your log-sum-exp is the larger of the two: it is the log of the sum, up to log 2 more": _with(
-            lse=lambda Y_1, lse_1, Y_2, lse_2: torch.maximum(lse_1, lse_2)
-        ),
-        "your Y takes exp(lse) itself, which overflows: take differences of logarithms first": _with(
-            _weighted(torch.exp)
-        ),
-        "you compute exp(lse) itself, which overflows: take differences of logarithms first": _with(
-            _weighted(torch.exp), lambda Y_1, lse_1, Y_2, lse_2: (lse_1.exp() + lse_2.exp()).log()
-        ),
-        "one maximum serves all rows in your code, so that rows far below it become 0/0: each row needs its own": (
-            _of_all
-        ),
-        "one maximum serves all rows in your Y, so that rows far below it become 0/0: each row needs its own": _with(
-            lambda *given: _of_all(*given)[0]
-        ),
+        "one maximum serves all rows in your code, so that rows far below it become 0/0: "
+        "each row needs its own": _anchored(lambda a, b: max(a.max(), b.max())),
+        "one maximum serves all rows in your Y, so that rows far below it become 0/0: each row "
+        "needs its own": "return Y, → return _anchored(lambda a, b: max(a.max(), b.max()))(Y_1, lse_1, Y_2, lse_2)[0],",
     },
-)
-def merge(Y_1, lse_1, Y_2, lse_2):
-    """Attention to all keys from attention to two parts of them: Y (T, P), and lse (T), the log of the denominators.
-
-    Merge softmax attention to two sets of keys into attention to both, from outputs and log-sum-exps. Return both,
-    (Y, lse).
-
-    Hint: Each output is a quotient u/z with z = exp(lse). What are the numerator and the denominator of the whole?
-
-    Hint: u = z_1 Y_1 + z_2 Y_2 and z = z_1 + z_2, so Y is a mean of Y_1 and Y_2 with weights z_1/z and z_2/z. But z may
-    be too large for a float: work with its logarithm alone.
-
-    Hint: `torch.logaddexp(a, b)` is log(e^a + e^b), and overflows nowhere. And what is the logarithm of z_1/z?
-
-    Insight: The merge is associative and commutative: keys may lie on many machines, and their parts come in any order.
-    """
-    lse = torch.logaddexp(lse_1, lse_2)
-    Y = (lse_1 - lse).exp()[:, None] * Y_1 + (lse_2 - lse).exp()[:, None] * Y_2
-    return Y, lse
+)(merge)

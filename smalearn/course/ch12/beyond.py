@@ -1,10 +1,7 @@
 """The exercises of chapter 12 beyond the walk: the gradient of one chunk, and one sequence on several machines."""
 
-from functools import partial
-
 import torch
 
-from smalearn.course.ch12.exponents import decay_tile
 from smalearn.course.ch12.ladder import DOT, decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
@@ -13,118 +10,6 @@ from smalearn.fast.jit import triton
 # ------------------------------------------------------------------------------------------ 12.11 backward of one chunk
 
 
-def _gradient(dY, dH, B, C, log2_a):
-    """By autograd through the recurrence in float64: X enters linearly, and where it stands does not matter."""
-    X = torch.zeros(dY.shape, dtype=torch.float64, requires_grad=True)
-    H, total = torch.zeros(dH.shape, dtype=torch.float64), 0
-    for t in range(len(X)):
-        H = log2_a[t].double().exp2() * H + torch.outer(B[t].double(), X[t])
-        total = total + C[t].double() @ H @ dY[t].double()
-    return torch.autograd.grad(total + (H * dH).sum(), X)[0].float()
-
-
-def _formula(
-    *, turned=False, f=lambda s: s[-1] - s, inside=True, through=True, swapped=False, decay=True, future=0.0, dtype=None
-):
-    """The formula with one misconception."""
-
-    def gradient(dY, dH, B, C, log2_a):
-        dY, dH, B, C, a = (z.double() for z in (dY, dH, B, C, log2_a.clamp(min=-160)))
-        s = a.cumsum(0)
-        L = (decay * (s[:, None] - s)).tril().exp2()
-        L = L.tril() + future * torch.ones_like(L).triu(1)
-        M = L * (B @ C.mT if swapped else C @ B.mT)
-        return (inside * (M if turned else M.mT) @ dY + through * f(s).exp2()[:, None] * (B @ dH)).float()
-
-    return gradient
-
-
-def _in_float32(L, cut=-160.0):
-    """With L by `L(log decays)`, and log decays cut off at `cut`."""
-
-    def gradient(dY, dH, B, C, log2_a):
-        a = log2_a.clamp(min=cut)
-        s = a.cumsum(0)
-        return (L(a) * (C @ B.mT)).mT @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
-
-    return gradient
-
-
-def _differences(a):
-    s = a.cumsum(0)
-    return (s[:, None] - s).exp2().tril()
-
-
-def _growing(dY, dH, B, C, log2_a):
-    """The mask of Lᵀ, with the exponents of L, in float32."""
-    s = log2_a.clamp(min=-160).cumsum(0)
-    late = torch.ones(len(s), len(s)).triu() == 1
-    LT = torch.where(late, s[:, None] - s, -torch.inf).exp2()
-    return (LT * (B @ C.mT)) @ dY + (s[-1] - s).exp2()[:, None] * (B @ dH)
-
-
-def _sums_cut(dY, dH, B, C, log2_a):
-    """Running sums cut off, not the decays."""
-    s = log2_a.double().cumsum(0).clamp(min=-160)
-    L = (s[:, None] - s).tril().exp2().tril().float()
-    return (L * (C @ B.mT)).mT @ dY + (s[-1] - s).exp2().float()[:, None] * (B @ dH)
-
-
-def _gradient_cases(randn):
-    for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
-        dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
-        yield dY, dH, B, C, [decays, decays, without_resets, strong][number](randn, chunk_len)
-    dY, dH, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
-    log2_a = decays(randn, 16)
-    log2_a[:2] = torch.tensor([-100.0, -50.0])  # too much for a quotient, not for a late mask
-    B[-1], log2_a[-1] = 0, -torch.inf  # nothing comes back from a large state, not 2^-20 of it either
-    yield dY, 1e4 * dH, B, C, log2_a
-
-
-@exercise(
-    "12.11",
-    "A chunk, backwards",
-    claim="004:listing-kernel",
-    level=3,
-    minutes=20,
-    tolerance=1e-5,
-    cases=_gradient_cases,
-    way=launches(
-        lambda randn, length: (
-            *(floats(randn, *shape) for shape in [(length, 16), (16, 16), (length, 16), (length, 16)]),
-            decays(randn, length),
-        ),
-        needs=DOT,
-    ),
-    oracle=_gradient,
-    wrong={
-        "this multiplies by M: gradients flow the other way, by its transpose": _formula(turned=True),
-        "what flows back through the state is missing: f ∘ (B dH)": _formula(through=False),
-        "what the chunk's own later tokens have read is missing: Mᵀ dY": _formula(inside=False),
-        "a token reaches the state after the chunk by the decays BEHIND it, `last - s`": _formula(f=lambda s: s),
-        "the state's gradient decays by the whole chunk: from token t on only what follows counts": _formula(
-            f=lambda s: s[-1].expand(len(s))
-        ),
-        "in your answer the state's gradient does not decay: it must, by `tl.exp2(last - s)`": _formula(
-            f=lambda s: 0 * s
-        ),
-        "you cut off running sums: cut every single log decay, before you add them up": _sums_cut,
-        "B and C are exchanged in the scores: Mᵀ = Lᵀ ∘ B Cᵀ": _formula(swapped=True),
-        "the scores are masked but do not decay: Lᵀ has the decays of L": _formula(decay=False),
-        "your exponent is that of L: row i of its transpose has s[j] − s[i]": _growing,
-        "the exponent is masked with 0, and 2^0 is 1: the past gets gradients of the future's": _formula(future=1.0),
-        "L is not transposed: row i of Lᵀ has what token i meets later, j ≥ i": _formula(turned=True, swapped=True),
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _in_float32(
-            _differences, cut=-torch.inf
-        ),
-        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
-            _in_float32(partial(decay_tile, "late mask"))
-        ),
-        "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": _in_float32(
-            partial(decay_tile, "quotient")
-        ),
-    },
-)
 def chunk_gradient(dY, dH, B, C, log2_a):
     """The gradient of X (c, P), from dY (c, P), that of the chunk's outputs, and dH (N, P), that of the state after it.
 
@@ -163,84 +48,79 @@ def gradient_kernel(dy, dh, b, c, log2_a, dx, chunk_len: tl.constexpr, N: tl.con
     tl.store(dx + i[:, None] * P + p[None, :], dX)
 
 
+def _gradient(dY, dH, B, C, log2_a):
+    """By autograd through the recurrence in float64: X enters linearly, and where it stands does not matter."""
+    X = torch.zeros(dY.shape, dtype=torch.float64, requires_grad=True)
+    H, total = torch.zeros(dH.shape, dtype=torch.float64), 0
+    for t in range(len(X)):
+        H = log2_a[t].double().exp2() * H + torch.outer(B[t].double(), X[t])
+        total = total + C[t].double() @ H @ dY[t].double()
+    return torch.autograd.grad(total + (H * dH).sum(), X)[0].float()
+
+
+def _gradient_cases(randn):
+    for number, (chunk_len, N, P) in enumerate([(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64)]):
+        dY, dH, B, C = (floats(randn, *shape) for shape in [(chunk_len, P), (N, P), (chunk_len, N), (chunk_len, N)])
+        yield dY, dH, B, C, [decays, decays, without_resets, strong][number](randn, chunk_len)
+    dY, dH, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
+    log2_a = decays(randn, 16)
+    log2_a[:2] = torch.tensor([-100.0, -50.0])  # too much for a quotient, not for a late mask
+    B[-1], log2_a[-1] = 0, -torch.inf  # nothing comes back from a large state, not 2^-20 of it either
+    yield dY, 1e4 * dH, B, C, log2_a
+
+
+exercise(
+    "12.11",
+    "A chunk, backwards",
+    claim="004:listing-kernel",
+    level=3,
+    minutes=20,
+    tolerance=1e-5,
+    cases=_gradient_cases,
+    way=launches(
+        lambda randn, length: (
+            *(floats(randn, *shape) for shape in [(length, 16), (16, 16), (length, 16), (length, 16)]),
+            decays(randn, length),
+        ),
+        needs=DOT,
+    ),
+    oracle=_gradient,
+    wrong={
+        "this multiplies by M: gradients flow the other way, by its transpose": "MT.to(dY.dtype) → tl.trans(MT)",
+        "what flows back through the state is missing: f ∘ (B dH)": "dX = tl.dot → dX = 0.0 * tl.dot",
+        "what the chunk's own later tokens have read is missing: Mᵀ dY": "dX += → dX += 0.0 *",
+        "a token reaches the state after the chunk by the decays BEHIND it, `last - s`": "last - s → s",
+        "the state's gradient decays by the whole chunk: "
+        "from token t on only what follows counts": "last - s → last + 0.0 * s",
+        "in your answer the state's gradient does not decay: it must, by `tl.exp2(last - s)`": "last - s → 0.0 * s",
+        "you cut off running sums: cut every single log decay, before you add them up": (
+            "s, last = tl.cumsum(a), tl.sum(a) → s = tl.maximum(tl.cumsum(a), -160.0)\n    last = tl.min(s) ; "
+            "a = tl.where(a < -160.0, -160.0, a) → pass"
+        ),
+        "B and C are exchanged in the scores: Mᵀ = Lᵀ ∘ B Cᵀ": "tl.dot(B, tl.trans(C) → tl.dot(C, tl.trans(B)",
+        "the scores are masked but do not decay: Lᵀ has the decays of L": "s[None, :] - s[:, None] → 0.0 * s[None, :]",
+        "your exponent is that of L: "
+        "row i of its transpose has s[j] − s[i]": "s[None, :] - s[:, None] → s[:, None] - s[None, :]",
+        "the exponent is masked with 0, and 2^0 is 1: the past gets gradients of the future's": 'float("-inf") → 0.0',
+        "L is not transposed: row i of Lᵀ has what token i meets later, j "
+        "≥ i": "i[None, :] >= i[:, None], s[None, :] - s[:, None] → i[:, None] >= i[None, :], s[:, None] - s[None, :]",
+        "−∞ minus −∞ is no number: "
+        "a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": "tl.where(a < -160.0, -160.0, a) → a",
+        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
+            'tl.exp2(tl.where(i[None, :] >= i[:, None], s[None, :] - s[:, None], float("-inf"))) → '
+            "tl.exp2(s[None, :] - s[:, None]) * (i[None, :] >= i[:, None])"
+        ),
+        "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": (
+            'tl.exp2(tl.where(i[None, :] >= i[:, None], s[None, :] - s[:, None], float("-inf"))) → '
+            "tl.where(i[None, :] >= i[:, None], tl.exp2(s)[None, :] * tl.exp2(-s)[:, None], 0.0)"
+        ),
+    },
+)(chunk_gradient)
+
+
 # ----------------------------------------------------------------------------------------------- 12.12 several machines
 
 
-def _states(decays, ends, *, start=0, late=False, decay=lambda a, r: a[r], back=False, keeps=1):
-    """Machine after machine; the state that enters each."""
-    H, states = torch.zeros_like(ends[0]), []
-    order = range(len(ends))[::-1] if back else range(len(ends))
-    for r in order:
-        after = decay(decays, r) * H + keeps * ends[r]
-        states.append(after if late else H)
-        H = after
-    return torch.stack(states[::-1] if back else states)
-
-
-def _with(**changes):
-    return lambda decays, ends: _states(decays, ends, **changes)
-
-
-def _divided(decays, ends):
-    """Ends over the products up to them, added up, times the products."""
-    products = decays.cumprod(0)[:, None, None]
-    sums = products * (ends / products).cumsum(0)
-    return torch.cat([torch.zeros_like(sums[:1]), sums[:-1]])
-
-
-def _one_tensor(decays, ends):
-    """One state for all machines, as it is at the end."""
-    last = decays[-1] * _states(decays, ends)[-1] + ends[-1]
-    return last.expand(ends.shape)
-
-
-def _both_decay(decays, ends):
-    """The decay of a slice on what enters it and on what it leaves."""
-    return _states(decays, decays[:, None, None] * ends)
-
-
-def _machine_cases(randn):
-    for machines, reset in [(1, False), (2, False), (4, False), (5, True)]:
-        a = randn(machines).sigmoid()
-        if reset:
-            a[2] = 0
-        yield a, randn(machines, 3, 2)
-
-
-@exercise(
-    "12.12",
-    "Several machines",
-    claim="004:listing-kernel",
-    level=2,
-    minutes=8,
-    cases=_machine_cases,
-    oracle=_states,
-    wrong={
-        "machine r counts its own slice too: what enters it is to its left": _with(late=True),
-        "in your answer what comes from further left does not decay: it must, by each slice's decay": _with(
-            decay=lambda a, r: torch.ones(())
-        ),
-        "you take powers of 2 of the decays: they are no logarithms, multiply by them": _with(
-            decay=lambda a, r: a[r].exp2()
-        ),
-        "you take powers of e of the decays: they are no logarithms, multiply by them": _with(
-            decay=lambda a, r: a[r].exp()
-        ),
-        "it decays by the slice before the one that it passes: slice r multiplies by its own decay": _with(
-            decay=lambda a, r: a[r - 1]
-        ),
-        "you take the decay one slice too far: what enters slice r has passed slice r − 1, `decays[r - 1]`": _with(
-            decay=lambda a, r: a[min(r + 1, len(a) - 1)]
-        ),
-        "the pairs are combined to the right: the state comes from the left": _with(back=True),
-        "you divide by products of decays, or subtract their logarithms: a reset makes 0/0 or −∞ − (−∞)": _divided,
-        "what leaves a slice is multiplied by its own decay: it is a H + E, not a (H + E)": _both_decay,
-        "all entries are one tensor, which later steps changed in place: make a new one, `H = a * H + E`": _one_tensor,
-        "only the left neighbour's pair counts: those further left reach through it": _with(
-            decay=lambda a, r: torch.zeros(())
-        ),
-    },
-)
 def entering(decays, ends):
     """The state that enters each machine's slice, (machines, N, P); the first enters with zeros.
 
@@ -258,3 +138,55 @@ def entering(decays, ends):
         states.append(H)
         H = a * H + E
     return torch.stack(states)
+
+
+def _states(decays, ends):
+    """Machine after machine; the state that enters each."""
+    H, states = torch.zeros_like(ends[0]), []
+    for r in range(len(ends)):
+        states.append(H)
+        H = decays[r] * H + ends[r]
+    return torch.stack(states)
+
+
+def _divided(decays, ends):
+    """Ends over the products up to them, added up, times the products."""
+    products = decays.cumprod(0)[:, None, None]
+    sums = products * (ends / products).cumsum(0)
+    return torch.cat([torch.zeros_like(sums[:1]), sums[:-1]])
+
+
+def _machine_cases(randn):
+    for machines, reset in [(1, False), (2, False), (4, False), (5, True)]:
+        a = randn(machines).sigmoid()
+        if reset:
+            a[2] = 0
+        yield a, randn(machines, 3, 2)
+
+
+exercise(
+    "12.12",
+    "Several machines",
+    claim="004:listing-kernel",
+    level=2,
+    minutes=8,
+    cases=_machine_cases,
+    oracle=_states,
+    wrong={
+        "machine r counts its own slice too: what enters it is to its left": "append(H) → append(a * H + E)",
+        "in your answer what comes from further left does not decay: it must, by each slice's decay": "a * H → H",
+        "you take powers of 2 of the decays: they are no logarithms, multiply by them": "a * H → a.exp2() * H",
+        "you take powers of e of the decays: they are no logarithms, multiply by them": "a * H → a.exp() * H",
+        "it decays by the slice before the one that it passes: "
+        "slice r multiplies by its own decay": "zip(decays → zip(decays.roll(1)",
+        "you take the decay one slice too far: what enters slice r has passed slice r − 1, "
+        "`decays[r - 1]`": "zip(decays → zip(torch.cat([decays[1:], decays[-1:]])",
+        "the pairs are combined to the right: the state comes from the "
+        "left": "zip(decays, ends → zip(decays.flip(0), ends.flip(0) ; torch.stack(states) → torch.stack(states[::-1])",
+        "you divide by products of decays, or subtract their logarithms: a reset makes 0/0 or −∞ − (−∞)": _divided,
+        "what leaves a slice is multiplied by its own decay: it is a H + E, not a (H + E)": "a * H + E → a * (H + E)",
+        "all entries are one tensor, which later steps changed in place: "
+        "make a new one, `H = a * H + E`": "return torch.stack(states) → return H.expand(ends.shape)",
+        "only the left neighbour's pair counts: those further left reach through it": "a * H + E → E",
+    },
+)(entering)

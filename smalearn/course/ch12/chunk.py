@@ -1,10 +1,7 @@
 """The exercises of chapter 12 on one chunk: what it adds to the state, and what it reads."""
 
-import math
-
 import torch
 
-from smalearn.course.ch12.exponents import decay_tile
 from smalearn.course.ch12.ladder import DOT, decays, floats, launches, strong, without_resets
 from smalearn.course.exercises.core import exercise
 from smalearn.fast import tile as tl
@@ -21,126 +18,9 @@ def walked(H, X, log2_a, B, C=None):
     return torch.stack(rows) if rows else torch.zeros_like(X), H
 
 
-def read_apart(X, step):
-    """What a program reads that takes rows of X to begin `step` entries apart; an error where it leaves X."""
-    return torch.as_strided(X, X.shape, (step, 1))
-
-
-def stored_apart(Y, step):
-    """What is in Y after its rows were stored `step` entries apart: NaN where none was, of two rows the later."""
-    memory = torch.full((Y.numel(),), torch.nan)
-    for t, row in enumerate(Y):
-        memory[t * step : t * step + len(row)] = row
-    return memory.view(Y.shape)
-
-
 # ------------------------------------------------------------------------------------------ 12.6 what a chunk leaves
 
 
-def _summaries(X, B, log2_a, chunk_len, *, until=None, tail=0.0, rest=0.0, total=torch.Tensor.exp2, cut=-160.0):
-    """Summaries of all chunks, or with tokens that decay by `until(s, a)`.
-
-    Past the end log decays are `tail`, entries of X and B `rest`.
-    """
-    added, decay = [], []
-    for x, b, a in zip(*(z.split(chunk_len) for z in (X, B, log2_a)), strict=True):
-        a = torch.cat([a.double(), torch.full((chunk_len - len(a),), tail).double()]).clamp(min=cut)
-        x, b = (torch.cat([z, z.new_full((chunk_len - len(z), z.shape[1]), rest)]).double() for z in (x, b))
-        s = a.cumsum(0)
-        f = s[-1] - s if until is None else until(s, a)
-        added.append(b.mT @ (f.exp2()[:, None] * x))
-        decay.append(total(s[-1]))
-    return torch.stack(added).float(), torch.stack(decay).float()
-
-
-def _with(**changes):
-    return lambda *arguments: _summaries(*arguments, **changes)
-
-
-def _stored_by_columns(X, B, log2_a, chunk_len):
-    added, decay = _summaries(X, B, log2_a, chunk_len)
-    return added.mT.reshape(added.shape), decay
-
-
-def _by_quotients(X, B, log2_a, chunk_len):
-    """2^last · 2^(-s), in float32."""
-    added, decay = [], []
-    for x, b, a in zip(*(z.split(chunk_len) for z in (X, B, log2_a)), strict=True):
-        s = a.clamp(min=-160).cumsum(0)
-        added.append(b.mT @ ((-s).exp2()[:, None] * x) * s[-1].exp2())
-        decay.append(s[-1].exp2())
-    return torch.stack(added), torch.stack(decay)
-
-
-def _summary_cases(randn):
-    for length, chunk_len in [(1, 16), (16, 16), (40, 16), (37, 32), (33, 16), (48, 16)]:
-        log2_a = decays(randn, length)
-        if length in (33, 48):
-            log2_a = strong(randn, length) if length == 33 else without_resets(randn, length)
-        yield floats(randn, length, 16), floats(randn, length, 32), log2_a, chunk_len
-    log2_a = decays(randn, 32)
-    log2_a[20] = -torch.inf  # alone among mild ones, behind large tokens: only a decay of 0 will do
-    X = floats(randn, 32, 16)
-    X[16:20] *= 1e4
-    yield X, floats(randn, 32, 32), log2_a, 16
-
-
-@exercise(
-    "12.6",
-    "What a chunk leaves",
-    claim="004:listing-kernel",
-    level=3,
-    minutes=20,
-    tolerance=1e-5,
-    cases=_summary_cases,
-    way=launches(
-        lambda randn, length: (floats(randn, length, 16), floats(randn, length, 16), decays(randn, length), 16),
-        launched=1,
-        programs=4,  # one for each chunk
-        compiled=True,
-        needs=DOT,
-    ),
-    oracle=_summaries,
-    wrong={
-        "your tokens decay to the chunk's beginning: what counts is what follows them, `last - s`": _with(
-            until=lambda s, a: s
-        ),
-        "your tokens meet their own decay: a token is added after it, so only the decays behind it count": _with(
-            until=lambda s, a: s[-1] - s + a
-        ),
-        "the tokens do not decay: each of them decays from its own place to the end of the chunk": _with(
-            until=lambda s, a: 0 * s
-        ),
-        "every token decays by the whole chunk: a token decays by what follows it, `last - s`": _with(
-            until=lambda s, a: s[-1].expand(len(s))
-        ),
-        "only the last token is added: each token of the chunk is, decayed until its end": _with(
-            until=lambda s, a: torch.where(torch.arange(len(s)) == len(s) - 1, 0.0, -torch.inf)
-        ),
-        "you cut off running sums: cut every single log decay, before you add them up": _with(
-            until=lambda s, a: s.clamp(min=-160)[-1] - s.clamp(min=-160)
-        ),
-        "the tail's log decays are −∞, a reset behind the last token: nothing is left. A decay of 1 is a logarithm of "
-        "0, `other=0.0`": _with(tail=-torch.inf),
-        "the tail's log decays are 1: that doubles. A decay of 1, which changes nothing, is a logarithm of 0": _with(
-            tail=1.0
-        ),
-        "rows past the end are 1 in X and in B, and add up: what is not there must add nothing, `other=0.0`": _with(
-            rest=1.0
-        ),
-        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": _with(cut=-1e30),
-        "you store the logarithm of the decay: its power of 2 is asked for": _with(total=lambda s: s),
-        "your powers are of e: these logarithms are to base 2, `tl.exp2`": _with(
-            until=lambda s, a: (s[-1] - s) / math.log(2), total=torch.exp
-        ),
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _with(cut=-torch.inf),
-        "entry (n, p) of what is added is at n · P + p: yours is stored by columns": _stored_by_columns,
-        "2^last · 2^(−s) is ∞ times 0 where decays are strong: subtract first, `tl.exp2(last - s)`": _by_quotients,
-        "the rows of B begin P numbers apart: a row of B has N, so row t begins at `t * N`": (
-            lambda X, B, log2_a, chunk_len: _summaries(X, read_apart(B, X.shape[1]), log2_a, chunk_len)
-        ),
-    },
-)
 def summarised(X, B, log2_a, chunk_len):
     """What each chunk of c tokens leaves: added (chunks, N, P) and decay (chunks,), a program for each chunk.
 
@@ -182,158 +62,80 @@ def summary_kernel(x, b, log2_a, added, decay, length, chunk_len: tl.constexpr, 
     tl.store(decay + chunk, tl.exp2(last))
 
 
-# ----------------------------------------------------------------------------------------- 12.8 the outputs of a chunk
+def _summaries(X, B, log2_a, chunk_len):
+    added, decay = [], []
+    for x, b, a in zip(*(z.double().split(chunk_len) for z in (X, B, log2_a)), strict=True):
+        s = a.clamp(min=-160.0).cumsum(0)
+        added.append(b.mT @ ((s[-1] - s).exp2()[:, None] * x))
+        decay.append(s[-1].exp2())
+    return torch.stack(added).float(), torch.stack(decay).float()
 
 
-def _read_loop(H, X, B, C, log2_a):
-    return walked(H, X, log2_a, B, C)[0].float()
+def _summary_cases(randn):
+    for length, chunk_len in [(1, 16), (16, 16), (40, 16), (37, 32), (33, 16), (48, 16)]:
+        log2_a = decays(randn, length)
+        if length in (33, 48):
+            log2_a = strong(randn, length) if length == 33 else without_resets(randn, length)
+        yield floats(randn, length, 16), floats(randn, length, 32), log2_a, chunk_len
+    log2_a = decays(randn, 32)
+    log2_a[20] = -torch.inf  # alone among mild ones, behind large tokens: only a decay of 0 will do
+    X = floats(randn, 32, 16)
+    X[16:20] *= 1e4
+    yield X, floats(randn, 32, 32), log2_a, 16
 
 
-def _read(
-    *,
-    state=lambda s, a: s,
-    mask=0,
-    future=0.0,
-    segments=True,
-    reads=True,
-    late=False,
-    swapped=False,
-    turned=False,
-    again=False,
-    cut=-160.0,
-):
-    """Output that a chunk reads, with one misconception."""
-
-    def read(H, X, B, C, log2_a):
-        H, X, B, C, a = (z.double() for z in (H, X, B, C, log2_a.clamp(min=cut)))
-        s = a.cumsum(0)
-        L = (segments * (s[:, None] - s)).tril().exp2()
-        ones = torch.ones_like(L)
-        scores = B @ C.mT if swapped else C @ B.mT
-        M = scores * (L * ones.tril(mask) + future * ones.triu(1))
-        M = scores * (s[:, None] - s).triu().exp2().triu() if turned else M
-        H = walked(H, X, log2_a, B)[1] if late else H
-        M = M * s.exp2()[:, None] if again else M
-        return (reads * state(s, a).exp2()[:, None] * (C @ H) + M @ X).float()
-
-    return read
-
-
-def _broken(form, cut=-160.0):
-    """In float32, with an L that overflows."""
-
-    def read(H, X, B, C, log2_a):
-        a = log2_a.clamp(min=cut)
-        return a.cumsum(0).exp2()[:, None] * (C @ H) + (C @ B.mT * decay_tile(form, a)) @ X
-
-    return read
-
-
-def _sums_cut(H, X, B, C, log2_a):
-    """Running sums cut off, not the decays."""
-    s = log2_a.double().cumsum(0).clamp(min=-160)
-    L = (s[:, None] - s).tril().exp2().tril().float()
-    return s.exp2().float()[:, None] * (C @ H) + (C @ B.mT * L) @ X
-
-
-def _own_decay(H, X, B, C, log2_a):
-    """An L with s[i] − s[j] + a[j]."""
-    a = log2_a.clamp(min=-160)
-    s = a.cumsum(0)
-    L = (s[:, None] - s + a).tril().exp2().tril()
-    return s.exp2()[:, None] * (C @ H) + (C @ B.mT * L) @ X
-
-
-def _rows_of_n(H, X, B, C, log2_a):
-    """Rows of X and Y that begin N apart in memory."""
-    return stored_apart(_read_loop(H, read_apart(X, len(H)), B, C, log2_a), len(H))
-
-
-def _one_factor(H, X, B, C, log2_a):
-    """Without any L: 2^s · (C H + (mask ∘ C Bᵀ) (2^(−s) ∘ X))."""
-    s = log2_a.clamp(min=-160).cumsum(0)
-    return s.exp2()[:, None] * (C @ H + (C @ B.mT).tril() @ ((-s).exp2()[:, None] * X))
-
-
-def _read_cases(randn):
-    sizes = [(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64), (64, 16, 32)]  # N < P: its rows fit in those of X
-    for number, (chunk_len, N, P) in enumerate(sizes):
-        H, X, B, C = (floats(randn, *shape) for shape in [(N, P), (chunk_len, P), (chunk_len, N), (chunk_len, N)])
-        yield H, X, B, C, [decays, decays, decays, strong, without_resets][number](randn, chunk_len)
-    H, X, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
-    log2_a = decays(randn, 16)
-    log2_a[0] = -torch.inf  # nothing of a large state is left, not 2^-20 of it either
-    yield 1e4 * H, X, B, C, log2_a
-
-
-@exercise(
-    "12.8",
-    "What a chunk reads",
+exercise(
+    "12.6",
+    "What a chunk leaves",
     claim="004:listing-kernel",
     level=3,
     minutes=20,
     tolerance=1e-5,
-    cases=_read_cases,
-    oracle=_read_loop,
-    wrong={
-        "the state before the chunk is not read: C H, decayed, is missing": _read(reads=False),
-        "the state does not decay inside the chunk: token i reads it after the decays up to i, `tl.exp2(s)`": _read(
-            state=lambda s, a: 0 * s
-        ),
-        "your token reads before its own decay: the decay comes first, so the factor is `tl.exp2(s)`": _read(
-            state=lambda s, a: s - a
-        ),
-        "the exponent is masked with 0, and 2^0 is 1: the future leaks in. Mask with −∞, whose power is 0": _read(
-            future=1.0
-        ),
-        "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": _read(mask=-1),
-        "the scores are masked but do not decay: C Bᵀ is multiplied by L, not by a mask of ones": _read(segments=False),
-        "you cut off running sums: cut every single log decay, before you add them up": _sums_cut,
-        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": _read(cut=-1e30),
-        "H lies in memory as (N, P): entry (n, p) is at n · P + p": lambda H, *rest: _read_loop(
-            H.reshape(H.shape[::-1]).mT, *rest
-        ),
-        "a token reads the old state decayed up to itself, by `s`, not up to the chunk's end": _read(
-            state=lambda s, a: s[-1].expand(len(s))
-        ),
-        "your L has the decay of the token that is read as well: between j and i lie the decays behind j": _own_decay,
-        "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it": _read(
-            late=True
-        ),
-        "the state decays by what follows token i: it has come from before the chunk, so `tl.exp2(s)`": _read(
-            state=lambda s, a: s[-1] - s
-        ),
-        "your triangle is the upper one: tokens read what comes after them": _read(turned=True),
-        "the tokens of the chunk decay twice: `tl.exp2(s)` belongs to C H alone, L has its own decays": _read(
-            again=True
-        ),
-        "B and C are exchanged: the token that reads, row i, has C, and the one it reads, column j, has B": _read(
-            swapped=True
-        ),
-        "you take powers of e: the decays are logs to the base 2, `tl.exp2`": lambda H, X, B, C, log2_a: _read_loop(
-            H, X, B, C, log2_a / math.log(2)
-        ),
-        "−∞ minus −∞ is no number: a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": _read(cut=-torch.inf),
-        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
-            _broken("late mask")
-        ),
-        "the mask comes after the exponential, and a reset, −∞, is not cut off: mask the exponent": _broken(
-            "late mask", cut=-torch.inf
-        ),
-        "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": _broken("quotient"),
-        "the tokens are scaled by 2^(−s), which overflows where decays are strong: L needs exponents' differences": (
-            _one_factor
-        ),
-        "the rows of X and Y begin N numbers apart: a row of theirs has P, so row i begins at `i * P`": _rows_of_n,
-    },
+    cases=_summary_cases,
     way=launches(
-        lambda randn, length: (
-            *(floats(randn, *shape) for shape in [(16, 16), (length, 16), (length, 16), (length, 16)]),
-            decays(randn, length),
-        ),
+        lambda randn, length: (floats(randn, length, 16), floats(randn, length, 16), decays(randn, length), 16),
+        launched=1,
+        programs=4,  # one for each chunk
+        compiled=True,
         needs=DOT,
     ),
-)
+    oracle=_summaries,
+    wrong={
+        "your tokens decay to the chunk's beginning: what counts is what follows them, `last - s`": "last - s → s",
+        "your tokens meet their own decay: "
+        "a token is added after it, so only the decays behind it count": "last - s → last - s + a",
+        "the tokens do not decay: each of them decays from its own place to the end of the chunk": "last - s → 0.0 * s",
+        "every token decays by the whole chunk: "
+        "a token decays by what follows it, `last - s`": "last - s → last + 0.0 * s",
+        "only the last token is added: each token of the chunk is, "
+        "decayed until its end": "tl.exp2(last - s) → (tl.arange(0, chunk_len) == chunk_len - 1)",
+        "you cut off running sums: cut every single log decay, "
+        "before you add them up": "last - s → tl.maximum(last, -160.0) - tl.maximum(s, -160.0)",
+        "the tail's log decays are −∞, a reset behind the last token: nothing is left. A "
+        "decay of 1 is a logarithm of 0, `other=0.0`": "rows < length, other=0.0 → rows < length, other=float('-inf')",
+        "the tail's log decays are 1: that doubles. A decay of 1, "
+        "which changes nothing, is a logarithm of 0": "rows < length, other=0.0 → rows < length, other=1.0",
+        "rows past the end are 1 in X and in B, and add up: "
+        "what is not there must add nothing, `other=0.0`": "mask=mask, other=0.0 → mask=mask, other=1.0",
+        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": "-160.0 → -1e30",
+        "you store the logarithm of the decay: "
+        "its power of 2 is asked for": "decay + chunk, tl.exp2(last) → decay + chunk, last",
+        "your powers are of e: these logarithms are to base 2, `tl.exp2`": "exp2 → exp",
+        "−∞ minus −∞ is no number: "
+        "a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": "tl.where(a < -160.0, -160.0, a) → a",
+        "entry (n, p) of what is added is at n · P + p: "
+        "yours is stored by columns": "n[:, None] * P + p[None, :], E → n[:, None] + p[None, :] * N, E",
+        "2^last · 2^(−s) is ∞ times 0 where decays are strong: "
+        "subtract first, `tl.exp2(last - s)`": "exp2(last - s) → exp2(-s) ; E) → E * tl.exp2(last))",
+        "the rows of B begin P numbers apart: "
+        "a row of B has N, so row t begins at `t * N`": "rows[:, None] * N → rows[:, None] * P",
+    },
+)(summarised)
+
+
+# ----------------------------------------------------------------------------------------- 12.8 the outputs of a chunk
+
+
 def chunk_outputs(H, X, B, C, log2_a):
     """Y (c, P) of one chunk: what its tokens read from each other and from H (N, P), the state before.
 
@@ -370,3 +172,96 @@ def chunk_kernel(h, x, b, c, log2_a, y, chunk_len: tl.constexpr, N: tl.constexpr
     Y = tl.dot(C, H.to(C.dtype), input_precision="ieee") * tl.exp2(s)[:, None]
     Y += tl.dot(M.to(X.dtype), X, input_precision="ieee")
     tl.store(y + i[:, None] * P + p[None, :], Y)
+
+
+def _read_loop(H, X, B, C, log2_a):
+    return walked(H, X, log2_a, B, C)[0].float()
+
+
+def _one_factor(H, X, B, C, log2_a):
+    """Without any L: 2^s · (C H + (mask ∘ C Bᵀ) (2^(−s) ∘ X))."""
+    s = log2_a.clamp(min=-160).cumsum(0)
+    return s.exp2()[:, None] * (C @ H + (C @ B.mT).tril() @ ((-s).exp2()[:, None] * X))
+
+
+def _read_cases(randn):
+    sizes = [(16, 16, 32), (16, 32, 64), (32, 16, 64), (16, 32, 64), (64, 16, 32)]  # N < P: its rows fit in those of X
+    for number, (chunk_len, N, P) in enumerate(sizes):
+        H, X, B, C = (floats(randn, *shape) for shape in [(N, P), (chunk_len, P), (chunk_len, N), (chunk_len, N)])
+        yield H, X, B, C, [decays, decays, decays, strong, without_resets][number](randn, chunk_len)
+    H, X, B, C = (floats(randn, *shape) for shape in [(16, 32), (16, 32), (16, 16), (16, 16)])
+    log2_a = decays(randn, 16)
+    log2_a[0] = -torch.inf  # nothing of a large state is left, not 2^-20 of it either
+    yield 1e4 * H, X, B, C, log2_a
+
+
+exercise(
+    "12.8",
+    "What a chunk reads",
+    claim="004:listing-kernel",
+    level=3,
+    minutes=20,
+    tolerance=1e-5,
+    cases=_read_cases,
+    oracle=_read_loop,
+    way=launches(
+        lambda randn, length: (
+            *(floats(randn, *shape) for shape in [(16, 16), (length, 16), (length, 16), (length, 16)]),
+            decays(randn, length),
+        ),
+        needs=DOT,
+    ),
+    wrong={
+        "the state before the chunk is not read: C H, decayed, is missing": "Y = tl.dot(C, H → Y = 0.0 * tl.dot(C, H",
+        "the state does not decay inside the chunk: "
+        "token i reads it after the decays up to i, `tl.exp2(s)`": " * tl.exp2(s)[:, None] → ",
+        "your token reads before its own decay: "
+        "the decay comes first, so the factor is `tl.exp2(s)`": "exp2(s) → exp2(s - tl.maximum(a, -160.0))",
+        "the exponent is masked with 0, and 2^0 is 1: "
+        "the future leaks in. Mask with −∞, whose power is 0": 'float("-inf") → 0.0',
+        "a token does not see itself: the diagonal belongs to the mask, `i[:, None] >= i[None, :]`": ">= → >",
+        "the scores are masked but do not decay: "
+        "C Bᵀ is multiplied by L, not by a mask of ones": "s[:, None] - s[None, :] → 0.0 * s[:, None]",
+        "you cut off running sums: cut every single log decay, "
+        "before you add them up": "tl.cumsum(tl.where(a < -160.0, -160.0, a)) → tl.maximum(tl.cumsum(a), -160.0)",
+        "a reset of −10^30 leaves running sums no digits for other decays: cut off at −160": "-160.0 → -1e30",
+        "H lies in memory as (N, P): "
+        "entry (n, p) is at n · P + p": "n[:, None] * P + p[None, :]) → n[:, None] + p[None, :] * N)",
+        "a token reads the old state decayed up to itself, "
+        "by `s`, not up to the chunk's end": "exp2(s) → exp2(tl.min(s) + 0.0 * s)",
+        "your L has the decay of the token that is read as well: "
+        "between j and i lie the decays behind j": "- s[None, :] → - s[None, :] + tl.maximum(a, -160.0)[None, :]",
+        "you read the state AFTER the chunk, in which its own tokens are already: H is the one before it": (
+            "M = → last = tl.min(s)\n"
+            "    H = H * tl.exp2(last) + tl.dot(tl.trans(B), X * tl.exp2(last - s)[:, None], input_precision='ieee')\n"
+            "    M ="
+        ),
+        "the state decays by what follows token i: "
+        "it has come from before the chunk, so `tl.exp2(s)`": "exp2(s) → exp2(tl.min(s) - s)",
+        "your triangle is the upper one: tokens read what comes after them": ">= → <=",
+        "the tokens of the chunk decay twice: "
+        "`tl.exp2(s)` belongs to C H alone, L has its own decays": " * L → * L * tl.exp2(s)[:, None]",
+        "B and C are exchanged: the token that reads, "
+        "row i, has C, and the one it reads, column j, has B": "tl.dot(C, tl.trans(B) → tl.dot(B, tl.trans(C)",
+        "you take powers of e: the decays are logs to the base 2, `tl.exp2`": "exp2 → exp",
+        "−∞ minus −∞ is no number: "
+        "a reset is cut off first, `tl.where(a < -160.0, -160.0, a)`": "tl.where(a < -160.0, -160.0, a) → a",
+        "the mask comes after the exponential, and ∞ · 0 is no number: mask the exponent with −∞, then `tl.exp2`": (
+            'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))) → '
+            "tl.exp2(s[:, None] - s[None, :]) * (i[:, None] >= i[None, :])"
+        ),
+        "the mask comes after the exponential, and a reset, −∞, is not cut off: mask the exponent": (
+            "tl.where(a < -160.0, -160.0, a) → a ; "
+            'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))) → '
+            "tl.exp2(s[:, None] - s[None, :]) * (i[:, None] >= i[None, :])"
+        ),
+        "L is 2^s · 2^(−s), and the second factor overflows: subtract the exponents first": (
+            'tl.exp2(tl.where(i[:, None] >= i[None, :], s[:, None] - s[None, :], float("-inf"))) → '
+            "tl.where(i[:, None] >= i[None, :], tl.exp2(s)[:, None] * tl.exp2(-s)[None, :], 0.0)"
+        ),
+        "the tokens are scaled by 2^(−s), which overflows where decays are strong: "
+        "L needs exponents' differences": _one_factor,
+        "the rows of X and Y begin N numbers apart: "
+        "a row of theirs has P, so row i begins at `i * P`": "i[:, None] * P → i[:, None] * N",
+    },
+)(chunk_outputs)

@@ -40,11 +40,27 @@ def walk_bytes(length, heads, head_dim, state, tile):
 # ------------------------------------------------------------------------------------------ 12.1 the bytes of a walk
 
 
+def moved_numbers():
+    """How many numbers a walk moves for each token: one head, P = 64 in one tile, N = 128, the last state aside.
+
+    Hint: It reads the token's x, its decay, its B and its C, and it writes its y.
+
+    Hint: x and y have P numbers each, B and C have N each, and log a is one.
+
+    Too little: Add up all that a program reads for a token, x, B, C and the decay, and what it writes.
+
+    Too much: A number of a token crosses once, and the state stays on the chip.
+
+    Insight: Two thirds of them are B and C, which other heads read too: what a cache is good for.
+    """
+    return 2 * 64 + 2 * 128 + 1
+
+
 def _moved():
     return (walk_bytes(2, 1, 64, 128, 64) - walk_bytes(1, 1, 64, 128, 64)) // 4
 
 
-@exercise(
+exercise(
     "12.1",
     "The traffic of a walk",
     claim="004:kernel-traffic",
@@ -66,18 +82,4 @@ def _moved():
         "the state is neither read nor written for each token: it stays on the chip": lambda: 385 + 2 * 64 * 128,
         "these are bytes: the question is how many numbers": lambda: 4 * 385,
     },
-)
-def moved_numbers():
-    """How many numbers a walk moves for each token: one head, P = 64 in one tile, N = 128, the last state aside.
-
-    Hint: It reads the token's x, its decay, its B and its C, and it writes its y.
-
-    Hint: x and y have P numbers each, B and C have N each, and log a is one.
-
-    Too little: Add up all that a program reads for a token, x, B, C and the decay, and what it writes.
-
-    Too much: A number of a token crosses once, and the state stays on the chip.
-
-    Insight: Two thirds of them are B and C, which other heads read too: what a cache is good for.
-    """
-    return 2 * 64 + 2 * 128 + 1
+)(moved_numbers)

@@ -6,7 +6,20 @@ from smalearn.course.exercises.core import exercise
 
 __all__ = ["decay_tile"]
 
+
 # --------------------------------------------------------------------------------------------- 12.7 where L breaks
+
+
+def break_exponents(form, least, length):
+    """Log decays (length,) to base 2, finite, from `least` to 0, for which `decay_tile(form, …)` is not finite.
+
+    Hint: The largest number in float32 is a little below 2^128. Which exponent does the form raise 2 to, at most?
+
+    Hint: Its size is the sum of all log decays, or nearly. How large can you make that?
+
+    Insight: No decay here is extreme, mostly 1/4096 a token: it is their product over a chunk that float32 cannot hold.
+    """
+    return torch.full((length,), least)
 
 
 def decay_tile(form, log2_a):
@@ -35,15 +48,7 @@ def _break_cases(randn):
     yield from (("quotient", -12.0, 16), ("late mask", -12.0, 16), ("quotient", -3.0, 64), ("late mask", -40.0, 32))
 
 
-def _all(value):
-    return lambda form, least, length: torch.full((length,), float(value(least)))
-
-
-def _one(form, least, length):
-    return torch.zeros(length).index_fill(0, torch.tensor(length // 2), least)
-
-
-@exercise(
+exercise(
     "12.7",
     "Where exponents break",
     claim="004:listing-kernel",
@@ -53,19 +58,10 @@ def _one(form, least, length):
     cases=_break_cases,
     refuse=_survives,
     wrong={
-        "nothing decays: all powers are 1": _all(lambda least: 0.0),
-        "these are mild: most of the range that float32 has is left": _all(lambda least: -64.0 / 64),
-        "one strong decay alone is a power that float32 holds: their sum must pass 128": _one,
-        "a reset is no finite number, and is not needed": lambda form, least, length: torch.full((length,), -torch.inf),
+        "nothing decays: all powers are 1": "least → 0.0",
+        "these are mild: most of the range that float32 has is left": "least → -1.0",
+        "one strong decay alone is a power that float32 holds: their sum must pass "
+        "128": "torch.full((length,), least) → torch.zeros(length).index_fill(0, torch.tensor(length // 2), least)",
+        "a reset is no finite number, and is not needed": "least → -torch.inf",
     },
-)
-def break_exponents(form, least, length):
-    """Log decays (length,) to base 2, finite, from `least` to 0, for which `decay_tile(form, …)` is not finite.
-
-    Hint: The largest number in float32 is a little below 2^128. Which exponent does the form raise 2 to, at most?
-
-    Hint: Its size is the sum of all log decays, or nearly. How large can you make that?
-
-    Insight: No decay here is extreme, mostly 1/4096 a token: it is their product over a chunk that float32 cannot hold.
-    """
-    return torch.full((length,), least)
+)(break_exponents)

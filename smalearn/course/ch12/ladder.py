@@ -37,15 +37,6 @@ def strong(randn, length, least=-12.0, reset=-torch.inf):
     return log2_a
 
 
-def apart(x, down, across):
-    """What a program reads that takes rows and columns of x to lie so far apart; an error where that leaves x."""
-    m, n = x.shape
-    last, end = (rows * (m - 1) + columns * (n - 1) for rows, columns in ((down, across), x.stride()))
-    if last > end:
-        raise IndexError(f"load of x at offset {last}, expected 0 to {end} or a mask")
-    return torch.as_strided(x, x.shape, (down, across)).clone()
-
-
 def launches(case, launched=math.inf, **more):
     """Ask for a kernel, and more: what PyTorch computes is right, but not as asked."""
     return Way(case=case, launched=launched, exact=True, **more)
@@ -54,43 +45,6 @@ def launches(case, launched=math.inf, **more):
 # -------------------------------------------------------------------------------------------- 12.2 a map with a guard
 
 
-def _map_cases(randn):
-    for length in (1, 4, 10, 37, 1100):  # the last one longer than a block of 1024
-        yield floats(randn, length), strong(randn, length) if length == 37 else decays(randn, length)
-
-
-def _without_last(x, log2_a):
-    y = x * log2_a.exp2()
-    y[-1] = torch.nan  # nothing is stored there
-    return y
-
-
-def _whole_blocks(x, log2_a):
-    y = x * log2_a.exp2()
-    y[len(y) // 16 * 16 :] = torch.nan
-    return y
-
-
-@exercise(
-    "12.2",
-    "A map with a guard",
-    claim="004:listing-kernel",
-    level=1,
-    minutes=8,
-    tolerance=1e-5,
-    cases=_map_cases,
-    way=launches(lambda randn, length: (floats(randn, length), decays(randn, length)), compiled=True),
-    oracle=lambda x, log2_a: x * log2_a.exp2(),
-    wrong={
-        "you take powers of e: the logarithms are to base 2, `tl.exp2`": lambda x, log2_a: x * log2_a.exp(),
-        "the last entry is missing: entries count from 0, so the guard is `i < length`": _without_last,
-        "the entries behind the last whole block have no program: the number of programs is rounded up, "
-        "`triton.cdiv`": _whole_blocks,
-        "x and the decays are exchanged": lambda x, log2_a: log2_a * x.exp2(),
-        "the logarithm itself is multiplied: take its power of 2": lambda x, log2_a: log2_a * x,
-        "you add the logarithm: multiply by its power": lambda x, log2_a: x + log2_a,
-    },
-)
 def decayed(x, log2_a):
     """y[i] = x[i] · 2^log2_a[i]: make y, launch a program for each few entries, return y. Any length, float32.
 
@@ -116,80 +70,36 @@ def decay_kernel(x, log2_a, y, length, block: tl.constexpr):
     tl.store(y + i, X * tl.exp2(a), mask=i < length)
 
 
+def _map_cases(randn):
+    for length in (1, 4, 10, 37, 1100):  # the last one longer than a block of 1024
+        yield floats(randn, length), strong(randn, length) if length == 37 else decays(randn, length)
+
+
+exercise(
+    "12.2",
+    "A map with a guard",
+    claim="004:listing-kernel",
+    level=1,
+    minutes=8,
+    tolerance=1e-5,
+    cases=_map_cases,
+    way=launches(lambda randn, length: (floats(randn, length), decays(randn, length)), compiled=True),
+    oracle=lambda x, log2_a: x * log2_a.exp2(),
+    wrong={
+        "you take powers of e: the logarithms are to base 2, `tl.exp2`": "tl.exp2 → tl.exp",
+        "the last entry is missing: entries count from 0, so the guard is `i < length`": "i < length → i < length - 1",
+        "the entries behind the last whole block have no program: "
+        "the number of programs is rounded up, `triton.cdiv`": "triton.cdiv(len(x), 16) → len(x) // 16",
+        "x and the decays are exchanged": "X * tl.exp2(a) → a * tl.exp2(X)",
+        "the logarithm itself is multiplied: take its power of 2": "tl.exp2(a) → a",
+        "you add the logarithm: multiply by its power": "X * tl.exp2(a) → X + a",
+    },
+)(decayed)
+
+
 # ---------------------------------------------------------------------------------------------- 12.3 a ragged matrix
 
 
-def _copy_cases(randn):
-    yield (floats(randn, 1, 1),)
-    yield (floats(randn, 5, 3),)
-    yield (floats(randn, 20, 17).mT,)
-    yield (floats(randn, 40, 18)[::2],)
-    yield (floats(randn, 37, 5),)
-    yield (floats(randn, 5, 37),)
-    yield (floats(randn, 70, 90),)
-
-
-def _on_memory(x):
-    """What lies in memory from the first entry on, whatever the strides."""
-    return torch.as_strided(x, x.shape, (x.shape[1], 1)).clone()
-
-
-def _laid_like(x):
-    """Row after row, in memory that is laid out as x."""
-    y = torch.empty_like(x)
-    torch.as_strided(y, (x.numel(),), (1,)).copy_(x.reshape(-1))
-    return y
-
-
-def _kept(rows, columns):
-    """A copy of some rows and columns; elsewhere nothing is stored."""
-
-    def copy(x):
-        y = torch.full(x.shape, torch.nan)
-        part = slice(rows(*x.shape)), slice(columns(*x.shape))
-        y[part] = x[part]
-        return y
-
-    return copy
-
-
-@exercise(
-    "12.3",
-    "A ragged matrix",
-    claim="004:listing-kernel",
-    level=2,
-    minutes=12,
-    cases=_copy_cases,
-    way=launches(lambda randn, length: (floats(randn, length, 3),), forbids=("torch.Tensor.contiguous",)),
-    oracle=lambda x: x.clone(),
-    wrong={
-        "you take x row after row: where its rows and columns lie, its strides say": _on_memory,
-        "`torch.empty_like` takes over the strides of x too: where rows lie one after the other, `torch.empty(m, n)`": (
-            _laid_like
-        ),
-        "only the first tile is copied: the grid has an axis for rows and one for columns": _kept(
-            lambda m, n: 16, lambda m, n: 16
-        ),
-        "the axes of the grid are exchanged: program_id(0) counts tiles along the grid's first number": _kept(
-            lambda m, n: -(-n // 16) * 16, lambda m, n: -(-m // 16) * 16
-        ),
-        "both axes of the grid count tiles of rows: its second number is that of the columns, `triton.cdiv(n, 16)`": (
-            _kept(lambda m, n: m, lambda m, n: -(-m // 16) * 16)
-        ),
-        "both axes of the grid count tiles of columns: its first number is that of the rows, `triton.cdiv(m, 16)`": (
-            _kept(lambda m, n: -(-n // 16) * 16, lambda m, n: n)
-        ),
-        "your strides are exchanged: x.stride(0) is from row to row, x.stride(1) from column to column": lambda x: (
-            apart(x, *x.stride()[::-1])
-        ),
-        "the limits are exchanged: rows end with the number of rows, columns with that of columns": _kept(
-            lambda m, n: n, lambda m, n: m
-        ),
-        "the last row is missing: the guard is `rows < m`": _kept(lambda m, n: m - 1, lambda m, n: n),
-        "whole tiles alone are copied: round the grid up (`triton.cdiv`); the guard must let the rest of a "
-        "ragged tile through": _kept(lambda m, n: m // 16 * 16, lambda m, n: n // 16 * 16),
-    },
-)
 def copied(x):
     """A copy of the matrix x, whose rows lie one after the other; those of x lie anywhere, as its strides say.
 
@@ -220,64 +130,51 @@ def copy_kernel(x, y, m, n, down, across, tile: tl.constexpr):
     tl.store(y + rows[:, None] * n + columns[None, :], X, mask=mask)
 
 
-# ------------------------------------------------------------------------------------------ 12.4 one tile of a product
+def _copy_cases(randn):
+    yield (floats(randn, 1, 1),)
+    yield (floats(randn, 5, 3),)
+    yield (floats(randn, 20, 17).mT,)
+    yield (floats(randn, 40, 18)[::2],)
+    yield (floats(randn, 37, 5),)
+    yield (floats(randn, 5, 37),)
+    yield (floats(randn, 70, 90),)
 
 
-def _product_cases(randn):
-    for m, n, k in [(1, 1, 16), (16, 16, 16), (20, 33, 32), (7, 40, 64), (40, 7, 16)]:
-        yield floats(randn, m, k), floats(randn, k, n)
-
-
-def _part_of_product(rows=None, columns=None, depth=1.0):
-    def product(A, B):
-        k = int(A.shape[1] * depth)
-        C, whole = torch.full((len(A), B.shape[1]), torch.nan), A[:, :k] @ B[:k]
-        C[:rows, :columns] = whole[:rows, :columns]
-        return C
-
-    return product
-
-
-@exercise(
-    "12.4",
-    "One tile of a product",
+exercise(
+    "12.3",
+    "A ragged matrix",
     claim="004:listing-kernel",
     level=2,
     minutes=12,
-    tolerance=1e-5,
-    cases=_product_cases,
-    way=launches(
-        lambda randn, length: (floats(randn, length, 16), floats(randn, 16, length)),
-        forbids=("torch.Tensor.__matmul__", "torch.Tensor.matmul", "torch.matmul", "torch.mm", "torch.einsum"),
-        needs=DOT,
-        compiled=True,
-    ),
-    oracle=lambda A, B: A @ B,
+    cases=_copy_cases,
+    way=launches(lambda randn, length: (floats(randn, length, 3),), forbids=("torch.Tensor.contiguous",)),
+    oracle=lambda x: x.clone(),
     wrong={
-        "only the first tile is there: each program has rows and columns of its own": _part_of_product(16, 16),
-        "the last row is missing: the guard is `rows < m`": _part_of_product(-1),
-        "the last column is missing: the guard is `columns < n`": _part_of_product(None, -1),
-        "the axes of the grid are exchanged: program_id(0) counts tiles along the grid's first number": lambda A, B: (
-            _kept(
-                lambda m, n: -(-n // 16) * 16,
-                lambda m, n: -(-m // 16) * 16,
-            )(A @ B)
-        ),
-        "both axes of the grid count tiles of rows: its second number is that of the columns, `triton.cdiv(n, 16)`": (
-            lambda A, B: _kept(lambda m, n: m, lambda m, n: -(-m // 16) * 16)(A @ B)
-        ),
-        "both axes of the grid count tiles of columns: its first number is that of the rows, `triton.cdiv(m, 16)`": (
-            lambda A, B: _kept(lambda m, n: -(-n // 16) * 16, lambda m, n: n)(A @ B)
-        ),
-        "the rows of B begin k numbers apart: a row of B has n, so row i begins at `i * n`": lambda A, B: (
-            A @ apart(B, A.shape[1], 1)
-        ),
-        "half of k is left out: a tile of A has all its k columns": _part_of_product(depth=0.5),
-        "the tiles are rounded to halves before the product: it takes float32 too": lambda A, B: (
-            A.half().float() @ B.half().float()
-        ),
+        "you take x row after row: where its rows and columns lie, its strides say": "* down → * n ; * across → ",
+        "`torch.empty_like` takes over the strides of x too: "
+        "where rows lie one after the other, `torch.empty(m, n)`": "torch.empty(m, n) → torch.empty_like(x)",
+        "only the first tile is copied: "
+        "the grid has an axis for rows and one for columns": "(triton.cdiv(m, 16), triton.cdiv(n, 16)) → (1, 1)",
+        "the axes of the grid are exchanged: program_id(0) counts tiles along the "
+        "grid's first number": "(triton.cdiv(m, 16), triton.cdiv(n, 16)) → (triton.cdiv(n, 16), triton.cdiv(m, 16))",
+        "both axes of the grid count tiles of rows: "
+        "its second number is that of the columns, `triton.cdiv(n, 16)`": "cdiv(n → cdiv(m",
+        "both axes of the grid count tiles of columns: "
+        "its first number is that of the rows, `triton.cdiv(m, 16)`": "cdiv(m → cdiv(n",
+        "your strides are exchanged: "
+        "x.stride(0) is from row to row, x.stride(1) from column to column": "*x.stride() → *x.stride()[::-1]",
+        "the limits are exchanged: rows end with the number of rows, columns with that of "
+        "columns": "y = torch.empty(m, n) → y = torch.full((m, n), torch.nan)\n    y[:n, :m] = x[:n, :m]\n    return y",
+        "the last row is missing: the guard is `rows < m`": "rows < m → rows < m - 1",
+        "whole tiles alone are copied: round the grid up (`triton.cdiv`); the "
+        "guard must let the rest of a ragged tile through": "triton.cdiv(m, 16), triton.cdiv(n, 16) → m // 16, n // 16",
     },
-)
+)(copied)
+
+
+# ------------------------------------------------------------------------------------------ 12.4 one tile of a product
+
+
 def product(A, B):
     """A B, for A (m, k) and B (k, n) whose rows lie one after the other; m and n are any, k is 16, 32 or 64.
 
@@ -309,54 +206,50 @@ def product_kernel(a, b, c, m, n, k: tl.constexpr, tile: tl.constexpr):
     tl.store(c + rows[:, None] * n + columns[None, :], C, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-# ------------------------------------------------------------------------------------------------ 12.5 a sum, in a loop
+def _product_cases(randn):
+    for m, n, k in [(1, 1, 16), (16, 16, 16), (20, 33, 32), (7, 40, 64), (40, 7, 16)]:
+        yield floats(randn, m, k), floats(randn, k, n)
 
 
-def _sum_cases(randn):
-    for length, width in [(0, 5), (1, 1), (16, 16), (40, 20), (37, 3), (2, 70), (1100, 16)]:
-        yield (floats(randn, length, width),)
-
-
-def _across(x):
-    """Tiles added up along their rows."""
-    y = torch.empty(x.shape[1])
-    for columns, out in zip(x.split(16, 1), y.split(16), strict=True):
-        total = torch.zeros(16)
-        for part in columns.split(16):
-            total[: len(part)] += part.sum(1)
-        out.copy_(total[: len(out)])
-    return y
-
-
-@exercise(
-    "12.5",
-    "A sum, in a loop",
+exercise(
+    "12.4",
+    "One tile of a product",
     claim="004:listing-kernel",
     level=2,
     minutes=12,
     tolerance=1e-5,
-    cases=_sum_cases,
-    way=launches(lambda randn, length: (floats(randn, length, 3),), compiled=True),
-    oracle=lambda x: x.sum(0),
+    cases=_product_cases,
+    way=launches(
+        lambda randn, length: (floats(randn, length, 16), floats(randn, 16, length)),
+        forbids=("torch.Tensor.__matmul__", "torch.Tensor.matmul", "torch.matmul", "torch.mm", "torch.einsum"),
+        needs=DOT,
+        compiled=True,
+    ),
+    oracle=lambda A, B: A @ B,
     wrong={
-        "only the first 16 rows are added: the loop runs to the last row": lambda x: x[:16].sum(0),
-        "the last, shorter part is missing: with a mask it needs no case of its own": lambda x: x[
-            : len(x) // 16 * 16
-        ].sum(0),
-        "every turn of the loop overwrites the sum: it is carried from turn to turn": lambda x: x[
-            max(len(x) - 1, 0) // 16 * 16 :
-        ].sum(0),
-        "the last row is missing: the guard is `rows < length`": lambda x: x[:-1].sum(0),
-        "you add up along axis 1: the rows of a tile are its axis 0, `tl.sum(X, 0)`, if it is not loaded transposed": (
-            _across
-        ),
-        "the tiles overlap: a loop over them takes steps of a tile, `range(0, length, tile)`": lambda x: torch.stack(
-            [x[start : start + 16].sum(0) for start in range(len(x))] or [x.sum(0)]
-        ).sum(0),
-        "you add the sum up in a half: keep it in `tl.float32`": lambda x: x.half().sum(0).float(),
-        "this is the mean: the sum is asked for": lambda x: x.sum(0) / max(len(x), 1),
+        "only the first tile is there: "
+        "each program has rows and columns of its own": "(triton.cdiv(m, 16), triton.cdiv(n, 16)) → (1, 1)",
+        "the last row is missing: the guard is `rows < m`": "(rows < m)[:, None] & → (rows < m - 1)[:, None] &",
+        "the last column is missing: the guard is `columns < n`": "& (columns < n) → & (columns < n - 1)",
+        "the axes of the grid are exchanged: program_id(0) counts tiles along the "
+        "grid's first number": "(triton.cdiv(m, 16), triton.cdiv(n, 16)) → (triton.cdiv(n, 16), triton.cdiv(m, 16))",
+        "both axes of the grid count tiles of rows: "
+        "its second number is that of the columns, `triton.cdiv(n, 16)`": "cdiv(n → cdiv(m",
+        "both axes of the grid count tiles of columns: "
+        "its first number is that of the rows, `triton.cdiv(m, 16)`": "cdiv(m → cdiv(n",
+        "the rows of B begin k numbers apart: "
+        "a row of B has n, so row i begins at `i * n`": "i[:, None] * n → i[:, None] * k",
+        "half of k is left out: a tile "
+        "of A has all its k columns": "mask=(rows < m)[:, None], → mask=(rows < m)[:, None] & (i < k // 2)[None, :],",
+        "the tiles are rounded to halves before the product: "
+        "it takes float32 too": "tl.dot(A, B → tl.dot(A.to(tl.float16).to(tl.float32), B.to(tl.float16).to(tl.float32)",
     },
-)
+)(product)
+
+
+# ------------------------------------------------------------------------------------------------ 12.5 a sum, in a loop
+
+
 def summed(x):
     """The sum over the rows of x (T, P), contiguous: 16 columns a program, 16 rows a turn of its loop; T may be 0.
 
@@ -386,3 +279,34 @@ def sum_kernel(x, y, length, width, tile: tl.constexpr):
         mask = (rows < length)[:, None] & (columns < width)[None, :]
         total += tl.sum(tl.load(x + rows[:, None] * width + columns[None, :], mask=mask, other=0.0), 0)
     tl.store(y + columns, total, mask=columns < width)
+
+
+def _sum_cases(randn):
+    for length, width in [(0, 5), (1, 1), (16, 16), (40, 20), (37, 3), (2, 70), (1100, 16)]:
+        yield (floats(randn, length, width),)
+
+
+exercise(
+    "12.5",
+    "A sum, in a loop",
+    claim="004:listing-kernel",
+    level=2,
+    minutes=12,
+    tolerance=1e-5,
+    cases=_sum_cases,
+    way=launches(lambda randn, length: (floats(randn, length, 3),), compiled=True),
+    oracle=lambda x: x.sum(0),
+    wrong={
+        "only the first 16 rows are added: the loop runs to the last row": "(0, length, tile) → (0, tile, tile)",
+        "the last, shorter part is missing: "
+        "with a mask it needs no case of its own": "(0, length, tile) → (0, length - tile + 1, tile)",
+        "every turn of the loop overwrites the sum: it is carried from turn to turn": "total += → total =",
+        "the last row is missing: the guard is `rows < length`": "rows < length → rows < length - 1",
+        "you add up along axis 1: the rows of a tile are its axis 0, "
+        "`tl.sum(X, 0)`, if it is not loaded transposed": "other=0.0), 0 → other=0.0), 1",
+        "the tiles overlap: a loop over them takes steps of a tile, "
+        "`range(0, length, tile)`": "(0, length, tile) → (0, length)",
+        "you add the sum up in a half: keep it in `tl.float32`": lambda x: x.half().sum(0).float(),
+        "this is the mean: the sum is asked for": "y + columns, total → y + columns, total / tl.maximum(length, 1)",
+    },
+)(summed)

@@ -6,6 +6,28 @@ from smalearn.course.exercises.core import exercise
 # -------------------------------------------------------------------------------------------- A.4 the cheaper order
 
 
+def cheaper_order(length, dim, ranks):
+    """("both" or "keys", multiply-adds) for the scores of levels with 1, 2, 4, … blocks.
+
+    Say which order of a multi-level score takes fewer multiply-adds, both sides projected or keys first, and how many.
+
+    Hint: Both orders put T tokens through both factors, 2TD Σ r_l. They differ in one number: over how many features do
+    the T² dot products run?
+
+    Hint: Σ p_l r_l features with both sides projected; D, if keys have come all the way back to features.
+
+    Hint: `width = sum(rank * 2**level for level, rank in enumerate(ranks))`; both sides if it is below `dim`.
+
+    Insight: Once the columns of all levels outnumber the features, the second projection saves nothing: the keys may as
+    well meet the tokens themselves.
+    """
+    through = 2 * length * dim * sum(ranks)
+    width = sum(rank * 2**level for level, rank in enumerate(ranks))
+    if width < dim:
+        return "both", through + length**2 * width
+    return "keys", through + length**2 * dim
+
+
 def _counted(length, dim, ranks):
     """The cost of both orders, by the tool of chapter 01."""
     sizes = {"T": length, "S": length, "D": dim}
@@ -17,8 +39,7 @@ def _counted(length, dim, ranks):
     return both, keys
 
 
-def _cheaper(length, dim, ranks):
-    both, keys = _counted(length, dim, ranks)
+def _less(both, keys):
     return ("both", both) if both < keys else ("keys", keys)
 
 
@@ -28,7 +49,7 @@ def _not_cheaper(answer, length, dim, ranks):
         return "a pair is asked for, (name, multiply-adds)"
     name, macs = answer
     both, keys = _counted(length, dim, ranks)
-    right, least = _cheaper(length, dim, ranks)
+    right, least = _less(both, keys)
     if name not in ("both", "keys"):
         return 'the first item is to be the name, "both" or "keys", the second the multiply-adds'
     if name != right:
@@ -50,89 +71,6 @@ def _not_cheaper(answer, length, dim, ranks):
     return f"the name is right, the number {abs(macs - least):g} too {much}: one part is for factors, one for pairs"
 
 
-def _by_width(length, dim, ranks, width):
-    """The rule with another number in the place of Σ p_l r_l."""
-    through = 2 * length * dim * sum(ranks)
-    return ("both", through + length**2 * width) if width < dim else ("keys", through + length**2 * dim)
-
-
-def _all_features(length, dim, ranks):
-    """Every block reads all D features."""
-    name, macs = _cheaper(length, dim, ranks)
-    return name, macs + 2 * length * dim * sum(rank * (2**level - 1) for level, rank in enumerate(ranks))
-
-
-def _ties_to_both(length, dim, ranks):
-    """The other answer where both cost the same."""
-    both, keys = _counted(length, dim, ranks)
-    return ("both", both) if both <= keys else ("keys", keys)
-
-
-def _level_by_level(length, dim, ranks):
-    """Keys first, with a T × T product for each level."""
-    name, macs = _cheaper(length, dim, ranks)
-    return name, macs + (name == "keys") * (len(ranks) - 1) * length**2 * dim
-
-
-def _half_square(length, dim, ranks):
-    """Pairs j ≤ i alone."""
-    both, keys = _counted(length, dim, ranks)
-    hidden = length * (length - 1) // 2
-    both, keys = both - hidden * sum(rank << level for level, rank in enumerate(ranks)), keys - hidden * dim
-    return ("both", both) if both < keys else ("keys", keys)
-
-
-def _keys_by(through, levels=lambda ranks: 1):
-    """Keys first, where they take `through(T, D, ranks)` multiply-adds to make, and meet the tokens so many times."""
-
-    def order(length, dim, ranks):
-        both, _ = _counted(length, dim, ranks)
-        keys = levels(ranks) * length**2 * dim + through(length, dim, ranks)
-        return ("both", both) if both < keys else ("keys", keys)
-
-    return order
-
-
-def _through(length, dim, ranks):
-    return 2 * length * dim * sum(ranks)
-
-
-def _one_projection(length, dim, ranks):
-    name, macs = _cheaper(length, dim, ranks)
-    return name, macs - length * dim * sum(ranks)
-
-
-def _one_side(length, dim, ranks):
-    """Both sides projected, of which one is counted."""
-    both, keys = _counted(length, dim, ranks)
-    both -= length * dim * sum(ranks)
-    return ("both", both) if both < keys else ("keys", keys)
-
-
-def _projections_by_block(length, dim, ranks):
-    """Both sides projected, where each block of a level takes in all features."""
-    both, keys = _counted(length, dim, ranks)
-    both += 2 * length * dim * sum(rank * (2**level - 1) for level, rank in enumerate(ranks))
-    return ("both", both) if both < keys else ("keys", keys)
-
-
-def _flops(length, dim, ranks):
-    name, macs = _cheaper(length, dim, ranks)
-    return name, 2 * macs
-
-
-def _with_additions(length, dim, ranks):
-    both, keys = _counted(length, dim, ranks)
-    keys += (len(ranks) - 1) * length * dim
-    return ("both", both) if both < keys else ("keys", keys)
-
-
-def _one_block(length, dim, ranks):
-    """Projections through a single block of each level."""
-    name, macs = _cheaper(length, dim, ranks)
-    return name, macs - 2 * length * sum((dim - dim // 2**level) * rank for level, rank in enumerate(ranks))
-
-
 def _order_cases(randn):
     yield from [
         (1, 2, [1]),
@@ -149,7 +87,7 @@ def _order_cases(randn):
     ]
 
 
-@exercise(
+exercise(
     "A.4",
     "The cheaper order",
     claim="003:eq32",
@@ -158,65 +96,45 @@ def _order_cases(randn):
     cases=_order_cases,
     refuse=_not_cheaper,
     wrong={
-        "you count the pairs j ≤ i alone: here the whole square of scores is made": _half_square,
-        "your keys pass through one factor only: keys first means both, 2·T·D·Σ r_l": _keys_by(
-            lambda length, dim, ranks: length * dim * sum(ranks)
+        "you count the pairs j ≤ i alone: "
+        "here the whole square of scores is made": "length**2 → length * (length + 1) // 2",
+        "your keys pass through one factor only: keys first means both, 2·T·D·Σ "
+        "r_l": "if width → return _less(through + length**2 * width, through // 2 + length**2 * dim)\n    if width",
+        "your keys pass through the dense matrix: each level has two thin factors, 2·D·r_l for each token": (
+            "if width → return _less(through + length**2 * width, length * dim**2 + length**2 * dim)\n    if width"
         ),
-        "your keys pass through the dense matrix: each level has two thin factors, 2·D·r_l for each token": _keys_by(
-            lambda length, dim, ranks: length * dim**2
+        "you project through one block of each level: the p_l blocks together "
+        "read all D features": "dim * sum(ranks) → sum(dim // 2**level * rank for level, rank in enumerate(ranks))",
+        "this is both sides projected, which the paper calls minimal, or keys first counted too high: "
+        "with Σ p_l r_l ≥ D keys first is cheaper or as cheap": "width < dim → True",
+        "this is always keys first: "
+        "with Σ p_l r_l < D the dot products are shorter with both sides projected": "width < dim → False",
+        "you take dot products over Σ r_l features: "
+        "a level has p_l blocks, each with r_l of its own": "rank * 2**level → rank",
+        "your levels have 2, 4, 8, … blocks: the first has one": "2**level → 2 ** (level + 1)",
+        "your levels have 1, 2, 3, … blocks: they double": "2**level → (level + 1)",
+        "your blocks take in all D features each: a block takes in D/p_l, "
+        "so that a side of a level costs T·D·r_l, whatever p_l is": "through + → 2 * length * dim * width +",
+        'where both orders cost the same, the answer is "keys"': "< → <=",
+        "keys first, you make one T × T product for each level: "
+        "add up the keys of all levels before, T·D numbers each": "+ length**2 * dim → + len(ranks) * length**2 * dim",
+        "your keys meet the tokens once for each level, ℓ·T²·D: add up the "
+        "keys of all levels before": "< dim → < len(ranks) * dim ; + length**2 * dim → + len(ranks) * length**2 * dim",
+        "with both sides projected you count one: the tokens of either side pass, 2·T·D·Σ "
+        "r_l": "if width → return _less(through // 2 + length**2 * width, through + length**2 * dim)\n    if width",
+        "you count one projection: "
+        "the tokens pass through both factors, 2·T·D·Σ r_l": "through = 2 * length → through = length",
+        "with both sides projected you count all D features for each block: "
+        "it takes in D/p_l, so that a level costs 2·T·D·r_l": (
+            "if width → return _less(2 * length * dim * width + length**2 * width, through + length**2 * dim)\n"
+            "    if width"
         ),
-        "you project through one block of each level: the p_l blocks together read all D features": _one_block,
-        "this is both sides projected, which the paper calls minimal, or keys first counted too high: with "
-        "Σ p_l r_l ≥ D keys first is cheaper or as cheap": lambda length, dim, ranks: (
-            "both",
-            _counted(length, dim, ranks)[0],
+        "keys first, you count the additions of levels, (ℓ − 1)·T·D, too: multiply-adds alone": (
+            "if width → "
+            "return _less(through + length**2 * width, through + length**2 * dim + (len(ranks) - 1) * length * dim)\n"
+            "    if width"
         ),
-        "this is always keys first: with Σ p_l r_l < D the dot products are shorter with "
-        "both sides projected": lambda length, dim, ranks: (
-            "keys",
-            _counted(length, dim, ranks)[1],
-        ),
-        "you take dot products over Σ r_l features: a level has p_l blocks, "
-        "each with r_l of its own": lambda length, dim, ranks: _by_width(length, dim, ranks, sum(ranks)),
-        "your levels have 2, 4, 8, … blocks: the first has one": lambda length, dim, ranks: _by_width(
-            length, dim, ranks, sum(rank * 2 ** (level + 1) for level, rank in enumerate(ranks))
-        ),
-        "your levels have 1, 2, 3, … blocks: they double": lambda length, dim, ranks: _by_width(
-            length, dim, ranks, sum(rank * (level + 1) for level, rank in enumerate(ranks))
-        ),
-        "your blocks take in all D features each: a block takes in D/p_l, so that a side of a level costs "
-        "T·D·r_l, whatever p_l is": _all_features,
-        'where both orders cost the same, the answer is "keys"': _ties_to_both,
-        "keys first, you make one T × T product for each level: add up the keys of all levels before, T·D "
-        "numbers each": _level_by_level,
-        "your keys meet the tokens once for each level, ℓ·T²·D: add up the keys of all levels before": _keys_by(
-            _through, levels=len
-        ),
-        "with both sides projected you count one: the tokens of either side pass, 2·T·D·Σ r_l": _one_side,
-        "you count one projection: the tokens pass through both factors, 2·T·D·Σ r_l": _one_projection,
-        "with both sides projected you count all D features for each block: it takes in D/p_l, so that a level costs "
-        "2·T·D·r_l": _projections_by_block,
-        "keys first, you count the additions of levels, (ℓ − 1)·T·D, too: multiply-adds alone": _with_additions,
-        "you count two for each multiply-add: these are FLOPs, multiply-adds are half of them": _flops,
+        "you count two for each multiply-add: "
+        "these are FLOPs, multiply-adds are half of them": "through + → 2 * through + 2 *",
     },
-)
-def cheaper_order(length, dim, ranks):
-    """("both" or "keys", multiply-adds) for the scores of levels with 1, 2, 4, … blocks.
-
-    Say which order of a multi-level score takes fewer multiply-adds, both sides projected or keys first, and how many.
-
-    Hint: Both orders put T tokens through both factors, 2TD Σ r_l. They differ in one number: over how many features do
-    the T² dot products run?
-
-    Hint: Σ p_l r_l features with both sides projected; D, if keys have come all the way back to features.
-
-    Hint: `width = sum(rank * 2**level for level, rank in enumerate(ranks))`; both sides if it is below `dim`.
-
-    Insight: Once the columns of all levels outnumber the features, the second projection saves nothing: the keys may as
-    well meet the tokens themselves.
-    """
-    through = 2 * length * dim * sum(ranks)
-    width = sum(rank * 2**level for level, rank in enumerate(ranks))
-    if width < dim:
-        return "both", through + length**2 * width
-    return "keys", through + length**2 * dim
+)(cheaper_order)

@@ -7,15 +7,40 @@ from smalearn.course.exercises.core import exercise
 # --------------------------------------------------------------------------------- A.1 the cheapest train of full rank
 
 
-def _search(m, n, rank, enough=lambda m, n, b, c, s: min(m, n, b * c * s) == min(m, n), cost=None):
+def cheapest_train(m, n, rank):
+    """Sizes (a, b, c, d) of a train of full rank with s = rank and the fewest parameters.
+
+    Find the sizes of a block tensor train that has full rank and the fewest parameters.
+
+    Hint: How many numbers does L (b, a, c, s) hold, how many R (c, d, b, s)? Through how many does everything pass
+    between them?
+
+    Hint: Parameters s(mc + nb), rank min(m, n, bcs). Only b, a divisor of m, and c, a divisor of n, are free: try all
+    pairs.
+
+    Hint: Loop over b, then over c; skip where `b * c * rank < min(m, n)`; of the others, which has the least
+    `rank * (m * c + n * b)`?
+
+    Insight: With s = 1 and m = n = D, a square number, this is Monarch's usual shape: √D blocks of √D × √D on either
+    side.
+    """
+    best = None
+    for b in (k for k in range(1, m + 1) if m % k == 0):
+        for c in (k for k in range(1, n + 1) if n % k == 0):
+            cost = rank * (m * c + n * b)
+            if b * c * rank >= min(m, n) and (best is None or cost < best[0]):
+                best = cost, (m // b, b, c, n // c)
+    return best[1]
+
+
+def _search(m, n, rank):
     """All sizes, sorted by what their factors hold, then by b."""
-    cost = cost or (lambda a, b, c, d, s: b * a * c * s + c * d * b * s)
     found = []
     for a in range(1, m + 1):
         for c in range(1, n + 1):
             b, d = m // a, n // c
-            if a * b == m and c * d == n and enough(m, n, b, c, rank):
-                found.append((cost(a, b, c, d, rank), b, c, (a, b, c, d)))
+            if a * b == m and c * d == n and b * c * rank >= min(m, n):
+                found.append((b * a * c * rank + c * d * b * rank, b, c, (a, b, c, d)))
     return min(found)[-1]
 
 
@@ -53,34 +78,12 @@ def _dear(answer, m, n, rank):
     return ""
 
 
-def _asks(enough):
-    """The search with another condition."""
-    return lambda m, n, rank: _search(m, n, rank, enough=enough)
+def _root(size):
+    """The largest divisor up to the root."""
+    return max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size)
 
 
-def _nearest_roots(m, n, rank):
-    """The largest divisors up to the roots for a and c."""
-    a, c = (max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size) for size in (m, n))
-    return a, m // a, c, n // c
-
-
-def _square(m, n, rank):
-    """The largest divisors up to the roots for a and d."""
-    a, d = (max(k for k in range(1, size + 1) if size % k == 0 and k * k <= size) for size in (m, n))
-    return a, m // a, n // d, d
-
-
-def _in_order(*places):
-    """The right sizes, in another order."""
-    return lambda m, n, rank: tuple(_search(m, n, rank)[k] for k in places)
-
-
-def _counts(cost):
-    """The search with another cost."""
-    return lambda m, n, rank: _search(m, n, rank, cost=cost)
-
-
-@exercise(
+exercise(
     "A.1",
     "The cheapest train of full rank",
     claim="003:table1-row4",
@@ -89,135 +92,41 @@ def _counts(cost):
     cases=_cheap_cases,
     refuse=_dear,
     wrong={
-        "these are the fewest parameters of all, and that is b = c = 1: a low rank matrix with r = s. Ask for "
-        "b·c·s ≥ min(m, n)": _asks(lambda m, n, b, c, s: True),
-        "you ask for b·c ≥ min(m, n): there are b·c·s numbers between the factors, so that a larger s allows a "
-        "smaller b·c": _asks(lambda m, n, b, c, s: b * c >= min(m, n)),
-        "you ask for b·c·s > min(m, n): with equality the rank is full, too": _asks(
-            lambda m, n, b, c, s: b * c * s > min(m, n)
-        ),
-        "you ask for b·c·s = min(m, n): with more than that a train may be cheaper": _asks(
-            lambda m, n, b, c, s: b * c * s == min(m, n)
-        ),
-        "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)": _asks(
-            lambda m, n, b, c, s: b * c * s >= max(m, n)
-        ),
-        "you ask for b·c·s ≥ m: an (m, n) matrix has full rank with min(m, n)": _asks(
-            lambda m, n, b, c, s: b * c * s >= m
-        ),
-        "you ask for b·c·s ≥ n: an (m, n) matrix has full rank with min(m, n)": _asks(
-            lambda m, n, b, c, s: b * c * s >= n
-        ),
-        "you made b as small as full rank allows: make s(mc + nb) small, the numbers in L and R": _counts(
-            lambda a, b, c, d, s: (b, a * b * c + c * d * b)
-        ),
-        "you made c as small as full rank allows: make s(mc + nb) small, the numbers in L and R": _counts(
-            lambda a, b, c, d, s: (c, a * b * c + c * d * b)
-        ),
-        "you made b·c as small as full rank allows: make s(mc + nb) small, the numbers in L and R": _counts(
-            lambda a, b, c, d, s: b * c
-        ),
-        "your count is s(mb + nc): the blocks of L are (a, c·s), so that L holds m·c·s numbers and R n·b·s": _counts(
-            lambda a, b, c, d, s: a * b * b + c * d * c
-        ),
-        "you made b + c as small as full rank allows: L holds m·c·s numbers and R n·b·s": _counts(
-            lambda a, b, c, d, s: b + c
-        ),
-        "this is the train of full rank with the most parameters: the fewest are asked for": _counts(
-            lambda a, b, c, d, s: -(a * b * c + c * d * b)
-        ),
-        "your a and c are the largest divisors up to √m and √n, whatever s is: try all pairs b, c": _nearest_roots,
-        "your a and d are the largest divisors up to √m and √n, without condition or cost: try all pairs b, c": _square,
-        "these are the right sizes in the order (b, a, d, c): the answer is (a, b, c, d)": _in_order(1, 0, 3, 2),
-        "your a and b are exchanged: the answer is (a, b, c, d)": _in_order(1, 0, 2, 3),
-        "your c and d are exchanged: the answer is (a, b, c, d)": _in_order(0, 1, 3, 2),
+        "these are the fewest parameters of all, and that is b = c = 1: "
+        "a low rank matrix with r = s. Ask for b·c·s ≥ min(m, n)": "b * c * rank >= min(m, n) → True",
+        "you ask for b·c ≥ min(m, n): "
+        "there are b·c·s numbers between the factors, so that a larger s allows a smaller b·c": "b * c * rank → b * c",
+        "you ask for b·c·s > min(m, n): with equality the rank is full, too": ">= → >",
+        "you ask for b·c·s = min(m, n): with more than that a train may be cheaper": ">= → ==",
+        "you ask for b·c·s ≥ max(m, n): an (m, n) matrix has full rank with min(m, n)": ">= min → >= max",
+        "you ask for b·c·s ≥ m: an (m, n) matrix has full rank with min(m, n)": "min(m, n) → m",
+        "you ask for b·c·s ≥ n: an (m, n) matrix has full rank with min(m, n)": "min(m, n) → n",
+        "you made b as small as full rank allows: "
+        "make s(mc + nb) small, the numbers in L and R": "rank * (m * c + n * b) → b, m * c + n * b",
+        "you made c as small as full rank allows: "
+        "make s(mc + nb) small, the numbers in L and R": "rank * (m * c + n * b) → c, m * c + n * b",
+        "you made b·c as small as full rank allows: "
+        "make s(mc + nb) small, the numbers in L and R": "rank * (m * c + n * b) → b * c",
+        "your count is s(mb + nc): "
+        "the blocks of L are (a, c·s), so that L holds m·c·s numbers and R n·b·s": "m * c + n * b → m * b + n * c",
+        "you made b + c as small as full rank allows: "
+        "L holds m·c·s numbers and R n·b·s": "rank * (m * c + n * b) → b + c",
+        "this is the train of full rank with the most parameters: the fewest are asked for": "= rank → = -rank",
+        "your a and c are the largest divisors up to √m and √n, whatever s is: "
+        "try all pairs b, c": "best = None → return _root(m), m // _root(m), _root(n), n // _root(n)",
+        "your a and d are the largest divisors up to √m and √n, without condition or cost: "
+        "try all pairs b, c": "best = None → return _root(m), m // _root(m), n // _root(n), _root(n)",
+        "these are the right sizes in the order (b, a, d, c): "
+        "the answer is (a, b, c, d)": "m // b, b, c, n // c → b, m // b, n // c, c",
+        "your a and b are exchanged: the answer is (a, b, c, d)": "m // b, b → b, m // b",
+        "your c and d are exchanged: the answer is (a, b, c, d)": "c, n // c → n // c, c",
     },
-)
-def cheapest_train(m, n, rank):
-    """Sizes (a, b, c, d) of a train of full rank with s = rank and the fewest parameters.
-
-    Find the sizes of a block tensor train that has full rank and the fewest parameters.
-
-    Hint: How many numbers does L (b, a, c, s) hold, how many R (c, d, b, s)? Through how many does everything pass
-    between them?
-
-    Hint: Parameters s(mc + nb), rank min(m, n, bcs). Only b, a divisor of m, and c, a divisor of n, are free: try all
-    pairs.
-
-    Hint: Loop over b, then over c; skip where `b * c * rank < min(m, n)`; of the others, which has the least
-    `rank * (m * c + n * b)`?
-
-    Insight: With s = 1 and m = n = D, a square number, this is Monarch's usual shape: √D blocks of √D × √D on either
-    side.
-    """
-    best = None
-    for b in (k for k in range(1, m + 1) if m % k == 0):
-        for c in (k for k in range(1, n + 1) if n % k == 0):
-            cost = rank * (m * c + n * b)
-            if b * c * rank >= min(m, n) and (best is None or cost < best[0]):
-                best = cost, (m // b, b, c, n // c)
-    return best[1]
+)(cheapest_train)
 
 
 # ----------------------------------------------------------------------------------- A.2 a Kronecker product as a train
 
 
-def _kronecker_loop(A, B, left=lambda j: 1.0, right=lambda k: 1.0):
-    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h], each block times a number."""
-    (a, c), (b, d) = A.shape, B.shape
-    L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
-    for j in range(b):
-        for k in range(c):
-            for i in range(a):
-                L[j, i, k, 0] = left(j) * A[i, k]
-            for h in range(d):
-                R[k, h, j, 0] = right(k) * B[j, h]
-    return L, R
-
-
-def _kronecker_cases(randn):
-    """Cases, in the last no sizes alike: an answer that confuses two, or transposes too little, has another shape."""
-    for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
-        yield randn(a, c), randn(b, d)
-
-
-@exercise(
-    "A.2",
-    "A Kronecker product is a train",
-    claim="003:btt-special-cases",
-    kind="prove",
-    level=2,
-    minutes=8,
-    cases=_kronecker_cases,
-    oracle=_kronecker_loop,
-    wrong={
-        "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
-        "R enters the product transposed, so transpose B": lambda A, B: _kronecker_loop(A, B.reshape(B.mT.shape).mT),
-        "only the first block of L holds A: every b has an A of its own, and all are equal": lambda A, B: (
-            _kronecker_loop(A, B, lambda j: float(j == 0))
-        ),
-        "only the first block of R holds B: every c has a B of its own, and all are equal": lambda A, B: (
-            _kronecker_loop(A, B, right=lambda k: float(k == 0))
-        ),
-        "only the first blocks of L and of R are filled: every b has an A of its own, every c a B": lambda A, B: (
-            _kronecker_loop(A, B, lambda j: float(j == 0), lambda k: float(k == 0))
-        ),
-        "your L has the axes (a, b, c, 1): the blocks come first, one for each b": lambda A, B: (
-            _kronecker_loop(A, B)[0].transpose(0, 1),
-            _kronecker_loop(A, B)[1],
-        ),
-        "your L is (b, c, a, 1), with A transposed: A enters as it is, B alone is transposed": lambda A, B: (
-            _kronecker_loop(A, B)[0].transpose(1, 2),
-            _kronecker_loop(A, B)[1],
-        ),
-        "the numbers of your L run as in Aᵀ: A enters as it is, B alone is transposed": lambda A, B: _kronecker_loop(
-            A.mT.reshape(A.shape), B
-        ),
-        "you share A out among the blocks: nothing sums over b, so that each block needs all of it": lambda A, B: (
-            _kronecker_loop(A, B, lambda j: 1 / len(B))
-        ),
-    },
-)
 def kronecker_as_train(A, B):
     """L (b, a, c, 1) that holds A and R (c, d, b, 1) that holds B, the train of A ⊗ B.
 
@@ -234,3 +143,53 @@ def kronecker_as_train(A, B):
     """
     b, c = len(B), A.shape[1]
     return A.repeat(b, 1, 1)[..., None], B.mT.repeat(c, 1, 1)[..., None]
+
+
+def _kronecker_loop(A, B):
+    """Entry by entry: L[j, i, k] = A[i, k] and R[k, h, j] = B[j, h]."""
+    (a, c), (b, d) = A.shape, B.shape
+    L, R = torch.zeros(b, a, c, 1, dtype=A.dtype), torch.zeros(c, d, b, 1, dtype=A.dtype)
+    for j in range(b):
+        for k in range(c):
+            for i in range(a):
+                L[j, i, k, 0] = A[i, k]
+            for h in range(d):
+                R[k, h, j, 0] = B[j, h]
+    return L, R
+
+
+def _kronecker_cases(randn):
+    """Cases, in the last no sizes alike: an answer that confuses two, or transposes too little, has another shape."""
+    for a, b, c, d in [(1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 3), (2, 2, 2, 2), (3, 4, 2, 5)]:
+        yield randn(a, c), randn(b, d)
+
+
+exercise(
+    "A.2",
+    "A Kronecker product is a train",
+    claim="003:btt-special-cases",
+    kind="prove",
+    level=2,
+    minutes=8,
+    cases=_kronecker_cases,
+    oracle=_kronecker_loop,
+    wrong={
+        "a block of your R has the shape (d, b), but its numbers run as in B (b, d): a reshape moves nothing. "
+        "R enters the product transposed, so transpose B": "B.mT.repeat → B.reshape(B.mT.shape).repeat",
+        "only the first block of L holds A: "
+        "every b has an A of its own, and all are equal": "A.repeat(b, 1, 1) → (A * torch.eye(b)[0, :, None, None])",
+        "only the first block of R holds B: every c has a B of its own, "
+        "and all are equal": "B.mT.repeat(c, 1, 1) → (B.mT * torch.eye(c)[0, :, None, None])",
+        "only the first blocks of L and of R are filled: every b has an A of its own, every c a B": (
+            "A.repeat(b, 1, 1) → (A * torch.eye(b)[0, :, None, None]) ; "
+            "B.mT.repeat(c, 1, 1) → (B.mT * torch.eye(c)[0, :, None, None])"
+        ),
+        "your L has the axes (a, b, c, 1): "
+        "the blocks come first, one for each b": "A.repeat(b, 1, 1) → A.repeat(b, 1, 1).transpose(0, 1)",
+        "your L is (b, c, a, 1), with A transposed: A enters as it is, B alone is transposed": "A.repeat → A.mT.repeat",
+        "the numbers of your L run as in Aᵀ: "
+        "A enters as it is, B alone is transposed": "A.repeat → A.mT.reshape(A.shape).repeat",
+        "you share A out among the blocks: "
+        "nothing sums over b, so that each block needs all of it": "A.repeat → (A / b).repeat",
+    },
+)(kronecker_as_train)
