@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from smalearn.course.workbook.editions import Course, published, renumbered, with_past
+from smalearn.course.workbook.names import Numbers, published, renumbered, with_gone
 from smalearn.course.workbook.notebook import (
     Notebook,
     alone,
@@ -53,14 +53,18 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
           Your answers are in it: 1.1, 1.2.
     """
     with alone(work):
-        paths = chapters(folder)
-        versions = [notebook for path in originals(work) if (notebook := read(path))]
-        course = with_past(published(filter(None, map(read, paths))), versions)
-        past = [renumbered(notebook, course) for notebook in versions]
-        return [line for path in paths for line in _sync(path, work, course, past, kernel)]
+        numbers = _numbers(folder, work)
+        past = [renumbered(notebook, numbers) for notebook in map(read, originals(work)) if notebook]
+        return [line for path in chapters(folder) for line in _sync(path, work, numbers, past, kernel)]
 
 
-def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
+def _numbers(folder: Path, work: Path) -> Numbers:
+    """Number the exercises of a course, and name those that it had in versions which the learner was given."""
+    now, past = (list(filter(None, map(read, paths))) for paths in (chapters(folder), originals(work)))
+    return with_gone(published(now), past)
+
+
+def _sync(path: Path, work: Path, numbers: Numbers, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
     """Do what `sync` does for one chapter."""
     chapter = read(path)
     if chapter is None:
@@ -73,7 +77,7 @@ def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: 
     if has_copy and not versions:  # a copy from elsewhere counts as one of this version
         write(version, data)
         return []
-    lines = _carry_over(chapter, work, course, past) if has_copy or not versions else []
+    lines = _carry_over(chapter, work, numbers, past) if has_copy or not versions else []
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
     fresh = blank(chapter)
     write(target, dump(fresh | {"metadata": fresh["metadata"] | kernel}))
@@ -85,9 +89,9 @@ def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: 
     return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]
 
 
-def _carry_over(chapter: Notebook, work: Path, course: Course, past: list[Notebook]) -> list[str]:
+def _carry_over(chapter: Notebook, work: Path, numbers: Numbers, past: list[Notebook]) -> list[str]:
     """Put the learner's answers into a chapter, where they fit; return lines that say which."""
-    copies = [renumbered(notebook, course) for notebook in notebooks(work).values()]
+    copies = [renumbered(notebook, numbers) for notebook in notebooks(work).values()]
     sources, fitting, staying = answers(copies, [*past, chapter]), [], []
     for id, (stub, *_) in exercises(chapter).items():
         if id not in sources:
@@ -171,7 +175,7 @@ def _with_exercise(copy: Path, folder: Path, exercise: str, cells: list[dict]) -
     notebook = read(copy)
     if notebook is None:
         raise ValueError(f"reset: {copy.name} cannot be read as a notebook; reset the whole chapter")
-    current = renumbered(notebook, published(filter(None, map(read, chapters(folder)))))
+    current = renumbered(notebook, _numbers(folder, copy.parent))
     old = exercises(current).get(exercise, [])
     places = [place for place, cell in enumerate(current["cells"]) if any(cell is other for other in old)]
     place = (places or [len(notebook["cells"])])[0]
