@@ -75,7 +75,8 @@ def lab(args: argparse.Namespace) -> int:
     except OSError as error:
         return _fail(f"lab: the chapters cannot be copied to work/: {error}")
     print(*lines, sep="\n", end="\n" if lines else "")
-    paths = [str(Path(".jupyter").absolute()), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    ours = (str(Path(folder).absolute()) for folder in (".jupyter/lab", ".jupyter"))
+    paths = [*ours, os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
     return open_lab(args.passed_on, args.log)
 

@@ -39,6 +39,11 @@ def publish(path, title, metadata):
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
 
 
+def settings(course):
+    """The folders with the course's settings of JupyterLab."""
+    return [str(course / ".jupyter/lab"), str(course / ".jupyter")]
+
+
 @pytest.fixture
 def jupyterlab(monkeypatch):
     """Calls of JupyterLab, each its options and its search path of settings, instead of JupyterLab.
@@ -63,7 +68,7 @@ def jupyterlab(monkeypatch):
 
 def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, capsys):
     assert cli.main(["lab", "--allow-root", "--port", "9999", "--ServerApp.ip=*"]) == 0
-    assert jupyterlab == [(["--allow-root", "--port", "9999", "--ServerApp.ip=*"], [str(course / ".jupyter")])]
+    assert jupyterlab == [(["--allow-root", "--port", "9999", "--ServerApp.ip=*"], settings(course))]
     assert nbformat.read(course / "work/00_start_here.ipynb", 4).metadata.kernelspec.name == "ours"
     assert capsys.readouterr().out == ""
 
@@ -71,7 +76,7 @@ def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, caps
 def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
     cli.main(["lab"])
-    assert jupyterlab == [([], [str(course / ".jupyter"), "elsewhere"])]
+    assert jupyterlab == [([], [*settings(course), "elsewhere"])]
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -135,7 +140,7 @@ def test_a_command_finds_the_course_from_a_folder_in_it(course, jupyterlab, monk
     (course / "work/backups").mkdir(parents=True)
     monkeypatch.chdir(course / "work/backups")
     assert cli.main(["lab"]) == 0
-    assert jupyterlab == [([], [str(course / ".jupyter")])]
+    assert jupyterlab == [([], settings(course))]
     assert (course / "work/00_start_here.ipynb").exists()
     assert cli.main(["progress"]) == 0
     assert "next: 0.1" in capsys.readouterr().out
