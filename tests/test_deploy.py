@@ -34,7 +34,12 @@ def test_a_server_starts_with_the_chapters_copied(tmp_path, pulled):
     if pulled:
         (home / "course/chapters").mkdir(parents=True)
         (home / "course/chapters/01_only.ipynb").write_text('{"cells": [], "metadata": {}}', encoding="utf-8")
-    environment = os.environ | {"HOME": str(home), "COURSE": str(ROOT), "PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_PATH": "theirs"}
+    environment = os.environ | {
+        "HOME": str(home),
+        "COURSE": str(ROOT),
+        "PYTHONPATH": str(ROOT),
+        "JUPYTER_CONFIG_PATH": "theirs",
+    }
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     start = [sys.executable, ROOT / "deploy/jupyterhub/start.py", "--port=1"]
     done = subprocess.run(start, env=environment, cwd=tmp_path, capture_output=True, encoding="utf-8", check=True)

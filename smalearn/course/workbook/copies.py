@@ -37,14 +37,7 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
     learner changed; of several, the one in the file saved last counts. It goes where its exercise is now, whatever
     number and chapter that had. A chapter that the learner deletes or renames comes back as published.
 
-    Args:
-        folder: of the course's chapters.
-        work: folder of the learner's copies, created where missing.
-        kernel: metadata about the kernel, for the copies: where JupyterLab finds what it would write itself, opening
-            a copy does not change it.
-
-    Returns:
-        Lines that say what is new; none where every chapter is as published, or was offered before.
+    Copies get the metadata `kernel`: where JupyterLab finds what it would write itself, opening one does not change it.
 
     Example:
         >>> for line in sync(Path("chapters"), Path("work")):  # doctest: +SKIP
@@ -119,20 +112,7 @@ def _arguments(source: str) -> list[str] | None:
 
 
 def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
-    """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`.
-
-    Args:
-        work: folder of the learner's copies.
-        folder: of the course's chapters.
-        chapter: its number ("1", "01", "A") or the name of a file in `work`.
-        exercise: id of the one exercise to put back; everything where None.
-
-    Returns:
-        A text that says what was done and where the backup is.
-
-    Raises:
-        ValueError: no such chapter or exercise (with a list of those that exist), or the file is not a notebook.
-    """
+    """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`."""
     with alone(work):
         return _reset(*_find(work, folder, chapter), folder, exercise)
 

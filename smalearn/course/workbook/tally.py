@@ -37,15 +37,6 @@ def progress(work: Path, course: Mapping[str, object], folder: Path) -> list[Cha
     one has another outcome, or an answer that is not checked yet. An answer that changed after its check passed stays
     passed until the check runs again. Exercises count under the number
     that they have now.
-
-    Args:
-        work: folder of the learner's copies. A file that cannot be read counts as empty: see `unreadable`.
-        course: id -> exercise with `title`, `minutes` and `solution`, chapter by chapter, as in
-            `smalearn.course.exercises.registry()`.
-        folder: of the published chapters, which name those that have no copy.
-
-    Returns:
-        A row for each chapter that has exercises.
     """
     versions = list(filter(None, map(read, originals(work))))
     numbers = with_gone(registered(course), versions)
