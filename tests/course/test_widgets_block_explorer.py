@@ -3,7 +3,6 @@
 import base64
 import math
 import random
-import re
 
 import numpy as np
 import pytest
@@ -125,15 +124,6 @@ def test_blocks_of_softmax_have_full_rank(state):
         assert explorer.rank == explorer.bound == side
 
 
-def test_singular_values_are_those_of_the_block():
-    explorer = BlockExplorer("general", block=(3, 20, 1, 9))
-    values = explorer.singular_values
-    M = explorer.matrix[3:20, 1:9]
-    assert_close(values.square().sum(), M.square().sum())
-    assert values.shape == (8,)
-    assert values.tolist() == sorted(values.tolist(), reverse=True)
-
-
 def test_a_shorter_matrix_keeps_its_block_as_far_as_it_can():
     explorer = BlockExplorer(length=24, block=(16, 24, 2, 5))
     explorer.length = 20
@@ -157,40 +147,3 @@ def test_the_browser_may_change_length_and_block_together():
 def test_own_block_is_on_or_below_the_diagonal(length):
     top, bottom, left, right = BlockExplorer(length=length).block
     assert 0 <= left < right <= top + 1 <= bottom <= length
-
-
-BLOCK = "block, expected (top, bottom, left, right), each pair rising from 0 to 16, got "
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"kind": "dense"}, "kind, expected one of 'scalar', 'diagonal', 'general', 'delta', 'softmax', got 'dense'"),
-        ({"kind": None}, "kind, expected one of 'scalar', 'diagonal', 'general', 'delta', 'softmax', got None"),
-        ({"state": 7}, "state, expected an int from 1 to 6, got 7"),
-        ({"state": True}, "state, expected an int from 1 to 6, got True"),
-        ({"length": 33}, "length, expected an int from 1 to 32, got 33"),
-        ({"seed": 4}, "seed, expected one of 0, 1, 2, 3, got 4"),
-        ({"seed": False}, "seed, expected one of 0, 1, 2, 3, got False"),
-        ({"block": (0, 17, 0, 4)}, f"{BLOCK}(0, 17, 0, 4)"),
-        ({"block": (0, 4, -1, 4)}, f"{BLOCK}(0, 4, -1, 4)"),
-        ({"block": [4, 4, 0, 4]}, f"{BLOCK}[4, 4, 0, 4]"),
-        ({"block": [0, 4, 5, 4]}, f"{BLOCK}[0, 4, 5, 4]"),
-        ({"block": (0, 4, 0)}, f"{BLOCK}(0, 4, 0)"),
-        ({"block": (0, 4, 0, 4.0)}, f"{BLOCK}(0, 4, 0, 4.0)"),
-        ({"block": (0, 4, 0, True)}, f"{BLOCK}(0, 4, 0, True)"),
-        ({"block": "0404"}, f"{BLOCK}'0404'"),
-    ],
-    ids=str,
-)
-def test_what_is_no_state_is_refused(state, message):
-    with pytest.raises(ValueError, match=f"^{re.escape('BlockExplorer: ' + message)}$"):
-        BlockExplorer(**{"length": 16} | state)
-
-
-def test_a_refused_state_changes_nothing():
-    explorer = BlockExplorer("scalar", state=6, length=32, seed=3, block=(1, 3, 0, 2))
-    for name, value in [("block", None), ("kind", "none"), ("length", 0), ("seed", 9), ("state", 0)]:
-        with pytest.raises(ValueError, match=f"^BlockExplorer: {name}, expected"):
-            setattr(explorer, name, value)
-    assert repr(explorer) == "BlockExplorer(kind='scalar', state=6, length=32, seed=3, block=[1, 3, 0, 2])"

@@ -3,7 +3,6 @@
 import base64
 import itertools
 import math
-import re
 
 import numpy as np
 import pytest
@@ -93,23 +92,6 @@ def test_every_weight_has_the_rank_of_its_bound(family):
         assert explorer.measured_rank == explorer.weight.rank_bound
 
 
-@pytest.mark.parametrize(
-    ("family", "numbers", "rank"),
-    [
-        ("low rank", 64, 2),
-        ("block diagonal", 64, 16),
-        ("block low rank", 64, 8),
-        ("multi-level", 192, 14),
-        ("block tensor train", 256, 16),
-        ("Kronecker", 32, 16),
-        ("butterfly", 128, 16),
-    ],
-)
-def test_counts(family, numbers, rank):
-    explorer = WeightExplorer(family, 16, 4, 2)
-    assert (explorer.weight.num_parameters, explorer.measured_rank) == (numbers, rank)
-
-
 def test_a_train_leads_from_low_rank_to_every_matrix():
     explorer = WeightExplorer("block tensor train", 16, 1, 1)
     found = []
@@ -117,31 +99,6 @@ def test_a_train_leads_from_low_rank_to_every_matrix():
         explorer.blocks = p
         found.append((explorer.weight.num_parameters, explorer.measured_rank))
     assert found == [(32, 1), (64, 4), (128, 16), (256, 16), (512, 16)]
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (
-            {"family": "dense"},
-            "family, expected one of 'low rank', 'block diagonal', 'block low rank', 'multi-level', ",
-        ),
-        ({"dim": 12}, "dim, expected one of 8, 16, 32, got 12"),
-        ({"blocks": 3}, "blocks, expected one of 1, 2, 4, 8, 16, 32, got 3"),
-        ({"blocks": True}, "blocks, expected one of 1, 2, 4, 8, 16, 32, got True"),
-        ({"rank": 5}, "rank, expected an int from 1 to 4, got 5"),
-        ({"rank": None}, "rank, expected an int from 1 to 4, got None"),
-    ],
-    ids=str,
-)
-def test_what_is_no_state_is_refused(state, message):
-    with pytest.raises(ValueError, match=f"^{re.escape('WeightExplorer: ' + message)}"):
-        WeightExplorer(**state)
-    explorer = WeightExplorer()
-    for name, value in state.items():
-        with pytest.raises(ValueError, match=f"^WeightExplorer: {name}, expected"):
-            setattr(explorer, name, value)
-    assert repr(explorer) == "WeightExplorer(family='block tensor train', dim=16, blocks=4, rank=1)"
 
 
 def test_numbers_of_the_factors_are_sent_in_few_bytes():
