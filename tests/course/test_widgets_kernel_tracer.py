@@ -224,6 +224,9 @@ def test_what_lies_behind_the_last_matrix_hangs_below_it():
     (found,) = KernelTracer.of(events, {"x": (2, 2, 2)})._traces
     assert found["steps"][0][4:7] == [1, 2, 1]
     assert (found["operands"][0]["height"], found["operands"][0]["width"]) == (3, 2)
+    events = recorded((32,), program=lambda x: tl.load(x + tl.arange(0, 4)))  # of one row of four, a half
+    (found,) = KernelTracer.of(events, {"x": (4, 8)})._traces
+    assert (found["operands"][0]["height"], found["operands"][0]["width"]) == (4, 8)
 
 
 @pytest.mark.parametrize(
