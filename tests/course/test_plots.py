@@ -195,12 +195,6 @@ def test_recorded_results_can_be_drawn_and_read(name):
         readable(times(contest))
 
 
-def test_inline_rendering():
-    from IPython.core.pylabtools import print_figure
-
-    assert print_figure(plots.mask(masks.CausalMask(8)).figure, "png").startswith(b"\x89PNG")
-
-
 def test_matplotlib_is_imported_by_pictures_only():
     code = (
         "import sys; from smalearn.course import plots; assert 'matplotlib' not in sys.modules; "
