@@ -29,15 +29,20 @@ def test_a_server_starts_with_the_chapters_copied(tmp_path, pulled):
     programs, home = tmp_path / "bin", tmp_path / "home"
     programs.mkdir()
     server = programs / "jupyterhub-singleuser"
-    server.write_text("#!/bin/sh\necho served $*\n", encoding="utf-8")
+    server.write_text("#!/bin/sh\necho served $* with $JUPYTER_CONFIG_PATH\n", encoding="utf-8")
     server.chmod(0o755)
     if pulled:
         (home / "course/chapters").mkdir(parents=True)
         (home / "course/chapters/01_only.ipynb").write_text('{"cells": [], "metadata": {}}', encoding="utf-8")
-    environment = os.environ | {"HOME": str(home), "COURSE": str(ROOT), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "HOME": str(home),
+        "COURSE": str(ROOT),
+        "PYTHONPATH": str(ROOT),
+        "JUPYTER_CONFIG_PATH": "theirs",
+    }
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     start = [sys.executable, ROOT / "deploy/jupyterhub/start.py", "--port=1"]
     done = subprocess.run(start, env=environment, cwd=tmp_path, capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout.splitlines()[-1] == "served --port=1"
+    assert done.stdout.splitlines()[-1] == f"served --port=1 with {ROOT / '.jupyter'}:theirs"
     names = sorted(path.name for path in (home / "work").glob("*.ipynb"))
     assert names == ["01_only.ipynb"] if pulled else len(names) > 10

@@ -167,13 +167,16 @@ def test_jupyterlab_opens_work_at_the_first_chapter(monkeypatch, tmp_path):
 
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
-    config = json.loads((ROOT / ".jupyter/jupyter_server_config.json").read_text(encoding="utf-8"))
-    server = ServerApp(**config.pop("ServerApp"))
-    assert Path(server.root_dir).samefile(tmp_path / "work")
+    every, lab = (
+        json.loads((ROOT / ".jupyter" / folder / "jupyter_server_config.json").read_text(encoding="utf-8"))
+        for folder in ("", "lab")
+    )
+    assert Path(ServerApp(**lab["ServerApp"]).root_dir).samefile(tmp_path / "work")
     assert LabApp.class_traits()["default_url"].metadata["config"]
-    manager = LargeFileManager(config=Config(config), root_dir=str(tmp_path))
+    assert lab["LabApp"] == {"default_url": "/lab/tree/00_start_here.ipynb"}
+    manager = LargeFileManager(config=Config(every), root_dir=str(tmp_path))
     assert manager.pre_save_hook is explorers.before_saving
-    assert config["LabApp"] == {"default_url": "/lab/tree/00_start_here.ipynb"}
+    assert list(every) == ["ContentsManager"], "on a hub, which has a folder of its own"
 
 
 # Tests

@@ -16,6 +16,8 @@ def main() -> None:
     pulled = Path.home() / "course" / "chapters"
     chapters = pulled if any(pulled.glob("*.ipynb")) else Path(os.environ["COURSE"]) / "chapters"
     print(*workbook.sync(chapters, Path.home() / "work"), sep="\n", flush=True)
+    settings = [str(Path(os.environ["COURSE"]) / ".jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, settings))  # so that saved explorers come back
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     server = shutil.which("jupyterhub-singleuser", path=places)
     os.execv(server, [server, *sys.argv[1:]])

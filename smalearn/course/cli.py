@@ -58,14 +58,7 @@ def _in_course(command: Callable[[argparse.Namespace], int]) -> Callable[[argpar
 
 @_in_course
 def lab(args: argparse.Namespace) -> int:
-    """Bring `work/` up to date with the chapters and open it in JupyterLab, with the course's settings.
-
-    Args:
-        args: `log`, whether to show JupyterLab's log; `passed_on`, the arguments for JupyterLab.
-
-    Returns:
-        Exit status.
-    """
+    """Bring `work/` up to date with the chapters and open it in JupyterLab, with the course's settings."""
     try:
         from smalearn.course.server import kernel, open_lab
     except ImportError:
@@ -75,18 +68,15 @@ def lab(args: argparse.Namespace) -> int:
     except OSError as error:
         return _fail(f"lab: the chapters cannot be copied to work/: {error}")
     print(*lines, sep="\n", end="\n" if lines else "")
-    paths = [str(Path(".jupyter").absolute()), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    ours = (str(Path(folder).absolute()) for folder in (".jupyter/lab", ".jupyter"))
+    paths = [*ours, os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
     return open_lab(args.passed_on, args.log)
 
 
 @_in_course
 def progress(args: argparse.Namespace) -> int:
-    """Print how far the learner is in each chapter, by the notebooks saved in `work/`.
-
-    Returns:
-        Exit status.
-    """
+    """Print how far the learner is in each chapter, by the notebooks saved in `work/`."""
     from smalearn.course.exercises import registry
 
     for name in workbook.unreadable(WORK):
@@ -97,14 +87,7 @@ def progress(args: argparse.Namespace) -> int:
 
 @_in_course
 def reset(args: argparse.Namespace) -> int:
-    """Put a chapter, or one exercise in it, back to what is published, after a backup.
-
-    Args:
-        args: `chapter`, its number, letter or file name, and `exercise`, an id or None.
-
-    Returns:
-        Exit status.
-    """
+    """Put a chapter, or one exercise in it, back to what is published, after a backup."""
     try:
         print(workbook.reset(WORK, CHAPTERS, args.chapter, args.exercise))
     except ValueError as error:
@@ -115,11 +98,7 @@ def reset(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Print what is installed and what is missing, as one block for a bug report.
-
-    Returns:
-        Exit status: 0 if a learner can work.
-    """
+    """Print what is installed and what is missing, as one block for a bug report."""
     from smalearn.course import doctor
 
     with contextlib.chdir(_course() or "."):
@@ -129,16 +108,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure against peers and print the result, which takes minutes.
-
-    Args:
-        args: `names` of the benchmarks; `output`, a file for the result with all samples as JSON, or a folder of
-            results in which every CPU and every GPU has its own, or None; and `device`, where our GPU programs run, or
-            None for the CPU's form.
-
-    Returns:
-        Exit status.
-    """
+    """Measure against peers and print the result, which takes minutes."""
     if not (Path(smalearn.__file__).parents[1] / "benchmarks").is_dir():
         return _fail("bench: the benchmarks come with the repository of the course, not with the installed package")
     from benchmarks.command import measure
@@ -151,14 +121,7 @@ def bench(args: argparse.Namespace) -> int:
 
 @_in_course
 def site(args: argparse.Namespace) -> int:
-    """Write the course as pages that can be read without a server, a network or a kernel.
-
-    Args:
-        args: `output`, the folder, and `repository` on GitHub for the buttons to Colab and Binder, or None.
-
-    Returns:
-        Exit status.
-    """
+    """Write the course as pages that can be read without a server, a network or a kernel."""
     from smalearn.course import site
 
     try:
@@ -173,14 +136,7 @@ def site(args: argparse.Namespace) -> int:
 
 @_in_course
 def claims(args: argparse.Namespace) -> int:
-    """Print what the sources claim, where the course derives it, and which test holds it.
-
-    Args:
-        args: `pattern`, in the id, the statement, a function or a test; a summary without it.
-
-    Returns:
-        Exit status.
-    """
+    """Print what the sources claim, where the course derives it, and which test holds it."""
     from smalearn.course import site
 
     print(site.table(site.claims(Path.cwd()), args.pattern))
@@ -190,12 +146,8 @@ def claims(args: argparse.Namespace) -> int:
 def grade(args: argparse.Namespace) -> int:
     """Grade notebooks, each in a process of its own, and write the gradebook.
 
-    Args:
-        args: as `smalearn.course.teaching.add_grade` defines them.
-
-    Returns:
-        Exit status: 0 if every notebook could be read, set up and graded to its end; 1 if one could not (its row says
-        why), or if there is no table; 130 if it was stopped.
+    The status is 0 if every notebook could be read, set up and graded to its end; 1 if one could not (its row says
+    why), or if there is no table; 130 if it was stopped.
     """
     from smalearn.course.grading.command import run
 
@@ -209,14 +161,7 @@ def grade(args: argparse.Namespace) -> int:
 
 @_in_course
 def export(args: argparse.Namespace) -> int:
-    """Write chapters as assignments for another grader, or the course without its solutions.
-
-    Args:
-        args: `form`, "nbgrader" or "students"; `chapters`, numbers or names of files; and `output`, the folder.
-
-    Returns:
-        Exit status.
-    """
+    """Write chapters as assignments for another grader, or the course without its solutions."""
     from smalearn.course import grading
 
     try:
@@ -232,14 +177,7 @@ def export(args: argparse.Namespace) -> int:
 
 @_in_course
 def slides(args: argparse.Namespace) -> int:
-    """Write chapters as slides, which need no network.
-
-    Args:
-        args: `chapters`, numbers or names of files, and `output`, the folder.
-
-    Returns:
-        Exit status.
-    """
+    """Write chapters as slides, which need no network."""
     from smalearn.course.grading import chapters
     from smalearn.course.site.slides import slides
 
@@ -252,14 +190,7 @@ def slides(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command.
-
-    Args:
-        argv: the arguments; those of the process where None.
-
-    Returns:
-        Exit status.
-    """
+    """Run one sub-command."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")  # a Windows console of cp1252 has no ✓
     parser = _parser()

@@ -3,13 +3,11 @@
 Nothing in this module needs torch, or anything else that it looks for, to be installed.
 """
 
-import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -57,11 +55,7 @@ class Finding:
 
 
 def report() -> list[Finding]:
-    """Look at everything, in the current folder; takes about as long as importing torch.
-
-    Returns:
-        A finding for each of `CHECKS`; a check that fails is a warning.
-    """
+    """Look at everything, in the current folder, as long as importing torch takes; a check that fails is a warning."""
     findings = []
     for name, check in CHECKS.items():
         try:
@@ -179,22 +173,18 @@ def _work() -> tuple:
 
 
 def _gpu() -> tuple:
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        driver = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True).stdout.partition("\n")[
-            0
-        ]
-    except (OSError, subprocess.SubprocessError):
-        driver = ""
     cost = "no times of your own in chapter 12; its programs run in the Triton emulator"
-    with contextlib.suppress(Exception):  # its own line says what is wrong with torch
+    try:
         import torch
-
-        if torch.cuda.is_available():
-            memory = torch.cuda.get_device_properties(0).total_memory / 1e9
-            return "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GB, {driver or 'driver unknown'}"
-    if ", " in driver:
-        return "warning", f"this PyTorch cannot use it: {driver}", cost, GPU_BUILD
+        from torch.utils import collect_env
+    except Exception:  # its own line says what is wrong with torch
+        return "missing", "not looked for without torch", cost, "python start.py"
+    name, driver = (look(collect_env.run) for look in (collect_env.get_gpu_info, collect_env.get_nvidia_driver_version))
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory / 1e9
+        return "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GB, driver {driver or 'unknown'}"
+    if (name or "").startswith("GPU "):
+        return "warning", f"this PyTorch cannot use it: {name.splitlines()[0]}, driver {driver}", cost, GPU_BUILD
     return "missing", "none", cost, "use a Linux machine with an NVIDIA GPU, if you want times of your own"
 
 

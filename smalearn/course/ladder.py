@@ -98,11 +98,7 @@ def climb(
 
 
 def rungs(file: Path | None = None) -> list[dict]:
-    """The runs on the ladder, in the order in which they were made.
-
-    Raises:
-        ValueError: the file is not a ladder.
-    """
+    """The runs on the ladder, in the order in which they were made."""
     file = file or _file()
     if not file.exists():
         return []

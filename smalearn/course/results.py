@@ -46,16 +46,6 @@ def model_of(name):
 def relative_change(errors: Sequence[float], standard: Sequence[float]) -> list[float]:
     """(e - e_standard) / e_standard for each seed: negative is better, as an error is.
 
-    Args:
-        errors: of one seed after the other.
-        standard: of the same seeds.
-
-    Returns:
-        One number for each seed.
-
-    Raises:
-        ValueError: there are not as many of one as of the other, or an error of the standard is not positive.
-
     Source:
         Kuang et al. 2025, appendix J, who call it relative improvement.
     """
@@ -67,17 +57,7 @@ def relative_change(errors: Sequence[float], standard: Sequence[float]) -> list[
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the mean, by Student's t.
-
-    Args:
-        values: at least two, such as one for each seed; from the 17th on, the quantile of 16 is used.
-
-    Returns:
-        Its ends.
-
-    Raises:
-        ValueError: there are fewer than two.
-    """
+    """95 % interval of the mean, by Student's t; from the 17th value on, the quantile of 16 is used."""
     if len(values) < 2:
         raise ValueError(f"interval: values must be at least two, got {len(values)}")
     half = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -85,18 +65,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def slope_interval(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the slope of the line of least squares.
-
-    Args:
-        x: at least three, not all equal, such as the horizon of each run.
-        y: as many.
-
-    Returns:
-        Its ends.
-
-    Raises:
-        ValueError: there are fewer than three, or x and y do not fit, or all x are equal.
-    """
+    """95 % interval of the slope of the line of least squares."""
     if len(x) < 3 or len(x) != len(y) or len(set(x)) < 2:
         raise ValueError(f"slope_interval: expected three or more points, not all at one x, got {len(x)} and {len(y)}")
     slope, offset = statistics.linear_regression(x, y)
@@ -149,15 +118,6 @@ def answer(question: Question, runs: Mapping[str, Mapping], measure: str, margin
 
     Lower or higher needs a 95 % interval without 0 and a mean beyond the margin; the same, an interval within the
     margin. Whatever is neither is not decided.
-
-    Args:
-        question: what is asked.
-        runs: all records by name.
-        measure: of a record.
-        margin: the least difference that counts, in its unit.
-
-    Raises:
-        ValueError: the two models have other seeds, or fewer than two.
     """
     models = reported(runs)
     one, other = (
@@ -196,12 +156,8 @@ def answers(questions: Sequence[Question], runs: Mapping[str, Mapping], measure:
 def changes(result: Mapping[str, Mapping], measure: str = "loss") -> dict[tuple[str, str], list[float]]:
     """Relative change of each split's loss against the standard's, for every seed: negative is better.
 
-    Args:
-        result: what `run_jobs` gave.
-        measure: "loss", or "error" for the oil temperature.
-
-    Returns:
-        By title of the setting and split, `relative_change` of the seeds, in their order.
+    By title of the setting and split, `relative_change` of the seeds, in their order. `measure` is "loss", or "error"
+    for the oil temperature.
     """
     values: dict[tuple[str, str], dict[int, float]] = {}
     for name, one in result["runs"].items():
@@ -217,15 +173,7 @@ def changes(result: Mapping[str, Mapping], measure: str = "loss") -> dict[tuple[
 
 
 def slopes(result: Mapping[str, Mapping], measure: str = "error") -> dict[str, tuple[float, float]]:
-    """Interval of the slope, in relative change per hour, for each split: does the advantage grow with the horizon?
-
-    Args:
-        result: what `run_jobs` gave, of at least two horizons.
-        measure: as in `changes`.
-
-    Returns:
-        By split, the ends of the 95 % interval; both below 0 says yes.
-    """
+    """Interval of the slope, in relative change per hour, for each split: does the advantage grow with the horizon?"""
     points: dict[str, list[tuple[int, float]]] = {}
     for (title, ranks), relative in changes(result, measure).items():
         setting = result["settings"][title]
@@ -236,14 +184,5 @@ def slopes(result: Mapping[str, Mapping], measure: str = "error") -> dict[str, t
 
 
 def ratios(milliseconds: Mapping[str, Sequence[float]], model: str, than: str) -> list[float]:
-    """Time of a model's step over that of another's, round by round: what slows a round slows both.
-
-    Args:
-        milliseconds: as `clock` returns them.
-        model: its title.
-        than: that of the other.
-
-    Returns:
-        As many ratios as there were rounds.
-    """
+    """Time of a model's step over that of another's, round by round: what slows a round slows both."""
     return [time / other for time, other in zip(milliseconds[model], milliseconds[than], strict=True)]

@@ -101,15 +101,7 @@ def kernel() -> dict[str, object]:
 
 
 def open_lab(options: Sequence[str], log: bool) -> int:
-    """Run JupyterLab in the current folder until it is stopped.
-
-    Args:
-        options: JupyterLab's own. Those about its log bring the log.
-        log: whether to show its log, and the question that it asks at Ctrl-C, in place of our lines.
-
-    Returns:
-        Exit status: 0 after Ctrl-C.
-    """
+    """Run JupyterLab in the current folder until it is stopped; options about its log show it, as `log` does."""
     log = log or _has(options, r"debug|log-level|\w+\.log_level")
     try:
         (LabApp if log else CourseLab).launch_instance(_for_root(options))

@@ -52,10 +52,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Samples in rounds, each measuring everything once in a new order: what slows the machine slows all alike.
 
-    Args:
-        samplers: name -> function that returns a sample.
-        rounds: how many.
-        every: name -> k, to be measured in each k-th round only.
+    What has an `every` of k is measured in each k-th round only.
     """
     order, draw, samples = list(samplers), random.Random(0), {name: [] for name in samplers}
     for number in range(rounds):

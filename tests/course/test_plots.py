@@ -1,4 +1,4 @@
-"""The arrays and texts behind every picture, the errors, and that each picture can be read."""
+"""Every picture: drawn where it is asked for, readable, quiet; what it refuses; colours that every reader can tell."""
 
 import contextlib
 import io
@@ -11,20 +11,51 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
-from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from smalearn import ShapeError, masks
-from smalearn.contractions import orders
 from smalearn.course import plots
+from smalearn.course.plots.flow import flow
+from smalearn.course.plots.kernels import Design, Level, Span, hierarchy, offsets, roofline, timeline
 from smalearn.course.plots.matrices import side_by_side
+from smalearn.course.plots.results import times
+from smalearn.course.plots.trees import block_tree
+from smalearn.course.plots.weights import fits, gallery, inclusion, train_path
+from smalearn.data import recorded
+from smalearn.fast.tile import Event
 from smalearn.testing import random_tensors
 
 matplotlib.use("Agg")
 
 ATTENTION = "TN, SN, SP, TS -> TP"
 SIZES = {"T": 128, "S": 64, "N": 16, "P": 8}
-ALL_ORDERS = orders(ATTENTION, SIZES, names="QKVL")
+LEVELS = [Level("registers", 256 * 1024, None), Level("cache", 50 * 2**20, 5.5e12), Level("memory", 80 * 2**30, 3e12)]
+DESIGNS = {"starved": Design(10, 10, "matrix", published=3.0), "busy": Design(10_000, 10, "vector")}
+ROOFS = {"matrix": 1000.0, "vector": 100.0}
+ROWS = {"a": [Span("read", 0, 2), Span("write", 2, 5)], "b": [Span("read", 1, 2)], "c": []}
+BOXES = {"x": (0, 0), "conv": (2, 0), "y": (4, 1)}
+ARROWS = [("x", "conv", "(T, D)"), ("conv", "y", "")]
+TILE = Event((0, 0, 0), "load", "x", np.array([[0, 1, -1], [4, 5, -1], [-1, -1, -1]]), 16, 0)
+FAMILIES = [("Monarch", "train"), ("train", "union"), ("low rank", "union"), ("Kronecker", "Monarch")]
+CURVES = {
+    f"algorithm {k}": ([32, 64, 256], [c * T**p for T in (32, 64, 256)])
+    for k, (c, p) in enumerate([(1, 2), (60, 1), (64, 1)])
+}
+CONTEST = {
+    "problem": "T = 16384, 24 heads, P = 64, N = 128: forward + backward",
+    "speedups": {"fast.ssd": {}, "ssd_chunked": {}},
+    "contestants": {
+        "fast.ssd": {"seconds": [0.028, 0.027, 0.030, 0.029, 0.9]},
+        "ssd_chunked": {"seconds": [0.05, 0.05, 0.06]},
+        "textbook": {"seconds": [0.1, 0.2, 0.1]},
+        "transformers mamba2_chunk_scan": {"seconds": [0.0435] * 3},
+        "wrong": {"error": 1.0, "tolerated": False},
+        "peer": {"absent": "ModuleNotFoundError"},
+    },
+}
+SHORT = CONTEST | {"contestants": {"fast.ssd": {"seconds": [0.0024]}, "peer": {"seconds": [0.0021]}}}
+LONG = CONTEST | {"contestants": CONTEST["contestants"] | {"slow": {"seconds": [20.3]}}}
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +72,6 @@ def zen():
     with contextlib.redirect_stdout(io.StringIO()):
         import this
     return "".join(this.d.get(character, character) for character in this.s)
-
-
-def causal_weights(length):
-    (scores,) = random_tensors([(length, length)])
-    return torch.softmax(3 * scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf), -1)
 
 
 def decay(length):
@@ -67,24 +93,35 @@ def mixed_scores():
     return M
 
 
-LENGTHS = [32, 64, 128, 256]
-CURVES = {
-    f"algorithm {k}": (LENGTHS, [c * T**p for T in LENGTHS]) for k, (c, p) in enumerate([(1, 2), (60, 1), (64, 1)])
-}
 PICTURES = {
     "causal": lambda ax: plots.mask(masks.CausalMask(16), ax),
     "decay": lambda ax: plots.mask(decay(16), ax, scale="log"),
-    "banded": lambda ax: plots.mask(masks.BandedMask(16, 16, 2), ax),
     "scores": lambda ax: plots.heatmap(mixed_scores(), ax, title="scores"),
     "words": lambda ax: plots.words(repeated_words(zen().split()), zen(), ax, title="attention", scale="log"),
     "masked words": lambda ax: plots.words(repeated_words(zen().split()).log(), zen(), ax),
+    "outlined": lambda ax: plots.outlined(decay(6), {"future": ((3, 6), (0, 3))}, ax, title="M"),
+    "spectra": lambda ax: plots.spectra({"rank 1": torch.ones(4, 4), "rank 4": torch.eye(4)}, ax, title="ranks"),
+    "decades": lambda ax: plots.decades(CURVES, ax, title="growth"),
     "contraction": lambda ax: plots.contraction(ATTENTION, SIZES, ax, names="QKVL", title="masked attention"),
     "hadamard": lambda ax: plots.contraction("TS, TS -> TS", SIZES, ax),
-    "order tree": lambda ax: plots.order_tree(ALL_ORDERS[-1], ax),
     "costs": lambda ax: plots.costs(CURVES, ax, title="cost", slopes=[1, 2]),
-    "order costs": lambda ax: plots.order_costs(ALL_ORDERS, ax, highlight=["((QK)L)V"]),
+    "four steps": lambda ax: plots.four_steps(5, ax, title="M"),
+    "venn": lambda ax: plots.venn(["S6", "SSD"], ["SSD", "softmax"], ("recurrences", "attention"), ax, both="both"),
+    "flow": lambda ax: flow(BOXES, ARROWS, ax, mixing=["conv"], title="a layer"),
+    "hierarchy": lambda ax: hierarchy(LEVELS, ax, title="memory"),
+    "roofline": lambda ax: roofline(DESIGNS, 10.0, ROOFS, ax, title="t"),
+    "offsets": lambda ax: offsets(TILE, ax),
+    "timeline": lambda ax: timeline(ROWS, ax, title="who waits"),
+    "times": lambda ax: times(CONTEST, ax),
+    "short times": lambda ax: times(SHORT, ax),
+    "long times": lambda ax: times(LONG, ax),
+    "tree": lambda ax: block_tree(8, (8, 4, 2), [(3, 4)], ax),
+    "train": lambda ax: train_path((2, 3, 3, 2), 4, 2, ax),
+    "inclusion": lambda ax: inclusion(FAMILIES, ax, title="families"),
+    "fits": lambda ax: fits({"low rank": ([0.25, 0.5], [0.8, 0.6])}, ax, title="noise"),
 }
-every_picture = pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
+SMALLEST = {"offsets": 7, "train": 8}  # points; else 9
+every_picture = pytest.mark.parametrize("name", PICTURES)
 
 
 def texts(figure):
@@ -108,30 +145,41 @@ def overlaps(artists):
 
 
 @every_picture
-def test_a_picture_makes_one_figure_or_none(draw):
-    draw(None)
+def test_a_picture_makes_one_figure_or_none(name):
+    PICTURES[name](None)
     assert len(plt.get_fignums()) == 1
     _, (left, right) = plt.subplots(1, 2)
-    assert draw(right) is right
+    assert PICTURES[name](right) is right
     assert len(plt.get_fignums()) == 2
     assert not left.has_data()
 
 
-@every_picture
-def test_text_is_large_enough_and_inside_the_figure(draw):
-    figure = draw(None).figure
-    assert min(text.get_fontsize() for text in texts(figure)) >= 9
-    for box in boxes(figure.axes[0].texts):
+def readable(ax, smallest=9):
+    """All texts are large enough; what stands in the axes and at their left is inside the figure, and apart."""
+    figure = ax.figure
+    assert min(text.get_fontsize() for text in texts(figure)) >= smallest
+    low, high = sorted(ax.get_ylim())
+    ticks = [
+        text for y, text in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True) if ax.axison and low <= y <= high
+    ]
+    written = [text for text in [*ax.texts, *ticks] if text.get_text()]
+    for box in boxes(written):
         assert figure.bbox.padded(2).contains(*box.min)
         assert figure.bbox.padded(2).contains(*box.max)
+    assert not overlaps(written)
+
+
+@every_picture
+def test_text_is_large_enough_inside_the_figure_and_apart(name):
+    readable(PICTURES[name](None), SMALLEST.get(name, 9))
 
 
 @every_picture
 @pytest.mark.parametrize("tight", [False, True])
-def test_image_is_small_white_and_opaque(draw, tight, tmp_path):
-    figure = draw(None).figure
+def test_image_is_small_white_and_opaque(name, tight, tmp_path):
+    figure = PICTURES[name](None).figure
     width, height = figure.get_size_inches()
-    assert 3 <= width <= 7
+    assert 1.5 <= width <= 8.5
     assert height <= 7
     # "tight" is what Jupyter's inline backend asks for
     figure.savefig(tmp_path / "picture.png", bbox_inches="tight" if tight else None)
@@ -141,10 +189,10 @@ def test_image_is_small_white_and_opaque(draw, tight, tmp_path):
     assert (pixels[0, 0] == 1).all()
 
 
-def test_inline_rendering():
-    from IPython.core.pylabtools import print_figure
-
-    assert print_figure(plots.mask(masks.CausalMask(8)).figure, "png").startswith(b"\x89PNG")
+@pytest.mark.parametrize("name", [pytest.param("linear_attention", marks=pytest.mark.full), "ssd"])
+def test_recorded_results_can_be_drawn_and_read(name):
+    for contest in recorded(name)["contests"]:
+        readable(times(contest))
 
 
 def test_matplotlib_is_imported_by_pictures_only():
@@ -153,6 +201,84 @@ def test_matplotlib_is_imported_by_pictures_only():
         "plots.attends([[1.0]], 'a', 0)"
     )
     subprocess.run([sys.executable, "-c", code + "; assert 'matplotlib' not in sys.modules"], check=True)
+
+
+# What they refuse
+
+ONES, COMPLEX = torch.ones(2, 3), torch.ones(2, 2, dtype=torch.complex64)
+Q = torch.ones(7, 3)
+CAUSAL = {"causal": masks.CausalMask(7)}
+REFUSED = [
+    (lambda: plots.heatmap(torch.ones(2, 3, 4)), ShapeError, r"heatmap: M needs axes .* got shape \(2, 3, 4\)"),
+    (lambda: plots.mask(torch.ones(0, 4)), ShapeError, "mask: M needs axes"),
+    (lambda: plots.mask(COMPLEX), ValueError, "mask: M must be real"),
+    (lambda: plots.heatmap(ONES, column_labels="ab"), ShapeError, "heatmap: axis S is 3 in M but there are 2 labels"),
+    (lambda: plots.heatmap(ONES, row_labels="abc"), ShapeError, "heatmap: axis T is 2"),
+    (lambda: plots.heatmap(ONES, scale="cubic"), ValueError, "heatmap: scale must be"),
+    (lambda: plots.heatmap([[1.0, -0.5]], scale="log"), ValueError, "heatmap: scale='log' needs entries ≥ 0"),
+    (lambda: side_by_side({}, xlabel="n", ylabel="t"), ShapeError, "side_by_side: matrices"),
+    (lambda: plots.words(torch.ones(2, 2), "a b c"), ShapeError, r"words: M must be \(3, 3\)"),
+    (lambda: plots.attends(ONES, "a b", 0), ShapeError, "attends: M must be"),
+    (lambda: plots.attends(COMPLEX, "a b", 0), ValueError, "attends: M must be real"),
+    (lambda: plots.attends(torch.ones(2, 2), "a b", [0, 2]), ValueError, "attends: targets, .* got 2"),
+    (lambda: plots.attends(torch.ones(2, 2), "a b", -3), ValueError, "attends: targets, .* got -3"),
+    (lambda: plots.contraction("TN, SN -> TS", names="QKV"), ValueError, "contraction: names, expected 2"),
+    (lambda: plots.contraction("TN, SN -> TS", {"T": 2, "N": 3}), ValueError, "contraction: sizes, .* axis 'S'"),
+    (lambda: plots.contraction("TN, SN"), ValueError, "contraction: spec"),
+    (lambda: plots.costs({}), ValueError, "costs: curves"),
+    (lambda: plots.costs({"a": ([1, 2], [3])}), ShapeError, "costs: curve 'a'"),
+    (lambda: plots.costs({"a": ([], [])}), ShapeError, "costs: curve 'a'"),
+    *((lambda x=x: plots.costs({"a": ([1, 2], [3, x])}), ValueError, f"got {x}") for x in (0, -1, np.inf, np.nan)),
+    *((lambda s=s: plots.outlined(decay(6), {"b": s}), ValueError, "outlined: block 'b'")
+      for s in (((0, 7), (0, 3)), ((2, 2), (0, 3)), ((0, 3), (-1, 3)))),
+    (lambda: plots.decades({"a": ([1, 2], [1, 2, 3])}), ShapeError, "decades: curve 'a'"),
+    (lambda: plots.spectra({}), ValueError, "spectra: matrices"),
+    (lambda: plots.spectra({"a": torch.full((2, 2), torch.nan)}), ValueError, "spectra: matrix 'a' must be finite"),
+    (lambda: plots.spectra({"a": torch.zeros(2, 2)}), ValueError, "spectra: matrix 'a' must be finite"),
+    (lambda: plots.four_steps(0), ValueError, "four_steps: chunks"),
+    (lambda: plots.venn(["b"], ["a", "a"], ("left", "right")), ValueError, "venn: names"),
+    (lambda: flow({"x": (0, 0)}, [("x", "W", "")]), ValueError, "flow: arrows, expected a box for 'W'"),
+    (lambda: flow({}, []), ValueError, "flow: boxes"),
+    *((lambda some=some: hierarchy(some), ValueError, "hierarchy: levels")
+      for some in ([], LEVELS[::-1], [Level("none", 0, None)])),
+    (lambda: roofline({}, 1.0, ROOFS), ValueError, "roofline: designs"),
+    (lambda: roofline({"a": Design(1, 1, "tensor")}, 1.0, ROOFS), ValueError, "roofline: roof of 'a'"),
+    (lambda: roofline({"a": Design(1, 0, "matrix")}, 1.0, ROOFS), ValueError, "roofline: .* got 0"),
+    (lambda: roofline({"a": Design(1, 1, "matrix", -2)}, 1.0, ROOFS), ValueError, "roofline: .* got -2"),
+    *((lambda tile=tile: offsets(TILE._replace(offsets=tile)), ValueError, "offsets: event")
+      for tile in (np.zeros(4, int), np.zeros((2, 33), int))),
+    *((lambda rows=rows: timeline(rows), ValueError, f"timeline: {start}") for rows, start in (
+        ({}, "rows"), ({"a": []}, "rows"), ({"a": [Span("x", -1, 2)]}, "'x' of 'a'"),
+        ({"a": [Span("x", 2, 1)]}, "'x' of 'a'"), ({"a": [Span("x", 0, 2), Span("y", 1, 3)]}, "'y' of 'a'"))),
+    (lambda: times(CONTEST | {"contestants": {"peer": {"absent": "why"}}}), ValueError, "times: contest"),
+    (lambda: block_tree(8, (8, 3)), ValueError, "block_tree: each of block_lens"),
+    (lambda: block_tree(8, (8, 4), [(1, 8)]), ValueError, "block_tree: tokens .* got 8"),
+    (lambda: gallery({}), ValueError, "gallery: matrices"),
+    (lambda: gallery({"x": ONES}, ["one", "two"]), ShapeError, "gallery: captions, expected 1"),
+    (lambda: gallery({"x": ONES}, axes=[None] * 3), ShapeError, "gallery: axes, expected 1"),
+    (lambda: gallery({"x": COMPLEX}), ValueError, "gallery: M must be real"),
+    (lambda: train_path((2, 2, 0, 2), 0, 0), ValueError, "train_path: sizes"),
+    (lambda: train_path((2, 2, 2, 3), 6, 0), ValueError, "train_path: column .* got 6"),
+    (lambda: train_path((2, 2, 2, 3), 0, -1), ValueError, "train_path: row .* got -1"),
+    (lambda: inclusion([]), ValueError, "inclusion: edges"),
+    (lambda: inclusion([("a", "b"), ("b", "a")]), ValueError, "inclusion: edges, .* circle"),
+    (lambda: fits({}), ValueError, "fits: curves"),
+    (lambda: fits({"x": ([1, 2], [0.5])}), ShapeError, "fits: 'x' has 2 sizes"),
+    *((lambda size=size, error=error: fits({"x": ([size], [error])}), ValueError, "fits: 'x' needs")
+      for size, error in ((0, 0.5), (1, -0.5), (1, np.nan))),
+    (lambda: plots.structured_attention({}, Q, Q, Q), ValueError, "structured_attention: masks"),
+    (lambda: plots.structured_attention(CAUSAL, Q, Q, Q, captions=["", ""]), ShapeError, "captions, expected 1"),
+    (lambda: plots.structured_attention({"": masks.CausalMask(8)}, Q, Q, Q), ShapeError, "axis 't' is 7 in Q but 8"),
+    (lambda: plots.structured_attention(CAUSAL, Q, Q, Q.double()), ValueError, "structured_attention: V is"),
+    (lambda: plots.structured_attention(CAUSAL, Q, Q, Q, [[None] * 2] * 3), ShapeError, r"axes, expected shape \(3, 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("draw", "error", "message"), REFUSED)
+def test_what_cannot_be_drawn_is_refused_by_function_and_argument_and_leaves_no_figure(draw, error, message):
+    with pytest.raises(error, match=message):
+        draw()
+    assert not plt.get_fignums()
 
 
 # Style
@@ -231,407 +357,3 @@ def test_a_notebook_hears_of_dark_pages_and_a_program_does_not(monkeypatch, caps
     monkeypatch.setattr("IPython.display.display", shown.append)
     plots.use_style()
     assert 'data-jp-theme-light="false"' in shown[0].data
-
-
-# Matrices
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_heatmap_shows_the_matrix(dtype):
-    M = torch.tensor([[0, 1, 0], [1, 1, 0]]).to(dtype)
-    ax = plots.heatmap(M)
-    shown = ax.images[0].get_array()
-    np.testing.assert_array_equal(shown.filled(0), M.to(torch.float64).numpy())
-    np.testing.assert_array_equal(np.ma.getmaskarray(shown), M.numpy() == 0 if dtype != torch.bfloat16 else ~M.bool())
-    assert ax.get_xlim() == (-0.5, 2.5)
-    assert ax.get_ylim() == (1.5, -0.5)
-    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_aspect()) == ("source s", "target t", 1)
-
-
-def test_heatmap_takes_a_tensor_with_gradient_and_leaves_it_alone():
-    (M,) = random_tensors([(4, 5)], grad=True)
-    before = M.detach().clone()
-    plots.heatmap(M)
-    assert torch.equal(M, before)
-
-
-def test_colour_limits():
-    def limits(M, **scale):
-        norm = plots.heatmap(M, **scale).images[0].norm
-        return norm.vmin, norm.vmax
-
-    assert limits([[0.25, 2.0]]) == (0, 2)
-    assert limits([[-3.0, 2.0]]) == (-3, 3)
-    assert limits([[-3.0, -2.0]]) == (-3, 3)
-    assert limits([[-1.0, torch.inf, torch.nan]]) == (-1, 1)
-    assert limits([[0.0, 0.0]]) == (0, 1)
-    assert limits([[0.0, 1e-8, 1.0]], scale="log") == (1e-8, 1)
-    assert limits([[0.0, 5.0]], scale="log") == (0.5, 5)
-    assert limits([[1e-320, 1.0]], scale="log") == (1e-300, 1)
-    assert limits([[1e-320, 1e-310]], scale="log") == (1e-300, 1e-280)
-    assert isinstance(plots.heatmap([[1.0, 2.0]], scale="log").images[0].norm, LogNorm)
-
-
-def key(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()] if ax.get_legend() else []
-
-
-def test_key_names_the_greys_and_a_single_value():
-    assert key(plots.heatmap([[1.0, 2.5]])) == []
-    assert key(plots.heatmap([[0.0, 2.0]])) == ["2", "0"]
-    assert key(plots.heatmap([[0.0, 1.5, 2.0]])) == ["0"]
-    assert key(plots.heatmap([[0.0, 1.0, 3.0]])) == ["3", "1", "0"]
-    assert key(plots.heatmap([[0.0, torch.nan]])) == ["0", "not finite"]
-    assert key(plots.heatmap([[1.0, -torch.inf, 2.5]])) == ["not finite"]
-
-
-def test_colour_bar_only_for_several_values():
-    assert len(plots.mask(masks.CausalMask(4)).child_axes) == 0
-    (bar,) = plots.mask(decay(4)).child_axes
-    assert bar.get_ylim() == (0, 1)
-
-
-def test_entries_that_are_not_finite_are_marked_in_their_place():
-    M = mixed_scores()
-    ax = plots.heatmap(M)
-    marked = ~np.ma.getmaskarray(ax.images[1].get_array())
-    np.testing.assert_array_equal(marked, ~torch.isfinite(M).numpy())
-    np.testing.assert_array_equal(ax.images[1].get_array().compressed(), 1)
-    shades = [ax.get_facecolor(), ax.images[1].cmap(0.0)]
-    assert shades == [patch.get_facecolor() for patch in ax.get_legend().get_patches()]
-    assert difference(*(shade[:3] for shade in shades), "normal") > 20
-
-
-def test_labels_stand_at_their_rows_and_columns():
-    ax = plots.heatmap(torch.ones(2, 3), row_labels=["a", "b"], column_labels="xyz")
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["x", "y", "z"]
-    assert list(ax.get_xticks()) == [0, 1, 2]
-
-
-def test_positions_are_whole_numbers():
-    ax = plots.heatmap(torch.ones(3, 2))
-    assert all(float(place).is_integer() for place in [*ax.get_xticks(), *ax.get_yticks()])
-
-
-def test_oblong_matrices_fill_the_axes():
-    assert plots.heatmap(torch.ones(4, 64)).get_aspect() == "auto"
-
-
-def test_mask_shows_dense_and_names_the_class():
-    for L in (masks.CausalMask(5), masks.BlockDiagonalMask(6, 6, 2), masks.BandedMask(4, 6, 1)):
-        ax = plots.mask(L)
-        np.testing.assert_array_equal(ax.images[0].get_array().filled(0), L.dense(torch.float64).float().double())
-        assert ax.get_title(loc="left") == type(L).__name__
-    assert plots.mask(torch.ones(2, 2)).get_title(loc="left") == ""
-    assert plots.mask(masks.CausalMask(5), title="L").get_title(loc="left") == "L"
-
-
-def test_matrix_errors():
-    with pytest.raises(ShapeError, match=r"heatmap: M needs axes \(T, S\), both at least 1, got shape \(2, 3, 4\)"):
-        plots.heatmap(torch.ones(2, 3, 4))
-    with pytest.raises(ShapeError, match=r"mask: M needs axes .* got shape \(0, 4\)"):
-        plots.mask(torch.ones(0, 4))
-    with pytest.raises(ValueError, match=r"mask: M must be real, got complex numbers; pass M.real or abs\(M\)"):
-        plots.mask(torch.ones(2, 2, dtype=torch.complex64))
-    with pytest.raises(ShapeError, match="heatmap: axis S is 3 in M but there are 2 labels"):
-        plots.heatmap(torch.ones(2, 3), column_labels="ab")
-    with pytest.raises(ShapeError, match="heatmap: axis T is 2 in M but there are 3 labels"):
-        plots.heatmap(torch.ones(2, 3), row_labels="abc")
-    with pytest.raises(ValueError, match="heatmap: scale must be 'linear' or 'log', got 'cubic'"):
-        plots.heatmap(torch.ones(2, 3), scale="cubic")
-    with pytest.raises(ValueError, match=r"heatmap: scale='log' needs entries ≥ 0, got -0.5; pass abs\(M\)"):
-        plots.heatmap([[1.0, -0.5]], scale="log")
-    assert not plt.get_fignums()
-
-
-# Passages
-
-
-def tick_labels(axis):
-    return dict(zip(axis.get_ticklocs(), (label.get_text() for label in axis.get_ticklabels()), strict=True))
-
-
-def test_matrices_side_by_side_have_one_scale_and_may_show_their_numbers():
-    Z = torch.tensor([[3.0, 0, 0], [0, 1, 0]])
-    figure = side_by_side({"Z": Z, "H": Z.cumsum(0) * 2}, xlabel="n", ylabel="t", numbers=True)
-    left, right = figure.axes
-    assert left.images[0].get_clim() == right.images[0].get_clim() == (0, 6)
-    assert [text.get_text() for text in left.texts] == ["3", "0", "0", "0", "1", "0"]
-    assert [text.get_color() for text in right.texts][:2] == ["white", "black"]  # readable on dark and on light
-    assert (right.get_xlabel(), right.get_ylabel(), right.get_title(loc="left")) == ("n", "t", "H")
-    assert not left.get_legend()
-    assert not left.child_axes
-    *_, bar = side_by_side({"nothing": torch.zeros(2, 2)}, xlabel="n", ylabel="t").axes
-    assert bar.get_ylabel() == "grey: exactly 0"
-    with pytest.raises(ShapeError, match="side_by_side: matrices, expected at least one, got none"):
-        side_by_side({}, xlabel="n", ylabel="t")
-
-
-def test_few_words_are_all_labelled():
-    ax = plots.words(causal_weights(5), "to be or not\nto!")
-    assert tick_labels(ax.xaxis) == tick_labels(ax.yaxis) == dict(enumerate(["to", "be", "or", "not", "to!"]))
-
-
-@pytest.mark.parametrize("lines", [True, False])
-def test_many_words_are_labelled_where_they_stand_and_apart(lines):
-    passage = zen() if lines else zen().split()
-    ax = plots.words(causal_weights(144), passage)
-    ax.figure.draw_without_rendering()
-    for axis in (ax.xaxis, ax.yaxis):
-        labels = tick_labels(axis)
-        assert 12 <= len(labels) <= 40
-        assert not overlaps(axis.get_ticklabels())
-        for place, label in labels.items():
-            assert label.split()[0].rstrip("…") == zen().split()[int(place)]
-    assert ("Simple is better…" in tick_labels(ax.yaxis).values()) is lines
-
-
-def test_a_long_word_is_cut():
-    labels = tick_labels(plots.words([[1.0]], ["x" * 40]).yaxis)
-    assert labels == {0: "x" * 16 + "…"}
-
-
-def test_attends_lists_the_largest_first_and_ties_by_position():
-    M = torch.tensor([[1.0, 0, 0, 0], [0.25, 0.75, 0, 0], [0.301, 0.304, 0.395, 0.0001], [0.004, 0, 0, 0]])
-    text = plots.attends(M, "a bb ccc d", range(4), top=2)
-    assert text == (
-        "a 0    <-  1.00 a 0\n"
-        "bb 1   <-  0.75 bb 1   0.25 a 0\n"
-        "ccc 2  <-  0.40 ccc 2   0.30 a 0\n"  # 0.304 is larger, but prints the same as the earlier 0.301
-        "d 3    <-  nothing"
-    )
-    assert plots.attends(M, ["a", "bb", "ccc", "d"], np.int64(-3)) == "bb 1  <-  0.75 bb 1   0.25 a 0"
-
-
-def test_passage_errors():
-    with pytest.raises(ShapeError, match=r"words: M must be \(3, 3\) for 3 words, got \(2, 2\)"):
-        plots.words(torch.ones(2, 2), "a b c")
-    with pytest.raises(ShapeError, match=r"attends: M must be \(2, 2\) for 2 words, got \(2, 3\)"):
-        plots.attends(torch.ones(2, 3), "a b", 0)
-    with pytest.raises(ValueError, match="attends: M must be real"):
-        plots.attends(torch.ones(2, 2, dtype=torch.complex64), "a b", 0)
-    for target in (2, -3):
-        with pytest.raises(ValueError, match=f"attends: targets, expected positions from 0 to 1, got {target}"):
-            plots.attends(torch.ones(2, 2), "a b", [0, target])
-
-
-# Networks
-
-
-def wires(ax):
-    """Axis letter -> the end points of its wires, and its dot (or None)."""
-    found = {}
-    for line in ax.lines:
-        ends, dots = found.setdefault(line.get_label(), ([], []))
-        points = [tuple(np.round(point, 6)) for point in line.get_xydata()]
-        if len(points) == 1:
-            dots.append(points[0])
-        else:
-            ends += [points[0], points[-1]]
-    return {letter: (set(ends), *dots) for letter, (ends, dots) in found.items()}
-
-
-def node_places(ax):
-    return [tuple(np.round(nodes.get_offsets()[0], 6)) for nodes in ax.collections]
-
-
-def test_contraction_of_masked_attention():
-    ax = plots.contraction(ATTENTION, SIZES, names="QKVL")
-    Q, K, V, L = node_places(ax)
-    drawn = wires(ax)
-    assert set(drawn) == set("TNSP")
-    assert drawn["N"] == ({Q, K},)
-    ends, dot = drawn["S"]
-    assert ends == {K, V, L, dot}
-    ends, dot = drawn["T"]
-    (loose,) = ends - {Q, L, dot}
-    assert ends >= {Q, L, dot}
-    assert loose[0] < min(Q[0], L[0])
-    (ends,) = drawn["P"]
-    (loose,) = ends - {V}
-    assert loose[0] > V[0]
-    shown = {text.get_text() for text in ax.texts}
-    assert shown == {"T = 128", "S = 64", "N = 16", "P = 8", "Q", "K", "V", "L"}
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "TN, SN -> TS",
-        "TN, SN, SP -> TP",
-        ATTENTION,
-        "TS, TS -> TS",
-        "TN, TN -> ",
-        "TN, SP -> TNSP",
-        "TS -> T",
-        "T, ->T",
-    ],
-)
-def test_every_axis_has_its_ends_and_texts_stand_apart(spec):
-    terms, output = spec.replace(" ", "").split("->")
-    ax = plots.contraction(spec, SIZES)
-    nodes = node_places(ax)
-    for letter, (ends, *dot) in wires(ax).items():
-        members = {node for node, term in zip(nodes, terms.split(","), strict=True) if letter in term}
-        assert members <= ends
-        assert len(ends - members - set(dot)) == (letter in output)
-        assert bool(dot) == (len(members) + (letter in output) != 2)
-    ax.figure.draw_without_rendering()
-    assert not overlaps(ax.texts)
-    sized = [text for text in ax.texts if " = " in text.get_text()]
-    named = {text.get_text()[0]: box.shrunk(0.9, 0.7) for text, box in zip(sized, boxes(sized), strict=True)}
-    for line in ax.lines:
-        points = line.get_xydata()
-        along = points if len(points) > 2 else np.linspace(points[0], points[-1], 50)
-        # only a wire between two nodes carries its text, on a white ground
-        assert named[line.get_label()].count_contains(ax.transData.transform(along)) == 0 or len(points) > 2
-    assert len({line.get_color() for line in ax.lines}) == len(set(terms) - {","})
-    for line in ax.lines:
-        assert ax.dataLim.padded(0.1).contains(*line.get_xydata().mean(0))
-
-
-def test_contraction_without_names_or_sizes():
-    assert [text.get_text() for text in plots.contraction("TN, SN -> TS").texts] == ["T", "N", "S", "TN", "SN"]
-
-
-def test_contraction_errors():
-    with pytest.raises(ValueError, match=r"contraction: names, expected 2 \(TN, SN\), got 3"):
-        plots.contraction("TN, SN -> TS", names="QKV")
-    with pytest.raises(ValueError, match="contraction: sizes, expected a size for axis 'S', got T, N"):
-        plots.contraction("TN, SN -> TS", {"T": 2, "N": 3})
-    with pytest.raises(ValueError, match="contraction: spec 'TN, SN', expected '->'"):
-        plots.contraction("TN, SN")
-    assert not plt.get_fignums()
-
-
-@pytest.mark.parametrize("order", ALL_ORDERS, ids=lambda order: order.name)
-def test_order_tree_shows_each_step_below_its_factors(order):
-    ax = plots.order_tree(order)
-    leaves, results = ax.texts[:4], ax.texts[4:]
-    assert [leaf.get_text() for leaf in leaves] == ["Q\nTN", "K\nSN", "V\nSP", "L\nTS"]
-    from_left = sorted(leaves, key=lambda leaf: leaf.get_position()[0])
-    assert "".join(leaf.get_text()[0] for leaf in from_left) == order.name.replace("(", "").replace(")", "")
-    places = dict(zip("QKVL", leaves, strict=True))
-    for step, result in zip(order.steps, results, strict=True):
-        axes = step.spec.split("-> ")[1]
-        assert result.get_text() == f"{axes}\n{step.output_elements:,} entries\n{step.macs:,} MACs"
-        thick = result.get_bbox_patch().get_linewidth() > 1
-        assert thick == (step is not order.steps[-1] and step.output_elements == order.peak_elements)
-        for factor in step.operands:
-            assert result.get_position()[1] < places[factor].get_position()[1]
-            ends = [places[factor].get_position(), result.get_position()]
-            assert any(np.array_equal(line.get_xydata(), ends) for line in ax.lines)
-        places[step.result] = result
-    assert len(ax.lines) == 6
-    assert ax.get_title(loc="left") == f"{order.name}: {order.macs:,} MACs"
-    ax.figure.draw_without_rendering()
-    assert not overlaps([text.get_bbox_patch() for text in ax.texts])
-
-
-def test_a_filmstrip_ends_in_the_output():
-    order = ALL_ORDERS[0]
-    axes = plots.filmstrip(order, names="GMY")
-    assert [ax.get_title(loc="left").split("\n")[0] for ax in axes] == [
-        "four tensors",
-        *(step.spec for step in order.steps),
-    ]
-    assert {line.get_label() for line in axes[0].lines} == set("TNSP")
-    assert {line.get_label() for line in axes[-1].lines} == set("TP")
-    names = [{text.get_text() for text in ax.texts} - set("TNSP") for ax in axes]
-    assert [len(found) for found in names] == [4, 3, 2, 1]
-    assert names[-1] == {"Y"}
-
-
-@pytest.mark.full
-def test_three_maps_end_near_the_exponential():
-    figure = plots.three_maps(1.0, draws=4000)
-    for ax in figure.axes:
-        *_, total, exact = ax.lines
-        middle = np.abs(total.get_xdata()) < 1
-        np.testing.assert_allclose(total.get_ydata()[middle], exact.get_ydata()[middle], rtol=0.15, atol=0.05)
-
-
-def test_the_final_result_is_no_intermediate():
-    order = orders("TN, NP, PS -> TS", dict.fromkeys("TNPS", 4))[0]
-    thick = [text.get_bbox_patch().get_linewidth() > 1 for text in plots.order_tree(order).texts]
-    assert thick == [False, False, False, True, False]
-
-
-# Costs
-
-
-def test_costs_draws_the_numbers_and_the_slopes():
-    ax = plots.costs({"a": ([1, 10], [4, 40]), "b": ([10, 100], [2, 3])}, slopes=[2])
-    a, b, guide = ax.lines
-    np.testing.assert_array_equal(a.get_xydata(), [[1, 4], [10, 40]])
-    np.testing.assert_array_equal(b.get_xydata(), [[10, 2], [100, 3]])
-    np.testing.assert_allclose(guide.get_xydata(), [[1, 1], [100, 1e4]])
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert {"2", "64"} <= {text.get_text() for text in texts(ax.figure)}
-    named = {text.get_text(): tuple(text.xy) for text in ax.texts}
-    assert named == {"a": (10, 40), "b": (100, 3), "slope 2": (100, 1e4)}
-
-
-def test_cost_curves_differ_without_colour_and_their_names_stand_apart():
-    close = {f"curve {k}": ([1, 10, 100], [2, 20 + k, 200 + k]) for k in range(7)}
-    ax = plots.costs(close)
-    assert len({(line.get_linestyle(), line.get_marker()) for line in ax.lines}) == 7
-    assert len({line.get_color() for line in ax.lines}) == 7
-    ax.figure.draw_without_rendering()
-    assert not overlaps(ax.texts)
-    heights = [box.y0 for box in boxes(ax.texts)]
-    assert heights == sorted(heights)
-
-
-def test_costs_names_only_its_own_lines():
-    ax = plots.costs({"a": ([1, 2], [3, 4])})
-    plots.costs({"b": ([1, 2], [5, 6])}, ax)
-    assert [text.get_text() for text in ax.texts] == ["a", "b"]
-
-
-def test_order_costs_bars():
-    ax = plots.order_costs(ALL_ORDERS, highlight=["((KV)L)Q", "((QK)L)V"])
-    names = [order.name for order in ALL_ORDERS]
-    assert len(ax.patches) == 15
-    assert [bar.get_width() for bar in ax.patches] == [order.macs for order in ALL_ORDERS]
-    assert [label.get_text() for label in ax.get_yticklabels()] == names
-    assert [text.get_text() for text in ax.texts] == [f"{order.macs:,}" for order in ALL_ORDERS]
-    assert ax.get_xscale() == "log"
-    low, high = ax.get_xlim()
-    assert low == 1e5  # the cheapest takes 204,800
-    assert plots.order_costs(orders("TN, SN -> TS", {"T": 3, "S": 5, "N": 1})).get_xlim()[0] == 1
-    assert high >= ALL_ORDERS[-1].macs
-    heights = [bar.get_window_extent().y0 for bar in ax.patches]
-    assert heights == sorted(heights, reverse=True)
-    shown = {name: bar.get_facecolor() for name, bar in zip(names, ax.patches, strict=True)}
-    assert len(set(shown.values())) == 3
-    assert sorted(shown, key=lambda name: list(shown.values()).count(shown[name]))[:2] == ["((QK)L)V", "((KV)L)Q"]
-    bold = [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"]
-    assert bold == ["((QK)L)V", "((KV)L)Q"]
-
-
-def test_cost_errors():
-    with pytest.raises(ValueError, match="costs: curves, expected at least one, got none"):
-        plots.costs({})
-    with pytest.raises(ShapeError, match=r"costs: curve 'a' needs one cost a size, got shapes \(2,\) and \(1,\)"):
-        plots.costs({"a": ([1, 2], [3])})
-    with pytest.raises(ShapeError, match="costs: curve 'a' needs one cost a size"):
-        plots.costs({"a": ([], [])})
-    for wrong in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(
-            ValueError, match=f"costs: curve 'a' needs finite numbers above 0 on a log scale, got {wrong}"
-        ):
-            plots.costs({"a": ([1, 2], [3, wrong])})
-    with pytest.raises(ValueError, match="order_costs: orders, expected at least one, got none"):
-        plots.order_costs([])
-    with pytest.raises(ValueError, match=r"order_costs: highlight, expected some of \(\(QK\)L\)V, .*, got 'QK'"):
-        plots.order_costs(ALL_ORDERS, highlight=["QK"])
-    assert not plt.get_fignums()
-
-
-def test_a_colour_bar_of_counts_has_whole_ticks():
-    ax = plots.heatmap([[1, 0, 4], [3, 2, 5]])
-    ax.figure.draw_without_rendering()
-    (bar,) = ax.child_axes
-    assert all(tick == round(tick) for tick in bar.get_yticks())

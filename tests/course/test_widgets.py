@@ -2,13 +2,11 @@
 
 import base64
 import random
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from smalearn._checks import ShapeError
 from smalearn.course import widgets
 from smalearn.course.site import explorers
 from smalearn.course.widgets import (
@@ -92,26 +90,6 @@ def test_orders_are_those_of_the_state():
     assert explorer.orders == sma_orders(5, 5, 3, 2)
     explorer.source, explorer.scan = 7, True
     assert explorer.orders == sma_orders(5, 7, 3, 2, scan=True)
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"target": 0}, "ContractionMap: target, expected an int from 1 to 65536, got 0"),
-        ({"source": 65537}, "ContractionMap: source, expected an int from 1 to 65536, got 65537"),
-        ({"features": 2.0}, "ContractionMap: features, expected an int from 1 to 512, got 2.0"),
-        ({"head_dim": True}, "ContractionMap: head_dim, expected an int from 1 to 512, got True"),
-        ({"target": None}, "ContractionMap: target, expected an int from 1 to 65536, got None"),
-    ],
-)
-def test_a_size_that_is_none_is_refused(state, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        ContractionMap(**state)
-
-
-def test_text_is_the_state_alone():
-    first, second = ContractionMap(source=9), ContractionMap(source=9)
-    assert repr(first) == repr(second) == "ContractionMap(features=64, head_dim=64, scan=True, source=9, target=1024)"
 
 
 @pytest.mark.parametrize(("explorer", "state"), STATES)
@@ -257,49 +235,6 @@ def test_state_of_words_is_a_table_of_what_followed():
     assert explorer.weights.tolist() == pytest.approx([0.0625, 0, 0, 0, 1])
 
 
-@pytest.mark.parametrize(
-    ("state", "error", "message"),
-    [
-        ({"text": " "}, ValueError, "text, expected 1 to 12 words, got 0"),
-        ({"text": "a " * 13}, ValueError, "text, expected 1 to 12 words, got 13"),
-        ({"text": "a b c d e f g h i"}, ValueError, "text, expected at most 8 different words, got 9"),
-        ({"text": "a b", "keys": [[1], [1], [1]]}, ShapeError, "keys, expected shape (2, 1 to 8), got (3, 1)"),
-        ({"text": "a", "values": [[1] * 9]}, ShapeError, "values, expected shape (1, 1 to 8), got (1, 9)"),
-        ({"text": "a", "keys": [1.0]}, ShapeError, "keys, expected shape (1, 1 to 8), got (1,)"),
-        ({"text": "a b", "keys": [[1], [1, 2]]}, ValueError, "keys, expected an array of numbers, got [[1], [1, 2]]"),
-        ({"text": "a", "values": [[np.inf]]}, ValueError, "values, expected finite numbers, got [[inf]]"),
-        ({"gates": [1, 1]}, ShapeError, "gates, expected one or 10, got shape (2,)"),
-        ({"gates": 1.5}, ValueError, "gates, expected numbers from 0 to 1, got 1.5"),
-        ({"gates": "none"}, ValueError, "gates, expected an array of numbers, got 'none'"),
-        ({"query": "never"}, ValueError, "query, expected a word of the text, got 'never'"),
-        ({"time": 11}, ValueError, "time, expected an int from 0 to 10, got 11"),
-        ({"beta": 2.1}, ValueError, "beta, expected a number from 0 to 2 or None, got 2.1"),
-        ({"beta": "1"}, ValueError, "beta, expected a number from 0 to 2 or None, got '1'"),
-        ({"time": True}, ValueError, "time, expected an int from 0 to 10, got True"),
-    ],
-    ids=str,
-)
-def test_what_is_no_state_is_refused(state, error, message):
-    with pytest.raises(error, match=f"^{re.escape('StateExplorer: ' + message)}$"):
-        StateExplorer(**state)
-
-
-def test_a_refused_gate_changes_nothing():
-    explorer = StateExplorer(gates=0.5)
-    with pytest.raises(ValueError, match="gates, expected numbers from 0 to 1"):
-        explorer.gates = [-1] * 10
-    assert explorer.gates == [0.5] * 10
-
-
-@pytest.mark.parametrize("name", ["gates", "query", "time"])
-def test_nothing_is_no_state(name):
-    explorer = StateExplorer()
-    before = explorer.get_state()
-    with pytest.raises(ValueError, match=f"^StateExplorer: {name}, expected .*, got None$"):
-        explorer.set_trait(name, None)
-    assert explorer.get_state() == before
-
-
 def test_keys_given_alone_keep_the_words_as_values():
     explorer = StateExplorer("a b a", keys=[[1, 2], [0, 1], [1, 2]])
     assert (explorer._columns, explorer._rows) == (["n = 0", "n = 1"], ["a", "b"])
@@ -308,7 +243,3 @@ def test_keys_given_alone_keep_the_words_as_values():
 
 def test_words_at_first_are_the_ten_of_the_course():
     assert StateExplorer()._words == ten_words()[0]
-
-
-def test_text_of_a_state_is_one_short_line():
-    assert repr(StateExplorer(gates=0.1, time=3)) == "StateExplorer(10 words, query='than', time=3)"

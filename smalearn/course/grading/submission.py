@@ -11,8 +11,8 @@ from pathlib import Path
 from smalearn.course.exercises import registry
 from smalearn.course.grading.handins import Handin, files
 from smalearn.course.grading.roster import Roster
-from smalearn.course.workbook import editions
 from smalearn.course.workbook import notebook as notebooks
+from smalearn.course.workbook.names import Numbers, outcomes, registered, renumbered
 
 __all__ = ["RIGHT", "Submission", "content", "read"]
 
@@ -58,12 +58,12 @@ def read(
     """Read the submissions in files and folders: whose each is says the class list, or its place, not what is in it.
 
     What is no notebook has a problem; it is somebody's where nothing else is, else the student is empty. Exercises of
-    an earlier edition of the course have the ids that go with their titles now.
+    an earlier version of the course have the ids that go with their functions now.
 
     Raises:
         ValueError: there is no such file, or no notebook in a folder.
     """
-    roster, course, submissions = roster or Roster(), editions.registered(registry()), []
+    roster, numbers, submissions = roster or Roster(), registered(registry()), []
     found = [(one, roster.called(one.place)) for one in files(names, ours)]
     busy = {student.partition("/")[0] for one, student in found if not one.problem}
     for one, student in found:
@@ -71,7 +71,7 @@ def read(
             likely = one.path.is_dir() or ".ipynb" in one.path.name.lower() or student in roster.labels
             student = student if likely and student.partition("/")[0] not in busy else ""
         submissions.append(
-            Submission(one.path, student, problem=one.problem) if one.problem else _read(one.path, student, course)
+            Submission(one.path, student, problem=one.problem) if one.problem else _read(one.path, student, numbers)
         )
     return submissions
 
@@ -96,7 +96,7 @@ def content(path: Path) -> tuple[bytes, float]:
     return data, status.st_mtime
 
 
-def _read(path: Path, student: str, course: editions.Course) -> Submission:
+def _read(path: Path, student: str, numbers: Numbers) -> Submission:
     try:
         data, time = content(path)
     except OSError as error:
@@ -106,18 +106,18 @@ def _read(path: Path, student: str, course: editions.Course) -> Submission:
     digest, notebook = hashlib.sha256(data).hexdigest(), notebooks.parse(data)
     if notebook is None:
         return Submission(path, student, problem="no notebook", digest=digest, time=time)
-    renumbered = editions.renumbered(notebook, course)
-    sources = {id: [cell["source"] for cell in group] for id, group in notebooks.exercises(renumbered).items()}
-    code = [_cell(cell, course) for cell in renumbered["cells"] if cell["cell_type"] == "code"]
-    for id, cell in _untagged(code, course, set(sources)):
+    current = renumbered(notebook, numbers)
+    sources = {id: [cell["source"] for cell in group] for id, group in notebooks.exercises(current).items()}
+    code = [_cell(cell, numbers) for cell in current["cells"] if cell["cell_type"] == "code"]
+    for id, cell in _untagged(code, numbers, set(sources)):
         sources.setdefault(id, []).append(cell)
     return Submission(path, student, code, sources, digest=digest, time=time)
 
 
-def _cell(cell: dict, course: editions.Course) -> dict:
+def _cell(cell: dict, numbers: Numbers) -> dict:
     """What the process of a submission gets to know of a code cell."""
     id, count = cell["metadata"].get("exercise"), cell.get("execution_count")
-    shown = editions.outcomes({"cells": [cell]}, course)
+    shown = outcomes({"cells": [cell]}, numbers, registry())
     return {
         "source": cell["source"],
         "count": count if isinstance(count, int) else None,
@@ -127,14 +127,14 @@ def _cell(cell: dict, course: editions.Course) -> dict:
     }
 
 
-def _untagged(cells: Sequence[dict], course: editions.Course, tagged: set[str]) -> Iterator[tuple[str, str]]:
+def _untagged(cells: Sequence[dict], numbers: Numbers, tagged: set[str]) -> Iterator[tuple[str, str]]:
     """Yield exercise and source of cells that answer or check an exercise and do not have its tag."""
     checked = [
-        {*cell["right"], *re.findall(r"""\bcheck\(\s*["']([\w.]+)["']""", cell["source"])} & course.keys()
+        {*cell["right"], *re.findall(r"""\bcheck\(\s*["']([\w.]+)["']""", cell["source"])} & {*numbers.values()}
         for cell in cells
     ]
     chapters = {id.partition(".")[0] for id in set().union(tagged, *checked)}
-    names = {name: id for id, known in course.items() if id.partition(".")[0] in chapters for name in known.names}
+    names = {name: id for name, id in numbers.items() if id.partition(".")[0] in chapters}
     for cell, ids in zip(cells, checked, strict=True):
         defined = set(re.findall(r"(?m)^(?:async +)?(?:def|class) +(\w+)", cell["source"]))
         defined |= set(re.findall(r"(?m)^(\w+) *=(?!=)(?!.*\bcheck\()", cell["source"]))

@@ -5,11 +5,11 @@ and returns an array of them. Call `use_style()` once first.
 """
 
 from smalearn.course.plots.blocks import decades, outlined, spectra
-from smalearn.course.plots.curves import costs, order_costs
+from smalearn.course.plots.curves import costs
 from smalearn.course.plots.duality import border, four_steps, venn
 from smalearn.course.plots.features import three_maps
 from smalearn.course.plots.matrices import heatmap, mask
-from smalearn.course.plots.networks import contraction, filmstrip, order_tree
+from smalearn.course.plots.networks import contraction, filmstrip
 from smalearn.course.plots.passages import attends, words
 from smalearn.course.plots.structures import structured_attention
 from smalearn.course.plots.style import use_style
@@ -24,8 +24,6 @@ __all__ = [
     "four_steps",
     "heatmap",
     "mask",
-    "order_costs",
-    "order_tree",
     "outlined",
     "spectra",
     "structured_attention",

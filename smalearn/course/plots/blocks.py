@@ -24,21 +24,8 @@ FLOOR = 1e-17  # smaller singular values are drawn here, zero among them
 def outlined(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
     """Picture of a matrix, as `heatmap` draws it, with some of its blocks outlined and named.
 
-    Args:
-        M: (T, S) tensor or array of real numbers.
-        outlines: name -> ((first row, end), (first column, end)), each end excluded as in a slice.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `ax.patches` are the outlines, in colours C0, C1, ..., those of `spectra`.
-
-    Raises:
-        ShapeError: M is not a matrix.
-        ValueError: M is complex, or a block is empty or not within M.
-
-    Example:
-        >>> outlined(torch.eye(4), {"past to future": ((2, 4), (0, 2))})
+    `outlines` is name -> ((first row, end), (first column, end)), each end excluded as in a slice; their colours are
+    those of `spectra`.
     """
     from matplotlib.patches import Rectangle
 
@@ -59,21 +46,7 @@ def outlined(M: object, outlines: Mapping[str, tuple[Span, Span]], ax: Axes | No
 def spectra(matrices: Mapping[str, object], ax: Axes | None = None, *, title: str = "") -> Axes:
     """Singular values of some matrices on a logarithmic axis, each divided by its largest: a rank is a cliff.
 
-    Args:
-        matrices: name -> (T, S) tensor or array of real, finite numbers.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes: one line for each matrix, in colours C0, C1, ..., with a key; a dotted line marks the rounding error
-        of double precision. Ratios below 1e-17 are drawn there.
-
-    Raises:
-        ShapeError: one of them is not a matrix.
-        ValueError: there is no matrix, or one is complex, not finite or zero.
-
-    Example:
-        >>> spectra({"rank 1": torch.ones(4, 4), "rank 4": torch.eye(4)})
+    A dotted line marks the rounding error of double precision; ratios below 1e-17 are drawn there.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -90,27 +63,16 @@ def spectra(matrices: Mapping[str, object], ax: Axes | None = None, *, title: st
 def decades(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], ax: Axes | None = None, *, title: str = ""
 ) -> Axes:
-    """Curves on a logarithmic axis over a linear one, where exponential growth is a straight line.
+    """Curves name -> (x, y) on a logarithmic axis over a linear one, where exponential growth is a straight line.
 
-    Args:
-        curves: name -> (x, y), as many of each; a y that is not finite or not above 0 is left out.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes: one line for each curve, in colours C0, C1, ..., with a key.
-
-    Raises:
-        ShapeError: a curve has not as many y as x.
-
-    Example:
-        >>> decades({"halved": ([0, 1, 2], [1.0, 0.5, 0.25])})
+    A y that is not finite or not above 0 is left out.
     """
+    for name, (x, y) in curves.items():
+        if len(x) != len(y):
+            raise ShapeError(f"decades: curve {name!r} needs one y for each x, got {len(x)} and {len(y)}")
     ax = own_axes(ax, 4.6, 3.4)
     for number, (name, (x, y)) in enumerate(curves.items()):
-        x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-        if x.ndim != 1 or x.shape != y.shape:
-            raise ShapeError(f"decades: curve {name!r} needs one y for each x, got shapes {x.shape} and {y.shape}")
+        y = np.asarray(y, dtype=float)
         visible = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         style = {"marker": MARKERS[number % len(MARKERS)], "linestyle": DASHES[number % len(DASHES)]}
         ax.plot(x, visible, color=f"C{number}", linewidth=1, markevery=max(1, len(x) // 12), label=name, **style)

@@ -1,22 +1,20 @@
-"""Costs as pictures: curves on two logarithmic axes, and the bars of all orders of a contraction."""
+"""Costs as pictures: curves on two logarithmic axes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smalearn._checks import ShapeError
-from smalearn.course.plots.style import GREY, PALE, own_axes
+from smalearn.course.plots.style import GREY, own_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-    from smalearn.contractions import Order
-
-__all__ = ["costs", "order_costs"]
+__all__ = ["costs"]
 
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", "-.", ":")
@@ -31,21 +29,8 @@ def costs(
 ) -> Axes:
     """Cost against size on two logarithmic axes, where cost = c · size^k is a line of slope k.
 
-    Args:
-        curves: label -> (sizes, costs), numbers above 0; lines differ in colour, dashes and marker.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-        slopes: exponents k of thin reference lines, which start at the smallest size and half of the smallest cost.
-
-    Returns:
-        The axes: one line for each curve, then one for each slope, each named at its right end.
-
-    Raises:
-        ShapeError: a curve has not as many costs as sizes, or none.
-        ValueError: there is no curve, or a number is not finite or not above 0.
-
-    Example:
-        >>> costs({"quadratic": ([64, 128], [4096, 16384])}, slopes=[2])
+    `curves` is label -> (sizes, costs), each named at its right end; `slopes` are exponents k of thin reference lines,
+    which start at the smallest size and half of the smallest cost.
     """
     points = {label: _points(label, *curve) for label, curve in curves.items()}
     if not points:
@@ -67,45 +52,6 @@ def costs(
         guide = lowest * (ends / ends[0]) ** slope
         lines += ax.plot(ends, guide, color=GREY, linewidth=1, label=f"slope {slope:g}", zorder=1)
     _name_ends(ax, lines)
-    return ax
-
-
-def order_costs(
-    orders: Sequence[Order], ax: Axes | None = None, *, title: str | None = None, highlight: Collection[str] = ()
-) -> Axes:
-    """Multiply-accumulates of all orders of a contraction as bars on a logarithmic axis, in the given order.
-
-    Args:
-        orders: as `contractions.orders` returns them, cheapest first.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-        highlight: names of orders to draw in colour, bold.
-
-    Returns:
-        The axes; `ax.patches` are the bars, the first order's on top.
-
-    Raises:
-        ValueError: there is no order, or none of a highlighted name.
-    """
-    names = [order.name for order in orders]
-    if not names:
-        raise ValueError("order_costs: orders, expected at least one, got none")
-    for name in highlight:
-        if name not in names:
-            raise ValueError(f"order_costs: highlight, expected some of {', '.join(names)}, got {name!r}")
-    ax = own_axes(ax, 5.5, 0.9 + 0.24 * len(names))
-    macs = [order.macs for order in orders]
-    colours = {name: f"C{number}" for number, name in enumerate(highlight)}
-    bars = ax.barh(range(len(names)), macs, height=0.7, color=[colours.get(name, PALE) for name in names])
-    ax.bar_label(bars, [f"{cost:,}" for cost in macs], padding=4, fontsize=9)
-    ax.set(xscale="log", xlabel="multiply-accumulates", title=title or "")
-    ax.set_yticks(range(len(names)), names)
-    # A bar on a logarithmic axis has no natural start: the power of ten below half the smallest.
-    ax.set_xlim(10 ** np.floor(np.log10(min(macs) / 2)), None)
-    ax.set_ylim(len(names) - 0.4, -0.6)
-    ax.tick_params(axis="y", length=0)
-    for label, name in zip(ax.get_yticklabels(), names, strict=True):
-        label.set_fontweight("bold" if name in highlight else "normal")
     return ax
 
 

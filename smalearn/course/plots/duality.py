@@ -25,14 +25,8 @@ def border(log_a: torch.Tensor, start: int) -> Figure:
     """Picture of a decay mask cut at a border, with the two factors of the block below it along its sides.
 
     Above the columns before the border stands the decay of each token until there, right of the rows after it the
-    decay since: an entry of the outlined block is the product of both.
-
-    Args:
-        log_a: (T,) log of one gate per token.
-        start: number of the token with which the second chunk begins.
-
-    Returns:
-        The figure.
+    decay since: an entry of the outlined block is the product of both. `log_a` has one gate per token, `start` is the
+    token with which the second chunk begins.
     """
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
@@ -59,17 +53,6 @@ def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
 
     A block on the diagonal is computed whole, step 1. Each block below is a product of three factors: a row of what
     its sources write, 2, one number that passes it on, 3, and a column of what its targets read, 4.
-
-    Args:
-        chunks: how many.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `STEPS` has the colours.
-
-    Raises:
-        ValueError: chunks is not an integer ≥ 1.
     """
     from matplotlib.patches import Patch, Rectangle
 
@@ -99,24 +82,7 @@ def four_steps(chunks: int, ax: Axes | None = None, *, title: str = "") -> Axes:
 def venn(
     left: Collection[str], right: Collection[str], titles: tuple[str, str], ax: Axes | None = None, *, both: str = ""
 ) -> Axes:
-    """Two families as overlapping circles; a name that is in both stands in the overlap.
-
-    Args:
-        left: names of the members of the left family, in the order from top to bottom.
-        right: those of the right family.
-        titles: of the two circles.
-        ax: where to draw; a new figure if None.
-        both: what the overlap is called.
-
-    Returns:
-        The axes; `ax.texts` are the two titles, the name of the overlap, and the members: left, both, right.
-
-    Raises:
-        ValueError: a name occurs twice in a family.
-
-    Example:
-        >>> venn(["S6", "SSD"], ["SSD", "softmax"], ("recurrences", "attention"))
-    """
+    """Two families as overlapping circles; a name that is in both stands in the overlap."""
     from matplotlib.patches import Circle
 
     for names in (left, right):

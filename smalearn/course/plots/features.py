@@ -18,15 +18,8 @@ __all__ = ["three_maps"]
 def three_maps(q: float = 1.5, draws: int = 32, seed: int = 0) -> Figure:
     """Picture of e^(qk) over k, exact and by three kinds of features: a power series, random cosines, positive ones.
 
-    Thin lines are single terms added up, or single draws; the thick line is their sum, or the mean of the draws.
-
-    Args:
-        q: the query, a number.
-        draws: random directions for the second and third panel.
-        seed: of the draws.
-
-    Returns:
-        The figure: three panels, each with the exact curve dashed.
+    Thin lines are single terms added up, or single draws; the thick line is their sum, or the mean of the draws; the
+    exact curve is dashed.
     """
     import matplotlib.pyplot as plt
 

@@ -25,24 +25,16 @@ def flow(
 ) -> Axes:
     """Picture of a program: a box for each step, and what passes from one to the next written on its arrow.
 
-    Args:
-        boxes: what stands in a box -> its place (x, y); a unit is about an inch.
-        arrows: from a box, to a box, what stands on the arrow, such as "X (T, P)". Arrows are straight.
-        ax: where to draw; a new figure if None.
-        mixing: boxes that mix tokens over time, drawn in another colour.
-        title: of the axes.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ValueError: there is no box, or an arrow begins or ends at none.
+    `boxes` is text -> place (x, y), a unit about an inch; an arrow is (from, to, text). Boxes that are `mixing` tokens
+    over time have another colour.
 
     Example:
         >>> flow({"x": (0, 0), "W": (2, 0)}, [("x", "W", "(T, D)")])
     """
     if not boxes:
         raise ValueError("flow: boxes, expected at least one, got none")
+    if missing := {name for start, end, _ in arrows for name in (start, end)} - boxes.keys():
+        raise ValueError(f"flow: arrows, expected a box for {min(missing)!r}, got {', '.join(boxes)}")
     xs, ys = zip(*boxes.values(), strict=True)
     ax = own_axes(ax, max(xs) - min(xs) + 1.6, max(ys) - min(ys) + 1.2)
     drawn = {}
@@ -51,8 +43,6 @@ def flow(
         style["facecolor"] = FILLS["mixes time" if name in mixing else "plain"]
         drawn[name] = ax.text(*place, name, ha="center", va="center", bbox=style, color="black")
     for start, end, label in arrows:
-        if missing := {start, end} - boxes.keys():
-            raise ValueError(f"flow: arrows, expected a box for {min(missing)!r}, got {', '.join(boxes)}")
         line = {"arrowstyle": "-|>", "color": INK}
         patches = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
         ax.annotate("", boxes[end], boxes[start], arrowprops=line | patches)

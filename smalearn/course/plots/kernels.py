@@ -1,9 +1,8 @@
-"""Pictures of a kernel: where its data lives, what limits its speed, its accesses in order, and who waits for whom."""
+"""Pictures of a kernel: where its data lives, what limits its speed, one access, and who waits for whom."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
 
     from smalearn.fast.tile import Event
 
-__all__ = ["Design", "Level", "Span", "hierarchy", "offsets", "roofline", "timeline", "touches"]
+__all__ = ["Design", "Level", "Span", "hierarchy", "offsets", "roofline", "timeline"]
 
-KINDS = ("load", "dot", "store")
 MARKERS = "osD^vPX"
 
 
@@ -47,22 +45,7 @@ class Span(NamedTuple):
 
 
 def hierarchy(levels: Sequence[Level], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Kinds of memory as boxes, the nearest to the arithmetic on top: the wider, the more fits in, logarithmically.
-
-    Args:
-        levels: from the nearest to the farthest.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `ax.patches` are the boxes, and `ax.texts` name, size and bandwidth of each, in this order.
-
-    Raises:
-        ValueError: there is no level, or they do not grow.
-
-    Example:
-        >>> hierarchy([Level("cache", 2**20, 1e12), Level("memory", 2**34, 2e10)])
-    """
+    """Kinds of memory as boxes, the nearest to the arithmetic on top: the wider, the more fits in, logarithmically."""
     from matplotlib.patches import FancyBboxPatch
 
     sizes = [level.size for level in levels]
@@ -95,23 +78,7 @@ def roofline(
     """Rate against intensity: rate = min(roof, bandwidth · flops / bytes), the most that a machine allows.
 
     A full marker is that bound for a design whose work and traffic were counted; a hollow one below it is a rate that
-    somebody has published.
-
-    Args:
-        designs: name -> its work and its traffic.
-        bandwidth: bytes a second.
-        roofs: name -> operations a second, for the kinds of arithmetic units.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes: one line for each roof, then one for each design, and one after it where a rate is published.
-
-    Raises:
-        ValueError: there is no design, one has an unknown roof, or a number is not above 0.
-
-    Example:
-        >>> roofline({"copy": Design(1, 4, "vector")}, 1e12, {"vector": 1e13})
+    somebody has published. `bandwidth` is in bytes a second, `roofs` names operations a second of arithmetic units.
     """
     _check_roofline(designs, bandwidth, roofs)
     ax = own_axes(ax, 7.5, 4.4)
@@ -135,22 +102,7 @@ def roofline(
 
 
 def offsets(event: Event, ax: Axes | None = None, *, title: str = "") -> Axes:
-    """One access of a tile of two axes: the offset of each of its entries, grey where a mask is off.
-
-    Args:
-        event: of `fast.tile.recording`, a load or a store.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `ax.texts` are the offsets that are reached, row by row.
-
-    Raises:
-        ValueError: the tile does not have two axes, or is larger than 32 × 32.
-
-    Example:
-        >>> offsets(Event((0, 0, 0), "load", "x", np.array([[0, 1], [4, -1]]), 12, 0))
-    """
+    """One access of a tile of two axes: the offset of each of its entries, grey where a mask is off."""
     from matplotlib.patches import Rectangle
 
     tile = event.offsets
@@ -170,67 +122,8 @@ def offsets(event: Event, ax: Axes | None = None, *, title: str = "") -> Axes:
     return ax
 
 
-def touches(events: Sequence[Event], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Accesses of a recording from left to right, in the row of its operand; products have the row "dot".
-
-    Args:
-        events: of `fast.tile.recording`.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `ax.patches` are the events in order, `ax.texts` the programs, each above its first event.
-
-    Raises:
-        ValueError: nothing was recorded, or more than 400 events.
-
-    Example:
-        >>> touches([Event((0, 0, 0), "load", "x", np.arange(4), 16, 0)])
-    """
-    if not 0 < len(events) <= 400:
-        raise ValueError(f"touches: events, expected 1 to 400, got {len(events)}")
-    from matplotlib.patches import Patch, Rectangle
-
-    names = [event.operand or "dot" for event in events]
-    rows = {name: row for row, name in enumerate(dict.fromkeys(names))}
-    ax = own_axes(ax, 7.5, 1.1 + 0.27 * len(rows))
-    for place, (event, name) in enumerate(zip(events, names, strict=True)):
-        corner = place, rows[name] - 0.42
-        ax.add_patch(Rectangle(corner, 0.86, 0.84, facecolor=f"C{KINDS.index(event.kind)}", edgecolor="none"))
-    place = 0
-    for program, group in groupby(events, key=lambda event: event.program):
-        if place:
-            ax.axvline(place - 0.07, color=GREY, linewidth=1)
-        ax.text(place, -0.62, f"program {program}", fontsize=8, color=INK, va="bottom")
-        place += sum(1 for _ in group)
-    ax.legend(
-        handles=[Patch(facecolor=f"C{number}", label=kind) for number, kind in enumerate(KINDS)],
-        loc="upper left",
-        bbox_to_anchor=(1, 1),
-    )
-    ax.set(xlim=(-0.5, len(events) + 0.4), ylim=(len(rows) - 0.4, -1.3), xlabel="events in order", title=title)
-    ax.set_yticks(range(len(rows)), rows)
-    ax.tick_params(axis="y", length=0)
-    return ax
-
-
 def timeline(rows: Mapping[str, Sequence[Span]], ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Work over time: a row for each worker, a bar for each piece of work, pale where a worker waits for one.
-
-    Args:
-        rows: worker -> its work in order.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `ax.patches` are the bars, row by row and in order of time, those of waiting among them.
-
-    Raises:
-        ValueError: nobody works, or a piece of work begins before 0, before the last one ends, or after its own end.
-
-    Example:
-        >>> timeline({"first": [Span("slice", 0, 1)], "second": [Span("slice", 1, 2)]})
-    """
+    """Work over time: a row for each worker, a bar for each piece of work, pale where a worker waits for one."""
     colours = {span.work: f"C{k}" for k, span in enumerate(_first_of_each(rows))}
     ax = own_axes(ax, 7.5, 1.2 + 0.32 * len(rows))
     for row, spans in enumerate(rows.values()):

@@ -37,22 +37,7 @@ def heatmap(
 
     Entries ≥ 0 run from light (small) to dark (large). A matrix with negative entries runs from red to blue with white
     in the middle, the same limit on both sides. An entry that is exactly zero is grey, because it says something
-    about structure; one that is not finite is dark grey.
-
-    Args:
-        M: (T, S) tensor or array of real numbers or booleans.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-        row_labels: T labels instead of positions.
-        column_labels: S labels instead of positions.
-        scale: of the colours, "linear" or "log".
-
-    Returns:
-        The axes; `ax.images[0]` holds M with the zero and the non-finite entries masked.
-
-    Raises:
-        ShapeError: M is not a matrix, or the number of labels differs from its size.
-        ValueError: M is complex; the scale is unknown; a negative entry on a log scale.
+    about structure; one that is not finite is dark grey. `scale` is "linear" or "log"; labels replace positions.
     """
     from matplotlib.colors import ListedColormap
 
@@ -77,26 +62,7 @@ def heatmap(
 
 
 def mask(L: object, ax: Axes | None = None, *, title: str | None = None, scale: str = "linear") -> Axes:
-    """Picture of a structured matrix or of a dense one, as `heatmap` draws it.
-
-    Args:
-        L: anything with `dense()`, such as a mask, or a (T, S) tensor.
-        ax: where to draw; a new figure if None.
-        title: of the axes; the class of a structured L if None.
-        scale: of the colours, "linear" or "log".
-
-    Returns:
-        The axes.
-
-    Raises:
-        ShapeError: L is not a matrix, for instance because it has an axis of heads.
-        ValueError: L is complex; the scale is unknown; a negative entry on a log scale.
-
-    Example:
-        >>> from smalearn import masks
-        >>> from smalearn.course import plots
-        >>> plots.mask(masks.CausalMask(16))
-    """
+    """Picture of a structured matrix or of a dense one, as `heatmap` draws it."""
     structured = hasattr(L, "dense")
     M = real_matrix("mask", L.dense() if structured else L)
     return heatmap(M, ax, title=type(L).__name__ if structured and title is None else title, scale=scale)
@@ -111,25 +77,7 @@ def side_by_side(
     column_labels: Sequence[str] | None = None,
     numbers: bool = False,
 ) -> Figure:
-    """Pictures of matrices with one scale of colours, so that they can be compared.
-
-    Args:
-        matrices: title -> a (T, S) matrix of numbers ≥ 0.
-        xlabel: what a column is.
-        ylabel: what a row is.
-        row_labels: T labels instead of positions.
-        column_labels: S labels instead of positions.
-        numbers: print each entry in its cell, in place of a colour bar.
-
-    Returns:
-        The figure, with an axes for each matrix.
-
-    Raises:
-        ShapeError: there is no matrix, or one is not a matrix.
-
-    Example:
-        >>> side_by_side({"x": [[1, 2]], "2 x": [[2, 4]]}, xlabel="column", ylabel="row", numbers=True)
-    """
+    """Pictures of matrices with one scale of colours, so that they can be compared."""
     import matplotlib.pyplot as plt
 
     if not matrices:

@@ -1,4 +1,4 @@
-"""Contractions as pictures: the network of tensors and axes, and the tree of one order."""
+"""Contractions as pictures: the network of tensors and axes, and what an order of steps makes of it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smalearn.contractions import parse_spec
-from smalearn.course.plots.style import GREY, INK, own_axes
+from smalearn.course.plots.style import INK, own_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from smalearn.contractions import Order
 
-__all__ = ["contraction", "filmstrip", "order_tree"]
+__all__ = ["contraction", "filmstrip"]
 
-FILL, PEAK = "#e3eef7", "#fbe3d3"
+FILL = "#e3eef7"
 
 
 def contraction(
@@ -33,19 +33,6 @@ def contraction(
 
     A wire between two nodes is an axis that both have and that is summed. A loose end is an axis of the output. An axis
     with any other number of ends, counting the output's, is drawn through a dot.
-
-    Args:
-        spec: the contraction, as in `contractions.contract`: "TN, SN, SP, TS -> TP".
-        sizes: the size of each axis letter, to be shown beside it.
-        ax: where to draw; a new figure if None.
-        names: the operands' names, such as "QKVL"; the spec's terms if None.
-        title: of the axes.
-
-    Returns:
-        The axes; every line in `ax.lines` carries its axis letter as label.
-
-    Raises:
-        ValueError: the spec is malformed, an axis has no size, or there is not one name for each operand.
 
     Example:
         >>> contraction("TN, SN, SP, TS -> TP", dict(T=128, S=128, N=16, P=16), names="QKVL")
@@ -91,15 +78,8 @@ def _draw_network(
 def filmstrip(order: Order, axes: Sequence[Axes] | None = None, *, names: Sequence[str] = "") -> Sequence[Axes]:
     """Picture of an order of contraction, step by step: the network before the first step and after each.
 
-    Two tensors that meet become one node, between the places where they stood. An axis keeps its colour.
-
-    Args:
-        order: one of `contractions.orders(...)`.
-        axes: where to draw, one more than the order has steps; a new figure if None.
-        names: what the steps make, such as "GMY"; which operands went in where there are none.
-
-    Returns:
-        The axes; the title of each says what the step makes and what it costs.
+    Two tensors that meet become one node, between the places where they stood. An axis keeps its colour. `names` are
+    those of what the steps make, such as "GMY".
     """
     terms, output = parse_spec("filmstrip", order.spec)
     colours = {axis: f"C{number}" for number, axis in enumerate(dict.fromkeys("".join(terms)))}
@@ -198,51 +178,3 @@ def _write_next_to(ax: Axes, text: str, point: np.ndarray, towards: np.ndarray) 
     ha = "left" if x > 0.4 else "right" if x < -0.4 else "center"
     va = "bottom" if y > 0.4 else "top" if y < -0.4 else "center"
     ax.annotate(text, point, (6 * x, 6 * y), textcoords="offset points", ha=ha, va=va)
-
-
-def order_tree(order: Order, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Picture of an order of contraction as a tree: operands on top, below them each step's result, axes and cost.
-
-    The largest intermediate, whose entries are the order's `peak_elements`, has another colour and a thick border.
-
-    Args:
-        order: one of `contractions.orders(...)`.
-        ax: where to draw; a new figure if None.
-        title: of the axes; name and cost of the order if None.
-
-    Returns:
-        The axes; `ax.texts` are the operands, then the results in the order of the steps.
-    """
-    terms, _ = parse_spec("order_tree", order.spec)
-    places, boxes = _tree_places(order), {}
-    for name, term in zip(order.operands, terms, strict=True):
-        boxes[name] = f"{name}\n{term or '1'}"
-    for step in order.steps:
-        axes = step.spec.partition("->")[2].strip()
-        boxes[step.result] = f"{axes or '1'}\n{step.output_elements:,} entries\n{step.macs:,} MACs"
-    ax = own_axes(ax, 3.4, 3.4)
-    for step in order.steps:
-        for name in step.operands:
-            ax.plot(*zip(places[name], places[step.result], strict=True), color=GREY, zorder=1)
-    peaks = [step.result for step in order.steps[:-1] if step.output_elements == order.peak_elements]
-    for name, text in boxes.items():
-        peak = name in peaks
-        box = {"boxstyle": "round,pad=0.35", "facecolor": PEAK if peak else FILL, "edgecolor": INK}
-        ax.text(*places[name], text, ha="center", va="center", bbox=box | {"linewidth": 2 if peak else 0.8}, fontsize=9)
-    ax.set_title(f"{order.name}: {order.macs:,} MACs" if title is None else title)
-    ax.margins(0.15)
-    ax.axis("off")
-    return ax
-
-
-def _tree_places(order: Order) -> dict[str, tuple[float, float]]:
-    """Place operands and results: operands side by side on top, a result below the middle of its factors."""
-    factors = {step.result: step.operands for step in order.steps}
-    leaves = [order.name]
-    while inner := [name for name in leaves if name in factors]:
-        spot = leaves.index(inner[0])
-        leaves[spot : spot + 1] = factors[inner[0]]
-    places = {name: (float(x), 0.0) for x, name in enumerate(leaves)}
-    for result, (a, b) in factors.items():
-        places[result] = ((places[a][0] + places[b][0]) / 2, min(places[a][1], places[b][1]) - 1)
-    return places

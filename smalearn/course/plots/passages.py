@@ -30,20 +30,6 @@ def words(
 
     Where there is no room for every word, the lines of a text are labelled with their first words. A line, or a word of
     a list, that would touch the label before it gets none.
-
-    Args:
-        M: (T, T) weights or scores, one row and one column for each word.
-        passage: a text, which is split at white space, or its T tokens.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-        scale: of the colours, "linear" or "log".
-
-    Returns:
-        The axes, drawn by `heatmap`.
-
-    Raises:
-        ShapeError: M is not (T, T).
-        ValueError: M is complex; the scale is unknown; a negative entry on a log scale.
     """
     tokens = _tokens("words", M, passage)
     ax = heatmap(M, own_axes(ax, 7, 6.2), title=title, scale=scale)

@@ -1,4 +1,4 @@
-"""Pictures of what `smalearn bench` has measured: times of all implementations, and growth with the length."""
+"""Picture of what `smalearn bench` has measured: the times of all implementations."""
 
 from __future__ import annotations
 
@@ -7,34 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smalearn.course.plots.curves import costs
 from smalearn.course.plots.style import INK, PALE, own_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["growth", "times"]
+__all__ = ["times"]
 
 
 def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None) -> Axes:
     """Median times of a benchmark as bars, the fastest on top; ours are coloured.
 
     The thin line on a bar is the middle half of the samples. A peer is labelled with its time over that of the first
-    of ours. An implementation that was absent, or wrong, has no bar.
-
-    Args:
-        contest: a member of `contests` in a result of `smalearn bench linear-attention` or `smalearn bench ssd`.
-        ax: where to draw; a new figure if None.
-        title: of the axes; the benchmark's problem if None.
-
-    Returns:
-        The axes; `ax.patches` are the bars, from top to bottom.
-
-    Raises:
-        ValueError: nothing was timed.
-
-    Example:
-        >>> times({"problem": "p", "speedups": {}, "contestants": {"a": {"seconds": [0.1, 0.2, 0.4]}}})
+    of ours. An implementation that was absent, or wrong, has no bar. `contest` is a member of `contests` in a result of
+    `smalearn bench linear-attention` or `smalearn bench ssd`.
     """
     samples = {name: entry["seconds"] for name, entry in contest["contestants"].items() if "seconds" in entry}
     if not samples:
@@ -64,26 +50,6 @@ def times(contest: Mapping, ax: Axes | None = None, *, title: str | None = None)
     ax.tick_params(axis="y", length=0)
     for label, name in zip(ax.get_yticklabels(), names, strict=True):
         label.set_fontweight("bold" if name in ours else "normal")
-    return ax
-
-
-def growth(part: Mapping, ax: Axes | None = None, *, title: str | None = None) -> Axes:
-    """Median times against the length T on two logarithmic axes, over a thin line of slope 1.
-
-    Args:
-        part: `growth` in a result of `smalearn bench linear-attention` or `smalearn bench ssd`.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes: one line for each of those timed, then the line of slope 1, each named at its right end.
-
-    Example:
-        >>> growth({"lengths": [1, 2], "seconds": {"clone": [[0.1, 0.2, 0.3], [0.4]]}})
-    """
-    medians = {name: [np.median(seconds) for seconds in samples] for name, samples in part["seconds"].items()}
-    ax = costs({name: (part["lengths"], seconds) for name, seconds in medians.items()}, ax, title=title, slopes=[1])
-    ax.set_ylabel("seconds")
     return ax
 
 

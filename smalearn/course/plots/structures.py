@@ -36,24 +36,6 @@ def structured_attention(
     M = L ∘ Q K^T is what (13b) forms, H = L Z with Z[s, (p, n)] = V[s, p] K[s, n] what (15b) forms, by the mask's own
     fast product. Positive entries are blue, negative ones red, each panel on its own scale; an entry that is exactly
     zero is grey. Of complex matrices the real part is drawn.
-
-    Args:
-        masks: label -> (T, S) mask.
-        Q: (T, N) queries.
-        K: (S, N) keys.
-        V: (S, P) values.
-        axes: three rows of axes, one in each for every mask; a new figure if None.
-        captions: a line under each column.
-
-    Returns:
-        (3, masks) array of the axes; `axes[row, column].images[0]` holds the matrix, its zeros masked.
-
-    Raises:
-        ShapeError: a mask or tensor does not fit, or the number of captions or of axes differs from that of the masks.
-        ValueError: there is no mask; dtypes or devices differ.
-
-    Source:
-        Dao and Gu 2024 (Mamba-2), Figure 3, which draws L and M.
     """
     count = len(masks)
     if not count:

@@ -29,9 +29,6 @@ def use_style() -> None:
 
     Changes the settings of matplotlib and torch for the rest of the session, so that a chapter calls it once. In a
     notebook, pictures then follow a dark page, too.
-
-    Example:
-        >>> use_style()
     """
     import torch
 

@@ -19,20 +19,8 @@ def block_tree(
 ) -> Axes:
     """Nested blocks of tokens as a tree, the first block at the top, and the way from one token to another.
 
-    Args:
-        length: how many tokens; they stand at the bottom.
-        block_lens: tokens of a block at each level, each length a multiple of the next.
-        pairs: tokens whose way through the tree is drawn in colour, up to the smallest block that holds both.
-        ax: where to draw; a new figure if None.
-
-    Returns:
-        The axes; `ax.lines` are the ways, in the order of the pairs.
-
-    Raises:
-        ValueError: blocks do not nest, or a token is not there.
-
-    Example:
-        >>> block_tree(8, (8, 4, 2), [(3, 4)])
+    `block_lens` are the tokens of a block at each level, each a multiple of the next; the way of each of the `pairs`
+    goes up to the smallest block that holds both.
     """
     from matplotlib.collections import LineCollection
 

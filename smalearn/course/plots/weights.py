@@ -21,23 +21,8 @@ __all__ = ["fits", "gallery", "inclusion", "train_path"]
 def gallery(matrices: Mapping[str, object], captions: Sequence[str] = (), axes: Sequence[Axes] | None = None):
     """Matrices side by side, one panel each: negative red, positive blue, exact zeros grey.
 
-    Each has a scale of its own, which ends at thrice the root mean square of its entries.
-
-    Args:
-        matrices: title -> (m, n) tensor or array of real numbers, or anything with `dense()`, such as a weight.
-        captions: a line under each, or none.
-        axes: one for each matrix; a new figure if None.
-
-    Returns:
-        Array of the axes; `axes[i].images[0]` holds a matrix, its zeros masked.
-
-    Raises:
-        ShapeError: something is not a matrix, or the number of captions or of axes differs from that of the matrices.
-        ValueError: there is no matrix, or one is complex.
-
-    Example:
-        >>> from smalearn.weights import BlockDiagonal
-        >>> gallery({"blocks": BlockDiagonal.random(8, 8, 2, seed=0)}, ["32 numbers"])
+    Each has a scale of its own, which ends at thrice the root mean square of its entries. What has `dense()`, such as a
+    weight, is drawn as that.
     """
     count = len(matrices)
     if not count:
@@ -67,22 +52,8 @@ def train_path(sizes: tuple[int, int, int, int], column: int, row: int, ax: Axes
     """A block tensor train from input to output, and the one path from a feature of the one to a feature of the other.
 
     Features go from left to right, through the blocks R_k, a regrouping, the blocks L_j and another regrouping. Above
-    stand the same features as tables: the first blocks mix rows, the second ones columns.
-
-    Args:
-        sizes: (a, b, c, d), for c·d input features and a·b output features.
-        column: the input feature, k·d + h.
-        row: the output feature, i·b + j.
-        ax: where to draw; a new figure if None.
-
-    Returns:
-        The axes; `ax.lines` is the path, `ax.child_axes` are the tables.
-
-    Raises:
-        ValueError: a size is below 1, or there is no such feature.
-
-    Example:
-        >>> train_path((2, 3, 3, 2), column=4, row=2)
+    stand the same features as tables: the first blocks mix rows, the second ones columns. `sizes` is (a, b, c, d); the
+    input feature `column` is k·d + h, the output feature `row` i·b + j.
     """
     if min(sizes) < 1:
         raise ValueError(f"train_path: sizes must be at least 1, got {sizes}")
@@ -150,19 +121,7 @@ def _table(ax, left, numbers, title, cell, lit):
 def inclusion(edges: Sequence[tuple[str, str]], ax: Axes | None = None, *, title: str = "") -> Axes:
     """Diagram of inclusions: families as boxes, the larger ones higher, a line from each up to those that hold it.
 
-    Args:
-        edges: (smaller, larger) pairs of names.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-
-    Returns:
-        The axes; `ax.texts` are the families, `ax.lines` the pairs in the given order.
-
-    Raises:
-        ValueError: there is no pair, or two families contain each other.
-
-    Example:
-        >>> inclusion([("Monarch", "BTT"), ("BTT", "contraction")])
+    `edges` are pairs of names, (smaller, larger).
     """
     rows = _rows(edges)
     ax = own_axes(ax, 8.2, 0.4 + 1.0 * len(rows))
@@ -202,25 +161,7 @@ def fits(
     title: str = "",
     legend: bool = True,
 ) -> Axes:
-    """Curves of the relative error of approximations, 0 to 1, over the numbers that they hold, on a logarithmic axis.
-
-    Args:
-        curves: label -> (numbers stored as a part of those of the dense matrix, relative errors); lines differ in
-            colour, dashes and marker.
-        ax: where to draw; a new figure if None.
-        title: of the axes.
-        legend: whether to name the curves; of several panels one is enough.
-
-    Returns:
-        The axes; `ax.lines` are the curves, then a thin line at the size of the dense matrix.
-
-    Raises:
-        ShapeError: a curve has not as many errors as sizes.
-        ValueError: there is no curve, a size is not above 0, or an error is negative or not finite.
-
-    Example:
-        >>> fits({"low rank": ([0.25, 0.5], [0.8, 0.6])})
-    """
+    """Curves, label -> (numbers stored as a part of the dense matrix, relative errors), of approximations."""
     if not curves:
         raise ValueError("fits: curves, expected at least one, got none")
     for label, (sizes, errors) in curves.items():

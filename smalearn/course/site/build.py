@@ -20,22 +20,10 @@ STATIC = Path(__file__).parent / "static"
 
 
 def build(course: Path, output: Path, repository: str | None = None) -> int:
-    """Write the site, and say on stderr how far it is.
+    """Write the site, say on stderr how far it is, and return how many pages there are.
 
-    Args:
-        course: the folder with `chapters/`, `tests/` and `README.md`.
-        output: where to; what an earlier build left there is replaced.
-        repository: "owner/name" on GitHub, whose branch gh-pages shall hold the site, for the buttons that open a
-            chapter in Colab or Binder; no such buttons if None.
-
-    Returns:
-        How many pages there are.
-
-    Raises:
-        ImportError: Sphinx, myst-nb or furo is not installed; it names the extra.
-        ValueError: the folder has no chapters, the repository has no owner, the output is a file or a folder that no
-            build has made, or a page is faulty: it says which.
-        OSError: nothing can be written there, which is tried first.
+    What an earlier build left in `output` is replaced. `repository` is "owner/name" on GitHub, whose branch gh-pages
+    shall hold the site, for the buttons that open a chapter in Colab or Binder.
     """
     try:
         from sphinx.application import Sphinx

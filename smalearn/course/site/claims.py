@@ -70,14 +70,7 @@ class Claim:
 
 
 def claims(course: Path) -> list[Claim]:
-    """Read all claims, in the order of the chapters: each has its own in `tests/ch06/claims.toml` and so on.
-
-    Args:
-        course: the folder with `chapters/` and `tests/`.
-
-    Raises:
-        ValueError: the folder has no list of claims.
-    """
+    """Read all claims, in the order of the chapters: each has its own in `tests/ch06/claims.toml` and so on."""
     listed = [
         entry
         for path in sorted((course / "tests").glob("ch*/claims.toml"))
@@ -137,12 +130,7 @@ def _sections(path):
 
 
 def table(listed: Sequence[Claim], pattern: str = "") -> str:
-    """Write claims for a terminal: those with the pattern in their id, statement, function or test.
-
-    Args:
-        listed: what `claims` returns.
-        pattern: in any case; where it is empty, a summary of all is written.
-    """
+    """Write claims for a terminal: those with the pattern in their id, statement, function or test."""
     if not pattern:
         return _summary(listed)
     lines = []

@@ -31,16 +31,6 @@ def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
     """Make the explorer that a cell ends in; it needs the chapter's cells tagged `setup`, and exercises.
 
     Our solutions stand in for what a learner has written.
-
-    Args:
-        setup: sources of those cells.
-        source: of the cell.
-
-    Returns:
-        A widget.
-
-    Raises:
-        ValueError: the cell does not end in an expression, or needs more; it gives the reason.
     """
     *body, last = ast.parse(source).body
     if not isinstance(last, ast.Expr):
@@ -56,14 +46,7 @@ def made(setup: list[str], source: str) -> ipywidgets.DOMWidget:
 
 
 def html(widget: ipywidgets.DOMWidget, picture: str, text: str, up: str = "") -> str:
-    """Write the HTML of an explorer: the still picture, which the script replaces, and the state.
-
-    Args:
-        widget: the explorer.
-        picture: its still picture, a PNG in base64.
-        text: what the picture shows.
-        up: from the page to the folder of the site, "../" for each folder that it is in.
-    """
+    """Write the HTML of an explorer: the still picture, which the script replaces, and the state."""
     import ipywidgets
 
     hidden = {"_esm", "_css", "_anywidget_id", *ipywidgets.DOMWidget.class_traits()}

@@ -16,17 +16,7 @@ PAGES = ("index", "ten_minutes")
 
 
 def page(name: str, course: Path, places: Mapping[Path, str], repository: str | None = None) -> tuple[str, set[str]]:
-    """Write a page: its text, with explorers, cards and links in the place of comments that name them.
-
-    Args:
-        name: one of `PAGES`.
-        course: the folder with README.md, whose table has a line on each chapter.
-        places: of each chapter on the site.
-        repository: "owner/name" on GitHub, whence the course can be had.
-
-    Returns:
-        Markdown, and the names of the explorers in it.
-    """
+    """Write a page: its text, with explorers, cards and links in the place of comments that name them."""
     text, used = (Path(__file__).parent / "text" / f"{name}.md").read_text(encoding="utf-8"), set()
 
     def part(match):
@@ -89,14 +79,7 @@ def _card(path, place, line):
 
 
 def stills(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Choose the picture of each chapter's card: of an explorer that no earlier chapter has, or else its first one.
-
-    Args:
-        paths: of the chapters, in order.
-
-    Returns:
-        For each chapter with pictures, by the name of its file without the ending, a PNG.
-    """
+    """Choose the picture of each chapter's card: of an explorer that no earlier chapter has, or else its first one."""
     found, seen = {}, set()
     for path in paths:
         pictures = {}

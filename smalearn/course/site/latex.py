@@ -26,12 +26,6 @@ TOKEN = re.compile(
 def latex(block: str) -> str | None:
     r"""Translate a block of formulas, one a line, each with a remark behind three spaces or without one.
 
-    Args:
-        block: the lines, indented.
-
-    Returns:
-        LaTeX for a display, or None if a line has more in it than this knows: it stays as it is written.
-
     Example:
         >>> latex("    Y = (L ∘ Q K^T) V")
         '\\begin{aligned}Y &= (L \\circ  Q K^{\\top }) V\\end{aligned}'

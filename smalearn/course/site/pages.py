@@ -19,19 +19,7 @@ COLAB_LACKS = ("einops", "anywidget", "pooch")
 
 
 def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple[notebook.Notebook, set[str]]:
-    """Turn a chapter into the notebook from which its page is made.
-
-    Args:
-        path: the chapter, with its outputs.
-        repository: "owner/name" on GitHub, for buttons that run the chapter elsewhere.
-        place: where the chapter is in the course's folder of chapters, and its page on the site; its name if "".
-
-    Returns:
-        A notebook for myst-nb, and the names of the explorers in it.
-
-    Raises:
-        ValueError: the file is not a notebook, or a cell that shows an explorer needs more than the setup.
-    """
+    """Turn a chapter into the notebook from which its page is made."""
     if (source := notebook.read(path)) is None:
         raise ValueError(f"site: {path} is not a notebook")
     setup = [cell["source"] for cell in source["cells"] if "setup" in cell["metadata"].get("tags", [])]
@@ -56,15 +44,7 @@ def chapter(path: Path, repository: str | None = None, place: str = "") -> tuple
 
 
 def colab(path: Path, repository: str) -> notebook.Notebook:
-    """Make a copy of a chapter, without outputs, that first installs the course on Colab, whose own PyTorch stays.
-
-    Args:
-        path: the chapter.
-        repository: "owner/name" on GitHub.
-
-    Returns:
-        The notebook with one more cell in front.
-    """
+    """Make a copy of a chapter, without outputs, that first installs the course on Colab, whose own PyTorch stays."""
     missing = " ".join(COLAB_LACKS)
     lines = [
         "# On Colab only: the course, and what it needs besides the PyTorch, NumPy and Matplotlib that are there.",

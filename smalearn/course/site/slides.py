@@ -30,19 +30,7 @@ MATH = re.compile(r"(```.*?```|`[^`\n]+`)|\$\$(.+?)\$\$|\$([^$\n]+?)\$", re.DOTA
 
 
 def slides(path: Path, output: Path) -> Path:
-    """Write a chapter as slides, and beside it what they load.
-
-    Args:
-        path: the chapter, with its outputs.
-        output: the folder; other slides in it stay.
-
-    Returns:
-        The page.
-
-    Raises:
-        ImportError: nbconvert is not installed; it names the extra.
-        ValueError: the file is not a notebook, or a cell that shows an explorer needs more than the setup.
-    """
+    """Write a chapter as slides, and beside it what they load."""
     try:
         import nbformat
         from nbconvert import SlidesExporter

@@ -24,16 +24,6 @@ def module(*scripts: str, **constants: object) -> str:
     The scripts stand beside base.js, and each may import names from those before it, one line an import. Such a line
     is left out, since all scripts share one scope; so every file stays a plain module and nothing has to be built.
 
-    Args:
-        *scripts: names of files, the explorer's own script last.
-        **constants: what scripts and Python both need, such as limits; JavaScript has them under the same names.
-
-    Returns:
-        The module's source.
-
-    Raises:
-        ValueError: a script imports anything else, or in several lines.
-
     Example:
         >>> module("contraction_map.js").count("export default")
         1
@@ -98,29 +88,17 @@ class Explorer(anywidget.AnyWidget):
     _given = traitlets.Dict(allow_none=True).tag(sync=True)
 
     def chosen(self) -> dict[str, object]:
-        """Collect what can be chosen.
-
-        Returns:
-            The public traits of the subclass, by name.
-        """
+        """Collect what can be chosen."""
         names = [name for name in self.traits(sync=True) if not name.startswith("_")]
         return {name: getattr(self, name) for name in names if name not in ipywidgets.DOMWidget.class_traits()}
 
     def still(self) -> Path:
-        """Name the file for a still picture of the current state; there is one of each state that a chapter shows.
-
-        Returns:
-            A path in `STILLS`, whether there is such a file or not.
-        """
+        """Name the file for a still picture of the current state; there is one of each state that a chapter shows."""
         code = json.dumps([self.chosen(), self._given], sort_keys=True).encode()
         return STILLS / f"{type(self).__name__}-{hashlib.sha256(code).hexdigest()[:8]}.png"
 
     def png(self) -> bytes:
-        """Read the still picture of the current state, or, where none was taken, that of the state at first.
-
-        Returns:
-            A PNG file. Its last line says which state it shows.
-        """
+        """Read the still picture of the current state, or, where none was taken, that of the state at first."""
         path = self.still()
         return (path if path.exists() else STILLS / f"{type(self).__name__}.png").read_bytes()
 

@@ -24,15 +24,6 @@ def chunked_macs(length: int, chunk_len: int, state: int, head_dim: int) -> list
 
     Their sum is T·c·(N + P) + 2·T·N·P + (T/c)·N·P, with c the length of a chunk, not above T.
 
-    Args:
-        length: T.
-        chunk_len: c; a longer one counts as T.
-        state: N.
-        head_dim: P.
-
-    Returns:
-        Of the outputs inside chunks, from inputs to states, of the states across chunks, from states to outputs.
-
     Source: Dao and Gu 2024, "Transformers are SSMs", section 6.
 
     Example:
@@ -47,14 +38,6 @@ def best_chunk_len(length: int, state: int, head_dim: int) -> int:
     """Find the chunk length with the fewest multiply-adds: a neighbour of sqrt(N·P / (N + P)) for any T that allows it.
 
     A machine is often faster with longer chunks, because their matrix products are larger.
-
-    Args:
-        length: T.
-        state: N.
-        head_dim: P.
-
-    Returns:
-        c, from 1 to T; the smaller of two that cost the same.
 
     Example:
         >>> best_chunk_len(4096, 64, 64)

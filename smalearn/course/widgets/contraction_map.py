@@ -22,11 +22,9 @@ def formulas() -> list[dict]:
     """List every order with its costs as axes, from which a script or an array can compute them at any sizes.
 
     Nothing is derived a second time: at sizes that are distinct primes, the factors of a cost name its axes. A step
-    with a structured mask costs the larger of two products, one for T < S and one for T > S.
-
-    Returns:
-        For each order, the modes (13) and (15) first: `name`; `mode`, empty for others; `dense` and `scan`: for each
-        step, the products whose largest is its macs; `peak`: the products whose largest is its peak_elements.
+    with a structured mask costs the larger of two products, one for T < S and one for T > S. The modes (13) and (15)
+    come first; `dense` and `scan` have, for each step, the products whose largest is its macs, `peak` those whose
+    largest is its peak_elements.
 
     Example:
         >>> formulas()[0]["dense"]

@@ -116,16 +116,6 @@ def operands(length: int, chunk_len: int, state: int, head_dim: int, heads: int)
     """Make all tensors of all designs, inputs drawn at random from a fixed seed, the others 0.
 
     Behind each array there is unused memory, so that a program without masks runs to its end, as on a GPU.
-
-    Args:
-        length: T.
-        chunk_len: Q.
-        state: N.
-        head_dim: P.
-        heads: number of heads; they share B and C.
-
-    Returns:
-        By name: the flat memory, and the shape (heads, rows, columns) of what is in its beginning.
     """
     rows = -(-length // chunk_len) * state
     shapes = {"log_a": (heads, length, 1), "b": (1, length, state), "c": (1, length, state)}
@@ -145,16 +135,7 @@ def operands(length: int, chunk_len: int, state: int, head_dim: int, heads: int)
 
 
 def run(stage: Stage, made: dict[str, tuple[np.ndarray, tuple]], chunk_len: int) -> tuple[list[tl.Event], tuple]:
-    """Launch a stage.
-
-    Args:
-        stage: of `DESIGNS`.
-        made: the result of `operands`; outputs are overwritten.
-        chunk_len: Q.
-
-    Returns:
-        Its events, in order, and its grid.
-    """
+    """Launch a stage."""
     (heads, length, head_dim), state = made["x"][1], made["b"][1][2]
     arguments = []
     for name in stage.reads:

@@ -61,15 +61,7 @@ def _named(factor: np.ndarray, held: dict[str, np.ndarray]) -> str:
 
 
 def record(run: Callable, *operands: object) -> tuple[object, list[Recording], IndexError | None]:
-    """Run a function that launches kernels in the emulator, and look on.
-
-    Args:
-        run: the function.
-        operands: its arguments.
-
-    Returns:
-        Its answer, None where an access failed; one recording for each launch; and the error of the access that failed.
-    """
+    """Run a function that launches kernels in the emulator, and look on."""
     recordings = []
 
     def send(kernel, grid, *arguments, **constants):

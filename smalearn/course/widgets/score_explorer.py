@@ -24,14 +24,6 @@ def block_lengths(length: int, levels: int, leaf: int = 0) -> tuple[int, ...]:
     With leaf = 0 every level halves the blocks of the one before, as `halving_blocks` does. With another one the finest
     blocks have `leaf` tokens, and there are as many blocks of level 2 as T needs.
 
-    Args:
-        length: T.
-        levels: L; one level has one block of T tokens, whatever the leaf.
-        leaf: b_L, or 0 for ⌈T / 2^(L-1)⌉.
-
-    Returns:
-        (b_1, ..., b_L), each a multiple of the next.
-
     Example:
         >>> block_lengths(64, 4), block_lengths(64, 4, leaf=4)
         ((64, 32, 16, 8), (64, 16, 8, 4))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from smalearn.course.workbook.editions import Course, published, renumbered, with_past
+from smalearn.course.workbook.names import Numbers, published, renumbered, with_gone
 from smalearn.course.workbook.notebook import (
     Notebook,
     alone,
@@ -37,14 +37,7 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
     learner changed; of several, the one in the file saved last counts. It goes where its exercise is now, whatever
     number and chapter that had. A chapter that the learner deletes or renames comes back as published.
 
-    Args:
-        folder: of the course's chapters.
-        work: folder of the learner's copies, created where missing.
-        kernel: metadata about the kernel, for the copies: where JupyterLab finds what it would write itself, opening
-            a copy does not change it.
-
-    Returns:
-        Lines that say what is new; none where every chapter is as published, or was offered before.
+    Copies get the metadata `kernel`: where JupyterLab finds what it would write itself, opening one does not change it.
 
     Example:
         >>> for line in sync(Path("chapters"), Path("work")):  # doctest: +SKIP
@@ -53,14 +46,18 @@ def sync(folder: Path, work: Path, kernel: Mapping[str, object] = MappingProxyTy
           Your answers are in it: 1.1, 1.2.
     """
     with alone(work):
-        paths = chapters(folder)
-        versions = [notebook for path in originals(work) if (notebook := read(path))]
-        course = with_past(published(filter(None, map(read, paths))), versions)
-        past = [renumbered(notebook, course) for notebook in versions]
-        return [line for path in paths for line in _sync(path, work, course, past, kernel)]
+        numbers = _numbers(folder, work)
+        past = [renumbered(notebook, numbers) for notebook in map(read, originals(work)) if notebook]
+        return [line for path in chapters(folder) for line in _sync(path, work, numbers, past, kernel)]
 
 
-def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
+def _numbers(folder: Path, work: Path) -> Numbers:
+    """Number the exercises of a course, and name those that it had in versions which the learner was given."""
+    now, past = (list(filter(None, map(read, paths))) for paths in (chapters(folder), originals(work)))
+    return with_gone(published(now), past)
+
+
+def _sync(path: Path, work: Path, numbers: Numbers, past: list[Notebook], kernel: Mapping[str, object]) -> list[str]:
     """Do what `sync` does for one chapter."""
     chapter = read(path)
     if chapter is None:
@@ -73,7 +70,7 @@ def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: 
     if has_copy and not versions:  # a copy from elsewhere counts as one of this version
         write(version, data)
         return []
-    lines = _carry_over(chapter, work, course, past) if has_copy or not versions else []
+    lines = _carry_over(chapter, work, numbers, past) if has_copy or not versions else []
     target = free(work, f"{path.stem}.new") if copy.exists() else copy
     fresh = blank(chapter)
     write(target, dump(fresh | {"metadata": fresh["metadata"] | kernel}))
@@ -85,9 +82,9 @@ def _sync(path: Path, work: Path, course: Course, past: list[Notebook], kernel: 
     return [f"There is a newer {path.name}: it is beside yours, as {work.name}/{target.name}.", *lines]
 
 
-def _carry_over(chapter: Notebook, work: Path, course: Course, past: list[Notebook]) -> list[str]:
+def _carry_over(chapter: Notebook, work: Path, numbers: Numbers, past: list[Notebook]) -> list[str]:
     """Put the learner's answers into a chapter, where they fit; return lines that say which."""
-    copies = [renumbered(notebook, course) for notebook in notebooks(work).values()]
+    copies = [renumbered(notebook, numbers) for notebook in notebooks(work).values()]
     sources, fitting, staying = answers(copies, [*past, chapter]), [], []
     for id, (stub, *_) in exercises(chapter).items():
         if id not in sources:
@@ -115,20 +112,7 @@ def _arguments(source: str) -> list[str] | None:
 
 
 def reset(work: Path, folder: Path, chapter: str, exercise: str | None = None) -> str:
-    """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`.
-
-    Args:
-        work: folder of the learner's copies.
-        folder: of the course's chapters.
-        chapter: its number ("1", "01", "A") or the name of a file in `work`.
-        exercise: id of the one exercise to put back; everything where None.
-
-    Returns:
-        A text that says what was done and where the backup is.
-
-    Raises:
-        ValueError: no such chapter or exercise (with a list of those that exist), or the file is not a notebook.
-    """
+    """Put a copy of a chapter, or one exercise in it, back to what is published, after a backup in `work/backups`."""
     with alone(work):
         return _reset(*_find(work, folder, chapter), folder, exercise)
 
@@ -171,7 +155,7 @@ def _with_exercise(copy: Path, folder: Path, exercise: str, cells: list[dict]) -
     notebook = read(copy)
     if notebook is None:
         raise ValueError(f"reset: {copy.name} cannot be read as a notebook; reset the whole chapter")
-    current = renumbered(notebook, published(filter(None, map(read, chapters(folder)))))
+    current = renumbered(notebook, _numbers(folder, copy.parent))
     old = exercises(current).get(exercise, [])
     places = [place for place, cell in enumerate(current["cells"]) if any(cell is other for other in old)]
     place = (places or [len(notebook["cells"])])[0]

@@ -18,14 +18,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def before_saving(model: dict, path: str, contents_manager: object, **options: object) -> None:
-    """Complete a notebook before Jupyter Server writes it, as `pre_save_hook` of .jupyter/jupyter_server_config.json.
-
-    Args:
-        model: the server's description of the file; its content is changed in place.
-        path: where to, below the server's folder.
-        contents_manager: the server's, which knows that folder.
-        options: what later versions may pass.
-    """
+    """Complete a notebook in place before Jupyter Server writes it, as `pre_save_hook` of .jupyter/."""
     if model["type"] == "notebook":
         before = read(Path(contents_manager.root_dir, path.strip("/"))) or {}
         _keep_shown(model["content"], _states(before) | _states(model["content"]))

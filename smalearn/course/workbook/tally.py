@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalearn.course.workbook.editions import outcomes, registered, renumbered, with_past
+from smalearn.course.workbook.names import outcomes, registered, renumbered, with_gone
 from smalearn.course.workbook.notebook import Notebook, answers, chapters, exercises, notebooks, originals, read
 
 __all__ = ["ChapterProgress", "progress", "table"]
@@ -35,25 +35,17 @@ def progress(work: Path, course: Mapping[str, object], folder: Path) -> list[Cha
 
     An exercise is passed if any notebook says so, or else right but not as asked, which counts half. It is started if
     one has another outcome, or an answer that is not checked yet. An answer that changed after its check passed stays
-    passed until the check runs again. Exercises of an earlier edition count for those that have their title now.
-
-    Args:
-        work: folder of the learner's copies. A file that cannot be read counts as empty: see `unreadable`.
-        course: id -> exercise with `title`, `minutes` and `solution`, chapter by chapter, as in
-            `smalearn.course.exercises.registry()`.
-        folder: of the published chapters, which name those that have no copy.
-
-    Returns:
-        A row for each chapter that has exercises.
+    passed until the check runs again. Exercises count under the number
+    that they have now.
     """
     versions = list(filter(None, map(read, originals(work))))
-    course_with_past = with_past(registered(course), versions)
+    numbers = with_gone(registered(course), versions)
     saved = list(notebooks(work).values())
-    copies = [renumbered(notebook, course_with_past) for notebook in saved]
-    seen = {outcome for notebook in saved for outcome in outcomes(notebook, course_with_past)}
+    copies = [renumbered(notebook, numbers) for notebook in saved]
+    seen = {outcome for notebook in saved for outcome in outcomes(notebook, numbers, course)}
     best = {id: outcome for outcome in reversed(POINTS) for id, found in seen if found == outcome}
     started = {id for id, outcome in seen if outcome != "not started"}
-    started.update(answers(copies, (renumbered(notebook, course_with_past) for notebook in versions)))
+    started.update(answers(copies, (renumbered(notebook, numbers) for notebook in versions)))
     published = list(filter(None, map(read, chapters(folder))))
     candidates = [*zip(saved, copies, strict=True), *zip(published, published, strict=True)]
     rows = []
