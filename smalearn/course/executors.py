@@ -147,9 +147,6 @@ class Submitted(Executor):
     """An executor of submitit, with the futures of the standard library; one thread looks after all jobs.
 
     submitit itself asks `sacct` how a job is, which not every cluster has; `squeue` is everywhere.
-
-    Args:
-        jobs: the `submitit.Executor`.
     """
 
     def __init__(self, jobs: object):
@@ -158,31 +155,14 @@ class Submitted(Executor):
         self.thread.start()
 
     def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
-        """Submit a job.
-
-        Args:
-            function: importable on all nodes.
-            *args: its arguments.
-            **kwargs: its arguments by name.
-
-        Returns:
-            Its future; it raises `Lost` where the job ends without a result.
-
-        Raises:
-            ValueError: Slurm refuses the job.
-        """
+        """Submit a job; its future raises `Lost` where it ends without a result."""
         with _opening("slurm", "submitit"):
             job = self.jobs.submit(function, *args, **kwargs)
         self.waiting[job] = future = Future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End all.
-
-        Args:
-            wait: for the jobs.
-            cancel_futures: end those that have not finished.
-        """
+        """Take no more jobs, and wait for those that are there or cancel them."""
         self.closed.set()
         for job in list(self.waiting) if cancel_futures else ():
             job.cancel(check=False)

@@ -132,10 +132,6 @@ class AnswerKey:
     """Key that attempts are compared with: the cases of an exercise, the right answers, and the known wrong ones.
 
     It calls no attempt: one that was run elsewhere, in another process, is judged by what came back.
-
-    Args:
-        exercise: what is attempted.
-        seed: of the cases' random data.
     """
 
     exercise: Exercise
@@ -169,12 +165,7 @@ class AnswerKey:
         return {sentence: run(function, self.cases, self.seed, LIMIT).calls for sentence, function in wrong.items()}
 
     def judge(self, answers: Run, limit: float = LIMIT) -> Result:
-        """Judge an attempt by its answers.
-
-        Args:
-            answers: the calls of the attempt, in the order of the cases; fewer where time ran out.
-            limit: seconds that it had, for the message.
-        """
+        """Judge an attempt by its calls, fewer than the cases where time, `limit`, ran out."""
         exercise, cases = self.exercise, self.cases
         if answers.calls and all(call.stub for call in answers.calls):
             return Result(exercise, "not started", self.seed, len(cases), printed=answers.printed)
@@ -208,11 +199,7 @@ class AnswerKey:
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
-        """Judge the gradients of an attempt whose values are right, in the cases of `as_trained`.
-
-        Returns:
-            `result` if they are right too.
-        """
+        """Judge the gradients of an attempt whose values are right; return `result` if they are right too."""
         gradient = gradient_of(self.exercise.oracle, self.exercise.places)
         late = Call(error=("it is not there in time",))
         trained = as_trained(self.cases)
@@ -227,16 +214,7 @@ class AnswerKey:
         return result
 
     def judge_way(self, calls: list[Call], detours: Sequence[str], result: Result) -> Result:
-        """Judge the way of an attempt whose answers are right in all cases, and what it answers at longer lengths.
-
-        Args:
-            calls: of the attempt with `lengths`; fewer where it was stopped.
-            detours: what is not as asked.
-            result: of the cases.
-
-        Returns:
-            `result` if all is well.
-        """
+        """Judge what a right attempt answers at longer lengths, and its detours; return `result` if all is well."""
         for call, case, target, length in zip(calls, self.lengths, self.long_targets, LENGTHS, strict=False):
             if problem := _verdict(self.exercise, call, case, target):
                 small = f"All {result.cases} cases are right, but not one with {self.exercise.way.axis} = {length}"

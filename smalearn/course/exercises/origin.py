@@ -23,15 +23,7 @@ WHERE_NUMPY = {"invalid": "NaN", "overflow": "infinity", "divide by zero": "infi
 
 
 def origin(attempt: Callable, case: tuple) -> str | None:
-    """Say which line of an attempt makes NaN, or else infinity, of numbers.
-
-    Args:
-        attempt: whatever it does, nothing is raised.
-        case: arguments.
-
-    Returns:
-        A sentence without a full stop, or None where no line is found, or the answer is finite.
-    """
+    """Say which line of an attempt makes NaN, or else infinity, of numbers; None where no line is found."""
     found: dict[str, str] = {}
 
     def tell(kind, *flags):
@@ -57,11 +49,7 @@ def _finite(answer):
 
 
 class _Watch(TorchFunctionMode):
-    """Writes down the first line that makes NaN of numbers, and the first that makes infinity of finite ones.
-
-    Args:
-        found: what it writes to: the line and the reason, by "NaN" and "infinity".
-    """
+    """Writes into `found` the first line that makes NaN of numbers, and the first that makes infinity."""
 
     def __init__(self, found: dict[str, str]):
         super().__init__()

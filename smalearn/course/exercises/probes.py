@@ -29,17 +29,7 @@ HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 
 def probe(exercise: Exercise, attempt: Callable, seed: int = 0, looks: Sequence[Callable] = ()) -> str | None:
-    """Say what an attempt does with other arguments that the oracle does not do.
-
-    Args:
-        exercise: what is attempted, with an oracle.
-        attempt: its answers have the right form in every case, and it leaves its arguments as they are.
-        seed: of the cases.
-        looks: what is tried; by default all but zeros.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say what an attempt, whose answers have the right form, does with other arguments and the oracle does not."""
     try:
         with up_to(exercise.tolerance):
             return next(filter(None, _looked(exercise, attempt, seed, looks)), None)
@@ -48,25 +38,12 @@ def probe(exercise: Exercise, attempt: Callable, seed: int = 0, looks: Sequence[
 
 
 def zero(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
-    """Say that an attempt is right where an argument is 0 throughout: its error lies in the terms with it.
-
-    Args and returns as for `probe`.
-    """
+    """Say that an attempt is right where an argument is 0 throughout: its error lies in the terms with it."""
     return probe(exercise, attempt, seed, looks=(_right_with_zeros,))
 
 
 def hole(exercise: Exercise, attempt: Callable, seed: int = 0, shown: int = 0) -> str | None:
-    """Say where the NaNs in an attempt's answers come from: memory that nobody wrote, or masked loads of a GPU kernel.
-
-    Args:
-        exercise: what is attempted.
-        attempt: whatever it does, nothing is raised.
-        seed: of the cases.
-        shown: index of the case that the learner sees.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say where an attempt's NaNs come from: memory that nobody wrote, or masked loads of a GPU kernel."""
     cases = exercise.draw(seed)
     before = _answers(attempt, cases) or ()
     if _numbers(before):

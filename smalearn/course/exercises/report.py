@@ -133,13 +133,6 @@ def side_by_side(target: object, answer: object) -> list[str]:
 
     A big array is shown by its leading corner, or, where that does not reach the largest difference, by the part that
     ends there.
-
-    Args:
-        target: a tensor of any shape, or a number, bool or string.
-        answer: of the same shape and dtype, or type.
-
-    Returns:
-        Lines at most a page wide.
     """
     if not isinstance(target, torch.Tensor):
         texts = plain_pair(target, answer)

@@ -54,17 +54,11 @@ class Run:
 
 
 def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
-    """Call the function on a copy of each case's arguments.
+    """Call a function on a copy of each case's arguments, for at most `limit` seconds in all.
 
     Random numbers (Python's and NumPy's too), the default dtype and device, autocast, the gradient mode, modes that an
     attempt has entered, the number of threads and the recursion limit are the caller's again after each call; torch is
     seeded before it, and what `torch.empty` gives is NaN. Warnings are not errors. KeyboardInterrupt passes through.
-
-    Args:
-        function: the learner's attempt, or a known wrong answer.
-        cases: tuples of arguments.
-        seed: what torch is seeded with before each call.
-        limit: seconds for all calls together.
     """
     restore, printed = _snapshot(), _Printed()
 

@@ -63,19 +63,7 @@ STEPS = ((1, "one too far"), (-1, "one too short"))
 
 
 def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers: Sequence) -> str | None:
-    """Say which change of the solution, or of the oracle, gives the answers of a wrong attempt in every case.
-
-    Where several changes give them two are named.
-
-    Args:
-        exercise: what is attempted.
-        cases: arguments.
-        targets: the right answer in each case.
-        answers: those of the attempt, frozen; None where it raised.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say which change of the solution, or of the oracle, gives the answers of a wrong attempt; of several name two."""
     if any(answer is None or isinstance(answer, str) for answer in answers) or not all(map(_finite, answers)):
         return None
     near = exercise.tolerance

@@ -20,12 +20,7 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 @dataclass(frozen=True)
 class Pair:
-    """Two students with like answers.
-
-    Args:
-        students: both names.
-        shares: exercise id -> the share of passages that their answers have in common.
-    """
+    """Two students with like answers: exercise id -> the share of passages that these have in common."""
 
     students: tuple[str, str]
     shares: dict[str, float]

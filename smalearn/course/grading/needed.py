@@ -100,11 +100,7 @@ class Notebook:
         self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (__future__.annotations.compiler_flag if futures else 0)
 
     def read(self, place: int) -> str:
-        """Read a cell; return its source as Python.
-
-        Raises:
-            SyntaxError: it cannot be read.
-        """
+        """Read a cell; return its source as Python."""
         source = plain(self.cells[place]["source"])
         body = ast.parse(source).body
         self.statements[place] = [self._statement(node, place, node is body[-1]) for node in body]
@@ -149,14 +145,7 @@ class Notebook:
         return self._slice(before, set(own), {name for one in own for name in one.binds}, frozenset())
 
     def plan(self, id: str, name: str, order: str, given: Collection[str] = ()) -> list[Statement]:
-        """List what is to run for an exercise: its own cells whole, and of others what they need.
-
-        Args:
-            id: of the exercise.
-            name: of its function.
-            order: one of `ORDERS`.
-            given: names that are there and stay as they are, functions of other exercises.
-        """
+        """List what is to run for an exercise: its own cells whole, and what they need of others but `given` names."""
         statements, wanted = self._in_order(order), {name}
         check = self._check(id, statements)
         if check:
