@@ -79,7 +79,7 @@ class _Watch(TorchFunctionMode):
 
 def _tensors(value) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
+        if value.is_floating_point() and not value.is_meta:  # which has no numbers, and takes seconds to say so
             yield value
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
