@@ -43,40 +43,22 @@ NEAR = 1e-5  # relative error up to which two wrong answers are the same
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of a check.
-
-    Args:
-        exercise: what was attempted.
-        outcome: "passed", "not as asked" (all answers are right), "failed", "not started", "error" or "timeout".
-        seed: of the random data.
-        cases: how many there are.
-        passed: how many are right.
-        printed: the lines that the learner's code printed.
-        problem: what is wrong with the attempt as a whole, or in the smallest failing case.
-        case: number of that case, from 1.
-        arguments: its arguments by name.
-        expected: the right answer there.
-        got: the attempt's, if it returned one.
-        misconception: the sentence of the known wrong answer that is the attempt's in every case, those where both are
-            right included.
-        sign: what the attempt's answers have to do with the right ones, where no misconception is found.
-        detours: what in the way to right answers is not as asked.
-    """
+    """Outcome of a check."""
 
     exercise: Exercise
-    outcome: str
-    seed: int
-    cases: int
-    passed: int = 0
-    printed: tuple[str, ...] = ()
-    problem: Difference | None = None
-    case: int | None = None
+    outcome: str  # "passed", "not as asked" (all answers are right), "failed", "not started", "error" or "timeout"
+    seed: int  # of the random data
+    cases: int  # how many there are
+    passed: int = 0  # how many are right
+    printed: tuple[str, ...] = ()  # lines
+    problem: Difference | None = None  # what is wrong with the attempt as a whole, or in the smallest failing case
+    case: int | None = None  # the number of that case, from 1; then what it is about
     arguments: dict[str, object] = field(default_factory=dict)
     expected: object = None
     got: object = None
-    misconception: str | None = None
-    sign: str | None = None
-    detours: tuple[str, ...] = ()
+    misconception: str | None = None  # of the known wrong answer that is the attempt's in every case
+    sign: str | None = None  # what its answers have to do with the right ones, where there is no misconception
+    detours: tuple[str, ...] = ()  # what in the way to right answers is not as asked
 
 
 def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = LIMIT) -> Result:

@@ -14,11 +14,10 @@ from smalearn.course.exercises.agree import equal, numeric
 from smalearn.course.exercises.compare import elements
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises.run import SECONDS, answers
 
 __all__ = ["growth", "response"]
 
-SECONDS, EACH = 3.0, 0.5  # for all, and for one answer
 NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
 LEAST = 3  # rows that an argument must have: fewer show no pattern
@@ -124,8 +123,8 @@ class _Seen:
 
 
 def _answer(function, case):
-    calls = run(function, [case], 0, EACH).calls
-    return calls[0].answer if calls and not calls[0].error else None
+    given = answers(function, [case])
+    return given and given[0]
 
 
 def _wrong_item(given, right, near):

@@ -40,35 +40,20 @@ BLOCKS = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.With | ast.
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """Statement of a cell, compiled, and what it has to do with names of the notebook.
-
-    Args:
-        node: its syntax tree.
-        code: what runs.
-        cell: the place of its cell in the notebook.
-        shown: whether its value is the cell's output.
-        reads: names that it reads when it runs.
-        later: names that the functions in it read when they are called.
-        sets: names that these bind, as `global`, or whose objects they edit.
-        binds: names that it binds, whatever they stood for.
-        edits: names that it may bind, or whose objects it edits.
-        hands: names that it hands to a function which may edit them.
-        anything: whether it may bind any name.
-        checks: ids of the exercises whose check it calls.
-    """
+    """Statement of a cell, compiled, and what it has to do with names of the notebook."""
 
     node: ast.stmt
     code: types.CodeType
-    cell: int
-    shown: bool
-    reads: frozenset[str]
-    later: frozenset[str]
-    sets: frozenset[str]
-    binds: frozenset[str]
-    edits: frozenset[str]
-    hands: frozenset[str]
-    anything: bool
-    checks: frozenset[str]
+    cell: int  # the place of its cell in the notebook
+    shown: bool  # whether its value is the cell's output
+    reads: frozenset[str]  # names that it reads when it runs
+    later: frozenset[str]  # names that the functions in it read when they are called
+    sets: frozenset[str]  # names that these bind, as `global`, or whose objects they edit
+    binds: frozenset[str]  # names that it binds, whatever they stood for
+    edits: frozenset[str]  # names that it may bind, or whose objects it edits
+    hands: frozenset[str]  # names that it hands to a function which may edit them
+    anything: bool  # whether it may bind any name
+    checks: frozenset[str]  # ids of the exercises whose check it calls
 
     @property
     def cheap(self) -> bool:
