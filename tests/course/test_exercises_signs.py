@@ -172,12 +172,13 @@ def test_another_question_that_has_no_end():
     assert evaluate(meet, halvings).outcome == "passed"
 
 
+SIZES = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
+
+
 @pytest.mark.parametrize("odd", [10**400, float("nan"), torch.tensor([]), torch.ones(2, 0, 3), "a", [1, "b"], {}, True])
-def test_odd_answers_have_no_sign(odd):
-    assert evaluate(WEIGHTS, lambda *_: odd).sign is None
-    assert evaluate(ROWS, lambda *_: (odd, odd, odd)).sign is None
-    sizes = dataclasses.replace(ROWS, oracle=lambda Q, K: len(Q))
-    assert evaluate(sizes, lambda *_: odd).sign is None
+@pytest.mark.parametrize(("exercise", "count"), [(WEIGHTS, 0), (ROWS, 3), (SIZES, 0)])
+def test_odd_answers_have_no_sign(exercise, count, odd):
+    assert evaluate(exercise, lambda *_: (odd,) * count if count else odd).sign is None
 
 
 def test_an_accident_in_a_small_case_is_no_sign():
