@@ -28,20 +28,10 @@ OVER |= {"PREEMPTED", "REVOKED", "TIMEOUT"}
 def executor(place: str, workers: int, logs: Path) -> Iterator[Executor | None]:
     """An executor for the time of a `with`; what has not begun when that ends by an error is given up.
 
-    Args:
-        place: "local"; "dask://HOST:PORT", a scheduler of dask.distributed; "slurm", through submitit, with a
-            partition, an account and a time limit as sbatch reads them (`SBATCH_PARTITION`, `SBATCH_ACCOUNT`,
-            `SBATCH_TIMELIMIT`); or "mpi", the ranks of `mpiexec -n 9 python -m mpi4py.futures -m MODULE`.
-        workers: processes of "local"; with 0 there is no executor, and the caller works by itself.
-        logs: folder for what Slurm's jobs read and write, which all nodes see.
-
-    Yields:
-        The executor, or None.
-
-    Raises:
-        ValueError: there is no such place, no scheduler of Dask, no Slurm or no MPI; or a worker of Dask runs several
-            jobs in one process.
-        ImportError: the library of the place is missing.
+    The place is "local", with so many processes, or None for 0; "dask://HOST:PORT", a scheduler of dask.distributed;
+    "slurm", through submitit, with a partition, an account and a time limit as sbatch reads them (`SBATCH_PARTITION`,
+    `SBATCH_ACCOUNT`, `SBATCH_TIMELIMIT`), and a folder for logs which all nodes see; or "mpi", the ranks of
+    `mpiexec -n 9 python -m mpi4py.futures -m MODULE`.
     """
     if not re.fullmatch(r"local|dask://.+|slurm|mpi", place):
         raise ValueError(f"--on must be local, dask://HOST:PORT, slurm or mpi, got {place}")
