@@ -27,20 +27,10 @@ OVER |= {"PREEMPTED", "REVOKED", "TIMEOUT"}
 def executor(place: str, workers: int, logs: Path) -> Iterator[Executor | None]:
     """An executor for the time of a `with`; what has not begun when that ends by an error is given up.
 
-    Args:
-        place: "local"; "dask://HOST:PORT", a scheduler of dask.distributed; "slurm", through submitit, with a
-            partition, an account and a time limit as sbatch reads them (`SBATCH_PARTITION`, `SBATCH_ACCOUNT`,
-            `SBATCH_TIMELIMIT`); or "mpi", the ranks of `mpiexec -n 9 python -m mpi4py.futures -m MODULE`.
-        workers: processes of "local"; with 0 there is no executor, and the caller works by itself.
-        logs: folder for what Slurm's jobs read and write, which all nodes see.
-
-    Yields:
-        The executor, or None.
-
-    Raises:
-        ValueError: there is no such place, no scheduler of Dask, no Slurm or no MPI; or a worker of Dask runs several
-            jobs in one process.
-        ImportError: the library of the place is missing.
+    The place is "local", with so many processes, or None for 0; "dask://HOST:PORT", a scheduler of dask.distributed;
+    "slurm", through submitit, with a partition, an account and a time limit as sbatch reads them (`SBATCH_PARTITION`,
+    `SBATCH_ACCOUNT`, `SBATCH_TIMELIMIT`), and a folder for logs which all nodes see; or "mpi", the ranks of
+    `mpiexec -n 9 python -m mpi4py.futures -m MODULE`.
     """
     if not re.fullmatch(r"local|dask://.+|slurm|mpi", place):
         raise ValueError(f"--on must be local, dask://HOST:PORT, slurm or mpi, got {place}")
@@ -146,9 +136,6 @@ class Submitted(Executor):
     """An executor of submitit, with the futures of the standard library; one thread looks after all jobs.
 
     submitit itself asks `sacct` how a job is, which not every cluster has; `squeue` is everywhere.
-
-    Args:
-        jobs: the `submitit.Executor`.
     """
 
     def __init__(self, jobs: object):
@@ -157,31 +144,14 @@ class Submitted(Executor):
         self.thread.start()
 
     def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
-        """Submit a job.
-
-        Args:
-            function: importable on all nodes.
-            *args: its arguments.
-            **kwargs: its arguments by name.
-
-        Returns:
-            Its future; it raises `Lost` where the job ends without a result.
-
-        Raises:
-            ValueError: Slurm refuses the job.
-        """
+        """Submit a job; its future raises `Lost` where it ends without a result."""
         with _opening("slurm", "submitit"):
             job = self.jobs.submit(function, *args, **kwargs)
         self.waiting[job] = future = Future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End all.
-
-        Args:
-            wait: for the jobs.
-            cancel_futures: end those that have not finished.
-        """
+        """Take no more jobs, and wait for those that are there or cancel them."""
         self.closed.set()
         for job in list(self.waiting) if cancel_futures else ():
             job.cancel(check=False)

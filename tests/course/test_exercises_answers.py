@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from smalearn.course.ch01.orders import MEASURES, OPERANDS, _all_orders, _neighbours, _step
 from smalearn.course.exercises import evaluate, registry
-from smalearn.course.exercises.report import render
 
 EXERCISES = registry()
 
@@ -80,24 +79,6 @@ def by_finer_levels(Q, K, ranks, block_lens):
 
 def raised_again(decays, ends):
     return EXERCISES["12.12"].solution(decays.exp2(), ends)
-
-
-@pytest.mark.parametrize(
-    ("id", "attempt", "said"),
-    [
-        ("8.4", by_powers, "you add up powers of A"),
-        ("9.6", carried_once, "`while` the bit is 1, not `if`"),
-        ("9.7", times_a_diagonal, "it is a matrix, `@`"),
-        ("10.2", of_doubling_blocks, "double from level to level"),
-        ("10.7", lambda H, r, d, N: 1 - min(H * r, d) * N // (d * (N + d + 1)), "does a `//` round"),
-        ("11.1", by_parts, "block_lens[l] is how long a block is"),
-        ("11.2", in_chunks, "`split(ranks, 1)`"),
-        ("11.2", by_finer_levels, "you turn l ≤ d round"),
-        ("12.12", raised_again, "they are no logarithms"),
-    ],
-)
-def test_a_likely_slip_is_named(id, attempt, said):
-    assert said in (evaluate(EXERCISES[id], attempt).misconception or "")
 
 
 @pytest.mark.parametrize(("id", "lengths"), [("11.2", lambda Q, *_: len(Q)), ("11.7", lambda tokens, *_: tokens)])
@@ -185,7 +166,7 @@ def with_rest(rest):
 @pytest.mark.parametrize(
     ("id", "attempt"),
     [
-        *(("1.2", hidden_by(-number)) for number in (1e4, 1e5, 1e6)),
+        ("1.2", hidden_by(-1e6)),
         ("2.2", points(minus=lambda count: torch.ones(1, 1).double())),
         ("2.2", points(minus=lambda count: -torch.ones(1, count).double())),
         ("2.2", points(relu=lambda count: copies_of_the_last("relu", count))),
@@ -194,11 +175,11 @@ def with_rest(rest):
         ("2.5", lambda: 290_000),
         ("4.1", quotient),
         ("4.1", clamped_quotient),
-        *(("4.1", short_memory(tokens)) for tokens in (10, 100)),
-        *(("4.3", on_a_circle_of(size)) for size in (16, 64, 512)),
-        *(("4.6", band_over(rest)) for rest in (1e-30, 1e-9)),
+        ("4.1", short_memory(100)),
+        ("4.3", on_a_circle_of(512)),
+        ("4.6", band_over(1e-30)),
         ("5.8", held_by_the_rate),
-        *(("6.1", with_rest(rest)) for rest in (1e-8, 1e-12)),
+        ("6.1", with_rest(1e-12)),
         ("1.5", lambda n, p: next((T for T in range(1, 100) if 3 * T * n * p < T * T * (n + p + 1)), None)),
         ("2.6", rectified_late),
         ("2.7", landmarks_inverted),
@@ -212,72 +193,6 @@ def with_rest(rest):
 )
 def test_a_wrong_answer_that_passed_once(id, attempt):
     assert evaluate(EXERCISES[id], attempt).outcome in ("failed", "error")
-
-
-def test_a_gradient_that_is_not_there_is_told():
-    def without(log_a):
-        return torch.from_numpy(EXERCISES["6.1"].solution(torch.from_numpy(log_a.numpy())).numpy())
-
-    result = evaluate(EXERCISES["6.1"], without)
-    assert result.problem.sentence.startswith("The values are right, the gradient by log_a is not: NumPy knows no grad")
-    assert "line 2 of without: " in result.problem.lines[-1]
-
-
-def test_a_wrong_gradient_is_told():
-    def half(log_a):
-        return (EXERCISES["6.1"].solution(log_a) + EXERCISES["6.1"].solution(log_a.detach())) / 2
-
-    result = evaluate(EXERCISES["6.1"], half)
-    assert result.problem.sentence == "The values are right, the gradient by log_a is not: wrong values"
-    assert (result.passed, result.case) == (1, 2)
-
-
-def in_place(Q, K, V, log_a, chunk_len):
-    """Token by token, in a state that is overwritten."""
-    H, rows = V.new_zeros(V.shape[1], K.shape[1]), []
-    for q, k, v, a in zip(Q, K, V, log_a.exp(), strict=True):
-        H *= a
-        H += torch.outer(v, k)
-        rows.append(H @ q)
-    return torch.stack(rows)
-
-
-def in_float64(Q, K, V, log_a, chunk_len):
-    H, rows = torch.zeros(V.shape[1], K.shape[1], dtype=torch.float64), []
-    for q, k, v, a in zip(Q, K, V, log_a.exp(), strict=True):
-        H = a * H + torch.outer(v, k)
-        rows.append(H @ q)
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "said", "case"),
-    [
-        (in_place, "The values are right, the gradient by Q and K and V is not: you change in place (`+=`, ", 2),
-        (
-            in_float64,
-            "All is right in float64; in float32, as in a model, the gradient by Q and K and V is not: two tensors",
-            None,
-        ),
-    ],
-)
-def test_what_a_model_cannot_train_is_told(attempt, said, case):
-    result = evaluate(EXERCISES["3.5"], attempt)
-    assert (result.outcome, result.case) == ("failed", case)
-    assert result.problem.sentence.startswith(said)
-    assert not any("Error" in line or "gradient" in line for line in result.problem.lines)
-    assert result.problem.sentence in " ".join(render(result).split())
-
-
-def test_tensors_of_two_dtypes_are_told_in_plain_words():
-    def mixed(Q, K, V, beta, state):
-        one = torch.eye(K.shape[-2], dtype=torch.float64)
-        A = (beta[..., None] * (K @ K.mT)).tril(-1)
-        U = torch.linalg.solve(one + A, beta[..., None] * (V - K @ state.mT))
-        return (Q @ K.mT).tril() @ U + Q @ state.mT, state + U.mT @ K
-
-    result = evaluate(EXERCISES["8.4"], mixed)
-    assert result.problem.lines[-1].startswith("two tensors that meet differ in dtype")
 
 
 def divided_late(Q, K):
@@ -379,6 +294,15 @@ def cut_short(X, log_a, B, C, state, chunk_len):
         ("6.5", cut_short, "the last, shorter chunk is dropped"),
         ("6.7", between(0, 0, torch.sum), "the exponential of your answer is right"),
         ("6.7", between(1, 0), "each column lacks its first decay"),
+        ("8.4", by_powers, "you add up powers of A"),
+        ("9.6", carried_once, "`while` the bit is 1, not `if`"),
+        ("9.7", times_a_diagonal, "it is a matrix, `@`"),
+        ("10.2", of_doubling_blocks, "double from level to level"),
+        ("10.7", lambda H, r, d, N: 1 - min(H * r, d) * N // (d * (N + d + 1)), "does a `//` round"),
+        ("11.1", by_parts, "block_lens[l] is how long a block is"),
+        ("11.2", in_chunks, "`split(ranks, 1)`"),
+        ("11.2", by_finer_levels, "you turn l ≤ d round"),
+        ("12.12", raised_again, "they are no logarithms"),
     ],
 )
 def test_a_reason_is_told(id, attempt, reason):

@@ -10,6 +10,8 @@ import torch
 from smalearn.course.exercises import check, commands, evaluate, registry
 from smalearn.course.exercises.card import card
 
+pytestmark = pytest.mark.usefixtures("fresh_kernel")
+
 EXERCISE = registry()["1.2"]
 SCRIPT = "<script>alert('&')</script>"
 
@@ -31,11 +33,6 @@ class Tags(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
-
-
-@pytest.fixture(autouse=True)
-def session(monkeypatch):
-    monkeypatch.setattr(commands, "_session", commands._Session())
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import inspect
 from dataclasses import replace
 
 import pytest
-from test_exercises_engine import CAUSAL, causal_product
+from demos import CAUSAL, causal_product
 
 from smalearn.course.exercises import evaluate, verify
 from smalearn.course.exercises.edits import Edited

@@ -187,69 +187,74 @@ def test_a_cheapest_order_is_cheapest_among_all_orders():
         assert exercise.reached(exercise.solution(sizes), sizes) == f"{macs:,} multiply-adds"
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (["TN, SN, TS -> TS"], "A step has the form"),
-        (["TN, SN - TS"], "A step has the form"),
-        (["TN, NP -> TP"], "there is no operand NP at that time"),
-        (["TN, SN -> S"], "must keep the axes ST"),
-        ([], "more than one operand is left"),
-        (torch.ones(2), "must be a list of steps"),
-    ],
-)
-def test_an_order_that_is_none_is_told_why(answer, reason):
-    assert reason in evaluate(registry()["1.4"], lambda sizes: answer).problem.sentence
+def _key(cups, weights, beta=2.0):
+    k = torch.zeros(cups, dtype=torch.float64)
+    for cup, weight in weights.items():
+        k[cup] = weight
+    return k / k.norm(), beta
+
+
+def order(*steps):
+    return lambda sizes: list(steps)
+
+
+def scores(number):
+    return lambda length: torch.full((length,), number)
+
+
+def decays(number):
+    return lambda form, least, length: torch.full((length,), number).double()
+
+
+def axes(L, *rows):
+    """Rows of the identity, in the place of points."""
+    return torch.eye(len(L)).double()[list(rows)]
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("id", "answer", "reason"),
     [
+        ("1.4", order("TN, SN, TS -> TS"), "A step has the form"),
+        ("1.4", order("TN, SN - TS"), "A step has the form"),
+        ("1.4", order("TN, NP -> TP"), "there is no operand NP at that time"),
+        ("1.4", order("TN, SN -> S"), "must keep the axes ST"),
+        ("1.4", order(), "more than one operand is left"),
+        ("1.4", lambda sizes: torch.ones(2), "must be a list of steps"),
+        ("10.1", lambda L, R: (axes(L, 0)[0], axes(L, 0)), "and X (2, 2), one point in a row; got (2,)"),
+        ("10.1", lambda L, R: (2 * L[:, 0], axes(L, 0, 1)), "must have length 1: yours have 2, 1, 1"),
+        ("10.1", lambda L, R: (axes(L, 0)[0], axes(L, 1, 1)), "the two points are the same"),
+        ("10.1", lambda L, R: ("x", "X"), "the query x and the points X must be tensors"),
+        ("10.1", lambda L, R: (L[:, 0], torch.stack([R[:, 0], -R[:, 0]])), "since L^T x is not 0 but has length 1"),
+        ("10.1", lambda L, R: torch.eye(len(L)), "return two tensors"),
+        ("11.5", scores(0.0), "right on these scores"),
+        ("11.5", lambda length: torch.zeros(length).double(), "float32 tensor"),
+        ("11.5", scores(1e30), "between -1000 and 1000"),
+        ("11.5", scores(torch.inf), "finite"),
+        ("11.5", lambda length: torch.tensor([0.0, 0.0, 3.0]).repeat(3)[-length:], "no score is above the anchor"),
         (
-            lambda L, R: (L[:, 0] / L[:, 0].norm(), torch.eye(len(L)).double()[:1]),
-            "and X (2, 2), one point in a row; got (2,)",
+            "11.5",
+            lambda length: torch.tensor([80.0, 80.0, 0.5]).repeat(3)[-length:],
+            "only 79.5 above the anchor, scores[-1], and e^79.5 fits",
         ),
-        (lambda L, R: (2 * L[:, 0], torch.eye(len(L)).double()[:2]), "must have length 1: yours have 2, 1, 1"),
-        (
-            lambda L, R: (torch.eye(len(L)).double()[0], torch.eye(len(L)).double()[[1, 1]]),
-            "the two points are the same",
-        ),
-        (lambda L, R: ("x", "X"), "the query x and the points X must be tensors"),
-        (lambda L, R: (L[:, 0], torch.stack([R[:, 0], -R[:, 0]])), "it sees x, since L^T x is not 0 but has length 1"),
-        (lambda L, R: torch.eye(len(L)), "return two tensors"),
+        ("4.2", decays(-1e17), "lie between -1e+16 and 0"),
+        ("4.2", decays(0.5), "at most 1, so their logarithms are at most 0"),
+        ("4.2", decays(-torch.inf), "must be finite"),
+        ("4.2", decays(-1e-9), "still right"),
+        ("8.6", lambda cups, i, j: _key(cups, {i: 1, j: -1}, 0.5), "β = 0.5 takes each cup only 25.0% of the way"),
+        ("8.6", lambda cups, i, j: _key(cups, {i: 1, j: 1}), "two equal weights leave x_i − x_j alone"),
+        ("8.6", lambda cups, i, j: _key(cups, {i: 1, j: -3}), "one cup has more weight than the other"),
+        ("8.6", lambda cups, i, j: _key(cups, {j: 1}), "a key along one cup changes that cup alone"),
+        ("8.6", lambda cups, i, j: _key(cups, {0: 1, 1: -1}), "the key has a weight on cup 1, counted from 0"),
+        ("8.6", lambda cups, i, j: (torch.eye(cups), 2.0), "this is a matrix"),
+        ("8.6", lambda cups, i, j: (torch.zeros(cups), 2.0), "it is 0 everywhere"),
+        ("8.6", lambda cups, i, j: (2 * _key(cups, {i: 1, j: -1})[0], 2.0), "has norm 2: divide it by its norm"),
+        ("8.6", lambda cups, i, j: _key(cups, {i: 1, j: -1}, -2.0), "beta must be from 0 to 2, got -2"),
+        ("8.6", lambda cups, i, j: torch.ones(cups), "the answer must be a pair"),
+        ("8.6", lambda cups, i, j: ("key", 2.0), "the answer must be a pair"),
     ],
 )
-def test_points_that_are_none_are_told_why(answer, reason):
-    assert reason in evaluate(registry()["10.1"], answer).problem.sentence.replace("Return", "return").replace(
-        "The ", "the "
-    )
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (lambda length: torch.zeros(length), "right on these scores"),
-        (lambda length: torch.zeros(length).double(), "float32 tensor"),
-        (lambda length: torch.full((length,), 1e30), "between -1000 and 1000"),
-        (lambda length: torch.full((length,), torch.inf), "finite"),
-    ],
-)
-def test_scores_that_break_nothing_are_told_why(answer, reason):
-    assert reason in evaluate(registry()["11.5"], answer).problem.sentence
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (-1e17, "lie between -1e+16 and 0"),
-        (0.5, "at most 1, so their logarithms are at most 0"),
-        (-torch.inf, "must be finite"),
-        (-1e-9, "still right"),
-    ],
-)
-def test_decays_that_break_nothing_are_told_why(value, reason):
-    result = evaluate(registry()["4.2"], lambda form, least, length: torch.full((length,), value).double())
-    assert reason in result.problem.sentence
+def test_what_breaks_nothing_or_reaches_no_goal_is_told_why(id, answer, reason):
+    assert reason.lower() in evaluate(registry()[id], answer).problem.sentence.lower()
 
 
 @pytest.mark.parametrize("guess", [7, 7.0, torch.tensor(7), torch.tensor(7.0)])
@@ -261,47 +266,6 @@ def test_a_known_number_is_known_in_any_dtype(guess):
 @pytest.mark.parametrize("guess", [True, 10**400, -(10**400), float("nan"), float("inf"), "7", [7]])
 def test_other_guesses_are_not_taken_for_numbers(guess):
     assert evaluate(registry()["8.1"], lambda: guess).misconception is None
-
-
-def _key(cups, weights, beta=2.0):
-    k = torch.zeros(cups, dtype=torch.float64)
-    for cup, weight in weights.items():
-        k[cup] = weight
-    return k / k.norm(), beta
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (lambda cups, i, j: _key(cups, {i: 1, j: -1}, 0.5), "β = 0.5 takes each cup only 25.0% of the way"),
-        (lambda cups, i, j: _key(cups, {i: 1, j: 1}), "two equal weights leave x_i − x_j alone"),
-        (lambda cups, i, j: _key(cups, {i: 1, j: -3}), "one cup has more weight than the other"),
-        (lambda cups, i, j: _key(cups, {j: 1}), "a key along one cup changes that cup alone"),
-        (lambda cups, i, j: _key(cups, {0: 1, 1: -1}), "the key has a weight on cup 1, counted from 0"),
-        (lambda cups, i, j: (torch.eye(cups), 2.0), "this is a matrix"),
-        (lambda cups, i, j: (torch.zeros(cups), 2.0), "it is 0 everywhere"),
-        (lambda cups, i, j: (2 * _key(cups, {i: 1, j: -1})[0], 2.0), "yours has norm 2: divide it by its norm"),
-        (lambda cups, i, j: _key(cups, {i: 1, j: -1}, -2.0), "beta must be from 0 to 2, got -2"),
-        (lambda cups, i, j: torch.ones(cups), "the answer must be a pair"),
-        (lambda cups, i, j: ("key", 2.0), "the answer must be a pair"),
-    ],
-)
-def test_keys_that_swap_no_cups_are_told_why(answer, reason):
-    sentence = evaluate(registry()["8.6"], answer).problem.sentence
-    assert reason in sentence[0].lower() + sentence[1:]
-
-
-@pytest.mark.parametrize(
-    ("scores", "reason"),
-    [
-        ([0.0, 0.0, 3.0], "no score is above the anchor"),
-        ([80.0, 80.0, 0.5], "only 79.5 above the anchor, scores[-1], and e^79.5 fits"),
-    ],
-)
-def test_scores_that_do_not_overflow_are_told_why(scores, reason):
-    """One row of scores for all lengths: the last ones."""
-    result = evaluate(registry()["11.5"], lambda length: torch.tensor(scores).repeat(3)[-length:])
-    assert reason in result.problem.sentence
 
 
 @pytest.mark.parametrize(

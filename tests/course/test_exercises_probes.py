@@ -4,18 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from demos import demo
 
-from smalearn.course.exercises import Exercise, evaluate, registry
+from smalearn.course.exercises import evaluate, registry
 from smalearn.course.exercises.probes import probe, zero
 
 
 def scores(Q, K, beta):
-    """Scores and a number for each query.
-
-    Hint: one
-
-    Hint: two
-    """
     return torch.einsum("tn,sn->ts", Q, K) + beta[:, None]
 
 
@@ -24,31 +19,11 @@ def cases(randn):
         yield randn(length, 2), randn(length, 2), randn(length)
 
 
-SCORES = Exercise(
-    id="demo.8",
-    title="scores",
-    claim="demo",
-    level=1,
-    minutes=1,
-    cases=cases,
-    oracle=scores,
-    solution=scores,
-    wrong={name: lambda Q, K, beta, n=n: n * Q for n, name in enumerate("abc")},
-)
+SCORES = demo(scores, cases)
 
 
 def product(Q, K, beta):
     return torch.einsum("tn,sn->ts", Q, K) * beta[:, None] ** 2
-
-
-def powers(Q, K, n):
-    """A power.
-
-    Hint: one
-
-    Hint: two
-    """
-    return (Q + K) ** n
 
 
 def swapped(Q, K, beta):
@@ -127,9 +102,10 @@ def test_how_an_answer_grows(attempt, said):
 
 
 def test_a_number_that_is_ignored():
-    exercise = dataclasses.replace(
-        SCORES, cases=lambda randn: ((randn(3, 2), randn(3, 2), n) for n in (1, 2, 3)), oracle=powers, solution=powers
-    )
+    def powers(Q, K, n):
+        return (Q + K) ** n
+
+    exercise = demo(powers, lambda randn: ((randn(3, 2), randn(3, 2), n) for n in (1, 2, 3)))
     assert probe(exercise, lambda Q, K, n: Q.sin() + K) == "your answer does not depend on n"
 
 
@@ -159,48 +135,25 @@ def test_what_holds_by_chance_is_not_told():
     assert "are the same" not in (probe(registry()["2.7"], cut_off) or "")
 
 
-def area(n, m):
-    """A number.
-
-    Hint: one
-
-    Hint: two
-    """
-    return n * m
-
-
-AREA = dataclasses.replace(
-    SCORES,
-    cases=lambda randn: ((n, n + 1) for n in (2, 3, 4, 5)),
-    oracle=area,
-    solution=area,
-    wrong={f"answer {k}": (lambda n, m, k=k: -k) for k in range(3)},
-)
-
-
 def test_how_an_answer_grows_is_said_of_the_case_that_is_shown():
     """There it grows too fast with n alone, in most of the others with m alone."""
+
+    def area(n, m):
+        return n * m
 
     def attempt(n, m):
         return n * m + (100 * n if n <= 3 and m <= 4 else 100 * m)
 
-    found = evaluate(AREA, attempt)
+    found = evaluate(demo(area, lambda randn: ((n, n + 1) for n in (2, 3, 4, 5))), attempt)
     assert found.case == 1
     assert found.sign.startswith("from case 1, one more in n adds 3 to the right number, and adds 103 to yours")
 
 
-def kept(V, g):
-    """Values, faded by gates.
-
-    Hint: one
-
-    Hint: two
-    """
-    return (V * g.exp()[:, None]).cumsum(0)
-
-
 def test_a_row_that_a_gate_has_cleared_says_nothing_of_the_others():
     """From row 9 on gates are e^-800: there no row depends on its own gate, in the short cases every row does."""
+
+    def kept(V, g):
+        return (V * g.exp()[:, None]).cumsum(0)
 
     def gated(randn):
         for length in (2, 3, 4):
@@ -210,7 +163,6 @@ def test_a_row_that_a_gate_has_cleared_says_nothing_of_the_others():
     def attempt(V, g):
         return kept(V, g) if len(g) < 17 else kept(V, g) + (V * g[:, None] * (g < -700)[:, None]).cumsum(0)
 
-    nobody = {f"answer {k}": (lambda V, g, k=k: -k) for k in range(3)}
-    found = evaluate(dataclasses.replace(SCORES, cases=gated, oracle=kept, solution=kept, wrong=nobody), attempt)
+    found = evaluate(demo(kept, gated), attempt)
     assert found.outcome == "failed"
     assert "and must not" not in (found.sign or "")

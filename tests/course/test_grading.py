@@ -2,18 +2,16 @@
 
 import csv
 import json
-import os
 import sys
 import textwrap
-import time
-from dataclasses import replace
 
 import pytest
 
 from smalearn.course import grading
 from smalearn.course.exercises import registry
 from smalearn.course.grading import grader
-from smalearn.course.grading.process import Child, Lost
+
+pytestmark = pytest.mark.full  # by default test_grading_process.py has one notebook of many outcomes
 
 IDS = ("3.1", "3.2", "3.3")
 NAMES = dict(zip(IDS, ("running_attention", "decode", "grad_keys"), strict=True))
@@ -125,11 +123,10 @@ def submissions():
     deep = "[" * 100_000
     return {
         "ada.ipynb": notebook(solved, first={"student": "Bob"}),
-        "untouched.ipynb": notebook({id: body(id, "raise NotImplementedError") for id in IDS}),
         "wrong.ipynb": notebook(
             {
                 "3.1": body("3.1", "return Q @ (K.mT @ V)"),
-                "3.2": body("3.2", "V *= 0", "return V"),
+                "3.2": body("3.2", "raise NotImplementedError"),
                 "3.3": "def grad_keys(Q, V, dY)\n    return (V @ dY.mT).triu() @ Q",
             }
         ),
@@ -206,18 +203,10 @@ def submissions():
 
 
 @pytest.fixture(scope="module")
-def box():
-    with grading.opened() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def graded(request, tmp_path_factory, box):
-    """File name -> its row and its line of the table, after one run: over two submissions, or with --full over all."""
+def graded(tmp_path_factory, box):
+    """File name -> its row and its line of the table, after one run over all."""
     folder = tmp_path_factory.mktemp("abgaben für grade")
-    names = list(submissions()) if request.config.getoption("full") else ["untouched.ipynb", "wrong.ipynb"]
-    for name in names:
-        made = submissions()[name]
+    for name, made in submissions().items():
         (folder / name).write_text(made if isinstance(made, str) else json.dumps(made), encoding="utf-8")
     read = grading.read(grading.files([str(folder)]))
     weights = {"3.1": 1, "3.2": 2, "3.3": 0.5}
@@ -240,7 +229,6 @@ def outcomes(graded, name):
     return [graded[name][0].outcomes[id] for id in IDS]
 
 
-@pytest.mark.full
 def test_right_answers_earn_their_points(graded):
     row, line = graded["ada.ipynb"]
     assert list(line) == ["student", "3.1", "3.2", "3.3", "total", "flags", "late", "remark", "files"]
@@ -251,39 +239,31 @@ def test_right_answers_earn_their_points(graded):
 
 
 def test_wrong_and_missing_answers_earn_nothing_and_the_remark_says_why(graded):
-    assert outcomes(graded, "untouched.ipynb") == ["not started"] * 3
-    assert graded["untouched.ipynb"][1]["remark"] == "3.1: not started; 3.2: not started; 3.3: not started"
-    assert outcomes(graded, "wrong.ipynb") == ["failed", "failed", "error"]
+    assert outcomes(graded, "wrong.ipynb") == ["failed", "not started", "error"]
+    assert "; 3.2: not started; 3.3: SyntaxError: " in graded["wrong.ipynb"][1]["remark"]
     notes = graded["wrong.ipynb"][0].notes
     assert notes["3.1"].startswith("this is Q (KᵀV): every query reads the sum over ALL tokens")
-    assert notes["3.2"] == "Wrong values"
-    assert notes["3.3"].startswith("SyntaxError: ")
 
 
-@pytest.mark.full
 def test_what_is_patched_in_the_submission_decides_nothing(graded):
     assert outcomes(graded, "patched.ipynb") == ["failed"] * 3
     assert graded["patched.ipynb"][1]["total"] == "0"
 
 
-@pytest.mark.full
 def test_who_leaves_costs_that_exercise_alone(graded):
     assert outcomes(graded, "exits.ipynb") == ["error", "lost", "passed"]
     assert graded["exits.ipynb"][0].notes == {"3.1": "SystemExit: None", "3.2": "its process ended"}
 
 
-@pytest.mark.full
 def test_a_loop_costs_that_exercise_alone_even_if_it_cannot_be_interrupted(graded):
     assert outcomes(graded, "loops.ipynb") == ["timeout", "lost", "passed"]
     assert "3.1: took too long; 3.2: stopped after 7 s" in graded["loops.ipynb"][1]["remark"]
 
 
-@pytest.mark.full
 def test_a_gigabyte_of_output_costs_nothing(graded):
     assert outcomes(graded, "loud.ipynb") == ["passed"] * 3
 
 
-@pytest.mark.full
 def test_messages_of_its_own_earn_nothing(graded):
     assert points(graded, "forged.ipynb") == [0, 0, 0]
     assert outcomes(graded, "forged.ipynb") == ["failed", "lost", "lost"]
@@ -292,7 +272,6 @@ def test_messages_of_its_own_earn_nothing(graded):
     assert notes["3.2"] == notes["3.3"] == "it writes to the grader's channel"
 
 
-@pytest.mark.full
 def test_arrays_that_are_too_large_are_errors(graded):
     assert outcomes(graded, "huge.ipynb") == ["error"] * 3
     notes = graded["huge.ipynb"][0].notes
@@ -301,12 +280,10 @@ def test_arrays_that_are_too_large_are_errors(graded):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a peer: a system that limits memory")
-@pytest.mark.full
 def test_memory_is_limited(graded):
     assert "can't allocate memory" in graded["huge.ipynb"][0].notes["3.1"]
 
 
-@pytest.mark.full
 def test_values_types_and_dtypes_are_compared_here(graded):
     assert outcomes(graded, "values.ipynb") == ["failed"] * 3
     notes = graded["values.ipynb"][0].notes
@@ -315,7 +292,6 @@ def test_values_types_and_dtypes_are_compared_here(graded):
     assert notes["3.3"].startswith("Wrong type: expected a tensor, got a list")
 
 
-@pytest.mark.full
 def test_an_object_that_equals_everything_is_only_a_name_here(graded):
     assert outcomes(graded, "objects.ipynb") == ["failed"] * 3
     notes = graded["objects.ipynb"][0].notes
@@ -323,7 +299,6 @@ def test_an_object_that_equals_everything_is_only_a_name_here(graded):
     assert notes["3.3"] == "Wrong type: expected a tensor, got an object of type function"
 
 
-@pytest.mark.full
 def test_nobody_can_look_a_solution_up(graded):
     assert outcomes(graded, "looks.ipynb") == ["error"] * 3
     notes = graded["looks.ipynb"][0].notes
@@ -332,7 +307,6 @@ def test_nobody_can_look_a_solution_up(graded):
     assert notes["3.3"] == "KeyError: 'reference'"
 
 
-@pytest.mark.full
 def test_a_long_answer_that_is_our_solution_is_flagged(graded):
     row, line = graded["copied.ipynb"]
     assert outcomes(graded, "copied.ipynb") == ["passed"] * 3
@@ -342,7 +316,6 @@ def test_a_long_answer_that_is_our_solution_is_flagged(graded):
     assert line["flags"] == "3.2 the same as our solution"
 
 
-@pytest.mark.full
 def test_setup_cells_that_fail_are_reported_and_the_rest_is_graded(graded):
     row, line = graded["loud.ipynb"]
     assert row.notes[""] == "setup: ModuleNotFoundError: No module named 'nothing_of_this_name'"
@@ -350,185 +323,17 @@ def test_setup_cells_that_fail_are_reported_and_the_rest_is_graded(graded):
     assert points(graded, "loud.ipynb") == [1, 2, 0.5]
 
 
-@pytest.mark.full
 def test_setup_cells_that_end_the_process_cost_the_row(graded):
     assert outcomes(graded, "setup.ipynb") == ["not run"] * 3
     assert graded["setup.ipynb"][1]["remark"] == "not graded to the end: its process ended"
 
 
 @pytest.mark.parametrize("name", ["cut", "deep", "empty", "list"])
-@pytest.mark.full
 def test_what_is_no_notebook_costs_its_row(graded, name):
     row, line = graded[f"{name}.ipynb"]
     assert row.notes == {"": "no notebook"}
     assert (line["total"], line["remark"]) == ("0", "no notebook")
 
 
-@pytest.mark.full
 def test_a_notebook_without_the_exercises_is_said_to_have_none(graded):
     assert graded["other.ipynb"][1]["remark"] == "none of the exercises is in it"
-
-
-@pytest.mark.full
-def test_our_solutions_stand_in_for_what_is_missing_wrong_or_lost(tmp_path, box):
-    ids = ["6.1", "6.2", "6.3", "6.4", "6.5"]  # 6.2 calls 6.1, 6.5 calls all of them
-    known = {id: registry()[id] for id in ids}
-    sources = {id: known[id].code for id in ("6.2", "6.5")}
-    sources["6.3"] = "import os\ndef hand_over(decay, updates, state):\n    os._exit(3)"
-    sources["6.4"] = "def read_states(C, log_a, entering):\n    return C"
-    setup = "import torch\nfrom smalearn.masks.decay import split_chunks"
-    path = tmp_path / "ada.ipynb"
-    made = notebook({id: sources[id] for id in ids[1:]}, setup, check=False)
-    path.write_text(json.dumps(made), encoding="utf-8")
-    (row,) = grading.grade(grading.read([path]), known, box, LIMITS)
-    assert row.outcomes == dict(zip(ids, ["missing", "passed", "lost", "failed", "passed"], strict=True))
-    assert row.notes["6.1"] == "not in the notebook"
-
-
-def test_the_time_of_a_notebook_is_limited(tmp_path, box):
-    path = tmp_path / "slow.ipynb"
-    path.write_text(json.dumps(notebook({"3.1": "import time\ntime.sleep(60)", "3.3": RIGHT["3.3"]})), encoding="utf-8")
-    limits = grading.Limits(exercise=30, notebook=0)
-    (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]}, box, limits)
-    assert row.notes == {"": "not graded to the end: its 0 s are over"}
-    assert row.outcomes == {"3.1": "not run"}
-
-
-def test_a_fault_of_the_grader_costs_one_row_and_is_named(tmp_path, monkeypatch, box):
-    class Fails:
-        def __init__(self, task, box):
-            raise OSError("no more processes")
-
-    monkeypatch.setattr(grader, "Child", Fails)
-    path = tmp_path / "ada.ipynb"
-    path.write_text(json.dumps(notebook({"3.1": RIGHT["3.1"]})), encoding="utf-8")
-    (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]}, box)
-    assert row.notes == {"": "not graded to the end: the grader failed with OSError: no more processes"}
-
-
-@pytest.mark.full
-def test_who_loses_a_process_to_a_neighbour_is_graded_once_more_alone(tmp_path, monkeypatch, box):
-    asked, ask = [], Child.ask
-
-    def ended_at_first(self, request, seconds):
-        asked.append(self)
-        if len(asked) == 2:  # after the setup
-            self._process.kill()
-            self._process.wait()
-        return ask(self, request, seconds)
-
-    monkeypatch.setattr(Child, "ask", ended_at_first)
-    path = tmp_path / "ada.ipynb"
-    path.write_text(json.dumps(notebook({"3.1": RIGHT["3.1"]})), encoding="utf-8")
-    (row,) = grading.grade(grading.read([path]), {"3.1": registry()["3.1"]}, box, LIMITS)
-    assert row.outcomes == {"3.1": "passed"}
-    assert not row.notes
-    assert len(set(asked)) == 2
-
-
-def task(setup, **exercises):
-    """A task of one cell, which is tagged `setup`."""
-    cells = [{"source": setup, "count": None, "id": None, "setup": True, "right": []}]
-    return {"cells": cells, "exercises": exercises, "limit": 5, "memory": 2**30, "seconds": 60}
-
-
-@pytest.mark.full
-def test_a_process_ends_with_what_it_started(tmp_path):
-    """A child of the submission holds both ends of the pipes; where there is no sandbox, its group is ended."""
-    mark = tmp_path / "still here"
-    script = f"import time, pathlib; time.sleep(1); pathlib.Path({str(mark)!r}).touch()"
-    setup = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {script!r}], close_fds=False)"
-    with grading.opened() as made:
-        child = Child(task(f"{setup}\nraise KeyboardInterrupt"), replace(made, prefix=()))
-        try:
-            assert child.ask({"do": "setup"}, 30)["error"] == "KeyboardInterrupt"
-            with pytest.raises(Lost, match=r"its process ended: KeyError: '9.9'"):
-                child.ask({"do": "call", "id": "9.9"}, 30)  # an exercise that the session does not know ends it
-        finally:
-            child.close()
-    assert not child._reader.is_alive()
-    if hasattr(os, "killpg"):
-        time.sleep(1.5)
-        assert not mark.exists()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a peer: a system that forks")
-@pytest.mark.full
-def test_a_process_that_leaves_the_group_and_keeps_the_channel_open_holds_up_nobody(box):
-    setup = """
-import os, time
-reads, writes = os.pipe()
-if os.fork() == 0:
-    os.setsid()
-    os.write(writes, b"left")
-    time.sleep(4)
-    os._exit(0)
-left = os.read(reads, 4)
-"""
-    child = Child(task(setup), replace(box, prefix=()))
-    assert child.ask({"do": "setup"}, 30)["error"] == ""
-    child.close()
-    assert child._reader.is_alive()  # the other still holds the pipe, and close did not wait for it
-    child._reader.join(60)
-    assert not child._reader.is_alive()
-
-
-def test_a_process_that_does_not_start_is_named(monkeypatch, box):
-    monkeypatch.setenv("PYTHONHOME", os.devnull)  # so that Python finds nothing of its own
-    with pytest.raises(Lost, match=r"it does not start: its process ended: .*No module named 'encodings'"):
-        Child(task(""), box)
-
-
-LOOP = """
-    def running_attention(Q, K, V):
-        state, rows = K.new_zeros(K.shape[1], V.shape[1]), []
-        for q, k, v in zip(Q, K, V):
-            state = state + torch.outer(k, v)
-            rows.append(q @ state)
-        return torch.stack(rows)
-    """
-
-
-TEN_TOKENS = """
-    def running_attention(Q, K, V):
-        Y = (K[:, :, None] * V[:, None]).cumsum(0).mT @ Q[:, :, None]
-        return torch.cat([Y[:20, :, 0], 0 * Y[20:, :, 0]])
-    """
-
-
-def graded_one(folder, box, exercise, source):
-    path = folder / "ada.ipynb"
-    path.write_text(json.dumps(notebook({exercise: source}, check=False)), encoding="utf-8")
-    (row,) = grading.grade(grading.read([path]), {exercise: registry()[exercise]}, box, LIMITS)
-    return row
-
-
-@pytest.mark.parametrize(("partial", "total"), [(0.5, "1"), (0, "0"), (1, "2")])
-def test_what_is_right_but_not_as_asked_earns_a_part(tmp_path, box, partial, total):
-    row = graded_one(tmp_path, box, "3.1", LOOP)
-    assert row.outcomes == {"3.1": "not as asked"}
-    assert row.notes["3.1"].endswith("a loop over time")
-    row.worth, terms = {"3.1": 2}, grading.Terms(partial)
-    grading.write(grading.lines([row], terms), terms, tmp_path / "table.csv")
-    (line,) = csv.DictReader((tmp_path / "table.csv").read_text(encoding="utf-8").splitlines())
-    assert (line["3.1"], line["total"]) == (total, total)
-    said = grading.summary(grading.lines([row], terms), terms)
-    assert f"on average {total} of 2 points" in said
-    assert "passed by 0, right but not as asked by 1" in said
-
-
-def test_what_is_wrong_for_more_tokens_than_the_cases_have_earns_nothing(tmp_path, box):
-    row = graded_one(tmp_path, box, "3.1", TEN_TOKENS)
-    assert row.outcomes == {"3.1": "failed"}
-    assert row.notes["3.1"].endswith("but not one with T = 32: wrong values")
-
-
-@pytest.mark.parametrize(
-    ("line", "outcome"),
-    [("return steps.cumsum(-2).exp().tril()", "passed"), ("return steps.cumsum(-2).exp().tril().detach()", "failed")],
-)
-def test_gradients_are_graded(tmp_path, box, line, outcome):
-    source = registry()["6.1"].code.replace("return steps.cumsum(-2).exp().tril()", line)
-    row = graded_one(tmp_path, box, "6.1", source)
-    assert row.outcomes == {"6.1": outcome}
-    assert ("the gradient by log_a is not" in row.notes.get("6.1", "")) == (outcome == "failed")

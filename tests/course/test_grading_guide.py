@@ -8,7 +8,7 @@ import notebooks
 import pytest
 
 from smalearn.course import cli, grading
-from smalearn.course.exercises import core, registry, verify
+from smalearn.course.exercises import registry, verify
 from smalearn.course.workbook.notebook import chapters
 
 GUIDE = (Path(__file__).parents[2] / "TEACHING.md").read_text(encoding="utf-8")
@@ -31,9 +31,8 @@ def window_sums(x, width):
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
-    """The guide's file, in a folder of its own; what it registers is forgotten afterwards."""
-    monkeypatch.setattr(core, "_registry", dict(registry()))  # which it fills when it is first asked
+def mine(tmp_path, own_registry):
+    """The guide's file, in a folder of its own."""
     path = tmp_path / "mine.py"
     path.write_text(re.search(r"```python\n(.*?)```", GUIDE, re.DOTALL).group(1), encoding="utf-8")
     return path

@@ -334,7 +334,7 @@ def graded(folder, box, ids=("3.1", "3.2")):
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def rows(tmp_path_factory, box):
     """The rows of all kinds, after IPython has run them."""
     folder, place = tmp_path_factory.mktemp("kinds"), tmp_path_factory.mktemp("place")
     for name in KINDS:
@@ -344,8 +344,7 @@ def rows(tmp_path_factory):
         write(folder / f"{name}.ipynb", SLOWLY.get(name) or REASONS[name][0], right=True)
     write(folder / "copied.ipynb", COPIED, right=True)
     shown = {path.stem: shows(path) for path in folder.glob("*.ipynb")}
-    with grading.opened() as box:
-        return shown, graded(folder, box)
+    return shown, graded(folder, box)
 
 
 def test_a_helper_in_another_cell_costs_no_point(tmp_path):

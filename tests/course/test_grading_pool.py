@@ -12,7 +12,7 @@ from test_grading import RIGHT, notebook
 from test_grading_guide import ANSWER, GUIDE
 
 from smalearn.course import cli, grading
-from smalearn.course.exercises import core, registry
+from smalearn.course.exercises import core
 from smalearn.course.grading import Row, Submission, pool
 
 # ------------------------------------------------------------------------------------------------------ second chances
@@ -79,9 +79,8 @@ SUMS = "def window_sums(x, width):\n    return x.cumsum(0)"
 
 
 @pytest.fixture
-def no_traces(monkeypatch):
-    """What is registered here is forgotten, and what a worker keeps."""
-    monkeypatch.setattr(core, "_registry", dict(registry()))
+def no_traces(own_registry):
+    """What a worker keeps is forgotten too."""
     for kept in (pool._course, pool._box):
         kept.cache_clear()
     yield
@@ -163,11 +162,10 @@ def command(classroom, place):
 
 
 @pytest.mark.full
-def test_a_dask_cluster_makes_the_table_of_this_computer(classroom, no_traces, capsys):
+def test_a_dask_cluster_makes_the_table_of_this_computer(classroom, no_traces, box, capsys):
     distributed = pytest.importorskip("distributed", reason="needs a peer: distributed of the extra `dask`")
-    with grading.opened() as box:
-        if box.weakness:
-            pytest.skip("needs a peer: bubblewrap")
+    if box.weakness:
+        pytest.skip("needs a peer: bubblewrap")
     assert command(classroom, "local") == 0
     here = (classroom / "table.csv").read_text(encoding="utf-8")
     for path in classroom.glob("table.*"):

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_grading import IDS, RIGHT, notebook, task
+from test_grading import IDS, LIMITS, RIGHT, notebook
+from test_grading_process import task
 
 from smalearn.course import grading
 from smalearn.course.exercises import AnswerKey, registry
@@ -22,15 +23,6 @@ from smalearn.course.grading import grader, pool, sandbox, wire
 from smalearn.course.grading.grader import _part
 from smalearn.course.grading.process import Child, Lost
 from smalearn.course.grading.reference import names_in, reference
-
-LIMITS = grading.Limits(exercise=2, notebook=60, memory=2**30)
-
-
-@pytest.fixture(scope="module")
-def box():
-    with grading.opened() as made:
-        yield made
-
 
 # ------------------------------------------------------------------------------------------ a package without solutions
 

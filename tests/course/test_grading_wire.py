@@ -172,7 +172,7 @@ def test_claims_beside_the_answers_mean_nothing():
 
 @pytest.fixture
 def session(monkeypatch):
-    """Makes sessions in this process; what they put in place of ours is put back."""
+    """Makes sessions in this process, and runs their setup; what they put in place of ours is put back."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     for place in (smalearn.course.exercises, commands):
         for name in ("check", "hint", "solution", "case"):
@@ -183,7 +183,9 @@ def session(monkeypatch):
         part = {"name": "running_attention", "cases": wire.coded(key.cases), "seed": 1}
         made = [(source, None, True) for source in setup] + [(source, "3.1", False) for source in sources]
         cells = [{"source": source, "id": id, "setup": tag, "count": None, "right": []} for source, id, tag in made]
-        return Session({"cells": cells, "exercises": {"3.1": part}, "limit": limit})
+        one = Session({"cells": cells, "exercises": {"3.1": part}, "limit": limit})
+        one.said = one.answer({"do": "setup"})
+        return one
 
     return make
 
@@ -200,7 +202,7 @@ def outcome(session):
 
 def test_a_session_runs_the_cells_and_calls_the_function(session):
     one = session(RIGHT)
-    assert one.answer({"do": "setup"}) == {"error": ""}
+    assert one.said == {"error": ""}
     assert outcome(one) == "passed"
 
 
@@ -209,20 +211,17 @@ def test_what_is_handed_to_check_is_the_attempt(session):
     one = session(
         source, 'from smalearn.course.exercises import check\nmine = check("3.1", mine)\nmine(*[torch.ones(1, 1)] * 3)'
     )
-    one.answer({"do": "setup"})
     assert outcome(one) == "passed"
 
 
 def test_a_function_of_that_name_from_the_setup_is_the_attempt_where_there_is_no_other(session):
     for source, expected in [("", "passed"), ("def running_attention(Q, K, V):\n    return V", "failed")]:
         one = session(source, setup=["import torch", RIGHT])
-        one.answer({"do": "setup"})
         assert outcome(one) == expected
 
 
 def test_another_order_is_run_if_it_differs(session):
     one = session(RIGHT)
-    one.answer({"do": "setup"})
     assert "calls" in one.answer(CALL)
     assert one.answer(CALL | {"order": "page"}) == {"same": True}
     assert "calls" in one.answer(CALL | {"order": "all"})  # with the setup
@@ -230,7 +229,6 @@ def test_another_order_is_run_if_it_differs(session):
 
 def test_the_reference_takes_the_place_of_an_attempt(session):
     one = session("running_attention = 3")
-    one.answer({"do": "setup"})
     assert one.answer(CALL)["error"] == "no function running_attention"
     exercise = registry()["3.1"]
     request = {"do": "reference", "id": "3.1", "name": "running_attention", "source": reference(exercise)}
@@ -241,7 +239,6 @@ def test_the_reference_takes_the_place_of_an_attempt(session):
 
 def test_define_runs_the_cells_and_calls_nothing(session):
     one = session("def running_attention(Q, K, V):\n    raise SystemExit\nx = 1")
-    one.answer({"do": "setup"})
     assert one.answer(CALL | {"do": "define"}) == {}
     assert callable(one.module.running_attention)
     assert one.module.x == 1
@@ -261,20 +258,17 @@ def test_define_runs_the_cells_and_calls_nothing(session):
 )
 def test_the_setup_goes_on_after_an_error(session, source, error):
     one = session(setup=[source, "z = 3"], limit=0.3)
-    found = one.answer({"do": "setup"})["error"]
-    assert found == error
+    assert one.said["error"] == error
     assert one.module.z == 3
 
 
 def test_a_function_knows_its_source_as_in_a_notebook(session):
     one = session(RIGHT, setup=["import inspect", "def f():\n    return 3"])
-    one.answer({"do": "setup"})
     assert inspect.getsource(one.module.f) == "def f():\n    return 3"
 
 
 def test_arguments_that_cannot_be_read_are_named(session):
     one = session(RIGHT)
-    one.answer({"do": "setup"})
     one.task["exercises"]["3.1"]["cases"] = base64.b64encode(b"cnowhere\nThing\n.").decode()
     expected = "its arguments cannot be read in another process: No module named 'nowhere'"
     assert one.answer(CALL)["error"] == expected
@@ -283,4 +277,4 @@ def test_arguments_that_cannot_be_read_are_named(session):
 def test_hints_and_solutions_show_nothing(session):
     line = "from smalearn.course.exercises import case, hint, solution"
     one = session(setup=[f"{line}\nassert hint('3.1') is solution('3.1') is case('3.1') is None"])
-    assert one.answer({"do": "setup"}) == {"error": ""}
+    assert one.said == {"error": ""}

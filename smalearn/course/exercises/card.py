@@ -36,13 +36,7 @@ div.smalearn-card pre { margin: .3em 0; padding: .3em .6em; white-space: pre-wra
 
 
 def card(result: Result, after: Sequence[str], dots: str | None = None) -> str:
-    """Write a result as HTML; empty for what was not started, whose text says it all.
-
-    Args:
-        result: of a check.
-        after: sentences that follow it.
-        dots: a mark for each exercise of the chapter; None where no cell follows that could use our solution.
-    """
+    """Write a result as HTML, `after` below it; `dots` has a mark for each exercise, None outside of a notebook."""
     if result.outcome == "not started":
         return ""
     edge = COLOURS.get(result.outcome, WRONG)

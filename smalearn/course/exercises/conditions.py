@@ -16,16 +16,7 @@ DIFFERENT = 3  # amounts by which a number is off: fewer agree by accident
 
 
 def condition(names: Sequence[str], cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
-    """Say on which side of a condition on whole numbers and sizes an answer is right.
-
-    Args:
-        names: of the arguments.
-        cases: their values.
-        wrong: numbers of the cases in which the answer is wrong.
-
-    Returns:
-        A sentence without a full stop, or None where no condition parts right from wrong.
-    """
+    """Say on which side of a condition on whole numbers and sizes an answer is right; `wrong` are numbers of cases."""
     fails = [k in wrong for k in range(len(cases))]
     for words, opposite, holds in _conditions(_sizes(names, cases)):
         least = MANY if "[" in words or "<" in words else LEAST
@@ -41,16 +32,7 @@ def condition(names: Sequence[str], cases: Sequence[tuple], wrong: Sequence[int]
 def excess(
     names: Sequence[str], cases: Sequence[tuple], pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]
 ) -> str | None:
-    """Say by which product of sizes a number is too large or too small in every case, or how many times too large.
-
-    Args:
-        names: of the arguments.
-        cases: their values.
-        pairs: the answer and the target of every case, numbers.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say by which product of sizes a number is too large or small in every case; pairs are of answer and target."""
     if any(b.ndim or a.ndim or a.is_complex() or b.is_complex() or not torch.isfinite(a) for a, b in pairs):
         return None
     given, right = ([pair[k].item() for pair in pairs] for k in (0, 1))

@@ -25,11 +25,7 @@ KINDS = ("write", "predict", "prove", "break", "open")
 
 
 class Randn:
-    """Draws for the cases of an exercise: `randn(T, N)` are standard normal numbers in float64.
-
-    Args:
-        seed: the same draws for the same seed; `generator` is what other draws take.
-    """
+    """Draws for the cases of an exercise: `randn(T, N)` are standard normal numbers in float64, of `generator`."""
 
     def __init__(self, seed: int):
         self.generator = torch.Generator().manual_seed(seed)
@@ -157,11 +153,7 @@ class Exercise:
 
     @property
     def code(self) -> str:
-        """Source of the solution as a learner would write it: its docstring is the statement.
-
-        Raises:
-            OSError: it was not written in a file or a cell.
-        """
+        """Source of the solution as a learner would write it: its docstring is the statement."""
         source = textwrap.dedent(inspect.getsource(self.solution))
         function = ast.parse(source).body[0]
         lines, first = source.splitlines(), function.body[0]
@@ -191,11 +183,7 @@ class Exercise:
         return f"{dots} · {self.minutes} min · {lines if self.kind == 'write' else self.kind}"
 
     def draw(self, seed: int = 0) -> list[tuple]:
-        """Draw the argument tuples of every case, the same on every machine for the same seed.
-
-        Raises:
-            ValueError: fewer than three cases (a prediction has one), or a case that is not a tuple.
-        """
+        """Draw the argument tuples of every case, the same on every machine for the same seed."""
         cases = list(self.cases(Randn(seed)))
         if len(cases) < (1 if self.kind == "predict" else 3) or not all(isinstance(case, tuple) for case in cases):
             got = [type(case).__name__ for case in cases]
@@ -222,11 +210,7 @@ class Exercise:
 
 
 def count_lines(function: Callable) -> int:
-    """How many lines a function and the kernels that it launches have, but for docstrings, comments and empty lines.
-
-    Raises:
-        OSError: it was not written in a file or a cell.
-    """
+    """Count the lines of a function and the kernels that it launches, but for docstrings, comments and empty ones."""
     total = 0
     for source in map(_source, [*_kernels(function), function]):
         definition = ast.parse(source).body[0]
@@ -280,11 +264,7 @@ _registry: dict[str, Exercise] = {}
 
 
 def register(exercise: Exercise) -> Exercise:
-    """Add an exercise to the registry; one with the same id and title (its cell is run twice) replaces the first.
-
-    Raises:
-        ValueError: the id belongs to an exercise with another title.
-    """
+    """Add an exercise to the registry; one with the same id and title (its cell is run twice) replaces the first."""
     registered = _registry.get(exercise.id, exercise)
     if registered.title != exercise.title:  # not `registered != exercise`: a cell that is run again makes new functions
         raise ValueError(f"register: id {exercise.id!r} of {exercise.title!r} is taken by {registered.title!r}")
@@ -324,11 +304,7 @@ def _in_order(id: str) -> list[tuple[bool, int, str]]:
 
 
 def find(function: str, exercise: str | Exercise) -> Exercise:
-    """Return the exercise of an id, or the exercise itself.
-
-    Raises:
-        ValueError: an unknown id, with the known ids near it; neither a string nor an Exercise.
-    """
+    """Return the exercise of an id, or the exercise itself; an unknown id is a ValueError with the ids near it."""
     if isinstance(exercise, Exercise):
         return exercise
     if not isinstance(exercise, str):

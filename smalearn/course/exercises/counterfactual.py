@@ -8,14 +8,12 @@ import torch
 
 from smalearn.course.exercises.agree import equal, informative
 from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises.run import SECONDS, answers
 
 __all__ = ["counterfactual"]
 
-SECONDS, EACH = 3.0, 0.5  # for all questions, and for one: a loop may never end with other arguments
 
-
-def counterfactual(names, oracle, cases, targets, answers, wrong):
+def counterfactual(names, oracle, cases, targets, given, wrong):
     """The right answer to another question, if there is only one such."""
     if len(wrong) < 2:
         return None
@@ -24,7 +22,7 @@ def counterfactual(names, oracle, cases, targets, answers, wrong):
         if stopwatch() > SECONDS:
             break
         others = _asked(oracle, change, cases)
-        if others and all(map(equal, answers, others)) and any(informative(targets[k]) for k in wrong):
+        if others and all(map(equal, given, others)) and any(informative(targets[k]) for k in wrong):
             found.append(words)
     return f"your answer would be right if {found[0]}" if len(found) == 1 else None
 
@@ -35,10 +33,7 @@ def _asked(oracle, change, cases):
         changed = [change(*copy.deepcopy(case)) for case in cases]
     except Exception:  # a case need not have what is changed
         return None
-    calls = run(oracle, changed, 0, EACH).calls
-    if len(calls) < len(cases) or any(call.error for call in calls):  # it need not know what to do with them
-        return None
-    return [call.answer for call in calls]
+    return answers(oracle, changed)
 
 
 def _changes(names: Sequence[str], case: tuple) -> Iterator[tuple[str, Callable]]:

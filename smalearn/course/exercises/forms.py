@@ -16,11 +16,7 @@ LEADING = (
 
 
 def item_alone(targets: Sequence, answers: Sequence) -> str | None:
-    """Say that an answer is one item of the right tuple, or has the right answer as an item.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say that an answer is one item of the right tuple, or has the right answer as an item."""
     inside, outside = (all(isinstance(x, tuple | list) for x in values) for values in (targets, answers))
     if inside == outside:
         return None
@@ -37,11 +33,7 @@ def item_alone(targets: Sequence, answers: Sequence) -> str | None:
 
 
 def other_order(targets: Sequence, answers: Sequence) -> str | None:
-    """Say that the items of a tuple are right and stand in another order, the same in every case.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say that the items of a tuple are right and stand in another order, the same in every case."""
     if not all(isinstance(x, tuple | list) and len(x) == len(targets[0]) for x in (*targets, *answers)):
         return None
     for order in list(itertools.permutations(range(len(targets[0]))))[1:]:  # the first is the order that is asked for
@@ -53,12 +45,7 @@ def other_order(targets: Sequence, answers: Sequence) -> str | None:
 
 
 def leading_axes(cases: Sequence[tuple], wrong: Sequence[int]) -> str | None:
-    """Say that just the cases with leading axes are wrong, at least one, and those without are right, at least two.
-
-    Args:
-        cases: arguments; the smallest first, without leading axes.
-        wrong: numbers of the cases in which an attempt is wrong, or raises.
-    """
+    """Say that just the cases with leading axes are wrong, at least one, and those without are right, at least two."""
     axes = [sum(x.ndim for x in case if isinstance(x, torch.Tensor)) for case in cases]
     leading = [k for k, count in enumerate(axes) if count > axes[0]]
     return LEADING if leading and leading == list(wrong) and len(cases) - len(leading) >= 2 else None

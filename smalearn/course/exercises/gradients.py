@@ -28,12 +28,7 @@ def as_trained(cases: Sequence[tuple]) -> list[tuple]:
 
 
 def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
-    """The function that gives the gradients of another: of the sum of its answer's entries, each with its weight.
-
-    Args:
-        function: of tensors, to a tensor of their dtype, or to several.
-        places: of the arguments by which it is differentiated.
-    """
+    """Make the function of a function's gradients at some places: of the sum of its entries, each with its weight."""
 
     def gradient(*arguments):
         held = [arguments[place].requires_grad_() for place in places]
@@ -54,14 +49,7 @@ def gradient_of(function: Callable, places: Sequence[int]) -> Callable:
 
 
 def gradient_problem(names: Sequence[str], call: Call, target: tuple, tolerance: float) -> Difference | None:
-    """Say what is wrong with a call of what `gradient_of` returns; None where it is right.
-
-    Args:
-        names: of the arguments by which it is differentiated.
-        call: of the attempt's gradient, in a case of `as_trained`.
-        target: the right gradients.
-        tolerance: largest relative error.
-    """
+    """Say what is wrong with a call of what `gradient_of` made, in a case of `as_trained`; None where it is right."""
     narrow = target[0].dtype == torch.float32
     right = "All is right in float64; in float32, as in a model" if narrow else "The values are right"
     tolerance = max(NARROW, tolerance) if narrow else tolerance

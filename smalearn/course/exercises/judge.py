@@ -43,40 +43,22 @@ NEAR = 1e-5  # relative error up to which two wrong answers are the same
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of a check.
-
-    Args:
-        exercise: what was attempted.
-        outcome: "passed", "not as asked" (all answers are right), "failed", "not started", "error" or "timeout".
-        seed: of the random data.
-        cases: how many there are.
-        passed: how many are right.
-        printed: the lines that the learner's code printed.
-        problem: what is wrong with the attempt as a whole, or in the smallest failing case.
-        case: number of that case, from 1.
-        arguments: its arguments by name.
-        expected: the right answer there.
-        got: the attempt's, if it returned one.
-        misconception: the sentence of the known wrong answer that is the attempt's in every case, those where both are
-            right included.
-        sign: what the attempt's answers have to do with the right ones, where no misconception is found.
-        detours: what in the way to right answers is not as asked.
-    """
+    """Outcome of a check."""
 
     exercise: Exercise
-    outcome: str
-    seed: int
-    cases: int
-    passed: int = 0
-    printed: tuple[str, ...] = ()
-    problem: Difference | None = None
-    case: int | None = None
+    outcome: str  # "passed", "not as asked" (all answers are right), "failed", "not started", "error" or "timeout"
+    seed: int  # of the random data
+    cases: int  # how many there are
+    passed: int = 0  # how many are right
+    printed: tuple[str, ...] = ()  # lines
+    problem: Difference | None = None  # what is wrong with the attempt as a whole, or in the smallest failing case
+    case: int | None = None  # the number of that case, from 1; then what it is about
     arguments: dict[str, object] = field(default_factory=dict)
     expected: object = None
     got: object = None
-    misconception: str | None = None
-    sign: str | None = None
-    detours: tuple[str, ...] = ()
+    misconception: str | None = None  # of the known wrong answer that is the attempt's in every case
+    sign: str | None = None  # what its answers have to do with the right ones, where there is no misconception
+    detours: tuple[str, ...] = ()  # what in the way to right answers is not as asked
 
 
 def evaluate(exercise: Exercise, attempt: object, seed: int = 0, limit: float = LIMIT) -> Result:
@@ -132,10 +114,6 @@ class AnswerKey:
     """Key that attempts are compared with: the cases of an exercise, the right answers, and the known wrong ones.
 
     It calls no attempt: one that was run elsewhere, in another process, is judged by what came back.
-
-    Args:
-        exercise: what is attempted.
-        seed: of the cases' random data.
     """
 
     exercise: Exercise
@@ -169,12 +147,7 @@ class AnswerKey:
         return {sentence: run(function, self.cases, self.seed, LIMIT).calls for sentence, function in wrong.items()}
 
     def judge(self, answers: Run, limit: float = LIMIT) -> Result:
-        """Judge an attempt by its answers.
-
-        Args:
-            answers: the calls of the attempt, in the order of the cases; fewer where time ran out.
-            limit: seconds that it had, for the message.
-        """
+        """Judge an attempt by its calls, fewer than the cases where time, `limit`, ran out."""
         exercise, cases = self.exercise, self.cases
         if answers.calls and all(call.stub for call in answers.calls):
             return Result(exercise, "not started", self.seed, len(cases), printed=answers.printed)
@@ -208,11 +181,7 @@ class AnswerKey:
         )
 
     def judge_gradients(self, answers: Run, result: Result) -> Result:
-        """Judge the gradients of an attempt whose values are right, in the cases of `as_trained`.
-
-        Returns:
-            `result` if they are right too.
-        """
+        """Judge the gradients of an attempt whose values are right; return `result` if they are right too."""
         gradient = gradient_of(self.exercise.oracle, self.exercise.places)
         late = Call(error=("it is not there in time",))
         trained = as_trained(self.cases)
@@ -227,16 +196,7 @@ class AnswerKey:
         return result
 
     def judge_way(self, calls: list[Call], detours: Sequence[str], result: Result) -> Result:
-        """Judge the way of an attempt whose answers are right in all cases, and what it answers at longer lengths.
-
-        Args:
-            calls: of the attempt with `lengths`; fewer where it was stopped.
-            detours: what is not as asked.
-            result: of the cases.
-
-        Returns:
-            `result` if all is well.
-        """
+        """Judge what a right attempt answers at longer lengths, and its detours; return `result` if all is well."""
         for call, case, target, length in zip(calls, self.lengths, self.long_targets, LENGTHS, strict=False):
             if problem := _verdict(self.exercise, call, case, target):
                 small = f"All {result.cases} cases are right, but not one with {self.exercise.way.axis} = {length}"

@@ -26,10 +26,7 @@ class Expired(BaseException):
 
 
 class Stopwatch:
-    """`stopwatch()` is how many seconds this process has worked: what others do on a busy machine costs nobody time.
-
-    Where it waits or sleeps, a quarter of the time passes.
-    """
+    """Count the seconds that this process has worked: a busy machine costs nobody time, and to wait costs a quarter."""
 
     def __init__(self):
         self.wall, self.own = time.monotonic(), time.process_time()
@@ -121,18 +118,11 @@ def _insist(frame: FrameType) -> None:
 
 
 def within(seconds: float, steps: Iterator, out: TextIO) -> list:
-    """Collect what an iterator yields, for at most so many seconds.
+    """Collect what an iterator yields, for at most so many seconds of the process's own work.
 
     A KeyboardInterrupt from the keyboard (or the notebook's stop button) passes through. Away from the main thread
     (or where a program around Python keeps SIGINT to itself) there is no limit, since nothing can be interrupted.
-
-    Args:
-        seconds: for all steps together, of the process's own work.
-        steps: what is watched.
-        out: where code that cannot be stopped is reported.
-
-    Returns:
-        What was yielded in time.
+    Code that cannot be stopped is reported on `out`.
     """
     on_main = threading.current_thread() is threading.main_thread()
     if not on_main or signal.getsignal(signal.SIGINT) is None:

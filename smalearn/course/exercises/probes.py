@@ -14,12 +14,11 @@ from torch.overrides import TorchFunctionMode
 from smalearn.course.exercises.agree import equal, informative, up_to
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import EMPTY, run
+from smalearn.course.exercises.run import EMPTY, SECONDS, answers
 from smalearn.fast.lanes import running
 
 __all__ = ["hole", "probe", "zero"]
 
-SECONDS, EACH = 4.0, 0.5  # for all probes, and for one
 UNSTORED = "there are entries in which nothing is stored{}: they hold what `torch.empty` gave, shown as nan"
 UNMASKED = "what a mask leaves out of a load is anything, shown as nan, unless it is given: `other=0.0`"
 SMALLER = (lambda x: x / 2, lambda x: x.flip(tuple(range(x.ndim))[:1]), lambda x: x.flip(tuple(range(x.ndim))[-1:]))
@@ -29,17 +28,7 @@ HALVES = {0: "stays as it is", 1: "is halved", 2: "becomes a quarter"}
 
 
 def probe(exercise: Exercise, attempt: Callable, seed: int = 0, looks: Sequence[Callable] = ()) -> str | None:
-    """Say what an attempt does with other arguments that the oracle does not do.
-
-    Args:
-        exercise: what is attempted, with an oracle.
-        attempt: its answers have the right form in every case, and it leaves its arguments as they are.
-        seed: of the cases.
-        looks: what is tried; by default all but zeros.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say what an attempt, whose answers have the right form, does with other arguments and the oracle does not."""
     try:
         with up_to(exercise.tolerance):
             return next(filter(None, _looked(exercise, attempt, seed, looks)), None)
@@ -48,31 +37,18 @@ def probe(exercise: Exercise, attempt: Callable, seed: int = 0, looks: Sequence[
 
 
 def zero(exercise: Exercise, attempt: Callable, seed: int = 0) -> str | None:
-    """Say that an attempt is right where an argument is 0 throughout: its error lies in the terms with it.
-
-    Args and returns as for `probe`.
-    """
+    """Say that an attempt is right where an argument is 0 throughout: its error lies in the terms with it."""
     return probe(exercise, attempt, seed, looks=(_right_with_zeros,))
 
 
 def hole(exercise: Exercise, attempt: Callable, seed: int = 0, shown: int = 0) -> str | None:
-    """Say where the NaNs in an attempt's answers come from: memory that nobody wrote, or masked loads of a GPU kernel.
-
-    Args:
-        exercise: what is attempted.
-        attempt: whatever it does, nothing is raised.
-        seed: of the cases.
-        shown: index of the case that the learner sees.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say where an attempt's NaNs come from: memory that nobody wrote, or masked loads of a GPU kernel."""
     cases = exercise.draw(seed)
-    before = _answers(attempt, cases) or ()
+    before = answers(attempt, cases) or ()
     if _numbers(before):
         return None
     for sentence, program in ((UNSTORED, _with_zeros(attempt)), (UNMASKED, _with_others(attempt))):
-        if _numbers(_answers(program, cases) or (torch.tensor(torch.nan),)):
+        if _numbers(answers(program, cases) or (torch.tensor(torch.nan),)):
             return sentence.format(_which(before[shown]) if before else "")
     return None
 
@@ -94,7 +70,7 @@ def _which(answer):
 def _looked(exercise, attempt, seed, looks):
     """The sentence of each probe, or None, until time is over."""
     stopwatch, cases = Stopwatch(), exercise.draw(seed)
-    before, target = _answers(attempt, cases), _answers(exercise.oracle, cases)
+    before, target = answers(attempt, cases), answers(exercise.oracle, cases)
     if before is None:
         return
     if not looks:
@@ -114,15 +90,15 @@ def _looked(exercise, attempt, seed, looks):
 def _both(exercise, attempt, cases, change):
     """What an attempt and the oracle answer to changed arguments."""
     changed = [change(*copy.deepcopy(case)) for case in cases]
-    return _answers(attempt, changed), _answers(exercise.oracle, changed)
+    return answers(attempt, changed), answers(exercise.oracle, changed)
 
 
 def _rests(exercise, cases, change):
     """Whether some other argument still matters in the right answer after a change: else nothing is left of it."""
     changed = [change(*copy.deepcopy(case)) for case in cases]
-    start = _answers(exercise.oracle, changed)
+    start = answers(exercise.oracle, changed)
     for k in _floats(cases):
-        other = _answers(exercise.oracle, [_put(k, SMALLER[0])(*copy.deepcopy(case)) for case in changed])
+        other = answers(exercise.oracle, [_put(k, SMALLER[0])(*copy.deepcopy(case)) for case in changed])
         if start and other and not all(map(equal, start, other)):
             return True
     return False
@@ -132,13 +108,6 @@ def _holds(exercise, attempt, seed, change):
     """Whether an attempt is right with changed arguments where the numbers are others, too."""
     pairs = (_both(exercise, attempt, exercise.draw(seed + more), change) for more in MORE)
     return all(after is not None and other is not None and _agree(after, other) for after, other in pairs)
-
-
-def _answers(function: Callable, cases: Sequence[tuple]) -> list | None:
-    """What a function returns in every case; None if it does not."""
-    calls = run(function, cases, 0, EACH).calls
-    complete = len(calls) == len(cases) and not any(call.error for call in calls)
-    return [call.answer for call in calls] if complete else None
 
 
 class _Zeros(TorchFunctionMode):
@@ -172,11 +141,11 @@ def _with_others(attempt):
     return program
 
 
-def _numbers(answers):
+def _numbers(answer):
     """Whether there is no NaN in an answer."""
-    if isinstance(answers, tuple | list):
-        return all(map(_numbers, answers))
-    return not isinstance(answers, torch.Tensor) or not bool(answers.isnan().any())
+    if isinstance(answer, tuple | list):
+        return all(map(_numbers, answer))
+    return not isinstance(answer, torch.Tensor) or not bool(answer.isnan().any())
 
 
 def _put(place: int, change: Callable) -> Callable:
@@ -195,7 +164,7 @@ def _ignored(exercise, attempt, cases, before, target):
         matters, seen = False, 0
         for change in changes:
             changed = [_put(k, change)(*copy.deepcopy(case)) for case in cases]
-            other, after = _answers(exercise.oracle, changed), _answers(attempt, changed)
+            other, after = answers(exercise.oracle, changed), answers(attempt, changed)
             if other is None or after is None:  # a change that is not allowed
                 continue
             if not all(map(equal, before, after)):

@@ -15,14 +15,7 @@ LINES = {f"but for the {name} {kind}": line for kind in ("row", "entry") for nam
 
 
 def region(pairs: Sequence[tuple]) -> str | None:
-    """Where the wrong entries are.
-
-    Args:
-        pairs: answer and target of each wrong case, tensors of float64 or complex128.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say where the wrong entries are, from answer and target of each wrong case."""
     if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
         return None
     if len(pairs) >= 3 and (found := _part(pairs)):

@@ -10,18 +10,7 @@ import torch
 from smalearn.course.exercises.compare import KINDS, kind, sentence_case
 from smalearn.course.exercises.judge import Result
 
-__all__ = [
-    "MIME",
-    "argument",
-    "excerpts",
-    "plain_pair",
-    "record",
-    "render",
-    "show",
-    "show_code",
-    "side_by_side",
-    "tally",
-]
+__all__ = ["argument", "excerpts", "plain_pair", "record", "render", "show", "show_code", "side_by_side", "tally"]
 
 MIME = "application/vnd.smalearn.check+json"
 WIDTH = 100
@@ -32,14 +21,7 @@ WRITTEN_OUT = 12  # entries of an argument that is shown in full
 
 
 def render(result: Result) -> str:
-    """Say the result of a check as text.
-
-    Example:
-        >>> from smalearn.course.exercises import evaluate, registry
-        >>> first = registry()["0.1"]
-        >>> print(render(evaluate(first, first.solution)))
-        ✓ 0.1 Look back with equal weights: 4 cases passed (seed 0)
-    """
+    """Say the result of a check as text."""
     exercise, seed = result.exercise, result.seed
     head = f"{exercise.id} {exercise.title}"
     if result.outcome == "not started" and result.problem:
@@ -133,13 +115,6 @@ def side_by_side(target: object, answer: object) -> list[str]:
 
     A big array is shown by its leading corner, or, where that does not reach the largest difference, by the part that
     ends there.
-
-    Args:
-        target: a tensor of any shape, or a number, bool or string.
-        answer: of the same shape and dtype, or type.
-
-    Returns:
-        Lines at most a page wide.
     """
     if not isinstance(target, torch.Tensor):
         texts = plain_pair(target, answer)

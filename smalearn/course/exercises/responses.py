@@ -14,11 +14,10 @@ from smalearn.course.exercises.agree import equal, numeric
 from smalearn.course.exercises.compare import elements
 from smalearn.course.exercises.core import Exercise
 from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises.run import SECONDS, answers
 
 __all__ = ["growth", "response"]
 
-SECONDS, EACH = 3.0, 0.5  # for all, and for one answer
 NOTHING = 1e-12  # what rounding alone changes, in parts of the largest entry
 MOST = 8  # rows of an argument that are halved
 LEAST = 3  # rows that an argument must have: fewer show no pattern
@@ -26,16 +25,7 @@ AXES = ((0, "{}[{}]", "row"), (-1, "{}[..., {}]", "column"))
 
 
 def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) -> str | None:
-    """Say on which rows of its arguments an attempt's answer depends and must not, or must and does not.
-
-    Args:
-        exercise: what is attempted, with an oracle.
-        attempt: its answers have the right form.
-        failing: the arguments of the cases in which it is wrong, by their numbers from 1.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say on which rows of its arguments an attempt's answer depends and must not, or must and does not."""
     stopwatch = Stopwatch()
     order = sorted(failing.items(), key=lambda pair: (not _plain(pair[1]), elements(pair[1])))
     for (axis, written, of), (number, case) in itertools.product(AXES, order):
@@ -59,16 +49,7 @@ def response(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]
 
 
 def growth(exercise: Exercise, attempt: Callable, failing: Mapping[int, tuple]) -> str | None:
-    """Say by how much a number changes where a whole number that is given is one more, and by how much it should.
-
-    Args:
-        exercise: what is attempted, with an oracle.
-        attempt: it returns numbers.
-        failing: the arguments of the cases in which it is wrong, by their numbers from 1.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say by how much a number changes where a given whole number is one more, and by how much it should."""
     stopwatch, told, shown = Stopwatch(), {}, []
     for number, case in sorted(failing.items(), key=lambda pair: elements(pair[1])):
         item = _wrong_item(_answer(attempt, case), _answer(exercise.oracle, case), exercise.tolerance)
@@ -142,8 +123,8 @@ class _Seen:
 
 
 def _answer(function, case):
-    calls = run(function, [case], 0, EACH).calls
-    return calls[0].answer if calls and not calls[0].error else None
+    given = answers(function, [case])
+    return given and given[0]
 
 
 def _wrong_item(given, right, near):

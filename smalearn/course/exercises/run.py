@@ -19,13 +19,14 @@ import torch
 from smalearn.course.exercises.compare import freeze, same
 from smalearn.course.exercises.limit import Expired, within
 
-__all__ = ["MIXED", "Call", "Run", "run"]
+__all__ = ["MIXED", "SECONDS", "Call", "Run", "answers", "run"]
 
 LIBRARIES = {"torch", "numpy", "einops", "smalearn", *sys.stdlib_module_names}
 INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own in Python 3.11 only
 EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty, torch.empty_strided)
 PRINTED_LINES = 20
 SEED = 20_000
+SECONDS, EACH = 4.0, 0.5  # for all that an explainer tries, and for one try: a loop may never end
 LINE_WIDTH = 90
 MESSAGE_LENGTH, MESSAGE_LINES = 1000, 10
 MIXED = "two tensors that meet differ in dtype; does one that you make lack `dtype=`?"
@@ -53,18 +54,19 @@ class Run:
     printed: tuple[str, ...]
 
 
+def answers(function: Callable, cases: list[tuple]) -> list | None:
+    """What a function returns in every case; None where it raises or takes too long."""
+    calls = run(function, cases, 0, EACH).calls
+    complete = len(calls) == len(cases) and not any(call.error for call in calls)
+    return [call.answer for call in calls] if complete else None
+
+
 def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
-    """Call the function on a copy of each case's arguments.
+    """Call a function on a copy of each case's arguments, for at most `limit` seconds in all.
 
     Random numbers (Python's and NumPy's too), the default dtype and device, autocast, the gradient mode, modes that an
     attempt has entered, the number of threads and the recursion limit are the caller's again after each call; torch is
     seeded before it, and what `torch.empty` gives is NaN. Warnings are not errors. KeyboardInterrupt passes through.
-
-    Args:
-        function: the learner's attempt, or a known wrong answer.
-        cases: tuples of arguments.
-        seed: what torch is seeded with before each call.
-        limit: seconds for all calls together.
     """
     restore, printed = _snapshot(), _Printed()
 

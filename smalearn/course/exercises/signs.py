@@ -29,17 +29,7 @@ POWERS = {1.0: "{} times", -1.0: "1/{} times", 0.5: "√{} times", -0.5: "1/√{
 
 
 def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:
-    """The first sign that holds.
-
-    Args:
-        exercise: what is attempted.
-        cases: arguments.
-        targets: the right answer in each case.
-        answers: those of the attempt, frozen; None where it raised.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say the first sign that holds of an attempt, whose answers are None where it raised."""
     if any(answer is None for answer in answers):
         return None
     if found := item_alone(targets, answers) or other_order(targets, answers):
@@ -67,17 +57,7 @@ def sign(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequen
 
 
 def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequence) -> str | None:
-    """Say by how much numbers are too large, or too small, where that is the same in every wrong case, or goes by size.
-
-    Args:
-        exercise: what is attempted.
-        cases: arguments.
-        targets: the right answer in each case.
-        answers: those of the attempt, frozen; None where it raised.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say by how much numbers are too large or small, where that is the same in every wrong case, or goes by size."""
     where, items = _wrong_item(cases, targets, answers, exercise.tolerance)
     pairs = [numeric(pair) for pair in items]
     if None in pairs:
@@ -88,10 +68,7 @@ def amount(exercise: Exercise, cases: Sequence, targets: Sequence, answers: Sequ
 
 
 def _wrong_item(cases, targets, answers, near):
-    """Pairs of answer and target; where they are tuples, of one item, and what to call it.
-
-    It is the first that is wrong in the smallest failing case, which is the one that is shown.
-    """
+    """Pair answers and targets; of tuples the item that is wrong in the case that is shown, and what to call it."""
     pairs = list(zip(answers, targets, strict=True))
     if not isinstance(targets[0], tuple | list):
         return "", pairs

@@ -75,14 +75,7 @@ class Trace(TorchFunctionMode):
         return out
 
     def see(self, made: list[torch.Tensor], given: Set, least: int, within: str = "") -> None:
-        """Note the largest tensor of those that share no memory with what is given.
-
-        Args:
-            made: the tensors.
-            given: memory of what they were made of.
-            least: entries that the largest has had before.
-            within: name of the call inside which they are made.
-        """
+        """Note the largest of the tensors that share no memory with what is given, if it passes `least`."""
         for x in made:
             place, entries = _memory_of(x)
             if place not in given and entries > least and entries >= self.largest:

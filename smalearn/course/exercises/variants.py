@@ -16,11 +16,11 @@ import torch
 
 from smalearn.course.exercises.compare import alike, elements
 from smalearn.course.exercises.limit import Stopwatch
-from smalearn.course.exercises.run import run
+from smalearn.course.exercises.run import SECONDS
+from smalearn.course.exercises.run import answers as answers_of
 
 __all__ = ["variant", "variants"]
 
-SECONDS, EACH = 3.0, 0.5  # for all variants of an exercise, and for one: its loop may never end
 WITHOUT = {
     "abs": "an absolute value",
     "cat": "one of the parts",
@@ -45,37 +45,13 @@ WITHOUT = {
 }
 IN_PLACE_OF = {"exp2": "exp", "exp": "exp2", "tril": "triu", "triu": "tril", "min": "max", "max": "min", "sum": "mean"}
 IN_PLACE_OF |= {"cumsum": "sum", "floor": "ceil", "ceil": "floor", "log": "log2", "log2": "log"}
-AXES = {
-    "cumsum",
-    "cumprod",
-    "flip",
-    "softmax",
-    "sum",
-    "mean",
-    "prod",
-    "amax",
-    "stack",
-    "cat",
-    "unflatten",
-    "repeat_interleave",
-}
+AXES = {"amax", "cat", "cumprod", "cumsum", "flip", "mean", "prod", "repeat_interleave", "softmax", "stack", "sum"}
+AXES |= {"unflatten"}
 STEPS = ((1, "one too far"), (-1, "one too short"))
 
 
 def variant(exercise: object, cases: Sequence[tuple], targets: Sequence, answers: Sequence) -> str | None:
-    """Say which change of the solution, or of the oracle, gives the answers of a wrong attempt in every case.
-
-    Where several changes give them two are named.
-
-    Args:
-        exercise: what is attempted.
-        cases: arguments.
-        targets: the right answer in each case.
-        answers: those of the attempt, frozen; None where it raised.
-
-    Returns:
-        A sentence without a full stop, or None.
-    """
+    """Say which change of the solution, or of the oracle, gives the answers of a wrong attempt; of several name two."""
     if any(answer is None or isinstance(answer, str) for answer in answers) or not all(map(_finite, answers)):
         return None
     near = exercise.tolerance
@@ -96,8 +72,8 @@ def _finite(answer):
 
 
 def _gives(function, case, answer, near):
-    calls = run(function, [case], 0, EACH).calls
-    return bool(calls) and not calls[0].error and alike(calls[0].answer, answer, near)
+    given = answers_of(function, [case])
+    return bool(given) and alike(given[0], answer, near)
 
 
 def variants(exercise: object) -> Iterator[tuple[str, Callable]]:

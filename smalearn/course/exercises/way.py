@@ -70,18 +70,7 @@ class Way:
 
 
 def measure(way: Way, attempt: Callable, names: Sequence[str], cases: Sequence[tuple]) -> tuple[list[Call], list[str]]:
-    """Measure the way of an attempt with right answers.
-
-    Args:
-        way: what is asked.
-        attempt: the learner's function.
-        names: of its arguments.
-        cases: `way.case` at both of `LENGTHS`.
-
-    Returns:
-        What it answers, fewer than the cases where it was stopped; and what is not as asked, nothing where that
-        cannot be measured.
-    """
+    """Run a right attempt at both lengths; return what it answers, and what of its way is not as asked."""
     small, large = traces = [trace(attempt, case) for case in cases]
     if not small.call or not large.call:
         return [], [f"it is not done with {way.axis} = {LENGTHS[1]} in {LIMIT:g} s"]

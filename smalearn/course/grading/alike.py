@@ -20,12 +20,7 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 @dataclass(frozen=True)
 class Pair:
-    """Two students with like answers.
-
-    Args:
-        students: both names.
-        shares: exercise id -> the share of passages that their answers have in common.
-    """
+    """Two students with like answers: exercise id -> the share of passages that these have in common."""
 
     students: tuple[str, str]
     shares: dict[str, float]
@@ -36,14 +31,7 @@ class Pair:
 
 
 def alike(one: str, other: str) -> float:
-    r"""Share of passages that two answers have in common, of the shorter one's; 0 where one is short, or not Python.
-
-    Example:
-        >>> a = "def running(V):\n" + "    rows = [V[t] + V[t - 1] for t in range(1, len(V))]\n" * 3
-        >>> b = "def mine(x):  # mine\n" + "    r = [x[i]+x[i - 1] for i in range(1,len(x))]\n" * 3
-        >>> alike(a, b)
-        1.0
-    """
+    """Share of passages that two answers have in common, of the shorter one's; 0 where one is short, or not Python."""
     return _share(passages(one), passages(other))
 
 

@@ -39,13 +39,7 @@ HELPERS = 20  # functions of other cells that are sent to be compared with our s
 
 
 class Session:
-    """Session of one notebook: its names, and the answers to requests.
-
-    Args:
-        task: `cells`, the code cells as `Notebook` takes them; `exercises`, id -> `name` of the function, `cases`
-            (`coded`), `seed`, `gradient`, places of the arguments by which it is taken, and `way`, arguments of
-            `measure` (`coded`) or None; `limit`, seconds for the calls of an attempt, and again for its cells.
-    """
+    """Session of one notebook: its names, and the answers to requests. `_Grader` and `_part` make the task."""
 
     def __init__(self, task: dict):
         self.task = task
@@ -161,10 +155,7 @@ class Session:
         return self._errors(None)
 
     def _execute(self, statements: Sequence[Statement], id: str | None = None, order: str = "") -> list[str]:
-        """Run statements one after the other, whatever they do; return the errors, those of its own cells first.
-
-        Each has nearly all that is left of the limit; those of other cells leave more, and have little where all run.
-        """
+        """Run statements, each in nearly all that is left of the limit, of other cells in less; return errors."""
         stopwatch, limit, own, others = Stopwatch(), self.task["limit"], [], []
         for statement in statements:
             mine = self._owner(statement.cell) == id
@@ -216,11 +207,7 @@ def _line(error: BaseException) -> str:
 
 
 def _asks(*args: object, **kwargs: object) -> None:
-    """Stand in for `input`.
-
-    Raises:
-        EOFError: always.
-    """
+    """Stand in for `input`."""
     raise EOFError("it asks with input(), and nobody answers here")
 
 

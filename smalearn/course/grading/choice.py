@@ -15,11 +15,7 @@ __all__ = ["exercises", "load", "weigh"]
 
 
 def load(path: Path) -> None:
-    """Run a teacher's own file, whose exercises register themselves.
-
-    Raises:
-        ValueError: the file cannot be run, or has no exercise.
-    """
+    """Run a teacher's own file, whose exercises register themselves."""
     spec = importlib.util.spec_from_file_location("_exercises_of_a_teacher", path)
     if spec is None:
         raise ValueError(f"grade: {path} is not a Python file")
@@ -36,15 +32,9 @@ def load(path: Path) -> None:
 
 
 def weigh(submissions: Sequence[Submission], path: Path | None = None) -> dict[str, float]:
-    """Decide the points of each exercise that counts.
+    """Decide the points of each exercise that counts, by a JSON file, `{"3.1": 1, "3.4": 2.5}`.
 
-    Args:
-        submissions: where no file is given, the exercises of one chapter count a point each: the chapter that most of
-            these are of. A cell of another chapter earns nothing.
-        path: a JSON file, `{"3.1": 1, "3.4": 2.5}`; exercises that it does not name do not count.
-
-    Raises:
-        ValueError: the file is not such a file, or no submission has an exercise that we know.
+    Without one the exercises of one chapter count a point each: the chapter that most submissions are of.
     """
     known = registry()
     if path is None:

@@ -20,12 +20,7 @@ __all__ = ["run"]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what `smalearn grade` is asked to do; return its exit status.
-
-    Raises:
-        ValueError: what is asked cannot be done.
-        OSError: a file cannot be read or written.
-    """
+    """Do what `smalearn grade` is asked to do; return its exit status."""
     if args.exercises:
         choice.load(args.exercises)
     listed = roster.read(args.roster, args.name_column, args.id_column) if args.roster else roster.Roster()

@@ -26,18 +26,7 @@ exec(compile(PACKED, "<solutions come later>", "exec"))
 
 
 def students(course: Path, output: Path) -> list[Path]:
-    """Write the students' edition: a folder to hand out, to install, to make a wheel or a site of.
-
-    Args:
-        course: the folder of the course.
-        output: a new folder.
-
-    Returns:
-        The modules that are packed.
-
-    Raises:
-        ValueError: the folder is not new.
-    """
+    """Write the students' edition into a new folder, to hand out or to install; return the packed modules."""
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"{output} is not empty; give a new folder")
     leave = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")

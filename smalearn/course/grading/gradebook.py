@@ -200,16 +200,7 @@ def _number(value: float) -> str:
 
 
 def summary(lines: Sequence[Line], terms: Terms) -> str:
-    """Say how many passed each exercise, the mean, which files could not be run, and whose is unclear.
-
-    Example:
-        >>> ada = Row("ada", Path("a.ipynb"), {"3.1": "passed"}, worth={"3.1": 2}, digest="1")
-        >>> bob = Row("bob", Path("b.ipynb"), {}, {"": "no notebook"})
-        >>> print(summary([Line("ada", [], [ada]), Line("bob", [], [bob])], Terms()))
-        2 students, on average 1 of 2 points
-          3.1  passed by 1
-        b.ipynb: no notebook
-    """
+    """Say how many passed each exercise, the mean, which files could not be run, and whose is unclear."""
     weights = worth(lines)
     totals = [sum(line.points(terms).values()) for line in lines]
     mean = f"{sum(totals) / max(1, len(lines)):.2f}".rstrip("0").rstrip(".")

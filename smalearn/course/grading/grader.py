@@ -34,17 +34,11 @@ TO_READ = "to be read: the submission itself called the judge"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of time and memory for one notebook.
+    """Limits of time and memory for one notebook."""
 
-    Args:
-        exercise: seconds for the cells of an exercise, and again for its cases, as in `check`.
-        notebook: seconds for everything.
-        memory: bytes on top of what Python and torch take; enforced on Linux.
-    """
-
-    exercise: float = 10.0
-    notebook: float = 120.0
-    memory: int = 2 * 2**30
+    exercise: float = 10.0  # seconds for the cells of an exercise, and again for its cases, as in `check`
+    notebook: float = 120.0  # seconds for everything
+    memory: int = 2 * 2**30  # bytes on top of what Python and torch take; enforced on Linux
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
@@ -52,17 +46,7 @@ class Stopped(Exception):  # noqa: N818 - nothing is wrong
 
 
 class Course:
-    """What the graders of all notebooks share: inputs, targets, and where and how long a submission runs.
-
-    Args:
-        exercises: id -> exercise, each after those whose functions it may call.
-        box: in which submissions run.
-        limits: of each notebook.
-        seed: of the cases' random data.
-
-    Raises:
-        ValueError: the arguments of an exercise cannot be sent to another process, or its oracle fails.
-    """
+    """What the graders of all notebooks share: inputs, targets, and where and how long a submission runs."""
 
     def __init__(self, exercises: Mapping[str, Exercise], box: Sandbox, limits: Limits, seed: int):
         self.keys = {id: AnswerKey(exercise, seed) for id, exercise in exercises.items()}
@@ -243,11 +227,7 @@ class _Grader:
         return result
 
     def _ready(self) -> None:
-        """Have a process in which the setup cells have run, and the exercises that are graded already.
-
-        Raises:
-            Lost: the time is over, or what has run before does not run again.
-        """
+        """Have a process in which the setup cells have run, and the exercises that are graded already."""
         if self.child:
             return
         if self.until <= time.monotonic() or self.course.stopped:

@@ -27,14 +27,7 @@ def files(names: Iterable[str | os.PathLike | Handin], ours: Iterable[Path] = ()
     """Find the files that names stand for: a folder stands for all in it and below, `*` for any characters.
 
     A folder without a notebook is listed as one. What begins with `.` or `__` is hidden, or added by a system, and is
-    passed over. What was found before stays as it is.
-
-    Args:
-        names: of files and folders.
-        ours: what lies among them and was not handed in: the gradebook, the class list.
-
-    Raises:
-        ValueError: there is no such file, or no notebook in a folder.
+    passed over, and so is what is ours: the gradebook, the class list. What was found before stays as it is.
     """
     names, ours, kinds = list(names), set(map(os.path.abspath, ours)), functools.cache(_kinds)
     found = [name for name in names if isinstance(name, Handin)]

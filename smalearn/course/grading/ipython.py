@@ -21,11 +21,7 @@ OUTSIDE = {"pip", "conda", "mamba", "uv", "cd", "system", "sx", "!", "ls", "cat"
 
 
 def plain(source: str) -> str:
-    """Write a cell as Python; one that is Python already stays as it is.
-
-    Raises:
-        SyntaxError: neither Python nor IPython can read it.
-    """
+    """Write a cell as Python; one that is Python already stays as it is."""
     if "get_ipython" not in source:
         with contextlib.suppress(SyntaxError):
             ast.parse(source)
@@ -108,15 +104,7 @@ class Quiet:
 
 
 class Shell(Quiet):
-    """Stand-in for what `get_ipython()` returns.
-
-    Args:
-        user_ns: the names of the notebook.
-
-    Attributes:
-        left: the commands that were asked for and did not run.
-        old: what modules had before they were loaded again.
-    """
+    """Stand-in for what `get_ipython()` returns; `left` has the commands that did not run."""
 
     def __init__(self, user_ns: dict):
         self.user_ns, self.left, self.old = user_ns, [], {}
@@ -126,11 +114,7 @@ class Shell(Quiet):
         self.left.append(f"!{command}")
 
     def getoutput(self, command: str, *args: object, **kwargs: object) -> None:
-        """Refuse a shell command whose output is wanted.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Refuse a shell command whose output is wanted."""
         raise RuntimeError(f"shell commands do not run here: !{command}")
 
     def run_cell(self, source: str, *args: object, **kwargs: object) -> None:

@@ -30,11 +30,7 @@ assert outcome in ("passed", "not as asked")
 
 
 def chapters(names: Iterable[str], folder: Path) -> list[Path]:
-    """Find chapters of a folder by their numbers ("3", "03", "A") or names ("03_linear_attention.ipynb").
-
-    Raises:
-        ValueError: there is no such chapter; the message lists those that there are.
-    """
+    """Find chapters of a folder by their numbers ("3", "03", "A") or names ("03_linear_attention.ipynb")."""
     paths = []
     for name in names:
         path = notebooks.find(folder, Path(name).name.removesuffix(".ipynb"))
@@ -51,17 +47,6 @@ def export(paths: Sequence[Path], folder: Path, weights: Mapping[str, float] | N
     An exercise becomes a cell with our solution between `### BEGIN SOLUTION` and `### END SOLUTION`, which nbgrader
     cuts out for the students, and a locked cell with `check`, worth its points. There `check` shows what it always
     shows; a hidden test, with other random data, gives the points. The other cells stay, without outputs.
-
-    Args:
-        paths: chapters of the course.
-        folder: for the course of nbgrader, created where missing. Source notebooks in it are overwritten.
-        weights: exercise id -> points; one each where it names none.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        ValueError: a file is not a notebook, or has no exercise.
     """
     sources = {path: notebooks.read(path) for path in paths}
     for path, notebook in sources.items():

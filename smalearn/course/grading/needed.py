@@ -40,35 +40,20 @@ BLOCKS = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.With | ast.
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """Statement of a cell, compiled, and what it has to do with names of the notebook.
-
-    Args:
-        node: its syntax tree.
-        code: what runs.
-        cell: the place of its cell in the notebook.
-        shown: whether its value is the cell's output.
-        reads: names that it reads when it runs.
-        later: names that the functions in it read when they are called.
-        sets: names that these bind, as `global`, or whose objects they edit.
-        binds: names that it binds, whatever they stood for.
-        edits: names that it may bind, or whose objects it edits.
-        hands: names that it hands to a function which may edit them.
-        anything: whether it may bind any name.
-        checks: ids of the exercises whose check it calls.
-    """
+    """Statement of a cell, compiled, and what it has to do with names of the notebook."""
 
     node: ast.stmt
     code: types.CodeType
-    cell: int
-    shown: bool
-    reads: frozenset[str]
-    later: frozenset[str]
-    sets: frozenset[str]
-    binds: frozenset[str]
-    edits: frozenset[str]
-    hands: frozenset[str]
-    anything: bool
-    checks: frozenset[str]
+    cell: int  # the place of its cell in the notebook
+    shown: bool  # whether its value is the cell's output
+    reads: frozenset[str]  # names that it reads when it runs
+    later: frozenset[str]  # names that the functions in it read when they are called
+    sets: frozenset[str]  # names that these bind, as `global`, or whose objects they edit
+    binds: frozenset[str]  # names that it binds, whatever they stood for
+    edits: frozenset[str]  # names that it may bind, or whose objects it edits
+    hands: frozenset[str]  # names that it hands to a function which may edit them
+    anything: bool  # whether it may bind any name
+    checks: frozenset[str]  # ids of the exercises whose check it calls
 
     @property
     def cheap(self) -> bool:
@@ -100,11 +85,7 @@ class Notebook:
         self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (__future__.annotations.compiler_flag if futures else 0)
 
     def read(self, place: int) -> str:
-        """Read a cell; return its source as Python.
-
-        Raises:
-            SyntaxError: it cannot be read.
-        """
+        """Read a cell; return its source as Python."""
         source = plain(self.cells[place]["source"])
         body = ast.parse(source).body
         self.statements[place] = [self._statement(node, place, node is body[-1]) for node in body]
@@ -149,14 +130,7 @@ class Notebook:
         return self._slice(before, set(own), {name for one in own for name in one.binds}, frozenset())
 
     def plan(self, id: str, name: str, order: str, given: Collection[str] = ()) -> list[Statement]:
-        """List what is to run for an exercise: its own cells whole, and of others what they need.
-
-        Args:
-            id: of the exercise.
-            name: of its function.
-            order: one of `ORDERS`.
-            given: names that are there and stay as they are, functions of other exercises.
-        """
+        """List what is to run for an exercise: its own cells whole, and what they need of others but `given` names."""
         statements, wanted = self._in_order(order), {name}
         check = self._check(id, statements)
         if check:

@@ -25,11 +25,7 @@ __all__ = ["Order", "grade", "grade_elsewhere", "seed_for"]
 
 
 def seed_for(exercises: Mapping[str, Exercise], first: int | None = None) -> int:
-    """Find a seed, from `first` on or from one that nobody knows, with which all of our solutions pass.
-
-    Raises:
-        ValueError: none of ten does.
-    """
+    """Find a seed, from `first` on or from one that nobody knows, with which all of our solutions pass."""
     first = 1 + secrets.randbelow(10**6) if first is None else first
     for seed in range(first, first + 10):
         results = (evaluate(exercise, exercise.solution, seed).outcome for exercise in exercises.values())
@@ -102,35 +98,16 @@ def _row(future: Future, submission: Submission) -> Row:
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker needs to know, so that a row does not depend on who made it.
+    """What a worker needs to know, so that a row does not depend on who made it."""
 
-    Args:
-        ids: of the exercises, each after those whose functions it may call.
-        limits: of each notebook.
-        seed: of the cases' random data.
-        own: source of a teacher's own exercises; empty where there are none.
-    """
-
-    ids: tuple[str, ...]
+    ids: tuple[str, ...]  # of the exercises, each after those whose functions it may call
     limits: Limits
     seed: int
-    own: str = ""
+    own: str = ""  # source of a teacher's own exercises
 
 
 def grade_elsewhere(pool: Executor, submissions: Sequence[Submission], order: Order) -> Iterator[Row]:
-    """Grade notebooks on workers, whose processes have one thread each and bubblewrap.
-
-    Args:
-        pool: hands submissions to its workers; files need not be there.
-        submissions: what `read` found in the files.
-        order: by which all workers grade.
-
-    Yields:
-        A row for each file, as they are finished.
-
-    Raises:
-        ValueError: a worker has no sandbox, or cannot make the inputs and targets.
-    """
+    """Grade notebooks on workers of one thread that have bubblewrap; yield rows as they are finished."""
     return _finished(pool, functools.partial(_graded, order), submissions)
 
 

@@ -30,15 +30,7 @@ class Lost(Exception):  # noqa: N818 - it reports a submission, not a fault of t
 
 
 class Child:
-    """Process that runs one notebook, until `close` ends it.
-
-    Args:
-        task: what `smalearn.course.grading.child.Session` takes, and `memory`, in bytes, and `seconds`.
-        sandbox: in which it runs.
-
-    Raises:
-        Lost: it does not start.
-    """
+    """Process that runs one notebook, until `close` ends it; where it does not start, `Lost` says why."""
 
     def __init__(self, task: dict, sandbox: Sandbox):
         self._folder = tempfile.TemporaryDirectory(prefix="smalearn-", ignore_cleanup_errors=True)
@@ -73,15 +65,7 @@ class Child:
         self._lines.put(None)
 
     def ask(self, request: dict, seconds: float) -> dict:
-        """Send a request and return the answer.
-
-        Args:
-            request: so short that a pipe takes it whole, even if nobody reads it.
-            seconds: after which the process counts as lost.
-
-        Raises:
-            Lost: no answer.
-        """
+        """Send a request, so short that a pipe takes it whole, and return the answer; `Lost` where there is none."""
         if not self._lines.empty():
             raise Lost(self._end() if self._lines.get() is None else INTRUDES)
         self._asked += 1

@@ -265,14 +265,7 @@ def read(path: Path, names: Sequence[str] = (), ids: Sequence[str] = ()) -> Rost
     """Read a class list: CSV with a line of titles, of which one or two are for names and, if possible, others for ids.
 
     Canvas exports such a file ("Student", "ID", "SIS Login ID"), and Moodle ("First name", "Last name", "ID number").
-
-    Args:
-        path: the file, in UTF-8, UTF-16 or the encoding of Windows in the west, with commas, semicolons or tabs.
-        names: titles of the columns that make the name, where they are others.
-        ids: titles of the columns of ids, where they are others.
-
-    Raises:
-        ValueError: it is not such a file.
+    It is in UTF-8, UTF-16 or the encoding of Windows in the west, with commas, semicolons or tabs.
     """
     titles, *rows = _table(path)
     for title in (*names, *ids):

@@ -38,17 +38,11 @@ LOST = (
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Way to start a submission's process.
+    """Way to start a submission's process."""
 
-    Args:
-        prefix: what stands before the command.
-        package: the folder that has the package without our solutions, to be found first where there is no prefix.
-        weakness: what it does not hold, and why; empty where it is one.
-    """
-
-    prefix: tuple[str, ...]
-    package: Path
-    weakness: str = ""
+    prefix: tuple[str, ...]  # what stands before the command
+    package: Path  # the folder of the package without our solutions, to be found first where there is no prefix
+    weakness: str = ""  # what it does not hold, and why; empty where it is one
 
     @property
     def environment(self) -> dict[str, str]:

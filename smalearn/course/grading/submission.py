@@ -22,25 +22,15 @@ LARGEST = 32 * 2**20  # bytes of a notebook
 
 @dataclass(frozen=True)
 class Submission:
-    """Content of one file that was handed in.
-
-    Args:
-        path: the file.
-        student: who handed it in.
-        code: what is to be known of each code cell, in the order of the page, as `needed.Notebook` takes it.
-        cells: exercise id -> the sources of its cells, the one with `check` included, and those that lost its tag.
-        problem: why it cannot be graded at all; empty where it can.
-        digest: of the file; empty where it cannot be read.
-        time: when the file was changed last, in seconds since 1970.
-    """
+    """Content of one file that was handed in."""
 
     path: Path
     student: str
-    code: list[dict] = field(default_factory=list)
-    cells: dict[str, list[str]] = field(default_factory=dict)
-    problem: str = ""
-    digest: str = ""
-    time: float = 0.0
+    code: list[dict] = field(default_factory=list)  # code cells in the order of the page, as `needed.Notebook` takes it
+    cells: dict[str, list[str]] = field(default_factory=dict)  # exercise id -> sources of its cells, tagged or not
+    problem: str = ""  # why it cannot be graded at all
+    digest: str = ""  # of the file
+    time: float = 0.0  # when the file was changed last, in seconds since 1970
 
     @property
     def right(self) -> set[str]:
@@ -59,9 +49,6 @@ def read(
 
     What is no notebook has a problem; it is somebody's where nothing else is, else the student is empty. Exercises of
     an earlier version of the course have the ids that go with their functions now.
-
-    Raises:
-        ValueError: there is no such file, or no notebook in a folder.
     """
     roster, numbers, submissions = roster or Roster(), registered(registry()), []
     found = [(one, roster.called(one.place)) for one in files(names, ours)]
@@ -77,12 +64,7 @@ def read(
 
 
 def content(path: Path) -> tuple[bytes, float]:
-    """Read a file that somebody handed in, and when it was changed; never a link, a pipe or a device.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not a file, or too large.
-    """
+    """Read a file that somebody handed in, and when it was changed; never a link, a pipe or a device."""
     if path.is_symlink():
         raise ValueError("it is a link, not a file")
     options = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"))

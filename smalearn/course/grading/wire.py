@@ -82,15 +82,7 @@ def _tree(value: object) -> list:
 
 
 def unpack(calls: object, cases: list[tuple]) -> Run:
-    """Build the calls that JSON describes, of plain tensors, numbers and strings.
-
-    Args:
-        calls: what `pack` returned, after its way through the submission's process.
-        cases: of the exercise; there may be fewer calls.
-
-    Raises:
-        WireError: these are no answers to the cases.
-    """
+    """Build the calls that JSON of `pack`, or of a submission, describes, of plain tensors, numbers and strings."""
     try:
         return Run([_call(entry, case) for entry, case in zip(calls, cases, strict=False)], ())
     except WireError:

@@ -1,0 +1,30 @@
+"""Fixtures that tests of the workshop share."""
+
+import signal
+
+import pytest
+
+from smalearn.course import grading
+from smalearn.course.exercises import commands, core, registry
+
+
+@pytest.fixture
+def fresh_kernel(monkeypatch):
+    """No attempt and no hint is remembered; Ctrl-C interrupts, also where pytest runs in the background."""
+    monkeypatch.setattr(commands, "_session", commands._Session())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    """What a test registers is forgotten."""
+    monkeypatch.setattr(core, "_registry", dict(registry()))
+
+
+@pytest.fixture(scope="session")
+def box():
+    """The sandbox of this computer: to make one copies and compiles the package."""
+    with grading.opened() as made:
+        yield made
