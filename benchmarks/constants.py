@@ -21,20 +21,14 @@ from smalearn.testing import random_tensors
 
 __all__ = ["CONSTANTS", "Constant", "benchmark", "measure"]
 
-NEVER = 1 << 62  # bytes of no tensor
-
 
 @dataclass(frozen=True)
 class Constant:
-    """A module's attribute that sets a speed and no result.
-
-    `prepare` makes what is timed from a scale of the sizes; `values` are tried in place of half and double.
-    """
+    """A module's attribute that sets a speed and no result; `prepare` makes what is timed from a scale of the sizes."""
 
     module: str
     name: str
     prepare: Callable[[float], Callable[[], object]]
-    values: tuple[int, ...] | None = None
 
 
 def _mask(name, scale):
@@ -59,7 +53,7 @@ def _tiles():
 
 _ATTENTION = {"length": 4096, "heads": 4, "state": 64, "decay": None, "shared": False, "backward": False}
 _LEVELS = partial(_run, ATTENTIONS[1], **_ATTENTION)
-_TILED = partial(_run, Implementation("tiles", _tiles), head_dim=32, **_ATTENTION)  # 64 would be PyTorch's attention
+_TILED = partial(_run, Implementation("tiles", _tiles), **_ATTENTION)
 _SSD = partial(_run, SSD[0])
 
 CONSTANTS = (
@@ -73,7 +67,6 @@ CONSTANTS = (
     Constant("fast.cpu.tiling", "ROWS", _LEVELS),
     Constant("fast.cpu.tiling", "KEYS", _LEVELS),
     Constant("fast.cpu.tiling", "SCORES", _LEVELS),
-    Constant("fast.cpu.memory", "LARGE", partial(_SSD, heads=64), values=(NEVER,)),  # without huge pages
     Constant("scores.tiled", "TILE", _TILED),
     Constant("scores.tiled", "TOGETHER", _TILED),
     Constant("linear_attention.recompute", "TOGETHER", partial(_run, BACKWARDS[1], heads=8, shared=False)),
@@ -106,7 +99,7 @@ def measure(constant: Constant, rounds: int, scale: float = 1.0) -> dict[str, ob
     """
     module = importlib.import_module(f"smalearn.{constant.module}")
     present, run = getattr(module, constant.name), constant.prepare(scale)
-    values = sorted({present, *(constant.values or (present // 2, 2 * present))})
+    values = (present // 2, present, 2 * present)
 
     def sample(value):
         _set(module, constant.name, value)
@@ -116,7 +109,7 @@ def measure(constant: Constant, rounds: int, scale: float = 1.0) -> dict[str, ob
         return None, True, partial(sample, value)
 
     try:
-        entrants = {"never" if value == NEVER else str(value): partial(enter, value) for value in values}
+        entrants = {str(value): partial(enter, value) for value in values}
         part = contest(f"{constant.module}.{constant.name}, now {present}", entrants, rounds, [str(present)])
     finally:
         _set(module, constant.name, present)
