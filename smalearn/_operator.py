@@ -12,6 +12,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.library import custom_op
 
+from smalearn._torch import add_batch, of_older_vmap, remove_batch, unwrapped
+
 __all__ = ["Operator", "of_batches"]
 
 SCHEMA = "(Tensor?[] tensors, float[] settings, bool keep) -> Tensor[]"
@@ -107,17 +109,17 @@ def of_batches(backward: Callable) -> Callable:
 
     @wraps(backward)
     def of_any(ctx, *gradients):
-        if torch.compiler.is_compiling() or not any(map(_of_older_vmap, gradients)):
+        if torch.compiler.is_compiling() or not any(map(_of_batch, gradients)):
             return backward(ctx, *gradients)
 
         def present(*some):
             return {i: x for i, x in enumerate(backward(ctx, *some)) if x is not None}
 
-        dims = tuple(0 if _of_older_vmap(x) else None for x in gradients)
-        batches = [torch._remove_batch_dim(x, 1, 1, 0) if _of_older_vmap(x) else x for x in gradients]
+        dims = tuple(0 if _of_batch(x) else None for x in gradients)
+        batches = [remove_batch(x) if _of_batch(x) else x for x in gradients]
         grads = torch.func.vmap(present, dims)(*batches)
         places = range(len(ctx.needs_input_grad))
-        return tuple(torch._add_batch_dim(grads[i], 0, 1) if i in grads else None for i in places)
+        return tuple(add_batch(grads[i]) if i in grads else None for i in places)
 
     return of_any
 
@@ -230,14 +232,12 @@ def _without_autocast(tensors):
 
 def _needs_gradient(x):
     """Whether x needs a gradient; a tensor of `vmap` inside of `grad` does not say so itself."""
-    while not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x.requires_grad
+    return x.requires_grad if torch.compiler.is_compiling() else unwrapped(x).requires_grad
 
 
-def _of_older_vmap(x):
-    """Whether x is a tensor of the vmap before that of `torch.func`."""
-    return x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
+def _of_batch(x):
+    """Whether a gradient is one of the older vmap."""
+    return x is not None and of_older_vmap(x)
 
 
 def _has_tangent(x):

@@ -74,7 +74,6 @@ FUNCTIONS = {
         {**ATTENTION, "bias": (T, T)},
     ),
     "scores.tiled_attention": (tiled_attention, {"Q": (2, T, N), "K": (2, T, N), "V": (2, T, P)}),
-    "scores.tiled_attention fused": (tiled_attention, {"Q": (2, T, N), "K": (2, T, N), "V": (2, T, N)}),
     **by_name(linear_attention, LINEAR, "linear_attention_recurrent", "linear_attention_recomputed"),
     **by_name(linear_attention, BY_KEY, "linear_attention_chunked"),
     **by_name(linear_attention, {**ATTENTION, "gate": (T, N)}, "linear_attention_parallel"),

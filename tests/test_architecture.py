@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("smalearn", "benchmarks", "experiments")
 
 MATHEMATICS = [
-    {"_checks", "_operator", "testing"},
-    {"_structured"},
+    {"_checks", "_torch", "testing"},
+    {"_operator", "_structured"},
     {"contractions", "masks", "weights"},
     {"sma", "linear_attention", "ssm"},
     {"ssd", "kernel_attention", "scores", "multilevel"},
@@ -108,6 +108,18 @@ def test_optional_parts_are_imported_lazily():
             top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
             offenders += [f"{path}:{line}" for line, names in imports(top) if names[0] in LAZY]
     assert not offenders
+
+
+def test_private_names_of_torch_stand_in_one_room():
+    places = {
+        f"{path}:{node.lineno}"
+        for path, tree in MODULES.items()
+        if path.relative_to(ROOT).parts[0] == FOLDERS[0] and parts(path) != ["_torch"]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch"
+        if node.attr.startswith("_") and not node.attr.startswith("__")
+    }
+    assert not places
 
 
 def test_functions_and_modules_stay_small():

@@ -80,9 +80,8 @@ def with_state(form, *others):
     return lambda K, V: form(Q, K, V, *others)[0]
 
 
-def tiles(columns):
-    """Tiles of our own, or PyTorch's attention where keys and values have as many columns."""
-    return lambda K, V: tiled_attention(Q[None], K[None], V[None, :, :1].expand(1, T, columns))[0]
+def tiles(K, V):
+    return tiled_attention(Q[None], K[None], V[None])[0]
 
 
 # name -> (function whose docstring says it, outputs from operands with a NaN, first output that a NaN at t may reach)
@@ -118,8 +117,7 @@ FORMS = {
         inside(64),
     ),
     "multilevel-one": (fast.multilevel_attention, attention(fast.multilevel_attention, (N,), (512,)), inside(75)),
-    "tiles": (tiled_attention, tiles(N - 1), inside(64)),
-    "tiles-fused": (tiled_attention, tiles(N), everything),
+    "tiles": (tiled_attention, tiles, inside(64)),
     "window-20": (window_attention, attention(window_attention, 20, True), inside(20)),
     "window-100": (window_attention, attention(window_attention, 100, True), inside(64)),
     "window-0": (window_attention, attention(window_attention, 0, True), exact),

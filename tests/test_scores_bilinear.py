@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
+from smalearn.course.timing import saved_bytes
 from smalearn.kernel_attention import softmax_attention
 from smalearn.scores import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights, tiled
 from smalearn.scores.factors import ORDERS, alike, has_levels, normed_factors, orders_of, score_factors
@@ -220,10 +221,9 @@ def test_tiles_have_right_gradients(monkeypatch):
     assert torch.autograd.gradcheck(tiled_attention, inputs)
 
 
-@pytest.mark.parametrize("width", [2, 3])  # of values: tiles, and PyTorch's attention
 @pytest.mark.parametrize("heads", [1, 2])
-def test_second_derivatives(heads, width):
-    Q, K, V = random_tensors([(heads, 4, 3), (2, 4, 3), (2, 4, width)], grad=True)
+def test_second_derivatives(heads):
+    Q, K, V = random_tensors([(heads, 4, 3), (2, 4, 3), (2, 4, 2)], grad=True)
     assert torch.autograd.gradgradcheck(tiled_attention, (Q, K, V))
 
 
@@ -233,10 +233,17 @@ def test_half_of_the_square_is_never_computed():
     macs = []
     for causal in (True, False):
         with Calls() as calls:
-            tiled._tiles_forward([Q[None], K[None], V[None]], (causal,), False)  # an operation shows none of it
+            tiled._forward([Q[None], K[None], V[None]], (causal,), False)  # an operation shows none of it
         macs.append(calls.macs)
     assert macs[1] == length**2 * (width + 2)
     assert macs[0] / macs[1] == (1 + 1 / 16) / 2
+
+
+@pytest.mark.parametrize("width", [4, 5])  # of values: that of queries, or another
+def test_a_backward_keeps_no_weights(width):
+    Q, K, V = random_tensors([(2, 200, 4), (2, 200, 4), (2, 200, width)], dtype=torch.float32, grad=True)
+    kept = saved_bytes(lambda: tiled_attention(Q, K, V))
+    assert kept == 4 * (Q.numel() + K.numel() + 2 * V.numel())
 
 
 def test_huge_logits_and_a_masked_future_of_infinities():

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import torch
 
+from smalearn._torch import plain_calls
 from smalearn.fast import tile
 from smalearn.fast.lanes import refuse, running
 from smalearn.fast.strict import strict
@@ -81,7 +82,7 @@ def in_emulator(kernel: Kernel, grid: tuple[int, ...], *arguments: object, **con
         if (result := program(*given, **constants)) is not None:
             refuse(f"a kernel returns nothing, it stores; got {type(result).__name__}")
 
-    with torch._C.DisableTorchFunction():  # who watches PyTorch's calls need not see how tensors get here
+    with plain_calls():  # who watches PyTorch's calls need not see how tensors get here
         arrays = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in arguments]
     tile.launch(silent, grid, *arrays, **{n: x for n, x in constants.items() if n not in HINTS})
 

@@ -10,9 +10,9 @@ from smalearn._operator import Operator
 __all__ = ["TILE", "TOGETHER", "tiled_attention"]
 
 TILE = 64
-"""Queries at a time under a causal mask: 32 takes 0.95, 128 takes 1.05 times as long (one thread of an AMD EPYC)."""
-TOGETHER = 2**20
-"""Weights of as many sequences at a time, at most, so that they stay in the caches; half and double take 0.99."""
+"""Queries at a time."""
+TOGETHER = 2**18
+"""Weights of a tile, all its heads together, at most, so that they stay in the caches."""
 
 
 def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: bool = True) -> torch.Tensor:
@@ -20,7 +20,7 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
 
     There is no hidden scale: scale Q. The mask stands inside the softmax: a score times 0, as equations (14) and (17)
     have it, would still weigh exp(0) = 1. A NaN or infinity in V may reach the outputs before it: those of its tile of
-    64, or all where PyTorch's own attention computes.
+    64.
 
     Args:
         Q: (..., H, T, N) queries; H may be 1 where all heads ask the same.
@@ -36,21 +36,15 @@ def tiled_attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: b
         ValueError: dtypes or devices differ.
 
     Cost:
-        T·S·(N + P) multiply-adds for each head, half of it under a causal mask; twice as much for a backward, for
-        which T·S weights, or half, are kept. On a CPU PyTorch's own attention computes what it can, N = P; it keeps no
-        weights. A second derivative needs T·S weights and more.
+        T·S·(N + P) multiply-adds for each head, and T·S·(3·N + 2·P) for a backward, which keeps no weights and computes
+        them again; half of it under a causal mask. Memory for a tile; a second derivative needs T·S weights and more.
     """
     check_dtypes("tiled_attention", {"Q": Q, "K": K, "V": V}, real=True)
     heads = _check(Q, K, V, causal)
     K, V = (F.repeat_interleave(heads // F.shape[-3], -3) if F.shape[-3] < heads else F for F in (K, V))
     leading = broadcast_shapes(*(F.shape[:-3] for F in (Q, K, V)))
     Q, K, V = (F.expand(*leading, *F.shape[-3:]).reshape(prod(leading), *F.shape[-3:]) for F in (Q, K, V))
-    if Q.device.type == "cpu" and Q.shape[-1] == V.shape[-1] and Q.numel() and K.numel():
-        (Y,) = FUSED(Q.expand(*K.shape[:2], *Q.shape[-2:]), K, V, settings=(causal,))
-        return Y.view(*leading, *Y.shape[-3:])
-    sequences = max(1, TOGETHER // max(1, heads * Q.shape[-2] * K.shape[-2]))
-    parts = zip(*(F.split(sequences) for F in (Q, K, V)), strict=True)
-    Y = torch.cat([TILES(*part, settings=(causal,))[0] for part in parts])
+    (Y,) = TILES(Q, K, V, settings=(causal,))
     return Y.view(*leading, *Y.shape[-3:])
 
 
@@ -69,65 +63,35 @@ def _check(Q, K, V, causal):
     return max(counts)
 
 
-def _tiles_forward(tensors, settings, keep):
-    """Y of Q (B, H or 1, T, N), K (B, H, S, N), V (B, H, S, P), and the weights of every tile."""
-    Q, K, V = tensors
-    queries, keys, values = _heads(Q, K, V)
-    Y, weights = V.new_empty(*V.shape[:2], Q.shape[-2], V.shape[-1]), []
-    later = torch.ones(TILE, TILE, dtype=torch.bool, device=Q.device).triu(1)
-    for rows, seen in _tiles(Q, K, settings):
-        S = torch.bmm(queries[:, rows], keys[:, seen].mT)
-        if settings[0]:
-            S[:, :, rows].masked_fill_(later[: S.shape[1], : S.shape[1]], -torch.inf)
-        P = torch.softmax(S, -1)
-        weights += [P] if keep else []
-        torch.bmm(P, values[:, seen], out=Y.flatten(0, 1)[:, rows])
-    return [Y, *weights]
+def _forward(tensors, settings, keep):
+    """Y of Q (B, H or 1, T, N), K (B, H, S, N), V (B, H, S, P)."""
+    Y = _shapes(tensors, settings, keep)
+    queries, keys, values = _heads(*tensors)
+    for heads, rows, seen in _tiles(queries, keys, settings):
+        P = _weights(queries[heads, rows], keys[heads, seen], settings)
+        Y[0].flatten(0, 1)[heads, rows] = torch.bmm(P, values[heads, seen])
+    return Y
 
 
-def _tiles_shapes(tensors, settings, keep):
-    """Tensors like those of `_tiles_forward`."""
-    Q, K, V = tensors
-    tiles = _tiles(Q, K, settings) if keep else []
-    weights = [Q.new_empty(K.shape[:2].numel(), rows.stop - rows.start, seen.stop) for rows, seen in tiles]
-    return [V.new_empty(*V.shape[:2], Q.shape[-2], V.shape[-1]), *weights]
+def _shapes(tensors, settings, keep):
+    """Memory for Y."""
+    Q, _, V = tensors
+    return [V.new_empty(*V.shape[:2], Q.shape[-2], V.shape[-1])]
 
 
-def _tiles_backward(gradients, tensors, kept, settings, needs):
-    """Gradients of Q, K and V."""
-    (dY,), (Q, K, V), (Y, *weights) = gradients, tensors, kept
-    (queries, keys, values), (dY, Y) = _heads(Q, K, V), (F.flatten(0, 1) for F in (dY, Y))
-    tiles = _tiles(Q, K, settings)
-    dS, dQ, dV = queries.new_empty(*queries.shape[:2], K.shape[-2]), torch.empty_like(Q), torch.zeros_like(values)
-    for (rows, seen), P in zip(tiles, weights, strict=True):
-        dP = torch.bmm(dY[:, rows], values[:, seen].mT)
-        dS[:, rows, seen] = dP.sub_((dY[:, rows] * Y[:, rows]).sum(-1, keepdim=True)).mul_(P)
-        dV[:, seen].baddbmm_(P.mT, dY[:, rows])
-        _sum_over_heads(dP, keys[:, seen], dQ[:, :, rows])
-    dK = K.new_empty(keys.mT.shape)  # its transpose: each tile of keys meets all the queries that saw it, at once
-    for columns, _ in tiles:
-        rows, columns = (slice(columns.start, None), columns) if settings[0] else (slice(None), slice(None))
-        torch.bmm(queries[:, rows].mT, dS[:, rows, columns], out=dK[:, :, columns])
-    return [dQ, dK.mT.view(K.shape), dV.view(V.shape)]
-
-
-def _fused_forward(tensors, settings, keep):
-    """Y (B, H, T, P) and log Σ exp S of every row, by PyTorch's attention on a CPU."""
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    results = attend(*map(_dense_rows, tensors), is_causal=bool(settings[0]), scale=1.0)
-    return list(results) if keep else [results[0]]
-
-
-def _fused_backward(gradients, tensors, kept, settings, needs):
-    """Gradients of Q, K and V."""
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    operands = map(_dense_rows, (*gradients, *tensors, *kept))
-    return list(attend(*operands, 0.0, bool(settings[0]), scale=1.0))
-
-
-def _dense_rows(x):
-    """Rows without gaps, which PyTorch's attention takes for granted."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def _backward(gradients, tensors, kept, settings, needs):
+    """Gradients of Q, K and V; those of queries that heads share are not yet summed."""
+    queries, keys, values = _heads(*tensors)
+    dY, Y = (F.flatten(0, 1) for F in (*gradients, *kept))
+    dQ, dK, dV = torch.empty_like(queries), torch.zeros_like(keys.mT), torch.zeros_like(values.mT)
+    for heads, rows, seen in _tiles(queries, keys, settings):
+        q, k, v, dy = queries[heads, rows], keys[heads, seen], values[heads, seen], dY[heads, rows]
+        P = _weights(q, k, settings)
+        dS = torch.bmm(dy, v.mT).sub_((dy * Y[heads, rows]).sum(-1, keepdim=True)).mul_(P)
+        dQ[heads, rows] = torch.bmm(dS, k)
+        dK[heads, :, seen] += torch.bmm(q.mT, dS)  # transposed: the fast shape for few columns
+        dV[heads, :, seen] += torch.bmm(dy.mT, P)
+    return [dx.unflatten(0, tensors[1].shape[:2]) for dx in (dQ, dK.mT, dV.mT)]
 
 
 def _readable(tensors, settings):
@@ -140,8 +104,7 @@ def _readable(tensors, settings):
 
 
 INSTEAD = "softmax(Q K^T) V as you write it"
-TILES = Operator("tiled_attention", _tiles_forward, _tiles_backward, _tiles_shapes, _readable, (3, 1), 0, INSTEAD)
-FUSED = Operator("fused_attention", _fused_forward, _fused_backward, _fused_forward, _readable, (3, 1), 0, INSTEAD)
+TILES = Operator("tiled_attention", _forward, _backward, _shapes, _readable, (3, 1), 0, INSTEAD)
 
 
 def _heads(Q, K, V):
@@ -149,17 +112,20 @@ def _heads(Q, K, V):
     return Q.expand(*K.shape[:2], -1, -1).flatten(0, 1), K.flatten(0, 1), V.flatten(0, 1)
 
 
-def _tiles(Q, K, settings):
-    """For each tile its queries and the keys that they may see."""
-    length = Q.shape[-2]
-    if not settings[0]:
-        return [(slice(0, length), slice(0, K.shape[-2]))]
-    return [(slice(t, min(t + TILE, length)), slice(0, min(t + TILE, length))) for t in range(0, length, TILE)]
+def _tiles(queries, keys, settings):
+    """For each tile its heads, its queries, and the keys that they may see."""
+    length, source = queries.shape[1], keys.shape[1]
+    step = max(1, TOGETHER // max(1, TILE * source))
+    for head in range(0, len(keys), step):
+        for first in range(0, length, TILE):
+            end = min(first + TILE, length)
+            yield slice(head, head + step), slice(first, end), slice(0, end if settings[0] else source)
 
 
-def _sum_over_heads(dS, K, dQ):
-    """Write dS K to dQ (B, H or 1, T, N), summed over heads where they share their queries."""
-    if dQ.shape[:2] == (1, 1):
-        torch.addbmm(dQ[0, 0], dS, K, beta=0, out=dQ[0, 0])  # no head's gradient is stored
-    else:
-        dQ.copy_(torch.bmm(dS, K).unflatten(0, (len(dQ), -1)).sum_to_size(dQ.shape))
+def _weights(q, k, settings):
+    """Softmax weights of a tile; under a causal mask its last keys are those of its queries."""
+    S = torch.bmm(q, k.mT)
+    if settings[0]:
+        here = S[..., S.shape[2] - S.shape[1] :]
+        here.masked_fill_(torch.ones(here.shape[1:], dtype=torch.bool, device=S.device).triu(1), -torch.inf)
+    return torch.softmax(S, -1)

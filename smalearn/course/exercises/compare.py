@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from smalearn._torch import plain_calls
 from smalearn.testing import relative_rms
 
 __all__ = [
@@ -75,7 +76,7 @@ def kind(value: object) -> str:
 def freeze(value: object) -> object:
     """Copy a value so that later edits cannot reach it: tensors plain, detached, dense and on the CPU."""
     if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunctionSubclass():  # a learner's subclass may answer for itself
+        with plain_calls():  # a learner's subclass may answer for itself
             return _plain(value)
     if isinstance(value, tuple | list):
         return (list if isinstance(value, list) else tuple)(freeze(item) for item in value)

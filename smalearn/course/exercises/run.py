@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from smalearn._torch import kept_modes, kept_print_options, set_deterministic
 from smalearn.course.exercises.compare import freeze, same
 from smalearn.course.exercises.limit import Expired, within
 
@@ -74,8 +75,7 @@ def run(function: Callable, cases: list[tuple], seed: int, limit: float) -> Run:
         for arguments in cases:
             restore()
             torch.default_generator.manual_seed(SEED + seed)  # other numbers than those of the cases
-            # NaN is what torch.empty gives then, in every run. The public function imports half of the compiler first.
-            torch._C._set_deterministic_algorithms(True, warn_only=True)
+            set_deterministic(True, warn_only=True)  # NaN is what torch.empty gives then, in every run
             yield _call(function, arguments, restore)
 
     try:
@@ -111,33 +111,20 @@ def _snapshot() -> Callable[[], None]:
     dtype, grad, state = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_rng_state()
     device, threads, depth = torch.get_default_device(), torch.get_num_threads(), sys.getrecursionlimit()
     exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    others = _modes(), _autocast(), _settings()
+    others = kept_modes(), kept_print_options(), _autocast(), _settings()
 
     def restore() -> None:
         if torch.get_default_device() != device:
             torch.set_default_device(None if device.type == "cpu" else device)  # None: as it was before it was set
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        torch._C._set_deterministic_algorithms(exact, warn_only=warns)
+        set_deterministic(exact, warn_only=warns)
         sys.setrecursionlimit(depth)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.set_rng_state(state)
         for other in others:
             other()
-
-    return restore
-
-
-def _modes() -> Callable[[], None]:
-    """Make a function that leaves the modes, as of `torch.device`, that were entered since."""
-    functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
-
-    def restore() -> None:
-        while torch._C._len_torch_function_stack() > functions:
-            torch._C._pop_torch_function_stack()
-        while torch._C._len_torch_dispatch_stack() > dispatches:
-            torch._C._pop_torch_dispatch_stack(None)
 
     return restore
 
@@ -169,14 +156,13 @@ def _nesting() -> int:
 def _settings() -> Callable[[], None]:
     """Make a function that puts what else may change numbers back to what it is now."""
     anomaly, checks = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    precision, shown = torch.get_float32_matmul_precision(), copy.copy(torch._tensor_str.PRINT_OPTS)
+    precision = torch.get_float32_matmul_precision()
     numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - learners use it
 
     def restore() -> None:
         torch.autograd.set_detect_anomaly(anomaly, checks)
         if torch.get_float32_matmul_precision() != precision:
             torch.set_float32_matmul_precision(precision)
-        torch._tensor_str.PRINT_OPTS = copy.copy(shown)
         random.setstate(numbers)
         np.random.set_state(arrays)  # noqa: NPY002
 

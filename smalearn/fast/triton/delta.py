@@ -22,6 +22,7 @@ state before it and B = diag(β), as in `fast.cpu.delta`,
 import torch
 from torch.autograd import forward_ad
 
+from smalearn._torch import in_transform
 from smalearn.fast import tile as tl
 from smalearn.fast.groups import grouped
 from smalearn.fast.triton import launch
@@ -249,7 +250,7 @@ def delta_handles(
     """
     if not triton_handles(V, K) or (log_a is not None and log_a.ndim >= K.ndim):
         return False
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or in_transform():
         return False
     tensors = [x for x in (Q, K, V, beta, log_a, initial_state) if x is not None]
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
