@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from oracles_ssd import DECAYS, INF, check, expected, gradients, inputs
 
 from smalearn import ShapeError
-from smalearn.fast.cpu import scan, ssd_cpu
+from smalearn.fast.cpu import memory, scan, ssd_cpu
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 
@@ -244,6 +244,27 @@ def test_little_is_saved_for_the_backward():
     operands = sum(x.numel() for x in (X, log_a, B, C))
     assert operands < sum(storages.values()) < 1.1 * operands
     assert Y.requires_grad
+
+
+@pytest.mark.parametrize(("system", "asked"), [("linux", 1), ("darwin", 0), ("win32", 0)])
+def test_large_memory_may_lie_on_huge_pages(monkeypatch, system, asked):
+    advised = []
+    monkeypatch.setattr(memory, "_advise", lambda *given: advised.append(given))
+    monkeypatch.setattr(memory.sys, "platform", system)
+    X = torch.ones(3, 1000, 4).transpose(0, 1)
+    assert memory.empty_like(X).stride() == torch.empty_like(X).stride()
+    assert not advised
+    monkeypatch.setattr(memory, "LARGE", 48000)
+    Y = memory.empty_like(X)
+    assert len(advised) == asked
+    for start, size in advised:  # whole pages, none of which another tensor shares
+        assert start % 4096 == size % 4096 == 0
+        assert Y.data_ptr() <= start < start + size <= Y.data_ptr() + 48000
+
+
+def test_advice_leaves_large_memory_as_good_as_any(monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", 1)
+    check(inputs(2000, "mild", leading=(2,), dtype=torch.float32, state=8, head_dim=16))
 
 
 def test_constant_decay_over_a_long_sequence():

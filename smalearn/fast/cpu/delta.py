@@ -28,6 +28,7 @@ import torch
 
 from smalearn._operator import Operator
 from smalearn.fast.cpu.folded import FoldedScan, decay_
+from smalearn.fast.cpu.memory import empty_like
 from smalearn.fast.cpu.scan import flow
 from smalearn.fast.groups import grouped
 from smalearn.linear_attention.delta import correct_in_chunks
@@ -249,7 +250,7 @@ class DeltaScan(FoldedScan):
 def _forward(tensors, settings, keep):
     """Y, the last state and, if `keep`, the state before every block."""
     initial_state = tensors[4]
-    Y, state, *kept = _allocate(tensors, keep)
+    Y, state, *kept = _allocate(empty_like, tensors, keep)
     for part, scan in _scans(tensors, keep):
         H = None if initial_state is None else initial_state[part]
         state[part] = scan.forward(H, Y[part], _kept(kept, part))
@@ -260,7 +261,7 @@ def _backward(gradients, tensors, kept, settings, needs):
     """Gradients, from one state for each block."""
     (dY, dstate), initial_state = gradients, tensors[4]
     dY = tensors[0].new_zeros(()).expand(tensors[0].shape) if dY is None else dY
-    grads = [None if x is None else torch.empty_like(x) for x in tensors]
+    grads = [None if x is None else empty_like(x) for x in tensors]
     for part, scan in _scans(tensors, True):
         dH = None if dstate is None else dstate[part]
         outs = [None if x is None else x[part] for x in (*grads[:4], grads[5])]
@@ -272,7 +273,7 @@ def _backward(gradients, tensors, kept, settings, needs):
 
 def _shapes(tensors, settings, keep):
     """Empty results, for tracing."""
-    return _allocate(tensors, keep)
+    return _allocate(torch.empty_like, tensors, keep)
 
 
 def _readable(tensors, settings):
@@ -281,11 +282,11 @@ def _readable(tensors, settings):
     return correct_in_chunks(Q, K, V, beta, log_a, initial_state)
 
 
-def _allocate(tensors, keep):
+def _allocate(new_like, tensors, keep):
     """Memory for Y, the last state and, if `keep`, the state before every block, (b, g, blocks, N, P)."""
     V, K = tensors[0], tensors[2]
     dtype = torch.promote_types(V.dtype, torch.float32)
-    results = [torch.empty_like(V), V.new_empty(*V.shape[:3], V.shape[-1], K.shape[-1], dtype=dtype)]
+    results = [new_like(V), V.new_empty(*V.shape[:3], V.shape[-1], K.shape[-1], dtype=dtype)]
     blocks = -(-V.shape[3] // _block_len(V, K, keep))
     return results + [V.new_empty(*V.shape[:2], blocks, K.shape[-1], V.shape[-1], dtype=dtype)] * keep
 

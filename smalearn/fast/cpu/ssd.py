@@ -29,6 +29,7 @@ import torch
 from smalearn._checks import check_ssd
 from smalearn._operator import Operator
 from smalearn.fast.cpu.folded import FoldedScan
+from smalearn.fast.cpu.memory import empty_like
 from smalearn.fast.cpu.scan import Scan, batch_parts, block_len, states_of_blocks
 from smalearn.fast.groups import grouped
 from smalearn.linear_attention.chunked import in_chunks
@@ -91,7 +92,7 @@ def ssd_cpu_unchecked(
 def _forward(tensors, settings, keep):
     """Y, the last state and, if `keep`, the state before every block."""
     _, _, B, _, initial_state = tensors
-    Y, state, *kept = _allocate(tensors, keep)
+    Y, state, *kept = _allocate(empty_like, tensors, keep)
     for part, scan in _scans(tensors):
         H = None if initial_state is None else initial_state[part]
         states = kept[0][:, _rows(part, B)] if keep else None
@@ -103,7 +104,7 @@ def _backward(gradients, tensors, kept, settings, needs):
     """Gradients, from one state for each block."""
     (dY, dstate), (X, _, B, _, initial_state), (states,) = gradients, tensors, kept
     dY = X.new_zeros(()).expand(X.shape) if dY is None else dY
-    grads = [None if x is None else torch.empty_like(x) for x in tensors]
+    grads = [None if x is None else empty_like(x) for x in tensors]
     for part, scan in _scans(tensors):
         dH = None if dstate is None else dstate[part]
         dinitial = scan.backward(dY[part], dH, states[:, _rows(part, B)], _slice(grads[:4], part))
@@ -114,7 +115,7 @@ def _backward(gradients, tensors, kept, settings, needs):
 
 def _shapes(tensors, settings, keep):
     """Empty results, for tracing."""
-    return _allocate(tensors, keep)
+    return _allocate(torch.empty_like, tensors, keep)
 
 
 def _readable(tensors, settings):
@@ -123,11 +124,11 @@ def _readable(tensors, settings):
     return in_chunks(C, B, X, log_a, initial_state)
 
 
-def _allocate(tensors, keep):
+def _allocate(new_like, tensors, keep):
     """Memory for Y, the last state and, if `keep`, the state before every block."""
     X, _, B, _, _ = tensors
     state = X.new_empty(*X.shape[:3], X.shape[-1], B.shape[-1], dtype=torch.promote_types(X.dtype, torch.float32))
-    return [torch.empty_like(X), state, *([states_of_blocks(X, B)] if keep else [])]
+    return [new_like(X), state, *([states_of_blocks(X, B)] if keep else [])]
 
 
 def _scans(tensors):
