@@ -11,7 +11,6 @@ from smalearn.course.ch12.walk import walk
 from smalearn.course.widgets import KernelTracer
 from smalearn.course.widgets.kernel_designs import DESIGNS, operands, run
 from smalearn.course.widgets.kernel_recording import record
-from smalearn.course.widgets.kernel_tracer import CHUNK_LENS, LIMITS
 from smalearn.course.widgets.kernel_traces import HELD, KINDS, LETTERS
 from smalearn.fast import tile as tl
 from smalearn.fast.jit import triton
@@ -90,25 +89,6 @@ def test_steps_are_the_events(design, sizes):
             assert row + height <= operand["height"]
             assert column + width <= operand["width"]
     assert next(steps, None) is None
-
-
-def test_walk_reads_every_entry_as_often_as_there_are_tiles_and_heads():
-    """P = 20 has two tiles; B and C are shared by two heads."""
-    explorer = tracer()
-    T, N, P, tiles, heads = 40, 8, 20, 2, 2
-    loaded = T * P * heads + (T + 2 * T * N) * tiles * heads
-    assert explorer.costs["one walk"]["loaded"] == 4 * loaded
-    assert explorer.costs["one walk"]["stored"] == 4 * heads * (T * P + N * P)
-    assert explorer.costs["one walk"]["macs"] == 3 * tiles * heads * 4 * 16**3
-
-
-def test_four_steps_pay_for_the_states_and_twice_for_the_outputs():
-    walk, steps = (tracer().costs[name] for name in ("one walk", "four steps"))
-    states, outputs = 4 * 2 * 3 * 8 * 20, 4 * 2 * 40 * 20
-    assert steps["stored"] - walk["stored"] == 2 * states + outputs
-    again = 4 * (40 * 3 + 8 * 40 * 2) * 2 * 2  # log a three times more, B and C once more, for each tile and head
-    assert steps["loaded"] - walk["loaded"] == 2 * states + outputs + outputs + again
-    assert steps["macs"] == walk["macs"]
 
 
 def test_totals_are_those_of_the_steps_that_are_done():
@@ -259,12 +239,6 @@ def test_what_lies_behind_the_last_matrix_hangs_below_it():
 def test_what_is_no_recording_is_refused(events, shapes, message):
     with pytest.raises(ValueError, match=rf"^KernelTracer\.of: .*{re.escape(message)}"):
         KernelTracer.of(events, shapes)
-
-
-def test_limits_are_those_of_the_docstring():
-    for name, limit in LIMITS.items():
-        assert re.search(rf"{name}: .*from 1 to {limit}[;.]", KernelTracer.__doc__)
-    assert "chunk_len: Q, {}, {} or {}.".format(*CHUNK_LENS) in KernelTracer.__doc__
 
 
 def walk_operands(length=40, state=16, head_dim=16):

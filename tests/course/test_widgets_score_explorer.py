@@ -1,4 +1,4 @@
-"""The Python half of the score explorer: levels, scores, costs and kept keys by counting, and what it refuses."""
+"""The Python half of the score explorer: multi-level attention and its cache, blocks, words and pairs."""
 
 import math
 from itertools import pairwise
@@ -30,47 +30,6 @@ SETTINGS = [
     {"ranks": "0|4", "length": 1, "leaf": 32},
     {"ranks": "3|2|1", "text": TEXT},
 ]
-
-
-def counted(explorer):
-    """d, scores, multiply-adds of each level, and for each step the numbers of keys kept, by walking over pairs."""
-    words, ranks, T = explorer._words, explorer.ranks, explorer.length
-    names, draw = list(dict.fromkeys(words)), explorer._draws[explorer.seed]
-    ends = [sum(ranks[:level]) for level in range(len(ranks) + 1)]
-    d, S = torch.zeros(T, T, dtype=torch.int64), torch.zeros(T, T, dtype=torch.float64)
-    macs, kept = [0] * len(ranks), [0] * T
-    for i in range(T):
-        for j in range(T):
-            x, y = (draw[names.index(words[t])] for t in (i, j))
-            for level, size in enumerate(explorer.block_lens):
-                if i // size == j // size:
-                    d[i, j] += 1
-                    S[i, j] += sum(x[n] * y[n] for n in range(*ends[level : level + 2])) / math.sqrt(sum(ranks))
-                    macs[level] += ranks[level] * (j <= i)
-                    kept[i] += ranks[level] * (j <= i)
-    return d, S, macs, kept
-
-
-@pytest.mark.parametrize("state", SETTINGS, ids=str)
-def test_state_is_what_counting_gives(state):
-    explorer = ScoreExplorer(**state)
-    d, S, macs, kept = counted(explorer)
-    T, r = explorer.length, sum(explorer.ranks)
-    assert torch.equal(explorer.levels, d)
-    assert_close(explorer.scores, S)
-    assert explorer.level_macs == macs
-    assert explorer.macs == sum(macs)
-    assert explorer.standard_macs == r * T * (T + 1) // 2
-    for i in range(T):
-        explorer.pair = [i, 0]
-        assert explorer.kept == kept[i]
-    assert (
-        max(kept)
-        <= explorer.room
-        == sum(rank * min(T, size) for rank, size in zip(explorer.ranks, explorer.block_lens, strict=True))
-    )
-    weights = (S.exp().tril().T / S.exp().tril().sum(1)).T
-    assert_close(explorer.weights, weights)
 
 
 @pytest.mark.parametrize("state", SETTINGS, ids=str)
