@@ -19,7 +19,7 @@ The mathematics, in the order of the chapters:
     fast               what to call when only the result matters                12
     models, data, train    blocks and stacks; texts and tasks; one loop
 
-The workshop on top of it: `course` (exercises, explorers, the command line), `lab` (benchmarks, experiments).
+The workshop on top of it is `course`: exercises, explorers, grading, the site, the command line.
 """
 
 from smalearn._checks import ShapeError

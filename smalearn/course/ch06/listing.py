@@ -34,13 +34,13 @@ def _between_cases(randn):
     yield (with_a_reset(decays(randn, 6)),)
 
 
-def _between_loop(log_d, last=0):
-    """Entry (i, j): the product of the decays of chunks j to i - 1 + last."""
+def _between_loop(log_d):
+    """Entry (i, j): the product of the decays of chunks j to i - 1."""
     chunks, decay = len(log_d), log_d.exp()
     W = torch.zeros(chunks + 1, chunks + 1, dtype=log_d.dtype)
     for i in range(chunks + 1):
         for j in range(i + 1):
-            W[i, j] = decay[j : i + last].prod()
+            W[i, j] = decay[j:i].prod()
     return W
 
 
@@ -64,9 +64,8 @@ exercise(
     wrong={
         "the decay of chunk j − 1 itself is in your product: what a chunk leaves has met "
         "its decays already": "log_d])) → log_d])) * torch.cat([log_d.new_ones(1), log_d.exp()])",
-        "the last chunk's decay is missing: the state that enters chunk i has passed chunk i − 1": lambda log_d: (
-            _between_loop(log_d, last=-1)
-        ),
+        "the last chunk's decay is missing: the state that enters chunk i has passed "
+        "chunk i − 1": "log_d])) → log_d]))[[0, *range(len(log_d))]].fill_diagonal_(1)",
         "each column lacks its first decay: the given state passes all of chunk "
         "0, and so on": "log_d])) → log_d]))[:, [*range(1, len(log_d) + 1), -1]].fill_diagonal_(1)",
         "your product goes on to chunk i: its decay acts after the state "

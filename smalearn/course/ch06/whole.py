@@ -78,7 +78,7 @@ WRONG_STEPS = {  # of Y, whatever state comes in
     "what a token reads from the past leaves out its own a_t: "
     "look at 6.4": "read_states(C, log_a, → read_states(C, torch.nn.functional.pad(log_a, (1, -1)),",
     "between chunks you multiply by the sum of log a: the decay is its exponential; "
-    "look at 6.3": "log_a.sum(-1).exp() → log_a.sum(-1).exp().log()",
+    "look at 6.3": "log_a.sum(-1).exp() → log_a.sum(-1)",
     "nothing of the state decays while a chunk passes: "
     "look at 6.3": "log_a.sum(-1).exp() → torch.ones_like(log_a[:, 0])",
     "the state is read as it entered: for token t it has decayed by a_1 ⋯ a_t; "
