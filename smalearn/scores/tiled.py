@@ -161,5 +161,5 @@ def _sum_over_heads(dS, K, dQ):
     """Write dS K to dQ (B, H or 1, T, N), summed over heads where they share their queries."""
     if dQ.shape[:2] == (1, 1):
         torch.addbmm(dQ[0, 0], dS, K, beta=0, out=dQ[0, 0])  # no head's gradient is stored
-    else:
+    elif dQ.numel():
         dQ.copy_(torch.bmm(dS, K).unflatten(0, (len(dQ), -1)).sum_to_size(dQ.shape))

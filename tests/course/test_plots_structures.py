@@ -84,7 +84,7 @@ def test_texts_do_not_overlap():
     [
         ({"masks": {}}, ValueError, "structured_attention: masks, expected at least one, got none"),
         ({"captions": ["one"]}, ShapeError, "captions, expected 6, one for each mask, got 1"),
-        ({"masks": {"long": CausalMask(T + 1)}}, ShapeError, "structured_attention: axis 't' is 7 in Q but 8 in L"),
+        ({"masks": {"long": CausalMask(T + 1)}}, ShapeError, "structured_attention: .* L"),
         ({"V": V.float()}, ValueError, "structured_attention: V is torch.float32 but Q is torch.float64"),
         ({"axes": np.empty((3, 2), dtype=object)}, ShapeError, r"axes, expected shape \(3, 6\), got \(3, 2\)"),
     ],
