@@ -15,10 +15,26 @@ import pytest
 import torch
 from triton_marks import needs_triton
 
-from smalearn import fast, kernel_attention, linear_attention, masks, multilevel, ssd, ssm
+from smalearn import fast, masks, multilevel, ssd, ssm
 from smalearn.contractions import contract
 from smalearn.fast.cpu import ssd_cpu
 from smalearn.fast.triton import delta_rule_tiles, delta_rule_triton, ssd_tiles, ssd_triton
+from smalearn.kernel_attention import EluPlusOne, kernel_attention, linformer, nystrom, softmax_attention
+from smalearn.linear_attention import (
+    delta_rule_chunked,
+    delta_rule_recurrent,
+    delta_rule_step,
+    gated_slot_attention,
+    l2norm,
+    linear_attention_chunked,
+    linear_attention_parallel,
+    linear_attention_recomputed,
+    linear_attention_recurrent,
+    linear_attention_step,
+    log_linear_attention,
+    log_linear_step,
+)
+from smalearn.multilevel import window_attention
 from smalearn.scores.tiled import tiled_attention
 from smalearn.sma import sma_linear, sma_quadratic, sma_sparse
 from smalearn.testing import random_tensors
@@ -111,6 +127,7 @@ def transitions(x, kind):
 def by_token(step, axes):
     """A whole sequence by the step of a function, one token after the other; the state comes last."""
 
+    @wraps(step)
     def function(*operands):
         *tokens, state = operands
         along = [name.index("t") - len(name) for name in axes.values() if "t" in name]
@@ -133,11 +150,20 @@ def two_directions(method):
     return call
 
 
-def structured(room, build, axes, columns="t"):
+def asked(function, axes, loop=None, reach=None, by="", **more):
+    """An entry: its name has the room of the function, its own name, and what tells it from others of the function."""
+    plain = getattr(function, "func", function)
+    name = f"{plain.__module__.split('.')[1]}.{plain.__name__}"
+    return f"{name} {by}".strip(), Form(function, axes, loop, reach, **more)
+
+
+def structured(room, build, axes):
     """Products of a structured matrix of its parameters, and its dense form."""
     name = f"{room}.{build.__name__}"
-    yield name, Form(lambda *x: build(*x[:-1]).matmul(x[-1]), {**axes, "x": columns + "p"})
-    yield f"{name}.dense", Form(lambda *x: build(*x).dense(torch.float64), axes)
+    return {
+        name: Form(lambda *x: build(*x[:-1]).matmul(x[-1]), {**axes, "x": "tp"}),
+        f"{name}.dense": Form(lambda *x: build(*x).dense(torch.float64), axes),
+    }
 
 
 def with_mask(function, build, **options):
@@ -155,7 +181,7 @@ def banded(length):
     return masks.BandedMask(length, length, 2) * masks.CausalMask(length)
 
 
-def of_chunks(function, chunk_len=8):
+def chunks(function, chunk_len=8):
     return partial(function, chunk_len=chunk_len)
 
 
@@ -170,7 +196,7 @@ SCALAR, DIAGONAL, GENERAL = ({"X": "tp", "A": axes, "B": "tn", "C": "tn"} | STAT
 TREE = QKV | {"log_a": "t", "level_weights": "tl"}
 DIRECTIONS = dict.fromkeys(("A_", "B", "C", "A_up", "B_up", "C_up"), "tn") | {"diagonal": "t", "x": "tp"}
 linear_loop, delta_loop = oracles_linear_attention.linear_attention, oracles_delta.delta_rule
-MAP = kernel_attention.EluPlusOne(SIZES["n"])
+MAP = EluPlusOne(SIZES["n"])
 
 
 def ssd_loop(X, log_a, B, C, initial_state=None):
@@ -185,109 +211,74 @@ def parallel_loop(Q, K, V, log_a=None):
     return linear_loop(Q, K, V, log_a)[0]
 
 
-FUNCTIONS = {
-    "ssd.ssd_recurrent": Form(ssd.ssd_recurrent, SSD, ssd_loop, exact),
-    "ssd.ssd_quadratic": Form(ssd.ssd_quadratic, SSD, ssd_loop, everything),
-    "ssd.ssd_chunked": Form(of_chunks(ssd.ssd_chunked), SSD, ssd_loop, inside(8)),
-    "ssd.ssd_step": Form(ssd.ssd_step, {"x": "p", "log_a": "", "B": "n", "C": "n", "state": "pn"}),
-    "ssd.scalar_ssm_as_attention": Form(ssd.scalar_ssm_as_attention, XBC, diagonal_loop, everything),
-    "ssd.diagonal_ssm_as_attentions": Form(ssd.diagonal_ssm_as_attentions, BY_STATE, diagonal_loop, everything),
-    "fast.ssd": Form(fast.ssd, SSD, ssd_loop, inside(32)),
-    "fast.linear_attention": Form(fast.linear_attention, TOKEN, linear_loop, inside(32)),
-    "fast.linear_attention by key": Form(fast.linear_attention, KEY, linear_loop, inside(64)),
-    "fast.delta_rule": Form(fast.delta_rule, DELTA, delta_loop, inside(16)),
-    "fast.delta_rule by key": Form(fast.delta_rule, DELTA_BY_KEY, delta_loop, inside(32)),
-    "fast.multilevel_attention": Form(
-        partial(fast.multilevel_attention, **LEVELS), QKV, oracles.multilevel(**LEVELS), everything
-    ),
+MULTILEVEL = oracles.multilevel(**LEVELS)
+STEP = {"q": "n", "k": "n", "v": "p"}
+MATRIX = {"Q": "tn", "K": "tn"}
+HEADS = {"Q": "htn", "K": "hsn", "V": "hsp"}
+FULL_RULE = {**STEP, "beta": "", "log_a": "", "state": "pn"}
+SCAN = {"x": "tp", "log_a": "t"}
+
+FUNCTIONS = dict(
+    [
+        asked(ssd.ssd_recurrent, SSD, ssd_loop, exact),
+        asked(ssd.ssd_quadratic, SSD, ssd_loop, everything),
+        asked(chunks(ssd.ssd_chunked), SSD, ssd_loop, inside(8)),
+        asked(ssd.ssd_step, {"x": "p", "log_a": "", "B": "n", "C": "n", "state": "pn"}),
+        asked(ssd.scalar_ssm_as_attention, XBC, diagonal_loop, everything),
+        asked(ssd.diagonal_ssm_as_attentions, BY_STATE, diagonal_loop, everything),
+        asked(fast.ssd, SSD, ssd_loop, inside(32)),
+        asked(fast.linear_attention, TOKEN, linear_loop, inside(32)),
+        asked(fast.linear_attention, KEY, linear_loop, inside(64), "by key"),
+        asked(fast.delta_rule, DELTA, delta_loop, inside(16)),
+        asked(fast.delta_rule, DELTA_BY_KEY, delta_loop, inside(32), "by key"),
+        asked(partial(fast.multilevel_attention, **LEVELS), QKV, MULTILEVEL, everything),
+        asked(tiled_attention, HEADS, oracles.causal_softmax, inside(64)),
+        asked(tiled_attention, HEADS | {"V": "hsq"}, oracles.causal_softmax, everything, "fused"),
+        asked(linear_attention_recurrent, TOKEN, linear_loop, exact),
+        asked(linear_attention_recurrent, FULL, linear_loop, exact, "in full"),
+        asked(chunks(linear_attention_recomputed), TOKEN, linear_loop, inside(8), says=linear_attention_chunked),
+        asked(chunks(linear_attention_chunked), TOKEN, linear_loop, inside(8)),
+        asked(chunks(linear_attention_chunked), KEY, linear_loop, inside(8), "by key"),
+        asked(linear_attention_parallel, QKV | {"log_a": "t"}, parallel_loop, everything),
+        asked(linear_attention_parallel, QKV | {"log_a": "tn"}, parallel_loop, everything, "by key"),
+        asked(linear_attention_step, {**STEP, "log_a": "", "state": "pn"}),
+        asked(delta_rule_recurrent, DELTA, delta_loop, exact),
+        asked(chunks(delta_rule_chunked), DELTA, delta_loop, inside(8)),
+        asked(chunks(delta_rule_chunked), DELTA_BY_KEY, delta_loop, inside(8), "by key"),
+        asked(delta_rule_step, FULL_RULE),
+        asked(chunks(log_linear_attention), TREE, oracles.log_linear, inside(8)),
+        asked(partial(log_linear_step, length=5), {**STEP, "log_a": "", "level_weights": "l", "states": "lpn"}),
+        asked(l2norm, {"x": "tn"}),
+        asked(gated_slot_attention, QKV | {"log_a": "tm"}, oracles.slots, inside(64)),
+        asked(softmax_attention, SOURCES, oracles.softmax),
+        asked(with_mask(softmax_attention, masks.CausalMask), QKV, oracles.causal_softmax, everything, "causal"),
+        asked(with_mask(kernel_attention, masks.CausalMask, phi=MAP), QKV, oracles.elu_plus_one, exact),
+        asked(partial(nystrom, landmarks=2), SOURCES),
+        asked(linformer, SOURCES | {"E": "rs", "F": "rs"}),
+        asked(partial(multilevel.multilevel_scores, **LEVELS), MATRIX),
+        asked(partial(multilevel.batched_scores, **LEVELS), MATRIX),
+        asked(partial(window_attention, window=2, causal=True), SOURCES, oracles.windowed(2), inside(2)),
+        asked(partial(window_attention, window=2), SOURCES, by="of both sides"),
+        asked(multilevel.rope, {"x": "tn"}),
+        asked(partial(multilevel.rope_levels, ranks=(4, 2)), {"x": "td"}),
+        asked(masks.scan_associative, SCAN, oracles.scan, exact),
+        asked(masks.scan_chunked, SCAN, oracles.scan, lambda t: 16),
+        asked(masks.scan_recurrent, SCAN, oracles.scan, exact),
+        asked(masks.decay_matrix, {"log_a": "t"}),
+        asked(ssm.ssm_recurrent, DIAGONAL, oracles.ssm, exact),
+        asked(ssm.ssm_scan, DIAGONAL, oracles.ssm, exact),
+        asked(ssm.ssm_states, {"X": "tp", "A": "tn", "B": "tn"} | STATE),
+        asked(ssm.discretise_trapezoid, {"dt": "t", "A_": "tn", "B": "tn", "weight": "t"}),
+    ]
+)
+FUNCTIONS |= {
     "fast.multilevel_attention with bias": Form(
         lambda Q, K, V, bias: fast.multilevel_attention(Q, K, V, **LEVELS, bias=bias),
         QKV | {"bias": "tt"},
-        oracles.multilevel(**LEVELS),
+        MULTILEVEL,
         everything,
         fast.multilevel_attention,
     ),
-    "scores.tiled_attention": Form(
-        tiled_attention, {"Q": "htn", "K": "hsn", "V": "hsp"}, oracles.causal_softmax, inside(64)
-    ),
-    "scores.tiled_attention fused": Form(
-        tiled_attention, {"Q": "htn", "K": "hsn", "V": "hsq"}, oracles.causal_softmax, everything
-    ),
-    "linear_attention.linear_attention_recurrent": Form(
-        linear_attention.linear_attention_recurrent, TOKEN, linear_loop, exact
-    ),
-    "linear_attention.linear_attention_recurrent in full": Form(
-        linear_attention.linear_attention_recurrent, FULL, linear_loop, exact
-    ),
-    "linear_attention.linear_attention_recomputed": Form(
-        of_chunks(linear_attention.linear_attention_recomputed),
-        TOKEN,
-        linear_loop,
-        inside(8),
-        linear_attention.linear_attention_chunked,
-    ),
-    "linear_attention.linear_attention_chunked": Form(
-        of_chunks(linear_attention.linear_attention_chunked), TOKEN, linear_loop, inside(8)
-    ),
-    "linear_attention.linear_attention_chunked by key": Form(
-        of_chunks(linear_attention.linear_attention_chunked), KEY, linear_loop, inside(8)
-    ),
-    "linear_attention.linear_attention_parallel": Form(
-        linear_attention.linear_attention_parallel, QKV | {"log_a": "t"}, parallel_loop, everything
-    ),
-    "linear_attention.linear_attention_parallel by key": Form(
-        linear_attention.linear_attention_parallel, QKV | {"log_a": "tn"}, parallel_loop, everything
-    ),
-    "linear_attention.linear_attention_step": Form(
-        linear_attention.linear_attention_step, {"q": "n", "k": "n", "v": "p", "log_a": "", "state": "pn"}
-    ),
-    "linear_attention.delta_rule_recurrent": Form(linear_attention.delta_rule_recurrent, DELTA, delta_loop, exact),
-    "linear_attention.delta_rule_chunked": Form(
-        of_chunks(linear_attention.delta_rule_chunked), DELTA, delta_loop, inside(8)
-    ),
-    "linear_attention.delta_rule_chunked by key": Form(
-        of_chunks(linear_attention.delta_rule_chunked), DELTA_BY_KEY, delta_loop, inside(8)
-    ),
-    "linear_attention.delta_rule_step": Form(
-        linear_attention.delta_rule_step,
-        {"q": "n", "k": "n", "v": "p", "beta": "", "log_a": "", "state": "pn"},
-    ),
-    "linear_attention.log_linear_attention": Form(
-        of_chunks(linear_attention.log_linear_attention), TREE, oracles.log_linear, inside(8)
-    ),
-    "linear_attention.log_linear_step": Form(
-        lambda *x: linear_attention.log_linear_step(*x, 5),
-        {"q": "n", "k": "n", "v": "p", "log_a": "", "level_weights": "l", "states": "lpn"},
-    ),
-    "linear_attention.l2norm": Form(linear_attention.l2norm, {"x": "tn"}),
-    "linear_attention.gated_slot_attention": Form(
-        linear_attention.gated_slot_attention, QKV | {"log_a": "tm"}, oracles.slots, inside(64)
-    ),
-    "kernel_attention.softmax_attention": Form(kernel_attention.softmax_attention, SOURCES, oracles.softmax),
-    "kernel_attention.softmax_attention causal": Form(
-        with_mask(kernel_attention.softmax_attention, masks.CausalMask),
-        QKV,
-        oracles.causal_softmax,
-        everything,
-        kernel_attention.softmax_attention,
-    ),
-    "kernel_attention.kernel_attention": Form(
-        with_mask(kernel_attention.kernel_attention, masks.CausalMask, phi=MAP),
-        QKV,
-        oracles.elu_plus_one,
-        exact,
-        kernel_attention.kernel_attention,
-    ),
-    "kernel_attention.nystrom": Form(partial(kernel_attention.nystrom, landmarks=2), SOURCES),
-    "kernel_attention.linformer": Form(kernel_attention.linformer, SOURCES | {"E": "rs", "F": "rs"}),
-    "multilevel.multilevel_scores": Form(partial(multilevel.multilevel_scores, **LEVELS), {"Q": "tn", "K": "tn"}),
-    "multilevel.batched_scores": Form(partial(multilevel.batched_scores, **LEVELS), {"Q": "tn", "K": "tn"}),
-    "multilevel.window_attention": Form(
-        partial(multilevel.window_attention, window=2, causal=True), SOURCES, oracles.windowed(2), inside(2)
-    ),
-    "multilevel.window_attention of both sides": Form(partial(multilevel.window_attention, window=2), SOURCES),
-    "multilevel.rope": Form(multilevel.rope, {"x": "tn"}),
-    "multilevel.rope_levels": Form(partial(multilevel.rope_levels, ranks=(4, 2)), {"x": "td"}),
     "sma.sma_quadratic": Form(
         lambda Q, K, V, log_a: sma_quadratic(Q, K, V, masks.SemiseparableMask(log_a)),
         QKV | {"log_a": "t"},
@@ -303,71 +294,40 @@ FUNCTIONS = {
         masks.Mask.matmul,
     ),
     "contractions.contract": Form(lambda *x: contract("TN, SN, SP -> TP", *x), QKV),
-    "masks.scan_associative": Form(masks.scan_associative, {"x": "tp", "log_a": "t"}, oracles.scan, exact),
-    "masks.scan_chunked": Form(masks.scan_chunked, {"x": "tp", "log_a": "t"}, oracles.scan, lambda t: 16),
-    "masks.scan_recurrent": Form(masks.scan_recurrent, {"x": "tp", "log_a": "t"}, oracles.scan, exact),
-    "masks.decay_matrix": Form(masks.decay_matrix, {"log_a": "t"}),
-    **dict(structured("masks", masks.SemiseparableMask, {"log_a": "t"})),
-    **dict(structured("masks", masks.ToeplitzMask, {"a": "t", "b": "t"})),
-    **dict(structured("masks", masks.HierarchicalMask, {"log_a": "t", "w": "tl"})),
-    **dict(structured("masks", masks.LowRankMask, {"a": "tr", "b": "tr"})),
-    "ssm.ssm_recurrent": Form(ssm.ssm_recurrent, DIAGONAL, oracles.ssm, exact),
-    "ssm.ssm_scan": Form(ssm.ssm_scan, DIAGONAL, oracles.ssm, exact),
-    "ssm.ssm_states": Form(ssm.ssm_states, {"X": "tp", "A": "tn", "B": "tn"} | STATE),
-    "ssm.discretise_trapezoid": Form(ssm.discretise_trapezoid, {"dt": "t", "A_": "tn", "B": "tn", "weight": "t"}),
     "ssm.Quasiseparable": Form(two_directions("matmul"), DIRECTIONS),
     "ssm.Quasiseparable.solve": Form(two_directions("solve"), DIRECTIONS),
-    **dict(structured("ssm", ssm.Semiseparable, {"A_": "tn", "B": "tn", "C": "tn"})),
+    **structured("masks", masks.SemiseparableMask, {"log_a": "t"}),
+    **structured("masks", masks.ToeplitzMask, {"a": "t", "b": "t"}),
+    **structured("masks", masks.HierarchicalMask, {"log_a": "t", "w": "tl"}),
+    **structured("masks", masks.LowRankMask, {"a": "tr", "b": "tr"}),
+    **structured("ssm", ssm.Semiseparable, {"A_": "tn", "B": "tn", "C": "tn"}),
 }
+ON_A_GPU = {"dtype": torch.float32, "marks": (needs_triton, pytest.mark.full)}
 # The same functions for other operands, and forms that PyTorch's transforms do not see from outside.
-MORE = {
-    "linear_attention.linear_attention_recurrent by key": Form(
-        linear_attention.linear_attention_recurrent, KEY, linear_loop, exact
-    ),
-    "linear_attention.delta_rule_recurrent by key": Form(
-        linear_attention.delta_rule_recurrent, DELTA_BY_KEY, delta_loop, exact
-    ),
-    "linear_attention.linear_attention_chunked one": Form(
-        of_chunks(linear_attention.linear_attention_chunked, 1), TOKEN, linear_loop, exact
-    ),
-    "multilevel.window_attention wide": Form(
-        partial(multilevel.window_attention, window=100, causal=True), SOURCES, oracles.windowed(100), inside(64)
-    ),
-    "fast.multilevel_attention of long blocks": Form(
-        partial(fast.multilevel_attention, **LONG), QKV, oracles.multilevel(**LONG), inside(64)
-    ),
-    "sma.sma_sparse": Form(with_mask(sma_sparse, banded), QKV, oracles.window_of_scores(2), exact, sma_sparse),
-    "sma.sma_linear banded": Form(
-        with_mask(sma_linear, banded), QKV, oracles.window_of_scores(2), exact, masks.Mask.matmul
-    ),
-    "sma.sma_linear causal": Form(
-        with_mask(sma_linear, masks.CausalMask), QKV, parallel_loop, exact, masks.Mask.matmul
-    ),
-    "ssm.ssm_recurrent scalar": Form(ssm.ssm_recurrent, SCALAR, oracles.ssm, exact),
-    "ssm.ssm_recurrent general": Form(ssm.ssm_recurrent, GENERAL, oracles.ssm, exact),
-    "ssm.ssm_scan scalar": Form(ssm.ssm_scan, SCALAR, oracles.ssm, exact),
-    "ssm.ssm_scan general": Form(ssm.ssm_scan, GENERAL, oracles.ssm, exact),
-    "ssd.ssd_step by token": Form(by_token(ssd.ssd_step, SSD), SSD, ssd_loop, exact, ssd.ssd_step),
-    "linear_attention.linear_attention_step by token": Form(
-        by_token(linear_attention.linear_attention_step, FULL),
-        FULL,
-        linear_loop,
-        exact,
-        linear_attention.linear_attention_step,
-    ),
-    "linear_attention.delta_rule_step by token": Form(
-        by_token(linear_attention.delta_rule_step, DELTA_BY_KEY),
-        DELTA_BY_KEY,
-        delta_loop,
-        exact,
-        linear_attention.delta_rule_step,
-    ),
-    "fast.ssd_cpu": Form(ssd_cpu, SSD, ssd_loop, inside(32)),
-    "fast.ssd_tiles": Form(ssd_tiles, SSD, ssd_loop, dtype=torch.float32),
-    "fast.ssd_triton": Form(ssd_triton, SSD, ssd_loop, dtype=torch.float32, marks=(needs_triton, pytest.mark.full)),
-    "fast.delta_rule_tiles": Form(delta_rule_tiles, DELTA, delta_loop, differentiable=False, dtype=torch.float32),
-    "fast.delta_rule_triton": Form(
-        delta_rule_triton, DELTA, delta_loop, None, None, False, torch.float32, (needs_triton, pytest.mark.full)
-    ),
-}
+MORE = dict(
+    [
+        asked(linear_attention_recurrent, KEY, linear_loop, exact, "by key"),
+        asked(delta_rule_recurrent, DELTA_BY_KEY, delta_loop, exact, "by key"),
+        asked(chunks(linear_attention_chunked, 1), TOKEN, linear_loop, exact, "one by one"),
+        asked(partial(window_attention, window=100, causal=True), SOURCES, oracles.windowed(100), inside(64), "wide"),
+        asked(
+            partial(fast.multilevel_attention, **LONG), QKV, oracles.multilevel(**LONG), inside(64), "of long blocks"
+        ),
+        asked(with_mask(sma_sparse, banded), QKV, oracles.window_of_scores(2), exact),
+        asked(with_mask(sma_linear, banded), QKV, oracles.window_of_scores(2), exact, "banded", says=masks.Mask.matmul),
+        asked(with_mask(sma_linear, masks.CausalMask), QKV, parallel_loop, exact, "causal", says=masks.Mask.matmul),
+        asked(ssm.ssm_recurrent, SCALAR, oracles.ssm, exact, "scalar"),
+        asked(ssm.ssm_recurrent, GENERAL, oracles.ssm, exact, "general"),
+        asked(ssm.ssm_scan, SCALAR, oracles.ssm, exact, "scalar"),
+        asked(ssm.ssm_scan, GENERAL, oracles.ssm, exact, "general"),
+        asked(by_token(ssd.ssd_step, SSD), SSD, ssd_loop, exact, "by token"),
+        asked(by_token(linear_attention_step, FULL), FULL, linear_loop, exact, "by token"),
+        asked(by_token(delta_rule_step, DELTA_BY_KEY), DELTA_BY_KEY, delta_loop, exact, "by token"),
+        asked(ssd_cpu, SSD, ssd_loop, inside(32)),
+        asked(ssd_tiles, SSD, ssd_loop, dtype=torch.float32),
+        asked(ssd_triton, SSD, ssd_loop, **ON_A_GPU),
+        asked(delta_rule_tiles, DELTA, delta_loop, differentiable=False, dtype=torch.float32),
+        asked(delta_rule_triton, DELTA, delta_loop, differentiable=False, **ON_A_GPU),
+    ]
+)
 FORMS = {name: form for name, form in (FUNCTIONS | MORE).items() if form.loop}

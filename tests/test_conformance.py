@@ -321,6 +321,7 @@ CALLED = {  # those whose operands are arguments as they are, and that take deca
     for name, form in (FUNCTIONS | FORMS).items()
     if getattr(getattr(form.function, "func", form.function), "__name__", "") == own(name)
     and not name.startswith("masks.")
+    and not name.endswith("by token")
 }
 
 
