@@ -297,7 +297,7 @@ def test_what_asks_for_more_than_values_takes_the_readable_form(monkeypatch):
 
 
 BAD = [
-    ({"V": torch.ones(3, 4, 2)}, ShapeError, "axis 't' .* V"),
+    ({"V": torch.ones(3, 4, 2)}, ShapeError, ".* V"),
     (
         {"log_a": torch.zeros(5, 3)},
         ValueError,

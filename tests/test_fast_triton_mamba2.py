@@ -420,27 +420,15 @@ def test_what_a_gpu_refuses():
     [
         ({"A": -torch.ones(2, 4)}, ShapeError, r"A must have one axis \(H\), got shape \(2, 4\)"),
         ({"D": torch.ones(7, 4)}, ShapeError, r"D must have one axis \(H\), got shape \(7, 4\)"),
-        (
-            {"B": torch.ones(7, 3, 3), "C": torch.ones(7, 3, 3)},
-            ShapeError,
-            "axis 'g' of B is 3, which does not divide 4",
-        ),
+        ({"B": torch.ones(7, 3, 3), "C": torch.ones(7, 3, 3)}, ShapeError, "axis 'g' of B is 3, which does not"),
         ({"B": torch.ones(7, 0, 3), "C": torch.ones(7, 0, 3)}, ShapeError, "axis 'g' of B is 0, which does not divide"),
         ({"dt_limit": (-1, 1)}, ValueError, r"dt_limit must be two numbers, 0 ≤ least ≤ greatest, got \(-1, 1\)"),
         ({"dt_limit": (2, 1)}, ValueError, r"dt_limit must be two numbers, 0 ≤ least ≤ greatest, got \(2, 1\)"),
         ({"cu_seqlens": [1, 7]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[1, 7\]"),
         ({"cu_seqlens": [0, 6]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[0, 6\]"),
-        (
-            {"cu_seqlens": [0, 5, 4, 7]},
-            ValueError,
-            r"cu_seqlens must be integers that go from 0 to 7, got \[0, 5, 4, 7\]",
-        ),
+        ({"cu_seqlens": [0, 5, 4, 7]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[0, 5, 4"),
         ({"cu_seqlens": [7]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[7\]"),
-        (
-            {"cu_seqlens": torch.tensor([0.0, 7.0])},
-            ValueError,
-            r"cu_seqlens must be integers that go from 0 to 7, got \[0.0, 7.0\]",
-        ),
+        ({"cu_seqlens": torch.tensor([0.0, 7.0])}, ValueError, r"cu_seqlens must be integers that go from 0 to 7"),
     ],
 )
 def test_errors(change, error, message):
