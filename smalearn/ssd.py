@@ -10,7 +10,7 @@ executable as well: `scalar_ssm_as_attention` and `diagonal_ssm_as_attentions`.
 
 import torch
 
-from smalearn._checks import check_count, check_dtypes, check_shapes, check_ssd, check_tensor, check_values
+from smalearn._checks import check_count, check_dtypes, check_shapes, check_signs, check_ssd, check_tensor, check_values
 from smalearn._structured import widen
 from smalearn.linear_attention import linear_attention_step
 from smalearn.linear_attention.chunked import in_chunks
@@ -62,7 +62,7 @@ def ssd_recurrent(
         Dao and Gu 2024 (Mamba-2), sections 2 and 5; "State Space Duality (Mamba-2) Part 1", Eq. (ssm).
     """
     _check_decayed("ssd_recurrent", X, log_a, B, C, initial_state)
-    log_a, B, C = _aligned(log_a, B, C)
+    log_a, B, C = _aligned(*widen(X, log_a), B, C)
     return ssm_recurrent(X, log_a.exp(), B, C, initial_state)
 
 
@@ -220,6 +220,8 @@ def _check(function, X, log_a, B, C, axes):
     check_shapes(function, {"X": (X, "tp"), "log_a": (log_a, axes), "B": (B, "tn"), "C": (C, "tn")})
     if not X.is_meta:
         check_values(function, "log_a", log_a)
+    if log_a.device.type == "cpu":
+        check_signs(function, log_a)
 
 
 def _aligned(log_a, B, C):

@@ -142,6 +142,8 @@ def concerned(path: Path, root: Path, function: str) -> list[str]:
     module = ".".join(path.relative_to(root).with_suffix("").parts)
     word = re.compile(rf"\b{re.escape(function.split('.')[0])}\b")
     tests = {test: test.read_text(encoding="utf-8") for test in sorted((root / "tests").rglob("test_*.py"))}
+    asked = root / "tests" / "test_conformance.py"  # knows what its registry has
+    tests[asked] += (root / "tests" / "registry_functions.py").read_text(encoding="utf-8")
     of_room = [test for test, text in tests.items() if room_of(path, root) in rooms_imported(text)]
     known = [test for test in of_room if word.search(tests[test]) or f"{module} import" in tests[test]]
     named = [test for test in of_room if room_of(path, root).rpartition(".")[2] in test.stem]

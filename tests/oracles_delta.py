@@ -1,9 +1,9 @@
 """The delta rule in its slowest obvious form, one head and one token at a time, and operands of every kind for it."""
 
 import torch
-from oracles_ssd import decays
+from oracles_ssd import decays, gradients
 
-from smalearn.testing import random_tensors
+from smalearn.testing import assert_close, random_tensors, relative_rms
 
 KINDS = ["none", "mild", "strong", "resets", "all-inf"]
 
@@ -14,10 +14,16 @@ def delta_rule(Q, K, V, beta, log_a=None, state=None):
         log_a = V.new_zeros(V.shape[-2])
     log_a = log_a[..., None] if log_a.ndim < K.ndim else log_a
     state = V.new_zeros(V.shape[-1], K.shape[-1]) if state is None else state
-    operands = Q, K, V, beta[..., None], log_a, state
-    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
+    operands = K, V, beta[..., None], log_a, state
+    written = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
+    Y, _ = _heads(torch.broadcast_shapes(written, Q.shape[:-2]), Q, *operands)
+    return Y, _heads(written, K, *operands)[1]  # no matter what is read: queries may have more heads
+
+
+def _heads(leading, Q, K, V, beta, log_a, state):
     if 0 in (*leading, V.shape[-2]):
         return V.expand(*leading, *V.shape[-2:]), state.expand(*leading, *state.shape[-2:])
+    operands = Q, K, V, beta, log_a, state
     flat = (x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in operands)
     Y, S = map(torch.stack, zip(*(_one_head(*head) for head in zip(*flat, strict=True)), strict=True))
     return Y.reshape(*leading, *V.shape[-2:]), S.reshape(*leading, *state.shape[-2:])
@@ -62,3 +68,17 @@ def alike(length, correlated, strength, seed, state=32):
 def expected(*operands):
     """`delta_rule` in float64."""
     return delta_rule(*(None if x is None else x.double() for x in operands))
+
+
+def check(form, operands, tolerance=None):
+    """Outputs and gradients of a form against those of the loop."""
+    for actual, oracle in zip(gradients(form, operands), gradients(expected, operands), strict=True):
+        assert_close(actual, oracle, tolerance)
+
+
+def check_float32(form, operands, times):
+    """A form's errors in float32 are at most so many times those of the loop."""
+    exact = expected(*operands)
+    narrow = [x if x is None else x.float() for x in operands]
+    for actual, plain, oracle in zip(form(*narrow), delta_rule(*narrow), exact, strict=True):
+        assert relative_rms(actual.double(), oracle) <= times * relative_rms(plain.double(), oracle)

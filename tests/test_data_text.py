@@ -85,14 +85,9 @@ def test_only_numbers_of_the_vocabulary_are_decoded(make):
     for codes in (torch.tensor([1.0]), torch.tensor([True]), torch.tensor(0), torch.zeros(1, 2, dtype=torch.int64)):
         with pytest.raises(ShapeError, match=rf"{name}\.decode: codes must be integers \(T,\)"):
             vocabulary.decode(codes)
-    with pytest.raises(TypeError, match=rf"{name}\.decode: codes must be a torch.Tensor"):
-        vocabulary.decode([0])
 
 
 def test_pieces_that_do_not_fit_are_refused():
     assert excerpts(torch.arange(8), 2, 7, 0)[0].tolist() == [list(range(7))] * 2
     with pytest.raises(ValueError, match="excerpts: length must be at most 7, got 8"):
         excerpts(torch.arange(8), 2, 8, 0)
-    for name, sizes in (("examples", (0, 3)), ("length", (2, 0))):
-        with pytest.raises(ValueError, match=f"excerpts: {name} must be an integer ≥ 1, got 0"):
-            excerpts(torch.arange(8), *sizes, seed=0)

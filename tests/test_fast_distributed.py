@@ -708,7 +708,7 @@ def test_arguments_are_checked():
             call()
     with pytest.raises(ValueError, match=r"distributed.window: length must be an integer ≥ 0, got -1"):
         window(X, -1)
-    with pytest.raises(ShapeError, match=r"distributed.window: x needs trailing axes \(T, D\), got shape \(2,\)"):
+    with pytest.raises(ShapeError, match=r"^distributed\.window: x "):
         window(X[0], 3)
 
 

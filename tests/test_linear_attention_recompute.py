@@ -52,18 +52,6 @@ def test_other_forms_save_more():
     assert saved_elements(lambda: linear_attention_chunked(*parts)) > length * (2 * N + P)
 
 
-def test_gradients_of_many_chunks():
-    """More chunks than are worked on at once, a number of them left over."""
-    parts = operands(150)
-    cotangents = random_tensors([(150, P), (P, N)], seed=8)
-    results, expected = (
-        torch.autograd.grad(form(*parts, chunk_len=4), parts, cotangents)
-        for form in (linear_attention_recomputed, linear_attention_chunked)
-    )
-    for actual, truth in zip(results, expected, strict=True):
-        assert_close(actual, truth)
-
-
 @pytest.mark.parametrize("gate", [False, True])
 def test_gradients_are_linear_attentions(gate):
     Q, K, V, log_a, _ = operands(30, gate, False)
@@ -89,15 +77,3 @@ def test_small_gradients_of_strong_decays_keep_their_digits():
     (expected,) = torch.autograd.grad(exact.sum(), log_a_exact)
     assert_close(results, expected, 1e-6)
     assert 0 < expected.abs().max() < 1e-5
-
-
-def test_gradients_without_tokens():
-    parts = operands(0)
-    _, state = linear_attention_recomputed(*parts)
-    grads = torch.autograd.grad(state.sum(), parts)
-    assert [x.shape for x in grads] == [x.shape for x in parts]
-    assert_close(grads[-1], torch.ones(P, N, dtype=torch.float64))
-
-
-def test_second_derivatives():
-    assert torch.autograd.gradgradcheck(lambda *parts: linear_attention_recomputed(*parts, chunk_len=3), operands(5))

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalearn import ShapeError
 from smalearn.masks import (
     CausalMask,
     DecayMask,
@@ -47,26 +46,6 @@ def entries(log_a):
     return torch.tensor(rows, dtype=torch.float64).reshape(T, T)
 
 
-@pytest.mark.parametrize("scan", SCANS)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_scans_are_the_loop(scan, length):
-    (x,), log_a = random_tensors([(length, 3)]), mixed(length)
-    assert_close(scan(x, log_a), loop(x, log_a))
-    assert_close(scan(x.float(), log_a.float()), loop(x.float(), log_a.float()))
-
-
-@pytest.mark.parametrize("scan", SCANS)
-@pytest.mark.parametrize(("ours", "theirs"), [((4,), ()), ((), (2, 4)), ((2, 1), (4,)), ((2, 4), (2, 4))])
-def test_leading_axes_of_decays_and_operand_broadcast(scan, ours, theirs):
-    (x,), log_a = random_tensors([(*theirs, 37, 3)]), mixed(*ours, 37)
-    leading = torch.broadcast_shapes(ours, theirs)
-    y = scan(x, log_a)
-    assert y.shape == (*leading, 37, 3)
-    x, log_a = x.expand(*leading, 37, 3).reshape(-1, 37, 3), log_a.expand(*leading, 37).reshape(-1, 37)
-    for index, one in enumerate(y.reshape(-1, 37, 3)):
-        assert_close(one, loop(x[index], log_a[index]))
-
-
 @given(st.data())
 def test_scans_agree_for_any_decays_and_chunks(data):
     length = data.draw(st.integers(0, 70))
@@ -79,63 +58,11 @@ def test_scans_agree_for_any_decays_and_chunks(data):
     assert_close(decay_matrix(log_a) @ x, expected)
 
 
-@pytest.mark.parametrize("scan", SCANS)
-def test_gradients_of_scans(scan):
-    x, dY = random_tensors([(37, 2), (37, 2)])
-    outputs, expected = [], []
-    for run, results in ((scan, outputs), (lambda x, log_a: dense(log_a) @ x, expected)):
-        leaves = [x.clone().requires_grad_(), mixed(37).requires_grad_()]
-        results += torch.autograd.grad(run(*leaves), leaves, dY)
-    for ours, theirs in zip(outputs, expected, strict=True):
-        assert_close(ours, theirs)
-    log_a = -random_tensors([(9,)])[0].abs()
-    assert torch.autograd.gradcheck(scan, [x[:9].requires_grad_(), log_a.requires_grad_()])
-
-
 def dense(log_a):
     """The matrix by explicit products of exp(log_a), differentiable."""
     a, T = log_a.exp(), len(log_a)
     rows = [[a[s + 1 : t + 1].prod() if s <= t else a.new_zeros(()) for s in range(T)] for t in range(T)]
     return torch.stack([torch.stack(row) for row in rows])
-
-
-@pytest.mark.parametrize("scan", SCANS)
-def test_float32_keeps_its_digits_after_strong_decays(scan):
-    """A difference of running sums would leave nothing of the decays after -1e4."""
-    length = 600
-    log_a = -random_tensors([(length,)])[0].abs().float() / 100
-    log_a[20], log_a[45], log_a[300] = -1e4, -torch.inf, -1e4
-    x = random_tensors([(length, 4)])[0].float()
-    expected = loop(x.double(), log_a.double())
-    y = scan(x, log_a)
-    for after in (0, 21, 46, 301, 599):
-        assert_close(y[after:], expected[after:])
-    assert_close(decay_matrix(log_a)[302:, 301:], entries(log_a.double()).exp()[302:, 301:])
-
-
-def test_a_token_before_a_reset_leaves_nothing():
-    x, log_a = torch.ones(40, 1), torch.zeros(40)
-    log_a[20] = -torch.inf
-    x[5] = torch.finfo(torch.float32).max
-    for scan in SCANS:
-        assert torch.equal(scan(x, log_a)[20:, 0], torch.arange(1.0, 21.0))
-
-
-@pytest.mark.parametrize("scan", SCANS)
-def test_shapes_of_scans_are_checked(scan):
-    name = scan.__name__
-    with pytest.raises(ShapeError, match=rf"{name}: axis 't' is 5 in x but 4 in log_a"):
-        scan(torch.zeros(5, 2), torch.zeros(4))
-    with pytest.raises(ShapeError, match=rf"{name}: x needs trailing axes \(T, P\), got shape \(5,\)"):
-        scan(torch.zeros(5), torch.zeros(5))
-    with pytest.raises(ShapeError, match=rf"{name}: leading axes \(3,\) of log_a do not broadcast with \(2,\)"):
-        scan(torch.zeros(2, 5, 2), torch.zeros(3, 5))
-
-
-@pytest.mark.parametrize("matrix", [segsum, decay_matrix])
-def test_matrices_need_a_time_axis(matrix):
-    with pytest.raises(ShapeError, match=rf"{matrix.__name__}: log_a needs trailing axes \(T\), got shape \(\)"):
-        matrix(torch.tensor(0.0))
 
 
 def test_parameters_in_half_precision_are_computed_in_float32():
@@ -147,11 +74,6 @@ def test_parameters_in_half_precision_are_computed_in_float32():
         assert_close(narrow.dense(torch.float32), wide.dense(torch.float64))
         (x,) = random_tensors([(300, 2)])
         assert_close(narrow.matmul(x), wide.matmul(x))
-
-
-def test_chunks_have_at_least_two_tokens():
-    with pytest.raises(ValueError, match="scan_chunked: chunk_len must be an integer ≥ 2, got 1"):
-        scan_chunked(torch.ones(3, 1), torch.zeros(3), 1)
 
 
 @pytest.mark.parametrize("scan", [scan_recurrent, scan_chunked, scan_associative])

@@ -86,5 +86,3 @@ def test_wrong_sizes():
         GatedDeltaNet(12, head_dim=5)
     with pytest.raises(ValueError, match="GatedDeltaNet: groups 2 does not divide number of heads 3"):
         GatedDeltaNet(12, head_dim=4, groups=2)
-    with pytest.raises(ValueError, match="GatedDeltaNet: state must be an integer ≥ 1, got 0"):
-        GatedDeltaNet(12, state=0, head_dim=4)

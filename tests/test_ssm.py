@@ -1,12 +1,13 @@
 import doctest
 import math
 
+import oracles_mixing as oracles
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from registry_functions import DIAGONAL, GENERAL, SCALAR, Form
 
-from smalearn import ShapeError
 from smalearn.ssm import (
     ScanCost,
     discretise_mamba,
@@ -16,16 +17,13 @@ from smalearn.ssm import (
     scan_by_doubling,
     scan_by_pairs,
     scan_cost,
-    ssm_matrix,
     ssm_recurrent,
     ssm_scan,
     ssm_states,
 )
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-FORMS = {"recurrent": ssm_recurrent, "scan": ssm_scan}
 SHAPES = {"scalar": (), "diagonal": (3,), "general": (3, 3)}
-each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 each_structure = pytest.mark.parametrize("structure", SHAPES)
 
 
@@ -33,169 +31,27 @@ def as_matrix(a, state=3):
     return a if a.ndim == 2 else torch.diag(a.expand(state))
 
 
-def loop(X, A, B, C, initial_state=None):
-    """One channel, one step and one product at a time: the definition. Returns Y, the last state and all states."""
-    if X.ndim > 2:
-        operands = [(X, 2), (A, A.ndim - B.ndim + 2), (B, 2), (C, 2), (initial_state, 2)]
-        flat = [[None] * X.shape[:-2].numel() if x is None else x.flatten(0, -n - 1) for x, n in operands]
-        parts = [loop(*one) for one in zip(*flat, strict=True)]
-        return tuple(torch.stack(part).unflatten(0, X.shape[:-2]) for part in zip(*parts, strict=True))
-    length, channels = X.shape
-    start = B.new_zeros(channels, B.shape[-1]) if initial_state is None else initial_state
-    outputs, states, last = [], [], []
-    for p in range(channels):
-        h, history = start[p], []
-        for t in range(length):
-            h = as_matrix(A[t], B.shape[-1]) @ h + B[t] * X[t, p]
-            history.append(h)
-        outputs.append(torch.stack([C[t] @ history[t] for t in range(length)]) if length else X[:, p])
-        states.append(torch.stack(history) if length else B[:0])
-        last.append(h)
-    return torch.stack(outputs, -1), torch.stack(last), torch.stack(states, 1)
+GENERATORS = {"scalar": SCALAR, "diagonal": DIAGONAL, "general": GENERAL}
 
 
-def inputs(length, structure, kind="mild", leading=(), seed=0):
-    """X, A, B, C and an initial state; A of size about 1/2, with exact zeros, or with singular matrices."""
-    X, B, C, state = random_tensors([(*leading, *s) for s in [(length, 2), (length, 3), (length, 3), (2, 3)]], seed)
-    shape = (*leading, length, *SHAPES[structure])
-    A, where = random_tensors([shape, (*leading, length)], seed + 3)
-    A = 0.5 * A
-    if kind == "resets":
-        A = torch.where(where.reshape(*where.shape, *(1,) * len(SHAPES[structure])) > 0.5, 0.0, A)
-    elif kind == "singular":
-        A = A[..., :1, :] * A[..., :1]
-    return X, A, B, C, state
-
-
-CASES = [(s, kind) for s in SHAPES for kind in ("mild", "resets")] + [("general", "singular")]
-each_case = pytest.mark.parametrize(("structure", "kind"), CASES)
-
-
-@each_form
-@each_case
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 33])
-def test_values_are_those_of_the_loop(form, structure, kind, length):
-    X, A, B, C, state = inputs(length, structure, kind)
-    for initial in (None, state):
-        Y, last, states = loop(X, A, B, C, initial)
-        results = form(X, A, B, C, initial)
-        assert_close(results[0], Y)
-        assert_close(results[1], last)
-        assert_close(ssm_states(X, A, B, initial), states)
-
-
-@each_form
-@each_case
-def test_gradients(form, structure, kind):
-    leaves = [x.requires_grad_() for x in inputs(6, structure, kind)]
-    assert torch.autograd.gradcheck(form, leaves)
-    X, A, B, _, state = leaves
-    assert torch.autograd.gradcheck(ssm_states, (X, A, B, state))
-
-
-@each_form
-@each_structure
-@pytest.mark.parametrize("leading", [(2,), (2, 4)])
-def test_leading_axes(form, structure, leading):
-    operands = inputs(5, structure, "resets", leading)
-    for results, expected in zip(form(*operands), loop(*operands), strict=False):
-        assert_close(results, expected)
-    X, A, B, _, state = operands
-    assert_close(ssm_states(X, A, B, state), loop(*operands)[2])
-
-
-@each_form
-@each_structure
-@pytest.mark.parametrize("length", [0, 5])
-def test_empty_batch(form, structure, length):
-    Y, state = form(*inputs(length, structure, leading=(2, 0)))
-    assert Y.shape == (2, 0, length, 2)
-    assert state.shape == (2, 0, 2, 3)
-
-
-@each_form
-@each_structure
-@pytest.mark.parametrize("length", [0, 5])
-@pytest.mark.parametrize(
-    ("of_input", "of_transition", "of_parameters", "of_state"),
-    [
-        ((2, 3), (1, 1), (2, 1), (1, 1)),
-        ((2, 1), (1, 3), (1, 1), (2, 3)),
-        ((1, 1), (2, 3), (1, 1), (1, 1)),
-        ((2, 3), (), (), ()),
-        ((), (), (), (2, 3)),
-    ],
+@given(
+    length=st.integers(1, 70), axes=st.sampled_from([*GENERATORS.values()]), kind=st.sampled_from(["mild", "resets"])
 )
-def test_leading_axes_broadcast(form, structure, length, of_input, of_transition, of_parameters, of_state):
-    X, A, B, C, state = inputs(length, structure)
-    scale = random_tensors([of_input, of_transition, of_parameters, of_parameters, of_state], seed=4)
-    operands = [s.reshape(*s.shape, *(1,) * x.ndim) * x for s, x in zip(scale, (X, A, B, C, state), strict=True)]
-    full = [x.expand(2, 3, *y.shape) for x, y in zip(operands, (X, A, B, C, state), strict=True)]
-    Y, last, states = loop(*full)
-    results = form(*operands)
-    assert_close(results[0].expand(Y.shape), Y)
-    assert_close(results[1].expand(last.shape), last)
-    assert_close(ssm_states(operands[0], *operands[1:3], operands[4]).expand(states.shape), states)
+def test_scan_for_every_length(length, axes, kind):
+    operands = Form(ssm_scan, axes).operands(length, (), kind).values()
+    for results, expected in zip(ssm_scan(*operands), oracles.ssm(*operands), strict=True):
+        assert_close(results, expected)
 
 
-@each_form
-@each_case
-def test_float32(form, structure, kind):
-    operands = [x.float() for x in inputs(33, structure, kind)]
-    Y, last, _ = loop(*(x.double() for x in operands))
-    results = form(*operands)
-    assert results[0].dtype == results[1].dtype == torch.float32
-    assert_close(results[0], Y)
-    assert_close(results[1], last)
-
-
-@each_form
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(form, dtype):
-    """Arithmetic and state are in single precision; only Y is rounded."""
-    X, A, B, C, state = inputs(33, "diagonal")
-    operands = [X.to(dtype), A.float(), B.to(dtype), C.to(dtype), state.float()]
-    expected, last, _ = loop(*(x.double() for x in operands))
-    Y, final = form(*operands)
-    assert (Y.dtype, final.dtype) == (dtype, torch.float32)
-    assert relative_rms(Y, expected) <= 1.01 * relative_rms(expected.to(dtype), expected)
-    assert_close(final, last)
-    assert ssm_states(*operands[:3]).dtype == torch.float32
-
-
-@each_form
-@each_case
-@pytest.mark.parametrize("split", [0, 1, 7, 20])
-def test_a_sequence_in_two_parts(form, structure, kind, split):
-    X, A, B, C, state = operands = inputs(20, structure, kind)
-    parts, last = [], state
-    for part in (slice(0, split), slice(split, None)):
-        Y, last = form(X[part], A[part], B[part], C[part], last)
-        parts.append(Y)
-    expected = loop(*operands)
-    assert_close(torch.cat(parts), expected[0])
-    assert_close(last, expected[1])
-
-
-@each_form
 @each_structure
-def test_causality_is_exact(form, structure):
-    operands, other = inputs(30, structure), inputs(30, structure, seed=1)
-    mixed = [torch.cat([x[:17], y[17:]]) for x, y in zip(operands[:4], other[:4], strict=True)]
-    Y, Y_mixed = form(*operands[:4])[0], form(*mixed)[0]
-    assert torch.equal(Y[:17], Y_mixed[:17])
-    assert not torch.equal(Y[17:], Y_mixed[17:])
-
-
-@each_form
-@each_structure
-def test_a_reset_forgets_exactly(form, structure):
-    operands, other = inputs(30, structure), inputs(30, structure, seed=1)
-    mixed = [torch.cat([y[:17], x[17:]]) for x, y in zip(operands[:4], other[:4], strict=True)]
-    operands[1][17] = mixed[1][17] = 0
-    Y, Y_mixed = form(*operands)[0], form(*mixed, other[4])[0]
-    assert_close(Y_mixed[17:], Y[17:])
-    assert relative_rms(Y_mixed[:17], Y[:17]) > 0.1
+@pytest.mark.parametrize("length", [0, 1, 7])
+def test_states_are_those_on_the_way(structure, length):
+    X, A, B, C, state = Form(ssm_states, GENERATORS[structure]).operands(length, (2,), "resets").values()
+    states = ssm_states(X, A, B, state)
+    Y, last = ssm_recurrent(X, A, B, C, state)
+    assert_close((states * C[..., None, :]).sum(-1), Y)
+    if length:
+        assert_close(states[:, -1], last)
 
 
 # ---------------------------------------------------------------- scans
@@ -255,22 +111,6 @@ def test_scans_need_no_commutativity_only_associativity(method):
     words, lengths = SCANS[method](join, (letters, digits))
     assert words.flatten().tolist() == [1, 12, 123, 1234, 12345, 123456, 1234567]
     assert lengths.flatten().tolist() == list(range(1, 8))
-
-
-@given(
-    length=st.integers(1, 70),
-    case=st.sampled_from(CASES),
-    sizes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    seed=st.integers(0, 99),
-)
-def test_scan_for_every_length(length, case, sizes, seed):
-    X, A, B, C, state = inputs(length, *case, seed=seed)
-    columns, states = sizes
-    for axis in range(len(SHAPES[case[0]])):
-        A = A.narrow(-1 - axis, 0, states)
-    operands = X[:, :1].expand(length, columns), A, B[:, :states], C[:, :states], state[:1, :states].expand(columns, -1)
-    for results, expected in zip(ssm_scan(*operands), loop(*operands), strict=False):
-        assert_close(results, expected)
 
 
 # ---------------------------------------------------------------- discretisation
@@ -471,72 +311,10 @@ def test_gradients_of_discretisation(discretise, structure):
 # ---------------------------------------------------------------- costs and errors
 
 
-def zeros(*shape, dtype=torch.float64):
-    return torch.zeros(shape, dtype=dtype)
-
-
-def states_only(X, A, B, C, state=None):
-    return ssm_states(X, A, B, state)
-
-
-@pytest.mark.parametrize(
-    ("name", "form"), [("ssm_recurrent", ssm_recurrent), ("ssm_scan", ssm_scan), ("ssm_states", states_only)]
-)
-def test_errors(name, form):
-    X, A, B, C = zeros(4, 2), zeros(4), zeros(4, 3), zeros(4, 3)
-    with pytest.raises(ShapeError, match=rf"{name}: A has 4 axes, expected 1 for \(..., T\), 2 for"):
-        form(X, zeros(1, 4, 3, 3), B, C)
-    with pytest.raises(ShapeError, match=f"{name}: axis 't' is 4 in B but 5 in X"):
-        form(zeros(5, 2), A, B, C)
-    with pytest.raises(ShapeError, match=f"{name}: axis 'p' is 2 in X but 3 in initial_state"):
-        form(X, A, B, C, zeros(3, 3))
-    with pytest.raises(ShapeError, match=f"{name}: axis 'n' is 3 in B but 2 in initial_state"):
-        form(X, A, B, C, zeros(2, 2))
-    with pytest.raises(ValueError, match=f"{name}: X is torch.float32 but B is torch.float64"):
-        form(X.float(), A, B, C)
-    with pytest.raises(ValueError, match=f"{name}: A is torch.float16, expected torch.float64 or torch.float32"):
-        form(X, A.half(), B, C)
-    with pytest.raises(
-        ValueError, match=f"{name}: initial_state is torch.float16, expected torch.float64 or torch.float32"
-    ):
-        form(X, A, B, C, zeros(2, 3, dtype=torch.float16))
-    with pytest.raises(ValueError, match=f"{name}: initial_state is on meta but B is on cpu"):
-        form(X, A, B, C, zeros(2, 3).to("meta"))
-    with pytest.raises(ShapeError, match=rf"{name}: leading axes \(3,\) of X do not broadcast with \(2,\)"):
-        form(zeros(3, 4, 2), zeros(2, 4), zeros(2, 4, 3), zeros(2, 4, 3))
-
-
-@each_form
-def test_errors_of_the_output(form):
-    with pytest.raises(ShapeError, match="axis 'n' is 3 in B but 2 in C"):
-        form(zeros(4, 2), zeros(4), zeros(4, 3), zeros(4, 2))
-
-
-def test_matrix_errors():
-    with pytest.raises(ShapeError, match="Semiseparable: axis 't' is 4 in B but 3 in C"):
-        ssm_matrix(zeros(4), zeros(4, 3), zeros(3, 3))
-
-
-@pytest.mark.parametrize("discretise", [discretise_zero_order_hold, discretise_mamba])
-def test_discretisation_errors(discretise):
-    name = discretise.__name__
-    dt, A, B = zeros(4), zeros(4, 3), zeros(4, 3)
-    with pytest.raises(ShapeError, match=f"{name}: axis 't' is 4 in B but 5 in dt"):
-        discretise(zeros(5), A, B)
-    with pytest.raises(ShapeError, match=rf"{name}: A has 0 axes, expected 1 for"):
-        discretise(dt, zeros(), B)
-    with pytest.raises(ValueError, match=f"{name}: dt is torch.float32 but B is torch.float64"):
-        discretise(dt.float(), A, B)
-    with pytest.raises(ValueError, match=f"{name}: A is torch.float32 but B is torch.float64"):
-        discretise(dt, A.float(), B)
-
-
 def test_the_example():
     assert doctest.testmod(scan) == (0, 1)
 
 
 def test_scan_cost_errors():
-    with pytest.raises(ValueError, match="scan_cost: length must be an integer ≥ 0, got -1"):
-        scan_cost(-1)
     with pytest.raises(ValueError, match="scan_cost: method must be 'pairs' or 'doubling', got 'loop'"):
         scan_cost(4, "loop")

@@ -386,47 +386,6 @@ def zeros(*shape, dtype=torch.float64):
             ShapeError,
             r"Semiseparable: A has 4 axes, expected 1 for \(..., T\), 2 for \(..., T, N\), 3 for \(..., T, N, N\)",
         ),
-        (
-            lambda: Semiseparable(zeros(4, 2), zeros(4, 3), zeros(4, 3)),
-            ShapeError,
-            "Semiseparable: axis 'n' is 3 in B but 2 in A",
-        ),
-        (
-            lambda: Semiseparable(zeros(4, 3, 2), zeros(4, 3), zeros(4, 3)),
-            ShapeError,
-            "Semiseparable: axis 'n' is 3 in B but 2 in A",
-        ),
-        (
-            lambda: Semiseparable(zeros(5), zeros(4, 3), zeros(4, 3)),
-            ShapeError,
-            "Semiseparable: axis 't' is 4 in B but 5 in A",
-        ),
-        (
-            lambda: Semiseparable(zeros(4), zeros(4, 3), zeros(4, 2)),
-            ShapeError,
-            "Semiseparable: axis 'n' is 3 in B but 2 in C",
-        ),
-        (
-            lambda: Semiseparable(zeros(4), zeros(4, 3), zeros(4, 3, dtype=torch.float32)),
-            ValueError,
-            r"Semiseparable: C is torch.float32 but B is torch.float64",
-        ),
-        (
-            lambda: Semiseparable(zeros(4, dtype=torch.float64), *[zeros(4, 3, dtype=torch.float32)] * 2),
-            ValueError,
-            r"Semiseparable: A is torch.float64, expected torch.float32$",
-        ),
-        (
-            lambda: Semiseparable(zeros(4), *[zeros(4, 3, dtype=torch.float16)] * 2),
-            ValueError,
-            r"Semiseparable: A is torch.float64, expected torch.float16 or torch.float32",
-        ),
-        (
-            lambda: Semiseparable(zeros(4).to("meta"), zeros(4, 3), zeros(4, 3)),
-            ValueError,
-            "Semiseparable: A is on meta but B is on cpu",
-        ),
-        (lambda: Semiseparable(zeros(4), [1.0], zeros(4, 3)), TypeError, "Semiseparable: B must be a torch.Tensor"),
     ],
 )
 def test_generator_errors(build, error, message):
@@ -434,27 +393,9 @@ def test_generator_errors(build, error, message):
         build()
 
 
-@pytest.mark.parametrize("method", ["matmul", "transpose_matmul", "solve"])
-def test_operand_errors(method):
-    call = getattr(Semiseparable(*generators(4, "scalar", leading=(2,))), method)
-    where = f"Semiseparable.{method}"
-    with pytest.raises(ShapeError, match=rf"{where}: operand needs axes \(..., T, columns\), got shape \(4,\)"):
-        call(zeros(4))
-    with pytest.raises(ShapeError, match=f"{where}: axis T is 4 in the matrix but 5 in the operand"):
-        call(zeros(5, 2))
-    with pytest.raises(ValueError, match=f"{where}: the operand is torch.float32 but B is torch.float64"):
-        call(zeros(4, 2, dtype=torch.float32))
-    with pytest.raises(ShapeError, match=rf"{where}: leading axes \(2,\) of the matrix do not broadcast with \(3,\)"):
-        call(zeros(3, 4, 2))
-
-
 def test_solve_errors():
     A, B, C = generators(4, "scalar")
     M = Semiseparable(A, B, C)
-    with pytest.raises(ShapeError, match=r"Semiseparable.solve: axis 't' is 4 in the matrix but 3 in diagonal"):
-        M.solve(zeros(4, 1), zeros(3))
-    with pytest.raises(ValueError, match=r"Semiseparable.solve: diagonal is torch.float32 but B is torch.float64"):
-        M.solve(zeros(4, 1), torch.zeros(4))
     with pytest.raises(ValueError, match=r"Semiseparable.solve: the matrix is singular, entry 2 of its diagonal is 0"):
         M.solve(zeros(4, 1), torch.tensor([1.0, 1.0, 0.0, 1.0]).double() - (B * C).sum(-1) * torch.tensor([0, 0, 1, 0]))
 
@@ -486,10 +427,6 @@ def test_matrix_errors(function):
     name = function.__name__
     with pytest.raises(ShapeError, match=rf"{name}: M must be square, got shape \(3, 4\)"):
         function(zeros(3, 4))
-    with pytest.raises(ShapeError, match=rf"{name}: M needs trailing axes \(T, S\), got shape \(3,\)"):
-        function(zeros(3))
-    with pytest.raises(ValueError, match=rf"{name}: M must have a floating dtype, got torch.int64"):
-        function(torch.zeros(3, 3, dtype=torch.int64))
     for tolerance in (-1e-3, 1.0, INF):
         with pytest.raises(ValueError, match=rf"{name}: tolerance must be in \[0, 1\), got {tolerance}"):
             function(zeros(3, 3), tolerance)

@@ -215,8 +215,6 @@ def test_a_folder_must_exist(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"steps": 0}, "Plan: steps must be an integer ≥ 1, got 0"),
-        ({"every": 0}, "Plan: every must be an integer ≥ 1, got 0"),
         ({"warmup": 1.0}, r"Plan: warmup must be in \[0, 1\), got 1\.0"),
         ({"lr": 0.0}, r"Plan: lr must be positive, got 0\.0"),
         ({"clip": -1.0}, r"Plan: clip must be positive, got -1\.0"),

@@ -11,7 +11,7 @@ from inspect import signature
 import pytest
 import torch
 import torch._dynamo.testing
-from registry_functions import FUNCTIONS, T, operands
+from registry_functions import FUNCTIONS, T
 from registry_models import MIXERS, build
 from registry_weights import CASES
 from torch.autograd.functional import jacobian
@@ -41,9 +41,8 @@ every_function = pytest.mark.parametrize("name", [by_default(name) for name in N
 def case(name, dtype=torch.float64, batch=(), length=T):
     """A function of tensors that gives a tuple, and its operands; a module is a function of its parameters too."""
     if name in FUNCTIONS:
-        function, shapes = FUNCTIONS[name]
-        shapes = {key: tuple(length if size == T else size for size in shape) for key, shape in shapes.items()}
-        return (lambda *x: several(function(*x))), operands(shapes, batch, dtype)
+        form = FUNCTIONS[name]
+        return (lambda *x: several(form.function(*x))), [*form.operands(length, batch, dtype=dtype).values()]
     torch.manual_seed(0)
     module = MODULES[name]().to(dtype)
     names, values = zip(*module.named_parameters(), strict=True)
@@ -270,7 +269,7 @@ def test_autocast(name):
         all_close(gradients(function, tensors), truth, 0.1)
 
 
-RESUMED = [name for name in FUNCTIONS if "initial_state" in signature(FUNCTIONS[name][0]).parameters]
+RESUMED = [name for name, form in FUNCTIONS.items() if "initial_state" in signature(form.function).parameters]
 RESUMED.remove("ssm.ssm_states")  # gives all states, and no outputs
 
 
@@ -278,13 +277,13 @@ RESUMED.remove("ssm.ssm_states")  # gives all states, and no outputs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", RESUMED)
 def test_states_are_float32_and_taken_back(name, dtype, autocast):
-    function, shapes = FUNCTIONS[name]
+    form = FUNCTIONS[name]
     for length in (0, 1, 2, 3, 5, 70):
-        tensors = dict(zip(shapes, case(name, dtype, length=length)[1], strict=True))
-        tensors.pop("H", None)
+        tensors = form.operands(length, dtype=dtype)
+        tensors.pop("initial_state", None)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            *_, state = function(*tensors.values())
-            *_, last = function(*tensors.values(), initial_state=state)
+            *_, state = form.function(*tensors.values())
+            *_, last = form.function(*tensors.values(), initial_state=state)
         assert {x.dtype for x in several((state, last))} == {torch.float32}
 
 

@@ -7,7 +7,15 @@ a block of one; where two blocks have the same size they merge, as a bit carries
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_float32_or, check_log_a, check_shapes
+from smalearn._checks import (
+    ShapeError,
+    broadcast_shapes,
+    check_count,
+    check_dtypes,
+    check_float32_or,
+    check_log_a,
+    check_shapes,
+)
 from smalearn._structured import widen
 from smalearn.contractions import contract
 from smalearn.masks import HierarchicalMask, level_count
@@ -112,7 +120,9 @@ def log_linear_step(
     dtype = q.dtype
     q, k, v, gate, weights, states = widen(q, q, k, v, log_a[..., None, None, None], level_weights, states)
     states, block = gate.exp() * states, contract("P, N -> PN", v, k)[..., None, :, :].to(states.dtype)
-    read = torch.cat([block.expand_as(states[..., :1, :, :]), states[..., :-1, :, :]], -3)
+    leading = broadcast_shapes(states.shape[:-3], block.shape[:-3])
+    states, block = (x.expand(*leading, *x.shape[-3:]) for x in (states, block))
+    read = torch.cat([block, states[..., :-1, :, :]], -3)
     y = contract("L, LP -> P", weights, (read * q[..., None, None, :]).sum(-1))
     # Blocks carry into the first bit of length + 1 that is 1. Tensors say which: one compiled program for any length.
     sizes = 2 ** torch.arange(states.shape[-3], device=states.device)[:, None, None]

@@ -176,7 +176,7 @@ def test_block_tensor_trains_in_the_letters_of_the_table():
             (i, j), (k, o) = divmod(row, b), divmod(column, d)
             expected[row, column] = sum(L[j, i, k, t] * R[k, o, j, t] for t in range(s))
     assert_close(M, expected)
-    with pytest.raises(ShapeError, match=r"axis 'b' is 3 in .* but 2 in"):
+    with pytest.raises(ShapeError, match="axis 'b'"):
         contract("bacs, cdbs -> abcd", L, R[:, :, :2])
 
 

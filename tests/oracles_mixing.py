@@ -1,0 +1,111 @@
+"""Attention and state space models in their slowest obvious forms, which broadcast and which autograd differentiates.
+
+Nothing here uses the package.
+"""
+
+import math
+
+import torch
+
+
+def attention(Q, K, V, weight):
+    """Y_t = Σ_s w[t, s] V_s / Σ_s w[t, s], where `weight(score, t, s)` is w of one pair."""
+    return normalised(pairs(Q, K, weight), V)
+
+
+def pairs(Q, K, weight):
+    """All w[t, s], from the scores Q_t · K_s."""
+    rows = []
+    for t in range(Q.shape[-2]):
+        scores = (Q[..., t : t + 1, :] * K).sum(-1)
+        rows.append(torch.stack([weight(scores[..., s], t, s) for s in range(K.shape[-2])], -1))
+    return torch.stack(rows, -2) if rows else Q @ K.mT
+
+
+def normalised(weights, V):
+    return weights @ V / weights.sum(-1, keepdim=True)
+
+
+def softmax(Q, K, V):
+    return attention(Q, K, V, lambda score, t, s: score.exp())
+
+
+def causal_softmax(Q, K, V):
+    return attention(Q, K, V, lambda score, t, s: score.exp() * (s <= t))
+
+
+def windowed(window):
+    return lambda Q, K, V: attention(Q, K, V, lambda score, t, s: score.exp() * (0 <= t - s <= window))
+
+
+def window_of_scores(window):
+    """Masked attention, without a softmax, to so many tokens before one's own."""
+    return lambda Q, K, V: pairs(Q, K, lambda score, t, s: score * (0 <= t - s <= window)) @ V
+
+
+def elu_plus_one(Q, K, V):
+    """Causal kernel attention with φ(x) = elu(x) + 1."""
+    Q, K = (torch.where(x > 0, x + 1, x.exp()) for x in (Q, K))
+    return attention(Q, K, V, lambda score, t, s: score * (s <= t))
+
+
+def masked(Q, K, V, log_a):
+    """Structured masked attention with the decays multiplied out, which no sum divides."""
+    return pairs(Q, K, lambda score, t, s: score * product(log_a, t, s)) @ V
+
+
+def product(log_a, t, s):
+    """The decay between two tokens: the product of a_k for s < k ≤ t, 0 if s > t."""
+    return log_a[..., s + 1 : t + 1].exp().prod(-1) if s <= t else torch.zeros_like(log_a[..., 0])
+
+
+def log_linear(Q, K, V, log_a, level_weights):
+    """Every pair with the weight of the level at which a binary tree joins its tokens."""
+    return (
+        pairs(Q, K, lambda score, t, s: score * product(log_a, t, s) * level_weights[..., t, (t ^ s).bit_length()]) @ V
+    )
+
+
+def multilevel(ranks, block_lens):
+    """Causal softmax of scores to which a level adds where both tokens are in one block of it."""
+
+    def loop(Q, K, V, bias=0):
+        scores, levels = 0, zip(Q.split(ranks, -1), K.split(ranks, -1), block_lens, strict=True)
+        for q, k, size in levels:
+            scores = scores + pairs(q, k, lambda score, t, s, size=size: score * (t // size == s // size))
+        future = torch.ones(Q.shape[-2], Q.shape[-2], dtype=torch.bool).triu(1)
+        return (scores + bias).masked_fill(future, -math.inf).softmax(-1) @ V
+
+    return loop
+
+
+def ssm(X, A, B, C, initial_state=None):
+    """(Y, state after the last token) for A of axes (..., T), (..., T, N) or (..., T, N, N), token by token."""
+    axes = A.ndim - B.ndim + 1  # of one token
+    S, outputs = X.new_zeros(X.shape[-1], B.shape[-1]) if initial_state is None else initial_state, []
+    for t in range(X.shape[-2]):
+        a = A.select(A.ndim - 1 - axes, t)
+        S = S @ a.mT if axes == 2 else S * (a[..., None, :] if axes else a[..., None, None])
+        S = S + X[..., t, :, None] * B[..., t, None, :]
+        outputs.append((S * C[..., t, None, :]).sum(-1))
+    if outputs:
+        return torch.stack(outputs, -2), S
+    leading = torch.broadcast_shapes(X.shape[:-2], B.shape[:-2], S.shape[:-2])
+    return X.expand(*leading, *X.shape[-2:]), S.expand(*leading, *S.shape[-2:])
+
+
+def scan(x, log_a):
+    """H_t = a_t H_{t-1} + x_t."""
+    return masked(torch.ones_like(x[..., :1]), torch.ones_like(x[..., :1]), x, log_a)
+
+
+def slots(Q, K, V, log_a):
+    """Gated slot attention: two memories of as many rows as log_a has columns, read by a softmax over them."""
+    keys, values, outputs = 0, 0, []
+    for t in range(Q.shape[-2]):
+        a = log_a[..., t, :, None].exp()
+        keys = a * keys + (1 - a) * K[..., t, None, :]
+        values = a * values + (1 - a) * V[..., t, None, :]
+        weights = (keys * Q[..., t, None, :]).sum(-1).softmax(-1)
+        outputs.append((weights[..., None] * values).sum(-2))
+    return torch.stack(outputs, -2) if outputs else V
