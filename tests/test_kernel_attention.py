@@ -241,3 +241,11 @@ def test_iterated_pinv_is_the_pseudo_inverse(shape):
     rank_one = A[:, :, :1] * A[:, :1, :]
     for i in range(3):
         assert_close(iterated_pinv(rank_one, 12)[i], torch.linalg.pinv(rank_one[i]), 1e-9)
+
+
+def test_errors():
+    Q, K, V = random_tensors([(5, 3), (7, 3), (7, 2)])
+    with pytest.raises(ValueError, match=r"^softmax_attention: L must be non-negative, because"):
+        softmax_attention(Q, K, V, -MASKS["ones"])
+    with pytest.raises(ValueError, match=r"^nystrom: landmarks must be at most the shorter length 5, got 6"):
+        nystrom(Q, K, V, 6)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from oracles_linear_attention import CASES, N, P, inputs
 
+from smalearn import ShapeError
 from smalearn.linear_attention import (
     MODELS,
     OTHER_MODELS,
@@ -182,3 +183,10 @@ def test_gated_slots_in_two_parts_and_for_every_head():
     nothing, state = gated_slot_attention(*(x[..., :0, :] for x in operands), last)
     assert nothing.shape == (2, 3, 0, P)
     assert all(map(torch.equal, state, last))
+
+
+def test_states_of_slots_are_checked():
+    operands = slot_inputs(6)
+    for k, pair in enumerate([(torch.zeros(4, N), torch.zeros(P, M)), (torch.zeros(M, N), torch.zeros(2, M))]):
+        with pytest.raises(ShapeError, match=rf"^gated_slot_attention: .* initial_state\[{k}\]"):
+            gated_slot_attention(*operands, pair)

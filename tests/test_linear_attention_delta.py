@@ -8,6 +8,7 @@ import pytest
 import torch
 from oracles_delta import alike, check_float32, inputs
 
+from smalearn import ShapeError
 from smalearn.linear_attention import (
     delta_rule_chunked,
     delta_rule_recurrent,
@@ -84,3 +85,10 @@ def test_l2norm():
     assert not l2norm(torch.zeros(2, 3)).any()
     with pytest.raises(ValueError, match="l2norm: eps must be ≥ 0 and finite, got -1"):
         l2norm(x, -1)
+
+
+@every_form
+def test_a_full_gate_is_refused(form):
+    Q, K, V, beta, _, H = inputs(6)
+    with pytest.raises(ShapeError, match="log_a must have axes"):
+        form(Q, K, V, beta, -torch.ones(6, 3, 4, dtype=torch.float64), H)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from smalearn import ShapeError
 from smalearn.linear_attention import (
     linear_attention_recurrent,
     log_linear,
@@ -130,3 +131,13 @@ def test_gradients_of_the_states():
         strict=True,
     ):
         assert_close(ours, theirs)
+
+
+def test_errors():
+    Q, K, V, log_a, weights = operands(9, dtype=torch.float32)
+    with pytest.raises(ShapeError, match=r"^log_linear_attention: axis 'l' of level_weights is 4, expected at least 5"):
+        log_linear_attention(Q, K, V, log_a, weights[:, :4])
+    with pytest.raises(ValueError, match=r"^log_linear_attention: chunk_len must be a power of 2, got 12"):
+        log_linear_attention(Q, K, V, log_a, weights, 12)
+    with pytest.raises(ShapeError, match=r"^log_linear_step: axis 'l' of level_weights is 5, expected at least 6"):
+        log_linear_step(Q[0], K[0], V[0], log_a[0], weights[0], torch.zeros(5, P, N), 16)

@@ -69,3 +69,13 @@ def test_orders_name_both_modes_and_a_running_sum_changes_the_winner():
     assert scan[0].name == LINEAR
     assert scan[0].macs == 3 * 4096 * 16 * 64
     assert sma_orders(32, 32, 16, 64, scan=True)[0].name == QUADRATIC
+
+
+def test_masks_that_do_not_fit():
+    Q, K, V = random_tensors([(5, 3), (5, 3), (5, 2)])
+    for function in (sma_quadratic, sma_linear):
+        for L in (torch.ones(5, 5), CausalMask(6)):
+            with pytest.raises(ValueError, match=rf"^{function.__name__}: .*\bL\b"):
+                function(Q, K, V, L)
+    with pytest.raises(TypeError, match=r"^sma_sparse: L must be a SparseMask, got CausalMask; use sma_quadratic"):
+        sma_sparse(Q, K, V, CausalMask(5))
