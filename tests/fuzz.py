@@ -71,7 +71,7 @@ def arguments(target: Target, function, draw: Draw, oddness: float) -> tuple[lis
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD or name == "device":
             continue
-        if name == "cache" and hasattr(function.__self__, "start"):
+        if name == "cache" and hasattr(getattr(function, "__self__", None), "start"):
             good = lambda d: function.__self__.start(*d.leading)  # noqa: E731
         else:
             good = (

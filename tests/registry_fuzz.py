@@ -279,6 +279,14 @@ OWN = {
         "logits": one_of(None),
     },
     "Block": {"mixer": matrix("model")},
+    "generate": {
+        "model": lambda d: models.SequenceModel(7, [models.Block(models.Mamba2(4, state=4, head_dim=4))]),
+        "tokens": one_of(torch.tensor([1, 2])),
+        "length": one_of(2),
+        "top_p": one_of(0.5),
+        "temperature": one_of(1.0),
+        "cache": one_of(None),
+    },
     "SequenceModel": {
         "vocabulary": one_of(7),
         "blocks": lambda d: [models.Block(models.Mamba2(4, state=4, head_dim=4))],

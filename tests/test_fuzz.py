@@ -42,7 +42,7 @@ SEEDS = 60  # of draws, until one fits
 NEVER_FIT = {  # abstract, or called with arguments that the fuzz draws rarely
     *("contract", "FeatureMap", "Mask", "SparseMask", "Weight", "Mixer", "RecurrentMixer", "Orders.named"),
     *("MultiLevelBlockTensorContraction.random", "MultiLevelLowRank.random", "MultiLevelLowRank.from_dense"),
-    *("select_rows", "ngram_features", "recall_stream"),
+    *("select_rows", "ngram_features", "recall_stream", "load"),
 }
 EXACT = {"x", "y", "like", "part"}  # numbers that may be any, where they are only moved or added
 OTHER_WORDS = {  # what an argument is called where its check is another function's

@@ -31,6 +31,7 @@ from smalearn.masks.decay import join_chunks, since_start, split_chunks, until_e
 
 __all__ = [
     "check_delta",
+    "check_eps",
     "correct_in_chunks",
     "delta_rule_chunked",
     "delta_rule_recurrent",
@@ -248,9 +249,15 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     """
     check_dtypes("l2norm", {"x": x}, real=True)
     check_shapes("l2norm", {"x": (x, "n")})
-    if not 0 <= check_number("l2norm", "eps", eps) < math.inf:
-        raise ValueError(f"l2norm: eps must be ≥ 0 and finite, got {eps}")
+    check_eps("l2norm", eps)
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
+
+
+def check_eps(function: str, eps: float) -> float:
+    """Check and return the number that keeps a norm from 0: ≥ 0 and finite, or a ValueError that names the function."""
+    if not 0 <= check_number(function, "eps", eps) < math.inf:
+        raise ValueError(f"{function}: eps must be ≥ 0 and finite, got {eps}")
+    return eps
 
 
 def check_delta(

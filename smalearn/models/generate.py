@@ -2,7 +2,7 @@
 
 import torch
 
-from smalearn._checks import ShapeError, check_count, check_number, check_tensor
+from smalearn._checks import ShapeError, check_count, check_number, check_tensor, check_type, seeded
 from smalearn.models.stack import ModelCache, SequenceModel
 
 __all__ = ["generate"]
@@ -37,11 +37,13 @@ def generate(
 
     Raises:
         ShapeError: there is no token.
+        TypeError: an argument is of another type.
         ValueError: temperature is negative or not finite, top_p not in (0, 1], or a count is none.
 
     Source:
         Holtzman et al. 2020 for top_p, nucleus sampling.
     """
+    check_type("generate", "model", model, SequenceModel)
     check_tensor("generate", "tokens", tokens)
     check_count("generate", "length", length, 0)
     if not tokens.ndim or not tokens.shape[-1]:
@@ -50,7 +52,9 @@ def generate(
         raise ValueError(f"generate: temperature must be ≥ 0 and finite, got {temperature}")
     if not 0 < check_number("generate", "top_p", top_p) <= 1:
         raise ValueError(f"generate: top_p must be in (0, 1], got {top_p}")
-    generator = torch.Generator(tokens.device).manual_seed(seed)
+    if tokens.is_meta:
+        raise ValueError("generate: tokens are on meta, where there are no values to draw from")
+    generator = seeded("generate", seed)
     cache = model.start(*tokens.shape[:-1]) if cache is None else cache
     logits, cache = model.prefill(tokens, cache)
     logits = logits[..., -1, :]
@@ -76,4 +80,5 @@ def _drawn(logits: torch.Tensor, temperature: float, top_p: float, generator: to
         ordered = ordered * (ordered.cumsum(-1) - ordered < top_p)  # those before it do not suffice
         probabilities = torch.zeros_like(probabilities).scatter(-1, places, ordered)
     rows = probabilities.reshape(-1, probabilities.shape[-1])
-    return torch.multinomial(rows, 1, generator=generator).reshape(logits.shape[:-1])
+    drawn = torch.multinomial(rows.cpu(), 1, generator=generator)  # the same draws on every device
+    return drawn.to(logits.device).reshape(logits.shape[:-1])

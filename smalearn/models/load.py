@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from smalearn._checks import check_type
 from smalearn.models.attention import SoftmaxAttention
 from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2
@@ -69,6 +70,7 @@ def load(folder_or_name: str | Path) -> SequenceModel:
     Example:
         >>> model = load("state-spaces/mamba2-130m")  # doctest: +SKIP
     """
+    check_type("load", "folder_or_name", folder_or_name, str, Path)
     folder = Path(folder_or_name)
     folder = folder if folder.is_dir() else _fetched(str(folder_or_name))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"), object_hook=_numbers)

@@ -18,6 +18,7 @@ from smalearn._checks import (
     check_tensor,
     check_type,
 )
+from smalearn.linear_attention.delta import check_eps
 
 __all__ = [
     "Cache",
@@ -307,7 +308,7 @@ class GatedRMSNorm(nn.Module):
         super().__init__()
         divide("GatedRMSNorm", "channels", channels, "groups", groups)
         self.groups = groups
-        self.eps = eps
+        self.eps = check_eps("GatedRMSNorm", eps)
         self.weight = nn.Parameter(torch.ones(channels))
 
     def forward(self, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:

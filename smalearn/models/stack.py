@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from smalearn._checks import ShapeError, check_count, check_tensor, check_type
+from smalearn.linear_attention.delta import check_eps
 from smalearn.models.mixer import Cache, Mixer, RMSNorm
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
@@ -33,6 +34,7 @@ class Block(nn.Module):
         super().__init__()
         check_type("Block", "mixer", mixer, nn.Module)
         check_count("Block", "dim of mixer", getattr(mixer, "dim", None))
+        check_eps("Block", eps)
         self.norm = RMSNorm(mixer.dim, eps=eps)
         self.mixer = mixer
         self.mlp = None
@@ -93,6 +95,7 @@ class SequenceModel(nn.Module):
     ):
         super().__init__()
         check_type("SequenceModel", "blocks", blocks, list, tuple, nn.ModuleList, Iterator)
+        check_type("SequenceModel", "tied", tied, bool)
         blocks = list(blocks)
         for i, block in enumerate(blocks):
             check_type("SequenceModel", f"blocks[{i}]", block, Block)
@@ -105,7 +108,7 @@ class SequenceModel(nn.Module):
         self.positions = None
         if check_count("SequenceModel", "positions", positions, 0):
             self.positions = nn.Embedding(positions, dim)
-        self.norm = RMSNorm(dim, eps=eps)
+        self.norm = RMSNorm(dim, eps=check_eps("SequenceModel", eps))
         self.head = nn.Linear(dim, vocabulary, bias=False)
         if tied:
             self.head.weight = self.embedding.weight

@@ -236,20 +236,8 @@ REFUSED = [
     (lambda: plots.spectra({"a": torch.full((2, 2), torch.nan)}), ValueError, "spectra: matrix 'a' must be finite"),
     (lambda: plots.spectra({"a": torch.zeros(2, 2)}), ValueError, "spectra: matrix 'a' must be finite"),
     (lambda: plots.four_steps(0), ValueError, "four_steps: chunks"),
-    (lambda: plots.venn(["b"], ["a", "a"], ("left", "right")), ValueError, "venn: names"),
     (lambda: flow({"x": (0, 0)}, [("x", "W", "")]), ValueError, "flow: arrows, expected a box for 'W'"),
     (lambda: flow({}, []), ValueError, "flow: boxes"),
-    *((lambda some=some: hierarchy(some), ValueError, "hierarchy: levels")
-      for some in ([], LEVELS[::-1], [Level("none", 0, None)])),
-    (lambda: roofline({}, 1.0, ROOFS), ValueError, "roofline: designs"),
-    (lambda: roofline({"a": Design(1, 1, "tensor")}, 1.0, ROOFS), ValueError, "roofline: roof of 'a'"),
-    (lambda: roofline({"a": Design(1, 0, "matrix")}, 1.0, ROOFS), ValueError, "roofline: .* got 0"),
-    (lambda: roofline({"a": Design(1, 1, "matrix", -2)}, 1.0, ROOFS), ValueError, "roofline: .* got -2"),
-    *((lambda tile=tile: offsets(TILE._replace(offsets=tile)), ValueError, "offsets: event")
-      for tile in (np.zeros(4, int), np.zeros((2, 33), int))),
-    *((lambda rows=rows: timeline(rows), ValueError, f"timeline: {start}") for rows, start in (
-        ({}, "rows"), ({"a": []}, "rows"), ({"a": [Span("x", -1, 2)]}, "'x' of 'a'"),
-        ({"a": [Span("x", 2, 1)]}, "'x' of 'a'"), ({"a": [Span("x", 0, 2), Span("y", 1, 3)]}, "'y' of 'a'"))),
     (lambda: times(CONTEST | {"contestants": {"peer": {"absent": "why"}}}), ValueError, "times: contest"),
     (lambda: block_tree(8, (8, 3)), ValueError, "block_tree: each of block_lens"),
     (lambda: block_tree(8, (8, 4), [(1, 8)]), ValueError, "block_tree: tokens .* got 8"),

@@ -85,9 +85,6 @@ def venn(
     """Two families as overlapping circles; a name that is in both stands in the overlap."""
     from matplotlib.patches import Circle
 
-    for names in (left, right):
-        if len(set(names)) < len(names):
-            raise ValueError(f"venn: names of a family must differ, got {', '.join(names)}")
     ax = own_axes(ax, 7.5, 4.4)
     for number, x in enumerate((-0.62, 0.62)):
         ax.add_patch(Circle((x, 0), 1.1, facecolor=f"C{number}", alpha=0.22, edgecolor="none"))

@@ -103,9 +103,9 @@ def ssd_forward(
         x_raw, X = X, scaled(X, dt)
         if y is not None:
             C = read(c, group, rows, n, end, N)
-            M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)  # (Q, Q): L ∘ C B^T
-            Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]  # the past
-            Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)  # (Q, BP): and inside of the chunk
+            M = tl.dot(C, tl.trans(B), input_precision=precision) * lower(coarse, fine, i)
+            Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
+            Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
             write(y, head, rows, p, end, P, finished(Y, x_raw, dt, layer, head, rows, p, end, P))
         fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
