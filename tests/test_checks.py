@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -195,26 +193,6 @@ def test_counts_numbers_and_seeds():
     for value, got in ((math.inf, "inf"), (True, "True"), (2**64, "18446744073709551616"), (None, "NoneType")):
         with pytest.raises(ValueError, match=f"^f: seed must be an integer of 64 bits, got {got}$"):
             seeded("f", value)
-
-
-FIRST_CALLS = """
-import sys, torch
-from smalearn import contractions, masks, sma, ssd, ssm, weights
-x, log_a = torch.ones(2, 3, 4), -torch.ones(2, 3)
-ssd.ssd_quadratic(x, log_a, x[0], x)
-ssd.ssd_recurrent(x, log_a, x[0], x)
-ssd.ssd_chunked(x, log_a, x[0], x)
-ssm.ssm_matrix(log_a, x, x).matmul(x)
-sma.sma_linear(x, x, x, masks.SemiseparableMask(log_a))
-contractions.contract("TN, SN -> TS", x, x)
-weights.LowRank.random(4, 4, 2, seed=0)(x)
-print("sympy" in sys.modules)
-"""
-
-
-def test_first_calls_do_not_wait_for_a_computer_algebra_system():
-    run = subprocess.run([sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
 
 
 def test_metric():

@@ -2,7 +2,6 @@
 
 import hashlib
 import http.server
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -165,12 +164,6 @@ def test_without_pooch_the_remedy_is_named(monkeypatch):
         ImportError, match=r'load: a\.txt needs pooch, got none; pip install "smalearn\[lab\]", or set S'
     ):
         fetch("load", public())
-
-
-def test_pooch_is_imported_when_it_is_needed():
-    code = "import smalearn.data, sys; smalearn.data.load_text('python topics'); print('pooch' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out == "False\n"
 
 
 # ---------------------------------------------------------------- the folder

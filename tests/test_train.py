@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import subprocess
 import sys
 import types
 
@@ -318,8 +317,3 @@ def test_no_bar_where_nobody_sees_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "IPython", None)
     train(tiny(), task, PLAN)
     assert "12/12" in capsys.readouterr().err
-
-
-def test_importing_it_needs_no_notebook():
-    code = "import sys, smalearn.train; assert not {'IPython', 'ipywidgets'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
