@@ -209,6 +209,7 @@ def test_the_place_that_is_off_says_how_to_start_it(monkeypatch, interprets):
         ),
     ],
 )
+@pytest.mark.full
 def test_a_program_that_is_too_large_for_the_gpu_is_reported(monkeypatch, resource, said):
     from triton.runtime.errors import OutOfResources
 
@@ -257,6 +258,7 @@ def test_numbers_of_a_tuple_are_right_in_half_precision():
 
 
 @needs_triton
+@pytest.mark.full
 def test_whole_numbers_divide_as_triton_divides():
     def run(x):
         y = torch.empty_like(x)

@@ -205,6 +205,7 @@ def test_segments_of_a_batch(length, dtype, in_segments):
 
 
 @needs_triton
+@pytest.mark.full
 def test_segments_in_tritons_interpreter(short_chunks, monkeypatch):
     monkeypatch.setattr(plan, "segments", lambda *_: 2)
     check(ssd_triton, build(40, "resets", 2, 20, 24, True, True, torch.float32))

@@ -226,6 +226,7 @@ def test_sequences_in_one_launch(borders, dtype, on_tiles):
 
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.full
 def test_sequences_in_tritons_interpreter(dtype, on_triton):
     tensors = operands(30, 2, 1, leading=(), sequences=(4,), dtype=dtype, companion=torch.float32)
     check_sequences(on_triton, tensors, [0, 0, 17, 18, 30])

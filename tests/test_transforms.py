@@ -98,11 +98,15 @@ SIZES = {f"models.{name}" for name in MIXERS if name.endswith(("-groups", "-one-
 TRACED = [name for name in NAMES if name in FIRST or name not in {*GENERATED, *SIZES}]
 
 
-@pytest.mark.parametrize("name", [by_default(name) for name in TRACED])
+LOOP = pytest.param("ssd.ssd_recurrent", marks=pytest.mark.full)  # is written out, token by token
+
+
+@pytest.mark.parametrize("name", [LOOP if name == LOOP.values[0] else by_default(name) for name in TRACED])
 def test_compile(name):
     compiled(name, "aot_eager")
 
 
+@pytest.mark.full
 def test_one_compiled_step_for_all_lengths():
     module = build("log-linear")
     counter = torch._dynamo.testing.CompileCounter()
