@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ch06.test_claims import KINDS, N, P, T, inputs, walk
+from ch06.test_claims import KINDS, N, P, T, inputs, scanned
 from counting import counted
 
 from smalearn.course.ch07.layer import block_step
@@ -52,7 +52,7 @@ def test_two_ties_make_ssd_of_s6():
 @pytest.mark.claim("004:inference-speed", "smalearn.ssd.ssd_step")
 def test_a_decoding_step_costs_the_same_for_ever_and_one_of_attention_more_and_more():
     X, log_a, B, C, _ = inputs(40)
-    Y, states = walk(X, log_a, B, C)
+    Y, states = scanned(X, log_a, B, C)
     state, calls = torch.zeros(P, N, dtype=torch.float64), set()
     for t in range(40):
         counter, (y, state) = counted(ssd_step, X[t], log_a[t], B[t], C[t], state)
@@ -86,7 +86,7 @@ def test_complex_decays_are_the_same_mask():
     (theta,) = random_tensors([(T,)], seed=3)
     x, b, c = (z.to(torch.complex128) for z in (X, B, C))
     for turning in (torch.complex(log_a, theta), torch.complex(log_a, 0 * theta), torch.complex(0 * log_a, theta)):
-        expected, _ = walk(x, turning, b, c, torch.zeros(P, N, dtype=torch.complex128))
+        expected, _ = scanned(x, turning, b, c, torch.zeros(P, N, dtype=torch.complex128))
         assert_close(sma_quadratic(c, b, x, SemiseparableMask(turning)), expected)
         assert_close((decay_matrix(turning) * (c @ b.mT)) @ x, expected)
     assert_close(decay_matrix(torch.complex(log_a, 0 * theta)).real, decay_matrix(log_a))
@@ -100,8 +100,8 @@ def test_complex_decays_are_the_same_mask():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", [1, 7])
 def test_prompt_in_one_form_decoding_in_the_other(kind, prompt):
-    X, log_a, B, C, H = inputs(T, kind, (3,), (1,))
-    expected, _ = walk(X, log_a, B, C, H)
+    X, log_a, B, C, H = inputs(T, kind, leading=(3,), shared=(1,))
+    expected, _ = scanned(X, log_a, B, C, H)
     for prefill in (ssd_quadratic, ssd_chunked):
         Y, state = prefill(X[:, :prompt], log_a[:, :prompt], B[:, :prompt], C[:, :prompt], H)
         assert_close(Y, expected[:, :prompt])
@@ -173,7 +173,7 @@ def test_two_families_and_their_intersection():
 @pytest.mark.claim("004:summary-table", "smalearn.sma.sma_quadratic")
 def test_the_summary_holds_on_one_layer():
     X, log_a, B, C, _ = inputs()
-    Y, M = walk(X, log_a, B, C)[0], ssm_matrix(log_a.exp(), B, C)
+    Y, M = scanned(X, log_a, B, C)[0], ssm_matrix(log_a.exp(), B, C)
     for found in (M.matmul(X), ssm_scan(X, log_a.exp(), B, C)[0], M.dense() @ X):  # algorithms for one matrix product
         assert_close(found, Y)
     L = SemiseparableMask(log_a)
