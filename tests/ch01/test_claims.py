@@ -29,7 +29,11 @@ def qkv(target=T, source=S, features=N, head_dim=P, leading=()):
 @pytest.mark.parametrize("leading", [(), (2, 3)])
 def test_general_attention_is_three_products(sizes, leading):
     Q, K, V = qkv(*sizes, leading=leading)
-    assert_close(softmax_attention(Q, K, V), softmax(Q, K, V))
+    M = softmax(Q, K, torch.eye(sizes[1], dtype=torch.float64))
+    expected = torch.zeros(*leading, sizes[0], sizes[3], dtype=torch.float64)
+    for t, s, p in product(range(sizes[0]), range(sizes[1]), range(sizes[3])):
+        expected[..., t, p] += M[..., t, s] * V[..., s, p]
+    assert_close(softmax_attention(Q, K, V), expected)
     scaled = F.scaled_dot_product_attention(Q, K, V)  # the usual 1/√N can be absorbed into Q
     assert_close(softmax_attention(Q / math.sqrt(sizes[2]), K, V), scaled)
 
@@ -164,7 +168,9 @@ def test_sparse_cost_is_linear_in_the_length():
 def test_one_contraction_of_four_operands():
     operands = random_tensors([(3, 2), (4, 2), (4, 3), (3, 4)])
     Q, K, V, L = operands
-    expected = pairs(Q, K, lambda score, t, s: score * L[t, s]) @ V
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    for t, p, s, n in product(range(3), range(3), range(4), range(2)):
+        expected[t, p] += Q[t, n] * K[s, n] * V[s, p] * L[t, s]
     assert_close(contract(SMA, *operands), expected)
     for place in range(4):
         other = random_tensors([operands[place].shape], seed=5)[0]
