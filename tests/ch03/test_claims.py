@@ -386,6 +386,7 @@ def test_unrolled_vector_gates(head_dim):
 
     expected = unrolled(lambda decay, write: torch.diag(decay) @ write)
     assert_close(linear_attention_parallel(Q, K, V, alpha.log()), expected)
+    assert_close(oracles.linear_attention(Q, K, V, alpha.log())[0], expected)
     if head_dim == N:  # 002's product, broadcast: it fades the values
         assert relative_rms(unrolled(torch.mul), expected) > 0.1
     else:
