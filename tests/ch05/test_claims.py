@@ -52,6 +52,7 @@ def loop(x, *operands):
 
 
 @pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.semiseparable.Semiseparable.matmul")
+@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.ranks.block_ranks")
 @pytest.mark.parametrize("p", [1, 3])
 def test_a_triangle_of_a_low_rank_matrix_is_a_running_sum(p):
     U, V, x = random_tensors([(12, p), (12, p), (12, 2)])
@@ -63,12 +64,8 @@ def test_a_triangle_of_a_low_rank_matrix_is_a_running_sum(p):
     diagonal = (U * V).sum(-1, keepdim=True)
     assert_close(dense, dense.mT)
     assert_close(M.matmul(x) + M.transpose_matmul(x) - diagonal * x, dense @ x)
-
-
-@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.ranks.block_ranks")
-def test_its_blocks_have_low_rank():
-    U, V = random_tensors([(12, 3), (12, 3)])
-    assert block_ranks((U @ V.mT).tril()).tolist() == [1, 2, *[3] * 8, 2, 1]
+    ranks = [min(t + 1, 12 - t, p) for t in range(12)]
+    assert block_ranks((U @ V.mT).tril()).tolist() == ranks
 
 
 @pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.semiseparable.Semiseparable.cost")
@@ -97,6 +94,8 @@ def test_the_recurrence_is_the_unrolled_sum(structure, started):
     h, other_h = (h, other_h) if started else (0 * h, 0 * other_h)
     start = h if started else None
     Y, last = ssm_recurrent(X, A, B, C, start)
+    assert A.shape == (T, *STRUCTURES[structure])
+    assert started or relative_rms(entries(A, B, C) @ X, Y) < 1e-12
     for t in range(T):
         state = sum(torch.outer(X[s], transition(full(A, N), s, t) @ B[s]) for s in range(t + 1))
         state = state + h @ transition(full(A, N), -1, t).mT
@@ -192,6 +191,7 @@ def test_the_inverse_holds_the_products(structure):
 
 
 @pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.product_generators")
+@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.tril_factors")
 @pytest.mark.parametrize("kind", ["general", "symmetric", "diagonal"])
 def test_the_generators_need_the_transpose(kind):
     A, B, C = model("diagonal" if kind == "diagonal" else "general")
@@ -203,13 +203,8 @@ def test_the_generators_need_the_transpose(kind):
     untransposed = (U.flatten(0, 1) @ V.mT.flatten(0, 1).mT).tril()  # as printed in 001
     assert (relative_rms(untransposed, inverse) < 1e-12) == (kind == "diagonal")
     assert kind == "diagonal" or relative_rms(untransposed, inverse) > 0.1
-
-
-@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.tril_factors")
-def test_queries_and_keys_of_a_recurrence():
-    A, B, C = model()
-    U, V = tril_factors(Semiseparable(A, B, C))
-    assert_close((U @ V.mT).tril(), entries(A, B, C))
+    queries, keys = tril_factors(M)
+    assert_close((queries @ keys.mT).tril(), entries(M.A, B, C))
 
 
 @pytest.mark.claim("001:generator-overflow", "smalearn.ssm.factors.product_generators")
@@ -235,19 +230,12 @@ def test_the_generators_overflow(a, dtype, step):
 
 
 @pytest.mark.claim("001:inverse-cost", "smalearn.ssm.factors.bidiagonal_inverse")
-def test_the_inverse_as_a_matrix_is_quadratic():
-    def blocks(length):
-        inverse = bidiagonal_inverse(Semiseparable(*model(length=length)))
-        return (inverse.unflatten(0, (length, N)).unflatten(2, (length, N)) != 0).any(3).any(1).sum().item()
-
-    for length in (4, 9):
-        assert blocks(length) == length * (length + 1) // 2
-
-
 @pytest.mark.claim("001:inverse-cost", "smalearn.ssm.factors.product_generators")
-def test_its_generators_are_linear():
+def test_the_inverse_as_a_matrix_is_quadratic_and_its_generators_are_linear():
     for length in (4, 9):
         M = Semiseparable(*model(length=length))
+        blocks = bidiagonal_inverse(M).unflatten(0, (length, N)).unflatten(2, (length, N))
+        assert (blocks != 0).any(3).any(1).sum() == length * (length + 1) // 2
         U, V = product_generators(M)
         assert len(U) + len(V) == 2 * length
         assert_close(U[-1], transition(M.A, 0, length - 1))
@@ -438,6 +426,7 @@ def test_the_matrix_as_displayed():
 
 
 @pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.semiseparable.Semiseparable.dense")
+@pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.ranks.from_dense")
 def test_the_fifth_singular_value():
     z, B, C, noise = random_tensors([(32, 4, 4), (32, 4), (32, 4), (32, 32)])
     M = Semiseparable(0.95 * torch.linalg.qr(z)[0], B, C).dense()
@@ -446,6 +435,9 @@ def test_the_fifth_singular_value():
         assert sizes[4:].sum() < 1e-12 * sizes[0]
     assert block_ranks(M).max() == 4
     assert block_ranks(noise.tril()).tolist() == [min(32 - k, k + 1) for k in range(32)]
+    found = from_dense(M)  # low ranks promise a model
+    assert found.state == 4
+    assert_close(found.dense(), M)
 
 
 @pytest.mark.claim("004:semiseparable-rank", "smalearn.course.ch05.matrix.through_the_state")
@@ -460,14 +452,6 @@ def test_a_block_factors_at_the_state(k):
     assert_close(left, outputs @ A[k])
     (x,) = random_tensors([(k,)], seed=1)
     assert_close(right @ x, loop(x, A[:k], B[:k], C[:k])[1][-1])
-
-
-@pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.ranks.from_dense")
-def test_low_ranks_promise_a_model():
-    M = entries(*model(length=12))
-    found = from_dense(M)
-    assert found.state == N
-    assert_close(found.dense(), M)
 
 
 @pytest.mark.claim("004:all-algorithms", "smalearn.ssm.recurrent.ssm_recurrent")
@@ -571,8 +555,6 @@ def test_scans_give_all_states(length):
 @pytest.mark.claim("004:associative-scan", "smalearn.course.ch05.steps.combine")
 def test_the_operation_is_associative():
     first, second, third = (steps(5, seed) for seed in range(3))
-    left = combine(combine(first, second), third)
-    right = combine(first, combine(second, third))
-    for a, b in zip(left, right, strict=True):
-        assert_close(a, b)
+    for left, right in zip(combine(combine(first, second), third), combine(first, combine(second, third)), strict=True):
+        assert_close(left, right)
     assert relative_rms(combine(first, second)[0], combine(second, first)[0]) > 0.1
