@@ -1,31 +1,17 @@
 """The claims of chapter 07, one test each or more, in the order of claims.toml."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from ch06.test_claims import KINDS, N, P, T, inputs, scanned
 from counting import counted
+from oracles_mixing import decays, matrix
 
 from smalearn.course.ch07.layer import block_step
 from smalearn.masks import BandedMask, CausalMask, SemiseparableMask, decay_matrix
 from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic
-from smalearn.ssd import (
-    diagonal_ssm_as_attentions,
-    ssd_chunked,
-    ssd_quadratic,
-    ssd_recurrent,
-    ssd_step,
-)
-from smalearn.ssm import (
-    block_ranks,
-    ssm_matrix,
-    ssm_recurrent,
-    ssm_scan,
-)
+from smalearn.ssd import diagonal_ssm_as_attentions, ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step
+from smalearn.ssm import block_ranks, ssm_matrix, ssm_recurrent, ssm_scan
 from smalearn.testing import assert_close, random_tensors, relative_rms
-
-CHAPTER = Path(__file__).parents[2] / "chapters/07_the_mamba2_layer.ipynb"
 
 
 @pytest.mark.claim("004:s6-vs-ssd", "smalearn.ssd.ssd_recurrent")
@@ -45,7 +31,7 @@ def test_two_ties_make_ssd_of_s6():
     assert_close(s6(tied), expected)
     assert_close(diagonal_ssm_as_attentions(X, tied[0], B, C), expected)
     assert relative_rms(s6(-free.abs()), expected) > 0.1
-    sequences = [torch.unique(decays.mT.reshape(-1, T), dim=0) for decays in (free, tied)]
+    sequences = [torch.unique(gates.mT.reshape(-1, T), dim=0) for gates in (free, tied)]
     assert [len(found) for found in sequences] == [N * P, 1]
 
 
@@ -70,10 +56,8 @@ def test_a_decoding_step_costs_the_same_for_ever_and_one_of_attention_more_and_m
 def test_the_discount_depends_on_what_lies_between():
     _, log_a, *_ = inputs()
     L, constant = decay_matrix(log_a), decay_matrix(torch.full((T,), 0.8, dtype=torch.float64).log())
-    for t in range(T):
-        for s in range(t + 1):
-            assert L[t, s] == pytest.approx(log_a[s + 1 : t + 1].exp().prod().item(), rel=1e-12)
-            assert constant[t, s] == pytest.approx(0.8 ** (t - s), rel=1e-12)
+    assert_close(L, decays(log_a.exp()))
+    assert_close(constant, matrix(lambda t, s: 0.8 ** (t - s) if s <= t else 0.0, T))
     assert abs(L[4, 1] - L[8, 5]) > 1e-3
     for t in range(T):
         assert (L[t, :t] <= L[t, 1 : t + 1]).all()  # the further back, the less is left
@@ -133,10 +117,10 @@ def test_training_is_a_few_large_products_and_the_loop_many_small_calls():
 def families():
     """Names of models that have a recurrence with N components, and of those that have a mask; as the chapter finds."""
     length = 24
-    decays, diagonal, general, lags = random_tensors([(length,), (length, N), (length, N, N), (length,)], seed=3)
+    gates, diagonal, general, lags = random_tensors([(length,), (length, N), (length, N, N), (length,)], seed=3)
     ones, causal = torch.ones(length).double(), CausalMask(length).dense(torch.float64)
     distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
-    transitions = {"linear attention": ones, "RetNet": 0.8 * ones, "SSD": decays.sigmoid(), "any A": general / 3}
+    transitions = {"linear attention": ones, "RetNet": 0.8 * ones, "SSD": gates.sigmoid(), "any A": general / 3}
     transitions |= {"S4D": diagonal[:1].sigmoid().expand(length, N), "S6": diagonal.sigmoid()}
     masks = {"Toeplitz": lags[distance] * causal, "softmax": causal}
     masks |= {"window": BandedMask(length, length, 6).dense(torch.float64) * causal}
