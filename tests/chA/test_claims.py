@@ -6,8 +6,6 @@ import pytest
 import torch
 from ch10.test_claims import (
     F64,
-    counted,
-    direct_sum,
     entries,
     equal_levels,
     factors,
@@ -17,6 +15,7 @@ from ch10.test_claims import (
     slices,
     square_train,
 )
+from counting import counted
 from torch.linalg import matrix_rank
 
 from smalearn.course.chA.nearest import nearest_train
@@ -48,17 +47,17 @@ def test_one_multiply_add_for_each_number(dim):
         "MLR": (powers(dim, (2, 1, 1)), lambda L, R: equal_levels(L, R, (2, 1, 1), (1, 2, 4))),
         "BTT": (square_train(dim), lambda L, R: torch.einsum("bacs,cdbs->abcd", L, R).reshape(dim, dim)),
     }
-    dense_macs = counted(torch.matmul, x[None] @ W, y[:, None])[0] + W.numel()
+    dense_macs = counted(torch.matmul, x[None] @ W, y[:, None])[0].macs + W.numel()
     assert 1 <= dense_macs / W.numel() <= 2
     for weight, matrix in families.values():
-        macs, product = counted(weight, y)
+        counter, product = counted(weight, y)
         M = matrix(*factors(weight))
         assert_close(product, M @ y)
         assert_close(weight.bilinear(x, y), x @ M @ y)
-        assert macs == weight.macs == weight.num_parameters
-        assert 1 <= (macs + dim) / weight.num_parameters <= 2
+        assert counter.products == weight.macs == weight.num_parameters
+        assert 1 <= (weight.macs + dim) / weight.num_parameters <= 2
     kronecker = Kronecker.random((root,) * 4, 0, F64)
-    assert counted(kronecker, y)[0] == kronecker.macs == root * kronecker.num_parameters
+    assert counted(kronecker, y)[0].products == kronecker.macs == root * kronecker.num_parameters
 
 
 @pytest.mark.claim("003:btt-universal", "smalearn.weights.base.truncated")
@@ -168,7 +167,7 @@ def contraction(L, R, given):
     """Definition 3.1 with permutation matrices."""
     M = 0
     for L_l, R_l, level in zip(L, R, given, strict=True):
-        left, right = direct_sum(L_l.split(level.rows)), direct_sum(R_l.split(level.columns)).mT
+        left, right = torch.block_diag(*L_l.split(level.rows)), torch.block_diag(*R_l.split(level.columns)).mT
         P_L, P_R = (
             torch.eye(size, dtype=F64)[torch.arange(size) if order is None else order]
             for size, order in ((len(left), level.left), (len(right), level.right))
