@@ -96,6 +96,7 @@ def test_every_product_is_that_of_its_matrix(family):
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.lowrank.LowRankMask.cost")
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.sparse.SparseMask.cost")
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.fourier.ToeplitzMask.cost")
+@pytest.mark.claim("000:mask-toeplitz", "smalearn.masks.fourier.ToeplitzMask.cost")
 @pytest.mark.claim("000:structured-requirement", "smalearn.masks.fourier.FourierMask.cost")
 @pytest.mark.parametrize("name", COSTS)
 def test_counted_operations_grow_slower_than_the_matrix(name):
@@ -103,13 +104,6 @@ def test_counted_operations_grow_slower_than_the_matrix(name):
     for length in (256, 4096):
         assert build(length).cost() == formula(length)
     assert slope(lambda length: build(length).cost(), 4096, 8192) == pytest.approx(exponent, abs=1e-3)
-
-
-@pytest.mark.claim("000:structured-requirement", "smalearn.sma.sma_orders")
-@pytest.mark.parametrize("length", [1, 64, 128])
-def test_a_mask_without_structure_is_quadratic(length):
-    step = sma_orders(length, length, N, P).named(LINEAR).steps[1]
-    assert step.macs == length**2 * N * P
 
 
 @pytest.mark.claim("000:def4.2", "smalearn.sma.sma_quadratic")
@@ -129,9 +123,12 @@ def test_definition_4_2(family):
 
 
 @pytest.mark.claim("000:def4.2-quadratic", "smalearn.sma.sma_orders")
+@pytest.mark.claim("000:structured-requirement", "smalearn.sma.sma_orders")
 @pytest.mark.parametrize("length", [1, 8, 100])
-def test_cost_of_the_quadratic_mode(length):
-    order = sma_orders(length, length, N, P).named(QUADRATIC)
+def test_cost_of_the_quadratic_mode_and_of_a_mask_without_structure(length):
+    table = sma_orders(length, length, N, P)
+    assert table.named(LINEAR).steps[1].macs == length**2 * N * P
+    order = table.named(QUADRATIC)
     assert order.macs == length**2 * (N + P + 1)
     assert max(step.output_elements for step in order.steps) == max(length**2, length * P)
 
@@ -202,16 +199,6 @@ def test_toeplitz_mask_against_scipy(length):
     row[0] = column[0]
     expected = linalg.matmul_toeplitz((column.numpy(), row.numpy()), x.numpy())
     assert_close(ToeplitzMask(column, row).matmul(x), torch.from_numpy(expected))
-
-
-@pytest.mark.claim("000:mask-toeplitz", "smalearn.masks.fourier.ToeplitzMask.cost")
-def test_toeplitz_cost_is_t_log_t():
-    def cost(length):
-        return ToeplitzMask(torch.ones(length)).cost()
-
-    for length in (1024, 8192):
-        assert cost(length) == length * (15 * math.log2(2 * length) + 6)
-    assert 1 < slope(cost, 4096, 8192) < 1.15
 
 
 @pytest.mark.claim("000:alibi", "smalearn.masks.presets.alibi_slopes")
