@@ -17,14 +17,7 @@ from smalearn.course.ch10.products import levels_product, train_product
 from smalearn.course.chA.trains import cheapest_train
 from smalearn.course.plots.weights import gallery
 from smalearn.testing import assert_close, random_tensors, relative_rms
-from smalearn.weights import (
-    BlockDiagonal,
-    BlockLowRank,
-    BlockTensorTrain,
-    Kronecker,
-    LowRank,
-    MultiLevelLowRank,
-)
+from smalearn.weights import BlockDiagonal, BlockLowRank, BlockTensorTrain, Kronecker, LowRank, MultiLevelLowRank
 
 matplotlib.use("Agg")
 
