@@ -4,17 +4,7 @@ import math
 
 import pytest
 import torch
-from ch10.test_claims import (
-    F64,
-    entries,
-    equal_levels,
-    factors,
-    normal,
-    powers,
-    rank,
-    slices,
-    square_train,
-)
+from ch10.test_claims import F64, entries, equal_levels, factors, normal, powers, rank, slices, square_train
 from counting import counted
 from torch.linalg import matrix_rank
 
@@ -97,14 +87,16 @@ def test_a_kronecker_product_is_a_train(a, b, c, d):
 
 
 @pytest.mark.claim("003:btt-special-cases", "smalearn.weights.butterfly.Butterfly.dense")
-def test_a_butterfly_is_a_train():
-    weight = Butterfly.random(16, 0, F64)
-    M = torch.eye(16, dtype=F64)
-    for i in range(4):
+@pytest.mark.parametrize(("dim", "numbers", "as_train"), [(16, 128, 128), (64, 768, 1024)])
+def test_a_butterfly_is_a_train_that_holds_as_many_numbers_at_16_alone(dim, numbers, as_train):
+    weight, M, root = Butterfly.random(dim, 0, F64), torch.eye(dim, dtype=F64), math.isqrt(dim)
+    for i in range(dim.bit_length() - 1):
         M = weight.factor(i).detach() @ M
     assert_close(weight.dense(), M)
-    assert_close(entries(*factors(as_btt(weight))), weight.dense().detach())
-    assert matrix_rank(slices(M, 4, 4, 4, 4), rtol=1e-9).max() == 1
+    train = as_btt(weight)
+    assert_close(entries(*factors(train)), M)
+    assert (weight.num_parameters, train.num_parameters) == (numbers, as_train)
+    assert matrix_rank(slices(M, root, root, root, root), rtol=1e-9).max() == 1
     assert_close(Butterfly.from_dense(M).dense(), M)  # and back
 
 
@@ -149,15 +141,6 @@ def test_structure_pays_where_the_matrix_has_it():
     assert all(torch.equal(distance[k : k + 8, k : k + 8], corner) for k in range(0, 64, 8))
     assert relative_rms(Kronecker.from_dense(distance, sizes).dense(), distance) == pytest.approx(0.30, abs=0.005)
     assert relative_rms(torch.kron(torch.eye(8, dtype=F64), corner), distance) == pytest.approx(0.43, abs=0.005)
-
-
-@pytest.mark.claim("003:btt-special-cases", "smalearn.weights.butterfly.Butterfly.dense")
-def test_a_butterfly_and_its_train_hold_as_many_numbers_at_16_alone():
-    for dim, numbers, as_train in ((16, 128, 128), (64, 768, 1024)):
-        weight = Butterfly.random(dim, 0, F64)
-        train = as_btt(weight)
-        assert (weight.num_parameters, train.num_parameters) == (numbers, as_train)
-        assert_close(entries(*factors(train)), weight.dense())
 
 
 # ------------------------------------------------------------------------------------------------------- the union

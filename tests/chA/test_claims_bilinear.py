@@ -14,25 +14,10 @@ from smalearn.contractions import orders
 from smalearn.course.chA.training import train_rules
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_scores, bilinear_weights
 from smalearn.scores.factors import normed_factors, orders_of
-from smalearn.scores.mup import (
-    RMSClamp,
-    clamp,
-    coordinate_check,
-    fans,
-    init_std,
-    initialise,
-    learning_rates,
-    rms_clamp,
-)
+from smalearn.scores.mup import RMSClamp, clamp, coordinate_check, fans, init_std, initialise, learning_rates, rms_clamp
 from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs
 from smalearn.testing import assert_close, random_tensors
-from smalearn.weights import (
-    BlockTensorTrain,
-    LowRank,
-    MultiLevelLowRank,
-    as_mlbtc,
-    balanced_sizes,
-)
+from smalearn.weights import BlockTensorTrain, LowRank, MultiLevelLowRank, as_mlbtc, balanced_sizes
 
 NAMES = {"keys": "((RY)L)X", "both": "(XL)(RY)", "dense": "((LR)Y)X"}
 PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
