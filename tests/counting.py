@@ -4,30 +4,57 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
+PRODUCTS = {aten.mm, aten.bmm, aten.mv, aten.dot, aten.addmm, aten.baddbmm, aten.baddbmm_}
 
 
 class Counter(TorchDispatchMode):
-    """Multiply-adds of matrix products and of entrywise products, and calls of any kind."""
+    """Multiply-adds of products of matrices and of entrywise ones, additions, numbers read and written, and calls.
+
+    Attributes:
+        shapes: of every product of matrices its multiply-adds, its smallest size and the size that is summed over.
+        launches: calls that are no views, each of them a launch on a GPU.
+        names: of these calls.
+    """
 
     def __init__(self):
         super().__init__()
-        self.products = self.entrywise = self.calls = 0
+        self.entrywise = self.additions = self.moved = self.calls = self.launches = 0
+        self.shapes, self.names = [], set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.calls += 1
         out = function(*args, **(kwargs or {}))
-        if function.overloadpacket in (aten.bmm, aten.mm, aten.baddbmm, aten.baddbmm_):
-            self.products += args[-2].numel() * args[-1].shape[-1]
-        if function.overloadpacket == aten.mul:
+        name = function.overloadpacket
+        self.calls += 1
+        if not function.is_view:
+            self.launches += 1
+            self.names.add(name.__name__)
+        if name in PRODUCTS:
+            inner = args[-2].shape[-1]
+            self.shapes.append((out.numel() * inner, min(*args[-2].shape[-2:], args[-1].shape[-1]), inner))
+        if name == aten.mul:
             self.entrywise += out.numel()
+        if name == aten.add:
+            self.additions += out.numel()
+        if name in {*PRODUCTS, aten.mul, aten.add}:
+            self.moved += sum(x.numel() for x in (*args, out) if isinstance(x, torch.Tensor))
         return out
+
+    @property
+    def products(self):
+        return sum(macs for macs, _, _ in self.shapes)
 
     @property
     def macs(self):
         return self.products + self.entrywise
 
 
-def counted(function, *args):
-    with Counter() as counter:
-        result = function(*args)
+def counted(function, *args, **kwargs):
+    with torch.no_grad(), Counter() as counter:
+        result = function(*args, **kwargs)
     return counter, result
+
+
+def slope(cost, *sizes):
+    """Exponent of a cost in a size, by least squares between the logarithms."""
+    x, y = (torch.tensor(values, dtype=torch.float64).log() for values in (sizes, [cost(size) for size in sizes]))
+    return (((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()).item()

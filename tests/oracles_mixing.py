@@ -81,17 +81,58 @@ def multilevel(ranks, block_lens):
 
 def ssm(X, A, B, C, initial_state=None):
     """(Y, state after the last token) for A of axes (..., T), (..., T, N) or (..., T, N, N), token by token."""
+    Y, states = walk(X, A, B, C, initial_state)
+    return Y, states[-1]
+
+
+def walk(X, A, B, C, initial_state=None):
+    """Y, and the states before the first token and after every one."""
     axes = A.ndim - B.ndim + 1  # of one token
-    S, outputs = X.new_zeros(X.shape[-1], B.shape[-1]) if initial_state is None else initial_state, []
+    states, outputs = [X.new_zeros(X.shape[-1], B.shape[-1]) if initial_state is None else initial_state], []
     for t in range(X.shape[-2]):
         a = A.select(A.ndim - 1 - axes, t)
-        S = S @ a.mT if axes == 2 else S * (a[..., None, :] if axes else a[..., None, None])
-        S = S + X[..., t, :, None] * B[..., t, None, :]
-        outputs.append((S * C[..., t, None, :]).sum(-1))
+        S = states[-1] @ a.mT if axes == 2 else states[-1] * (a[..., None, :] if axes else a[..., None, None])
+        states.append(S + X[..., t, :, None] * B[..., t, None, :])
+        outputs.append((states[-1] * C[..., t, None, :]).sum(-1))
     if outputs:
-        return torch.stack(outputs, -2), S
-    leading = torch.broadcast_shapes(X.shape[:-2], B.shape[:-2], S.shape[:-2])
-    return X.expand(*leading, *X.shape[-2:]), S.expand(*leading, *S.shape[-2:])
+        return torch.stack(outputs, -2), states
+    leading = torch.broadcast_shapes(X.shape[:-2], B.shape[:-2], states[0].shape[:-2])
+    return X.expand(*leading, *X.shape[-2:]), [states[0].expand(*leading, *states[0].shape[-2:])]
+
+
+def full(A, state=None):
+    """Transitions as matrices (T, N, N), also of their diagonals (T, N) and of the factors of I (T,)."""
+    A = A[:, None].expand(-1, state) if A.ndim == 1 else A
+    return A if A.ndim == 3 else torch.diag_embed(A)
+
+
+def transition(A, s, t):
+    """A_t ⋯ A_(s+1) as a matrix."""
+    result = torch.eye(A.shape[-1], dtype=A.dtype)
+    for j in range(s + 1, t + 1):
+        result = A[j] @ result
+    return result
+
+
+def matrix(entry, target, source=None):
+    """The matrix of what `entry` says of every pair: a tensor, or a number in float64."""
+    sources = range(target if source is None else source)
+    return torch.stack([torch.stack([as_number(entry(t, s)) for s in sources]) for t in range(target)])
+
+
+def as_number(x):
+    return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64)
+
+
+def entries(A, B, C):
+    """M[t, s] = C_t^T A_t ⋯ A_(s+1) B_s, one after the other; A as in `full`."""
+    A = full(A, B.shape[1])
+    return matrix(lambda t, s: C[t] @ transition(A, s, t) @ B[s] if s <= t else B.new_zeros(()), len(B))
+
+
+def decays(a):
+    """The mask of decays multiplied out: L[t, s] = a_t ⋯ a_(s+1), and 0 for s > t."""
+    return matrix(lambda t, s: a[s + 1 : t + 1].prod() if s <= t else a.new_zeros(()), len(a))
 
 
 def scan(x, log_a):

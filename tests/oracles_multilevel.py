@@ -10,14 +10,15 @@ PAPER = (32, 8, 6, 4, 4, 4, 4, 2)
 
 
 def loop_scores(Q, K, ranks, block_lens):
-    """Pair by pair and level by level: the definition."""
+    """Pair by pair and level by level: the definition. Instead of a length, a level may have a number per token."""
     length = Q.shape[0]
+    blocks = [[i // x for i in range(length)] if isinstance(x, int) else x.tolist() for x in block_lens]
     S = torch.zeros(length, length, dtype=torch.float64)
     for i in range(length):
         for j in range(length):
             start = 0
-            for rank, size in zip(ranks, block_lens, strict=True):
-                if i // size == j // size:
+            for rank, number in zip(ranks, blocks, strict=True):
+                if number[i] == number[j]:
                     S[i, j] += Q[i, start : start + rank].double() @ K[j, start : start + rank].double()
                 start += rank
     return S

@@ -15,6 +15,7 @@ def decays(kind, shape):
     mild = -mild.abs()
     return {
         "none": None,
+        "ones": torch.zeros_like(mild),
         "mild": mild,
         "zeros": torch.where(where > 0, 0.0, mild),
         "strong": torch.where(where > 1, -1e4, 0.01 * mild),

@@ -1,8 +1,15 @@
-"""When seeds agree: what recorded runs must show for a conclusion, whatever the numbers are."""
+"""When seeds agree: what recorded runs must show for a conclusion, whatever the numbers are, and of which settings."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
-__all__ = ["apart"]
+__all__ = ["apart", "stored"]
+
+
+def stored(settings: dict) -> dict:
+    """Settings by their titles, as they come back from a file."""
+    return json.loads(json.dumps({title: asdict(setting) for title, setting in settings.items()}))
 
 
 def apart(low: Sequence[float], high: Sequence[float]) -> bool:

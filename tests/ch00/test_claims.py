@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from oracles_mixing import decays, pairs, ssm
+from registry_weights import train
 
 import smalearn
 from smalearn import ShapeError
@@ -77,9 +79,7 @@ def test_docstrings_use_the_letters_of_the_table():
 def test_rows_are_time():
     Q, K, V, L = random_tensors([(5, 3), (7, 3), (7, 2), (5, 7)])  # (T, N), (S, N), (S, P), (T, S)
     Y = sma_quadratic(Q, K, V, L)
-    assert Y.shape == (5, 2)
-    for t, row in enumerate(Y):
-        assert_close(row, sum(L[t, s] * sum(Q[t] * K[s]) * V[s] for s in range(7)))
+    assert_close(Y, pairs(Q, K, lambda score, t, s: L[t, s] * score) @ V)
 
 
 def source(module):
@@ -117,15 +117,7 @@ def test_the_attention_route_reaches_no_state_space_model(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     Q, K, V = random_tensors([(6, 3), (6, 3), (6, 2)])
     Y = sma_quadratic(Q, K, V, torch.ones(6, 6, dtype=torch.float64).tril())
-    assert_close(Y, torch.stack([sum((Q[t] @ K[s]) * V[s] for s in range(t + 1)) for t in range(6)]))
-
-
-def one_semiseparable(a):
-    """L[i, j] = a_i ... a_(j+1) for j ≤ i, by the definition."""
-    length = len(a)
-    return torch.stack(
-        [torch.stack([a[j + 1 : i + 1].prod() * (j <= i) for j in range(length)]) for i in range(length)]
-    )
+    assert_close(Y, pairs(Q, K, lambda score, t, s: score * (s <= t)) @ V)
 
 
 @pytest.mark.claim("001:notation", "smalearn.sma.sma_quadratic")
@@ -137,20 +129,16 @@ def test_the_two_matrices_of_one_model():
     for i in range(1, length):
         A[i * state : (i + 1) * state, (i - 1) * state : i * state] = -a[i] * eye
     B, C = (torch.block_diag(*rows[:, :, None]) for rows in (b, c))  # B_i and C_i are columns (n, 1)
-    M = sma_quadratic(c, b, torch.eye(length, dtype=torch.float64), one_semiseparable(a))
+    M = sma_quadratic(c, b, torch.eye(length, dtype=torch.float64), decays(a))
     assert_close(M, C.mT @ torch.linalg.solve(A, B))
 
 
 @pytest.mark.claim("002:notation", "smalearn.sma.sma_orders")
-def test_costs_of_softmax_attention_in_the_courses_letters():
+@pytest.mark.claim("002:notation", "smalearn.contractions.orders")
+def test_costs_of_softmax_and_linear_attention_in_the_courses_letters():
     length, d_k, d_v = 64, 5, 3
     scores, _, values = sma_orders(target=length, source=length, features=d_k, head_dim=d_v).named(QUADRATIC).steps
     assert scores.macs + values.macs == length**2 * d_k + length**2 * d_v
-
-
-@pytest.mark.claim("002:notation", "smalearn.contractions.orders")
-def test_costs_of_linear_attention_in_the_courses_letters():
-    length, d_k, d_v = 64, 5, 3
     table = orders("TN, SN, SP -> TP", {"T": length, "S": length, "N": d_k, "P": d_v}, names="QKV")
     assert [step.macs for step in table.named("(KV)Q").steps] == [length * d_k * d_v] * 2
 
@@ -158,11 +146,7 @@ def test_costs_of_linear_attention_in_the_courses_letters():
 @pytest.mark.claim("004:notation", "smalearn.sma.sma_quadratic")
 def test_the_same_tensors_under_two_names():
     a, B, C, X = random_tensors([(7,), (7, 3), (7, 3), (7, 2)])
-    h, expected = torch.zeros(2, 3, dtype=torch.float64), []
-    for t in range(7):
-        h = a[t] * h + torch.outer(X[t], B[t])
-        expected.append(h @ C[t])
-    assert_close(sma_quadratic(C, B, X, one_semiseparable(a)), torch.stack(expected))
+    assert_close(sma_quadratic(C, B, X, decays(a)), ssm(X, a, B, C)[0])
 
 
 @pytest.mark.claim("003:notation", "smalearn.contractions.contract")
@@ -170,12 +154,7 @@ def test_block_tensor_trains_in_the_letters_of_the_table():
     a, b, c, d, s = 2, 3, 4, 2, 5
     L, R = random_tensors([(b, a, c, s), (c, d, b, s)])
     M = contract("bacs, cdbs -> abcd", L, R).reshape(a * b, c * d)  # m = ab rows, n = cd columns
-    expected = torch.zeros(a * b, c * d, dtype=torch.float64)
-    for row in range(a * b):
-        for column in range(c * d):
-            (i, j), (k, o) = divmod(row, b), divmod(column, d)
-            expected[row, column] = sum(L[j, i, k, t] * R[k, o, j, t] for t in range(s))
-    assert_close(M, expected)
+    assert_close(M, train(a, b, c, d, s).oracle([L, R]))
     with pytest.raises(ShapeError, match="axis 'b'"):
         contract("bacs, cdbs -> abcd", L, R[:, :, :2])
 

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from oracles_mixing import causal_softmax, pairs, softmax
 
 from smalearn.contractions import contract
 from smalearn.kernel_attention import softmax_attention, softmax_weights
@@ -28,8 +29,7 @@ def qkv(target=T, source=S, features=N, head_dim=P, leading=()):
 @pytest.mark.parametrize("leading", [(), (2, 3)])
 def test_general_attention_is_three_products(sizes, leading):
     Q, K, V = qkv(*sizes, leading=leading)
-    G = torch.einsum("...tn,...sn->...ts", Q, K)
-    M = G.exp() / G.exp().sum(-1, keepdim=True)
+    M = softmax(Q, K, torch.eye(sizes[1], dtype=torch.float64))
     expected = torch.zeros(*leading, sizes[0], sizes[3], dtype=torch.float64)
     for t, s, p in product(range(sizes[0]), range(sizes[1]), range(sizes[3])):
         expected[..., t, p] += M[..., t, s] * V[..., s, p]
@@ -79,12 +79,8 @@ def test_three_products_are_one_contraction_and_a_double_loop(sizes):
     target, source, features, head_dim = sizes
     Q, K, V = qkv(*sizes)
     (L,) = random_tensors([(target, source)], seed=1)
-    plain, masked = torch.zeros(2, target, head_dim, dtype=torch.float64)
-    for t, s in product(range(target), range(source)):
-        score = sum(Q[t, n] * K[s, n] for n in range(features))
-        plain[t] += score * V[s]
-        masked[t] += L[t, s] * score * V[s]
-    assert_close(contract("TN, SN, SP -> TP", Q, K, V), plain)
+    masked = pairs(Q, K, lambda score, t, s: L[t, s] * score) @ V
+    assert_close(contract("TN, SN, SP -> TP", Q, K, V), pairs(Q, K, lambda score, t, s: score) @ V)
     G = contract("TN, SN -> TS", Q, K)
     M = contract("TS, TS -> TS", G, L)
     Y = contract("TS, SP -> TP", M, V)
@@ -95,11 +91,7 @@ def test_three_products_are_one_contraction_and_a_double_loop(sizes):
     assert_close(M, weights)
     for found in (Y, torch.einsum("ts,sp->tp", weights, V), contract(SMA, Q, K, V, L), sma_quadratic(Q, K, V, L)):
         assert_close(found, masked)
-
-
-@pytest.mark.claim("000:remark5", "smalearn.contractions.contract")
-def test_self_attention_has_one_input_in_three_places():
-    X, square = random_tensors([(T, N), (T, T)])
+    X, square = random_tensors([(target, features), (target, target)])  # self-attention: one input in three places
     assert_close(contract(SMA, X, X, X, square), (square * (X @ X.mT)) @ X)
 
 
@@ -122,13 +114,12 @@ def test_the_normaliser_is_attention_on_ones(mask):
     Q, K, V = qkv(6, 6)
     G = Q @ K.mT
     L = torch.ones(6, 6, dtype=torch.float64) if mask is None else mask.dense(torch.float64)
+    eye, one = torch.eye(6, dtype=torch.float64), torch.ones(6, 1, dtype=torch.float64)
     # The identity as keys makes any matrix of kernel values, here exp(G), the score matrix of `sma_quadratic`.
-    numerator = sma_quadratic(G.exp(), torch.eye(6, dtype=torch.float64), V, L)
-    denominator = sma_quadratic(G.exp(), torch.eye(6, dtype=torch.float64), torch.ones(6, 1, dtype=torch.float64), L)
-    assert_close(numerator / denominator, softmax_attention(Q, K, V, mask))
+    quotient = sma_quadratic(G.exp(), eye, V, L) / sma_quadratic(G.exp(), eye, one, L)
+    assert_close(quotient, softmax_attention(Q, K, V, mask))
     positive = random_tensors([(6, 6)], seed=3)[0].abs()
-    ones = sma_quadratic(positive, torch.eye(6, dtype=torch.float64), torch.ones(6, 1, dtype=torch.float64), L)
-    assert_close(ones[:, 0], (positive * L).sum(-1))
+    assert_close(sma_quadratic(positive, eye, one, L)[:, 0], (positive * L).sum(-1))
 
 
 @pytest.mark.claim("000:causal-mask", "smalearn.masks.scan.CausalMask.dense")
@@ -197,11 +188,7 @@ def test_costs_of_the_quadratic_order(sizes):
     target, source, features, head_dim = sizes
     order = sma_orders(*sizes).named(QUADRATIC)
     assert [step.spec for step in order.steps] == ["TN, SN -> TS", "TS, TS -> TS", "TS, SP -> TP"]
-    assert [step.macs for step in order.steps] == [
-        target * source * features,
-        target * source,
-        target * source * head_dim,
-    ]
+    assert [step.macs for step in order.steps] == [target * source * size for size in (features, 1, head_dim)]
     assert [step.flops // step.macs for step in order.steps] == [2, 1, 2]
     assert order.macs == target * source * (features + head_dim + 1)
     assert order.peak_elements == target * source
@@ -273,13 +260,8 @@ def test_the_mask_belongs_outside_the_exponential():
 @pytest.mark.claim("002:causal-softmax-inference", "smalearn.kernel_attention.attention.softmax_attention")
 def test_decoding_with_a_growing_cache_is_training():
     Q, K, V = qkv(6, 6)
-    expected = torch.zeros(6, P, dtype=torch.float64)
-    for t in range(6):
-        weights = [math.exp(Q[t] @ K[j]) for j in range(t + 1)]
-        for j, weight in enumerate(weights):
-            expected[t] += weight * V[j] / sum(weights)
     training = softmax_attention(Q, K, V, CausalMask(6))
-    assert_close(training, expected)
+    assert_close(training, causal_softmax(Q, K, V))
     for t in range(6):
         assert_close(softmax_attention(Q[t : t + 1], K[: t + 1], V[: t + 1])[0], training[t])
         scores, _, values = sma_orders(1, t + 1, N, P).named(QUADRATIC).steps

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from counting import slope
 from registry_features import INPUTS, MAPS
 
 from smalearn.kernel_attention import (
@@ -52,14 +53,8 @@ def estimates(build, draw, m):
     return (phi.query(q) * phi.key(k)).sum(-1) / target
 
 
-def slope(sizes, errors):
-    x, y = (torch.tensor(values).log() for values in (sizes, errors))
-    return (((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()).item()
-
-
 def rms_slope(build, draw):
-    sizes = [32, 64, 128, 256, 512]
-    return slope(sizes, [estimates(build, draw, m).sub(1).square().mean().sqrt().item() for m in sizes])
+    return slope(lambda m: estimates(build, draw, m).sub(1).square().mean().sqrt().item(), 32, 64, 128, 256, 512)
 
 
 def within(samples, target, standard_errors=4):

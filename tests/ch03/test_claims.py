@@ -1,15 +1,16 @@
 """The claims of chapter 03, one test each or more, in the order of claims.toml."""
 
 import inspect
+import itertools
 import math
 import re
-from pathlib import Path
 
-import nbformat
 import oracles_linear_attention as oracles
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from cells import cells
+from counting import counted, slope
+from oracles_mixing import decays, matrix, pairs
 
 from smalearn.contractions import contract, orders
 from smalearn.linear_attention import (
@@ -27,10 +28,8 @@ from smalearn.masks import CausalMask
 from smalearn.sma import LINEAR, QUADRATIC, SMA, sma_linear, sma_orders, sma_quadratic
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-CHAPTER = Path(__file__).parents[2] / "chapters/03_linear_attention.ipynb"
 T, S, N, P = 7, 5, 3, 2
 UNMASKED = "TN, SN, SP -> TP"
-aten = torch.ops.aten
 
 
 def qkv(length=T, features=N, head_dim=P, seed=0):
@@ -39,52 +38,11 @@ def qkv(length=T, features=N, head_dim=P, seed=0):
 
 def causal_loop(Q, K, V):
     """Y_t = Σ_{s ≤ t} (Q_t · K_s) V_s, one pair after the other."""
-    Y = torch.zeros(len(Q), V.shape[1], dtype=V.dtype)
-    for t in range(len(Q)):
-        for s in range(t + 1):
-            Y[t] += (Q[t] @ K[s]) * V[s]
-    return Y
+    return pairs(Q, K, lambda score, t, s: score * (s <= t)) @ V
 
 
 def gates(*shape, seed=7):
     return -random_tensors([shape], seed=seed)[0].abs()
-
-
-class Counter(TorchDispatchMode):
-    """Multiply-adds and bytes of what torch really computes: matrix products, and entrywise + and ·."""
-
-    def __init__(self):
-        super().__init__()
-        self.products, self.entrywise, self.additions, self.bytes = [], 0, 0, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        name = function.overloadpacket
-        if name in (aten.bmm, aten.mm):
-            sizes = (*args[0].shape[-2:], args[1].shape[-1])
-            self.products.append((math.prod(args[0].shape) * args[1].shape[-1], min(sizes), sizes[1]))
-        if name == aten.mul:
-            self.entrywise += out.numel()
-        if name == aten.add:
-            self.additions += out.numel()
-        if name in (aten.bmm, aten.mm, aten.mul, aten.add):
-            self.bytes += sum(x.nbytes for x in (*args, out) if isinstance(x, torch.Tensor))
-        return out
-
-    @property
-    def macs(self):
-        return sum(macs for macs, _, _ in self.products) + self.entrywise
-
-    @property
-    def intensity(self):
-        """Operations for each byte that an operation reads or writes."""
-        return (2 * sum(macs for macs, _, _ in self.products) + self.entrywise + self.additions) / self.bytes
-
-
-def counted(function, *args, **kwargs):
-    with Counter() as counter:
-        result = function(*args, **kwargs)
-    return counter, result
 
 
 @pytest.mark.claim("000:associativity", "smalearn.contractions.orders")
@@ -107,7 +65,7 @@ def test_moving_the_brackets_pays_from_a_length_on(features, head_dim):
 @pytest.mark.claim("002:linear-noncausal", "smalearn.contractions.contract")
 def test_the_brackets_do_not_change_the_result():
     Q, K, V = random_tensors([(T, N), (S, N), (S, P)])
-    expected = torch.stack([sum((Q[t] @ K[s]) * V[s] for s in range(S)) for t in range(T)])
+    expected = pairs(Q, K, lambda score, t, s: score) @ V
     table = orders(UNMASKED, {"T": T, "S": S, "N": N, "P": P}, names="QKV")
     for name in ("(QK)V", "(KV)Q"):
         assert_close(table.named(name).run(Q, K, V), expected)
@@ -123,8 +81,7 @@ def test_the_brackets_do_not_change_the_result():
 def test_each_query_reads_its_own_running_sum():
     """The mask stops associativity, but no reordering; the proof of (14) is executed step by step."""
     Q, K, V = qkv()
-    L = torch.tensor([[float(s <= t) for s in range(T)] for t in range(T)], dtype=torch.float64)
-    expected = causal_loop(Q, K, V)
+    L, expected = matrix(lambda t, s: float(s <= t), T), causal_loop(Q, K, V)
     forms = [((Q @ K.mT) * L) @ V, contract(SMA, Q, K, V, L), linear_attention_parallel(Q, K, V)]
     forms += [mode(Q, K, V, mask) for mode in (sma_quadratic, sma_linear) for mask in (L, CausalMask(T))]
     for Y in forms:
@@ -189,11 +146,10 @@ def test_an_unstructured_mask_forces_quadratic_cost():
     assert math.log2(order(128).steps[1].macs / order(64).steps[1].macs) == 2
     assert order(2048, scan=True).macs == 2 * order(1024, scan=True).macs == 3 * 2048 * N * P
     assert order(2048).macs / order(1024).macs > 3.99
-    for features in range(1, 5):
-        for head_dim in range(1, 5):
-            table = sma_orders(64, 64, features, head_dim)
-            cheaper = table.named(LINEAR).macs < table.named(QUADRATIC).macs
-            assert cheaper == (features == 1 or head_dim == 1 or features == head_dim == 2)
+    for features, head_dim in itertools.product(range(1, 5), repeat=2):
+        table = sma_orders(64, 64, features, head_dim)
+        cheaper = table.named(LINEAR).macs < table.named(QUADRATIC).macs
+        assert cheaper == (features == 1 or head_dim == 1 or features == head_dim == 2)
 
 
 @pytest.mark.claim("000:cumsum-mask", "smalearn.masks.base.Mask.matmul")
@@ -202,14 +158,10 @@ def test_an_unstructured_mask_forces_quadratic_cost():
 @pytest.mark.parametrize("length", [1, 2, 33])
 def test_the_mask_is_a_running_sum(length):
     (x,) = random_tensors([(length, 4)])
-    y, additions = [x[0]], 0
-    for t in range(1, length):
-        y.append(y[-1] + x[t])
-        additions += x[t].numel()
     product, L = CausalMask(length).matmul(x), torch.ones(length, length, dtype=torch.float64).tril()
-    for expected in (torch.stack(y), x.cumsum(0), L @ x):
+    for expected in (torch.stack(list(itertools.accumulate(x))), x.cumsum(0), L @ x):
         assert_close(product, expected)
-    assert CausalMask(length).cost(4) == additions + 4  # the first entries, which are copied, count there
+    assert CausalMask(length).cost(4) == 4 * (length - 1) + 4  # the first entries, which are copied, count there
     identity = torch.eye(length, dtype=torch.float64)
     assert torch.equal(identity.cumsum(0), L)
     assert torch.equal(CausalMask(length).matmul(identity), L)
@@ -296,18 +248,22 @@ def test_chunks_feed_matrix_units():
     expected = (Q @ K.mT).tril() @ V
 
     def share(counter):
-        return sum(macs for macs, least, _ in counter.products if least >= 16) / counter.macs
+        return sum(macs for macs, least, _ in counter.shapes if least >= 16) / counter.macs
+
+    def intensity(counter):
+        """Operations for each byte that an operation reads or writes."""
+        return (2 * counter.products + counter.entrywise + counter.additions) / (8 * counter.moved)
 
     loop, _ = counted(linear_attention_recurrent, Q, K, V)
-    assert (share(loop), loop.intensity < 1) == (0, True)
+    assert (share(loop), intensity(loop) < 1) == (0, True)
     intensities = []
     for chunk_len in (2, 8, 64):
         chunked, (Y, _) = counted(linear_attention_chunked, Q, K, V, chunk_len=chunk_len)
         assert_close(Y, expected)
-        intensities.append(chunked.intensity)
+        intensities.append(intensity(chunked))
     assert share(chunked) > 0.98
     assert intensities == sorted(intensities)
-    assert intensities[-1] > 20 * loop.intensity
+    assert intensities[-1] > 20 * intensity(loop)
 
 
 @pytest.mark.claim("002:chunkwise", "smalearn.linear_attention.chunked.linear_attention_chunked")
@@ -328,7 +284,7 @@ def test_its_products_cost_what_the_formula_says(chunk_len):
         Q, K, V = qkv(length, 5, 3)
         counter, (Y, _) = counted(linear_attention_chunked, Q, K, V, chunk_len=chunk_len)
         assert_close(Y, (Q @ K.mT).tril() @ V)
-        counts.append(sum(macs for macs, _, inner in counter.products if inner > 1))  # the mask of ones: inner = 1
+        counts.append(sum(macs for macs, _, inner in counter.shapes if inner > 1))  # the mask of ones: inner = 1
         assert counts[-1] == length * chunk_len * (5 + 3) + 2 * length * 5 * 3
     assert counts[1] == 2 * counts[0]
 
@@ -337,8 +293,7 @@ def test_its_products_cost_what_the_formula_says(chunk_len):
 @pytest.mark.parametrize("chunk_len", [1, 3, 4, T])
 def test_pairs_inside_and_pairs_through_a_state_are_all_pairs(chunk_len):
     ones, values = torch.ones(T, 1, dtype=torch.float64), torch.eye(T, dtype=torch.float64)
-    inside, through = torch.zeros(2, T, T, dtype=torch.float64)
-    state = None
+    (inside, through), state = torch.zeros(2, T, T, dtype=torch.float64), None
     for start in range(0, T, chunk_len):
         part = slice(start, start + chunk_len)
         q, v = ones[part], values[part]
@@ -364,11 +319,7 @@ def test_special_cases_of_the_full_gate():
     ones = torch.zeros(T, P, N, dtype=torch.float64)
     assert_close(linear_attention_recurrent(Q, K, V, ones)[0], causal_loop(Q, K, V))
     log_a = gates(T)
-    L = torch.tensor(
-        [[math.exp(sum(log_a[s + 1 : t + 1])) if s <= t else 0.0 for s in range(T)] for t in range(T)],
-        dtype=torch.float64,
-    )
-    expected = (L * (Q @ K.mT)) @ V
+    expected = (decays(log_a.exp()) * (Q @ K.mT)) @ V
     assert_close(linear_attention_recurrent(Q, K, V, log_a[:, None, None].expand(T, P, N))[0], expected)
     assert_close(linear_attention_recurrent(Q, K, V, log_a)[0], expected)
     Y, state = linear_attention_recurrent(Q, K, V, torch.full_like(ones, -math.inf))
@@ -426,20 +377,21 @@ def test_a_vector_gate_scales_the_key_axis(head_dim):
 def test_unrolled_vector_gates(head_dim):
     Q, K, V = qkv(head_dim=head_dim)
     alpha = gates(T, N).exp()
-    expected, literal = torch.zeros(2, T, head_dim, dtype=torch.float64)
-    for t in range(T):
-        for i in range(t + 1):
-            decay = alpha[i + 1 : t + 1].prod(0)
-            expected[t] += Q[t] @ (torch.diag(decay) @ torch.outer(K[i], V[i]))
-            if head_dim == N:  # 002's product, broadcast: it fades the values
-                literal[t] += Q[t] @ (decay * torch.outer(K[i], V[i]))
-    found = linear_attention_parallel(Q, K, V, alpha.log())
-    assert_close(found, expected)
-    assert_close(found, oracles.linear_attention(Q, K, V, alpha.log())[0])
-    assert relative_rms(literal, expected) > 0.1
-    if head_dim != N:
+
+    def unrolled(fade):
+        reads = [
+            [Q[t] @ fade(alpha[i + 1 : t + 1].prod(0), torch.outer(K[i], V[i])) for i in range(t + 1)] for t in range(T)
+        ]
+        return torch.stack([sum(row) for row in reads])
+
+    expected = unrolled(lambda decay, write: torch.diag(decay) @ write)
+    assert_close(linear_attention_parallel(Q, K, V, alpha.log()), expected)
+    assert_close(oracles.linear_attention(Q, K, V, alpha.log())[0], expected)
+    if head_dim == N:  # 002's product, broadcast: it fades the values
+        assert relative_rms(unrolled(torch.mul), expected) > 0.1
+    else:
         with pytest.raises(RuntimeError, match="must match the size"):
-            alpha[0] * torch.outer(K[0], V[0])
+            unrolled(torch.mul)
 
 
 @pytest.mark.claim("002:gla-chunkwise", "smalearn.linear_attention.chunked.linear_attention_chunked")
@@ -484,7 +436,7 @@ RECORDS = {"2202.10447": ["Hua", "Dai", "Liu", "Le"], "2409.07146": ["Zhang", "Y
 @pytest.mark.claim("002:references", "smalearn.linear_attention.chunked.linear_attention_chunked")
 @pytest.mark.claim("002:references", "smalearn.linear_attention.slots.gated_slot_attention")
 def test_the_bibliography_names_the_right_authors():
-    closing = nbformat.read(CHAPTER, as_version=4).cells[-1].source
+    closing = list(cells("03").values())[-1].source
     entries = [part for part in re.split(r"; |\n", closing) if "arXiv" in part]
     found = {}
     for entry in entries:
@@ -502,16 +454,13 @@ def test_the_bibliography_names_the_right_authors():
 
 @pytest.mark.claim("004:linearise", "smalearn.contractions.orders")
 def test_reordering_lowers_the_slope_only_at_fixed_features():
-    def slope(name, features):
-        few, many = (
-            orders(UNMASKED, {"T": t, "S": t, "N": features(t), "P": 16}, names="QKV").named(name).macs
-            for t in (1024, 2048)
-        )
-        return math.log2(many / few)
+    for name, features, expected in (("(QK)V", 0, 2), ("(KV)Q", 0, 1), ("(KV)Q", 1, 2)):
 
-    assert slope("(QK)V", lambda length: 16) == 2
-    assert slope("(KV)Q", lambda length: 16) == 1
-    assert slope("(KV)Q", lambda length: length) == 2
+        def cost(t, name=name, features=features):
+            sizes = {"T": t, "S": t, "N": t if features else 16, "P": 16}
+            return orders(UNMASKED, sizes, names="QKV").named(name).macs
+
+        assert slope(cost, 1024, 2048) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.claim("004:eq-sma-lin", "smalearn.sma.sma_linear")
@@ -520,11 +469,9 @@ def test_reordering_lowers_the_slope_only_at_fixed_features():
 def test_linear_form_for_any_mask(kind):
     """Only under a mask of ones do the brackets move: then all rows of H are K^T V."""
     Q, K, V, dense = random_tensors([(T, N), (T, N), (T, P), (T, T)])
-    a, ones = gates(T).exp(), torch.ones_like(dense)
-    decays = torch.tensor(
-        [[math.prod(a[s + 1 : t + 1].tolist()) * (s <= t) for s in range(T)] for t in range(T)], dtype=torch.float64
-    )
-    L = {"dense": dense, "causal": ones.tril(), "1-semiseparable": decays, "ones": ones}[kind]
+    ones = torch.ones_like(dense)
+    masks = {"dense": dense, "causal": ones.tril(), "1-semiseparable": decays(gates(T).exp()), "ones": ones}
+    L = masks[kind]
     expected = torch.einsum("ts,sp->tp", torch.einsum("tn,sn->ts", Q, K) * L, V)
     assert_close(sma_linear(Q, K, V, L), expected)
     if kind != "ones":

@@ -1,13 +1,12 @@
 """The claims of chapter 05, one test each or more, in the order of claims.toml."""
 
 import functools
-import math
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
-from counting import Counter
+from cells import printed, shown
+from counting import counted, slope
+from oracles_mixing import decays, entries, full, transition, walk
 
 from smalearn.course.ch05.matrix import through_the_state
 from smalearn.course.ch05.steps import combine
@@ -33,7 +32,6 @@ from smalearn.ssm import (
 )
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-CHAPTER = Path(__file__).parents[2] / "chapters/05_state_space_models.ipynb"
 T, N, P = 7, 3, 2
 STRUCTURES = {"general": (N, N), "diagonal": (N,), "scalar": ()}
 each_structure = pytest.mark.parametrize("structure", STRUCTURES)
@@ -47,61 +45,14 @@ def model(structure="general", length=T, seed=0):
     return (0.3 * z).exp(), B, C
 
 
-def full(A):
-    """The (T, N, N) transitions of any structure."""
-    if A.ndim == 3:
-        return A
-    return torch.diag_embed(A if A.ndim == 2 else A[:, None].expand(-1, N))
-
-
-def product(A, s, t):
-    """A_t ... A_(s+1) as a matrix."""
-    result = torch.eye(A.shape[-1], dtype=A.dtype)
-    for j in range(s + 1, t + 1):
-        result = A[j] @ result
-    return result
-
-
-def entries(A, B, C):
-    """M[t, s] = C_t^T A_t ... A_(s+1) B_s, one after the other."""
-    A, length = full(A), len(B)
-    rows = [
-        [C[t] @ product(A, s, t) @ B[s] if s <= t else B.new_zeros(()) for s in range(length)] for t in range(length)
-    ]
-    return torch.stack([torch.stack(row) for row in rows])
-
-
-def loop(x, A, B, C, h=None):
-    """One channel x (T,): outputs and states, straight from the definition."""
-    A, h = full(A), torch.zeros(B.shape[1], dtype=B.dtype) if h is None else h
-    states, y = [], []
-    for t in range(len(x)):
-        h = A[t] @ h + B[t] * x[t]
-        states.append(h)
-        y.append(C[t] @ h)
-    return torch.stack(y), torch.stack(states)
-
-
-def slope(cost, small, large):
-    return math.log(cost(large) / cost(small)) / math.log(large / small)
-
-
-@functools.cache
-def code_of(cell):
-    """The source of a cell of the chapter: what it shows is what is tested."""
-    (found,) = [c.source for c in nbformat.read(CHAPTER, as_version=4).cells if c.id == cell]
-    return found
-
-
-def shown(*cells):
-    """What these cells of the chapter define, after its set-up."""
-    namespace = {}
-    for cell in ("setup", *cells):
-        exec(code_of(cell), namespace)
-    return namespace
+def loop(x, *operands):
+    """One channel x (T,): outputs, and the state after every token."""
+    Y, states = walk(x[:, None], *operands)
+    return Y[:, 0], torch.stack(states[1:])[:, 0]
 
 
 @pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.semiseparable.Semiseparable.matmul")
+@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.ranks.block_ranks")
 @pytest.mark.parametrize("p", [1, 3])
 def test_a_triangle_of_a_low_rank_matrix_is_a_running_sum(p):
     U, V, x = random_tensors([(12, p), (12, p), (12, 2)])
@@ -113,12 +64,8 @@ def test_a_triangle_of_a_low_rank_matrix_is_a_running_sum(p):
     diagonal = (U * V).sum(-1, keepdim=True)
     assert_close(dense, dense.mT)
     assert_close(M.matmul(x) + M.transpose_matmul(x) - diagonal * x, dense @ x)
-
-
-@pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.ranks.block_ranks")
-def test_its_blocks_have_low_rank():
-    U, V = random_tensors([(12, 3), (12, 3)])
-    assert block_ranks((U @ V.mT).tril()).tolist() == [1, 2, *[3] * 8, 2, 1]
+    ranks = [min(t + 1, 12 - t, p) for t in range(12)]
+    assert block_ranks((U @ V.mT).tril()).tolist() == ranks
 
 
 @pytest.mark.claim("001:tril-lowrank", "smalearn.ssm.semiseparable.Semiseparable.cost")
@@ -148,18 +95,17 @@ def test_the_recurrence_is_the_unrolled_sum(structure, started):
     start = h if started else None
     Y, last = ssm_recurrent(X, A, B, C, start)
     assert A.shape == (T, *STRUCTURES[structure])
-    assert (Y.shape, last.shape) == ((T, P), (P, N))
+    assert started or relative_rms(entries(A, B, C) @ X, Y) < 1e-12
     for t in range(T):
-        state = sum(torch.outer(X[s], product(full(A), s, t) @ B[s]) for s in range(t + 1))
-        state = state + h @ product(full(A), -1, t).mT
+        state = sum(torch.outer(X[s], transition(full(A, N), s, t) @ B[s]) for s in range(t + 1))
+        state = state + h @ transition(full(A, N), -1, t).mT
         assert_close(Y[t], state @ C[t])
     assert_close(last, state)
     for p in range(P):
-        y, states = loop(X[:, p], A, B, C, h[p])
+        y, states = loop(X[:, p], A, B, C, h[p : p + 1])
         assert_close(Y[:, p], y)
         assert_close(last[p], states[-1])
-    assert started or relative_rms(entries(A, B, C) @ X, Y) < 1e-12
-    for same in (full(A), A[:, None].expand(T, N) if structure == "scalar" else A):
+    for same in (full(A, N), A[:, None].expand(T, N) if structure == "scalar" else A):
         assert_close(ssm_recurrent(X, same, B, C, start)[0], Y)
     for found, expected in zip(ssm_scan(X, A, B, C, start), (Y, last), strict=True):
         assert_close(found, expected)
@@ -197,13 +143,13 @@ def test_the_states_solve_a_bidiagonal_system(structure):
     blocks = system.unflatten(0, (T, N)).unflatten(2, (T, N)).transpose(1, 2)
     for t in range(T):
         for s in range(T):
-            expected = {0: torch.eye(N, dtype=torch.float64), 1: -full(A)[t]}.get(t - s, torch.zeros(N, N).double())
+            expected = {0: torch.eye(N, dtype=torch.float64), 1: -full(A, N)[t]}.get(t - s, torch.zeros(N, N).double())
             assert torch.equal(blocks[t, s], expected)
     other = A.clone()
     other[0] += 1  # A_0 acts on h_(-1) = 0 alone
     assert torch.equal(block_factors(Semiseparable(other, B, C))[1], system)
     # Solved by forward substitution, by the recurrence, and with the generators of the inverse.
-    U, V = product_generators(Semiseparable(full(A), B, C))
+    U, V = product_generators(Semiseparable(full(A, N), B, C))
     solved = torch.linalg.solve_triangular(system, (inputs @ x)[:, None], upper=False)[:, 0]
     for found in (solved, (U.flatten(0, 1) @ V.flatten(0, 1).mT).tril() @ inputs @ x):
         assert_close(found.unflatten(0, (T, N)), states)
@@ -214,15 +160,6 @@ def test_the_states_solve_a_bidiagonal_system(structure):
     assert_close(M @ x, y)
 
 
-def counted(structure, length, state=N):
-    """Multiplications that the recurrence makes for one channel, and those that `cost` says."""
-    A = torch.zeros(length, *[state] * {"general": 2, "diagonal": 1, "scalar": 0}[structure])
-    B = torch.zeros(length, state)
-    with Counter() as counter:
-        ssm_recurrent(B[:, :1], A, B, B)
-    return counter.macs, ssm_matrix(A, B, B).cost()
-
-
 @pytest.mark.claim("001:forward-substitution", "smalearn.ssm.semiseparable.Semiseparable.cost")
 @pytest.mark.claim("004:structure-of-a", "smalearn.ssm.semiseparable.Semiseparable.cost")
 @pytest.mark.claim("004:constant-state", "smalearn.ssm.semiseparable.Semiseparable.cost")
@@ -231,8 +168,10 @@ def counted(structure, length, state=N):
 @pytest.mark.parametrize(("length", "state"), [(5, N), (20, N), (10, 4), (10, 8), (40, 2)])
 def test_the_product_is_linear_in_length_and_for_structured_a_in_the_state(structure, length, state):
     """Slopes 1 in T, and 2, 1, 1 in N, of what one channel takes."""
-    transition = state**2 if structure == "general" else state
-    assert counted(structure, length, state) == (length * (transition + 2 * state),) * 2
+    A, B = torch.zeros(length, *[state] * len(STRUCTURES[structure])), torch.zeros(length, state)
+    counter, _ = counted(ssm_recurrent, B[:, :1], A, B, B)
+    moved = state**2 if structure == "general" else state
+    assert counter.macs == ssm_matrix(A, B, B).cost() == length * (moved + 2 * state)
 
 
 @pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.bidiagonal_inverse")
@@ -245,13 +184,14 @@ def test_the_inverse_holds_the_products(structure):
     blocks = inverse.unflatten(0, (T, N)).unflatten(2, (T, N)).transpose(1, 2)
     for t in range(T):
         for s in range(t + 1):
-            assert_close(blocks[t, s], product(full(A), s, t))
+            assert_close(blocks[t, s], transition(full(A, N), s, t))
     assert torch.equal(inverse, inverse.tril())  # entry-wise and block-wise triangle agree
     A[3] = 0  # no generators, but an inverse
     assert_close(bidiagonal_inverse(Semiseparable(A, B, C)), torch.linalg.inv(block_factors(Semiseparable(A, B, C))[1]))
 
 
 @pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.product_generators")
+@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.tril_factors")
 @pytest.mark.parametrize("kind", ["general", "symmetric", "diagonal"])
 def test_the_generators_need_the_transpose(kind):
     A, B, C = model("diagonal" if kind == "diagonal" else "general")
@@ -263,13 +203,8 @@ def test_the_generators_need_the_transpose(kind):
     untransposed = (U.flatten(0, 1) @ V.mT.flatten(0, 1).mT).tril()  # as printed in 001
     assert (relative_rms(untransposed, inverse) < 1e-12) == (kind == "diagonal")
     assert kind == "diagonal" or relative_rms(untransposed, inverse) > 0.1
-
-
-@pytest.mark.claim("001:id-inverse", "smalearn.ssm.factors.tril_factors")
-def test_queries_and_keys_of_a_recurrence():
-    A, B, C = model()
-    U, V = tril_factors(Semiseparable(A, B, C))
-    assert_close((U @ V.mT).tril(), entries(A, B, C))
+    queries, keys = tril_factors(M)
+    assert_close((queries @ keys.mT).tril(), entries(M.A, B, C))
 
 
 @pytest.mark.claim("001:generator-overflow", "smalearn.ssm.factors.product_generators")
@@ -295,22 +230,15 @@ def test_the_generators_overflow(a, dtype, step):
 
 
 @pytest.mark.claim("001:inverse-cost", "smalearn.ssm.factors.bidiagonal_inverse")
-def test_the_inverse_as_a_matrix_is_quadratic():
-    def blocks(length):
-        inverse = bidiagonal_inverse(Semiseparable(*model(length=length)))
-        return (inverse.unflatten(0, (length, N)).unflatten(2, (length, N)) != 0).any(3).any(1).sum().item()
-
-    for length in (4, 9):
-        assert blocks(length) == length * (length + 1) // 2
-
-
 @pytest.mark.claim("001:inverse-cost", "smalearn.ssm.factors.product_generators")
-def test_its_generators_are_linear():
+def test_the_inverse_as_a_matrix_is_quadratic_and_its_generators_are_linear():
     for length in (4, 9):
         M = Semiseparable(*model(length=length))
+        blocks = bidiagonal_inverse(M).unflatten(0, (length, N)).unflatten(2, (length, N))
+        assert (blocks != 0).any(3).any(1).sum() == length * (length + 1) // 2
         U, V = product_generators(M)
         assert len(U) + len(V) == 2 * length
-        assert_close(U[-1], product(M.A, 0, length - 1))
+        assert_close(U[-1], transition(M.A, 0, length - 1))
         (x,) = random_tensors([(length * N, 2)], seed=1)
         running = (V.mT @ x.unflatten(0, (length, N))).cumsum(0)  # applying the inverse, one pass
         assert_close((U @ running).flatten(0, 1), torch.linalg.solve(block_factors(M)[1], x))
@@ -376,7 +304,7 @@ def test_no_single_mask_fits():
 @pytest.mark.claim("003:matrix-mixers", "smalearn.ssm.ranks.block_ranks")
 @pytest.mark.claim("003:matrix-mixers", "smalearn.ssm.recurrent.ssm_recurrent")
 def test_the_gallery_of_mixers_has_the_named_structures():
-    cells = shown("recurrence-loop", "gallery-data", "gallery-layers")
+    cells = shown("05", "recurrence-loop", "gallery-data", "gallery-layers")
     (X,) = random_tensors([(16, 3)], seed=20)
     mixers = {name: layer(torch.eye(16, dtype=torch.float64)) for name, layer in cells["LAYERS"].items()}
     for name, layer in cells["LAYERS"].items():
@@ -423,7 +351,7 @@ def test_the_state_does_not_grow(length):
 @pytest.mark.claim("004:matrix-transformation", "smalearn.kernel_attention.attention.softmax_attention")
 @pytest.mark.claim("004:matrix-transformation", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_examples_of_matrix_transformations():
-    cells = shown("recurrence-loop", "gallery-data", "gallery-layers")
+    cells = shown("05", "recurrence-loop", "gallery-data", "gallery-layers")
     eye = torch.eye(16, dtype=torch.float64)
     mixers = {name: layer(eye) for name, layer in cells["LAYERS"].items()}
     attention = mixers["softmax attention"]
@@ -482,9 +410,8 @@ def test_the_entries_of_the_matrix(structure):
 def test_the_matrix_as_displayed():
     A, B, C = model(length=4)
     panel = Semiseparable(A, B, C).dense()
-    entry = shown("unroll-symbols")["entry"]
-    (cell,) = [c for c in nbformat.read(CHAPTER, as_version=4).cells if c.id == "unroll-symbols"]
-    rows = cell.outputs[0].text.splitlines()
+    entry = shown("05", "unroll-symbols")["entry"]
+    rows = printed("05", "unroll-symbols").splitlines()
     values = {f"{name}{i}": x[i] for name, x in (("A", A), ("B", B)) for i in range(4)} | {
         f"C{i}ᵀ": C[i] for i in range(4)
     }
@@ -499,6 +426,7 @@ def test_the_matrix_as_displayed():
 
 
 @pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.semiseparable.Semiseparable.dense")
+@pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.ranks.from_dense")
 def test_the_fifth_singular_value():
     z, B, C, noise = random_tensors([(32, 4, 4), (32, 4), (32, 4), (32, 32)])
     M = Semiseparable(0.95 * torch.linalg.qr(z)[0], B, C).dense()
@@ -507,6 +435,9 @@ def test_the_fifth_singular_value():
         assert sizes[4:].sum() < 1e-12 * sizes[0]
     assert block_ranks(M).max() == 4
     assert block_ranks(noise.tril()).tolist() == [min(32 - k, k + 1) for k in range(32)]
+    found = from_dense(M)  # low ranks promise a model
+    assert found.state == 4
+    assert_close(found.dense(), M)
 
 
 @pytest.mark.claim("004:semiseparable-rank", "smalearn.course.ch05.matrix.through_the_state")
@@ -517,18 +448,10 @@ def test_a_block_factors_at_the_state(k):
     assert (left.shape, right.shape) == ((T - k, N), (N, k))
     assert_close(left @ right, entries(A, B, C)[k:, :k])
     # Three factors, for the entries until time l: what reads, what moves, what writes.
-    outputs = torch.stack([C[t] @ product(A, k, t) for t in range(k, T)])
+    outputs = torch.stack([C[t] @ transition(A, k, t) for t in range(k, T)])
     assert_close(left, outputs @ A[k])
     (x,) = random_tensors([(k,)], seed=1)
     assert_close(right @ x, loop(x, A[:k], B[:k], C[:k])[1][-1])
-
-
-@pytest.mark.claim("004:semiseparable-rank", "smalearn.ssm.ranks.from_dense")
-def test_low_ranks_promise_a_model():
-    M = entries(*model(length=12))
-    found = from_dense(M)
-    assert found.state == N
-    assert_close(found.dense(), M)
 
 
 @pytest.mark.claim("004:all-algorithms", "smalearn.ssm.recurrent.ssm_recurrent")
@@ -562,27 +485,22 @@ def test_the_factorisation_behind_each_algorithm():
     recurrence = eye
     for t in range(1, T):
         step = eye.clone()
-        step[t * N : (t + 1) * N, (t - 1) * N : t * N] = full(A)[t]
+        step[t * N : (t + 1) * N, (t - 1) * N : t * N] = full(A, N)[t]
         recurrence = step @ recurrence
     # Scan by doubling: (I - S)^-1 = ... (I + S^4)(I + S^2)(I + S).
     scan = functools.reduce(torch.matmul, [eye + torch.linalg.matrix_power(shift, 2**k) for k in (2, 1, 0)])
     for factors in (recurrence, scan):
         assert_close(outputs @ factors @ inputs, expected)
     # Plain product: the entries. Chunks: triangles on the diagonal, products through a state below them.
-    assert_close(scalar_mask(A) * (C @ B.mT), expected)
+    assert_close(decays(A) * (C @ B.mT), expected)
     chunked = torch.zeros(T, T, dtype=torch.float64)
     for k in (0, 3, 6):
         chunk = slice(k, min(k + 3, T))
         chunked[chunk, chunk] = entries(A[chunk], B[chunk], C[chunk])
         if k:
-            left, right = through_the_state(full(A), B, C, k)
+            left, right = through_the_state(full(A, N), B, C, k)
             chunked[chunk, :k] = left[:3] @ right
     assert_close(chunked, expected)
-
-
-def scalar_mask(a):
-    one = torch.ones(len(a), 1, dtype=torch.float64)
-    return entries(a[:, None, None], one, one)
 
 
 @pytest.mark.claim("004:bidirectional", "smalearn.ssm.semiseparable.Semiseparable.matmul")
@@ -601,7 +519,7 @@ def test_both_directions_are_quasiseparable():
 
 @pytest.mark.claim("004:interpretability", "smalearn.ssm.semiseparable.Semiseparable.dense")
 def test_a_trained_model_looks_at_the_matching_value():
-    cells = shown("recall-task", "recall-train")
+    cells = shown("05", "recall-task", "recall-train")
     tokens, answer, place = cells["recall"](300, cells["generator"])
     with torch.no_grad():
         X, a, B, C = (x.double() for x in cells["layer"](tokens, *cells["weights"]))
@@ -631,14 +549,12 @@ def test_scans_give_all_states(length):
     for scan in (scan_by_pairs, scan_by_doubling):
         products, found = scan(combine, (A, b))
         assert_close(found, torch.stack(states))
-        assert_close(products[-1], product(A, -1, length - 1))
+        assert_close(products[-1], transition(A, -1, length - 1))
 
 
 @pytest.mark.claim("004:associative-scan", "smalearn.course.ch05.steps.combine")
 def test_the_operation_is_associative():
     first, second, third = (steps(5, seed) for seed in range(3))
-    left = combine(combine(first, second), third)
-    right = combine(first, combine(second, third))
-    for a, b in zip(left, right, strict=True):
-        assert_close(a, b)
+    for left, right in zip(combine(combine(first, second), third), combine(first, combine(second, third)), strict=True):
+        assert_close(left, right)
     assert relative_rms(combine(first, second)[0], combine(second, first)[0]) > 0.1

@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
-from counting import counted
+from counting import counted, slope
+from oracles_mixing import decays, entries, walk
+from oracles_ssd import INF, check, gradients
+from oracles_ssd import inputs as drawn
 
 from smalearn import fast
 from smalearn.course.ch06.mask import decay_mask
@@ -15,12 +18,7 @@ from smalearn.linear_attention.chunked import pass_states
 from smalearn.masks import SemiseparableMask, decay_matrix, segsum
 from smalearn.masks.decay import split_chunks
 from smalearn.sma import QUADRATIC, sma_linear, sma_orders, sma_quadratic
-from smalearn.ssd import (
-    scalar_ssm_as_attention,
-    ssd_chunked,
-    ssd_quadratic,
-    ssd_recurrent,
-)
+from smalearn.ssd import scalar_ssm_as_attention, ssd_chunked, ssd_quadratic, ssd_recurrent
 from smalearn.ssm import (
     Semiseparable,
     bidiagonal_inverse,
@@ -33,47 +31,19 @@ from smalearn.ssm import (
 )
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-INF = float("inf")
 T, N, P = 12, 3, 2
 KINDS = ["mild", "ones", "resets", "strong"]
 
 
-def inputs(length=T, kind="mild", leading=(), shared=None, seed=0):
-    """X, log_a, B, C and a state; B and C with other leading axes if `shared` is given."""
-    own = leading if shared is None else shared
-    shapes = [(*leading, length, P), (*own, length, N), (*own, length, N), (*leading, length), (*leading, length)]
-    X, B, C, mild, where, H = random_tensors([*shapes, (*leading, P, N)], seed=seed)
-    mild = -0.3 * mild.abs()
-    log_a = {
-        "mild": mild,
-        "ones": torch.zeros_like(mild),
-        "resets": torch.where(where > 1, -INF, mild),
-        "strong": torch.where(where > 1, -1e4, mild),
-    }[kind]
-    return X, log_a, B, C, H
+def inputs(length=T, kind="mild", **more):
+    """X, log_a, B, C and a state, with decays of which a sum over all tokens is not far from 1."""
+    X, log_a, *others = drawn(length, kind, state=N, head_dim=P, **more)
+    return X, log_a / 4 if kind == "mild" else log_a, *others
 
 
-def walk(X, log_a, B, C, state=None):
+def scanned(X, log_a, B, C, state=None):
     """One token after the other: Y, and the states before the first token and after every one."""
-    states, rows = [torch.zeros(X.shape[-1], B.shape[-1], dtype=X.dtype) if state is None else state], []
-    for t in range(X.shape[-2]):
-        new = X[..., t, :, None] * B[..., t, None, :]
-        states.append(log_a[..., t, None, None].exp() * states[-1] + new)
-        rows.append((states[-1] * C[..., t, None, :]).sum(-1))
-    return torch.stack(rows, -2), states
-
-
-def entries(log_a, B, C):
-    """M[t, s] = C_t^T A_t ... A_(s+1) B_s with A_t = a_t I, every product of matrices as it stands."""
-    length, state = B.shape
-    M, eye = torch.zeros(length, length, dtype=B.dtype), torch.eye(state, dtype=B.dtype)
-    for t in range(length):
-        for s in range(t + 1):
-            product = eye
-            for k in range(s + 1, t + 1):
-                product = log_a[k].exp() * eye @ product
-            M[t, s] = C[t] @ product @ B[s]
-    return M
+    return walk(X, log_a.exp(), B, C, state)
 
 
 def differences(log_a):
@@ -83,63 +53,46 @@ def differences(log_a):
     return (sums[..., :, None] - sums[..., None, :]).masked_fill(future, -INF)
 
 
-def listing(X, A, B, C, block_len=64, initial_states=None, segments=differences):
+def listing(X, A, B, C, block_len=64, initial_states=None):
     """004's listing: (batch, length, heads, ·), whole blocks only, states passed on by a matrix over blocks."""
     if X.shape[1] % block_len:
         raise AssertionError("the length is no multiple of block_len")
     x, b, c = (z.unflatten(1, (-1, block_len)).transpose(2, 3) for z in (X, B, C))  # (batch, chunks, heads, l, ·)
     a = A.unflatten(1, (-1, block_len)).transpose(2, 3)
     sums = a.cumsum(-1)
-    inside = (segments(a).exp() * (c @ b.mT)) @ x
+    inside = (differences(a).exp() * (c @ b.mT)) @ x
     states = ((sums[..., -1:] - sums).exp()[..., None] * x).mT @ b
     first = torch.zeros_like(states[:, :1]) if initial_states is None else initial_states
     states = torch.cat([first, states], dim=1)
     totals = torch.nn.functional.pad(sums[..., -1].transpose(1, 2), (1, 0))  # (batch, heads, 1 + chunks)
-    states = torch.einsum("bhzc,bchpn->bzhpn", segments(totals).exp(), states)
+    states = torch.einsum("bhzc,bchpn->bzhpn", differences(totals).exp(), states)
     through = sums.exp()[..., None] * (c @ states[:, :-1].mT)
     return (inside + through).transpose(2, 3).flatten(1, 2), states[:, -1]
-
-
-def slope(cost, low, high):
-    """Exponent of a cost between two sizes."""
-    return math.log(cost(high) / cost(low)) / math.log(high / low)
-
-
-def gradients(form, leaves, dY):
-    leaves = [x.detach().requires_grad_() for x in leaves]
-    return torch.autograd.grad((form(*leaves) * dY).sum(), leaves)
 
 
 @pytest.mark.claim("000:same-duality", "smalearn.sma.sma_quadratic")
 @pytest.mark.claim("000:same-duality", "smalearn.sma.sma_linear")
 @pytest.mark.claim("000:same-duality", "smalearn.ssm.recurrent.ssm_recurrent")
 @pytest.mark.claim("000:same-duality", "smalearn.ssm.semiseparable.Semiseparable.dense")
+@pytest.mark.claim("001:scalar-ssm", "smalearn.ssm.recurrent.ssm_recurrent")
+@pytest.mark.claim("004:1ss-sma", "smalearn.masks.base.Mask.matmul")
+@pytest.mark.claim("004:1ss-sma", "smalearn.sma.sma_linear")
+@pytest.mark.claim("004:1ss-sma", "smalearn.ssm.recurrent.ssm_states")
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_computations_are_one(kind):
     X, log_a, B, C, _ = inputs(kind=kind)
-    Y, states = walk(X, log_a, B, C)
+    Y, states = scanned(X, log_a, B, C)
     mask = SemiseparableMask(log_a)
     assert_close(sma_quadratic(C, B, X, mask), Y)
     assert_close(sma_linear(C, B, X, mask), Y)
     assert_close(ssm_recurrent(X, log_a.exp(), B, C)[0], Y)
     assert_close(ssm_matrix(log_a.exp(), B, C).dense() @ X, Y)
-    H = torch.einsum("ts,spn->tpn", mask.dense(torch.float64), torch.einsum("sp,sn->spn", X, B))
-    assert_close(H, torch.stack(states[1:]))
-    assert_close(ssm_states(X, log_a.exp(), B), H)
-
-
-@pytest.mark.claim("001:scalar-ssm", "smalearn.ssm.recurrent.ssm_recurrent")
-@pytest.mark.parametrize("kind", KINDS)
-def test_components_share_a_decay_and_do_not_mix(kind):
-    X, log_a, B, C, _ = inputs(kind=kind)
-    Y = torch.zeros_like(X)
-    for n in range(N):
-        for p in range(P):
-            h = 0.0
-            for t in range(T):
-                h = log_a[t].exp() * h + B[t, n] * X[t, p]
-                Y[t, p] += C[t, n] * h
-    assert_close(ssm_recurrent(X, log_a.exp(), B, C)[0], Y)
+    Z = torch.einsum("sp,sn->spn", X, B)
+    H = mask.matmul(Z.flatten(1)).unflatten(1, (P, N))
+    for states_too in (torch.einsum("ts,spn->tpn", mask.dense(torch.float64), Z), ssm_states(X, log_a.exp(), B), H):
+        assert_close(states_too, torch.stack(states[1:]))
+    parts = [scanned(X, log_a, B[:, [n]], C[:, [n]])[0] for n in range(N)]  # they share a decay and do not mix
+    assert_close(sum(parts), Y)
 
 
 def bidiagonal(a):
@@ -154,10 +107,7 @@ def test_the_shuffle_exchanges_the_orders():
     by_time, by_state = (block_factors(Semiseparable(a, B, C), order)[1] for order in ("time", "state"))
     assert torch.equal(by_time, torch.kron(bidiagonal(a), eye))
     assert torch.equal(by_state, torch.kron(eye, bidiagonal(a)))
-    shuffle = torch.zeros(T * N, T * N, dtype=torch.float64)
-    for t in range(T):
-        for n in range(N):
-            shuffle[t * N + n, n * T + t] = 1
+    shuffle = torch.eye(T * N, dtype=torch.float64).view(N, T, -1).transpose(0, 1).flatten(0, 1)
     assert torch.equal(shuffle @ by_state @ shuffle.mT, by_time)
 
 
@@ -201,7 +151,7 @@ def test_diagonals_around_the_mask(kind):
     left, system, right = block_factors(Semiseparable(log_a.exp(), B, C), "state")
     assert torch.equal(left.mT, torch.cat([C[:, n].diag() for n in range(N)]))
     assert torch.equal(right, torch.cat([B[:, n].diag() for n in range(N)]))
-    L, expected = torch.linalg.inv(bidiagonal(log_a.exp())), entries(log_a, B, C)
+    L, expected = torch.linalg.inv(bidiagonal(log_a.exp())), entries(log_a.exp(), B, C)
     assert_close(left @ torch.linalg.inv(system) @ right, expected)
     assert_close(sum(C[:, n].diag() @ L @ B[:, n].diag() for n in range(N)), expected)
     assert_close(sum(torch.outer(C[:, n], B[:, n]) * L for n in range(N)), expected)
@@ -214,11 +164,11 @@ def test_diagonals_around_the_mask(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_scalar_model_is_masked_attention(kind):
     X, log_a, B, C, _ = inputs(kind=kind)
-    expected = entries(log_a, B, C)
+    expected = entries(log_a.exp(), B, C)
     assert_close((C @ B.mT) * torch.linalg.inv(bidiagonal(log_a.exp())), expected)
     assert_close(scalar_ssm_as_attention(X, log_a, B, C), expected @ X)
     assert_close(sma_quadratic(C, B, torch.eye(T, dtype=torch.float64), SemiseparableMask(log_a)), expected)
-    assert_close(walk(X, log_a, B, C)[0], expected @ X)
+    assert_close(scanned(X, log_a, B, C)[0], expected @ X)
 
 
 @pytest.mark.claim("001:listing-sma", "smalearn.ssm.semiseparable.Semiseparable.matmul")
@@ -270,11 +220,11 @@ def test_what_the_modes_really_compute(length):
     X, log_a, B, C, _ = inputs(length)
     counter, (Y, state) = counted(ssd_quadratic, X, log_a, B, C)
     assert counter.products == length**2 * (N + P) + length * N * P  # the last state as well
-    assert_close(Y, walk(X, log_a, B, C)[0])
+    assert_close(Y, scanned(X, log_a, B, C)[0])
     counter, (Y, state) = counted(ssd_recurrent, X, log_a, B, C)
     assert (counter.products, counter.entrywise) == (0, 3 * length * N * P)
-    assert_close(Y, walk(X, log_a, B, C)[0])
-    assert_close(state, walk(X, log_a, B, C)[1][-1])
+    assert_close(Y, scanned(X, log_a, B, C)[0])
+    assert_close(state, scanned(X, log_a, B, C)[1][-1])
 
 
 @pytest.mark.claim("004:eq-ssd-attention", "smalearn.ssd.ssd_quadratic")
@@ -284,19 +234,8 @@ def test_what_the_modes_really_compute(length):
 @pytest.mark.parametrize("length", [1, 2, 33])
 @pytest.mark.parametrize(("leading", "shared"), [((), None), ((2, 4), None), ((2, 4), (2, 1))])
 def test_two_algorithms_one_matrix(kind, length, leading, shared):
-    *leaves, H = inputs(length, kind, leading, shared)
-    Y, states = walk(*leaves, H)
-    forms = ssd_recurrent, ssd_quadratic
-    for form in forms:
-        found, last = form(*leaves, H)
-        assert_close(found, Y)
-        assert_close(last, states[-1])
-    (dY,) = random_tensors([Y.shape], seed=5)
-    expected = gradients(lambda *x: walk(*x)[0], [*leaves, H], dY)
-    for form in forms:
-        ours = gradients(lambda *x, form=form: form(*x)[0], [*leaves, H], dY)
-        for found, theirs in zip(ours, expected, strict=True):
-            assert_close(found, theirs)
+    for form in (ssd_recurrent, ssd_quadratic):
+        check(inputs(length, kind, leading=leading, shared=shared), form=form)
 
 
 @pytest.mark.claim("004:factor-out", "smalearn.ssm.semiseparable.Semiseparable.dense")
@@ -304,12 +243,8 @@ def test_two_algorithms_one_matrix(kind, length, leading, shared):
 def test_scalars_leave_the_product(kind):
     _, log_a, B, C, _ = inputs(kind=kind)
     M = ssm_matrix(log_a.exp(), B, C).dense()
-    assert_close(M, entries(log_a, B, C))
-    for t in range(T):
-        for s in range(t + 1):
-            assert M[t, s].item() == pytest.approx(
-                (log_a[s + 1 : t + 1].exp().prod() * (C[t] @ B[s])).item(), abs=1e-12
-            )
+    assert_close(M, entries(log_a.exp(), B, C))
+    assert_close(M, decays(log_a.exp()) * (C @ B.mT))
     (z,) = random_tensors([(T, N)], seed=3)
     A = (-z.abs()).exp()
     once, twice = (ssm_matrix(A, b, C).dense() / (C @ b.mT) for b in (B, B + 1))
@@ -323,7 +258,7 @@ def test_scalars_leave_the_product(kind):
 @pytest.mark.parametrize("chunk_len", [1, 2, 3, 4, 5, 7, 12, 20])
 def test_blocks_and_their_factors_are_the_matrix(kind, chunk_len):
     X, log_a, B, C, H = inputs(kind=kind)
-    expected = entries(log_a, B, C)
+    expected = entries(log_a.exp(), B, C)
     M = torch.zeros(T, T, dtype=torch.float64)
     spans = [slice(start, min(start + chunk_len, T)) for start in range(0, T, chunk_len)]
     for i, rows in enumerate(spans):
@@ -337,33 +272,11 @@ def test_blocks_and_their_factors_are_the_matrix(kind, chunk_len):
     assert block_ranks(expected, diagonal=-1).max() <= N
     if kind in ("mild", "ones"):
         assert block_ranks(expected).max() == N
-    Y, states = walk(X, log_a, B, C, H)
+    Y, states = scanned(X, log_a, B, C, H)
     for form in (ssd_in_chunks, ssd_chunked):
         found, last = form(X, log_a, B, C, H, chunk_len)
         assert_close(found, Y)
         assert_close(last, states[-1])
-
-
-@pytest.mark.claim("004:1ss-sma", "smalearn.masks.base.Mask.matmul")
-@pytest.mark.claim("004:1ss-sma", "smalearn.sma.sma_linear")
-@pytest.mark.claim("004:1ss-sma", "smalearn.ssm.recurrent.ssm_states")
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_linear_mode_is_the_recurrence(kind):
-    X, log_a, B, C, _ = inputs(kind=kind)
-    Y, states = walk(X, log_a, B, C)
-    Z = torch.stack([torch.outer(x, b) for x, b in zip(X, B, strict=True)])
-    H = SemiseparableMask(log_a).matmul(Z.flatten(1)).unflatten(1, (P, N))
-    assert_close(H, torch.stack(states[1:]))
-    assert_close(ssm_states(X, log_a.exp(), B), H)
-    assert_close(sma_linear(C, B, X, SemiseparableMask(log_a)), Y)
-
-
-def products(log_a):
-    """The mask, one product after the other."""
-    L = torch.zeros(len(log_a), len(log_a), dtype=torch.float64)
-    for t in range(len(log_a)):
-        L[t, : t + 1] = torch.stack([log_a[s + 1 : t + 1].double().exp().prod() for s in range(t + 1)])
-    return L
 
 
 @pytest.mark.claim("004:listing-segsum", "smalearn.masks.decay.segsum")
@@ -371,17 +284,12 @@ def products(log_a):
 @pytest.mark.parametrize("kind", KINDS)
 def test_segment_sums(kind):
     log_a = inputs(33, kind)[1]
-    assert_close(segsum(log_a).exp(), products(log_a))
-    assert_close(decay_mask(log_a), products(log_a))
-    assert_close(segsum(log_a.float()).exp(), products(log_a.float()))
-    weights = random_tensors([(33, 33)], seed=4)[0]
-    (expected,) = gradients(
-        lambda x: products(x), [log_a.clamp(min=-1e3)], weights
-    )  # exp(-1000) is 0, and so its slope
-    for form in (lambda x: segsum(x).exp(), decay_mask):
-        (found,) = gradients(form, [log_a], weights)
-        assert found.isfinite().all()
-        assert_close(found, expected)
+    assert_close(segsum(log_a.float()).exp(), decays(log_a.float().double().exp()))
+    # exp(-1000) is 0, and so its slope
+    expected = gradients(lambda x: [decays(x.exp())], [log_a.clamp(min=-1e3)])
+    for form in (lambda x: [segsum(x).exp()], lambda x: [decay_mask(x)]):
+        for found, wanted in zip(gradients(form, [log_a]), expected, strict=True):
+            assert_close(found, wanted)
     if kind == "resets":
         assert differences(log_a).exp().isnan().any()
         X, _, B, C, _ = inputs(33, kind)
@@ -416,7 +324,7 @@ def in_chunks(chunk_len, kind="mild"):
     X, log_a, B, C, _ = inputs(kind=kind)
     chunked = [split_chunks(z, chunk_len) for z in (X, log_a[:, None], B, C)]
     chunked[1] = chunked[1][..., 0]
-    return (X, log_a, B, C), chunked, walk(X, log_a, B, C)[1]
+    return (X, log_a, B, C), chunked, scanned(X, log_a, B, C)[1]
 
 
 @pytest.mark.claim("004:listing-step1", "smalearn.course.ch06.mask.decay_mask")
@@ -426,7 +334,7 @@ def in_chunks(chunk_len, kind="mild"):
 def test_step_1_is_the_block_diagonal(kind, chunk_len):
     (X, log_a, B, C), (x, a, b, c), _ = in_chunks(chunk_len, kind)
     block = torch.arange(T) // chunk_len
-    M = entries(log_a, B, C) * (block[:, None] == block)
+    M = entries(log_a.exp(), B, C) * (block[:, None] == block)
     for mask in (decay_mask, decay_matrix):
         counter, Y = counted(lambda mask=mask: (mask(a) * (c @ b.mT)) @ x)
         assert_close(Y.flatten(0, 1), M @ X)
@@ -438,7 +346,7 @@ def test_step_1_is_the_block_diagonal(kind, chunk_len):
 @pytest.mark.parametrize("chunk_len", [1, 3, 4, 12])
 def test_step_2_is_what_each_chunk_leaves(kind, chunk_len):
     _, (x, a, b, c), _ = in_chunks(chunk_len, kind)
-    expected = [walk(*chunk)[1][-1] for chunk in zip(x, a, b, c, strict=True)]
+    expected = [scanned(*chunk)[1][-1] for chunk in zip(x, a, b, c, strict=True)]
     counter, states = counted(chunk_states, x, a, b)
     assert_close(states, torch.stack(expected))
     assert counter.products == T * N * P
@@ -471,16 +379,12 @@ def test_step_3_gives_the_true_states(kind, chunk_len):
 def test_step_4_is_everything_below_the_blocks(kind, chunk_len):
     (X, log_a, B, C), (x, a, b, c), states = in_chunks(chunk_len, kind)
     block = torch.arange(T) // chunk_len
-    M = entries(log_a, B, C)
+    M = entries(log_a.exp(), B, C)
     counter, below = counted(read_states, c, a, torch.stack(states[:-1:chunk_len]))
     assert_close(below.flatten(0, 1), (M * (block[:, None] > block)) @ X)
     assert counter.products == T * N * P
-    inside = (products_of_chunks(a) * (c @ b.mT)) @ x
-    assert_close((inside + below).flatten(0, 1), walk(X, log_a, B, C)[0])
-
-
-def products_of_chunks(log_a):
-    return torch.stack([products(chunk) for chunk in log_a])
+    inside = (torch.stack([decays(one.exp()) for one in a]) * (c @ b.mT)) @ x
+    assert_close((inside + below).flatten(0, 1), scanned(X, log_a, B, C)[0])
 
 
 @pytest.mark.claim("004:listing-states", "smalearn.ssd.ssd_chunked")
@@ -488,8 +392,8 @@ def products_of_chunks(log_a):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cut", [1, 5, 8])
 def test_a_sequence_in_pieces(kind, cut):
-    X, log_a, B, C, H = inputs(T, kind, (2, 4), (2, 1))
-    Y, states = walk(X, log_a, B, C, H)
+    X, log_a, B, C, H = inputs(T, kind, leading=(2, 4), shared=(2, 1))
+    Y, states = scanned(X, log_a, B, C, H)
     first, second = ([x[..., span, :] for x in (X, B, C)] for span in (slice(cut), slice(cut, None)))
     for form in (lambda *x: ssd_chunked(*x, chunk_len=4), fast.ssd):
         early, state = form(first[0], log_a[..., :cut], *first[1:], H)
@@ -514,7 +418,7 @@ def test_the_listing_cannot_take_the_state_that_it_returns():
 @pytest.mark.claim("004:listing-any-length", "smalearn.ssd.ssd_chunked")
 def test_any_length():
     X, log_a, B, C, H = inputs(130, "resets")
-    Y, states = walk(X, log_a, B, C, H)
+    Y, states = scanned(X, log_a, B, C, H)
     for length in range(1, 131):
         chunk_lens = range(1, 65) if length in (1, 2, 63, 64, 65, 100, 127, 130) else (1, 7, 64)
         for chunk_len in chunk_lens:
@@ -550,7 +454,7 @@ def test_the_chunked_form_is_linear(chunk_len):
     def macs(length):
         X, log_a, B, C, _ = inputs(length)
         counter, (Y, _) = counted(ssd_chunked, X, log_a, B, C, None, chunk_len)
-        assert_close(Y, walk(X, log_a, B, C)[0])
+        assert_close(Y, scanned(X, log_a, B, C)[0])
         assert counter.products == length * (chunk_len * (N + P) + 2 * N * P)
         return counter.products + counter.entrywise
 

@@ -1,31 +1,17 @@
 """The claims of chapter 07, one test each or more, in the order of claims.toml."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from ch06.test_claims import KINDS, N, P, T, inputs, walk
+from ch06.test_claims import KINDS, N, P, T, inputs, scanned
 from counting import counted
+from oracles_mixing import decays, matrix
 
 from smalearn.course.ch07.layer import block_step
 from smalearn.masks import BandedMask, CausalMask, SemiseparableMask, decay_matrix
 from smalearn.sma import LINEAR, QUADRATIC, sma_linear, sma_orders, sma_quadratic
-from smalearn.ssd import (
-    diagonal_ssm_as_attentions,
-    ssd_chunked,
-    ssd_quadratic,
-    ssd_recurrent,
-    ssd_step,
-)
-from smalearn.ssm import (
-    block_ranks,
-    ssm_matrix,
-    ssm_recurrent,
-    ssm_scan,
-)
+from smalearn.ssd import diagonal_ssm_as_attentions, ssd_chunked, ssd_quadratic, ssd_recurrent, ssd_step
+from smalearn.ssm import block_ranks, ssm_matrix, ssm_recurrent, ssm_scan
 from smalearn.testing import assert_close, random_tensors, relative_rms
-
-CHAPTER = Path(__file__).parents[2] / "chapters/07_the_mamba2_layer.ipynb"
 
 
 @pytest.mark.claim("004:s6-vs-ssd", "smalearn.ssd.ssd_recurrent")
@@ -45,14 +31,14 @@ def test_two_ties_make_ssd_of_s6():
     assert_close(s6(tied), expected)
     assert_close(diagonal_ssm_as_attentions(X, tied[0], B, C), expected)
     assert relative_rms(s6(-free.abs()), expected) > 0.1
-    sequences = [torch.unique(decays.mT.reshape(-1, T), dim=0) for decays in (free, tied)]
+    sequences = [torch.unique(gates.mT.reshape(-1, T), dim=0) for gates in (free, tied)]
     assert [len(found) for found in sequences] == [N * P, 1]
 
 
 @pytest.mark.claim("004:inference-speed", "smalearn.ssd.ssd_step")
 def test_a_decoding_step_costs_the_same_for_ever_and_one_of_attention_more_and_more():
     X, log_a, B, C, _ = inputs(40)
-    Y, states = walk(X, log_a, B, C)
+    Y, states = scanned(X, log_a, B, C)
     state, calls = torch.zeros(P, N, dtype=torch.float64), set()
     for t in range(40):
         counter, (y, state) = counted(ssd_step, X[t], log_a[t], B[t], C[t], state)
@@ -70,10 +56,8 @@ def test_a_decoding_step_costs_the_same_for_ever_and_one_of_attention_more_and_m
 def test_the_discount_depends_on_what_lies_between():
     _, log_a, *_ = inputs()
     L, constant = decay_matrix(log_a), decay_matrix(torch.full((T,), 0.8, dtype=torch.float64).log())
-    for t in range(T):
-        for s in range(t + 1):
-            assert L[t, s] == pytest.approx(log_a[s + 1 : t + 1].exp().prod().item(), rel=1e-12)
-            assert constant[t, s] == pytest.approx(0.8 ** (t - s), rel=1e-12)
+    assert_close(L, decays(log_a.exp()))
+    assert_close(constant, matrix(lambda t, s: 0.8 ** (t - s) if s <= t else 0.0, T))
     assert abs(L[4, 1] - L[8, 5]) > 1e-3
     for t in range(T):
         assert (L[t, :t] <= L[t, 1 : t + 1]).all()  # the further back, the less is left
@@ -86,7 +70,7 @@ def test_complex_decays_are_the_same_mask():
     (theta,) = random_tensors([(T,)], seed=3)
     x, b, c = (z.to(torch.complex128) for z in (X, B, C))
     for turning in (torch.complex(log_a, theta), torch.complex(log_a, 0 * theta), torch.complex(0 * log_a, theta)):
-        expected, _ = walk(x, turning, b, c, torch.zeros(P, N, dtype=torch.complex128))
+        expected, _ = scanned(x, turning, b, c, torch.zeros(P, N, dtype=torch.complex128))
         assert_close(sma_quadratic(c, b, x, SemiseparableMask(turning)), expected)
         assert_close((decay_matrix(turning) * (c @ b.mT)) @ x, expected)
     assert_close(decay_matrix(torch.complex(log_a, 0 * theta)).real, decay_matrix(log_a))
@@ -100,8 +84,8 @@ def test_complex_decays_are_the_same_mask():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", [1, 7])
 def test_prompt_in_one_form_decoding_in_the_other(kind, prompt):
-    X, log_a, B, C, H = inputs(T, kind, (3,), (1,))
-    expected, _ = walk(X, log_a, B, C, H)
+    X, log_a, B, C, H = inputs(T, kind, leading=(3,), shared=(1,))
+    expected, _ = scanned(X, log_a, B, C, H)
     for prefill in (ssd_quadratic, ssd_chunked):
         Y, state = prefill(X[:, :prompt], log_a[:, :prompt], B[:, :prompt], C[:, :prompt], H)
         assert_close(Y, expected[:, :prompt])
@@ -133,10 +117,10 @@ def test_training_is_a_few_large_products_and_the_loop_many_small_calls():
 def families():
     """Names of models that have a recurrence with N components, and of those that have a mask; as the chapter finds."""
     length = 24
-    decays, diagonal, general, lags = random_tensors([(length,), (length, N), (length, N, N), (length,)], seed=3)
+    gates, diagonal, general, lags = random_tensors([(length,), (length, N), (length, N, N), (length,)], seed=3)
     ones, causal = torch.ones(length).double(), CausalMask(length).dense(torch.float64)
     distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
-    transitions = {"linear attention": ones, "RetNet": 0.8 * ones, "SSD": decays.sigmoid(), "any A": general / 3}
+    transitions = {"linear attention": ones, "RetNet": 0.8 * ones, "SSD": gates.sigmoid(), "any A": general / 3}
     transitions |= {"S4D": diagonal[:1].sigmoid().expand(length, N), "S6": diagonal.sigmoid()}
     masks = {"Toeplitz": lags[distance] * causal, "softmax": causal}
     masks |= {"window": BandedMask(length, length, 6).dense(torch.float64) * causal}
@@ -173,7 +157,7 @@ def test_two_families_and_their_intersection():
 @pytest.mark.claim("004:summary-table", "smalearn.sma.sma_quadratic")
 def test_the_summary_holds_on_one_layer():
     X, log_a, B, C, _ = inputs()
-    Y, M = walk(X, log_a, B, C)[0], ssm_matrix(log_a.exp(), B, C)
+    Y, M = scanned(X, log_a, B, C)[0], ssm_matrix(log_a.exp(), B, C)
     for found in (M.matmul(X), ssm_scan(X, log_a.exp(), B, C)[0], M.dense() @ X):  # algorithms for one matrix product
         assert_close(found, Y)
     L = SemiseparableMask(log_a)

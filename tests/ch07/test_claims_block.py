@@ -40,9 +40,6 @@ def operands_by_hand(made, x):
     return X.movedim(1, 0)[None], -(made.A_log.exp() * dt).T[None], B[None, None], C[None, None]
 
 
-# ----------------------------------------------------------------------------------------- 004:fig-mamba2-block
-
-
 @pytest.mark.claim("004:fig-mamba2-block", "smalearn.models.mamba2.Mamba2.operands")
 def test_one_projection_makes_all_operands():
     made, x = block(), text()
@@ -66,9 +63,6 @@ def test_in_mamba_the_operands_wait_for_one_another():
     made.in_proj.weight[: made.inner] *= 2
     for found, other in zip(made.operands(x), before, strict=True):
         assert relative_rms(found, other) > 1e-3
-
-
-# ------------------------------------------------------------------------------------------ 004:tensor-parallel
 
 
 def half(whole, number):
@@ -100,9 +94,6 @@ def test_a_block_cut_by_heads():
     assert relative_rms(sum(part(x) for part in halves), whole(x)) > 1e-2
 
 
-# ------------------------------------------------------------------------------------------------ 004:mqar-task
-
-
 @pytest.mark.parametrize(("length", "pairs", "vocabulary"), [(4, 1, 4), (16, 3, 12), (64, 16, 64)])
 @pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar_lookup")
 @pytest.mark.claim("004:mqar-task", "smalearn.data.recall.mqar")
@@ -130,9 +121,6 @@ def test_seeds_and_chance():
     asked = targets != IGNORE
     assert (first == targets)[asked].sum() == examples
     assert asked.sum() == examples * pairs
-
-
-# ----------------------------------------------------------------------------------------------- 004:no-softmax
 
 
 @pytest.mark.claim("004:no-softmax", "smalearn.models.mamba2.Mamba2.state_shape")

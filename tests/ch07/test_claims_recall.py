@@ -1,14 +1,12 @@
 """The claims of chapter 07 on what a state remembers and what it costs: recorded experiments, and small ones live."""
 
-import json
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
-from seeds import apart
+from cells import shown
+from seeds import apart, stored
 from torch.nn.functional import softplus
 
 from benchmarks.training import samples
@@ -25,13 +23,11 @@ from smalearn.ssd import ssd_recurrent
 from smalearn.ssm import ssm_recurrent
 from smalearn.testing import assert_close, random_tensors
 
-CHAPTER = Path(__file__).parents[2] / "chapters/07_the_mamba2_layer.ipynb"
-
 
 def accuracies():
     """For (pairs, mixer, N) the accuracies of all reported seeds, after a look at every run."""
     result, found = recorded("recall"), {}
-    assert result["settings"] == json.loads(json.dumps({title: asdict(setting) for title, setting in FULL.items()}))
+    assert result["settings"] == stored(FULL)
     for one in result["runs"].values():
         right = one["accuracy"] * FULL[f"{one['pairs']} pairs"].tests * one["pairs"]
         assert right == pytest.approx(round(right), abs=1e-6)  # of so many questions, a number of right answers
@@ -48,13 +44,6 @@ def asked(model, against):
     """The answer of the record to one of the questions."""
     (question,) = (one for one in QUESTIONS if (one.model, one.against) == (model, against))
     return answer(question, recorded("recall")["runs"], "accuracy", MARGIN)
-
-
-def cells():
-    return {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
-
-
-# -------------------------------------------------------------------------------------------------- 004:larger-states
 
 
 @pytest.mark.claim("004:larger-states", "smalearn.models.mamba1.Mamba1.state_shape")
@@ -78,9 +67,6 @@ def test_ssd_pays_less_for_a_larger_state_than_the_scan(cpu):
     assert apart(ssd, scan)
 
 
-# --------------------------------------------------------------------------------------------------------- 004:filler
-
-
 @pytest.mark.claim("004:filler", "smalearn.course.ch07.constant_decay.ConstantDecay._operands")
 def test_the_rival_writes_alike_and_forgets_blindly():
     torch.manual_seed(0)
@@ -99,10 +85,9 @@ def test_the_rival_writes_alike_and_forgets_blindly():
 @pytest.mark.claim("004:filler", "smalearn.models.mamba2.Mamba2.operands")
 @pytest.mark.full
 def test_silence_is_skipped_by_decays_that_depend_on_the_token():
-    space = {"torch": torch, "one_thread": one_thread, "softplus": softplus}
+    space = {"one_thread": one_thread, "softplus": softplus}
     space |= {"Block": Block, "Mamba2": Mamba2, "SequenceModel": SequenceModel}
-    for name in ("filler-task", "filler-train", "filler-dial"):
-        exec(cells()[name], space)
+    space = shown("07", "filler-task", "filler-train", "filler-dial", **space)
     text, target = space["silences"](3, 5)
     for row, wanted in zip(text.tolist(), target.tolist(), strict=True):
         last = None
@@ -117,9 +102,6 @@ def test_silence_is_skipped_by_decays_that_depend_on_the_token():
     assert_close(space["lengths"], lengths)  # the convolution has one tap, and dt does not go through it
     assert lengths[:, 1:].mean() > 10 * lengths[:, 0].mean()
     assert ((space["kept"][:, 0] > 0.9) & (space["kept"][:, 1:] < 0.1).all(-1)).any()
-
-
-# --------------------------------------------------------------------------------------------------- 004:expressivity
 
 
 @pytest.mark.claim("004:expressivity", "smalearn.ssm.recurrent.ssm_recurrent")
@@ -153,17 +135,12 @@ def test_constant_queries_and_keys_do_not():
     wanted = 0.95**steps + 0.3**steps
     X, one = torch.zeros(30, 1, dtype=torch.float64), torch.ones(30, 1, dtype=torch.float64)
     X[0] = 1
-    rates = torch.cat(
-        [torch.linspace(0.01, 0.999, 990, dtype=torch.float64), torch.tensor([0.95, 0.3], dtype=torch.float64)]
-    )
+    rates = torch.cat([torch.linspace(0.01, 0.999, 990, dtype=X.dtype), X.new_tensor([0.95, 0.3])])
     heads = ssd_recurrent(X, rates.log()[:, None].expand(-1, 30), one, one)[0][..., 0]
     assert_close(heads[-2] + heads[-1], wanted)
     scale = (heads @ wanted) / heads.square().sum(-1)
     missed = (scale[:, None] * heads - wanted).norm(dim=-1) / wanted.norm()
     assert missed.min().item() == pytest.approx(0.215, abs=1e-3)
-
-
-# ------------------------------------------------------------------------------------------------------- 004:fig-mqar
 
 
 @pytest.mark.claim("004:fig-mqar", "smalearn.data.included.recorded")
@@ -196,9 +173,6 @@ def test_a_small_recall_live():
     assert 0.85 < found[16]["accuracy"] <= 1
 
 
-# ------------------------------------------------------------------------------------------------ 004:mqar-controlled
-
-
 @pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba1.Mamba1.state_shape")
 @pytest.mark.claim("004:mqar-controlled", "smalearn.models.mamba2.Mamba2.state_shape")
 def test_the_states_are_equally_large():
@@ -223,9 +197,6 @@ def test_no_part_is_decided_at_equal_state():
     normed = asked("8 pairs, Mamba-1, norm, N = 4", "8 pairs, Mamba-1, N = 4")
     assert normed.sentence == normed.question.same
     assert max(found[8, "Mamba-2, in sequence", 4]) < 1.6 / 8
-
-
-# ------------------------------------------------------------------------------------------------------ 004:fig-pile
 
 
 @pytest.mark.claim("004:fig-pile", "experiments.charlm.run")

@@ -1,8 +1,10 @@
 """Claims of chapter 08: what the delta rule is as a matrix, as a state space model, as a learner."""
 
+from functools import partial
+
 import pytest
 import torch
-from oracles_delta import delta_rule, inputs
+from oracles_delta import check, delta_rule, inputs
 
 from smalearn.linear_attention import (
     delta_rule_chunked,
@@ -18,9 +20,7 @@ from smalearn.testing import assert_close, random_tensors, relative_rms
 @pytest.mark.claim("005:rule", "smalearn.linear_attention.delta.delta_rule_recurrent")
 @pytest.mark.parametrize("kind", ["none", "mild"])
 def test_read_compare_write(kind):
-    operands = inputs(20, kind)
-    for actual, oracle in zip(delta_rule_recurrent(*operands), delta_rule(*operands), strict=True):
-        assert_close(actual, oracle)
+    check(delta_rule_recurrent, inputs(20, kind))
 
 
 @pytest.mark.claim("005:identity", "smalearn.linear_attention.delta.delta_rule_chunked")
@@ -38,9 +38,7 @@ def test_attention_times_the_inverse_of_an_attention():
 @pytest.mark.claim("005:chunks", "smalearn.linear_attention.delta.delta_rule_chunked")
 @pytest.mark.parametrize("chunk_len", [1, 8, 13])
 def test_a_solve_for_each_chunk(chunk_len):
-    operands = inputs(40)
-    for actual, oracle in zip(delta_rule_chunked(*operands, chunk_len=chunk_len), delta_rule(*operands), strict=True):
-        assert_close(actual, oracle)
+    check(partial(delta_rule_chunked, chunk_len=chunk_len), inputs(40))
 
 
 @pytest.mark.claim("005:rank", "smalearn.linear_attention.delta.delta_rule_chunked")
@@ -172,10 +170,7 @@ def test_several_corrections_for_a_token_are_several_tokens():
 def test_a_gate_for_each_key_feature():
     Q, K, V, beta, _, H = inputs(37)
     gate = -random_tensors([(37, 4)], seed=3)[0].abs()
-    for actual, oracle in zip(
-        delta_rule_chunked(Q, K, V, beta, gate, H, 8), delta_rule(Q, K, V, beta, gate, H), strict=True
-    ):
-        assert_close(actual, oracle)
+    check(partial(delta_rule_chunked, chunk_len=8), (Q, K, V, beta, gate, H))
 
 
 @pytest.mark.claim("005:online", "smalearn.linear_attention.delta.delta_rule_recurrent")

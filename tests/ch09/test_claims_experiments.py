@@ -1,13 +1,9 @@
 """The claims of chapter 09 on what training makes of its models: recorded experiments, and parity live."""
 
-import json
-from dataclasses import asdict
-from pathlib import Path
-
-import nbformat
 import pytest
 import torch
-from seeds import apart
+from cells import shown
+from seeds import apart, stored
 
 from experiments import charlm, recall_stream
 from smalearn.course.results import interval, reported
@@ -16,22 +12,12 @@ from smalearn.data import recorded
 from smalearn.testing import assert_close
 from smalearn.train import Plan, train
 
-(CHAPTER,) = (Path(__file__).parents[2] / "chapters").glob("09_*.ipynb")
-
-
-def as_recorded(setting):
-    """The fields of a setting, as they come back from a file."""
-    return json.loads(json.dumps(asdict(setting)))
-
 
 @pytest.mark.claim("006:parity", "smalearn.models.mamba3.Mamba3.prefill")
 @pytest.mark.full
 def test_mamba3_keeps_parity_beyond_its_training_and_mamba2_does_not():
     """All at once as the chapter trains it, and token by token."""
-    cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, 4).cells}
-    space = {"torch": torch, "one_thread": one_thread, "train": train, "Plan": Plan}
-    for name in ("clock-task", "layer-train"):
-        exec(cells[name], space)
+    space = shown("09", "clock-task", "layer-train", one_thread=one_thread, train=train, Plan=Plan)
     bits, odd = space["parity"](-1, 256, 64)
     assert torch.equal(odd, bits.cumsum(1) % 2)
     with torch.no_grad():
@@ -50,7 +36,7 @@ def test_mamba3_keeps_parity_beyond_its_training_and_mamba2_does_not():
 @pytest.mark.claim("006:language", "smalearn.data.included.recorded")
 def test_on_characters_mamba3_ends_above_mamba2():
     result, title = recorded("charlm"), "equal parameters"
-    assert result["settings"][title] == as_recorded(charlm.FULL[title])
+    assert result["settings"][title] == stored(charlm.FULL)[title]
     old, new = (reported(result["runs"])[f"{title}, {mixer}"] for mixer in ("Mamba-2", "Mamba-3"))
     assert len(old) == len(new) == 5
     assert apart([run["loss"] for run in old], [run["loss"] for run in new])
@@ -60,7 +46,7 @@ def test_on_characters_mamba3_ends_above_mamba2():
 @pytest.mark.claim("007:recall", "smalearn.data.included.recorded")
 def test_a_state_for_each_level_recalls_more_than_one_and_less_than_attention():
     result = recorded("recall_stream")
-    assert result["settings"] == {title: as_recorded(setting) for title, setting in recall_stream.FULL.items()}
+    assert result["settings"] == stored(recall_stream.FULL)
     found = {}
     for run in result["runs"].values():
         if run["seed"]:

@@ -1,16 +1,15 @@
 """The claims of chapter 10, one test each or more, in the order of claims.toml."""
 
 import math
-from pathlib import Path
 
 import matplotlib
-import nbformat
 import pytest
 import torch
+from cells import shown
+from counting import PRODUCTS, counted, slope
 from matplotlib import pyplot as plt
-from registry_weights import CASES
+from registry_weights import CASES, train
 from torch.linalg import matrix_rank
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalearn import ShapeError
 from smalearn.course.ch10.counts import rank_of_levels
@@ -18,21 +17,15 @@ from smalearn.course.ch10.products import levels_product, train_product
 from smalearn.course.chA.trains import cheapest_train
 from smalearn.course.plots.weights import gallery
 from smalearn.testing import assert_close, random_tensors, relative_rms
-from smalearn.weights import (
-    BlockDiagonal,
-    BlockLowRank,
-    BlockTensorTrain,
-    Kronecker,
-    LowRank,
-    MultiLevelLowRank,
-)
+from smalearn.weights import BlockDiagonal, BlockLowRank, BlockTensorTrain, Kronecker, LowRank, MultiLevelLowRank
 
 matplotlib.use("Agg")
 
-CHAPTER = Path(__file__).parents[2] / "chapters/10_structured_scoring.ipynb"
 F64 = torch.float64
 PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
-aten = torch.ops.aten
+
+
+NO_PRODUCTS = {"_unsafe_view", "add", "cat", "clone", "empty", "index", "resize_", "stack", "sum"}
 
 
 def normal(*shape, seed=0):
@@ -47,24 +40,12 @@ def rank(M):
     return matrix_rank(M.detach()).item()
 
 
-def direct_sum(blocks):
-    """Blocks along the diagonal of zeros, entry by entry."""
-    M = torch.zeros(sum(len(B) for B in blocks), sum(B.shape[1] for B in blocks), dtype=F64)
-    row = column = 0
-    for B in blocks:
-        for i in range(len(B)):
-            for j in range(B.shape[1]):
-                M[row + i, column + j] = B[i, j]
-        row, column = row + len(B), column + B.shape[1]
-    return M
-
-
 def levels(L, R, ranks, rows, columns):
     """Equation (10): rows and columns hold the sizes of the blocks of every level."""
     M, start = 0, 0
     for r, m, n in zip(ranks, rows, columns, strict=True):
         blocks = zip(L[:, start : start + r].split(m), R[:, start : start + r].split(n), strict=True)
-        M, start = M + direct_sum([L_k @ R_k.mT for L_k, R_k in blocks]), start + r
+        M, start = M + torch.block_diag(*(L_k @ R_k.mT for L_k, R_k in blocks)), start + r
     return M
 
 
@@ -75,15 +56,9 @@ def equal_levels(L, R, ranks, blocks):
 
 
 def entries(L, R):
-    """M[(a b), (c d)] = Σ_s L[b, a, c, s] R[c, d, b, s] in loops."""
+    """M[(a b), (c d)] = Σ_s L[b, a, c, s] R[c, d, b, s], entry by entry."""
     (b, a, c, s), d = L.shape, R.shape[1]
-    M = torch.zeros(a * b, c * d, dtype=F64)
-    for i in range(a):
-        for j in range(b):
-            for k in range(c):
-                for h in range(d):
-                    M[i * b + j, k * d + h] = sum(L[j, i, k, q] * R[k, h, j, q] for q in range(s))
-    return M
+    return train(a, b, c, d, s).oracle([L, R])
 
 
 def regroup(*sizes):
@@ -94,49 +69,20 @@ def regroup(*sizes):
 
 def literal(L, R):
     """Equation (5) as it stands: two direct sums and two permutation matrices."""
+    left, right = sides(L, R)
+    return left @ regroup(L.shape[2], L.shape[0], L.shape[3]) @ right
+
+
+def sides(L, R):
+    """P_L (⊕ L_b) and (⊕ R_c^T) of a train, in full."""
     (b, a, c, s), d = L.shape, R.shape[1]
-    left = direct_sum([L[j].reshape(a, c * s) for j in range(b)])
-    right = direct_sum([R[k].reshape(d, b * s).mT for k in range(c)])
-    return regroup(b, a) @ left @ regroup(c, b, s) @ right
+    left = regroup(b, a) @ torch.block_diag(*(block.reshape(a, c * s) for block in L))
+    return left, torch.block_diag(*(block.reshape(d, b * s).mT for block in R))
 
 
 def slices(M, a, b, c, d):
     """Every b-th row, d columns side by side: (b, c, a, d)."""
     return torch.stack([torch.stack([M[j::b, k * d : (k + 1) * d] for k in range(c)]) for j in range(b)])
-
-
-class Counter(TorchDispatchMode):
-    """Counts the multiply-adds of every product of matrices; arithmetic of any other kind on numbers is recorded."""
-
-    PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")
-    FREE = ("view", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select")
-    FREE += ("split", "split_with_sizes", "clone", "cat", "stack", "as_strided", "index", "unbind", "detach", "alias")
-    FREE += ("_reshape_alias", "empty", "resize_", "unflatten")
-    ADDITIONS = ("add", "sum")
-
-    def __init__(self):
-        super().__init__()
-        self.macs, self.other = 0, set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
-        name = func.overloadpacket.__name__
-        if name in self.PRODUCTS:
-            self.macs += out.numel() * args[1 if name.startswith(("addm", "badd")) else 0].shape[-1]
-        elif name not in (*self.FREE, *self.ADDITIONS):
-            self.other.add(name)
-        return out
-
-
-def counted(function, *args):
-    with torch.no_grad(), Counter() as counter:
-        result = function(*args)
-    return counter.macs, result
-
-
-def slope(cost, low, high):
-    """Exponent of a cost between two sizes."""
-    return math.log(cost(high) / cost(low)) / math.log(high / low)
 
 
 def square_train(dim, s=1, seed=0):
@@ -185,7 +131,7 @@ def test_any_matrix_is_a_score_at_the_cost_of_its_square(dim, r):
     assert_close(whole.bilinear(x, y), torch.stack([x[i] @ W @ y[i] for i in range(3)]))
     dense = torch.nn.Linear(dim, dim, bias=False, dtype=F64)
     assert (sum(p.numel() for p in dense.parameters()), low.num_parameters) == (dim**2, 2 * dim * r)
-    assert (counted(dense, y)[0], counted(low, y)[0]) == (3 * dim**2, 3 * 2 * dim * r)
+    assert (counted(dense, y)[0].macs, counted(low, y)[0].macs) == (3 * dim**2, 3 * 2 * dim * r)
 
 
 @pytest.mark.claim("003:lowrank-identity", "smalearn.weights.base.truncated")
@@ -215,13 +161,11 @@ def test_no_low_rank_score_is_the_dot_product():
 @pytest.mark.claim("003:fig1a", "smalearn.weights.btt.BlockTensorTrain.dense")
 def test_the_picture_of_the_scores_shows_the_matrices():
     """The chapter's own cells, run as they stand; colours are of the root of an entry."""
-    source = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
-    space = {"gallery": gallery, "matrix_rank": torch.linalg.matrix_rank, "F64": F64}
-    space |= {family.__name__: family for family in (LowRank, MultiLevelLowRank, BlockTensorTrain)}
+    space = {family.__name__: family for family in (LowRank, MultiLevelLowRank, BlockTensorTrain)}
     with matplotlib.rc_context():
-        exec(source["score-picture"], space)
+        space = shown("10", "score-picture", gallery=gallery, matrix_rank=matrix_rank, F64=F64, **space)
         axes = plt.gcf().axes
-        shown = [torch.from_numpy(ax.images[0].get_array().filled(0)) for ax in axes]
+        pictures = [torch.from_numpy(ax.images[0].get_array().filled(0)) for ax in axes]
         captions = [ax.get_xlabel() for ax in axes]
         plt.close("all")
     low, split, train = space["scores"].values()
@@ -230,7 +174,7 @@ def test_the_picture_of_the_scores_shows_the_matrices():
         equal_levels(*factors(split), split.ranks, split.blocks),
         entries(*factors(train)),
     ]
-    for root, M in zip(shown, expected, strict=True):
+    for root, M in zip(pictures, expected, strict=True):
         assert_close(root * root.abs(), M)
     assert captions == [f"1024 numbers, rank {k}" for k in (8, 64, 64)]
 
@@ -246,12 +190,11 @@ def test_fewer_numbers_and_a_fast_product(case):
     assert weight.num_parameters == sum(x.numel() for x in weight.parameters()) == case.numbers
     for count in (1, 5):
         x = normal(count, case.shape[1])
-        with torch.no_grad(), Counter() as counter:
-            y = weight(x)
+        counter, y = counted(weight, x)
         assert_close(y, x @ M.mT)
         scaled = {"mul"} if any(alpha != 1 for alpha in getattr(weight, "alpha", [])) else set()
-        assert counter.macs == count * weight.macs == count * case.macs
-        assert counter.other <= scaled
+        assert counter.products == count * weight.macs == count * case.macs
+        assert counter.names - NO_PRODUCTS - {product.__name__ for product in PRODUCTS} <= scaled
 
 
 @pytest.mark.claim("003:structured-definition", "smalearn.weights.base.Weight.bilinear")
@@ -271,8 +214,8 @@ def test_blocks_reach_from_low_rank_to_a_diagonal(p):
     for r in (1, 2):
         full, low = BlockDiagonal.random(dim, dim, p, 0, F64), BlockLowRank.random(dim, dim, p, r, 0, F64)
         (W,), (L, R) = factors(full), factors(low)
-        assert_close(full.dense(), direct_sum(list(W)))
-        assert_close(low.dense(), direct_sum([L[k] @ R[k].mT for k in range(p)]))
+        assert_close(full.dense(), torch.block_diag(*W))
+        assert_close(low.dense(), torch.block_diag(*(L @ R.mT)))
         assert (full.num_parameters, low.num_parameters) == (dim**2 // p, 2 * dim * r)
         assert (rank(full.dense()), rank(low.dense())) == (dim, min(dim, p * r))
         if p == 1:
@@ -421,7 +364,7 @@ def test_scores_of_levels_and_of_trains(form):
 def test_full_rank_for_the_numbers_of_low_rank():
     """Erratum: one form is as cheap as in standard attention; all T² scores are not."""
     assert slope(lambda dim: square_train(dim).num_parameters, 16, 1024) == pytest.approx(1.5)
-    assert slope(lambda dim: counted(square_train(dim), normal(dim))[0], 16, 1024) == pytest.approx(1.5)
+    assert slope(lambda dim: counted(square_train(dim), normal(dim))[0].macs, 16, 1024) == pytest.approx(1.5)
     dim, r, length = 256, sum(PAPER_RANKS), 5
     split, train, low = powers(dim, PAPER_RANKS), square_train(dim), LowRank.random(dim, dim, r, 0, F64)
     assert split.num_parameters == low.num_parameters == 2 * dim * r == 2 * dim * 64
@@ -432,11 +375,11 @@ def test_full_rank_for_the_numbers_of_low_rank():
     assert_close(split.dense(), M)
     assert_close(train.dense(), torch.einsum("bacs,cdbs->abcd", L, R).reshape(dim, dim))
     X = normal(length, dim)
-    macs, S = counted(lambda: X @ split(X).mT)
+    counter, S = counted(lambda: X @ split(X).mT)
     assert_close(S, X @ M @ X.mT)
     W_Q, W_K = factors(low)
-    standard = counted(lambda: (X @ W_Q) @ (X @ W_K).mT)[0]
-    assert macs == length**2 * dim + 2 * length * dim * r
+    standard = counted(lambda: (X @ W_Q) @ (X @ W_K).mT)[0].macs
+    assert counter.products == length**2 * dim + 2 * length * dim * r
     assert standard == length**2 * r + 2 * length * dim * r
 
 

@@ -1,24 +1,16 @@
 """The claims of chapter 10 on attention with structured scores, in the order of claims.toml."""
 
-import math
-
 import pytest
 import torch
 from torch.nn import functional
 
+from ch10.test_claims import F64, regroup
+from ch10.test_claims import sides as factor_sides
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_attention, bilinear_weights
 from smalearn.scores.factors import score_factors
 from smalearn.scores.orders import score_costs
 from smalearn.testing import assert_close, random_tensors
-from smalearn.weights import (
-    BlockTensorTrain,
-    Butterfly,
-    Kronecker,
-    LowRank,
-    MultiLevelLowRank,
-)
-
-F64 = torch.float64
+from smalearn.weights import BlockTensorTrain, Butterfly, Kronecker, LowRank, MultiLevelLowRank
 
 
 def low_ranks(heads, dim, r):
@@ -36,44 +28,23 @@ def trains(heads, sizes=(4, 4, 4, 4), s=1):
 FORMS = {"low rank": low_ranks(3, 16, 4), "levels": multi_levels(3), "trains": trains(3, (2, 8, 8, 2), 2)}
 
 
-def direct_sum(blocks):
-    """Blocks along the diagonal of zeros."""
-    M = torch.zeros(sum(len(B) for B in blocks), sum(B.shape[1] for B in blocks), dtype=F64)
-    row = column = 0
-    for B in blocks:
-        M[row : row + len(B), column : column + B.shape[1]] = B
-        row, column = row + len(B), column + B.shape[1]
-    return M
-
-
-def regroup(*sizes):
-    """The permutation matrix that swaps the first two axes of a vector of these sizes."""
-    size = math.prod(sizes)
-    return torch.stack([unit.view(sizes).transpose(0, 1).flatten() for unit in torch.eye(size, dtype=F64)], 1)
-
-
 def sides(weight):
     """For each level of multi-level low rank its two direct sums, in full."""
     levels = zip(weight.blocks, weight.L.split(weight.ranks, 1), weight.R.split(weight.ranks, 1), strict=True)
-    return [[direct_sum(F.detach().chunk(p)) for F in pair] for p, *pair in levels]
+    return [[torch.block_diag(*F.detach().chunk(p)) for F in pair] for p, *pair in levels]
 
 
 def train_sides(weight):
     """P_L (⊕ L_b), P_R and (⊕ R_c^T) of a train, in full."""
     L, R = weight.L.detach(), weight.R.detach()
-    (b, a, c, s), d = L.shape, R.shape[1]
-    left = regroup(b, a) @ direct_sum([block.reshape(a, c * s) for block in L])
-    return left, regroup(c, b, s), direct_sum([block.reshape(d, b * s).mT for block in R])
+    left, right = factor_sides(L, R)
+    return left, regroup(L.shape[2], L.shape[0], L.shape[3]), right
 
 
 def softmax_rows(S, causal):
     """Row by row, over the sources that a token sees and no others."""
-    W = torch.zeros_like(S)
-    for t in range(len(S)):
-        seen = t + 1 if causal else len(S)
-        e = (S[t, :seen] - S[t, :seen].max()).exp()
-        W[t, :seen] = e / e.sum()
-    return W
+    rows = [row[: t + 1 if causal else None].softmax(0) for t, row in enumerate(S)]
+    return torch.stack([functional.pad(row, (0, len(S) - len(row))) for row in rows])
 
 
 def values_and_out(layer):
@@ -107,9 +78,7 @@ def test_heads_add_up(dim, heads, causal):
 @pytest.mark.claim("003:eq3", "smalearn.scores.bilinear.bilinear_attention")
 @pytest.mark.parametrize("form", FORMS)
 def test_only_the_score_is_replaced(form):
-    layer = BilinearAttention(
-        18 if form == "none" else 16, 1, FORMS[form][:1], logits=Logits(0.3, causal=False)
-    ).double()
+    layer = BilinearAttention(16, 1, FORMS[form][:1], logits=Logits(0.3, causal=False)).double()
     (X,) = random_tensors([(6, 16)])
     ((W_V, W_O),) = values_and_out(layer)
     M = FORMS[form][0].dense().detach()
@@ -161,10 +130,7 @@ def test_projections_of_levels(ranks, blocks):
 @pytest.mark.claim("003:eq17", "smalearn.scores.bilinear.bilinear_weights")
 @pytest.mark.parametrize(
     "weights",
-    [
-        *(multi_levels(2, blocks=blocks) for blocks in ((1, 2, 4), (2, 8, 16))),
-        *(trains(2, sizes, s) for sizes, s in (((4, 4, 4, 4), 1), ((8, 2, 2, 8), 3))),
-    ],
+    [multi_levels(2), multi_levels(2, blocks=(2, 8, 16)), trains(2), trains(2, (8, 2, 2, 8), 3)],
     ids=["levels", "levels of small blocks", "train", "train of rank 3"],
 )
 def test_weights_are_causal_by_minus_infinity(weights):
@@ -204,7 +170,7 @@ def test_projections_of_trains(sizes, s):
         assert_close(Q[:, i], (X @ left).unflatten(-1, (b, c, s)).movedim(-1, -3).flatten(-3))
         assert_close(K[:, i], (X @ right.mT).unflatten(-1, (c, b, s)).permute(0, 1, 4, 3, 2).flatten(-3))
         assert_close(Q[:, i] @ K[:, i].mT, X @ left @ P_R @ right @ X.mT)
-        without = X @ direct_sum([block.reshape(a, c * s) for block in weight.L.detach()])
+        without = X @ torch.block_diag(*(block.reshape(a, c * s) for block in weight.L.detach()))
         assert not torch.allclose(without, X @ left)
     heads, r = 8, 16 // 8
     if a == b == c == d:

@@ -34,9 +34,6 @@ def errors(task, model):
     return [one["error"] for one in runs(task, model)]
 
 
-# ------------------------------------------------------------------------------------------ 003:full-rank-head
-
-
 def by_hand(layer, query, X, V):
     """One query at a time, one head at a time, one point at a time."""
     answers = []
@@ -77,9 +74,6 @@ def test_without_softmax_heads_add_up():
     assert max(abs(narrow - wide) for narrow, wide in pairs) < gap / 10
 
 
-# --------------------------------------------------------------------------------------- 003:nearest-neighbour
-
-
 def against_rank(dim):
     """For each seed the error of eight heads at r/d = 1/8, 1/4, 1/2, 3/4, 1."""
     curves = [errors(f"nearest, d = {dim}", f"8 × low rank {dim * k // 8}") for k in (1, 2, 4, 6, 8)]
@@ -104,9 +98,6 @@ def test_the_nearest_point_needs_all_directions(dim):
     )
 
 
-# --------------------------------------------------------------------------------------------------- 003:fig2
-
-
 @pytest.mark.claim("003:fig2", "experiments.bottleneck.run")
 def test_the_error_falls_where_the_rank_is_that_of_the_points():
     curves = against_rank(16)
@@ -121,9 +112,6 @@ def test_the_error_falls_where_the_rank_is_that_of_the_points():
     live = [run(("low rank", 8, (rank,)), SMALL, 0) for rank in (1, 6, 8)]
     assert [one["parameters"] for one in live] == [8 * 16 * rank + 16 for rank in (1, 6, 8)]
     assert live[0]["error"] > live[1]["error"] > 2 * live[2]["error"]
-
-
-# ----------------------------------------------------------------------------------------------- 003:icl-task
 
 
 @pytest.mark.claim("003:icl-task", "smalearn.data.regression.regression")
@@ -173,9 +161,6 @@ def test_predictions_start_at_zero_and_see_the_pairs_before_them():
     assert (after[:, 5:] - before[:, 5:]).abs().min() > 1e-9
 
 
-# -------------------------------------------------------------------------------------------------- 003:fig3a
-
-
 @pytest.mark.claim("003:fig3a", "experiments.bottleneck.run")
 def test_eight_heads_of_trains_do_what_eight_narrow_heads_do_not():
     for dim in (8, 16, 32):
@@ -188,9 +173,6 @@ def test_eight_heads_of_trains_do_what_eight_narrow_heads_do_not():
     assert [one["parameters"] for one in live] == [8 * 48 + 16, 48 + 2, 128 + 16]
     assert runs("nearest, d = 16", "1 × BTT 1")[0]["parameters"] == 130
     assert 2 * max(live[0]["error"], live[1]["error"]) < live[2]["error"]
-
-
-# -------------------------------------------------------------------------------------------------- 003:fig3b
 
 
 def curve(one, cost):

@@ -3,14 +3,15 @@
 import itertools
 import math
 import random
-from pathlib import Path
 
 import matplotlib
-import nbformat
 import pytest
 import torch
-from counting import Counter
+from cells import shown
+from counting import counted, slope
 from matplotlib import pyplot as plt
+from oracles_mixing import attention, causal_softmax, matrix, softmax
+from oracles_multilevel import loop, loop_scores
 from torch.linalg import matrix_rank
 
 from smalearn import ShapeError
@@ -20,7 +21,6 @@ from smalearn.course.ch11.parts import merge
 from smalearn.course.ch11.rotations import rotate_levels
 from smalearn.course.ch11.scores import level_scores, shared_levels
 from smalearn.course.plots.weights import gallery
-from smalearn.course.timing import slope
 from smalearn.data import zen_of_python
 from smalearn.fast import executed_macs, multilevel_attention
 from smalearn.fast.cpu import squares
@@ -44,7 +44,6 @@ from smalearn.testing import assert_close, random_tensors, relative_rms
 
 matplotlib.use("Agg")
 
-CHAPTER = Path(__file__).parents[2] / "chapters/11_multilevel_attention.ipynb"
 F64 = torch.float64
 PAPER, EQUAL = (32, 8, 6, 4, 4, 4, 4, 2), (8,) * 8
 ALLOCATIONS = {
@@ -56,49 +55,13 @@ ALLOCATIONS = {
 }
 
 
-def cells():
-    return {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
-
-
 def normal(*shapes, seed=0):
     return random_tensors(list(shapes), seed)
 
 
-def pairwise(Q, K, ranks, together):
-    """Equation (9), pair by pair: `together` says which levels join i and j."""
-    S = torch.zeros(len(Q), len(K), dtype=F64)
-    for i in range(len(Q)):
-        for j in range(len(K)):
-            start = 0
-            for level, rank in enumerate(ranks):
-                if together(level, i, j):
-                    S[i, j] += sum(Q[i, n] * K[j, n] for n in range(start, start + rank))
-                start += rank
-    return S
-
-
-def in_blocks(block_lens):
-    return lambda level, i, j: i // block_lens[level] == j // block_lens[level]
-
-
-def rows(S, V, allowed):
-    """Softmax attention row by row, to the keys that are allowed."""
-    Y = torch.zeros(len(S), V.shape[1], dtype=F64)
-    for i in range(len(S)):
-        keys = [j for j in range(len(V)) if allowed(i, j)]
-        weights = [math.exp(S[i, j] - max(S[i, k] for k in keys)) for j in keys]
-        Y[i] = sum(w * V[j] for w, j in zip(weights, keys, strict=True)) / sum(weights)
-    return Y
-
-
-def past(i, j):
-    return j <= i
-
-
-def counted(function, *args):
-    with torch.no_grad(), Counter() as counter:
-        function(*args)
-    return counter.products
+def allowing(Q, K, V, allowed):
+    """Softmax attention, pair by pair, to the keys that are allowed."""
+    return attention(Q, K, V, lambda score, i, j: score.exp() * allowed(i, j))
 
 
 # ------------------------------------------------------------------------------------------------ before levels
@@ -113,7 +76,7 @@ def test_attention_knows_no_order_until_something_tells_it():
         return multilevel_attention((X + add) @ W_Q, (X + add) @ W_K, X @ W_V, ranks, lens, causal)
 
     assert_close(layer(X[order]), layer(X)[order])
-    assert_close(layer(X), rows(X @ W_Q @ (X @ W_K).mT, X @ W_V, lambda i, j: True))
+    assert_close(layer(X), softmax(X @ W_Q, X @ W_K, X @ W_V))
     for other in ({"causal": True}, {"add": places}, {"ranks": (2, 2), "lens": (12, 6)}):
         assert relative_rms(layer(X[order], **other), layer(X, **other)[order]) > 0.01
 
@@ -128,7 +91,7 @@ def test_a_window_has_so_many_keys_and_no_more(causal, w):
     def allowed(i, j):
         return abs(i - j) <= w and (j <= i or not causal)
 
-    assert_close(window_attention(Q, K, V, w, causal), rows(Q @ K.mT, V, allowed))
+    assert_close(window_attention(Q, K, V, w, causal), allowing(Q, K, V, allowed))
     weights = window_attention(Q, K, torch.eye(T, dtype=F64), w, causal)
     assert (weights > 0).tolist() == [[allowed(i, j) for j in range(T)] for i in range(T)]
     assert (weights[w : T - w] != 0).sum(1).tolist() == [w + 1 if causal else 2 * w + 1] * (T - 2 * w)
@@ -141,8 +104,7 @@ def test_a_window_costs_a_multiple_of_the_length(causal):
     keys = (1 if causal else 2) * 8 + 8
     for length in (64, 128, 1024):
         Q, K, V = normal((length, 4), (length, 4), (length, 6))
-        with Counter() as counter, torch.no_grad():
-            Y = window_attention(Q, K, V, 8, causal)
+        counter, Y = counted(window_attention, Q, K, V, 8, causal)
         assert counter.products == length * keys * (4 + 6)
         assert_close(Y[:1], (Q[:1] @ K[: 1 if causal else 9].mT).softmax(-1) @ V[: 1 if causal else 9])
 
@@ -178,20 +140,18 @@ PATTERNS = {
 def test_sparse_patterns_against_their_dense_masks(name):
     allowed, (Q, K, V) = PATTERNS[name], normal((17, 4), (17, 4), (17, 3))
     mask = torch.tensor([[0.0 if allowed(i, j) else -math.inf for j in range(17)] for i in range(17)], dtype=F64)
-    assert_close(multilevel_attention(Q, K, V, (4,), (17,), causal=False, bias=mask), rows(Q @ K.mT, V, allowed))
+    assert_close(multilevel_attention(Q, K, V, (4,), (17,), causal=False, bias=mask), allowing(Q, K, V, allowed))
 
 
 @pytest.mark.claim("003:hierarchical", "smalearn.multilevel.levels.score_macs")
 def test_levels_are_quadratic_and_pooling_is_not():
-    space = {"math": math, "score_macs": score_macs, "halving_blocks": halving_blocks}
-    exec(cells()["pooled"], space)
+    space = shown("11", "pooled", math=math, score_macs=score_macs, halving_blocks=halving_blocks)
     lengths = [4**k for k in range(5, 9)]
     for ranks in (PAPER, EQUAL):
-        levels = [score_macs(T, ranks, halving_blocks(T, 8), causal=False) for T in lengths]
         share = sum(rank / 2**level for level, rank in enumerate(ranks))
-        assert levels == [T**2 * share for T in lengths]
-        assert slope(lengths, levels) == pytest.approx(2, abs=1e-12)
-    assert slope(lengths, [space["pooled_macs"](T, 64) for T in lengths]) == pytest.approx(1.5, abs=1e-12)
+        for T in lengths:
+            assert score_macs(T, ranks, halving_blocks(T, 8), causal=False) == T**2 * share
+    assert slope(lambda T: space["pooled_macs"](T, 64), *lengths) == pytest.approx(1.5, abs=1e-12)
 
 
 @pytest.mark.claim("003:hierarchical", "smalearn.multilevel.scores.multilevel_scores")
@@ -230,11 +190,13 @@ def test_two_levels_are_two_forms():
 def test_equation_9_pair_by_pair(name):
     ranks, block_lens = ALLOCATIONS[name]
     X, L, R = normal((13, 7), (7, sum(ranks)), (7, sum(ranks)))
-    expected = torch.zeros(13, 13, dtype=F64)
-    for i, j in itertools.product(range(13), repeat=2):
+
+    def form(i, j):
         d = sum(i // size == j // size for size in block_lens)
         M = sum(L_l @ R_l.mT for L_l, R_l in zip(L.split(ranks, 1)[:d], R.split(ranks, 1)[:d], strict=True))
-        expected[i, j] = X[i] @ M @ X[j]
+        return X[i] @ M @ X[j]
+
+    expected = matrix(form, 13)
     assert_close(multilevel_scores(X @ L, X @ R, ranks, block_lens), expected)
     assert_close(level_scores(X @ L, X @ R, ranks, block_lens), expected)
 
@@ -248,12 +210,7 @@ def test_d_is_a_distance_in_a_tree(length, block_lens):
     for i, j in itertools.product(range(length), repeat=2):
         assert d[i, j] == sum(i // size == j // size for size in block_lens)
         assert all(d[i, k] >= min(d[i, j], d[j, k]) for k in range(length))
-
-
-@pytest.mark.claim("003:eq9", "smalearn.multilevel.levels.level_counts")
-def test_neighbours_may_be_far():
-    d = level_counts(16, halving_blocks(16, 4))
-    assert (d[0, 1], d[7, 8]) == (4, 1)
+    assert length != 16 or (d[0, 1], d[7, 8]) == (4, 1)  # neighbours may be far
 
 
 @pytest.mark.claim("003:batched-score", "smalearn.multilevel.scores.batched_scores")
@@ -261,8 +218,7 @@ def test_batched_products_are_equation_9_with_its_gradients():
     T, D, ranks, block_lens = 16, 12, (2, 2, 2, 2), (16, 8, 4, 2)
     X, L, R, dS = normal((T, D), (D, 8), (D, 8), (T, T))
     found, leaves = [], [x.requires_grad_() for x in (X, L, R)]
-    definition = lambda Q, K, ranks, lens: pairwise(Q, K, ranks, in_blocks(lens))  # noqa: E731
-    for form in (batched_scores, definition):
+    for form in (batched_scores, loop_scores):
         S = form(X @ L, X @ R, ranks, block_lens)
         found.append([S.detach(), *torch.autograd.grad(S, leaves, dS)])
     for ours, expected in zip(*found, strict=True):
@@ -275,19 +231,18 @@ def test_batched_products_are_equation_9_with_its_gradients():
 def test_attention_in_levels_without_all_scores(causal):
     ranks, block_lens = (2, 1, 2), (48, 24, 12)
     Q, K, V = normal((41, 5), (41, 5), (41, 3))
-    expected = rows(pairwise(Q, K, ranks, in_blocks(block_lens)), V, past if causal else lambda i, j: True)
+    expected = loop(Q, K, V, ranks, block_lens, causal)
     assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), expected)
 
 
 @pytest.mark.claim("003:batched-score", "smalearn.course.ch11.parts.merge")
 def test_the_recursion_of_the_chapter():
-    space = {"torch": torch, "math": math, "merge": merge}
-    exec(cells()["recursion-run"], space)
+    space = shown("11", "recursion-run", math=math, merge=merge)
     ranks, block_lens = (2, 2, 1, 3), halving_blocks(32, 4)
     Q, K, V = normal((32, 8), (32, 8), (32, 3))
-    S = pairwise(Q, K, ranks, in_blocks(block_lens))
+    S = loop_scores(Q, K, ranks, block_lens)
     Y, lse = space["recursive"](Q, K, V, ranks)
-    assert_close(Y, rows(S, V, past))
+    assert_close(Y, loop(Q, K, V, ranks, block_lens))
     assert_close(lse, torch.stack([S[i, : i + 1].exp().sum().log() for i in range(32)]))
 
 
@@ -316,20 +271,18 @@ def test_allocations_have_rules():
 @pytest.mark.claim("003:constraints", "smalearn.fast.multilevel.multilevel_attention")
 def test_one_level_is_standard_and_any_length_will_do():
     Q, K, V = normal((19, 6), (19, 6), (19, 4))
-    standard = rows(Q @ K.mT, V, past)
+    standard = causal_softmax(Q, K, V)
     assert_close(multilevel_attention(Q, K, V, (6,), (19,)), standard)
     assert_close(torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0), standard)
     for length in (1, 7, 13, 19):
         q, k, v = (x[:length] for x in (Q, K, V))
-        expected = rows(pairwise(q, k, (3, 3), in_blocks((20, 10))), v, past)
-        assert_close(multilevel_attention(q, k, v, (3, 3), (20, 10)), expected)
+        assert_close(multilevel_attention(q, k, v, (3, 3), (20, 10)), loop(q, k, v, (3, 3), (20, 10)))
 
 
 @pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.scores.multilevel_scores")
 @pytest.mark.claim("003:dynamic-blocks", "smalearn.multilevel.levels.level_counts")
 def test_blocks_may_follow_the_text():
-    space = {"torch": torch, "zen_of_python": zen_of_python, "level_counts": level_counts}
-    exec(cells()["dynamic-blocks"], space)
+    space = shown("11", "dynamic-blocks", zen_of_python=zen_of_python, level_counts=level_counts)
     lines, levels = space["lines"], space["nested"]
     assert [word for line in lines for word in line] == zen_of_python().partition("\n\n")[2].split()
     T = len(levels[0])
@@ -341,8 +294,7 @@ def test_blocks_may_follow_the_text():
         assert (d[start:end, :start] == 1).all()
         start = end
     Q, K = normal((T, 4), (T, 4))
-    expected = pairwise(Q, K, (1, 1, 2), lambda level, i, j: levels[level][i] == levels[level][j])
-    assert_close(multilevel_scores(Q, K, (1, 1, 2), levels), expected)
+    assert_close(multilevel_scores(Q, K, (1, 1, 2), levels), loop_scores(Q, K, (1, 1, 2), levels))
     with pytest.raises(ValueError, match=r"must nest in block_lens\[1\], got a block that reaches over a border"):
         level_counts(T, [*levels[:2], levels[2].roll(1)])
 
@@ -373,9 +325,9 @@ def test_what_scores_cost(name):
         assert share == pytest.approx(38.453, abs=5e-4)
         assert causal / (64 * 1024 * 1025 / 2) == pytest.approx(0.6012, abs=5e-5)
         assert (share + 64) / 128 == pytest.approx(0.80, abs=5e-3)  # with the values
-    lengths = [256, 512, 1024, 2048]
-    costs = [score_macs(T, ranks, halving_blocks(T, len(ranks)), causal=False) for T in lengths]
-    assert slope(lengths, costs) == pytest.approx(2, abs=1e-12)
+    every = [256, 512, 1024, 2048]
+    growth = slope(lambda T: score_macs(T, ranks, halving_blocks(T, len(ranks)), causal=False), *every)
+    assert growth == pytest.approx(2, abs=1e-12)
 
 
 @pytest.mark.claim("003:mlr-flops", "smalearn.multilevel.levels.score_macs")
@@ -385,9 +337,10 @@ def test_multiply_adds_that_are_really_executed():
     for ranks in ((4, 3, 2, 2), (2,) * 4):
         blocks = halving_blocks(T, 4)
         Q, K = normal((T, sum(ranks)), (T, sum(ranks)))
-        assert counted(batched_scores, Q, K, ranks, blocks) == score_macs(T, ranks, blocks, causal=False)
-        inside = counted(squares.forward, [Q, K, V, None], ranks, blocks, True, False)  # an operation shows none of it
-        assert inside == executed_macs(T, ranks, blocks)
+        counter, _ = counted(batched_scores, Q, K, ranks, blocks)
+        assert counter.products == score_macs(T, ranks, blocks, causal=False)
+        counter, _ = counted(squares.forward, [Q, K, V, None], ranks, blocks, True, False)  # an operation shows none
+        assert counter.products == executed_macs(T, ranks, blocks)
         assert score_macs(T, ranks, blocks) == sum(
             rank
             for rank, size in zip(ranks, blocks, strict=True)
@@ -404,7 +357,7 @@ def test_multiply_adds_that_are_really_executed():
 def test_decoding_forgets_keys_and_changes_no_score(ranks, block_lens, T):
     features = sum(ranks)
     Q, K, V = normal((T, features), (T, features), (T, 3))
-    expected = rows(pairwise(Q, K, ranks, in_blocks(block_lens)), V, past)
+    expected = loop(Q, K, V, ranks, block_lens)
     cache = KeyCache((), ranks, block_lens, head_dim=3, like=Q)
     for t in range(T):
         y, cache = cache.read(Q[t : t + 1], K[t : t + 1], V[t : t + 1])
@@ -443,8 +396,7 @@ def test_grouped_queries_and_levels_save_together():
     grouped = multilevel_attention(Q, K, V, ranks, block_lens)
     assert_close(grouped, repeated)
     for g, h in itertools.product(range(groups), range(3)):
-        S = pairwise(Q[g, h], K[g, 0], ranks, in_blocks(block_lens))
-        assert_close(grouped[g, h], rows(S, V[g, 0], past))
+        assert_close(grouped[g, h], loop(Q[g, h], K[g, 0], V[g, 0], ranks, block_lens))
     Y, cache = KeyCache((groups, 1), ranks, block_lens, head_dim=3, like=Q).read(Q, K, V)
     assert_close(Y, grouped)
     standard = FullCache((heads,), 8, T, head_dim=3, like=Q)
@@ -472,8 +424,7 @@ def test_rotated_scores_depend_on_the_difference_of_positions():
 def defect(rotated, ranks):
     """The chapter's: by how much scores of constant tokens differ where i - j and d are the same."""
     space = {"random_tensors": random_tensors, "halving_blocks": halving_blocks, "multilevel_scores": multilevel_scores}
-    exec(cells()["rope-defect"], space)
-    return space["defect"](rotated, ranks)
+    return shown("11", "rope-defect", **space)["defect"](rotated, ranks)
 
 
 @pytest.mark.claim("003:rope", "smalearn.multilevel.rope.rope_levels")
@@ -518,17 +469,12 @@ def test_lemma_D1_for_any_number_of_levels(levels):
     equal = tuple(2 ** (levels - 1 - level) * 17 for level in range(levels))
     uneven = tuple(math.prod((3, 2, 3, 2, 1)[level:]) for level in range(5 - levels, 5))
     for block_lens in (equal, (uneven[0] * 17, *uneven[1:])):
-        expected = pairwise(Q, K, ranks, in_blocks(block_lens))
+        expected = loop_scores(Q, K, ranks, block_lens)
         assert_close(batched_scores(Q, K, ranks, block_lens), expected)
         parts = zip(*splits, block_lens, strict=True)
         assert_close(sum(block_level(q, k, size) for q, k, size in parts), expected)
     blocks = nested(rng, length, levels)
-    sums = torch.zeros(length, length, dtype=F64)
-    for q, k, numbers in zip(*splits, blocks, strict=True):
-        for number in numbers.unique():
-            tokens = (numbers == number).nonzero()[:, 0]
-            sums[tokens[:, None], tokens] += q[tokens] @ k[tokens].mT
-    assert_close(multilevel_scores(Q, K, ranks, blocks), sums)
+    assert_close(multilevel_scores(Q, K, ranks, blocks), loop_scores(Q, K, ranks, blocks))
 
 
 @pytest.mark.claim("003:eq18-25", "smalearn.multilevel.scores.batched_scores")
@@ -540,9 +486,8 @@ def test_the_proof_for_two_levels_line_by_line():
     Q, K = X @ torch.cat([L_1, L_2], 1), X @ torch.cat([R_1, R_2], 1)
     Q_11, Q_21, Q_22 = Q[:, :3], Q[:5, 3:], Q[5:, 3:]
     K_11, K_21, K_22 = K[:, :3], K[:5, 3:], K[5:, 3:]
-    for block, named in ((Q_11, X @ L_1), (Q_21, X_1 @ L_2), (Q_22, X_2 @ L_2)):
-        assert_close(block, named)
-    for block, named in ((K_11, X @ R_1), (K_21, X_1 @ R_2), (K_22, X_2 @ R_2)):
+    queries = (Q_11, X @ L_1), (Q_21, X_1 @ L_2), (Q_22, X_2 @ L_2)
+    for block, named in (*queries, (K_11, X @ R_1), (K_21, X_1 @ R_2), (K_22, X_2 @ R_2)):
         assert_close(block, named)
     S = batched_scores(Q, K, (3, 2), (10, 5))
     assert_close(S, Q_11 @ K_11.mT + torch.block_diag(Q_21 @ K_21.mT, Q_22 @ K_22.mT))
@@ -556,13 +501,12 @@ def test_the_proof_for_two_levels_line_by_line():
 @pytest.mark.claim("003:fig1b", "smalearn.course.ch11.blocks.block_level")
 @pytest.mark.claim("003:fig1b", "smalearn.multilevel.levels.level_counts")
 def test_the_panels_of_the_figure_sum_to_the_scores(capsys):
-    space = {"torch": torch, "random_tensors": random_tensors, "relative_rms": relative_rms, "gallery": gallery}
+    space = {"random_tensors": random_tensors, "relative_rms": relative_rms, "gallery": gallery}
     space |= {"block_level": block_level, "level_scores": level_scores, "matrix_rank": matrix_rank}
-    exec(cells()["lemma-run"], space)
-    exec(cells()["lemma-picture"], space)
+    space = shown("11", "lemma-run", "lemma-picture", **space)
     panels = [torch.as_tensor(ax.images[0].get_array().filled(0)) for ax in plt.gcf().axes]
     assert_close(sum(panels[:4]), panels[4])
-    assert_close(panels[4], pairwise(space["Q"], space["K"], (2, 2, 2, 2), in_blocks((16, 8, 4, 2))))
+    assert_close(panels[4], loop_scores(space["Q"], space["K"], (2, 2, 2, 2), (16, 8, 4, 2)))
     assert [matrix_rank(panel) for panel in panels] == [2, 4, 8, 16, 16]
     plt.close("all")
     ones = torch.ones(16, 8, dtype=F64)  # a score of ones counts the columns that a pair uses

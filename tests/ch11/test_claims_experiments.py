@@ -1,12 +1,14 @@
 """The claims of chapter 11 on what levels do to learning: recorded experiments, and a small part live."""
 
-import json
 import math
 import statistics
 from dataclasses import asdict, replace
 
 import pytest
 import torch
+from oracles_mixing import matrix
+from oracles_multilevel import loop
+from seeds import stored
 
 from experiments import charlm, forecast
 from experiments.encoders import RelativeBias, Repeat, buckets
@@ -28,8 +30,7 @@ SPLITS = {"8|4|2|2": 0.671875, "2|2|4|8": 0.3125}
 def runs(name, settings):
     """By title and model, the recorded runs of all seeds and learning rates, made with these settings."""
     result, found = recorded(name), {}
-    stored = {title: setting for title, setting in result["settings"].items() if title != "data"}
-    assert stored == json.loads(json.dumps({title: asdict(setting) for title, setting in settings.items()}))
+    assert {title: setting for title, setting in result["settings"].items() if title != "data"} == stored(settings)
     for key, one in result["runs"].items():
         model = one.get("mixer") or one["ranks"]
         found.setdefault((key.partition(f", {model}, ")[0], model), []).append(one)
@@ -44,9 +45,6 @@ def losses(found, title, model):
     assert {one["lr"] for one in seeds} == {min(tried, key=tried.get)}
     assert len(seeds) >= 3
     return [one["loss"] for one in seeds]
-
-
-# ------------------------------------------------------------------------------------------------ 003:local-global
 
 
 def copies(seed, examples=64, length=12):
@@ -79,9 +77,6 @@ def test_a_copy_from_beyond_the_windows_needs_a_global_layer():
     assert not seeing
 
 
-# ---------------------------------------------------------------------------------------------------- 003:lm-setup
-
-
 @pytest.mark.claim("003:lm-setup", "smalearn.multilevel.levels.parse_ranks")
 def test_the_sizes_of_the_paper_are_ready():
     assert [setting.dim for setting in charlm.PAPER.values()] == [256, 384, 512, 768]
@@ -104,9 +99,6 @@ def test_what_was_recorded_is_the_same_in_small():
     for (title, _), seeds in found.items():
         setting = charlm.FULL[title]
         assert len(seeds) == len(setting.lrs) + setting.seeds - 1
-
-
-# ------------------------------------------------------------------------------------------------ 003:fig4a, fig4b
 
 
 @pytest.mark.claim("003:fig4a", "experiments.charlm.run")
@@ -156,9 +148,6 @@ def test_a_short_window_is_better_here():
         assert found[title, "window 16"][0]["key_bytes"] < found[title, "2|2|4|8"][0]["key_bytes"]
 
 
-# ------------------------------------------------------------------------------------------------------- 003:fig5
-
-
 @pytest.mark.claim("003:fig5", "smalearn.data.included.recorded")
 def test_one_rate_for_all_widths_and_the_best_moves_all_the_same():
     """One seed: with the scheme 2^-6 is within 0.03 of the best everywhere, without it no rate is within 0.05."""
@@ -178,9 +167,6 @@ def test_one_rate_for_all_widths_and_the_best_moves_all_the_same():
             assert rates[0] >= 4 * rates[-1]
     assert {lr for lr, loss in farthest["width-stable"].items() if loss < 0.03} == {2.0**-6}
     assert min(farthest["standard"].values()) > 0.05
-
-
-# ------------------------------------------------------------------------------------------------- 003:ett-setup
 
 
 @pytest.mark.claim("003:ett-setup", "smalearn.data.included.recorded")
@@ -221,9 +207,6 @@ def test_negative_is_better():
     assert relative_change([0.9, 1.1], [1.0, 1.0]) == pytest.approx([-0.1, 0.1])
     with pytest.raises(ValueError, match="errors of the standard must be positive"):
         relative_change([1.0], [0.0])
-
-
-# ----------------------------------------------------------------------------------------------------- 003:fig14
 
 
 @pytest.mark.claim("003:fig14", "smalearn.course.results.interval")
@@ -268,9 +251,6 @@ def test_forecasts_are_no_worse_with_fewer_multiply_adds():
         assert low < 0 < high
 
 
-# ----------------------------------------------------------------------------------------------------- 003:fig15
-
-
 @pytest.mark.claim("003:fig15", "smalearn.fast.multilevel.multilevel_attention")
 @pytest.mark.claim("003:fig15", "experiments.encoders.buckets")
 def test_both_ways_with_a_relative_bias():
@@ -279,20 +259,10 @@ def test_both_ways_with_a_relative_bias():
     bias = RelativeBias(2, causal=False, count=8, reach=16).double()
     (values,) = random_tensors([(2, 8)], seed=1)
     bias.values.data = values
-    expected = torch.zeros(2, T, 3, dtype=torch.float64)
+    Y = multilevel_attention(Q, K, V, ranks, blocks, causal=False, bias=bias(T)[:, 0].detach())
     for h in range(2):
-        for i in range(T):
-            S = torch.zeros(T, dtype=torch.float64)
-            for j in range(T):
-                start = 0
-                for rank, size in zip(ranks, blocks, strict=True):
-                    if i // size == j // size:
-                        S[j] += Q[h, i, start : start + rank] @ K[h, j, start : start + rank]
-                    start += rank
-                S[j] += values[h, bucket(i - j)]
-            expected[h, i] = S.softmax(0) @ V[h]
-    added = bias(T)[:, 0].detach()
-    assert_close(multilevel_attention(Q, K, V, ranks, blocks, causal=False, bias=added), expected)
+        expected = matrix(lambda i, j, h=h: values[h, bucket(i - j)], T)
+        assert_close(Y[h], loop(Q[h], K[h], V[h], ranks, blocks, causal=False, bias=expected))
     assert buckets(T, 8, 16, False).tolist() == [[bucket(i - j) for j in range(T)] for i in range(T)]
 
 

@@ -1,12 +1,13 @@
 """The claims of chapter 12, one test each or more, in the order of claims.toml."""
 
 import sys
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from cells import cells, shown
+from counting import counted
+from oracles_ssd import check, expected, gradients
+from oracles_ssd import inputs as drawn
 
 from smalearn import fast
 from smalearn.course.ch12.beyond import chunk_gradient, entering
@@ -20,42 +21,18 @@ from smalearn.fast.triton import launch, mamba2_ssd, ssd_tiles, ssd_triton
 from smalearn.ssd import ssd_chunked, ssd_quadratic, ssd_recurrent
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
-CHAPTER = Path(__file__).parents[2] / "chapters/12_chunked_kernel.ipynb"
-INF = float("inf")
 LOG2 = torch.tensor(2.0).log().item()
 KINDS = ["mild", "ones", "resets", "strong"]
-aten = torch.ops.aten
 
 needs_triton = pytest.mark.skipif(
     not launch.has_triton() or not launch.interprets(), reason="needs Triton, and that its interpreter is on"
 )
 
 
-def inputs(length, kind="mild", leading=(), shared=None, sizes=(20, 24), dtype=torch.float32, seed=0):
+def inputs(length, kind="mild", leading=(), shared=None, sizes=(20, 24), dtype=torch.float32):
     """X, log_a, B, C and a state; B and C with other leading axes if `shared` is given."""
-    own = leading if shared is None else shared
     state, head_dim = sizes
-    shapes = [(*leading, length, head_dim), (*own, length, state), (*own, length, state)]
-    X, B, C, mild, where, H = random_tensors(
-        [*shapes, (*leading, length), (*leading, length), (*leading, head_dim, state)], seed=seed, dtype=dtype
-    )
-    mild = -0.1 * mild.abs()
-    log_a = {
-        "mild": mild,
-        "ones": torch.zeros_like(mild),
-        "resets": torch.where(where > 1, -INF, mild),
-        "strong": torch.where(where > 1, -1e4, mild),
-    }[kind]
-    return X, log_a, B, C, H
-
-
-def results(form, operands):
-    """Y, the last state, and the gradients of all operands, the state too."""
-    leaves = [x.clone().requires_grad_() for x in operands]
-    outputs = form(*leaves)
-    weights = random_tensors([x.shape for x in outputs], seed=9)
-    total = sum((x * w.to(x.dtype)).sum() for x, w in zip(outputs, weights, strict=True))
-    return [*outputs, *torch.autograd.grad(total, leaves)]
+    return drawn(length, kind, leading, shared, dtype, state, head_dim)
 
 
 def listing(X, L, B, C, e, f, total):
@@ -82,41 +59,10 @@ def listing_operands(chunks, chunk_len, state, head_dim):
     return (x, L, b, c, *factors), (X, log_a, B, C)
 
 
-class Moved(TorchDispatchMode):
-    """The numbers that products and sums read and write."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        if function.overloadpacket in (aten.bmm, aten.mul, aten.add):
-            self.count += sum(x.numel() for x in (*args, out) if isinstance(x, torch.Tensor))
-        return out
-
-
-class Launches(TorchDispatchMode):
-    """Counts calls of torch's operators: on a GPU every one of them that is no view is a launch."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += not function.is_view
-        return function(*args, **(kwargs or {}))
-
-
-def launches(function, *args):
-    with Launches() as counter:
-        function(*args)
-    return counter.count
-
-
 def designs():
     """What the chapter counts for every design, and the bandwidth and peaks it takes."""
-    cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
-    space = {"Design": Design}
-    exec(cells["roofline-designs"], space)
-    exec(cells["roofline-rows"], space)
-    exec(cells["roofline-table"].partition("\n")[0], space)
+    space = shown("12", "roofline-designs", "roofline-rows", Design=Design)
+    exec(cells("12")["roofline-table"].source.partition("\n")[0], space)
     return space
 
 
@@ -124,17 +70,15 @@ def least_seconds(one, space):
     return max(one.bytes / space["bandwidth"], one.flops / space["peaks"][one.roof])
 
 
-# ------------------------------------------------------------------------------------- 004: the hardware argument
-
-
 @pytest.mark.claim("004:matmul-hardware", "smalearn.ssd.ssd_recurrent")
 @pytest.mark.claim("004:matmul-hardware", "smalearn.ssd.ssd_quadratic")
 def test_fewer_operations_in_more_launches():
     length, state, head_dim = 512, 64, 64
     operands = inputs(length, sizes=(state, head_dim))[:4]
-    assert_close(ssd_recurrent(*operands)[0], ssd_quadratic(*operands)[0])
+    (loop, Y), (whole, again) = (counted(form, *operands) for form in (ssd_recurrent, ssd_quadratic))
+    assert_close(Y[0], again[0])
     assert 3 * length * state * head_dim < 0.4 * length**2 * (state + head_dim + 1)
-    assert launches(ssd_recurrent, *operands) > 3 * length > 6 * launches(ssd_quadratic, *operands)
+    assert loop.launches > 3 * length > 6 * whole.launches
 
 
 @pytest.mark.claim("004:matmul-hardware", "smalearn.course.ch12.counts.walk_bytes")
@@ -157,27 +101,18 @@ def test_bytes_and_units_order_the_designs_and_operations_do_not():
     assert walk.bytes == scan.bytes == 2 * (2 * head_dim + 1 + 2 * state / heads)
 
 
-# --------------------------------------------------------------------------------------- 004: the four steps, fused
-
-
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_tiles")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [1, 33, 64, 131])
 def test_the_walk_and_its_gradients_in_the_tile_machine(length, kind):
-    operands = inputs(length, kind, (2, 2), (2, 1))
-    wanted = results(ssd_recurrent, [x.double() for x in operands])
-    for found, exact in zip(results(ssd_tiles, operands), wanted, strict=True):
-        assert_close(found, exact, 2e-6)
+    check(inputs(length, kind, (2, 2), (2, 1)), 2e-6, ssd_tiles)
 
 
 @needs_triton
 @pytest.mark.claim("004:listing-kernel", "smalearn.fast.triton.ssd.ssd_triton")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_walk_and_its_gradients_in_triton(kind):
-    operands = inputs(70, kind, (1, 2), (1, 1))
-    wanted = results(ssd_recurrent, [x.double() for x in operands])
-    for found, exact in zip(results(ssd_triton, operands), wanted, strict=True):
-        assert_close(found, exact, 2e-6)
+    check(inputs(70, kind, (1, 2), (1, 1)), 2e-6, ssd_triton)
 
 
 @pytest.mark.gpu
@@ -187,8 +122,9 @@ def test_the_walk_and_its_gradients_in_triton(kind):
 @pytest.mark.parametrize("length", [1, 131, 1000])
 def test_the_walk_and_its_gradients_on_a_gpu(length, kind):
     operands = inputs(length, kind, (2, 2), (2, 1), sizes=(64, 64))
-    wanted = results(ssd_recurrent, [x.double() for x in operands])
-    for found, exact in zip(results(ssd_triton, [x.cuda() for x in operands]), wanted, strict=True):
+    for found, exact in zip(
+        gradients(ssd_triton, [x.cuda() for x in operands]), gradients(expected, operands), strict=True
+    ):
         assert_close(found, exact, 2e-6)
 
 
@@ -196,7 +132,7 @@ def test_the_walk_and_its_gradients_on_a_gpu(length, kind):
 @pytest.mark.parametrize("kind", ["mild", "strong"])
 def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
     operands = [x.half() for x in inputs(100, kind, (2,), (1,), sizes=(16, 16))[:4]]
-    exact = ssd_recurrent(*(x.double() for x in operands))[0]
+    exact = expected(*operands, None)[0]
     plain = relative_rms(ssd_chunked(*operands, chunk_len=32)[0], exact)
     assert 1e-5 < plain < 1e-2
     assert relative_rms(ssd_tiles(*operands)[0], exact) <= 2 * plain
@@ -208,7 +144,7 @@ def test_in_half_precision_it_is_at_least_half_as_good_as_plain_torch(kind):
 @pytest.mark.parametrize("length", [1, 16, 45])
 def test_the_two_lines_of_the_claim(length):
     X, log_a, B, C, H = inputs(length, sizes=(16, 32))
-    wanted = ssd_recurrent(*(x.double() for x in (X, log_a, B, C, H)))
+    wanted = expected(X, log_a, B, C, H)
     Y, last = walk(X, log_a / LOG2, B, C, H.mT.contiguous(), 16)
     assert_close(Y, wanted[0])
     assert_close(last.mT, wanted[1])
@@ -261,9 +197,6 @@ def test_many_sequences_in_one_memory():
         assert_close(states[k, 0], end)
 
 
-# ------------------------------------------------------------------------------------------------ 004: the traffic
-
-
 @pytest.mark.claim("004:kernel-traffic", "smalearn.course.ch12.counts.walk_bytes")
 @pytest.mark.claim("004:kernel-traffic", "smalearn.course.ch12.counts.recorded_walk")
 @pytest.mark.parametrize("sizes", [(64, 1, 16, 16, 16), (50, 3, 40, 20, 16), (33, 2, 32, 16, 32)])
@@ -284,11 +217,10 @@ def test_the_walk_reads_and_writes_everything_once(sizes):
 @pytest.mark.parametrize(("chunks", "Q", "N", "P"), [(3, 16, 8, 4), (4, 32, 16, 24)])
 def test_what_the_listing_moves(chunks, Q, N, P):
     operands, plain = listing_operands(chunks, Q, N, P)
-    with Moved() as moved:
-        Y, H = listing(*operands)
+    counter, (Y, H) = counted(listing, *operands)
     length = chunks * Q
-    assert moved.count == length * (5 * Q + 4 * N + 11 * P + 2) + chunks * (7 * N * P + 1)
-    assert moved.count + length * Q > 3 * (length * (2 * P + 2 * N + 1) + N * P)  # + L, which has to be written
+    assert counter.moved == length * (5 * Q + 4 * N + 11 * P + 2) + chunks * (7 * N * P + 1)
+    assert counter.moved + length * Q > 3 * (length * (2 * P + 2 * N + 1) + N * P)  # + L, which has to be written
     found, last = ssd_tiles(*plain)
     assert_close(found, Y.flatten(0, 1))
     assert_close(last, H.mT)

@@ -13,8 +13,6 @@ from smalearn.data import recorded, recorded_cpus
 from smalearn.models import SequenceModel
 from smalearn.testing import assert_close
 
-# -------------------------------------------------------------------------------------------------- 004:mamba1-slower
-
 
 @pytest.mark.claim("004:mamba1-slower", "smalearn.data.included.recorded")
 @pytest.mark.parametrize("cpu", recorded_cpus("training"))
@@ -46,9 +44,6 @@ def test_what_is_timed_is_the_model_that_decodes(name):
         row, cache = model.step(token, cache)
         rows.append(row)
     assert_close(model(tokens), torch.stack(rows, -2))
-
-
-# ------------------------------------------------------------------------------------------------ 004:faster-training
 
 
 @pytest.mark.claim("004:faster-training", "smalearn.data.included.recorded")

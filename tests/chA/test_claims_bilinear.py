@@ -2,39 +2,23 @@
 
 import itertools
 import math
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
+from cells import cells, shown
 from ch10.test_claims_bilinear import F64, FORMS, multi_levels, sides, softmax_rows, train_sides, trains
-from counting import Counter
+from counting import counted as called
+from counting import slope
 
 from smalearn.contractions import orders
 from smalearn.course.chA.training import train_rules
 from smalearn.scores.bilinear import BilinearAttention, Logits, bilinear_scores, bilinear_weights
 from smalearn.scores.factors import normed_factors, orders_of
-from smalearn.scores.mup import (
-    RMSClamp,
-    clamp,
-    coordinate_check,
-    fans,
-    init_std,
-    initialise,
-    learning_rates,
-    rms_clamp,
-)
+from smalearn.scores.mup import RMSClamp, clamp, coordinate_check, fans, init_std, initialise, learning_rates, rms_clamp
 from smalearn.scores.orders import btt_costs, cheapest, level_costs, low_rank_costs
 from smalearn.testing import assert_close, random_tensors
-from smalearn.weights import (
-    BlockTensorTrain,
-    LowRank,
-    MultiLevelLowRank,
-    as_mlbtc,
-    balanced_sizes,
-)
+from smalearn.weights import BlockTensorTrain, LowRank, MultiLevelLowRank, as_mlbtc, balanced_sizes
 
-CHAPTER = Path(__file__).parents[2] / "chapters" / "appendix" / "A_structured_matrices.ipynb"
 NAMES = {"keys": "((RY)L)X", "both": "(XL)(RY)", "dense": "((LR)Y)X"}
 PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
 
@@ -42,8 +26,7 @@ PAPER_RANKS = (32, 8, 6, 4, 4, 4, 4, 2)
 def counted(weight, length, order):
     """Multiply-adds of one head's scores, as they are really computed."""
     (X,) = random_tensors([(length, weight.shape[1])])
-    with torch.no_grad(), Counter() as counter:
-        S = bilinear_scores(X, weight, order)
+    counter, S = called(bilinear_scores, X, weight, order)
     assert_close(S, X @ weight.dense() @ X.mT)
     return counter.macs
 
@@ -284,17 +267,14 @@ def test_trains_by_their_fan_in():
 @pytest.mark.full
 @pytest.mark.claim("003:eq37-38", "smalearn.course.chA.training.train_rules")
 def test_a_wrong_rate_of_a_train_is_seen_when_it_learns_alone():
-    cells = {cell.id: cell.source for cell in nbformat.read(CHAPTER, as_version=4).cells}
-    space = {"torch": torch, "train_rules": train_rules}
-    for name in ("rules-run", "rules-steps", "rules-mup"):
-        exec(cells[name], space)
+    space = shown("A", "rules-run", "rules-steps", "rules-mup", train_rules=train_rules)
     first, last = zip(*((means[0], means[-1]) for _, means in space["moved"].values()), strict=True)
     assert max(first) == min(first)
     yours, one, fallen = (end / first[0] for end in last)
     assert 0.7 < yours < 0.8
     assert 3.5 < one < 6.5
     assert 3.5 < 1 / fallen < 6.5
-    assert "falls by a quarter; the others change by factors of four and six" in cells["rules-norm"]
+    assert "falls by a quarter; the others change by factors of four and six" in cells("A")["rules-norm"].source
 
 
 @pytest.mark.claim("003:rms-clamp", "smalearn.scores.mup.rms_clamp")
@@ -354,16 +334,12 @@ def test_layer_norm_of_trains(sizes, s):
 @pytest.mark.claim("003:logit-scale", "smalearn.scores.orders.score_width")
 def test_logits_keep_their_size_at_every_width():
     """Erratum: the published scripts use the roots; here they are the default, and C / W comes with the layer norm."""
-    spread = {"aligned": [], "independent": []}
-    for width in WIDTHS:
-        q, k = random_tensors([(512, width), (512, width)], seed=width)
-        spread["independent"].append((q * k).sum(-1).std() / width**0.5)
-        spread["aligned"].append((q * (q + k)).sum(-1).mean() / width)
-    log = torch.tensor(WIDTHS, dtype=F64).log()
-    for sizes in spread.values():
-        y = torch.stack(sizes).log()
-        slope = ((log - log.mean()) * (y - y.mean())).sum() / (log - log.mean()).square().sum()
-        assert abs(slope) < 0.1
+
+    def drawn(width):
+        return random_tensors([(512, width), (512, width)], seed=width)
+
+    assert abs(slope(lambda width: torch.linalg.vecdot(*drawn(width)).std() / width**0.5, *WIDTHS)) < 0.1
+    assert abs(slope(lambda width: (drawn(width)[0] * sum(drawn(width))).sum(-1).mean() / width, *WIDTHS)) < 0.1
     (X,) = random_tensors([(5, 16)])
     for form, width in (("low rank", 4), ("levels", 2 + 2 * 1 + 4 * 3), ("trains", 16)):
         weight = FORMS[form][0]

@@ -12,8 +12,6 @@ from experiments.bottleneck import FULL, Timing, clock
 from smalearn.course.results import ratios
 from smalearn.data import recorded
 
-# -------------------------------------------------------------------------------------------------- 003:fig12
-
 
 @pytest.mark.claim("003:fig12", "smalearn.course.results.ratios")
 def test_a_step_of_trains_takes_longer_and_is_worth_it():

@@ -1,0 +1,26 @@
+"""What a chapter shows: the source of its cells, what they print, and what they define."""
+
+import functools
+from pathlib import Path
+
+import nbformat
+
+
+@functools.cache
+def cells(number):
+    """The cells of a chapter by their ids."""
+    (path,) = (Path(__file__).parents[1] / "chapters").rglob(f"{number}_*.ipynb")
+    return {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
+
+
+def printed(number, name):
+    """What a cell prints, as it is stored."""
+    outputs = cells(number)[name].outputs
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def shown(number, *names, **given):
+    """What these cells define, after the set-up of their chapter and with what is given."""
+    for name in ("setup", *names):
+        exec(cells(number)[name].source, given)
+    return given
