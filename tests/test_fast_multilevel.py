@@ -1,4 +1,4 @@
-"""Multi-level attention against a loop over pairs; its tiling against a count of pairs; its costs against what runs."""
+"""Multi-level attention against all scores at once; its tiling against a count of pairs; costs against what runs."""
 
 import contextlib
 import math
@@ -6,26 +6,17 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from counting import Counter
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles_multilevel import PAPER, dense, loop, loop_scores
-from torch.utils._python_dispatch import TorchDispatchMode
+from oracles_multilevel import PAPER, dense
 
 from smalearn import ShapeError
 from smalearn.fast import executed_macs, multilevel, multilevel_attention
 from smalearn.fast.cpu import tiling
 from smalearn.fast.cpu.layout import Layout
-from smalearn.multilevel import (
-    batched_scores,
-    halving_blocks,
-    key_numbers,
-    level_counts,
-    live_key_numbers,
-    multilevel_scores,
-    parse_ranks,
-    score_macs,
-)
-from smalearn.testing import assert_close, pairwise, random_tensors
+from smalearn.multilevel import halving_blocks, level_counts, score_macs
+from smalearn.testing import assert_close, random_tensors
 
 TINY = {"DIAGONAL": 4, "ROWS": 8, "KEYS": 16, "SCORES": 100}
 """Sizes of tiles at which short sequences have all that long ones have."""
@@ -57,37 +48,10 @@ def assert_same(results, expected, output=1e-12, gradient=1e-11):
             assert_close(ours, theirs, gradient if number else output)
 
 
-CASES = {
-    "one level": ((3,), (7,), 7),
-    "two levels": ((2, 3), (8, 4), 8),
-    "halves": ((2, 1, 2), (12, 6, 3), 12),
-    "blocks that do not divide T": ((2, 1, 2), (12, 6, 3), 11),
-    "a context far longer than T": ((2, 2), (64, 32), 13),
-    "zero ranks": ((0, 2, 0), (16, 8, 2), 13),
-    "thirds and fifths": ((1, 2, 1, 2), (30, 15, 3, 1), 29),
-    "equal levels": ((1, 2, 1), (10, 5, 5), 10),
-    "one token": ((2, 2), (2, 1), 1),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "causal", "tiny"),
-    [case.values() for case in pairwise({"name": CASES, "causal": [True, False], "tiny": [False, True]})],
-)
-def test_against_the_loop(name, causal, tiny):
-    ranks, block_lens, length = CASES[name]
-    Q, K, V = random_tensors([(length, sum(ranks)), (length, sum(ranks)), (length, 3)])
-    with tiles(**TINY if tiny else {}):
-        assert_close(multilevel_attention(Q, K, V, ranks, block_lens, causal), loop(Q, K, V, ranks, block_lens, causal))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_both_forms_of_the_scores_are_the_loop(name):
-    ranks, block_lens, length = CASES[name]
-    Q, K = random_tensors([(length, sum(ranks))] * 2)
-    expected = loop_scores(Q, K, ranks, block_lens)
-    assert_close(multilevel_scores(Q, K, ranks, block_lens), expected)
-    assert_close(batched_scores(Q, K, ranks, block_lens), expected)
+def assert_near(results, expected):
+    for ours, theirs in zip(results, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
 
 
 @st.composite
@@ -114,9 +78,7 @@ def test_any_allocation_groups_and_bias(allocation, causal, axes):
     with tiles(**TINY):
         results = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
     expected = with_gradients(dense, operands, ranks, block_lens, causal=causal)
-    for ours, theirs in zip(results, expected, strict=True):
-        assert ours.shape == theirs.shape
-        assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
+    assert_near(results, expected)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -133,19 +95,10 @@ def test_usual_tiles_and_their_gradients(length, ranks, block_lens, causal):
     features = sum(ranks)
     operands = random_tensors([(2, length, features), (2, length, features), (2, length, 5)])
     operands = [operands[0] / features**0.5, *operands[1:], None]
-    results = with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal)
-    assert_same(results, with_gradients(dense, operands, ranks, block_lens, causal=causal))
-
-
-def test_float32():
-    operands = random_tensors([(2, 700, 64), (2, 700, 64), (2, 700, 16)], dtype=torch.float32)
-    operands = [operands[0] / 8, *operands[1:], None]
-    blocks = halving_blocks(1024, 8)
-    results = with_gradients(multilevel_attention, operands, PAPER, blocks)
-    expected = with_gradients(dense, [None if x is None else x.double() for x in operands], PAPER, blocks)
-    for ours, theirs in zip(results, expected, strict=True):
-        assert ours.dtype == torch.float32
-        assert_close(ours, theirs, 2e-6)
+    expected = with_gradients(dense, operands, ranks, block_lens, causal=causal)
+    assert_same(with_gradients(multilevel_attention, operands, ranks, block_lens, causal=causal), expected)
+    single = [None if x is None else x.float() for x in operands]
+    assert_same(with_gradients(multilevel_attention, single, ranks, block_lens, causal=causal), expected, 2e-6, 2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -256,24 +209,18 @@ def test_a_bias_broadcasts(shape):
     with tiles(**TINY):
         results = with_gradients(multilevel_attention, operands, (2, 2), (40, 10), causal=False)
     expected = with_gradients(dense, operands, (2, 2), (40, 10), causal=False)
-    for ours, theirs in zip(results, expected, strict=True):
-        assert ours.shape == theirs.shape
-        assert ((ours - theirs).abs() <= 1e-11 * (1 + theirs.abs())).all()
+    assert_near(results, expected)
 
 
-class Calls(TorchDispatchMode):
-    """The largest tensor that is made, and the multiply-adds of batched products; what an operation does is unseen."""
+class Calls(Counter):
+    """The largest tensor that is made, too; what an operation does is unseen."""
 
-    largest, macs = 0, 0
+    largest = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(out, torch.Tensor) and out.untyped_storage().nbytes():
             self.largest = max(self.largest, out.untyped_storage().nbytes() // out.element_size())
-        name = func.overloadpacket.__name__
-        if name in ("bmm", "baddbmm_"):
-            a, b = args[-2:]
-            self.macs += a.shape.numel() * b.shape[-1]
         return out
 
 
@@ -300,7 +247,7 @@ def test_no_matrix_of_scores_is_made(causal):
 def test_executed_macs_are_those_that_run(length, causal):
     ranks, block_lens = (5, 0, 3, 2), halving_blocks(1304, 4)
     Q, V = random_tensors([(length, 10), (length, 2)])
-    both = [calls(Q, Q, V[:, :p], ranks, block_lens, causal).macs for p in (1, 2)]
+    both = [calls(Q, Q, V[:, :p], ranks, block_lens, causal).products for p in (1, 2)]
     executed = executed_macs(length, ranks, block_lens, causal)
     assert executed == 2 * both[0] - both[1]
     assert executed >= score_macs(length, ranks, block_lens, causal)
@@ -341,69 +288,6 @@ def test_the_plan_meets_every_pair_once_with_its_columns(allocation, causal, hea
     assert torch.equal(met, columns.expand(heads, -1, -1))
 
 
-def test_level_counts():
-    expected = [[3, 2, 1, 1], [2, 3, 1, 1], [1, 1, 3, 2], [1, 1, 2, 3]]
-    assert level_counts(4, (4, 2, 1)).tolist() == expected
-    d = level_counts(16, halving_blocks(16, 5))
-    assert (d[7, 8], d[0, 1]) == (1, 4)
-    assert (d[:, None, :] >= torch.minimum(d[:, :, None], d[None])).all()
-    assert level_counts(0, (1,)).shape == (0, 0)
-
-
-def test_blocks_may_follow_the_text():
-    text = torch.zeros(9, dtype=torch.int64)
-    paragraphs, sentences = torch.tensor([0, 0, 0, 0, 0, 7, 7, 7, 7]), torch.tensor([0, 0, 3, 3, 3, 1, 2, 2, 2])
-    ranks, levels = (2, 1, 2), (text, paragraphs, sentences)
-    Q, K = random_tensors([(2, 9, 5), (2, 9, 5)])
-    S = multilevel_scores(Q, K, ranks, levels)
-    for i in range(9):
-        for j in range(9):
-            d = 1 + int(paragraphs[i] == paragraphs[j]) + int(sentences[i] == sentences[j])
-            end = sum(ranks[:d])
-            assert_close(S[:, i, j], (Q[:, i, :end] * K[:, j, :end]).sum(-1))
-            assert level_counts(9, levels)[i, j] == d
-    lengths = [torch.arange(9) // size for size in (16, 4, 2)]
-    assert torch.equal(multilevel_scores(Q, K, ranks, lengths), multilevel_scores(Q, K, ranks, (16, 4, 2)))
-    assert torch.equal(multilevel_scores(Q, K, ranks, (16, lengths[1], 2)), multilevel_scores(Q, K, ranks, (16, 4, 2)))
-
-
-def test_macs_of_the_scores():
-    blocks = halving_blocks(1024, 8)
-    assert score_macs(1024, PAPER, blocks, causal=False) / 1024**2 == 38.453125
-    assert score_macs(1024, PAPER, blocks, causal=False) / (1024**2 * 64) == pytest.approx(0.6008, abs=1e-4)
-    assert score_macs(1024, PAPER, blocks) / (1024 * 1025 / 2 * 64) == pytest.approx(0.6012, abs=1e-4)
-    for length in (1, 5, 24, 29):
-        d = level_counts(length, (32, 8, 4))
-        ends = torch.tensor([0, 3, 3, 5])
-        assert score_macs(length, (3, 0, 2), (32, 8, 4), causal=False) == ends[d].sum()
-        assert score_macs(length, (3, 0, 2), (32, 8, 4)) == ends[d].tril().sum()
-
-
-def test_numbers_of_a_key_cache():
-    blocks = halving_blocks(1024, 8)
-    assert key_numbers(1024, PAPER, blocks) == 39376
-    assert 1024 * 64 / key_numbers(1024, (8,) * 8, blocks) == pytest.approx(8 / (2 - 2**-7))
-    for length in range(1, 50):
-        live = live_key_numbers(length, (3, 0, 2), (60, 12, 4))
-        starts = [(length - 1) // size * size for size in (60, 12, 4)]
-        assert live == sum(rank * (length - start) for rank, start in zip((3, 0, 2), starts, strict=True))
-        assert live <= key_numbers(length, (3, 0, 2), (60, 12, 4)) == 3 * length + 2 * min(length, 4)
-    assert max(live_key_numbers(t, (3, 2), (64, 4)) for t in range(1, 65)) == key_numbers(64, (3, 2), (64, 4))
-
-
-@pytest.mark.parametrize(
-    ("context", "levels", "expected"),
-    [(1024, 8, (1024, 512, 256, 128, 64, 32, 16, 8)), (1000, 3, (1000, 500, 250)), (9, 3, (12, 6, 3)), (1, 1, (1,))],
-)
-def test_halving_blocks(context, levels, expected):
-    assert halving_blocks(context, levels) == expected
-
-
-def test_parse_ranks():
-    assert parse_ranks("32|8|6|4|4|4|4|2") == PAPER
-    assert parse_ranks(" 16 | 0 ") == (16, 0)
-
-
 Q, K, V = random_tensors([(9, 4), (9, 4), (9, 3)])
 ATTENTION = [
     ("bias", {"bias": K.new_zeros(9, 5)}, ShapeError),
@@ -429,55 +313,3 @@ ATTENTION = [
 def test_messages_of_the_attention(message, changed, error):
     with pytest.raises(error, match=f"^multilevel_attention: .*{message}"):
         multilevel_attention(**{"Q": Q, "K": K, "V": V, "ranks": (2, 2), "block_lens": (12, 3)} | changed)
-
-
-SCORES = [
-    ("axis 'n' of Q and K must be the sum of ranks = 3, got 4", {"ranks": (2, 1)}, ShapeError),
-    (r"block_lens\[1\] must divide block_lens\[0\] = 10", {"block_lens": (10, 4)}, ValueError),
-]
-BLOCKS = [
-    (r"block_lens\[1\] must have shape \(9,\), a block for each token, got \(8,\)", torch.arange(8), ShapeError),
-    (r"block_lens\[1\] must hold integers, got torch.float32", torch.zeros(9), ValueError),
-]
-
-
-@pytest.mark.parametrize("form", [multilevel_scores, batched_scores])
-@pytest.mark.parametrize(("message", "changed", "error"), SCORES)
-def test_messages_of_the_scores(form, message, changed, error):
-    with pytest.raises(error, match=f"^{form.__name__}: .*{message}"):
-        form(**{"Q": Q, "K": K, "ranks": (2, 2), "block_lens": (12, 3)} | changed)
-
-
-@pytest.mark.parametrize(("message", "blocks", "error"), BLOCKS)
-def test_messages_of_blocks_that_follow_the_text(message, blocks, error):
-    with pytest.raises(error, match=f"^multilevel_scores: {message}"):
-        multilevel_scores(Q, K, (2, 2), (9, blocks))
-    with pytest.raises(error, match=f"^level_counts: {message}"):
-        level_counts(9, (9, blocks))
-
-
-def test_messages_of_borders():
-    crossing = torch.arange(9) // 2
-    with pytest.raises(
-        ValueError, match=r"^level_counts: block_lens\[2\] must nest in block_lens\[1\], got a block that"
-    ):
-        level_counts(9, (9, 3, crossing))
-    with pytest.raises(ValueError, match=r"^multilevel_scores: block_lens\[0\] must hold all T = 9"):
-        multilevel_scores(Q, K, (2, 2), (crossing, 9))
-    with pytest.raises(
-        ValueError, match=r"^level_counts: block_lens\[0\] must hold all T = 9 tokens in one block, got 5"
-    ):
-        level_counts(9, (crossing,))
-    with pytest.raises(ValueError, match=r"^level_counts: block_lens must have at least one level, got none"):
-        level_counts(9, ())
-
-
-@pytest.mark.parametrize("text", ["", "8|", "8|-1", "8|x", "8,4", "4|²"])
-def test_messages_of_parse_ranks(text):
-    with pytest.raises(ValueError, match=r"^parse_ranks: expected integers ≥ 0 separated by '\|', got '"):
-        parse_ranks(text)
-
-
-def test_messages_of_halving_blocks():
-    with pytest.raises(ValueError, match=r"^halving_blocks: 4 levels need context ≥ 8, a token a block, got 7"):
-        halving_blocks(7, 4)

@@ -1,7 +1,9 @@
 """Fixtures that tests of the workshop share."""
 
+import shutil
 import signal
 
+import learner
 import pytest
 
 from smalearn.course import grading
@@ -28,3 +30,13 @@ def box():
     """The sandbox of this computer: to make one copies and compiles the package."""
     with grading.opened() as made:
         yield made
+
+
+@pytest.fixture
+def course(tmp_path):
+    """The course's first two chapters, and no copies yet, in a folder with a space and an umlaut."""
+    folder = tmp_path / "mein kürs"
+    (folder / "chapters").mkdir(parents=True)
+    for name in ("00_start_here", learner.NAME):
+        shutil.copy(learner.CHAPTERS / f"{name}.ipynb", folder / "chapters")
+    return folder

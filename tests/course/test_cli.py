@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -66,9 +67,12 @@ def jupyterlab(monkeypatch):
     return calls
 
 
-def test_lab_opens_the_copies_with_the_courses_settings(course, jupyterlab, capsys):
-    assert cli.main(["lab", "--allow-root", "--port", "9999", "--ServerApp.ip=*"]) == 0
-    assert jupyterlab == [(["--allow-root", "--port", "9999", "--ServerApp.ip=*"], settings(course))]
+@pytest.mark.parametrize("log", [False, True])
+def test_lab_opens_the_copies_with_the_courses_settings_and_keeps_one_option(course, jupyterlab, log, capsys):
+    passed_on = ["--allow-root", "--port", "9999", "--ServerApp.ip=*", "--log-level=INFO", "--lo=3"]
+    assert cli.main(["lab", *["--log"] * log, *passed_on]) == 0
+    assert jupyterlab == [(passed_on, settings(course))]
+    assert jupyterlab.log is log
     assert nbformat.read(course / "work/00_start_here.ipynb", 4).metadata.kernelspec.name == "ours"
     assert capsys.readouterr().out == ""
 
@@ -77,13 +81,6 @@ def test_lab_keeps_other_settings_behind_those_of_the_course(course, jupyterlab,
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "elsewhere")
     cli.main(["lab"])
     assert jupyterlab == [([], [*settings(course), "elsewhere"])]
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_lab_keeps_one_option_for_itself(course, jupyterlab, log):
-    assert cli.main(["lab", "--no-browser", *["--log"] * log, "--log-level=INFO", "--lo=3"]) == 0
-    assert jupyterlab[0][0] == ["--no-browser", "--log-level=INFO", "--lo=3"]
-    assert jupyterlab.log is log
 
 
 def test_control_c_is_one_line(monkeypatch, capsys):
@@ -102,13 +99,6 @@ def test_lab_announces_newer_chapters(course, jupyterlab, capsys):
     out = capsys.readouterr().out
     assert out == "There is a newer 01_next.ipynb: it is beside yours, as work/01_next.new.ipynb.\n"
     assert len(jupyterlab) == 2
-
-
-def test_lab_opens_nothing_where_the_chapters_cannot_be_copied(course, jupyterlab, capsys):
-    (course / "work").touch()
-    assert cli.main(["lab"]) == 1
-    assert "smalearn lab: the chapters cannot be copied to work/: " in capsys.readouterr().err
-    assert jupyterlab == []
 
 
 @pytest.mark.parametrize("command", ["lab", "progress", "reset 1"])
@@ -181,15 +171,25 @@ def test_reset_puts_back_and_says_where_the_backup_is(course, jupyterlab, argume
     assert nbformat.read(mine, 4).cells[0].source == ("# Start here" if len(arguments) == 1 else "# Mine")
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("lab", "smalearn lab: the chapters cannot be copied to work/: "),
+        ("reset 1", "smalearn reset: "),
+    ],
+)
+def test_where_nothing_can_be_written_a_command_ends_in_one_line(course, jupyterlab, command, said, capsys):
+    (course / "work").touch()
+    assert cli.main(command.split()) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert err.count("\n") == 1
+    assert jupyterlab == []
+
+
 def test_reset_of_what_there_is_not_is_one_line(course, capsys):
     assert cli.main(["reset", "7"]) == 1
     assert capsys.readouterr().err == "smalearn reset: no chapter '7'; there are 00_start_here, 01_next\n"
-
-
-def test_reset_where_nothing_can_be_written_is_one_line(course, capsys):
-    (course / "work").touch()
-    assert cli.main(["reset", "1"]) == 1
-    assert capsys.readouterr().err.startswith("smalearn reset: ")
 
 
 @pytest.mark.parametrize("status", ["ok", "missing"])
@@ -216,76 +216,66 @@ def test_no_command_prints_the_help(capsys):
     assert "open the course in JupyterLab" in shown
 
 
-def test_bench_prints_the_result_and_keeps_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda keep: {"steps": [1, 2]}})
-    monkeypatch.setattr(bench, "table", lambda result: f"steps: {result['steps']}")
-    file = tmp_path / "result.json"
-    assert cli.main(["bench", "dance", "-o", str(file)]) == 0
-    assert json.loads(file.read_text(encoding="utf-8")) == {"steps": [1, 2]}
-    assert cli.main(["bench", "dance"]) == 0
-    assert capsys.readouterr().out == 2 * "steps: [1, 2]\n"
+@pytest.fixture
+def dance(monkeypatch):
+    """A benchmark of no seconds, on a device too."""
+    calls, times = [], {"machine": timing.machine()}
+    monkeypatch.setattr(bench, "BENCHMARKS", {"dance": lambda keep: times, "ssd": None})
+    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, "ssd", lambda on, keep: calls.append(on) or times)
+    monkeypatch.setattr(bench, "table", lambda result: f"times: {result is times}")
+    return SimpleNamespace(times=times, calls=calls)
 
 
-def test_bench_refuses_before_it_takes_minutes(tmp_path, capsys):
-    assert cli.main(["bench", "dance"]) == 1
-    names = ", ".join(bench.BENCHMARKS)
-    assert capsys.readouterr().err == f"smalearn bench: there is no benchmark 'dance', only {names}\n"
-    assert cli.main(["bench", "linear-attention", "-o", str(tmp_path / "nowhere/result.json")]) == 1
-    assert f"smalearn bench: there is no folder {tmp_path / 'nowhere'} for" in capsys.readouterr().err
-    assert cli.main(["bench", "ssd", "--device", "cpu", "-o", str(tmp_path)]) == 1
-    assert f"or {tmp_path} is no file" in capsys.readouterr().err
-    assert cli.main(["bench", "masks", "ssd", "-o", "here.json"]) == 1
-    assert "-o must be a folder for several benchmarks, got here.json" in capsys.readouterr().err
+def test_bench_prints_the_result_and_keeps_it(dance, tmp_path, capsys):
+    for arguments in (["dance"], ["ssd", "--device", "cpu"]):
+        assert cli.main(["bench", *arguments, "-o", str(tmp_path / "x.json")]) == 0
+        assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == dance.times
+        assert cli.main(["bench", *arguments]) == 0
+        assert capsys.readouterr().out == 2 * "times: True\n"
+    assert dance.calls == ["cpu", "cpu"]
 
 
-def test_bench_finds_at_once_that_it_cannot_write(tmp_path, monkeypatch, capsys):
+def test_bench_keeps_times_by_cpu_or_gpu(dance, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench.device, "can_run", lambda on: None)
+    monkeypatch.setattr(bench.device, "gpu_name", lambda on: "NVIDIA H200")
+    assert cli.main(["bench", "ssd", "--device", "cuda", "-o", str(tmp_path)]) == 0
+    assert [*tmp_path.rglob("*.json")] == [tmp_path / "gpu/nvidia-h200/ssd.json"]
+    assert cli.main(["bench", "dance", "-o", str(tmp_path)]) == 0
+    (file,) = tmp_path.glob("cpu/*/dance.json")
+    other = json.dumps({"machine": dance.times["machine"] | {"model": "another"}})
+    file.write_text(other, encoding="utf-8")
+    for output in (tmp_path, file):
+        assert cli.main(["bench", "dance", "-o", str(output)]) == 1
+        assert f"smalearn bench: {file} holds times of " in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("polka", "there is no benchmark 'polka', only "),
+        ("masks -o nowhere/result.json", "there is no folder nowhere for"),
+        ("ssd --device cpu -o .", "or . is no file"),
+        ("masks ssd -o here.json", "-o must be a folder for several benchmarks, got here.json"),
+        ("masks --device cpu", "--device is for delta-rule, multilevel, ssd, not for masks\n"),
+        (
+            "ssd --device cuda",
+            "no GPU that Triton compiles for; --device cpu tries the harness at tiny sizes\n",
+        ),
+        ("masks -o full.json", "nothing can be written to "),
+    ],
+)
+def test_bench_refuses_before_it_takes_minutes(arguments, said, tmp_path, monkeypatch, capsys):
     def refuse(folder):
         raise OSError(f"nothing can be written to {folder.name}")
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lab_progress, "try_to_write", refuse)
-    monkeypatch.setattr(bench, "BENCHMARKS", {"masks": lambda keep: pytest.fail("it ran")})
-    assert cli.main(["bench", "masks", "-o", str(tmp_path / "masks.json")]) == 1
-    assert capsys.readouterr().err == f"smalearn bench: nothing can be written to {tmp_path.name}\n"
-
-
-def test_bench_keeps_times_by_cpu(tmp_path, monkeypatch, capsys):
-    times = {"machine": timing.machine()}
-    monkeypatch.setattr(bench, "BENCHMARKS", {"linear-attention": lambda keep: times})
-    monkeypatch.setattr(bench, "table", str)
-    assert cli.main(["bench", "linear-attention", "-o", str(tmp_path)]) == 0
-    (file,) = tmp_path.glob("cpu/*/linear_attention.json")
-    assert json.loads(file.read_text(encoding="utf-8")) == times
-    file.write_text(json.dumps({"machine": times["machine"] | {"model": "another"}}), encoding="utf-8")
-    before = file.read_bytes()
-    for output in (tmp_path, file):
-        assert cli.main(["bench", "linear-attention", "-o", str(output)]) == 1
-        assert f"smalearn bench: {file} holds times of " in capsys.readouterr().err
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["ssd", "delta-rule", "multilevel"])
-def test_bench_of_a_device(name, tmp_path, monkeypatch, capsys):
-    calls = []
-    result = {"command": f"smalearn bench {name} --device cpu"}
-    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, name, lambda on, keep: calls.append(on) or result)
-    monkeypatch.setattr(bench, "table", lambda result: result["command"])
-    file = tmp_path / "result.json"
-    assert cli.main(["bench", name, "--device", "cpu", "-o", str(file)]) == 0
-    assert calls == ["cpu"]
-    assert json.loads(file.read_text(encoding="utf-8")) == result
-    assert capsys.readouterr().out == f"smalearn bench {name} --device cpu\n"
-
-
-def test_bench_keeps_times_of_a_gpu_in_its_folder(tmp_path, monkeypatch):
-    times = {"device": {"name": "NVIDIA H200"}}
-    monkeypatch.setattr(bench.device, "can_run", lambda on: None)
-    monkeypatch.setattr(bench.device, "gpu_name", lambda on: "NVIDIA H200")
-    monkeypatch.setitem(bench.DEVICE_BENCHMARKS, "delta-rule", lambda on, keep: times)
-    monkeypatch.setattr(bench, "table", str)
-    assert cli.main(["bench", "delta-rule", "--device", "cuda", "-o", str(tmp_path)]) == 0
-    file = tmp_path / "gpu/nvidia-h200/delta_rule.json"
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
-    assert json.loads(file.read_text(encoding="utf-8")) == times
+    monkeypatch.setattr(bench.device.torch.cuda, "is_available", lambda: False)
+    assert cli.main(["bench", *arguments.split()]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("smalearn bench: ")
+    assert said in err
 
 
 @pytest.mark.parametrize("way", ["stopped", "killed"])
@@ -312,19 +302,6 @@ def test_bench_keeps_parts_as_they_come(way, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "table", str)
     assert cli.main(["bench", "dance", "-o", str(file)]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_some_benchmarks_run_on_a_device(capsys):
-    assert cli.main(["bench", "masks", "--device", "cpu"]) == 1
-    why = "--device is for delta-rule, multilevel, ssd, not for masks"
-    assert capsys.readouterr().err == f"smalearn bench: {why}\n"
-
-
-def test_bench_without_a_gpu_says_what_can_be_tried(monkeypatch, capsys):
-    monkeypatch.setattr(bench.device.torch.cuda, "is_available", lambda: False)
-    assert cli.main(["bench", "ssd", "--device", "cuda"]) == 1
-    wanted = "no GPU that Triton compiles for; --device cpu tries the harness at tiny sizes"
-    assert capsys.readouterr().err == f"smalearn bench: {wanted}\n"
 
 
 def test_version(capsys):

@@ -1,0 +1,148 @@
+"""Scores of multi-level attention against a loop over pairs; the counts of levels, multiply-adds and keys."""
+
+import pytest
+import torch
+from oracles_multilevel import PAPER, loop_scores
+
+from smalearn import ShapeError
+from smalearn.multilevel import (
+    batched_scores,
+    halving_blocks,
+    key_numbers,
+    level_counts,
+    live_key_numbers,
+    multilevel_scores,
+    parse_ranks,
+    score_macs,
+)
+from smalearn.testing import assert_close, random_tensors
+
+CASES = {
+    "one level": ((3,), (7,), 7),
+    "two levels": ((2, 3), (8, 4), 8),
+    "halves": ((2, 1, 2), (12, 6, 3), 12),
+    "blocks that do not divide T": ((2, 1, 2), (12, 6, 3), 11),
+    "a context far longer than T": ((2, 2), (64, 32), 13),
+    "zero ranks": ((0, 2, 0), (16, 8, 2), 13),
+    "thirds and fifths": ((1, 2, 1, 2), (30, 15, 3, 1), 29),
+    "equal levels": ((1, 2, 1), (10, 5, 5), 10),
+    "one token": ((2, 2), (2, 1), 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_forms_of_the_scores_are_the_loop(name):
+    ranks, block_lens, length = CASES[name]
+    Q, K = random_tensors([(length, sum(ranks))] * 2)
+    expected = loop_scores(Q, K, ranks, block_lens)
+    assert_close(multilevel_scores(Q, K, ranks, block_lens), expected)
+    assert_close(batched_scores(Q, K, ranks, block_lens), expected)
+
+
+def test_level_counts():
+    expected = [[3, 2, 1, 1], [2, 3, 1, 1], [1, 1, 3, 2], [1, 1, 2, 3]]
+    assert level_counts(4, (4, 2, 1)).tolist() == expected
+    d = level_counts(16, halving_blocks(16, 5))
+    assert (d[7, 8], d[0, 1]) == (1, 4)
+    assert (d[:, None, :] >= torch.minimum(d[:, :, None], d[None])).all()
+    assert level_counts(0, (1,)).shape == (0, 0)
+
+
+def test_blocks_may_follow_the_text():
+    text = torch.zeros(9, dtype=torch.int64)
+    paragraphs, sentences = torch.tensor([0, 0, 0, 0, 0, 7, 7, 7, 7]), torch.tensor([0, 0, 3, 3, 3, 1, 2, 2, 2])
+    ranks, levels = (2, 1, 2), (text, paragraphs, sentences)
+    Q, K = random_tensors([(2, 9, 5), (2, 9, 5)])
+    S = multilevel_scores(Q, K, ranks, levels)
+    for i in range(9):
+        for j in range(9):
+            d = 1 + int(paragraphs[i] == paragraphs[j]) + int(sentences[i] == sentences[j])
+            end = sum(ranks[:d])
+            assert_close(S[:, i, j], (Q[:, i, :end] * K[:, j, :end]).sum(-1))
+            assert level_counts(9, levels)[i, j] == d
+    lengths = [torch.arange(9) // size for size in (16, 4, 2)]
+    assert torch.equal(multilevel_scores(Q, K, ranks, lengths), multilevel_scores(Q, K, ranks, (16, 4, 2)))
+    assert torch.equal(multilevel_scores(Q, K, ranks, (16, lengths[1], 2)), multilevel_scores(Q, K, ranks, (16, 4, 2)))
+
+
+def test_macs_of_the_scores():
+    blocks = halving_blocks(1024, 8)
+    assert score_macs(1024, PAPER, blocks, causal=False) / 1024**2 == 38.453125
+    assert score_macs(1024, PAPER, blocks, causal=False) / (1024**2 * 64) == pytest.approx(0.6008, abs=1e-4)
+    assert score_macs(1024, PAPER, blocks) / (1024 * 1025 / 2 * 64) == pytest.approx(0.6012, abs=1e-4)
+    for length in (1, 5, 24, 29):
+        d = level_counts(length, (32, 8, 4))
+        ends = torch.tensor([0, 3, 3, 5])
+        assert score_macs(length, (3, 0, 2), (32, 8, 4), causal=False) == ends[d].sum()
+        assert score_macs(length, (3, 0, 2), (32, 8, 4)) == ends[d].tril().sum()
+
+
+def test_numbers_of_a_key_cache():
+    blocks = halving_blocks(1024, 8)
+    assert key_numbers(1024, PAPER, blocks) == 39376
+    assert 1024 * 64 / key_numbers(1024, (8,) * 8, blocks) == pytest.approx(8 / (2 - 2**-7))
+    for length in range(1, 50):
+        live = live_key_numbers(length, (3, 0, 2), (60, 12, 4))
+        starts = [(length - 1) // size * size for size in (60, 12, 4)]
+        assert live == sum(rank * (length - start) for rank, start in zip((3, 0, 2), starts, strict=True))
+        assert live <= key_numbers(length, (3, 0, 2), (60, 12, 4)) == 3 * length + 2 * min(length, 4)
+    assert max(live_key_numbers(t, (3, 2), (64, 4)) for t in range(1, 65)) == key_numbers(64, (3, 2), (64, 4))
+
+
+@pytest.mark.parametrize(
+    ("context", "levels", "expected"),
+    [(1024, 8, (1024, 512, 256, 128, 64, 32, 16, 8)), (1000, 3, (1000, 500, 250)), (9, 3, (12, 6, 3)), (1, 1, (1,))],
+)
+def test_halving_blocks(context, levels, expected):
+    assert halving_blocks(context, levels) == expected
+
+
+def test_parse_ranks():
+    assert parse_ranks("32|8|6|4|4|4|4|2") == PAPER
+    assert parse_ranks(" 16 | 0 ") == (16, 0)
+
+
+Q, K = random_tensors([(9, 4)] * 2)
+crossing = torch.arange(9) // 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: multilevel_scores(Q, K, (2, 1), (12, 3)), ShapeError, "multilevel_scores: axis 'n' of Q and K must"),
+        (lambda: batched_scores(Q, K, (2, 1), (12, 3)), ShapeError, "batched_scores: axis 'n' of Q and K must be"),
+        (lambda: multilevel_scores(Q, K, (2, 2), (10, 4)), ValueError, r"multilevel_scores: block_lens\[1\] must div"),
+        (lambda: batched_scores(Q, K, (2, 2), (10, 4)), ValueError, r"batched_scores: block_lens\[1\] must divide"),
+        (
+            lambda: level_counts(9, (9, torch.arange(8))),
+            ShapeError,
+            r"level_counts: block_lens\[1\] must have shape \(9,\), a block for each token, got \(8,\)",
+        ),
+        (
+            lambda: multilevel_scores(Q, K, (2, 2), (9, torch.zeros(9))),
+            ValueError,
+            r"multilevel_scores: block_lens\[1\] must hold integers, got torch.float32",
+        ),
+        (
+            lambda: level_counts(9, (9, 3, crossing)),
+            ValueError,
+            r"level_counts: block_lens\[2\] must nest in block_lens\[1\], got a block that",
+        ),
+        (
+            lambda: multilevel_scores(Q, K, (2, 2), (crossing, 9)),
+            ValueError,
+            r"multilevel_scores: block_lens\[0\] must hold all T = 9 tokens in one block, got 5",
+        ),
+        (lambda: level_counts(9, ()), ValueError, "level_counts: block_lens must have at least one level, got none"),
+        (lambda: halving_blocks(7, 4), ValueError, "halving_blocks: 4 levels need context ≥ 8, a token a block, got 7"),
+    ],
+)
+def test_what_does_not_fit_is_said(call, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        call()
+
+
+@pytest.mark.parametrize("text", ["", "8|", "8|-1", "8|x", "8,4", "4|²"])
+def test_messages_of_parse_ranks(text):
+    with pytest.raises(ValueError, match=r"^parse_ranks: expected integers ≥ 0 separated by '\|', got '"):
+        parse_ranks(text)
