@@ -379,10 +379,10 @@ def test_unrolled_vector_gates(head_dim):
     alpha = gates(T, N).exp()
 
     def unrolled(fade):
-        reads = [
-            [Q[t] @ fade(alpha[i + 1 : t + 1].prod(0), torch.outer(K[i], V[i])) for i in range(t + 1)] for t in range(T)
-        ]
-        return torch.stack([sum(row) for row in reads])
+        def read(t, i):
+            return Q[t] @ fade(alpha[i + 1 : t + 1].prod(0), torch.outer(K[i], V[i]))
+
+        return torch.stack([sum(read(t, i) for i in range(t + 1)) for t in range(T)])
 
     expected = unrolled(lambda decay, write: torch.diag(decay) @ write)
     assert_close(linear_attention_parallel(Q, K, V, alpha.log()), expected)

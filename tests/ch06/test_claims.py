@@ -36,7 +36,7 @@ KINDS = ["mild", "ones", "resets", "strong"]
 
 
 def inputs(length=T, kind="mild", **more):
-    """X, log_a, B, C and a state, with decays of which a sum over all tokens is not far from 1."""
+    """X, log_a, B, C and a state; mild decays leave something of the first token at the end."""
     X, log_a, *others = drawn(length, kind, state=N, head_dim=P, **more)
     return X, log_a / 4 if kind == "mild" else log_a, *others
 
@@ -89,8 +89,8 @@ def test_four_computations_are_one(kind):
     assert_close(ssm_matrix(log_a.exp(), B, C).dense() @ X, Y)
     Z = torch.einsum("sp,sn->spn", X, B)
     H = mask.matmul(Z.flatten(1)).unflatten(1, (P, N))
-    for states_too in (torch.einsum("ts,spn->tpn", mask.dense(torch.float64), Z), ssm_states(X, log_a.exp(), B), H):
-        assert_close(states_too, torch.stack(states[1:]))
+    for found in (torch.einsum("ts,spn->tpn", mask.dense(torch.float64), Z), ssm_states(X, log_a.exp(), B), H):
+        assert_close(found, torch.stack(states[1:]))
     parts = [scanned(X, log_a, B[:, [n]], C[:, [n]])[0] for n in range(N)]  # they share a decay and do not mix
     assert_close(sum(parts), Y)
 
