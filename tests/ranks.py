@@ -171,18 +171,6 @@ def scene_cases(rank, ranks):
     return {name: split_run(case, rank, ranks) for name, case in cases(ranks)}
 
 
-def scene_forgotten(rank, ranks):
-    """Two runs that differ only in what lies before a reset, in the last slice; of both rules."""
-    outputs = []
-    for rule, function in (("ssd", ssd), ("delta", delta_rule)):
-        lengths, operands, _ = whole((rule, "even", "batch", f"reset in {ranks - 1}", torch.float32, False), ranks)
-        values = SHAPES[rule].index("tp")
-        other = [operand.clone() for operand in operands]
-        other[values][..., : sum(lengths[:-1]), :] += 1
-        outputs.append([function(*cut(rule, some, lengths, rank)) for some in (operands, other)])
-    return outputs
-
-
 def scene_half(rank, ranks):
     """Half precision: dtypes, and Y and the state without gradients."""
     outputs = {}

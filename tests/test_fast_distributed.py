@@ -50,14 +50,6 @@ def test_split_equals_whole(played, ranks, name):
             assert_close(actual, oracle)
 
 
-@every_size
-def test_nothing_passes_a_reset(played, ranks):
-    for (Y, H), (other, state) in played(ranks, "forgotten")[-1]:
-        assert torch.equal(Y[..., 20:, :], other[..., 20:, :])
-        assert torch.equal(H, state)
-        assert not torch.equal(Y[..., :20, :], other[..., :20, :])
-
-
 @pytest.mark.parametrize("rule", ["ssd", "delta"])
 @pytest.mark.full
 def test_half_precision_has_states_in_float32(played, rule):
