@@ -3,7 +3,6 @@
 import shutil
 import signal
 
-import learner
 import pytest
 
 from smalearn.course import grading
@@ -35,6 +34,8 @@ def box():
 @pytest.fixture
 def course(tmp_path):
     """The course's first two chapters, and no copies yet, in a folder with a space and an umlaut."""
+    import learner  # reads a chapter and all exercises, which other tests do not need
+
     folder = tmp_path / "mein kürs"
     (folder / "chapters").mkdir(parents=True)
     for name in ("00_start_here", learner.NAME):

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import functools
 import html
 import importlib
 import inspect
@@ -87,19 +86,19 @@ def test_an_explorer_cell_that_says_too_little(source, message):
         explorers.made([], source)
 
 
-def test_hours_of_the_landing_page_are_those_of_the_readme():
+def test_the_readme_counts_what_there_is():
     readme, landing = (
-        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "smalearn/course/site/text/index.md")
+        " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        for name in ("README.md", "smalearn/course/site/text/index.md")
     )
     (hours,) = re.findall(r"About (\d+) hours in all", readme)
     assert re.findall(r"about (\d+) hours", landing) == [hours]
+    wrong = sum(claim.nature == "error" for claim in site.claims(ROOT))
+    assert f"{wrong} corrections" in readme
 
 
-def test_a_script_cannot_end_its_element():
+def test_a_script_and_a_state_cannot_end_their_element():
     assert "</" not in explorers.script("MaskExplorer")
-
-
-def test_a_state_cannot_end_its_element():
     explorer = StateExplorer("one </script> two </script> one", query="one")
     text = explorers.html(explorer, "", 'a "picture"')
     state = text.partition('<script type="application/json">')[2].partition("</script>")[0]
@@ -107,13 +106,9 @@ def test_a_state_cannot_end_its_element():
     assert 'alt="a &quot;picture&quot;"' in text
 
 
-def test_no_buttons_to_elsewhere_without_a_repository():
-    chapter, _ = pages.chapter(CHAPTERS[0])
-    assert "colab" not in chapter["cells"][1]["source"]
-
-
 def test_colab_keeps_its_pytorch():
     chapter = pages.colab(CHAPTERS[1], "owner/name")
+    assert "colab" not in pages.chapter(CHAPTERS[0])[0]["cells"][1]["source"], "there is no repository"
     first, *others = chapter["cells"]
     assert others == notebook.blank(notebook.read(CHAPTERS[1]))["cells"]
     assert "--no-deps git+https://github.com/owner/name" in first["source"]
@@ -221,19 +216,15 @@ def test_reference_has_every_public_name_with_its_members(small):
             assert " at 0x" not in words  # no address of an object
             assert "collections.abc" not in words
             assert "(self" not in words
+    for room, member in (("weights", "LowRank.random"), ("contractions", "Order.macs"), ("weights", "Weight.bilinear")):
+        text = (small / f"reference/{room}.html").read_text(encoding="utf-8")
+        assert f'id="smalearn.{room}.{member}"' in text
     assert not pages
     assert 'href="reference/masks.html"' in (small / "reference.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("member", ["weights.LowRank.random", "contractions.Order.macs", "weights.Weight.bilinear"])
 @pytest.mark.full
-def test_reference_has_members(small, member):
-    text = (small / f"reference/{member.partition('.')[0]}.html").read_text(encoding="utf-8")
-    assert f'id="smalearn.{member}"' in text
-
-
-@pytest.mark.full
-def test_a_constant_of_the_reference_keeps_its_sentence(small):
+def test_constants_and_formulas_of_the_reference_are_set(small):
     pages = {path.stem: path.read_text(encoding="utf-8") for path in (small / "reference").glob("*.html")}
     words = {name: " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split()) for name, text in pages.items()}
     for sentence in ("(13): scores, mask, values.", "(15): outer products, mask, queries."):
@@ -243,13 +234,8 @@ def test_a_constant_of_the_reference_keeps_its_sentence(small):
         r'id="([\w.]+)">(?:(?!<dt class="sig).)*?>Type<span class="colon">', "".join(pages.values()), re.S
     )
     assert not typed
-
-
-@pytest.mark.full
-def test_formulas_of_the_reference_are_set(small):
-    text = (small / "reference/linear_attention.html").read_text(encoding="utf-8")
-    assert 'class="formula">' in text
-    assert "H_{t} &amp;= G_{t} \\circ" in text
+    assert 'class="formula">' in pages["linear_attention"]
+    assert "H_{t} &amp;= G_{t} \\circ" in pages["linear_attention"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +265,7 @@ def test_what_is_no_formula_stays(line):
 
 
 @pytest.mark.full
-def test_the_landing_page_leads_on(small):
+def test_the_landing_page_and_the_short_path_lead_on(small):
     text = (small / "index.html").read_text(encoding="utf-8")
     assert f'href="{CHAPTERS[3].stem}.html">Start reading' in text
     assert "git clone https://github.com/owner/name smalearn" in text
@@ -287,25 +273,18 @@ def test_the_landing_page_leads_on(small):
     assert "a line &amp; more" in text
     assert (small / "_static/stills" / f"{CHAPTERS[3].stem}.png").read_bytes().startswith(b"\x89PNG")
     assert "<!-- " not in text.partition("<article")[2].partition("</article")[0]
-
-
-@pytest.mark.full
-def test_the_short_path_has_three_explorers(small):
     text = (small / "ten_minutes.html").read_text(encoding="utf-8")
     assert re.findall(r'data-explorer="(\w+)"', text) == ["MaskExplorer", "StateExplorer", "ContractionMap"]
     assert text.count(r"\tag{") == 2
-    for name in ("MaskExplorer", "StateExplorer", "ContractionMap"):
-        assert (small / f"_static/{name}.js").is_file()
+    assert all((small / f"_static/{name}.js").is_file() for name in ("MaskExplorer", "StateExplorer", "ContractionMap"))
 
 
-def test_without_a_repository_the_course_has_a_folder(tmp_path):
-    text, _ = home.page("index", course(tmp_path), {CHAPTERS[3]: CHAPTERS[3].name})
+def test_without_a_repository_or_a_chapter_there_is_no_link(tmp_path):
+    folder = course(tmp_path)
+    text, _ = home.page("index", folder, {CHAPTERS[3]: CHAPTERS[3].name})
     assert "In the course's folder:" in text
     assert "git clone" not in text
-
-
-def test_a_link_to_a_chapter_that_is_missing_is_its_name(tmp_path):
-    text, _ = home.page("ten_minutes", course(tmp_path), {CHAPTERS[6]: CHAPTERS[6].name})
+    text, _ = home.page("ten_minutes", folder, {CHAPTERS[6]: CHAPTERS[6].name})
     assert f"[Chapter 06]({CHAPTERS[6].name})" in text
     assert "and\nchapter 12 makes" in text
 
@@ -357,49 +336,40 @@ def test_the_appendix_has_a_page_in_its_folder(small):
         assert place.replace("ipynb", "html") in (small / f"{name}.html").read_text(encoding="utf-8")
 
 
-def test_nothing_of_the_readers_own_is_replaced(tmp_path):
-    (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"site: .* has files that are not a site"):
-        site.build(ROOT, tmp_path)
-    assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "mine"
+@pytest.fixture
+def letter(tmp_path):
+    """The reader's own, which nothing replaces."""
+    path = tmp_path / "letter.txt"
+    path.write_text("mine", encoding="utf-8")
+    yield path
+    assert path.read_text(encoding="utf-8") == "mine"
 
 
-def test_the_output_is_a_file(tmp_path, monkeypatch, capsys):
-    (tmp_path / "letter.txt").write_text("mine", encoding="utf-8")
-    monkeypatch.chdir(ROOT)
-    assert cli.main(["site", "-o", str(tmp_path / "letter.txt")]) == 1
-    assert capsys.readouterr().err.endswith("letter.txt is a file; give a new or empty folder\n")
+@pytest.mark.parametrize(
+    ("root", "place", "repository", "message"),
+    [
+        (ROOT, ".", None, r"site: .* has files that are not a site"),
+        (ROOT, "letter.txt", None, r"letter\.txt is a file; give a new or empty folder"),
+        (Path(), "out", None, r"site: there are no chapters in"),
+        *((ROOT, "out", name, "site: repository must be owner/name, got '") for name in ("", "smalearn")),
+        *((ROOT, "out", name, "repository must") for name in ("https://github.com/owner/name", "owner/na me")),
+    ],
+)
+def test_a_site_that_cannot_be_is_refused(tmp_path, letter, root, place, repository, message):
+    with pytest.raises(ValueError, match=message):
+        site.build(tmp_path / root, tmp_path / place, repository)
+    assert [*tmp_path.iterdir()] == [letter]
 
 
 def test_a_place_that_cannot_be_written_is_found_first(tmp_path, monkeypatch, capsys):
     def refuse(dir):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(progress.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(OSError, match=rf"nothing can be written to .*{tmp_path.name} \(Permission denied\)"):
-        site.build(ROOT, tmp_path / "new/out")
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("repository", ["", "smalearn", "https://github.com/owner/name", "owner/na me"])
-def test_a_repository_without_owner_or_name(tmp_path, repository):
-    with pytest.raises(ValueError, match=r"site: repository must be owner/name, got '"):
-        site.build(ROOT, tmp_path / "out", repository)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
-    def build(*arguments):
-        raise PermissionError(13, "Permission denied")
-
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(site, "build", build)
-    assert cli.main(["site", "-o", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == "smalearn site: [Errno 13] Permission denied\n"
-
-
-def test_a_folder_without_chapters(tmp_path):
-    with pytest.raises(ValueError, match=r"site: there are no chapters in"):
-        site.build(tmp_path, tmp_path / "out")
+    monkeypatch.setattr(progress.tempfile, "TemporaryFile", refuse)
+    assert cli.main(["site", "-o", str(tmp_path / "new/out")]) == 1
+    said = rf"smalearn site: nothing can be written to .*{tmp_path.name} \(Permission denied\)\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("short_reference")
@@ -420,70 +390,6 @@ def test_a_file_that_is_no_notebook(tmp_path):
         pages.chapter(tmp_path / "broken.ipynb")
 
 
-# Claims
-
-FIELDS = {"id": "000:x", "source": "Eq. 1", "statement": "x = x", "check": "that x is y", "chapter": "01"}
-FIELDS |= {"where": "begin", "section": "1 · Begin", "verdict": "", "erratum": "", "nature": "", "residual": None}
-CLAIM = functools.partial(site.Claim, **FIELDS | {"tests": ("t",), "functions": ("f",)})
-
-
-def test_claims_know_their_chapter_their_tests_and_their_error():
-    found = {claim.id: claim for claim in site.claims(ROOT)}
-    one = found["000:softmax-attention"]
-    assert one.chapter == "01"
-    assert one.functions == ("smalearn.kernel_attention.attention.softmax_weights",)
-    assert one.tests == ("test_softmax_is_exp_then_normalisation_over_the_sources",)
-    assert (one.where, one.section) == ("softmax-loop", "1 · Attention in three steps")
-    assert one.residual < 1e-12
-    assert one.erratum.startswith("Incomplete")
-    assert all(claim.tests for claim in found.values())
-
-
-def test_claims_on_the_command_line(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    assert cli.main(["claims", "EQ15B-cost"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("000:eq15b-cost")
-    assert out.count("\n  chapter ") == 1
-    assert cli.main(["claims", "003:mup-rule"]) == 0
-    assert "\n  appendix A, 8 · Starting and learning at every width; " in capsys.readouterr().out
-    assert cli.main(["claims", "phlogiston"]) == 0
-    assert capsys.readouterr().out == "no claim has 'phlogiston' in it\n"
-
-
-@pytest.mark.parametrize(
-    ("tests", "residual", "held"),
-    [((), None, "not yet tested"), (("t",), None, "tested"), (("t",), 0.0, "exact"), (("t",), 2.1e-15, "error 2e-15")],
-)
-def test_a_claim_is_exact_only_where_that_was_recorded(tests, residual, held):
-    assert f"\n  chapter 01, 1 · Begin; {held}" in site.table(
-        [CLAIM(tests=tests, functions=tests, residual=residual)], "x"
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"verdict": "contradicted in small"}, "chapter 01, 1 · Begin; contradicted in small\n  tested: that x is y"),
-        ({"where": ""}, "not yet in chapter 01; tested"),
-        ({"erratum": "It is y.", "nature": "error"}, "\n  correction: It is y."),
-        ({"erratum": "It was y.", "nature": "draft"}, "\n  in the draft only: It was y."),
-    ],
-)
-def test_a_claim_says_what_came_of_it(fields, said):
-    assert said in site.table([CLAIM(**fields)], "x")
-
-
-def test_without_a_word_there_is_a_summary(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    assert cli.main(["claims"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("276 claims of 8 sources")
-    assert len(out.splitlines()) < 12
-    assert "34 error" in out
-    assert "2 contradicted in small" in out
-
-
 def test_what_was_recorded_is_shown(tmp_path):
     found = site.claims(course(tmp_path))
     assert {claim.residual for claim in found} == {None}
@@ -495,13 +401,3 @@ def test_what_was_recorded_is_shown(tmp_path):
     assert found.pop("000:eq10") == 3.2e-16
     assert set(found.values()) == {None}
     assert "largest relative error" in concordance(tmp_path)
-
-
-def test_the_readme_counts_the_corrections():
-    wrong = sum(claim.nature == "error" for claim in site.claims(ROOT))
-    assert f"{wrong} corrections" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-
-
-def test_claims_need_the_course(tmp_path):
-    with pytest.raises(ValueError, match=r"claims: there is no file ch\*/claims\.toml"):
-        site.claims(tmp_path)
