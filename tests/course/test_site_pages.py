@@ -172,14 +172,8 @@ def small(tmp_path_factory):
     shutil.copy(CHAPTERS[-1], folder / "chapters/appendix")
     with contextlib.redirect_stderr(Terminal()) as terminal:
         site.build(folder, folder / "out", "owner/name")
-    stages = (
-        "chapters and explorers\n",
-        "reading pages\n",
-        "\rreference/ssd ",
-        "writing pages\n",
-        f"\r{CHAPTERS[3].stem} ",
-    )
-    assert re.search(".*".join(stages) + r".*\r +\r\Z", terminal.getvalue(), re.DOTALL)
+    said = f"chapters and explorers\n.*reading pages\n.*\rreference/ssd .*writing pages\n.*\r{CHAPTERS[3].stem} "
+    assert re.search(said + r".*\r +\r\Z", terminal.getvalue(), re.DOTALL)
     return folder / "out"
 
 
