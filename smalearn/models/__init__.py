@@ -10,21 +10,14 @@ from smalearn.models.attention import GroupedAttention, MultiLevelAttention, Sof
 from smalearn.models.delta import GatedDeltaNet
 from smalearn.models.generate import generate
 from smalearn.models.hydra import Hydra
+from smalearn.models.layers import CausalConvolution, GatedRMSNorm
 from smalearn.models.linear import LinearAttention, ShortConvolution
 from smalearn.models.load import load
 from smalearn.models.log_linear import LogLinearCache, LogLinearMamba2
 from smalearn.models.mamba1 import Mamba1
 from smalearn.models.mamba2 import Mamba2, initial_dt_bias
 from smalearn.models.mamba3 import Mamba3, Mamba3Cache
-from smalearn.models.mixer import (
-    Cache,
-    CausalConvolution,
-    GatedRMSNorm,
-    Mixer,
-    RecurrentCache,
-    RecurrentMixer,
-    select_rows,
-)
+from smalearn.models.mixer import Cache, Mixer, RecurrentCache, RecurrentMixer, select_rows
 from smalearn.models.stack import Block, ModelCache, SequenceModel
 
 __all__ = [

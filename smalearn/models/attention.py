@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from smalearn._checks import ShapeError, check_count, check_counts, check_type
 from smalearn.fast import multilevel_attention
-from smalearn.models.mixer import Mixer, divide
+from smalearn.models.layers import divide
+from smalearn.models.mixer import Mixer
 from smalearn.multilevel.cache import FullCache, KeyCache, WindowCache
 from smalearn.multilevel.levels import check_levels, halving_blocks
 from smalearn.multilevel.rope import check_pairs, rope_levels

@@ -9,8 +9,9 @@ from smalearn import fast
 from smalearn._checks import check_count
 from smalearn.linear_attention import delta_rule_step, l2norm
 from smalearn.linear_attention.gates import exp_bounded
+from smalearn.models.layers import CausalConvolution, RMSNorm, divide
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, RMSNorm, divide
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer
 
 __all__ = ["GatedDeltaNet"]
 

@@ -8,8 +8,9 @@ from torch.nn import functional
 from smalearn import fast
 from smalearn._checks import check_count, check_no_nan
 from smalearn.linear_attention.gates import exp_bounded
+from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narrow
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, check_tokens, divide, narrow, weights_of
+from smalearn.models.mixer import check_tokens, weights_of
 
 __all__ = ["Hydra"]
 

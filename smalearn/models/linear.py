@@ -8,7 +8,8 @@ from torch.nn import functional
 from smalearn import fast
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_step
-from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, RMSNorm, divide
+from smalearn.models.layers import CausalConvolution, RMSNorm, divide
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer
 
 __all__ = ["LinearAttention", "ShortConvolution"]
 

@@ -7,8 +7,9 @@ from torch.nn import functional
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_recurrent, linear_attention_step
 from smalearn.linear_attention.gates import exp_bounded
+from smalearn.models.layers import CausalConvolution, narrow
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import CausalConvolution, RecurrentCache, RecurrentMixer, narrow
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer
 
 __all__ = ["Mamba1"]
 

@@ -10,7 +10,8 @@ from torch.nn import functional
 from smalearn import fast
 from smalearn._checks import check_count, check_number, check_pair
 from smalearn.linear_attention.gates import exp_bounded
-from smalearn.models.mixer import CausalConvolution, GatedRMSNorm, RecurrentCache, RecurrentMixer, divide, narrow
+from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narrow
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer
 from smalearn.ssd import ssd_step
 
 __all__ = ["Mamba2", "initial_dt_bias", "time_last"]

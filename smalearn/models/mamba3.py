@@ -20,8 +20,9 @@ from torch.nn import functional
 from smalearn import fast
 from smalearn._checks import check_count
 from smalearn.contractions import contract
+from smalearn.models.layers import RMSNorm, divide
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import RecurrentMixer, RMSNorm, divide
+from smalearn.models.mixer import RecurrentMixer
 from smalearn.multilevel.rope import turn_pairs
 
 __all__ = ["Mamba3", "Mamba3Cache"]

@@ -8,7 +8,8 @@ from torch import nn
 
 from smalearn._checks import ShapeError, check_count, check_tensor, check_type
 from smalearn.linear_attention.delta import check_eps
-from smalearn.models.mixer import Cache, Mixer, RMSNorm
+from smalearn.models.layers import RMSNorm
+from smalearn.models.mixer import Cache, Mixer
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
 

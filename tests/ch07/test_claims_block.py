@@ -84,7 +84,7 @@ def half(whole, number):
     return part
 
 
-@pytest.mark.claim("004:tensor-parallel", "smalearn.models.mixer.GatedRMSNorm.forward")
+@pytest.mark.claim("004:tensor-parallel", "smalearn.models.layers.GatedRMSNorm.forward")
 @pytest.mark.claim("004:tensor-parallel", "smalearn.models.mamba2.Mamba2.prefill")
 def test_a_block_cut_by_heads():
     whole, x = block(groups=2), text()
