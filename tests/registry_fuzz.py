@@ -172,6 +172,8 @@ ARGUMENTS = {
     "causal": one_of(True, False),
     "source": one_of(6),
     "leading": one_of((), (2,)),
+    "reset": lambda d: numbers(2, 6)(d).bool(),
+    "since": lambda d: numbers(1, 6)(d),
     "m": one_of(4, 2),
     "n": one_of(4, 2),
 }
@@ -286,6 +288,7 @@ OWN = {
         "top_p": one_of(0.5),
         "temperature": one_of(1.0),
         "cache": one_of(None),
+        "reset": one_of(torch.tensor([False, True])),
     },
     "SequenceModel": {
         "vocabulary": one_of(7),

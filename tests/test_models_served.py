@@ -325,6 +325,8 @@ def dynamic(cache):
     """The specification of a cache for `torch.export`: its number of tokens, and axes that grow with it."""
     if isinstance(cache, torch.Tensor):
         return {}
+    if cache is None:
+        return None
     if isinstance(cache, int):
         return torch.export.Dim.DYNAMIC
     if isinstance(cache, FullCache):

@@ -100,7 +100,7 @@ def test_a_long_prompt_is_cut_into_pieces(name, monkeypatch):
     tensors, rows = text(2), []
     attend = KeyCache._attend
     monkeypatch.setattr("smalearn.multilevel.cache.PIECE", 3)
-    monkeypatch.setattr(KeyCache, "_attend", lambda cache, Q: (rows.append(Q.shape[-2]), attend(cache, Q))[1])
+    monkeypatch.setattr(KeyCache, "_attend", lambda cache, Q, since: (rows.append(Q.shape[-2]), attend(cache, Q))[1])
     assert_close(read(start(2, like=WIDE), tensors, [5, 27])[0], parallel(*tensors))
     assert (max(rows), sum(rows)) == (3, 32)
 

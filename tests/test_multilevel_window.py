@@ -5,19 +5,21 @@ import math
 import pytest
 import torch
 
+from smalearn import ShapeError
 from smalearn.kernel_attention import softmax_attention
 from smalearn.masks import BandedMask, CausalMask, DilatedMask
 from smalearn.multilevel import window_attention
 from smalearn.testing import assert_close, random_tensors, relative_rms
 
 
-def dense(Q, K, V, window, causal=False):
-    """The definition: every score, -∞ where the window does not reach."""
+def dense(Q, K, V, window, causal=False, since=0):
+    """The definition: every score, -∞ where the window does not reach, and for keys before `since`."""
     i = torch.arange(K.shape[-2])
     seen = (i[:, None] - i).abs() <= window
     if causal:
         seen &= i[:, None] >= i
-    scores = (Q @ K.mT).masked_fill(~seen[K.shape[-2] - Q.shape[-2] :], -math.inf)
+    seen = seen[K.shape[-2] - Q.shape[-2] :] & (i >= torch.as_tensor(since)[..., None])
+    scores = (Q @ K.mT).masked_fill(~seen, -math.inf)
     return scores.softmax(-1) @ V
 
 
@@ -58,6 +60,29 @@ def test_queries_of_the_last_tokens(window, queries, causal):
     Q, K, V = random_tensors([(2, 30, 3)] * 3)
     last = Q[:, 30 - queries :]
     assert_close(window_attention(last, K, V, window, causal), dense(last, K, V, window, causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("window", "queries"), [(3, 1), (3, 30), (50, 7), (0, 2), (4, 0), (70, 150)])
+def test_keys_since_a_number(window, queries, causal):
+    length = max(30, queries)
+    Q, K, V = random_tensors([(2, length, 3)] * 3)
+    last, own = Q[:, length - queries :], torch.arange(length - queries, length)
+    for since in (own, own // 8 * 8, torch.stack([own - 2, own - 5]), own.int() - 99):
+        expected = dense(last, K, V, window, causal, since)
+        assert_close(window_attention(last, K, V, window, causal, since), expected)
+
+
+def test_a_query_sees_itself():
+    Q, K, V = random_tensors([(9, 3)] * 3)
+    for since, error, message in (
+        (torch.arange(1, 10), ValueError, "since must be at most the number of the query's own key"),
+        (torch.zeros(9), ValueError, "since must be int64 or int32"),
+        (torch.zeros(8, dtype=torch.long), ShapeError, "axis 's' is 9 in Q but 8 in since"),
+        (0, TypeError, "since must be a torch.Tensor"),
+    ):
+        with pytest.raises(error, match=f"^window_attention: {message}"):
+            window_attention(Q, K, V, 3, True, since)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -3,7 +3,8 @@
 A mixer runs in two ways that agree token by token: `mixer(x)` on a whole sequence, for training, and
 `y_t, cache = mixer.step(x_t, cache)` from `cache = mixer.start(batch)`, for decoding. `mixer.prefill(x, cache)` reads a
 whole prompt at once and returns the cache too. Every cache has `nbytes`, and stays as it is when it is decoded from;
-`select_rows` picks and repeats the rows of its batch.
+`select_rows` picks and repeats the rows of its batch. A `reset` (..., T), True where a text begins, pads rows on their
+left and packs several texts into one.
 """
 
 from smalearn.models.attention import GroupedAttention, MultiLevelAttention, SoftmaxAttention, WindowAttention

@@ -13,10 +13,11 @@ from torch.nn import functional
 from smalearn._checks import ShapeError, check_count, check_counts, check_type
 from smalearn.fast import multilevel_attention
 from smalearn.models.layers import divide
-from smalearn.models.mixer import Mixer
+from smalearn.models.mixer import Mixer, given
 from smalearn.multilevel.cache import FullCache, KeyCache, WindowCache
 from smalearn.multilevel.levels import check_levels, halving_blocks
 from smalearn.multilevel.rope import check_pairs, rope_levels
+from smalearn.multilevel.texts import text_starts
 from smalearn.multilevel.window import window_attention
 
 __all__ = ["GroupedAttention", "MultiLevelAttention", "SoftmaxAttention", "WindowAttention"]
@@ -30,7 +31,8 @@ class GroupedAttention(Mixer):
         Y         = attention(scales·Q, K, V)   each query head, with the KV head of its group
         y         = Y W_out
 
-    A subclass has `attend`, all tokens at once, and `start`, a cache of `smalearn.multilevel`. `scales` are factors
+    A subclass has `attend`, all tokens at once, and `start`, a cache of `smalearn.multilevel`. Its context counts all
+    tokens of a row, padding and earlier texts too. `scales` are factors
     of the levels' scores, 1/√(head_dim) for each: so one level is standard attention, and a split of it differs in
     nothing but the scores it leaves out. Set the attribute for something else: the published code has 1/r_l.
 
@@ -67,13 +69,16 @@ class GroupedAttention(Mixer):
         self.in_proj = nn.Linear(dim, sum(self.widths), bias=False)
         self.out_proj = nn.Linear(dim, dim, bias=False)
 
-    def attend(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, since: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Compute the attention of all tokens at once.
 
         Args:
             Q: (..., groups, heads of a group, T, N) queries, scaled.
             K: (..., groups, 1, T, N) keys.
             V: (..., groups, 1, T, P) values.
+            since: (..., 1, 1, T) number of the first key that each query sees; 0 if None.
 
         Returns:
             (..., groups, heads of a group, T, P).
@@ -103,35 +108,43 @@ class GroupedAttention(Mixer):
             Q, K = (rope_levels(x, self.ranks, positions) for x in (Q, K))
         return Q, K, V
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs (..., T, D) for x (..., T, D), nothing before it; no cache is made.
+    def forward(self, x: torch.Tensor, reset: torch.Tensor | None = None) -> torch.Tensor:
+        """Outputs (..., T, D) for x (..., T, D), nothing before it; no cache is made; see `Mixer.forward`.
 
         Raises:
-            ShapeError: x does not fit the block, or has more tokens than its context.
-            ValueError: dtype or device differ from the weights'.
+            ShapeError: x does not fit the block, or has more tokens than its context, or reset does not fit x.
+            ValueError: dtype or device differ from the weights', or the mixer takes no reset.
         """
-        self.check("forward", x)
-        return self._output(self.attend(*self.operands(x)))
+        self.check("forward", x, reset=reset)
+        return self._output(self.attend(*self.operands(x), *_since(reset)))
 
-    def prefill(self, x: torch.Tensor, cache: KeyCache | WindowCache):
+    def prefill(self, x: torch.Tensor, cache: KeyCache | WindowCache, reset: torch.Tensor | None = None):
         """Read all tokens: at once where they are the first, else by the cache; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
+        self.check("prefill", x, cache, reset=reset)
         Q, K, V = self.operands(x, cache.length)
+        per_head = None if reset is None else reset[..., None, None, :]
         if cache.length:
-            Y, cache = cache.read(Q, K, V)
+            Y, cache = cache.read(Q, K, V, per_head)
         else:
-            Y, cache = self.attend(Q, K, V), cache.append(K, V)
+            Y, cache = self.attend(Q, K, V, *_since(reset)), cache.append(K, V, per_head)
         return self._output(Y), cache
 
-    def check(self, function: str, x: torch.Tensor, *cache: KeyCache | WindowCache, time: str = "t") -> None:
+    def check(
+        self,
+        function: str,
+        x: torch.Tensor,
+        *cache: KeyCache | WindowCache,
+        time: str = "t",
+        reset: torch.Tensor | None = None,
+    ) -> None:
         """Check what `Mixer.check` does, and the limit of the context.
 
         Raises:
             ShapeError: naming function, argument, expected and got.
             ValueError: dtype or device differ.
         """
-        super().check(function, x, *cache, time=time)
-        length = sum(given.length for given in cache) + (x.shape[-2] if time else 1)
+        super().check(function, x, *cache, time=time, reset=reset)
+        length = sum(kept.length for kept in cache) + (x.shape[-2] if time else 1)
         if self.context is not None and length > self.context:
             limit = f"{length} tokens, expected at most {self.context}, the context"
             raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
@@ -176,14 +189,18 @@ class SoftmaxAttention(GroupedAttention):
         features = divide("SoftmaxAttention", "dim", dim, "heads", heads)
         super().__init__(dim, heads, (features,), groups, rope, context)
 
-    def attend(self, Q, K, V):
+    def attend(self, Q, K, V, since=None):
         """Compute the attention of all tokens by PyTorch's fused form; operands as in `GroupedAttention.attend`.
 
-        A NaN or infinity in V may reach all outputs, also those before it.
+        A NaN or infinity in V may reach all outputs, also those before it. With `since` there is a mask of T² bytes.
         """
         Q, K, V = (rearrange(x, "... g h t n -> ... (g h) t n") for x in (Q, K, V))
-        shared = self.groups < self.heads
-        Y = functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=1.0, enable_gqa=shared)
+        seen, shared = None, self.groups < self.heads
+        if since is not None:
+            numbers = torch.arange(since.shape[-1], device=since.device)
+            seen = (numbers <= numbers[:, None]) & (numbers >= since[..., 0, :, None])
+        causal = since is None
+        Y = functional.scaled_dot_product_attention(Q, K, V, seen, is_causal=causal, scale=1.0, enable_gqa=shared)
         return rearrange(Y, "... (g h) t p -> ... g h t p", g=self.groups)
 
     def start(self, *leading: int) -> FullCache:
@@ -205,6 +222,8 @@ class MultiLevelAttention(GroupedAttention):
     Source:
         Kuang et al. 2025, section 3.4.
     """
+
+    no_reset = "its blocks are counted from the first token of a row, not from that of a text"
 
     def __init__(
         self,
@@ -255,10 +274,15 @@ class WindowAttention(GroupedAttention):
         super().__init__(dim, heads, (features,), groups, rope, None)
         self.window = check_count("WindowAttention", "window", window, 0)
 
-    def attend(self, Q, K, V):
+    def attend(self, Q, K, V, since=None):
         """Compute `window_attention` of all tokens; operands as in `GroupedAttention.attend`."""
-        return window_attention(Q, K, V, self.window, causal=True)
+        return window_attention(Q, K, V, self.window, True, since)
 
     def start(self, *leading: int) -> WindowCache:
         """The cache before the first token, in the dtype of the weights."""
         return WindowCache((*leading, self.groups, 1), self.head_dim, self.window, self.head_dim, self.weights)
+
+
+def _since(reset):
+    """What `attend` takes for a reset (..., T) of the first tokens: nothing if it is None."""
+    return given(None if reset is None else text_starts(reset)[..., None, None, 1:])

@@ -1,5 +1,7 @@
 """Gated DeltaNet: the delta rule with a decay, behind the projections and the short convolution of Mamba-2."""
 
+from functools import partial
+
 import torch
 from einops import rearrange
 from torch import nn
@@ -11,7 +13,7 @@ from smalearn.linear_attention import delta_rule_step, l2norm
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.layers import CausalConvolution, RMSNorm, divide
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import RecurrentCache, RecurrentMixer
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
 __all__ = ["GatedDeltaNet"]
 
@@ -83,13 +85,15 @@ class GatedDeltaNet(RecurrentMixer):
         """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.head_dim, self.state
 
-    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(
+        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.delta_rule`; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
-        z, QKV, b, a, conv_state = self._project(x, self.conv, cache.conv_state)
+        self.check("prefill", x, cache, reset=reset)
+        z, QKV, b, a, conv_state = self._project(x, partial(self.conv, reset=reset), cache.conv_state)
         Q, K, V, beta, log_a = self._operands(QKV, b, a)
         Q, K, V = (rearrange(part, "... t g h n -> ... g h t n") for part in (Q, K, V))
-        beta, log_a = (rearrange(part, "... t g h -> ... g h t") for part in (beta, log_a))
+        beta, log_a = (rearrange(part, "... t g h -> ... g h t") for part in (beta, forget(log_a, reset)))
         Y, state = fast.delta_rule(Q, K, V, beta, log_a, cache.state)
         Y = rearrange(Y, "... g h t p -> ... t (g h) p")
         return self._output(Y, z), RecurrentCache(conv_state, state)

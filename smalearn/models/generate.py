@@ -18,6 +18,7 @@ def generate(
     stop: int | None = None,
     cache: ModelCache | None = None,
     seed: int = 0,
+    reset: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ModelCache]:
     """Read a prompt and write on from it.
 
@@ -30,15 +31,18 @@ def generate(
         stop: a token after which a row repeats it; the call ends when all rows have it.
         cache: of an earlier call, to go on; None to begin.
         seed: of the draws.
+        reset: (..., T) boolean, True where a text begins: at the first true token of each row that is padded on its
+            left. None if there is no padding.
 
     Returns:
         The new tokens (..., at most `length`), and the cache after the prompt and all of them but the last, whose
         outputs nobody has asked for yet: a further call begins with that token.
 
     Raises:
-        ShapeError: there is no token.
+        ShapeError: there is no token, or reset does not fit tokens.
         TypeError: an argument is of another type.
-        ValueError: temperature is negative or not finite, top_p not in (0, 1], or a count is none.
+        ValueError: temperature is negative or not finite, top_p not in (0, 1], or a count is none; reset is not
+            boolean, or a mixer of the model takes none.
 
     Source:
         Holtzman et al. 2020 for top_p, nucleus sampling.
@@ -56,7 +60,7 @@ def generate(
         raise ValueError("generate: tokens are on meta, where there are no values to draw from")
     generator = seeded("generate", seed)
     cache = model.start(*tokens.shape[:-1]) if cache is None else cache
-    logits, cache = model.prefill(tokens, cache)
+    logits, cache = model.prefill(tokens, cache, reset)
     logits = logits[..., -1, :]
     written = []
     for _ in range(length):

@@ -62,13 +62,15 @@ class Hydra(nn.Module):
         self.norm = GatedRMSNorm(inner)
         self.out_proj = nn.Linear(inner, dim, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs (..., T, D) for x (..., T, D).
+    def forward(self, x: torch.Tensor, reset: None = None) -> torch.Tensor:
+        """Outputs (..., T, D) for x (..., T, D); it takes no reset.
 
         Raises:
             ShapeError: x has no axis of time, or its last axis is not `dim`.
-            ValueError: x and the weights differ in dtype or device, or x (on a CPU) has a NaN.
+            ValueError: x and the weights differ in dtype or device, x (on a CPU) has a NaN, or there is a reset.
         """
+        if reset is not None:
+            raise ValueError("Hydra.forward: reset must be None: a token sees later texts too, which no reset hides")
         check_tokens("Hydra.forward", x, self.dim, weights_of(self.in_proj, self))
         check_no_nan("Hydra.forward", "x", x)
         z, xBC, dt, own = self.in_proj(x).split(self.widths, -1)

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes
 from smalearn.linear_attention.delta import check_eps
+from smalearn.multilevel.texts import check_reset, text_starts
 
 __all__ = ["CausalConvolution", "GatedRMSNorm", "RMSNorm", "divide", "narrow"]
 
@@ -35,10 +36,16 @@ class CausalConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, 1, length).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
 
-    def prefill(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state."""
+    def prefill(
+        self, x: torch.Tensor, conv_state: torch.Tensor, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs for x (..., T, channels), which follows conv_state (..., K - 1, channels); the next conv state.
+
+        Where `reset` (..., T) is True, all that comes before counts as zeros from there on, in the next conv state too.
+        """
         self._check("prefill", x, conv_state, time="t")
-        return self(x, conv_state)
+        check_reset("CausalConvolution.prefill", reset, x.shape[:-2], x)
+        return self(x, conv_state, reset)
 
     def step(self, x: torch.Tensor, conv_state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (..., channels) for one more token, and the next conv state."""
@@ -58,20 +65,31 @@ class CausalConvolution(nn.Module):
         if got != expected:
             raise ShapeError(f"{function}: conv_state has shape {got}, expected {expected}")
 
-    def forward(self, x, conv_state):
+    def forward(self, x, conv_state, reset=None):
         """`prefill` for a mixer, which has checked x and its cache; the parameters may be wider than x."""
         length, taps = x.shape[-2], self.weight[:, 0].unbind(-1)
         x = torch.cat([conv_state.to(x.dtype), x], -2)
+        shifted = [x[..., k : k + length, :] for k in range(len(taps))]
+        last = x[..., length:, :].clone()  # a view would keep all tokens for these few
+        if reset is not None:
+            starts, numbers = text_starts(reset, len(taps) - 1), torch.arange(x.shape[-2], device=x.device)
+            shifted = [_since(part, numbers[k : k + length], starts[..., 1:]) for k, part in enumerate(shifted)]
+            last = _since(last, numbers[length:], starts[..., -1:])
         # Shifted copies, not conv1d: faster on a CPU, and it is the formula; addcmul rounds once.
-        y = taps[0] * x[..., :length, :] if self.bias is None else torch.addcmul(self.bias, taps[0], x[..., :length, :])
-        for k, tap in enumerate(taps[1:], 1):
-            y = torch.addcmul(y, tap, x[..., k : k + length, :])
-        return narrow(y, x), x[..., length:, :].clone()  # a view would keep all tokens for these few
+        y = taps[0] * shifted[0] if self.bias is None else torch.addcmul(self.bias, taps[0], shifted[0])
+        for tap, part in zip(taps[1:], shifted[1:], strict=True):
+            y = torch.addcmul(y, tap, part)
+        return narrow(y, x), last
 
     def step_unchecked(self, x, conv_state):
         """`step` for a mixer, which has checked x and its cache."""
         y, conv_state = self(x[..., None, :], conv_state)
         return y[..., 0, :], conv_state
+
+
+def _since(x, numbers, starts):
+    """Tokens x (..., T, channels) of these numbers, zeros for those before the start of a text."""
+    return x.masked_fill((numbers < starts)[..., None], 0)
 
 
 class GatedRMSNorm(nn.Module):

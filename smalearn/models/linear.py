@@ -9,7 +9,7 @@ from smalearn import fast
 from smalearn._checks import check_count
 from smalearn.linear_attention import linear_attention_step
 from smalearn.models.layers import CausalConvolution, RMSNorm, divide
-from smalearn.models.mixer import RecurrentCache, RecurrentMixer
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
 __all__ = ["LinearAttention", "ShortConvolution"]
 
@@ -54,12 +54,15 @@ class LinearAttention(RecurrentMixer):
         """Trailing axes of a state for each head."""
         return self.heads, self.head_dim, self.state
 
-    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(
+        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.linear_attention`; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
-        x, conv_state = self.conv(self.in_proj(x), cache.conv_state)
+        self.check("prefill", x, cache, reset=reset)
+        x, conv_state = self.conv(self.in_proj(x), cache.conv_state, reset)
         Q, K, V = (rearrange(part, "... t h n -> ... h t n") for part in self._heads(x))
-        Y, state = fast.linear_attention(Q, K, V, None, cache.state)
+        log_a = None if reset is None else forget(x.new_zeros(*x.shape[:-1], 1, 1), reset)[..., 0].mT
+        Y, state = fast.linear_attention(Q, K, V, log_a, cache.state)
         return self._output(rearrange(Y, "... h t p -> ... t h p")), RecurrentCache(conv_state, state)
 
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
@@ -109,8 +112,10 @@ class ShortConvolution(RecurrentMixer):
         """No state besides that of the convolution."""
         return (0,)
 
-    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(
+        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
-        y, conv_state = self.conv(x, cache.conv_state)
+        self.check("prefill", x, cache, reset=reset)
+        y, conv_state = self.conv(x, cache.conv_state, reset)
         return y, RecurrentCache(conv_state, cache.state)

@@ -60,6 +60,7 @@ class LogLinearMamba2(Mamba2):
 
     cache_type = LogLinearCache
     varies = False  # twice the tokens have a level more
+    no_reset = "its tree of levels begins at the first token of a row, not at that of a text"
 
     def __init__(
         self,
@@ -81,22 +82,26 @@ class LogLinearMamba2(Mamba2):
         """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.levels, self.head_dim, self.state
 
-    def check(self, function: str, x: torch.Tensor, *cache: LogLinearCache, time: str = "t") -> None:
+    def check(
+        self, function: str, x: torch.Tensor, *cache: LogLinearCache, time: str = "t", reset: torch.Tensor | None = None
+    ) -> None:
         """Check what `Mixer.check` does, and the limit of the context.
 
         Raises:
             ShapeError: naming function, argument, expected and got.
             ValueError: dtype or device differ.
         """
-        super().check(function, x, *cache, time=time)
+        super().check(function, x, *cache, time=time, reset=reset)
         length = sum(given.length for given in cache) + (x.shape[-2] if time else 1)
         if length > self.context:
             limit = f"{length} tokens, expected at most {self.context}, the context"
             raise ShapeError(f"{type(self).__name__}.{function}: {limit}")
 
-    def prefill(self, x: torch.Tensor, cache: LogLinearCache) -> tuple[torch.Tensor, LogLinearCache]:
+    def prefill(
+        self, x: torch.Tensor, cache: LogLinearCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, LogLinearCache]:
         """Read all tokens: at once where they are the first, else one after the other; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
+        self.check("prefill", x, cache, reset=reset)
         if cache.length:
             return self._follow(x, cache)
         z, xBC, dt, conv_state = self._project(x, self.conv, cache.conv_state)

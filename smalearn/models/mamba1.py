@@ -1,5 +1,7 @@
 """The Mamba-1 block: one decay per channel and state entry; dt, B and C are projected from the convolved input."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -9,7 +11,7 @@ from smalearn.linear_attention import linear_attention_recurrent, linear_attenti
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.layers import CausalConvolution, narrow
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import RecurrentCache, RecurrentMixer
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 
 __all__ = ["Mamba1"]
 
@@ -84,10 +86,12 @@ class Mamba1(RecurrentMixer):
         """Trailing axes of a state with N entries for each channel."""
         return self.inner, self.state
 
-    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(
+        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens, by `linear_attention_recurrent` with a full gate; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
-        return self._read(x, cache, self.conv, linear_attention_recurrent)
+        self.check("prefill", x, cache, reset=reset)
+        return self._read(x, cache, partial(self.conv, reset=reset), linear_attention_recurrent, reset)
 
     def step(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
         """Read one token, by `linear_attention_step`; see `Mixer.step`."""
@@ -111,12 +115,12 @@ class Mamba1(RecurrentMixer):
         x, _ = self.conv(self.in_proj(x).chunk(2, -1)[0], self.start(*x.shape[:-2]).conv_state)
         return self._operands(x)[1:]
 
-    def _read(self, x, cache, convolve, attend):
+    def _read(self, x, cache, convolve, attend, reset=None):
         """Outputs for all tokens or for one, as are the convolution and the attention, and the cache after them."""
         x, z = self.in_proj(x).chunk(2, -1)
         x, conv_state = convolve(x, cache.conv_state)
-        X, *operands = self._operands(x)
-        Y, state = attend(*operands, cache.state)
+        X, C, B, V, log_a = self._operands(x)
+        Y, state = attend(C, B, V, forget(log_a, reset), cache.state)
         return self._output(Y, X, z), RecurrentCache(conv_state, state)
 
     def _operands(self, x):

@@ -1,6 +1,7 @@
 """The Mamba-2 block: all operands of SSD from one projection, a short convolution, SSD, a gate, a norm."""
 
 import math
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -11,7 +12,7 @@ from smalearn import fast
 from smalearn._checks import check_count, check_number, check_pair
 from smalearn.linear_attention.gates import exp_bounded
 from smalearn.models.layers import CausalConvolution, GatedRMSNorm, divide, narrow
-from smalearn.models.mixer import RecurrentCache, RecurrentMixer
+from smalearn.models.mixer import RecurrentCache, RecurrentMixer, forget
 from smalearn.ssd import ssd_step
 
 __all__ = ["Mamba2", "initial_dt_bias", "time_last"]
@@ -106,12 +107,14 @@ class Mamba2(RecurrentMixer):
         """Trailing axes of a state for each head."""
         return self.groups, self.heads_per_group, self.head_dim, self.state
 
-    def prefill(self, x: torch.Tensor, cache: RecurrentCache) -> tuple[torch.Tensor, RecurrentCache]:
+    def prefill(
+        self, x: torch.Tensor, cache: RecurrentCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, RecurrentCache]:
         """Read all tokens at once, by `fast.ssd`; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
-        z, xBC, dt, conv_state = self._project(x, self.conv, cache.conv_state)
-        X, *operands = self._operands(xBC, dt)
-        Y, state = fast.ssd(*time_last(*operands), cache.state)
+        self.check("prefill", x, cache, reset=reset)
+        z, xBC, dt, conv_state = self._project(x, partial(self.conv, reset=reset), cache.conv_state)
+        X, V, log_a, B, C = self._operands(xBC, dt)
+        Y, state = fast.ssd(*time_last(V, forget(log_a, reset), B, C), cache.state)
         Y = rearrange(Y, "... g h t p -> ... t g h p")
         return self._output(Y, X, z), RecurrentCache(conv_state, state)
 

@@ -22,7 +22,7 @@ from smalearn._checks import check_count
 from smalearn.contractions import contract
 from smalearn.models.layers import RMSNorm, divide
 from smalearn.models.mamba2 import initial_dt_bias
-from smalearn.models.mixer import RecurrentMixer
+from smalearn.models.mixer import RecurrentMixer, forget
 from smalearn.multilevel.rope import turn_pairs
 
 __all__ = ["Mamba3", "Mamba3Cache"]
@@ -119,17 +119,21 @@ class Mamba3(RecurrentMixer):
         state = (self.heads, self.head_dim, self.state)
         return {"angle": (self.heads, self.angles), "state": state, "key": key, "value": value}
 
-    def prefill(self, x: torch.Tensor, cache: Mamba3Cache) -> tuple[torch.Tensor, Mamba3Cache]:
+    def prefill(
+        self, x: torch.Tensor, cache: Mamba3Cache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Mamba3Cache]:
         """Read all tokens at once, by one call of `fast.ssd`; see `Mixer.prefill`."""
-        self.check("prefill", x, cache)
+        self.check("prefill", x, cache, reset=reset)
         if not x.shape[-2]:
             return x, cache
         z, V, B, C, dt, log_a, share, turn = self._project(x)
-        angle = cache.angle[..., None, :, :] + turn.double().cumsum(-3)  # a long sum would lose its digits
+        angle = self._angle(turn.double(), cache.angle, reset)  # a long sum would lose its digits
         K, Q = (self._rotate(part, angle) for part in (B, C))
         key, value = (part[..., -1, :, :, :].clone() for part in (K, V))  # a view would keep those of all tokens
         last = Mamba3Cache(_wrapped(angle[..., -1, :, :], cache), cache.state, key, value)
-        Y, state = self._scan(Q, K, V, dt, log_a, share, cache)
+        now, later = share * dt, (1 - share) * dt
+        later = later if reset is None else later.masked_fill(reset[..., None], 0)
+        Y, state = self._scan(Q, K, V, now, later, forget(log_a[..., None], reset)[..., 0], cache)
         return self._output(Y, V, z), last._replace(state=state)
 
     def step(self, x: torch.Tensor, cache: Mamba3Cache) -> tuple[torch.Tensor, Mamba3Cache]:
@@ -138,14 +142,13 @@ class Mamba3(RecurrentMixer):
         z, V, B, C, dt, log_a, share, turn = self._project(x)
         angle = cache.angle + turn.double()
         K, Q = (self._rotate(part, angle) for part in (B, C))
-        state = self._begin(cache, dt, share)
+        state = self._begin(cache, (1 - share) * dt)
         state = log_a.exp()[..., None, None] * state + (share * dt)[..., None, None] * contract("RP, RN -> PN", V, K)
         Y = contract("PN, RN -> RP", state.to(Q.dtype), Q)
         return self._output(Y, V, z), Mamba3Cache(_wrapped(angle, cache), state, K, V.clone())  # no view of z beside it
 
-    def _scan(self, Q, K, V, dt, log_a, share, cache):
+    def _scan(self, Q, K, V, now, later, log_a, cache):
         """The recurrence for all tokens: Q, K and V (..., T, heads, R, ·), the others (..., T, heads)."""
-        now, later = share * dt, (1 - share) * dt
         weight = now + torch.cat([later[..., 1:, :], torch.zeros_like(later[..., :1, :])], -2)
         inside = contract("RN, SN -> RS", Q, K)  # within a token the writes count `now`, and all R of them
         own = now[..., None, None] * inside - weight[..., None, None] * inside.tril()
@@ -153,15 +156,24 @@ class Mamba3(RecurrentMixer):
         values = (weight[..., None, None] * V).to(V.dtype)
         values, keys, queries = (rearrange(part, "... t h r n -> ... h (t r) n") for part in (values, K, Q))
         gate = rearrange(gate, "... t h r -> ... h (t r)")
-        start = self._begin(cache, dt[..., 0, :], share[..., 0, :])
+        start = self._begin(cache, later[..., 0, :])
         Y, state = fast.ssd(values, gate, keys, queries, start)
         Y = rearrange(Y, "... h (t r) p -> ... t h r p", r=self.rank)
         return Y + contract("RS, SP -> RP", own.to(V.dtype), V), state
 
-    def _begin(self, cache, dt, share):
+    def _begin(self, cache, later):
         """The state before a token, the last token's second count included: only the decay of this one is missing."""
-        count = ((1 - share) * dt)[..., None, None]
-        return cache.state + count * contract("RP, RN -> PN", cache.value, cache.key).to(cache.state.dtype)
+        last = contract("RP, RN -> PN", cache.value, cache.key).to(cache.state.dtype)
+        return cache.state + later[..., None, None] * last
+
+    def _angle(self, turn, before, reset):
+        """The sum of all turns (..., T, heads, angles) so far, which a text begins anew."""
+        if reset is None:
+            return before[..., None, :, :] + turn.cumsum(-3)
+        one = turn.new_ones(turn.shape[-3], 1)
+        gate = forget(turn.new_zeros(*reset.shape, 1, 1), reset)[..., 0].mT
+        sums, _ = fast.ssd(turn.movedim(-3, -2), gate, one, one, before.double()[..., None])
+        return sums.movedim(-2, -3)
 
     def _project(self, x):
         """z, V (..., heads, R, P), B, C (..., heads, R, N), dt, log_a, λ (..., heads), turns (..., heads, angles)."""

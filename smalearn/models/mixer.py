@@ -1,5 +1,6 @@
 """The contract of all sequence mixers of a model, and what those have in common that carry a state."""
 
+import math
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from smalearn._checks import (
     check_tensor,
     check_type,
 )
+from smalearn.multilevel.texts import check_reset
 
 __all__ = [
     "Cache",
@@ -23,6 +25,8 @@ __all__ = [
     "RecurrentCache",
     "RecurrentMixer",
     "check_tokens",
+    "forget",
+    "given",
     "select_rows",
     "weights_of",
 ]
@@ -47,11 +51,15 @@ class Mixer(nn.Module):
     than `prefill` takes, `step`. Its dtype is that of its projection `in_proj`, which may be wrapped or quantised; what
     a few bits would spoil, as decays, biases and norms, may stay in float32. Under FSDP2 say
     `register_fsdp_forward_method(block, "step")`, and the same of "prefill", since neither is `forward`.
+
+    A `reset` (..., T) is True where a text begins: of what comes before, the outputs from there on and the cache know
+    nothing, and no gradient flows back to it. So rows are padded on their left, and several texts packed into one.
     """
 
     dim: int
     makes_decays = False
     varies = True  # whether one program can be exported for all lengths
+    no_reset = ""  # why a text cannot begin within a sequence, if it cannot
 
     @property
     def weights(self) -> torch.Tensor | None:
@@ -70,19 +78,20 @@ class Mixer(nn.Module):
         """
         raise NotImplementedError
 
-    def prefill(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+    def prefill(self, x: torch.Tensor, cache: Cache, reset: torch.Tensor | None = None) -> tuple[torch.Tensor, Cache]:
         """Read all tokens at once.
 
         Args:
             x: (..., T, D), which follows the tokens of the cache.
             cache: from `start`, `prefill` or `step`.
+            reset: (..., T) boolean, True where a text begins; leading axes of x or fewer. None if nowhere.
 
         Returns:
             y (..., T, D), and the cache after x.
 
         Raises:
-            ShapeError: x or the cache does not fit the mixer.
-            ValueError: dtype or device differ from the weights'.
+            ShapeError: x or the cache does not fit the mixer, or reset does not fit x.
+            ValueError: dtype or device differ from the weights', or the mixer takes no reset.
         """
         raise NotImplementedError
 
@@ -92,23 +101,26 @@ class Mixer(nn.Module):
         y, cache = self.prefill(x[..., None, :], cache)
         return y[..., 0, :], cache
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs (..., T, D) for x (..., T, D), nothing before it.
+    def forward(self, x: torch.Tensor, reset: torch.Tensor | None = None) -> torch.Tensor:
+        """Outputs (..., T, D) for x (..., T, D), nothing before it; `reset` (..., T) as `prefill` takes it.
 
         Raises:
-            ShapeError: x has no axis of time, or its last axis is not `dim`.
-            ValueError: x and the weights differ in dtype or device.
+            ShapeError: x has no axis of time, or its last axis is not `dim`, or reset does not fit x.
+            ValueError: x and the weights differ in dtype or device, or the mixer takes no reset.
         """
-        self.check("forward", x)
-        return self.prefill(x, self.start(*x.shape[:-2]))[0]
+        self.check("forward", x, reset=reset)
+        return self.prefill(x, self.start(*x.shape[:-2]), *given(reset))[0]
 
-    def check(self, function: str, x: torch.Tensor, *cache: Cache, time: str = "t") -> None:
-        """Check x (..., T, D), without T if `time` is empty, against the weights and, if given, the cache.
+    def check(
+        self, function: str, x: torch.Tensor, *cache: Cache, time: str = "t", reset: torch.Tensor | None = None
+    ) -> None:
+        """Check x (..., T, D), without T if `time` is empty, against the weights and, if given, the cache and reset.
 
         Raises:
             ShapeError: naming function, argument, expected and got.
             TypeError: x is not a tensor, or the cache not one of this mixer.
-            ValueError: dtype or device differ, decays would be NaN, or it is exported for a length that it cannot vary.
+            ValueError: dtype or device differ, decays would be NaN, it is exported for a length that it cannot vary, or
+                the mixer takes no reset.
         """
         function = f"{type(self).__name__}.{function}"
         check_tokens(function, x, self.dim, self.weights, time)
@@ -116,8 +128,12 @@ class Mixer(nn.Module):
             check_no_nan(function, "x", x)
         if time and not self.varies and isinstance(x.shape[-2], torch.SymInt):
             raise ValueError(f"{function}: each length is another program: export it for one length, or export `step`")
-        for given in cache:
-            self.check_cache(function, given, tuple(x.shape[: x.ndim - len(time) - 1]))
+        if reset is not None and self.no_reset:
+            raise ValueError(f"{function}: reset must be None: {self.no_reset}")
+        leading = tuple(x.shape[: x.ndim - len(time) - 1])
+        check_reset(function, reset, leading, x)
+        for kept in cache:
+            self.check_cache(function, kept, leading)
 
 
 def select_rows(cache: Cache, rows: torch.Tensor, axis: int = 0) -> Cache:
@@ -238,6 +254,16 @@ def weights_of(*modules: nn.Module) -> torch.Tensor | None:
         if floating:
             return floating[sizes.index(max(sizes))]
     return None
+
+
+def given(reset: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    """The last argument of a call, left out if it is None: so a mixer that takes no reset need not know of it."""
+    return () if reset is None else (reset,)
+
+
+def forget(log_a: torch.Tensor, reset: torch.Tensor | None) -> torch.Tensor:
+    """Log decays (..., T, ·, ·) that are −inf where reset (..., T) is True: nothing before is seen from there on."""
+    return log_a if reset is None else log_a.masked_fill(reset[..., None, None], -math.inf)
 
 
 def check_tokens(function: str, x: torch.Tensor, dim: int, weights: torch.Tensor | None, time: str = "t") -> None:

@@ -1,6 +1,7 @@
 """Small models: an embedding, blocks with residual connections, a head. Any mixer goes into any block."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 from smalearn._checks import ShapeError, check_count, check_tensor, check_type
 from smalearn.linear_attention.delta import check_eps
 from smalearn.models.layers import RMSNorm
-from smalearn.models.mixer import Cache, Mixer
+from smalearn.models.mixer import Cache, Mixer, given
+from smalearn.multilevel.texts import check_reset, more_starts
 
 __all__ = ["Block", "ModelCache", "SequenceModel"]
 
@@ -45,17 +47,17 @@ class Block(nn.Module):
             hidden = nn.Linear(mixer.dim, mlp), nn.GELU(), nn.Linear(mlp, mixer.dim)
             self.mlp = nn.Sequential(RMSNorm(mixer.dim, eps=eps), *hidden)
 
-    def prefill(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+    def prefill(self, x: torch.Tensor, cache: Cache, reset: torch.Tensor | None = None) -> tuple[torch.Tensor, Cache]:
         """Outputs for x (..., T, D), which follows the tokens of the mixer's cache, and the cache after it."""
-        return self._residual(x, *self.mixer.prefill(self.norm(x), cache))
+        return self._residual(x, *self.mixer.prefill(self.norm(x), cache, *given(reset)))
 
     def step(self, x: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
         """Output for one token x (..., D), and the cache after it."""
         return self._residual(x, *self.mixer.step(self.norm(x), cache))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs for x (..., T, D), nothing before it."""
-        return self._residual(x, self.mixer(self.norm(x)), None)[0]
+    def forward(self, x: torch.Tensor, reset: torch.Tensor | None = None) -> torch.Tensor:
+        """Outputs for x (..., T, D), nothing before it; `reset` (..., T) is True where a text begins."""
+        return self._residual(x, self.mixer(self.norm(x), *given(reset)), None)[0]
 
     def _residual(self, x, y, cache):
         """The two residual connections."""
@@ -64,19 +66,27 @@ class Block(nn.Module):
 
 
 class ModelCache(NamedTuple):
-    """State of a model that decodes: how many tokens it has read, and the cache of every block."""
+    """State of a model that decodes: how many tokens it has read, and the cache of every block.
+
+    `since` (...) is the number of the token at which the text of the last one began, if the model has positions and
+    there was a reset.
+    """
 
     length: int
     blocks: tuple[Cache, ...]
+    since: torch.Tensor | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors of all blocks."""
-        return sum(cache.nbytes for cache in self.blocks)
+        """Bytes of all tensors."""
+        return sum(cache.nbytes for cache in self.blocks) + (0 if self.since is None else self.since.nbytes)
 
 
 class SequenceModel(nn.Module):
     """Tokens in, logits of the next token (or whatever the targets are) out.
+
+    Rows of several lengths are padded on the left, and several texts packed into one row, with a `reset` (..., T) that
+    is True where a text begins: each text has the logits that it has alone.
 
     Args:
         vocabulary: number of different tokens.
@@ -89,6 +99,13 @@ class SequenceModel(nn.Module):
     Raises:
         TypeError: a block is not a `Block`.
         ValueError: there is no block, two have different dim, or a size is not an integer in its range.
+
+    Example:
+        >>> from smalearn.models import SoftmaxAttention
+        >>> model = SequenceModel(10, [Block(SoftmaxAttention(8))])
+        >>> padded, reset = torch.tensor([[0, 0, 7, 8]]), torch.tensor([[False, False, True, False]])
+        >>> torch.allclose(model(padded, reset)[:, 2:], model(padded[:, 2:]), atol=1e-6)
+        True
     """
 
     def __init__(
@@ -114,45 +131,63 @@ class SequenceModel(nn.Module):
         if tied:
             self.head.weight = self.embedding.weight
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, reset: torch.Tensor | None = None) -> torch.Tensor:
         """Logits (..., T, vocabulary) for tokens (..., T), integers.
 
+        Args:
+            tokens: padding may be any.
+            reset: (..., T) boolean, True where a text begins, whose positions are counted from there; None if nowhere.
+
         Raises:
-            ShapeError: there is no axis of time, or more tokens than positions.
+            ShapeError: there is no axis of time, more tokens than positions, or reset does not fit tokens.
             TypeError: tokens are not a tensor.
-            ValueError: tokens are not integers, or (on a CPU) not below the size of the vocabulary.
+            ValueError: tokens are not integers, or (on a CPU) not below the size of the vocabulary; reset is not
+                boolean, or a mixer takes none.
         """
-        self._check("forward", tokens)
-        x = self._embed("forward", tokens, torch.arange(tokens.shape[-1], device=tokens.device))
+        self._check("forward", tokens, reset=reset)
+        positions, _ = self._count(tokens, 0, None, reset)
+        x = self._embed("forward", tokens, positions)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, *given(reset))
         return self.head(self.norm(x))
 
     def start(self, *leading: int) -> ModelCache:
         """The cache before the first token, for the given leading axes, such as the batch."""
         return ModelCache(0, tuple(block.mixer.start(*leading) for block in self.blocks))
 
-    def prefill(self, tokens: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
-        """Logits for tokens (..., T) that follow those of the cache, and the cache after them."""
-        self._check("prefill", tokens, cache)
-        length = cache.length + tokens.shape[-1]
-        x = self._embed("prefill", tokens, torch.arange(cache.length, length, device=tokens.device))
-        return self._read([block.prefill for block in self.blocks], x, cache.blocks, length)
+    def prefill(
+        self, tokens: torch.Tensor, cache: ModelCache, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ModelCache]:
+        """Logits for tokens (..., T) that follow those of the cache, and the cache after them; see `forward`."""
+        self._check("prefill", tokens, cache, reset=reset)
+        positions, since = self._count(tokens, cache.length, cache.since, reset)
+        x = self._embed("prefill", tokens, positions)
+        readers = [partial(block.prefill, reset=reset) for block in self.blocks]
+        return self._read(readers, x, cache.blocks, cache.length + tokens.shape[-1], since)
 
     def step(self, token: torch.Tensor, cache: ModelCache) -> tuple[torch.Tensor, ModelCache]:
         """Logits (..., vocabulary) after one more token (...), and the cache after it."""
         check_tensor("SequenceModel.step", "token", token)
         self._check("step", token[..., None], cache)
-        x = self._embed("step", token, torch.full((), cache.length, device=token.device))
-        return self._read([block.step for block in self.blocks], x, cache.blocks, cache.length + 1)
+        position = torch.full((), cache.length, device=token.device)
+        x = self._embed("step", token, position if cache.since is None else position - cache.since)
+        return self._read([block.step for block in self.blocks], x, cache.blocks, cache.length + 1, cache.since)
 
-    def _read(self, readers, x, caches, length):
+    def _count(self, tokens, past, since, reset):
+        """Positions of tokens in their texts, and where the last text begins."""
+        positions = torch.arange(past, past + tokens.shape[-1], device=tokens.device)
+        if self.positions is None:
+            return positions, None
+        starts, since = more_starts(reset, tokens.shape, past, since)
+        return positions if starts is None else positions - starts, since
+
+    def _read(self, readers, x, caches, length, since):
         """Logits, and the cache after each block has read x."""
         after = []
         for read, cache in zip(readers, caches, strict=True):
             x, cache = read(x, cache)
             after.append(cache)
-        return self.head(self.norm(x)), ModelCache(length, tuple(after))
+        return self.head(self.norm(x)), ModelCache(length, tuple(after), since)
 
     def _embed(self, function, tokens, positions):
         """The vectors of tokens, and of positions if the model has any."""
@@ -163,19 +198,20 @@ class SequenceModel(nn.Module):
             raise ValueError(f"SequenceModel.{function}: tokens must be from 0 to {most}, got another") from None
         return x if self.positions is None else x + self.positions(positions)
 
-    def _check(self, function, tokens, *cache):
-        """Check that tokens are integers with an axis of time, not more of them than positions."""
+    def _check(self, function, tokens, *cache, reset=None):
+        """Check that tokens are integers with an axis of time, not more of them than positions, and a reset."""
         check_tensor(f"SequenceModel.{function}", "tokens", tokens)
         if tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"SequenceModel.{function}: tokens must be int64 or int32, got {tokens.dtype}")
-        for given in cache:
-            check_type(f"SequenceModel.{function}", "cache", given, ModelCache)
-            if len(given.blocks) != len(self.blocks):
-                got = f"{len(given.blocks)} blocks, expected {len(self.blocks)}"
+        for kept in cache:
+            check_type(f"SequenceModel.{function}", "cache", kept, ModelCache)
+            if len(kept.blocks) != len(self.blocks):
+                got = f"{len(kept.blocks)} blocks, expected {len(self.blocks)}"
                 raise ShapeError(f"SequenceModel.{function}: cache has {got}")
-        past = sum(given.length for given in cache)
+        past = sum(kept.length for kept in cache)
         if not tokens.ndim:
             raise ShapeError(f"SequenceModel.{function}: tokens need a trailing axis (T), got shape ()")
+        check_reset(f"SequenceModel.{function}", reset, tokens.shape[:-1], tokens, axis=-1)
         length = past + tokens.shape[-1]
         if self.positions is not None and length > self.positions.num_embeddings:
             most = self.positions.num_embeddings

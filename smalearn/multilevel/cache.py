@@ -1,9 +1,10 @@
 """Caches of softmax attention while it decodes: everything, the current block of every level, or a window.
 
 All caches are used alike: `Y, cache = cache.read(Q, K, V)` is attention for the next tokens, one or many, and gives the
-cache after them; `cache.append(K, V)` leaves attention out, after a prompt that was read in parallel. An old cache can
-be read from again. `length` counts the tokens so far; `key_numbers` are kept of them; `key_bytes`, `value_bytes` and
-`nbytes` are those of the tensors themselves.
+cache after them; `cache.append(K, V)` leaves attention out, after a prompt that was read in parallel. Both take a
+`reset` (..., S), True where a text begins, which sees nothing before it; `since` says where the last one began. An old
+cache can be read from again. `length` counts the tokens so far; `key_numbers` are kept of them; `key_bytes`,
+`value_bytes` and `nbytes` are those of the tensors themselves.
 
 To PyTorch a cache is a tree of tensors (a pytree): the values and keys so far. So its rows can be picked, and
 `torch.export` takes it.
@@ -21,6 +22,7 @@ from torch.utils import _pytree as pytree
 from smalearn._checks import ShapeError, check_count, check_counts, check_dtypes, check_shapes
 from smalearn.contractions import contract
 from smalearn.multilevel.levels import check_levels
+from smalearn.multilevel.texts import check_reset, more_starts
 from smalearn.multilevel.window import window_attention
 
 __all__ = ["FullCache", "KeyCache", "WindowCache"]
@@ -76,6 +78,7 @@ class Cache:
     """Checks, and bytes counted from real tensors, that all caches share. A subclass has `_keys`, `_values`."""
 
     length: int
+    since: torch.Tensor | None = None  # (...) int64, number of the first token that the next one sees, if not 0
 
     def __init__(self, features: int, head_dim: int):
         self.features, self.head_dim = features, check_count(type(self).__name__, "head_dim", head_dim)
@@ -103,7 +106,7 @@ class Cache:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return self.key_bytes + self.value_bytes
+        return self.key_bytes + self.value_bytes + (0 if self.since is None else self.since.nbytes)
 
     def _empty(self, leading, rooms, like):
         """Rows with room for (length, size) numbers each, none at first where the length has no limit."""
@@ -114,8 +117,18 @@ class Cache:
         shapes = [(*leading, *room) for room in rooms]
         return [Rows(torch.empty(shape, dtype=like.dtype, device=like.device), 0, shape[-2]) for shape in shapes]
 
-    def _check(self, function, operands):
-        """Check that new tokens have the axes and the dtype of the cache."""
+    def _starts(self, reset, new):
+        """Where the texts of new tokens begin (..., S), and that of the last (...); None if all is one text."""
+        return more_starts(reset, (*self.leading, new), self.length, self.since)
+
+    def _from(self, since):
+        """This cache, a new one, of which later tokens see what begins there."""
+        if since is not None:  # else the tree has no such leaf
+            self.since = since
+        return self
+
+    def _check(self, function, operands, reset):
+        """Check that new tokens have the axes and the dtype of the cache, and the reset theirs."""
         function = f"{type(self).__name__}.{function}"
         check_dtypes(function, {"cache": self._values.storage} | {name: x for name, (x, _) in operands.items()})
         check_shapes(function, operands)
@@ -124,6 +137,7 @@ class Cache:
             if (*got[:-2], *got[-1:]) != expected:
                 axes = ", ".join(map(str, [*expected[:-1], "S", expected[-1]]))
                 raise ShapeError(f"{function}: {name} has shape {got}, expected ({axes})")
+        check_reset(function, reset, self.leading, operands["V"][0])
 
 
 class KeyCache(Cache):
@@ -181,17 +195,19 @@ class KeyCache(Cache):
         """How many tokens were read: all have their values."""
         return self._values.length
 
-    def append(self, K: torch.Tensor, V: torch.Tensor) -> "KeyCache":
-        """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens.
+    def append(self, K: torch.Tensor, V: torch.Tensor, reset: torch.Tensor | None = None) -> "KeyCache":
+        """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens; `reset` as `read` takes it.
 
         Raises:
             ShapeError: K or V does not fit the cache, or there are more tokens than the context.
             ValueError: dtype or device differ from the cache's.
         """
-        self._check("append", {"K": (K, "sn"), "V": (V, "sp")})
-        return self._append("append", K, V, _recorded(K, V))
+        self._check("append", {"K": (K, "sn"), "V": (V, "sp")}, reset)
+        return self._append("append", K, V, _recorded(K, V))._from(self._starts(reset, K.shape[-2])[1])
 
-    def read(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, "KeyCache"]:
+    def read(
+        self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, "KeyCache"]:
         """Attention of S more tokens to all before them and to each other, causally, and the cache after them.
 
         No hidden scale: for the usual 1/√N pass Q / √N.
@@ -200,6 +216,7 @@ class KeyCache(Cache):
             Q: (..., S, N) queries, leading axes of the cache or others that broadcast with them.
             K: (..., S, N) keys, leading axes of the cache.
             V: (..., S, P) values, leading axes of the cache.
+            reset: (..., S) boolean, True where a text begins; leading axes of the cache or fewer. None if nowhere.
 
         Returns:
             Y (..., S, P), and the cache after the S tokens.
@@ -213,8 +230,9 @@ class KeyCache(Cache):
             taken together, 256 at most, as far as a block of the last level reaches: from an empty cache, parallel
             attention and `append` are faster.
         """
-        self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")})
+        self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")}, reset)
         cache, parts, start = self, [], 0
+        starts, last = self._starts(reset, Q.shape[-2])
         while start < Q.shape[-2] or not parts:
             end = Q.shape[-2]
             if end - start > 1:
@@ -222,9 +240,10 @@ class KeyCache(Cache):
                 left = self.block_lens[-1] - cache.length % self.block_lens[-1]
                 end = min(end, start + min(left, PIECE))
             cache = cache._append("read", K[..., start:end, :], V[..., start:end, :], _recorded(Q, K, V))
-            parts.append(cache._attend(Q[..., start:end, :]))
+            since = None if starts is None else starts[..., start:end]
+            parts.append(cache._attend(Q[..., start:end, :], since))
             start = end
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -2), cache
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -2), cache._from(last)
 
     def _append(self, function, K, V, recorded):
         """Append keys and values that are checked."""
@@ -247,8 +266,8 @@ class KeyCache(Cache):
             return rows.append(new, recorded)
         return rows.renew().append(new[..., new.shape[-2] - kept :, :], recorded)
 
-    def _attend(self, Q):
-        """Attention of the last tokens, all in one block of the last level."""
+    def _attend(self, Q, since=None):
+        """Attention of the last tokens, all in one block of the last level, to the keys from `since` on."""
         products = [
             contract("TN, SN -> TS", q, rows.seen) for q, rows in zip(Q.split(self.ranks, -1), self._keys, strict=True)
         ]
@@ -259,6 +278,9 @@ class KeyCache(Cache):
         if new > 1:
             future = torch.ones(new, new, dtype=torch.bool, device=Q.device).triu(1)
             scores[..., scores.shape[-1] - new :].masked_fill_(future, -math.inf)
+        if since is not None:
+            numbers = torch.arange(scores.shape[-1], device=Q.device)
+            scores = scores.masked_fill(numbers < since[..., None], -math.inf)
         return contract("TS, SP -> TP", scores.softmax(-1), self._values.seen)
 
 
@@ -302,16 +324,23 @@ class WindowCache(Cache):
         self.window, self.length = check_count("WindowCache", "window", window, 0), 0
         self._values, *self._keys = self._empty(leading, [(0, head_dim), (0, features)], like)
 
-    def append(self, K: torch.Tensor, V: torch.Tensor) -> "WindowCache":
+    def append(self, K: torch.Tensor, V: torch.Tensor, reset: torch.Tensor | None = None) -> "WindowCache":
         """The cache after the keys (..., S, N) and values (..., S, P) of S more tokens; see `KeyCache.append`."""
-        self._check("append", {"K": (K, "sn"), "V": (V, "sp")})
-        return self._after(K.shape[-2], *self._joined(K, V))
+        self._check("append", {"K": (K, "sn"), "V": (V, "sp")}, reset)
+        new = K.shape[-2]
+        return self._after(new, *self._joined(K, V))._from(self._starts(reset, new)[1])
 
-    def read(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> tuple[torch.Tensor, "WindowCache"]:
+    def read(
+        self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, reset: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, "WindowCache"]:
         """Attention of S more tokens, by `window_attention`, and the cache after them; see `KeyCache.read`."""
-        self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")})
+        self._check("read", {"Q": (Q, "sn"), "K": (K, "sn"), "V": (V, "sp")}, reset)
         new, (K, V) = K.shape[-2], self._joined(K, V)
-        return window_attention(Q, K, V, self.window, causal=True), self._after(new, K, V)
+        starts, last = self._starts(reset, new)
+        gone = self.length + new - K.shape[-2]  # the first key that is left has this number
+        since = None if starts is None else starts - gone
+        Y = window_attention(Q, K, V, self.window, True, since)
+        return Y, self._after(new, K, V)._from(last)
 
     def _joined(self, K, V):
         """Kept and new keys, kept and new values."""
@@ -327,23 +356,23 @@ class WindowCache(Cache):
 
 
 def _flatten(cache):
-    """Values and keys so far, the number of tokens where that is not how many they are; and the rest."""
+    """Values and keys so far; number of tokens and start of the text, where the cache has them; and the rest."""
     rows = (cache._values, *cache._keys)
-    rest = {name: value for name, value in vars(cache).items() if name not in ("_values", "_keys", "length")}
-    leaves = [x.leaf for x in rows] + [x for name, x in vars(cache).items() if name == "length"]
-    return leaves, (type(cache), tuple(x.room for x in rows), tuple(rest.items()))
+    more = {name: value for name, value in vars(cache).items() if name in ("length", "since")}
+    rest = {name: value for name, value in vars(cache).items() if name not in ("_values", "_keys", *more)}
+    context = type(cache), tuple(x.room for x in rows), tuple(more), tuple(rest.items())
+    return [*(x.leaf for x in rows), *more.values()], context
 
 
 def _unflatten(leaves, context):
     """The cache of such leaves. Its storage has no room, so that what it shares with another cache is not written."""
-    kind, rooms, rest = context
+    kind, rooms, more, rest = context
     cache, leaves = kind.__new__(kind), list(leaves)
     lengths = [x.shape[-2] if getattr(x, "ndim", 0) > 1 else 0 for x in leaves]
     rows = [Rows(*leaf) for leaf in zip(leaves, lengths, rooms, strict=False)]
     cache._values, cache._keys = rows[0], rows[1:]
     vars(cache).update(rest)
-    if len(leaves) > len(rooms):
-        cache.length = leaves[-1]
+    vars(cache).update(zip(more, leaves[len(rooms) :], strict=True))
     return cache
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch.nn import functional
 
-from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_type
+from smalearn._checks import ShapeError, check_count, check_dtypes, check_shapes, check_tensor, check_type, holds
 from smalearn.contractions import contract
 
 __all__ = ["receptive_field", "window_attention"]
@@ -15,7 +15,12 @@ BLOCK = 64  # queries that are computed together see this many keys more than on
 
 
 def window_attention(
-    Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, window: int, causal: bool = False
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    window: int,
+    causal: bool = False,
+    since: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Softmax attention to the keys at most `window` tokens away.
 
@@ -31,6 +36,7 @@ def window_attention(
         V: (..., T, P) values.
         window: w ≥ 0; from T - 1 on, this is full attention.
         causal: whether a token sees only itself and those before it.
+        since: (..., S) integers, the number of the first key that each query sees, not above its own; 0 if None.
 
     Returns:
         (..., S, P), dtype of Q. Leading axes broadcast, and keys shared by a group of heads (an axis of size 1) are
@@ -38,7 +44,7 @@ def window_attention(
 
     Raises:
         ShapeError: an axis has two sizes, naming it and both operands, or there are more queries than keys.
-        ValueError: the dtypes or devices differ, or window is not an integer ≥ 0.
+        ValueError: the dtypes or devices differ, window is not an integer ≥ 0, or since (on a CPU) is above a query.
 
     Cost:
         S·(2·w + c)·(N + P) multiply-adds, S·(w + c)·(N + P) if causal, with c = min(w, S, 64) for queries that share
@@ -54,6 +60,8 @@ def window_attention(
     window, (queries, keys) = check_count("window_attention", "window", window, 0), (sizes["s"], sizes["t"])
     if queries > keys:
         raise ShapeError(f"window_attention: axis 's' is {queries} in Q, expected at most the {keys} tokens of K")
+    if since is not None:
+        _check_since(since, Q, K, V)
     if not queries:
         return contract("SN, TN -> ST", Q, K) @ V
     before, after = min(window, keys), 0 if causal else min(window, keys)
@@ -67,7 +75,11 @@ def window_attention(
         functional.pad(x, (0, 0, before - past, after + padding)).unfold(-2, before + block + after, block).mT
         for x in (K, V)
     )
-    seen = _seen(torch.arange(blocks, device=Q.device)[:, None, None] * block + past, block, before, after, keys)
+    first = torch.arange(blocks, device=Q.device)[:, None, None] * block + past
+    seen = _seen(first, block, before, after, keys)
+    if since is not None:
+        least = functional.pad(since, (0, padding)).unflatten(-1, (blocks, block))[..., None]
+        seen = seen & (first - before + torch.arange(seen.shape[-1], device=Q.device) >= least)
     scores = contract("KLN, KSN -> KLS", Q, K).masked_fill(~seen, -math.inf)
     return contract("KLS, KSP -> KLP", scores.softmax(-1), V).flatten(-3, -2)[..., :queries, :]
 
@@ -97,6 +109,18 @@ def receptive_field(windows: Iterable[int | None], length: int) -> int:
     check_type("receptive_field", "windows", windows, Sequence, Iterator)  # no tensor, which is an Iterable too
     reach = [length if w is None else check_count("receptive_field", "window", w, 0) for w in windows]
     return min(length, 1 + sum(reach))
+
+
+def _check_since(since, Q, K, V):
+    """Check that each query has a number from which on it sees keys, and sees itself."""
+    check_tensor("window_attention", "since", since)
+    if since.dtype not in (torch.int64, torch.int32) or since.device != Q.device:
+        got = f"{since.dtype} on {since.device}"
+        raise ValueError(f"window_attention: since must be int64 or int32 on {Q.device}, got {got}")
+    check_shapes("window_attention", {"Q": (Q, "sn"), "K": (K, "tn"), "V": (V, "tp"), "since": (since, "s")})
+    own = torch.arange(K.shape[-2] - Q.shape[-2], K.shape[-2], device=Q.device)
+    if since.device.type == "cpu" and not holds(since <= own):
+        raise ValueError("window_attention: since must be at most the number of the query's own key, got more")
 
 
 def _seen(first, block, before, after, keys):
