@@ -15,24 +15,25 @@ from smalearn.testing import assert_close, random_tensors
 WIDE = torch.empty(0, dtype=torch.float64)
 
 
-def levels(Q, K, V, ranks, block_lens):
-    """Causal multi-level attention, every pair from the definition."""
+def levels(Q, K, V, ranks, block_lens, since=0):
+    """Causal multi-level attention to the keys from `since` on, every pair from the definition."""
     i = torch.arange(K.shape[-2])
     parts = zip(Q.split(ranks, -1), K.split(ranks, -1), block_lens, strict=True)
     S = sum((q @ k.mT) * (i[:, None] // size == i // size) for q, k, size in parts)
-    return S.masked_fill(i[:, None] < i, -math.inf).softmax(-1) @ V
+    return S.masked_fill((i[:, None] < i) | (i < since), -math.inf).softmax(-1) @ V
 
 
-def window(Q, K, V, w):
+def window(Q, K, V, w, since=0):
     i = torch.arange(K.shape[-2])
-    return (Q @ K.mT).masked_fill((i[:, None] < i) | (i[:, None] - i > w), -math.inf).softmax(-1) @ V
+    seen = (i[:, None] >= i) & (i[:, None] - i <= w) & (i >= since)
+    return (Q @ K.mT).masked_fill(~seen, -math.inf).softmax(-1) @ V
 
 
 def multilevel(ranks, block_lens):
     def start(*leading, like=None):
         return KeyCache(leading, ranks, block_lens, 3, like=like)
 
-    return start, lambda Q, K, V: levels(Q, K, V, ranks, block_lens)
+    return start, lambda Q, K, V, *since: levels(Q, K, V, ranks, block_lens, *since)
 
 
 CACHES = {
@@ -42,17 +43,23 @@ CACHES = {
     "levels-ragged": multilevel((1, 2, 3), (42, 14, 7)),
     "full": (
         lambda *leading, like=None: FullCache(leading, 6, 33, 3, like),
-        lambda Q, K, V: levels(Q, K, V, (6,), (33,)),
+        lambda Q, K, V, *since: levels(Q, K, V, (6,), (33,), *since),
     ),
     "full-growing": (
         lambda *leading, like=None: FullCache(leading, 6, None, 3, like),
-        lambda Q, K, V: levels(Q, K, V, (6,), (33,)),
+        lambda Q, K, V, *since: levels(Q, K, V, (6,), (33,), *since),
     ),
-    "window": (lambda *leading, like=None: WindowCache(leading, 6, 5, 3, like), lambda Q, K, V: window(Q, K, V, 5)),
-    "window-0": (lambda *leading, like=None: WindowCache(leading, 6, 0, 3, like), lambda Q, K, V: window(Q, K, V, 0)),
+    "window": (
+        lambda *leading, like=None: WindowCache(leading, 6, 5, 3, like),
+        lambda Q, K, V, *since: window(Q, K, V, 5, *since),
+    ),
+    "window-0": (
+        lambda *leading, like=None: WindowCache(leading, 6, 0, 3, like),
+        lambda Q, K, V, *since: window(Q, K, V, 0, *since),
+    ),
     "window-wide": (
         lambda *leading, like=None: WindowCache(leading, 6, 99, 3, like),
-        lambda Q, K, V: window(Q, K, V, 99),
+        lambda Q, K, V, *since: window(Q, K, V, 99, *since),
     ),
 }
 each_cache = pytest.mark.parametrize("name", CACHES)
@@ -91,6 +98,25 @@ def test_a_prompt_in_parts(name, sizes):
     start, parallel = CACHES[name]
     tensors = text(2)
     assert_close(read(start(2, like=WIDE), tensors, sizes)[0], parallel(*tensors))
+
+
+@each_cache
+@pytest.mark.parametrize("appended", [0, 4, 9])
+def test_a_text_that_begins_sees_nothing_before_it(name, appended):
+    """In each row elsewhere, or nowhere; read or appended, at once or in parts; the blocks of levels stay."""
+    start, parallel = CACHES[name]
+    Q, K, V = text(3)
+    starts = torch.tensor([[0] * 7 + [7] * 6 + [13] * 19, [0] * 32, [0] * 4 + [4] * 28])
+    reset = torch.nn.functional.pad(starts.diff() > 0, (1, 0))
+    cache, parts = start(3, like=WIDE).append(K[:, :appended], V[:, :appended], reset[:, :appended]), []
+    for begin, end in ((appended, 12), (12, 12), (12, 13), (13, 31)):
+        y, cache = cache.read(*(x[:, begin:end] for x in (Q, K, V)), reset[:, begin:end])
+        parts.append(y)
+    parts.append(cache.read(*(x[:, 31:] for x in (Q, K, V)))[0])
+    assert_close(torch.cat(parts, 1), parallel(Q, K, V, starts[..., None])[:, appended:])
+    assert cache.since.tolist() == [13, 0, 4]
+    with pytest.raises(ShapeError, match=r"Cache.read: reset has shape \(2, 1\), expected \(3, 1\)"):
+        cache.read(*(x[:, 31:] for x in (Q, K, V)), reset[:2, :1])
 
 
 @pytest.mark.parametrize("name", ["levels", "full"])

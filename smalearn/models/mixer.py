@@ -52,8 +52,9 @@ class Mixer(nn.Module):
     a few bits would spoil, as decays, biases and norms, may stay in float32. Under FSDP2 say
     `register_fsdp_forward_method(block, "step")`, and the same of "prefill", since neither is `forward`.
 
-    A `reset` (..., T) is True where a text begins: of what comes before, the outputs from there on and the cache know
-    nothing, and no gradient flows back to it. So rows are padded on their left, and several texts packed into one.
+    A `reset` (..., T) is True where a text begins: of what comes before, if it is finite, the outputs from there on and
+    the cache know nothing, and no gradient flows back to it. So rows are padded on their left, and several texts packed
+    into one.
     """
 
     dim: int

@@ -216,7 +216,8 @@ class KeyCache(Cache):
             Q: (..., S, N) queries, leading axes of the cache or others that broadcast with them.
             K: (..., S, N) keys, leading axes of the cache.
             V: (..., S, P) values, leading axes of the cache.
-            reset: (..., S) boolean, True where a text begins; leading axes of the cache or fewer. None if nowhere.
+            reset: (..., S) boolean, True where a text begins; leading axes of the cache or fewer. None if nowhere. The
+                blocks of levels stay where they are.
 
         Returns:
             Y (..., S, P), and the cache after the S tokens.
