@@ -11,7 +11,7 @@ import torch
 
 from smalearn._checks import ShapeError, check_tensor
 
-__all__ = ["Structured", "Table", "View", "check_operand", "html_table", "widen"]
+__all__ = ["Structured", "Table", "View", "check_operand", "html_table", "match_operand", "widen"]
 
 
 class Structured:
@@ -125,6 +125,12 @@ def widen(like: torch.Tensor, *tensors: torch.Tensor | None) -> list[torch.Tenso
     """The tensors (not `like` itself) in the dtype of all arithmetic: that of `like`, float32 for half precision."""
     wide = torch.promote_types(like.dtype, torch.float32) if like.is_floating_point() else like.dtype
     return [None if x is None else x.to(wide) for x in tensors]
+
+
+def match_operand(x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
+    """Parameters of a mask for its product with x: on its device, in the first one's dtype or in that of x if wider."""
+    dtype = torch.promote_types(parameters[0].dtype, (x.real if x.is_complex() else x).dtype)
+    return [parameter.to(x.device, dtype) for parameter in parameters]
 
 
 def html_table(rows: Mapping[str, str]) -> str:

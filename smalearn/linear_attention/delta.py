@@ -189,9 +189,7 @@ def correct_in_chunks(
     q, k, v, strength, gate = (split_chunks(x, chunk_len) for x in (q, k, v, strength, gate))  # (..., C, chunk_len, ·)
     e = since_start(gate).exp()
     f = until_end(gate).exp()
-    A = strength * decayed_scores(
-        k, k, gate
-    )  # (..., C, chunk_len, chunk_len); the solve takes what is below its diagonal
+    A = strength * decayed_scores(k, k, gate)  # (..., C, chunk_len, chunk_len); its diagonal and above are not read
     U = _solve(A, strength * v)
     W = _solve(A, strength * (k * e))
     carry_in, corrected, final = _pass_corrections(U, W, k * f, e[..., -1:, :], state)

@@ -5,8 +5,9 @@ import math
 import torch
 
 from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dtypes
+from smalearn._structured import match_operand
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
-from smalearn.masks.scan import CausalMask, DecayMask
+from smalearn.masks.causal import CausalMask, DecayMask
 
 __all__ = ["FourierMask", "ToeplitzMask"]
 
@@ -96,15 +97,13 @@ class ToeplitzMask(Mask):
         if 0 in (*shape, target, source):  # no library transforms nothing
             return x.new_zeros(shape)
         size = _period(target, source)
-        alpha = _matched_to(circle(size, x.device), x)  # (..., size), at least as precise as x
+        (alpha,) = match_operand(x, circle(size, x.device))  # (..., size)
         if x.is_complex():
             forward, inverse = torch.fft.fft, torch.fft.ifft
         else:
             forward, inverse = torch.fft.rfft, torch.fft.irfft
-        spectrum = forward(alpha)[..., None]  # (..., frequencies, 1)
-        spectrum = spectrum.to(
-            torch.promote_types(x.dtype, torch.complex32)
-        )  # complex32: the complex dtype of x's size
+        complex_x = torch.promote_types(x.dtype, torch.complex32)  # the complex dtype of the precision of x
+        spectrum = forward(alpha)[..., None].to(complex_x)  # (..., frequencies, 1)
         # Few columns at a time: their spectra stay in a cache, and need little memory.
         outputs = []
         for part in x.split(max(1, BATCH_NUMBERS // size), -1):
@@ -164,11 +163,6 @@ class FourierMask(Mask):
         """One complex transform for each column: 5·T·log2(T)."""
         length = self.shape[-1]
         return math.ceil(5 * length * math.log2(length)) * columns if length else 0
-
-
-def _matched_to(alpha, x):
-    """Return α in a real dtype of at least the precision of x, or in its own complex one."""
-    return alpha.to(torch.promote_types(alpha.dtype, (x.real if x.is_complex() else x).dtype))
 
 
 def _period(target: int, source: int) -> int:
