@@ -136,3 +136,11 @@ def test_it_has_all_that_the_chapters_import(run):
     assert any("smalearn.course.ch10" in line for line in lines)
     status, _, errors = run("python", "-W", "ignore", "-c", "\n".join(sorted(lines)))
     assert (status, errors) == (0, "")
+
+
+def test_a_chapter_runs_from_it_as_stored(run, tmp_path):
+    """One with records, explorers, pictures and exercises, and nothing of the course beside it."""
+    shutil.copy(ROOT / "chapters/03_linear_attention.ipynb", tmp_path)
+    options = ["--nbval", "--nbval-current-env", f"--nbval-sanitize-with={ROOT / 'tests/sanitize.cfg'}"]
+    status, said, errors = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path))
+    assert (status, errors) == (0, ""), said
