@@ -13,12 +13,12 @@ from smalearn._checks import (
     check_count,
     check_counts,
     check_dtypes,
+    check_eps,
     check_no_nan,
     check_shapes,
     check_tensor,
     check_type,
 )
-from smalearn.linear_attention.delta import check_eps
 
 __all__ = [
     "Cache",
