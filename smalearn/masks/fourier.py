@@ -8,6 +8,7 @@ from smalearn._checks import ShapeError, broadcast_shapes, check_count, check_dt
 from smalearn._structured import match_operand
 from smalearn.masks.base import PROMOTIONS, RULES, Mask
 from smalearn.masks.causal import CausalMask, DecayMask
+from smalearn.masks.scan import decay_powers
 
 __all__ = ["FourierMask", "ToeplitzMask"]
 
@@ -181,7 +182,7 @@ def _causal_as_toeplitz(mask):
 
 
 def _decay_as_toeplitz(mask):
-    return ToeplitzMask(mask.gamma[..., None] ** torch.arange(mask.shape[-1], device=mask.gamma.device))
+    return ToeplitzMask(decay_powers(mask.gamma, mask.shape[-1]))
 
 
 RULES.append((ToeplitzMask, ToeplitzMask, _product))

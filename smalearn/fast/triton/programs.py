@@ -36,6 +36,7 @@ from smalearn.fast.triton.pieces import (
     read,
     scaled,
     step_sizes,
+    until_end,
     write,
     zeros,
 )
@@ -104,7 +105,7 @@ def ssd_forward(
             Y = tl.dot(C, tl.cast(H, C.dtype), input_precision=precision) * tl.exp2(coarse + fine)[:, None]
             Y += tl.dot(tl.cast(M, X.dtype), X, input_precision=precision)
             write(y, head, rows, p, end, P, finished(Y, x_raw, dt, layer, head, rows, p, end, P))
-        fX = tl.cast(X * tl.exp2((coarse_total - coarse) + (fine_total - fine))[:, None], B.dtype)
+        fX = tl.cast(X * until_end(coarse, fine, coarse_total, fine_total)[:, None], B.dtype)
         H = H * tl.exp2(coarse_total + fine_total) + tl.dot(tl.trans(B), fX, input_precision=precision)
         all_coarse, all_fine = all_coarse + coarse_total, all_fine + fine_total
     write(final, place, n, p, N, P, H)

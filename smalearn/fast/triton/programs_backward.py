@@ -22,6 +22,7 @@ from smalearn.fast.triton.pieces import (
     read,
     scaled,
     step_sizes,
+    until_end,
     upper,
     write,
     zeros,
@@ -134,7 +135,7 @@ def ssd_backward_inputs(
     bottom = tl.where(start < end, border + N, 0)  # where there is no chunk, there are no states
     dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
     coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
-    e, f = tl.exp2(coarse + fine), tl.exp2((coarse_total - coarse) + (fine_total - fine))
+    e, f = tl.exp2(coarse + fine), until_end(coarse, fine, coarse_total, fine_total)
     B, C = read(b, group, rows, n, end, N), read(c, group, rows, n, end, N)  # (Q, BN)
     LT = upper(coarse, fine, i)  # (Q, Q)
     WT = every_pair(x, dy, dt, LT, pairs, head, rows, i, end, sizes, precision)
@@ -226,7 +227,7 @@ def ssd_backward_maps(
         dt = None if steps is None else step_sizes(layer, head, rows, end, steps)
         coarse, fine, coarse_total, fine_total = chunk_sums(log_a, sums, head, start, i, end, Q)
         e = tl.exp2(coarse + fine)
-        f = tl.exp2((coarse_total - coarse) + (fine_total - fine))
+        f = until_end(coarse, fine, coarse_total, fine_total)
         # dB = W^T C + (f ∘ X) dH^T and dC = W B + (e ∘ dY) H^T, of all heads
         WT = read(pairs, head, rows, i, end, Q)  # (Q, Q)
         dB += tl.dot(WT, C, input_precision=precision)
